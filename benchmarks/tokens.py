@@ -15,7 +15,7 @@ from harness.options import LIVEQA, MEDQUAD, WIKIQA, add_backbone, add_data, par
 from harness.tables import head, row
 
 from ltr.data.collection import open_collection
-from ltr.data.tokens import TokenStore
+from ltr.data.tokens import Rendering, TokenStore
 from ltr.models.encoder.loading.pretrained import load_tokenizer
 
 RUNS = 5
@@ -42,7 +42,7 @@ def main() -> None:
                 start = time.perf_counter()
                 corpus = open_collection(folder).corpus
                 reading.append(time.perf_counter() - start)
-                store = TokenStore.open(corpus, tokenizer, options.prompt)
+                store = TokenStore.open(corpus, tokenizer, Rendering(options.prompt))
                 counts = json.loads((store.folder / "manifest.json").read_text())
                 building.append(counts["seconds"])
         read = statistics.median(reading)

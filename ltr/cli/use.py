@@ -39,6 +39,7 @@ def rank(
     ranker: str,
     *,
     query: str = "",
+    instruction: str | None = None,
     documents: str | None = None,
     k: int | None = None,
     run: str | None = None,
@@ -53,6 +54,7 @@ def rank(
     Args:
         ranker: A run folder, a checkpoint, an exported folder, or a model of the hub.
         query: What is asked.
+        instruction: That of the query; None: that of the ranker's template.
         documents: A file of texts: .jsonl with _id and text, .tsv with id<TAB>text, or .txt with
             one text a line; or a data folder.
         k: How many documents are printed; None: 10.
@@ -72,8 +74,10 @@ def rank(
         if depth is not None:
             raise InputError("--depth is of --run: it says how many documents of a run are read")
         table = open_texts(documents, "document", "--documents")
-        _show(rank_table(_open_text_ranker(ranker, precision, device), query, table, k or 10))
+        text_ranker = _open_text_ranker(ranker, precision, device)
+        _show(rank_table(text_ranker, query, table, k or 10, instruction))
         return
+    _is_of_query(instruction)
     if run is None or data is None or output is None or query or documents is not None:
         raise InputError(
             "ltr rank needs either --query and --documents, or --run, --data and --output; see ltr rank --help"
@@ -95,6 +99,7 @@ def search(
     corpus: str,
     encoded: str | None = None,
     query: str = STDIN,
+    instruction: str | None = None,
     queries: str | None = None,
     output: str | None = None,
     k: int | None = None,
@@ -118,6 +123,7 @@ def search(
         encoded: The corpus as ltr encode has encoded it with these weights: a folder. None: it is
             encoded now, unless that was done before.
         query: What is searched for; - reads queries line by line, until an empty one.
+        instruction: That of the query; None: that of the ranker's template.
         queries: A file of queries, as corpus; or a data folder.
         output: The new run file, in TREC format, for --queries.
         k: How many documents; None: 10, and 100 for --queries.
@@ -141,6 +147,8 @@ def search(
         )
     check_file(output, "--output")
     check_query(query, "--query")
+    if has_file:
+        _is_of_query(instruction)
     if depth is not None and rerank is None:
         raise InputError(
             "--depth is of --rerank: it says how many documents the second ranker reads; --k says how many are found"
@@ -174,9 +182,9 @@ def search(
         return
     for text in _typed(len(searched.documents)) if query == STDIN else [query]:
         if second is None:
-            hits = searched.search(text, k or 10)
+            hits = searched.search(text, k or 10, instruction)
         else:
-            hits = search_and_rerank(searched, second, text, depth or 100)[: k or 10]
+            hits = search_and_rerank(searched, second, text, depth or 100, instruction)[: k or 10]
         _show(hits)
 
 
@@ -236,6 +244,8 @@ def export(
         print(
             f"{graph.kind}: {METRIC} {graph.ndcg:.4f} on dev, {graph.per_second:.0f} per second, {graph.megabytes:.1f} MB"
         )
+    if exported.note:
+        print(exported.note)
     print(f"{folder} is written, for {to}; its README.md says how to use it")
     if (Path(folder) / "proof/check.py").is_file():  # adapters alone have none
         print(f"python {folder}/proof/check.py says whether it computes the same elsewhere")
@@ -334,6 +344,14 @@ def _typed(n_documents: int) -> Iterator[str]:
         if not line:
             return
         yield line
+
+
+def _is_of_query(instruction: str | None) -> None:
+    """Refuse an instruction beside many queries, which have their own."""
+    if instruction is not None:
+        raise InputError(
+            "--instruction is of --query; that of each query of a file is its instruction in queries.jsonl"
+        )
 
 
 def _at_least_one(**options: int | None) -> None:

@@ -2,9 +2,11 @@
 
 import re
 from dataclasses import dataclass
+from typing import Literal
 
 from ltr.errors import InputError, at_least
 
+Side = Literal["query", "document"]
 A_FIELD = re.compile(r"\{([a-z_]+)\}")
 
 
@@ -26,7 +28,7 @@ class Template:
             instruction.
         document: What is read of a document, ``{document}``.
         pair: What a model that reads both as one text is given: ``{query}`` and ``{document}`` stand
-            for the two above. None: the model reads two texts.
+            for the two above. None: the model reads two texts, apart or as its tokenizer joins them.
         instruction: That of queries without one of their own (``instruction`` in queries.jsonl).
         instruction_tokens: Most tokens of an instruction; None: no bound.
         query_tokens: Most tokens of a query; None: no bound.
@@ -63,6 +65,13 @@ class Template:
     def reads_instructions(self) -> bool:
         """Whether an instruction changes what is read of a query."""
         return "{instruction}" in self.query
+
+    def prompt(self, side: Side) -> str | None:
+        """What stands in front of a text of this side, with the instruction of queries that have
+        none of their own; None where something stands behind it.
+        """
+        front, _, behind = getattr(self, side).partition(f"{{{side}}}")
+        return None if behind else _filled(front, {"instruction": self.instruction})
 
     def of_query(self, query: str, instruction: str | None = None) -> str:
         """What is read of a query, with its own instruction where it has one."""
@@ -104,3 +113,6 @@ def _check_fields(name: str, template: str, needed: set[str], allowed: set[str])
             f"template.{name} has the fields {known}, got {{{unknown[0]}}}; leave it out",
             option="template",
         )
+
+
+THE_TEXTS = Template()  # the query and the document as they are

@@ -58,6 +58,10 @@ class TextTable:
     def __len__(self) -> int:
         return len(self.ids)
 
+    def instruction(self, row: int) -> str:
+        """The instruction of a query; empty where it has none of its own."""
+        return "" if self.instructions is None else self.instructions[row]
+
     def row(self, id_: str) -> int | None:
         """The row of an id, or None."""
         row = int(self.rows([id_])[0])

@@ -1,6 +1,6 @@
 """Texts as token ids: tokenised once, on disk, or a few in memory.
 
-A prompt stands in front of every text, and is tokenised together with it, as sentence-transformers
+What stands around a text, such as a prompt, is tokenised together with it, as sentence-transformers
 does. Apart they would give other tokens: to a byte-level BPE ``"query: "`` and ``"tree"`` are
 ``query : Ġ tree``, together ``query : Ġtree``.
 """
@@ -9,7 +9,7 @@ import hashlib
 import json
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from itertools import chain
 from pathlib import Path
 
@@ -31,19 +31,63 @@ log = logging.getLogger(__name__)
 BATCH = 4096  # texts handed to the tokenizer at once; it spreads them over the cores
 
 
+class Rendering:
+    """What is read of a text: a prompt, and the text. A subclass puts it into a template.
+
+    Args:
+        prompt: what stands in front of every text.
+
+    Attributes:
+        prompt: what stands in front of a text that has no instruction of its own; None where
+            something stands behind it.
+        key: all that decides what is made of a text, for keys; JSON can hold it.
+        reads_instructions: whether an instruction of a text's own changes what is read.
+    """
+
+    prompt: str | None
+    key: str | list[object]
+    reads_instructions = False
+
+    def __init__(self, prompt: str = "") -> None:
+        self.prompt = prompt
+        self.key = prompt
+
+    def __call__(self, text: str, instruction: str = "") -> str:
+        """What is tokenised for a text.
+
+        Args:
+            text: as it stands in the data.
+            instruction: its own; empty: it has none.
+        """
+        return self.around(self.field(text), instruction)
+
+    def field(self, text: str) -> str:
+        """A text, cut to its budget."""
+        return text
+
+    def around(self, field: str, instruction: str = "") -> str:
+        """The whole, of a text that is cut already and of an instruction, which is not."""
+        return f"{self.prompt}{field}"
+
+
+THE_TEXT = Rendering()
+
+
 class Tokens:
     """Token ids of texts, without special tokens, end to end.
 
     Args:
         ids: the tokens of all texts.
         offsets: ``[texts + 1]``; those of text i stand from offsets[i] to offsets[i + 1].
-        prompt: what stands in front of every text, as part of its tokens.
+        read_as: key of the rendering that made what was tokenised.
     """
 
-    def __init__(self, ids: np.ndarray, offsets: np.ndarray, prompt: str = "") -> None:
+    def __init__(
+        self, ids: np.ndarray, offsets: np.ndarray, read_as: str | list[object] = ""
+    ) -> None:
         self.ids = ids
         self.offsets = offsets
-        self.prompt = prompt
+        self.read_as = read_as
         self._buffer = ids.data  # a slice of it costs less than a slice of the array
         self.dtype = ids.dtype
 
@@ -63,7 +107,7 @@ class Tokens:
 
     def between(self, first: int, stop: int) -> "Tokens":
         """The texts from one row up to another one, without a copy."""
-        return Tokens(self.ids, self.offsets[first : stop + 1], self.prompt)
+        return Tokens(self.ids, self.offsets[first : stop + 1], self.read_as)
 
     def longest(self) -> int:
         """The first text that has the most tokens."""
@@ -96,15 +140,25 @@ class Tokens:
 
     @classmethod
     def of(
-        cls, texts: Sequence[str], tokenizer: PreTrainedTokenizerBase, prompt: str = ""
+        cls,
+        texts: Sequence[str],
+        tokenizer: PreTrainedTokenizerBase,
+        rendering: Rendering = THE_TEXT,
+        instructions: Sequence[str] | None = None,
     ) -> "Tokens":
-        """Tokenise a few texts, in memory, with a prompt in front of each.
+        """Tokenise a few texts, in memory.
+
+        Args:
+            texts: as they stand in the data.
+            tokenizer: a fast one.
+            rendering: what is read of each.
+            instructions: of each text its own; an empty one is none.
 
         Raises:
             InputError: if a text holds NUL or is not valid Unicode, or the tokenizer is not a fast one.
         """
         dtype = _smallest_dtype(_fast_backend(tokenizer))
-        for text in texts:
+        for text in [*texts, *(instructions or [])]:
             encoded(text, ascii(text)[:80])  # only to refuse NUL and what is not valid Unicode
         options = {
             "add_special_tokens": False,
@@ -114,11 +168,11 @@ class Tokens:
         }
         # The tokenizer itself encodes them. A store is made by a copy of its backend, but to copy
         # that takes longer than to encode a query. The tokenizer refuses an empty list.
-        prompted = [prompt + text for text in texts]
-        ids_of_texts = tokenizer(prompted, **options)["input_ids"] if prompted else []
+        rendered = _rendered(texts, rendering, instructions)
+        ids_of_texts = tokenizer(rendered, **options)["input_ids"] if rendered else []
         offsets = np.cumsum([0, *map(len, ids_of_texts)])
         ids = np.fromiter(chain.from_iterable(ids_of_texts), dtype, count=int(offsets[-1]))
-        return cls(ids, offsets, prompt)
+        return cls(ids, offsets, rendering.key)
 
 
 class TokenStore(Tokens):
@@ -129,36 +183,39 @@ class TokenStore(Tokens):
         texts_key: of the content of the texts.
     """
 
-    def __init__(self, folder: Path, prompt: str = "", texts_key: str = "") -> None:
+    def __init__(self, folder: Path, read_as: str | list[object] = "", texts_key: str = "") -> None:
         self.folder = folder
         self.texts_key = texts_key
         # As plain arrays over the maps: every slice of an np.memmap costs microseconds.
         ids = np.asarray(map_array(folder / "ids.npy"))
         offsets = np.asarray(map_array(folder / "offsets.npy"))
-        super().__init__(ids, offsets, prompt)
+        super().__init__(ids, offsets, read_as)
 
     def __reduce__(self) -> tuple:
         # A worker started by spawn maps the files again: it gets no copy of the arrays.
-        return TokenStore, (self.folder, self.prompt, self.texts_key)
+        return TokenStore, (self.folder, self.read_as, self.texts_key)
 
     @classmethod
     def open(
-        cls, table: TextTable, tokenizer: PreTrainedTokenizerBase, prompt: str = ""
+        cls,
+        table: TextTable,
+        tokenizer: PreTrainedTokenizerBase,
+        rendering: Rendering = THE_TEXT,
     ) -> "TokenStore":
-        """Open the store of these texts, with a prompt in front of each, under this tokenizer;
-        tokenise them first where it is not there.
+        """Open the store of these texts, as a rendering makes them of the table's, under this
+        tokenizer; tokenise them first where it is not there.
 
-        The store is keyed by the content of the texts, the prompt, and all settings of the
+        The store is keyed by the content of the texts, the rendering, and all settings of the
         tokenizer, which must have a fast (Rust) backend. It is written whole or not at all, and by
         one process where several want it.
         """
         backend = backend_without_cutting(tokenizer)
-        # The prompt in quotes: whatever stands in it, the parts can't be mistaken for each other.
+        # A prompt in quotes: whatever stands in it, the parts can't be mistaken for each other.
         return cached(
             "tokens",
-            f"tokens-2 {table.key} {prompt!a} {_settings(backend)}",
-            lambda folder: _tokenise(folder, table, backend, prompt),
-            lambda folder: cls(folder, prompt, table.key),
+            f"tokens-2 {table.key} {rendering.key!a} {_settings(backend)}",
+            lambda folder: _tokenise(folder, table, backend, rendering),
+            lambda folder: cls(folder, rendering.key, table.key),
             made_of(table.folder, model=tokenizer.name_or_path or None),
         )
 
@@ -206,8 +263,17 @@ def _smallest_dtype(backend: Tokenizer) -> type[np.uint16 | np.int32]:
     return np.uint16 if largest_id < 2**16 else np.int32
 
 
-def _tokenise(folder: Path, table: TextTable, backend: Tokenizer, prompt: str) -> None:
-    """Write the token ids of all texts, the prompt in front of each, their offsets, and what it
+def _rendered(
+    texts: Iterable[str], rendering: Rendering, instructions: Iterable[str] | None
+) -> list[str]:
+    """What is tokenised for each text."""
+    if instructions is None or not rendering.reads_instructions:
+        return list(map(rendering, texts))
+    return list(map(rendering, texts, instructions))
+
+
+def _tokenise(folder: Path, table: TextTable, backend: Tokenizer, rendering: Rendering) -> None:
+    """Write the token ids of all texts, as the rendering makes them, their offsets, and what it
     took. Finished parts are kept beside the folder, until the store is whole.
     """
     dtype = _smallest_dtype(backend)
@@ -220,7 +286,10 @@ def _tokenise(folder: Path, table: TextTable, backend: Tokenizer, prompt: str) -
     batches = range(parts.n_texts, len(table), BATCH)
     for first in track(batches, "tokenising", f"batches of {BATCH} texts"):
         stop = min(first + BATCH, len(table))
-        texts = [prompt + text for text in table.texts.between(first, stop)]
+        instructions = None
+        if table.instructions is not None:
+            instructions = table.instructions.between(first, stop)
+        texts = _rendered(table.texts.between(first, stop), rendering, instructions)
         ids_of_texts = [
             encoding.ids for encoding in backend.encode_batch_fast(texts, add_special_tokens=False)
         ]

@@ -60,6 +60,7 @@ class InBatch(nn.Module):
         changes = {
             "query_prompt": "",
             "doc_prompt": "",
+            "template": None,
             "max_length": max(reads.queries.max_length, reads.docs.max_length),
             "encoder": {
                 "dropout": "none",
@@ -226,11 +227,10 @@ class _LongerListsPolicy(InBatch):
     ) -> LongerLists:
         """Embed the batch, gather those of all processes, and make longer lists of them."""
         queries, docs = encoder.embed(batch)
-        query_prompt = encoder.reads.queries.prompt
-        doc_prompt = encoder.reads.docs.prompt
-        if queries is None and query_prompt != doc_prompt:
+        forms = encoder.reads
+        if queries is None and forms.queries.rendering.key != forms.docs.rendering.key:
             raise InputError(
-                f"texts without queries are read with one prompt, but the ranker has two, {query_prompt!r} and {doc_prompt!r}; set query_prompt and doc_prompt to the same"
+                f"texts without queries are read with one prompt, but the ranker has two, {forms.queries.prompt!r} and {forms.docs.prompt!r}; set query_prompt and doc_prompt to the same"
             )
         assert batch.docs is not None, "embed has read them"
         # One key for each real document, laid out as [B, N].

@@ -19,10 +19,10 @@ from dataclasses import asdict, dataclass, field, replace
 import numpy as np
 
 from ltr.data.collection import Collection
-from ltr.data.formats import SingleTexts
+from ltr.data.formats import ApartTexts, JoinedPairs, SingleTexts
 from ltr.data.progress import track
 from ltr.data.query_lists import QueryLists
-from ltr.data.templated_pairs import TemplatedPairs
+from ltr.data.template import THE_TEXTS
 from ltr.data.tokens import TokenStore
 from ltr.errors import InputError
 from ltr.mining.filters import Candidates, Recipe, apply_filters, sample_negatives
@@ -389,9 +389,11 @@ class Miner:
 def _digest_of_scorer(ranker: Ranker) -> object:
     """Of the weights of a scorer; and its template, which decides its scores too."""
     digest = digest_of_weights(ranker)
-    if isinstance(ranker.reads, TemplatedPairs):
-        return [digest, asdict(ranker.reads.template)]
-    return digest
+    reads = ranker.reads
+    template = reads.template if isinstance(reads, JoinedPairs | ApartTexts) else None
+    if template is None or template == THE_TEXTS:
+        return digest
+    return [digest, asdict(template)]
 
 
 def keys_as_read(store: TokenStore, form: SingleTexts) -> TextKeys:

@@ -10,8 +10,11 @@ from torch import Tensor, nn
 
 from ltr.batch import RankingBatch, Texts
 from ltr.data.formats import JoinedPairs
+from ltr.data.template import THE_TEXTS, Template
+from ltr.data.templated_pairs import TemplatedPairs
 from ltr.errors import InputError
 from ltr.models.encoder.loading.cross_modules import (
+    cross_encoder_prompt,
     save_cross_encoder,
     save_for_transformers,
     saved_head,
@@ -20,8 +23,10 @@ from ltr.models.encoder.loading.pretrained import (
     check_vocabulary,
     load_encoder,
     load_tokenizer,
+    resolve,
     token_limit,
 )
+from ltr.models.encoder.loading.saved_template import save_template, saved_template
 from ltr.models.encoder.lora import USUAL_LR
 from ltr.models.encoder.text_encoder import TextEncoder
 from ltr.models.pair_ranker import PairRanker, check_dropout, pairs_of
@@ -49,6 +54,10 @@ class PairWiseBertRanker(PairRanker):
             cut. None: as in the model.
         dropout: Dropout probability in front of the head, at least 0 and below 1.
         encoder: How the encoder reads and trains.
+        template: What is read of a query and a document, see :class:`ltr.data.template.Template`.
+            With ``pair`` they are one text; without, each is put into its part, and the tokenizer
+            joins the two. None: as in the model: the template of a folder that ``ltr export`` has
+            written, or a prompt of sentence-transformers in front of the query.
 
     Raises:
         InputError: if the backbone cannot be loaded or has no positions for ``max_length`` tokens,
@@ -64,6 +73,7 @@ class PairWiseBertRanker(PairRanker):
         max_length: int | None = 256,
         dropout: float = 0.1,
         encoder: TextEncoder.Options = TextEncoder.Options(),
+        template: Template | None = None,
     ) -> None:
         check_dropout(dropout)
         tokenizer = load_tokenizer(backbone)
@@ -71,12 +81,18 @@ class PairWiseBertRanker(PairRanker):
         model = pretrained.model
         check_vocabulary(tokenizer, model, backbone)
         max_length = token_limit(max_length, tokenizer.model_max_length, model, backbone)
-        reads = JoinedPairs(tokenizer, max_length)
+        source = resolve(backbone)
+        own_template = saved_template(source, type(self).__name__)
+        if template is None:
+            template = own_template or Template(cross_encoder_prompt(source) + "{query}")
+        form = JoinedPairs if template.pair is None else TemplatedPairs
+        reads = form(tokenizer, max_length, template)
 
         # Three cases: a classifier has its head inside the model (has_own_head); a CrossEncoder of
         # sentence-transformers has a linear layer, which becomes the head (trained_head); a plain
         # encoder has no head, and the head is new.
-        trained_head = saved_head(backbone)
+        reads_messages = own_template is not None and own_template.pair is not None
+        trained_head = saved_head(backbone, reads_messages)
         if trained_head is not None and encoder.pooling is None:
             encoder = replace(encoder, pooling=trained_head.pooling)
         text_encoder = TextEncoder(model, tokenizer.pad_token_id, encoder)
@@ -137,21 +153,26 @@ class PairWiseBertRanker(PairRanker):
         """Write a folder that ``CrossEncoder(folder)`` of sentence-transformers and this class
         load. A failure leaves no folder.
 
-        There ``predict`` gives the scores of this model.
+        There ``predict`` gives the scores of this model, of texts that are put into its template
+        where prompts of sentence-transformers can't say it.
 
         Raises:
             InputError: if the folder exists.
         """
 
         def write(partial: Path) -> None:
+            prompts = self.reads.prompts or {}
             save_cross_encoder(
                 partial,
                 self.encoder.model,
-                self.tokenizer,
+                self.saved_tokenizer(),
                 self.reads.max_length,
                 self.head,
                 self.encoder.pooling,
+                reads_messages=isinstance(self.reads, TemplatedPairs),
+                query_prompt=prompts.get("query", ""),
             )
+            self._save_template(partial)
 
         self._write_folder(folder, write)
 
@@ -172,9 +193,15 @@ class PairWiseBertRanker(PairRanker):
             )
 
         def write(partial: Path) -> None:
-            save_for_transformers(partial, model, self.tokenizer, self.reads.max_length)
+            save_for_transformers(partial, model, self.saved_tokenizer(), self.reads.max_length)
+            self._save_template(partial)
 
         self._write_folder(folder, write)
+
+    def _save_template(self, folder: Path) -> None:
+        """Nothing is written of the template that says nothing."""
+        if self.template != THE_TEXTS:
+            save_template(folder, type(self).__name__, self.template)
 
 
 def _without_padding(sides: list[Inputs]) -> Texts:

@@ -4,7 +4,7 @@ how relevant the document is.
 
 import copy
 import logging
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import cast
 
@@ -20,7 +20,7 @@ from ltr.data.template import Template
 from ltr.data.templated_pairs import TemplatedPairs
 from ltr.errors import InputError
 from ltr.models.encoder.loading.cross_modules import save_cross_encoder, save_for_transformers
-from ltr.models.encoder.loading.decoder_template import chat_template_of, judge_template
+from ltr.models.encoder.loading.decoder_template import judge_template
 from ltr.models.encoder.loading.pretrained import (
     check_vocabulary,
     is_pair_classifier,
@@ -30,7 +30,8 @@ from ltr.models.encoder.loading.pretrained import (
     quiet,
     token_limit,
 )
-from ltr.models.encoder.loading.saved_decoder import save_settings, saved_decoder
+from ltr.models.encoder.loading.saved_decoder import saved_decoder
+from ltr.models.encoder.loading.saved_template import save_template
 from ltr.models.encoder.lora import USUAL_LR
 from ltr.models.encoder.packed import in_eval_mode
 from ltr.models.encoder.text_encoder import TextEncoder
@@ -119,29 +120,10 @@ class DecoderRanker(PairRanker):
                 option="backbone",
             )
         super().__init__(text_encoder, reads, head, dropout, pretrained.left_out_dropout)
-        self.template = template
         if is_new_head:
             self.new_parts = ("head",)
         if encoder.lora is not None:
             self.usual_lr = USUAL_LR
-
-    @property
-    def key(self) -> list[object]:
-        """See :attr:`ltr.models.Ranker.key`."""
-        return [*super().key, asdict(self.template)]
-
-    def saved_tokenizer(self) -> PreTrainedTokenizerBase:
-        """See :meth:`ltr.models.pair_ranker.PairRanker.saved_tokenizer`: a copy, whose chat template
-        is that of this ranker.
-        """
-        tokenizer = copy.deepcopy(self.tokenizer)
-        before, after = self.reads.special_texts()
-        tokenizer.chat_template = chat_template_of(self.template, before, after)
-        return tokenizer
-
-    def read_up_to(self, max_length: int) -> None:
-        """See :meth:`ltr.models.pair_ranker.PairRanker.read_up_to`."""
-        self.reads = TemplatedPairs(self.tokenizer, max_length, self.template)
 
     def save(self, folder: str | Path) -> None:
         """See :meth:`ltr.models.pair_ranker.PairRanker.save`. There a chat template makes the text:
@@ -159,7 +141,7 @@ class DecoderRanker(PairRanker):
                 "last",
                 reads_messages=True,
             )
-            save_settings(partial, self.template)
+            save_template(partial, "DecoderRanker", self.template)
 
         self._write_folder(folder, write)
 
@@ -183,7 +165,7 @@ class DecoderRanker(PairRanker):
             classifier.score = head
             tokenizer = self.saved_tokenizer()
             save_for_transformers(partial, classifier, tokenizer, self.reads.max_length)
-            save_settings(partial, self.template)
+            save_template(partial, "DecoderRanker", self.template)
 
         self._write_folder(folder, write)
 

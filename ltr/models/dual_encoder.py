@@ -12,10 +12,12 @@ from torch import Tensor, nn
 
 from ltr.batch import RankingBatch, Texts
 from ltr.data.files import write_new_model_folder
-from ltr.data.formats import ApartTexts, Side
+from ltr.data.formats import ApartTexts
+from ltr.data.template import Side, Template
 from ltr.data.tokens import tokenizer_key
 from ltr.errors import InputError, positive
-from ltr.models.encoder.loading.pretrained import quiet
+from ltr.models.encoder.loading.pretrained import quiet, resolve
+from ltr.models.encoder.loading.saved_template import save_template, saved_template
 from ltr.models.encoder.lora import USUAL_LR
 from ltr.models.encoder.text_encoder import TextEncoder, merged
 from ltr.models.encoder.tower import Tower, load_modules
@@ -48,6 +50,9 @@ class DualEncoder(Ranker):
             0.01.
         query_prompt: Text in front of every query. None: the model's own prompt; empty: no prompt.
         doc_prompt: Text in front of every document. None: the model's own prompt; empty: no prompt.
+        template: What is read of a query and of a document, in the place of the two prompts, see
+            :class:`ltr.data.template.Template`. None: that of a folder that ``ltr export`` has
+            written, or else the prompts.
         max_length: Tokens of a text, prompt and special ones counted; the rest is cut. None: as in
             the model, where queries and documents may differ.
         encoder: How the encoder of each tower reads and trains.
@@ -80,6 +85,7 @@ class DualEncoder(Ranker):
         learn_temperature: bool = False,
         query_prompt: str | None = None,
         doc_prompt: str | None = None,
+        template: Template | None = None,
         max_length: int | None = None,
         encoder: TextEncoder.Options = TextEncoder.Options(),
     ) -> None:
@@ -116,13 +122,19 @@ class DualEncoder(Ranker):
                 f"{self.doc_tower.dim} dimensions; set a projection",
                 option="projection",
             )
+        if template is not None:
+            _check_template(template, query_prompt, doc_prompt)
+        elif query_prompt is None and doc_prompt is None:
+            template = _template_of(backbone, doc_backbone)
         if query_prompt is None:
             query_prompt = query_model.query_prompt
         if doc_prompt is None:
             doc_prompt = doc_model.doc_prompt
         self.reads = ApartTexts(
-            self.query_tower.format_of("query", query_prompt, max_length, backbone),
-            self.doc_tower.format_of("document", doc_prompt, max_length, doc_backbone or backbone),
+            self.query_tower.format_of("query", query_prompt, max_length, backbone, template),
+            self.doc_tower.format_of(
+                "document", doc_prompt, max_length, doc_backbone or backbone, template
+            ),
         )
         # from_pretrained leaves modules in eval mode, and Lightning keeps that: there would be no
         # dropout.
@@ -244,7 +256,7 @@ class DualEncoder(Ranker):
         no folder.
 
         There ``encode_query`` and ``encode_document`` give the embeddings of this model, prompts
-        and ``max_length`` included. Two towers become the two routes of a router. The name of the
+        and ``max_length`` included; of a template with text behind, for texts that are put into it. Two towers become the two routes of a router. The name of the
         similarity is saved (``euclidean`` for the squared distance too); the temperature is not.
 
         Raises:
@@ -270,13 +282,17 @@ class DualEncoder(Ranker):
                 device=str(next(self.parameters()).device),
                 # No default_prompt_name: sentence-transformers would put that prompt where one of
                 # these is empty.
-                prompts={"query": self.reads.queries.prompt, "document": self.reads.docs.prompt},
+                prompts=self.reads.prompts or {"query": "", "document": ""},
                 similarity_fn_name=self.similarity.saved_as,
             )
-            # Without a card: it would run the model, and leave it in eval mode.
-            write_new_model_folder(
-                Path(folder), lambda partial: model.save(str(partial), create_model_card=False)
-            )
+
+            def write(partial: Path) -> None:
+                # Without a card: it would run the model, and leave it in eval mode.
+                model.save(str(partial), create_model_card=False)
+                if self.reads.template is not None:
+                    save_template(partial, type(self).__name__, self.reads.template)
+
+            write_new_model_folder(Path(folder), write)
 
 
 def _check_temperature(temperature: float, is_learnt: bool) -> None:
@@ -288,6 +304,33 @@ def _check_temperature(temperature: float, is_learnt: bool) -> None:
             option="temperature",
         )
     positive("temperature", temperature)
+
+
+def _check_template(template: Template, query_prompt: str | None, doc_prompt: str | None) -> None:
+    """Refuse a template beside prompts, or one of both texts."""
+    if query_prompt is not None or doc_prompt is not None:
+        raise InputError(
+            "template and query_prompt or doc_prompt say the same, got both; put the prompts into template.query and template.document",
+            option="template",
+        )
+    if template.pair is not None:
+        raise InputError(
+            "a dual encoder reads queries and documents apart, got template.pair; leave it out",
+            option="template",
+        )
+
+
+def _template_of(backbone: str, doc_backbone: str | None) -> Template | None:
+    """The template that ``ltr export`` has written; an InputError where two models have two."""
+    template = saved_template(resolve(backbone), DualEncoder.__name__)
+    if doc_backbone is not None:
+        other = saved_template(resolve(doc_backbone), DualEncoder.__name__)
+        if other != template:
+            raise InputError(
+                "backbone and doc_backbone have templates of their own; set template to what is to be read",
+                option="template",
+            )
+    return template
 
 
 def _end_to_end(queries: Texts, docs: Texts) -> Texts:

@@ -1,6 +1,8 @@
 """The base of rankers that read a query and a document together, as one text, which gets one score."""
 
+import copy
 from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
 from typing import cast
 
@@ -12,9 +14,12 @@ from transformers import PreTrainedTokenizerBase
 from ltr.batch import RankingBatch, Texts
 from ltr.data.files import write_new_model_folder
 from ltr.data.formats import JoinedPairs
+from ltr.data.template import THE_TEXTS, Template
+from ltr.data.templated_pairs import TemplatedPairs
 from ltr.data.tokens import tokenizer_key
 from ltr.dropout import use_keyed_dropout
 from ltr.errors import InputError
+from ltr.models.encoder.loading.decoder_template import chat_template_of
 from ltr.models.encoder.text_encoder import TextEncoder
 from ltr.models.ranker import Ranker, in_lists
 
@@ -62,7 +67,15 @@ class PairRanker(Ranker):
     def key(self) -> list[object]:
         """See :attr:`ltr.models.Ranker.key`."""
         tokenizer = tokenizer_key(self.tokenizer)
-        return [*super().key, self.encoder.pooling, tokenizer, self.reads.max_length]
+        key = [*super().key, self.encoder.pooling, tokenizer, self.reads.max_length]
+        if self.template != THE_TEXTS:
+            key.append(asdict(self.template))
+        return key
+
+    @property
+    def template(self) -> Template:
+        """What is read of a query and a document."""
+        return self.reads.template
 
     @property
     def tokenizer(self) -> PreTrainedTokenizerBase:
@@ -70,12 +83,19 @@ class PairRanker(Ranker):
         return self.reads.tokenizer
 
     def saved_tokenizer(self) -> PreTrainedTokenizerBase:
-        """The tokenizer as a folder of this ranker holds it."""
-        return self.tokenizer
+        """The tokenizer as a folder of this ranker holds it: with a chat template where query and
+        document are one text, by which other libraries make that text.
+        """
+        if not isinstance(self.reads, TemplatedPairs):
+            return self.tokenizer
+        tokenizer = copy.deepcopy(self.tokenizer)
+        before, after = self.reads.special_texts()
+        tokenizer.chat_template = chat_template_of(self.template, before, after)
+        return tokenizer
 
     def read_up_to(self, max_length: int) -> None:
         """Read this many tokens of a pair from now on."""
-        self.reads = JoinedPairs(self.tokenizer, max_length)
+        self.reads = type(self.reads)(self.tokenizer, max_length, self.template)
 
     def forward(self, batch: RankingBatch) -> Tensor:
         """See :meth:`ltr.models.Ranker.forward`."""

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 
 import torch
 
-from ltr.data.formats import Side, SingleTexts
+from ltr.data.formats import SingleTexts
+from ltr.data.template import Side
 from ltr.models.dual_encoder import DualEncoder
 from ltr.models.encoder.tower import Tower
 

@@ -10,8 +10,9 @@ from typing import Any
 from ltr import __version__
 from ltr.compare.comparison import MetricResult, compare
 from ltr.compare.runs import Experiment, experiments
-from ltr.data.formats import Side
 from ltr.data.progress import duration
+from ltr.data.template import Side
+from ltr.data.templated_pairs import TemplatedPairs
 from ltr.errors import InputError
 from ltr.models import DecoderRanker, DualEncoder
 from ltr.models.encoder.text_encoder import encoders_of
@@ -20,6 +21,7 @@ from ltr.run.config_file import read_config
 from ltr.run.folder import RunFolder
 from ltr.run.metrics_file import read_metrics
 from ltr.use.int8 import METRIC, GraphMeasurement
+from ltr.use.proof.reading import is_rendered_by_caller
 
 CITATION = """\
 ```bibtex
@@ -98,8 +100,8 @@ texts = tokenizer(["a document", "another document"], truncation=True, max_lengt
 output = model(**texts)
 """,
 }
-# Of a decoder ranker, whose tokenizer has its template.
-DECODER_SNIPPETS = {
+# Of a ranker that reads query and document as one text: its tokenizer has the template.
+CHAT_SNIPPETS = {
     ("transformers", True): """\
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
@@ -158,8 +160,8 @@ def card(
         f"# A {kind} trained with ltr",
     ]
     snippets = SNIPPETS
-    if isinstance(model, DecoderRanker):
-        snippets = SNIPPETS | DECODER_SNIPPETS
+    if isinstance(model.reads, TemplatedPairs):
+        snippets = SNIPPETS | CHAT_SNIPPETS
     code = snippets[to, isinstance(model, PairRanker)].replace("LENGTH", str(longest))
     if to == "adapter":
         code = _beside_base(code, model)
@@ -169,7 +171,7 @@ def card(
     parts = [
         "\n".join(metadata),
         f"{n_weights / 1e6:.1f} million weights; texts of up to {longest} tokens.",
-        _reading(model),
+        " ".join(filter(None, [_reading(model), template_note(to, model)])),
         f"## Use\n\n```python\n{code}```\n\nFOLDER is this folder.",
     ]
     if measurements:
@@ -206,8 +208,8 @@ def _side_of_onnx(model: DualEncoder, side: Side) -> str:
     """What ``embed`` of the snippet takes for a side: tokenizer, graph, length and prompt."""
     reads = model.reads.of(side)
     if len(model.towers) == 1:
-        return f'"FOLDER", "FOLDER/model.onnx", {reads.max_length}, {reads.prompt!r}'
-    return f'"FOLDER/{side}", "FOLDER/{side}.onnx", {reads.max_length}, {reads.prompt!r}'
+        return f'"FOLDER", "FOLDER/model.onnx", {reads.max_length}, {reads.prompt or ""!r}'
+    return f'"FOLDER/{side}", "FOLDER/{side}.onnx", {reads.max_length}, {reads.prompt or ""!r}'
 
 
 def _int8(measurements: Sequence[GraphMeasurement], unit: str) -> str:
@@ -230,14 +232,17 @@ def _int8(measurements: Sequence[GraphMeasurement], unit: str) -> str:
 
 def _reading(model: PairRanker | DualEncoder) -> str:
     """What scores mean, and what stands before the texts."""
-    if isinstance(model, DecoderRanker):
-        return (
-            "Scores are logits of the last token: higher is better, and they compare documents of one query. "
-            "The chat template makes the text of a message of the role `query` and one of the role `document`; "
-            f"a message of the role `system` takes the place of the instruction, {model.template.instruction!r}."
-        )
     if isinstance(model, PairRanker):
-        return "Scores are logits: higher is better, and they compare documents of one query. The document is cut, the query is not."
+        of_last = " of the last token" if isinstance(model, DecoderRanker) else ""
+        text = f"Scores are logits{of_last}: higher is better, and they compare documents of one query."
+        if not isinstance(model.reads, TemplatedPairs):
+            text += " The document is cut, the query is not."
+            prompt = model.reads.queries.prompt
+            return f"{text} Before each query: `{prompt}`." if prompt else text
+        text += " The chat template makes the text of a message of the role `query` and one of the role `document`"
+        if not model.template.reads_instructions:
+            return f"{text}."
+        return f"{text}; a message of the role `system` takes the place of the instruction, {model.template.instruction!r}."
     similarity = model.similarity.name.replace("_", " ")
     text = f"Embeddings of {model.dim} dimensions, compared by {similarity}."
     if model.reads.queries.prompt:
@@ -245,6 +250,31 @@ def _reading(model: PairRanker | DualEncoder) -> str:
     if model.reads.docs.prompt:
         text += f" Before each document: `{model.reads.docs.prompt}`."
     return text
+
+
+def template_note(to: str, model: PairRanker | DualEncoder) -> str:
+    """What of a template whoever uses a folder must do: nothing in the folder does it. Empty where
+    that is nothing.
+    """
+    reads = model.reads
+    template = reads.template
+    if template is None:
+        return ""
+    notes = []
+    if is_rendered_by_caller(to, reads):
+        query = template.query.replace("{instruction}", template.instruction)
+        notes.append(
+            f"No prompt of {to} says its template: put texts into it before, `{query}` and `{template.document}`."
+        )
+    budgets = {
+        "instructions": template.instruction_tokens,
+        "queries": template.query_tokens,
+        "documents": template.document_tokens,
+    }
+    cuts = [f"{name} to {n} tokens" for name, n in budgets.items() if n is not None]
+    if cuts:
+        notes.append(f"Cut before: {', '.join(cuts)}.")
+    return " ".join(notes)
 
 
 def _training(config: dict[str, Any], metrics: dict[str, Any]) -> str:

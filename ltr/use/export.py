@@ -4,6 +4,7 @@ PEFT.
 
 import json
 from contextlib import ExitStack
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, get_args
 
@@ -12,12 +13,13 @@ from torch import nn
 
 from ltr.data.collection import Collection, open_collection
 from ltr.data.files import write_new_model_folder
+from ltr.data.template import THE_TEXTS
 from ltr.errors import InputError, local_path
 from ltr.models import DecoderRanker, DualEncoder
 from ltr.models.encoder.lora import save_adapter
 from ltr.models.encoder.text_encoder import TextEncoder, encoders_of
 from ltr.models.pair_ranker import PairRanker
-from ltr.use.card import card
+from ltr.use.card import card, template_note
 from ltr.use.int8 import GraphMeasurement, add_int8_graphs
 from ltr.use.load import load
 from ltr.use.merging import MergedScores, has_adapters, merged_and_compared
@@ -36,10 +38,12 @@ class Exported(NamedTuple):
         measurements: what the graphs do in float32 and in int8; empty without ``int8``.
         merged: how scores changed as adapters became part of the weights; None where there are
             none.
+        note: what of the template whoever uses the folder must do; empty where nothing.
     """
 
     measurements: list[GraphMeasurement]
     merged: MergedScores | None
+    note: str = ""
 
 
 def export(
@@ -132,7 +136,7 @@ def export(
         if to != "adapter" and has_adapters(model):
             scores = stack.enter_context(merged_and_compared(ranker))
         write_new_model_folder(Path(folder), write)
-    return Exported(measurements, scores)
+    return Exported(measurements, scores, template_note(to, model))
 
 
 def _check_adapters(model: PairRanker | DualEncoder, source: str | Path) -> None:
@@ -189,7 +193,10 @@ def _write_onnx(folder: Path, model: PairRanker | DualEncoder) -> None:
     if isinstance(model, DualEncoder):
         queries = model.reads.queries
         docs = model.reads.docs
-        settings["prompts"] = {"query": queries.prompt, "document": docs.prompt}
+        settings["prompts"] = model.reads.prompts
         settings["max_lengths"] = {"query": queries.max_length, "document": docs.max_length}
         settings["similarity"] = model.similarity.name
+    template = model.reads.template
+    if template is not None and template != THE_TEXTS:
+        settings["template"] = asdict(template)
     (folder / "ltr.json").write_text(json.dumps(settings, indent=2) + "\n", encoding="utf-8")

@@ -158,7 +158,11 @@ def _score_pairs(
     """The scores of pairs by a cross-encoder, and pairs per second."""
     pairs = []
     for query_row, doc_row in zip(query_rows.tolist(), doc_rows.tolist(), strict=True):
-        pairs.append((collection.queries.texts[query_row], collection.corpus.texts[doc_row]))
+        query = collection.queries.texts[query_row]
+        document = collection.corpus.texts[doc_row]
+        pairs.append(
+            tuple(model.reads.rendered(query, document, collection.queries.instruction(query_row)))
+        )
     scores, seconds = _outputs(sessions["model"], model.tokenizer, pairs, model.reads.max_length)
     return scores, len(pairs) / seconds
 
@@ -210,7 +214,10 @@ def _encode(
 ) -> _Encoded:
     distinct, place_of_row = np.unique(rows, return_inverse=True)
     # Tuples of one text, since _outputs takes pairs as well.
-    inputs = [(side_reads.prompt + table.texts[row],) for row in distinct.tolist()]
+    inputs = [
+        (side_reads.rendering(table.texts[row], table.instruction(row)),)
+        for row in distinct.tolist()
+    ]
     outputs, seconds = _outputs(session, tower.tokenizer, inputs, side_reads.max_length)
     embeddings = torch.from_numpy(outputs[place_of_row]).unsqueeze(1)
     return _Encoded(embeddings, len(inputs), seconds)

@@ -94,39 +94,54 @@ class TextRanker:
         """Where the ranker runs; move it by ``ranker.model.to(device)``."""
         return next(self.model.parameters()).device
 
-    def score(self, pairs: Iterable[tuple[str, str]]) -> np.ndarray:
+    def score(
+        self, pairs: Iterable[tuple[str, str]], instruction: str | Iterable[str] | None = None
+    ) -> np.ndarray:
         """Score pairs of a query and a document, in the order given.
+
+        Args:
+            pairs: two strings each.
+            instruction: of all queries, or of each pair its own; empty, or None: that of the
+                template.
 
         Returns:
             ``[P]`` float32, higher is better. A cross-encoder gives logits; a dual encoder the
             similarity divided by its temperature.
 
         Raises:
-            InputError: for what is no pair of strings, or a query that leaves a cross-encoder no
-                room for a document.
+            InputError: for what is no pair of strings, a query that leaves a cross-encoder no room
+                for a document, or an instruction where the ranker reads none.
         """
+        pairs = list(pairs)
+        instructions = self.instructions(instruction, len(pairs))
         # The distinct texts with their rows: each text is tokenised once.
-        row_of_query: dict[str, int] = {}
+        row_of_query: dict[tuple[str, str], int] = {}
         row_of_document: dict[str, int] = {}
         query_rows: list[int] = []
         doc_rows: list[int] = []
         for number, pair in enumerate(pairs):
             match pair:
                 case (str(query), str(document)):
-                    query_rows.append(row_of_query.setdefault(query, len(row_of_query)))
+                    asked = (query, instructions[number] if instructions else "")
+                    query_rows.append(row_of_query.setdefault(asked, len(row_of_query)))
                     doc_rows.append(row_of_document.setdefault(document, len(row_of_document)))
                 case _:
                     raise InputError(
                         f"each pair must be a query and a document, two strings, got {pair!r:.80} at {number}"
                     )
-        queries = self.reads.tokens(list(row_of_query), "query")
+        own = [own for _, own in row_of_query] if instructions else None
+        queries = self.reads.tokens([query for query, _ in row_of_query], "query", own)
         docs = self.reads.tokens(list(row_of_document), "document")
         return self.score_rows(
             queries, docs, np.array(query_rows, np.int64), np.array(doc_rows, np.int64)
         )
 
     def rank(
-        self, query: str, documents: Iterable[str], k: int | None = None
+        self,
+        query: str,
+        documents: Iterable[str],
+        k: int | None = None,
+        instruction: str | None = None,
     ) -> list[RankedDocument]:
         """Order documents by their scores for a query, best first; of equal scores the first given
         comes first.
@@ -136,6 +151,7 @@ class TextRanker:
             documents: the texts to be ranked: a list, a column of a table, or anything else that
                 gives them one after the other.
             k: how many to return; None: all.
+            instruction: of the query; None: that of the template.
 
         Raises:
             InputError: as :meth:`score`; and if the query is blank, k is below 1, or the documents
@@ -144,12 +160,40 @@ class TextRanker:
         check_query(query, "query")
         documents = text_list(documents, "documents")
         check_count(k)
-        scores = self.score((query, document) for document in documents)
+        scores = self.score(((query, document) for document in documents), instruction)
         best_first = np.argsort(-scores, kind="stable")[:k].tolist()
         return [
             RankedDocument(place, float(scores[place]), documents[place], str(place))
             for place in best_first
         ]
+
+    @property
+    def reads_instructions(self) -> bool:
+        """Whether an instruction changes what is read of a query."""
+        return self.reads.reads_instructions
+
+    def instructions(self, instruction: str | Iterable[str] | None, n: int) -> list[str] | None:
+        """An instruction for each of n queries; None where nobody gives one.
+
+        Raises:
+            InputError: where the ranker reads none, or there are not n.
+        """
+        if instruction is None:
+            return None
+        if not self.reads_instructions:
+            raise InputError(
+                f"{self.name} reads no instruction: its template.query has no {{instruction}}; leave it out",
+                option="instruction",
+            )
+        if isinstance(instruction, str):
+            return [instruction] * n
+        listed = text_list(instruction, "instructions")
+        if len(listed) != n:
+            raise InputError(
+                f"instruction must be one for all, or one for each of {n}, got {len(listed)}",
+                option="instruction",
+            )
+        return listed
 
     def score_rows(
         self, queries: Tokens, docs: Tokens, query_rows: np.ndarray, doc_rows: np.ndarray

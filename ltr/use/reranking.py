@@ -17,12 +17,16 @@ DOCS_AT_ONCE = 65_536  # that are scored together for one query
 
 
 def rank_table(
-    ranker: TextRanker, query: str, documents: TextTable, k: int
+    ranker: TextRanker,
+    query: str,
+    documents: TextTable,
+    k: int,
+    instruction: str | None = None,
 ) -> list[RankedDocument]:
     """The k best of all documents for a query, best first; of equal scores the later id comes first,
     as in trec_eval.
     """
-    query_tokens = ranker.reads.tokens([query], "query")
+    query_tokens = ranker.reads.tokens([query], "query", ranker.instructions(instruction, 1))
     doc_tokens = ranker.reads.store(documents, "document")
     scores = np.empty(len(documents), np.float32)
     for span in spans(len(documents), DOCS_AT_ONCE):
@@ -69,12 +73,20 @@ def run_lines(lists: QueryLists, queries: TextTable, documents: TextTable) -> It
 
 
 def search_and_rerank(
-    corpus: SearchableCorpus, second: TextRanker, query: str, depth: int
+    corpus: SearchableCorpus,
+    second: TextRanker,
+    query: str,
+    depth: int,
+    instruction: str | None = None,
 ) -> list[RankedDocument]:
-    """The ``depth`` documents that a search finds, in the order of a second ranker."""
-    hits = corpus.search(query, depth)
+    """The ``depth`` documents that a search finds, in the order of a second ranker. An instruction
+    is read by those of the two that read any.
+    """
+    first_reads = corpus.retriever.reads_instructions or not second.reads_instructions
+    hits = corpus.search(query, depth, instruction if first_reads else None)
+    own = instruction if second.reads_instructions else None
     ranking = []
-    for ranked in second.rank(query, [hit.text for hit in hits]):
+    for ranked in second.rank(query, [hit.text for hit in hits], instruction=own):
         hit = hits[ranked.place]
         ranking.append(hit._replace(score=ranked.score))
     return ranking
@@ -101,7 +113,10 @@ def search_run_lines(
     for begin in track(begins, "searching for", f"blocks of {QUERIES_AT_ONCE} queries"):
         rows = list(range(begin, min(begin + QUERIES_AT_ONCE, len(queries))))
         texts = [queries.texts[row] for row in rows]
-        scores, docs = corpus.search_all(texts, n_found)
+        instructions = None
+        if queries.instructions is not None and corpus.retriever.reads_instructions:
+            instructions = [queries.instructions[row] for row in rows]
+        scores, docs = corpus.search_all(texts, n_found, instructions)
         is_found = docs >= 0  # not -1, which stands where fewer were found
         query_rows = np.repeat(rows, is_found.sum(axis=1))
         lists = QueryLists.from_rows(query_rows, docs[is_found], scores[is_found])

@@ -11,7 +11,7 @@ from typing import get_args
 
 import numpy as np
 
-from ltr.data.formats import Side
+from ltr.data.template import Side
 from ltr.data.text_files import open_texts
 from ltr.data.texts import Record, TextTable
 from ltr.errors import InputError
@@ -29,19 +29,31 @@ class Retriever(TextRanker):
 
     model: DualEncoder
 
-    def encode(self, texts: Iterable[str], side: Side = "document") -> np.ndarray:
+    def encode(
+        self,
+        texts: Iterable[str],
+        side: Side = "document",
+        instruction: str | Iterable[str] | None = None,
+    ) -> np.ndarray:
         """Embeddings ``[S, H]`` float32 of texts.
 
         Args:
             texts: what is embedded.
             side: ``query`` or ``document``: prompts, lengths and towers may differ.
+            instruction: of all queries, or of each its own; empty, or None: that of the template.
 
         Raises:
-            InputError: for another side, or if the texts are no texts in an order.
+            InputError: for another side, an instruction where none is read, or if the texts are no texts in an order.
         """
         if side not in get_args(Side):
             raise InputError(f"side must be query or document, got {side!r}")
         texts = text_list(texts, "texts")
+        if instruction is not None and side != "query":
+            raise InputError(
+                "an instruction is of queries, got one of documents; leave it out, or set side to query",
+                option="instruction",
+            )
+        instructions = self.instructions(instruction, len(texts))
         model = self.model
         if len(texts) == 0:
             return np.empty((0, model.dim), np.float32)
@@ -49,7 +61,7 @@ class Retriever(TextRanker):
         form = model.reads.of(side)
         with self.context():
             rows = np.arange(len(texts))
-            return encode_in_memory(tower, form.tokens(texts), form, rows)
+            return encode_in_memory(tower, form.tokens(texts, instructions), form, rows)
 
     def corpus(self, documents: str | Path | Iterable[str]) -> "SearchableCorpus":
         """Encode documents to be searched, once: see :class:`SearchableCorpus`.
@@ -63,13 +75,17 @@ class Retriever(TextRanker):
         return SearchableCorpus(self, table_of_texts(text_list(documents, "documents")))
 
     def search(
-        self, query: str, documents: "SearchableCorpus | str | Path | Sequence[str]", k: int = 10
+        self,
+        query: str,
+        documents: "SearchableCorpus | str | Path | Sequence[str]",
+        k: int = 10,
+        instruction: str | None = None,
     ) -> list[RankedDocument]:
         """The k best documents for a query. To search the same documents again, keep their
         :meth:`corpus`.
         """
         corpus = documents if isinstance(documents, SearchableCorpus) else self.corpus(documents)
-        return corpus.search(query, k)
+        return corpus.search(query, k, instruction)
 
 
 class SearchableCorpus:
@@ -130,14 +146,21 @@ class SearchableCorpus:
         key = hashlib.sha256(content.encode()).hexdigest()
         return Asked(len(texts), key, lambda: retriever.encode(texts, "query"))
 
-    def search(self, query: str, k: int = 10) -> list[RankedDocument]:
+    def search(
+        self, query: str, k: int = 10, instruction: str | None = None
+    ) -> list[RankedDocument]:
         """The k best documents for a query, best first; of equal scores the later id comes first,
         as in trec_eval.
+
+        Args:
+            query: what is asked.
+            k: how many.
+            instruction: of the query; None: that of the template.
 
         Raises:
             InputError: if k is below 1, or the query is blank.
         """
-        scores, rows = self.search_all([query], k)
+        scores, rows = self.search_all([query], k, instruction)
         ids = self.documents.ids
         texts = self.documents.texts
         ranking = []
@@ -146,10 +169,16 @@ class SearchableCorpus:
                 ranking.append(RankedDocument(row, score, texts[row], ids[row]))
         return ranking
 
-    def search_all(self, queries: Iterable[str], k: int = 10) -> tuple[np.ndarray, np.ndarray]:
+    def search_all(
+        self,
+        queries: Iterable[str],
+        k: int = 10,
+        instruction: str | Iterable[str] | None = None,
+    ) -> tuple[np.ndarray, np.ndarray]:
         """Similarities ``[Q, K]`` float32 and documents ``[Q, K]`` int64 by row, best first.
 
         K is k, or the number of documents if that is less; −∞ and −1 stand where fewer were found.
+        An instruction is of all queries, or of each its own.
 
         Raises:
             InputError: if k is below 1, there is no query, or one is blank.
@@ -160,7 +189,7 @@ class SearchableCorpus:
             raise InputError("there must be at least one query to search for, got none")
         for place, query in enumerate(queries):
             check_query(query, f"query {place}")
-        embeddings = self.retriever.encode(queries, "query")
+        embeddings = self.retriever.encode(queries, "query", instruction)
         return self._index.search(embeddings, min(k, len(self.documents)))
 
 

@@ -46,7 +46,7 @@ def test_tokens_are_those_of_the_whole_text(kind):
     expected = []
     for query, document in zip(TEXTS, docs, strict=True):
         text = f"Judge.\nDo: find w1\nAsk: {query}\nRead: {document}\nAnswer:"
-        assert reads.shown(query, document) == text
+        assert reads.rendered(query, document)[0] == text
         expected.append(tokenizer(text)["input_ids"])
     assert laid_out(reads, TEXTS, docs) == expected
 
@@ -66,10 +66,10 @@ def test_a_template_with_special_tokens_gets_no_others():
 def test_the_document_is_cut_and_nothing_else(kind, side):
     tokenizer = KINDS[kind]()
     tokenizer.truncation_side = side
-    longest = TemplatedPairs(tokenizer, 10_000, PLAIN).n_special + 14
+    longest = TemplatedPairs(tokenizer, 10_000, PLAIN).n_template + 14
     reads = TemplatedPairs(tokenizer, longest, PLAIN)
     (ids,) = laid_out(reads, ["w3"], [LONG])
-    shown = reads.shown("w3", LONG)
+    shown = reads.rendered("w3", LONG)[0]
     assert ids == tokenizer(shown)["input_ids"]
     # A text of one token that the template's text shares may be missing.
     assert longest - 1 <= len(ids) <= longest
@@ -91,7 +91,7 @@ def test_each_field_has_its_budget():
         query_tokens=3,
         document_tokens=4,
     )
-    parts = TemplatedPairs(tokenizer, 10_000, template).shown("w4 w5 w6 w7", LONG).split("|")
+    parts = TemplatedPairs(tokenizer, 10_000, template).rendered("w4 w5 w6 w7", LONG)[0].split("|")
     assert [len(tokenizer.tokenize(part)) for part in parts] == [2, 3, 4]
     for part, whole in zip(parts, ["w1 w2 w3", "w4 w5 w6 w7", LONG], strict=True):
         assert whole.startswith(part)
@@ -108,7 +108,7 @@ def test_a_cut_does_not_pass_its_budget_inside_a_character(side):
     kept_letters = []
     for budget in range(1, n_tokens + 1):
         template = Template(pair="{query}|{document}", document_tokens=budget)
-        kept = TemplatedPairs(tokenizer, 500, template).shown("w1", text).removeprefix("w1|")
+        kept = TemplatedPairs(tokenizer, 500, template).rendered("w1", text)[0].removeprefix("w1|")
         assert text.startswith(kept) if side == "right" else text.endswith(kept)
         assert len(tokenizer.tokenize(kept)) <= budget
         kept_letters.append(len(kept))
@@ -122,7 +122,7 @@ def test_a_document_of_which_no_letter_has_room_is_left_out():
     """The query has left room for a token, and no letter is so short."""
     tokenizer = byte_level_bpe()
     template = Template(pair="{query}|{document}")
-    longest = TemplatedPairs(tokenizer, 500, template).n_special + 3
+    longest = TemplatedPairs(tokenizer, 500, template).n_template + 3
     (ids,) = laid_out(TemplatedPairs(tokenizer, longest, template), ["ж"], ["ツツ"])
     assert ids == tokenizer("ж|")["input_ids"]
 
@@ -147,7 +147,7 @@ def test_an_instruction_of_a_query_changes_the_tokens_of_that_query_alone(tmp_pa
     assert own[0] == plain[0] and own[2] == plain[2] and own[1] != plain[1]
     text = "Judge.\nDo: explain w9\nAsk: w2\nRead: w5\nAnswer:"
     assert own[1] == reads.tokenizer(text)["input_ids"]
-    assert reads.shown("w2", "w5", "explain w9") == text
+    assert reads.rendered("w2", "w5", "explain w9")[0] == text
 
 
 def test_lists_are_laid_out_by_the_collator():
@@ -178,7 +178,7 @@ def test_no_pair_is_no_text():
 
 def test_what_leaves_no_room_is_refused():
     tokenizer = byte_level_bpe()
-    n_template = TemplatedPairs(tokenizer, 500, PLAIN).n_special
+    n_template = TemplatedPairs(tokenizer, 500, PLAIN).n_template
     with pytest.raises(InputError, match=f"beside {n_template} tokens of the template, got 9"):
         TemplatedPairs(tokenizer, 9, PLAIN)
     with pytest.raises(InputError, match="needs a template of both, got none"):
@@ -189,8 +189,8 @@ def test_what_leaves_no_room_is_refused():
     cut = Template(PLAIN.query, PLAIN.document, PLAIN.pair, PLAIN.instruction, query_tokens=3)
     (ids,) = laid_out(TemplatedPairs(tokenizer, n_template + 5, cut), [LONG], ["w1 w2"])
     assert len(ids) == n_template + 5
-    with pytest.raises(InputError, match="query_tokens must leave room for a document"):
-        TemplatedPairs(tokenizer, n_template + 3, cut).tokens(["w1"], "query")
+    with pytest.raises(InputError, match="raise max_length, or set template.query_tokens"):
+        TemplatedPairs(tokenizer, n_template + 2, cut).tokens([LONG], "query")
 
 
 @pytest.mark.parametrize("own", [3, ["find"], {"a": "b"}])
@@ -238,7 +238,10 @@ def test_instructions_of_parquet_are_read(tmp_path):
 def test_an_instruction_that_leaves_no_room_is_refused_at_the_start(tmp_path):
     reads = TemplatedPairs(byte_level_bpe(), 120, PLAIN)
     reads.store(with_instruction(tmp_path, "explain w9"), "query")
-    with pytest.raises(InputError, match="query 'b' and its instruction make .* max_length 120"):
+    with pytest.raises(
+        InputError,
+        match="query 'b' has .* tokens with its instruction and template, but max_length 120",
+    ):
         reads.store(with_instruction(tmp_path, LONG), "query")
     cut = replace(PLAIN, instruction_tokens=5)
     TemplatedPairs(byte_level_bpe(), 120, cut).store(with_instruction(tmp_path, LONG), "query")

@@ -13,7 +13,7 @@ import pytest
 from ltr.data.cache import Cache
 from ltr.data.files import parts_of
 from ltr.data.token_parts import Part, TokenParts
-from ltr.data.tokens import Tokens, TokenStore
+from ltr.data.tokens import Rendering, Tokens, TokenStore
 from tests.conftest import wordpiece_tokenizer
 from tests.data.tokenizers import TEXTS, byte_level_bpe, table_of
 
@@ -61,12 +61,14 @@ def test_the_key_is_content_and_tokenizer(tmp_path):
 def test_each_prompt_has_a_store_of_its_own(tmp_path):
     table = table_of(["w1 w2"])
     tokenizer = wordpiece_tokenizer()
-    stores = [TokenStore.open(table, tokenizer, prompt) for prompt in ("", "w3 ", "w3", "w3\t")]
+    stores = [
+        TokenStore.open(table, tokenizer, Rendering(prompt)) for prompt in ("", "w3 ", "w3", "w3\t")
+    ]
     assert len({store.folder for store in stores}) == 4
     words = [tokenizer.convert_ids_to_tokens(store[0].tolist()) for store in stores]
     assert words[:3] == [["w1", "w2"], ["w3", "w1", "w2"], ["[UNK]", "w2"]]
     again = pickle.loads(pickle.dumps(stores[1]))  # as a worker gets it
-    assert (again.prompt, again[0].tolist()) == ("w3 ", stores[1][0].tolist())
+    assert (again.read_as, again[0].tolist()) == ("w3 ", stores[1][0].tolist())
 
 
 def test_special_tokens_in_a_text_are_split_where_the_tokenizer_splits_them(tmp_path):

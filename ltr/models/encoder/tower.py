@@ -13,7 +13,8 @@ import torch
 from torch import Tensor, nn
 
 from ltr.batch import Texts
-from ltr.data.formats import Side, SingleTexts
+from ltr.data.formats import SingleTexts
+from ltr.data.template import Side, Template
 from ltr.dropout import use_keyed_dropout
 from ltr.errors import InputError, at_least
 from ltr.models.encoder.loading.cross_modules import (
@@ -213,7 +214,12 @@ class Tower(nn.Module):
             return _apply_head(self.head, pooled).float()
 
     def format_of(
-        self, side: Side, prompt: str, max_length: int | None, backbone: str
+        self,
+        side: Side,
+        prompt: str,
+        max_length: int | None,
+        backbone: str,
+        template: Template | None = None,
     ) -> SingleTexts:
         """How the texts of one side are laid out.
 
@@ -222,16 +228,12 @@ class Tower(nn.Module):
             prompt: text in front of each.
             max_length: tokens of a text; None: as in the model.
             backbone: name of the model, for errors.
+            template: what is read of each, in the place of the prompt.
 
         Raises:
             InputError: for a prompt that the pooling leaves out, or more tokens than positions.
         """
         transformer, pooling = self._encoder_and_pooling
-        if prompt and not pooling.include_prompt:
-            raise InputError(
-                f"backbone {backbone!r} leaves the prompt {prompt!r} out of its pooling, "
-                "which is not possible here; set query_prompt and doc_prompt to ''"
-            )
         if side == "query":
             model_length = transformer.query_length
         else:
@@ -239,7 +241,13 @@ class Tower(nn.Module):
         if model_length is None:  # the model has no length for this side alone
             model_length = transformer.max_seq_length
         longest = token_limit(max_length, model_length, self.encoder.model, backbone)
-        return SingleTexts(self.tokenizer, longest, prompt)
+        form = SingleTexts(self.tokenizer, longest, prompt, template, side)
+        if form.rendering.key and not pooling.include_prompt:
+            raise InputError(
+                f"backbone {backbone!r} leaves the prompt {form.prompt!r} out of its pooling, "
+                "which is not possible here; set query_prompt and doc_prompt to ''"
+            )
+        return form
 
     @contextmanager
     def as_saved(self, query_length: int, doc_length: int) -> Iterator[Modules]:

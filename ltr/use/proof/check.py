@@ -24,7 +24,9 @@ def by_sentence_transformers() -> tuple[dict[str, Any], np.ndarray]:
     if "pair" in READINGS:
         cross = library.CrossEncoder(str(FOLDER), device="cpu", trust_remote_code=False)
         texts = [tuple(reading["fields"]) for reading in READINGS["pair"]]
-        ids = {"pair": [cross.preprocess([each])["input_ids"][0].tolist() for each in texts]}
+        prompt = cross.prompts.get(cross.default_prompt_name)
+        read = [cross.preprocess([each], prompt=prompt)["input_ids"][0] for each in texts]
+        ids = {"pair": [each.tolist() for each in read]}
         return ids, cross.predict(texts, batch_size=8, show_progress_bar=False)
     dual = library.SentenceTransformer(str(FOLDER), device="cpu", trust_remote_code=False)
     ids, vectors = {}, {}

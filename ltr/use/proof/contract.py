@@ -4,7 +4,7 @@ are read again.
 
 import zipfile
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, TypedDict
+from typing import Any, Literal, NamedTuple, NotRequired, TypedDict
 
 import numpy as np
 
@@ -54,6 +54,8 @@ class Contract(TypedDict):
     form: Form
     kind: Literal["cross-encoder", "dual encoder"]
     template: Templates
+    rendered_by_caller: NotRequired[bool]  # texts are put into the template before they are sent
+    budgets: NotRequired[dict[str, int | None]]  # tokens at which fields are cut before
     special_tokens: dict[str, Special]
     adds_special_tokens: bool
     max_tokens: dict[str, int]

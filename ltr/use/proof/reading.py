@@ -10,6 +10,9 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
+from ltr.data.formats import ApartTexts, JoinedPairs, Reads
+from ltr.data.template import THE_TEXTS
+from ltr.data.templated_pairs import TemplatedPairs
 from ltr.use.proof.network import Kind, TokenRow
 
 Template = Literal["own", "lost", "twice", "swapped", "one text"]
@@ -41,6 +44,18 @@ class Reading:
     types: bool = True
 
 
+def is_rendered_by_caller(form: str, reads: Reads) -> bool:
+    """Whether texts are put into the template by whoever asks for scores: no prompt and no chat
+    template in a folder of this form says it.
+    """
+    if isinstance(reads, ApartTexts):
+        return reads.prompts is None
+    if not isinstance(reads, JoinedPairs) or isinstance(reads, TemplatedPairs):
+        return False
+    in_folder = reads.prompts if form == "sentence-transformers" else None
+    return reads.template != THE_TEXTS and in_folder is None
+
+
 class SpecialTokens(NamedTuple):
     """The ids that a tokenizer puts before, between and behind the texts that it reads."""
 
@@ -53,7 +68,8 @@ class Text(NamedTuple):
     """What is read: a text, or a query with a document.
 
     Attributes:
-        fields: as a user gives them.
+        fields: as a user gives them, cut to the budgets of the template; put into it already where
+            nothing in the folder does that.
         rendered: as they go into the tokenizer: one or two texts.
     """
 

@@ -13,7 +13,6 @@ from ltr import __version__
 from ltr.batch import Texts
 from ltr.data.collection import Collection
 from ltr.data.formats import ApartTexts, JoinedPairs, SingleTexts
-from ltr.data.templated_pairs import TemplatedPairs
 from ltr.models import DualEncoder, Ranker
 from ltr.models.encoder.tower import Tower
 from ltr.models.ranker import digest_of_weights
@@ -23,7 +22,7 @@ from ltr.similarity import similarity_of
 from ltr.use.proof import contract as files
 from ltr.use.proof.network import Kind, Network, TokenRow, forms_of, networks_of
 from ltr.use.proof.probes import ProbeList, probe_lists
-from ltr.use.proof.reading import SpecialTokens, Text, special_tokens
+from ltr.use.proof.reading import SpecialTokens, Text, is_rendered_by_caller, special_tokens
 
 # By which a score may differ elsewhere in float32, relative to the largest score and to their
 # spread. Half precision differs by more than ten times that.
@@ -62,7 +61,8 @@ def write_proof(
         texts_of_pairs = [_fields(kind, *pair) for pair in pairs]
         fields[kind] = list(dict.fromkeys(texts_of_pairs))
         numbers[kind] = [fields[kind].index(text) for text in texts_of_pairs]
-    read = {kind: _read(networks[kind], forms[kind], fields[kind]) for kind in networks}
+    by_caller = is_rendered_by_caller(form, model.reads)
+    read = {kind: _read(networks[kind], forms[kind], fields[kind], by_caller) for kind in networks}
     arrays = {f"{kind}_pooled": each.pooled for kind, each in read.items()}
     if isinstance(model, DualEncoder):
         arrays["query"] = _embeddings(model.query_tower, forms["query"], fields["query"])
@@ -85,6 +85,7 @@ def write_proof(
     contract["probes_of"] = "texts that ship with ltr"
     if collection is not None:
         contract["probes_of"] = "the data of the ranker, and texts that ship with ltr"
+    contract["rendered_by_caller"] = by_caller
     contract["files"] = _digests(folder)
     entries = {
         kind: [_entry(networks[kind], *one) for one in zip(each.texts, each.rows, strict=True)]
@@ -159,17 +160,23 @@ def _lists(
     """The probes, with queries that leave room for a document where both are joined."""
     longest = max(form.max_length for form in forms.values())
     form = forms.get("pair") or forms["query"]
-    room = form.max_length - form.n_special - 1
+    if isinstance(form, SingleTexts):  # a text alone is cut
+        return probe_lists(collection, longest, lambda _: 0, form.max_length)
+    room = form.max_length - form.n_template - 1
 
     def n_tokens(query: str) -> int:
-        ids = form.tokenizer(query, add_special_tokens=False, verbose=False)["input_ids"]
-        return len(ids) if "pair" in forms else 0  # a text alone is cut
+        field = form.queries.field(query)
+        ids = form.tokenizer(field, add_special_tokens=False, verbose=False)["input_ids"]
+        return len(ids)
 
     return probe_lists(collection, longest, n_tokens, room)
 
 
 def _read(
-    network: Network, form: JoinedPairs | SingleTexts, fields: Sequence[tuple[str, ...]]
+    network: Network,
+    form: JoinedPairs | SingleTexts,
+    fields: Sequence[tuple[str, ...]],
+    rendered_by_caller: bool,
 ) -> _Read:
     """Lay the texts out as in training, and pool their hidden states."""
     places = np.arange(len(fields))
@@ -177,19 +184,14 @@ def _read(
         queries = form.tokens([query for query, _ in fields], "query")
         documents = form.tokens([document for _, document in fields], "document")
         laid_out = form.lay_out(queries, places, documents, places)
-        texts = [Text(list(each), _rendered(form, *each)) for each in fields]
     else:
         laid_out = form.lay_out(form.tokens([text for (text,) in fields]), places)
-        texts = [Text(list(each), [form.prompt + each[0]]) for each in fields]
+    texts = []
+    for each in fields:
+        rendered = form.rendered(*each)
+        texts.append(Text(rendered if rendered_by_caller else form.fields(*each), rendered))
     rows = _rows(laid_out)
     return _Read(texts, rows, network(rows).pooled)
-
-
-def _rendered(form: JoinedPairs, query: str, document: str) -> list[str]:
-    """What goes into the tokenizer: two texts, or one with both where there is a template."""
-    if isinstance(form, TemplatedPairs):
-        return [form.shown(query, document)]
-    return [query, document]
 
 
 def _rows(texts: Texts) -> list[TokenRow]:
@@ -227,15 +229,25 @@ def _contract(
 ) -> dict[str, Any]:
     """What a server must do, as far as the ranker decides it."""
     templates: dict[str, str | None] = {"query": "{query}", "document": "{document}", "pair": None}
+    budgets: dict[str, int | None] = dict.fromkeys(["instruction", "query", "document"])
     reads = model.reads
     if isinstance(reads, ApartTexts):
-        templates["query"] = reads.queries.prompt + "{query}"
-        templates["document"] = reads.docs.prompt + "{document}"
-    elif isinstance(reads, TemplatedPairs):
         template = reads.template
+        if template is None:
+            templates["query"] = f"{reads.queries.prompt}{{query}}"
+            templates["document"] = f"{reads.docs.prompt}{{document}}"
+    else:
+        assert isinstance(reads, JoinedPairs), "a ranker of texts reads pairs, or texts apart"
+        template = reads.template
+    if template is not None:
         templates["query"] = template.query.replace("{instruction}", template.instruction)
         templates["document"] = template.document
         templates["pair"] = template.pair
+        budgets = {
+            "instruction": template.instruction_tokens,
+            "query": template.query_tokens,
+            "document": template.document_tokens,
+        }
     adds_special = _adds_special(networks, forms, read)
     special = {}
     head = {}
@@ -256,6 +268,7 @@ def _contract(
         "form": form,
         "kind": "dual encoder" if is_dual else "cross-encoder",
         "template": templates,
+        "budgets": budgets,
         "special_tokens": special,
         "adds_special_tokens": adds_special,
         "max_tokens": {kind: each.max_length for kind, each in forms.items()},

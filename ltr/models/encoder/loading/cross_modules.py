@@ -65,15 +65,13 @@ def saved_head(backbone: str, reads_messages: bool = False) -> SavedHead | None:
 
     Raises:
         InputError: if it can't be loaded, its list of modules is lost, its modules are not an
-            encoder, a pooling, and a linear layer to one score, it has a prompt, or it reads pairs
-            otherwise.
+            encoder, a pooling, and a linear layer to one score, or it reads pairs otherwise.
     """
     if not reads_messages and is_saved_decoder(resolve(backbone)):
         raise InputError(
             f"backbone {backbone!r} is a DecoderRanker, which reads its pairs in a template; take ltr.models.DecoderRanker",
             option="backbone",
         )
-    _check_has_no_prompt(backbone)
     if not _has_cross_modules(backbone):
         return None
     from sentence_transformers import CrossEncoder
@@ -132,6 +130,7 @@ def save_cross_encoder(
     head: nn.Module,
     pooling: str,
     reads_messages: bool = False,
+    query_prompt: str = "",
 ) -> None:
     """Write a folder that ``CrossEncoder(folder)`` and :class:`ltr.models.PairWiseBertRanker` load.
 
@@ -142,6 +141,7 @@ def save_cross_encoder(
         head: the linear layer behind the pooling; ``nn.Identity`` for a classifier.
         pooling: how tokens become what the linear layer reads.
         reads_messages: whether the tokenizer's chat template makes one text of a pair.
+        query_prompt: what stands in front of each query.
     """
     from sentence_transformers import CrossEncoder
     from sentence_transformers.cross_encoder.modules import Dense, Transformer
@@ -180,7 +180,14 @@ def save_cross_encoder(
             modules += [TheirPooling(head.in_features, name_there(pooling)), dense]
         # Identity, or CrossEncoder would put a sigmoid behind one score: scores are those of this
         # ranker.
-        cross_encoder = CrossEncoder(modules=modules, activation_fn=nn.Identity(), device="cpu")
+        prompts = {"query": query_prompt} if query_prompt else None
+        cross_encoder = CrossEncoder(
+            modules=modules,
+            activation_fn=nn.Identity(),
+            device="cpu",
+            prompts=prompts,
+            default_prompt_name="query" if query_prompt else None,
+        )
         cross_encoder.save(str(folder), create_model_card=False)
     shutil.rmtree(plain)
 
@@ -224,20 +231,10 @@ def _has_cross_modules(backbone: str) -> bool:
     )
 
 
-def _check_has_no_prompt(backbone: str) -> None:
-    """Refuse a CrossEncoder with a default prompt: sentence-transformers puts it before each query,
-    and pairs are read without prompts here.
-    """
-    prompt = cross_encoder_prompt(resolve(backbone))
-    if prompt:
-        raise InputError(
-            f"backbone {backbone!r}: sentence-transformers puts the prompt {prompt!r} in front of every query, which is not possible here; take default_prompt_name out of its config_sentence_transformers.json",
-            option="backbone",
-        )
-
-
 def cross_encoder_prompt(source: str) -> str:
-    """The default prompt of a CrossEncoder of sentence-transformers; empty where it has none."""
+    """The default prompt of a CrossEncoder of sentence-transformers, which stands in front of each
+    query; empty where it has none.
+    """
     settings = _cross_encoder_settings(source)
     if settings is None:
         return ""

@@ -1,8 +1,5 @@
 """Decoder rankers in folders: those that we write, and those of sentence-transformers."""
 
-import json
-from dataclasses import asdict
-from pathlib import Path
 from typing import Any, NamedTuple
 
 from transformers import PreTrainedTokenizerBase
@@ -10,7 +7,6 @@ from transformers import PreTrainedTokenizerBase
 from ltr.data.template import Template
 from ltr.errors import InputError
 from ltr.models.encoder.loading.cross_modules import (
-    SETTINGS,
     SavedHead,
     cross_encoder_prompt,
     is_saved_decoder,
@@ -19,6 +15,7 @@ from ltr.models.encoder.loading.cross_modules import (
 )
 from ltr.models.encoder.loading.decoder_template import template_of_roles
 from ltr.models.encoder.loading.pretrained import resolve
+from ltr.models.encoder.loading.saved_template import saved_template
 
 
 class SavedDecoder(NamedTuple):
@@ -33,12 +30,6 @@ class SavedDecoder(NamedTuple):
     template: Template | None
     word_ids: list[int] | None = None
     head: SavedHead | None = None
-
-
-def save_settings(folder: Path, template: Template) -> None:
-    """Write what :func:`saved_decoder` reads, beside a model."""
-    settings = {"ranker": "DecoderRanker", "template": asdict(template)}
-    (folder / SETTINGS).write_text(json.dumps(settings, indent=2) + "\n", encoding="utf-8")
 
 
 def is_decoder_ranker(backbone: str) -> bool:
@@ -66,14 +57,7 @@ def saved_decoder(backbone: str, tokenizer: PreTrainedTokenizerBase) -> SavedDec
     """
     source = resolve(backbone)
     if is_saved_decoder(source):
-        settings = json_of(source, SETTINGS)
-        try:
-            template = Template(**settings["template"])
-        except (TypeError, KeyError) as error:
-            raise InputError(
-                f"backbone {backbone!r}: its {SETTINGS} must hold a template, and does not ({error}); export it again",
-                option="backbone",
-            ) from None
+        template = saved_template(source, "DecoderRanker")
         return SavedDecoder(template, head=saved_head(backbone, reads_messages=True))
     module = _logit_score(source)
     if module is None:

@@ -3,6 +3,7 @@
 import json
 from functools import partial
 
+import numpy as np
 import pytest
 import torch
 from sentence_transformers import CrossEncoder
@@ -11,10 +12,12 @@ from sentence_transformers.sentence_transformer.modules import Pooling
 from torch import nn
 from transformers import BertConfig, BertForSequenceClassification
 
+from ltr.data.template import Template
 from ltr.errors import InputError
 from ltr.models import DualEncoder, PairWiseBertRanker
 from ltr.models.encoder.loading.cross_modules import is_cross_encoder, saved_head
 from ltr.models.named import ranker_named
+from ltr.use.rankers import TextRanker
 from tests.conftest import wordpiece_tokenizer
 from tests.use.exported import classifier
 
@@ -64,16 +67,21 @@ def test_modules_that_are_read_otherwise_are_refused(
         saved_head(str(tmp_path / "other"))
 
 
-def test_a_cross_encoder_with_a_default_prompt_is_refused(tmp_path):
+def test_a_cross_encoder_with_a_default_prompt_has_it_in_its_template(tmp_path):
     """sentence-transformers puts it before every query. A prompt that nothing names is not read."""
     folder = str(tmp_path / "prompted")
     model = CrossEncoder(str(classifier(tmp_path / "plain")), device="cpu", prompts={"q": "w1: "})
     model.save(folder, create_model_card=False)
-    assert saved_head(folder) is None
+    assert PairWiseBertRanker(folder, max_length=20).template == Template()
     model.default_prompt_name = "q"
     model.save(folder, create_model_card=False)
-    with pytest.raises(InputError, match="puts the prompt 'w1: ' in front of every query, .* take"):
-        PairWiseBertRanker(folder, max_length=20)
+    ranker = PairWiseBertRanker(folder, max_length=20)
+    assert ranker.template == Template(query="w1: {query}")
+    pairs = [("w2", "w3 w4"), ("w5 w6", "w7 w8 w9")]
+    expected = model.predict(pairs, activation_fn=nn.Identity())
+    assert TextRanker(ranker).score(pairs) == pytest.approx(expected, abs=1e-5)
+    unprompted = model.predict(pairs, activation_fn=nn.Identity(), prompt="")
+    assert np.abs(unprompted - expected).max() > 1e-3, "the prompt says something"
 
 
 def test_a_cross_encoder_of_three_labels_is_refused(backbone, tmp_path):

@@ -1,0 +1,173 @@
+"""What is read of a side in its template: tokens of the whole, and the text alone is cut."""
+
+import json
+import logging
+import pickle
+
+import numpy as np
+import pytest
+
+from ltr.data.cache import entry_folder
+from ltr.data.formats import JoinedPairs, SingleTexts
+from ltr.data.record_files import open_table
+from ltr.data.template import Template
+from ltr.data.tokens import TokenStore
+from ltr.errors import InputError
+from tests.conftest import wordpiece_tokenizer
+from tests.data.tokenizers import KINDS, TEXTS, byte_level_bpe, table_of
+
+TEMPLATE = Template("Do {instruction}: {query}", "Read: {document}", instruction="find w1")
+BEHIND = Template("{instruction}: {query} ?", "Read: {document} !", instruction="w1")
+LONG = "w1 w2 w3 w4 w5 w6 w7 w8 w9 " * 9
+
+
+def pair_ids(reads, queries, docs):
+    rows = np.arange(len(queries))
+    texts = reads.lay_out(
+        reads.tokens(queries, "query"), rows, reads.tokens(docs, "document"), rows
+    )
+    return [ids.tolist() for ids in texts.ids.split(texts.lengths.tolist())]
+
+
+def single_ids(form, texts, instructions=None):
+    laid_out = form.lay_out(form.tokens(texts, instructions), np.arange(len(texts)))
+    return [ids.tolist() for ids in laid_out.ids.split(laid_out.lengths.tolist())]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_tokens_are_those_of_the_texts_in_their_templates(kind):
+    """As the tokenizer makes them of the whole strings, in pairs and alone."""
+    tokenizer = KINDS[kind]()
+    queries = [f"Do find w1: {text}" for text in TEXTS]
+    docs = [f"Read: {text}" for text in TEXTS[::-1]]
+    reads = JoinedPairs(tokenizer, 10_000, TEMPLATE)
+    expected = [tokenizer(*pair)["input_ids"] for pair in zip(queries, docs, strict=True)]
+    assert pair_ids(reads, TEXTS, TEXTS[::-1]) == expected
+    assert reads.rendered(TEXTS[0], TEXTS[-1]) == [queries[0], docs[0]]
+    form = SingleTexts(tokenizer, 10_000, template=BEHIND, side="query")
+    behind = [tokenizer(f"w1: {text} ?")["input_ids"] for text in TEXTS]
+    assert single_ids(form, TEXTS) == behind
+
+
+def test_a_template_that_says_nothing_or_a_prompt_changes_no_tokens_and_no_keys():
+    """Folders in the cache, keys of encodings and tokens are those of before there were templates."""
+    tokenizer = byte_level_bpe()
+    table = table_of(["w1 w2", "w3"])
+    backend = tokenizer.backend_tokenizer
+    settings = f"{backend.encode_special_tokens} {backend.to_str()}"
+
+    def in_cache(prompt):
+        return entry_folder("tokens", f"tokens-2 {table.key} {prompt!a} {settings}")
+
+    plain = JoinedPairs(tokenizer, 24).store(table, "document")
+    assert plain.folder == in_cache("") == TokenStore.open(table, tokenizer).folder
+    assert JoinedPairs(tokenizer, 24, Template()).store(table, "query").folder == plain.folder
+    prompt = SingleTexts(tokenizer, 24, "Read: ")
+    same = SingleTexts(tokenizer, 24, template=TEMPLATE, side="document")
+    assert prompt.key == same.key == [24, "Read: ", "together"]
+    assert prompt.store(table).folder == same.store(table).folder == in_cache("Read: ")
+    keys = [
+        SingleTexts(tokenizer, 24, template=template, side="query").key
+        for template in (
+            TEMPLATE,
+            Template("Do {instruction}: {query}", instruction="find w2"),
+            Template("Do find w1: {query}"),  # which reads no instruction of a query's own
+            Template("Do find w1: {query}", query_tokens=9),
+            BEHIND,
+        )
+    ]
+    assert all(keys.count(key) == 1 for key in keys)
+
+
+@pytest.mark.parametrize("side", ["right", "left"])
+def test_the_text_is_cut_and_what_stands_around_it_never_is(side):
+    tokenizer = byte_level_bpe()
+    tokenizer.truncation_side = side
+    form = SingleTexts(tokenizer, 30, template=BEHIND, side="query")
+    (ids,) = single_ids(form, [LONG])
+    (text,) = form.rendered(LONG)
+    assert ids == tokenizer(text)["input_ids"] and 28 <= len(ids) <= 30
+    kept = text.removeprefix("w1: ").removesuffix(" ?")
+    assert len(kept) == len(text) - 6 and kept
+    assert LONG.startswith(kept) if side == "right" else LONG.endswith(kept)
+
+
+def test_budgets_cut_a_field_before_it_is_put_in():
+    tokenizer = byte_level_bpe()
+    template = Template(
+        "{instruction}|{query}",
+        "|{document}",
+        instruction="w1 w2 w3",
+        instruction_tokens=2,
+        query_tokens=3,
+        document_tokens=4,
+    )
+    query, document = JoinedPairs(tokenizer, 500, template).rendered("w4 w5 w6 w7", LONG)
+    counts = [len(tokenizer.tokenize(part)) for part in [*query.split("|"), document[1:]]]
+    assert counts == [2, 3, 4]
+    (alone,) = SingleTexts(tokenizer, 500, template=template, side="query").rendered("w4 w5 w6 w7")
+    assert alone == query
+
+
+@pytest.fixture
+def queries(tmp_path):
+    """Makes tables of three queries, of which some have instructions."""
+
+    def made(**own):
+        file = tmp_path / f"{len(list(tmp_path.iterdir()))}.jsonl"
+        with open(file, "w") as opened:
+            for id_, text in (("a", "w1"), ("b", "w2"), ("c", "w3")):
+                record = {"_id": id_, "text": text}
+                if id_ in own:
+                    record["instruction"] = own[id_]
+                opened.write(json.dumps(record) + "\n")
+        return open_table(file, "query")
+
+    return made
+
+
+@pytest.mark.parametrize("form", ["pairs", "single"])
+def test_an_instruction_of_a_query_changes_the_tokens_of_that_query_alone(queries, form, caplog):
+    tokenizer = byte_level_bpe()
+    if form == "pairs":
+        reads = JoinedPairs(tokenizer, 100, TEMPLATE)
+        stores = [reads.store(queries(), "query"), reads.store(queries(b="explain w9"), "query")]
+    else:
+        reads = SingleTexts(tokenizer, 100, template=TEMPLATE, side="query")
+        stores = [reads.store(queries()), reads.store(queries(b="explain w9"))]
+    plain, own = stores[0], pickle.loads(pickle.dumps(stores[1]))
+    assert own[0].tolist() == plain[0].tolist() and own[2].tolist() == plain[2].tolist()
+    alone = tokenizer("Do explain w9: w2", add_special_tokens=False)["input_ids"]
+    assert own[1].tolist() == alone != plain[1].tolist()
+    assert not caplog.records
+
+
+def test_an_instruction_that_leaves_no_room_is_refused(queries):
+    tokenizer = byte_level_bpe()
+    for store in (
+        lambda table: JoinedPairs(tokenizer, 60, TEMPLATE).store(table, "query"),
+        SingleTexts(tokenizer, 60, template=TEMPLATE, side="query").store,
+        SingleTexts(tokenizer, 60, template=BEHIND, side="query").store,
+    ):
+        store(queries(b="explain w9"))
+        with pytest.raises(InputError, match="raise max_length, or set template"):
+            store(queries(b=LONG))
+
+
+def test_a_template_that_does_not_fit_is_refused():
+    tokenizer = wordpiece_tokenizer()
+    with pytest.raises(InputError, match="cut where template.document must have no text"):
+        JoinedPairs(tokenizer, 40, BEHIND)
+    with pytest.raises(InputError, match="has no template of both; leave out template.pair"):
+        JoinedPairs(tokenizer, 40, Template(pair="{query}{document}"))
+    with pytest.raises(InputError, match="room for a token of the text beside 3 of the template"):
+        SingleTexts(tokenizer, 5, template=BEHIND, side="query")
+    with pytest.raises(InputError, match=r"beside 9 tokens of the template, got 10"):
+        JoinedPairs(tokenizer, 10, Template("w1 w2 w3 {query}", "w4 w5 w6 {document}"))
+
+
+def test_instructions_that_no_template_reads_are_told(queries, caplog):
+    with caplog.at_level(logging.WARNING, logger="ltr"):
+        JoinedPairs(byte_level_bpe(), 100, Template("Do: {query}")).store(queries(b="w9"), "query")
+    (line,) = [record.getMessage() for record in caplog.records]
+    assert "does not read: its template has no {instruction}" in line
