@@ -47,6 +47,7 @@ TRAINER = ("precision", "limit_test_batches")
 class Row(TypedDict):
     """``row.json`` of a set: its row of the table. It is written when all else of the set is."""
 
+    results: str  # a digest of the metrics.json beside it: the row tells of this file alone
     set: str
     path: str
     content: str | None  # a digest of the data; null where nobody knows it
@@ -129,7 +130,7 @@ def test_on_sets(args: list[str], words: Sequence[str]) -> None:
             key = _key(measured.options, weights, each)
             place = measured.folder.of_set(each.data_set.name)
             row = _read_row(place)
-            if row is not None and key is not None and row["key"] == key and is_tested(place.path):
+            if row is not None and _tells_of(row, place, key):
                 known.append(each.data_set.name)
             else:
                 row = _measure(args, measured, each, place, key)
@@ -185,7 +186,7 @@ def _planned(options: Mapping[str, Any], data_set: DataSet) -> Planned:
             raise
         line = one_line(error) or " ".join(str(error).split())
         raise InputError(
-            f"{OPTION}: {data_set.name} can't be fetched, so nothing was measured: {data_set.path}: {line[:300]}"
+            f"{OPTION}: {data_set.name} can't be fetched, so nothing was measured; fetch it where there is a network, or name a folder ({data_set.path}: {line[:160]})"
         ) from error
     return Planned(data_set, ranked, own_options, content)
 
@@ -242,7 +243,6 @@ def _measure(
     key: str | None,
 ) -> Row:
     """Run ``ltr test`` on one set, in a process of its own, and write the row of the set."""
-    _row_file(place).unlink(missing_ok=True)  # while it is measured no row tells of the one before
     words = [*args, OPTION, planned.data_set.path, *planned.options]
     words += ["--trainer.default_root_dir", str(place.path)]
     if measured.checkpoint is not None:
@@ -250,6 +250,7 @@ def _measure(
     run_in_process(words)
     report = read_metrics(place.results)["test"]
     row: Row = {
+        "results": digest_of(place.results),
         "set": planned.data_set.name,
         "path": _absolute(planned.data_set.path),
         "content": planned.content,
@@ -258,12 +259,8 @@ def _measure(
         "queries": report["queries"],
         "metrics": {name: report[name] for name in report["conventions"]},
     }
-    write_whole(_row_file(place), [json.dumps(row, indent=1, ensure_ascii=False), "\n"])
+    write_whole(place.row, [json.dumps(row, indent=1, ensure_ascii=False), "\n"])
     return row
-
-
-def _row_file(place: RunFolder) -> Path:
-    return place.path / "row.json"
 
 
 def _read_row(place: RunFolder) -> Row | None:
@@ -272,13 +269,21 @@ def _read_row(place: RunFolder) -> Row | None:
     Raises:
         InputError: if the file is damaged.
     """
-    file = _row_file(place)
-    if not file.is_file():
+    if not place.row.is_file():
         return None
     mend = "remove it, and the set is measured again"
-    row = read_json(file, mend)
-    check_entries(row, Row, file, mend)
+    row = read_json(place.row, mend)
+    check_entries(row, Row, place.row, mend)
     return cast(Row, row)
+
+
+def _tells_of(row: Row, place: RunFolder, key: str | None) -> bool:
+    """Whether a row tells what this key stands for, and the results beside it are its own, and
+    whole.
+    """
+    if key is None or row["key"] != key or not is_tested(place.path):
+        return False
+    return row["results"] == digest_of(place.results)
 
 
 def _check_place(folder: RunFolder, planned: Planned) -> None:

@@ -54,6 +54,7 @@ class RunFolder:
         negatives: the folder of the negatives that were mined while training.
         cell: written by ``ltr grid``: which options of the grid this run has.
         lock: held by the command that works in the folder.
+        row: of a folder :meth:`of_set`, its row of the table; what was measured there is whole.
         sets: the folder of what was measured on other data sets, see :meth:`of_set`.
         splits: the folder of what was measured on other splits than test, see :meth:`of_split`.
         curves: the folder of the CSV files of the loggers.
@@ -78,6 +79,7 @@ class RunFolder:
         self.metadata = self.path / "ir-metadata.yml"
         self.negatives = self.path / NEGATIVES
         self.cell = self.path / "cell.json"
+        self.row = self.path / "row.json"
         self.sets = self.path / "sets"
         self.splits = self.path / "splits"
         self.lock = self.path / ".lock"
