@@ -105,16 +105,15 @@ def footnotes(results: Sequence[MetricResult]) -> list[str]:
     n_comparisons = sum(len(result.comparisons) for result in results)
     if n_comparisons:
         lines.append(
-            f"{P_VALUES}; {_family(n_comparisons, 'comparison')}; effect: Cohen's d over queries"
+            f"{P_VALUES}; {_family(n_comparisons)}; effect: Cohen's d over queries"
         )
     return [*lines, _provenance(results[0])]
 
 
-def _family(n: int, name: str) -> str:
-    """What is corrected by how many."""
-    if n == 1:
-        return f"one {name}, so nothing to correct"
-    return f"Holm's correction over {n} {name}s"
+def _family(n_comparisons: int) -> str:
+    if n_comparisons == 1:
+        return "one comparison, so nothing to correct"
+    return f"Holm's correction over {n_comparisons} comparisons"
 
 
 def _provenance(result: MetricResult) -> str:
@@ -195,7 +194,7 @@ def suite_footnotes(results: Sequence[SuiteResult]) -> list[str]:
             "the mean: each set counts alike, queries are drawn within sets, and seeds are those of all sets; its wins / ties / losses are of sets"
         )
         lines.append(
-            f"{P_VALUES}; {_family(n_means, 'comparison')} of means, and apart from them: {_family(n_sets, 'comparison')} of sets; effect: Cohen's d over queries"
+            f"{P_VALUES}; of means: {_family(n_means)}; of sets, apart from them: {_family(n_sets)}; effect: Cohen's d over queries"
         )
     return [*lines, _provenance(means[0])]
 
