@@ -104,9 +104,7 @@ def footnotes(results: Sequence[MetricResult]) -> list[str]:
     lines += list(dict.fromkeys(notes))  # in order, each once
     n_comparisons = sum(len(result.comparisons) for result in results)
     if n_comparisons:
-        lines.append(
-            f"{P_VALUES}; {_family(n_comparisons)}; effect: Cohen's d over queries"
-        )
+        lines.append(f"{P_VALUES}; {_family(n_comparisons)}; effect: Cohen's d over queries")
     return [*lines, _provenance(results[0])]
 
 
