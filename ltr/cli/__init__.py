@@ -43,11 +43,11 @@ def run(args: list[str]) -> None:
         if os.getcwd() not in sys.path:
             sys.path.insert(0, os.getcwd())
     if args[0] == "test":
-        from ltr.cli.benchmark import split_sets, test_on_sets
+        from ltr.cli.benchmark import measure_sets, split_sets
 
         options, words = split_sets(args)
         if words:
-            test_on_sets(options, words)
+            measure_sets(options, words)
             return
     if args[0] in CONFIGURED:
         from ltr.cli.training import run_configured

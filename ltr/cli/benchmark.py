@@ -93,7 +93,7 @@ def split_sets(args: Sequence[str]) -> tuple[list[str], list[str]]:
     return list(args), []
 
 
-def test_on_sets(args: list[str], words: Sequence[str]) -> None:
+def measure_sets(args: list[str], words: Sequence[str]) -> None:
     """Measure a run on several data sets, and print a table with the mean.
 
     The results of each set lie in the run folder, below ``sets``. A set that was measured by the
@@ -161,8 +161,12 @@ def _planned(options: Mapping[str, Any], data_set: DataSet) -> Planned:
             depth = data.evaluation.depth
             if candidates == "candidates" and "test" not in collection.candidates:
                 ranker = resolve_name(options["model"]["ranker"]["class_path"])
-                candidates = "corpus" if issubclass(ranker, DualEncoder) else "bm25"
-                depth = depth or DEPTH
+                if issubclass(ranker, DualEncoder):
+                    candidates = "corpus"
+                    depth = max(depth or 0, DEPTH)  # a search must go as deep as the metrics look
+                else:
+                    candidates = "bm25"
+                    depth = depth or DEPTH
                 own_options = [
                     *("--data.evaluation.candidates", candidates),
                     *("--data.evaluation.depth", str(depth)),

@@ -71,7 +71,7 @@ def _name_of(path: str) -> str:
 
 def _of_suite(name: str, option: str) -> Iterable[DataSet]:
     path = Path(name)
-    if path.is_dir():
+    if name and path.is_dir():
         return _of_folder(path, option)
     shipped = SHIPPED / f"{name}.yaml"
     if name == path.name and not path.is_file() and shipped.is_file():

@@ -309,11 +309,11 @@ def test_its_variance_is_that_of_queries_resampled_within_sets():
 @pytest.mark.parametrize("n_seeds", [1, 4])
 def test_equal_rankers_differ_in_the_mean_as_seldom_as_it_says(n_seeds):
     """Sets of 8 to 60 queries that vary by 0.1 to 0.4, some queries easier for the one ranker, some
-    for the other; a seed is good or bad on all sets alike. At 5 %, 5 % of 1,000 draws are called
-    different, give or take 2.
+    for the other; a seed is good or bad on all sets alike. At 5 %, 5 % of 400 draws are called
+    different, give or take 3.
     """
     rng = np.random.default_rng(0)
-    n_draws = 1000
+    n_draws = 400
     n_found = 0
     sizes = ((8, 0.4), (20, 0.1), (60, 0.2))
     for _ in range(n_draws):
@@ -327,7 +327,7 @@ def test_equal_rankers_differ_in_the_mean_as_seldom_as_it_says(n_seeds):
                 of_sets.append(of_query + of_seed + of_both)
             both.append(of_sets)
         n_found += estimate_of_mean(*both).p < 0.05
-    assert 0.03 <= n_found / n_draws <= 0.07
+    assert 0.02 <= n_found / n_draws <= 0.08
 
 
 def test_other_sets_and_other_seeds_are_refused():
