@@ -29,7 +29,7 @@ from ltr.models import DualEncoder
 from ltr.run.data_sets import HUB, SUITE, DataSet, data_sets
 from ltr.run.folder import RunFolder
 from ltr.run.identity import DATA_SPEED, MODEL_MEASURES_AND_SPEED, flat_options
-from ltr.run.launchers import has_launcher
+from ltr.run.launchers import has_launched_several
 from ltr.run.log import route_messages
 from ltr.run.metrics_file import read_metrics
 from ltr.run.trained_with import digests_of_models
@@ -109,7 +109,7 @@ def measure_sets(args: list[str], words: Sequence[str]) -> None:
     """
     sets = data_sets(words, OPTION)
     with route_messages(is_rank_0=True):
-        if has_launcher():
+        if has_launched_several():
             raise InputError(
                 f"{OPTION}: several data sets are measured one after the other, by processes that ltr starts; start one process without torchrun or srun, and name their number: --trainer.devices"
             )

@@ -138,9 +138,6 @@ def test_what_was_measured_by_the_same_weights_is_not_measured_again(here, capsy
     (here / "suite.yaml").write_text("A: data/moved\nB: data/B\n")
     assert measured_on("suite:suite.yaml") == 0 and len(MEASURED) == 2
     assert "measured before, by the same weights: A, B" in capsys.readouterr().out
-    # How fast it is measured changes nothing; what is measured does.
-    assert measured_on("suite:suite.yaml", "--data.evaluation.batch_size", "2") == 0
-    assert len(MEASURED) == 2
     with open("data/B/qrels/test.tsv", "a") as file:
         file.write("test-q0\ttest-q1-d3\t1\n")
     assert measured_on("suite:suite.yaml") == 0 and MEASURED[2:] == ["data/B"]
@@ -152,6 +149,9 @@ def test_what_was_measured_by_the_same_weights_is_not_measured_again(here, capsy
 @pytest.mark.long
 def test_what_is_measured_otherwise_is_measured_again(measuring):
     assert measured_on("data/A", "data/B") == 0
+    # How fast it is measured changes nothing; what is measured does.
+    assert measured_on("data/A", "data/B", "--data.evaluation.batch_size", "2") == 0
+    assert len(MEASURED) == 2
     assert measured_on("data/A", "data/B", "--data.evaluation.depth", "3") == 0
     assert len(MEASURED) == 4 and row("A")["ranked"] == "its pools, 3 deep"
     assert row("B")["ranked"] == "corpus, 100 deep", "a search goes as deep as the metrics look"
@@ -187,27 +187,37 @@ def test_what_is_finished_stays_when_it_is_interrupted(here, monkeypatch):
     assert measured_on("data/A", "data/B") == 0 and MEASURED == ["data/A", "data/B"]
 
 
-def test_a_set_that_can_t_be_measured_is_refused_before_any_work(here, capsys, monkeypatch):
+def told(capsys, *words: str) -> str:
+    """The line that refuses these data sets and options."""
+    assert measured_on(*words) == 2
+    (line,) = capsys.readouterr().err.strip().splitlines()
+    return line
+
+
+def test_a_set_that_can_t_be_measured_is_refused_before_any_work(here, capsys):
     write_collection(here / "bad", n_queries=3)
     with open("bad/qrels/test.tsv", "a") as file:
         file.write("x\n")
+    before = sorted(Path().rglob("*"))
+    assert "nowhere can't be measured, so nothing was" in told(capsys, "data/A", "nowhere")
+    assert "bad/qrels/test.tsv:8: expected 4 columns" in told(capsys, "data/A", "bad")
+    assert MEASURED == [] and sorted(Path().rglob("*")) == before
+
+
+@pytest.mark.long
+def test_options_that_ltr_test_refuses_are_refused_before_any_work(here, capsys, monkeypatch):
     write_collection(here / "untested", n_queries=3)
     Path("untested/qrels/test.tsv").unlink()
     before = sorted(Path().rglob("*"))
-
-    def told(*words: str) -> str:
-        assert measured_on(*words) == 2
-        (line,) = capsys.readouterr().err.strip().splitlines()
-        return line
-
-    assert "nowhere can't be measured, so nothing was" in told("data/A", "nowhere")
-    assert "bad/qrels/test.tsv:8: expected 4 columns" in told("data/A", "bad")
-    assert "no judgements for the split 'test'" in told("data/A", "untested")
-    assert "there is no option --trainer.foo" in told("data/A", "data/B", "--trainer.foo", "1")
-    assert "there is no such file" in told("data/A", "data/B", "--ckpt_path", "x.ckpt")
-    assert "a trial run" in told("data/A", "data/B", "--trainer.fast_dev_run", "true")
-    monkeypatch.setattr(benchmark, "has_launcher", lambda: True)
-    assert "without torchrun or srun" in told("data/A", "data/B")
+    both = ("data/A", "data/B")
+    assert "no judgements for the split 'test'" in told(capsys, "data/A", "untested")
+    assert "there is no option --trainer.foo" in told(capsys, *both, "--trainer.foo", "1")
+    assert "there is no such file" in told(capsys, *both, "--ckpt_path", "x.ckpt")
+    assert "a trial run" in told(capsys, *both, "--trainer.fast_dev_run", "true")
+    for name, value in {"RANK": 0, "WORLD_SIZE": 2, "LOCAL_WORLD_SIZE": 2}.items():
+        monkeypatch.setenv(name, str(value))
+    monkeypatch.setenv("TORCHELASTIC_RUN_ID", "none")
+    assert "without torchrun or srun" in told(capsys, *both)
     assert MEASURED == [] and sorted(Path().rglob("*")) == before
 
 
