@@ -9,6 +9,7 @@ from typing import Any
 
 from ltr.errors import InputError
 from ltr.run.config_file import read_config
+from ltr.run.data_sets import DataSet
 from ltr.run.folder import RunFolder
 from ltr.run.metrics_file import read_metrics
 from ltr.run.training_recipe import TrainingRecipe
@@ -50,25 +51,39 @@ class Run:
         return self.metrics["test"]
 
 
-def read_run(folder: Path) -> Run:
+def read_run(folder: Path, data_set: DataSet | None = None) -> Run:
     """Read the results of a run.
+
+    Args:
+        folder: of the run.
+        data_set: on which the results are; None for the run's own data.
 
     Raises:
         InputError: if it was not tested, or its files are damaged or don't fit each other.
     """
     files = RunFolder(folder)
     metrics = read_metrics(files.results)
-    if not isinstance(metrics.get("test"), dict) or not files.per_query.is_file():
-        raise InputError(f"{folder}: a run must have been tested to be compared; ltr test {folder}")
+    place = files
+    again = f"ltr test {folder}"
+    where = ""
+    if data_set is not None:
+        place = files.of_set(data_set.name)
+        # Metrics on dev before training are of the run's own data.
+        metrics = {name: value for name, value in metrics.items() if name != "start"}
+        metrics["test"] = read_metrics(place.results).get("test")
+        again += f" --data.path {data_set.path} …"
+        where = f" on {data_set.name}"
+    if not isinstance(metrics.get("test"), dict) or not place.per_query.is_file():
+        raise InputError(f"{folder}: a run must have been tested{where} to be compared; {again}")
     if "evaluated" not in metrics["test"]:
         raise InputError(
-            f"{folder}: its results do not say what they were measured on; test it again: ltr test {folder}"
+            f"{folder}: its results{where} do not say what they were measured on; test it again: {again}"
         )
     config: dict[str, Any] = {}
     if files.config.is_file():
         config = read_config(files.config)
     seed = config.get("seed_everything", seed_in_name(folder.resolve()) or 0)
-    return Run(folder, seed, config, metrics, _values(folder, metrics))
+    return Run(folder, seed, config, metrics, _values(place, metrics))
 
 
 def is_tested(folder: Path) -> bool:
@@ -119,9 +134,9 @@ def recipe_differences(first: Run, second: Run) -> list[str]:
     return recipe.differences(other)
 
 
-def _values(folder: Path, metrics: dict[str, Any]) -> dict[str, dict[str, float]]:
+def _values(place: RunFolder, metrics: dict[str, Any]) -> dict[str, dict[str, float]]:
     """Read per_query.tsv: by metric and query."""
-    file = RunFolder(folder).per_query
+    file = place.per_query
     names = list(metrics["test"].get("conventions", {}))
     try:
         with open(file, newline="", encoding="utf-8") as opened:

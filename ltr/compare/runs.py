@@ -13,7 +13,8 @@ from ltr.compare.folds import joined_folds
 from ltr.compare.run import Run, read_run, recipe_differences, seed_in_name, tested_weights
 from ltr.compare.wandb_runs import PREFIX, fetch_runs
 from ltr.errors import InputError, local_path
-from ltr.run.folder import RESULTS, RunFolder
+from ltr.run.data_sets import DataSet
+from ltr.run.folder import RunFolder
 
 # Runs can be compared only if these digests are equal. The key is the name in metrics.json (in
 # test.evaluated), the value is what an error calls it.
@@ -72,13 +73,14 @@ class Experiment:
         return seconds
 
 
-def experiments(paths: Iterable[str]) -> list[Experiment]:
+def experiments(paths: Iterable[str], data_set: DataSet | None = None) -> list[Experiment]:
     """Read runs, and put those together that differ in their seed alone.
 
     Args:
         paths: run folders, folders of runs (``seed=0``, ``seed=1`` …, each perhaps with its folds,
             ``fold=1``, ``fold=2`` …), glob patterns of these, or ``wandb:ENTITY/PROJECT[:GROUP]``;
             in the order of the table.
+        data_set: whose results are read; None for the run's own data.
 
     Raises:
         InputError: if there is none, one was not tested or is damaged, or seeds of one folder have
@@ -96,7 +98,7 @@ def experiments(paths: Iterable[str]) -> list[Experiment]:
     names = _short_names([_experiment_folder(folder) for folder in folders])
     runs_of_name: dict[str, list[Run]] = {}
     for name, folder in zip(names, folders, strict=True):
-        runs_of_name.setdefault(name, []).append(read_run(folder))
+        runs_of_name.setdefault(name, []).append(read_run(folder, data_set))
     read = []
     for name, runs in runs_of_name.items():
         whole = joined_folds(runs)
@@ -220,21 +222,22 @@ def _run_folder_of(path: Path) -> Path:
 
 def _runs_in(folder: Path) -> list[Path]:
     """The folder itself if it is a run; else the runs in it, and in the experiments in it."""
-    if RunFolder(folder).results.is_file():
+    if _is_run(folder):
         return [folder]
     runs = []
-    for pattern in (
-        f"*/{RESULTS}",
-        f"*/seed=*/{RESULTS}",
-        f"*/fold=*/{RESULTS}",
-        f"*/*/fold=*/{RESULTS}",
-    ):
-        runs += [file.parent for file in folder.glob(pattern)]
+    for pattern in ("*", "*/seed=*", "*/fold=*", "*/*/fold=*"):
+        runs += [found for found in folder.glob(pattern) if _is_run(found)]
     if not runs:
         raise InputError(
             f"{folder} is no run folder, and holds none: there is no metrics.json; ltr fit makes one"
         )
     return sorted(runs, key=_by_seed)
+
+
+def _is_run(folder: Path) -> bool:
+    """Whether it was trained or tested, be it on other data than its own alone."""
+    files = RunFolder(folder)
+    return files.results.is_file() or any(files.sets.glob(f"*/{files.row.name}"))
 
 
 def _by_seed(folder: Path) -> tuple[str, int, str]:
