@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 from ltr.__main__ import main
-from ltr.compare.runs import Experiment, Run, experiments
+from ltr.compare.run import Run
+from ltr.compare.runs import Experiment, experiments
 from ltr.compare.suites import compare_suite
 from ltr.compare.tables import suite_csv, suite_footnotes, suite_tables
 from ltr.run.data_sets import DataSet
