@@ -3,19 +3,26 @@ fails.
 """
 
 import ctypes
+import io
+import json
 import multiprocessing
 import os
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 import traceback
 from collections.abc import Callable, Sequence
 from multiprocessing.context import ForkServerContext
-from typing import Any
+from pathlib import Path
+from typing import Any, Literal
 
+import pytest
 import torch
 from torch.multiprocessing import start_processes
+
+import ltr
 
 # Far more than any of them takes, also on a busy machine.
 SECONDS = 300
@@ -112,3 +119,56 @@ def fork(function: Callable[[], object]) -> int:
         traceback.print_exc()
     finally:
         os._exit(code)
+
+
+# In a new process ltr is out of reach; a fork of this one has imported it, and loses it.
+WITHOUT_LTR = """
+import importlib.util, sys
+for name in [name for name in sys.modules if name.partition(".")[0] == "ltr"]:
+    del sys.modules[name]
+sys.path = [path for path in sys.path if path not in ("", {root!r})]
+sys.meta_path = [one for one in sys.meta_path if "__editable__" not in str(one)]
+assert importlib.util.find_spec("ltr") is None, "the process must not know ltr"
+"""
+Elsewhere = Literal["fork", "new process"]
+# A fork needs no imports, which take 7 s; what ltr has registered in a library would show in a new
+# process alone.
+ELSEWHERE = ["fork", pytest.param("new process", marks=pytest.mark.long)]
+
+
+def without_ltr(program: str, given: object, where: Elsewhere = "new process") -> Any:
+    """What a program finds that does not know ltr.
+
+    Args:
+        program: gives ``found``, made of ``given``. Both are what JSON can say.
+        given: to it.
+        where: it runs.
+    """
+    begin = WITHOUT_LTR.format(root=str(Path(ltr.__file__).parents[1]))
+    begin += "import json, pathlib\ngiven = json.loads(pathlib.Path(sys.argv[1]).read_text())\n"
+    end = "\npathlib.Path(sys.argv[2]).write_text(json.dumps(found))\n"
+    with tempfile.TemporaryDirectory() as folder:
+        files = [f"{folder}/given", f"{folder}/found"]
+        Path(files[0]).write_text(json.dumps(given))
+        if where == "new process":
+            words = [
+                sys.executable,
+                "-P",
+                "-W",
+                "error::UserWarning:peft",
+                "-c",
+                begin + program + end,
+            ]
+            done = run_command([*words, *files], cwd="/")
+            assert done.returncode == 0, done.stderr[-2000:]
+        else:
+
+            def run() -> None:
+                sys.argv = ["", *files]
+                sys.stdout = io.StringIO()
+                os.chdir("/")
+                exec(begin + program + end, {"__name__": "__main__"})
+
+            _, status = os.waitpid(fork(run), 0)
+            assert status == 0, "see the traceback on stderr"
+        return json.loads(Path(files[1]).read_text())

@@ -6,6 +6,8 @@ import json
 import os
 import signal
 import sys
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -33,6 +35,18 @@ def sighup_is_heard():
     """Also where the tests themselves run under nohup."""
     if signal.getsignal(signal.SIGHUP) == signal.SIG_IGN:
         signal.signal(signal.SIGHUP, signal.SIG_DFL)
+
+
+@pytest.fixture(scope="session")
+def warm_python() -> Iterator[str]:
+    """The path of a Python that has imported everything: for tests that start several programs."""
+    from tests.run import warm
+
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        warm.warm_python(Path(folder) / "warm", dict(os.environ)) as python,
+    ):
+        yield python
 
 
 @pytest.fixture(autouse=True)

@@ -83,7 +83,14 @@ def run(script: str, arguments: list[str], output: Path) -> None:
     runpy.run_module(script, run_name="__main__", alter_sys=True)
 
 
-@pytest.mark.parametrize("script", SCRIPTS)
+# Those that take a third of the time of all.
+LONG = {"attention", "search"}
+
+
+@pytest.mark.parametrize(
+    "script",
+    [pytest.param(one, marks=[pytest.mark.long] if one in LONG else []) for one in SCRIPTS],
+)
 def test_a_script_runs_one_tiny_step(script, made, tmp_path):
     arguments = [
         str(word)

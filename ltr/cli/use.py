@@ -237,7 +237,11 @@ def export(
             its dev split.
     """
     check_folder(folder, "the folder")
-    exported = write_exported(ranker, folder, to, int8, _data_of_ranker(ranker))
+    try:
+        exported = write_exported(ranker, folder, to, int8, _data_of_ranker(ranker))
+    except KeyboardInterrupt:
+        print(f"interrupted; {folder} is not written", file=sys.stderr)
+        raise
     if exported.merged is not None:
         print(exported.merged)
     for graph in exported.measurements:  # with --int8

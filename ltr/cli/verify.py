@@ -10,7 +10,7 @@ def verify(folder: str, *, with_: str | None = None) -> None:
     """Compare a library or a server with the proof of an exported folder.
 
     Says pass, or the layer where it departs: template, tokens, special tokens, truncation, place,
-    hidden state, head, activation, order. Ends with code 1 if it departs.
+    dtype, hidden state, head, activation, order. Ends with code 1 if it departs.
 
     Args:
         folder: An exported folder.
@@ -19,8 +19,12 @@ def verify(folder: str, *, with_: str | None = None) -> None:
             for.
     """
     # Some packages speak when they are imported, and stdout is for results.
-    with redirect_stdout(sys.stderr):
-        verified = verify_proof(folder, with_)
+    try:
+        with redirect_stdout(sys.stderr):
+            verified = verify_proof(folder, with_)
+    except KeyboardInterrupt:
+        print(f"interrupted; {folder} is not verified", file=sys.stderr)
+        raise
     if verified.finding is None:
         print(f"pass: {verified.n_probes} probes, largest difference {verified.largest:.2g}")
     else:

@@ -22,7 +22,13 @@ from ltr.models.pair_ranker import PairRanker
 from ltr.use.card import card, template_note
 from ltr.use.int8 import GraphMeasurement, add_int8_graphs
 from ltr.use.load import load
-from ltr.use.merging import MergedScores, has_adapters, merged_and_compared
+from ltr.use.merging import (
+    MergedScores,
+    base_dtype,
+    has_adapters,
+    merged_and_compared,
+    store_in_bfloat16,
+)
 from ltr.use.onnx_graph import build_graphs, write_graph
 from ltr.use.proof.contract import Form as ProvenForm
 from ltr.use.proof.write import write_proof
@@ -56,8 +62,8 @@ def export(
     """Write a folder that another library loads, with a model card and a proof
     (:mod:`ltr.use.proof`). A failure leaves no folder.
 
-    Adapters become part of the weights. These are written in float32, also where the base was
-    bfloat16 (``encoder.dtype``).
+    Adapters become part of the weights, which are cast to the type of the base (``encoder.dtype``).
+    Those of a base in bfloat16 lie in the files as such, and are loaded as float32.
 
     Args:
         source: as :func:`ltr.load` takes it.
@@ -123,6 +129,8 @@ def export(
             model.save_plain(inner)
         else:
             model.save(inner)
+        if to in ("sentence-transformers", "transformers") and merges_halves:
+            store_in_bfloat16(inner)
         for file in inner.iterdir():
             file.rename(temporary / file.name)
         inner.rmdir()
@@ -131,6 +139,7 @@ def export(
         text = card(Path(source), to, model, measurements)
         (temporary / "README.md").write_text(text, encoding="utf-8")
 
+    merges_halves = has_adapters(model) and base_dtype(model) == "bfloat16"
     scores: MergedScores | None = None
     with ExitStack() as stack:
         if to != "adapter" and has_adapters(model):

@@ -1,11 +1,15 @@
 """Adapters become part of a ranker's weights, and the scores before and after are compared."""
 
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 import torch
+from safetensors import safe_open
+from safetensors.torch import load_file, save_file
 from transformers import PreTrainedTokenizerBase
 
 from ltr.data.formats import ApartTexts
@@ -28,18 +32,47 @@ class MergedScores(NamedTuple):
         n_scores: how many pairs were compared.
         n_lists: how many lists they are in.
         n_reordered: lists that have another order.
+        dtype: what the merged weights were cast to; None: they stay float32.
     """
 
     difference: float
     n_scores: int
     n_lists: int
     n_reordered: int
+    dtype: str | None = None
 
     def __str__(self) -> str:
         order = f"the order of all {self.n_lists} lists stays"
         if self.n_reordered:
             order = f"{self.n_reordered} of {self.n_lists} lists have another order"
-        return f"adapters are merged: of {self.n_scores} pairs the scores differ by {self.difference:.1e} at most, {order}"
+        done = "merged" if self.dtype is None else f"merged and cast to {self.dtype}"
+        return f"adapters are {done}: of {self.n_scores} pairs the scores differ by {self.difference:.1e} at most, {order}"
+
+
+def base_dtype(ranker: Ranker) -> str | None:
+    """The type of the weights beside the adapters of a ranker; None: float32."""
+    dtypes = {encoder.options.dtype for encoder in encoders_of(ranker)}
+    return "bfloat16" if "bfloat16" in dtypes else None
+
+
+def store_in_bfloat16(folder: Path) -> None:
+    """Let the files of weights in a folder hold each tensor as bfloat16 that this does not change:
+    those of a base in bfloat16, into which adapters were merged.
+
+    ``config.json`` still says float32: whoever loads the folder computes as before.
+    """
+    for file in sorted(folder.rglob("*.safetensors")):
+        with safe_open(file, "pt") as opened:
+            metadata = opened.metadata()
+        tensors = load_file(file)
+        for name, tensor in tensors.items():
+            rounded = tensor.to(torch.bfloat16)
+            if tensor.dtype == torch.float32 and torch.equal(rounded.float(), tensor):
+                tensors[name] = rounded
+        # The tensors that are read lie in the file itself.
+        temporary = file.with_suffix(".rounded")
+        save_file(tensors, temporary, metadata)
+        os.replace(temporary, file)
 
 
 def has_adapters(ranker: Ranker) -> bool:
@@ -63,6 +96,7 @@ def merged_and_compared(ranker: TextRanker) -> Iterator[MergedScores]:
             before.size,
             len(before),
             int(reordered.any(axis=1).sum()),
+            base_dtype(ranker.model),
         )
 
 

@@ -1,8 +1,7 @@
 """Adapters in decoders: what learns, what is read packed, and what an export computes."""
 
-import subprocess
-import sys
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -19,6 +18,7 @@ from ltr.models.encoder.text_encoder import TextEncoder
 from ltr.module import RankerModule
 from ltr.use.merging import merged_and_compared
 from ltr.use.rankers import TextRanker
+from tests.child_processes import ELSEWHERE, without_ltr
 from tests.decoders import CONFIGS, decoder, save_decoder
 from tests.rankers import losses_of_repeated_batch
 
@@ -38,7 +38,8 @@ def learnt(ranker, seed=0):
     return ranker
 
 
-@pytest.mark.parametrize("dropout", [0.0, 0.3])
+# With dropout the same is read, and the masks beside it.
+@pytest.mark.parametrize("dropout", [pytest.param(0.0, marks=pytest.mark.long), 0.3])
 @pytest.mark.parametrize("name", CONFIGS)
 def test_packed_texts_give_the_outputs_and_the_gradients_of_padded_ones(name, dropout, monkeypatch):
     generator = torch.Generator().manual_seed(1)
@@ -72,8 +73,15 @@ def test_packed_texts_give_the_outputs_and_the_gradients_of_padded_ones(name, dr
             assert difference.abs().max() < 1e-5, name_of_weight
 
 
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-@pytest.mark.parametrize("kind", ["reranker", "embedder"])
+@pytest.mark.parametrize(
+    ("kind", "dtype"),
+    [
+        ("reranker", "bfloat16"),
+        ("embedder", "float32"),
+        pytest.param("reranker", "float32", marks=pytest.mark.long),
+        pytest.param("embedder", "bfloat16", marks=pytest.mark.long),
+    ],
+)
 def test_the_loss_of_a_repeated_batch_falls_to_under_a_tenth(
     kind, dtype, tmp_path, collection_folder
 ):
@@ -95,50 +103,67 @@ def test_the_loss_of_a_repeated_batch_falls_to_under_a_tenth(
         assert name not in frozen or weight.equal(frozen[name])
 
 
-@pytest.mark.parametrize("form", ["sentence-transformers", "transformers"])
-@pytest.mark.parametrize("name", ["qwen3", "gemma3"])
-def test_an_export_is_merged_and_scores_alike_in_a_new_process(name, form, tmp_path):
+FORMS = ("sentence-transformers", "transformers")
+NAMES = ("qwen3", "gemma3")
+
+
+@pytest.fixture(scope="module")
+def exported(tmp_path_factory) -> dict[str, tuple[np.ndarray, dict[str, Path]]]:
+    """By the name of a decoder: scores of its adapters beside the weights, and folders by form, in
+    which the adapters are merged.
+    """
+    found = {}
+    for name in NAMES:
+        place = tmp_path_factory.mktemp(name)
+        folder = save_decoder(place / "m", name)
+        ranker = learnt(DecoderRanker(folder, encoder=ADAPTERS)).eval()
+        use = TextRanker(ranker)
+        scores = use.score(PAIRS)
+        plain = TextRanker(DecoderRanker(folder)).score(PAIRS)
+        assert np.abs(scores - plain).max() > 1e-3, "the adapters do something"
+        with merged_and_compared(use) as comparison:
+            assert comparison.difference < 1e-5 * max(1, np.abs(scores).max())
+        assert (use.score(PAIRS) == scores).all(), "the adapters are back"
+        ranker.save(place / FORMS[0])
+        ranker.save_plain(place / FORMS[1])
+        found[name] = (scores, {form: place / form for form in FORMS})
+    return found
+
+
+@pytest.fixture(scope="module", params=ELSEWHERE)
+def scores_elsewhere(request, exported) -> dict[str, list[float]]:
+    """By the folder: scores in a process that does not know ltr."""
+    folders = {form: [str(exported[name][1][form]) for name in NAMES] for form in FORMS}
+    found: dict[str, list[float]] = without_ltr(SCORES, [folders, PAIRS], request.param)
+    return found
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("name", NAMES)
+def test_an_export_is_merged_and_scores_alike_without_ltr(name, form, exported, scores_elsewhere):
     """By sentence-transformers and transformers alone, of the texts of the chat template."""
-    folder = save_decoder(tmp_path / "m", name)
-    ranker = learnt(DecoderRanker(folder, encoder=ADAPTERS)).eval()
-    use = TextRanker(ranker)
-    scores = use.score(PAIRS)
-    plain = TextRanker(DecoderRanker(folder)).score(PAIRS)
-    assert np.abs(scores - plain).max() > 1e-3, "the adapters do something"
-    with merged_and_compared(use) as comparison:
-        assert comparison.difference < 1e-5 * max(1, np.abs(scores).max())
-    assert (use.score(PAIRS) == scores).all(), "the adapters are back"
-    if form == "transformers":
-        ranker.save_plain(tmp_path / "saved")
-    else:
-        ranker.save(tmp_path / "saved")
-    code = SCORED_BY[form].format(folder=str(tmp_path / "saved"), pairs=PAIRS)
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr[-2000:]
-    elsewhere = np.array(eval(done.stdout.splitlines()[-1]), np.float32)
-    np.testing.assert_allclose(elsewhere, scores, atol=1e-5 * max(1, np.abs(scores).max()))
-    again = ltr.load(tmp_path / "saved").score(PAIRS)
-    np.testing.assert_allclose(again, scores, atol=1e-5 * max(1, np.abs(scores).max()))
+    scores, folders = exported[name]
+    tolerance = 1e-5 * max(1, np.abs(scores).max())
+    elsewhere = np.array(scores_elsewhere[str(folders[form])], np.float32)
+    np.testing.assert_allclose(elsewhere, scores, atol=tolerance)
+    np.testing.assert_allclose(ltr.load(folders[form]).score(PAIRS), scores, atol=tolerance)
 
 
-SCORED_BY = {
-    "sentence-transformers": """
-import sys
+SCORES = """
 from sentence_transformers import CrossEncoder
-assert "ltr" not in sys.modules
-print(CrossEncoder({folder!r}, device="cpu").predict({pairs!r}).tolist())
-""",
-    "transformers": """
-import sys
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
-model = AutoModelForSequenceClassification.from_pretrained({folder!r}).eval()
-tokenizer = AutoTokenizer.from_pretrained({folder!r})
-scores = []
-for query, document in {pairs!r}:
-    messages = [{{"role": "query", "content": query}}, {{"role": "document", "content": document}}]
-    inputs = tokenizer.apply_chat_template(messages, return_dict=True, return_tensors="pt")
-    scores.append(model(**inputs).logits[0, 0].item())
-assert "ltr" not in sys.modules
-print(scores)
-""",
-}
+
+folders, pairs = given
+found = {}
+for folder in folders["sentence-transformers"]:
+    found[folder] = CrossEncoder(folder, device="cpu").predict(pairs).tolist()
+for folder in folders["transformers"]:
+    model = AutoModelForSequenceClassification.from_pretrained(folder).eval()
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    found[folder] = []
+    for query, document in pairs:
+        roles = [("query", query), ("document", document)]
+        messages = [{"role": role, "content": content} for role, content in roles]
+        inputs = tokenizer.apply_chat_template(messages, return_dict=True, return_tensors="pt")
+        found[folder].append(model(**inputs).logits[0, 0].item())
+"""

@@ -30,6 +30,8 @@ from tests.cli.configured import write_config
 from tests.decoders import CONFIGS, save_decoder
 from tests.rankers import data_for, first_batch, losses_of_repeated_batch, trainer
 
+# What is saved in `make test`; the others in `make test-long`.
+SHORT = [(("yes", "no"), "qwen3"), (("yes", "no"), "gemma2"), (None, "gemma3")]
 PAIRS = [("w1 w2", "w3 w4"), ("w1 w2", "w5 w6 w7"), ("w7", "w8 w9 w10 w1 w1"), ("w7", "")]
 
 
@@ -125,8 +127,15 @@ def test_without_a_chat_template_the_text_is_plain(tmp_path):
     assert ranker.template.pair.endswith("{query}\n{document}\n<Answer>:\n")
 
 
-@pytest.mark.parametrize("name", CONFIGS)
-@pytest.mark.parametrize("words", [("yes", "no"), None])
+# Each architecture has a folder of its own; the others differ in their layers alone.
+SAVED = [
+    pytest.param(words, name, marks=[] if (words, name) in SHORT else pytest.mark.long)
+    for words in (("yes", "no"), None)
+    for name in CONFIGS
+]
+
+
+@pytest.mark.parametrize(("words", "name"), SAVED)
 def test_a_saved_ranker_scores_the_same_everywhere(name, words, tmp_path):
     """By sentence-transformers, by transformers, and here, by whichever door."""
     ranker = DecoderRanker(save_decoder(tmp_path / "model", name), words=words, max_length=300)
@@ -219,7 +228,9 @@ def test_its_key_tells_what_decides_its_scores(qwen):
     assert len({json.dumps(key) for key in keys}) == 4
 
 
-@pytest.mark.parametrize("to", ["sentence-transformers", "transformers", "onnx"])
+@pytest.mark.parametrize(
+    "to", ["sentence-transformers", "transformers", pytest.param("onnx", marks=pytest.mark.long)]
+)
 def test_an_export_says_how_it_is_used(qwen, tmp_path, to):
     export(qwen, tmp_path / to, to)
     card = (tmp_path / to / "README.md").read_text()
@@ -245,8 +256,9 @@ def embedder_module(embedder, loss, **options):
     return RankerModule(DualEncoder(embedder, max_length=30, temperature=0.1), loss, **options)
 
 
+# A loss reads scores alone, whichever decoder they are of.
 @pytest.mark.parametrize("loss", LOSSES.values(), ids=LOSSES)
-@pytest.mark.parametrize("kind", ["reranker", "embedder"])
+@pytest.mark.parametrize("kind", ["reranker", pytest.param("embedder", marks=pytest.mark.long)])
 def test_every_loss_trains_a_decoder(kind, loss, qwen, embedder, collection_folder):
     module = (
         reranker_module(qwen, loss()) if kind == "reranker" else embedder_module(embedder, loss())
@@ -280,9 +292,10 @@ def test_the_loss_of_a_repeated_batch_falls_to_under_a_tenth(
     assert losses[-1] < losses[0] / 10
 
 
+@pytest.mark.parametrize("data", [None, pytest.param("examples/medquad", marks=pytest.mark.long)])
 @pytest.mark.parametrize("kind", ["DecoderRanker", "DualEncoder"])
-def test_fit_and_test_by_the_command_line(kind, qwen, embedder, tmp_path, collection_folder):
-    """On MedQuAD, which the package's examples hold; its run is loaded by its name."""
+def test_fit_and_test_by_the_command_line(kind, data, qwen, embedder, tmp_path, collection_folder):
+    """Its run is loaded by its name. MedQuAD is what the package's examples hold."""
     ranker = {
         "class_path": f"ltr.models.{kind}",
         "init_args": {
@@ -293,7 +306,7 @@ def test_fit_and_test_by_the_command_line(kind, qwen, embedder, tmp_path, collec
     file = write_config(
         tmp_path,
         qwen,
-        Path("examples/medquad"),
+        collection_folder if data is None else Path(data),
         **{
             "model.ranker": ranker,
             "data.init_args.negatives": "bm25",

@@ -2,9 +2,8 @@
 
 import copy
 import json
+import re
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -13,6 +12,7 @@ import yaml
 from lightning.pytorch import Trainer
 from lightning.pytorch.callbacks import EMAWeightAveraging
 from safetensors.torch import load_file, save_file
+from transformers import AutoModel
 
 import ltr
 from ltr.__main__ import main
@@ -23,6 +23,7 @@ from ltr.models.encoder.lora import FrozenBase, Lora
 from ltr.models.encoder.text_encoder import TextEncoder
 from ltr.run.checkpoints import Checkpoints
 from ltr.use.export import export
+from tests.child_processes import ELSEWHERE, without_ltr
 from tests.conftest import make_backbone
 from tests.rankers import cross_encoder, data_for
 from tests.run.interrupted import _finished, _written
@@ -192,15 +193,24 @@ def test_the_base_of_averaged_weights_stays_to_the_bit(tmp_path, backbone, colle
         assert torch.equal(weight, before[name]) != weight.requires_grad, name
 
 
-def test_the_export_of_a_base_in_bfloat16_is_float32_and_proves_itself(
+def test_the_export_of_a_base_in_bfloat16_is_cast_and_proves_itself(
     tmp_path, backbone, collection_folder, capsys
 ):
+    """Its files hold bfloat16, and whoever loads them computes in float32. The head was float32."""
     half = [f"{LORA.removesuffix('lora')}dtype=bfloat16"]
     run = trained_on_texts(tmp_path, "cross", collection_folder, backbone, *WITH_LORA, *half)
+    capsys.readouterr()
     assert main(["export", str(run), str(tmp_path / "out")]) == 0
-    assert "adapters are merged: of 256 pairs the scores differ by " in capsys.readouterr().out
+    said = capsys.readouterr().out
+    told = re.search("adapters are merged and cast to bfloat16: of 256 pairs .*", said).group()
+    assert told.endswith((" lists stays", " lists have another order"))
     weights = load_file(tmp_path / "out/model.safetensors")
-    assert {weight.dtype for weight in weights.values()} == {torch.float32}
+    assert {weight.dtype for weight in weights.values()} == {torch.bfloat16}
+    (head,) = (tmp_path / "out").glob("*_Dense/model.safetensors")
+    assert load_file(head)["linear.weight"].dtype == torch.float32
+    loaded = AutoModel.from_pretrained(tmp_path / "out")
+    assert {weight.dtype for weight in loaded.parameters()} == {torch.float32}
+    assert all(torch.equal(loaded.get_parameter(n), w.float()) for n, w in weights.items())
     assert main(["verify", str(tmp_path / "out"), "--with", "sentence-transformers"]) == 0
 
 
@@ -221,7 +231,9 @@ def test_the_export_is_merged_and_scores_alike(runs, kind, tmp_path, capsys):
 
 
 def test_a_ranker_in_memory_saves_itself_merged(tmp_path, backbone):
-    """And goes on to have its adapters."""
+    """A sum is W + alpha / r B A in float32, with alpha / r = 8, and then rounded as W is. The ranker
+    goes on to have its adapters.
+    """
     model = DualEncoder(
         backbone, max_length=20, encoder=TextEncoder.Options(lora=Lora(r=4), dtype="bfloat16")
     )
@@ -236,17 +248,16 @@ def test_a_ranker_in_memory_saves_itself_merged(tmp_path, backbone):
     layer = model.query_tower.encoder.model.get_submodule(own)
     delta = 8 * layer.lora_B.default.weight @ layer.lora_A.default.weight
     total = layer.base_layer.weight.float() + delta
-    torch.testing.assert_close(weights[f"{own}.weight"], total)
+    assert torch.equal(weights[f"{own}.weight"], total.bfloat16().float())
 
 
-ELSEWHERE = """
-import json, sys
+BY_PEFT = """
 import torch
 from peft import PeftModel
 from transformers import AutoModel, AutoModelForSequenceClassification, AutoTokenizer
 from safetensors.torch import load_file
-assert "ltr" not in sys.modules
-base, folder, has_head, pairs = json.load(sys.stdin)
+
+base, folder, has_head, pairs = given
 auto = AutoModelForSequenceClassification if has_head else AutoModel
 model = auto.from_pretrained(base, dtype=torch.float32)
 model = PeftModel.from_pretrained(model, folder).eval()
@@ -262,21 +273,11 @@ for query, document in pairs:
         head = load_file(folder + "/head.safetensors")
         pooled = output.last_hidden_state[0].mean(dim=0)
         found.append((head["weight"][0] @ pooled + head["bias"][0]).item())
-print("FOUND" + json.dumps(found))
 """
 
 
-def elsewhere(base: str, folder: Path, has_head: bool) -> list[float]:
-    given = json.dumps([base, str(folder), has_head, PAIRS])
-    done = subprocess.run(
-        [sys.executable, "-W", "error::UserWarning:peft", "-c", ELSEWHERE],
-        input=given, capture_output=True, text=True, cwd=folder,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout.partition("FOUND")[2])
-
-
-def test_peft_loads_the_adapter_and_scores_alike(runs, tmp_path, backbone):
+@pytest.mark.parametrize("where", ELSEWHERE)
+def test_peft_loads_the_adapter_and_scores_alike(where, runs, tmp_path, backbone):
     run = runs / "cross/run"
     export(run, tmp_path / "out", "adapter")
     assert sorted(file.name for file in (tmp_path / "out").iterdir()) == [
@@ -286,20 +287,23 @@ def test_peft_loads_the_adapter_and_scores_alike(runs, tmp_path, backbone):
     config = json.loads((tmp_path / "out/adapter_config.json").read_text())
     assert config["r"] == 4 and config["lora_alpha"] == 32
     assert config["base_model_name_or_path"] == backbone
-    found = elsewhere(backbone, tmp_path / "out", False)
+    given = [backbone, str(tmp_path / "out"), False, PAIRS]
+    found = without_ltr(BY_PEFT, given, where)
     assert found == pytest.approx(ltr.load(run, "32-true").score(PAIRS).tolist(), abs=1e-5)
     text = (tmp_path / "out/README.md").read_text()
     assert "library_name: peft" in text and backbone in text
 
 
-def test_peft_loads_a_ready_cross_encoder_with_its_head(tmp_path, collection_folder):
+@pytest.mark.parametrize("where", ELSEWHERE)
+def test_peft_loads_a_ready_cross_encoder_with_its_head(where, tmp_path, collection_folder):
     from tests.use.exported import classifier
 
     ready = str(classifier(tmp_path / "ready"))
     run = trained_on_texts(tmp_path / "run", "cross", collection_folder, ready, *WITH_LORA)
     export(run, tmp_path / "out", "adapter")
     scores = ltr.load(run, "32-true").score(PAIRS)
-    assert elsewhere(ready, tmp_path / "out", True) == pytest.approx(scores.tolist(), abs=1e-5)
+    found = without_ltr(BY_PEFT, [ready, str(tmp_path / "out"), True, PAIRS], where)
+    assert found == pytest.approx(scores.tolist(), abs=1e-5)
     config = json.loads((tmp_path / "out/adapter_config.json").read_text())
     assert config["modules_to_save"] == ["classifier"]
     fresh = PairWiseBertRanker(ready, max_length=20)

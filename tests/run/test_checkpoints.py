@@ -33,7 +33,7 @@ TRIED = (
     "accumulation of 2, validation every 3",
     "the three best",
     "early stopping",
-    "early stopping within epochs, not before the sixth",
+    pytest.param("early stopping within epochs, not before the sixth", marks=pytest.mark.long),
     "asked to stop at step 4, not before the second epoch",
     "a cross-encoder with dropout",
     "negatives mined every step, accumulation of 2, validation every 3",

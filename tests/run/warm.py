@@ -149,7 +149,6 @@ def run(words: dict[str, Any], files: list[int], program: socket.socket) -> None
     os.environ.update(words["environ"])
     os.chdir(words["cwd"])
     sys.executable = words["self"]
-    sys.path.insert(0, words["cwd"])
     # Lightning reads it when it is imported.
     from lightning.fabric.utilities.rank_zero import _get_rank, rank_zero_only
 
@@ -167,6 +166,7 @@ def run(words: dict[str, Any], files: list[int], program: socket.socket) -> None
         warnings.simplefilter("ignore", RuntimeWarning)  # the module is imported already
         if arguments[0] == "-m":
             sys.argv = arguments[1:]
+            sys.path.insert(0, words["cwd"])
             runpy.run_module(arguments[1], run_name="__main__", alter_sys=True)
         else:
             sys.argv = arguments

@@ -1,8 +1,5 @@
 """Rankers that are exported."""
 
-import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -18,6 +15,7 @@ import ltr
 from ltr.__main__ import main
 from ltr.models import PairWiseBertRanker
 from ltr.models.encoder.text_encoder import TextEncoder
+from tests.child_processes import without_ltr
 from tests.conftest import wordpiece_tokenizer
 from tests.use.runs import trained_on_texts
 
@@ -29,13 +27,9 @@ LONG = (" ".join(f"w{n}" for n in range(12)), " ".join(f"w{n}" for n in range(20
 PAIRS = [("w1 w2", "w3 " * 40), ("w5", "w6"), LONG, ("w9", "w1 w2 w3")]
 
 
-ELSEWHERE = """
-import json, sys, importlib.util
-sys.path = [path for path in sys.path if path not in ("", {root!r})]
-sys.meta_path = [one for one in sys.meta_path if "__editable__" not in str(one)]
-assert importlib.util.find_spec("ltr") is None, "the process must not know ltr"
-folders, pairs = json.load(sys.stdin)
-found = {{}}
+BY_OTHERS = """
+folders, pairs = given
+found = {}
 for folder, to in folders.items():
     if to == "cross":
         from sentence_transformers import CrossEncoder
@@ -50,19 +44,14 @@ for folder, to in folders.items():
         tokenizer, model = AutoTokenizer.from_pretrained(folder), AutoModelForSequenceClassification.from_pretrained(folder)
         inputs = tokenizer(*map(list, zip(*pairs)), truncation="only_second", padding=True, return_tensors="pt")
         found[folder] = model(**inputs).logits[:, 0].tolist()
-print("FOUND" + json.dumps(found))
 """
 
 
 def elsewhere(folders: dict[Path, str]) -> dict[str, list[float]]:
     """What sentence-transformers (cross, dual) and transformers (plain) make of the pairs."""
-    code = ELSEWHERE.format(root=str(Path(ltr.__file__).parents[1]))
-    given = json.dumps([{str(folder): to for folder, to in folders.items()}, PAIRS])
-    done = subprocess.run(
-        [sys.executable, "-P", "-c", code], input=given, capture_output=True, text=True, cwd="/"
-    )
-    assert done.returncode == 0, done.stderr[-2000:]
-    return json.loads(done.stdout.partition("FOUND")[2])
+    given = [{str(folder): to for folder, to in folders.items()}, PAIRS]
+    found: dict[str, list[float]] = without_ltr(BY_OTHERS, given)
+    return found
 
 
 def classifier(folder: Path, kind: str = "bert") -> Path:
@@ -92,10 +81,10 @@ def classifier(folder: Path, kind: str = "bert") -> Path:
     return folder
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def exported(tmp_path_factory, backbone, collection_folder):
-    """Runs and models, exported in every form that they have; their own scores; those of the other
-    libraries.
+    """Runs and models, exported in every form that they have; their own scores; and what each
+    exported folder is.
     """
     folder = tmp_path_factory.mktemp("exported")
     runs = {
@@ -125,4 +114,10 @@ def exported(tmp_path_factory, backbone, collection_folder):
             )
             made[folder / f"plain-{name}"] = "plain"
     own = {name: ltr.load(source, "32-true").score(PAIRS) for name, source in sources.items()}
-    return folder, own, elsewhere(made)
+    return folder, own, made
+
+
+@pytest.fixture(scope="session")
+def scores_of_others(exported) -> dict[str, list[float]]:
+    """The scores of other libraries, by exported folder."""
+    return elsewhere(exported[2])

@@ -28,23 +28,27 @@ from tests.use.runs import trained_on_texts
 
 
 @pytest.mark.parametrize("name", ["cross", "bert", "roberta", "cls", "max"])
-def test_sentence_transformers_scores_pairs_alike(exported, name):
-    folder, own, found = exported
+def test_sentence_transformers_scores_pairs_alike(exported, scores_of_others, name):
+    folder, own, _ = exported
     assert np.ptp(own[name]) > 1e-3
-    assert found[str(folder / f"to-{name}")] == pytest.approx(own[name].tolist(), abs=1e-5)
+    assert scores_of_others[str(folder / f"to-{name}")] == pytest.approx(
+        own[name].tolist(), abs=1e-5
+    )
 
 
-def test_sentence_transformers_compares_embeddings_alike(exported):
-    folder, own, found = exported
-    assert found[str(folder / "to-dual")] == pytest.approx(
+def test_sentence_transformers_compares_embeddings_alike(exported, scores_of_others):
+    folder, own, _ = exported
+    assert scores_of_others[str(folder / "to-dual")] == pytest.approx(
         (own["dual"] * 0.1).tolist(), abs=1e-5
     ), "without the temperature"
 
 
 @pytest.mark.parametrize("name", ["bert", "roberta"])
-def test_transformers_scores_pairs_alike(exported, name):
-    folder, own, found = exported
-    assert found[str(folder / f"plain-{name}")] == pytest.approx(own[name].tolist(), abs=1e-5)
+def test_transformers_scores_pairs_alike(exported, scores_of_others, name):
+    folder, own, _ = exported
+    assert scores_of_others[str(folder / f"plain-{name}")] == pytest.approx(
+        own[name].tolist(), abs=1e-5
+    )
 
 
 @pytest.mark.parametrize("name", ["cross", "dual", "bert", "roberta", "cls", "max"])

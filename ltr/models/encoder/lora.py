@@ -256,8 +256,9 @@ def _with_own_base(
 
 @contextmanager
 def merged_adapters(model: PreTrainedModel) -> Iterator[None]:
-    """Inside the block a model has no adapters: they are added to its weights. All weights are
-    float32 there: a sum that is rounded to bfloat16 may lose what an adapter has learnt.
+    """Inside the block a model has no adapters: they are added to its weights, in float32. The sums
+    are rounded to the type that the weights had. All are float32 tensors there, so that what is
+    computed of them is not rounded.
     """
     from peft.tuners.lora import LoraLayer
 
@@ -280,7 +281,8 @@ def merged_adapters(model: PreTrainedModel) -> Iterator[None]:
         for parent, attribute, layer in layers:
             weight = layer.base_layer.weight
             with torch.no_grad():
-                weight.data = weight.data + layer.get_delta_weight(ADAPTER).float()
+                total = weight.data + layer.get_delta_weight(ADAPTER).float()
+                weight.data = total.to(own_values[weight].dtype).float()
             setattr(parent, attribute, layer.base_layer)
         yield
     finally:

@@ -44,7 +44,8 @@ class Run:
         padding: ``right``; ``left``, with positions that count the padding; ``unmasked``: on the
             right, and read as if it were text.
         to_length: pad every row to so many tokens; None: to the longest of its batch.
-        pooling: None: the ranker's own; ``last slot`` takes the last place, padding or not.
+        pooling: None: the ranker's own; ``last slot`` takes the last place, padding or not, and
+            ``counted`` the place of the last token as it were without padding on the left.
         rounded: the weights of the model are rounded to this type, the numbers are float32.
         rounds_head: those of the head, too.
     """
@@ -262,6 +263,8 @@ def pool_padded(hidden: Tensor, mask: Tensor, pooling: str) -> Tensor:
         return hidden[:, 0]
     if pooling == "last slot":
         return hidden[:, -1]
+    if pooling == "counted":
+        return hidden[torch.arange(len(hidden), device=mask.device), mask.sum(dim=1) - 1]
     if pooling == "last":
         places = torch.arange(mask.shape[1], device=mask.device)
         return hidden[torch.arange(len(hidden), device=mask.device), (mask * places).argmax(dim=1)]

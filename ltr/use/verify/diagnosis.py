@@ -206,15 +206,7 @@ class Diagnosis:
     def _of_rounding(self, alone: np.ndarray, errors: np.ndarray) -> Finding | None:
         """Whether most answers lie near the right ones, as those of half precision do."""
         size = self.spread if self.are_scores else self.spread / self._sizes(self.expected).mean()
-        typical = float(np.quantile(errors, MOST))
-        if not typical <= LOOSE * size:
-            return None
-        return Finding(
-            "hidden state",
-            "numbers are rounded, as by half precision",
-            f"answers are near the right ones: {MOST:.0%} of {len(errors)} by at most "
-            f"{typical:.2g}, {typical / size:.1%} of their spread",
-        )
+        return rounding_fault(errors, size, self.tolerance)
 
     def _of_head(self, alone: np.ndarray) -> Finding | None:
         """Whether the answers are another linear function of the right hidden states."""
@@ -346,6 +338,25 @@ def output_fault(
             f"all {n} scores are in the right order",
         )
     return None
+
+
+def rounding_fault(errors: np.ndarray, spread: float, tolerance: float) -> Finding | None:
+    """Whether answers are wrong as those of half precision are: most of them, and by little.
+
+    Args:
+        errors: ``[U]``, by how much each is wrong.
+        spread: of the right ones.
+        tolerance: by which they may be wrong in float32.
+    """
+    typical = float(np.quantile(errors, MOST))
+    if not typical <= LOOSE * spread or np.median(errors) <= tolerance:
+        return None
+    return Finding(
+        "dtype",
+        "numbers are rounded, as by a server in half precision (bfloat16, float16)",
+        f"answers are near the right ones: {MOST:.0%} of {len(errors)} by at most "
+        f"{typical:.2g}, {typical / spread:.1%} of their spread",
+    )
 
 
 def head_fault(

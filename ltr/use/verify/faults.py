@@ -78,10 +78,15 @@ def padding_faults(longest: int) -> Iterator[Fault]:
     left = Run(padding="left")
     unmasked = Run(padding="unmasked")
     last = Run(pooling="last slot")
+    counted = Run(padding="left", pooling="counted")
     for run, words in (
         (left, "texts are padded on the left"),
         (unmasked, "padding is read as text"),
         (last, "the last slot is pooled, which may be padding"),
+        (
+            counted,
+            "texts are padded on the left, and the last token is counted from the first slot",
+        ),
     ):
         yield Fault("place", words, run=run)
         yield Fault("place", f"{words} (to {longest} tokens)", run=replace(run, to_length=longest))

@@ -9,6 +9,7 @@ Layer = Literal[
     "special tokens",
     "truncation",
     "place",
+    "dtype",
     "hidden state",
     "head",
     "activation",

@@ -11,12 +11,13 @@ from ltr.use.proof.contract import Proof
 from ltr.use.proof.network import Kind, TokenRow
 from ltr.use.proof.reading import SpecialTokens, Text
 from ltr.use.proof.write import similarity_scores
-from ltr.use.verify.diagnosis import output_fault
+from ltr.use.verify.diagnosis import LOOSE, MOST, output_fault
 from ltr.use.verify.finding import Finding
 from ltr.use.verify.libraries import Library, Shown
 
 STATES = 1e-3  # by which hidden states may differ, relative to their length
 HALF = 0.02  # below which they differ as half precision does
+HALVES = ("bfloat16", "float16")
 
 
 class Compared(NamedTuple):
@@ -42,6 +43,7 @@ def compare_layers(proof: Proof, library: Library) -> Compared:
                 SpecialTokens(**proof.contract["special_tokens"][kind]),
                 proof.contract["max_tokens"][kind],
             )
+            or _of_dtype(proof, kind, shown)
             or _of_states(proof, kind, shown)
             or _of_head(proof, kind, shown)
         )
@@ -138,6 +140,47 @@ def _of_special(expected: list[int], given: list[int], n_wrong: int, n: int) -> 
     )
 
 
+def _of_dtype(proof: Proof, kind: Kind, shown: Shown) -> Finding | None:
+    """Whether a library computes in half precision, and departs by no more than that."""
+    if shown.pooled is None or shown.together is None:
+        return None
+    right = proof.arrays[f"{kind}_pooled"]
+    states = np.maximum(_relative(shown.pooled, right), _relative(shown.together, right))
+    if kind != "pair":
+        errors = _relative(shown.final, proof.arrays[kind])
+        return dtype_fault(shown.dtype, states, errors, STATES)
+    scores = _probe_scores(proof)
+    spread = max(float(np.abs(scores - scores.mean()).mean()), 1e-12)
+    errors = np.abs(shown.final.reshape(-1) - scores) / spread
+    return dtype_fault(shown.dtype, states, errors, proof.tolerance / spread)
+
+
+def dtype_fault(
+    dtype: str, states: np.ndarray, errors: np.ndarray, tolerance: float
+) -> Finding | None:
+    """Whether half precision is all by which a library departs. A fault beside it moves numbers by
+    more, and is found in its own layer.
+
+    Args:
+        dtype: of its weights.
+        states: ``[S]``, by how much hidden states are wrong, relative to their length.
+        errors: ``[S]``, the same of scores, relative to their spread, or of embeddings, relative to
+            their length.
+        tolerance: by which these may be wrong in float32.
+    """
+    if dtype not in HALVES or not (states <= HALF).all() or (errors <= tolerance).all():
+        return None
+    typical = float(np.quantile(errors, MOST))
+    if not typical <= LOOSE:
+        return None
+    return Finding(
+        "dtype",
+        f"the library computes in {dtype}, and the proof is of float32",
+        f"that explains all: hidden states are wrong by {states.max():.2g} of their length at "
+        f"most, and {MOST:.0%} of the outputs by at most {typical:.2g} of their spread",
+    )
+
+
 def _of_states(proof: Proof, kind: Kind, shown: Shown) -> Finding | None:
     """Which tokens are pooled, and what their hidden states are."""
     if shown.pooled is None or shown.hidden is None or shown.together is None:
@@ -166,7 +209,7 @@ def _of_states(proof: Proof, kind: Kind, shown: Shown) -> Finding | None:
     largest = float(hidden.max())
     fault = "other hidden states: other weights of the encoder, or another attention"
     if largest <= HALF:
-        fault = "rounded hidden states: weights or numbers in half precision"
+        fault = "rounded hidden states: weights that were in half precision"
     return Finding(
         "hidden state",
         f"{fault} ({shown.dtype})",
@@ -251,10 +294,11 @@ def _of_scores(
 def _of_output_alone(relative: np.ndarray, n: int, kind: Kind) -> Finding:
     """Wrong outputs of right tokens, where nothing between is seen."""
     largest = float(relative.max())
-    fault = "other weights; place, hidden state and head are not seen apart here"
+    evidence = f"{n} texts ({kind}), by up to {largest:.2g}"
     if largest <= HALF:
-        fault = "rounded numbers: weights in half precision or in 8 bits"
-    return Finding("hidden state", fault, f"{n} texts ({kind}), by up to {largest:.2g}")
+        return Finding("dtype", "rounded numbers: half precision, or weights in 8 bits", evidence)
+    fault = "other weights; place, hidden state and head are not seen apart here"
+    return Finding("hidden state", fault, evidence)
 
 
 def _probe_scores(proof: Proof) -> np.ndarray:

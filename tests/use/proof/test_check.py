@@ -4,50 +4,38 @@ differs where a folder was changed.
 
 import json
 import shutil
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-import ltr
 from ltr.__main__ import main
 from ltr.models import DualEncoder
+from tests.child_processes import Elsewhere, without_ltr
 from tests.use.proof.exported import classifier_folder, make_cased_backbone
 from tests.use.verify.test_verify_library import SIGMOID, cut_at, settings
 
-# Each check is run as a script is; only ltr is out of reach.
-ELSEWHERE = """
-import importlib.util, io, json, runpy, sys
+# Each check is run as a script is.
+CHECKS = """
+import io, runpy
 from contextlib import redirect_stdout
-sys.path = [path for path in sys.path if path not in ("", {root!r})]
-sys.meta_path = [one for one in sys.meta_path if "__editable__" not in str(one)]
-assert importlib.util.find_spec("ltr") is None, "the process must not know ltr"
-found = {{}}
-for folder in json.load(sys.stdin):
+
+found = {}
+for folder in given:
     said = io.StringIO()
     with redirect_stdout(said):
         try:
             runpy.run_path(folder + "/proof/check.py", run_name="__main__")
         except SystemExit as stop:
             found[folder] = [stop.code, said.getvalue()]
-print("FOUND" + json.dumps(found))
 """
 
 
-def checked(folders: list[Path]) -> dict[str, list]:
-    """The exit code and the output of each folder's check, by the name of the folder."""
-    code = ELSEWHERE.format(root=str(Path(ltr.__file__).parents[1]))
-    done = subprocess.run(
-        [sys.executable, "-P", "-c", code],
-        input=json.dumps([str(folder) for folder in folders]),
-        capture_output=True,
-        text=True,
-        cwd="/",
-    )
-    assert done.returncode == 0, done.stderr[-2000:]
-    found = json.loads(done.stdout.partition("FOUND")[2])
+def checked(folders: list[Path], where: Elsewhere = "new process") -> dict[str, list]:
+    """The exit code and the output of each folder's check, by the name of the folder, in a process
+    that does not know ltr.
+    """
+    found = without_ltr(CHECKS, [str(folder) for folder in folders], where)
     return {Path(folder).name: result for folder, result in found.items()}
 
 
@@ -127,6 +115,33 @@ def test_every_other_form_passes_without_ltr_and_with_it(slow_folders, capsys):
         code, said = found[folder.name]
         assert code == 0 and said.splitlines()[-1] == "pass", (folder, said)
     are_verified(slow_folders, capsys)
+
+
+def interrupted(*_: object) -> None:
+    """As by Ctrl-C."""
+    raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize("place", ["ltr.use.export.write_proof", "ltr.use.export.card"])
+def test_an_export_that_is_interrupted_leaves_nothing_and_says_so(
+    place, proofs, tmp_path, monkeypatch, capsys
+):
+    """Ctrl-C while the proof is written, and behind it."""
+    monkeypatch.setattr(place, interrupted)
+    folder = tmp_path / "out"
+    assert main(["export", str(proofs["cross"]), str(folder)]) == 130
+    told = capsys.readouterr()
+    assert (told.out, told.err) == ("", f"interrupted; {folder} is not written\n")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_verification_that_is_interrupted_says_so(proofs, monkeypatch, capsys):
+    verification = "ltr.use.verify.verify.compare_layers"
+    monkeypatch.setattr(verification, interrupted)
+    capsys.readouterr()
+    assert main(["verify", str(proofs["cross"])]) == 130
+    told = capsys.readouterr()
+    assert (told.out, told.err) == ("", f"interrupted; {proofs['cross']} is not verified\n")
 
 
 def test_a_check_is_short_and_knows_its_own_library_alone(folders):

@@ -5,14 +5,18 @@ from typing import Any
 
 import pytest
 import torch
-from transformers import AutoModelForSequenceClassification, AutoTokenizer
+from torch import Tensor
+from torch.nn import functional as F
+from transformers import AutoModel, AutoModelForSequenceClassification, AutoTokenizer
 
 from ltr.__main__ import main
 from ltr.data.template import Template
-from ltr.models import DecoderRanker
+from ltr.models import DecoderRanker, DualEncoder
+from tests.child_processes import ELSEWHERE
 from tests.decoders import save_decoder
 from tests.use.proof.test_check import are_verified, checked
 from tests.use.verify.served import Serving, served
+from tests.use.verify.test_verify_library import planted, settings
 from tests.use.verify.test_verify_url import verify
 
 # Short, so that few texts are cut.
@@ -33,6 +37,16 @@ def decoders(tmp_path_factory) -> dict[str, Path]:
     for form in forms:
         assert main(["export", str(folder / "own"), str(folder / form), "--to", form]) == 0
     return {form: folder / form for form in forms}
+
+
+@pytest.fixture(scope="module")
+def embedder(tmp_path_factory) -> Path:
+    """A tiny Qwen3 embedder, which appends a token to each text and reads that, exported."""
+    folder = tmp_path_factory.mktemp("embedder")
+    backbone = save_decoder(folder / "backbone", appends_end=True)
+    DualEncoder(backbone, max_length=400, query_prompt="Query: ").save(folder / "own")
+    assert main(["export", str(folder / "own"), str(folder / "exported")]) == 0
+    return folder / "exported"
 
 
 class ServingDecoder(Serving):
@@ -83,8 +97,9 @@ class ServingDecoder(Serving):
         return self.tokenizer(text, add_special_tokens=False)["input_ids"]
 
 
-def test_it_passes_with_its_libraries_and_by_its_check(decoders, capsys):
-    found = checked([*decoders.values()])
+@pytest.mark.parametrize("where", ELSEWHERE)
+def test_it_passes_with_its_libraries_and_by_its_check(where, decoders, capsys):
+    found = checked([*decoders.values()], where)
     for code, said in found.values():
         assert code == 0 and said.splitlines()[-1] == "pass", said
     are_verified([*decoders.values()], capsys)
@@ -97,8 +112,12 @@ def test_it_passes_with_its_libraries_and_by_its_check(decoders, capsys):
         ({"template": "lost"}, "template: "),
         ({"swapped": True}, "template: query and document have changed places"),
         ({"sigmoid": True}, "activation: a sigmoid"),
-        ({"dtype": torch.bfloat16}, "hidden state: weights are rounded to bfloat16"),
-        ({"lower": True}, "tokens: texts are lower-cased"),
+        pytest.param(
+            {"dtype": torch.bfloat16},
+            "hidden state: weights are rounded to bfloat16",
+            marks=pytest.mark.long,
+        ),
+        pytest.param({"lower": True}, "tokens: texts are lower-cased", marks=pytest.mark.long),
     ],
 )
 def test_a_server_of_it_is_verified(decoders, capsys, fault, said):
@@ -106,3 +125,98 @@ def test_a_server_of_it_is_verified(decoders, capsys, fault, said):
     with served(ServingDecoder(folder, **fault)) as url:
         code, told = verify(folder, url + "/rerank", capsys)
     assert told.startswith(said) and code == (1 if fault else 0), told
+
+
+class ServingEmbedder(Serving):
+    """A decoder whose last token is the embedding, in batches that are padded on either side."""
+
+    def __init__(self, folder: Path, **faults: Any) -> None:
+        self.tokenizer = AutoTokenizer.from_pretrained(folder)
+        self.encoder = AutoModel.from_pretrained(folder, dtype=torch.float32).eval()
+        self.encoder.to(faults.get("served_in", torch.float32))
+        self.prompts = {}
+        self.faults = faults
+
+    @torch.inference_mode()
+    def vectors(self, texts: list[tuple[str, ...]]) -> Tensor:
+        rows = [
+            self.tokenizer(text, truncation=True, max_length=400)["input_ids"] for (text,) in texts
+        ]
+        if self.faults.get("no_end"):
+            rows = [row[:-1] for row in rows]
+        longest = max(map(len, rows))
+        ids = torch.full((len(rows), longest), self.tokenizer.pad_token_id)
+        mask = torch.zeros_like(ids)
+        for number, row in enumerate(rows):
+            first = longest - len(row) if self.faults.get("left") else 0
+            ids[number, first : first + len(row)] = torch.tensor(row)
+            mask[number, first : first + len(row)] = 1
+        hidden = self.encoder(input_ids=ids, attention_mask=mask).last_hidden_state.float()
+        if self.faults.get("pooling") == "mean":
+            pooled = (hidden * mask[:, :, None]).sum(dim=1) / mask.sum(dim=1, keepdim=True)
+        else:
+            places = mask.sum(dim=1) - 1
+            at_end = self.faults.get("last_slot") or self.faults.get("left")
+            if at_end and not self.faults.get("counted"):
+                places = torch.full_like(places, longest - 1)
+            pooled = hidden[torch.arange(len(hidden)), places]
+        return F.normalize(pooled, dim=1) if self.faults.get("normalised") else pooled
+
+
+@pytest.mark.parametrize("where", ELSEWHERE)
+def test_an_embedder_passes_with_its_library_and_by_its_check(where, embedder, capsys):
+    ((code, said),) = checked([embedder], where).values()
+    assert code == 0 and said.splitlines()[-1] == "pass", said
+    are_verified([embedder], capsys)
+
+
+@pytest.mark.parametrize(
+    ("plant", "said"),
+    [
+        (
+            settings("1_Pooling/config.json", pooling_mode="mean"),
+            "place: other tokens are pooled than by the last of the contract",
+        ),
+        # No fault: the library finds the last token on either side, and positions are relative.
+        (settings("tokenizer_config.json", padding_side="left"), "pass: 64 probes"),
+    ],
+)
+def test_a_fault_in_the_folder_of_an_embedder_is_named(embedder, tmp_path, capsys, plant, said):
+    code, told = verify(planted(embedder, tmp_path / "e", plant), "sentence-transformers", capsys)
+    assert told.startswith(said) and code == (0 if said.startswith("pass") else 1), told
+
+
+LEFT = "place: texts are padded on the left, and the last token is counted from the first slot"
+
+
+@pytest.mark.parametrize(
+    ("fault", "said"),
+    [
+        ({}, "pass: "),
+        ({"left": True, "counted": True}, LEFT),
+        ({"pooling": "mean"}, "place: the mean of the tokens is pooled"),
+        pytest.param({"left": True}, "pass: ", marks=pytest.mark.long),
+        pytest.param({"last_slot": True}, "place: the last slot is pooled", marks=pytest.mark.long),
+        pytest.param(
+            {"no_end": True}, "special tokens: no last special token", marks=pytest.mark.long
+        ),
+        pytest.param(
+            {"normalised": True}, "activation: embeddings are scaled", marks=pytest.mark.long
+        ),
+        pytest.param({"served_in": torch.bfloat16}, "dtype: ", marks=pytest.mark.long),
+    ],
+)
+def test_a_server_of_an_embedder_is_verified(embedder, capsys, fault, said):
+    with served(ServingEmbedder(embedder, **fault)) as url:
+        code, told = verify(embedder, url + "/v1/embeddings", capsys)
+    assert told.startswith(said) and code == (0 if said.startswith("pass") else 1), told
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("kind", ["reranker", "embedder"])
+def test_a_graph_of_a_decoder_is_proven(kind, decoders, embedder, tmp_path, capsys):
+    source = decoders["sentence-transformers"] if kind == "reranker" else embedder
+    assert main(["export", str(source), str(tmp_path / "onnx"), "--to", "onnx"]) == 0
+    ((code, said),) = checked([tmp_path / "onnx"]).values()
+    assert code == 0 and said.splitlines()[-1] == "pass", said
+    are_verified([tmp_path / "onnx"], capsys)

@@ -114,13 +114,6 @@ def test_a_planted_fault_is_named_by_its_layer(proofs, capsys, server, name):
     [
         ("cross", {}, {"shuffled": True}, "order: the numbers of a request are right"),
         ("cross", {"sigmoid": True, "lower": True}, {}, "tokens: texts are lower-cased, and a sig"),
-        pytest.param(
-            "cross",
-            {"served_in": torch.bfloat16},
-            {},
-            "hidden state: numbers are rounded, as by half precision",
-            marks=pytest.mark.long,
-        ),
         ("embeddings", {"template": "twice"}, {}, "template: the template is put around the texts"),
         ("embeddings", {"normalised": True}, {}, "activation: embeddings are scaled to length 1"),
     ],
