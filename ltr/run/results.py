@@ -286,7 +286,7 @@ class ResultsWriter(Callback):
         report["evaluated"] = data.evaluation_digests(split)
         # Where the whole corpus is searched, no candidates limit what can be reached.
         if eval_batches is not None and data.corpus is None:
-            report["ceiling"] = ceiling(measures, eval_batches)
+            report["ceiling"] = ceiling(measures, eval_batches.batches)
         report["checkpoint"] = str(trainer.ckpt_path) if trainer.ckpt_path else None
         report["seconds"] = round(time.perf_counter() - self._evaluation_began, 3)
         report["made"] = provenance()
