@@ -115,6 +115,7 @@ class ResultsWriter(Callback):
 
         def with_start(results: dict[str, Any]) -> dict[str, Any]:
             kept = dict(results)
+            kept.pop("took", None)  # of what was trained before
             if not is_resume:  # what another run left in this folder
                 for name in (
                     "validations",
@@ -122,7 +123,6 @@ class ResultsWriter(Callback):
                     "init_from",
                     "trained_with",
                     "forecast",
-                    "took",
                 ):
                     kept.pop(name, None)
             digests = trained_with(self.config, trainer, self.start)
