@@ -2,7 +2,6 @@
 encoded, a search.
 """
 
-import tempfile
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -14,6 +13,7 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 
 from ltr.callbacks import HardNegativeMining
 from ltr.check.forecast import Energy, Forecast, PeakMemory, Schedule, Work, schedule_of
+from ltr.checkpoint import write_checkpoint
 from ltr.data.query_lists import LabelledList
 from ltr.datamodules import RankingDataModule, TripletDataModule
 from ltr.errors import InputError
@@ -21,6 +21,7 @@ from ltr.metrics import MeasuredLists
 from ltr.mining.negatives import MinedNegatives
 from ltr.models import DualEncoder
 from ltr.module import RankerModule, data_of
+from ltr.run.lightning_internals import dump_checkpoint
 from ltr.search.encode import encode_in_memory
 from ltr.search.index import DenseIndex
 
@@ -115,7 +116,7 @@ class Sampler(Callback):
             works.append(Work("refresh of negatives", self.schedule.refreshes, seconds))
             kept = self._mining.keep or self.schedule.refreshes
             disk += disk_of_refreshes * min(kept, self.schedule.refreshes)
-        seconds, size = _checkpoint(trainer, module)
+        seconds, size = _checkpoint(trainer)
         works.append(Work("checkpoint", max(1, self.schedule.validations), seconds))
         disk += 2 * size  # last.ckpt and best.ckpt
         self.forecast = Forecast(
@@ -163,35 +164,32 @@ def _validation_seconds(
     limit = options["limit_val_batches"]
     count = len(batches)
     if limit is not None:
-        count = min(count, limit) if isinstance(limit, int) else int(count * limit)
+        count = max(1, min(count, limit) if isinstance(limit, int) else int(count * limit))
+    costs = [_cost(data, lists) for lists in batches.batches[:count]]
     was_training = module.training
     module.eval()
-    seconds = 0.0
-    cost = 0
-    n_batches = 0
+    # The first batch also starts workers and allocates memory, once in each validation.
+    ends = [time.perf_counter()]
     with torch.inference_mode():
-        for number in range(count):
-            begin = time.perf_counter()
-            batch = module.transfer_batch_to_device(batches[number], module.device, 0)
+        for batch in data.val_dataloader():
+            batch = module.transfer_batch_to_device(batch, module.device, 0)
             with trainer.precision_plugin.forward_context():
                 scores = module.ranker(batch)
             lists = MeasuredLists(scores, batch.labels, batch.mask, batch.doc_rows, batch.ideal)
             for metric in module.ranking_metrics:
                 metric.per_query(lists)
             _wait(module.device)
-            spent = time.perf_counter() - begin
-            n_batches += 1
-            if number == 0 and count > 1:
-                continue  # it allocates memory
-            seconds += spent
-            cost += _cost(data, batches.batches[number])
-            if seconds > SECONDS_OF_SAMPLE:
+            ends.append(time.perf_counter())
+            is_long = len(ends) > 2 and ends[-1] - ends[1] > SECONDS_OF_SAMPLE
+            if is_long or len(ends) > count:
                 break
     module.train(was_training)
-    if not cost:
-        return seconds
-    whole = sum(_cost(data, lists) for lists in batches.batches[:count])
-    return seconds * whole / cost
+    first = ends[1] - ends[0]
+    n_batches = len(ends) - 1
+    if n_batches == count:
+        return ends[-1] - ends[0]
+    # Lists of similar length share a batch, so batches take as long as they are.
+    return first + (ends[-1] - ends[1]) * sum(costs[1:]) / sum(costs[1:n_batches])
 
 
 def _cost(data: RankingDataModule, lists: list[LabelledList]) -> int:
@@ -260,15 +258,12 @@ def _refresh(
     return seconds, len(collection.queries) * width * 12  # a row and a distance each
 
 
-def _checkpoint(trainer: Trainer, module: RankerModule) -> tuple[float, int]:
+def _checkpoint(trainer: Trainer) -> tuple[float, int]:
     """Seconds to write a checkpoint, and its bytes."""
-    state = {
-        "module": module.state_dict(),
-        "optimizer": [optimizer.state_dict() for optimizer in trainer.optimizers],
-    }
-    with tempfile.TemporaryDirectory() as folder:
-        file = Path(folder, "sample.ckpt")
-        begin = time.perf_counter()
-        torch.save(state, file)
-        seconds = time.perf_counter() - begin
-        return seconds, file.stat().st_size
+    file = Path(trainer.default_root_dir, "sample.ckpt")
+    begin = time.perf_counter()
+    write_checkpoint(dump_checkpoint(trainer), file)
+    seconds = time.perf_counter() - begin
+    size = file.stat().st_size
+    file.unlink()
+    return seconds, size
