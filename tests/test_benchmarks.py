@@ -68,6 +68,7 @@ def made(tmp_path, backbone, collection_folder, letor_folder):
         "backbone": backbone,
         "collection": collection_folder,
         "letor": letor_folder,
+        "base": base,
         "grid": grid,
         "runs": tmp_path / "runs",
     }

@@ -2,6 +2,7 @@
 
 import logging
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -126,6 +127,8 @@ class KeptForecast(Callback):
     def on_fit_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         if trainer.ckpt_path or is_trial(trainer) or not self._batches:
             return
+        if not trainer.is_global_zero:
+            return
         took = {
             "seconds": round(time.perf_counter() - self._began, 3),
             "validations": round(self._validated, 3),
@@ -139,9 +142,10 @@ def _bytes_in(folder: Path) -> int:
     """Bytes of all files in a folder; a file with several names counts once."""
     sizes = {}
     for file in folder.rglob("*"):
-        if file.is_file() and not file.is_symlink():
-            status = file.stat()
-            sizes[status.st_ino] = status.st_size
+        with suppress(OSError):  # of a file that goes meanwhile
+            if file.is_file() and not file.is_symlink():
+                status = file.stat()
+                sizes[status.st_ino] = status.st_size
     return sum(sizes.values())
 
 
