@@ -28,6 +28,7 @@ OPTIONS = {
     "corpus": {"--backbone": "backbone"},
     "encode": TEXTS,
     "failures": TEXTS,
+    "forecast": {"": "base"},
     "letor": {"": "grid", "--runs": "runs"},
     "letor_reader": {"--data": "letor"},
     "losses": {},
@@ -67,6 +68,7 @@ def made(tmp_path, backbone, collection_folder, letor_folder):
         "backbone": backbone,
         "collection": collection_folder,
         "letor": letor_folder,
+        "base": base,
         "grid": grid,
         "runs": tmp_path / "runs",
     }
