@@ -1,0 +1,1 @@
+"""Is an experiment worth running, and may its numbers be believed? What data and configuration say before training."""

@@ -1,0 +1,24 @@
+"""A section of what ``ltr check`` says."""
+
+from dataclasses import dataclass, field
+
+from ltr.compare.tables import Table
+
+
+@dataclass(frozen=True)
+class Section:
+    """What one check has found; a page lays several out.
+
+    Attributes:
+        title: of the section, as ``Leakage between splits``.
+        tables: of numbers.
+        lines: what is found, one sentence each.
+        severe: what ``ltr fit`` says too, one line each.
+        entries: numbers with names, for JSON.
+    """
+
+    title: str
+    tables: list[Table] = field(default_factory=list)
+    lines: list[str] = field(default_factory=list)
+    severe: list[str] = field(default_factory=list)
+    entries: dict[str, object] = field(default_factory=dict)
