@@ -28,6 +28,7 @@ OPTIONS = {
     "corpus": {"--backbone": "backbone"},
     "encode": TEXTS,
     "failures": TEXTS,
+    "forecast": {"": "base"},
     "letor": {"": "grid", "--runs": "runs"},
     "letor_reader": {"--data": "letor"},
     "losses": {},

@@ -18,6 +18,7 @@ FUNCTIONS = {
     "verify": "ltr.cli.verify:verify",
     "export-corpus": "ltr.cli.export_corpus:export_corpus",
     "score": "ltr.cli.use:score",
+    "check": "ltr.cli.check:check",
     "compare": "ltr.cli.compare:compare",
     "reproduce": "ltr.cli.reproduce:reproduce",
     "negatives import": "ltr.cli.negatives:import_negatives",

@@ -68,7 +68,7 @@ def call_with(function: Callable[..., Any], args: list[str], name: str, **given:
     """Call a function with the arguments of a command line. The parser reads its signature, and the
     help its docstring.
 
-    A parameter that is a list takes one word or more (``--metric AP RR``); a ``bool`` is a switch
+    A positional parameter of the default None is a word that may be left out. A parameter that is a list takes one word or more (``--metric AP RR``); a ``bool`` is a switch
     (``--table``). One whose name is a word of Python has an underscore behind it, which the option
     has not: ``with_`` is ``--with``.
 
@@ -105,6 +105,8 @@ def call_with(function: Callable[..., Any], args: list[str], name: str, **given:
         elif parameter.annotation in WORD_TYPES:
             word_type = WORD_TYPES[parameter.annotation]
             parser.add_argument(flag, nargs="+", type=word_type, **options)
+        elif not is_option and parameter.default is None:  # a word that may be left out
+            parser.add_argument(flag, nargs="?", type=str, **options)
         elif option_name != parameter.name:
             parser.add_argument(flag, type=parameter.annotation, **options)
         else:

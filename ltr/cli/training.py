@@ -23,6 +23,7 @@ from lightning.pytorch.cli import LightningArgumentParser, LightningCLI, SaveCon
 from lightning.pytorch.loggers.logger import DummyLogger
 
 from ltr.callbacks import HardNegativeMining
+from ltr.check.kept import KeptForecast, difference_line
 from ltr.cli import CONFIGURED
 from ltr.cli.arguments import refuse_addresses
 from ltr.cli.configuration import ModelHelp, expanded, refuse_unknown_empty_keys
@@ -359,6 +360,8 @@ class RankerCLI(LightningCLI):
             callbacks.append(LearningRateMonitor())
         self._checkpoints = Checkpoints(config.best, config.last, self._identity)
         callbacks.append(self._checkpoints)
+        if fits:
+            callbacks.append(KeptForecast())
         try:
             return super().instantiate_trainer(callbacks=callbacks, **kwargs)
         except TypeError as error:
@@ -397,6 +400,9 @@ class RankerCLI(LightningCLI):
             return
         folder = RunFolder(self.trainer.default_root_dir)
         best = self.config_init.fit.best
+        difference = difference_line(read_metrics(folder.results))
+        if difference is not None:
+            log.info("%s", difference)
         log.info(
             "%s; all of it lies in %s; next: ltr test %s",
             summary_line(folder, best),

@@ -6,11 +6,13 @@ from collections.abc import Sequence
 import torch
 
 from ltr.data.collate import without_content
-from ltr.data.sampling.plan import EvalBatches
+from ltr.data.query_lists import LabelledList
 from ltr.metrics import MeasuredLists, RankingMetric
 
 
-def ceiling(metrics: Sequence[RankingMetric], eval_batches: EvalBatches) -> dict[str, float]:
+def ceiling(
+    metrics: Sequence[RankingMetric], batches: Sequence[Sequence[LabelledList]]
+) -> dict[str, float]:
     """The value of each metric if every list stood in the order of its grades, and ``R``, the
     recall of the pools.
 
@@ -19,7 +21,7 @@ def ceiling(metrics: Sequence[RankingMetric], eval_batches: EvalBatches) -> dict
 
     Args:
         metrics: what is measured; they are not changed.
-        eval_batches: the candidate lists of all processes.
+        batches: the candidate lists of all processes.
 
     Returns:
         By metric; empty where no list has anything to find.
@@ -27,7 +29,7 @@ def ceiling(metrics: Sequence[RankingMetric], eval_batches: EvalBatches) -> dict
     by_name = {metric.name: metric for metric in metrics if metric.measure.by_rank}
     by_name["R"] = RankingMetric("R")
     values: dict[str, list[torch.Tensor]] = {name: [] for name in by_name}
-    for lists in eval_batches.batches:
+    for lists in batches:
         if not lists:  # stands for a process that got no list
             continue
         batch = without_content(lists)

@@ -64,6 +64,23 @@ class Validation(TypedDict):
     step: int
 
 
+class KeptForecast(TypedDict):
+    """What a training was to take, made after its first batches."""
+
+    seconds: float
+    after_batches: NotRequired[int]
+    works: NotRequired[dict[str, float]]  # seconds of each kind of work
+
+
+class Took(TypedDict):
+    """What a training took that was not interrupted."""
+
+    seconds: float
+    validations: NotRequired[float]  # seconds of these
+    memory: NotRequired[int]  # bytes of the process at most
+    disk: NotRequired[int]  # bytes of the run folder
+
+
 class Metrics(TypedDict):
     """The whole file; see :class:`ltr.run.results.ResultsWriter`."""
 
@@ -73,6 +90,8 @@ class Metrics(TypedDict):
     trained_with: NotRequired[TrainedWith]
     validations: NotRequired[list[Validation]]
     fit: NotRequired[Fit]
+    forecast: NotRequired[KeptForecast]
+    took: NotRequired[Took]
     validate: NotRequired[Report]
     test: NotRequired[Report | None]
 

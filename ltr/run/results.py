@@ -45,6 +45,8 @@ class ResultsWriter(Callback):
         * ``trained_with``: digests of what it is trained with, see :mod:`ltr.run.trained_with`;
         * ``validations``: a row for each validation of ``fit``;
         * ``fit``: its steps, and the seconds of training over all resumes, without validations;
+        * ``forecast``, ``took``: what the training was to take, and what it took; see
+          :class:`ltr.check.kept.KeptForecast`;
         * ``validate``, ``test``: the last report of each command: its metrics with their
           conventions, a digest of what was evaluated, and the ceiling of the candidates;
     * ``test.run``, ``ir-metadata.yml`` and ``per_query.tsv``, at the end of ``test``;
@@ -113,8 +115,15 @@ class ResultsWriter(Callback):
 
         def with_start(results: dict[str, Any]) -> dict[str, Any]:
             kept = dict(results)
+            kept.pop("took", None)  # of what was trained before
             if not is_resume:  # what another run left in this folder
-                for name in ("validations", "start", "init_from", "trained_with"):
+                for name in (
+                    "validations",
+                    "start",
+                    "init_from",
+                    "trained_with",
+                    "forecast",
+                ):
                     kept.pop(name, None)
             digests = trained_with(self.config, trainer, self.start)
             # A resume takes no weights of another run; the start of the run has told their digest.
@@ -123,7 +132,7 @@ class ResultsWriter(Callback):
                 digests["init_from"] = then["init_from"]
             return kept | {"directory": directory, "trained_with": digests} | new_entries
 
-        _rewrite_results(trainer, with_start)
+        rewrite_results(trainer, with_start)
 
     def _seconds(self) -> float:
         """The seconds of training until now."""
@@ -156,7 +165,7 @@ class ResultsWriter(Callback):
             kept.pop("test", None)
             return kept | {"fit": fit}
 
-        _rewrite_results(trainer, with_fit)
+        rewrite_results(trainer, with_fit)
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         if trainer.state.fn != "fit":
@@ -164,7 +173,7 @@ class ResultsWriter(Callback):
             def with_report(results: dict[str, Any]) -> dict[str, Any]:
                 return results | {"validate": self._report(trainer, pl_module, "val/")}
 
-            _rewrite_results(trainer, with_report)
+            rewrite_results(trainer, with_report)
             return
         self._training_since = time.perf_counter()
         if trainer.sanity_checking:
@@ -183,7 +192,7 @@ class ResultsWriter(Callback):
                     earlier.append(validation)
             return results | {"validations": [*earlier, row]}
 
-        _rewrite_results(trainer, with_row)
+        rewrite_results(trainer, with_row)
 
     def _log_start(self, trainer: Trainer) -> None:
         """Log the metrics from before training, which Lightning does not, as those of step 0."""
@@ -244,7 +253,7 @@ class ResultsWriter(Callback):
                     yield "\t".join([query_ids[row], *cells]) + "\n"
 
         write_whole(run.per_query, lines())
-        _rewrite_results(trainer, lambda results: results | {"test": report})
+        rewrite_results(trainer, lambda results: results | {"test": report})
         config: dict[str, Any] = {}
         if run.config.is_file():
             config = read_config(run.config)
@@ -286,14 +295,14 @@ class ResultsWriter(Callback):
         report["evaluated"] = data.evaluation_digests(split)
         # Where the whole corpus is searched, no candidates limit what can be reached.
         if eval_batches is not None and data.corpus is None:
-            report["ceiling"] = ceiling(measures, eval_batches)
+            report["ceiling"] = ceiling(measures, eval_batches.batches)
         report["checkpoint"] = str(trainer.ckpt_path) if trainer.ckpt_path else None
         report["seconds"] = round(time.perf_counter() - self._evaluation_began, 3)
         report["made"] = provenance()
         return report
 
 
-def _rewrite_results(trainer: Trainer, change: Callable[[dict], dict]) -> None:
+def rewrite_results(trainer: Trainer, change: Callable[[dict], dict]) -> None:
     """Change ``metrics.json``, at rank 0 and not in a trial run."""
     if trainer.is_global_zero and not is_trial(trainer):
         path = RunFolder(trainer.default_root_dir).results

@@ -10,7 +10,7 @@ BAD = {
         ["xyzzy"],
         {},
         "the command must be one of fit, validate, test, predict, mine, grid, rank, search, encode, export, verify, export-corpus, score, "
-        "compare, reproduce, negatives import, negatives diff, negatives audit, doctor, cache, got 'xyzzy'; see ltr --help",
+        "check, compare, reproduce, negatives import, negatives diff, negatives audit, doctor, cache, got 'xyzzy'; see ltr --help",
     ),
     "unknown class path": (
         [],

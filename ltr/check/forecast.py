@@ -1,0 +1,212 @@
+"""What a training will take: seconds, memory and disk, from how long each kind of its work takes."""
+
+import math
+import resource
+import sys
+import time
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from lightning.pytorch import Trainer
+
+from ltr.callbacks import HardNegativeMining
+from ltr.check.section import Section
+from ltr.compare.tables import Table
+from ltr.data.progress import duration
+
+POWERCAP = Path("/sys/class/powercap")  # where Linux tells the energy of processors (RAPL)
+
+
+@dataclass(frozen=True)
+class Work:
+    """One kind of work of a training.
+
+    Attributes:
+        name: what is done, as ``validation``.
+        times: how often.
+        seconds: that it takes each time.
+    """
+
+    name: str
+    times: int
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Forecast:
+    """What a training will take, from before its first validation to its end.
+
+    Attributes:
+        works: all kinds of work.
+        memory: bytes of the process at most.
+        device_memory: bytes on a GPU at most; None without one.
+        disk: bytes of the run folder.
+        watts: mean power of the processors while it trains; None where the machine does not tell.
+    """
+
+    works: list[Work]
+    memory: int | None = None
+    device_memory: int | None = None
+    disk: int | None = None
+    watts: float | None = None
+
+    @property
+    def seconds(self) -> float:
+        """Of the whole training."""
+        return sum(work.times * work.seconds for work in self.works)
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """How often a training does what.
+
+    Attributes:
+        steps: of the optimiser; of one epoch where the training has no last one.
+        has_end: whether it has one.
+        validations: while training, with the one before the first step.
+        refreshes: of mined negatives.
+    """
+
+    steps: int
+    has_end: bool
+    validations: int
+    refreshes: int
+
+
+def schedule_of(
+    trainer: Trainer, *, validates_first: bool, mining: HardNegativeMining | None, awaits: bool
+) -> Schedule:
+    """The schedule of a training whose first batch is there.
+
+    Args:
+        trainer: has its training batches.
+        validates_first: whether it measures the weights that it starts from.
+        mining: what refreshes negatives, if anything does.
+        awaits: whether negatives are mined before the first step.
+    """
+    per_epoch = max(1, int(trainer.num_training_batches))
+    accumulated = trainer.accumulate_grad_batches
+    total = trainer.estimated_stepping_batches
+    has_end = math.isfinite(total) and total > 0
+    steps = int(total) if has_end else math.ceil(per_epoch / accumulated)
+    epochs = max(1, math.ceil(steps * accumulated / per_epoch))
+    batches = steps * accumulated
+    interval = trainer.val_check_interval or 1.0
+    if isinstance(interval, float):
+        interval = max(1, int(per_epoch * interval))
+    every_n_epochs = trainer.check_val_every_n_epoch
+    if every_n_epochs is None:
+        validations = batches // interval
+    else:
+        whole_epochs = batches // per_epoch
+        of_epoch = per_epoch // interval
+        validations = (whole_epochs // every_n_epochs) * of_epoch
+        left = batches - whole_epochs * per_epoch
+        if (whole_epochs + 1) % every_n_epochs == 0:
+            validations += left // interval
+    refreshes = 0
+    if mining is not None:
+        refreshes = int(awaits)
+        if mining.schedule.steps is not None:
+            refreshes += (steps - 1) // mining.schedule.steps
+        elif mining.schedule.epochs is not None:
+            refreshes += (epochs - 1) // mining.schedule.epochs
+    return Schedule(steps, has_end, int(validations) + int(validates_first), refreshes)
+
+
+def forecast_section(forecast: Forecast, schedule: Schedule) -> Section:
+    """A forecast as a table."""
+    rows = []
+    for work in forecast.works:
+        total = duration(work.times * work.seconds)
+        rows.append([work.name, f"{work.times:,}", f"{work.seconds:.3g}", total])
+    rows.append(["all", "", "", duration(forecast.seconds)])
+    lines = []
+    if not schedule.has_end:
+        lines.append("the training has no last step: this is one epoch of it")
+    entries: dict[str, object] = {"seconds": forecast.seconds, "steps": schedule.steps}
+    for work in forecast.works:
+        entries[work.name] = {"times": work.times, "seconds": work.seconds}
+    sizes = {
+        "memory": forecast.memory,
+        "device_memory": forecast.device_memory,
+        "disk": forecast.disk,
+    }
+    parts = []
+    for name, size in sizes.items():
+        if size is not None:
+            entries[name] = size
+            parts.append(f"{name.replace('device_memory', 'memory of the GPU')} {gigabytes(size)}")
+    if parts:
+        lines.append(", ".join(parts))
+    if forecast.watts is not None:
+        watt_hours = forecast.watts * forecast.seconds / 3600
+        entries["watt_hours"] = watt_hours
+        lines.append(f"energy of the processors: {watt_hours:.3g} Wh, at {forecast.watts:.0f} W")
+    table = Table("what the training will take", ["work", "times", "seconds each", "in all"], rows)
+    return Section("Forecast", [table], lines, [], entries)
+
+
+def gigabytes(size: int) -> str:
+    """A size as ``1.2 GB``."""
+    return f"{size / 1e9:.2g} GB" if size >= 1e8 else f"{size / 1e6:.2g} MB"
+
+
+# What the machine says
+
+
+class PeakMemory:
+    """The most memory that this process takes from here on; where the system does not forget an
+    earlier peak, from its start on.
+    """
+
+    def __init__(self) -> None:
+        with suppress(OSError):
+            Path("/proc/self/clear_refs").write_text("5")
+        if torch.cuda.is_available():
+            torch.cuda.reset_peak_memory_stats()
+
+    def bytes(self) -> int:
+        """The peak of the process."""
+        with suppress(OSError):
+            for line in Path("/proc/self/status").read_text().splitlines():
+                if line.startswith("VmHWM:"):
+                    return int(line.split()[1]) * 1024
+        unit = 1 if sys.platform == "darwin" else 1024
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
+
+    def device_bytes(self) -> int | None:
+        """The peak on the GPU; None without one."""
+        return torch.cuda.max_memory_allocated() if torch.cuda.is_available() else None
+
+
+class Energy:
+    """The energy that the processors of this machine take from here on, where it is told."""
+
+    def __init__(self) -> None:
+        self._begin = _joules()
+        self._since = time.perf_counter()
+
+    def watts(self) -> float | None:
+        """The mean power; None where the machine does not tell."""
+        end = _joules()
+        seconds = time.perf_counter() - self._since
+        # A counter that has run over starts again at 0.
+        if self._begin is None or end is None or end < self._begin or seconds <= 0:
+            return None
+        return (end - self._begin) / seconds
+
+
+def _joules() -> float | None:
+    """What the counters of all processor packages say; None where there is none to be read."""
+    total = 0.0
+    is_known = False
+    for zone in POWERCAP.glob("intel-rapl:*"):
+        if zone.name.count(":") > 1:  # a part of another zone
+            continue
+        with suppress(OSError, ValueError):
+            total += int((zone / "energy_uj").read_text()) / 1e6
+            is_known = True
+    return total if is_known else None

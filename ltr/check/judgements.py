@@ -1,0 +1,216 @@
+"""What the judgements of a collection allow: who has a relevant document, who is judged at all, and
+what the pools hold.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from ltr.check.section import Section
+from ltr.compare.tables import Table
+from ltr.data.bm25 import bm25_lists
+from ltr.data.collection import Collection
+from ltr.data.query_lists import QueryLists
+from ltr.metrics import RankingMetric
+from ltr.run.ceiling import ceiling
+from ltr.spans import spans
+
+QUERIES = 1000  # of a split that BM25 searches for; fewer are all
+DEPTHS = (10, 100)  # of which the share is said that nobody has judged
+MANY_WITHOUT = 0.1  # of the queries of a split without a relevant document: severe from here on
+LOW_CEILING = 0.8  # of the relevant documents that are in the pools: severe below
+MOST_GRADES = 8  # that a table shows; more are scores rather than grades
+LISTS = 256  # whose ceiling is computed at once
+
+
+def judgements_section(
+    collection: Collection, ranked: QueryLists | None = None, *, search: bool = True
+) -> Section:
+    """The judgements of each split, how much of what rankers find is judged, and the ceiling of the
+    candidate pools.
+
+    Args:
+        collection: what is checked.
+        ranked: what a run ranks, best first; None for none.
+        search: whether to search by BM25, for up to 1,000 queries of each split but ``train``.
+    """
+    judged = [_table_of_judgements(collection), _table_of_grades(collection)]
+    severe, lines, entries = _missing(collection)
+    unjudged, of_rankers = _unjudged(collection, ranked, search)
+    if of_rankers:
+        judged.append(unjudged)
+        entries["unjudged"] = of_rankers
+    ceilings = _ceilings(collection)
+    if ceilings:
+        judged.append(_table_of_ceilings(ceilings))
+        entries["ceiling"] = ceilings
+    for split, values in ceilings.items():
+        if values["R"] < LOW_CEILING:
+            severe.append(
+                f"the candidates of {split} hold {values['R']:.1%} of the relevant documents; no re-ranking of them finds the others"
+            )
+    return Section("Judgements", judged, lines, severe, entries)
+
+
+def _missing(collection: Collection) -> tuple[list[str], list[str], dict[str, object]]:
+    """What is severe, what is not, and the numbers: queries that nobody judged, and those without a
+    relevant document.
+    """
+    severe: list[str] = []
+    lines: list[str] = []
+    of_splits: dict[str, object] = {}
+    judged_rows = [np.empty(0, dtype=np.int64)]
+    for split, judged in collection.qrels.items():
+        judged_rows.append(judged.query_rows)
+        n_relevant = judged.n_relevant()
+        n_without = int((n_relevant == 0).sum())
+        n_queries = len(judged.query_rows)
+        grades, counts = np.unique(judged.values, return_counts=True)
+        of_splits[split] = {
+            "queries": n_queries,
+            "judgements": len(judged.values),
+            "without_relevant": n_without,
+            "relevant_mean": float(n_relevant.mean()) if n_queries else 0.0,
+            "relevant_median": float(np.median(n_relevant)) if n_queries else 0.0,
+            "relevant_most": int(n_relevant.max(initial=0)),
+            "grades": len(grades),
+            "of_grade": dict(
+                zip(
+                    (f"{grade:g}" for grade in grades[:MOST_GRADES].tolist()),
+                    counts[:MOST_GRADES].tolist(),
+                    strict=True,
+                )
+            ),
+        }
+        if n_without:
+            line = f"{n_without:,} of {n_queries:,} queries of {split} have no relevant document: no metric by rank counts them"
+            if split == "train":
+                line = f"{n_without:,} of {n_queries:,} queries of train have no relevant document: they teach nothing, and are refused"
+            (severe if n_without >= MANY_WITHOUT * n_queries else lines).append(line)
+        if n_queries and (judged.values > 0).all():
+            lines.append(
+                f"nobody has judged a document of {split} irrelevant: what is not judged counts as irrelevant"
+            )
+    n_unjudged = len(collection.queries) - len(np.unique(np.concatenate(judged_rows)))
+    if n_unjudged:
+        lines.append(
+            f"{n_unjudged:,} of {len(collection.queries):,} queries have no judgement in any split"
+        )
+    return severe, lines, {"queries_without_judgement": n_unjudged, "splits": of_splits}
+
+
+def _table_of_judgements(collection: Collection) -> Table:
+    header = ["split", "queries", "judgements", "without relevant", "relevant, median", "mean"]
+    rows = []
+    for split, judged in collection.qrels.items():
+        n_relevant = judged.n_relevant()
+        rows.append(
+            [
+                split,
+                f"{len(judged.query_rows):,}",
+                f"{len(judged.values):,}",
+                f"{int((n_relevant == 0).sum()):,}",
+                f"{np.median(n_relevant):g}",
+                f"{n_relevant.mean():.2f}",
+                f"{n_relevant.max():,}",
+            ]
+        )
+    return Table("judged queries, and relevant documents of a query", [*header, "most"], rows)
+
+
+def _table_of_grades(collection: Collection) -> Table:
+    """How often each grade stands in a split."""
+    counts_of: dict[str, dict[float, int]] = {}
+    for split, judged in collection.qrels.items():
+        values, counts = np.unique(judged.values, return_counts=True)
+        counts_of[split] = dict(zip(values.tolist(), counts.tolist(), strict=True))
+    grades = sorted({grade for counts in counts_of.values() for grade in counts})
+    shown = grades[:MOST_GRADES]
+    header = ["split", *(f"grade {grade:g}" for grade in shown)]
+    if len(grades) > len(shown):
+        header.append(f"{len(grades) - len(shown):,} others")
+    rows = []
+    for split, of_grade in counts_of.items():
+        cells = [split, *(f"{of_grade.get(grade, 0):,}" for grade in shown)]
+        if len(grades) > len(shown):
+            cells.append(f"{sum(of_grade.get(grade, 0) for grade in grades[MOST_GRADES:]):,}")
+        rows.append(cells)
+    return Table("judgements by grade", header, rows)
+
+
+def sampled(query_rows: np.ndarray, count: int = QUERIES) -> np.ndarray:
+    """``[n]`` ascending: so many of the queries at most, the same ones each time."""
+    if len(query_rows) <= count:
+        return query_rows
+    return np.sort(np.random.default_rng(0).permutation(query_rows)[:count])
+
+
+def found_by_bm25(collection: Collection, split: str) -> QueryLists:
+    """The best documents of the corpus for up to 1,000 judged queries of a split; cached."""
+    return bm25_lists(collection, sampled(collection.qrels[split].query_rows), max(DEPTHS))
+
+
+def _unjudged(
+    collection: Collection, ranked: QueryLists | None, search: bool
+) -> tuple[Table, dict[str, dict[str, dict[str, float]]]]:
+    """The share of what rankers put on top that nobody has judged, by ranker and split."""
+    rows = []
+    shares: dict[str, dict[str, dict[str, float]]] = {}
+    for split, judged in collection.qrels.items():
+        lists_of = {}
+        if search and split != "train":
+            lists_of["BM25"] = found_by_bm25(collection, split)
+        if ranked is not None:
+            is_of_split = np.isin(ranked.query_rows, judged.query_rows)
+            if is_of_split.any():
+                lists_of["the run"] = ranked.at(np.flatnonzero(is_of_split))
+        for name, lists in lists_of.items():
+            of_split = {f"top_{depth}": unjudged_share(lists, judged, depth) for depth in DEPTHS}
+            shares.setdefault(name, {})[split] = of_split
+            cells = [f"{share:.1%}" for share in of_split.values()]
+            rows.append([split, name, f"{len(lists.query_rows):,}", *cells])
+    header = ["split", "ranker", "queries", *(f"unjudged of the top {depth}" for depth in DEPTHS)]
+    return Table("share of the best documents that nobody has judged", header, rows), shares
+
+
+def unjudged_share(lists: QueryLists, judged: QueryLists, depth: int) -> float:
+    """The share of the first ``depth`` documents of all lists that are not judged for their query;
+    0 where there is none.
+    """
+    n_docs = 0
+    n_unjudged = 0
+    for query_row in lists.query_rows.tolist():
+        docs = lists.of(query_row)[0][:depth]
+        known, _ = judged.of(query_row)
+        n_docs += len(docs)
+        n_unjudged += int((~np.isin(docs, known)).sum())
+    return n_unjudged / n_docs if n_docs else 0.0
+
+
+def _ceilings(collection: Collection) -> dict[str, dict[str, float]]:
+    """By split, what the best order of its pools would reach."""
+    ceilings = {}
+    for split, pools in collection.candidates.items():
+        judged = collection.qrels.get(split)
+        if judged is None:
+            continue
+        rows = sampled(judged.query_rows)
+        batches = []
+        for span in spans(len(rows), LISTS):
+            lists = []
+            for query_row in rows[span].tolist():
+                docs, _ = pools.of(query_row)
+                lists.append(judged.labelled(query_row, docs))
+            batches.append(lists)
+        values = ceiling([RankingMetric("nDCG@10"), RankingMetric("AP")], batches)
+        if values:
+            ceilings[split] = values
+    return ceilings
+
+
+def _table_of_ceilings(ceilings: dict[str, dict[str, float]]) -> Table:
+    names: Sequence[str] = list(next(iter(ceilings.values())))
+    rows = []
+    for split, values in ceilings.items():
+        rows.append([split, *(f"{values[name]:.4f}" for name in names)])
+    return Table("ceiling of the candidate pools: their best order", ["split", *names], rows)

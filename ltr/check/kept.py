@@ -1,0 +1,159 @@
+"""What a training says of its data before it begins, and the forecast that it keeps."""
+
+import logging
+import time
+from pathlib import Path
+from typing import Any
+
+from lightning.pytorch import Callback, LightningModule, Trainer
+
+from ltr.callbacks import HardNegativeMining
+from ltr.check.cutting import cutting_section
+from ltr.check.forecast import Forecast, PeakMemory, Work, schedule_of
+from ltr.check.judgements import judgements_section
+from ltr.data.formats import FeatureVectors
+from ltr.data.progress import duration
+from ltr.datamodules import RankingDataModule
+from ltr.datamodules.pools import PoolDataModule
+from ltr.module import data_of, is_trial, validates_before_training
+from ltr.run.results import rewrite_results
+
+log = logging.getLogger(__name__)
+
+WARM_UP = 2  # batches that are not counted
+COUNTED = 20  # batches after which the forecast is made
+LEAST = 100  # batches of a training that has a forecast
+
+
+def severe_lines(data: RankingDataModule) -> list[str]:
+    """What is severe in the data of a training, as far as it costs no second: nothing is searched."""
+    if not isinstance(data, PoolDataModule):
+        return []
+    reads = data.reads
+    lines = judgements_section(data.collection, search=False).severe
+    if reads is not None and not isinstance(reads, FeatureVectors):
+        lines += cutting_section(data.collection, reads).severe
+    return lines
+
+
+class KeptForecast(Callback):
+    """Says before a training what is severe in its data. Makes a forecast after its first batches,
+    and keeps it in ``metrics.json`` beside what the training took.
+
+    A run that was interrupted keeps the forecast of its beginning, and no time to hold against it.
+    """
+
+    def __init__(self) -> None:
+        self._began = 0.0
+        self._counting_since = 0.0  # when the batches to warm up were done
+        self._validated = 0.0  # seconds of validations so far
+        self._validated_before = 0.0  # of those before the counting began
+        self._refreshed_before = 0.0  # seconds of refreshes, likewise
+        self._validation_began = 0.0
+        self._longest_validation = 0.0
+        self._batches = 0
+        self._awaited = False  # negatives were mined before the first batch
+        self._memory: PeakMemory
+
+    def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        self._began = time.perf_counter()
+        self._validated = 0.0
+        self._longest_validation = 0.0
+        self._batches = 0
+        self._memory = PeakMemory()
+        data = data_of(trainer)
+        if data is None or not trainer.is_global_zero or is_trial(trainer) or trainer.ckpt_path:
+            return
+        for line in severe_lines(data):
+            log.warning("%s (ltr check says more)", line)
+
+    def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        self._validation_began = time.perf_counter()
+
+    def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        seconds = time.perf_counter() - self._validation_began
+        self._validated += seconds
+        self._longest_validation = max(self._longest_validation, seconds)
+
+    def on_train_batch_end(self, trainer: Trainer, pl_module: LightningModule, *_: Any) -> None:
+        self._batches += 1
+        data = data_of(trainer)
+        if data is None or trainer.ckpt_path or is_trial(trainer):
+            return
+        if self._batches == WARM_UP:
+            self._counting_since = time.perf_counter()
+            self._validated_before = self._validated
+            self._refreshed_before = data.refresh_seconds
+            self._awaited = data.refresh_seconds > 0.01
+        if self._batches == WARM_UP + COUNTED:
+            self._make(trainer, data)
+
+    def _make(self, trainer: Trainer, data: RankingDataModule) -> None:
+        """Make the forecast, tell it, and keep it."""
+        mining = None
+        for callback in trainer.callbacks:  # type: ignore[attr-defined]  # Lightning sets it without declaring it
+            if isinstance(callback, HardNegativeMining):
+                mining = callback
+        schedule = schedule_of(
+            trainer,
+            validates_first=validates_before_training(trainer),
+            mining=mining,
+            awaits=self._awaited,
+        )
+        accumulated = trainer.accumulate_grad_batches
+        if not schedule.has_end or schedule.steps * accumulated < LEAST:
+            return
+        spent = time.perf_counter() - self._counting_since
+        spent -= self._validated - self._validated_before
+        spent -= data.refresh_seconds - self._refreshed_before
+        works = [Work("step", schedule.steps, spent / COUNTED * accumulated)]
+        if schedule.validations and self._longest_validation:
+            works.append(Work("validation", schedule.validations, self._longest_validation))
+        if schedule.refreshes and self._awaited:
+            works.append(Work("refresh of negatives", schedule.refreshes, self._refreshed_before))
+        forecast = Forecast(works)
+        parts = []
+        for work in works:
+            parts.append(f"{work.times:,} × {work.name} {duration(work.times * work.seconds)}")
+        log.info("forecast: %s in all (%s)", duration(forecast.seconds), ", ".join(parts))
+        kept = {
+            "seconds": round(forecast.seconds, 3),
+            "after_batches": self._batches,
+            "works": {work.name: round(work.times * work.seconds, 3) for work in works},
+        }
+        rewrite_results(trainer, lambda results: results | {"forecast": kept})
+
+    def on_fit_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        if trainer.ckpt_path or is_trial(trainer) or not self._batches:
+            return
+        took = {
+            "seconds": round(time.perf_counter() - self._began, 3),
+            "validations": round(self._validated, 3),
+            "memory": self._memory.bytes(),
+            "disk": _bytes_in(Path(trainer.default_root_dir)),
+        }
+        rewrite_results(trainer, lambda results: results | {"took": took})
+
+
+def _bytes_in(folder: Path) -> int:
+    """Bytes of all files in a folder; a file with several names counts once."""
+    sizes = {}
+    for file in folder.rglob("*"):
+        if file.is_file() and not file.is_symlink():
+            status = file.stat()
+            sizes[status.st_ino] = status.st_size
+    return sum(sizes.values())
+
+
+def difference_line(results: dict[str, Any]) -> str | None:
+    """The forecast of a training beside what it took; None where one of them is not there.
+
+    Args:
+        results: what metrics.json holds.
+    """
+    forecast = results.get("forecast")
+    took = results.get("took")
+    if forecast is None or took is None:
+        return None
+    ratio = took["seconds"] / forecast["seconds"] - 1 if forecast["seconds"] else 0.0
+    return f"forecast {duration(forecast['seconds'])}, took {duration(took['seconds'])} ({100 * ratio:+.0f} %)"

@@ -1,0 +1,65 @@
+"""The sections of a check as a page: in the terminal, as JSON, as one self-contained HTML file."""
+
+import json
+from collections.abc import Sequence
+from datetime import UTC, datetime
+
+from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
+from rich.console import Console
+
+from ltr import __version__
+from ltr.check.section import Section
+from ltr.compare import tables
+
+
+def terminal(sections: Sequence[Section], console: Console) -> None:
+    """Print the sections; what is severe stands first in each, in red."""
+    for section in sections:
+        console.print(section.title, style="bold underline", markup=False, highlight=False)
+        for line in section.severe:
+            console.print(f"! {line}", style="bold red", markup=False, highlight=False)
+        for line in section.lines:
+            console.print(line, markup=False, highlight=False)
+        console.print()
+        tables.terminal(section.tables, [], console)
+
+
+def as_json(source: str, sections: Sequence[Section]) -> str:
+    """The numbers of all sections with their names.
+
+    Args:
+        source: what was checked.
+        sections: of the check.
+    """
+    of_sections = []
+    for section in sections:
+        of_sections.append(
+            {
+                "title": section.title,
+                "severe": section.severe,
+                "lines": section.lines,
+                "entries": section.entries,
+            }
+        )
+    content = {"checked": source, "ltr": __version__, "sections": of_sections}
+    return json.dumps(content, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
+
+
+def page(source: str, sections: Sequence[Section]) -> str:
+    """One HTML file that asks for nothing from elsewhere, in the form of the comparison's page. All
+    texts are escaped.
+
+    Args:
+        source: what was checked.
+        sections: of the check.
+    """
+    environment = Environment(
+        loader=ChoiceLoader([PackageLoader("ltr.check", "."), PackageLoader("ltr.compare", ".")]),
+        autoescape=True,
+        undefined=StrictUndefined,
+    )
+    return environment.get_template("page_of_check.html").render(
+        title=f"Check of {source}",
+        made=f"ltr {__version__}, {datetime.now(UTC):%Y-%m-%d %H:%M} UTC",
+        sections=sections,
+    )

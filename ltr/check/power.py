@@ -1,0 +1,185 @@
+r"""What a split can show: the difference that this many queries, and seeds, can tell from luck.
+
+The machinery is that of ``ltr compare``: :class:`ltr.compare.statistics.Estimate` says what a
+difference varies by, and :meth:`~ltr.compare.statistics.Estimate.detectable` which true difference
+a test finds with a probability of 0.8,
+
+.. math:: \delta = \sqrt{v}\,\bigl(t_{1 - \alpha/2} + t_{0.8}\bigr)
+
+Where an experiment was tested with S seeds, its seeds tell the variances of
+:math:`x_{sq} = \mu + a_q + b_s + e_{sq}`, and two ways to train that vary alike differ by
+
+.. math:: v = 2\,\mathrm{var}(b_s) / S + 2\,\mathrm{var}(e_{sq}) / (Q S)
+
+Before there is a run, one ranker's values
+:math:`x_q` (those of BM25) tell how much queries vary. Of two rankers whose values have this
+variance and a correlation :math:`\rho`, the variance of the mean difference over Q queries is
+
+.. math:: v = 2\,(1 - \rho)\, \mathrm{var}(x_q) / Q
+
+With a run beside BM25 both are measured: :math:`v = \mathrm{var}(x_q - y_q) / Q`.
+"""
+
+import numpy as np
+
+from ltr.check.judgements import found_by_bm25
+from ltr.check.section import Section
+from ltr.compare.statistics import Estimate, estimate
+from ltr.compare.tables import PLANNED_SEEDS, Table
+from ltr.data.collate import without_content
+from ltr.data.collection import Collection
+from ltr.data.query_lists import QueryLists
+from ltr.metrics import MeasuredLists, RankingMetric
+from ltr.spans import spans
+
+ALPHA = 0.05
+POWER = 0.8
+# Of the values of two rankers: of two that are trained alike, and of two of different kinds.
+CORRELATIONS = (0.9, 0.5)
+WEAK = 0.1  # a split that shows no smaller difference: severe
+LISTS = 256  # measured at once
+
+
+def values_of(lists: QueryLists, judged: QueryLists, metric: RankingMetric) -> np.ndarray:
+    """``[Q]`` float64: the metric of the ranking of each query, in the order of ``lists``; NaN for a
+    query that has nothing to find.
+    """
+    values = [np.empty(0)]
+    for span in spans(len(lists.query_rows), LISTS):
+        labelled = []
+        scores = []
+        for query_row in lists.query_rows[span].tolist():
+            docs, scores_of_query = lists.of(query_row)
+            labelled.append(judged.labelled(query_row, docs))
+            scores.append(scores_of_query)
+        batch = without_content(labelled)
+        # Best first, whatever the scores: the first column gets the largest number.
+        by_rank = -np.arange(batch.mask.shape[1], dtype=np.float32)
+        ranked = batch.labels.new_tensor(by_rank).expand(batch.labels.shape)
+        measured = MeasuredLists(ranked, batch.labels, batch.mask, None, batch.ideal)
+        values.append(metric.per_query(measured).double().numpy())
+    return np.concatenate(values)
+
+
+def difference_before_runs(variance: float, n_queries: int, correlation: float) -> Estimate:
+    """How the difference of two rankers would vary, of one seed each; see the module.
+
+    Args:
+        variance: of a ranker's values over queries.
+        n_queries: Q.
+        correlation: of the values of the two rankers.
+    """
+    of_queries = 2 * (1 - correlation) * variance / n_queries
+    return Estimate(0.0, of_queries, (), (), n_queries, ())
+
+
+def difference_of_seeds(values: np.ndarray) -> Estimate:
+    """How the difference of two ways to train varies, where both vary as these seeds do, and no
+    query favours one of them.
+
+    Args:
+        values: ``[S, Q]`` of one way to train, S at least 2.
+    """
+    one = estimate(values)
+    # Without a part of the query itself, of_queries is what seed and query make together.
+    return Estimate(
+        mean=0.0,
+        of_queries=2 * one.shared[0],
+        of_seeds=one.of_seeds * 2,
+        shared=one.shared * 2,
+        n_queries=one.n_queries,
+        n_seeds=one.n_seeds * 2,
+    )
+
+
+def power_section(
+    collection: Collection,
+    metric_name: str,
+    ranked: QueryLists | None = None,
+    of_seeds: np.ndarray | None = None,
+) -> Section:
+    """The smallest difference that each split can show with a probability of 0.8.
+
+    Args:
+        collection: its splits; ``train`` is left out.
+        metric_name: what is measured, as ``nDCG@10``.
+        ranked: what a run ranks, best first; None for none.
+        of_seeds: ``[S, Q]``, the test values of runs of S seeds; None where there are fewer than
+            two.
+    """
+    metric = RankingMetric(metric_name)
+    rows = []
+    severe = []
+    entries: dict[str, object] = {"metric": metric_name, "alpha": ALPHA, "power": POWER}
+    for split, judged in collection.qrels.items():
+        if split == "train":
+            continue
+        n_queries = int((judged.n_relevant() > 0).sum())
+        lists = found_by_bm25(collection, split)
+        values = values_of(lists, judged, metric)
+        known = values[np.isfinite(values)]
+        if len(known) < 2 or n_queries < 2:
+            severe.append(
+                f"{split} has {n_queries} queries with a relevant document: it can show no difference"
+            )
+            continue
+        of_split: dict[str, object] = {"queries": n_queries, "bm25": float(known.mean())}
+        variance = float(known.var(ddof=1))
+        for correlation in CORRELATIONS:
+            difference = difference_before_runs(variance, n_queries, correlation)
+            shown = difference.detectable(ALPHA, POWER)
+            what = f"two rankers whose values correlate by {correlation}"
+            rows.append([split, what, f"{n_queries:,}", _shown(shown)])
+            of_split[f"correlation_{correlation}"] = _or_none(shown)
+        rarely = difference_before_runs(variance, n_queries, max(CORRELATIONS))
+        if rarely.detectable(ALPHA, POWER) > WEAK:
+            severe.append(
+                f"{split} has {n_queries:,} queries: it can't show a difference below {_shown(rarely.detectable(ALPHA, POWER))} in {metric_name}, even of rankers that are much alike"
+            )
+        measured = None if ranked is None else _against_run(lists, values, ranked, judged, metric)
+        if measured is not None:
+            shown = measured.planned(n_queries, 1).detectable(ALPHA, POWER)
+            rows.append([split, "the run and BM25, measured", f"{n_queries:,}", _shown(shown)])
+            of_split["run_and_bm25"] = _or_none(shown)
+        if of_seeds is not None and split == "test":
+            by_seeds: dict[str, float | None] = {}
+            for n_seeds in PLANNED_SEEDS:
+                planned = difference_of_seeds(of_seeds).planned(of_seeds.shape[1], n_seeds)
+                shown = planned.detectable(ALPHA, POWER)
+                what = f"two ways to train, {n_seeds} seeds each, as these seeds vary"
+                rows.append([split, what, f"{of_seeds.shape[1]:,}", _shown(shown)])
+                by_seeds[str(n_seeds)] = _or_none(shown)
+            of_split["seeds"] = by_seeds
+        entries[split] = of_split
+    header = ["split", "of", "queries", f"smallest difference in {metric_name}"]
+    table = Table(f"shown with a probability of {POWER:g} at level {ALPHA:g}", header, rows)
+    lines = []
+    if of_seeds is None:
+        lines.append(
+            "these are of two models, one seed each; how seeds vary shows once two of an experiment are tested: ltr check RUN"
+        )
+    return Section("What dev and test can show", [table], lines, severe, entries)
+
+
+def _against_run(
+    lists: QueryLists,
+    values: np.ndarray,
+    ranked: QueryLists,
+    judged: QueryLists,
+    metric: RankingMetric,
+) -> Estimate | None:
+    """The difference of a run and BM25 over the queries that both have; None for fewer than two."""
+    both = np.isin(lists.query_rows, ranked.query_rows) & np.isfinite(values)
+    if both.sum() < 2:
+        return None
+    places = np.searchsorted(ranked.query_rows, lists.query_rows[both])
+    of_run = values_of(ranked.at(places), judged, metric)
+    return estimate(of_run[None], values[both][None])
+
+
+def _shown(difference: float) -> str:
+    return "none" if np.isinf(difference) else f"{difference:.3f}"
+
+
+def _or_none(difference: float) -> float | None:
+    return None if np.isinf(difference) else difference

@@ -1,0 +1,269 @@
+"""A sample of each kind of work of a training: a few real steps, a few validation batches, some texts
+encoded, a search.
+"""
+
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from lightning.pytorch import Callback, LightningModule, Trainer
+
+from ltr.callbacks import HardNegativeMining
+from ltr.check.forecast import Energy, Forecast, PeakMemory, Schedule, Work, schedule_of
+from ltr.checkpoint import write_checkpoint
+from ltr.data.query_lists import LabelledList
+from ltr.datamodules import RankingDataModule, TripletDataModule
+from ltr.errors import InputError
+from ltr.metrics import MeasuredLists
+from ltr.mining.negatives import MinedNegatives
+from ltr.models import DualEncoder
+from ltr.module import RankerModule, data_of
+from ltr.run.lightning_internals import dump_checkpoint
+from ltr.search.encode import encode_in_memory
+from ltr.search.index import DenseIndex
+
+WARM_UP = 1  # batches that are not counted: they allocate memory
+BATCHES = (2, 200)  # that are counted, at least and at most
+SECONDS = 10.0  # after which counting ends, once there are enough batches
+SECONDS_OF_SAMPLE = 2.0  # of each other kind of work
+DOCS_SEARCHED = 20_000
+QUERIES_SEARCHED = 256
+
+
+class EnoughSampled(Exception):  # noqa: N818  # it ends a training as an interruption would
+    """Ends the training whose steps were sampled."""
+
+
+class Sampler(Callback):
+    """Times the first steps of a training and samples its other work; then ends it by raising
+    :class:`EnoughSampled`.
+
+    The trainer must neither validate nor mine: its options say how often it would.
+
+    Args:
+        trainer_options: of the configuration.
+        mining: the callback that would refresh negatives, if there is one.
+
+    Attributes:
+        forecast: of the whole training, at the end.
+        schedule: how often it does what, at the end.
+    """
+
+    def __init__(
+        self, trainer_options: Mapping[str, Any], mining: HardNegativeMining | None
+    ) -> None:
+        self._options = trainer_options
+        self._mining = mining
+        self._awaits = False
+        self._ends: list[float] = []  # when each batch was done
+        self.forecast: Forecast
+        self.schedule: Schedule
+
+    def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        self._memory = PeakMemory()
+        data = data_of(trainer)
+        assert data is not None, "the command line gives one"
+        if isinstance(data, TripletDataModule) and data.awaits_negatives:
+            self._awaits = True
+            data.take_negatives(_random_negatives(data))
+
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        self._energy = Energy()
+        self._began = time.perf_counter()
+
+    def on_train_batch_end(self, trainer: Trainer, pl_module: LightningModule, *_: Any) -> None:
+        _wait(pl_module.device)
+        self._ends.append(time.perf_counter())
+        n_counted = len(self._ends) - WARM_UP
+        is_long = self._ends[-1] - self._began >= SECONDS
+        if n_counted >= BATCHES[1] or (n_counted >= BATCHES[0] and is_long):
+            self._finish(trainer, pl_module)
+            raise EnoughSampled
+
+    def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """A short training has ended before enough steps were there: they were all."""
+        if not self._ends:
+            raise InputError("a forecast needs a training with steps, and this one has none")
+        self._finish(trainer, pl_module)
+
+    def _finish(self, trainer: Trainer, module: LightningModule) -> None:
+        assert isinstance(module, RankerModule), "the command line gives one"
+        data = data_of(trainer)
+        assert data is not None, "the command line gives one"
+        watts = self._energy.watts()
+        batches = data.eval_batches("dev")
+        validates = batches is not None and self._options["limit_val_batches"] != 0
+        self.schedule = schedule_of(
+            trainer,
+            validates_first=validates and self._options["num_sanity_val_steps"] == -1,
+            mining=self._mining,
+            awaits=self._awaits,
+        )
+        per_batch = self._seconds_per_batch()
+        works = [
+            Work("step", self.schedule.steps, per_batch * trainer.accumulate_grad_batches),
+        ]
+        disk = 0
+        if validates:
+            seconds = _validation_seconds(trainer, module, data, self._options)
+            works.append(Work("validation", self.schedule.validations, seconds))
+        if self.schedule.refreshes:
+            assert isinstance(data, TripletDataModule) and self._mining is not None
+            seconds, disk_of_refreshes = _refresh(module, data, self._mining, trainer)
+            works.append(Work("refresh of negatives", self.schedule.refreshes, seconds))
+            kept = self._mining.keep or self.schedule.refreshes
+            disk += disk_of_refreshes * min(kept, self.schedule.refreshes)
+        seconds, size = _checkpoint(trainer)
+        works.append(Work("checkpoint", max(1, self.schedule.validations), seconds))
+        disk += 2 * size  # last.ckpt and best.ckpt
+        self.forecast = Forecast(
+            works, self._memory.bytes(), self._memory.device_bytes(), disk, watts
+        )
+
+    def _seconds_per_batch(self) -> float:
+        """The mean over the counted batches; where there are few, over all of them."""
+        if len(self._ends) <= WARM_UP + 1:
+            return (self._ends[-1] - self._began) / len(self._ends)
+        counted = self._ends[WARM_UP - 1 :]
+        return (counted[-1] - counted[0]) / (len(counted) - 1)
+
+
+def _random_negatives(data: TripletDataModule) -> MinedNegatives:
+    """Random documents in the place of mined negatives, which take as long to read."""
+    judged = data.collection.learnable("train")
+    shape = (len(judged.query_rows), data.mined_per_row + 1)
+    rows = np.random.default_rng(0).integers(len(data.collection.corpus), size=shape)
+    distances = np.zeros(shape, np.float32)
+    manifest = {"key": "sample", "split": "train"}
+    return MinedNegatives.of_queries(
+        judged.query_rows, len(data.collection.queries), rows, distances, manifest
+    )
+
+
+def _wait(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+
+
+def _validation_seconds(
+    trainer: Trainer, module: RankerModule, data: RankingDataModule, options: Mapping[str, Any]
+) -> float:
+    """Of one validation: of all its batches, or of a search of the corpus."""
+    batches = data.eval_batches("dev")
+    assert batches is not None, "there is something to validate"
+    if data.corpus is not None:
+        assert isinstance(module.ranker, DualEncoder), "only texts read apart can be searched"
+        corpus = data.corpus
+        query_rows = data.query_rows_of_rank("dev")
+        return _search_seconds(
+            trainer, module.ranker, corpus.queries, corpus.docs, query_rows, corpus.depth
+        )
+    limit = options["limit_val_batches"]
+    count = len(batches)
+    if limit is not None:
+        count = max(1, min(count, limit) if isinstance(limit, int) else int(count * limit))
+    costs = [_cost(data, lists) for lists in batches.batches[:count]]
+    was_training = module.training
+    module.eval()
+    # The first batch also starts workers and allocates memory, once in each validation.
+    ends = [time.perf_counter()]
+    with torch.inference_mode():
+        for batch in data.val_dataloader():
+            batch = module.transfer_batch_to_device(batch, module.device, 0)
+            with trainer.precision_plugin.forward_context():
+                scores = module.ranker(batch)
+            lists = MeasuredLists(scores, batch.labels, batch.mask, batch.doc_rows, batch.ideal)
+            for metric in module.ranking_metrics:
+                metric.per_query(lists)
+            _wait(module.device)
+            ends.append(time.perf_counter())
+            is_long = len(ends) > 2 and ends[-1] - ends[1] > SECONDS_OF_SAMPLE
+            if is_long or len(ends) > count:
+                break
+    module.train(was_training)
+    first = ends[1] - ends[0]
+    n_batches = len(ends) - 1
+    if n_batches == count:
+        return ends[-1] - ends[0]
+    # Lists of similar length share a batch, so batches take as long as they are.
+    return first + (ends[-1] - ends[1]) * sum(costs[1:]) / sum(costs[1:n_batches])
+
+
+def _cost(data: RankingDataModule, lists: list[LabelledList]) -> int:
+    """By the collator: what the scoring of a batch grows with."""
+    return int(sum(data.collator.lengths(labelled).sum() for labelled in lists))
+
+
+def _search_seconds(
+    trainer: Trainer,
+    encoder: DualEncoder,
+    queries: Any,
+    docs: Any,
+    query_rows: np.ndarray,
+    depth: int,
+) -> float:
+    """To encode all documents and these queries, and to search: from samples of both."""
+    reads = encoder.reads
+    with trainer.precision_plugin.forward_context():
+        all_docs = np.arange(len(docs))
+        seconds = _encoding_seconds(encoder.doc_tower, docs, reads.docs, all_docs)
+        seconds += _encoding_seconds(encoder.query_tower, queries, reads.queries, query_rows)
+    rng = np.random.default_rng(0)
+    n_docs = min(len(docs), DOCS_SEARCHED)
+    n_queries = min(len(query_rows), QUERIES_SEARCHED)
+    sample = rng.standard_normal((n_docs, encoder.dim)).astype(np.float32)
+    index = DenseIndex.build(sample, encoder.similarity)
+    begin = time.perf_counter()
+    index.search(sample[rng.integers(n_docs, size=n_queries)], min(depth, n_docs))
+    spent = time.perf_counter() - begin
+    return seconds + spent * (len(docs) / n_docs) * (len(query_rows) / n_queries)
+
+
+def _encoding_seconds(tower: Any, store: Any, form: Any, rows: np.ndarray) -> float:
+    """To encode these texts, from a random sample that grows until it takes long enough."""
+    shuffled = np.random.default_rng(0).permutation(rows)
+    count = min(len(rows), 64)
+    while True:
+        sample = shuffled[:count]
+        begin = time.perf_counter()
+        encode_in_memory(tower, store, form, sample)
+        seconds = time.perf_counter() - begin
+        if count == len(rows) or seconds >= SECONDS_OF_SAMPLE / 4:
+            whole = int(form.lengths(store.lengths(rows)).sum())
+            return seconds * whole / int(form.lengths(store.lengths(sample)).sum())
+        count = min(len(rows), count * 4)
+
+
+def _refresh(
+    module: RankerModule, data: TripletDataModule, mining: HardNegativeMining, trainer: Trainer
+) -> tuple[float, int]:
+    """Seconds of a refresh, and the bytes that it leaves."""
+    searcher = mining.searcher(module)
+    assert isinstance(searcher, DualEncoder), "the callback checks it"
+    searcher.to(module.device)
+    collection = data.collection
+    query_rows = collection.learnable("train").query_rows
+    seconds = _search_seconds(
+        trainer,
+        searcher,
+        searcher.reads.queries.store(collection.queries),
+        searcher.reads.docs.store(collection.corpus),
+        query_rows,
+        mining.recipe.depth,
+    )
+    width = max(mining.recipe.n, data.mined_per_row)
+    return seconds, len(collection.queries) * width * 12  # a row and a distance each
+
+
+def _checkpoint(trainer: Trainer) -> tuple[float, int]:
+    """Seconds to write a checkpoint, and its bytes."""
+    file = Path(trainer.default_root_dir, "sample.ckpt")
+    begin = time.perf_counter()
+    write_checkpoint(dump_checkpoint(trainer), file)
+    seconds = time.perf_counter() - begin
+    size = file.stat().st_size
+    file.unlink()
+    return seconds, size

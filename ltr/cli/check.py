@@ -1,0 +1,208 @@
+"""``ltr check``: is this experiment worth running, and may its numbers be believed?"""
+
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import ExitStack, suppress
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from lightning.pytorch import Trainer
+from lightning.pytorch.callbacks import LearningRateMonitor
+from lightning.pytorch.cli import LightningCLI
+from rich.console import Console
+
+from ltr.callbacks import HardNegativeMining
+from ltr.check import page
+from ltr.check.cutting import cutting_section
+from ltr.check.forecast import forecast_section
+from ltr.check.judgements import judgements_section
+from ltr.check.power import power_section
+from ltr.check.sample import EnoughSampled, Sampler
+from ltr.check.section import Section
+from ltr.cli.configuration import data_path_option, expanded
+from ltr.cli.training import RankerCLI
+from ltr.compare.runs import experiments
+from ltr.data.collection import Collection, lists_of_run, open_collection
+from ltr.data.files import write_whole
+from ltr.data.formats import FeatureVectors, TextReads
+from ltr.data.outputs import check_file
+from ltr.datamodules.pools import PoolDataModule
+from ltr.errors import InputError
+from ltr.models import DualEncoder
+from ltr.module import METRICS
+from ltr.run.folder import RunFolder
+from ltr.run.trainer_checks import check_options
+
+WIDTH = 160  # letters of a line where no terminal says it
+
+
+def check(
+    folder: str | None = None,
+    *,
+    config: str | None = None,
+    data: str | None = None,
+    run: str | None = None,
+    backbone: str | None = None,
+    json: str | None = None,
+    html: str | None = None,
+) -> None:
+    """Check an experiment before it is run: may its numbers be believed?
+
+    Args:
+        folder: A run folder, whose configuration is checked.
+        config: A configuration that ltr fit takes.
+        data: A collection; beside a run or a configuration, it takes the place of its data.path.
+        run: A run file in TREC format: what of its rankings is judged.
+        backbone: Beside --data alone: an encoder whose tokens are counted, a hub id, a folder, or
+            package:NAME.
+        json: Also write all numbers to this file.
+        html: Also write the page to this file.
+    """
+    check_file(json, "--json")
+    check_file(html, "--html")
+    if folder is not None and config is not None:
+        raise InputError(
+            f"ltr check takes a run folder or --config, got both, {folder} and {config}; leave one out"
+        )
+    source = folder or config or data
+    if source is None:
+        raise InputError(
+            "ltr check must be told what to check: --config FILE, a run folder, or --data PATH; see ltr check --help"
+        )
+    if source == data:
+        reads = None if backbone is None else DualEncoder(backbone).reads
+        found = _of_collection(open_collection(source), run, reads, METRICS[0], None)
+    elif backbone is not None:
+        raise InputError(
+            "the configuration names the backbone; leave out --backbone", option="backbone"
+        )
+    else:
+        found = _of_experiment(folder, config, data, run)
+    sections = list(found)
+    if json is not None:
+        write_whole(Path(json), [page.as_json(source, sections)])
+    if html is not None:
+        write_whole(Path(html), [page.page(source, sections)])
+    console = Console(width=None if sys.stdout.isatty() else WIDTH, soft_wrap=False)
+    page.terminal(sections, console)
+    for file in (json, html):
+        if file is not None:
+            console.print(f"written to {file}", markup=False, highlight=False)
+
+
+def _of_collection(
+    collection: Collection,
+    run: str | None,
+    reads: TextReads | None,
+    metric: str,
+    of_seeds: np.ndarray | None,
+) -> Iterator[Section]:
+    """The sections about data, one after the other."""
+    ranked = None
+    if run is not None:
+        ranked = lists_of_run(Path(run), collection.queries, collection.corpus)
+    yield judgements_section(collection, ranked)
+    if reads is not None:
+        yield cutting_section(collection, reads)
+    yield power_section(collection, metric, ranked, of_seeds)
+
+
+def _of_experiment(
+    folder: str | None, config: str | None, data: str | None, run: str | None
+) -> Iterator[Section]:
+    """The sections about a configuration and its data. Its training is sampled first: the other
+    checks would take memory that counts in.
+    """
+    words = []
+    of_seeds = None
+    if folder is not None:
+        file = RunFolder(folder).config
+        if not file.is_file():
+            raise InputError(f"{folder} must be a run folder, but there is no {file}")
+        words = ["--config", str(file), *data_path_option(RunFolder(folder))]
+    elif config is not None:
+        words = ["--config", config]
+    if data is not None:
+        words += ["--data.path", data]
+    with tempfile.TemporaryDirectory() as temporary:
+        sampled = _SampledFit(expanded(["fit", *words]), Path(temporary))
+        with suppress(EnoughSampled):
+            sampled.trainer.fit(sampled.model, datamodule=sampled.datamodule)
+    metric = sampled.model.ranking_metrics[0].name
+    if folder is not None:
+        of_seeds = _values_of_seeds(Path(folder), metric)
+    data_module = sampled.datamodule
+    if isinstance(data_module, PoolDataModule):
+        reads = data_module.reads
+        assert not isinstance(reads, FeatureVectors), "a collection has texts"
+        yield from _of_collection(data_module.collection, run, reads, metric, of_seeds)
+    sampler = sampled.sampler
+    yield forecast_section(sampler.forecast, sampler.schedule)
+
+
+def _values_of_seeds(folder: Path, metric: str) -> np.ndarray | None:
+    """``[S, Q]``: the test values of all tested seeds of a run's experiment; None for fewer than
+    two.
+    """
+    tested = []
+    for other in sorted(folder.resolve().parent.glob("seed=*")):
+        if RunFolder(other).per_query.is_file():
+            tested.append(str(other))
+    if len(tested) < 2:
+        return None
+    (experiment,) = experiments(tested)
+    by_query = experiment.runs[0].by_query.get(metric)
+    if by_query is None:
+        return None
+    values = experiment.values(metric, list(by_query))
+    return values[:, np.isfinite(values).all(axis=0)]
+
+
+class _SampledFit(RankerCLI):
+    """``ltr fit`` whose parts are made, with a trainer that only samples what training takes.
+
+    Args:
+        args: the command with its options.
+        folder: is written into, and goes.
+    """
+
+    def __init__(self, args: list[str], folder: Path) -> None:
+        self._temporary = folder
+        self.sampler: Sampler
+        super().__init__(ExitStack(), lambda _: None, args)
+
+    def before_instantiate_classes(self) -> None:
+        check_options(self.config[self.subcommand].trainer)
+
+    def instantiate_trainer(self, **kwargs: Any) -> Trainer:
+        options = self.config_init[self.subcommand].trainer
+        callbacks = options.callbacks or []
+        callbacks = list(callbacks) if isinstance(callbacks, list | tuple) else [callbacks]
+        mining = [each for each in callbacks if isinstance(each, HardNegativeMining)]
+        others = []
+        for callback in callbacks:
+            if not isinstance(callback, HardNegativeMining | LearningRateMonitor):
+                others.append(callback)
+        self.sampler = Sampler(dict(options), mining[0] if mining else None)
+        return LightningCLI.instantiate_trainer(
+            self,
+            callbacks=[*others, self.sampler],
+            default_root_dir=str(self._temporary),
+            devices=1,
+            num_nodes=1,
+            strategy="auto",
+            logger=False,
+            enable_checkpointing=False,
+            enable_progress_bar=False,
+            enable_model_summary=False,
+            limit_val_batches=0,
+            num_sanity_val_steps=0,
+        )
+
+    def after_instantiate_classes(self) -> None:
+        self.datamodule.reads = self.model.reads
+
+    def _run_subcommand(self, subcommand: str) -> None:
+        """Nothing: the trainer is started when all is made."""

@@ -1,0 +1,135 @@
+"""Forecasts: how often a training does what, what a run keeps, and the line at its end."""
+
+import json
+from types import SimpleNamespace
+
+import pytest
+
+from ltr.__main__ import main
+from ltr.callbacks import HardNegativeMining
+from ltr.check import kept
+from ltr.check.forecast import Forecast, Schedule, Work, forecast_section, schedule_of
+from ltr.check.kept import difference_line
+from tests.cli.configured import config, metrics, write_config  # noqa: F401
+
+
+def trainer(**changes):
+    options = {
+        "num_training_batches": 10,
+        "accumulate_grad_batches": 1,
+        "estimated_stepping_batches": 40,
+        "val_check_interval": 1.0,
+        "check_val_every_n_epoch": 1,
+    }
+    return SimpleNamespace(**options | changes)
+
+
+# What differs, and then the validations while training.
+VALIDATIONS = [
+    ({}, 4),
+    ({"check_val_every_n_epoch": 2}, 2),
+    ({"val_check_interval": 0.5}, 8),
+    ({"val_check_interval": 4}, 8),  # after batches 4 and 8 of each epoch
+    ({"val_check_interval": 15, "check_val_every_n_epoch": None}, 2),
+    ({"estimated_stepping_batches": 25}, 2),
+    ({"accumulate_grad_batches": 2, "estimated_stepping_batches": 20}, 4),
+]
+
+
+@pytest.mark.parametrize(("changes", "expected"), VALIDATIONS)
+def test_validations_by_hand(changes, expected):
+    schedule = schedule_of(trainer(**changes), validates_first=False, mining=None, awaits=False)
+    assert schedule.validations == expected
+    first = schedule_of(trainer(**changes), validates_first=True, mining=None, awaits=False)
+    assert first.validations == expected + 1
+
+
+def test_refreshes_by_hand():
+    """Four epochs of ten steps: before the first, and before each of the three others; or after
+    steps 15 and 30.
+    """
+    each = HardNegativeMining(every_n_epochs=1)
+    steps = HardNegativeMining(every_n_steps=15)
+    options = {"validates_first": False}
+    assert schedule_of(trainer(), **options, mining=each, awaits=True).refreshes == 4
+    assert schedule_of(trainer(), **options, mining=steps, awaits=False).refreshes == 2
+    once = HardNegativeMining(every_n_epochs=None)
+    assert schedule_of(trainer(), **options, mining=once, awaits=True).refreshes == 1
+
+
+def test_a_training_without_end_is_forecast_for_an_epoch():
+    endless = trainer(estimated_stepping_batches=float("inf"))
+    schedule = schedule_of(endless, validates_first=False, mining=None, awaits=False)
+    assert (schedule.steps, schedule.has_end) == (10, False)
+    section = forecast_section(Forecast([Work("step", 10, 0.5)], disk=2_000_000), schedule)
+    assert section.entries["seconds"] == 5.0
+    assert section.lines == [
+        "the training has no last step: this is one epoch of it",
+        "disk 2 MB",
+    ]
+
+
+def test_seconds_and_energy_by_hand():
+    """10 × 3 s + 2 × 15 s = 60 s, at 30 W 0.5 Wh."""
+    forecast = Forecast([Work("step", 10, 3.0), Work("validation", 2, 15.0)], watts=30.0)
+    section = forecast_section(forecast, Schedule(10, True, 2, 0))
+    assert forecast.seconds == 60 and section.entries["watt_hours"] == pytest.approx(0.5)
+    assert section.tables[0].rows[-1] == ["all", "", "", "1 min 00 s"]
+
+
+def test_the_difference_of_a_run():
+    results = {"forecast": {"seconds": 100.0}, "took": {"seconds": 110.0}}
+    assert difference_line(results) == "forecast 1 min 40 s, took 1 min 50 s (+10 %)"
+    assert difference_line({"took": {"seconds": 1.0}}) is None
+
+
+def test_a_configuration_is_checked_and_nothing_is_left(config, capsys, tmp_path):  # noqa: F811
+    """All sections; 8 steps an epoch, 2 epochs; a validation before each and after the last."""
+    before = sorted(tmp_path.rglob("*"))
+    file = tmp_path / "out.json"
+    assert main(["check", "--config", str(config), "--json", str(file)]) == 0
+    sections = {section["title"]: section for section in json.loads(file.read_text())["sections"]}
+    titles = ["Judgements", "What will be cut", "What dev and test can show", "Forecast"]
+    assert [title for title in sections if title in titles] == titles
+    entries = sections["Forecast"]["entries"]
+    assert (entries["steps"], entries["validation"]["times"]) == (16, 3)
+    assert entries["seconds"] > 0 and entries["memory"] > 1e7 and entries["disk"] > 1e4
+    assert sorted(tmp_path.rglob("*")) == sorted([*before, file])
+
+
+def test_a_run_keeps_a_forecast_and_says_the_difference(config, capsys, monkeypatch):  # noqa: F811
+    """16 steps, forecast after 1 + 5 of them; with as few a run of the project makes none."""
+    monkeypatch.setattr(kept, "LEAST", 16)
+    monkeypatch.setattr(kept, "WARM_UP", 1)
+    monkeypatch.setattr(kept, "COUNTED", 5)
+    assert main(["fit", "--config", str(config)]) == 0
+    said = capsys.readouterr().out
+    results = metrics(config.parent / "run")
+    assert results["forecast"]["after_batches"] == 6
+    works = results["forecast"]["works"]
+    assert set(works) == {"step", "validation"}
+    assert results["forecast"]["seconds"] == pytest.approx(sum(works.values()), abs=0.01)
+    assert 0 < results["took"]["validations"] < results["took"]["seconds"]
+    assert results["took"]["disk"] > 1e4
+    assert "in all (16 × step" in said and ", took " in said
+
+
+def test_the_severe_lines_are_said_once_by_a_fit(tmp_path, backbone, collection_folder, capsys):
+    """Pairs of up to 21 tokens are cut to 8."""
+    file = write_config(
+        tmp_path,
+        backbone,
+        collection_folder,
+        **{"model.ranker.init_args.max_length": 8, "trainer.max_epochs": 1},
+    )
+    assert main(["fit", "--config", str(file)]) == 0
+    told = capsys.readouterr()
+    lines = [line for line in (told.out + told.err).splitlines() if "are cut by max_length" in line]
+    assert len(lines) == 1 and "of the pairs of train are cut by max_length 8" in lines[0]
+
+
+def test_a_configuration_and_a_backbone_are_not_both_taken(config, capsys):  # noqa: F811
+    assert main(["check", "--config", str(config), "--backbone", "x"]) == 2
+    assert "leave out --backbone" in capsys.readouterr().err
+    assert main(["check", str(config.parent / "nowhere")]) == 2
+    assert "must be a run folder, but there is no" in capsys.readouterr().err

@@ -1,0 +1,102 @@
+"""What a check says of judgements: counts by hand, and the line that ``ltr fit`` says too."""
+
+import json
+
+import numpy as np
+import pytest
+
+from ltr.__main__ import main
+from ltr.check.judgements import judgements_section, sampled, unjudged_share
+from ltr.data.collection import open_collection
+from ltr.data.query_lists import QueryLists
+from tests.conftest import write_collection, write_jsonl
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """Four queries. Of dev: a with grades 2 and 1, b with 0 alone; c is in train, nobody judged d."""
+    folder = tmp_path / "four"
+    (folder / "qrels").mkdir(parents=True)
+    (folder / "candidates").mkdir()
+    write_jsonl(folder / "corpus.jsonl", [{"_id": f"x{n}", "text": f"word{n}"} for n in range(4)])
+    texts = {"a": "word0 word3", "b": "word1", "c": "word2", "d": "word3"}
+    write_jsonl(folder / "queries.jsonl", [{"_id": i, "text": text} for i, text in texts.items()])
+    header = "query-id\tcorpus-id\tscore\n"
+    (folder / "qrels/train.tsv").write_text(header + "c\tx2\t1\n")
+    (folder / "qrels/dev.tsv").write_text(header + "a\tx0\t2\na\tx1\t1\nb\tx1\t0\n")
+    (folder / "candidates/dev.trec").write_text("a Q0 x0 1 1 pool\nb Q0 x1 1 1 pool\n")
+    return folder
+
+
+def test_counts_by_hand(folder):
+    section = judgements_section(open_collection(folder))
+    entries = section.entries
+    assert entries["queries_without_judgement"] == 1  # d
+    dev = entries["splits"]["dev"]
+    assert (dev["queries"], dev["judgements"], dev["without_relevant"]) == (2, 3, 1)
+    assert dev["of_grade"] == {"0": 1, "1": 1, "2": 1}
+    assert (dev["relevant_mean"], dev["relevant_most"]) == (1.0, 2)
+    # BM25 finds x0 and x3 for a, of which x0 is judged; x1 for b, which is.
+    assert entries["unjudged"]["BM25"]["dev"] == {
+        "top_10": pytest.approx(1 / 3),
+        "top_100": pytest.approx(1 / 3),
+    }
+    # The pool of a lacks x1, one of its two relevant documents; b has none.
+    assert entries["ceiling"]["dev"]["R"] == pytest.approx(0.5)
+    assert section.severe == [
+        "1 of 2 queries of dev have no relevant document: no metric by rank counts them",
+        "the candidates of dev hold 50.0% of the relevant documents; no re-ranking of them finds the others",
+    ]
+
+
+def test_a_run_is_looked_at_beside_bm25(folder, tmp_path, capsys):
+    """The run ranks x3 and then x0 for a: half of it is not judged; 0 of b's x1."""
+    (tmp_path / "a.run").write_text("a Q0 x3 1 2 t\na Q0 x0 2 1 t\nb Q0 x1 1 1 t\n")
+    file = tmp_path / "out.json"
+    options = ["--run", str(tmp_path / "a.run"), "--json", str(file)]
+    assert main(["check", "--data", str(folder), *options]) == 0
+    assert "Judgements" in capsys.readouterr().out
+    (section,) = [s for s in json.loads(file.read_text())["sections"] if s["title"] == "Judgements"]
+    assert section["entries"]["unjudged"]["the run"]["dev"]["top_10"] == pytest.approx(1 / 3)
+
+
+def test_the_share_counts_documents_and_not_queries():
+    """Of 1 + 3 documents of the first two ranks … of 1 + 2, those that are not judged: 1."""
+    lists = QueryLists.from_rows([0, 1, 1, 1], [5, 5, 6, 7], [1.0, 3.0, 2.0, 1.0])
+    judged = QueryLists.from_rows([0, 1], [5, 5], [1.0, 0.0])
+    assert unjudged_share(lists, judged, 2) == pytest.approx(1 / 3)
+    assert unjudged_share(lists, judged, 1) == 0.0
+
+
+def test_a_sample_is_the_same_each_time_and_ascends():
+    rows = np.arange(5000)
+    first = sampled(rows, 1000)
+    assert len(np.unique(first)) == 1000 and (np.diff(first) > 0).all()
+    assert (sampled(rows, 1000) == first).all() and len(sampled(rows[:10])) == 10
+
+
+BAD = {
+    "nothing": ([], "must be told what to check"),
+    "both": (["runs/a", "--config", "b.yaml"], "takes a run folder or --config, got both"),
+    "no data": (["--data", "nowhere"], "nowhere: there is no such data folder or file"),
+    "no file": (["--data", "{data}", "--run", "no.run"], "no.run"),
+    "a folder for a file": (["--data", "{data}", "--json", "."], "--json"),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_bad_input_is_one_line(name, folder, capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    words, message = BAD[name]
+    assert main(["check", *(word.replace("{data}", str(folder)) for word in words)]) == 2
+    told = capsys.readouterr().err
+    assert message in told and told.count("\n") == 1
+
+
+def test_the_page_escapes_texts_and_asks_for_nothing(tmp_path):
+    folder = write_collection(tmp_path / "a<b>", n_queries=3)
+    file = tmp_path / "page.html"
+    assert main(["check", "--data", str(folder), "--html", str(file)]) == 0
+    text = file.read_text()
+    assert "a&lt;b&gt;" in text and "a<b>" not in text
+    assert "http" not in text and "<h2>Judgements</h2>" in text
