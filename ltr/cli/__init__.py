@@ -43,6 +43,13 @@ def run(args: list[str]) -> None:
         # A class of one's own in the working directory is found by the console script, too.
         if os.getcwd() not in sys.path:
             sys.path.insert(0, os.getcwd())
+    if args[0] == "test":
+        from ltr.cli.benchmark import measure_sets, split_sets
+
+        options, words = split_sets(args)
+        if words:
+            measure_sets(options, words)
+            return
     if args[0] in CONFIGURED:
         from ltr.cli.training import run_configured
 

@@ -18,6 +18,7 @@ from ltr.check import page
 from ltr.check.cutting import cutting_section
 from ltr.check.forecast import forecast_section
 from ltr.check.judgements import judgements_section
+from ltr.check.leakage import find_leakage, leakage_section
 from ltr.check.power import power_section
 from ltr.check.sample import EnoughSampled, Sampler
 from ltr.check.section import Section
@@ -103,6 +104,7 @@ def _of_collection(
     ranked = None
     if run is not None:
         ranked = lists_of_run(Path(run), collection.queries, collection.corpus)
+    yield leakage_section(find_leakage(collection))
     yield judgements_section(collection, ranked)
     if reads is not None:
         yield cutting_section(collection, reads)

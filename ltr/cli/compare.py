@@ -1,7 +1,7 @@
 """``ltr compare``: is the difference of runs real?"""
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 
@@ -10,9 +10,11 @@ from rich.console import Console
 from ltr.compare import comparison, tables
 from ltr.compare.comparison import MetricResult
 from ltr.compare.runs import Experiment, experiments
+from ltr.compare.suites import compare_suite
 from ltr.data.files import write_whole
 from ltr.data.outputs import check_file
 from ltr.errors import InputError
+from ltr.run.data_sets import DataSet, data_sets
 
 WIDTH = 200  # letters of a line where no terminal says it
 
@@ -28,6 +30,7 @@ def compare(
     latex: str | None = None,
     csv: str | None = None,
     html: str | None = None,
+    data: list[str] | None = None,
 ) -> None:
     """Compare experiments over queries and seeds: is the difference of runs real?
 
@@ -42,17 +45,50 @@ def compare(
         latex: Also write the tables to this file.
         csv: Also write the tables to this file.
         html: Also write a page of tables, figures, and the queries that differ most, to this file.
+        data: Data sets on which the runs were tested by ltr test RUN --data.path …, named as there,
+            and their mean: paths, or suite:NAME. None: the runs' own data.
     """
     if plan is not None and not plan > 0:
         raise InputError(f"--plan must be a difference above 0, got {plan:g}")
     files = {"markdown": markdown, "latex": latex, "csv": csv, "html": html}
     check_files(files)
+    if data is not None:
+        if plan is not None:
+            raise InputError("--plan is of one data set; leave out --data")
+        _compare_suite(runs, data_sets(data, "--data"), metric, baseline, alpha, files)
+        return
     compared = experiments(runs)
     pairs = comparison.pairs_with_baselines(
         [experiment.name for experiment in compared], baseline or []
     )
     differences = comparison.compare(compared, metric or [], pairs, alpha)
     show(compared, differences, alpha, plan, files)
+
+
+def _compare_suite(
+    runs: Sequence[str],
+    sets: Sequence[DataSet],
+    metric: Sequence[str] | None,
+    baseline: Sequence[str] | None,
+    alpha: float,
+    files: Mapping[str, str | None],
+) -> None:
+    """Compare experiments over several data sets."""
+    if len(sets) < 2:
+        raise InputError(f"--data must name two data sets or more, got {sets[0].name}")
+    experiments_of_set = {data_set.name: experiments(runs, data_set) for data_set in sets}
+    names = [experiment.name for experiment in experiments_of_set[sets[0].name]]
+    pairs = comparison.pairs_with_baselines(names, baseline or [])
+    results = compare_suite(experiments_of_set, metric or [], pairs, alpha)
+    shown = tables.suite_tables(results, alpha)
+    notes = tables.suite_footnotes(results)
+
+    def page() -> str:
+        from ltr.compare.page import page_of_tables  # matplotlib takes a second to import
+
+        return page_of_tables(f"{len(names)} experiments on {len(sets)} sets", shown, notes)
+
+    _write_and_print(shown, notes, files, lambda: tables.suite_csv(results), page)
 
 
 def check_files(files: Mapping[str, str | None]) -> None:
@@ -82,16 +118,37 @@ def show(
     shown = tables.tables(differences, alpha, plan)
     notes = [*remarks, *tables.footnotes(differences)]
 
+    def as_page() -> str:
+        from ltr.compare.page import page  # matplotlib takes a second to import
+
+        return page(compared, differences, shown, notes)
+
+    _write_and_print(shown, notes, files, lambda: tables.as_csv(differences), as_page)
+
+
+def _write_and_print(
+    shown: Sequence[tables.Table],
+    notes: Sequence[str],
+    files: Mapping[str, str | None],
+    as_csv: Callable[[], str],
+    as_page: Callable[[], str],
+) -> None:
+    """Write tables to files, and print them.
+
+    Args:
+        shown: the tables.
+        notes: what stands below them.
+        files: to write, by their form; None for none.
+        as_csv: makes the text of that form.
+        as_page: makes the text of the form ``html``.
+    """
+
     def text_of(form: str) -> str:
         if form == "markdown":
             return tables.markdown(shown, notes)
         if form == "latex":
             return tables.latex(shown, notes)
-        if form == "csv":
-            return tables.as_csv(differences)
-        from ltr.compare.page import page  # matplotlib takes a second to import
-
-        return page(compared, differences, shown, notes)
+        return as_csv() if form == "csv" else as_page()
 
     written = {form: file for form, file in files.items() if file is not None}
     for form, file in written.items():

@@ -21,6 +21,7 @@ commands
              resume a run                 ltr fit runs/EXPERIMENT/seed=0
   validate   measure it on the dev split  ltr validate runs/EXPERIMENT/seed=0
   test       measure it on the test split, and write test.run, per_query.tsv, metrics.json
+             on several data sets         ltr test RUN --data.path A B suite:nanobeir
   predict    rank the test candidates, and write predict.run
   rank       order texts for a query      ltr rank RUN --query "…" --documents FILE
   search     search a corpus              ltr search RUN --corpus PATH

@@ -12,7 +12,7 @@ from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from shlex import quote
-from typing import Any
+from typing import Any, NamedTuple
 
 import jsonargparse
 import transformers
@@ -477,6 +477,37 @@ def checked_metrics(args: list[str]) -> list[str]:
     """
     cli = _ParsedCommand(ExitStack(), lambda _: None, expanded(args))
     return list(cli.config[cli.subcommand].model.metrics or METRICS)
+
+
+class Measurement(NamedTuple):
+    """What ``ltr test`` measures.
+
+    Attributes:
+        options: the whole configuration, as plain dicts, lists and values.
+        folder: where the results go.
+        checkpoint: the weights; None for those that the model starts from.
+    """
+
+    options: dict[str, Any]
+    folder: RunFolder
+    checkpoint: str | None
+
+
+def checked_test(args: list[str]) -> Measurement:
+    """Parse and check ``ltr test`` without running it.
+
+    Args:
+        args: the command with its options.
+
+    Raises:
+        Exception: what the parser and the checks of plain options have against the arguments.
+    """
+    cli = _ParsedCommand(ExitStack(), lambda _: None, expanded(args))
+    config = cli.config.test
+    options = yaml.safe_load(cli._parser("test").dump(config, skip_unset=False))
+    folder = RunFolder(config.trainer.default_root_dir or _run_folder(config, options))
+    checkpoint = checkpoint_to_measure(folder, config.ckpt_path, identity(options))
+    return Measurement(options, folder, checkpoint)
 
 
 def _class_names(config: jsonargparse.Namespace) -> list[str]:

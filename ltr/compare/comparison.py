@@ -121,30 +121,45 @@ def compare(
     """
     if not 0 < alpha < 1:
         raise InputError(f"alpha must be above 0 and below 1, got {alpha}", option="alpha")
-    metrics = list(dict.fromkeys(metrics)) or [_first_metric(experiments[0].runs[0])]
+    metrics = metrics_to_test(experiments, metrics)
     if pairs is None:
         pairs = pairs_with_baselines([experiment.name for experiment in experiments])
     n_comparisons = max(1, len(pairs) * len(metrics))
     results = []
     for metric in metrics:
         # Holm holds the smallest p of the family against this level; no test has a stricter one.
-        results.append(_compare_by(metric, experiments, pairs, level=alpha / n_comparisons))
+        results.append(compare_by(metric, experiments, pairs, level=alpha / n_comparisons))
+    return judged(results, alpha)
 
+
+def metrics_to_test(experiments: Sequence[Experiment], metrics: Sequence[str]) -> list[str]:
+    """Each metric once; where none is named, the first that the first run was measured by."""
+    return list(dict.fromkeys(metrics)) or [_first_metric(experiments[0].runs[0])]
+
+
+def judged(results: Sequence[MetricResult], alpha: float) -> list[MetricResult]:
+    """The same results with corrected p values and verdicts: all of their comparisons are one
+    family.
+
+    Args:
+        results: what :func:`compare_by` has found.
+        alpha: the level of the whole family.
+    """
     p_values = []
     for result in results:
         p_values += [comparison.p for comparison in result.comparisons]
     corrected = holm(p_values)
 
-    judged = []
+    judged_results = []
     for result in results:
         n = len(result.comparisons)
         comparisons = []
         for comparison, p in zip(result.comparisons, corrected[:n], strict=True):
             verdict = _verdict(comparison, p <= alpha, result.lower_is_better)
             comparisons.append(replace(comparison, corrected=p, verdict=verdict))
-        judged.append(replace(result, comparisons=comparisons))
-        corrected = corrected[n:]  # those of the metrics that follow
-    return judged
+        judged_results.append(replace(result, comparisons=comparisons))
+        corrected = corrected[n:]  # those of the results that follow
+    return judged_results
 
 
 def pairs_with_baselines(
@@ -170,7 +185,7 @@ def _first_metric(run: Run) -> str:
     return next(iter(conventions))
 
 
-def _compare_by(
+def compare_by(
     metric: str,
     experiments: Sequence[Experiment],
     pairs: Sequence[tuple[str, str]],
@@ -178,14 +193,20 @@ def _compare_by(
 ) -> MetricResult:
     """The comparisons by one metric, without what needs the whole family: verdicts and corrected
     p values.
+
+    Args:
+        metric: its name.
+        experiments: the experiments.
+        pairs: names of an experiment and of its baseline.
+        level: of one test, for what it could detect.
+
+    Raises:
+        InputError: if the runs can't be compared.
     """
     notes = check_alike(experiments, metric)
     n_seeds = {experiment.name: len(experiment.runs) for experiment in experiments}
     notes += _uneven_seeds_note([(n_seeds[name], n_seeds[base]) for name, base in pairs])
-    queries = _queries_with_values(experiments, metric)
-    if len(queries) < 2:
-        raise InputError(f"two queries or more must have a {metric}, got {len(queries)}")
-    values = {experiment.name: experiment.values(metric, queries) for experiment in experiments}
+    values = values_by_experiment(experiments, metric)
     test = experiments[0].runs[0].test
     lower_is_better = metric in test.get("lower_is_better", ())
     rows = [_row(experiment, metric, values[experiment.name]) for experiment in experiments]
@@ -195,7 +216,7 @@ def _compare_by(
     return MetricResult(
         metric=metric,
         convention=test["conventions"][metric],
-        n_queries=len(queries),
+        n_queries=next(iter(values.values())).shape[1],
         rows=rows,
         comparisons=comparisons,
         lower_is_better=lower_is_better,
@@ -221,6 +242,18 @@ def _uneven_seeds_note(numbers: Iterable[tuple[int, int]]) -> list[str]:
     return [
         f"{', '.join(sorted(uneven))} seeds are compared: false differences are then likelier than the level says; train as many of each"
     ]
+
+
+def values_by_experiment(experiments: Sequence[Experiment], metric: str) -> dict[str, np.ndarray]:
+    """The values ``[S, Q]`` of each experiment, of the queries that have one in every run.
+
+    Raises:
+        InputError: if there are fewer than two.
+    """
+    queries = _queries_with_values(experiments, metric)
+    if len(queries) < 2:
+        raise InputError(f"two queries or more must have a {metric}, got {len(queries)}")
+    return {experiment.name: experiment.values(metric, queries) for experiment in experiments}
 
 
 def _queries_with_values(experiments: Sequence[Experiment], metric: str) -> list[str]:

@@ -101,12 +101,28 @@ def page(
         by_rank = {name: ranking.precision(RANKS) for name, ranking in rankings.items()}
         caption = "Precision at each rank, first seed of each experiment"
         drawings.append(Drawing(caption, Markup(figures.precision(by_rank))))
+    metrics = ", ".join(result.metric for result in results)
+    title = f"{len(experiments)} experiments by {metrics}"
+    return _rendered(title, tables, notes, drawings, differing)
+
+
+def page_of_tables(title: str, tables: Sequence[Table], notes: Sequence[str]) -> str:
+    """Tables alone, sortable, in the form of :func:`page`."""
+    return _rendered(title, tables, notes, [], [])
+
+
+def _rendered(
+    title: str,
+    tables: Sequence[Table],
+    notes: Sequence[str],
+    drawings: Sequence[Drawing],
+    differing: Sequence[DifferingQueries],
+) -> str:
     environment = Environment(
         loader=PackageLoader("ltr.compare", "."), autoescape=True, undefined=StrictUndefined
     )
-    metrics = ", ".join(result.metric for result in results)
     return environment.get_template("page.html").render(
-        title=f"{len(experiments)} experiments by {metrics}",
+        title=title,
         made=f"ltr {__version__}, {datetime.now(UTC):%Y-%m-%d %H:%M} UTC",
         tables=tables,
         notes=notes,

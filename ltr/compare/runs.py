@@ -16,7 +16,8 @@ import numpy as np
 from ltr.compare.wandb_runs import PREFIX, fetch_runs
 from ltr.errors import InputError, local_path
 from ltr.run.config_file import read_config
-from ltr.run.folder import RESULTS, RunFolder
+from ltr.run.data_sets import DataSet
+from ltr.run.folder import RunFolder
 from ltr.run.metrics_file import read_metrics
 from ltr.run.training_recipe import TrainingRecipe
 
@@ -108,12 +109,13 @@ class Experiment:
         return seconds
 
 
-def experiments(paths: Iterable[str]) -> list[Experiment]:
+def experiments(paths: Iterable[str], data_set: DataSet | None = None) -> list[Experiment]:
     """Read runs, and put those together that differ in their seed alone.
 
     Args:
         paths: run folders, folders of runs (``seed=0``, ``seed=1`` …), glob patterns of these, or
             ``wandb:ENTITY/PROJECT[:GROUP]``; in the order of the table.
+        data_set: whose results are read; None for the run's own data.
 
     Raises:
         InputError: if there is none, one was not tested or is damaged, or seeds of one folder have
@@ -131,7 +133,7 @@ def experiments(paths: Iterable[str]) -> list[Experiment]:
     names = _short_names([_experiment_folder(folder) for folder in folders])
     runs_of_name: dict[str, list[Run]] = {}
     for name, folder in zip(names, folders, strict=True):
-        runs_of_name.setdefault(name, []).append(read_run(folder))
+        runs_of_name.setdefault(name, []).append(read_run(folder, data_set))
     read = []
     for name, runs in runs_of_name.items():
         read.append(Experiment(name, sorted(runs, key=lambda run: run.seed)))
@@ -140,25 +142,39 @@ def experiments(paths: Iterable[str]) -> list[Experiment]:
     return read
 
 
-def read_run(folder: Path) -> Run:
+def read_run(folder: Path, data_set: DataSet | None = None) -> Run:
     """Read the results of a run.
+
+    Args:
+        folder: of the run.
+        data_set: on which the results are; None for the run's own data.
 
     Raises:
         InputError: if it was not tested, or its files are damaged or don't fit each other.
     """
     files = RunFolder(folder)
     metrics = read_metrics(files.results)
-    if not isinstance(metrics.get("test"), dict) or not files.per_query.is_file():
-        raise InputError(f"{folder}: a run must have been tested to be compared; ltr test {folder}")
+    place = files
+    again = f"ltr test {folder}"
+    where = ""
+    if data_set is not None:
+        place = files.of_set(data_set.name)
+        # Metrics on dev before training are of the run's own data.
+        metrics = {name: value for name, value in metrics.items() if name != "start"}
+        metrics["test"] = read_metrics(place.results).get("test")
+        again += f" --data.path {data_set.path} …"
+        where = f" on {data_set.name}"
+    if not isinstance(metrics.get("test"), dict) or not place.per_query.is_file():
+        raise InputError(f"{folder}: a run must have been tested{where} to be compared; {again}")
     if "evaluated" not in metrics["test"]:
         raise InputError(
-            f"{folder}: its results do not say what they were measured on; test it again: ltr test {folder}"
+            f"{folder}: its results{where} do not say what they were measured on; test it again: {again}"
         )
     config: dict[str, Any] = {}
     if files.config.is_file():
         config = read_config(files.config)
     seed = config.get("seed_everything", _seed_in_name(folder.resolve()) or 0)
-    return Run(folder, seed, config, metrics, _values(folder, metrics))
+    return Run(folder, seed, config, metrics, _values(place, metrics))
 
 
 def is_tested(folder: Path) -> bool:
@@ -293,16 +309,22 @@ def _run_folder_of(path: Path) -> Path:
 
 def _runs_in(folder: Path) -> list[Path]:
     """The folder itself if it is a run; else the runs in it, and in the experiments in it."""
-    if RunFolder(folder).results.is_file():
+    if _is_run(folder):
         return [folder]
     runs = []
-    for pattern in (f"*/{RESULTS}", f"*/seed=*/{RESULTS}"):
-        runs += [file.parent for file in folder.glob(pattern)]
+    for pattern in ("*", "*/seed=*"):
+        runs += [found for found in folder.glob(pattern) if _is_run(found)]
     if not runs:
         raise InputError(
             f"{folder} is no run folder, and holds none: there is no metrics.json; ltr fit makes one"
         )
     return sorted(runs, key=_by_seed)
+
+
+def _is_run(folder: Path) -> bool:
+    """Whether it was trained or tested, be it on other data than its own alone."""
+    files = RunFolder(folder)
+    return files.results.is_file() or any(files.sets.glob(f"*/{files.row.name}"))
 
 
 def _by_seed(folder: Path) -> tuple[str, int, str]:
@@ -384,9 +406,9 @@ def recipe_differences(first: Run, second: Run) -> list[str]:
     return recipe.differences(other)
 
 
-def _values(folder: Path, metrics: dict[str, Any]) -> dict[str, dict[str, float]]:
+def _values(place: RunFolder, metrics: dict[str, Any]) -> dict[str, dict[str, float]]:
     """Read per_query.tsv: by metric and query."""
-    file = RunFolder(folder).per_query
+    file = place.per_query
     names = list(metrics["test"].get("conventions", {}))
     try:
         with open(file, newline="", encoding="utf-8") as opened:

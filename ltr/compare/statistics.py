@@ -39,6 +39,8 @@ class Estimate:
             contain: one number for each of ``of_seeds``.
         n_queries: Q.
         n_seeds: S, one for each of ``of_seeds``.
+        query_freedom: the degrees of freedom of ``of_queries``; None for Q − 1, those of the queries
+            of one data set.
     """
 
     mean: float
@@ -47,6 +49,7 @@ class Estimate:
     shared: tuple[float, ...]
     n_queries: int
     n_seeds: tuple[int, ...]
+    query_freedom: float | None = None
 
     @property
     def error(self) -> float:
@@ -61,7 +64,8 @@ class Estimate:
     def freedom(self) -> float:
         """Degrees of freedom of the error, by Satterthwaite; at least 1."""
         # Satterthwaite: the squared variance over the sum of var_i^2 / freedom_i of its parts.
-        denominator = self.of_queries**2 / (self.n_queries - 1)
+        of_queries = self.n_queries - 1 if self.query_freedom is None else self.query_freedom
+        denominator = self.of_queries**2 / of_queries
         for variance, n_seeds in zip(self.of_seeds, self.n_seeds, strict=True):
             denominator += variance**2 / (n_seeds - 1)
         if denominator == 0:
@@ -204,6 +208,67 @@ def estimate(first: np.ndarray, second: np.ndarray | None = None) -> Estimate:
         shared=tuple(shared),
         n_queries=n_queries,
         n_seeds=tuple(n_seeds),
+    )
+
+
+def estimate_of_mean(
+    first: Sequence[np.ndarray], second: Sequence[np.ndarray] | None = None
+) -> Estimate:
+    r"""The mean over K data sets of a ranker's values, each set counting alike, or the difference of
+    two rankers' such means, and what it varies by.
+
+    The queries of each set are drawn apart from those of the others, and the seeds are the same in
+    all sets. With :math:`d_{kq}` the difference at query q of set k, which has :math:`Q_k` queries,
+    and :math:`\bar x_{sk}` the mean of seed s there,
+
+    .. math::
+        M = \frac{1}{K} \sum_k \frac{1}{Q_k} \sum_q d_{kq}, \qquad
+        \mathrm{of\_queries} = \sum_k v_k, \quad v_k = \frac{\mathrm{var}_q(d_{kq})}{K^2 Q_k}, \qquad
+        \mathrm{of\_seeds} = \frac{1}{S} \mathrm{var}_s\Bigl(\frac{1}{K} \sum_k \bar x_{sk}\Bigr),
+        \qquad
+        \mathrm{shared} = \sum_k \frac{\mathrm{var}(e_{ksq})}{K^2 Q_k S}.
+
+    The first is what resampling the queries within each set gives. Its degrees of freedom are
+    Satterthwaite's, :math:`(\sum_k v_k)^2 / \sum_k \frac{v_k^2}{Q_k - 1}`.
+
+    Args:
+        first: of each set ``[S, Q_k]``, by seed and query; the seeds in one order.
+        second: the same queries of the same sets, perhaps other seeds; None for the mean of the
+            first.
+
+    Raises:
+        ValueError: as :func:`estimate`, and for other numbers of seeds or of sets.
+    """
+    if second is not None and len(second) != len(first):
+        raise ValueError(f"both must have the same sets, got {len(first)} and {len(second)}")
+    n_sets = len(first)
+    parts = []
+    for number in range(n_sets):
+        parts.append(estimate(first[number], None if second is None else second[number]))
+    of_seeds = []
+    n_seeds = []
+    for of_sets in (first, second or ()):
+        if len({len(values) for values in of_sets}) > 1:
+            raise ValueError("a ranker must have the same seeds on each data set")
+        if not of_sets or len(of_sets[0]) < 2:
+            continue  # a ranker of one seed is taken as it is
+        by_seed = np.mean([values.mean(axis=1) for values in of_sets], axis=0)
+        of_seeds.append(float(by_seed.var(ddof=1) / len(by_seed)))
+        n_seeds.append(len(by_seed))
+    shared = [part.shared for part in parts]
+    # The part of each set in the variance of the mean.
+    of_queries = np.array([part.of_queries for part in parts]) / n_sets**2
+    freedoms = np.array([part.n_queries - 1 for part in parts])
+    whole = float(of_queries.sum())
+    by_set = float((of_queries**2 / freedoms).sum())
+    return Estimate(
+        mean=float(np.mean([part.mean for part in parts])),
+        of_queries=whole,
+        of_seeds=tuple(of_seeds),
+        shared=tuple((np.array(shared).sum(axis=0) / n_sets**2).tolist()),
+        n_queries=sum(part.n_queries for part in parts),
+        n_seeds=tuple(n_seeds),
+        query_freedom=whole**2 / by_set if by_set > 0 else float(freedoms.sum()),
     )
 
 

@@ -13,6 +13,7 @@ from rich.console import Console
 from rich.table import Table as RichTable
 
 from ltr.compare.comparison import Comparison, MetricResult, Row
+from ltr.compare.suites import SuiteResult
 
 PLANNED_SEEDS = (3, 5, 10)  # the columns of a plan
 # The columns of the CSV: of an experiment, and of its comparison with a baseline.
@@ -44,8 +45,25 @@ COMPARISON_COLUMNS = [
     "detectable",
     "verdict",
 ]
+# The columns of a table of comparisons, behind their names.
+COMPARED = [
+    "verdict",
+    "difference",
+    "95 % interval",
+    "p",
+    "p, Holm",
+    "p of these models",
+    "effect",
+    "wins / ties / losses",
+]
 # Keys of test.made that the last footnote prints, in this order.
 PROVENANCE = ("ltr", "commit", "machine", "date", "torch", "transformers")
+
+
+P_VALUES = (
+    "p: over queries and seeds, of one seed over queries; "
+    "p of these models: paired randomisation test over queries"
+)
 
 
 class Table(NamedTuple):
@@ -86,14 +104,14 @@ def footnotes(results: Sequence[MetricResult]) -> list[str]:
     lines += list(dict.fromkeys(notes))  # in order, each once
     n_comparisons = sum(len(result.comparisons) for result in results)
     if n_comparisons:
-        family = f"Holm's correction over {n_comparisons} comparisons"
-        if n_comparisons == 1:
-            family = "one comparison, so nothing to correct"
-        lines.append(
-            "p: over queries and seeds, of one seed over queries; "
-            f"p of these models: paired randomisation test over queries; {family}; effect: Cohen's d over queries"
-        )
+        lines.append(f"{P_VALUES}; {_family(n_comparisons)}; effect: Cohen's d over queries")
     return [*lines, _provenance(results[0])]
+
+
+def _family(n_comparisons: int) -> str:
+    if n_comparisons == 1:
+        return "one comparison, so nothing to correct"
+    return f"Holm's correction over {n_comparisons} comparisons"
 
 
 def _provenance(result: MetricResult) -> str:
@@ -114,6 +132,69 @@ def _provenance(result: MetricResult) -> str:
         if values[name]:
             parts.append(f"{name} {', '.join(sorted(values[name]))}")
     return "; ".join(parts)
+
+
+def suite_tables(results: Sequence[SuiteResult], alpha: float = 0.05) -> list[Table]:
+    """For each metric the comparisons of the means over the sets, the experiments by set, and the
+    comparisons by set.
+
+    Args:
+        results: by metric.
+        alpha: the level of each family.
+    """
+    made = []
+    for result in results:
+        mean = result.of_mean
+        title = f"{mean.metric}, mean of {len(result.of_sets)} sets"
+        level = f"against {_baselines(mean)}; level {alpha:g}"
+        if mean.comparisons:
+            lines = _comparison_lines(mean, _names(mean))
+            made.append(Table(f"{title}, {level}", ["experiment", *COMPARED], lines))
+        made.append(_suite_experiment_table(result, title))
+        if mean.comparisons:
+            lines = []
+            for name, of_set in result.of_sets.items():
+                names = _names(of_set)
+                # Where there are several comparisons, each says which.
+                names = [name] if len(names) == 1 else [f"{name}: {each}" for each in names]
+                lines += _comparison_lines(of_set, names)
+            made.append(Table(f"{mean.metric} by set, {level}", ["set", *COMPARED], lines))
+    return made
+
+
+def _suite_experiment_table(result: SuiteResult, title: str) -> Table:
+    mean = result.of_mean
+    header = ["set", "queries", *(row.experiment.name for row in mean.rows)]
+    lines = []
+    for name, of_set in result.of_sets.items():
+        cells = [f"{row.mean.mean:.4f}" for row in of_set.rows]
+        lines.append([name, f"{of_set.n_queries:,}", *cells])
+    whole = ["mean of the sets", f"{mean.n_queries:,}"]
+    intervals = ["its 95 % interval", ""]
+    for row in mean.rows:
+        deviation = "" if row.deviation is None else f" ± {row.deviation:.4f}"
+        whole.append(f"{row.mean.mean:.4f}{deviation}")
+        low, high = row.mean.interval()
+        intervals.append(f"{low:.4f} to {high:.4f}")
+    return Table(title, header, [*lines, whole, intervals])
+
+
+def suite_footnotes(results: Sequence[SuiteResult]) -> list[str]:
+    """What must stand beside the tables of a suite."""
+    means = [result.of_mean for result in results]
+    lines = [f"{mean.metric}: {mean.convention}" for mean in means]
+    notes = [note for mean in means for note in mean.notes]
+    lines += list(dict.fromkeys(notes))  # in order, each once
+    n_means = sum(len(mean.comparisons) for mean in means)
+    if n_means:
+        n_sets = n_means * len(results[0].of_sets)
+        lines.append(
+            "the mean: each set counts alike, queries are drawn within sets, and seeds are those of all sets; its wins / ties / losses are of sets"
+        )
+        lines.append(
+            f"{P_VALUES}; of means: {_family(n_means)}; of sets, apart from them: {_family(n_sets)}; effect: Cohen's d over queries"
+        )
+    return [*lines, _provenance(means[0])]
 
 
 def _experiment_table(result: MetricResult) -> Table:
@@ -152,21 +233,18 @@ def _number(value: float | None, form: str) -> str:
 
 
 def _comparison_table(result: MetricResult, alpha: float) -> Table:
-    baselines = list(dict.fromkeys(comparison.baseline for comparison in result.comparisons))
-    title = f"{result.metric} against {', '.join(baselines)}; level {alpha:g}"
-    header = [
-        "experiment",
-        "verdict",
-        "difference",
-        "95 % interval",
-        "p",
-        "p, Holm",
-        "p of these models",
-        "effect",
-        "wins / ties / losses",
-    ]
+    title = f"{result.metric} against {_baselines(result)}; level {alpha:g}"
+    return Table(title, ["experiment", *COMPARED], _comparison_lines(result, _names(result)))
+
+
+def _baselines(result: MetricResult) -> str:
+    return ", ".join(dict.fromkeys(comparison.baseline for comparison in result.comparisons))
+
+
+def _comparison_lines(result: MetricResult, names: Sequence[str]) -> list[list[str]]:
+    """A line for each comparison, under its name and the columns of :data:`COMPARED`."""
     lines = []
-    for name, comparison in zip(_names(result), result.comparisons, strict=True):
+    for name, comparison in zip(names, result.comparisons, strict=True):
         low, high = comparison.difference.interval()
         lines.append(
             [
@@ -181,7 +259,7 @@ def _comparison_table(result: MetricResult, alpha: float) -> Table:
                 f"{comparison.wins} / {comparison.ties} / {comparison.losses}",
             ]
         )
-    return Table(title, header, lines)
+    return lines
 
 
 def _names(result: MetricResult) -> list[str]:
@@ -310,12 +388,26 @@ def as_csv(results: Sequence[MetricResult]) -> str:
     """A line for each experiment, metric and baseline, with all digits; an experiment that is
     compared with none has one line, with empty comparison columns.
     """
+    return _csv([], [([], result) for result in results])
+
+
+def suite_csv(results: Sequence[SuiteResult]) -> str:
+    """The same for each set, which the first column names; it is empty for the mean of the sets."""
+    of_sets: list[tuple[list[str], MetricResult]] = []
+    for result in results:
+        of_sets.append(([""], result.of_mean))
+        of_sets += [([name], of_set) for name, of_set in result.of_sets.items()]
+    return _csv(["set"], of_sets)
+
+
+def _csv(header: list[str], results: Sequence[tuple[list[str], MetricResult]]) -> str:
+    """Lines of results, each with cells that stand before its own."""
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
-    writer.writerow(EXPERIMENT_COLUMNS + COMPARISON_COLUMNS)
-    for result in results:
+    writer.writerow(header + EXPERIMENT_COLUMNS + COMPARISON_COLUMNS)
+    for first_cells, result in results:
         for row in result.rows:
-            of_experiment = _experiment_values(row, result)
+            of_experiment = [*first_cells, *_experiment_values(row, result)]
             has_baseline = False
             for comparison in result.comparisons:
                 if comparison.name == row.experiment.name:

@@ -114,6 +114,10 @@ class LabelDataModule(PoolDataModule):
         }
         return GroupPlan(groups, self.n_groups, self.seed, self.rank, self.world_size, where=where)
 
+    def measured_collection(self) -> Collection:
+        self._choose_split("test")
+        return super().measured_collection()
+
     def _open_collection(self) -> Collection:
         self.texts = open_labelled_texts(self.path)
         split = EVALUATED_SPLIT[self._opened_stage]

@@ -79,13 +79,30 @@ class PoolDataModule(RankingDataModule):
         """Read, check and tokenise once, in one process: the others find it all on disk."""
         self._open_texts()
 
-    def open(self, stage: str) -> None:
-        candidates = self.evaluation.candidates
-        if candidates is None and stage != "fit":
+    def measured_collection(self) -> Collection:
+        """The collection of ``test``, read and checked, and not tokenised: what is measured, for who
+        must know it before any work.
+
+        Raises:
+            InputError: for a collection that can't be read or is not judged, or where nothing is
+                evaluated.
+        """
+        self._check_evaluated()
+        collection = self._open_collection()
+        collection.judgements("test")
+        return collection
+
+    def _check_evaluated(self) -> None:
+        if self.evaluation.candidates is None:
             raise InputError(
                 f"{self.path}: there is nothing to evaluate without candidates; set evaluation.candidates to corpus, say, and evaluation.depth to 100",
                 option="evaluation.candidates",
             )
+
+    def open(self, stage: str) -> None:
+        candidates = self.evaluation.candidates
+        if stage != "fit":
+            self._check_evaluated()
         self._open_texts()
         split = EVALUATED_SPLIT[stage]
         self._eval_batches.pop(split, None)  # of an earlier setup

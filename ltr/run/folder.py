@@ -54,6 +54,9 @@ class RunFolder:
         negatives: the folder of the negatives that were mined while training.
         cell: written by ``ltr grid``: which options of the grid this run has.
         lock: held by the command that works in the folder.
+        row: of a folder :meth:`of_set`, its row of the table; what was measured there is whole.
+        sets: the folder of what was measured on other data sets, see :meth:`of_set`.
+        splits: the folder of what was measured on other splits than test, see :meth:`of_split`.
         curves: the folder of the CSV files of the loggers.
         wandb: the folder of Weights & Biases.
         wandb_id: the id of the run there.
@@ -76,6 +79,9 @@ class RunFolder:
         self.metadata = self.path / "ir-metadata.yml"
         self.negatives = self.path / NEGATIVES
         self.cell = self.path / "cell.json"
+        self.row = self.path / "row.json"
+        self.sets = self.path / "sets"
+        self.splits = self.path / "splits"
         self.lock = self.path / ".lock"
         self.curves = self.path / "logs"
         self.wandb = self.path / "wandb"
@@ -90,6 +96,25 @@ class RunFolder:
         if len(parents) < 2:
             return None
         return cls(parents[1])
+
+    def of_set(self, name: str) -> "RunFolder":
+        """Where the results on another data set lie: laid out as those on the run's own data, which
+        they leave as they are.
+        """
+        return RunFolder(self.sets / name)
+
+    def of_split(self, split: str) -> "RunFolder":
+        """Where the results on a split lie, of the run's own data or, of a folder :meth:`of_set`, of
+        another data set: those of ``test`` here, those of others apart from them.
+        """
+        return self if split == "test" else RunFolder(self.splits / split)
+
+    def remove_results(self) -> None:
+        """Remove what the weights of before have ranked, on all data sets and splits."""
+        for file in (self.ranking, self.metadata, self.per_query, self.prediction):
+            file.unlink(missing_ok=True)
+        for folder in (self.sets, self.splits):
+            remove(folder)
 
     def check_writable(self) -> None:
         """Raise an InputError if nothing can be written here."""

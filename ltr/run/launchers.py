@@ -75,6 +75,12 @@ def _launched() -> tuple[int, int] | None:
     return None
 
 
+def has_launched_several() -> bool:
+    """Whether a launcher has started other processes beside this one. Of LSF and MPI nobody knows."""
+    started = _launched()
+    return has_launcher() if started is None else started[0] > 1
+
+
 def check_nodes(num_nodes: int) -> None:
     """Raise an InputError for several nodes without a launcher: each would take itself for the first."""
     if num_nodes > 1 and not has_launcher():

@@ -154,9 +154,7 @@ class ResultsWriter(Callback):
     ) -> None:
         """New weights are about to be saved: remove the results of the old ones."""
         if trainer.is_global_zero and not is_trial(trainer):
-            run = RunFolder(trainer.default_root_dir)
-            for file in (run.ranking, run.metadata, run.per_query, run.prediction):
-                file.unlink(missing_ok=True)
+            RunFolder(trainer.default_root_dir).remove_results()
         fit = {"steps": trainer.global_step, "seconds": round(self._seconds(), 3)}
 
         def with_fit(results: dict[str, Any]) -> dict[str, Any]:
@@ -254,9 +252,8 @@ class ResultsWriter(Callback):
 
         write_whole(run.per_query, lines())
         rewrite_results(trainer, lambda results: results | {"test": report})
-        config: dict[str, Any] = {}
-        if run.config.is_file():
-            config = read_config(run.config)
+        # What lies beside the run, such as results on another data set, has no configuration of its own.
+        config = read_config(run.config) if run.config.is_file() else self.config
         write_ir_metadata(run, report, config)
         log_results(trainer.loggers, run)
 

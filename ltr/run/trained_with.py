@@ -52,16 +52,21 @@ def trained_with(
         if data.eval_batches("dev") is not None:
             for name, digest in data.evaluation_digests("dev").items():
                 data_digests[f"dev {name}"] = digest
+    digests: TrainedWith = {"data": data_digests, "models": digests_of_models(config)}
+    if start is not None:
+        digests["init_from"] = start.digests
+    return digests
+
+
+def digests_of_models(config: Mapping[str, Any]) -> dict[str, str]:
+    """The digests of the local models that a configuration names, by option."""
     models = {}
     for path, value in TrainingRecipe.of(config, None).options.items():
         if path.rpartition(".")[2] in MODEL_OPTIONS and isinstance(value, str):
             model_digest = _digest_of_model(value)
             if model_digest is not None:
                 models[path] = model_digest
-    digests: TrainedWith = {"data": data_digests, "models": models}
-    if start is not None:
-        digests["init_from"] = start.digests
-    return digests
+    return models
 
 
 def _digest_of_model(name: str) -> str | None:

@@ -12,7 +12,7 @@ from ltr.models import DualEncoder, Ranker
 from ltr.models.named import open_ranker
 from ltr.run.config_file import read_config
 from ltr.run.folder import RunFolder
-from ltr.use.rankers import FeatureScorer, Precision, TextRanker
+from ltr.use.rankers import FeatureScorer, Precision, Reranker, TextRanker
 from ltr.use.retriever import Retriever
 
 
@@ -31,7 +31,7 @@ def load(
         device: such as ``cpu`` or ``cuda:1``. None: the GPU if there is one.
 
     Returns:
-        A :class:`ltr.use.rankers.TextRanker` for a cross-encoder, a
+        A :class:`ltr.use.rankers.Reranker` for a cross-encoder, a
         :class:`ltr.use.retriever.Retriever` for a dual encoder, or a
         :class:`ltr.use.rankers.FeatureScorer`.
 
@@ -62,7 +62,7 @@ def _device(name: str | None) -> torch.device:
 def _text_ranker(model: Ranker, precision: Precision, name: str | Path) -> TextRanker:
     if isinstance(model, DualEncoder):
         return Retriever(model, precision, name)
-    return TextRanker(model, precision, name)
+    return Reranker(model, precision, name)
 
 
 def _precision_of_run(checkpoint: Path) -> Precision:

@@ -6,7 +6,7 @@ Letters of shapes: P pairs, N documents of a list, F features.
 from collections.abc import Iterable, Iterator, Mapping, Set
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Literal, NamedTuple, get_args
+from typing import Any, Literal, NamedTuple, get_args
 
 import numpy as np
 import torch
@@ -20,6 +20,7 @@ from ltr.errors import InputError, one_of
 from ltr.models import Ranker
 from ltr.models.encoder.packed import in_eval_mode
 from ltr.search.scores import pair_scores, to_device
+from ltr.use.in_mteb import model_meta, texts_of_batches
 
 Precision = Literal["32-true", "bf16-mixed", "16-mixed"]  # as trainer.precision names them
 HALF = {"bf16-mixed": torch.bfloat16, "16-mixed": torch.float16}
@@ -94,6 +95,11 @@ class TextRanker:
         """Where the ranker runs; move it by ``ranker.model.to(device)``."""
         return next(self.model.parameters()).device
 
+    @property
+    def mteb_model_meta(self) -> Any:
+        """What mteb knows this ranker by, see :func:`ltr.use.in_mteb.model_meta`."""
+        return model_meta(self.model, self.precision, self.name)
+
     def score(self, pairs: Iterable[tuple[str, str]]) -> np.ndarray:
         """Score pairs of a query and a document, in the order given.
 
@@ -164,6 +170,26 @@ class TextRanker:
         half = HALF.get(self.precision)  # None for float32
         with torch.autocast(self.device.type, dtype=half, enabled=half is not None):
             yield
+
+
+class Reranker(TextRanker):
+    """A cross-encoder, ready for use: it reads a query and a document together."""
+
+    def predict(
+        self,
+        inputs1: Iterable[Mapping[str, Any]],
+        inputs2: Iterable[Mapping[str, Any]],
+        **of_mteb: Any,
+    ) -> np.ndarray:
+        """Scores ``[P]`` float32 of mteb's pairs: what ``mteb.evaluate`` calls.
+
+        Args:
+            inputs1: batches of the queries, one for each pair.
+            inputs2: batches of the documents.
+            **of_mteb: what mteb says of its task; nothing of it counts here.
+        """
+        queries = texts_of_batches(inputs1)
+        return self.score(zip(queries, texts_of_batches(inputs2), strict=True))
 
 
 class FeatureScorer:

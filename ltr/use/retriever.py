@@ -5,11 +5,13 @@ Letters of shapes: S texts, H the size of an embedding, Q queries, K documents f
 
 import hashlib
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import get_args
+from typing import Any, cast, get_args
 
 import numpy as np
+import torch
+from numpy.typing import ArrayLike
 
 from ltr.data.formats import Side
 from ltr.data.text_files import open_texts
@@ -21,6 +23,7 @@ from ltr.search.embedder import embedder_of
 from ltr.search.encode import encode_in_memory
 from ltr.search.encodings import Encodings, EncodingsInCache, texts_of_table
 from ltr.search.index import DenseIndex
+from ltr.use.in_mteb import side_of, texts_of_batches
 from ltr.use.rankers import RankedDocument, TextRanker, check_count, check_query, text_list
 
 
@@ -29,19 +32,31 @@ class Retriever(TextRanker):
 
     model: DualEncoder
 
-    def encode(self, texts: Iterable[str], side: Side = "document") -> np.ndarray:
+    def encode(
+        self,
+        texts: Iterable[str] | Iterable[Mapping[str, Any]],
+        side: Side = "document",
+        **of_mteb: Any,
+    ) -> np.ndarray:
         """Embeddings ``[S, H]`` float32 of texts.
 
         Args:
             texts: what is embedded.
             side: ``query`` or ``document``: prompts, lengths and towers may differ.
+            **of_mteb: what ``mteb.evaluate`` says of its task, with batches as texts; its
+                ``prompt_type`` chooses the side.
 
         Raises:
             InputError: for another side, or if the texts are no texts in an order.
         """
+        if "task_metadata" in of_mteb:
+            texts = texts_of_batches(cast(Iterable[Mapping[str, Any]], texts))
+            side = side_of(of_mteb.get("prompt_type"))
+        elif of_mteb:
+            raise TypeError(f"encode() has no argument {next(iter(of_mteb))!r}")
         if side not in get_args(Side):
             raise InputError(f"side must be query or document, got {side!r}")
-        texts = text_list(texts, "texts")
+        texts = text_list(cast(Iterable[str], texts), "texts")
         model = self.model
         if len(texts) == 0:
             return np.empty((0, model.dim), np.float32)
@@ -50,6 +65,21 @@ class Retriever(TextRanker):
         with self.context():
             rows = np.arange(len(texts))
             return encode_in_memory(tower, form.tokens(texts), form, rows)
+
+    def similarity(self, embeddings1: ArrayLike, embeddings2: ArrayLike) -> torch.Tensor:
+        """Similarities ``[Q, S]`` of embeddings ``[Q, H]`` of queries and ``[S, H]`` of documents, or
+        of one of each: those of the ranker, which mteb compares embeddings by.
+        """
+        queries = torch.atleast_2d(torch.as_tensor(embeddings1))
+        docs = torch.atleast_2d(torch.as_tensor(embeddings2))
+        return self.model.similarity.score(queries, docs)
+
+    def similarity_pairwise(self, embeddings1: ArrayLike, embeddings2: ArrayLike) -> torch.Tensor:
+        """Similarities ``[P]`` of pairs of embeddings, both ``[P, H]``."""
+        scores, _ = self.model.similarity.score_pairs(
+            np.atleast_2d(np.asarray(embeddings1)), np.atleast_2d(np.asarray(embeddings2))
+        )
+        return torch.from_numpy(scores)
 
     def corpus(self, documents: str | Path | Iterable[str]) -> "SearchableCorpus":
         """Encode documents to be searched, once: see :class:`SearchableCorpus`.

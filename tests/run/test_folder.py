@@ -879,3 +879,16 @@ def test_all_processes_must_see_one_folder(tmp_path, names):
         for number, line in enumerate(lines):
             assert line.startswith(f"{folders[number]} must be one folder that all processes of")
             assert f"process {number} of 2 does not see the files" in line
+
+
+def test_results_on_other_data_and_splits_have_places_of_their_own(tmp_path):
+    run = RunFolder(tmp_path / "run")
+    places = [run, run.of_set("A"), run.of_split("test.clean"), run.of_set("A").of_split("dev")]
+    assert run.of_split("test") is run and run.of_set("A").of_split("test").path == places[1].path
+    assert len({place.path for place in places}) == 4
+    for place in places:
+        place.path.mkdir(parents=True)
+        place.ranking.touch()
+    run.checkpoints.mkdir()
+    run.remove_results()
+    assert [file.name for file in run.path.iterdir()] == ["checkpoints"]

@@ -1,0 +1,186 @@
+"""Experiments over several data sets and their mean: values by hand, families, and the command."""
+
+import csv
+import io
+import json
+from itertools import product
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from ltr.__main__ import main
+from ltr.compare.runs import Experiment, Run, experiments
+from ltr.compare.suites import compare_suite
+from ltr.compare.tables import suite_csv, suite_footnotes, suite_tables
+from ltr.run.data_sets import DataSet
+from tests.compare.tested import write_run
+
+PAIR = [("new", "base")]
+
+
+def experiment(name: str, *by_seed, metric: str = "AP", lower: bool = False) -> Experiment:
+    """An experiment with these values by seed and query."""
+    runs = []
+    for seed, values in enumerate(by_seed):
+        by_query = {f"q{n}": float(value) for n, value in enumerate(values)}
+        report = {
+            metric: float(np.mean(values)),
+            "conventions": {metric: "as ever"},
+            "lower_is_better": [metric] if lower else [],
+            "evaluated": {"judgements": str(len(values))},
+        }
+        runs.append(Run(Path(name), seed, {}, {"test": report}, {metric: by_query}))
+    return Experiment(name, runs)
+
+
+def suite(base, new, **options):
+    """The two experiments on sets s0, s1 …, of one seed each."""
+    sets = {}
+    for number, (of_base, of_new) in enumerate(zip(base, new, strict=True)):
+        sets[f"s{number}"] = [
+            experiment("base", of_base, **options),
+            experiment("new", of_new, **options),
+        ]
+    return sets
+
+
+def test_each_set_counts_alike_in_the_mean():
+    """+0.1 on 3 queries and +0.3 on 5: the mean is +0.2, whatever the numbers of queries."""
+    base = [[0.2, 0.4, 0.6], [0.1, 0.2, 0.3, 0.4, 0.5]]
+    new = [[0.3, 0.5, 0.7], [0.4, 0.5, 0.6, 0.7, 0.8]]
+    (result,) = compare_suite(suite(base, new), [], PAIR)
+    (of_mean,) = result.of_mean.comparisons
+    assert of_mean.difference.mean == pytest.approx(0.2)
+    assert [row.mean.mean for row in result.of_mean.rows] == pytest.approx([0.35, 0.55])
+    assert (of_mean.wins, of_mean.ties, of_mean.losses) == (2, 0, 0), "of sets"
+    assert list(result.of_sets) == ["s0", "s1"] and result.of_mean.n_queries == 8
+
+
+def test_the_randomisation_test_of_the_mean_weighs_queries_as_the_mean_does():
+    """All 2^5 signs of d / (K · Q), counted here: not those of the plain differences."""
+    differences = [np.array([0.3, -0.1]), np.array([0.2, 0.1, -0.25])]
+    base = [np.full(2, 0.5), np.full(3, 0.5)]
+    new = [base[0] + differences[0], base[1] + differences[1]]
+    (result,) = compare_suite(suite(base, new), [], PAIR)
+    weighted = np.concatenate([differences[0] / 4, differences[1] / 6])
+    sums = np.array([np.dot(signs, weighted) for signs in product((1, -1), repeat=5)])
+    expected = (abs(sums) >= abs(weighted.sum()) - 1e-12).mean()
+    assert result.of_mean.comparisons[0].p == pytest.approx(expected)
+
+
+def test_sets_are_a_family_and_means_another():
+    """16 queries, all better by as much: the smallest p is 2^-15. Of two sets the smaller p counts
+    twice, of the mean it counts once. Of 10 queries half are better and half worse by as much.
+    """
+    base = [np.linspace(0.1, 0.8, 16), np.linspace(0.1, 0.8, 10)]
+    new = [base[0] + 0.1, base[1] + [0.1, -0.1] * 5]
+    (result,) = compare_suite(suite(base, new), [], PAIR)
+    first, second = (of_set.comparisons[0] for of_set in result.of_sets.values())
+    (of_mean,) = result.of_mean.comparisons
+    assert first.p == 2**-15 and first.corrected == 2**-14 and first.verdict.startswith("better")
+    assert second.corrected == second.p > 0.9 and second.verdict.startswith("not shown")
+    assert of_mean.corrected == of_mean.p
+    notes = suite_footnotes([result])
+    assert any(
+        "of means: one comparison" in note and "over 2 comparisons" in note for note in notes
+    )
+
+
+def test_lower_is_better_turns_the_verdict():
+    base = [np.linspace(0.5, 0.9, 12), np.linspace(0.5, 0.9, 12)]
+    new = [values - 0.2 for values in base]
+    (result,) = compare_suite(suite(base, new, metric="E", lower=True), [], PAIR)
+    (of_mean,) = result.of_mean.comparisons
+    assert of_mean.verdict.startswith("better") and of_mean.difference.mean < 0 < of_mean.wins
+
+
+def test_seeds_are_those_of_all_sets():
+    """Both seeds of new have the same mean over the sets, so its seeds add nothing of their own; by
+    itself each set sees them differ.
+    """
+    base = [[0.1, 0.2, 0.4]] * 2
+    good_here = [[0.5, 0.6, 0.8], [0.3, 0.4, 0.6]]
+    good_there = good_here[::-1]
+    sets = {
+        "s0": [experiment("base", *base), experiment("new", *good_here)],
+        "s1": [experiment("base", *base), experiment("new", *good_there)],
+    }
+    (result,) = compare_suite(sets, [], PAIR)
+    of_mean = result.of_mean.comparisons[0].difference
+    assert of_mean.of_seeds == pytest.approx((0, 0), abs=1e-12)
+    assert result.of_sets["s0"].comparisons[0].difference.of_seeds[0] == pytest.approx(0.01)
+    assert result.of_mean.rows[1].deviation == pytest.approx(0)
+
+
+@pytest.fixture
+def tested(tmp_path, monkeypatch) -> Path:
+    """Two seeds of ``base`` and of ``new``, tested on their own data, on A and on B."""
+    rng = np.random.default_rng(0)
+    monkeypatch.chdir(tmp_path)
+    for name, gain in (("base", 0.0), ("new", 0.1)):
+        for seed in range(2):
+            run = write_run(
+                tmp_path / f"runs/{name}/seed={seed}", rng.uniform(size=40), seed=seed, loss=name
+            )
+            for data_set in ("A", "B"):
+                write_run(
+                    run / f"sets/{data_set}",
+                    rng.uniform(0.2, 0.3, 40) + gain,
+                    seed=seed,
+                    start=None,
+                )
+    return tmp_path
+
+
+def test_the_command_compares_the_sets_and_their_mean(tested, capsys):
+    data = ["--data", "data/A", "data/B"]
+    files = ["--csv", "t.csv", "--html", "t.html", "--markdown", "t.md"]
+    assert main(["compare", "runs/base", "runs/new", *data, *files]) == 0
+    said = capsys.readouterr().out
+    assert "AP, mean of 2 sets, against base" in said and "AP by set, against base" in said
+    rows = list(csv.DictReader(io.StringIO(Path("t.csv").read_text())))
+    assert [(row["set"], row["experiment"]) for row in rows] == [
+        (data_set, name) for data_set in ("", "A", "B") for name in ("base", "new")
+    ]
+    by_set = {row["set"]: float(row["difference"]) for row in rows if row["experiment"] == "new"}
+    assert by_set[""] == pytest.approx((by_set["A"] + by_set["B"]) / 2)
+    assert rows[1]["verdict"] == "better" and "mean of 2 sets" in Path("t.html").read_text()
+
+
+def test_several_pairs_and_metrics_name_their_rows(tested):
+    sets = {}
+    for name in ("A", "B"):
+        sets[name] = experiments(["runs/base", "runs/new"], DataSet(name, name))
+    results = compare_suite(sets, ["AP"], [("new", "base"), ("base", "new")])
+    *_, by_set = suite_tables(results)
+    assert [row[0] for row in by_set.rows] == [
+        f"{name}: {pair}" for name in ("A", "B") for pair in ("new − base", "base − new")
+    ]
+    assert len(suite_csv(results).splitlines()) == 1 + 3 * 2
+
+
+def test_what_can_t_be_compared_is_one_line(tested, capsys):
+    def told(*words: str) -> str:
+        assert main(["compare", "runs/base", "runs/new", *words]) == 2
+        return capsys.readouterr().err.strip()
+
+    assert "runs/base/seed=0: a run must have been tested on C" in told("--data", "A", "C")
+    assert "--data must name two data sets or more, got A" in told("--data", "A")
+    assert "--plan is of one data set" in told("--data", "A", "B", "--plan", "0.1")
+    assert "two names" not in told("--data", "A", "x/A")
+    file = Path("runs/new/seed=1/sets/B/metrics.json")
+    metrics = json.loads(file.read_text())
+    metrics["test"]["evaluated"]["judgements"] = "other"
+    file.write_text(json.dumps(metrics))
+    assert "B: " in told("--data", "A", "B")
+
+
+def test_runs_that_were_tested_on_other_data_alone_are_found(tested):
+    for run in Path("runs").glob("*/seed=*"):
+        (run / "metrics.json").unlink()
+        for place in run.glob("sets/*"):
+            (place / "row.json").write_text("{}")
+    assert main(["compare", "runs/base", "runs/new", "--data", "A", "B"]) == 0
+    (tested / "sets/seed=0").mkdir(parents=True)  # an experiment may be called so
+    assert main(["compare", "runs", "--data", "A", "B"]) == 0
