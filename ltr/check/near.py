@@ -16,7 +16,7 @@ PERMUTATIONS = 256
 WEIGHTS = (0.1, 0.9)
 ELEMENTS_AT_ONCE = 1 << 15  # hashed under all permutations
 PAIRS_AT_ONCE = 1 << 20
-NEIGHBOURS = 256  # that a text is compared with in a bucket, whatever its size
+NEIGHBOURS = 128  # that a text is compared with in a bucket, whatever its size
 
 
 class Best(NamedTuple):
@@ -31,7 +31,7 @@ def nearest(sets: WordSets, groups: np.ndarray, threshold: float, *, across: boo
     """Find for each text the nearest one of each group, at a similarity of the threshold or above.
 
     Pairs are candidates that MinHash puts into one bucket of a band; the exact similarity of their
-    words then decides. Of a bucket of more than 256 texts each is compared with the 256 that follow.
+    words then decides. Of a bucket of more than 128 texts each is compared with the 128 that follow.
 
     Args:
         sets: N texts, no two of them equal.
@@ -123,12 +123,26 @@ def _pairs(order: np.ndarray, ends: np.ndarray) -> Iterator[tuple[np.ndarray, np
         ends: of each place there, where its bucket ends.
     """
     places = np.arange(len(order))
+    waiting = []
+    n_waiting = 0
     for distance in range(1, NEIGHBOURS + 1):
         places = places[places + distance < ends[places]]
         if len(places) == 0:
-            return
+            break
         for span in spans(len(places), PAIRS_AT_ONCE):
-            yield order[places[span]], order[places[span] + distance]
+            waiting.append((order[places[span]], order[places[span] + distance]))
+            n_waiting += len(waiting[-1][0])
+            if n_waiting >= PAIRS_AT_ONCE:
+                yield _joined(waiting)
+                waiting = []
+                n_waiting = 0
+    if waiting:
+        yield _joined(waiting)
+
+
+def _joined(pairs: list[tuple[np.ndarray, np.ndarray]]) -> tuple[np.ndarray, np.ndarray]:
+    firsts, seconds = zip(*pairs, strict=True)
+    return np.concatenate(firsts), np.concatenate(seconds)
 
 
 def _may_be_near(
