@@ -14,7 +14,6 @@ from ltr.data.strings import Strings
 
 BYTES_AT_ONCE = 1 << 24  # of the texts that are in memory as strings
 KNOWN_WORDS = 1 << 20  # whose numbers are kept while texts are read
-DF_BITS = 24  # words are counted in so many classes that two words seldom meet in one
 ELEMENTS_AT_ONCE = 1 << 22  # of the words of pairs that are compared
 
 
@@ -50,8 +49,14 @@ class WordSets:
         self.offsets = offsets
         self.words = words
         n_texts = len(keys)
-        self._weight_of = _weights(words, n_texts)
-        self.weights = self._weight_of[_classes(words)]
+        self._vocabulary, numbers, n_with = np.unique(
+            words, return_inverse=True, return_counts=True
+        )
+        cubes = n_with.astype(np.float64) ** 3
+        self._weight_of = np.ones(len(n_with), np.uint8)
+        self._weight_of += cubes <= float(n_texts) ** 2
+        self._weight_of += cubes <= n_texts
+        self.weights = self._weight_of[numbers]
         self.sizes = np.zeros(n_texts, np.int64)
         if n_texts:
             self.sizes = np.add.reduceat(self.weights, offsets[:-1], dtype=np.int64)
@@ -125,7 +130,7 @@ class WordSets:
             tagged.append((pairs << np.uint64(32)) | self.words[places])
         both = np.sort(np.concatenate(tagged))
         shared = both[1:][both[1:] == both[:-1]]  # a text has each of its words once
-        weights = self._weight_of[_classes(shared.astype(np.uint32))]
+        weights = self._weight_of[np.searchsorted(self._vocabulary, shared.astype(np.uint32))]
         pair_of_shared = (shared >> np.uint64(32)).astype(np.int64)
         common = np.bincount(pair_of_shared, weights, minlength=len(first))
         return common / (self.sizes[first] + self.sizes[second] - common)
@@ -157,18 +162,3 @@ def _texts(strings: Strings, rows: np.ndarray) -> Iterator[str]:
         of_span = strings.between(span.start, span.stop)
         for row in (rows[first:last] - span.start).tolist():
             yield of_span[row]
-
-
-def _classes(words: np.ndarray) -> np.ndarray:
-    return words >> np.uint32(32 - DF_BITS)
-
-
-def _weights(words: np.ndarray, n_texts: int) -> np.ndarray:
-    """``[2^DF_BITS]`` uint8: the weight of each class of words."""
-    n_with = np.zeros(1 << DF_BITS, np.int64)
-    np.add.at(n_with, _classes(words), 1)
-    weights = np.ones(1 << DF_BITS, np.uint8)
-    cubes = n_with.astype(np.float64) ** 3
-    weights += cubes <= float(n_texts) ** 2
-    weights += cubes <= n_texts
-    return weights
