@@ -5,7 +5,7 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import ExitStack, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from lightning.pytorch import Trainer
@@ -15,12 +15,15 @@ from rich.console import Console
 
 from ltr.callbacks import HardNegativeMining
 from ltr.check import page
+from ltr.check.clean import write_clean
 from ltr.check.cutting import cutting_section
 from ltr.check.forecast import forecast_section
 from ltr.check.judgements import judgements_section
+from ltr.check.leakage import THRESHOLD, find_leakage, leakage_section
 from ltr.check.power import power_section
 from ltr.check.sample import EnoughSampled, Sampler
 from ltr.check.section import Section
+from ltr.check.trained_on import open_trained_on
 from ltr.cli.configuration import data_path_option, expanded
 from ltr.cli.training import RankerCLI
 from ltr.compare.runs import experiments
@@ -31,6 +34,7 @@ from ltr.data.outputs import check_file
 from ltr.datamodules.pools import PoolDataModule
 from ltr.errors import InputError
 from ltr.models import DualEncoder
+from ltr.models.encoder.loading.pretrained import resolve
 from ltr.module import METRICS
 from ltr.run.folder import RunFolder
 from ltr.run.trainer_checks import check_options
@@ -45,6 +49,9 @@ def check(
     data: str | None = None,
     run: str | None = None,
     backbone: str | None = None,
+    trained_on: list[str] | None = None,
+    threshold: float = THRESHOLD,
+    write: bool = False,
     json: str | None = None,
     html: str | None = None,
 ) -> None:
@@ -57,6 +64,10 @@ def check(
         run: A run file in TREC format: what of its rankings is judged.
         backbone: Beside --data alone: an encoder whose tokens are counted, a hub id, a folder, or
             package:NAME.
+        trained_on: Other data that the ranker was trained on; its split train counts as training.
+        threshold: How much of their words near texts share, weighed by how rare these are.
+        write: Also write qrels/test.clean.tsv, with the queries of test that do not leak, and
+            qrels/test.clean.removed.jsonl, with those that do, and why.
         json: Also write all numbers to this file.
         html: Also write the page to this file.
     """
@@ -71,15 +82,18 @@ def check(
         raise InputError(
             "ltr check must be told what to check: --config FILE, a run folder, or --data PATH; see ltr check --help"
         )
+    of_leaks = _OfLeaks(trained_on or [], threshold, write)
     if source == data:
         reads = None if backbone is None else DualEncoder(backbone).reads
-        found = _of_collection(open_collection(source), run, reads, METRICS[0], None)
+        found = _of_collection(
+            open_collection(source), run, reads, METRICS[0], None, of_leaks, backbone
+        )
     elif backbone is not None:
         raise InputError(
             "the configuration names the backbone; leave out --backbone", option="backbone"
         )
     else:
-        found = _of_experiment(folder, config, data, run)
+        found = _of_experiment(folder, config, data, run, of_leaks)
     sections = list(found)
     if json is not None:
         write_whole(Path(json), [page.as_json(source, sections)])
@@ -92,17 +106,44 @@ def check(
             console.print(f"written to {file}", markup=False, highlight=False)
 
 
+class _OfLeaks(NamedTuple):
+    """What the command says of leaks: its options of these names."""
+
+    trained_on: list[str]
+    threshold: float
+    write: bool
+
+
+def _leakage(collection: Collection, of_leaks: _OfLeaks, backbone: str | None) -> Section:
+    """What leaks; the clean split is written where it is asked for."""
+    folder = None if backbone is None else Path(resolve(backbone))
+    trained_on = open_trained_on(of_leaks.trained_on, folder)
+    leakage = find_leakage(collection, trained_on.collections, of_leaks.threshold)
+    section = leakage_section(leakage)
+    if trained_on.line is not None:
+        section.lines.append(trained_on.line)
+    if of_leaks.write:
+        clean = write_clean(leakage, Path(collection.source))
+        section.lines.append(
+            f"{clean.qrels} has {clean.n_left:,} queries, {clean.removed} says what {clean.n_removed:,} others share with other splits"
+        )
+    return section
+
+
 def _of_collection(
     collection: Collection,
     run: str | None,
     reads: TextReads | None,
     metric: str,
     of_seeds: np.ndarray | None,
+    of_leaks: _OfLeaks,
+    backbone: str | None,
 ) -> Iterator[Section]:
     """The sections about data, one after the other."""
     ranked = None
     if run is not None:
         ranked = lists_of_run(Path(run), collection.queries, collection.corpus)
+    yield _leakage(collection, of_leaks, backbone)
     yield judgements_section(collection, ranked)
     if reads is not None:
         yield cutting_section(collection, reads)
@@ -110,7 +151,11 @@ def _of_collection(
 
 
 def _of_experiment(
-    folder: str | None, config: str | None, data: str | None, run: str | None
+    folder: str | None,
+    config: str | None,
+    data: str | None,
+    run: str | None,
+    of_leaks: _OfLeaks,
 ) -> Iterator[Section]:
     """The sections about a configuration and its data. Its training is sampled first: the other
     checks would take memory that counts in.
@@ -137,7 +182,15 @@ def _of_experiment(
     if isinstance(data_module, PoolDataModule):
         reads = data_module.reads
         assert not isinstance(reads, FeatureVectors), "a collection has texts"
-        yield from _of_collection(data_module.collection, run, reads, metric, of_seeds)
+        yield from _of_collection(
+            data_module.collection,
+            run,
+            reads,
+            metric,
+            of_seeds,
+            of_leaks,
+            sampled.config.fit.get("model.ranker.init_args.backbone"),
+        )
     sampler = sampled.sampler
     yield forecast_section(sampler.forecast, sampler.schedule)
 

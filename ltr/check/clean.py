@@ -1,0 +1,122 @@
+"""A split without the queries that leak, beside the others, and what was taken out and why."""
+
+import json
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from ltr.check.leakage import KINDS, Kind, Leakage
+from ltr.data.files import write_whole
+from ltr.data.query_lists import QueryLists
+from ltr.errors import InputError
+
+# What makes a query leak. A relevant document that two queries share alone does not: in many
+# collections a document answers several.
+LEAKING: tuple[Kind, ...] = ("equal", "near", "set")
+
+
+class Clean(NamedTuple):
+    """The files of a clean split, and what is in them.
+
+    Attributes:
+        qrels: the judgements of the queries that are left.
+        removed: a line of JSON for each leak of a query that is not.
+        n_left: queries that are left.
+        n_removed: queries that are not.
+    """
+
+    qrels: Path
+    removed: Path
+    n_left: int
+    n_removed: int
+
+
+def write_clean(
+    leakage: Leakage, folder: Path, split: str = "test", kinds: Sequence[Kind] = LEAKING
+) -> Clean:
+    """Write ``qrels/SPLIT.clean.tsv`` with the queries of a split that do not leak, and
+    ``qrels/SPLIT.clean.removed.jsonl`` with each leak of the others: query, kind, where its partner
+    is, and which. The same leaks make the same bytes.
+
+    Args:
+        leakage: what was found.
+        folder: the data folder of the collection.
+        split: that is cleaned.
+        kinds: of leaks.
+
+    Raises:
+        InputError: if there is no such split or nothing is left of it, the collection is no data
+            folder, or another content stands in one of the files.
+    """
+    if not (folder / "qrels").is_dir():
+        raise InputError(
+            f"a clean split is written beside the others, but {folder / 'qrels'} is no folder; only a data folder with qrels/ can have one"
+        )
+    judged = leakage.collection.judgements(split)
+    leaked = set(leakage.leaked(split, kinds).tolist())
+    n_queries = len(judged.query_rows)
+    if len(leaked) == n_queries:
+        raise InputError(
+            f"all {n_queries} queries of {split} leak, so nothing would be left in a clean split"
+        )
+    clean = Clean(
+        folder / "qrels" / f"{split}.clean.tsv",
+        folder / "qrels" / f"{split}.clean.removed.jsonl",
+        n_queries - len(leaked),
+        len(leaked),
+    )
+    texts = {
+        clean.removed: "".join(_lines_of_leaks(leakage, split, kinds)),
+        clean.qrels: "".join(_lines_of_qrels(leakage, judged, leaked)),
+    }
+    for file, text in texts.items():
+        if file.exists() and file.read_text(encoding="utf-8") != text:
+            raise InputError(
+                f"{file} stands there with another content; remove it, or move it away, and check again"
+            )
+    # The split comes last: where it is, what was taken out is told as well.
+    for file, text in texts.items():
+        if not file.exists():
+            write_whole(file, [text])
+    return clean
+
+
+def _lines_of_qrels(leakage: Leakage, judged: QueryLists, leaked: set[int]) -> Iterator[str]:
+    queries = leakage.collection.queries.ids
+    docs = leakage.collection.corpus.ids
+    yield "query-id\tcorpus-id\tscore\n"
+    for query_row in judged.query_rows.tolist():
+        if query_row in leaked:
+            continue
+        doc_rows, grades = judged.of(query_row)
+        for doc_row, grade in zip(doc_rows.tolist(), grades.tolist(), strict=True):
+            yield f"{queries[query_row]}\t{docs[doc_row]}\t{grade:g}\n"
+
+
+def _lines_of_leaks(leakage: Leakage, split: str, kinds: Sequence[Kind]) -> Iterator[str]:
+    """By query, then by kind, then by where the partner is."""
+    lines = []
+    order = list(KINDS)
+    for number, leaks in enumerate(leakage.of(split, kinds)):
+        queries = leaks.part.collection.queries
+        partners = leaks.other.collection.queries
+        of_queries = zip(
+            leaks.query_rows.tolist(),
+            leaks.partner_rows.tolist(),
+            leaks.similarity.tolist(),
+            strict=True,
+        )
+        for query_row, partner_row, similarity in of_queries:
+            line = {
+                "query": queries.ids[query_row],
+                "text": queries.texts[query_row],
+                "leak": KINDS[leaks.kind],
+                "similarity": round(similarity, 4),
+                "in": leaks.other.name,
+                "partner": partners.ids[partner_row],
+                "partner_text": partners.texts[partner_row],
+            }
+            key = (query_row, order.index(leaks.kind), number)
+            lines.append((key, json.dumps(line, ensure_ascii=False) + "\n"))
+    for _, text in sorted(lines):
+        yield text

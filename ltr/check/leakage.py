@@ -1,0 +1,496 @@
+"""Leakage: what stands in two splits of a collection, or in what else a ranker was trained on."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+import numpy as np
+
+from ltr.check.near import nearest
+from ltr.check.section import Section
+from ltr.check.words import WordSets
+from ltr.compare.tables import Table
+from ltr.data.collection import Collection
+from ltr.data.query_lists import QueryLists
+from ltr.data.splits import SPLITS
+from ltr.data.texts import TextTable, beginning, without_controls
+from ltr.errors import InputError
+
+THRESHOLD = 0.6
+EXAMPLES = 3  # of each kind
+LETTERS = 90  # of a text that is shown
+MANY = 0.01  # of the queries of dev or test that are equal or near: severe from here on
+
+Kind = Literal["equal", "near", "set", "document"]
+# In words, the strictest first.
+KINDS: dict[Kind, str] = {
+    "equal": "equal query",
+    "near": "near query",
+    "set": "same relevant documents",
+    "document": "a relevant document of both",
+}
+
+
+class Part(NamedTuple):
+    """Queries with their judgements: a split of the collection, or the training part of other data.
+
+    Attributes:
+        name: ``train``, ``dev`` or ``test``; else ``train of PATH``.
+        collection: its texts.
+        judged: the judgements.
+        is_other: whether it is of other data.
+    """
+
+    name: str
+    collection: Collection
+    judged: QueryLists
+    is_other: bool
+
+
+class Leaks(NamedTuple):
+    """The leaks of one kind from one part into another, a row for each query that has one.
+
+    Attributes:
+        kind: of leak.
+        part: whose queries they are.
+        other: where their partners are.
+        query_rows: ``[n]`` int64, ascending, of the queries of ``part``.
+        partner_rows: ``[n]`` int64: of the nearest or first partner of each, among the queries of
+            ``other``.
+        similarity: ``[n]`` float32; 1 but for near queries.
+    """
+
+    kind: Kind
+    part: Part
+    other: Part
+    query_rows: np.ndarray
+    partner_rows: np.ndarray
+    similarity: np.ndarray
+
+
+class SameTexts(NamedTuple):
+    """Which documents of a corpus have the text of another one, or nearly.
+
+    Attributes:
+        is_equal: ``[D]`` bool, whether a document has the words of another one.
+        nearest_rows: ``[D]`` int64: a document of other words that is near enough; -1 for none.
+        equal_rows: ``[D]`` int64: the first document with the same words.
+        similarity: ``[D]`` float32, to that of ``nearest_rows``.
+        is_judged: ``[D]`` bool.
+        is_relevant_elsewhere: ``[D]`` bool, whether nobody judged a document whose words are those
+            of a relevant one.
+    """
+
+    is_equal: np.ndarray
+    nearest_rows: np.ndarray
+    equal_rows: np.ndarray
+    similarity: np.ndarray
+    is_judged: np.ndarray
+    is_relevant_elsewhere: np.ndarray
+
+
+@dataclass(frozen=True)
+class Leakage:
+    """What :func:`find_leakage` has found.
+
+    Attributes:
+        collection: that was looked at.
+        parts: its splits, then the other data.
+        leaks: of each kind, from each part into each other one; also those without a query.
+        corpus: the texts of the corpus beside each other; None where they were not looked at.
+        threshold: of near texts.
+        n_cut: buckets of many alike texts, in which not all pairs were compared.
+    """
+
+    collection: Collection
+    parts: list[Part]
+    leaks: list[Leaks]
+    corpus: SameTexts | None
+    threshold: float
+    n_cut: int
+
+    def leaked(self, split: str, kinds: Sequence[Kind]) -> np.ndarray:
+        """``[n]`` int64: the rows of the queries of a split that leak, ascending."""
+        rows = [leaks.query_rows for leaks in self.of(split, kinds)]
+        return np.unique(np.concatenate(rows)) if rows else np.zeros(0, np.int64)
+
+    def of(self, split: str, kinds: Sequence[Kind]) -> Iterator[Leaks]:
+        """The leaks of some kinds that the queries of a split have, the strictest kind first."""
+        for kind in KINDS:
+            for leaks in self.leaks:
+                if leaks.kind == kind and kind in kinds and leaks.part.name == split:
+                    yield leaks
+
+
+def find_leakage(
+    collection: Collection,
+    trained_on: Sequence[tuple[str, Collection]] = (),
+    threshold: float = THRESHOLD,
+    *,
+    with_corpus: bool = True,
+) -> Leakage:
+    """Find what stands in two splits, or in other data that a ranker was trained on.
+
+    Args:
+        collection: whose splits are looked at.
+        trained_on: names and collections of other data; what they have for training counts.
+        threshold: how similar two texts must be to be near, see
+            :meth:`ltr.check.words.WordSets.similarities`.
+        with_corpus: whether to look for near texts within the corpus too.
+
+    Raises:
+        InputError: for a threshold that is not above 0 and at most 1.
+    """
+    if not 0 < threshold <= 1:
+        raise InputError(
+            f"the similarity of near texts must be above 0 and at most 1, got {threshold:g}",
+            option="threshold",
+        )
+    parts = []
+    for split in SPLITS:
+        if split in collection.qrels:
+            parts.append(Part(split, collection, collection.qrels[split], False))
+    for name, other in trained_on:
+        parts.append(Part(f"train of {name}", other, other.judgements("train"), True))
+    same_queries, n_cut = _same_queries(parts, threshold)
+    documents = _Documents.of(parts, with_corpus)
+    corpus = None
+    if with_corpus:
+        corpus, n_cut_of_corpus = _same_texts(parts, documents, threshold)
+        n_cut += n_cut_of_corpus
+    leaks = [*same_queries, *_same_documents(parts, documents)]
+    return Leakage(collection, parts, leaks, corpus, threshold, n_cut)
+
+
+# Queries
+
+
+def _same_queries(parts: Sequence[Part], threshold: float) -> tuple[list[Leaks], int]:
+    """Equal and near queries of each two parts, and the number of buckets that were cut."""
+    tables = [(part.collection.queries.texts, part.judged.query_rows) for part in parts]
+    sets = WordSets.of(tables)
+    rows = np.concatenate([part.judged.query_rows for part in parts])
+    part_of = np.repeat(np.arange(len(parts)), [len(part.judged.query_rows) for part in parts])
+    # A class is of equal queries; near ones are looked for among the first of each class.
+    _, firsts, class_of = np.unique(sets.keys, return_index=True, return_inverse=True)
+    # [C, L]: the first query of each class in each part, -1 for none.
+    first_row = np.full((len(firsts), len(parts)), -1)
+    first_row[class_of[::-1], part_of[::-1]] = rows[::-1]
+    best = nearest(sets.take(firsts), first_row >= 0, threshold, across=True)
+    found = []
+    for number, other_number in _pairs_of_parts(parts):
+        part = parts[number]
+        other = parts[other_number]
+        classes = class_of[part_of == number]
+        partners = first_row[classes, other_number]
+        is_equal = partners >= 0
+        ones = np.ones(int(is_equal.sum()), np.float32)
+        query_rows = part.judged.query_rows
+        found.append(Leaks("equal", part, other, query_rows[is_equal], partners[is_equal], ones))
+        near_classes = best.text[classes, other_number]
+        is_near = (near_classes >= 0) & ~is_equal
+        found.append(
+            Leaks(
+                "near",
+                part,
+                other,
+                query_rows[is_near],
+                first_row[near_classes[is_near], other_number],
+                best.similarity[classes[is_near], other_number],
+            )
+        )
+    return found, best.n_cut
+
+
+def _pairs_of_parts(parts: Sequence[Part]) -> Iterator[tuple[int, int]]:
+    """The numbers of each part of the collection and of each other part, in this order."""
+    for number, part in enumerate(parts):
+        for other_number in range(len(parts)):
+            if number != other_number and not part.is_other:
+                yield number, other_number
+
+
+# Documents
+
+
+class _Documents(NamedTuple):
+    """The documents that are compared: of the corpus, then those of other data that are relevant.
+
+    Attributes:
+        sets: ``[N]`` sets of words.
+        class_of: ``[N]`` int64; those with the same words are of one class.
+        relevant: of each part the pairs of its queries and the classes of their relevant documents,
+            each pair once, by query.
+    """
+
+    sets: WordSets
+    class_of: np.ndarray
+    relevant: list[tuple[np.ndarray, np.ndarray]]
+
+    @classmethod
+    def of(cls, parts: Sequence[Part], with_corpus: bool) -> "_Documents":
+        """Of all parts; without the corpus only of the documents that are relevant."""
+        own_relevant = [_relevant(part.judged)[1] for part in parts if not part.is_other]
+        corpus = parts[0].collection.corpus
+        own_rows = (
+            np.arange(len(corpus)) if with_corpus else np.unique(np.concatenate(own_relevant))
+        )
+        tables = [(corpus.texts, own_rows)]
+        places = []  # of the documents of the pairs of each part, among all that are compared
+        n_before = len(own_rows)
+        for part in parts:
+            docs = _relevant(part.judged)[1]
+            if not part.is_other:
+                places.append(np.searchsorted(own_rows, docs))
+                continue
+            rows, inverse = np.unique(docs, return_inverse=True)
+            tables.append((part.collection.corpus.texts, rows))
+            places.append(n_before + inverse)
+            n_before += len(rows)
+        sets = WordSets.of(tables)
+        class_of = np.unique(sets.keys, return_inverse=True)[1]
+        relevant = []
+        for part, of_part in zip(parts, places, strict=True):
+            pairs = np.unique(np.stack([_relevant(part.judged)[0], class_of[of_part]]), axis=1)
+            relevant.append((pairs[0], pairs[1]))
+        return cls(sets, class_of, relevant)
+
+
+def _same_documents(parts: Sequence[Part], documents: _Documents) -> Iterator[Leaks]:
+    """Queries of each two parts that have all their relevant documents in common, or one."""
+    by_kind: dict[Kind, list[tuple[np.ndarray, np.ndarray]]] = {
+        "set": [_whole_sets(*pairs) for pairs in documents.relevant],
+        "document": documents.relevant,
+    }
+    for number, other_number in _pairs_of_parts(parts):
+        for kind, keyed in by_kind.items():
+            rows, partners = _with_common_key(keyed[number], keyed[other_number])
+            ones = np.ones(len(rows), np.float32)
+            yield Leaks(kind, parts[number], parts[other_number], rows, partners, ones)
+
+
+def _with_common_key(
+    pairs: tuple[np.ndarray, np.ndarray], others: tuple[np.ndarray, np.ndarray]
+) -> tuple[np.ndarray, np.ndarray]:
+    """The queries of some pairs of a query and a key, by query, whose key other pairs have too; and
+    for each the first other query, by its first such key.
+    """
+    known_keys, firsts = np.unique(others[1], return_index=True)
+    # A key above all others has no place among them; the last one is unequal to it.
+    places = np.searchsorted(known_keys, pairs[1]).clip(max=len(known_keys) - 1)
+    is_known = known_keys[places] == pairs[1] if len(known_keys) else np.zeros(len(places), bool)
+    query_rows, first_places = np.unique(pairs[0][is_known], return_index=True)
+    return query_rows, others[0][firsts[places[is_known][first_places]]]
+
+
+def _relevant(judged: QueryLists) -> tuple[np.ndarray, np.ndarray]:
+    """Queries and their relevant documents, in pairs."""
+    is_relevant = judged.values > 0
+    queries = np.repeat(judged.query_rows, np.diff(judged.offsets))
+    return queries[is_relevant], judged.doc_rows[is_relevant]
+
+
+def _whole_sets(queries: np.ndarray, docs: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Each query, and a key of the set of all its documents: a sum of hashes of 64 bits.
+
+    Args:
+        queries: ``[n]`` int64, ascending.
+        docs: ``[n]`` int64; no pair stands twice.
+    """
+    distinct, begins = np.unique(queries, return_index=True)
+    if len(distinct) == 0:
+        return distinct, np.zeros(0, np.uint64)
+    hashes = docs.astype(np.uint64)
+    # The finaliser of SplitMix64.
+    hashes = (hashes + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15)
+    hashes = (hashes ^ (hashes >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    hashes = (hashes ^ (hashes >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return distinct, np.add.reduceat(hashes ^ (hashes >> np.uint64(31)), begins)
+
+
+# Texts of the corpus
+
+
+def _same_texts(
+    parts: Sequence[Part], documents: _Documents, threshold: float
+) -> tuple[SameTexts, int]:
+    """Equal and near texts of the corpus, and the number of buckets that were cut."""
+    n_docs = len(parts[0].collection.corpus)
+    own_parts = [number for number, part in enumerate(parts) if not part.is_other]
+    _, firsts, class_of, counts = np.unique(
+        documents.class_of[:n_docs], return_index=True, return_inverse=True, return_counts=True
+    )
+    one_group = np.ones((len(firsts), 1), bool)
+    best = nearest(documents.sets.take(firsts), one_group, threshold, across=False)
+    nearest_class = best.text[class_of, 0]
+    is_judged = np.zeros(n_docs, bool)
+    for number in own_parts:
+        is_judged[parts[number].judged.doc_rows] = True
+    relevant = np.concatenate([documents.relevant[number][1] for number in own_parts])
+    is_relevant = np.isin(documents.class_of[:n_docs], relevant)
+    found = SameTexts(
+        is_equal=counts[class_of] > 1,
+        nearest_rows=np.where(nearest_class >= 0, firsts[nearest_class], -1),
+        equal_rows=firsts[class_of],
+        similarity=best.similarity[class_of, 0],
+        is_judged=is_judged,
+        is_relevant_elsewhere=is_relevant & ~is_judged,
+    )
+    return found, best.n_cut
+
+
+# What is said of it
+
+
+def leakage_section(leakage: Leakage) -> Section:
+    """What leaks between the splits, with examples, counts and the share of each split."""
+    tables = [_table_of_leaks(leakage)]
+    if leakage.corpus is not None:
+        tables.append(_table_of_texts(leakage.corpus))
+    examples = list(_examples(leakage))
+    if examples:
+        header = ["leak", "similarity", "query or text", "stands also in"]
+        tables.append(Table(f"The nearest {EXAMPLES} of each kind", header, examples))
+    severe, lines = _in_words(leakage)
+    return Section("Leakage between splits", tables, lines, severe, _entries(leakage))
+
+
+def _share(n: int, of: int) -> str:
+    return f"{n:,} ({n / of:.1%})" if n else "0"
+
+
+def _table_of_leaks(leakage: Leakage) -> Table:
+    header = ["queries of", "stand also in", "queries"]
+    header += KINDS.values()
+    rows: dict[tuple[str, str], list[str]] = {}
+    for kind in KINDS:
+        for leaks in leakage.leaks:
+            if leaks.kind != kind:
+                continue
+            n = len(leaks.part.judged.query_rows)
+            names = (leaks.part.name, leaks.other.name)
+            cells = rows.setdefault(names, [*names, f"{n:,}"])
+            cells.append(_share(len(leaks.query_rows), n))
+    title = f"Queries of a split that stand in another; near: {leakage.threshold:g} and above"
+    return Table(title, header, list(rows.values()))
+
+
+def _table_of_texts(corpus: SameTexts) -> Table:
+    rows = []
+    kinds = {
+        "equal to another text": corpus.is_equal,
+        "near to another text": corpus.nearest_rows >= 0,
+        "equal to a relevant text, but judged for no query": corpus.is_relevant_elsewhere,
+    }
+    for words, chosen in kinds.items():
+        cells = [words]
+        for group in (np.ones_like(corpus.is_judged), corpus.is_judged, ~corpus.is_judged):
+            cells.append(_share(int((chosen & group).sum()), int(group.sum())))
+        rows.append(cells)
+    return Table("Texts of the corpus", ["", "all", "judged", "not judged"], rows)
+
+
+def _examples(leakage: Leakage) -> Iterator[list[str]]:
+    for kind, words in KINDS.items():
+        found = [leaks for leaks in leakage.leaks if leaks.kind == kind]
+        # What is measured comes first, then what is trained on.
+        found.sort(key=lambda leaks: list(SPLITS).index(leaks.part.name), reverse=True)
+        rows = []
+        for leaks in found:
+            order = np.argsort(-leaks.similarity, kind="stable")[:EXAMPLES]
+            for place in order.tolist():
+                rows.append(
+                    [
+                        words,
+                        f"{leaks.similarity[place]:.2f}",
+                        _shown(
+                            leaks.part.name, leaks.part.collection.queries, leaks.query_rows[place]
+                        ),
+                        _shown(
+                            leaks.other.name,
+                            leaks.other.collection.queries,
+                            leaks.partner_rows[place],
+                        ),
+                    ]
+                )
+        yield from rows[:EXAMPLES]
+    if leakage.corpus is None:
+        return
+    table = leakage.collection.corpus
+    corpus = leakage.corpus
+    later = np.flatnonzero(corpus.equal_rows != np.arange(len(table)))
+    for row in later[:EXAMPLES]:
+        cells = [_shown("", table, row), _shown("", table, corpus.equal_rows[row])]
+        yield ["equal text", "1.00", *cells]
+    near = np.argsort(-corpus.similarity, kind="stable")
+    near = near[corpus.nearest_rows[near] > near]  # else a pair would stand there twice
+    for row in near[:EXAMPLES]:
+        cells = [_shown("", table, row), _shown("", table, corpus.nearest_rows[row])]
+        yield ["near text", f"{corpus.similarity[row]:.2f}", *cells]
+
+
+def _shown(part: str, table: TextTable, row: int) -> str:
+    """A text with its id and its part, as ``test q1: …``."""
+    text = f"{part} {table.ids[row]}: {beginning(table.texts[row], LETTERS)}"
+    return without_controls(text.strip())
+
+
+def _in_words(leakage: Leakage) -> tuple[list[str], list[str]]:
+    """What is severe, and what else is found, a sentence each."""
+    severe = []
+    lines = []
+    for part in leakage.parts:
+        if part.is_other or part.name == "train":
+            continue
+        rows = leakage.leaked(part.name, ["equal", "near"])
+        n = len(part.judged.query_rows)
+        if len(rows) == 0:
+            lines.append(f"no query of {part.name} stands in another split, nor a near one")
+            continue
+        others = {
+            leaks.other.name
+            for leaks in leakage.of(part.name, ["equal", "near"])
+            if len(leaks.query_rows)
+        }
+        text = f"{len(rows):,} of {n:,} queries of {part.name} ({len(rows) / n:.1%}) stand, or nearly, in {', '.join(sorted(others))}"
+        if len(rows) >= MANY * n:
+            severe.append(f"{text}; ltr check --write makes a clean split")
+        else:
+            lines.append(text)
+    corpus = leakage.corpus
+    if corpus is not None and corpus.is_relevant_elsewhere.any():
+        lines.append(
+            f"{int(corpus.is_relevant_elsewhere.sum()):,} documents that nobody judged have the text of a relevant one: a ranker that finds them is told it is wrong"
+        )
+    if leakage.n_cut:
+        lines.append(
+            f"{leakage.n_cut:,} groups of many alike texts were not compared pair by pair: there may be more near texts"
+        )
+    return severe, lines
+
+
+def _entries(leakage: Leakage) -> dict[str, object]:
+    """The numbers by part, other part and kind; and those of the corpus."""
+    queries: dict[str, dict[str, dict[str, int]]] = {}
+    for leaks in leakage.leaks:
+        of_part = queries.setdefault(leaks.part.name, {})
+        of_part.setdefault(leaks.other.name, {})[leaks.kind] = len(leaks.query_rows)
+    n_queries = {part.name: len(part.judged.query_rows) for part in leakage.parts}
+    entries: dict[str, object] = {
+        "threshold": leakage.threshold,
+        "n_queries": n_queries,
+        "queries": queries,
+    }
+    corpus = leakage.corpus
+    if corpus is not None:
+        is_near = corpus.nearest_rows >= 0
+        entries["corpus"] = {
+            "texts": len(is_near),
+            "judged": int(corpus.is_judged.sum()),
+            "equal": int(corpus.is_equal.sum()),
+            "equal_judged": int((corpus.is_equal & corpus.is_judged).sum()),
+            "near": int(is_near.sum()),
+            "near_judged": int((is_near & corpus.is_judged).sum()),
+            "equal_to_relevant_not_judged": int(corpus.is_relevant_elsewhere.sum()),
+        }
+    return entries

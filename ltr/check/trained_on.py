@@ -1,0 +1,95 @@
+"""Other data that a ranker was trained on: folders that are named, and data sets of a model card."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import yaml
+
+from ltr.data.collection import Collection, open_collection
+from ltr.errors import InputError
+
+CARD = "README.md"
+
+
+class TrainedOn(NamedTuple):
+    """Other data, as :func:`ltr.check.leakage.find_leakage` takes it.
+
+    Attributes:
+        collections: with their names.
+        absent: the names that a model card has of data sets that are not here.
+    """
+
+    collections: list[tuple[str, Collection]]
+    absent: list[str]
+
+    @property
+    def line(self) -> str | None:
+        """A line about what could not be looked at; None where nothing was left out."""
+        if not self.absent:
+            return None
+        return f"the model card of the backbone names data sets that are not here, and were not looked at: {', '.join(self.absent)}; name their folders with --trained_on"
+
+
+def open_trained_on(paths: Sequence[str], backbone: Path | None = None) -> TrainedOn:
+    """Open the data that a ranker was trained on beside its own.
+
+    Args:
+        paths: collections with a split ``train``.
+        backbone: the folder of the encoder, whose model card may name data sets.
+
+    Raises:
+        InputError: for a path that is no collection, or has no split ``train``.
+    """
+    collections = []
+    for path in paths:
+        collection = open_collection(path)
+        if "train" not in collection.qrels:
+            raise InputError(
+                f"{path}: data that was trained on must have a split train, got {', '.join(collection.qrels)}",
+                option="trained_on",
+            )
+        collections.append((path, collection))
+    absent = []
+    for name in [] if backbone is None else data_sets_of_card(backbone / CARD):
+        if name in paths:
+            continue
+        here = _readable(name)
+        if here is None:
+            absent.append(name)
+        else:
+            collections.append((name, here))
+    return TrainedOn(collections, absent)
+
+
+def _readable(name: str) -> Collection | None:
+    """The data folder of this name, if there is one that can be trained on: a card means data of
+    a hub, so anything else that happens to have its name is no error.
+    """
+    if not Path(name).exists():
+        return None
+    try:
+        collection = open_collection(name)
+    except InputError:
+        return None
+    return collection if "train" in collection.qrels else None
+
+
+def data_sets_of_card(card: Path) -> list[str]:
+    """What the front matter of a model card names under ``datasets``; nothing where there is no card
+    or no such entry, or it is not YAML.
+    """
+    if not card.is_file():
+        return []
+    text = card.read_text(encoding="utf-8", errors="replace")
+    if not text.startswith("---"):
+        return []
+    front, end, _ = text[3:].partition("\n---")
+    try:
+        entries: Any = yaml.safe_load(front) if end else None
+    except yaml.YAMLError:
+        return []
+    named = entries.get("datasets") if isinstance(entries, dict) else None
+    if isinstance(named, str):
+        named = [named]
+    return [name for name in named if isinstance(name, str)] if isinstance(named, list) else []

@@ -1,0 +1,252 @@
+"""What leaks between splits: counts by hand, MinHash beside datasketch's, planted leaks, files."""
+
+import json
+import random
+import shutil
+from pathlib import Path
+
+import datasketch
+import numpy as np
+import pytest
+
+from ltr.__main__ import main
+from ltr.check.clean import write_clean
+from ltr.check.leakage import find_leakage, leakage_section
+from ltr.check.near import signatures
+from ltr.check.trained_on import data_sets_of_card, open_trained_on
+from ltr.check.words import WordSets, normalised
+from ltr.data.collection import open_collection
+from ltr.errors import InputError
+from tests.conftest import write_jsonl
+
+HEADER = "query-id\tcorpus-id\tscore\n"
+MEDQUAD = Path("examples/medquad")
+
+
+def write_folder(folder, queries, docs, qrels):
+    """Texts by id, and (query, document) by split."""
+    (folder / "qrels").mkdir(parents=True)
+    write_jsonl(folder / "queries.jsonl", [{"_id": i, "text": t} for i, t in queries.items()])
+    write_jsonl(folder / "corpus.jsonl", [{"_id": i, "text": t} for i, t in docs.items()])
+    for split, pairs in qrels.items():
+        lines = [f"{query}\t{doc}\t1\n" for query, doc in pairs]
+        (folder / f"qrels/{split}.tsv").write_text(HEADER + "".join(lines))
+    return folder
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """Of test: q1 is t1 in other letters; q2 shares d1 with t2 by the text of d9, one of its two;
+    q3 has the relevant documents of t3; q4 has nothing of them.
+    """
+    queries = {
+        "t1": "What is a whale?",
+        "t2": "how do birds fly",
+        "t3": "who built the pyramids",
+        "q1": "what is  A ＷＨＡＬＥ",
+        "q2": "speed of sound",
+        "q3": "egyptian tombs",
+        "q4": "largest desert",
+    }
+    docs = {f"d{n}": f"document number{n} alone{n}" for n in range(1, 9)}
+    docs["d9"] = "Document: NUMBER1, alone1."
+    qrels = {
+        "train": [("t1", "d2"), ("t2", "d1"), ("t3", "d4")],
+        "test": [("q1", "d3"), ("q2", "d9"), ("q2", "d5"), ("q3", "d4"), ("q4", "d6")],
+    }
+    return write_folder(tmp_path / "data", queries, docs, qrels)
+
+
+def counts(leakage, split="test", other="train"):
+    return leakage_section(leakage).entries["queries"][split][other]
+
+
+def test_counts_by_hand(folder):
+    leakage = find_leakage(open_collection(folder))
+    assert counts(leakage) == {"equal": 1, "near": 0, "set": 1, "document": 2}
+    assert counts(leakage, "train", "test") == {"equal": 1, "near": 0, "set": 1, "document": 2}
+    ids = leakage.collection.queries.ids
+    leaked = {kind: [] for kind in ("equal", "set", "document")}
+    for kind, queries in leaked.items():
+        for leaks in leakage.of("test", [kind]):
+            queries += [
+                (ids[query], ids[partner])
+                for query, partner in zip(leaks.query_rows, leaks.partner_rows, strict=True)
+            ]
+    assert leaked == {
+        "equal": [("q1", "t1")],
+        "set": [("q3", "t3")],
+        "document": [("q2", "t2"), ("q3", "t3")],
+    }
+    corpus = leakage_section(leakage).entries["corpus"]
+    assert corpus["equal"] == 2  # d1 and d9
+    assert corpus["judged"] == 7  # all but d7 and d8
+
+
+def test_the_similarity_is_the_jaccard_index_of_weighed_words(tmp_path):
+    """Eight texts: a word of at most 2 = 8^(1/3) weighs 3, of at most 4 = 8^(2/3) weighs 2. In the
+    first two texts "in" (6 texts) weighs 1, "snow" (4) 2, "a1" and "b1" (1) 3: (1 + 2) / 9.
+    """
+    texts = ["in snow a1", "in snow b1", "in snow c1", "in snow d1", "in e1", "in f1", "g1", "h1"]
+    docs = {f"d{n}": text for n, text in enumerate(texts)}
+    folder = write_folder(tmp_path / "eight", {"q": "x"}, docs, {"train": [("q", "d0")]})
+    corpus = open_collection(folder).corpus
+    sets = WordSets.of([(corpus.texts, np.arange(8))])
+    assert sets.similarities(np.array([0, 0]), np.array([1, 0])) == pytest.approx([3 / 9, 1.0])
+    assert sets.sizes[0] == 6
+
+
+def test_a_signature_is_that_of_datasketch(folder):
+    corpus = open_collection(folder).corpus
+    sets = WordSets.of([(corpus.texts, np.arange(len(corpus)))])
+    hashes, starts = sets.elements(slice(2, 5))
+    a, b = datasketch.MinHash(num_perm=32).permutations
+    ours = signatures(sets, slice(2, 5), a, b)
+    for values, of_text in zip(ours, np.split(hashes, starts[1:]), strict=True):
+        theirs = datasketch.MinHash(num_perm=32, hashfunc=int)
+        theirs.update_batch(of_text.tolist())
+        np.testing.assert_array_equal(values, theirs.hashvalues)
+
+
+def test_words_of_a_text():
+    assert normalised("Don't ÉTÉ; 中国") == ["don", "t", "été", "中", "国", "中国"]
+
+
+# Planted leaks: 60 of the test queries of the example stand in train as well, changed.
+
+
+def changed(text, kind, draw, words):
+    tokens = text.split()
+    if kind == "copy":
+        return text
+    if kind == "case":
+        return text.swapcase()
+    if kind == "punctuation":
+        return "  ".join(token.strip("?.,()") + " ," for token in tokens)
+    if kind == "order":
+        draw.shuffle(tokens)
+        return " ".join(tokens)
+    share = {"10 %": 0.1, "20 %": 0.2}[kind]
+    for place in draw.sample(range(len(tokens)), max(1, round(share * len(tokens)))):
+        tokens[place] = draw.choice(words)
+    return " ".join(tokens)
+
+
+def planted(folder, kind, n=60):
+    """Ids of the test queries that are copied into train, changed."""
+    draw = random.Random(0)
+    shutil.copytree(MEDQUAD, folder)
+    collection = open_collection(folder)
+    queries = collection.queries
+    texts = [queries.texts[row] for row in range(len(queries))]
+    words = sorted({word for text in texts for word in text.split()})
+    rows = draw.sample(collection.qrels["test"].query_rows.tolist(), n)
+    lines = []
+    records = [{"_id": queries.ids[row], "text": texts[row]} for row in range(len(queries))]
+    doc = collection.corpus.ids[0]
+    for row in rows:
+        text = changed(texts[row], kind, draw, words)
+        records.append({"_id": f"copy-{queries.ids[row]}", "text": text})
+        lines.append(f"copy-{queries.ids[row]}\t{doc}\t1\n")
+    for file in folder.glob("queries.jsonl*"):
+        file.unlink()
+    write_jsonl(folder / "queries.jsonl", records)
+    with open(folder / "qrels/train.tsv", "a") as train:
+        train.writelines(lines)
+    return {queries.ids[row] for row in rows}
+
+
+def found(folder, kinds):
+    leakage = find_leakage(open_collection(folder), with_corpus=False)
+    ids = leakage.collection.queries.ids
+    return {ids[row] for row in leakage.leaked("test", kinds)}
+
+
+@pytest.mark.parametrize(
+    "kind, kinds, least",
+    [
+        ("copy", ["equal"], 1.0),
+        ("case", ["equal"], 1.0),
+        ("punctuation", ["equal"], 1.0),
+        ("order", ["near"], 1.0),
+        ("10 %", ["near"], 0.75),
+        ("20 %", ["near"], 0.4),
+    ],
+)
+def test_planted_leaks_are_found(tmp_path, kind, kinds, least):
+    truth = planted(tmp_path / "medquad", kind)
+    leaked = found(tmp_path / "medquad", kinds)
+    assert len(leaked & truth) >= least * len(truth)
+    # Of itself the example has 28 near queries and no equal one; a planted one may be near to others.
+    assert len(leaked - truth) <= (0 if kinds == ["equal"] else 40)
+
+
+# Files
+
+
+def test_a_clean_split_has_the_other_queries(folder):
+    leakage = find_leakage(open_collection(folder))
+    clean = write_clean(leakage, folder)
+    assert (clean.n_left, clean.n_removed) == (2, 2)
+    assert clean.qrels.read_text() == HEADER + "q2\td9\t1\nq2\td5\t1\nq4\td6\t1\n"
+    removed = [json.loads(line) for line in clean.removed.read_text().splitlines()]
+    assert [(line["query"], line["leak"], line["in"], line["partner"]) for line in removed] == [
+        ("q1", "equal query", "train", "t1"),
+        ("q3", "same relevant documents", "train", "t3"),
+    ]
+    before = [(file.read_bytes(), file.stat().st_mtime_ns) for file in (clean.qrels, clean.removed)]
+    write_clean(find_leakage(open_collection(folder)), folder)
+    after = [(file.read_bytes(), file.stat().st_mtime_ns) for file in (clean.qrels, clean.removed)]
+    assert after == before
+
+
+def test_another_content_is_not_overwritten(folder):
+    (folder / "qrels/test.clean.tsv").write_text("mine")
+    with pytest.raises(InputError, match=r"test.clean.tsv stands there with another content"):
+        write_clean(find_leakage(open_collection(folder)), folder)
+    assert not (folder / "qrels/test.clean.removed.jsonl").exists()
+
+
+def test_other_data_counts_as_training(folder, tmp_path):
+    other = write_folder(
+        tmp_path / "other",
+        {"o1": "Largest desert?", "o2": "cheese"},
+        {"x1": "document number5 ALONE5", "x2": "more"},
+        {"train": [("o1", "x2"), ("o2", "x1")]},
+    )
+    trained_on = open_trained_on([str(other)])
+    leakage = find_leakage(open_collection(folder), trained_on.collections)
+    of_other = counts(leakage, other=f"train of {other}")
+    # q4 is o1; q2 shares the text of d5 with o2.
+    assert of_other == {"equal": 1, "near": 0, "set": 0, "document": 1}
+
+
+def test_data_sets_of_a_model_card(tmp_path):
+    card = tmp_path / "README.md"
+    card.write_text("---\ndatasets:\n- a/b\n- ms_marco\nlanguage: en\n---\n# A model\n")
+    assert data_sets_of_card(card) == ["a/b", "ms_marco"]
+    trained_on = open_trained_on([], tmp_path)
+    assert trained_on.absent == ["a/b", "ms_marco"]
+    assert "a/b, ms_marco" in trained_on.line
+    for text in ("no front matter", "---\ndatasets: [\n---\n", "---\ndatasets: 3\n---\n"):
+        card.write_text(text)
+        assert data_sets_of_card(card) == []
+
+
+def test_the_command_writes_a_clean_split(folder, capsys):
+    assert main(["check", "--data", str(folder), "--write"]) == 0
+    assert "Leakage between splits" in capsys.readouterr().out
+    assert (folder / "qrels/test.clean.tsv").is_file()
+
+
+@pytest.mark.parametrize(
+    "options, message",
+    [
+        (["--threshold", "0"], "must be above 0 and at most 1, got 0"),
+        (["--trained_on", "nowhere"], "nowhere"),
+    ],
+)
+def test_bad_options_are_one_line(folder, capsys, options, message):
+    assert main(["check", "--data", str(folder), *options]) == 2
+    error = capsys.readouterr().err.strip()
+    assert message in error and "\n" not in error
