@@ -108,11 +108,11 @@ def collection_of(run: Run) -> Collection | None:
     """The collection that a run was tested on, where its texts are still there; else None, and a
     warning says why.
     """
-    if run.fold is not None:
-        log.warning("documents are not shown of a fold: %s", run.folder)
-        return None
     path = run.config.get("data", {}).get("init_args", {}).get("path")
     if path is None or run.config["data"]["class_path"].endswith("FeatureDataModule"):
+        return None
+    if run.fold is not None:
+        log.warning("documents are not shown of a fold: %s", run.folder)
         return None
     # A relative folder is looked for from where the run was started. What is not there, such as
     # ``package:NAME`` or a name on the hub, is opened as it is.
