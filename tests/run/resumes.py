@@ -267,7 +267,10 @@ def outcome(run: Path) -> dict:
         for file in (run / "checkpoints").glob("*.ckpt")
     }
     results = yaml.safe_load((run / "metrics.json").read_text())
+    # What it took, and only where it was not interrupted.
     results["fit"].pop("seconds")
+    results.pop("forecast", None)
+    results.pop("took", None)
     names = ("state_dict", "optimizer_states", "lr_schedulers", "global_step", "loops")
     mined = {
         str(file.relative_to(run)): torch.from_numpy(np.load(file))

@@ -37,11 +37,13 @@ def test_the_ceiling_by_hand():
     """
     pools = lists(([0, 1, 0], [1]), ([2, 0], [2, 1]), ([0, 0], []), ([0], [1]))
     metrics = [RankingMetric(name) for name in ("AP", "nDCG@1", "P@2", "swapped_pairs", "tau")]
-    assert ceiling(metrics, pools) == pytest.approx(
+    assert ceiling(metrics, pools.batches) == pytest.approx(
         {"AP": 0.5, "nDCG@1": 2 / 3, "P@2": 1 / 3, "R": 0.5}
     )
-    assert ceiling([RankingMetric("AP", empty="one")], pools)["AP"] == pytest.approx(2.5 / 4)
-    assert ceiling(metrics, lists(([0, 0], []))) == {}
+    assert ceiling([RankingMetric("AP", empty="one")], pools.batches)["AP"] == pytest.approx(
+        2.5 / 4
+    )
+    assert ceiling(metrics, lists(([0, 0], [])).batches) == {}
     assert ceiling_line({"ceiling": {"AP": 0.5, "P@2": 1.0, "R": 0.5}}).endswith(
         "50.0% of the relevant documents; no ranker of them can reach more than AP 0.5000"
     )
