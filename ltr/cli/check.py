@@ -19,7 +19,8 @@ from ltr.check.clean import write_clean
 from ltr.check.cutting import cutting_section
 from ltr.check.forecast import forecast_section
 from ltr.check.judgements import judgements_section
-from ltr.check.leakage import THRESHOLD, find_leakage, leakage_section
+from ltr.check.leakage import THRESHOLD, find_leakage
+from ltr.check.leakage_section import leakage_section
 from ltr.check.power import power_section
 from ltr.check.sample import EnoughSampled, Sampler
 from ltr.check.section import Section

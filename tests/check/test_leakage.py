@@ -11,7 +11,8 @@ import pytest
 
 from ltr.__main__ import main
 from ltr.check.clean import write_clean
-from ltr.check.leakage import find_leakage, leakage_section
+from ltr.check.leakage import find_leakage
+from ltr.check.leakage_section import leakage_section
 from ltr.check.near import signatures
 from ltr.check.trained_on import data_sets_of_card, open_trained_on
 from ltr.check.words import WordSets, normalised

@@ -1,0 +1,169 @@
+"""What a page says of leakage: counts, shares, examples, and what is severe."""
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from ltr.check.leakage import KINDS, Leakage, SameTexts
+from ltr.check.section import Section
+from ltr.compare.tables import Table
+from ltr.data.splits import SPLITS
+from ltr.data.texts import TextTable, beginning, without_controls
+
+EXAMPLES = 3  # of each kind
+LETTERS = 90  # of a text that is shown
+MANY = 0.01  # of the queries of dev or test that are equal or near: severe from here on
+
+
+def leakage_section(leakage: Leakage) -> Section:
+    """What leaks between the splits, with examples, counts and the share of each split."""
+    tables = [_table_of_leaks(leakage)]
+    if leakage.corpus is not None:
+        tables.append(_table_of_texts(leakage.corpus))
+    examples = list(_examples(leakage))
+    if examples:
+        header = ["leak", "similarity", "query or text", "stands also in"]
+        tables.append(Table(f"The nearest {EXAMPLES} of each kind", header, examples))
+    severe, lines = _in_words(leakage)
+    return Section("Leakage between splits", tables, lines, severe, _entries(leakage))
+
+
+def _share(n: int, of: int) -> str:
+    return f"{n:,} ({n / of:.1%})" if n else "0"
+
+
+def _table_of_leaks(leakage: Leakage) -> Table:
+    header = ["queries of", "stand also in", "queries"]
+    header += KINDS.values()
+    rows: dict[tuple[str, str], list[str]] = {}
+    for kind in KINDS:
+        for leaks in leakage.leaks:
+            if leaks.kind != kind:
+                continue
+            n = len(leaks.part.judged.query_rows)
+            names = (leaks.part.name, leaks.other.name)
+            cells = rows.setdefault(names, [*names, f"{n:,}"])
+            cells.append(_share(len(leaks.query_rows), n))
+    title = f"Queries of a split that stand in another; near: {leakage.threshold:g} and above"
+    return Table(title, header, list(rows.values()))
+
+
+def _table_of_texts(corpus: SameTexts) -> Table:
+    rows = []
+    kinds = {
+        "equal to another text": corpus.is_equal,
+        "near to another text": corpus.nearest_rows >= 0,
+        "equal to a relevant text, but judged for no query": corpus.is_relevant_elsewhere,
+    }
+    for words, chosen in kinds.items():
+        cells = [words]
+        for group in (np.ones_like(corpus.is_judged), corpus.is_judged, ~corpus.is_judged):
+            cells.append(_share(int((chosen & group).sum()), int(group.sum())))
+        rows.append(cells)
+    return Table("Texts of the corpus", ["", "all", "judged", "not judged"], rows)
+
+
+def _examples(leakage: Leakage) -> Iterator[list[str]]:
+    for kind, words in KINDS.items():
+        found = [leaks for leaks in leakage.leaks if leaks.kind == kind]
+        # What is measured comes first, then what is trained on.
+        found.sort(key=lambda leaks: list(SPLITS).index(leaks.part.name), reverse=True)
+        rows = []
+        for leaks in found:
+            order = np.argsort(-leaks.similarity, kind="stable")[:EXAMPLES]
+            for place in order.tolist():
+                rows.append(
+                    [
+                        words,
+                        f"{leaks.similarity[place]:.2f}",
+                        _shown(
+                            leaks.part.name, leaks.part.collection.queries, leaks.query_rows[place]
+                        ),
+                        _shown(
+                            leaks.other.name,
+                            leaks.other.collection.queries,
+                            leaks.partner_rows[place],
+                        ),
+                    ]
+                )
+        yield from rows[:EXAMPLES]
+    if leakage.corpus is None:
+        return
+    table = leakage.collection.corpus
+    corpus = leakage.corpus
+    later = np.flatnonzero(corpus.equal_rows != np.arange(len(table)))
+    for row in later[:EXAMPLES]:
+        cells = [_shown("", table, row), _shown("", table, corpus.equal_rows[row])]
+        yield ["equal text", "1.00", *cells]
+    near = np.argsort(-corpus.similarity, kind="stable")
+    near = near[corpus.nearest_rows[near] > near]  # else a pair would stand there twice
+    for row in near[:EXAMPLES]:
+        cells = [_shown("", table, row), _shown("", table, corpus.nearest_rows[row])]
+        yield ["near text", f"{corpus.similarity[row]:.2f}", *cells]
+
+
+def _shown(part: str, table: TextTable, row: int) -> str:
+    """A text with its id and its part, as ``test q1: …``."""
+    text = f"{part} {table.ids[row]}: {beginning(table.texts[row], LETTERS)}"
+    return without_controls(text.strip())
+
+
+def _in_words(leakage: Leakage) -> tuple[list[str], list[str]]:
+    """What is severe, and what else is found, a sentence each."""
+    severe = []
+    lines = []
+    for part in leakage.parts:
+        if part.is_other or part.name == "train":
+            continue
+        rows = leakage.leaked(part.name, ["equal", "near"])
+        n = len(part.judged.query_rows)
+        if len(rows) == 0:
+            lines.append(f"no query of {part.name} stands in another split, nor a near one")
+            continue
+        others = {
+            leaks.other.name
+            for leaks in leakage.of(part.name, ["equal", "near"])
+            if len(leaks.query_rows)
+        }
+        text = f"{len(rows):,} of {n:,} queries of {part.name} ({len(rows) / n:.1%}) stand, or nearly, in {', '.join(sorted(others))}"
+        if len(rows) >= MANY * n:
+            severe.append(f"{text}; ltr check --write makes a clean split")
+        else:
+            lines.append(text)
+    corpus = leakage.corpus
+    if corpus is not None and corpus.is_relevant_elsewhere.any():
+        lines.append(
+            f"{int(corpus.is_relevant_elsewhere.sum()):,} documents that nobody judged have the text of a relevant one: a ranker that finds them is told it is wrong"
+        )
+    if leakage.n_cut:
+        lines.append(
+            f"{leakage.n_cut:,} groups of many alike texts were not compared pair by pair: there may be more near texts"
+        )
+    return severe, lines
+
+
+def _entries(leakage: Leakage) -> dict[str, object]:
+    """The numbers by part, other part and kind; and those of the corpus."""
+    queries: dict[str, dict[str, dict[str, int]]] = {}
+    for leaks in leakage.leaks:
+        of_part = queries.setdefault(leaks.part.name, {})
+        of_part.setdefault(leaks.other.name, {})[leaks.kind] = len(leaks.query_rows)
+    n_queries = {part.name: len(part.judged.query_rows) for part in leakage.parts}
+    entries: dict[str, object] = {
+        "threshold": leakage.threshold,
+        "n_queries": n_queries,
+        "queries": queries,
+    }
+    corpus = leakage.corpus
+    if corpus is not None:
+        is_near = corpus.nearest_rows >= 0
+        entries["corpus"] = {
+            "texts": len(is_near),
+            "judged": int(corpus.is_judged.sum()),
+            "equal": int(corpus.is_equal.sum()),
+            "equal_judged": int((corpus.is_equal & corpus.is_judged).sum()),
+            "near": int(is_near.sum()),
+            "near_judged": int((is_near & corpus.is_judged).sum()),
+            "equal_to_relevant_not_judged": int(corpus.is_relevant_elsewhere.sum()),
+        }
+    return entries
