@@ -269,12 +269,42 @@ def _queries_with_values(experiments: Sequence[Experiment], metric: str) -> list
 def _comparison(
     name: str, base: str, values: Mapping[str, np.ndarray], level: float, lower_is_better: bool
 ) -> Comparison:
-    difference = estimate(values[name], values[base])
     by_query = differences_by_query(values[name], values[base])
     gains = -by_query if lower_is_better else by_query  # above 0 is better, whatever the metric
-    deviation = float(gains.std(ddof=1))
-    p_models = randomisation_p(by_query)
-    has_seeds = min(len(values[name]), len(values[base])) > 1
+    return comparison_of(
+        name,
+        base,
+        estimate(values[name], values[base]),
+        randomisation_p(by_query),
+        gains,
+        deviation=float(gains.std(ddof=1)),
+        has_seeds=min(len(values[name]), len(values[base])) > 1,
+        level=level,
+    )
+
+
+def comparison_of(
+    name: str,
+    base: str,
+    difference: Estimate,
+    p_models: float,
+    gains: np.ndarray,
+    *,
+    deviation: float,
+    has_seeds: bool,
+    level: float,
+) -> Comparison:
+    """A comparison without what needs the whole family.
+
+    Args:
+        name, base: of the experiments.
+        difference: of their means.
+        p_models: of the randomisation test over the queries.
+        gains: by query or by set, above 0 where the experiment is better.
+        deviation: of a query, that the effect is relative to.
+        has_seeds: whether both have several seeds.
+        level: the strictest of the family.
+    """
     return Comparison(
         name=name,
         baseline=base,

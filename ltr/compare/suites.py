@@ -15,6 +15,7 @@ from ltr.compare.comparison import (
     MetricResult,
     Row,
     compare_by,
+    comparison_of,
     judged,
     metrics_to_test,
     values_by_experiment,
@@ -151,22 +152,16 @@ def _comparison_of_means(
     for of_set, base_of_set in zip(values, base_values, strict=True):
         by_query.append(differences_by_query(of_set, base_of_set))
     weighted = [differences / (len(values) * len(differences)) for differences in by_query]
-    p_models = randomisation_p(np.concatenate(weighted))
-    has_seeds = min(len(values[0]), len(base_values[0])) > 1
     sign = -1 if lower_is_better else 1  # above 0 is better, whatever the metric
     gains = sign * np.array([differences.mean() for differences in by_query])
-    gains = np.where(abs(gains) < ROUNDING, 0.0, gains)
-    deviation = math.sqrt(np.mean([differences.var(ddof=1) for differences in by_query]))
-    return Comparison(
-        name=name,
-        baseline=base,
-        difference=difference,
-        p=difference.p if has_seeds else p_models,
-        p_models=p_models,
-        effect=float(gains.mean()) / deviation if deviation > ROUNDING else math.nan,
-        wins=int((gains > 0).sum()),
-        ties=int((gains == 0).sum()),
-        losses=int((gains < 0).sum()),
-        detectable=difference.detectable(level),
-        has_seeds=has_seeds,
+    variances = [differences.var(ddof=1) for differences in by_query]
+    return comparison_of(
+        name,
+        base,
+        difference,
+        randomisation_p(np.concatenate(weighted)),
+        np.where(abs(gains) < ROUNDING, 0.0, gains),
+        deviation=math.sqrt(np.mean(variances)),
+        has_seeds=min(len(values[0]), len(base_values[0])) > 1,
+        level=level,
     )
