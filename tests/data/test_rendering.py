@@ -1,6 +1,5 @@
 """What is read of a side in its template: tokens of the whole, and the text alone is cut."""
 
-import json
 import logging
 import pickle
 
@@ -9,7 +8,6 @@ import pytest
 
 from ltr.data.cache import entry_folder
 from ltr.data.formats import JoinedPairs, SingleTexts
-from ltr.data.record_files import open_table
 from ltr.data.template import Template
 from ltr.data.tokens import TokenStore
 from ltr.errors import InputError
@@ -109,25 +107,9 @@ def test_budgets_cut_a_field_before_it_is_put_in():
     assert alone == query
 
 
-@pytest.fixture
-def queries(tmp_path):
-    """Makes tables of three queries, of which some have instructions."""
-
-    def made(**own):
-        file = tmp_path / f"{len(list(tmp_path.iterdir()))}.jsonl"
-        with open(file, "w") as opened:
-            for id_, text in (("a", "w1"), ("b", "w2"), ("c", "w3")):
-                record = {"_id": id_, "text": text}
-                if id_ in own:
-                    record["instruction"] = own[id_]
-                opened.write(json.dumps(record) + "\n")
-        return open_table(file, "query")
-
-    return made
-
-
 @pytest.mark.parametrize("form", ["pairs", "single"])
 def test_an_instruction_of_a_query_changes_the_tokens_of_that_query_alone(queries, form, caplog):
+    caplog.set_level(logging.WARNING, logger="ltr")
     tokenizer = byte_level_bpe()
     if form == "pairs":
         reads = JoinedPairs(tokenizer, 100, TEMPLATE)

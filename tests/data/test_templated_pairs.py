@@ -127,19 +127,12 @@ def test_a_document_of_which_no_letter_has_room_is_left_out():
     assert ids == tokenizer("ж|")["input_ids"]
 
 
-def test_an_instruction_of_a_query_changes_the_tokens_of_that_query_alone(tmp_path):
+def test_an_instruction_of_a_query_changes_the_tokens_of_that_query_alone(queries):
     def stored(**own):
-        file = tmp_path / f"{len(own)}.jsonl"
-        with open(file, "w") as opened:
-            for id_, text in (("a", "w1"), ("b", "w2"), ("c", "w3")):
-                record = {"_id": id_, "text": text}
-                if id_ in own:
-                    record["instruction"] = own[id_]
-                opened.write(json.dumps(record) + "\n")
         reads = TemplatedPairs(byte_level_bpe(), 500, PLAIN)
-        queries = pickle.loads(pickle.dumps(reads.store(open_table(file, "query"), "query")))
+        of_queries = pickle.loads(pickle.dumps(reads.store(queries(**own), "query")))
         docs = reads.store(table_of(["w4", "w5"]), "document")
-        texts = reads.lay_out(queries, np.array([0, 1, 2]), docs, np.array([0, 1, 0]))
+        texts = reads.lay_out(of_queries, np.array([0, 1, 2]), docs, np.array([0, 1, 0]))
         return [ids.tolist() for ids in texts.ids.split(texts.lengths.tolist())], reads
 
     plain, reads = stored()
