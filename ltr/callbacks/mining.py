@@ -138,6 +138,10 @@ class HardNegativeMining(Callback):
             raise _error(
                 f"needs a TripletDataModule, got {type(data).__name__}; set data to ltr.datamodules.TripletDataModule"
             )
+        if data.data_sources:
+            raise _error(
+                f"mines for one collection, and path names {len(data.data_sources)}; mine for each before (ltr mine), and name the folders as negatives of the sources"
+            )
         # A single source is replaced whole by the first refresh; of several, only 'mined' is.
         if len(data.sources) > 1 and "mined" not in data.sources:
             raise _error(

@@ -256,7 +256,13 @@ class _SampledFit(RankerCLI):
         )
 
     def after_instantiate_classes(self) -> None:
-        self.datamodule.reads = self.model.reads
+        data = self.datamodule
+        if isinstance(data, PoolDataModule) and data.data_sources:
+            raise InputError(
+                f"ltr check looks at one collection, and path names {len(data.data_sources)}; name one of them: --data PATH",
+                option="data.path",
+            )
+        data.reads = self.model.reads
 
     def _run_subcommand(self, subcommand: str) -> None:
         """Nothing: the trainer is started when all is made."""

@@ -73,6 +73,11 @@ class MiningTrainer(Trainer):
                 f"mining needs a collection of texts, got {type(datamodule).__name__}",
                 option="data",
             )
+        if datamodule.data_sources:
+            raise InputError(
+                f"ltr mine mines of one collection, and path names {len(datamodule.data_sources)}; name one of them: --data.path PATH",
+                option="data.path",
+            )
         if ckpt_path is not None:
             take_weights(model, ckpt_path, "--ckpt_path")
         callback = mining_of(self)

@@ -98,7 +98,12 @@ def experiments(paths: Iterable[str], data_set: DataSet | None = None) -> list[E
     names = _short_names([_experiment_folder(folder) for folder in folders])
     runs_of_name: dict[str, list[Run]] = {}
     for name, folder in zip(names, folders, strict=True):
-        runs_of_name.setdefault(name, []).append(read_run(folder, data_set))
+        run = read_run(folder, data_set)
+        if run.test.get("sources"):
+            raise InputError(
+                f"{folder} was tested on several sources, {', '.join(run.test['sources'])}, and runs are compared on one data set; measure each (ltr test {folder} --data.path A B) and compare there (--data A B)"
+            )
+        runs_of_name.setdefault(name, []).append(run)
     read = []
     for name, runs in runs_of_name.items():
         whole = joined_folds(runs)

@@ -213,9 +213,9 @@ class TokenStore(Tokens):
         # A prompt in quotes: whatever stands in it, the parts can't be mistaken for each other.
         return cached(
             "tokens",
-            f"tokens-2 {table.key} {rendering.key!a} {_settings(backend)}",
+            f"tokens-2 {table.read_key} {rendering.key!a} {_settings(backend)}",
             lambda folder: _tokenise(folder, table, backend, rendering),
-            lambda folder: cls(folder, rendering.key, table.key),
+            lambda folder: cls(folder, rendering.key, table.read_key),
             made_of(table.folder, model=tokenizer.name_or_path or None),
         )
 

@@ -3,7 +3,7 @@
 from dataclasses import replace
 from functools import reduce
 from pathlib import Path
-from typing import get_args
+from typing import Any, Self, get_args
 
 from ltr.data.bm25 import bm25_lists
 from ltr.data.query_lists import QueryLists
@@ -16,9 +16,12 @@ from ltr.data.sampling.triplets import Source, TripletRows
 from ltr.datamodules.evaluation import Evaluation
 from ltr.datamodules.loading import Loading
 from ltr.datamodules.pools import PoolDataModule
+from ltr.datamodules.sources import DataSource, Mixture
 from ltr.errors import InputError, at_least, local_path, one_of
 from ltr.mining.negatives import MinedNegatives
 from ltr.mining.overlay import Overlay, negatives_in
+
+NEGATIVES_BY_DEFAULT = "candidates"
 
 
 class TripletDataModule(PoolDataModule):
@@ -28,7 +31,9 @@ class TripletDataModule(PoolDataModule):
     shorter.
 
     Args:
-        path: a collection, see :func:`ltr.data.collection.open_collection`.
+        path: a collection, see :func:`ltr.data.collection.open_collection`. Or a list of several
+            sources, each a path, or ``path:`` with ``weight:``, ``name:``, ``instruction:`` (of queries
+            that have none of their own) and, of triplets, ``negatives:`` beside it.
         negatives: where the others come from, never the relevant ones: the source's pools
             (``candidates``: judged 0 or unjudged), the best ``negatives_depth`` of BM25 (``bm25``),
             the whole corpus (``random``), a folder of mined negatives or an overlay of their audit
@@ -46,15 +51,18 @@ class TripletDataModule(PoolDataModule):
         evaluation: what is ranked and measured, see :class:`ltr.datamodules.Evaluation`.
         loading: how batches are drawn and collated, see :class:`ltr.datamodules.Loading`.
         labels: what the labels of training lists are, see :class:`ltr.datamodules.Labels`.
+        mixture: how several sources share the steps, see :class:`ltr.datamodules.Mixture`.
 
     Raises:
         InputError: at ``setup``, for a training query without a relevant document.
     """
 
+    takes_negatives = True
+
     def __init__(
         self,
-        path: str | Path,
-        negatives: str | Path | dict[str, int] = "candidates",
+        path: list[Any] | str | Path,
+        negatives: str | Path | dict[str, int] = NEGATIVES_BY_DEFAULT,
         positives: int = 1,
         negatives_per_query: int = 7,
         negatives_depth: int | None = None,
@@ -63,8 +71,9 @@ class TripletDataModule(PoolDataModule):
         evaluation: Evaluation = Evaluation(),
         loading: Loading = Loading(),
         labels: Labels = Labels(),
+        mixture: Mixture | None = None,
     ) -> None:
-        super().__init__(path, evaluation, loading)
+        super().__init__(path, evaluation, loading, mixture)
         at_least(1, positives=positives, negatives_per_query=negatives_per_query)
         at_least(1, negatives_depth=negatives_depth, batch_size=batch_size)
         one_of(get_args(EpochOver), epoch=epoch)
@@ -73,20 +82,56 @@ class TripletDataModule(PoolDataModule):
         self.negatives_depth = negatives_depth
         self.batch_size = batch_size
         self.labels = labels
+        self.negatives_per_query = negatives_per_query
         # How many documents of a row each source gives.
-        if isinstance(negatives, dict):
-            self.sources = dict(negatives)
-        else:
-            self.sources = {str(negatives): negatives_per_query}
-        if not self.sources or min(self.sources.values()) < 1:
-            raise InputError(
-                f"negatives must be at least one source, each with a number above 0, got {self.sources}",
-                option="negatives",
-            )
-        for name in self.sources:
-            local_path("negatives", name)
+        self.sources = self._counts(negatives)
         # Whether mined negatives are still to come. No batch may be drawn until then.
         self.awaits_negatives = "mined" in self.sources
+        for number, source in enumerate(self.data_sources):
+            self._check_negatives(number, source, negatives)
+
+    def _counts(self, negatives: str | Path | dict[str, int]) -> dict[str, int]:
+        """How many documents of a row each source of negatives gives."""
+        if isinstance(negatives, dict):
+            counts = dict(negatives)
+        else:
+            counts = {str(negatives): self.negatives_per_query}
+        if not counts or min(counts.values()) < 1:
+            raise InputError(
+                f"negatives must be at least one source, each with a number above 0, got {counts}",
+                option="negatives",
+            )
+        for name in counts:
+            local_path("negatives", name)
+        return counts
+
+    def _check_negatives(
+        self, number: int, source: DataSource, negatives: str | Path | dict[str, int]
+    ) -> None:
+        """Check the negatives of one of several sources of data.
+
+        Args:
+            number: of the source.
+            source: has its own ones, perhaps.
+            negatives: what the data module says for all.
+        """
+        if source.negatives is not None and negatives != NEGATIVES_BY_DEFAULT:
+            raise InputError(
+                f"path[{number}]: negatives must be said once, got {source.negatives!r} there and {negatives!r} for all sources; leave one out",
+                option="negatives",
+            )
+        counts = self.sources if source.negatives is None else self._counts(source.negatives)
+        if "mined" in counts:
+            raise InputError(
+                f"path[{number}]: negatives 'mined' are mined of one collection while it trains, and path names several; mine them before, ltr mine, and name the folder as negatives",
+                option="negatives",
+            )
+
+    def part(self, source: DataSource) -> Self:
+        part = super().part(source)
+        if source.negatives is not None:
+            part.sources = part._counts(source.negatives)
+        return part
 
     def plan(self) -> Plan:
         audit_labels = self._apply_overlays()  # first: it changes the judgements

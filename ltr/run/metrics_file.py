@@ -34,6 +34,7 @@ class Report(TypedDict):
     depth: NotRequired[int | None]
     fold: NotRequired[TestedFold]
     ceiling: NotRequired[dict[str, float | None]]  # by metric
+    sources: NotRequired[list[str]]  # where there are several: the names that stand before queries
     checkpoint: NotRequired[str | None]
     made: NotRequired[Made]
 

@@ -21,6 +21,8 @@ class Plan(ABC):
 
     n_rows: int  # rows that an epoch draws from
     per_step: int  # lists of a step, over all processes
+    rank: int  # this process, and
+    world_size: int  # how many there are
     version: int = 0  # raised whenever other documents are drawn from now on
 
     @abstractmethod
@@ -35,6 +37,12 @@ class Plan(ABC):
             epoch: counted from 0.
             step: of the epoch, counted from 0.
             together: all processes ask for this step now, so they may share the drawing.
+        """
+
+    @abstractmethod
+    def lists_per_step(self, epoch: int) -> np.ndarray:
+        """``[steps]`` int64: how many lists each step of an epoch has, over all processes. Their sum
+        is the same in every epoch.
         """
 
     def frozen_batches(self, epoch: int, step: int) -> list[list[int]] | None:
