@@ -91,6 +91,19 @@ MINED = GROUPS | {
 }
 
 
+SEVERAL = TEXTS | {
+    "data.init_args.path": [
+        {"path": "collection", "weight": 3, "negatives": {"candidates": 2, "random": 1}},
+        {"path": "other", "weight": 1},
+    ],
+    "trainer.val_check_interval": 3,
+}
+SEVERAL_MIXED = GROUPS | {
+    "data.init_args.path": ["collection", "other", "without-dev"],
+    "data.init_args.mixture": {"batches": "mixed", "temperature": 2.0},
+}
+
+
 def mining(**options: object) -> dict:
     """The callback, refreshing when the options say so."""
     recipe = {"depth": 20, "n": 6, "relative": None, "sampling": "softmax"}
@@ -219,6 +232,8 @@ VARIANTS = {
         "model.in_batch": None,
     },
     "a dual encoder, accumulation": GROUPS | {"trainer.accumulate_grad_batches": 2},
+    "several sources": SEVERAL,
+    "several sources, mixed": SEVERAL_MIXED,
     "adapters with dropout": TEXTS | ADAPTERS,
     "adapters, averaged, on a base in bfloat16": TEXTS
     | ADAPTERS
@@ -234,6 +249,9 @@ VARIANTS = {
 def write_world(folder: Path) -> None:
     """The data and the backbone that the variants name."""
     write_collection(folder / "collection")
+    write_collection(folder / "other", n_queries=11, seed=1)
+    write_collection(folder / "without-dev", n_queries=7, seed=2)
+    (folder / "without-dev/qrels/dev.tsv").unlink()
     make_backbone(folder / "backbone")
     write_letor(folder / "letor")
     shutil.copytree(folder / "letor", folder / "letor-without-dev")
@@ -255,8 +273,17 @@ def configured(changes: dict, world: Path) -> dict:
     ]
     for options, name in ((part.get("init_args", {}), name) for part, name in named):
         if name in options:
-            options[name] = str(world / options[name])
+            options[name] = inside(world, options[name])
     return config
+
+
+def inside(world: Path, path: object) -> object:
+    """A path within the world; of several sources, each."""
+    if isinstance(path, list):
+        return [inside(world, source) for source in path]
+    if isinstance(path, dict):
+        return path | {"path": inside(world, path["path"])}
+    return str(world / path)
 
 
 def outcome(run: Path) -> dict:
