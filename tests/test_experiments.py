@@ -19,7 +19,7 @@ from tests.conftest import write_letor
 ROOT = Path(__file__).parents[1]
 FILES = sorted(ROOT.glob("experiments/*/*.yaml"))
 GRIDS = [file for file in FILES if file.parent.name == "grids"]
-NEGATIVES = "runs/data/"  # folders of negatives: of experiments/pool_negatives.py, ltr mine, an audit
+NEGATIVES = "runs/data/"  # of experiments/pool_negatives.py, ltr mine, or an audit
 SCORES = "runs/scores/"  # of ltr score
 CONFIGS = [file for file in FILES if file not in GRIDS]
 
