@@ -19,7 +19,7 @@ from ltr.data.formats import ApartTexts, FeatureVectors, PairsAndTexts, TextRead
 from ltr.data.joined import JoinedCollections
 from ltr.data.query_lists import LabelledList, QueryLists
 from ltr.data.sampling.mixture import MixedBatches, OneSourceBatches, SourcePlan
-from ltr.data.sampling.plan import EvalBatches, Plan
+from ltr.data.sampling.plan import EvalBatches, Plan, TrainBatches
 from ltr.data.sampling.rows import Rows
 from ltr.data.sampling.taught import TaughtRows
 from ltr.datamodules.evaluation import Evaluation
@@ -250,6 +250,7 @@ class PoolDataModule(RankingDataModule):
         part._opened_for = None
         part._eval_batches = {}
         part._parts = []
+        part.train = None
         return part
 
     @property
@@ -304,7 +305,8 @@ class PoolDataModule(RankingDataModule):
                     option="path",
                 )
             part.trainer = self.trainer  # perhaps another one than when the texts were opened
-            sources.append(SourcePlan(part.plan(), self.joined.shifted(number)))
+            part.train = TrainBatches(part.plan(), part.collator)
+            sources.append(SourcePlan(part.train.plan, self.joined.shifted(number)))
             self.digests |= _named(name, part.digests)
         self.has_distances = all(part.has_distances for part in self._parts)
         self.has_soft_labels = any(part.has_soft_labels for part in self._parts)

@@ -16,7 +16,14 @@ from ltr.data.files import digest_of_arrays
 from ltr.data.formats import Reads
 from ltr.data.query_lists import LabelledList
 from ltr.data.sampling.buckets import Buckets
-from ltr.data.sampling.plan import EvalBatches, Plan, PlanSampler, ShareOfRank, TrainBatches
+from ltr.data.sampling.plan import (
+    EvalBatches,
+    Frozen,
+    Plan,
+    PlanSampler,
+    ShareOfRank,
+    TrainBatches,
+)
 from ltr.data.sampling.rows import Rows
 from ltr.data.sampling.taught import Labels
 from ltr.datamodules.loading import Loading
@@ -36,7 +43,7 @@ class Position(TypedDict):
     per_step: NotRequired[int]
     processes: NotRequired[int]
     content: NotRequired[dict[str, str]]
-    kept: NotRequired[list[list[int]] | None]
+    kept: NotRequired[Frozen | None]
 
 
 class RankingDataModule(LightningDataModule):

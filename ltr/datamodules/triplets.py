@@ -8,6 +8,7 @@ from typing import Any, Self, get_args
 from ltr.data.bm25 import bm25_lists
 from ltr.data.query_lists import QueryLists
 from ltr.data.sampling.buckets import Buckets
+from ltr.data.sampling.mixture import OneSourceBatches
 from ltr.data.sampling.plan import Plan
 from ltr.data.sampling.relevant import EpochOver
 from ltr.data.sampling.rows import Rows
@@ -121,9 +122,10 @@ class TripletDataModule(PoolDataModule):
                 option="negatives",
             )
         counts = self.sources if source.negatives is None else self._counts(source.negatives)
-        if "mined" in counts:
+        is_mixed = self.mixture is not None and self.mixture.batches == "mixed"
+        if "mined" in counts and is_mixed:
             raise InputError(
-                f"path[{number}]: negatives 'mined' are mined of one collection while it trains, and path names several; mine them before, ltr mine, and name the folder as negatives",
+                f"path[{number}]: negatives 'mined' need batches of one source, and mixture mixes them; set mixture.batches to one_source, or mine them before (ltr mine) and name the folder",
                 option="negatives",
             )
 
@@ -132,6 +134,19 @@ class TripletDataModule(PoolDataModule):
         if source.negatives is not None:
             part.sources = part._counts(source.negatives)
         return part
+
+    def mined_parts(self) -> dict[str, "TripletDataModule"]:
+        """The data modules whose negatives are mined while training, by the names of their sources;
+        itself, under no name, where there is one source.
+        """
+        if not self.data_sources:
+            return {"": self}
+        parts: dict[str, TripletDataModule] = {}
+        for name, part in zip(self.source_names, self._parts, strict=True):
+            assert isinstance(part, TripletDataModule), "a part is a copy of this"
+            if "mined" in part.sources:
+                parts[name] = part
+        return parts
 
     def plan(self) -> Plan:
         audit_labels = self._apply_overlays()  # first: it changes the judgements
@@ -159,6 +174,15 @@ class TripletDataModule(PoolDataModule):
         )
         return self.buckets(self.with_labels(rows, rows.drawable(), where))
 
+    def position_of(self, source: str) -> tuple[int, int] | None:
+        """The epoch and the step of its own that a source is at; None where there is one source."""
+        if not self.data_sources:
+            return None
+        assert self.train is not None, "setup('fit') comes first"
+        plan = self.train.plan
+        assert isinstance(plan, OneSourceBatches), "the constructor has checked it"
+        return plan.position_of(self.source_names.index(source), *self._next_step())
+
     @property
     def mined_per_row(self) -> int:
         """How many documents of a row are mined negatives, once there are some.
@@ -171,13 +195,20 @@ class TripletDataModule(PoolDataModule):
             return self.sources["mined"]
         return next(iter(self.sources.values()))
 
-    def take_negatives(self, negatives: MinedNegatives, *, resumed: bool = False) -> None:
+    def take_negatives(
+        self,
+        negatives: MinedNegatives,
+        *,
+        resumed: bool = False,
+        position: tuple[int, int] | None = None,
+    ) -> None:
         """Draw from these mined negatives, from the next batch on. All processes must call it
         together.
 
         Args:
             negatives: take the place of the source ``mined``, or of the only one there is.
             resumed: whether the interrupted run drew from them already.
+            position: the epoch and the step from which on; None: those of the trainer.
         """
         assert self.train is not None, "setup('fit') comes first"
         plan = self.train.plan
@@ -187,7 +218,7 @@ class TripletDataModule(PoolDataModule):
             # Rows with the new negatives have other lengths, and Buckets sorts by length. The
             # batches of the current window stay as they are; a resumed run has them from its
             # checkpoint.
-            epoch, step = self._next_step()
+            epoch, step = position or self._next_step()
             plan.freeze_window(epoch, step)
         # With a teacher's labels the rows are wrapped.
         if isinstance(plan.rows, TaughtRows):
@@ -206,7 +237,8 @@ class TripletDataModule(PoolDataModule):
 
     def _call_before_batch(self) -> None:
         super()._call_before_batch()
-        if self.awaits_negatives:
+        awaiting = [part for part in self.mined_parts().values() if part.awaits_negatives]
+        if awaiting:
             raise InputError(
                 "negatives 'mined' must be mined while training, and nothing does that; add the callback ltr.callbacks.HardNegativeMining, or name a folder of negatives",
                 option="negatives",

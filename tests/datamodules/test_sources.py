@@ -10,6 +10,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
+from lightning.pytorch import Callback
 
 from ltr.callbacks import HardNegativeMining
 from ltr.data.cache import Cache
@@ -25,6 +26,8 @@ from ltr.datamodules.sources import DataSource, sources_of, weights_of
 from ltr.errors import InputError
 from ltr.in_batch import AllTexts, OtherQueries
 from ltr.losses import SoftmaxLoss
+from ltr.mining.filters import Recipe
+from ltr.mining.negatives import MinedNegatives
 from tests.conftest import wordpiece_tokenizer, write_collection, write_jsonl
 from tests.datasets import data_module
 from tests.rankers import dual_encoder, trainer
@@ -357,6 +360,69 @@ def test_a_corpus_that_sources_share_is_encoded_and_tokenised_once(
     assert together["other/nDCG@10"] == pytest.approx(alone["nDCG@10"], abs=1e-6)
 
 
+def mined_of_two(module, folders, **options):
+    """Negatives of a and c are mined; those of b are random."""
+    path = [
+        {"path": folders["a"], "weight": 2, "negatives": "mined"},
+        {"path": folders["b"], "weight": 1, "negatives": "random"},
+        {"path": folders["c"], "weight": 1, "negatives": "mined"},
+    ]
+    usual = {"negatives_per_query": 3, "batch_size": 4, "bucket_window": 3}
+    return data_module(TripletDataModule, path, reads=module.ranker.reads, **usual | options)
+
+
+class Seen(Callback):
+    """The ids of the queries and documents of every batch."""
+
+    def __init__(self):
+        self.batches = []
+
+    def on_train_batch_start(self, trainer, module, batch, number):
+        query_ids, doc_ids = trainer.datamodule.names("train")
+        lists = []
+        for query, rows, mask in zip(batch.query_rows, batch.doc_rows, batch.mask, strict=True):
+            lists.append((query_ids[int(query)], [doc_ids[row] for row in rows[mask].tolist()]))
+        self.batches.append(lists)
+
+
+def test_negatives_are_mined_of_each_source_that_says_so(folders, backbone, tmp_path):
+    """Every 3 steps: before the first batch, and before steps 3, 6 and 9. What a row of a or of c
+    draws is what was mined last for its query, in a folder of its source.
+    """
+    module = dual_encoder(backbone, SoftmaxLoss(), in_batch=OtherQueries(), lr=0.01)
+    data = mined_of_two(module, folders)
+    seen = Seen()
+    mining = HardNegativeMining(every_n_steps=3, recipe=Recipe(depth=20, n=6, relative=None))
+    fit = trainer(tmp_path, max_epochs=1, callbacks=[mining, seen], limit_val_batches=0)
+    fit.fit(module, data)
+    n_steps = 8 + 3 + 2
+    assert fit.global_step == n_steps == len(seen.batches)
+    mined_at = range(0, n_steps, 3)
+    for name in "ac":
+        found = {file.name for file in (tmp_path / "negatives" / name).iterdir()}
+        assert found == {f"step={step}" for step in mined_at}
+    assert {file.name for file in (tmp_path / "negatives").iterdir()} == {"a", "c"}
+    turns = {"a": 0, "b": 0, "c": 0}
+    queries = {"a": [], "b": [], "c": []}
+    for step, lists in enumerate(seen.batches):
+        (name,) = {query[0] for query, _ in lists}
+        turns[name] += 1
+        collection = data.joined.collections["abc".index(name)]
+        queries[name] += [query for query, _ in lists]
+        if name == "b":
+            continue
+        folder = tmp_path / "negatives" / name / f"step={step // 3 * 3}"
+        mined = MinedNegatives.open(folder, collection).lists()
+        for query, docs in lists:
+            rows, _ = mined.of(collection.queries.row(query.split("/")[1]))
+            allowed = {f"{name}/{collection.corpus.ids[row]}" for row in rows.tolist()}
+            assert len(docs) == 4 and set(docs[1:]) <= allowed
+    assert turns == {"a": 7, "b": 3, "c": 3}
+    # An epoch of a source has each of its queries once, though refreshes come in its midst.
+    assert len(set(queries["a"])) == len(queries["a"])
+    assert len(set(queries["b"])) == 11 and len(set(queries["c"])) == 7
+
+
 def test_a_source_without_dev_is_left_out_of_the_mean_and_said(folders, caplog):
     with caplog.at_level(logging.INFO):
         data = opened([folders["a"], folders["c"]])
@@ -457,7 +523,6 @@ BAD = {
     "instruction": ([{"path": "a", "instruction": 3}, "b"], "instruction must be a text, got 3"),
     "negatives": ([{"path": "a", "negatives": []}, "b"], "negatives must be a source of negatives"),
     "address": (["s3://bucket/a", "b"], r"path\[0\].path: must be a local path"),
-    "mined": ([{"path": "a", "negatives": "mined"}, "b"], r"path\[0\]: negatives 'mined'"),
 }
 
 
@@ -478,8 +543,8 @@ def test_what_does_not_fit_together_is_refused(folders, backbone, tmp_path):
         TripletDataModule(both, negatives="bm25")
     with pytest.raises(InputError, match="ListDataModule takes no negatives, got 'random'"):
         ListDataModule(both)
-    with pytest.raises(InputError, match=r"path\[0\]: negatives 'mined' are mined of one"):
-        TripletDataModule(["a", "b"], negatives="mined")
+    with pytest.raises(InputError, match=r"path\[0\]: negatives 'mined' need batches of one"):
+        TripletDataModule(["a", "b"], negatives="mined", mixture=Mixture("mixed"))
     for options in ({"temperature": 0.0}, {"temperature": math.inf}, {"batches": "both"}):
         with pytest.raises(InputError, match="mixture|temperature"):
             Mixture(**options)
@@ -487,9 +552,18 @@ def test_what_does_not_fit_together_is_refused(folders, backbone, tmp_path):
         opened([folders["a"], folders["b"]], scores="somewhere")
     module = dual_encoder(backbone, SoftmaxLoss())
     data = data_module(TripletDataModule, [folders["a"], folders["b"]], reads=module.ranker.reads)
-    fit = trainer(tmp_path, max_epochs=1, callbacks=[HardNegativeMining()])
-    with pytest.raises(InputError, match="mines for one collection, and path names 2"):
-        fit.fit(module, data)
+    for callback, message in (
+        (HardNegativeMining(), "needs a source whose negatives are 'mined'"),
+        (HardNegativeMining(asynchronous=True), "leave out asynchronous"),
+    ):
+        if callback.asynchronous:
+            data = mined_of_two(module, folders)
+        fit = trainer(tmp_path, max_epochs=1, callbacks=[callback])
+        with pytest.raises(InputError, match=message):
+            fit.fit(module, data)
+    data = mined_of_two(module, folders)
+    with pytest.raises(InputError, match="must be mined while training, and nothing does that"):
+        trainer(tmp_path, max_epochs=1).fit(module, data)
 
 
 def test_a_source_that_has_no_train_is_refused(folders, tmp_path):

@@ -234,6 +234,16 @@ VARIANTS = {
     "a dual encoder, accumulation": GROUPS | {"trainer.accumulate_grad_batches": 2},
     "several sources": SEVERAL,
     "several sources, mixed": SEVERAL_MIXED,
+    "several sources, negatives of two mined every 3 steps": MINED
+    | mining(every_n_steps=3)
+    | {
+        "data.init_args.negatives": "candidates",
+        "data.init_args.path": [
+            {"path": "collection", "weight": 2, "negatives": {"mined": 2, "random": 1}},
+            {"path": "other", "weight": 1, "negatives": "bm25"},
+            {"path": "without-dev", "weight": 1, "negatives": "mined"},
+        ],
+    },
     "adapters with dropout": TEXTS | ADAPTERS,
     "adapters, averaged, on a base in bfloat16": TEXTS
     | ADAPTERS

@@ -65,12 +65,17 @@ class Buckets(Plan):
         self.rank = rank
         self.world_size = world_size
         self.window = window
+        self._version = 0
         # The epoch that was asked for last, and its permutation of the rows.
         self._permutation: tuple[int, np.ndarray] | None = None
         # The window that was planned last: steps come in order, so the next one mostly needs it.
         self._window: _Window | None = None
         # A window whose batches keep their rows, though other documents are drawn for them now.
         self._frozen: _Window | None = None
+
+    @property
+    def version(self) -> int:
+        return self._version
 
     def __len__(self) -> int:
         return math.ceil(self.n_rows / self.per_step)
@@ -103,7 +108,7 @@ class Buckets(Plan):
         assert len(rows) == self.n_rows, "the plan of an epoch counts the rows"
         self.rows = rows
         self._window = None
-        self.version = self.version + 1
+        self._version += 1
 
     def freeze_window(self, epoch: int, step: int) -> None:
         """Freeze the rows of the window that this step is in the middle of: its batches hold the

@@ -8,12 +8,13 @@ import math
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from fractions import Fraction
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from ltr.data.query_lists import LabelledList
-from ltr.data.sampling.plan import Plan
+from ltr.data.sampling.plan import Batches, Plan
+from ltr.errors import InputError
 
 LONGEST_PERIOD = 2**20  # of a sequence; longer ones are rounded to it
 
@@ -118,6 +119,10 @@ class Mixture(Plan):
         self.n_rows = sum(source.plan.n_rows for source in self.sources)
         self.per_step = self.sources[0].plan.per_step
 
+    @property
+    def version(self) -> int:
+        return sum(source.plan.version for source in self.sources)
+
     def lists_per_step(self, epoch: int) -> np.ndarray:
         counts = [sum(self.lists_of_sources(epoch, step)) for step in range(len(self))]
         return np.asarray(counts, dtype=np.int64)
@@ -139,6 +144,28 @@ class OneSourceBatches(Mixture):
         lists = source.plan.lists(source_epoch, source_step, together=together)
         return [source.shifted(labelled) for labelled in lists]
 
+    def position_of(self, number: int, epoch: int, step: int) -> tuple[int, int]:
+        """The epoch and the step of its own that a source gives next, from a step on."""
+        n_before = self.turns.before(epoch * len(self) + step)[number]
+        return divmod(n_before, len(self.sources[number].plan))
+
+    def frozen_batches(self, epoch: int, step: int) -> list[Batches | None] | None:
+        frozen: list[Batches | None] = []
+        for number, source in enumerate(self.sources):
+            of_source: Any = source.plan.frozen_batches(*self.position_of(number, epoch, step))
+            frozen.append(of_source)
+        return None if frozen.count(None) == len(frozen) else frozen
+
+    def restore_frozen(self, epoch: int, step: int, batches: Any) -> None:
+        if len(batches) != len(self.sources):
+            raise InputError(
+                f"the checkpoint must keep the batches of {len(self.sources)} sources, and has {len(batches)}; take another checkpoint"
+            )
+        for number, of_source in enumerate(batches):
+            if of_source is not None:
+                position = self.position_of(number, epoch, step)
+                self.sources[number].plan.restore_frozen(*position, of_source)
+
     def lists_of_sources(self, epoch: int, step: int) -> list[int]:
         number, source_epoch, source_step = self._batch_of_source(epoch, step)
         counts = [0] * len(self.sources)
@@ -147,11 +174,8 @@ class OneSourceBatches(Mixture):
 
     def _batch_of_source(self, epoch: int, step: int) -> tuple[int, int, int]:
         """The source of a step, and which epoch and step of its own this is."""
-        turn = epoch * len(self) + step
-        number = self.turns.source(turn)
-        n_before = self.turns.before(turn)[number]
-        source_epoch, source_step = divmod(n_before, len(self.sources[number].plan))
-        return number, source_epoch, source_step
+        number = self.turns.source(epoch * len(self) + step)
+        return number, *self.position_of(number, epoch, step)
 
 
 class MixedBatches(Mixture):

@@ -7,6 +7,7 @@ plan: the main process draws the lists of a batch, and the workers only collate 
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import numpy as np
 from torch.utils.data import Dataset, DistributedSampler
@@ -14,6 +15,10 @@ from torch.utils.data import Dataset, DistributedSampler
 from ltr.batch import RankingBatch
 from ltr.data.collate import Collator
 from ltr.data.query_lists import LabelledList
+
+# The rows of each batch of a window; of several sources, those of each that has some.
+Batches = list[list[int]]
+Frozen = Batches | list[Batches | None]
 
 
 class Plan(ABC):
@@ -23,7 +28,11 @@ class Plan(ABC):
     per_step: int  # lists of a step, over all processes
     rank: int  # this process, and
     world_size: int  # how many there are
-    version: int = 0  # raised whenever other documents are drawn from now on
+
+    @property
+    def version(self) -> int:
+        """A number that is raised whenever other documents are drawn from now on."""
+        return 0
 
     @abstractmethod
     def __len__(self) -> int:
@@ -45,14 +54,15 @@ class Plan(ABC):
         is the same in every epoch.
         """
 
-    def frozen_batches(self, epoch: int, step: int) -> list[list[int]] | None:
-        """The rows of the batches around this step, if they were frozen; else None.
+    def frozen_batches(self, epoch: int, step: int) -> Frozen | None:
+        """The rows of the batches around this step, if they were frozen; else None. Of several
+        sources, those of each.
 
         A checkpoint keeps them, as they do not follow from (seed, epoch, step).
         """
         return None
 
-    def restore_frozen(self, epoch: int, step: int, batches: list[list[int]]) -> None:
+    def restore_frozen(self, epoch: int, step: int, batches: Any) -> None:
         """Freeze the batches around this step again, as a checkpoint has them from
         :meth:`frozen_batches`.
         """
