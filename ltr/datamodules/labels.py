@@ -45,6 +45,7 @@ class LabelDataModule(PoolDataModule):
     """
 
     needs_in_batch = True  # groups hold relevant texts alone
+    takes_sources = False  # a text has no query, by which sources are told apart
 
     def __init__(
         self,

@@ -62,6 +62,7 @@ class PoolDataModule(RankingDataModule):
     """
 
     least_per_batch = 1  # lists
+    takes_sources = True  # whether path may name several
     takes_negatives = False  # of each source its own
 
     def __init__(
@@ -74,6 +75,11 @@ class PoolDataModule(RankingDataModule):
         self.data_sources: tuple[DataSource, ...] = ()
         if isinstance(path, str | Path):
             super().__init__(path, loading)
+        elif not self.takes_sources:
+            raise InputError(
+                f"{type(self).__name__} takes one path, got {path!r:.80}; train on one of them",
+                option="path",
+            )
         else:
             self.data_sources = sources_of(path)
             super().__init__(" + ".join(source.path for source in self.data_sources), loading)

@@ -18,6 +18,7 @@ from ltr.data.formats import ApartTexts, JoinedPairs, SingleTexts
 from ltr.data.template import Template
 from ltr.datamodules import (
     GroupDataModule,
+    LabelDataModule,
     ListDataModule,
     Mixture,
     TripletDataModule,
@@ -541,6 +542,8 @@ def test_what_does_not_fit_together_is_refused(folders, backbone, tmp_path):
     both = [{"path": "a", "negatives": "random"}, "b"]
     with pytest.raises(InputError, match="negatives must be said once, got 'random' there"):
         TripletDataModule(both, negatives="bm25")
+    with pytest.raises(InputError, match="LabelDataModule takes one path, got "):
+        LabelDataModule(["a", "b"])
     with pytest.raises(InputError, match="ListDataModule takes no negatives, got 'random'"):
         ListDataModule(both)
     with pytest.raises(InputError, match=r"path\[0\]: negatives 'mined' need batches of one"):
