@@ -28,7 +28,7 @@ from ltr.datamodules.ranking import RankingDataModule
 from ltr.datamodules.sources import (
     DataSource,
     Mixture,
-    check_shares,
+    check_mixture,
     digest_of_mixture,
     sources_of,
     weights_of,
@@ -90,7 +90,8 @@ class PoolDataModule(RankingDataModule):
                     f"path[{number}]: {type(self).__name__} takes no negatives, got {source.negatives!r}; leave them out, or take TripletDataModule",
                     option="path",
                 )
-        check_shares(self.data_sources, mixture)
+        if self.data_sources and mixture is not None:
+            check_mixture(self.data_sources, mixture)
         self.evaluation = evaluation
         self.mixture = mixture
         self.collection: Collection  # from setup on
@@ -189,13 +190,16 @@ class PoolDataModule(RankingDataModule):
         lists: list[LabelledList] = []
         left_out: list[str] = []
         for number, part in enumerate(self._parts):
+            # What is not trained on has no say in which weights are best.
+            if split == "dev" and number not in self.trained_sources:
+                continue
             if split not in part.collection.qrels:
                 left_out.append(self.source_names[number])
                 continue
             shifted = self.joined.shifted(number)
             of_source = part._lists_to_evaluate(split, judged_only=judged_only)
             lists += [shifted(labelled) for labelled in of_source]
-        if len(left_out) == len(self._parts):
+        if not lists:
             if stage == "fit":
                 return None
             raise InputError(
@@ -260,6 +264,16 @@ class PoolDataModule(RankingDataModule):
         return part
 
     @property
+    def trained_sources(self) -> list[int]:
+        """The numbers of the sources that are trained on: all but the one that is left out."""
+        left_out = None if self.mixture is None else self.mixture.leave_out
+        numbers: list[int] = []
+        for number, source in enumerate(self.data_sources):
+            if source.name != left_out:
+                numbers.append(number)
+        return numbers
+
+    @property
     def corpora(self) -> Sequence[SearchedCorpus]:
         if not self.data_sources:
             return super().corpora
@@ -303,7 +317,8 @@ class PoolDataModule(RankingDataModule):
             return self.plan()
         mixture = self.mixture or Mixture()
         sources: list[SourcePlan] = []
-        for number, part in enumerate(self._parts):
+        for number in self.trained_sources:
+            part = self._parts[number]
             name = self.source_names[number]
             if "train" not in part.collection.qrels:
                 raise InputError(
@@ -314,8 +329,9 @@ class PoolDataModule(RankingDataModule):
             part.train = TrainBatches(part.plan(), part.collator)
             sources.append(SourcePlan(part.train.plan, self.joined.shifted(number)))
             self.digests |= _named(name, part.digests)
-        self.has_distances = all(part.has_distances for part in self._parts)
-        self.has_soft_labels = any(part.has_soft_labels for part in self._parts)
+        trained = [self._parts[number] for number in self.trained_sources]
+        self.has_distances = all(part.has_distances for part in trained)
+        self.has_soft_labels = any(part.has_soft_labels for part in trained)
         self.digests["mixture"] = digest_of_mixture(self.data_sources, mixture)
         return self._mixture_of(sources, mixture)
 
@@ -323,9 +339,10 @@ class PoolDataModule(RankingDataModule):
         self, sources: Sequence[SourcePlan], mixture: Mixture
     ) -> OneSourceBatches | MixedBatches:
         plans = [source.plan for source in sources]
+        data_sources = [self.data_sources[number] for number in self.trained_sources]
         if mixture.batches == "one_source":
             sizes = [len(plan) for plan in plans]
-            weights = weights_of(self.data_sources, mixture, sizes)
+            weights = weights_of(data_sources, mixture, sizes)
             plan: OneSourceBatches | MixedBatches = OneSourceBatches(sources, weights)
             unit = "batches"
         else:
@@ -334,7 +351,7 @@ class PoolDataModule(RankingDataModule):
                 source_plan.rank = 0
                 source_plan.world_size = 1
             sizes = [int(source_plan.lists_per_step(0).sum()) for source_plan in plans]
-            weights = weights_of(self.data_sources, mixture, sizes)
+            weights = weights_of(data_sources, mixture, sizes)
             plan = MixedBatches(
                 sources,
                 weights,
@@ -345,10 +362,10 @@ class PoolDataModule(RankingDataModule):
             )
             unit = "lists"
         total = sum(weights)
-        for name, weight, size in zip(self.source_names, weights, sizes, strict=True):
+        for source, weight, size in zip(data_sources, weights, sizes, strict=True):
             log.info(
                 "source %s: %.1f %% of the %s, %d in an epoch of its own",
-                name,
+                source.name,
                 100 * weight / total,
                 unit,
                 size,

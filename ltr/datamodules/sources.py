@@ -25,6 +25,8 @@ class Mixture:
         temperature: T, without weights: the share of a source is its size to the power of 1/T, the
             size in batches, or in lists where batches are mixed. 1 (as None): in proportion to the
             sizes; the larger, the more alike the shares.
+        leave_out: the name of a source that is not trained on: its train and dev splits are not
+            used, and it is tested as the others.
 
     Raises:
         InputError: for a value that is none of these.
@@ -32,6 +34,7 @@ class Mixture:
 
     batches: Batches = "one_source"
     temperature: float | None = None
+    leave_out: str | None = None
 
     def __post_init__(self) -> None:
         one_of(get_args(Batches), **{"mixture.batches": self.batches})
@@ -225,10 +228,21 @@ def weights_of(
     return [max(power, LEAST_SHARE) for power in powers]
 
 
-def check_shares(sources: Sequence[DataSource], mixture: Mixture | None) -> None:
-    """Raise an InputError where both say the shares, weights and a temperature."""
+def check_mixture(sources: Sequence[DataSource], mixture: Mixture) -> None:
+    """Check that a mixture fits several sources.
+
+    Raises:
+        InputError: where both say the shares, weights and a temperature; for a source to be left
+            out that is not there.
+    """
+    names = [source.name for source in sources]
+    if mixture.leave_out is not None and mixture.leave_out not in names:
+        raise InputError(
+            f"leave_out must be the name of a source, {', '.join(names)}, got {mixture.leave_out!r}",
+            option="mixture.leave_out",
+        )
     weights = [source.weight for source in sources if source.weight is not None]
-    if weights and mixture is not None and mixture.temperature is not None:
+    if weights and mixture.temperature is not None:
         raise InputError(
             f"temperature must have no weights beside it, as it makes the shares of the sizes, and the sources have the weights {', '.join(map(str, weights))}; leave one out",
             option="mixture.temperature",

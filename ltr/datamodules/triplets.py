@@ -142,10 +142,11 @@ class TripletDataModule(PoolDataModule):
         if not self.data_sources:
             return {"": self}
         parts: dict[str, TripletDataModule] = {}
-        for name, part in zip(self.source_names, self._parts, strict=True):
+        for number in self.trained_sources:
+            part = self._parts[number]
             assert isinstance(part, TripletDataModule), "a part is a copy of this"
             if "mined" in part.sources:
-                parts[name] = part
+                parts[self.source_names[number]] = part
         return parts
 
     def plan(self) -> Plan:
@@ -181,7 +182,8 @@ class TripletDataModule(PoolDataModule):
         assert self.train is not None, "setup('fit') comes first"
         plan = self.train.plan
         assert isinstance(plan, OneSourceBatches), "the constructor has checked it"
-        return plan.position_of(self.source_names.index(source), *self._next_step())
+        number = self.trained_sources.index(self.source_names.index(source))
+        return plan.position_of(number, *self._next_step())
 
     @property
     def mined_per_row(self) -> int:

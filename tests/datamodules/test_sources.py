@@ -424,6 +424,24 @@ def test_negatives_are_mined_of_each_source_that_says_so(folders, backbone, tmp_
     assert len(set(queries["b"])) == 11 and len(set(queries["c"])) == 7
 
 
+def test_what_is_left_out_is_tested_and_neither_trained_on_nor_validated(folders):
+    path = [folders["a"], {"path": folders["b"], "negatives": "bm25"}, folders["c"]]
+    data = opened(path, mixture=Mixture(leave_out="a"))
+    alone = opened([{"path": folders["b"], "negatives": "bm25"}, folders["c"]])
+    assert len(data.train) == len(alone.train)
+    for step in range(len(alone.train)):
+        assert fields(data.train[0, step]) == fields(alone.train[0, step])
+        assert 0 not in data.train[0, step].sources
+    dev = [one.query_row for batch in data.eval_batches("dev").batches for one in batch]
+    assert set(data.joined.source_of(np.array(dev))) == {1}
+    assert not any(name.startswith("a judgements") for name in data.digests)
+    data.setup("test")
+    test = [one.query_row for batch in data.eval_batches("test").batches for one in batch]
+    assert len(test) == 30 + 11 + 7
+    with pytest.raises(InputError, match="leave_out must be the name of a source, a, b, got 'x'"):
+        TripletDataModule(["a", "b"], mixture=Mixture(leave_out="x"))
+
+
 def test_a_source_without_dev_is_left_out_of_the_mean_and_said(folders, caplog):
     with caplog.at_level(logging.INFO):
         data = opened([folders["a"], folders["c"]])
