@@ -18,7 +18,7 @@ from ltr.data.folds import of_fold
 from ltr.data.formats import ApartTexts, FeatureVectors, PairsAndTexts, TextReads
 from ltr.data.joined import JoinedCollections
 from ltr.data.query_lists import LabelledList, QueryLists
-from ltr.data.sampling.mixture import MixedBatches, OneSourceBatches, SourcePlan
+from ltr.data.sampling.mixture import SourcePlan
 from ltr.data.sampling.plan import EvalBatches, Plan, TrainBatches
 from ltr.data.sampling.rows import Rows
 from ltr.data.sampling.taught import TaughtRows
@@ -30,8 +30,8 @@ from ltr.datamodules.sources import (
     Mixture,
     check_mixture,
     digest_of_mixture,
+    plan_of_sources,
     sources_of,
-    weights_of,
 )
 from ltr.errors import InputError
 from ltr.search.evaluation import SearchedCorpus
@@ -90,6 +90,11 @@ class PoolDataModule(RankingDataModule):
                     f"path[{number}]: {type(self).__name__} takes no negatives, got {source.negatives!r}; leave them out, or take TripletDataModule",
                     option="path",
                 )
+        if self.data_sources and evaluation.fold is not None:
+            raise InputError(
+                f"a cross-validation is of one collection, got fold {evaluation.fold} and {len(self.data_sources)} sources; leave it out",
+                option="evaluation.fold",
+            )
         if self.data_sources and mixture is not None:
             check_mixture(self.data_sources, mixture)
         self.evaluation = evaluation
@@ -333,44 +338,14 @@ class PoolDataModule(RankingDataModule):
         self.has_distances = all(part.has_distances for part in trained)
         self.has_soft_labels = any(part.has_soft_labels for part in trained)
         self.digests["mixture"] = digest_of_mixture(self.data_sources, mixture)
-        return self._mixture_of(sources, mixture)
-
-    def _mixture_of(
-        self, sources: Sequence[SourcePlan], mixture: Mixture
-    ) -> OneSourceBatches | MixedBatches:
-        plans = [source.plan for source in sources]
-        data_sources = [self.data_sources[number] for number in self.trained_sources]
-        if mixture.batches == "one_source":
-            sizes = [len(plan) for plan in plans]
-            weights = weights_of(data_sources, mixture, sizes)
-            plan: OneSourceBatches | MixedBatches = OneSourceBatches(sources, weights)
-            unit = "batches"
-        else:
-            # The mixed plan deals the lists out to the processes, and the sources' plans must not.
-            for source_plan in plans:
-                source_plan.rank = 0
-                source_plan.world_size = 1
-            sizes = [int(source_plan.lists_per_step(0).sum()) for source_plan in plans]
-            weights = weights_of(data_sources, mixture, sizes)
-            plan = MixedBatches(
-                sources,
-                weights,
-                plans[0].per_step,
-                self.least_per_batch,
-                self.rank,
-                self.world_size,
-            )
-            unit = "lists"
-        total = sum(weights)
-        for source, weight, size in zip(data_sources, weights, sizes, strict=True):
-            log.info(
-                "source %s: %.1f %% of the %s, %d in an epoch of its own",
-                source.name,
-                100 * weight / total,
-                unit,
-                size,
-            )
-        return plan
+        return plan_of_sources(
+            sources,
+            [self.data_sources[number] for number in self.trained_sources],
+            mixture,
+            self.least_per_batch,
+            self.rank,
+            self.world_size,
+        )
 
     # One source
 

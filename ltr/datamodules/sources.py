@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import logging
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -9,7 +10,10 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, get_args
 
+from ltr.data.sampling.mixture import MixedBatches, OneSourceBatches, SourcePlan
 from ltr.errors import InputError, local_path, one_of
+
+log = logging.getLogger(__name__)
 
 KEYS = ("path", "weight", "name", "instruction", "negatives")
 LEAST_SHARE = 1e-6  # of that of the largest source: none is left out altogether
@@ -260,3 +264,47 @@ def digest_of_mixture(sources: Sequence[DataSource], mixture: Mixture) -> str:
             negatives = Path(negatives).name  # a folder may be mounted elsewhere
         parts.append([source.name, source.weight, source.instruction, negatives])
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:32]
+
+
+def plan_of_sources(
+    sources: Sequence[SourcePlan],
+    data_sources: Sequence[DataSource],
+    mixture: Mixture,
+    least_per_batch: int,
+    rank: int,
+    world_size: int,
+) -> OneSourceBatches | MixedBatches:
+    """The batches of several sources.
+
+    Args:
+        sources: the plan of each that is trained on.
+        data_sources: what ``path`` says of each.
+        mixture: how they share the steps.
+        least_per_batch: lists of a mixed batch at least.
+        rank, world_size: this process, and how many there are.
+    """
+    plans = [source.plan for source in sources]
+    plan: OneSourceBatches | MixedBatches
+    if mixture.batches == "one_source":
+        sizes = [len(source_plan) for source_plan in plans]
+        weights = weights_of(data_sources, mixture, sizes)
+        plan = OneSourceBatches(sources, weights, rank, world_size)
+        unit = "batches"
+    else:
+        # The mixed plan deals the lists out to the processes, and the sources' plans must not.
+        for source_plan in plans:
+            source_plan.rank = 0
+            source_plan.world_size = 1
+        sizes = [int(source_plan.lists_per_step(0).sum()) for source_plan in plans]
+        weights = weights_of(data_sources, mixture, sizes)
+        plan = MixedBatches(sources, weights, plans[0].per_step, least_per_batch, rank, world_size)
+        unit = "lists"
+    for source, weight, size in zip(data_sources, weights, sizes, strict=True):
+        log.info(
+            "source %s: %.1f %% of the %s, %d in an epoch of its own",
+            source.name,
+            100 * weight / sum(weights),
+            unit,
+            size,
+        )
+    return plan

@@ -14,9 +14,11 @@ from lightning.pytorch import Callback
 
 from ltr.callbacks import HardNegativeMining
 from ltr.data.cache import Cache
+from ltr.data.folds import Fold
 from ltr.data.formats import ApartTexts, JoinedPairs, SingleTexts
 from ltr.data.template import Template
 from ltr.datamodules import (
+    Evaluation,
     GroupDataModule,
     LabelDataModule,
     ListDataModule,
@@ -560,6 +562,8 @@ def test_what_does_not_fit_together_is_refused(folders, backbone, tmp_path):
     both = [{"path": "a", "negatives": "random"}, "b"]
     with pytest.raises(InputError, match="negatives must be said once, got 'random' there"):
         TripletDataModule(both, negatives="bm25")
+    with pytest.raises(InputError, match="a cross-validation is of one collection, got fold"):
+        TripletDataModule(["a", "b"], evaluation=Evaluation(fold=Fold(1, 3)))
     with pytest.raises(InputError, match="LabelDataModule takes one path, got "):
         LabelDataModule(["a", "b"])
     with pytest.raises(InputError, match="ListDataModule takes no negatives, got 'random'"):

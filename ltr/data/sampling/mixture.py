@@ -94,7 +94,7 @@ class SourcePlan(NamedTuple):
     shifted: Callable[[LabelledList], LabelledList]
 
 
-class Mixture(Plan):
+class PlanOfSources(Plan):
     """Training lists of several sources. A source whose epoch is over begins its next one.
 
     An epoch has as many steps as the epochs of all sources together, whatever the weights.
@@ -132,7 +132,7 @@ class Mixture(Plan):
         """How many lists each source gives to a step, over all processes."""
 
 
-class OneSourceBatches(Mixture):
+class OneSourceBatches(PlanOfSources):
     """The lists of a step are a batch of one source."""
 
     def __len__(self) -> int:
@@ -178,7 +178,7 @@ class OneSourceBatches(Mixture):
         return number, *self.position_of(number, epoch, step)
 
 
-class MixedBatches(Mixture):
+class MixedBatches(PlanOfSources):
     """The lists of a step are of several sources, in the order of the sources.
 
     A turn is a list here. A source gives its lists in the order of its own batches.
@@ -186,11 +186,11 @@ class MixedBatches(Mixture):
     Args:
         sources: what each gives; every plan must be that of a single process, since this plan deals
             out the lists.
-        weights: as of a :class:`Mixture`.
+        weights: as of a :class:`PlanOfSources`.
         per_step: lists of a step, over all processes.
         least: lists of a step at least; what is left over at the end of an epoch, and is fewer, is
             left out.
-        rank, world_size: as of a :class:`Mixture`.
+        rank, world_size: as of a :class:`PlanOfSources`.
     """
 
     def __init__(
