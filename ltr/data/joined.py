@@ -6,6 +6,7 @@ documents. Sources whose corpus has the same texts share it: its rows are there 
 
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -17,6 +18,26 @@ from ltr.data.template import Side
 from ltr.data.templated_pairs import FieldTexts
 from ltr.data.texts import TextTable
 from ltr.data.tokens import Tokens
+
+
+@dataclass(frozen=True)
+class Shift:
+    """Gives a list of a source the numbers that its texts have among all.
+
+    Attributes:
+        first_query, first_doc: of the source, among all.
+    """
+
+    first_query: int
+    first_doc: int
+
+    def __call__(self, labelled: LabelledList) -> LabelledList:
+        judged_rows = labelled.judged_rows
+        return labelled._replace(
+            query_row=labelled.query_row + self.first_query,
+            doc_rows=labelled.doc_rows + self.first_doc,
+            judged_rows=None if judged_rows is None else judged_rows + self.first_doc,
+        )
 
 
 class JoinedCollections:
@@ -60,20 +81,9 @@ class JoinedCollections:
         """``[Q]`` int64: the sources of queries, by number."""
         return np.searchsorted(self.first_query, query_rows, side="right") - 1
 
-    def shifted(self, source: int) -> Callable[[LabelledList], LabelledList]:
+    def shifted(self, source: int) -> "Shift":
         """What gives a list of a source the numbers that its texts have among all."""
-        first_query = int(self.first_query[source])
-        first_doc = int(self.first_doc[source])
-
-        def shifted(labelled: LabelledList) -> LabelledList:
-            judged_rows = labelled.judged_rows
-            return labelled._replace(
-                query_row=labelled.query_row + first_query,
-                doc_rows=labelled.doc_rows + first_doc,
-                judged_rows=None if judged_rows is None else judged_rows + first_doc,
-            )
-
-        return shifted
+        return Shift(int(self.first_query[source]), int(self.first_doc[source]))
 
     def lists_of_all(self, source: int, lists: QueryLists) -> QueryLists:
         """The lists of a source with the numbers that its texts have among all."""

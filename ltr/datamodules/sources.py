@@ -299,6 +299,14 @@ def plan_of_sources(
         weights = weights_of(data_sources, mixture, sizes)
         plan = MixedBatches(sources, weights, plans[0].per_step, least_per_batch, rank, world_size)
         unit = "lists"
+        for source, weight in zip(data_sources, weights, strict=True):
+            per_batch = plan.per_step * weight / sum(weights)
+            if per_batch < least_per_batch:
+                log.warning(
+                    "source %s gives %.2g groups to a batch: alone, it has nothing to be told from; give it more weight, or take batches of one source",
+                    source.name,
+                    per_batch,
+                )
     for source, weight, size in zip(data_sources, weights, sizes, strict=True):
         log.info(
             "source %s: %.1f %% of the %s, %d in an epoch of its own",

@@ -3,6 +3,7 @@
 import json
 import logging
 import math
+import pickle
 import shutil
 from itertools import islice
 from types import SimpleNamespace
@@ -179,6 +180,14 @@ def test_batches_follow_from_seed_epoch_and_step_alone(folders, kind, batches):
             assert [one.query_row for one in lists] == expected[rank::2]
     other = opened(path, kind, **options | {"seed": 6})
     assert fields(other.train[0, 0]) != in_order[0]
+
+
+@pytest.mark.parametrize("batches", ["one_source", "mixed"])
+def test_a_worker_that_is_not_forked_gets_the_same_batches(folders, batches):
+    data = opened([folders["a"], folders["b"]], mixture=Mixture(batches))
+    there = pickle.loads(pickle.dumps(data.train))
+    for step in (0, 7):
+        assert fields(there[1, step]) == fields(data.train[1, step])
 
 
 def test_an_epoch_without_weights_has_every_query_of_every_source_once(folders):
