@@ -16,10 +16,11 @@ from rich.console import Console
 
 from ltr.cli.compare import WIDTH
 from ltr.cli.messages import one_line
+from ltr.cli.parsed import Measurement, checked_test
 from ltr.cli.process import run_in_process
-from ltr.cli.training import Measurement, checked_test
 from ltr.compare.run import is_tested
-from ltr.compare.tables import Table, terminal
+from ltr.compare.tables import Table
+from ltr.compare.terminal import print_tables
 from ltr.data.files import digest_of, write_whole
 from ltr.datamodules import FeatureDataModule, RankingDataModule
 from ltr.datamodules.pools import PoolDataModule
@@ -44,7 +45,7 @@ SPEED = {name for name in MODEL_MEASURES_AND_SPEED if ".encoder." in name}
 TRAINER = ("precision", "limit_test_batches")
 
 
-class Row(TypedDict):
+class SetRow(TypedDict):
     """``row.json`` of a set: its row of the table. It is written when all else of the set is."""
 
     results: str  # a digest of the metrics.json beside it: the row tells of this file alone
@@ -121,7 +122,7 @@ def measure_sets(args: list[str], words: Sequence[str]) -> None:
         measured.folder.check_writable()
         planned = [_planned(measured.options, data_set) for data_set in sets]
         weights = _digest_of_weights(measured)
-    rows: list[Row] = []
+    rows: list[SetRow] = []
     known: list[str] = []
     with measured.folder.owned():
         for each in planned:
@@ -245,7 +246,7 @@ def _measure(
     planned: Planned,
     place: RunFolder,
     key: str | None,
-) -> Row:
+) -> SetRow:
     """Run ``ltr test`` on one set, in a process of its own, and write the row of the set."""
     words = [*args, OPTION, planned.data_set.path, *planned.options]
     words += ["--trainer.default_root_dir", str(place.path)]
@@ -253,7 +254,7 @@ def _measure(
         words += ["--ckpt_path", measured.checkpoint]
     run_in_process(words)
     report = read_metrics(place.results)["test"]
-    row: Row = {
+    row: SetRow = {
         "results": digest_of(place.results),
         "set": planned.data_set.name,
         "path": _absolute(planned.data_set.path),
@@ -267,7 +268,7 @@ def _measure(
     return row
 
 
-def _read_row(place: RunFolder) -> Row | None:
+def _read_row(place: RunFolder) -> SetRow | None:
     """The row of a set that was measured; None where it was not.
 
     Raises:
@@ -277,11 +278,11 @@ def _read_row(place: RunFolder) -> Row | None:
         return None
     mend = "remove it, and the set is measured again"
     row = read_json(place.row, mend)
-    check_entries(row, Row, place.row, mend)
-    return cast(Row, row)
+    check_entries(row, SetRow, place.row, mend)
+    return cast(SetRow, row)
 
 
-def _tells_of(row: Row, place: RunFolder, key: str | None) -> bool:
+def _tells_of(row: SetRow, place: RunFolder, key: str | None) -> bool:
     """Whether a row tells what this key stands for, and the results beside it are its own, and
     whole.
     """
@@ -306,7 +307,7 @@ def _absolute(path: str) -> str:
     return path if path.startswith(HUB) else str(Path(path).resolve())
 
 
-def _show(rows: Sequence[Row], known: Sequence[str], folder: RunFolder) -> None:
+def _show(rows: Sequence[SetRow], known: Sequence[str], folder: RunFolder) -> None:
     """Print the table, with the mean of the sets as its last row."""
     metrics = list(rows[0]["metrics"])
     lines = []
@@ -322,7 +323,7 @@ def _show(rows: Sequence[Row], known: Sequence[str], folder: RunFolder) -> None:
         f"the results of each set lie in {folder.sets}; to compare them: ltr compare {quote(str(folder.path))} OTHER --data …"
     )
     console = Console(width=None if sys.stdout.isatty() else WIDTH, soft_wrap=False)
-    terminal(
+    print_tables(
         [Table(f"{folder.path}, test", ["set", *metrics, "queries", "ranked"], lines)],
         notes,
         console,

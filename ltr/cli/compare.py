@@ -7,10 +7,13 @@ from types import MappingProxyType
 
 from rich.console import Console
 
-from ltr.compare import comparison, tables
+from ltr.compare import comparison, csv_lines, suite_tables, tables
 from ltr.compare.comparison import MetricResult
+from ltr.compare.latex import as_latex
+from ltr.compare.markdown import as_markdown
 from ltr.compare.runs import Experiment, experiments
 from ltr.compare.suites import compare_suite
+from ltr.compare.terminal import print_tables
 from ltr.data.files import write_whole
 from ltr.data.outputs import check_file
 from ltr.errors import InputError
@@ -80,15 +83,15 @@ def _compare_suite(
     names = [experiment.name for experiment in experiments_of_set[sets[0].name]]
     pairs = comparison.pairs_with_baselines(names, baseline or [])
     results = compare_suite(experiments_of_set, metric or [], pairs, alpha)
-    shown = tables.suite_tables(results, alpha)
-    notes = tables.suite_footnotes(results)
+    shown = suite_tables.suite_tables(results, alpha)
+    notes = suite_tables.suite_footnotes(results)
 
     def page() -> str:
         from ltr.compare.page import page_of_tables  # matplotlib takes a second to import
 
         return page_of_tables(f"{len(names)} experiments on {len(sets)} sets", shown, notes)
 
-    _write_and_print(shown, notes, files, lambda: tables.suite_csv(results), page)
+    _write_and_print(shown, notes, files, lambda: csv_lines.suite_csv(results), page)
 
 
 def check_files(files: Mapping[str, str | None]) -> None:
@@ -123,7 +126,7 @@ def show(
 
         return page(compared, differences, shown, notes)
 
-    _write_and_print(shown, notes, files, lambda: tables.as_csv(differences), as_page)
+    _write_and_print(shown, notes, files, lambda: csv_lines.as_csv(differences), as_page)
 
 
 def _write_and_print(
@@ -145,9 +148,9 @@ def _write_and_print(
 
     def text_of(form: str) -> str:
         if form == "markdown":
-            return tables.markdown(shown, notes)
+            return as_markdown(shown, notes)
         if form == "latex":
-            return tables.latex(shown, notes)
+            return as_latex(shown, notes)
         return as_csv() if form == "csv" else as_page()
 
     written = {form: file for form, file in files.items() if file is not None}
@@ -155,6 +158,6 @@ def _write_and_print(
         write_whole(Path(file), [text_of(form)])
     console = Console(width=None if sys.stdout.isatty() else WIDTH, soft_wrap=False)
     # After the files: where nobody reads on (… | head), printing raises.
-    tables.terminal(shown, notes, console)
+    print_tables(shown, notes, console)
     for file in written.values():
         console.print(f"written to {file}", markup=False, highlight=False)

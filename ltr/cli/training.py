@@ -2,24 +2,21 @@
 folder.
 """
 
-import hashlib
-import json
 import logging
-import os
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from shlex import quote
-from typing import Any, NamedTuple
+from typing import Any
 
 import jsonargparse
 import transformers
 import yaml
-from lightning.pytorch import LightningModule, Trainer
+from lightning.pytorch import Trainer
 from lightning.pytorch.callbacks import LearningRateMonitor
-from lightning.pytorch.cli import LightningArgumentParser, LightningCLI, SaveConfigCallback
+from lightning.pytorch.cli import LightningArgumentParser, LightningCLI
 from lightning.pytorch.loggers.logger import DummyLogger
 
 from ltr.callbacks import HardNegativeMining
@@ -30,12 +27,13 @@ from ltr.cli.configuration import ModelHelp, expanded, refuse_unknown_empty_keys
 from ltr.cli.messages import input_error, one_line, path_of
 from ltr.cli.mine import MiningTrainer, mining_of
 from ltr.cli.refused import refusal
+from ltr.cli.run_config import RunConfig
+from ltr.cli.run_names import folder_by_name
 from ltr.cli.strict_parser import StrictParser
-from ltr.data.files import write_whole
 from ltr.datamodules import RankingDataModule
 from ltr.errors import InputError
 from ltr.in_batch import OwnLists
-from ltr.module import METRICS, RankerModule, is_trial
+from ltr.module import RankerModule, is_trial
 from ltr.processes import by_rank_0, lost_connection, rank, world_size
 from ltr.run import lightning_internals as internals
 from ltr.run.agreement import check_agreement
@@ -86,28 +84,6 @@ def run_configured(args: list[str]) -> None:
             RankerCLI(stack, log_into, expanded(args))
         except NothingToDo as done:
             log.info("%s", done)
-
-
-class RunConfig(SaveConfigCallback):
-    """Writes the whole configuration of a ``fit`` into its run folder, and tells it to the loggers."""
-
-    def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        """Nothing yet: the run may still be refused."""
-
-    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        if trainer.is_global_zero and not is_trial(trainer):
-            self.save_config(trainer, pl_module, "fit")
-
-    def save_config(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        config = self.config.clone()
-        # What belongs to this run and not to its configuration: a copy of the file elsewhere must
-        # not write here.
-        config.ckpt_path = None
-        config.trainer.default_root_dir = None
-        text = self.parser.dump(config, skip_unset=False)
-        write_whole(RunFolder(trainer.default_root_dir).config, [text])
-        for logger in trainer.loggers:
-            logger.log_hyperparams(yaml.safe_load(text))
 
 
 class RankerCLI(LightningCLI):
@@ -247,7 +223,7 @@ class RankerCLI(LightningCLI):
         self._plain = plain
         self._identity = identity(plain)
         self._results = ResultsWriter(plain)
-        folder = RunFolder(config.trainer.default_root_dir or _run_folder(config, plain))
+        folder = RunFolder(config.trainer.default_root_dir or folder_by_name(config, plain))
         config.trainer.default_root_dir = str(folder.path)
         config.weights_only = True  # a checkpoint is never code
         if not has_launcher():
@@ -450,66 +426,6 @@ class RankerCLI(LightningCLI):
         """
 
 
-class _ParsedCommand(RankerCLI):
-    """A command that is parsed and checked, and not run."""
-
-    def _set_seed(self) -> None:
-        """Nothing: the seeds of the process that only checks options stay as they are."""
-
-    def before_instantiate_classes(self) -> None:
-        check_options(self.config[self.subcommand].trainer)
-
-    def instantiate_classes(self) -> None:
-        """Nothing."""
-
-    def after_instantiate_classes(self) -> None:
-        """Nothing."""
-
-    def _run_subcommand(self, subcommand: str) -> None:
-        """Nothing."""
-
-
-def checked_metrics(args: list[str]) -> list[str]:
-    """Parse and check a command without running it, and return the metrics that it would measure.
-
-    Raises:
-        Exception: what the parser and the checks of plain options have against the arguments.
-    """
-    cli = _ParsedCommand(ExitStack(), lambda _: None, expanded(args))
-    return list(cli.config[cli.subcommand].model.metrics or METRICS)
-
-
-class Measurement(NamedTuple):
-    """What ``ltr test`` measures.
-
-    Attributes:
-        options: the whole configuration, as plain dicts, lists and values.
-        folder: where the results go.
-        checkpoint: the weights; None for those that the model starts from.
-    """
-
-    options: dict[str, Any]
-    folder: RunFolder
-    checkpoint: str | None
-
-
-def checked_test(args: list[str]) -> Measurement:
-    """Parse and check ``ltr test`` without running it.
-
-    Args:
-        args: the command with its options.
-
-    Raises:
-        Exception: what the parser and the checks of plain options have against the arguments.
-    """
-    cli = _ParsedCommand(ExitStack(), lambda _: None, expanded(args))
-    config = cli.config.test
-    options = yaml.safe_load(cli._parser("test").dump(config, skip_unset=False))
-    folder = RunFolder(config.trainer.default_root_dir or _run_folder(config, options))
-    checkpoint = checkpoint_to_measure(folder, config.ckpt_path, identity(options))
-    return Measurement(options, folder, checkpoint)
-
-
 def _class_names(config: jsonargparse.Namespace) -> list[str]:
     """The class names of ranker, loss, margin, in-batch policy and data. Parts that are None are
     left out, and OwnLists, the in-batch policy that adds nothing.
@@ -517,28 +433,3 @@ def _class_names(config: jsonargparse.Namespace) -> list[str]:
     model = config.model
     parts = (model.ranker, model.loss, model.margin, model.in_batch, config.data)
     return [type(part).__name__ for part in parts if not isinstance(part, OwnLists | None)]
-
-
-def _run_folder(config: jsonargparse.Namespace, plain: dict[str, Any]) -> Path:
-    """Where the last --config is the config.yaml of a run, the folder of that run. Else
-    ``runs/<experiment>/seed=<n>``, with the file's path below ``experiments/``, or its name.
-
-    In a sweep of Weights & Biases each combination of options is an experiment,
-    ``runs/<experiment>/sweep-<digest>/seed=<n>``.
-    """
-    parts: tuple[str, ...] = ("unnamed",)
-    if config.config:
-        file = Path(os.path.relpath(str(config.config[-1])))
-        run = RunFolder(file.parent)
-        if file.name == run.config.name and run.checkpoints.is_dir():
-            return run.path
-        parts = file.with_suffix("").parts
-        if "experiments" in parts[:-1]:
-            parts = parts[parts.index("experiments") + 1 :]
-        else:
-            parts = parts[-1:]
-    if "WANDB_SWEEP_ID" in os.environ:
-        options = json.dumps([plain["model"], plain["data"], plain["trainer"]])
-        digest = hashlib.sha256(options.encode()).hexdigest()
-        parts += (f"sweep-{digest[:8]}",)
-    return Path("runs", *parts, f"seed={config.seed_everything}")

@@ -10,10 +10,11 @@ import numpy as np
 import pytest
 
 from ltr.__main__ import main
+from ltr.compare.csv_lines import suite_csv
 from ltr.compare.run import Run
 from ltr.compare.runs import Experiment, experiments
+from ltr.compare.suite_tables import suite_footnotes, suite_tables
 from ltr.compare.suites import compare_suite
-from ltr.compare.tables import suite_csv, suite_footnotes, suite_tables
 from ltr.run.data_sets import DataSet
 from tests.compare.tested import write_run
 
