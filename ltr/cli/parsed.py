@@ -1,13 +1,17 @@
 """Commands of a configuration that are parsed and checked, and not run: what they would measure."""
 
+from collections.abc import Mapping
 from contextlib import ExitStack
 from typing import Any, NamedTuple
 
+import jsonargparse
 import yaml
 
 from ltr.cli.configuration import expanded
 from ltr.cli.run_names import folder_by_name
 from ltr.cli.training import RankerCLI
+from ltr.data.splits import split_named
+from ltr.datamodules import RankingDataModule
 from ltr.module import METRICS
 from ltr.run.folder import RunFolder
 from ltr.run.identity import identity
@@ -49,7 +53,7 @@ class Measurement(NamedTuple):
 
     Attributes:
         options: the whole configuration, as plain dicts, lists and values.
-        folder: where the results go.
+        folder: of the run; the results of other splits and data sets go below it.
         checkpoint: the weights; None for those that the model starts from.
     """
 
@@ -69,7 +73,25 @@ def checked_test(args: list[str]) -> Measurement:
     """
     cli = ParsedCommand(ExitStack(), lambda _: None, expanded(args))
     config = cli.config.test
+    config.split = split_named(config.split, "split")
     options = yaml.safe_load(cli._parser("test").dump(config, skip_unset=False))
     folder = RunFolder(config.trainer.default_root_dir or folder_by_name(config, options))
     checkpoint = checkpoint_to_measure(folder, config.ckpt_path, identity(options))
     return Measurement(options, folder, checkpoint)
+
+
+def data_module(options: Mapping[str, Any], path: str | None = None) -> RankingDataModule:
+    """The data module of a whole configuration.
+
+    Args:
+        options: the configuration, as :class:`Measurement` has it.
+        path: of other data; None for that of the configuration.
+    """
+    parser = jsonargparse.ArgumentParser(exit_on_error=False)
+    parser.add_subclass_arguments(RankingDataModule, "data")
+    init_args = dict(options["data"].get("init_args") or {})
+    if path is not None:
+        init_args["path"] = path
+    config = parser.parse_object({"data": {**options["data"], "init_args": init_args}})
+    data: RankingDataModule = parser.instantiate(config).data
+    return data

@@ -1,4 +1,4 @@
-"""The folder of a run that names none: by its configuration and its seed."""
+"""What a run is called: its folder where none is named, and the classes that it is made of."""
 
 import hashlib
 import json
@@ -8,6 +8,7 @@ from typing import Any
 
 import jsonargparse
 
+from ltr.in_batch import OwnLists
 from ltr.run.folder import RunFolder
 
 
@@ -34,3 +35,12 @@ def folder_by_name(config: jsonargparse.Namespace, plain: dict[str, Any]) -> Pat
         digest = hashlib.sha256(options.encode()).hexdigest()
         parts += (f"sweep-{digest[:8]}",)
     return Path("runs", *parts, f"seed={config.seed_everything}")
+
+
+def class_names(config: jsonargparse.Namespace) -> list[str]:
+    """The class names of ranker, loss, margin, in-batch policy and data. Parts that are None are
+    left out, and OwnLists, the in-batch policy that adds nothing.
+    """
+    model = config.model
+    parts = (model.ranker, model.loss, model.margin, model.in_batch, config.data)
+    return [type(part).__name__ for part in parts if not isinstance(part, OwnLists | None)]

@@ -235,9 +235,11 @@ def _runs_in(folder: Path) -> list[Path]:
 
 
 def _is_run(folder: Path) -> bool:
-    """Whether it was trained or tested, be it on other data than its own alone."""
+    """Whether it was trained or tested, be it on other data or splits than its own test alone."""
     files = RunFolder(folder)
-    return files.results.is_file() or any(files.sets.glob(f"*/{files.row.name}"))
+    if files.results.is_file() or any(files.sets.rglob(files.row.name)):
+        return True
+    return any(files.splits.glob(f"*/{files.results.name}"))
 
 
 def _by_seed(folder: Path) -> tuple[str, int, str]:
