@@ -112,7 +112,14 @@ def _experiment_table(result: MetricResult) -> Table:
         header.append(name)
         for line, cell in zip(lines, cells, strict=True):
             line.append(cell)
-    return Table(f"{result.metric}, {result.n_queries:,} queries", header, lines)
+    title = f"{result.metric}{on_split(result)}, {result.n_queries:,} queries"
+    return Table(title, header, lines)
+
+
+def on_split(result: MetricResult) -> str:
+    """The split of a result, to stand behind the name of its metric; nothing for test."""
+    split = result.rows[0].experiment.split
+    return "" if split == "test" else f" on {split}"
 
 
 def _experiment_cells(row: Row) -> list[str]:
@@ -134,7 +141,7 @@ def _number(value: float | None, form: str) -> str:
 
 
 def _comparison_table(result: MetricResult, alpha: float) -> Table:
-    title = f"{result.metric} against {baselines(result)}; level {alpha:g}"
+    title = f"{result.metric}{on_split(result)} against {baselines(result)}; level {alpha:g}"
     return Table(
         title, ["experiment", *COMPARED], comparison_lines(result, comparison_names(result))
     )
