@@ -46,7 +46,7 @@ def run(args: list[str]) -> None:
     if args[0] == "test":
         from ltr.cli.benchmark import measure_sets, split_sets
         from ltr.cli.configuration import words_of_option
-        from ltr.cli.splits import measure_splits
+        from ltr.cli.measured_splits import measure_splits
 
         options, words = words_of_option(args, ("--split",))
         if len(words) > 1:

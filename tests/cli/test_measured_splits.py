@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from ltr.__main__ import main
-from ltr.cli import splits
+from ltr.cli import measured_splits
 from ltr.errors import InputError
 from tests.conftest import write_collection, write_letor
 from tests.use.runs import trained, trained_on_texts
@@ -60,7 +60,7 @@ def here(world, tmp_path, monkeypatch) -> Path:
     shutil.copyfile(world / "same.ckpt", tmp_path / "same.ckpt")
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("LTR_DEBUG", raising=False)
-    monkeypatch.setattr(splits, "run_in_process", run_here)
+    monkeypatch.setattr(measured_splits, "run_in_process", run_here)
     return tmp_path
 
 
