@@ -224,7 +224,7 @@ class RankerCLI(LightningCLI):
                 "--split",
                 type=str,
                 default="test",
-                help="The split that is measured: any NAME with a file qrels/NAME.tsv. Of several, one after the other.",
+                help="The split that is measured: any NAME with a file qrels/NAME.tsv; several names one after the other.",
             )
         return parser
 

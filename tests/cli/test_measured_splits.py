@@ -4,6 +4,7 @@ import io
 import json
 import shutil
 from contextlib import redirect_stdout
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,8 @@ import torch
 
 from ltr.__main__ import main
 from ltr.cli import measured_splits
+from ltr.compare.documents import Ranking, collection_of
+from ltr.compare.run import read_run
 from ltr.errors import InputError
 from tests.conftest import write_collection, write_letor
 from tests.use.runs import trained, trained_on_texts
@@ -194,3 +197,18 @@ def test_each_split_is_measured_in_a_process_of_its_own(world, monkeypatch):
     monkeypatch.chdir(world)
     assert main(["test", "run", "--split", "test", "test.clean"]) == 0
     assert report("run/splits/test.clean")["queries"] == 1
+
+
+def test_documents_are_shown_of_the_split_that_is_compared(here):
+    """Of test.clean the collection has the split, and the ranking is that of its own run file: q0
+    alone, whose first document is relevant.
+    """
+    assert measured("--ckpt_path", "same.ckpt", "--split", "test.clean") == 0
+    run = read_run(Path("run"), split="test.clean")
+    collection = collection_of(run)
+    assert "test.clean" in collection.qrels
+    ranking = Ranking(run, collection)
+    assert list(ranking.documents) == ["test-q0"]
+    assert [document.grade for document in ranking.top("test-q0", 3)] == [None, None, 1.0]
+    assert ranking.precision(3).tolist() == pytest.approx([0, 0, 1 / 3])
+    assert collection_of(replace(run, split="gone")) is None, "a warning says why"
