@@ -35,7 +35,7 @@ def measure_splits(args: list[str], words: Sequence[str]) -> None:
         InputError: before any work, for options that ``ltr test`` refuses, and for a split that
             can't be measured.
     """
-    splits = list(dict.fromkeys(split_named(word, OPTION) for word in words))
+    splits = list(dict.fromkeys(split_named(word, "split") for word in words))
     with route_messages(is_rank_0=True):
         if has_launched_several():
             raise InputError(
@@ -51,11 +51,11 @@ def measure_splits(args: list[str], words: Sequence[str]) -> None:
                 f"{OPTION}: a trial run measures nothing; leave out --trainer.fast_dev_run, or name one split"
             )
         _check_splits(measured.options, splits)
-    same_weights = []
+    weights = []
     if measured.checkpoint is not None:
-        same_weights = ["--ckpt_path", measured.checkpoint]
+        weights = ["--ckpt_path", measured.checkpoint]
     for split in splits:
-        run_in_process([*args, *same_weights, OPTION, split])
+        run_in_process([*args, *weights, OPTION, split])
     _show(measured, splits)
 
 

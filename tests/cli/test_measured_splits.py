@@ -162,6 +162,13 @@ def test_what_can_t_be_measured_is_refused_in_one_line(here, capsys, name):
     assert after == before, "nothing is left, and nothing was measured"
 
 
+def test_processes_of_a_launcher_measure_one_split_at_a_time(here, capsys, monkeypatch):
+    for name, value in {"RANK": 0, "WORLD_SIZE": 2, "LOCAL_WORLD_SIZE": 2}.items():
+        monkeypatch.setenv(name, str(value))
+    monkeypatch.setenv("TORCHELASTIC_RUN_ID", "none")
+    assert "without torchrun or srun" in told(capsys, "--split", "test", "test.clean")
+
+
 def test_feature_vectors_have_no_splits_of_other_names(here, capsys):
     write_letor(here / "x")
     ranker = {"class_path": "FeatureRanker", "init_args": {"n_features": 5}}
