@@ -22,10 +22,10 @@ class Run:
     Attributes:
         folder: where it lies.
         seed: of ``seed_everything``.
-        split: that the results are on.
         config: its configuration; empty where it has none.
         metrics: what metrics.json says.
         by_query: the values by metric and query; NaN where a query has none.
+        split: that the results are on.
     """
 
     folder: Path

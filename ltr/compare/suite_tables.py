@@ -11,6 +11,7 @@ from ltr.compare.tables import (
     comparison_lines,
     comparison_names,
     family,
+    on_split,
     provenance_line,
 )
 
@@ -26,7 +27,7 @@ def suite_tables(results: Sequence[SuiteResult], alpha: float = 0.05) -> list[Ta
     made = []
     for result in results:
         mean = result.of_mean
-        title = f"{mean.metric}, mean of {len(result.of_sets)} sets"
+        title = f"{mean.metric}{on_split(mean)}, mean of {len(result.of_sets)} sets"
         level = f"against {baselines(mean)}; level {alpha:g}"
         if mean.comparisons:
             lines = comparison_lines(mean, comparison_names(mean))
@@ -39,7 +40,9 @@ def suite_tables(results: Sequence[SuiteResult], alpha: float = 0.05) -> list[Ta
                 # Where there are several comparisons, each says which.
                 names = [name] if len(names) == 1 else [f"{name}: {each}" for each in names]
                 lines += comparison_lines(of_set, names)
-            made.append(Table(f"{mean.metric} by set, {level}", ["set", *COMPARED], lines))
+            made.append(
+                Table(f"{mean.metric}{on_split(mean)} by set, {level}", ["set", *COMPARED], lines)
+            )
     return made
 
 

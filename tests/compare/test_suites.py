@@ -3,6 +3,7 @@
 import csv
 import io
 import json
+from dataclasses import replace
 from itertools import product
 from pathlib import Path
 
@@ -186,3 +187,18 @@ def test_runs_that_were_tested_on_other_data_alone_are_found(tested):
     assert main(["compare", "runs/base", "runs/new", "--data", "A", "B"]) == 0
     (tested / "sets/seed=0").mkdir(parents=True)  # an experiment may be called so
     assert main(["compare", "runs", "--data", "A", "B"]) == 0
+
+
+def test_the_tables_of_another_split_than_test_say_it():
+    sets = suite([[0.2, 0.4], [0.1, 0.3]], [[0.3, 0.5], [0.4, 0.5]])
+    on_dev = {}
+    for name, of_set in sets.items():
+        on_dev[name] = [
+            replace(each, runs=[replace(run, split="dev") for run in each.runs]) for each in of_set
+        ]
+    titles = [table.title for table in suite_tables(compare_suite(on_dev, [], PAIR))]
+    assert [title.split(",")[0] for title in titles] == [
+        "AP on dev",
+        "AP on dev",
+        "AP on dev by set",
+    ]
