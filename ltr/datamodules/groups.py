@@ -8,12 +8,12 @@ from ltr.data.sampling.groups import QueryGroups
 from ltr.data.sampling.relevant import EpochOver
 from ltr.datamodules.evaluation import Evaluation
 from ltr.datamodules.loading import Loading
-from ltr.datamodules.pools import PoolDataModule
+from ltr.datamodules.several import SourcesDataModule
 from ltr.datamodules.sources import Mixture
 from ltr.errors import at_least, one_of
 
 
-class GroupDataModule(PoolDataModule):
+class GroupDataModule(SourcesDataModule):
     """One row is one group: a query with some of its relevant documents. For dual encoders.
 
     Documents are drawn anew in every epoch; see :class:`ltr.data.sampling.group_plan.GroupPlan`.

@@ -11,7 +11,7 @@ from ltr.data.sampling.plan import Plan
 from ltr.data.sampling.taught import Labels
 from ltr.datamodules.evaluation import Evaluation
 from ltr.datamodules.loading import Loading
-from ltr.datamodules.pools import PoolDataModule
+from ltr.datamodules.several import SourcesDataModule
 from ltr.datamodules.sources import Mixture
 from ltr.errors import at_least, one_of
 
@@ -20,7 +20,7 @@ log = logging.getLogger(__name__)
 Unjudged = Literal["irrelevant", "skip"]
 
 
-class ListDataModule(PoolDataModule):
+class ListDataModule(SourcesDataModule):
     """One row is one query with its candidate list: the documents of its pool and all judged ones,
     with their grades.
 

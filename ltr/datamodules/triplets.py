@@ -16,7 +16,7 @@ from ltr.data.sampling.taught import Labels, TaughtRows
 from ltr.data.sampling.triplets import Source, TripletRows
 from ltr.datamodules.evaluation import Evaluation
 from ltr.datamodules.loading import Loading
-from ltr.datamodules.pools import PoolDataModule
+from ltr.datamodules.several import SourcesDataModule
 from ltr.datamodules.sources import DataSource, Mixture
 from ltr.errors import InputError, at_least, local_path, one_of
 from ltr.mining.negatives import MinedNegatives
@@ -25,7 +25,7 @@ from ltr.mining.overlay import Overlay, negatives_in
 NEGATIVES_BY_DEFAULT = "candidates"
 
 
-class TripletDataModule(PoolDataModule):
+class TripletDataModule(SourcesDataModule):
     """One row is one query with relevant documents, and others to be ranked below them.
 
     Documents are drawn anew in every epoch, without repeats; where there are fewer, the row is
@@ -144,7 +144,6 @@ class TripletDataModule(PoolDataModule):
         parts: dict[str, TripletDataModule] = {}
         for number in self.trained_sources:
             part = self._parts[number]
-            assert isinstance(part, TripletDataModule), "a part is a copy of this"
             if "mined" in part.sources:
                 parts[self.source_names[number]] = part
         return parts

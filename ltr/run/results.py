@@ -291,6 +291,8 @@ class ResultsWriter(Callback):
         report |= data.conventions()
         if data.source_names:
             report["sources"] = list(data.source_names)
+        if prefix == "test/" and data.tested_split != "test":
+            report["split"] = data.tested_split
         report["evaluated"] = data.evaluation_digests(split)
         # Where the whole corpus is searched, no candidates limit what can be reached.
         if eval_batches is not None and not data.corpora:

@@ -21,7 +21,6 @@ from ltr.data.template import Template
 from ltr.datamodules import (
     Evaluation,
     GroupDataModule,
-    LabelDataModule,
     ListDataModule,
     Mixture,
     TripletDataModule,
@@ -573,8 +572,10 @@ def test_what_does_not_fit_together_is_refused(folders, backbone, tmp_path):
         TripletDataModule(both, negatives="bm25")
     with pytest.raises(InputError, match="a cross-validation is of one collection, got fold"):
         TripletDataModule(["a", "b"], evaluation=Evaluation(fold=Fold(1, 3)))
-    with pytest.raises(InputError, match="LabelDataModule takes one path, got "):
-        LabelDataModule(["a", "b"])
+    with pytest.raises(InputError, match="a split of another name is of one collection, got"):
+        TripletDataModule(["a", "b"]).test_on("test.clean")
+    with pytest.raises(InputError, match="one collection must be named to be measured so"):
+        TripletDataModule(["a", "b"]).measured_collection()
     with pytest.raises(InputError, match="ListDataModule takes no negatives, got 'random'"):
         ListDataModule(both)
     with pytest.raises(InputError, match=r"path\[0\]: negatives 'mined' need batches of one"):
