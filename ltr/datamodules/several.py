@@ -71,7 +71,8 @@ class SourcesDataModule(PoolDataModule):
         self.mixture = mixture
         self.joined: JoinedCollections  # from setup on
         self._instruction = ""  # of queries that have none of their own
-        self._parts: list[Self] = []  # a data module of each source, from prepare_data on
+        # A data module of each source, of this class, from prepare_data on.
+        self._parts: list[SourcesDataModule] = []
         if sources:
             self._check_sources()
 
@@ -159,7 +160,7 @@ class SourcesDataModule(PoolDataModule):
                 log.warning("mixture has no effect: path names one source, %s", self.path)
             return self.plan()
         mixture = self.mixture or Mixture()
-        trained: list[Self] = []
+        trained: list[SourcesDataModule] = []
         sources: list[SourcePlan] = []
         for number in self.trained_sources:
             part = self._parts[number]

@@ -144,6 +144,7 @@ class TripletDataModule(SourcesDataModule):
         parts: dict[str, TripletDataModule] = {}
         for number in self.trained_sources:
             part = self._parts[number]
+            assert isinstance(part, TripletDataModule), "a part is a copy of this"
             if "mined" in part.sources:
                 parts[self.source_names[number]] = part
         return parts
