@@ -103,7 +103,7 @@ def test_a_signature_is_that_of_datasketch(folder):
     hashes, starts = sets.elements(slice(2, 5))
     a, b = datasketch.MinHash(num_perm=32).permutations
     ours = signatures(sets, slice(2, 5), a, b)
-    for values, of_text in zip(ours, np.split(hashes, starts[1:]), strict=True):
+    for values, of_text in zip(ours.T, np.split(hashes, starts[1:]), strict=True):
         theirs = datasketch.MinHash(num_perm=32, hashfunc=int)
         theirs.update_batch(of_text.tolist())
         np.testing.assert_array_equal(values, theirs.hashvalues)
