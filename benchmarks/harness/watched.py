@@ -1,8 +1,11 @@
-"""Time and memory of a function, in a process of its own."""
+"""Time and memory of a function or a command, in a process of its own."""
 
 import multiprocessing
+import os
 import re
+import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable
 from multiprocessing.connection import Connection
@@ -48,6 +51,34 @@ def watched(function: Callable, *args: Any) -> Watched:
         sys.exit(f"{function.__name__} failed")
     process.join()
     return Watched(seconds, peak, peak_own)
+
+
+class WatchedCommand(NamedTuple):
+    """What a command took.
+
+    Attributes:
+        seconds: from its start to its end.
+        peak: bytes of memory at most, pages of mapped files among them.
+    """
+
+    seconds: float
+    peak: int
+
+
+def watched_command(words: list[str]) -> WatchedCommand:
+    """Run a command, and ask the system what it took. What it prints is shown where it fails."""
+    start = time.perf_counter()
+    with tempfile.TemporaryFile("w+") as output:
+        process = subprocess.Popen(words, stdout=output, stderr=output)
+        _, status, usage = os.wait4(process.pid, 0)
+        process.returncode = os.waitstatus_to_exitcode(status)
+        seconds = time.perf_counter() - start
+        if process.returncode:
+            output.seek(0)
+            sys.exit(f"{' '.join(words)} failed\n{output.read()}")
+    # macOS counts bytes, Linux kilobytes.
+    unit = 1 if sys.platform == "darwin" else 1024
+    return WatchedCommand(seconds, usage.ru_maxrss * unit)
 
 
 def _timed(pipe: Connection, function: Callable, args: tuple) -> None:
