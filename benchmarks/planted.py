@@ -118,9 +118,7 @@ def plant(collection: Collection, way: str, before: set[str], folder: Path, n: i
     docs = [(collection.corpus.ids[doc], text) for doc, text in enumerate(collection.corpus.texts)]
     lines = {split: _lines(collection, split) for split in collection.qrels}
     candidates = [
-        query
-        for query in collection.qrels["test"].query_rows.tolist()
-        if ids[query] not in before
+        query for query in collection.qrels["test"].query_rows.tolist() if ids[query] not in before
     ]
     rows = draw.sample(candidates, min(n, (len(candidates) + 1) // 2))
     planted = {ids[query] for query in rows}

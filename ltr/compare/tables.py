@@ -67,11 +67,20 @@ P_VALUES = (
 
 
 class Table(NamedTuple):
-    """Cells as text."""
+    """Cells as text.
+
+    Attributes:
+        title: stands above it.
+        header: the names of the columns.
+        rows: cells of the columns.
+        of_texts: the columns that hold texts, beside the first one and ``verdict``; the others hold
+            numbers, which stand to the right.
+    """
 
     title: str
     header: list[str]
     rows: list[list[str]]
+    of_texts: Sequence[str] = ("verdict",)
 
 
 def tables(
@@ -320,7 +329,7 @@ def terminal(tables: Sequence[Table], notes: Sequence[str], console: Console) ->
         console.print(table.title, style="bold", markup=False, highlight=False)
         printed = RichTable(box=box.SIMPLE_HEAD)
         for number, name in enumerate(table.header):
-            is_text = number == 0 or name == "verdict"
+            is_text = number == 0 or name in table.of_texts
             printed.add_column(name, justify="left" if is_text else "right", overflow="fold")
         for cells in table.rows:
             printed.add_row(*(cell.replace("[", r"\[") for cell in cells))  # else rich reads markup
