@@ -24,7 +24,7 @@ import numpy as np
 from harness.machine import machine_line
 from harness.options import parser
 from harness.tables import head, row
-from harness.watched import watched, watched_command
+from harness.watched import Watched, WatchedCommand, watched, watched_command
 from harness.zipf import VOCABULARY, texts, write_json_lines
 
 from ltr.__main__ import main as program
@@ -174,6 +174,11 @@ def found_beside_planted(file: Path, n_docs: int) -> str:
     )
 
 
+def cells_of(took: Watched | WatchedCommand) -> list[str]:
+    """Seconds and memory, as the table has them."""
+    return [f"{took.seconds:,.1f}", f"{took.busy:,.1f}", f"{took.peak / 1e6:,.0f}"]
+
+
 def in_this_process(words: list[str]) -> None:
     """Run a command quickly: its imports are no measure."""
     with redirect_stdout(io.StringIO()):
@@ -202,22 +207,23 @@ def main() -> None:
         print(
             f"{n_docs:,} documents of {WORDS} words, {n_docs // PER_QUERY:,} queries of {WORDS_OF_QUERY}, {VOCABULARY:,} words\n"
         )
-        print(head(["part", "seconds", "peak memory, MB", "without mapped files, MB"]))
+        columns = ["part", "seconds", "of them on a core", "peak memory, MB"]
+        print(head([*columns, "without mapped files, MB"]))
         for name in options.parts:
             if name != WHOLE:
                 took = watched(PARTS[name], folder)
                 own = f"{took.peak_own / 1e6:,.0f}"
-                cells = [name, f"{took.seconds:,.1f}", f"{took.peak / 1e6:,.0f}", own]
-                print(row(cells), flush=True)
+                print(row([name, *cells_of(took), own]), flush=True)
         if WHOLE in options.parts:
             file = Path(temporary, "check.json")
             words = ["check", "--data", str(folder), "--json", str(file)]
             os.environ["LTR_CACHE"] = f"{temporary}/empty"
+            whole: Watched | WatchedCommand
             if options.tiny:
                 whole = watched(in_this_process, words)
             else:
                 whole = watched_command([sys.executable, "-m", "ltr", *words])
-            print(row([WHOLE, f"{whole.seconds:,.1f}", f"{whole.peak / 1e6:,.0f}", ""]))
+            print(row([WHOLE, *cells_of(whole), ""]))
             print(f"\n{found_beside_planted(file, n_docs)}")
 
 

@@ -111,8 +111,8 @@ def _shown(part: str, table: TextTable, row: int) -> str:
 
 def _in_words(leakage: Leakage) -> tuple[list[str], list[str]]:
     """What is severe, and what else is found, a sentence each."""
-    severe = []
-    lines = []
+    severe: list[str] = []
+    lines: list[str] = []
     if len(leakage.parts) == 1:
         (only,) = leakage.parts
         lines.append(f"{only.name} is the only split: there is no other one to leak into it")

@@ -7,7 +7,7 @@ import unicodedata
 from array import array
 from collections.abc import Iterable, Iterator
 from functools import cached_property
-from itertools import pairwise
+from itertools import chain, pairwise
 
 import numpy as np
 from scipy import sparse
@@ -18,6 +18,7 @@ from ltr.spans import spans
 
 BYTES_AT_ONCE = 1 << 24  # of the texts that are in memory as strings
 KNOWN_WORDS = 1 << 20  # whose hashes are kept while texts are read
+WORDS_OF_TEXTS = 1 << 16  # that are in memory as strings
 WORDS_AT_ONCE = 1 << 22  # that are looked up together
 WORDS_OF_PAIRS = 1 << 19  # that are compared together: they fit into the cache
 
@@ -86,18 +87,25 @@ class WordSets:
         counts = array("q", [0])
         hashes = array("I")
         hash_of = _Hashes()
-        for strings, rows in parts:
-            for text in _texts(strings, rows):
-                of_text = normalised(text)
-                whole = hashlib.blake2b(" ".join(of_text).encode(), digest_size=8).digest()
-                keys.append(int.from_bytes(whole, "little"))
-                distinct = sorted({hash_of[word] for word in of_text})
-                counts.append(len(distinct))
-                hashes.extend(distinct)
-                if len(hash_of) > KNOWN_WORDS:
-                    hash_of.clear()
+        forgotten = [np.empty(0, np.uint32)]  # hashes of words that hash_of does not have any more
+        for texts in _blocks_of_texts(parts):
+            keys.extend(map(_key, texts))
+            n_words = [len(words) for words in texts]
+            every_word = map(hash_of.__getitem__, chain.from_iterable(texts))
+            of_words = np.fromiter(every_word, np.uint64, sum(n_words))
+            of_words |= np.repeat(np.arange(len(texts), dtype=np.uint64) << np.uint64(32), n_words)
+            # By text, then by hash; of equal ones the first is kept.
+            of_words.sort()
+            distinct = of_words[np.append(True, of_words[1:] != of_words[:-1])]
+            n_distinct = np.bincount((distinct >> np.uint64(32)).astype(np.int64))
+            counts.frombytes(n_distinct.astype(np.int64).tobytes())
+            hashes.frombytes(distinct.astype(np.uint32).tobytes())
+            if len(hash_of) > KNOWN_WORDS:
+                forgotten.append(np.fromiter(hash_of.values(), np.uint32))
+                hash_of.clear()
+        vocabulary = np.fromiter(hash_of.values(), np.uint32)
+        vocabulary = np.unique(np.concatenate([*forgotten, vocabulary]))
         words = np.frombuffer(hashes, np.uint32)
-        vocabulary = np.unique(words)
         # The numbers take the place of the hashes: a large corpus has many words.
         numbers = words.view(np.int32)
         for span in spans(len(words), WORDS_AT_ONCE):
@@ -185,12 +193,30 @@ class _Hashes(dict[str, int]):
         return number
 
 
-def _texts(strings: Strings, rows: np.ndarray) -> Iterator[str]:
-    """The texts of some rows, ascending; whole spans of the file are read at once."""
-    for span in strings.spans(BYTES_AT_ONCE):
-        first, last = np.searchsorted(rows, [span.start, span.stop])
-        if first == last:
-            continue
-        of_span = strings.between(span.start, span.stop)
-        for row in (rows[first:last] - span.start).tolist():
-            yield of_span[row]
+def _key(words: list[str]) -> int:
+    """64 bits that are equal for the same words in the same order."""
+    digest = hashlib.blake2b(" ".join(words).encode(), digest_size=8).digest()
+    return int.from_bytes(digest, "little")
+
+
+def _blocks_of_texts(parts: Iterable[tuple[Strings, np.ndarray]]) -> Iterator[list[list[str]]]:
+    """The words of the texts of some rows of each table, ascending, for some texts at once. Whole
+    spans of a file are read at once.
+    """
+    texts: list[list[str]] = []
+    n_words = 0
+    for strings, rows in parts:
+        for span in strings.spans(BYTES_AT_ONCE):
+            first, last = np.searchsorted(rows, [span.start, span.stop])
+            if first == last:
+                continue
+            of_span = strings.between(span.start, span.stop)
+            for row in (rows[first:last] - span.start).tolist():
+                texts.append(normalised(of_span[row]))
+                n_words += len(texts[-1])
+                if n_words >= WORDS_OF_TEXTS:
+                    yield texts
+                    texts = []
+                    n_words = 0
+    if texts:
+        yield texts
