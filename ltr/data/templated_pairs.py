@@ -58,7 +58,7 @@ class TemplatedPairs(JoinedPairs):
 
     Raises:
         InputError: if max_length leaves no room for a query and a document, or the template has no
-            ``pair``.
+            ``pair``; for windows.
     """
 
     def _prepare(self) -> int:
@@ -66,6 +66,11 @@ class TemplatedPairs(JoinedPairs):
             raise InputError(
                 "a model that reads query and document as one text needs a template of both, got none; set template.pair",
                 option="template",
+            )
+        if self.windows is not None:
+            raise InputError(
+                "windows are of documents that the tokenizer joins with a query, got template.pair, which makes one text of both; leave out windows",
+                option="windows",
             )
         self._has_types = "token_type_ids" in self.tokenizer.model_input_names
         special = [

@@ -12,6 +12,7 @@ from ltr.batch import RankingBatch, Texts
 from ltr.data.formats import JoinedPairs
 from ltr.data.template import THE_TEXTS, Template
 from ltr.data.templated_pairs import TemplatedPairs
+from ltr.data.windows import Windows
 from ltr.errors import InputError
 from ltr.models.encoder.loading.cross_modules import (
     cross_encoder_prompt,
@@ -58,10 +59,12 @@ class PairWiseBertRanker(PairRanker):
             With ``pair`` they are one text; without, each is put into its part, and the tokenizer
             joins the two. None: as in the model: the template of a folder that ``ltr export`` has
             written, or a prompt of sentence-transformers in front of the query.
+        windows: How a long document is read whole, in windows, see
+            :class:`ltr.data.windows.Windows`. None: it is cut.
 
     Raises:
         InputError: if the backbone cannot be loaded or has no positions for ``max_length`` tokens,
-            or an option is out of bounds.
+            ``max_length`` leaves no room for a window, or an option is out of bounds.
 
     References:
         Nogueira & Cho (2019), Passage re-ranking with BERT.
@@ -74,6 +77,7 @@ class PairWiseBertRanker(PairRanker):
         dropout: float = 0.1,
         encoder: TextEncoder.Options = TextEncoder.Options(),
         template: Template | None = None,
+        windows: Windows | None = None,
     ) -> None:
         check_dropout(dropout)
         tokenizer = load_tokenizer(backbone)
@@ -86,7 +90,7 @@ class PairWiseBertRanker(PairRanker):
         if template is None:
             template = own_template or Template(cross_encoder_prompt(source) + "{query}")
         form = JoinedPairs if template.pair is None else TemplatedPairs
-        reads = form(tokenizer, max_length, template)
+        reads = form(tokenizer, max_length, template, windows)
 
         # Three cases: a classifier has its head inside the model (has_own_head); a CrossEncoder of
         # sentence-transformers has a linear layer, which becomes the head (trained_head); a plain

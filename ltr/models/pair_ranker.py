@@ -17,6 +17,7 @@ from ltr.data.formats import JoinedPairs
 from ltr.data.template import THE_TEXTS, Template
 from ltr.data.templated_pairs import TemplatedPairs
 from ltr.data.tokens import tokenizer_key
+from ltr.data.windows import Windows
 from ltr.dropout import use_keyed_dropout
 from ltr.errors import InputError
 from ltr.models.encoder.loading.decoder_template import chat_template_of
@@ -70,6 +71,8 @@ class PairRanker(Ranker):
         key = [*super().key, self.encoder.pooling, tokenizer, self.reads.max_length]
         if self.template != THE_TEXTS:
             key.append(asdict(self.template))
+        if self.reads.windows is not None:
+            key.append(asdict(self.reads.windows))
         return key
 
     @property
@@ -95,17 +98,23 @@ class PairRanker(Ranker):
 
     def read_up_to(self, max_length: int) -> None:
         """Read this many tokens of a pair from now on."""
-        self.reads = type(self.reads)(self.tokenizer, max_length, self.template)
+        self.reads = type(self.reads)(
+            self.tokenizer, max_length, self.template, self.reads.windows
+        )
 
     def forward(self, batch: RankingBatch) -> Tensor:
         """See :meth:`ltr.models.Ranker.forward`."""
         return in_lists(self.score(pairs_of(batch)), batch.mask)
 
     def score(self, texts: Texts) -> Tensor:
-        """Logits ``[S]`` float32 of joined pairs."""
+        """Logits ``[S]`` float32 of joined pairs; of pairs in windows one for each document, ``[D]``."""
         if self.has_own_head:
-            return self.encoder.logits(texts)
-        return self._scores_of(self.encoder(texts), texts)
+            scores = self.encoder.logits(texts)
+        else:
+            scores = self._scores_of(self.encoder(texts), texts)
+        if texts.windows is None:
+            return scores
+        return self._windows.of_documents(scores, texts.windows)
 
     def represent(self, batch: RankingBatch) -> tuple[Tensor, Tensor]:
         """Scores ``[B, N]``, and the pooled representations that the head reads ``[B, N, H]``, of
@@ -116,7 +125,17 @@ class PairRanker(Ranker):
         """
         pairs = pairs_of(batch)
         pooled = self.encoder(pairs)
-        return in_lists(self._scores_of(pooled, pairs), batch.mask), in_lists(pooled, batch.mask)
+        scores = self._scores_of(pooled, pairs)
+        if pairs.windows is not None:
+            # Of the window that has the score, or the mean, whose score is the mean one.
+            pooled = self._windows.of_documents(pooled, pairs.windows, scores)
+            scores = self._windows.of_documents(scores, pairs.windows)
+        return in_lists(scores, batch.mask), in_lists(pooled, batch.mask)
+
+    @property
+    def _windows(self) -> Windows:
+        assert self.reads.windows is not None, "what is read lays out its own windows"
+        return self.reads.windows
 
     def padding_share(self, batch: RankingBatch) -> float:
         return self.encoder.padding_share(pairs_of(batch))
