@@ -265,11 +265,33 @@ class SingleTexts:
             key.append(asdict(self.windows))
         return key
 
+    @property
+    def has_many_embeddings(self) -> bool:
+        """Whether a text has an embedding for each window, and not one for all."""
+        return self.windows is not None and self.windows.score == "best"
+
+    def check_one_embedding(self, use: str) -> None:
+        """An InputError where a text has an embedding for each window.
+
+        Args:
+            use: what would need one for all, as ``mining``.
+        """
+        if self.has_many_embeddings:
+            raise InputError(
+                f"{use} needs one embedding of each document, got windows.score best, by which it has one for each window; set windows.score to mean (of the similarity dot)",
+                option="windows",
+            )
+
     def of_windows(self) -> "SingleTexts":
         """The form of windows that are texts of their own, see :meth:`windows_of`."""
         plain = copy.copy(self)
         plain.windows = None
         return plain
+
+    def n_windows(self, text_lengths: np.ndarray) -> np.ndarray:
+        """Windows of each text, of the tokens of text and prompt."""
+        assert self.windows is not None, "the form has windows"
+        return self.windows.counts(np.maximum(text_lengths - self._n_front, 0))
 
     def windows_of(self, tokens: Tokens, rows: np.ndarray) -> tuple[Tokens, np.ndarray]:
         """The windows of these texts as texts of their own, and how many each text has; see
@@ -373,6 +395,11 @@ class ApartTexts(NamedTuple):
     def template(self) -> Template | None:
         """What is read of both; None where prompts say it."""
         return self.queries.template
+
+    @property
+    def windows(self) -> Windows | None:
+        """In which a document is read; None: it is cut. Queries are cut always."""
+        return self.docs.windows
 
     @property
     def reads_instructions(self) -> bool:

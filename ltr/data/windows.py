@@ -74,9 +74,7 @@ class Windows:
         beyond_first = np.maximum(lengths - self.size, 0)
         return 1 + -(-beyond_first // self.stride)
 
-    def lengths(
-        self, lengths: np.ndarray, n_front: int, n_around: int | np.ndarray
-    ) -> np.ndarray:
+    def lengths(self, lengths: np.ndarray, n_front: int, n_around: int | np.ndarray) -> np.ndarray:
         """Tokens of all windows of each document together, ``[D]`` int64.
 
         Args:
@@ -91,9 +89,7 @@ class Windows:
         repeated = n_more * (self.size - self.stride + in_front)
         return lengths + repeated + counts * n_around
 
-    def cut(
-        self, tokens: Tokens, rows: np.ndarray, n_front: int = 0
-    ) -> tuple[Tokens, np.ndarray]:
+    def cut(self, tokens: Tokens, rows: np.ndarray, n_front: int = 0) -> tuple[Tokens, np.ndarray]:
         """The windows of documents, each as a text of its own.
 
         Args:
@@ -127,10 +123,7 @@ class Windows:
         offsets = np.concatenate([[0], np.cumsum(n_of_window)])
         return Tokens(ids, offsets, tokens.read_as), counts
 
-
-    def of_documents(
-        self, values: Tensor, counts: Tensor, scores: Tensor | None = None
-    ) -> Tensor:
+    def of_documents(self, values: Tensor, counts: Tensor, scores: Tensor | None = None) -> Tensor:
         """What documents have, of what their windows have: the value of the best window, or the
         mean.
 

@@ -3,6 +3,7 @@
 import math
 from abc import abstractmethod
 from collections.abc import Callable
+from dataclasses import asdict
 
 import torch
 from torch import Tensor, nn
@@ -66,6 +67,7 @@ class InBatch(nn.Module):
                 "dropout": "none",
                 "max_tokens": ranker.query_tower.encoder.options.max_tokens,
             },
+            "windows": None if reads.docs.windows is None else asdict(reads.docs.windows),
         }
         try:
             frozen = ranker_named(encoder, option, "embeddings", changes=changes)
@@ -178,6 +180,7 @@ class _LongerListsPolicy(InBatch):
                 f"{type(self).__name__} ranks embeddings and needs a DualEncoder, got {type(ranker).__name__}; remove in_batch",
                 option="in_batch",
             )
+        ranker.reads.docs.check_one_embedding(f"{type(self).__name__} (in_batch)")
         if self.guide is not None:
             self.load_frozen(self.guide, ranker, "guide")
 

@@ -15,6 +15,7 @@ from ltr.data.files import write_new_model_folder
 from ltr.data.formats import ApartTexts
 from ltr.data.template import Side, Template
 from ltr.data.tokens import tokenizer_key
+from ltr.data.windows import Windows, best_windows, mean_of_windows
 from ltr.errors import InputError, positive
 from ltr.models.encoder.loading.pretrained import quiet, resolve
 from ltr.models.encoder.loading.saved_template import save_template, saved_template
@@ -55,6 +56,10 @@ class DualEncoder(Ranker):
             written, or else the prompts.
         max_length: Tokens of a text, prompt and special ones counted; the rest is cut. None: as in
             the model, where queries and documents may differ.
+        windows: How a long document is read whole, in windows, see
+            :class:`ltr.data.windows.Windows`. None: it is cut. The mean of scores is that of dot
+            products, which is the product with the mean of the windows' embeddings: a document has
+            one embedding then. With the best score it has as many as windows.
         encoder: How the encoder of each tower reads and trains.
 
     Attributes:
@@ -88,9 +93,15 @@ class DualEncoder(Ranker):
         template: Template | None = None,
         max_length: int | None = None,
         encoder: TextEncoder.Options = TextEncoder.Options(),
+        windows: Windows | None = None,
     ) -> None:
         super().__init__()
         _check_temperature(temperature, learn_temperature)
+        if windows is not None and windows.score == "mean" and similarity != "dot":
+            raise InputError(
+                f"windows.score mean needs the similarity dot, whose mean is the product with one mean embedding, got {similarity}; set similarity: dot, with normalise: true for the mean of cosines",
+                option="windows",
+            )
         if encoder.lora is not None:
             self.usual_lr = USUAL_LR
         self.similarity = similarity_of(similarity)
@@ -133,7 +144,7 @@ class DualEncoder(Ranker):
         self.reads = ApartTexts(
             self.query_tower.format_of("query", query_prompt, max_length, backbone, template),
             self.doc_tower.format_of(
-                "document", doc_prompt, max_length, doc_backbone or backbone, template
+                "document", doc_prompt, max_length, doc_backbone or backbone, template, windows
             ),
         )
         # from_pretrained leaves modules in eval mode, and Lightning keeps that: there would be no
@@ -198,13 +209,15 @@ class DualEncoder(Ranker):
                 "lists must have queries to be scored, got none; "
                 "rank their texts against each other instead"
             )
-        # As one query for the documents of each list: [B, 1, H] and [B, N, H].
+        # As one query for the documents of each list: [B, 1, H] and [B, N, H]. A document in windows
+        # stands there by its best one, or by their mean.
         scores = self.score(queries.unsqueeze(1), docs).squeeze(1)
         return scores.masked_fill(~batch.mask, 0.0), queries, docs
 
     def embed(self, batch: RankingBatch) -> tuple[Tensor | None, Tensor]:
         """Embeddings of the queries ``[B, H]`` (None where there are none) and of the documents
-        ``[B, N, H]``, 0 at the padding.
+        ``[B, N, H]``, 0 at the padding. That of a document in windows is of the best one for the
+        query of its list, or the mean of all.
 
         Float32; one encoder pass where the tower is shared.
 
@@ -226,7 +239,8 @@ class DualEncoder(Ranker):
                     "leave out doc_backbone",
                     option="doc_backbone",
                 )
-            return None, in_lists(self.doc_tower(batch.docs), batch.mask)
+            docs = self._of_documents(self.doc_tower(batch.docs), None, batch)
+            return None, in_lists(docs, batch.mask)
         if is_shared:
             embeddings = self.query_tower(_end_to_end(batch.queries, batch.docs))
             sizes = [len(batch.queries.lengths), len(batch.docs.lengths)]
@@ -234,7 +248,35 @@ class DualEncoder(Ranker):
         else:
             queries = self.query_tower(batch.queries)
             docs = self.doc_tower(batch.docs)
-        return queries, in_lists(docs, batch.mask)
+        return queries, in_lists(self._of_documents(docs, queries, batch), batch.mask)
+
+    def _of_documents(self, docs: Tensor, queries: Tensor | None, batch: RankingBatch) -> Tensor:
+        """One embedding for each document, ``[D, H]``.
+
+        Args:
+            docs: ``[S, H]``, of the texts of the batch: documents, or windows of them.
+            queries: ``[B, H]``, of the lists.
+            batch: says which window is of which document, and which document of which list.
+        """
+        assert batch.docs is not None, "its embeddings are here"
+        counts = batch.docs.windows
+        windows = self.reads.docs.windows
+        if counts is None:
+            return docs
+        assert windows is not None, "what is read lays out its own windows"
+        if windows.score == "mean":
+            return mean_of_windows(docs, counts)
+        if queries is None:
+            raise InputError(
+                "the best window is that for a query, and groups of texts have none; set windows.score to mean",
+                option="windows",
+            )
+        with torch.no_grad():  # for the choice alone: the score of the window chosen has a gradient
+            list_of_doc = batch.mask.nonzero()[:, 0]
+            list_of_window = list_of_doc.repeat_interleave(counts, output_size=len(docs))
+            # Each window as a list of one document: [S, 1, H].
+            scores = self.score(queries[list_of_window].unsqueeze(1), docs.unsqueeze(1))
+        return docs[best_windows(scores.flatten(), counts)]
 
     def score(self, queries: Tensor, docs: Tensor) -> Tensor:
         """Similarity over temperature, ``[…, A, D]`` float32, of queries ``[…, A, H]`` and

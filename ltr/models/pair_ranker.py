@@ -98,9 +98,7 @@ class PairRanker(Ranker):
 
     def read_up_to(self, max_length: int) -> None:
         """Read this many tokens of a pair from now on."""
-        self.reads = type(self.reads)(
-            self.tokenizer, max_length, self.template, self.reads.windows
-        )
+        self.reads = type(self.reads)(self.tokenizer, max_length, self.template, self.reads.windows)
 
     def forward(self, batch: RankingBatch) -> Tensor:
         """See :meth:`ltr.models.Ranker.forward`."""
