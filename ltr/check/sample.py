@@ -234,7 +234,7 @@ def _encoding_seconds(tower: Any, store: Any, form: Any, rows: np.ndarray) -> fl
         begin = time.perf_counter()
         if form.has_many_embeddings:
             windows, _ = form.windows_of(store, sample)
-            encode_in_memory(tower, windows, form.of_windows(), np.arange(len(windows)))
+            encode_in_memory(tower, windows, form.without_windows(), np.arange(len(windows)))
         else:
             encode_in_memory(tower, store, form, sample)
         seconds = time.perf_counter() - begin

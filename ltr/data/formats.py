@@ -166,6 +166,18 @@ class JoinedPairs:
         """What goes into the tokenizer: two texts."""
         return [self.queries(query, instruction), self.docs(document)]
 
+    def n_windows(self, doc_lengths: np.ndarray) -> np.ndarray:
+        """Windows of each document."""
+        assert self.windows is not None, "the form has windows"
+        return self.windows.counts(np.maximum(doc_lengths - self._n_front, 0))
+
+    def without_windows(self) -> "JoinedPairs":
+        """The same, but documents are cut."""
+        plain = copy.copy(self)
+        plain.windows = None
+        plain._fewest = 1
+        return plain
+
     @property
     def reads_instructions(self) -> bool:
         """Whether an instruction of a query's own changes what is read of it."""
@@ -282,8 +294,10 @@ class SingleTexts:
                 option="windows",
             )
 
-    def of_windows(self) -> "SingleTexts":
-        """The form of windows that are texts of their own, see :meth:`windows_of`."""
+    def without_windows(self) -> "SingleTexts":
+        """The same, but texts are cut: the form of windows that are texts of their own, see
+        :meth:`windows_of`.
+        """
         plain = copy.copy(self)
         plain.windows = None
         return plain
@@ -405,6 +419,14 @@ class ApartTexts(NamedTuple):
     def reads_instructions(self) -> bool:
         """See :attr:`JoinedPairs.reads_instructions`."""
         return self.queries.rendering.reads_instructions
+
+    def n_windows(self, doc_lengths: np.ndarray) -> np.ndarray:
+        """See :meth:`JoinedPairs.n_windows`."""
+        return self.docs.n_windows(doc_lengths)
+
+    def without_windows(self) -> "ApartTexts":
+        """See :meth:`JoinedPairs.without_windows`."""
+        return self._replace(docs=self.docs.without_windows())
 
     @property
     def prompts(self) -> dict[str, str] | None:

@@ -27,7 +27,11 @@ from ltr.models.encoder.loading.pretrained import (
     resolve,
     token_limit,
 )
-from ltr.models.encoder.loading.saved_template import save_template, saved_template
+from ltr.models.encoder.loading.saved_template import (
+    save_template,
+    saved_template,
+    saved_windows,
+)
 from ltr.models.encoder.lora import USUAL_LR
 from ltr.models.encoder.text_encoder import TextEncoder
 from ltr.models.pair_ranker import PairRanker, check_dropout, pairs_of
@@ -60,7 +64,8 @@ class PairWiseBertRanker(PairRanker):
             joins the two. None: as in the model: the template of a folder that ``ltr export`` has
             written, or a prompt of sentence-transformers in front of the query.
         windows: How a long document is read whole, in windows, see
-            :class:`ltr.data.windows.Windows`. None: it is cut.
+            :class:`ltr.data.windows.Windows`. None: as in a folder that ``ltr export`` has written,
+            or else it is cut.
 
     Raises:
         InputError: if the backbone cannot be loaded or has no positions for ``max_length`` tokens,
@@ -89,6 +94,8 @@ class PairWiseBertRanker(PairRanker):
         own_template = saved_template(source, type(self).__name__)
         if template is None:
             template = own_template or Template(cross_encoder_prompt(source) + "{query}")
+        if windows is None:
+            windows = saved_windows(source, type(self).__name__)
         form = JoinedPairs if template.pair is None else TemplatedPairs
         reads = form(tokenizer, max_length, template, windows)
 
@@ -203,9 +210,9 @@ class PairWiseBertRanker(PairRanker):
         self._write_folder(folder, write)
 
     def _save_template(self, folder: Path) -> None:
-        """Nothing is written of the template that says nothing."""
-        if self.template != THE_TEXTS:
-            save_template(folder, type(self).__name__, self.template)
+        """Nothing is written of the template that says nothing, and of no windows."""
+        if self.template != THE_TEXTS or self.reads.windows is not None:
+            save_template(folder, type(self).__name__, self.template, self.reads.windows)
 
 
 def _without_padding(sides: list[Inputs]) -> Texts:

@@ -18,7 +18,11 @@ from ltr.data.tokens import tokenizer_key
 from ltr.data.windows import Windows, best_windows, mean_of_windows
 from ltr.errors import InputError, positive
 from ltr.models.encoder.loading.pretrained import quiet, resolve
-from ltr.models.encoder.loading.saved_template import save_template, saved_template
+from ltr.models.encoder.loading.saved_template import (
+    save_template,
+    saved_template,
+    saved_windows,
+)
 from ltr.models.encoder.lora import USUAL_LR
 from ltr.models.encoder.text_encoder import TextEncoder, merged
 from ltr.models.encoder.tower import Tower, load_modules
@@ -57,9 +61,10 @@ class DualEncoder(Ranker):
         max_length: Tokens of a text, prompt and special ones counted; the rest is cut. None: as in
             the model, where queries and documents may differ.
         windows: How a long document is read whole, in windows, see
-            :class:`ltr.data.windows.Windows`. None: it is cut. The mean of scores is that of dot
-            products, which is the product with the mean of the windows' embeddings: a document has
-            one embedding then. With the best score it has as many as windows.
+            :class:`ltr.data.windows.Windows`. None: as in a folder that ``ltr export`` has written,
+            or else it is cut. The mean of scores is that of dot products, which is the product with
+            the mean of the windows' embeddings: a document has one embedding then. With the best
+            score it has as many as windows.
         encoder: How the encoder of each tower reads and trains.
 
     Attributes:
@@ -97,6 +102,8 @@ class DualEncoder(Ranker):
     ) -> None:
         super().__init__()
         _check_temperature(temperature, learn_temperature)
+        if windows is None:
+            windows = saved_windows(resolve(doc_backbone or backbone), DualEncoder.__name__)
         if windows is not None and windows.score == "mean" and similarity != "dot":
             raise InputError(
                 f"windows.score mean needs the similarity dot, whose mean is the product with one mean embedding, got {similarity}; set similarity: dot, with normalise: true for the mean of cosines",
@@ -331,8 +338,10 @@ class DualEncoder(Ranker):
             def write(partial: Path) -> None:
                 # Without a card: it would run the model, and leave it in eval mode.
                 model.save(str(partial), create_model_card=False)
-                if self.reads.template is not None:
-                    save_template(partial, type(self).__name__, self.reads.template)
+                template = self.reads.template
+                windows = self.reads.windows
+                if template is not None or windows is not None:
+                    save_template(partial, type(self).__name__, template, windows)
 
             write_new_model_folder(Path(folder), write)
 

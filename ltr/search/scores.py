@@ -120,7 +120,7 @@ def _scores_of_embeddings(
     firsts = None  # where the pairs of a query with the windows of its document begin
     if form.has_many_embeddings:
         docs, counts = form.windows_of(docs, distinct_docs)
-        form = form.of_windows()
+        form = form.without_windows()
         distinct_docs = np.arange(len(docs))
         counts_of_pairs = counts[doc_places]
         firsts = counts_of_pairs.cumsum() - counts_of_pairs
