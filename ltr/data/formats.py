@@ -2,7 +2,6 @@
 text alone ("apart").
 """
 
-import copy
 import logging
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict
@@ -17,7 +16,7 @@ from ltr.data.rendering import Cutter, rendering_of
 from ltr.data.template import THE_TEXTS, Side, Template
 from ltr.data.texts import TextTable
 from ltr.data.tokens import Rendering, Tokens, TokenStore
-from ltr.data.windows import Windows, check_room, front_tokens, with_windows
+from ltr.data.windows import InWindows, Windows, with_windows
 from ltr.errors import InputError
 
 log = logging.getLogger(__name__)
@@ -25,7 +24,7 @@ log = logging.getLogger(__name__)
 EXAMPLE = "a"  # the text that shows where a tokenizer puts its special tokens
 
 
-class JoinedPairs:
+class JoinedPairs(InWindows):
     """Joins the ids of a query and a document as
     ``tokenizer(query, document, truncation="only_second", max_length=…)`` does, each put into its
     part of a template.
@@ -56,7 +55,6 @@ class JoinedPairs:
         self.tokenizer = tokenizer
         self.max_length = max_length
         self.template = template
-        self.windows = windows
         self._cutter = Cutter(tokenizer)
         self.queries = rendering_of(template, "query", self._cutter)
         self.docs = rendering_of(template, "document", self._cutter)
@@ -69,11 +67,9 @@ class JoinedPairs:
                 f"max_length must leave room for a query and a document beside {self.n_template} {self._tokens_around}, got {max_length}",
                 option="max_length",
             )
-        self._fewest = 1  # tokens of a document for which a query must leave room
-        if windows is not None:
-            self._fewest = windows.size
-            self._n_front = front_tokens(self.docs, self._cutter)
-            check_room(windows, max_length - self.n_template - 1, "a query")
+        self._prepare_windows(
+            windows, self.docs, self._cutter, max_length - self.n_template - 1, " a query and"
+        )
 
     def _prepare(self) -> int:
         """Check the template, and find the tokens beside those of the two; returns their number."""
@@ -125,7 +121,7 @@ class JoinedPairs:
         """Tokens of each joined pair, or of all pairs of a query with a window of the document."""
         if self.windows is not None:
             n_around = query_lengths + self.n_special
-            return self.windows.lengths(doc_lengths, self._n_front, n_around)
+            return self.windows.lengths(doc_lengths, self.n_front, n_around)
         return np.minimum(query_lengths + doc_lengths + self.n_special, self.max_length)
 
     def lay_out(
@@ -139,7 +135,7 @@ class JoinedPairs:
         """
         counts = None
         if self.windows is not None:
-            docs, counts = self.windows.cut(docs, doc_rows, self._n_front)
+            docs, counts = self.windows_of(docs, doc_rows)
             doc_rows = np.arange(len(docs))
             query_rows = np.repeat(query_rows, counts)
         n_query = queries.lengths(query_rows)
@@ -166,18 +162,6 @@ class JoinedPairs:
         """What goes into the tokenizer: two texts."""
         return [self.queries(query, instruction), self.docs(document)]
 
-    def n_windows(self, doc_lengths: np.ndarray) -> np.ndarray:
-        """Windows of each document."""
-        assert self.windows is not None, "the form has windows"
-        return self.windows.counts(np.maximum(doc_lengths - self._n_front, 0))
-
-    def without_windows(self) -> "JoinedPairs":
-        """The same, but documents are cut."""
-        plain = copy.copy(self)
-        plain.windows = None
-        plain._fewest = 1
-        return plain
-
     @property
     def reads_instructions(self) -> bool:
         """Whether an instruction of a query's own changes what is read of it."""
@@ -195,7 +179,7 @@ class JoinedPairs:
         a window of it.
         """
         n_around = self.n_special + self._n_document
-        room = self.max_length - n_around - self._fewest
+        room = self.max_length - n_around - (1 if self.windows is None else self.windows.size)
         longest = tokens.longest()
         length = len(tokens[longest])
         if length <= room:
@@ -213,7 +197,7 @@ class JoinedPairs:
         )
 
 
-class SingleTexts:
+class SingleTexts(InWindows):
     """Gives a text its special tokens as ``tokenizer(text, truncation=True, max_length=…)`` does,
     with a prompt in front, or in its part of a template.
 
@@ -250,7 +234,6 @@ class SingleTexts:
         self.tokenizer = tokenizer
         self.max_length = max_length
         self.template = template
-        self.windows = windows
         self._frame = Frame(tokenizer, EXAMPLE)
         self._cutter = Cutter(tokenizer)
         self.n_special = self._frame.n_special
@@ -260,10 +243,8 @@ class SingleTexts:
             self.rendering = rendering_of(template, side, self._cutter, room)
         self.prompt = self.rendering.prompt
         self._check_room("")
-        if windows is not None:
-            self._n_front = front_tokens(self.rendering, self._cutter)
-            n_around = self._cutter.n_tokens(self.rendering.around(""))
-            check_room(windows, max_length - self.n_special - n_around)
+        n_around = self.n_special + self._cutter.n_tokens(self.rendering.around(""))
+        self._prepare_windows(windows, self.rendering, self._cutter, max_length - n_around)
 
     @property
     def key(self) -> list[object]:
@@ -276,43 +257,6 @@ class SingleTexts:
         if self.windows is not None:
             key.append(asdict(self.windows))
         return key
-
-    @property
-    def has_many_embeddings(self) -> bool:
-        """Whether a text has an embedding for each window, and not one for all."""
-        return self.windows is not None and self.windows.score == "best"
-
-    def check_one_embedding(self, use: str) -> None:
-        """An InputError where a text has an embedding for each window.
-
-        Args:
-            use: what would need one for all, as ``mining``.
-        """
-        if self.has_many_embeddings:
-            raise InputError(
-                f"{use} needs one embedding of each document, got windows.score best, by which it has one for each window; set windows.score to mean (of the similarity dot)",
-                option="windows",
-            )
-
-    def without_windows(self) -> "SingleTexts":
-        """The same, but texts are cut: the form of windows that are texts of their own, see
-        :meth:`windows_of`.
-        """
-        plain = copy.copy(self)
-        plain.windows = None
-        return plain
-
-    def n_windows(self, text_lengths: np.ndarray) -> np.ndarray:
-        """Windows of each text, of the tokens of text and prompt."""
-        assert self.windows is not None, "the form has windows"
-        return self.windows.counts(np.maximum(text_lengths - self._n_front, 0))
-
-    def windows_of(self, tokens: Tokens, rows: np.ndarray) -> tuple[Tokens, np.ndarray]:
-        """The windows of these texts as texts of their own, and how many each text has; see
-        :meth:`ltr.data.windows.Windows.cut`.
-        """
-        assert self.windows is not None, "the form has windows"
-        return self.windows.cut(tokens, rows, self._n_front)
 
     def tokens(self, texts: Sequence[str], instructions: Sequence[str] | None = None) -> Tokens:
         """The tokens of a few texts with what stands around them, in memory.
@@ -340,7 +284,7 @@ class SingleTexts:
         prompt.
         """
         if self.windows is not None:
-            return self.windows.lengths(text_lengths, self._n_front, self.n_special)
+            return self.windows.lengths(text_lengths, self.n_front, self.n_special)
         return np.minimum(text_lengths + self.n_special, self.max_length)
 
     def lay_out(self, tokens: Tokens, rows: np.ndarray) -> Texts:

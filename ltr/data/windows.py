@@ -3,9 +3,10 @@
 Letters of shapes: D documents, S windows of all of them, end to end.
 """
 
+import copy
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Literal, Self, get_args
 
 import numpy as np
 import torch
@@ -146,35 +147,91 @@ class Windows:
         return values[best_windows(values if scores is None else scores, counts)]
 
 
-def front_tokens(rendering: Rendering, cutter: Cutter) -> int:
-    """Tokens that stand in front of every text of a rendering, and which it shares with no text: of
-    ``"query: "`` and ``"tree"``, which may be ``query : Ġtree``, these are the first two.
+class InWindows:
+    """What forms of texts share that read documents in windows.
 
-    Raises:
-        InputError: if something stands behind the texts.
+    Attributes:
+        windows: in which a document is read; None: it is cut.
+        n_front: tokens that stand in front of every document, and are read with each window; 0
+            without windows.
     """
-    if rendering.prompt is None:
-        raise InputError(
-            "windows are of a document that nothing stands behind, got a template.document with text behind {document}; put it in front, or leave out windows",
-            option="windows",
-        )
-    return cutter.n_tokens(rendering.around("").rstrip())
 
+    windows: Windows | None
+    n_front: int
 
-def check_room(windows: Windows, room: int, beside: str = "") -> None:
-    """An InputError where max_length leaves no room for a window.
+    def _prepare_windows(
+        self,
+        windows: Windows | None,
+        rendering: Rendering,
+        cutter: Cutter,
+        room: int,
+        beside: str = "",
+    ) -> None:
+        """Read documents in windows from now on.
 
-    Args:
-        windows: what is read.
-        room: tokens that max_length leaves for it.
-        beside: what else must have room, for the error.
-    """
-    if windows.size > room:
-        what = f" beside {beside} and" if beside else " beside"
-        raise InputError(
-            f"windows.size must be at most {room}, which max_length leaves{what} what stands around a text, got {windows.size}; raise max_length",
-            option="windows",
-        )
+        Args:
+            windows: in which.
+            rendering: what is read of a document.
+            cutter: counts tokens.
+            room: tokens that max_length leaves for a window.
+            beside: what else it leaves room for, in the error.
+
+        Raises:
+            InputError: if something stands behind the documents, or there is no room for a window.
+        """
+        self.windows = windows
+        self.n_front = 0
+        if windows is None:
+            return
+        if rendering.prompt is None:
+            raise InputError(
+                "windows are of a document that nothing stands behind, got a template.document with text behind {document}; put it in front, or leave out windows",
+                option="windows",
+            )
+        if windows.size > room:
+            raise InputError(
+                f"windows.size must be at most {max(room, 0)}, what max_length leaves beside{beside} what stands around a document, got {windows.size}; raise max_length",
+                option="windows",
+            )
+        # Without the space at the end, which a document's first word may take: "query: " and "tree"
+        # may be the tokens query : Ġtree, of which the first two are the prompt's alone.
+        self.n_front = cutter.n_tokens(rendering.around("").rstrip())
+
+    def n_windows(self, lengths: np.ndarray) -> np.ndarray:
+        """Windows of each document, ``[D]`` int64, of their tokens with what stands in front."""
+        assert self.windows is not None, "the form has windows"
+        return self.windows.counts(np.maximum(lengths - self.n_front, 0))
+
+    def windows_of(self, tokens: Tokens, rows: np.ndarray) -> tuple[Tokens, np.ndarray]:
+        """The windows of these documents as texts of their own, and how many each has; see
+        :meth:`Windows.cut`.
+        """
+        assert self.windows is not None, "the form has windows"
+        return self.windows.cut(tokens, rows, self.n_front)
+
+    def without_windows(self) -> Self:
+        """The same, but documents are cut. It also lays out windows that are texts of their own."""
+        plain = copy.copy(self)
+        plain.windows = None
+        plain.n_front = 0
+        return plain
+
+    @property
+    def has_many_embeddings(self) -> bool:
+        """Whether a document that is read alone has an embedding for each window, and not one."""
+        return self.windows is not None and self.windows.score == "best"
+
+    def check_one_embedding(self, use: str) -> None:
+        """An InputError where a document has an embedding for each window.
+
+        Args:
+            use: what would need one for all, as ``mining``.
+        """
+        if self.has_many_embeddings:
+            raise InputError(
+                f"{use} needs one embedding of each document, got windows.score best, by which it has one for each window; set windows.score to mean (of the similarity dot)",
+                option="windows",
+            )
 
 
 def with_windows(texts: Texts, counts: np.ndarray | None) -> Texts:
