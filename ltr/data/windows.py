@@ -259,6 +259,30 @@ def best_windows(scores: Tensor, counts: Tensor) -> Tensor:
     return first + padded.argmax(dim=1)
 
 
+def texts_at(texts: Texts, places: Tensor) -> Texts:
+    """Some of the texts, each a document of its own.
+
+    Args:
+        texts: S of them.
+        places: ``[D]`` int64, which.
+
+    >>> texts = Texts(torch.tensor([1, 2, 3, 4, 5, 6]), torch.tensor([2, 1, 3]))
+    >>> texts_at(texts, torch.tensor([2, 0])).ids
+    tensor([4, 5, 6, 1, 2])
+    """
+    lengths = texts.lengths[places]
+    begins = (texts.lengths.cumsum(0) - texts.lengths)[places]
+    first = lengths.cumsum(0) - lengths  # of each text, among the tokens that stay
+    shift = (begins - first).repeat_interleave(lengths)
+    tokens = torch.arange(len(shift), device=shift.device) + shift
+    return Texts(
+        ids=texts.ids[tokens],
+        lengths=lengths,
+        type_ids=None if texts.type_ids is None else texts.type_ids[tokens],
+        keys=None if texts.keys is None else texts.keys[places],
+    )
+
+
 def mean_of_windows(values: Tensor, counts: Tensor) -> Tensor:
     """The mean over each document's windows.
 

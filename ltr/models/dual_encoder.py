@@ -15,7 +15,7 @@ from ltr.data.files import write_new_model_folder
 from ltr.data.formats import ApartTexts
 from ltr.data.template import Side, Template
 from ltr.data.tokens import tokenizer_key
-from ltr.data.windows import Windows, best_windows, mean_of_windows
+from ltr.data.windows import Windows, best_windows, mean_of_windows, texts_at
 from ltr.errors import InputError, positive
 from ltr.models.encoder.loading.pretrained import quiet, resolve
 from ltr.models.encoder.loading.saved_template import (
@@ -237,6 +237,29 @@ class DualEncoder(Ranker):
             # could move it ever further below the bound, and it would take as long to come back.
             # CLIP does so between steps.
             self.log_temperature.data.clamp_(min=math.log(LOWEST_TEMPERATURE))
+        assert batch.docs is not None, "the data lays out what the ranker reads"
+        counts = batch.docs.windows
+        if counts is not None and len(counts) == len(batch.docs.lengths):
+            counts = None  # a window each, among which there is nothing to choose
+        if counts is not None and self.reads.docs.has_many_embeddings:
+            with torch.no_grad():
+                queries, docs = self._embed_texts(batch)
+                places = self._best_windows(queries, docs, batch)
+            if not torch.is_grad_enabled():
+                return queries, in_lists(docs[places], batch.mask)
+            # Read again, with a gradient: the chosen windows alone, of which memory is needed then.
+            torch.clear_autocast_cache()  # older versions of torch keep casts without their gradient
+            batch = batch._replace(docs=texts_at(batch.docs, places))
+            counts = None
+        queries, docs = self._embed_texts(batch)
+        if counts is not None:
+            docs = mean_of_windows(docs, counts)
+        return queries, in_lists(docs, batch.mask)
+
+    def _embed_texts(self, batch: RankingBatch) -> tuple[Tensor | None, Tensor]:
+        """Embeddings of the queries ``[B, H]``, as :meth:`embed`, and of all S texts of the
+        documents ``[S, H]``, which may be windows.
+        """
         is_shared = len(self.towers) == 1
         assert batch.docs is not None, "the data lays out what the ranker reads"
         if batch.queries is None:
@@ -246,8 +269,7 @@ class DualEncoder(Ranker):
                     "leave out doc_backbone",
                     option="doc_backbone",
                 )
-            docs = self._of_documents(self.doc_tower(batch.docs), None, batch)
-            return None, in_lists(docs, batch.mask)
+            return None, self.doc_tower(batch.docs)
         if is_shared:
             embeddings = self.query_tower(_end_to_end(batch.queries, batch.docs))
             sizes = [len(batch.queries.lengths), len(batch.docs.lengths)]
@@ -255,35 +277,28 @@ class DualEncoder(Ranker):
         else:
             queries = self.query_tower(batch.queries)
             docs = self.doc_tower(batch.docs)
-        return queries, in_lists(self._of_documents(docs, queries, batch), batch.mask)
+        return queries, docs
 
-    def _of_documents(self, docs: Tensor, queries: Tensor | None, batch: RankingBatch) -> Tensor:
-        """One embedding for each document, ``[D, H]``.
+    def _best_windows(self, queries: Tensor | None, docs: Tensor, batch: RankingBatch) -> Tensor:
+        """The place of each document's best window for the query of its list, ``[D]`` int64.
 
         Args:
-            docs: ``[S, H]``, of the texts of the batch: documents, or windows of them.
             queries: ``[B, H]``, of the lists.
+            docs: ``[S, H]``, of all windows.
             batch: says which window is of which document, and which document of which list.
         """
-        assert batch.docs is not None, "its embeddings are here"
-        counts = batch.docs.windows
-        windows = self.reads.docs.windows
-        if counts is None:
-            return docs
-        assert windows is not None, "what is read lays out its own windows"
-        if windows.score == "mean":
-            return mean_of_windows(docs, counts)
+        assert batch.docs is not None and batch.docs.windows is not None, "it holds windows"
         if queries is None:
             raise InputError(
                 "the best window is that for a query, and groups of texts have none; set windows.score to mean",
                 option="windows",
             )
-        with torch.no_grad():  # for the choice alone: the score of the window chosen has a gradient
-            list_of_doc = batch.mask.nonzero()[:, 0]
-            list_of_window = list_of_doc.repeat_interleave(counts, output_size=len(docs))
-            # Each window as a list of one document: [S, 1, H].
-            scores = self.score(queries[list_of_window].unsqueeze(1), docs.unsqueeze(1))
-        return docs[best_windows(scores.flatten(), counts)]
+        counts = batch.docs.windows
+        list_of_doc = batch.mask.nonzero()[:, 0]
+        list_of_window = list_of_doc.repeat_interleave(counts, output_size=len(docs))
+        # Each window as a list of one document: [S, 1, H].
+        scores = self.score(queries[list_of_window].unsqueeze(1), docs.unsqueeze(1))
+        return best_windows(scores.flatten(), counts)
 
     def score(self, queries: Tensor, docs: Tensor) -> Tensor:
         """Similarity over temperature, ``[…, A, D]`` float32, of queries ``[…, A, H]`` and

@@ -197,6 +197,53 @@ def test_the_gradient_of_a_cross_encoder_is_that_of_its_best_windows_alone(backb
             torch.testing.assert_close(ours.grad, theirs.grad, atol=1e-6, rtol=1e-4)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("kernels", ["auto", "plain"])
+@pytest.mark.parametrize("kind", ["cross", "dual"])
+def test_training_on_the_chosen_windows_is_training_on_all(backbone, kind, kernels, dtype):
+    """With dropout, in which every window has a gradient graph, most of it 0; and under autocast,
+    which keeps weights that it has cast.
+    """
+    options = {"encoder": TextEncoder.Options(kernels=kernels)}
+    if kind == "cross":
+        options["dropout"] = 0.2
+    ranker = (cross if kind == "cross" else dual)(backbone, BEST, **options)
+    batch = batch_of(ranker).with_keys(torch.tensor([5, 6]))
+    weights = torch.tensor([1.0, -2.0, 0.5, 3.0, -1.0])
+
+    def by_definition():
+        """Of all windows, with their graph."""
+        if kind == "cross":
+            rows = ranker._scores_of_texts(batch.pairs)
+            return BEST.of_documents(rows, batch.pairs.windows)
+        queries, rows = ranker._embed_texts(batch)
+        list_of_row = torch.tensor([0, 0, 0, 1, 1]).repeat_interleave(batch.docs.windows)
+        scores = ranker.score(queries[list_of_row].unsqueeze(1), rows.unsqueeze(1)).flatten()
+        return BEST.of_documents(scores, batch.docs.windows)
+
+    results = []
+    for scores_of_documents in (by_definition, lambda: ranker(batch)[batch.mask]):
+        ranker.zero_grad()
+        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=dtype == torch.bfloat16):
+            scores = scores_of_documents()
+        (scores * weights).sum().backward()
+        gradients = {
+            name: weight.grad.clone()
+            for name, weight in ranker.named_parameters()
+            if weight.grad is not None
+        }
+        results.append((scores.detach(), gradients))
+    (expected, theirs), (scores, ours) = results
+    tolerance = (
+        {"atol": 1e-5, "rtol": 1e-3} if dtype == torch.float32 else {"atol": 0.02, "rtol": 0.1}
+    )
+    torch.testing.assert_close(scores, expected, **tolerance)
+    assert ours.keys() == theirs.keys() and len(ours) > 20
+    for name, gradient in ours.items():
+        size = float(theirs[name].norm())
+        assert float((gradient - theirs[name]).norm()) <= (1e-4 + tolerance["rtol"] * size), name
+
+
 def test_all_windows_of_a_document_are_read_with_one_draw(backbone):
     """A document of equal windows: each then has the same score, under dropout too."""
     ranker = cross(backbone, Windows(2, 2), encoder=TextEncoder.Options(), dropout=0.5)
