@@ -243,7 +243,7 @@ class DualEncoder(Ranker):
             counts = None  # a window each, among which there is nothing to choose
         if counts is not None and self.reads.docs.has_many_embeddings:
             with torch.no_grad():
-                queries, docs = self._embed_texts(batch)
+                queries, docs = self.embed_windows(batch)
                 places = self._best_windows(queries, docs, batch)
             if not torch.is_grad_enabled():
                 return queries, in_lists(docs[places], batch.mask)
@@ -251,14 +251,14 @@ class DualEncoder(Ranker):
             torch.clear_autocast_cache()  # older versions of torch keep casts without their gradient
             batch = batch._replace(docs=texts_at(batch.docs, places))
             counts = None
-        queries, docs = self._embed_texts(batch)
+        queries, docs = self.embed_windows(batch)
         if counts is not None:
             docs = mean_of_windows(docs, counts)
         return queries, in_lists(docs, batch.mask)
 
-    def _embed_texts(self, batch: RankingBatch) -> tuple[Tensor | None, Tensor]:
+    def embed_windows(self, batch: RankingBatch) -> tuple[Tensor | None, Tensor]:
         """Embeddings of the queries ``[B, H]``, as :meth:`embed`, and of all S texts of the
-        documents ``[S, H]``, which may be windows.
+        documents ``[S, H]``: of each of their windows, or of the documents.
         """
         is_shared = len(self.towers) == 1
         assert batch.docs is not None, "the data lays out what the ranker reads"

@@ -43,7 +43,7 @@ def windows_of(document: str) -> list[str]:
     return windows
 
 
-def batch_of(ranker, lists=LISTS):
+def batch_of(ranker, lists=LISTS, first_query=0):
     queries, docs = (
         ranker.reads.tokens(*each) for each in ((QUERIES, "query"), (DOCS, "document"))
     )
@@ -53,7 +53,7 @@ def batch_of(ranker, lists=LISTS):
     return collator(
         [
             LabelledList(query, np.array(rows), np.eye(len(rows), dtype=np.float32)[0])
-            for query, rows in enumerate(lists)
+            for query, rows in enumerate(lists, start=first_query)
         ]
     )
 
@@ -216,7 +216,7 @@ def test_training_on_the_chosen_windows_is_training_on_all(backbone, kind, kerne
         if kind == "cross":
             rows = ranker._scores_of_texts(batch.pairs)
             return BEST.of_documents(rows, batch.pairs.windows)
-        queries, rows = ranker._embed_texts(batch)
+        queries, rows = ranker.embed_windows(batch)
         list_of_row = torch.tensor([0, 0, 0, 1, 1]).repeat_interleave(batch.docs.windows)
         scores = ranker.score(queries[list_of_row].unsqueeze(1), rows.unsqueeze(1)).flatten()
         return BEST.of_documents(scores, batch.docs.windows)
@@ -331,10 +331,9 @@ def test_other_queries_compare_the_mean_embedding(backbone):
     torch.testing.assert_close(lists.scores.detach(), torch.from_numpy(expected), atol=1e-4, rtol=0)
 
 
-@pytest.mark.parametrize("policy", [OtherQueries, AllTexts])
-def test_policies_of_one_embedding_refuse_the_best_window(backbone, policy):
+def test_a_policy_whose_anchors_are_documents_refuses_the_best_window(backbone):
     with pytest.raises(InputError, match="needs one embedding of each document, got windows.score"):
-        policy().attach(dual(backbone, BEST))
+        AllTexts().attach(dual(backbone, BEST))
 
 
 def test_what_can_not_be_is_refused(backbone):
