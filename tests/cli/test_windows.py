@@ -175,20 +175,22 @@ def test_an_export_gives_back_its_windows_and_says_that_others_read_none(tmp_pat
         ltr.load(tmp_path / "exported")
 
 
+@pytest.mark.parametrize("kind", ["cross", "dual"])
 def test_the_check_says_that_nothing_is_cut_and_how_many_windows_there_are(
-    tmp_path, backbone, collection_folder, capsys
+    tmp_path, backbone, collection_folder, capsys, kind
 ):
-    config = write_config(
-        tmp_path,
-        backbone,
-        collection_folder,
-        **{"model.ranker": cross(backbone, max_length=12)},
-    )
+    """And forecasts a search over windows."""
+    options = {"model.ranker": cross(backbone, max_length=12)}
+    if kind == "dual":
+        evaluation = {"candidates": "corpus", "depth": 10}
+        options = {"model.ranker": dual(backbone, "best"), "data.init_args.evaluation": evaluation}
+    config = write_config(tmp_path, backbone, collection_folder, **options)
     capsys.readouterr()
     assert main(["check", "--config", str(config)]) == 0
     page = capsys.readouterr().out
     assert "in windows of 4 tokens, one every 2:" in page
-    (line,) = [line for line in page.splitlines() if "pair" in line and "corpus" in line]
+    side = "pair" if kind == "cross" else "document"
+    (line,) = [line for line in page.splitlines() if side in line.split()[:1] and "corpus" in line]
     assert line.count("0.0%") == 2
 
 
