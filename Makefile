@@ -100,6 +100,15 @@ reproduce: $(if $(QUICK),env,.venv/bench data)  ## Every trained number of the R
 ifndef QUICK
 	$(BIN)/python experiments/subset.py data/medquad-liveqa runs/data/liveqa-600 --queries 600
 	$(BIN)/python experiments/pool_negatives.py data/wikiqa runs/data/wikiqa-negatives
+	$(BIN)/python experiments/subset.py data/wordnet-definitions runs/data/wordnet-4000 --queries 4000
+	$(BIN)/python experiments/subset.py data/wordnet-definitions runs/data/wordnet-1000 --queries 400 --evaluated 10 --documents 1000
+	$(BIN)/python experiments/subset.py data/wordnet-definitions runs/data/wordnet-10000 --queries 4000 --documents 10000
+	$(BIN)/python experiments/subset.py data/wordnet-definitions runs/data/wordnet-40000 --queries 4000 --documents 40000
+	$(BIN)/ltr grid experiments/grids/heart.yaml --only "in-batch 32" refreshed --seeds 0
+	$(BIN)/ltr mine --config experiments/mined/wordnet.yaml --init_from "runs/heart/in-batch 32/seed=0" --output runs/data/wordnet-two-stages
+	$(BIN)/python experiments/pools_of_run.py runs/heart/refreshed/seed=0 runs/data/wordnet-4000 runs/data/wordnet-pools --depth 50
+	$(BIN)/ltr grid experiments/grids/heart_rerank.yaml --only "dual encoder" --seeds 0
+	test -d runs/data/wordnet-two-stages.drop-1 || $(BIN)/ltr negatives audit runs/data/wordnet-two-stages --data runs/data/wordnet-4000 --judge "runs/heart_rerank/dual encoder/seed=0" --policy drop
 	$(BIN)/ltr fit --config experiments/cross_encoder/health.yaml --trainer.default_root_dir runs/health/seed=0 --ckpt_path last
 	$(BIN)/ltr grid experiments/grids/wikiqa_best.yaml --only "health questions" "as published" --seeds 0 1 2
 	$(BIN)/ltr score "runs/wikiqa_best/health questions/as published/seed=0" --data data/wikiqa --output runs/scores/wikiqa

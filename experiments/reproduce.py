@@ -22,6 +22,8 @@ MEDQUAD = (
 )
 # The first rung of the ladder and its last ones.
 ENDS = "--only in-batch 'mined once' 'with margins'"
+# The arms that five seeds are for.
+MAIN = "--only 'in-batch 32' 'mined once' refreshed 'k d' --seeds 0 1 2 3 4"
 
 
 class Family(NamedTuple):
@@ -66,6 +68,10 @@ FAMILIES = (
     ),
     Family("schedule", "schedule", "--model.ranker.init_args.max_length 32 --trainer.max_epochs 2"),
     Family("margins", "margins"),
+    Family("heart", "heart"),
+    Family("heart", "heart", MAIN),
+    Family("heart_size", "heart_size"),
+    Family("heart_rerank", "heart_rerank"),
     Family("rerank_mined", "rerank_mined", "--trainer.max_epochs 1 --data.evaluation.depth 20"),
 )
 

@@ -19,7 +19,7 @@ from tests.conftest import write_letor
 ROOT = Path(__file__).parents[1]
 FILES = sorted(ROOT.glob("experiments/*/*.yaml"))
 GRIDS = [file for file in FILES if file.parent.name == "grids"]
-NEGATIVES = "runs/data/wikiqa-negatives"  # of experiments/pool_negatives.py
+NEGATIVES = "runs/data/"  # of experiments/pool_negatives.py, ltr mine, or an audit
 SCORES = "runs/scores/"  # of ltr score
 CONFIGS = [file for file in FILES if file not in GRIDS]
 
@@ -65,7 +65,12 @@ def tiny(tmp_path, backbone, collection_folder):
                 "model.ranker.max_length": 24,
                 "data.path": collection_folder,
             }
-            if NEGATIVES in words:
+            if model["ranker"]["init_args"].get("encoder", {}).get("layers"):
+                found["model.ranker.encoder.layers"] = 1
+            negatives = str(data.get("negatives"))
+            if "--data.negatives" in words:
+                negatives = words[words.index("--data.negatives") + 1]
+            if negatives.startswith(NEGATIVES):
                 found["data.negatives"] = with_distances(collection_folder, tmp_path)
             if any(word.startswith(SCORES) for word in words):
                 scored = ["--data", str(collection_folder), "--output", str(tmp_path / "scores")]

@@ -1,10 +1,15 @@
 """What the user is told of an error: one line, with the path of the option at fault."""
 
+from contextlib import redirect_stderr
+
 import pytest
+from lightning.fabric.loggers import tensorboard
 
 from ltr.__main__ import main
+from tests.child_processes import run_ranks
 from tests.cli.configured import config, losses, metrics, write_config  # noqa: F401
 
+TENSORBOARD = "lightning.pytorch.loggers.TensorBoardLogger"
 BAD = {
     "unknown command": (
         ["xyzzy"],
@@ -357,27 +362,23 @@ def test_what_can_t_be_is_refused_when_the_configuration_is_read(
     assert not (tmp_path / "run").exists()
 
 
-def test_a_logger_that_is_not_installed(config, capsys, monkeypatch):
+def fit_without_tensorboard(rank: int, config: str, errors: str) -> None:
+    tensorboard._TENSORBOARD_AVAILABLE = False
+    tensorboard._TENSORBOARDX_AVAILABLE = False
+    words = ["--trainer.logger", TENSORBOARD, "--trainer.logger.save_dir", "x"]
+    with open(errors, "w") as opened, redirect_stderr(opened):
+        assert main(["fit", "--config", config, *words]) == 2
+
+
+def test_a_logger_that_is_not_installed(config, tmp_path, monkeypatch):
+    """In a process of its own: jsonargparse keeps the options of a class as it first met them, and
+    without tensorboard they are others.
+    """
     monkeypatch.delenv("LTR_DEBUG", raising=False)
-    for name in ("_TENSORBOARD_AVAILABLE", "_TENSORBOARDX_AVAILABLE"):
-        monkeypatch.setattr(f"lightning.fabric.loggers.tensorboard.{name}", False)
-    name = "lightning.pytorch.loggers.TensorBoardLogger"
-    assert (
-        main(
-            [
-                "fit",
-                "--config",
-                str(config),
-                "--trainer.logger",
-                name,
-                "--trainer.logger.save_dir",
-                "x",
-            ]
-        )
-        == 2
+    errors = tmp_path / "errors"
+    run_ranks(fit_without_tensorboard, str(config), str(errors), n_ranks=1)
+    said = errors.read_text().strip().splitlines()[-1]
+    assert said.startswith(
+        f"ltr: {TENSORBOARD}: Neither `tensorboard` nor `tensorboardX` is available. Try `pip install`"
     )
-    told = capsys.readouterr().err.strip().splitlines()[-1]
-    assert told.startswith(
-        f"ltr: {name}: Neither `tensorboard` nor `tensorboardX` is available. Try `pip install`"
-    )
-    assert "Expected" not in told and "Namespace" not in told
+    assert "Expected" not in said and "Namespace" not in said
