@@ -136,6 +136,21 @@ def test_fewer_windows_than_asked_for_are_found():
     assert rows.tolist() == [[1, -1]] and scores.tolist() == [[1, -np.inf]]
 
 
+def test_a_place_without_a_window_is_no_document():
+    """At a depth of 4 an index finds a window of one document, at one of 8 those of two."""
+
+    def search(queries, k):
+        found = [5, 0] if k >= 8 else [5]
+        scores = np.full((1, k), -np.inf, np.float32)
+        rows = np.full((1, k), -1)
+        scores[0, : len(found)] = range(len(found), 0, -1)
+        rows[0, : len(found)] = found
+        return scores, rows
+
+    _, rows = of_counts(3, 1, 2, 9).search(search, np.zeros((1, 1)), 2)
+    assert rows.tolist() == [[2, 0]]
+
+
 def test_windows_are_texts_in_the_order_of_documents_in_any_spans(
     backbone, collection_folder, monkeypatch
 ):
