@@ -34,8 +34,9 @@ def judgements_section(
         ranked: what a run ranks, best first; None for none.
         search: whether to search by BM25, for up to 1,000 queries of each split but ``train``.
     """
-    judged = [_table_of_judgements(collection), _table_of_grades(collection)]
-    severe, lines, entries = _missing(collection)
+    counts = _counts_of_grades(collection)
+    judged = [_table_of_judgements(collection), _table_of_grades(counts)]
+    severe, lines, entries = _missing(collection, counts)
     unjudged, of_rankers = _unjudged(collection, ranked, search)
     if of_rankers:
         judged.append(unjudged)
@@ -52,7 +53,18 @@ def judgements_section(
     return Section("Judgements", judged, lines, severe, entries)
 
 
-def _missing(collection: Collection) -> tuple[list[str], list[str], dict[str, object]]:
+def _counts_of_grades(collection: Collection) -> dict[str, dict[float, int]]:
+    """How often each grade stands in a split, by split; the lowest grade first."""
+    counts_of = {}
+    for split, judged in collection.qrels.items():
+        values, counts = np.unique(judged.values, return_counts=True)
+        counts_of[split] = dict(zip(values.tolist(), counts.tolist(), strict=True))
+    return counts_of
+
+
+def _missing(
+    collection: Collection, counts_of: dict[str, dict[float, int]]
+) -> tuple[list[str], list[str], dict[str, object]]:
     """What is severe, what is not, and the numbers: queries that nobody judged, and those without a
     relevant document.
     """
@@ -65,7 +77,8 @@ def _missing(collection: Collection) -> tuple[list[str], list[str], dict[str, ob
         n_relevant = judged.n_relevant()
         n_without = int((n_relevant == 0).sum())
         n_queries = len(judged.query_rows)
-        grades, counts = np.unique(judged.values, return_counts=True)
+        counts = counts_of[split]
+        shown = list(counts.items())[:MOST_GRADES]
         of_splits[split] = {
             "queries": n_queries,
             "judgements": len(judged.values),
@@ -73,14 +86,8 @@ def _missing(collection: Collection) -> tuple[list[str], list[str], dict[str, ob
             "relevant_mean": float(n_relevant.mean()) if n_queries else 0.0,
             "relevant_median": float(np.median(n_relevant)) if n_queries else 0.0,
             "relevant_most": int(n_relevant.max(initial=0)),
-            "grades": len(grades),
-            "of_grade": dict(
-                zip(
-                    (f"{grade:g}" for grade in grades[:MOST_GRADES].tolist()),
-                    counts[:MOST_GRADES].tolist(),
-                    strict=True,
-                )
-            ),
+            "grades": len(counts),
+            "of_grade": {f"{grade:g}": count for grade, count in shown},
         }
         if n_without:
             line = f"{n_without:,} of {n_queries:,} queries of {split} have no relevant document: no metric by rank counts them"
@@ -118,12 +125,8 @@ def _table_of_judgements(collection: Collection) -> Table:
     return Table("judged queries, and relevant documents of a query", [*header, "most"], rows)
 
 
-def _table_of_grades(collection: Collection) -> Table:
+def _table_of_grades(counts_of: dict[str, dict[float, int]]) -> Table:
     """How often each grade stands in a split."""
-    counts_of: dict[str, dict[float, int]] = {}
-    for split, judged in collection.qrels.items():
-        values, counts = np.unique(judged.values, return_counts=True)
-        counts_of[split] = dict(zip(values.tolist(), counts.tolist(), strict=True))
     grades = sorted({grade for counts in counts_of.values() for grade in counts})
     shown = grades[:MOST_GRADES]
     header = ["split", *(f"grade {grade:g}" for grade in shown)]

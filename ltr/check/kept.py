@@ -12,6 +12,7 @@ from ltr.callbacks import HardNegativeMining
 from ltr.check.cutting import cutting_section
 from ltr.check.forecast import Forecast, PeakMemory, Work, schedule_of
 from ltr.check.judgements import judgements_section
+from ltr.check.leakage_section import severe_leaks
 from ltr.data.formats import FeatureVectors
 from ltr.data.progress import duration
 from ltr.datamodules import RankingDataModule
@@ -27,14 +28,16 @@ LEAST = 100  # batches of a training that has a forecast
 
 
 def severe_lines(data: RankingDataModule) -> list[str]:
-    """What is severe in the data of a training, as far as it costs no second: nothing is searched."""
+    """What is severe in the data of a training, as far as it takes seconds at most: nothing is
+    searched.
+    """
     if not isinstance(data, PoolDataModule):
         return []
     reads = data.reads
     lines = judgements_section(data.collection, search=False).severe
     if reads is not None and not isinstance(reads, FeatureVectors):
         lines += cutting_section(data.collection, reads).severe
-    return lines
+    return lines + severe_leaks(data.collection)
 
 
 class KeptForecast(Callback):

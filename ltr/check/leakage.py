@@ -140,10 +140,7 @@ def find_leakage(
             f"the similarity of near texts must be above 0 and at most 1, got {threshold:g}",
             option="threshold",
         )
-    parts = []
-    for split in SPLITS:
-        if split in collection.qrels:
-            parts.append(Part(split, collection, collection.qrels[split], False))
+    parts = _splits(collection)
     for name, other in trained_on:
         parts.append(Part(f"train of {name}", other, other.judgements("train"), True))
     same_queries, n_cut = _same_queries(parts, threshold)
@@ -154,6 +151,26 @@ def find_leakage(
         n_cut += n_cut_of_corpus
     leaks = [*same_queries, *_same_documents(parts, documents)]
     return Leakage(collection, parts, leaks, corpus, threshold, n_cut)
+
+
+def find_same_queries(collection: Collection, threshold: float = THRESHOLD) -> Leakage:
+    """Find the queries that are equal or near to one of another split, and nothing else.
+
+    Args:
+        collection: whose splits are looked at.
+        threshold: as of :func:`find_leakage`.
+    """
+    parts = _splits(collection)
+    leaks, n_cut = _same_queries(parts, threshold)
+    return Leakage(collection, parts, leaks, None, threshold, n_cut)
+
+
+def _splits(collection: Collection) -> list[Part]:
+    parts = []
+    for split in SPLITS:
+        if split in collection.qrels:
+            parts.append(Part(split, collection, collection.qrels[split], False))
+    return parts
 
 
 # Queries

@@ -1,17 +1,20 @@
 """What a page says of leakage: counts, shares, examples, and what is severe."""
 
 from collections.abc import Iterator
+from importlib.util import find_spec
 
 import numpy as np
 
-from ltr.check.leakage import KINDS, Leakage, SameTexts
+from ltr.check.leakage import KINDS, Leakage, SameTexts, find_same_queries
 from ltr.check.section import Section
 from ltr.compare.tables import Table
+from ltr.data.collection import Collection
 from ltr.data.splits import SPLITS
 from ltr.data.texts import TextTable, beginning, without_controls
 
 EXAMPLES = 3  # of each kind
 LETTERS = 90  # of a text that is shown
+MOST_QUERIES = 50_000  # that are looked at before a training: 4 s on one core
 MANY = 0.01  # of the queries of dev or test that are equal or near: severe from here on
 
 
@@ -26,6 +29,17 @@ def leakage_section(leakage: Leakage) -> Section:
         tables.append(Table(f"The nearest {EXAMPLES} of each kind", header, examples))
     severe, lines = _in_words(leakage)
     return Section("Leakage between splits", tables, lines, severe, _entries(leakage))
+
+
+def severe_leaks(collection: Collection) -> list[str]:
+    """What is severe of the queries that stand in two splits, a sentence each. Nothing is looked at
+    where it would take long, with more than 50,000 judged queries, or where ``datasketch`` is not
+    installed.
+    """
+    n_queries = sum(len(judged.query_rows) for judged in collection.qrels.values())
+    if len(collection.qrels) < 2 or n_queries > MOST_QUERIES or find_spec("datasketch") is None:
+        return []
+    return _in_words(find_same_queries(collection))[0]
 
 
 def _share(n: int, of: int) -> str:

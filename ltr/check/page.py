@@ -9,7 +9,7 @@ from rich.console import Console
 
 from ltr import __version__
 from ltr.check.section import Section
-from ltr.compare import tables
+from ltr.compare.terminal import print_tables
 
 
 def terminal(sections: Sequence[Section], console: Console) -> None:
@@ -21,7 +21,7 @@ def terminal(sections: Sequence[Section], console: Console) -> None:
         for line in section.lines:
             console.print(line, markup=False, highlight=False)
         console.print()
-        tables.terminal(section.tables, [], console)
+        print_tables(section.tables, [], console)
 
 
 def as_json(source: str, sections: Sequence[Section]) -> str:

@@ -45,7 +45,13 @@ def run(args: list[str]) -> None:
             sys.path.insert(0, os.getcwd())
     if args[0] == "test":
         from ltr.cli.benchmark import measure_sets, split_sets
+        from ltr.cli.configuration import words_of_option
+        from ltr.cli.measured_splits import measure_splits
 
+        options, words = words_of_option(args, ("--split",))
+        if len(words) > 1:
+            measure_splits(options, words)
+            return
         options, words = split_sets(args)
         if words:
             measure_sets(options, words)

@@ -11,17 +11,18 @@ from shlex import quote
 from statistics import fmean
 from typing import Any, NamedTuple, TypedDict, cast
 
-import jsonargparse
 from rich.console import Console
 
 from ltr.cli.compare import WIDTH
+from ltr.cli.configuration import words_of_option
 from ltr.cli.messages import one_line
+from ltr.cli.parsed import Measurement, checked_test, data_module
 from ltr.cli.process import run_in_process
-from ltr.cli.training import Measurement, checked_test
 from ltr.compare.run import is_tested
-from ltr.compare.tables import Table, terminal
+from ltr.compare.tables import Table
+from ltr.compare.terminal import print_tables
 from ltr.data.files import digest_of, write_whole
-from ltr.datamodules import FeatureDataModule, RankingDataModule
+from ltr.datamodules import FeatureDataModule
 from ltr.datamodules.pools import PoolDataModule
 from ltr.entries import check_entries, read_json
 from ltr.errors import InputError
@@ -44,7 +45,7 @@ SPEED = {name for name in MODEL_MEASURES_AND_SPEED if ".encoder." in name}
 TRAINER = ("precision", "limit_test_batches")
 
 
-class Row(TypedDict):
+class SetRow(TypedDict):
     """``row.json`` of a set: its row of the table. It is written when all else of the set is."""
 
     results: str  # a digest of the metrics.json beside it: the row tells of this file alone
@@ -77,17 +78,7 @@ def split_sets(args: Sequence[str]) -> tuple[list[str], list[str]]:
     """The arguments of ``ltr test`` without ``--data.path``, and its words, where these name several
     data sets or a suite; else all arguments, and no words.
     """
-    others: list[str] = []
-    words: list[str] = []
-    is_path = False
-    for word in args:
-        name, equals, value = word.partition("=")
-        if word.startswith("-"):
-            is_path = name in SPELLINGS
-            if is_path:
-                words = [value] if equals else []  # the last --data.path counts
-                continue
-        (words if is_path else others).append(word)
+    others, words = words_of_option(args, SPELLINGS)
     if len(words) > 1 or any(word.startswith(SUITE) for word in words):
         return others, words
     return list(args), []
@@ -121,21 +112,21 @@ def measure_sets(args: list[str], words: Sequence[str]) -> None:
         measured.folder.check_writable()
         planned = [_planned(measured.options, data_set) for data_set in sets]
         weights = _digest_of_weights(measured)
-    rows: list[Row] = []
+    rows: list[SetRow] = []
     known: list[str] = []
     with measured.folder.owned():
         for each in planned:
-            _check_place(measured.folder, each)
+            _check_place(_place(measured, each), each)
         for each in planned:
             key = _key(measured.options, weights, each)
-            place = measured.folder.of_set(each.data_set.name)
+            place = _place(measured, each)
             row = _read_row(place)
             if row is not None and _tells_of(row, place, key):
                 known.append(each.data_set.name)
             else:
                 row = _measure(args, measured, each, place, key)
             rows.append(row)
-    _show(rows, known, measured.folder)
+    _show(rows, known, measured)
 
 
 # What is measured
@@ -152,14 +143,15 @@ def _planned(options: Mapping[str, Any], data_set: DataSet) -> Planned:
     ranked = "its lists"
     content = None
     try:
-        data = _data_module(options["data"], data_set.path)
+        data = data_module(options, data_set.path)
+        data.test_on(options["split"])
         if isinstance(data, PoolDataModule):
             collection = data.measured_collection()
             found = [collection.queries.key, collection.corpus.key]
-            found.append(collection.judgements("test").digest())
+            found.append(collection.judgements(data.tested_split).digest())
             candidates = data.evaluation.candidates
             depth = data.evaluation.depth
-            if candidates == "candidates" and "test" not in collection.candidates:
+            if candidates == "candidates" and data.tested_split not in collection.candidates:
                 ranker = resolve_name(options["model"]["ranker"]["class_path"])
                 if issubclass(ranker, DualEncoder):
                     candidates = "corpus"
@@ -172,7 +164,7 @@ def _planned(options: Mapping[str, Any], data_set: DataSet) -> Planned:
                     *("--data.evaluation.depth", str(depth)),
                 ]
             if candidates == "candidates":
-                found.append(collection.candidates["test"].digest())
+                found.append(collection.candidates[data.tested_split].digest())
             ranked = "its pools" if candidates == "candidates" else str(candidates)
             ranked += f", {depth} deep" if depth is not None else ""
             content = _digest(found)
@@ -193,16 +185,6 @@ def _planned(options: Mapping[str, Any], data_set: DataSet) -> Planned:
             f"{OPTION}: {data_set.name} can't be fetched, so nothing was measured; fetch it where there is a network, or name a folder ({data_set.path}: {line[:160]})"
         ) from error
     return Planned(data_set, ranked, own_options, content)
-
-
-def _data_module(options: Mapping[str, Any], path: str) -> RankingDataModule:
-    """The data module of a configuration, with another path."""
-    parser = jsonargparse.ArgumentParser(exit_on_error=False)
-    parser.add_subclass_arguments(RankingDataModule, "data")
-    init_args = {**(options.get("init_args") or {}), "path": path}
-    config = parser.parse_object({"data": {**options, "init_args": init_args}})
-    data: RankingDataModule = parser.instantiate(config).data
-    return data
 
 
 def _digest_of_weights(measured: Measurement) -> object:
@@ -245,15 +227,16 @@ def _measure(
     planned: Planned,
     place: RunFolder,
     key: str | None,
-) -> Row:
+) -> SetRow:
     """Run ``ltr test`` on one set, in a process of its own, and write the row of the set."""
     words = [*args, OPTION, planned.data_set.path, *planned.options]
-    words += ["--trainer.default_root_dir", str(place.path)]
+    folder = measured.folder.of_set(planned.data_set.name)
+    words += ["--trainer.default_root_dir", str(folder.path)]
     if measured.checkpoint is not None:
         words += ["--ckpt_path", measured.checkpoint]
     run_in_process(words)
     report = read_metrics(place.results)["test"]
-    row: Row = {
+    row: SetRow = {
         "results": digest_of(place.results),
         "set": planned.data_set.name,
         "path": _absolute(planned.data_set.path),
@@ -267,7 +250,7 @@ def _measure(
     return row
 
 
-def _read_row(place: RunFolder) -> Row | None:
+def _read_row(place: RunFolder) -> SetRow | None:
     """The row of a set that was measured; None where it was not.
 
     Raises:
@@ -277,11 +260,11 @@ def _read_row(place: RunFolder) -> Row | None:
         return None
     mend = "remove it, and the set is measured again"
     row = read_json(place.row, mend)
-    check_entries(row, Row, place.row, mend)
-    return cast(Row, row)
+    check_entries(row, SetRow, place.row, mend)
+    return cast(SetRow, row)
 
 
-def _tells_of(row: Row, place: RunFolder, key: str | None) -> bool:
+def _tells_of(row: SetRow, place: RunFolder, key: str | None) -> bool:
     """Whether a row tells what this key stands for, and the results beside it are its own, and
     whole.
     """
@@ -290,10 +273,14 @@ def _tells_of(row: Row, place: RunFolder, key: str | None) -> bool:
     return row["results"] == digest_of(place.results)
 
 
-def _check_place(folder: RunFolder, planned: Planned) -> None:
+def _place(measured: Measurement, planned: Planned) -> RunFolder:
+    """Where the results on a set go."""
+    return measured.folder.of_set(planned.data_set.name).of_split(measured.options["split"])
+
+
+def _check_place(place: RunFolder, planned: Planned) -> None:
     """Raise an InputError where the results of another data set of this name lie."""
-    name, path = planned.data_set
-    place = folder.of_set(name)
+    path = planned.data_set.path
     row = _read_row(place)
     if row is None or row["content"] == planned.content or row["path"] == _absolute(path):
         return
@@ -306,8 +293,9 @@ def _absolute(path: str) -> str:
     return path if path.startswith(HUB) else str(Path(path).resolve())
 
 
-def _show(rows: Sequence[Row], known: Sequence[str], folder: RunFolder) -> None:
+def _show(rows: Sequence[SetRow], known: Sequence[str], measured: Measurement) -> None:
     """Print the table, with the mean of the sets as its last row."""
+    folder = measured.folder
     metrics = list(rows[0]["metrics"])
     lines = []
     for row in rows:
@@ -322,8 +310,14 @@ def _show(rows: Sequence[Row], known: Sequence[str], folder: RunFolder) -> None:
         f"the results of each set lie in {folder.sets}; to compare them: ltr compare {quote(str(folder.path))} OTHER --data …"
     )
     console = Console(width=None if sys.stdout.isatty() else WIDTH, soft_wrap=False)
-    terminal(
-        [Table(f"{folder.path}, test", ["set", *metrics, "queries", "ranked"], lines)],
+    print_tables(
+        [
+            Table(
+                f"{folder.path}, {measured.options['split']}",
+                ["set", *metrics, "queries", "ranked"],
+                lines,
+            )
+        ],
         notes,
         console,
     )

@@ -7,12 +7,17 @@ from types import MappingProxyType
 
 from rich.console import Console
 
-from ltr.compare import comparison, tables
+from ltr.compare import comparison, csv_lines, split_tables, suite_tables, tables
 from ltr.compare.comparison import MetricResult
+from ltr.compare.latex import as_latex
+from ltr.compare.markdown import as_markdown
 from ltr.compare.runs import Experiment, experiments
+from ltr.compare.splits import compare_splits
 from ltr.compare.suites import compare_suite
+from ltr.compare.terminal import print_tables
 from ltr.data.files import write_whole
 from ltr.data.outputs import check_file
+from ltr.data.splits import split_named
 from ltr.errors import InputError
 from ltr.run.data_sets import DataSet, data_sets
 
@@ -31,6 +36,7 @@ def compare(
     csv: str | None = None,
     html: str | None = None,
     data: list[str] | None = None,
+    split: list[str] | None = None,
 ) -> None:
     """Compare experiments over queries and seeds: is the difference of runs real?
 
@@ -47,17 +53,27 @@ def compare(
         html: Also write a page of tables, figures, and the queries that differ most, to this file.
         data: Data sets on which the runs were tested by ltr test RUN --data.path …, named as there,
             and their mean: paths, or suite:NAME. None: the runs' own data.
+        split: Splits on which the runs were tested by ltr test RUN --split …; of several, what changes
+            from the first one to the others is told too. None: test.
     """
     if plan is not None and not plan > 0:
         raise InputError(f"--plan must be a difference above 0, got {plan:g}")
     files = {"markdown": markdown, "latex": latex, "csv": csv, "html": html}
     check_files(files)
+    splits = list(dict.fromkeys(split_named(name, "split") for name in split or ["test"]))
+    if len(splits) > 1:
+        if plan is not None or data is not None:
+            other = "--plan" if plan is not None else "--data"
+            raise InputError(f"{other} is of one split, got {', '.join(splits)}; name one of them")
+        _compare_splits(runs, splits, metric, baseline, alpha, files)
+        return
     if data is not None:
         if plan is not None:
             raise InputError("--plan is of one data set; leave out --data")
-        _compare_suite(runs, data_sets(data, "--data"), metric, baseline, alpha, files)
+        sets = data_sets(data, "--data")
+        _compare_suite(runs, sets, splits[0], metric, baseline, alpha, files)
         return
-    compared = experiments(runs)
+    compared = experiments(runs, split=splits[0])
     pairs = comparison.pairs_with_baselines(
         [experiment.name for experiment in compared], baseline or []
     )
@@ -68,6 +84,7 @@ def compare(
 def _compare_suite(
     runs: Sequence[str],
     sets: Sequence[DataSet],
+    split: str,
     metric: Sequence[str] | None,
     baseline: Sequence[str] | None,
     alpha: float,
@@ -76,19 +93,45 @@ def _compare_suite(
     """Compare experiments over several data sets."""
     if len(sets) < 2:
         raise InputError(f"--data must name two data sets or more, got {sets[0].name}")
-    experiments_of_set = {data_set.name: experiments(runs, data_set) for data_set in sets}
+    experiments_of_set = {}
+    for data_set in sets:
+        experiments_of_set[data_set.name] = experiments(runs, data_set, split)
     names = [experiment.name for experiment in experiments_of_set[sets[0].name]]
     pairs = comparison.pairs_with_baselines(names, baseline or [])
     results = compare_suite(experiments_of_set, metric or [], pairs, alpha)
-    shown = tables.suite_tables(results, alpha)
-    notes = tables.suite_footnotes(results)
+    shown = suite_tables.suite_tables(results, alpha)
+    notes = suite_tables.suite_footnotes(results)
 
     def page() -> str:
         from ltr.compare.page import page_of_tables  # matplotlib takes a second to import
 
         return page_of_tables(f"{len(names)} experiments on {len(sets)} sets", shown, notes)
 
-    _write_and_print(shown, notes, files, lambda: tables.suite_csv(results), page)
+    _write_and_print(shown, notes, files, lambda: csv_lines.suite_csv(results), page)
+
+
+def _compare_splits(
+    runs: Sequence[str],
+    splits: Sequence[str],
+    metric: Sequence[str] | None,
+    baseline: Sequence[str] | None,
+    alpha: float,
+    files: Mapping[str, str | None],
+) -> None:
+    """Compare experiments on several splits."""
+    experiments_of_split = {split: experiments(runs, split=split) for split in splits}
+    names = [experiment.name for experiment in experiments_of_split[splits[0]]]
+    pairs = comparison.pairs_with_baselines(names, baseline or [])
+    results = compare_splits(experiments_of_split, metric or [], pairs, alpha)
+    shown = split_tables.split_tables(results, alpha)
+    notes = split_tables.split_footnotes(results)
+
+    def page() -> str:
+        from ltr.compare.page import page_of_tables  # matplotlib takes a second to import
+
+        return page_of_tables(f"{len(names)} experiments on {', '.join(splits)}", shown, notes)
+
+    _write_and_print(shown, notes, files, lambda: csv_lines.split_csv(results), page)
 
 
 def check_files(files: Mapping[str, str | None]) -> None:
@@ -123,7 +166,7 @@ def show(
 
         return page(compared, differences, shown, notes)
 
-    _write_and_print(shown, notes, files, lambda: tables.as_csv(differences), as_page)
+    _write_and_print(shown, notes, files, lambda: csv_lines.as_csv(differences), as_page)
 
 
 def _write_and_print(
@@ -145,9 +188,9 @@ def _write_and_print(
 
     def text_of(form: str) -> str:
         if form == "markdown":
-            return tables.markdown(shown, notes)
+            return as_markdown(shown, notes)
         if form == "latex":
-            return tables.latex(shown, notes)
+            return as_latex(shown, notes)
         return as_csv() if form == "csv" else as_page()
 
     written = {form: file for form, file in files.items() if file is not None}
@@ -155,6 +198,6 @@ def _write_and_print(
         write_whole(Path(file), [text_of(form)])
     console = Console(width=None if sys.stdout.isatty() else WIDTH, soft_wrap=False)
     # After the files: where nobody reads on (… | head), printing raises.
-    tables.terminal(shown, notes, console)
+    print_tables(shown, notes, console)
     for file in written.values():
         console.print(f"written to {file}", markup=False, highlight=False)

@@ -35,6 +35,28 @@ def expanded(args: list[str]) -> list[str]:
     return [command, *words]
 
 
+def words_of_option(args: Sequence[str], spellings: Sequence[str]) -> tuple[list[str], list[str]]:
+    """The arguments without an option that takes several words, and these words; of an option that
+    is there twice the last ones.
+
+    Args:
+        args: the command with its options.
+        spellings: of the option, each with its dashes.
+    """
+    others: list[str] = []
+    words: list[str] = []
+    is_of_option = False
+    for word in args:
+        name, equals, value = word.partition("=")
+        if word.startswith("-"):
+            is_of_option = name in spellings
+            if is_of_option:
+                words = [value] if equals else []
+                continue
+        (words if is_of_option else others).append(word)
+    return others, words
+
+
 def _options_of_run(folder: RunFolder, command: str, others: list[str]) -> list[str]:
     """The options that a run folder stands for, beside others that are given."""
     if folder.path.is_file():

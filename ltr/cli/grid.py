@@ -135,7 +135,7 @@ def _check_options(folder: GridFolder, cells: Sequence[Cell]) -> None:
     """
     if not cells:
         return
-    from ltr.cli.training import checked_metrics  # Lightning takes seconds to import
+    from ltr.cli.parsed import checked_metrics  # Lightning takes seconds to import
 
     name = folder.grid.name
     one_of_each = {cell.experiment: cell for cell in cells}

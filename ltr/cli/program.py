@@ -22,6 +22,7 @@ commands
   validate   measure it on the dev split  ltr validate runs/EXPERIMENT/seed=0
   test       measure it on the test split, and write test.run, per_query.tsv, metrics.json
              on several data sets         ltr test RUN --data.path A B suite:nanobeir
+             on other splits              ltr test RUN --split test test.clean
   predict    rank the test candidates, and write predict.run
   rank       order texts for a query      ltr rank RUN --query "…" --documents FILE
   search     search a corpus              ltr search RUN --corpus PATH

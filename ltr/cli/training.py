@@ -2,24 +2,21 @@
 folder.
 """
 
-import hashlib
-import json
 import logging
-import os
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from shlex import quote
-from typing import Any, NamedTuple
+from typing import Any
 
 import jsonargparse
 import transformers
 import yaml
-from lightning.pytorch import LightningModule, Trainer
+from lightning.pytorch import Trainer
 from lightning.pytorch.callbacks import LearningRateMonitor
-from lightning.pytorch.cli import LightningArgumentParser, LightningCLI, SaveConfigCallback
+from lightning.pytorch.cli import LightningArgumentParser, LightningCLI
 from lightning.pytorch.loggers.logger import DummyLogger
 
 from ltr.callbacks import HardNegativeMining
@@ -30,12 +27,13 @@ from ltr.cli.configuration import ModelHelp, expanded, refuse_unknown_empty_keys
 from ltr.cli.messages import input_error, one_line, path_of
 from ltr.cli.mine import MiningTrainer, mining_of
 from ltr.cli.refused import refusal
+from ltr.cli.run_config import RunConfig
+from ltr.cli.run_names import class_names, folder_by_name
 from ltr.cli.strict_parser import StrictParser
-from ltr.data.files import write_whole
+from ltr.data.splits import split_named
 from ltr.datamodules import RankingDataModule
 from ltr.errors import InputError
-from ltr.in_batch import OwnLists
-from ltr.module import METRICS, RankerModule, is_trial
+from ltr.module import RankerModule, is_trial
 from ltr.processes import by_rank_0, lost_connection, rank, world_size
 from ltr.run import lightning_internals as internals
 from ltr.run.agreement import check_agreement
@@ -88,28 +86,6 @@ def run_configured(args: list[str]) -> None:
             log.info("%s", done)
 
 
-class RunConfig(SaveConfigCallback):
-    """Writes the whole configuration of a ``fit`` into its run folder, and tells it to the loggers."""
-
-    def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        """Nothing yet: the run may still be refused."""
-
-    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        if trainer.is_global_zero and not is_trial(trainer):
-            self.save_config(trainer, pl_module, "fit")
-
-    def save_config(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        config = self.config.clone()
-        # What belongs to this run and not to its configuration: a copy of the file elsewhere must
-        # not write here.
-        config.ckpt_path = None
-        config.trainer.default_root_dir = None
-        text = self.parser.dump(config, skip_unset=False)
-        write_whole(RunFolder(trainer.default_root_dir).config, [text])
-        for logger in trainer.loggers:
-            logger.log_hyperparams(yaml.safe_load(text))
-
-
 class RankerCLI(LightningCLI):
     """LightningCLI with a run folder: ``runs/<experiment>/seed=<n>`` unless
     ``--trainer.default_root_dir`` names another.
@@ -125,6 +101,8 @@ class RankerCLI(LightningCLI):
         self._log_into = log_into
         self._plain = dict[str, Any]()  # the configuration, from before_instantiate_classes on
         self._identity = dict[str, Any]()  # from before_instantiate_classes on
+        self._run: RunFolder  # from before_instantiate_classes on
+        self._place: RunFolder  # where the results go: the run's, or of another split than test
         self._checkpoint: str | None = None  # that the command starts from; from _begin on
         self._results: ResultsWriter  # from before_instantiate_classes on
         self._checkpoints: Checkpoints | None = None  # the callback, once the trainer is there
@@ -237,6 +215,19 @@ class RankerCLI(LightningCLI):
             help="Weights & Biases project to log to; offline where there is no key or WANDB_MODE says so.",
         )
 
+    def _prepare_subcommand_parser(
+        self, klass: type, subcommand: str, **kwargs: Any
+    ) -> LightningArgumentParser:
+        parser = super()._prepare_subcommand_parser(klass, subcommand, **kwargs)
+        if subcommand == "test":
+            parser.add_argument(
+                "--split",
+                type=str,
+                default="test",
+                help="The split that is measured: any NAME with a file qrels/NAME.tsv; several names one after the other.",
+            )
+        return parser
+
     # The run folder and the checkpoint
 
     def before_instantiate_classes(self) -> None:
@@ -247,8 +238,12 @@ class RankerCLI(LightningCLI):
         self._plain = plain
         self._identity = identity(plain)
         self._results = ResultsWriter(plain)
-        folder = RunFolder(config.trainer.default_root_dir or _run_folder(config, plain))
-        config.trainer.default_root_dir = str(folder.path)
+        self._run = RunFolder(config.trainer.default_root_dir or folder_by_name(config, plain))
+        self._place = self._run
+        if self.subcommand == "test":
+            config.split = split_named(config.split, "split")
+            self._place = self._run.of_split(config.split)
+        config.trainer.default_root_dir = str(self._place.path)
         config.weights_only = True  # a checkpoint is never code
         if not has_launcher():
             self._begin()
@@ -267,6 +262,8 @@ class RankerCLI(LightningCLI):
         config.ckpt_path = self._checkpoint
         self._begin_logging(config)
         self.datamodule.reads = self.model.reads
+        if self.subcommand == "test":
+            self.datamodule.test_on(config.split)
         if config.init_from is None or self._checkpoint is not None:
             return
         start = take_weights(self.model, config.init_from, "--init_from")
@@ -274,16 +271,15 @@ class RankerCLI(LightningCLI):
         log.info("the ranker starts from the weights of %s", start.file)
 
     def _begin(self) -> None:
-        """Take the run folder, and find the checkpoint that the command starts from. Where the
+        """Take the folders, and find the checkpoint that the command starts from. Where the
         processes have met, rank 0 does it for all: they begin alike, or none does.
         """
-        folder = RunFolder(self.config[self.subcommand].trainer.default_root_dir)
-        found = by_rank_0(lambda: self._take(folder))
+        found = by_rank_0(self._take)
         if isinstance(found, NothingToDo):
             raise found
-        folder.check_common()
+        self._place.check_common()
         self._checkpoint = found
-        self._log_into(folder.log)
+        self._log_into(self._place.log)
 
     def _begin_logging(self, config: jsonargparse.Namespace) -> None:
         """Give the trainer its loggers. They write into the run folder, so it is taken before."""
@@ -292,18 +288,22 @@ class RankerCLI(LightningCLI):
         folder = Path(config.trainer.default_root_dir)
         is_fit = self.subcommand == "fit"
         if config.trainer.logger in (None, True):
-            self.trainer.loggers = build_loggers(folder, config.wandb, is_fit, _class_names(config))
+            self.trainer.loggers = build_loggers(folder, config.wandb, is_fit, class_names(config))
         continue_curves(self.trainer.loggers, folder, is_fit, self._checkpoint)
 
-    def _take(self, folder: RunFolder) -> str | NothingToDo | None:
+    def _take(self) -> str | NothingToDo | None:
         config = self.config[self.subcommand]
+        folder = self._run
         folder.check_writable()
         folder.check_foreign()
         if is_rank_0():
             self._stack.enter_context(folder.owned())
+            if self._place is not folder:
+                self._stack.enter_context(self._place.owned())
             # Before the folder is let go: of a start that failed, it removes what lies there.
             self._stack.enter_context(wandb_run_ended())
-        read_metrics(folder.results)  # a damaged file would be found when the results are written
+        # A damaged file would be found when the results are written.
+        read_metrics(self._place.results)
         if self.subcommand != "fit":
             return checkpoint_to_measure(folder, config.ckpt_path, self._identity)
         trainer = config.trainer
@@ -448,97 +448,3 @@ class RankerCLI(LightningCLI):
         """Nothing. Lightning would take the model's options from the checkpoint; here those of the
         configuration hold, and a checkpoint that does not fit is an error.
         """
-
-
-class _ParsedCommand(RankerCLI):
-    """A command that is parsed and checked, and not run."""
-
-    def _set_seed(self) -> None:
-        """Nothing: the seeds of the process that only checks options stay as they are."""
-
-    def before_instantiate_classes(self) -> None:
-        check_options(self.config[self.subcommand].trainer)
-
-    def instantiate_classes(self) -> None:
-        """Nothing."""
-
-    def after_instantiate_classes(self) -> None:
-        """Nothing."""
-
-    def _run_subcommand(self, subcommand: str) -> None:
-        """Nothing."""
-
-
-def checked_metrics(args: list[str]) -> list[str]:
-    """Parse and check a command without running it, and return the metrics that it would measure.
-
-    Raises:
-        Exception: what the parser and the checks of plain options have against the arguments.
-    """
-    cli = _ParsedCommand(ExitStack(), lambda _: None, expanded(args))
-    return list(cli.config[cli.subcommand].model.metrics or METRICS)
-
-
-class Measurement(NamedTuple):
-    """What ``ltr test`` measures.
-
-    Attributes:
-        options: the whole configuration, as plain dicts, lists and values.
-        folder: where the results go.
-        checkpoint: the weights; None for those that the model starts from.
-    """
-
-    options: dict[str, Any]
-    folder: RunFolder
-    checkpoint: str | None
-
-
-def checked_test(args: list[str]) -> Measurement:
-    """Parse and check ``ltr test`` without running it.
-
-    Args:
-        args: the command with its options.
-
-    Raises:
-        Exception: what the parser and the checks of plain options have against the arguments.
-    """
-    cli = _ParsedCommand(ExitStack(), lambda _: None, expanded(args))
-    config = cli.config.test
-    options = yaml.safe_load(cli._parser("test").dump(config, skip_unset=False))
-    folder = RunFolder(config.trainer.default_root_dir or _run_folder(config, options))
-    checkpoint = checkpoint_to_measure(folder, config.ckpt_path, identity(options))
-    return Measurement(options, folder, checkpoint)
-
-
-def _class_names(config: jsonargparse.Namespace) -> list[str]:
-    """The class names of ranker, loss, margin, in-batch policy and data. Parts that are None are
-    left out, and OwnLists, the in-batch policy that adds nothing.
-    """
-    model = config.model
-    parts = (model.ranker, model.loss, model.margin, model.in_batch, config.data)
-    return [type(part).__name__ for part in parts if not isinstance(part, OwnLists | None)]
-
-
-def _run_folder(config: jsonargparse.Namespace, plain: dict[str, Any]) -> Path:
-    """Where the last --config is the config.yaml of a run, the folder of that run. Else
-    ``runs/<experiment>/seed=<n>``, with the file's path below ``experiments/``, or its name.
-
-    In a sweep of Weights & Biases each combination of options is an experiment,
-    ``runs/<experiment>/sweep-<digest>/seed=<n>``.
-    """
-    parts: tuple[str, ...] = ("unnamed",)
-    if config.config:
-        file = Path(os.path.relpath(str(config.config[-1])))
-        run = RunFolder(file.parent)
-        if file.name == run.config.name and run.checkpoints.is_dir():
-            return run.path
-        parts = file.with_suffix("").parts
-        if "experiments" in parts[:-1]:
-            parts = parts[parts.index("experiments") + 1 :]
-        else:
-            parts = parts[-1:]
-    if "WANDB_SWEEP_ID" in os.environ:
-        options = json.dumps([plain["model"], plain["data"], plain["trainer"]])
-        digest = hashlib.sha256(options.encode()).hexdigest()
-        parts += (f"sweep-{digest[:8]}",)
-    return Path("runs", *parts, f"seed={config.seed_everything}")

@@ -251,13 +251,13 @@ def values_by_experiment(experiments: Sequence[Experiment], metric: str) -> dict
     Raises:
         InputError: if there are fewer than two.
     """
-    queries = _queries_with_values(experiments, metric)
+    queries = queries_with_values(experiments, metric)
     if len(queries) < 2:
         raise InputError(f"two queries or more must have a {metric}, got {len(queries)}")
     return {experiment.name: experiment.values(metric, queries) for experiment in experiments}
 
 
-def _queries_with_values(experiments: Sequence[Experiment], metric: str) -> list[str]:
+def queries_with_values(experiments: Sequence[Experiment], metric: str) -> list[str]:
     """The queries that have a value in every run."""
     queries = list(experiments[0].runs[0].by_query[metric])
     has_values = np.ones(len(queries), dtype=bool)

@@ -9,11 +9,10 @@ import numpy as np
 
 from ltr.compare.run import Run
 from ltr.data import trec
-from ltr.data.collection import Collection, open_collection
+from ltr.data.collection import Collection, open_collection, with_split
 from ltr.data.query_lists import values_of
 from ltr.data.texts import TextTable, beginning
 from ltr.errors import InputError
-from ltr.run.folder import RunFolder
 
 log = logging.getLogger(__name__)
 
@@ -36,7 +35,8 @@ class TopDocument:
 
 
 class Ranking:
-    """What a run ranked on test (its file ``test.run``), with the collection.
+    """What a run ranked on the split that it was tested on (``test.run`` there), with the
+    collection.
 
     Args:
         run: its ``test.run`` is read when it is first asked for.
@@ -46,7 +46,7 @@ class Ranking:
     def __init__(self, run: Run, collection: Collection) -> None:
         self.run = run
         self.collection = collection
-        self._judged = collection.judgements("test")
+        self._judged = collection.judgements(run.split)
 
     @cached_property
     def documents(self) -> dict[str, list[tuple[str, float]]]:
@@ -55,7 +55,7 @@ class Ranking:
         Raises:
             InputError: if the file ranks nothing, or a line of it is none of a run.
         """
-        file = RunFolder(self.run.folder).ranking
+        file = self.run.place.ranking
         documents: dict[str, list[tuple[str, float]]] = {}
         for _, line in trec.read_run(file):
             documents.setdefault(line.query, []).append((line.doc, line.score))
@@ -119,6 +119,8 @@ def collection_of(run: Run) -> Collection | None:
     from_start = Path(run.metrics.get("directory", "."), path)
     try:
         collection = open_collection(str(from_start) if from_start.exists() else path)
+        if run.split != "test":
+            collection = with_split(collection, run.split)
     except (InputError, OSError) as error:
         log.warning("documents are not shown: %s", error)
         return None

@@ -16,7 +16,6 @@ from ltr.compare.documents import Ranking, TopDocument, collection_of, text_of
 from ltr.compare.runs import Experiment
 from ltr.compare.statistics import differences_by_query
 from ltr.compare.tables import Table
-from ltr.run.folder import RunFolder
 
 QUERIES = 10  # shown of a comparison
 DOCUMENTS = 5  # shown of a query
@@ -141,7 +140,7 @@ def _rankings(experiments: Sequence[Experiment]) -> dict[str, Ranking]:
     rankings = {}
     for experiment in experiments:
         run = experiment.runs[0]
-        if not RunFolder(run.folder).ranking.is_file():
+        if not run.place.ranking.is_file():
             return {}
         rankings[experiment.name] = Ranking(run, collection)
     return rankings

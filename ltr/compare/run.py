@@ -25,6 +25,7 @@ class Run:
         config: its configuration; empty where it has none.
         metrics: what metrics.json says.
         by_query: the values by metric and query; NaN where a query has none.
+        split: that the results are on.
     """
 
     folder: Path
@@ -32,6 +33,7 @@ class Run:
     config: dict[str, Any] = field(repr=False)
     metrics: dict[str, Any]
     by_query: dict[str, dict[str, float]] = field(repr=False)
+    split: str = "test"
 
     @property
     def recipe(self) -> TrainingRecipe | None:
@@ -46,17 +48,23 @@ class Run:
         return self.metrics["test"].get("fold")
 
     @property
+    def place(self) -> RunFolder:
+        """Where the results on its own data lie."""
+        return RunFolder(self.folder).of_split(self.split)
+
+    @property
     def test(self) -> dict[str, Any]:
         """The test part of the metrics."""
         return self.metrics["test"]
 
 
-def read_run(folder: Path, data_set: DataSet | None = None) -> Run:
+def read_run(folder: Path, data_set: DataSet | None = None, split: str = "test") -> Run:
     """Read the results of a run.
 
     Args:
         folder: of the run.
         data_set: on which the results are; None for the run's own data.
+        split: of the data on which the results are.
 
     Raises:
         InputError: if it was not tested, or its files are damaged or don't fit each other.
@@ -65,14 +73,21 @@ def read_run(folder: Path, data_set: DataSet | None = None) -> Run:
     metrics = read_metrics(files.results)
     place = files
     again = f"ltr test {folder}"
-    where = ""
+    places = []
     if data_set is not None:
         place = files.of_set(data_set.name)
         # Metrics on dev before training are of the run's own data.
         metrics = {name: value for name, value in metrics.items() if name != "start"}
-        metrics["test"] = read_metrics(place.results).get("test")
         again += f" --data.path {data_set.path} …"
-        where = f" on {data_set.name}"
+        places.append(data_set.name)
+    if split != "test":
+        place = place.of_split(split)
+        again += f" --split {split}"
+        places.append(split)
+    where = ""
+    if places:
+        metrics = metrics | {"test": read_metrics(place.results).get("test")}
+        where = f" on {', '.join(places)}"
     if not isinstance(metrics.get("test"), dict) or not place.per_query.is_file():
         raise InputError(f"{folder}: a run must have been tested{where} to be compared; {again}")
     if "evaluated" not in metrics["test"]:
@@ -83,7 +98,7 @@ def read_run(folder: Path, data_set: DataSet | None = None) -> Run:
     if files.config.is_file():
         config = read_config(files.config)
     seed = config.get("seed_everything", seed_in_name(folder.resolve()) or 0)
-    return Run(folder, seed, config, metrics, _values(place, metrics))
+    return Run(folder, seed, config, metrics, _values(place, metrics), split)
 
 
 def is_tested(folder: Path) -> bool:

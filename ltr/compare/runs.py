@@ -38,6 +38,11 @@ class Experiment:
     name: str
     runs: list[Run]
 
+    @property
+    def split(self) -> str:
+        """The split that all of its runs were tested on."""
+        return self.runs[0].split
+
     def values(self, metric: str, queries: Sequence[str]) -> np.ndarray:
         """``[S, Q]``, the queries in this order."""
         rows = []
@@ -73,7 +78,9 @@ class Experiment:
         return seconds
 
 
-def experiments(paths: Iterable[str], data_set: DataSet | None = None) -> list[Experiment]:
+def experiments(
+    paths: Iterable[str], data_set: DataSet | None = None, split: str = "test"
+) -> list[Experiment]:
     """Read runs, and put those together that differ in their seed alone.
 
     Args:
@@ -81,6 +88,7 @@ def experiments(paths: Iterable[str], data_set: DataSet | None = None) -> list[E
             ``fold=1``, ``fold=2`` …), glob patterns of these, or ``wandb:ENTITY/PROJECT[:GROUP]``;
             in the order of the table.
         data_set: whose results are read; None for the run's own data.
+        split: whose results are read.
 
     Raises:
         InputError: if there is none, one was not tested or is damaged, or seeds of one folder have
@@ -98,7 +106,7 @@ def experiments(paths: Iterable[str], data_set: DataSet | None = None) -> list[E
     names = _short_names([_experiment_folder(folder) for folder in folders])
     runs_of_name: dict[str, list[Run]] = {}
     for name, folder in zip(names, folders, strict=True):
-        runs_of_name.setdefault(name, []).append(read_run(folder, data_set))
+        runs_of_name.setdefault(name, []).append(read_run(folder, data_set, split))
     read = []
     for name, runs in runs_of_name.items():
         whole = joined_folds(runs)
@@ -235,9 +243,11 @@ def _runs_in(folder: Path) -> list[Path]:
 
 
 def _is_run(folder: Path) -> bool:
-    """Whether it was trained or tested, be it on other data than its own alone."""
+    """Whether it was trained or tested, be it on other data or splits than its own test alone."""
     files = RunFolder(folder)
-    return files.results.is_file() or any(files.sets.glob(f"*/{files.row.name}"))
+    if files.results.is_file() or any(files.sets.rglob(files.row.name)):
+        return True
+    return any(files.splits.glob(f"*/{files.results.name}"))
 
 
 def _by_seed(folder: Path) -> tuple[str, int, str]:

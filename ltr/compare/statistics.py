@@ -14,7 +14,7 @@ Letters of shapes: S seeds, Q queries.
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from scipy import stats
@@ -270,6 +270,55 @@ def estimate_of_mean(
         n_seeds=tuple(n_seeds),
         query_freedom=whole**2 / by_set if by_set > 0 else float(freedoms.sum()),
     )
+
+
+def estimate_of_change(
+    first: np.ndarray,
+    second: np.ndarray,
+    first_queries: Sequence[str],
+    second_queries: Sequence[str],
+) -> Estimate:
+    r"""A ranker's mean over the queries of a second split minus that over those of a first one, and
+    what it varies by. The splits may share queries: one may be a part of the other.
+
+    Queries are drawn, and in which of the splits a query is comes with it. Of n queries in all, A are
+    in the first split, with values x, and B in the second, with values y. The difference of the means
+    then varies as the mean over all n queries of
+
+    .. math::
+        z_q = \frac{n}{|B|} 1_{q \in B} (y_q - \bar y) - \frac{n}{|A|} 1_{q \in A} (x_q - \bar x),
+
+    its linear part, as for the mean of a domain in a survey. So :math:`\mathrm{of\_queries} =
+    \mathrm{var}(z_q) / n`. Queries are of three kinds, in the first alone, in both, or in the second
+    alone; the degrees of freedom are those of the kind that has fewest, less 1: where few queries
+    were taken out, few tell what that changes. Seeds are counted as in :func:`estimate`, by the
+    differences of the means of each.
+
+    Args:
+        first: ``[S, A]``, by seed and query of the first split.
+        second: ``[S, B]``, of the second, by the same seeds.
+        first_queries, second_queries: their names, each once.
+
+    Raises:
+        ValueError: as :func:`estimate`, and for other numbers of seeds.
+
+    References:
+        Särndal, Swensson & Wretman (1992), Model assisted survey sampling, chapter 5.
+    """
+    if len(first) != len(second):
+        raise ValueError(f"both splits must have the same seeds, got {len(first)}, {len(second)}")
+    names = list(dict.fromkeys([*first_queries, *second_queries]))
+    place_of = {name: place for place, name in enumerate(names)}
+    linear_sq = np.zeros((len(first), len(names)))
+    for values, queries, sign in ((first, first_queries, -1.0), (second, second_queries, 1.0)):
+        places = [place_of[name] for name in queries]
+        weight = sign * len(names) / len(queries)
+        linear_sq[:, places] += weight * (values - values.mean(axis=1, keepdims=True))
+    changes_s = second.mean(axis=1, keepdims=True) - first.mean(axis=1, keepdims=True)
+    both = {*first_queries} & {*second_queries}
+    kinds = (len(first_queries) - len(both), len(both), len(second_queries) - len(both))
+    fewest = min(number for number in kinds if number > 0)
+    return replace(estimate(changes_s + linear_sq), query_freedom=float(max(1, fewest - 1)))
 
 
 def _check_values(rankers: Sequence[np.ndarray]) -> None:

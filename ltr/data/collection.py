@@ -18,7 +18,7 @@ from ltr.data.files import digest_of, numbered_lines, seen_from
 from ltr.data.lines import Line, lists_of_lines, look_up
 from ltr.data.query_lists import QueryLists
 from ltr.data.record_files import find_texts, open_table
-from ltr.data.splits import SPLITS, file_of_split
+from ltr.data.splits import SPLITS, file_of_split, splits_in, whole_of
 from ltr.data.tab_separated import refuse_header, warn_of_quotes
 from ltr.data.texts import Record, TextTable, first_of_each, id_of
 from ltr.errors import InputError, local_path
@@ -157,6 +157,49 @@ def _from_beir_folder(folder: Path) -> Collection:
     return Collection(
         str(folder), corpus, queries, qrels, candidates, "add candidates/{split}.trec"
     )
+
+
+def with_split(collection: Collection, split: str) -> Collection:
+    """The collection and one split more, of any name. It is read and checked here; without being
+    asked for, such splits are not looked at.
+
+    Its judgements are ``qrels/SPLIT.tsv[.gz]`` of the data folder, and its pools
+    ``candidates/SPLIT.trec[.gz]``. Where there are no such pools, it has those of the split that it is
+    a part of by its name (:func:`ltr.data.splits.whole_of`): test.clean those of test. They are
+    restricted to its judged queries.
+
+    Raises:
+        InputError: if there is no such split, or a file of it is broken.
+    """
+    if split in collection.qrels:
+        return collection
+    folder = Path(collection.source)
+    if not (folder / "qrels").is_dir():
+        raise InputError(
+            f"{collection.source}: a split must be one of {', '.join(collection.qrels)}, got {split!r}; only a data folder with qrels/ can have others"
+        )
+    file = file_of_split(folder / "qrels", split, ".tsv")
+    if file is None:
+        raise InputError(
+            f"{collection.source}: a split must be one of {', '.join(splits_in(folder / 'qrels'))}, got {split!r}; there is no {folder / 'qrels' / split}.tsv"
+        )
+    judged = _lists_of_file(file, collection.queries, collection.corpus, _lists_of_qrels)
+    candidates = dict(collection.candidates)
+    pools = _pools_of(collection, folder / "candidates", split)
+    if pools is not None:
+        candidates[split] = pools.of_queries(judged.query_rows)
+    return collection._replace(qrels=collection.qrels | {split: judged}, candidates=candidates)
+
+
+def _pools_of(collection: Collection, folder: Path, split: str) -> QueryLists | None:
+    """The pools of a split, or else of the one that it is a part of; None where there are none."""
+    if split in collection.candidates:
+        return collection.candidates[split]
+    file = file_of_split(folder, split, ".trec")
+    if file is not None:
+        return _lists_of_file(file, collection.queries, collection.corpus, lists_of_run)
+    whole = whole_of(split)
+    return None if whole is None else _pools_of(collection, folder, whole)
 
 
 def _table(folder: Path, name: str, kind: str) -> TextTable:

@@ -1,11 +1,14 @@
 """Whether results can be written where they shall lie: found out before the work that makes them."""
 
 import os
+import re
 import tempfile
 from pathlib import Path
 
 from ltr.data.files import means_full_disk
 from ltr.errors import InputError, local_path
+
+PLAIN_NAME = re.compile(r"\w[\w.+-]*")  # what may name a folder of results on every disk
 
 
 def check_file(path: str | Path | None, name: str) -> None:

@@ -13,6 +13,7 @@ from ltr.data.sampling.groups import LabelGroups
 from ltr.datamodules.evaluation import Evaluation
 from ltr.datamodules.loading import Loading
 from ltr.datamodules.pools import EVALUATED_SPLIT, PoolDataModule
+from ltr.datamodules.ranking import RankingDataModule
 from ltr.errors import InputError, at_least, one_of
 
 
@@ -76,6 +77,9 @@ class LabelDataModule(PoolDataModule):
         if split == "train":
             return self.texts.label_names, self.texts.tables["train"].ids
         return super().names(split)
+
+    def test_on(self, split: str) -> None:
+        RankingDataModule.test_on(self, split)
 
     def prepare_data(self) -> None:
         self._choose_split(self.stage)

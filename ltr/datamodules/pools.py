@@ -11,7 +11,7 @@ import numpy as np
 
 from ltr.data.bm25 import bm25_lists
 from ltr.data.collate import collator_of
-from ltr.data.collection import Collection, open_collection
+from ltr.data.collection import Collection, open_collection, with_split
 from ltr.data.folds import of_fold
 from ltr.data.formats import ApartTexts, FeatureVectors, TextReads
 from ltr.data.query_lists import LabelledList, QueryLists
@@ -26,7 +26,8 @@ from ltr.search.evaluation import SearchedCorpus
 
 log = logging.getLogger(__name__)
 
-EVALUATED_SPLIT = {"fit": "dev", "validate": "dev", "test": "test", "predict": "test"}  # by stage
+# By stage. In the place of test stands what ``test_on`` names.
+EVALUATED_SPLIT = {"fit": "dev", "validate": "dev", "test": "test", "predict": "test"}
 
 
 class PoolDataModule(RankingDataModule):
@@ -52,7 +53,16 @@ class PoolDataModule(RankingDataModule):
         self.evaluation = evaluation
         self.collection: Collection  # from setup on
         self._opened_for: TextReads | None = None  # the layout that the texts were opened for
-        self._eval_batches: dict[str, EvalBatches] = {}  # by split, of the stages that were set up
+        # Of the stages that were set up, by the value of EVALUATED_SPLIT.
+        self._eval_batches: dict[str, EvalBatches] = {}
+
+    def test_on(self, split: str) -> None:
+        if split != "test" and self.evaluation.fold is not None:
+            raise InputError(
+                f"a fold takes the place of all splits, got {self.evaluation.fold} and the split {split!r}; leave out one of the two",
+                option="evaluation.fold",
+            )
+        self.tested_split = split
 
     def names(self, split: str) -> tuple[Sequence[str], Sequence[str]]:
         return self.collection.queries.ids, self.collection.corpus.ids
@@ -84,17 +94,23 @@ class PoolDataModule(RankingDataModule):
         self._open_texts()
 
     def measured_collection(self) -> Collection:
-        """The collection of ``test``, read and checked, and not tokenised: what is measured, for who
-        must know it before any work.
+        """The collection with the split that ``test`` measures, read and checked, and not tokenised:
+        what is measured, for who must know it before any work.
 
         Raises:
             InputError: for a collection that can't be read or is not judged, or where nothing is
                 evaluated.
         """
         self._check_evaluated()
-        collection = self._open_collection()
-        collection.judgements("test")
+        collection = self._with_tested_split(self._open_collection())
+        collection.judgements(self.tested_split)
         return collection
+
+    def _with_tested_split(self, collection: Collection) -> Collection:
+        """The collection and the split that is tested: ``test`` is there already, or it has none."""
+        if self.tested_split == "test":
+            return collection
+        return with_split(collection, self.tested_split)
 
     def _check_evaluated(self) -> None:
         if self.evaluation.candidates is None:
@@ -118,7 +134,11 @@ class PoolDataModule(RankingDataModule):
         if stage == "fit" and split not in self.collection.qrels:
             log.info("%s has no judgements for 'dev': training goes without validation", self.path)
             return
-        lists = self._lists_to_evaluate(split, judged_only=stage != "predict")
+        measured = split
+        if split == "test":
+            self.collection = self._with_tested_split(self.collection)
+            measured = self.tested_split
+        lists = self._lists_to_evaluate(measured, judged_only=stage != "predict")
         self._eval_batches[split] = EvalBatches(
             lists, self.evaluation.batch_size, self.collator, self.world_size
         )
@@ -195,7 +215,7 @@ class PoolDataModule(RankingDataModule):
         """One list for each query of a split.
 
         Args:
-            split: ``dev`` or ``test``.
+            split: of the collection.
             judged_only: True, to measure: the judged queries, and an InputError without
                 judgements. False, to predict: with ``candidates`` the queries that have a pool;
                 with ``bm25`` and ``corpus`` the judged queries, or all if none is judged.

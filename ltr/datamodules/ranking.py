@@ -76,6 +76,7 @@ class RankingDataModule(LightningDataModule):
         refresh_seconds: how long all refreshes have taken.
         corpus: the corpus to search for the documents of evaluated lists, after ``setup``; None
             where lists bring them.
+        tested_split: what ``test`` and ``predict`` measure; :meth:`test_on` names another split.
         digests: of each thing that the run learns from, by name, after ``setup("fit")``. They go
             into checkpoints: a resume needs the same data.
     """
@@ -90,6 +91,7 @@ class RankingDataModule(LightningDataModule):
     has_refreshes: bool = False
     is_refreshing: bool = False
     refresh_seconds: float = 0.0
+    tested_split: str = "test"
     collator: Collator  # from setup on
 
     def __init__(self, path: str | Path, loading: Loading = Loading()) -> None:
@@ -117,6 +119,21 @@ class RankingDataModule(LightningDataModule):
     @reads.setter
     def reads(self, reads: Reads | None) -> None:
         self._reads = reads
+
+    def test_on(self, split: str) -> None:
+        """Have ``test`` and ``predict`` measure another split in the place of ``test``, from the next
+        ``setup`` on.
+
+        Args:
+            split: its name.
+
+        Raises:
+            InputError: where the data has no splits of other names.
+        """
+        if split != "test":
+            raise InputError(
+                f"{self.path}: only a collection has splits of other names than train, dev and test, and {type(self).__name__} tests 'test' alone, got {split!r}; leave out --split",
+            )
 
     def setup(self, stage: str) -> None:
         if stage == "fit":

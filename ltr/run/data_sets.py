@@ -1,18 +1,16 @@
 """Data sets that a run is measured on beside its own, by name, and suites of them."""
 
-import re
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from ltr.data.outputs import PLAIN_NAME
 from ltr.errors import InputError, local_path
 from ltr.run.yaml_files import read_yaml
 
 SUITE = "suite:"
 HUB = "ir_datasets:"
 SHIPPED = Path(__file__).parent / "suites"
-# What may name a folder of results on every disk.
-NAME = re.compile(r"\w[\w.+-]*")
 
 
 class DataSet(NamedTuple):
@@ -50,7 +48,7 @@ def data_sets(words: Sequence[str], option: str) -> list[DataSet]:
             sets.append(DataSet(_name_of(word), word))
     path_of: dict[str, str] = {}
     for name, path in sets:
-        if not NAME.fullmatch(name):
+        if not PLAIN_NAME.fullmatch(name):
             raise InputError(
                 f"{option}: the name of a data set must be letters, digits, and . _ + - between them, since a folder is called so, got {name!r} ({path}); name it in a file: {SUITE}FILE"
             )

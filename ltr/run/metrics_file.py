@@ -32,6 +32,7 @@ class Report(TypedDict):
     evaluated: NotRequired[dict[str, str | None]]  # digests of the data
     candidates: NotRequired[str]
     depth: NotRequired[int | None]
+    split: NotRequired[str]  # that was tested in the place of test
     fold: NotRequired[TestedFold]
     ceiling: NotRequired[dict[str, float | None]]  # by metric
     checkpoint: NotRequired[str | None]

@@ -289,6 +289,8 @@ class ResultsWriter(Callback):
             metric.name for metric in measures if metric.measure.lower_is_better
         ]
         report |= data.conventions()
+        if prefix == "test/" and data.tested_split != "test":
+            report["split"] = data.tested_split
         report["evaluated"] = data.evaluation_digests(split)
         # Where the whole corpus is searched, no candidates limit what can be reached.
         if eval_batches is not None and data.corpus is None:

@@ -11,6 +11,7 @@ from ltr.check import kept
 from ltr.check.forecast import Forecast, Schedule, Work, forecast_section, schedule_of
 from ltr.check.kept import difference_line
 from tests.cli.configured import config, metrics, write_config  # noqa: F401
+from tests.conftest import write_collection, write_jsonl
 
 
 def trainer(**changes):
@@ -114,18 +115,25 @@ def test_a_run_keeps_a_forecast_and_says_the_difference(config, capsys, monkeypa
     assert "in all (16 × step" in said and ", took " in said
 
 
-def test_the_severe_lines_are_said_once_by_a_fit(tmp_path, backbone, collection_folder, capsys):
-    """Pairs of up to 21 tokens are cut to 8."""
+def test_the_severe_lines_are_said_once_by_a_fit(tmp_path, backbone, capsys):
+    """Pairs of up to 21 tokens are cut to 8, and a query of test has the text of one of train."""
+    data = write_collection(tmp_path / "data", n_queries=8)
+    queries = [json.loads(line) for line in (data / "queries.jsonl").read_text().splitlines()]
+    text_of = {query["_id"]: query["text"] for query in queries}
+    text_of["test-q3"] = text_of["train-q0"]
+    write_jsonl(data / "queries.jsonl", [{"_id": i, "text": text_of[i]} for i in text_of])
     file = write_config(
         tmp_path,
         backbone,
-        collection_folder,
+        data,
         **{"model.ranker.init_args.max_length": 8, "trainer.max_epochs": 1},
     )
     assert main(["fit", "--config", str(file)]) == 0
     told = capsys.readouterr()
     lines = [line for line in (told.out + told.err).splitlines() if "are cut by max_length" in line]
     assert len(lines) == 1 and "of the pairs of train are cut by max_length 8" in lines[0]
+    lines = [line for line in (told.out + told.err).splitlines() if "queries of test" in line]
+    assert len(lines) == 1 and " of 8 queries of test (" in lines[0]
 
 
 def test_a_configuration_and_a_backbone_are_not_both_taken(config, capsys):  # noqa: F811

@@ -10,9 +10,10 @@ import numpy as np
 import pytest
 
 from ltr.__main__ import main
+from ltr.check import leakage_section as leakage_section_module
 from ltr.check.clean import write_clean
 from ltr.check.leakage import find_leakage
-from ltr.check.leakage_section import leakage_section
+from ltr.check.leakage_section import leakage_section, severe_leaks
 from ltr.check.near import signatures
 from ltr.check.trained_on import data_sets_of_card, open_trained_on
 from ltr.check.words import WordSets, normalised
@@ -258,3 +259,21 @@ def test_bad_options_are_one_line(folder, capsys, options, message):
     assert main(["check", "--data", str(folder), *options]) == 2
     error = capsys.readouterr().err.strip()
     assert message in error and "\n" not in error
+
+
+def test_a_training_is_told_of_equal_and_near_queries_alone(folder, monkeypatch):
+    """q1 is equal to t1; that q3 has the documents of t3 is not looked at. Of 4 queries it is a
+    quarter.
+    """
+    collection = open_collection(folder)
+    expected = "1 of 4 queries of test (25.0%) stand, or nearly, in train; ltr check --write makes a clean split"
+    assert severe_leaks(collection) == [expected]
+    assert leakage_section(find_leakage(collection)).severe == [expected], "as ltr check says it"
+    assert severe_leaks(collection._replace(qrels={"test": collection.qrels["test"]})) == []
+    monkeypatch.setattr(leakage_section_module, "MOST_QUERIES", 6)
+    assert severe_leaks(collection) == [], "it would take long"
+
+
+def test_a_training_goes_without_the_package_that_finds_leaks(folder, monkeypatch):
+    monkeypatch.setattr(leakage_section_module, "find_spec", lambda name: None)
+    assert severe_leaks(open_collection(folder)) == []

@@ -3,6 +3,7 @@
 import csv
 import io
 import json
+from dataclasses import replace
 from itertools import product
 from pathlib import Path
 
@@ -10,10 +11,11 @@ import numpy as np
 import pytest
 
 from ltr.__main__ import main
+from ltr.compare.csv_lines import suite_csv
 from ltr.compare.run import Run
 from ltr.compare.runs import Experiment, experiments
+from ltr.compare.suite_tables import suite_footnotes, suite_tables
 from ltr.compare.suites import compare_suite
-from ltr.compare.tables import suite_csv, suite_footnotes, suite_tables
 from ltr.run.data_sets import DataSet
 from tests.compare.tested import write_run
 
@@ -185,3 +187,18 @@ def test_runs_that_were_tested_on_other_data_alone_are_found(tested):
     assert main(["compare", "runs/base", "runs/new", "--data", "A", "B"]) == 0
     (tested / "sets/seed=0").mkdir(parents=True)  # an experiment may be called so
     assert main(["compare", "runs", "--data", "A", "B"]) == 0
+
+
+def test_the_tables_of_another_split_than_test_say_it():
+    sets = suite([[0.2, 0.4], [0.1, 0.3]], [[0.3, 0.5], [0.4, 0.5]])
+    on_dev = {}
+    for name, of_set in sets.items():
+        on_dev[name] = [
+            replace(each, runs=[replace(run, split="dev") for run in each.runs]) for each in of_set
+        ]
+    titles = [table.title for table in suite_tables(compare_suite(on_dev, [], PAIR))]
+    assert [title.split(",")[0] for title in titles] == [
+        "AP on dev",
+        "AP on dev",
+        "AP on dev by set",
+    ]

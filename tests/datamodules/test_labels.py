@@ -97,3 +97,10 @@ def test_the_log_says_what_an_epoch_does_not_see(tmp_path, caplog):
     with caplog.at_level(logging.INFO, "ltr"):
         opened(write_collection(tmp_path / "c", n_queries=5), docs_per_group=2)
     assert "5 of 5 groups have fewer than 2 documents" in caplog.text
+
+
+def test_labelled_texts_have_no_splits_of_other_names(labelled):
+    data = LabelDataModule(labelled)
+    data.test_on("test")
+    with pytest.raises(InputError, match="LabelDataModule tests 'test' alone, got 'dev'"):
+        data.test_on("dev")

@@ -1,0 +1,149 @@
+"""A comparison as lines of CSV, with all digits."""
+
+import csv
+import io
+from collections.abc import Callable, Mapping, Sequence
+
+from ltr.compare.comparison import Comparison, MetricResult, Row
+from ltr.compare.splits import SplitResult
+from ltr.compare.statistics import Estimate
+from ltr.compare.suites import SuiteResult
+from ltr.compare.tables import effect_or_none
+
+FirstCells = Callable[[Row], Sequence[object]]  # what stands before the columns of an experiment
+
+# The columns of the CSV: of an experiment, and of its comparison with a baseline.
+EXPERIMENT_COLUMNS = [
+    "metric",
+    "experiment",
+    "seeds",
+    "queries",
+    "mean",
+    "deviation",
+    "low",
+    "high",
+    "start",
+    "ceiling",
+    "seconds",
+]
+COMPARISON_COLUMNS = [
+    "baseline",
+    "difference",
+    "difference_low",
+    "difference_high",
+    "p",
+    "p_corrected",
+    "p_models",
+    "effect",
+    "wins",
+    "ties",
+    "losses",
+    "detectable",
+    "verdict",
+]
+
+
+def as_csv(results: Sequence[MetricResult]) -> str:
+    """A line for each experiment, metric and baseline, with all digits; an experiment that is
+    compared with none has one line, with empty comparison columns. Of another split than test, the
+    first column names it.
+    """
+    split = results[0].rows[0].experiment.split
+    if split == "test":
+        return _csv([], [(_same([]), result) for result in results])
+    return _csv(["split"], [(_same([split]), result) for result in results])
+
+
+def suite_csv(results: Sequence[SuiteResult]) -> str:
+    """The same for each set, which the first column names; it is empty for the mean of the sets."""
+    of_sets: list[tuple[FirstCells, MetricResult]] = []
+    for result in results:
+        of_sets.append((_same([""]), result.of_mean))
+        for name, of_set in result.of_sets.items():
+            of_sets.append((_same([name]), of_set))
+    return _csv(["set"], of_sets)
+
+
+def split_csv(results: Sequence[SplitResult]) -> str:
+    """The same for each split, which the first column names. Behind it stands how the mean of the
+    experiment changes from the first split to this one, with its 95 % interval; nothing for the
+    first.
+    """
+    of_splits: list[tuple[FirstCells, MetricResult]] = []
+    for result in results:
+        for split, of_split in result.of_splits.items():
+            of_splits.append((_with_change(split, result.changes.get(split, {})), of_split))
+    return _csv(["split", "change", "change_low", "change_high"], of_splits)
+
+
+def _same(cells: Sequence[object]) -> FirstCells:
+    """The same cells for each row."""
+    return lambda row: cells
+
+
+def _with_change(split: str, changes: Mapping[str, Estimate]) -> FirstCells:
+    """The split, and the change of the row's experiment, as far as there is one."""
+
+    def cells(row: Row) -> Sequence[object]:
+        change = changes.get(row.experiment.name)
+        if change is None:
+            return [split, None, None, None]
+        return [split, change.mean, *change.interval()]
+
+    return cells
+
+
+def _csv(header: list[str], results: Sequence[tuple[FirstCells, MetricResult]]) -> str:
+    """Lines of results, each with cells that stand before its own."""
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerow(header + EXPERIMENT_COLUMNS + COMPARISON_COLUMNS)
+    for first_cells_of, result in results:
+        for row in result.rows:
+            of_experiment = [*first_cells_of(row), *_experiment_values(row, result)]
+            has_baseline = False
+            for comparison in result.comparisons:
+                if comparison.name == row.experiment.name:
+                    has_baseline = True
+                    writer.writerow(of_experiment + _comparison_values(comparison))
+            if not has_baseline:
+                writer.writerow(of_experiment + [None] * len(COMPARISON_COLUMNS))
+    return out.getvalue()
+
+
+def _experiment_values(row: Row, result: MetricResult) -> list[object]:
+    """In the order of :data:`EXPERIMENT_COLUMNS`."""
+    low, high = row.mean.interval()
+    return [
+        result.metric,
+        row.experiment.name,
+        len(row.experiment.runs),
+        result.n_queries,
+        row.mean.mean,
+        row.deviation,
+        low,
+        high,
+        row.start,
+        row.ceiling,
+        row.seconds,
+    ]
+
+
+def _comparison_values(comparison: Comparison) -> list[object]:
+    """In the order of :data:`COMPARISON_COLUMNS`."""
+    low, high = comparison.difference.interval()
+    return [
+        comparison.baseline,
+        comparison.difference.mean,
+        low,
+        high,
+        comparison.p,
+        comparison.corrected,
+        comparison.p_models,
+        effect_or_none(comparison),
+        comparison.wins,
+        comparison.ties,
+        comparison.losses,
+        comparison.detectable,
+        comparison.verdict,
+    ]
