@@ -15,6 +15,7 @@ from ltr.data.trec import read_run
 from ltr.data.windows import Windows
 from ltr.models import DualEncoder, PairWiseBertRanker
 from ltr.run.identity import identity
+from ltr.search.encoding import Encoding
 from ltr.use.export import export
 from ltr.use.rankers import TextRanker
 from tests.cli.configured import metrics, write_config
@@ -125,6 +126,44 @@ def test_a_dual_encoder_searches_the_corpus_by_windows(
         sorted(line for _, line in read_run(path)) for path in (found, run / "test.run")
     )
     assert len(ours) == 300 and [one[:2] for one in ours] == [one[:2] for one in theirs]
+
+
+def test_negatives_are_mined_and_a_corpus_is_encoded_by_the_mean_embedding(
+    tmp_path, backbone, collection_folder
+):
+    """And documents are anchors. The embeddings in the folder are those of ``encode``."""
+    config = write_config(
+        tmp_path,
+        backbone,
+        collection_folder,
+        **{
+            "model.ranker": dual(backbone, "mean"),
+            "model.in_batch": {"class_path": "ltr.in_batch.AllTexts"},
+            "data.init_args.negatives": "mined",
+            "trainer.max_steps": 3,
+            "trainer.callbacks": [
+                {
+                    "class_path": "ltr.callbacks.HardNegativeMining",
+                    "init_args": {"recipe": {"depth": 20, "n": 6, "relative": None}},
+                }
+            ],
+        },
+    )
+    assert main(["fit", "--config", str(config)]) == 0
+    run = tmp_path / "run"
+    manifests = [*(run / "negatives").glob("*/manifest.json")]
+    assert manifests and json.loads(manifests[0].read_text())["counts"]["chosen"] > 0
+    folder = tmp_path / "encoding"
+    words = ["--corpus", str(collection_folder), "--numbers", "float32", "--output", str(folder)]
+    assert main(["encode", str(run), *words]) == 0
+    texts = [
+        json.loads(line)["text"]
+        for line in (collection_folder / "corpus.jsonl").read_text().splitlines()[:1]
+    ]
+    encoding = Encoding.open(folder)
+    expected = ltr.load(run).encode(texts)[0]
+    distances = np.linalg.norm(encoding.embeddings()[:] - expected, axis=1)
+    assert distances.min() < 1e-4
 
 
 def test_mining_by_the_best_window_is_refused_before_training(
