@@ -5,7 +5,6 @@ the ids share long beginnings, and are not in order. Each stage then runs in a p
 after the imports, in the order of the table: a stage finds in the cache what those before it made.
 """
 
-import json
 import os
 import tempfile
 from collections.abc import Iterator
@@ -17,6 +16,7 @@ from harness.machine import machine_line
 from harness.options import add_backbone, parser
 from harness.tables import head, row
 from harness.watched import watched
+from harness.zipf import texts, write_json_lines
 
 from ltr.data.bm25 import bm25_lists
 from ltr.data.collection import open_collection
@@ -38,40 +38,12 @@ QUERIES = 10_000
 JUDGED = 10  # documents of a query
 SEARCHED = 1000  # queries that BM25 searches for
 DEPTH = 100  # documents that BM25 finds for a query
-VOCABULARY = 200_000
-FLATTENING = 2.7  # Mandelbrot's: word r has a probability of 1 / (r + 2.7)
 SHARDS = 64  # that the ids name
-BLOCK = 10_000  # texts made at once
-SYLLABLES = [consonant + vowel for consonant in "bcdfghjklmnprstvwxyz" for vowel in "aeiou"]
-
-
-def word(rank: int) -> str:
-    """A word for each rank, the frequent ones short: ba, be … zu, baba, babe …"""
-    syllable = SYLLABLES[rank % len(SYLLABLES)]
-    return syllable if rank < len(SYLLABLES) else word(rank // len(SYLLABLES) - 1) + syllable
-
-
-def texts(n: int, n_words: int, seed: int) -> Iterator[str]:
-    """Texts of random words."""
-    words = [word(rank) for rank in range(VOCABULARY)]
-    shares = np.cumsum(1 / (np.arange(1, VOCABULARY + 1) + FLATTENING))
-    random = np.random.default_rng(seed)
-    for first in range(0, n, BLOCK):
-        drawn = random.random((min(BLOCK, n - first), n_words)) * shares[-1]
-        for ranks in np.searchsorted(shares, drawn).tolist():
-            yield " ".join([words[rank] for rank in ranks])
 
 
 def doc_id(number: int) -> str:
     """As those of MS MARCO's second version: document and shard."""
     return f"msmarco_passage_{number % SHARDS:02d}_{number}"
-
-
-def write_json_lines(file: Path, records: Iterator[tuple[str, str]]) -> None:
-    """Ids and texts as a data folder has them."""
-    with open(file, "w", encoding="utf-8") as opened:
-        for id_, text in records:
-            opened.write(json.dumps({"_id": id_, "text": text}) + "\n")
 
 
 def make(folder: Path, n_docs: int, n_queries: int) -> None:
@@ -204,10 +176,11 @@ def main() -> None:
         os.environ["LTR_CACHE"] = f"{temporary}/cache"
         print(machine_line())
         print(f"{n_docs:,} documents of {WORDS} words, {JUDGED * n_queries:,} judgements\n")
-        print(head(["stage", "seconds", "peak memory, MB", "without mapped files, MB"]))
+        columns = ["stage", "seconds", "of them on a core", "peak memory, MB"]
+        print(head([*columns, "without mapped files, MB"]))
         for name in options.stages:
             took = watched(STAGES[name], folder, options.backbone)
-            cells = [name, f"{took.seconds:,.1f}", f"{took.peak / 1e6:,.0f}"]
+            cells = [name, f"{took.seconds:,.1f}", f"{took.busy:,.1f}", f"{took.peak / 1e6:,.0f}"]
             print(row([*cells, f"{took.peak_own / 1e6:,.0f}"]), flush=True)
 
 

@@ -24,6 +24,7 @@ OPTIONS = {
     "attention": {},
     "big_batch": TEXTS,
     "budget": {},
+    "check": {},
     "collate": TEXTS,
     "corpus": {"--backbone": "backbone"},
     "encode": TEXTS,
@@ -34,6 +35,7 @@ OPTIONS = {
     "losses": {},
     "mining": TEXTS,
     "padding": TEXTS,
+    "planted": {"--data": "collection"},
     "quality_cross": TEXTS,
     "quality_dual": TEXTS,
     "ranknet_factorised": {},
@@ -171,3 +173,27 @@ def test_times_are_read_as_they_are_written(failures):
     ):
         assert failures.seconds_of(text) == seconds
         assert failures.seconds_of(failures.readable(seconds)) == seconds
+
+
+@pytest.fixture
+def watched(monkeypatch) -> ModuleType:
+    monkeypatch.syspath_prepend(ROOT / "benchmarks")
+    return importlib.import_module("harness.watched")
+
+
+def test_a_command_that_sleeps_has_no_core(watched):
+    took = watched.watched_command([sys.executable, "-S", "-c", "import time; time.sleep(1)"])
+    assert took.seconds > 1 > took.busy > 0
+
+
+def test_the_memory_of_a_command_is_seen(watched):
+    """More than this process has, as the system counts that in."""
+    machine = importlib.import_module("harness.machine")
+    size = machine.resident("VmHWM") + 100_000_000
+    took = watched.watched_command([sys.executable, "-S", "-c", f"b'x' * {size}"])
+    assert size < took.peak < size + 100_000_000
+
+
+def test_a_command_that_fails_is_shown(watched):
+    with pytest.raises(SystemExit, match="(?s)SystemExit.* failed\nbad luck"):
+        watched.watched_command([sys.executable, "-S", "-c", "raise SystemExit('bad luck')"])

@@ -1,8 +1,11 @@
-"""Time and memory of a function, in a process of its own."""
+"""Time and memory of a function or a command, in a process of its own."""
 
 import multiprocessing
+import os
 import re
+import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable
 from multiprocessing.connection import Connection
@@ -17,11 +20,14 @@ class Watched(NamedTuple):
 
     Attributes:
         seconds: of the function alone, without the start of its process.
+        busy: of them those that it had a core, of all its threads: what others take of the machine
+            is not counted.
         peak: bytes of memory at most, pages of mapped files among them.
         peak_own: bytes at most without those pages, which the system takes back when it needs them.
     """
 
     seconds: float
+    busy: float
     peak: int
     peak_own: int
 
@@ -43,19 +49,51 @@ def watched(function: Callable, *args: Any) -> Watched:
         peak = max(peak, _bytes(text, "VmHWM"))
         peak_own = max(peak_own, _bytes(text, "RssAnon"))
     try:
-        seconds = pipe.recv()
+        seconds, busy = pipe.recv()
     except EOFError:
         sys.exit(f"{function.__name__} failed")
     process.join()
-    return Watched(seconds, peak, peak_own)
+    return Watched(seconds, busy, peak, peak_own)
+
+
+class WatchedCommand(NamedTuple):
+    """What a command took.
+
+    Attributes:
+        seconds: from its start to its end.
+        busy: of them those that it had a core, of all its threads.
+        peak: bytes of memory at most, pages of mapped files among them.
+    """
+
+    seconds: float
+    busy: float
+    peak: int
+
+
+def watched_command(words: list[str]) -> WatchedCommand:
+    """Run a command, and ask the system what it took. What it prints is shown where it fails."""
+    start = time.perf_counter()
+    with tempfile.TemporaryFile("w+") as output:
+        process = subprocess.Popen(words, stdout=output, stderr=output)
+        _, status, usage = os.wait4(process.pid, 0)
+        process.returncode = os.waitstatus_to_exitcode(status)
+        seconds = time.perf_counter() - start
+        if process.returncode:
+            output.seek(0)
+            sys.exit(f"{' '.join(words)} failed\n{output.read()}")
+    # macOS counts bytes, Linux kilobytes.
+    unit = 1 if sys.platform == "darwin" else 1024
+    return WatchedCommand(seconds, usage.ru_utime + usage.ru_stime, usage.ru_maxrss * unit)
 
 
 def _timed(pipe: Connection, function: Callable, args: tuple) -> None:
     start = time.perf_counter()
+    start_of_busy = time.process_time()
     function(*args)
+    busy = time.process_time() - start_of_busy
     seconds = time.perf_counter() - start
     time.sleep(2 * EVERY)  # for a last look at the peak
-    pipe.send(seconds)
+    pipe.send((seconds, busy))
 
 
 def _bytes(status: str, field: str) -> int:

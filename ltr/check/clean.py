@@ -6,7 +6,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 from ltr.check.leakage import KINDS, Kind, Leakage
+from ltr.data.collection import Collection
 from ltr.data.files import write_whole
+from ltr.data.outputs import check_inside
 from ltr.data.query_lists import QueryLists
 from ltr.errors import InputError
 
@@ -48,10 +50,7 @@ def write_clean(
         InputError: if there is no such split or nothing is left of it, the collection is no data
             folder, or another content stands in one of the files.
     """
-    if not (folder / "qrels").is_dir():
-        raise InputError(
-            f"a clean split is written beside the others, but {folder / 'qrels'} is no folder; only a data folder with qrels/ can have one"
-        )
+    check_place(leakage.collection, folder, split)
     judged = leakage.collection.judgements(split)
     leaked = set(leakage.leaked(split, kinds).tolist())
     n_queries = len(judged.query_rows)
@@ -79,6 +78,23 @@ def write_clean(
         if not file.exists():
             write_whole(file, [text])
     return clean
+
+
+def check_place(collection: Collection, folder: Path, split: str = "test") -> None:
+    """Raise an InputError where no clean split of a collection can be written: found out before the
+    work that :func:`write_clean` needs.
+    """
+    if not (folder / "qrels").is_dir():
+        raise InputError(
+            f"a clean split is written beside the others, but {folder / 'qrels'} is no folder; only a data folder with qrels/ can have one",
+            option="write",
+        )
+    if split not in collection.qrels:
+        raise InputError(
+            f"a clean split is made of {split}, but {folder / 'qrels'} has only {', '.join(collection.qrels)}; leave the option out",
+            option="write",
+        )
+    check_inside(folder / "qrels", "the folder of a clean split")
 
 
 def _lines_of_qrels(leakage: Leakage, judged: QueryLists, leaked: set[int]) -> Iterator[str]:

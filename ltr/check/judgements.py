@@ -170,10 +170,13 @@ def _unjudged(
         for name, lists in lists_of.items():
             of_split = {f"top_{depth}": unjudged_share(lists, judged, depth) for depth in DEPTHS}
             shares.setdefault(name, {})[split] = of_split
-            cells = [f"{share:.1%}" for share in of_split.values()]
+            # Of no list there is no share.
+            has_lists = len(lists.query_rows) > 0
+            cells = [f"{share:.1%}" if has_lists else "" for share in of_split.values()]
             rows.append([split, name, f"{len(lists.query_rows):,}", *cells])
     header = ["split", "ranker", "queries", *(f"unjudged of the top {depth}" for depth in DEPTHS)]
-    return Table("share of the best documents that nobody has judged", header, rows), shares
+    title = "share of the best documents that nobody has judged"
+    return Table(title, header, rows, of_texts=header[1:2]), shares
 
 
 def unjudged_share(lists: QueryLists, judged: QueryLists, depth: int) -> float:

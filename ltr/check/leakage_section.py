@@ -20,13 +20,14 @@ MANY = 0.01  # of the queries of dev or test that are equal or near: severe from
 
 def leakage_section(leakage: Leakage) -> Section:
     """What leaks between the splits, with examples, counts and the share of each split."""
-    tables = [_table_of_leaks(leakage)]
+    tables = [_table_of_leaks(leakage)] if len(leakage.parts) > 1 else []
     if leakage.corpus is not None:
         tables.append(_table_of_texts(leakage.corpus))
     examples = list(_examples(leakage))
     if examples:
         header = ["leak", "similarity", "query or text", "stands also in"]
-        tables.append(Table(f"The nearest {EXAMPLES} of each kind", header, examples))
+        title = f"The nearest {EXAMPLES} of each kind"
+        tables.append(Table(title, header, examples, of_texts=header[2:]))
     severe, lines = _in_words(leakage)
     return Section("Leakage between splits", tables, lines, severe, _entries(leakage))
 
@@ -59,7 +60,7 @@ def _table_of_leaks(leakage: Leakage) -> Table:
             cells = rows.setdefault(names, [*names, f"{n:,}"])
             cells.append(_share(len(leaks.query_rows), n))
     title = f"Queries of a split that stand in another; near: {leakage.threshold:g} and above"
-    return Table(title, header, list(rows.values()))
+    return Table(title, header, list(rows.values()), of_texts=header[1:2])
 
 
 def _table_of_texts(corpus: SameTexts) -> Table:
@@ -124,9 +125,12 @@ def _shown(part: str, table: TextTable, row: int) -> str:
 
 def _in_words(leakage: Leakage) -> tuple[list[str], list[str]]:
     """What is severe, and what else is found, a sentence each."""
-    severe = []
-    lines = []
-    for part in leakage.parts:
+    severe: list[str] = []
+    lines: list[str] = []
+    if len(leakage.parts) == 1:
+        (only,) = leakage.parts
+        lines.append(f"{only.name} is the only split: there is no other one to leak into it")
+    for part in leakage.parts if len(leakage.parts) > 1 else []:
         if part.is_other or part.name == "train":
             continue
         rows = leakage.leaked(part.name, ["equal", "near"])
@@ -140,10 +144,9 @@ def _in_words(leakage: Leakage) -> tuple[list[str], list[str]]:
             if len(leaks.query_rows)
         }
         text = f"{len(rows):,} of {n:,} queries of {part.name} ({len(rows) / n:.1%}) stand, or nearly, in {', '.join(sorted(others))}"
-        if len(rows) >= MANY * n:
-            severe.append(f"{text}; ltr check --write makes a clean split")
-        else:
-            lines.append(text)
+        if part.name == "test":
+            text += "; ltr check --write makes a clean split"
+        (severe if len(rows) >= MANY * n else lines).append(text)
     corpus = leakage.corpus
     if corpus is not None and corpus.is_relevant_elsewhere.any():
         lines.append(

@@ -5,7 +5,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ltr.check.words import WordSets
+from ltr.check.parity import Parity
+from ltr.check.words import WordSets, mixed
 from ltr.errors import InputError
 from ltr.spans import spans
 
@@ -14,7 +15,7 @@ from ltr.spans import spans
 PERMUTATIONS = 256
 # What a missed pair costs the bands, beside one that is looked at for nothing.
 WEIGHTS = (0.1, 0.9)
-ELEMENTS_AT_ONCE = 1 << 15  # hashed under all permutations
+WORDS_AT_ONCE = 1 << 9  # hashed under all permutations: what comes of them fits into the cache
 PAIRS_AT_ONCE = 1 << 20
 NEIGHBOURS = 128  # that a text is compared with in a bucket, whatever its size
 
@@ -44,6 +45,7 @@ def nearest(sets: WordSets, groups: np.ndarray, threshold: float, *, across: boo
     if n_texts < 2:
         return best
     bands = band_keys(sets, threshold)
+    parity = Parity(sets)
     n_cut = 0
     for number, keys in enumerate(bands):
         order = np.argsort(keys, kind="stable")
@@ -54,10 +56,11 @@ def nearest(sets: WordSets, groups: np.ndarray, threshold: float, *, across: boo
             if across:
                 seems_near &= _are_across(groups[first], groups[second])
             first, second = first[seems_near], second[seems_near]
-            is_new = np.ones(len(first), bool)
+            seems_near = parity.may_be_near(first, second, threshold)
+            first, second = first[seems_near], second[seems_near]
             for earlier in bands[:number]:
-                is_new &= earlier[first] != earlier[second]
-            first, second = first[is_new], second[is_new]
+                is_new = earlier[first] != earlier[second]
+                first, second = first[is_new], second[is_new]
             similarity = sets.similarities(first, second)
             is_near = similarity >= threshold
             first, second, similarity = first[is_near], second[is_near], similarity[is_near]
@@ -75,17 +78,15 @@ def band_keys(sets: WordSets, threshold: float) -> np.ndarray:
     keys = np.empty((lsh.b, len(sets)), np.uint32)
     a, b = datasketch.MinHash(num_perm=lsh.b * lsh.r).permutations
     multipliers = (np.random.default_rng(0).integers(1 << 31, size=lsh.r) * 2 + 1).astype(np.uint32)
-    ends = np.cumsum(sets.sizes)
-    cuts = np.unique(np.searchsorted(ends, np.arange(0, ends[-1], ELEMENTS_AT_ONCE)))
-    for begin, end in zip(cuts, [*cuts[1:], len(sets)], strict=True):
-        values = signatures(sets, slice(int(begin), int(end)), a, b)
-        of_bands = values.reshape(len(values), lsh.b, lsh.r)
-        keys[:, begin:end] = _mixed((of_bands * multipliers).sum(axis=2, dtype=np.uint32)).T
+    for texts in sets.text_spans(WORDS_AT_ONCE):
+        values = signatures(sets, texts, a, b).reshape(lsh.b, lsh.r, -1)
+        sums = (values * multipliers[:, None]).sum(axis=1, dtype=np.uint32)
+        keys[:, texts] = mixed(sums)
     return keys
 
 
 def signatures(sets: WordSets, texts: slice, a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    """``[n, P]`` uint32: the MinHash of a span of texts, as that of datasketch has it.
+    """``[P, n]`` uint32: the MinHash of a span of texts, as that of datasketch has it.
 
     Args:
         sets: of all texts.
@@ -94,17 +95,9 @@ def signatures(sets: WordSets, texts: slice, a: np.ndarray, b: np.ndarray) -> np
         b: ``[P]`` uint32.
     """
     hashes, starts = sets.elements(texts)
-    permuted = _mixed(hashes)[:, None] * a + b
-    return np.minimum.reduceat(permuted, starts, axis=0)
-
-
-def _mixed(numbers: np.ndarray) -> np.ndarray:
-    """The finaliser of MurmurHash3, 32 bits: what datasketch does to a hash before it permutes it."""
-    numbers = numbers ^ (numbers >> np.uint32(16))
-    numbers = numbers * np.uint32(0x85EBCA6B)
-    numbers = numbers ^ (numbers >> np.uint32(13))
-    numbers = numbers * np.uint32(0xC2B2AE35)
-    return numbers ^ (numbers >> np.uint32(16))
+    permuted = a[:, None] * mixed(hashes)
+    permuted += b[:, None]
+    return np.minimum.reduceat(permuted, starts, axis=1)
 
 
 def _datasketch():  # type: ignore[no-untyped-def]

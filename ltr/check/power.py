@@ -120,7 +120,7 @@ def power_section(
         known = values[np.isfinite(values)]
         if len(known) < 2 or n_queries < 2:
             severe.append(
-                f"{split} has {n_queries} queries with a relevant document: it can show no difference"
+                f"{split} can show no difference: two queries at least must have a relevant document, and one that BM25 finds; {n_queries:,} have the former, {len(known):,} both"
             )
             continue
         of_split: dict[str, object] = {"queries": n_queries, "bm25": float(known.mean())}
@@ -152,13 +152,14 @@ def power_section(
             of_split["seeds"] = by_seeds
         entries[split] = of_split
     header = ["split", "of", "queries", f"smallest difference in {metric_name}"]
-    table = Table(f"shown with a probability of {POWER:g} at level {ALPHA:g}", header, rows)
+    title = f"shown with a probability of {POWER:g} at level {ALPHA:g}"
+    table = Table(title, header, rows, of_texts=header[1:2])
     lines = []
-    if of_seeds is None:
+    if rows and of_seeds is None:
         lines.append(
             "these are of two models, one seed each; how seeds vary shows once two of an experiment are tested: ltr check RUN"
         )
-    return Section("What dev and test can show", [table], lines, severe, entries)
+    return Section("What dev and test can show", [table] if rows else [], lines, severe, entries)
 
 
 def _against_run(

@@ -6,15 +6,21 @@ import hashlib
 import unicodedata
 from array import array
 from collections.abc import Iterable, Iterator
+from functools import cached_property
+from itertools import chain, pairwise
 
 import numpy as np
+from scipy import sparse
 
 from ltr.data.bm25 import terms
 from ltr.data.strings import Strings
+from ltr.spans import spans
 
 BYTES_AT_ONCE = 1 << 24  # of the texts that are in memory as strings
-KNOWN_WORDS = 1 << 20  # whose numbers are kept while texts are read
-ELEMENTS_AT_ONCE = 1 << 22  # of the words of pairs that are compared
+KNOWN_WORDS = 1 << 20  # whose hashes are kept while texts are read
+WORDS_OF_TEXTS = 1 << 16  # that are in memory as strings
+WORDS_AT_ONCE = 1 << 22  # that are looked up together
+WORDS_OF_PAIRS = 1 << 19  # that are compared together: they fit into the cache
 
 
 def normalised(text: str) -> list[str]:
@@ -39,27 +45,33 @@ class WordSets:
     Attributes:
         keys: ``[N]`` uint64, equal for texts with the same words in the same order.
         offsets: ``[N + 1]`` int64; the words of text i stand from offsets[i] to offsets[i + 1].
-        words: ``[W]`` uint32, hashes of the distinct words of each text, ascending.
-        weights: ``[W]`` uint8, of the words.
+        words: ``[W]`` int32, the distinct words of each text, ascending: numbers in the vocabulary.
+        vocabulary: ``[V]`` uint32, hashes of the words, ascending.
+        weights: ``[V]`` uint8, of the words of the vocabulary.
         sizes: ``[N]`` int64, the sum of the weights of each text.
     """
 
-    def __init__(self, keys: np.ndarray, offsets: np.ndarray, words: np.ndarray) -> None:
+    def __init__(
+        self, keys: np.ndarray, offsets: np.ndarray, words: np.ndarray, vocabulary: np.ndarray
+    ) -> None:
         self.keys = keys
         self.offsets = offsets
         self.words = words
+        self.vocabulary = vocabulary
         n_texts = len(keys)
-        self._vocabulary, numbers, n_with = np.unique(
-            words, return_inverse=True, return_counts=True
-        )
+        n_with = np.zeros(len(vocabulary), np.int64)
+        for span in spans(len(words), WORDS_AT_ONCE):
+            n_with += np.bincount(words[span], minlength=len(vocabulary))
         cubes = n_with.astype(np.float64) ** 3
-        self._weight_of = np.ones(len(n_with), np.uint8)
-        self._weight_of += cubes <= float(n_texts) ** 2
-        self._weight_of += cubes <= n_texts
-        self.weights = self._weight_of[numbers]
+        self.weights = np.ones(len(vocabulary), np.uint8)
+        self.weights += cubes <= float(n_texts) ** 2
+        self.weights += cubes <= n_texts
         self.sizes = np.zeros(n_texts, np.int64)
-        if n_texts:
-            self.sizes = np.add.reduceat(self.weights, offsets[:-1], dtype=np.int64)
+        for texts in self.text_spans(WORDS_AT_ONCE):
+            begin = self.offsets[texts.start]
+            weights = self.weights[self.words[begin : self.offsets[texts.stop]]]
+            starts = self.offsets[texts] - begin
+            self.sizes[texts] = np.add.reduceat(weights, starts, dtype=np.int64)
 
     def __len__(self) -> int:
         return len(self.keys)
@@ -73,40 +85,61 @@ class WordSets:
         """
         keys = array("Q")
         counts = array("q", [0])
-        words = array("I")
-        number_of = _Numbers()
-        for strings, rows in parts:
-            for text in _texts(strings, rows):
-                of_text = normalised(text)
-                whole = hashlib.blake2b(" ".join(of_text).encode(), digest_size=8).digest()
-                keys.append(int.from_bytes(whole, "little"))
-                distinct = sorted({number_of[word] for word in of_text})
-                counts.append(len(distinct))
-                words.extend(distinct)
-                if len(number_of) > KNOWN_WORDS:
-                    number_of.clear()
-        return cls(
-            np.frombuffer(keys, np.uint64),
-            np.cumsum(np.frombuffer(counts, np.int64)),
-            np.frombuffer(words, np.uint32),
-        )
+        hashes = array("I")
+        hash_of = _Hashes()
+        forgotten = [np.empty(0, np.uint32)]  # hashes of words that hash_of does not have any more
+        for texts in _blocks_of_texts(parts):
+            keys.extend(map(_key, texts))
+            n_words = [len(words) for words in texts]
+            every_word = map(hash_of.__getitem__, chain.from_iterable(texts))
+            of_words = np.fromiter(every_word, np.uint64, sum(n_words))
+            of_words |= np.repeat(np.arange(len(texts), dtype=np.uint64) << np.uint64(32), n_words)
+            # By text, then by hash; of equal ones the first is kept.
+            of_words.sort()
+            distinct = of_words[np.append(True, of_words[1:] != of_words[:-1])]
+            n_distinct = np.bincount((distinct >> np.uint64(32)).astype(np.int64))
+            counts.frombytes(n_distinct.astype(np.int64).tobytes())
+            hashes.frombytes(distinct.astype(np.uint32).tobytes())
+            if len(hash_of) > KNOWN_WORDS:
+                forgotten.append(np.fromiter(hash_of.values(), np.uint32))
+                hash_of.clear()
+        vocabulary = np.fromiter(hash_of.values(), np.uint32)
+        vocabulary = np.unique(np.concatenate([*forgotten, vocabulary]))
+        words = np.frombuffer(hashes, np.uint32)
+        # The numbers take the place of the hashes: a large corpus has many words.
+        numbers = words.view(np.int32)
+        for span in spans(len(words), WORDS_AT_ONCE):
+            numbers[span] = np.searchsorted(vocabulary, words[span])
+        offsets = np.cumsum(np.frombuffer(counts, np.int64))
+        return cls(np.frombuffer(keys, np.uint64), offsets, numbers, vocabulary)
 
     def take(self, texts: np.ndarray) -> "WordSets":
         """The sets of some texts ``[n]``; words weigh by how many of these have them."""
-        places, offsets = self._places(texts)
-        return WordSets(self.keys[texts], offsets, self.words[places])
+        counts = np.diff(self.offsets)[texts]
+        offsets = np.concatenate([[0], np.cumsum(counts)])
+        shifts = self.offsets[texts] - offsets[:-1]
+        words = np.empty(offsets[-1], np.int32)
+        for span in _spans_of(offsets, WORDS_AT_ONCE):
+            begin, end = offsets[span.start], offsets[span.stop]
+            places = np.arange(begin, end) + np.repeat(shifts[span], counts[span])
+            words[begin:end] = self.words[places]
+        return WordSets(self.keys[texts], offsets, words, self.vocabulary)
+
+    def text_spans(self, n_words: int) -> Iterator[slice]:
+        """Spans of texts that have about so many words together, a text at least."""
+        return _spans_of(self.offsets, n_words)
 
     def elements(self, texts: slice) -> tuple[np.ndarray, np.ndarray]:
         """The sets of a span of texts with each word as often as it weighs: ``[E]`` uint32 hashes,
         all different within a text, and where each text begins among them.
         """
-        begin, end = self.offsets[texts.start], self.offsets[texts.stop]
-        weights = self.weights[begin:end]
+        begin = self.offsets[texts.start]
+        words = self.words[begin : self.offsets[texts.stop]]
+        weights = self.weights[words]
         starts = np.cumsum(weights, dtype=np.int64) - weights
         copies = np.arange(int(weights.sum())) - np.repeat(starts, weights)
-        hashes = np.repeat(self.words[begin:end], weights) + copies.astype(np.uint32) * np.uint32(
-            0x9E3779B9
-        )
+        hashes = np.repeat(self.vocabulary[words], weights)
+        hashes += copies.astype(np.uint32) * np.uint32(0x9E3779B9)
         return hashes, starts[self.offsets[texts] - begin]
 
     def similarities(self, first: np.ndarray, second: np.ndarray) -> np.ndarray:
@@ -114,36 +147,43 @@ class WordSets:
         of the words that either has, from 0 to 1 (the Jaccard index of :meth:`elements`).
         """
         n_words = np.diff(self.offsets)
-        similarities = np.empty(len(first))
         ends = np.cumsum(n_words[first] + n_words[second])
-        span_of_pair = ends // ELEMENTS_AT_ONCE
-        cuts = np.flatnonzero(np.diff(span_of_pair)) + 1
-        for pairs in np.split(np.arange(len(first)), cuts):
-            similarities[pairs] = self._similarities(first[pairs], second[pairs])
-        return similarities
-
-    def _similarities(self, first: np.ndarray, second: np.ndarray) -> np.ndarray:
-        tagged = []
-        for texts in (first, second):
-            places, offsets = self._places(texts)
-            pairs = np.repeat(np.arange(len(texts), dtype=np.uint64), np.diff(offsets))
-            tagged.append((pairs << np.uint64(32)) | self.words[places])
-        both = np.sort(np.concatenate(tagged))
-        shared = both[1:][both[1:] == both[:-1]]  # a text has each of its words once
-        weights = self._weight_of[np.searchsorted(self._vocabulary, shared.astype(np.uint32))]
-        pair_of_shared = (shared >> np.uint64(32)).astype(np.int64)
-        common = np.bincount(pair_of_shared, weights, minlength=len(first))
+        common = np.empty(len(first), np.int64)
+        for pairs in _spans_of(np.concatenate([[0], ends]), WORDS_OF_PAIRS):
+            # A word that one of them does not have weighs 0 there.
+            both = self._weighed[first[pairs]].minimum(self._weighed[second[pairs]])
+            n_before = np.concatenate([[0], np.cumsum(both.data, dtype=np.int64)])
+            common[pairs] = n_before[both.indptr[1:]] - n_before[both.indptr[:-1]]
         return common / (self.sizes[first] + self.sizes[second] - common)
 
-    def _places(self, texts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Where the words of some texts stand, end to end, and the offsets of the texts there."""
-        counts = np.diff(self.offsets)[texts]
-        offsets = np.concatenate([[0], np.cumsum(counts)])
-        shifts = self.offsets[texts] - offsets[:-1]
-        return np.arange(offsets[-1]) + np.repeat(shifts, counts), offsets
+    @cached_property
+    def _weighed(self) -> sparse.csr_array:
+        """``[N, V]``: the weight of each word in each text that has it."""
+        weights = np.empty(len(self.words), np.uint8)
+        for span in spans(len(self.words), WORDS_AT_ONCE):
+            weights[span] = self.weights[self.words[span]]
+        shape = (len(self), len(self.vocabulary))
+        return sparse.csr_array((weights, self.words, self.offsets), shape=shape)
 
 
-class _Numbers(dict[str, int]):
+def _spans_of(offsets: np.ndarray, size: int) -> Iterator[slice]:
+    """Spans of what stands between offsets ``[N + 1]``, of about this size each, one at least."""
+    n = len(offsets) - 1
+    begins = np.searchsorted(offsets, np.arange(0, int(offsets[-1]), size))
+    for begin, end in pairwise(np.unique(np.append(begins, n)).tolist()):
+        yield slice(begin, end)
+
+
+def mixed(numbers: np.ndarray) -> np.ndarray:
+    """The finaliser of MurmurHash3, 32 bits: what datasketch does to a hash before it permutes it."""
+    numbers = numbers ^ (numbers >> np.uint32(16))
+    numbers = numbers * np.uint32(0x85EBCA6B)
+    numbers = numbers ^ (numbers >> np.uint32(13))
+    numbers = numbers * np.uint32(0xC2B2AE35)
+    return numbers ^ (numbers >> np.uint32(16))
+
+
+class _Hashes(dict[str, int]):
     """The hash of each word, 32 bits."""
 
     def __missing__(self, word: str) -> int:
@@ -153,12 +193,30 @@ class _Numbers(dict[str, int]):
         return number
 
 
-def _texts(strings: Strings, rows: np.ndarray) -> Iterator[str]:
-    """The texts of some rows, ascending; whole spans of the file are read at once."""
-    for span in strings.spans(BYTES_AT_ONCE):
-        first, last = np.searchsorted(rows, [span.start, span.stop])
-        if first == last:
-            continue
-        of_span = strings.between(span.start, span.stop)
-        for row in (rows[first:last] - span.start).tolist():
-            yield of_span[row]
+def _key(words: list[str]) -> int:
+    """64 bits that are equal for the same words in the same order."""
+    digest = hashlib.blake2b(" ".join(words).encode(), digest_size=8).digest()
+    return int.from_bytes(digest, "little")
+
+
+def _blocks_of_texts(parts: Iterable[tuple[Strings, np.ndarray]]) -> Iterator[list[list[str]]]:
+    """The words of the texts of some rows of each table, ascending, for some texts at once. Whole
+    spans of a file are read at once.
+    """
+    texts: list[list[str]] = []
+    n_words = 0
+    for strings, rows in parts:
+        for span in strings.spans(BYTES_AT_ONCE):
+            first, last = np.searchsorted(rows, [span.start, span.stop])
+            if first == last:
+                continue
+            of_span = strings.between(span.start, span.stop)
+            for row in (rows[first:last] - span.start).tolist():
+                texts.append(normalised(of_span[row]))
+                n_words += len(texts[-1])
+                if n_words >= WORDS_OF_TEXTS:
+                    yield texts
+                    texts = []
+                    n_words = 0
+    if texts:
+        yield texts

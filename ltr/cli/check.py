@@ -15,7 +15,7 @@ from rich.console import Console
 
 from ltr.callbacks import HardNegativeMining
 from ltr.check import page
-from ltr.check.clean import write_clean
+from ltr.check.clean import check_place, write_clean
 from ltr.check.cutting import cutting_section
 from ltr.check.forecast import forecast_section
 from ltr.check.judgements import judgements_section
@@ -74,6 +74,8 @@ def check(
     """
     check_file(json, "--json")
     check_file(html, "--html")
+    if json is not None and html is not None and Path(json).resolve() == Path(html).resolve():
+        raise InputError(f"--json and --html must be two files, got {json} for both; name another")
     if folder is not None and config is not None:
         raise InputError(
             f"ltr check takes a run folder or --config, got both, {folder} and {config}; leave one out"
@@ -118,6 +120,8 @@ class _OfLeaks(NamedTuple):
 def _leakage(collection: Collection, of_leaks: _OfLeaks, backbone: str | None) -> Section:
     """What leaks; the clean split is written where it is asked for."""
     folder = None if backbone is None else Path(resolve(backbone))
+    if of_leaks.write:
+        check_place(collection, Path(collection.source))
     trained_on = open_trained_on(of_leaks.trained_on, folder)
     leakage = find_leakage(collection, trained_on.collections, of_leaks.threshold)
     section = leakage_section(leakage)

@@ -30,11 +30,20 @@ P_VALUES = (
 
 
 class Table(NamedTuple):
-    """Cells as text."""
+    """Cells as text.
+
+    Attributes:
+        title: stands above it.
+        header: the names of the columns.
+        rows: cells of the columns.
+        of_texts: the columns that hold texts, beside the first one and ``verdict``; the others hold
+            numbers, which stand to the right.
+    """
 
     title: str
     header: list[str]
     rows: list[list[str]]
+    of_texts: Sequence[str] = ("verdict",)
 
 
 def tables(
