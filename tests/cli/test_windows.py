@@ -92,7 +92,7 @@ def test_bad_windows_are_one_line(tmp_path, backbone, collection_folder, options
     name, value = options
     capfd.readouterr()
     assert main(["fit", "--config", str(config), f"--model.ranker.{name}", value]) == 2
-    (line,) = capfd.readouterr().err.strip().splitlines()
+    (line,) = [line for line in capfd.readouterr().err.splitlines() if line.startswith("ltr: ")]
     assert message in line and "model.ranker.windows" in line
     assert not (tmp_path / "run").exists()
 
