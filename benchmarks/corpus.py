@@ -176,10 +176,11 @@ def main() -> None:
         os.environ["LTR_CACHE"] = f"{temporary}/cache"
         print(machine_line())
         print(f"{n_docs:,} documents of {WORDS} words, {JUDGED * n_queries:,} judgements\n")
-        print(head(["stage", "seconds", "peak memory, MB", "without mapped files, MB"]))
+        columns = ["stage", "seconds", "of them on a core", "peak memory, MB"]
+        print(head([*columns, "without mapped files, MB"]))
         for name in options.stages:
             took = watched(STAGES[name], folder, options.backbone)
-            cells = [name, f"{took.seconds:,.1f}", f"{took.peak / 1e6:,.0f}"]
+            cells = [name, f"{took.seconds:,.1f}", f"{took.busy:,.1f}", f"{took.peak / 1e6:,.0f}"]
             print(row([*cells, f"{took.peak_own / 1e6:,.0f}"]), flush=True)
 
 
