@@ -7,6 +7,7 @@ import numpy as np
 import torch
 
 from ltr.batch import RankingBatch
+from ltr.data.cuts import say_what_is_cut
 from ltr.data.formats import ApartTexts, JoinedPairs, PairsAndTexts, TextReads
 from ltr.data.query_lists import LabelledList
 from ltr.data.texts import TextTable
@@ -119,7 +120,7 @@ class BothCollator(Collator):
 
 
 def collator_of(queries: TextTable, docs: TextTable, reads: TextReads) -> Collator:
-    """The collator of what a ranker reads, on stored tokens.
+    """The collator of what a ranker reads, on stored tokens. Says what is cut of the documents.
 
     Raises:
         InputError: if a query leaves no room for a document.
@@ -130,6 +131,7 @@ def collator_of(queries: TextTable, docs: TextTable, reads: TextReads) -> Collat
         return BothCollator(pairs, apart)
     query_tokens = reads.store(queries, "query")
     doc_tokens = reads.store(docs, "document")
+    say_what_is_cut(reads, query_tokens, doc_tokens)
     if isinstance(reads, JoinedPairs):
         return PairCollator(query_tokens, doc_tokens, reads)
     return TextCollator(query_tokens, doc_tokens, reads)

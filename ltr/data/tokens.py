@@ -134,9 +134,12 @@ class Tokens:
             starts = self.offsets[rows + 1] - counts
         else:
             starts = self.offsets[rows]
-        stops = starts + counts
-        spans = zip(starts.tolist(), stops.tolist(), strict=True)
-        return [self._buffer[start:stop] for start, stop in spans]
+        return self.spans(starts, starts + counts)
+
+    def spans(self, starts: np.ndarray, stops: np.ndarray) -> list[memoryview]:
+        """The tokens between these places, ``[S]`` int64 among those of all texts, as views."""
+        places = zip(starts.tolist(), stops.tolist(), strict=True)
+        return [self._buffer[start:stop] for start, stop in places]
 
     @classmethod
     def of(
