@@ -53,6 +53,7 @@ FAMILIES = (
     Family("distil", "distil"),
     Family("distil_cross", "distil_cross"),
     Family("distil_corpus", "distil_corpus"),
+    Family("windows", "windows"),
     Family("ladder", "ladder", ships=True),
     Family("ladder", "ladder-wikiqa", "--data.path data/wikiqa"),
     Family(

@@ -23,35 +23,63 @@ class Texts(NamedTuple):
             tokenizer has none.
         keys: ``[S]`` int64, from which the dropout of each text is drawn (:mod:`ltr.dropout`).
             None: a model in training draws some.
+        windows: ``[D]`` int64, where the texts are windows of D documents, one document after the
+            other: how many each has, which sum to S (:mod:`ltr.data.windows`). None: every text is
+            a document.
     """
 
     ids: Tensor
     lengths: Tensor
     type_ids: Tensor | None = None
     keys: Tensor | None = None
+    windows: Tensor | None = None
+
+    def with_keys(self, keys: Tensor) -> "Texts":
+        """With keys for dropout: of the texts, or of the documents ``[D]``, all windows of which are
+        read with the same draws: by one network, as it were.
+        """
+        if self.windows is not None:
+            keys = keys.repeat_interleave(self.windows, output_size=len(self.lengths))
+        return self._replace(keys=keys)
 
     def text_keys(self) -> Tensor:
         r"""``[S]`` int64, one key per text: a hash of its ids, to tell equal texts by. Texts of equal
         ids have equal keys. Two other texts have equal keys with a probability of about
         :math:`2^{-63}`. It is higher, :math:`2^{k - 63}`, where their ids differ by multiples of
-        :math:`2^k` only.
+        :math:`2^k` only. Of windows: ``[D]``, one key per document.
 
         A key is :math:`\sum_t (x_{st} + 1)\, w_t \bmod 2^{64}`, with odd numbers :math:`w_t` that
-        are the same in every process.
+        are the same in every process; that of a document :math:`\sum_w k_w w_w`, of its windows'
+        keys, where :math:`w_0 = 1`.
         """
         device = self.ids.device
         longest = int(self.lengths.max()) if len(self.lengths) else 0
-        # A fixed seed, so that every process draws the same weights; odd, so that a product modulo
-        # 2^64 loses no bit of the token's id.
-        generator = torch.Generator().manual_seed(0)
-        halves = torch.randint(-(2**62), 2**62, (longest,), generator=generator)
-        weights = (halves * 2 + 1).to(device)
+        weights = _odd_numbers(longest, seed=0).to(device)
         # Of each text its first token; of each token its text, and its place in that text.
         begin_s = self.lengths.cumsum(0) - self.lengths
         text_t = torch.arange(len(self.lengths), device=device).repeat_interleave(self.lengths)
         place_t = torch.arange(len(self.ids), device=device) - begin_s[text_t]
         product_t = (self.ids.long() + 1) * weights[place_t]
-        return torch.zeros_like(self.lengths).index_add_(0, text_t, product_t)
+        keys = torch.zeros_like(self.lengths).index_add_(0, text_t, product_t)
+        if self.windows is None:
+            return keys
+        # Of each window its document, and its number among the windows of that one.
+        most = int(self.windows.max()) if len(self.windows) else 0
+        weights = torch.cat([torch.ones(1, dtype=torch.int64), _odd_numbers(most, seed=1)])
+        begin_d = self.windows.cumsum(0) - self.windows
+        doc_s = torch.arange(len(self.windows), device=device).repeat_interleave(self.windows)
+        number_s = torch.arange(len(keys), device=device) - begin_d[doc_s]
+        products = keys * weights.to(device)[number_s]
+        return torch.zeros_like(self.windows).index_add_(0, doc_s, products)
+
+
+def _odd_numbers(count: int, seed: int) -> Tensor:
+    """``[count]`` int64: a fixed seed, so that every process draws the same; odd, so that a product
+    modulo 2^64 loses no bit.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    halves = torch.randint(-(2**62), 2**62, (count,), generator=generator)
+    return halves * 2 + 1
 
 
 class RankingBatch(NamedTuple):
@@ -110,9 +138,9 @@ class RankingBatch(NamedTuple):
         assert doc_keys is not None, "the batch has keys"
         text_keys = doc_keys[self.mask]
         return batch._replace(
-            pairs=None if self.pairs is None else self.pairs._replace(keys=text_keys),
+            pairs=None if self.pairs is None else self.pairs.with_keys(text_keys),
             queries=None if self.queries is None else self.queries._replace(keys=keys),
-            docs=None if self.docs is None else self.docs._replace(keys=text_keys),
+            docs=None if self.docs is None else self.docs.with_keys(text_keys),
         )
 
     def doc_keys(self) -> Tensor | None:

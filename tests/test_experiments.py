@@ -103,11 +103,16 @@ def several(sources: list, collection_folder: Path, tmp_path: Path) -> str:
 
 def shrunk(options: Mapping[str, Any]) -> dict[str, Any]:
     """Without another run's weights, which are of another shape; with fewer layers than the tiny
-    encoder has.
+    encoder has, and windows for the length that it reads.
     """
     layers = "model.ranker.init_args.encoder.layers"
+    windows = "model.ranker.init_args.windows"
     kept = {name: value for name, value in options.items() if name != "init_from"}
-    return kept | ({layers: 1} if layers in kept else {})
+    if layers in kept:
+        kept[layers] = 1
+    if windows in kept:
+        kept[windows] = kept[windows] | {"size": 8, "stride": 6}
+    return kept
 
 
 def with_distances(collection_folder: Path, tmp_path: Path) -> Path:

@@ -158,6 +158,8 @@ class HardNegativeMining(Callback):
             raise _error(
                 f"searches with a dual encoder, and {name} is none; give one as miner, or train one as model.miner"
             )
+        if isinstance(searcher, DualEncoder):
+            searcher.reads.docs.check_one_embedding("HardNegativeMining")
         if self.fixed_searcher is not None and pl_module.miner is not None:
             raise _error(
                 "got a miner that stays as it is, and the model trains one; leave one of them out"

@@ -8,6 +8,7 @@ from ltr.check.section import Section
 from ltr.compare.tables import Table
 from ltr.data.collection import Collection
 from ltr.data.formats import ApartTexts, JoinedPairs, PairsAndTexts, TextReads
+from ltr.data.windows import Windows
 
 WHOLE = 0.99  # of the texts that a length should keep whole
 MUCH = 0.25  # of the tokens of a split's documents: cutting as much is severe
@@ -36,9 +37,15 @@ class Cut:
     keeps_whole: int
 
 
-def cut_of(lengths: np.ndarray, max_length: int, side: str, where: str) -> Cut:
-    """What a length does to texts of these lengths, ``[N]`` with their special tokens; N > 0."""
+def cut_of(
+    lengths: np.ndarray, max_length: int, side: str, where: str, windows: Windows | None = None
+) -> Cut:
+    """What a length does to texts of these lengths, ``[N]`` with their special tokens; N > 0. In
+    windows texts are read whole.
+    """
     lost = (lengths - max_length).clip(min=0)
+    if windows is not None:
+        lost = np.zeros_like(lengths)
     return Cut(
         side,
         where,
@@ -84,7 +91,8 @@ def cutting_section(collection: Collection, reads: TextReads) -> Section:
     header = ["side", "of", "texts", "max_length", "cut", "tokens cut", f"keeps {WHOLE:.0%} whole"]
     table = Table("texts beyond max_length, special tokens counted", header, rows)
     entries: dict[str, object] = {f"{cut.side}.{cut.where}": vars(cut) for cut in cuts}
-    return Section("What will be cut", [table], [], severe, entries)
+    lines = _windows_lines(collection, reads)
+    return Section("What will be cut", [table], lines, severe, entries)
 
 
 def _many(side: str) -> str:
@@ -95,15 +103,16 @@ def _of_texts(collection: Collection, reads: ApartTexts) -> list[Cut]:
     """Of queries and documents that are read apart."""
     queries = reads.queries.store(collection.queries)
     docs = reads.docs.store(collection.corpus)
+    longest = reads.docs.max_length
     of_queries = []
     of_docs = []
     for split, judged in collection.qrels.items():
         lengths = queries.lengths(judged.query_rows) + reads.queries.n_special
         of_queries.append(cut_of(lengths, reads.queries.max_length, "query", split))
         lengths = docs.lengths(np.unique(judged.doc_rows)) + reads.docs.n_special
-        of_docs.append(cut_of(lengths, reads.docs.max_length, "document", split))
+        of_docs.append(cut_of(lengths, longest, "document", split, reads.windows))
     lengths = np.diff(docs.offsets) + reads.docs.n_special
-    of_docs.append(cut_of(lengths, reads.docs.max_length, "document", "corpus"))
+    of_docs.append(cut_of(lengths, longest, "document", "corpus", reads.windows))
     return of_queries + of_docs
 
 
@@ -117,8 +126,19 @@ def _of_pairs(collection: Collection, reads: JoinedPairs) -> list[Cut]:
     for split, judged in collection.qrels.items():
         query_of_doc = np.repeat(judged.query_rows, np.diff(judged.offsets))
         lengths = queries.lengths(query_of_doc) + docs.lengths(judged.doc_rows) + reads.n_special
-        cuts.append(cut_of(lengths, reads.max_length, "pair", split))
+        cuts.append(cut_of(lengths, reads.max_length, "pair", split, reads.windows))
     median = int(np.median(np.diff(queries.offsets)))
     lengths = np.diff(docs.offsets) + median + reads.n_special
-    cuts.append(cut_of(lengths, reads.max_length, "pair", "corpus"))
+    cuts.append(cut_of(lengths, reads.max_length, "pair", "corpus", reads.windows))
     return cuts
+
+
+def _windows_lines(collection: Collection, reads: JoinedPairs | ApartTexts) -> list[str]:
+    """How many windows the documents of the corpus have; nothing where these are cut."""
+    windows = reads.windows
+    if windows is None:
+        return []
+    counts = reads.n_windows(np.diff(reads.store(collection.corpus, "document").offsets))
+    return [
+        f"documents are read whole, in windows of {windows.size} tokens, one every {windows.stride}: {counts.mean():.1f} of a document of the corpus in the mean, {counts.max():,} of the longest"
+    ]

@@ -212,14 +212,17 @@ def _search_seconds(
         seconds = _encoding_seconds(encoder.doc_tower, docs, reads.docs, all_docs)
         seconds += _encoding_seconds(encoder.query_tower, queries, reads.queries, query_rows)
     rng = np.random.default_rng(0)
-    n_docs = min(len(docs), DOCS_SEARCHED)
+    n_all = len(docs)
+    if reads.docs.has_many_embeddings:
+        n_all = int(reads.docs.n_windows(docs.lengths(all_docs)).sum())
+    n_docs = min(n_all, DOCS_SEARCHED)
     n_queries = min(len(query_rows), QUERIES_SEARCHED)
     sample = rng.standard_normal((n_docs, encoder.dim)).astype(np.float32)
     index = DenseIndex.build(sample, encoder.similarity)
     begin = time.perf_counter()
     index.search(sample[rng.integers(n_docs, size=n_queries)], min(depth, n_docs))
     spent = time.perf_counter() - begin
-    return seconds + spent * (len(docs) / n_docs) * (len(query_rows) / n_queries)
+    return seconds + spent * (n_all / n_docs) * (len(query_rows) / n_queries)
 
 
 def _encoding_seconds(tower: Any, store: Any, form: Any, rows: np.ndarray) -> float:
@@ -229,7 +232,11 @@ def _encoding_seconds(tower: Any, store: Any, form: Any, rows: np.ndarray) -> fl
     while True:
         sample = shuffled[:count]
         begin = time.perf_counter()
-        encode_in_memory(tower, store, form, sample)
+        if form.has_many_embeddings:
+            windows, _ = form.windows_of(store, sample)
+            encode_in_memory(tower, windows, form.without_windows(), np.arange(len(windows)))
+        else:
+            encode_in_memory(tower, store, form, sample)
         seconds = time.perf_counter() - begin
         if count == len(rows) or seconds >= SECONDS_OF_SAMPLE / 4:
             whole = int(form.lengths(store.lengths(rows)).sum())

@@ -7,6 +7,7 @@ import numpy as np
 import torch
 
 from ltr.batch import RankingBatch
+from ltr.data.cuts import say_what_is_cut
 from ltr.data.formats import ApartTexts, JoinedPairs, PairsAndTexts, TextReads
 from ltr.data.query_lists import LabelledList
 from ltr.data.template import Side
@@ -141,7 +142,7 @@ class SourcesCollator(Collator):
 
 
 def collator_of(queries: TextTable, docs: TextTable, reads: TextReads) -> Collator:
-    """The collator of what a ranker reads, on stored tokens.
+    """The collator of what a ranker reads, on stored tokens. Says what is cut of the documents.
 
     Raises:
         InputError: if a query leaves no room for a document.
@@ -156,7 +157,7 @@ def collator_of(queries: TextTable, docs: TextTable, reads: TextReads) -> Collat
 def collator_of_tokens(
     tokens: Callable[[Side, Callable[[TextTable], Tokens]], Tokens], reads: TextReads
 ) -> Collator:
-    """The collator of what a ranker reads.
+    """The collator of what a ranker reads. Says what is cut of the documents.
 
     Args:
         tokens: those of the texts of one side, of the function that stores the tokens of a table.
@@ -168,6 +169,7 @@ def collator_of_tokens(
         return BothCollator(pairs, apart)
     query_tokens = tokens("query", lambda table: reads.store(table, "query"))
     doc_tokens = tokens("document", lambda table: reads.store(table, "document"))
+    say_what_is_cut(reads, query_tokens, doc_tokens)
     if isinstance(reads, JoinedPairs):
         return PairCollator(query_tokens, doc_tokens, reads)
     return TextCollator(query_tokens, doc_tokens, reads)

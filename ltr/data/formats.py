@@ -4,17 +4,19 @@ text alone ("apart").
 
 import logging
 from collections.abc import Iterable, Sequence
+from dataclasses import asdict
 from typing import NamedTuple
 
 import numpy as np
-import torch
 from transformers import PreTrainedTokenizerBase
 
 from ltr.batch import Texts
+from ltr.data.frame import Column, Frame
 from ltr.data.rendering import Cutter, rendering_of
 from ltr.data.template import THE_TEXTS, Side, Template
 from ltr.data.texts import TextTable
 from ltr.data.tokens import Rendering, Tokens, TokenStore
+from ltr.data.windows import InWindows, Windows, with_windows
 from ltr.errors import InputError
 
 log = logging.getLogger(__name__)
@@ -22,7 +24,7 @@ log = logging.getLogger(__name__)
 EXAMPLE = "a"  # the text that shows where a tokenizer puts its special tokens
 
 
-class JoinedPairs:
+class JoinedPairs(InWindows):
     """Joins the ids of a query and a document as
     ``tokenizer(query, document, truncation="only_second", max_length=…)`` does, each put into its
     part of a template.
@@ -31,6 +33,7 @@ class JoinedPairs:
         tokenizer: a fast tokenizer.
         max_length: tokens of a pair, special ones counted; the document is cut.
         template: what is read of each.
+        windows: a document is read in these, and each makes a pair; None: it is cut.
 
     Attributes:
         queries, docs: what is read of queries and of documents.
@@ -38,8 +41,8 @@ class JoinedPairs:
         n_template: tokens around an empty query and an empty document.
 
     Raises:
-        InputError: if max_length leaves no room for a query and a document, or the template has text
-            where the document is cut.
+        InputError: if max_length leaves no room for a query and a document, or a window of it, or
+            the template has text where the document is cut.
     """
 
     def __init__(
@@ -47,6 +50,7 @@ class JoinedPairs:
         tokenizer: PreTrainedTokenizerBase,
         max_length: int,
         template: Template = THE_TEXTS,
+        windows: Windows | None = None,
     ) -> None:
         self.tokenizer = tokenizer
         self.max_length = max_length
@@ -63,6 +67,9 @@ class JoinedPairs:
                 f"max_length must leave room for a query and a document beside {self.n_template} {self._tokens_around}, got {max_length}",
                 option="max_length",
             )
+        self._prepare_windows(
+            windows, self.docs, self._cutter, max_length - self.n_template - 1, " a query and"
+        )
 
     def _prepare(self) -> int:
         """Check the template, and find the tokens beside those of the two; returns their number."""
@@ -77,7 +84,7 @@ class JoinedPairs:
                 f"the document is cut where template.document must have no text, got {self.template.document!r}; set template.pair, in which nothing but the document is cut",
                 option="template",
             )
-        self._frame = _Frame(self.tokenizer, EXAMPLE, EXAMPLE)
+        self._frame = Frame(self.tokenizer, EXAMPLE, EXAMPLE)
         return self._frame.n_special
 
     @property
@@ -111,7 +118,10 @@ class JoinedPairs:
         return store
 
     def lengths(self, query_lengths: np.ndarray, doc_lengths: np.ndarray) -> np.ndarray:
-        """Tokens of each joined pair."""
+        """Tokens of each joined pair, or of all pairs of a query with a window of the document."""
+        if self.windows is not None:
+            n_around = query_lengths + self.n_special
+            return self.windows.lengths(doc_lengths, self.n_front, n_around)
         return np.minimum(query_lengths + doc_lengths + self.n_special, self.max_length)
 
     def lay_out(
@@ -123,14 +133,21 @@ class JoinedPairs:
             queries, docs: the tokens, as :meth:`tokens` and :meth:`store` make them.
             query_rows, doc_rows: ``[S]`` int64.
         """
+        counts = None
+        if self.windows is not None:
+            docs, counts = self.windows_of(docs, doc_rows)
+            doc_rows = np.arange(len(docs))
+            query_rows = np.repeat(query_rows, counts)
         n_query = queries.lengths(query_rows)
-        n_pair = self.lengths(n_query, docs.lengths(doc_rows))
+        n_doc = docs.lengths(doc_rows)
+        n_pair = np.minimum(n_query + n_doc + self.n_special, self.max_length)
         n_doc = n_pair - self.n_special - n_query  # what is left for the document
         assert (n_doc >= 0).all(), "the longest query is checked when it is tokenised"
         assert queries.dtype == docs.dtype, "one tokenizer made both stores"
-        query_column = _Column(queries.views(query_rows, n_query), n_query)
-        doc_column = _Column(docs.views(doc_rows, n_doc, last=self._cutter.cuts_left), n_doc)
-        return self._frame.fill(query_column, doc_column, dtype=docs.dtype)
+        query_column = Column(queries.views(query_rows, n_query), n_query)
+        doc_column = Column(docs.views(doc_rows, n_doc, last=self._cutter.cuts_left), n_doc)
+        texts = self._frame.fill(query_column, doc_column, dtype=docs.dtype)
+        return with_windows(texts, counts)
 
     @property
     def prompts(self) -> dict[str, str] | None:
@@ -158,9 +175,11 @@ class JoinedPairs:
         return self.queries if side == "query" else self.docs
 
     def _check_queries(self, ids: Sequence[str], texts: Sequence[str], tokens: Tokens) -> None:
-        """Raise an InputError if the longest query leaves no room for a token of a document."""
+        """Raise an InputError if the longest query leaves no room for a token of a document, or for
+        a window of it.
+        """
         n_around = self.n_special + self._n_document
-        room = self.max_length - n_around - 1
+        room = self.max_length - n_around - (1 if self.windows is None else self.windows.size)
         longest = tokens.longest()
         length = len(tokens[longest])
         if length <= room:
@@ -169,13 +188,16 @@ class JoinedPairs:
         mend = "shorten the query"
         if self.template != THE_TEXTS:
             mend = "set template.query_tokens and template.instruction_tokens for the query"
+        document = "a document"
+        if self.windows is not None:
+            document = f"a window of {self.windows.size} tokens"
         raise InputError(
-            f"query {ids[longest]!r} has {length} tokens{what}, but max_length {self.max_length} leaves {room} beside {n_around} {self._tokens_around} and a document; raise max_length, or {mend}, {texts[longest][:60]!r}",
+            f"query {ids[longest]!r} has {length} tokens{what}, but max_length {self.max_length} leaves {room} beside {n_around} {self._tokens_around} and {document}; raise max_length, or {mend}, {texts[longest][:60]!r}",
             option="max_length",
         )
 
 
-class SingleTexts:
+class SingleTexts(InWindows):
     """Gives a text its special tokens as ``tokenizer(text, truncation=True, max_length=…)`` does,
     with a prompt in front, or in its part of a template.
 
@@ -188,6 +210,7 @@ class SingleTexts:
         prompt: what stands in front of every text.
         template: what is read of each, in the place of a prompt.
         side: whose texts these are, for the template.
+        windows: a text is read in these; None: it is cut.
 
     Attributes:
         prompt: what stands in front of a text that has no instruction of its own; None where
@@ -195,7 +218,8 @@ class SingleTexts:
         rendering: what is read of a text.
 
     Raises:
-        InputError: if max_length leaves no room for the prompt and a token of the text.
+        InputError: if max_length leaves no room for the prompt and a token of the text, or a window
+            of it.
     """
 
     def __init__(
@@ -205,11 +229,12 @@ class SingleTexts:
         prompt: str = "",
         template: Template | None = None,
         side: Side = "document",
+        windows: Windows | None = None,
     ) -> None:
         self.tokenizer = tokenizer
         self.max_length = max_length
         self.template = template
-        self._frame = _Frame(tokenizer, EXAMPLE)
+        self._frame = Frame(tokenizer, EXAMPLE)
         self._cutter = Cutter(tokenizer)
         self.n_special = self._frame.n_special
         self.rendering = Rendering(prompt)
@@ -218,6 +243,8 @@ class SingleTexts:
             self.rendering = rendering_of(template, side, self._cutter, room)
         self.prompt = self.rendering.prompt
         self._check_room("")
+        n_around = self.n_special + self._cutter.n_tokens(self.rendering.around(""))
+        self._prepare_windows(windows, self.rendering, self._cutter, max_length - n_around)
 
     @property
     def key(self) -> list[object]:
@@ -227,6 +254,8 @@ class SingleTexts:
         key: list[object] = [self.max_length, self.rendering.key]
         if self.rendering.key:
             key.append("together")  # no word stands here in older keys, of prompts tokenised apart
+        if self.windows is not None:
+            key.append(asdict(self.windows))
         return key
 
     def tokens(self, texts: Sequence[str], instructions: Sequence[str] | None = None) -> Tokens:
@@ -251,7 +280,11 @@ class SingleTexts:
         return TokenStore.open(table, self.tokenizer, self.rendering)
 
     def lengths(self, text_lengths: np.ndarray) -> np.ndarray:
-        """Tokens of each text with its special tokens, of the tokens of text and prompt."""
+        """Tokens of each text, or of all its windows, with special tokens; of the tokens of text and
+        prompt.
+        """
+        if self.windows is not None:
+            return self.windows.lengths(text_lengths, self.n_front, self.n_special)
         return np.minimum(text_lengths + self.n_special, self.max_length)
 
     def lay_out(self, tokens: Tokens, rows: np.ndarray) -> Texts:
@@ -262,9 +295,14 @@ class SingleTexts:
             rows: which texts.
         """
         assert tokens.read_as == self.rendering.key, "these are tokens of another prompt"
-        counts = self.lengths(tokens.lengths(rows)) - self.n_special  # what stays of each
-        column = _Column(tokens.views(rows, counts, last=self._cutter.cuts_left), counts)
-        return self._frame.fill(column, dtype=tokens.dtype)
+        n_windows = None
+        if self.windows is not None:
+            tokens, n_windows = self.windows_of(tokens, rows)
+            rows = np.arange(len(tokens))
+        room = self.max_length - self.n_special
+        counts = np.minimum(tokens.lengths(rows), room)  # what stays of each
+        column = Column(tokens.views(rows, counts, last=self._cutter.cuts_left), counts)
+        return with_windows(self._frame.fill(column, dtype=tokens.dtype), n_windows)
 
     def fields(self, text: str) -> list[str]:
         """A text, cut to its budget."""
@@ -317,9 +355,22 @@ class ApartTexts(NamedTuple):
         return self.queries.template
 
     @property
+    def windows(self) -> Windows | None:
+        """In which a document is read; None: it is cut. Queries are cut always."""
+        return self.docs.windows
+
+    @property
     def reads_instructions(self) -> bool:
         """See :attr:`JoinedPairs.reads_instructions`."""
         return self.queries.rendering.reads_instructions
+
+    def n_windows(self, doc_lengths: np.ndarray) -> np.ndarray:
+        """See :meth:`JoinedPairs.n_windows`."""
+        return self.docs.n_windows(doc_lengths)
+
+    def without_windows(self) -> "ApartTexts":
+        """See :meth:`JoinedPairs.without_windows`."""
+        return self._replace(docs=self.docs.without_windows())
 
     @property
     def prompts(self) -> dict[str, str] | None:
@@ -357,80 +408,3 @@ class FeatureVectors(NamedTuple):
 # What a ranker is given of its documents; its attribute `reads` is one of these.
 TextReads = JoinedPairs | ApartTexts | PairsAndTexts
 Reads = TextReads | FeatureVectors
-
-
-class _Column(NamedTuple):
-    """A span of token ids for each of S texts: S buffers, and the tokens of each, ``[S]`` int64."""
-
-    views: Sequence[memoryview | bytes]
-    lengths: np.ndarray
-
-
-class _Part(NamedTuple):
-    """A stretch of what a tokenizer makes of a text or of a pair: special tokens of one type, or the
-    slot in which a text stands.
-    """
-
-    slot: int | None  # 0 for the first text, 1 for the second one of a pair, None: special tokens
-    type: int  # the token type of all its tokens
-    ids: list[int]  # used for special tokens only
-
-
-class _Frame:
-    """Which special tokens stand where, and which part has which type. It is read off what the
-    tokenizer makes of an example: one text, or two for a pair.
-    """
-
-    def __init__(self, tokenizer: PreTrainedTokenizerBase, *example: str) -> None:
-        encoding = tokenizer(*example, truncation=False)
-        slots = encoding.sequence_ids()
-        ids = encoding["input_ids"]
-        types = encoding.get("token_type_ids", [0] * len(ids))
-        self.has_types = "token_type_ids" in tokenizer.model_input_names
-        self.n_special = slots.count(None)
-        for slot in range(len(example)):
-            if slot not in slots:
-                raise InputError(
-                    f"the tokenizer must know {example[0]!r}, to find its special tokens, got no token for it"
-                )
-        self._parts: list[_Part] = []
-        for slot, type_, token_id in zip(slots, types, ids, strict=True):
-            if self._parts and self._parts[-1][:2] == (slot, type_):
-                self._parts[-1].ids.append(token_id)
-            else:
-                self._parts.append(_Part(slot, type_, [token_id]))
-
-    def fill(self, *slots: _Column, dtype: np.dtype) -> Texts:
-        """Put token ids in the place of the example's texts, and lay all S texts end to end.
-
-        Args:
-            slots: for each text of the example the column that takes its place.
-            dtype: of the token ids.
-        """
-        n_texts = len(slots[0].lengths)
-        columns: list[_Column] = []  # from the left to the right of each text
-        for part in self._parts:
-            if part.slot is None:
-                special = np.asarray(part.ids, dtype=dtype).tobytes()
-                columns.append(_Column([special] * n_texts, np.full(n_texts, len(part.ids))))
-            else:
-                columns.append(slots[part.slot])
-        types = [part.type for part in self._parts]
-        # All spans of the first text, then all of the second: buffers[t * n_columns + n] is the
-        # span that column n has for text t.
-        n_columns = len(columns)
-        buffers: list[memoryview | bytes] = [b""] * (n_texts * n_columns)
-        for n, column in enumerate(columns):
-            buffers[n::n_columns] = column.views
-        # Joining buffers takes half the time of copying slices between arrays; an index for every
-        # token takes longer still.
-        ids = np.frombuffer(b"".join(buffers), dtype=dtype).astype(np.int64)
-        lengths = np.stack([column.lengths for column in columns], axis=1)
-        type_ids = None
-        if self.has_types:
-            type_ids = torch.from_numpy(np.repeat(np.tile(types, n_texts), lengths.ravel()))
-        return Texts(
-            ids=torch.from_numpy(ids),
-            lengths=torch.from_numpy(lengths.sum(axis=1)),
-            type_ids=type_ids,
-        )

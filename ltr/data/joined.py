@@ -136,12 +136,10 @@ class JoinedTokens(Tokens):
             lengths[places] = part.lengths(rows_of_part)
         return lengths
 
-    def views(
-        self, rows: np.ndarray, counts: np.ndarray, *, last: bool = False
-    ) -> list[memoryview]:
+    def pieces(self, rows: np.ndarray, starts: np.ndarray, counts: np.ndarray) -> list[memoryview]:
         views = [memoryview(b"")] * len(rows)
         for part, places, rows_of_part in self._by_part(rows):
-            of_part = part.views(rows_of_part, counts[places], last=last)
+            of_part = part.pieces(rows_of_part, starts[places], counts[places])
             for place, view in zip(places.tolist(), of_part, strict=True):
                 views[place] = view
         return views
@@ -149,12 +147,12 @@ class JoinedTokens(Tokens):
     def _by_part(self, rows: np.ndarray) -> list[tuple[Tokens, np.ndarray, np.ndarray]]:
         """Each part that has some of the rows, their places among the rows, and their own rows."""
         part_of_row = np.searchsorted(self._first, rows, side="right") - 1
-        found = []
+        parts = []
         for number, part in enumerate(self.parts):
             places = np.flatnonzero(part_of_row == number)
             if len(places):
-                found.append((part, places, rows[places] - self._first[number]))
-        return found
+                parts.append((part, places, rows[places] - self._first[number]))
+        return parts
 
 
 class JoinedFields(JoinedTokens, FieldTexts):

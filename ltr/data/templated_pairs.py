@@ -8,9 +8,11 @@ import torch
 
 from ltr.batch import Texts
 from ltr.data.formats import JoinedPairs
+from ltr.data.rendering import Cutter
 from ltr.data.template import Side
 from ltr.data.texts import TextTable
-from ltr.data.tokens import Tokens
+from ltr.data.tokens import Rendering, Tokens
+from ltr.data.windows import Windows
 from ltr.errors import InputError
 
 
@@ -58,7 +60,7 @@ class TemplatedPairs(JoinedPairs):
 
     Raises:
         InputError: if max_length leaves no room for a query and a document, or the template has no
-            ``pair``.
+            ``pair``; for windows.
     """
 
     def _prepare(self) -> int:
@@ -74,6 +76,22 @@ class TemplatedPairs(JoinedPairs):
         text = self._whole(self.queries.around(""), "")
         self._adds_special = not any(token in text for token in special)
         return self._cutter.n_tokens(self.template.of_pair("", ""), self._adds_special)
+
+    def _prepare_windows(
+        self,
+        windows: Windows | None,
+        rendering: Rendering,
+        cutter: Cutter,
+        room: int,
+        beside: str = "",
+    ) -> None:
+        """Refuse windows; see :meth:`ltr.data.windows.InWindows._prepare_windows`."""
+        if windows is not None:
+            raise InputError(
+                "windows are of documents that the tokenizer joins with a query, got template.pair, which makes one text of both; leave out windows",
+                option="windows",
+            )
+        super()._prepare_windows(None, rendering, cutter, room, beside)
 
     def tokens(
         self, texts: Sequence[str], side: Side, instructions: Sequence[str] | None = None

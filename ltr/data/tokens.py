@@ -130,13 +130,20 @@ class Tokens:
             counts: ``[S]`` int64, how many of each text, at most what :meth:`lengths` says.
             last: take the last tokens.
         """
-        if last:
-            starts = self.offsets[rows + 1] - counts
-        else:
-            starts = self.offsets[rows]
-        stops = starts + counts
-        spans = zip(starts.tolist(), stops.tolist(), strict=True)
-        return [self._buffer[start:stop] for start, stop in spans]
+        starts = self.lengths(rows) - counts if last else np.zeros_like(counts)
+        return self.pieces(rows, starts, counts)
+
+    def pieces(self, rows: np.ndarray, starts: np.ndarray, counts: np.ndarray) -> list[memoryview]:
+        """Some tokens of each of these texts, as views.
+
+        Args:
+            rows: ``[S]`` int64.
+            starts: ``[S]`` int64, the first token of each, counted from the begin of its text.
+            counts: ``[S]`` int64, how many from there on.
+        """
+        begins = self.offsets[rows] + starts
+        places = zip(begins.tolist(), (begins + counts).tolist(), strict=True)
+        return [self._buffer[begin:end] for begin, end in places]
 
     @classmethod
     def of(

@@ -3,6 +3,7 @@
 import math
 from abc import abstractmethod
 from collections.abc import Callable
+from dataclasses import asdict
 
 import torch
 from torch import Tensor, nn
@@ -13,9 +14,11 @@ from ltr.in_batch.embedded import Embedded
 from ltr.in_batch.gather import gather_lists, gather_scored
 from ltr.in_batch.guide import mask_likely_relevant
 from ltr.in_batch.longer_lists import LongerLists, all_against_all, queries_against_all
+from ltr.in_batch.windows import best_columns, side_by_side
 from ltr.margins import Margin
 from ltr.models import DualEncoder, Ranker
 from ltr.models.named import ranker_named
+from ltr.models.ranker import in_lists
 
 
 class InBatch(nn.Module):
@@ -66,6 +69,7 @@ class InBatch(nn.Module):
                 "dropout": "none",
                 "max_tokens": ranker.query_tower.encoder.options.max_tokens,
             },
+            "windows": None if reads.docs.windows is None else asdict(reads.docs.windows),
         }
         try:
             frozen = ranker_named(encoder, option, "embeddings", changes=changes)
@@ -178,6 +182,7 @@ class _LongerListsPolicy(InBatch):
                 f"{type(self).__name__} ranks embeddings and needs a DualEncoder, got {type(ranker).__name__}; remove in_batch",
                 option="in_batch",
             )
+        self._check_windows(ranker)
         if self.guide is not None:
             self.load_frozen(self.guide, ranker, "guide")
 
@@ -188,7 +193,8 @@ class _LongerListsPolicy(InBatch):
         wants_distances = margin is not None and margin.wants_distances
         encoder_name = None if margin is None else margin.encoder
         lists = self._embed_longer_lists(ranker, batch, wants_distances)
-        scores = ranker.score(lists.rows, lists.columns)
+        columns = _columns_of(ranker, lists)
+        scores = _compared(ranker.score, lists.rows, columns)
         mask = lists.mask
         distances = None
         frozen = None
@@ -202,22 +208,22 @@ class _LongerListsPolicy(InBatch):
             if self.guide is not None:
                 by_guide = frozen_lists[self.guide]
                 # The similarity, without the guide's temperature: guide_margin is in units of it.
-                similarity = self._frozen[self.guide].similarity
-                similarities = similarity.score(by_guide.rows, by_guide.columns)
+                guide = self._frozen[self.guide]
+                columns_of_guide = _columns_of(guide, by_guide)
+                similarities = _compared(guide.similarity.score, by_guide.rows, columns_of_guide)
                 mask = mask_likely_relevant(mask, lists.labels, similarities, self.guide_margin)
             if encoder_name is not None:
                 by_encoder = frozen_lists[encoder_name]
-                # [1, C, H]: all rows share the columns.
-                frozen = (by_encoder.rows, by_encoder.columns.unsqueeze(0))
+                frozen = (by_encoder.rows, _columns_of(self._frozen[encoder_name], by_encoder))
             if wants_distances:
-                current = ranker.distance(lists.rows, lists.columns)
+                current = _compared(ranker.distance, lists.rows, columns)
                 distances = _mined_or_current(lists.distances, current)
         return ScoredLists(
             scores=scores,
             labels=lists.labels,
             mask=mask,
             distances=distances,
-            embeddings=lists.columns.unsqueeze(0),  # [1, C, H] too
+            embeddings=columns,
             queries=lists.rows,
             frozen=frozen,
         )
@@ -225,8 +231,15 @@ class _LongerListsPolicy(InBatch):
     def _embed_longer_lists(
         self, encoder: DualEncoder, batch: RankingBatch, with_distances: bool = False
     ) -> LongerLists:
-        """Embed the batch, gather those of all processes, and make longer lists of them."""
-        queries, docs = encoder.embed(batch)
+        """Embed the batch, gather those of all processes, and make longer lists of them. Where
+        documents have many embeddings, the columns have them beside each other.
+        """
+        if encoder.reads.docs.has_many_embeddings:
+            queries, docs = encoder.embed_windows(batch)
+            assert batch.docs is not None and batch.docs.windows is not None, "it holds windows"
+            docs = in_lists(side_by_side(docs, batch.docs.windows), batch.mask)
+        else:
+            queries, docs = encoder.embed(batch)
         forms = encoder.reads
         if queries is None and forms.queries.rendering.key != forms.docs.rendering.key:
             raise InputError(
@@ -262,6 +275,25 @@ class _LongerListsPolicy(InBatch):
     @abstractmethod
     def longer_lists(self, lists: Embedded) -> LongerLists:
         """The longer lists of embedded ones."""
+
+    def _check_windows(self, ranker: DualEncoder) -> None:
+        """An InputError where the rows can't be compared with documents of many embeddings."""
+
+
+def _columns_of(encoder: DualEncoder, lists: LongerLists) -> Tensor:
+    """Embeddings of the columns: ``[1, C, H]``, which all rows share, or ``[R, C, H]``, of the best
+    window for each row.
+    """
+    if encoder.reads.docs.has_many_embeddings:
+        return best_columns(encoder, lists.rows, lists.columns)
+    return lists.columns.unsqueeze(0)
+
+
+def _compared(compare: Callable[[Tensor, Tensor], Tensor], rows: Tensor, columns: Tensor) -> Tensor:
+    """``[R, C]``: rows ``[R, H]`` with the columns that :func:`_columns_of` gives."""
+    if len(columns) == 1:
+        return compare(rows, columns[0])
+    return compare(rows.unsqueeze(1), columns).squeeze(1)
 
 
 class OtherQueries(_LongerListsPolicy):
@@ -313,3 +345,8 @@ class AllTexts(_LongerListsPolicy):
 
     def longer_lists(self, lists: Embedded) -> LongerLists:
         return all_against_all(lists)
+
+    def _check_windows(self, ranker: DualEncoder) -> None:
+        ranker.reads.docs.check_one_embedding(
+            "AllTexts (in_batch), where documents are anchors too,"
+        )

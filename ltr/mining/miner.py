@@ -355,6 +355,7 @@ class Miner:
     def _stores(self) -> tuple[TokenStore, TokenStore]:
         """The tokens of all queries and of all documents, as the searcher reads them."""
         reads = self.searcher.reads
+        reads.docs.check_one_embedding("mining")
         queries = reads.queries.store(self.collection.queries)
         docs = reads.docs.store(self.collection.corpus)
         return queries, docs
@@ -387,20 +388,25 @@ class Miner:
 
 
 def _digest_of_scorer(ranker: Ranker) -> object:
-    """Of the weights of a scorer; and its template, which decides its scores too."""
+    """Of the weights of a scorer; and its template and windows, which decide its scores too."""
     digest = digest_of_weights(ranker)
     reads = ranker.reads
-    template = reads.template if isinstance(reads, JoinedPairs | ApartTexts) else None
-    if template is None or template == THE_TEXTS:
+    if not isinstance(reads, JoinedPairs | ApartTexts):
         return digest
-    return [digest, asdict(template)]
+    parts: list[object] = [digest]
+    if reads.template is not None and reads.template != THE_TEXTS:
+        parts.append(asdict(reads.template))
+    if reads.windows is not None:
+        parts.append(asdict(reads.windows))
+    return parts if len(parts) > 1 else digest
 
 
 def keys_as_read(store: TokenStore, form: SingleTexts) -> TextKeys:
     """Number documents by what the searcher reads of them, for :class:`NeverNegative`.
 
-    Two documents whose tokens agree up to the searcher's ``max_length`` count as the same text. Keys are hashes of 64 bits: they are
-    hardly ever equal where the tokens are not.
+    Two documents whose tokens agree up to the searcher's ``max_length`` count as the same text; in
+    windows, where all agree. Keys are hashes of 64 bits: they are hardly ever equal where the tokens
+    are not.
     """
 
     def text_keys(doc_rows: np.ndarray) -> np.ndarray:

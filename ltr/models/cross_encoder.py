@@ -12,6 +12,7 @@ from ltr.batch import RankingBatch, Texts
 from ltr.data.formats import JoinedPairs
 from ltr.data.template import THE_TEXTS, Template
 from ltr.data.templated_pairs import TemplatedPairs
+from ltr.data.windows import Windows
 from ltr.errors import InputError
 from ltr.models.encoder.loading.cross_modules import (
     cross_encoder_prompt,
@@ -26,7 +27,11 @@ from ltr.models.encoder.loading.pretrained import (
     resolve,
     token_limit,
 )
-from ltr.models.encoder.loading.saved_template import save_template, saved_template
+from ltr.models.encoder.loading.saved_template import (
+    save_template,
+    saved_template,
+    saved_windows,
+)
 from ltr.models.encoder.lora import USUAL_LR
 from ltr.models.encoder.text_encoder import TextEncoder
 from ltr.models.pair_ranker import PairRanker, check_dropout, pairs_of
@@ -58,10 +63,13 @@ class PairWiseBertRanker(PairRanker):
             With ``pair`` they are one text; without, each is put into its part, and the tokenizer
             joins the two. None: as in the model: the template of a folder that ``ltr export`` has
             written, or a prompt of sentence-transformers in front of the query.
+        windows: How a long document is read whole, in windows, see
+            :class:`ltr.data.windows.Windows`. None: as in a folder that ``ltr export`` has written,
+            or else it is cut.
 
     Raises:
         InputError: if the backbone cannot be loaded or has no positions for ``max_length`` tokens,
-            or an option is out of bounds.
+            ``max_length`` leaves no room for a window, or an option is out of bounds.
 
     References:
         Nogueira & Cho (2019), Passage re-ranking with BERT.
@@ -74,6 +82,7 @@ class PairWiseBertRanker(PairRanker):
         dropout: float = 0.1,
         encoder: TextEncoder.Options = TextEncoder.Options(),
         template: Template | None = None,
+        windows: Windows | None = None,
     ) -> None:
         check_dropout(dropout)
         tokenizer = load_tokenizer(backbone)
@@ -85,8 +94,10 @@ class PairWiseBertRanker(PairRanker):
         own_template = saved_template(source, type(self).__name__)
         if template is None:
             template = own_template or Template(cross_encoder_prompt(source) + "{query}")
+        if windows is None:
+            windows = saved_windows(source, type(self).__name__)
         form = JoinedPairs if template.pair is None else TemplatedPairs
-        reads = form(tokenizer, max_length, template)
+        reads = form(tokenizer, max_length, template, windows)
 
         # Three cases: a classifier has its head inside the model (has_own_head); a CrossEncoder of
         # sentence-transformers has a linear layer, which becomes the head (trained_head); a plain
@@ -199,9 +210,9 @@ class PairWiseBertRanker(PairRanker):
         self._write_folder(folder, write)
 
     def _save_template(self, folder: Path) -> None:
-        """Nothing is written of the template that says nothing."""
-        if self.template != THE_TEXTS:
-            save_template(folder, type(self).__name__, self.template)
+        """Nothing is written of the template that says nothing, and of no windows."""
+        if self.template != THE_TEXTS or self.reads.windows is not None:
+            save_template(folder, type(self).__name__, self.template, self.reads.windows)
 
 
 def _without_padding(sides: list[Inputs]) -> Texts:

@@ -15,9 +15,14 @@ from ltr.data.files import write_new_model_folder
 from ltr.data.formats import ApartTexts
 from ltr.data.template import Side, Template
 from ltr.data.tokens import tokenizer_key
+from ltr.data.windows import Windows, best_windows, mean_of_windows, texts_at
 from ltr.errors import InputError, positive
 from ltr.models.encoder.loading.pretrained import quiet, resolve
-from ltr.models.encoder.loading.saved_template import save_template, saved_template
+from ltr.models.encoder.loading.saved_template import (
+    save_template,
+    saved_template,
+    saved_windows,
+)
 from ltr.models.encoder.lora import USUAL_LR
 from ltr.models.encoder.text_encoder import TextEncoder, merged
 from ltr.models.encoder.tower import Tower, load_modules
@@ -55,6 +60,11 @@ class DualEncoder(Ranker):
             written, or else the prompts.
         max_length: Tokens of a text, prompt and special ones counted; the rest is cut. None: as in
             the model, where queries and documents may differ.
+        windows: How a long document is read whole, in windows, see
+            :class:`ltr.data.windows.Windows`. None: as in a folder that ``ltr export`` has written,
+            or else it is cut. The mean of scores is that of dot products, which is the product with
+            the mean of the windows' embeddings: a document has one embedding then. With the best
+            score it has as many as windows.
         encoder: How the encoder of each tower reads and trains.
 
     Attributes:
@@ -88,9 +98,17 @@ class DualEncoder(Ranker):
         template: Template | None = None,
         max_length: int | None = None,
         encoder: TextEncoder.Options = TextEncoder.Options(),
+        windows: Windows | None = None,
     ) -> None:
         super().__init__()
         _check_temperature(temperature, learn_temperature)
+        if windows is None:
+            windows = saved_windows(resolve(doc_backbone or backbone), DualEncoder.__name__)
+        if windows is not None and windows.score == "mean" and similarity != "dot":
+            raise InputError(
+                f"windows.score mean needs the similarity dot, whose mean is the product with one mean embedding, got {similarity}; set similarity: dot, with normalise: true for the mean of cosines",
+                option="windows",
+            )
         if encoder.lora is not None:
             self.usual_lr = USUAL_LR
         self.similarity = similarity_of(similarity)
@@ -133,7 +151,7 @@ class DualEncoder(Ranker):
         self.reads = ApartTexts(
             self.query_tower.format_of("query", query_prompt, max_length, backbone, template),
             self.doc_tower.format_of(
-                "document", doc_prompt, max_length, doc_backbone or backbone, template
+                "document", doc_prompt, max_length, doc_backbone or backbone, template, windows
             ),
         )
         # from_pretrained leaves modules in eval mode, and Lightning keeps that: there would be no
@@ -198,13 +216,15 @@ class DualEncoder(Ranker):
                 "lists must have queries to be scored, got none; "
                 "rank their texts against each other instead"
             )
-        # As one query for the documents of each list: [B, 1, H] and [B, N, H].
+        # As one query for the documents of each list: [B, 1, H] and [B, N, H]. A document in windows
+        # stands there by its best one, or by their mean.
         scores = self.score(queries.unsqueeze(1), docs).squeeze(1)
         return scores.masked_fill(~batch.mask, 0.0), queries, docs
 
     def embed(self, batch: RankingBatch) -> tuple[Tensor | None, Tensor]:
         """Embeddings of the queries ``[B, H]`` (None where there are none) and of the documents
-        ``[B, N, H]``, 0 at the padding.
+        ``[B, N, H]``, 0 at the padding. That of a document in windows is of the best one for the
+        query of its list, or the mean of all.
 
         Float32; one encoder pass where the tower is shared.
 
@@ -217,6 +237,29 @@ class DualEncoder(Ranker):
             # could move it ever further below the bound, and it would take as long to come back.
             # CLIP does so between steps.
             self.log_temperature.data.clamp_(min=math.log(LOWEST_TEMPERATURE))
+        assert batch.docs is not None, "the data lays out what the ranker reads"
+        counts = batch.docs.windows
+        if counts is not None and len(counts) == len(batch.docs.lengths):
+            counts = None  # a window each, among which there is nothing to choose
+        if counts is not None and self.reads.docs.has_many_embeddings:
+            with torch.no_grad():
+                queries, docs = self.embed_windows(batch)
+                places = self._best_windows(queries, docs, batch)
+            if not torch.is_grad_enabled():
+                return queries, in_lists(docs[places], batch.mask)
+            # Read again, with a gradient: the chosen windows alone, of which memory is needed then.
+            torch.clear_autocast_cache()  # older versions of torch keep casts without their gradient
+            batch = batch._replace(docs=texts_at(batch.docs, places))
+            counts = None
+        queries, docs = self.embed_windows(batch)
+        if counts is not None:
+            docs = mean_of_windows(docs, counts)
+        return queries, in_lists(docs, batch.mask)
+
+    def embed_windows(self, batch: RankingBatch) -> tuple[Tensor | None, Tensor]:
+        """Embeddings of the queries ``[B, H]``, as :meth:`embed`, and of all S texts of the
+        documents ``[S, H]``: of each of their windows, or of the documents.
+        """
         is_shared = len(self.towers) == 1
         assert batch.docs is not None, "the data lays out what the ranker reads"
         if batch.queries is None:
@@ -226,7 +269,7 @@ class DualEncoder(Ranker):
                     "leave out doc_backbone",
                     option="doc_backbone",
                 )
-            return None, in_lists(self.doc_tower(batch.docs), batch.mask)
+            return None, self.doc_tower(batch.docs)
         if is_shared:
             embeddings = self.query_tower(_end_to_end(batch.queries, batch.docs))
             sizes = [len(batch.queries.lengths), len(batch.docs.lengths)]
@@ -234,7 +277,28 @@ class DualEncoder(Ranker):
         else:
             queries = self.query_tower(batch.queries)
             docs = self.doc_tower(batch.docs)
-        return queries, in_lists(docs, batch.mask)
+        return queries, docs
+
+    def _best_windows(self, queries: Tensor | None, docs: Tensor, batch: RankingBatch) -> Tensor:
+        """The place of each document's best window for the query of its list, ``[D]`` int64.
+
+        Args:
+            queries: ``[B, H]``, of the lists.
+            docs: ``[S, H]``, of all windows.
+            batch: says which window is of which document, and which document of which list.
+        """
+        assert batch.docs is not None and batch.docs.windows is not None, "it holds windows"
+        if queries is None:
+            raise InputError(
+                "the best window is that for a query, and groups of texts have none; set windows.score to mean",
+                option="windows",
+            )
+        counts = batch.docs.windows
+        list_of_doc = batch.mask.nonzero()[:, 0]
+        list_of_window = list_of_doc.repeat_interleave(counts, output_size=len(docs))
+        # Each window as a list of one document: [S, 1, H].
+        scores = self.score(queries[list_of_window].unsqueeze(1), docs.unsqueeze(1))
+        return best_windows(scores.flatten(), counts)
 
     def score(self, queries: Tensor, docs: Tensor) -> Tensor:
         """Similarity over temperature, ``[…, A, D]`` float32, of queries ``[…, A, H]`` and
@@ -289,8 +353,10 @@ class DualEncoder(Ranker):
             def write(partial: Path) -> None:
                 # Without a card: it would run the model, and leave it in eval mode.
                 model.save(str(partial), create_model_card=False)
-                if self.reads.template is not None:
-                    save_template(partial, type(self).__name__, self.reads.template)
+                template = self.reads.template
+                windows = self.reads.windows
+                if template is not None or windows is not None:
+                    save_template(partial, type(self).__name__, template, windows)
 
             write_new_model_folder(Path(folder), write)
 

@@ -14,6 +14,7 @@ from jsonargparse import ArgumentError, ArgumentParser
 
 from ltr.checkpoint import CONFIG, best_checkpoint, holds_checkpoints, read_checkpoint
 from ltr.data.formats import FeatureVectors, PairsAndTexts
+from ltr.data.windows import Windows
 from ltr.entries import check_entries
 from ltr.errors import InputError, local_path
 from ltr.models.cross_encoder import PairWiseBertRanker
@@ -150,6 +151,8 @@ def _model_of_no_run(name: str, where: str, needs: Needs, options: dict[str, Any
     try:
         if "encoder" in options:
             options = options | {"encoder": TextEncoder.Options(**options["encoder"])}
+        if options.get("windows") is not None:
+            options = options | {"windows": Windows(**options["windows"])}
         pair_class = _pair_ranker_class(name, needs)
         if pair_class is None:
             return DualEncoder(name, **options)

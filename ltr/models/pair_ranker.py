@@ -17,6 +17,7 @@ from ltr.data.formats import JoinedPairs
 from ltr.data.template import THE_TEXTS, Template
 from ltr.data.templated_pairs import TemplatedPairs
 from ltr.data.tokens import tokenizer_key
+from ltr.data.windows import Windows, best_windows, texts_at
 from ltr.dropout import use_keyed_dropout
 from ltr.errors import InputError
 from ltr.models.encoder.loading.decoder_template import chat_template_of
@@ -70,6 +71,8 @@ class PairRanker(Ranker):
         key = [*super().key, self.encoder.pooling, tokenizer, self.reads.max_length]
         if self.template != THE_TEXTS:
             key.append(asdict(self.template))
+        if self.reads.windows is not None:
+            key.append(asdict(self.reads.windows))
         return key
 
     @property
@@ -95,17 +98,19 @@ class PairRanker(Ranker):
 
     def read_up_to(self, max_length: int) -> None:
         """Read this many tokens of a pair from now on."""
-        self.reads = type(self.reads)(self.tokenizer, max_length, self.template)
+        self.reads = type(self.reads)(self.tokenizer, max_length, self.template, self.reads.windows)
 
     def forward(self, batch: RankingBatch) -> Tensor:
         """See :meth:`ltr.models.Ranker.forward`."""
         return in_lists(self.score(pairs_of(batch)), batch.mask)
 
     def score(self, texts: Texts) -> Tensor:
-        """Logits ``[S]`` float32 of joined pairs."""
-        if self.has_own_head:
-            return self.encoder.logits(texts)
-        return self._scores_of(self.encoder(texts), texts)
+        """Logits ``[S]`` float32 of joined pairs; of pairs in windows one for each document, ``[D]``."""
+        texts = self._with_best_windows(texts)
+        scores = self._scores_of_texts(texts)
+        if texts.windows is None:
+            return scores
+        return self._windows.of_documents(scores, texts.windows)
 
     def represent(self, batch: RankingBatch) -> tuple[Tensor, Tensor]:
         """Scores ``[B, N]``, and the pooled representations that the head reads ``[B, N, H]``, of
@@ -114,9 +119,33 @@ class PairRanker(Ranker):
         Both are float32, and 0 at the padding. Only where ``gives_embeddings``: a model's own
         head hides them.
         """
-        pairs = pairs_of(batch)
+        pairs = self._with_best_windows(pairs_of(batch))
         pooled = self.encoder(pairs)
-        return in_lists(self._scores_of(pooled, pairs), batch.mask), in_lists(pooled, batch.mask)
+        scores = self._scores_of(pooled, pairs)
+        if pairs.windows is not None:
+            # Of the window that has the score, or the mean, whose score is the mean one.
+            pooled = self._windows.of_documents(pooled, pairs.windows, scores)
+            scores = self._windows.of_documents(scores, pairs.windows)
+        return in_lists(scores, batch.mask), in_lists(pooled, batch.mask)
+
+    def _with_best_windows(self, texts: Texts) -> Texts:
+        """In training the best window of each document alone, chosen without a gradient: it would be
+        0 for all others. So memory grows with the documents, not with their windows, and so do two
+        thirds of the work. In all other cases the texts as they are.
+        """
+        if texts.windows is None or len(texts.windows) == len(texts.lengths):
+            return texts
+        if self._windows.score != "best" or not torch.is_grad_enabled():
+            return texts
+        with torch.no_grad():
+            scores = self._scores_of_texts(texts)
+        torch.clear_autocast_cache()  # older versions of torch keep casts without their gradient
+        return texts_at(texts, best_windows(scores, texts.windows))
+
+    @property
+    def _windows(self) -> Windows:
+        assert self.reads.windows is not None, "what is read lays out its own windows"
+        return self.reads.windows
 
     def padding_share(self, batch: RankingBatch) -> float:
         return self.encoder.padding_share(pairs_of(batch))
@@ -152,6 +181,12 @@ class PairRanker(Ranker):
                 write_new_model_folder(Path(folder), write)
         finally:
             config.update(dict.fromkeys(self._left_out_dropout, 0.0))
+
+    def _scores_of_texts(self, texts: Texts) -> Tensor:
+        """Scores ``[S]`` float32 of texts, each by itself."""
+        if self.has_own_head:
+            return self.encoder.logits(texts)
+        return self._scores_of(self.encoder(texts), texts)
 
     def _scores_of(self, pooled: Tensor, texts: Texts) -> Tensor:
         """Scores ``[S]`` float32 of the pooled representations ``[S, H]`` of texts."""

@@ -11,6 +11,7 @@ from ltr.batch import Texts
 from ltr.data.formats import SingleTexts
 from ltr.data.progress import track
 from ltr.data.tokens import Tokens
+from ltr.data.windows import mean_of_windows
 from ltr.models.encoder.chunks import chunk_spans
 from ltr.models.encoder.kernels.linear import cast_once
 from ltr.models.encoder.packed import in_eval_mode
@@ -60,8 +61,12 @@ def encode_batches(
     """Embed texts batch by batch, longest first.
 
     Yields:
-        Places in ``rows`` ``[n]``, and the embeddings of those texts ``[n, H]`` float32.
+        Places in ``rows`` ``[n]``, and the embeddings of those texts ``[n, H]`` float32; of a text in
+        windows the mean of theirs.
     """
+    assert not form.has_many_embeddings, (
+        "its windows are texts of their own, see ltr.search.windows"
+    )
     device = next(encoder.parameters()).device
     lengths = form.lengths(store.lengths(rows))
     batches = batches_of_places(lengths)
@@ -75,9 +80,12 @@ def encode_batches(
                     if isinstance(part, TextEncoder) and not part.options.compile:
                         stack.enter_context(cast_once(part.model))
             type_ids = None if texts.type_ids is None else texts.type_ids.to(device)
+            counts = texts.windows
             texts = Texts(texts.ids.to(device), texts.lengths.to(device), type_ids)
-            embeddings = encoder(texts).float().cpu().numpy()
-        yield places, embeddings
+            embeddings = encoder(texts).float()
+            if counts is not None:
+                embeddings = mean_of_windows(embeddings, counts.to(device))
+        yield places, embeddings.cpu().numpy()
 
 
 def batches_of_places(lengths: np.ndarray) -> list[np.ndarray]:

@@ -24,6 +24,7 @@ from ltr.search.approximate import empty_index
 from ltr.search.embedder import Precision, embedder_of
 from ltr.search.encodings import Encodings, texts_of_store
 from ltr.search.shards import Shards, encode_everywhere, query_spans, share_of
+from ltr.search.windows import WindowsOfCorpus
 
 log = logging.getLogger(__name__)
 
@@ -211,7 +212,13 @@ def search_corpus(
         return QueryLists.from_rows([], [], [])
     reads = corpus.reads
     embedder = embedder_of(model, "document", precision, precision_name)
-    with encodings.of(embedder, texts_of_store(corpus.docs, n_docs), "float32") as encoding:
+    texts = texts_of_store(corpus.docs, n_docs)
+    windows = None
+    if reads.docs.has_many_embeddings:
+        windows = WindowsOfCorpus(corpus.docs, reads.docs, n_docs)
+        embedder = windows.embedder(embedder)
+        texts = windows.texts()
+    with encodings.of(embedder, texts, "float32") as encoding:
         with precision():
             embedded_queries = encode_everywhere(
                 model.query_tower, corpus.queries, reads.queries, all_query_rows
@@ -223,7 +230,10 @@ def search_corpus(
         found = []
         for span in query_spans(len(all_query_rows), depth):
             rows = all_query_rows[span]
-            scores, doc_rows = shards.search(embedded_queries[span], depth)
+            if windows is None:
+                scores, doc_rows = shards.search(embedded_queries[span], depth)
+            else:
+                scores, doc_rows = windows.search(shards.search, embedded_queries[span], depth)
             if corpus.queries_are_docs:  # a text would always find itself first, which says nothing
                 scores, doc_rows = _without_itself(rows, scores, doc_rows)
             is_own = np.isin(rows, query_rows)

@@ -116,11 +116,22 @@ def _scores_of_embeddings(
     embedded_queries = torch.from_numpy(
         encode_in_memory(model.query_tower, queries, reads.queries, distinct_queries)
     )
-    embedded_docs = torch.from_numpy(
-        encode_in_memory(model.doc_tower, docs, reads.docs, distinct_docs)
-    )
+    form = reads.docs
+    firsts = None  # where the pairs of a query with the windows of its document begin
+    if form.has_many_embeddings:
+        docs, counts = form.windows_of(docs, distinct_docs)
+        form = form.without_windows()
+        distinct_docs = np.arange(len(docs))
+        counts_of_pairs = counts[doc_places]
+        firsts = counts_of_pairs.cumsum() - counts_of_pairs
+        query_places = np.repeat(query_places, counts_of_pairs)
+        first_windows = (counts.cumsum() - counts)[doc_places]
+        doc_places = np.arange(len(query_places)) + np.repeat(
+            first_windows - firsts, counts_of_pairs
+        )
+    embedded_docs = torch.from_numpy(encode_in_memory(model.doc_tower, docs, form, distinct_docs))
     device = next(model.parameters()).device
-    scores = np.empty(len(query_rows), np.float32)
+    scores = np.empty(len(query_places), np.float32)
     with torch.inference_mode():
         pair_spans = list(spans(len(scores), PAIRS_AT_ONCE))
         for span in track(pair_spans, "comparing", f"spans of {PAIRS_AT_ONCE} pairs"):
@@ -129,4 +140,6 @@ def _scores_of_embeddings(
             d = embedded_docs[torch.from_numpy(doc_places[span])].unsqueeze(1)
             span_scores = model.score(q.to(device), d.to(device))
             scores[span] = span_scores.flatten().cpu().numpy()
+    if firsts is not None and len(firsts):
+        scores = np.maximum.reduceat(scores, firsts)
     return scores

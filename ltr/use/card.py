@@ -171,7 +171,7 @@ def card(
     parts = [
         "\n".join(metadata),
         f"{n_weights / 1e6:.1f} million weights; texts of up to {longest} tokens.",
-        " ".join(filter(None, [_reading(model), template_note(to, model)])),
+        " ".join(filter(None, [_reading(model), reading_note(to, model)])),
         f"## Use\n\n```python\n{code}```\n\nFOLDER is this folder.",
     ]
     if measurements:
@@ -236,7 +236,8 @@ def _reading(model: PairRanker | DualEncoder) -> str:
         of_last = " of the last token" if isinstance(model, DecoderRanker) else ""
         text = f"Scores are logits{of_last}: higher is better, and they compare documents of one query."
         if not isinstance(model.reads, TemplatedPairs):
-            text += " The document is cut, the query is not."
+            if model.reads.windows is None:
+                text += " The document is cut, the query is not."
             prompt = model.reads.queries.prompt
             return f"{text} Before each query: `{prompt}`." if prompt else text
         text += " The chat template makes the text of a message of the role `query` and one of the role `document`"
@@ -252,10 +253,21 @@ def _reading(model: PairRanker | DualEncoder) -> str:
     return text
 
 
-def template_note(to: str, model: PairRanker | DualEncoder) -> str:
-    """What of a template whoever uses a folder must do: nothing in the folder does it. Empty where
-    that is nothing.
+def reading_note(to: str, model: PairRanker | DualEncoder) -> str:
+    """What of a template and of windows whoever uses a folder must do: nothing in the folder does
+    it. Empty where that is nothing.
     """
+    notes = []
+    windows = model.reads.windows
+    if windows is not None:
+        notes.append(
+            f"Long documents are read in windows of {windows.size} tokens, one every {windows.stride}, and the {windows.score} of their scores counts. `ltr.load` does so; {to} cuts a document: give it each window as a document."
+        )
+    notes.append(_template_note(to, model))
+    return " ".join(filter(None, notes))
+
+
+def _template_note(to: str, model: PairRanker | DualEncoder) -> str:
     reads = model.reads
     template = reads.template
     if template is None:

@@ -44,6 +44,7 @@ class CorpusEncoding:
         numbers: Numbers = "float16",
     ) -> None:
         one_of(get_args(Numbers), numbers=numbers)
+        retriever.model.reads.docs.check_one_embedding("an encoding in a folder")
         self.folder = Path(folder)
         embedder = embedder_of(retriever.model, "document", retriever.context, retriever.precision)
         texts = texts_of_table(documents, embedder)

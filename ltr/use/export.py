@@ -3,7 +3,8 @@ PEFT.
 """
 
 import json
-from contextlib import ExitStack
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, get_args
@@ -19,7 +20,7 @@ from ltr.models import DecoderRanker, DualEncoder
 from ltr.models.encoder.lora import save_adapter
 from ltr.models.encoder.text_encoder import TextEncoder, encoders_of
 from ltr.models.pair_ranker import PairRanker
-from ltr.use.card import card, template_note
+from ltr.use.card import card, reading_note
 from ltr.use.int8 import GraphMeasurement, add_int8_graphs
 from ltr.use.load import load
 from ltr.use.merging import (
@@ -44,7 +45,8 @@ class Exported(NamedTuple):
         measurements: what the graphs do in float32 and in int8; empty without ``int8``.
         merged: how scores changed as adapters became part of the weights; None where there are
             none.
-        note: what of the template whoever uses the folder must do; empty where nothing.
+        note: what of the template and of windows whoever uses the folder must do; empty where
+            nothing.
     """
 
     measurements: list[GraphMeasurement]
@@ -135,7 +137,8 @@ def export(
             file.rename(temporary / file.name)
         inner.rmdir()
         if to != "adapter":  # adapters alone compute nothing
-            write_proof(temporary, to, model, collection or _data_of_probes(data))
+            with without_windows(model):  # nor does the folder read windows
+                write_proof(temporary, to, model, collection or _data_of_probes(data))
         text = card(Path(source), to, model, measurements)
         (temporary / "README.md").write_text(text, encoding="utf-8")
 
@@ -145,7 +148,18 @@ def export(
         if to != "adapter" and has_adapters(model):
             scores = stack.enter_context(merged_and_compared(ranker))
         write_new_model_folder(Path(folder), write)
-    return Exported(measurements, scores, template_note(to, model))
+    return Exported(measurements, scores, reading_note(to, model))
+
+
+@contextmanager
+def without_windows(model: PairRanker | DualEncoder) -> Iterator[None]:
+    """Inside the block the model cuts documents, as libraries do that know no windows."""
+    reads = model.reads
+    model.reads = reads.without_windows()
+    try:
+        yield
+    finally:
+        model.reads = reads
 
 
 def _check_adapters(model: PairRanker | DualEncoder, source: str | Path) -> None:
@@ -208,4 +222,6 @@ def _write_onnx(folder: Path, model: PairRanker | DualEncoder) -> None:
     template = model.reads.template
     if template is not None and template != THE_TEXTS:
         settings["template"] = asdict(template)
+    if model.reads.windows is not None:
+        settings["windows"] = asdict(model.reads.windows)
     (folder / "ltr.json").write_text(json.dumps(settings, indent=2) + "\n", encoding="utf-8")

@@ -23,6 +23,7 @@ from ltr.search.embedder import embedder_of
 from ltr.search.encode import encode_in_memory
 from ltr.search.encodings import Encodings, EncodingsInCache, texts_of_table
 from ltr.search.index import DenseIndex
+from ltr.search.windows import WindowsOfCorpus
 from ltr.use.in_mteb import side_of, texts_of_batches
 from ltr.use.rankers import RankedDocument, TextRanker, check_count, check_query, text_list
 
@@ -70,6 +71,7 @@ class Retriever(TextRanker):
             return np.empty((0, model.dim), np.float32)
         tower = model.query_tower if side == "query" else model.doc_tower
         form = model.reads.of(side)
+        form.check_one_embedding("encode")
         with self.context():
             rows = np.arange(len(texts))
             return encode_in_memory(tower, form.tokens(texts, instructions), form, rows)
@@ -152,7 +154,15 @@ class SearchableCorpus:
         embedder = embedder_of(model, "document", retriever.context, retriever.precision)
         if encodings is None:
             encodings = EncodingsInCache(documents.folder, retriever.name)
-        with encodings.of(embedder, texts_of_table(documents, embedder), "float16") as encoding:
+        self._windows: WindowsOfCorpus | None = None
+        form = model.reads.docs
+        if form.has_many_embeddings:
+            self._windows = WindowsOfCorpus(form.store(documents), form, len(documents))
+            embedder = self._windows.embedder(embedder)
+            texts = self._windows.texts()
+        else:
+            texts = texts_of_table(documents, embedder)
+        with encodings.of(embedder, texts, "float16") as encoding:
             self._encoding = encoding  # which keeps its lock of the cache
         self.line = "exact search of the embeddings on disk"
         if budget is None:
@@ -216,7 +226,10 @@ class SearchableCorpus:
         for place, query in enumerate(queries):
             check_query(query, f"query {place}")
         embeddings = self.retriever.encode(queries, "query", instruction)
-        return self._index.search(embeddings, min(k, len(self.documents)))
+        k = min(k, len(self.documents))
+        if self._windows is None:
+            return self._index.search(embeddings, k)
+        return self._windows.search(self._index.search, embeddings, k)
 
 
 def table_of_texts(texts: Sequence[str]) -> TextTable:

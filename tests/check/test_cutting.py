@@ -6,6 +6,7 @@ import pytest
 from ltr.check.cutting import cut_of, cutting_section
 from ltr.data.collection import open_collection
 from ltr.data.formats import ApartTexts, JoinedPairs, SingleTexts
+from ltr.data.windows import Windows
 from tests.conftest import wordpiece_tokenizer, write_jsonl
 
 
@@ -52,6 +53,25 @@ def test_pairs(collection):
     assert section.entries["pair.train"]["cut_tokens"] == pytest.approx(2 / 16)
     assert section.entries["pair.corpus"]["cut_texts"] == pytest.approx(2 / 3)
     assert not section.severe
+
+
+def test_windows_cut_nothing(collection):
+    """Of 2, 6 and 20 words 4 at a time, one window every 2: 1, 2 and 9 windows."""
+    windows = Windows(4, 2)
+    pairs = cutting_section(collection, JoinedPairs(wordpiece_tokenizer(), 8, windows=windows))
+    form = SingleTexts(wordpiece_tokenizer(), 6)
+    apart = cutting_section(
+        collection,
+        ApartTexts(form, SingleTexts(wordpiece_tokenizer(), 6, windows=windows)),
+    )
+    for section, side in ((pairs, "pair"), (apart, "document")):
+        for where in ("train", "corpus"):
+            assert section.entries[f"{side}.{where}"]["cut_texts"] == 0
+            assert section.entries[f"{side}.{where}"]["cut_tokens"] == 0
+        assert section.lines == [
+            "documents are read whole, in windows of 4 tokens, one every 2: 4.0 of a document of the corpus in the mean, 9 of the longest"
+        ]
+    assert apart.entries["document.corpus"]["keeps_whole"] == 22
 
 
 def test_much_that_is_cut_is_severe(collection):

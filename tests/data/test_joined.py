@@ -13,6 +13,7 @@ from ltr.data.joined import JoinedCollections, joined_tokens
 from ltr.data.query_lists import LabelledList, QueryLists
 from ltr.data.template import Template
 from ltr.data.templated_pairs import TemplatedPairs
+from ltr.data.windows import Windows
 from tests.conftest import wordpiece_tokenizer, write_collection
 
 PAIR = Template("{instruction} a {query}", "{document}", "{query} a {document}", "w9")
@@ -20,6 +21,10 @@ FORMS = {
     "pairs": lambda tokenizer: JoinedPairs(tokenizer, 24),
     "one text": lambda tokenizer: TemplatedPairs(tokenizer, 40, PAIR),
     "apart": lambda tokenizer: ApartTexts(SingleTexts(tokenizer, 24), SingleTexts(tokenizer, 16)),
+    "pairs in windows": lambda tokenizer: JoinedPairs(tokenizer, 24, windows=Windows(3, 2)),
+    "windows apart": lambda tokenizer: ApartTexts(
+        SingleTexts(tokenizer, 24), SingleTexts(tokenizer, 16, "w9", windows=Windows(3, 2))
+    ),
     "both": lambda tokenizer: PairsAndTexts(
         JoinedPairs(tokenizer, 24),
         ApartTexts(SingleTexts(tokenizer, 24), SingleTexts(tokenizer, 9)),
@@ -92,6 +97,9 @@ def test_each_list_is_read_as_it_is_alone(form, collections, joined):
             continue
         assert torch.equal(texts.ids, torch.cat([one.ids for one in expected]))
         assert torch.equal(texts.lengths, torch.cat([one.lengths for one in expected]))
+        if texts.windows is not None:
+            assert torch.equal(texts.windows, torch.cat([one.windows for one in expected]))
+            assert texts.windows.max() > 1
     for row, (number, one, alone, length) in enumerate(in_turn):
         assert together.row_length(joined.shifted(number)(one)) == length
         assert torch.equal(batch.labels[row], alone.labels[0])

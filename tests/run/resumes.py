@@ -202,6 +202,8 @@ VARIANTS = {
     "clipped gradients": {"trainer.gradient_clip_val": 0.1},
     "sanity check": {"trainer.num_sanity_val_steps": 2},
     "a cross-encoder with dropout": TEXTS,
+    "a cross-encoder with dropout over windows": TEXTS
+    | {"model.ranker.init_args.windows": {"size": 4, "stride": 3}},
     "a dual encoder over groups": GROUPS | {"trainer.val_check_interval": 2},
     "negatives mined every epoch": MINED | mining(),
     "negatives mined every 3 steps": MINED | mining(every_n_steps=3),

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from ltr.batch import Texts
 from ltr.data.formats import SingleTexts
 from ltr.data.template import Side, Template
+from ltr.data.windows import Windows
 from ltr.dropout import use_keyed_dropout
 from ltr.errors import InputError, at_least
 from ltr.models.encoder.loading.cross_modules import (
@@ -220,6 +221,7 @@ class Tower(nn.Module):
         max_length: int | None,
         backbone: str,
         template: Template | None = None,
+        windows: Windows | None = None,
     ) -> SingleTexts:
         """How the texts of one side are laid out.
 
@@ -229,9 +231,11 @@ class Tower(nn.Module):
             max_length: tokens of a text; None: as in the model.
             backbone: name of the model, for errors.
             template: what is read of each, in the place of the prompt.
+            windows: in which a text is read; None: it is cut.
 
         Raises:
-            InputError: for a prompt that the pooling leaves out, or more tokens than positions.
+            InputError: for a prompt that the pooling leaves out, more tokens than positions, or a
+                window without room.
         """
         transformer, pooling = self._encoder_and_pooling
         if side == "query":
@@ -241,7 +245,7 @@ class Tower(nn.Module):
         if model_length is None:  # the model has no length for this side alone
             model_length = transformer.max_seq_length
         longest = token_limit(max_length, model_length, self.encoder.model, backbone)
-        form = SingleTexts(self.tokenizer, longest, prompt, template, side)
+        form = SingleTexts(self.tokenizer, longest, prompt, template, side, windows)
         if form.rendering.key and not pooling.include_prompt:
             raise InputError(
                 f"backbone {backbone!r} leaves the prompt {form.prompt!r} out of its pooling, "

@@ -1,0 +1,259 @@
+"""Windows of long documents: which tokens they hold, and what a document's score is."""
+
+import itertools
+
+import numpy as np
+import pytest
+import torch
+
+from ltr.batch import Texts
+from ltr.data.formats import ApartTexts, JoinedPairs, SingleTexts
+from ltr.data.template import Template
+from ltr.data.templated_pairs import TemplatedPairs
+from ltr.data.tokens import Tokens
+from ltr.data.windows import Windows, best_windows, mean_of_windows
+from ltr.errors import InputError
+from tests.conftest import WORDS, wordpiece_tokenizer
+from tests.data.tokenizers import KINDS, TEXTS, byte_level_bpe
+
+COUNTED = [" ".join(itertools.islice(itertools.cycle(WORDS), n)) for n in (1, 3, 4, 5, 7, 8, 25)]
+
+
+def in_lists(texts):
+    return [ids.tolist() for ids in texts.ids.split(texts.lengths.tolist())]
+
+
+def tokens_of(*lengths):
+    """Documents of 100, 101, … and 200, 201, …: the number says whose token it is, and which."""
+    ids = [100 * (doc + 1) + place for doc, n in enumerate(lengths) for place in range(n)]
+    return Tokens(np.array(ids, np.uint16), np.cumsum([0, *lengths]))
+
+
+def test_windows_by_hand():
+    """Of 8 tokens 4 at a time, one window every 3: 0 to 3, 3 to 6, and 6 and 7, which end the text.
+    7 tokens end with the second window; 4 are one, and so is no token.
+    """
+    windows, counts = Windows(4, 3).cut(tokens_of(8, 7, 4, 0), np.array([0, 1, 2, 3]))
+    assert counts.tolist() == [3, 2, 1, 1]
+    assert [windows[row].tolist() for row in range(len(windows))] == [
+        [100, 101, 102, 103],
+        [103, 104, 105, 106],
+        [106, 107],
+        [200, 201, 202, 203],
+        [203, 204, 205, 206],
+        [300, 301, 302, 303],
+        [],
+    ]
+
+
+def test_what_stands_in_front_is_read_with_each_window():
+    windows, counts = Windows(3, 2).cut(tokens_of(7, 1), np.array([1, 0, 1]), n_front=2)
+    assert counts.tolist() == [1, 2, 1]
+    assert [windows[row].tolist() for row in range(len(windows))] == [
+        [200],
+        [100, 101, 102, 103, 104],
+        [100, 101, 104, 105, 106],
+        [200],
+    ]
+
+
+@pytest.mark.parametrize("size", [1, 3, 8])
+@pytest.mark.parametrize("n_front", [0, 2])
+def test_windows_hold_every_token_and_their_lengths_are_known(size, n_front):
+    lengths = list(range(30))
+    tokens = tokens_of(*lengths)
+    rows = np.arange(len(tokens))
+    for stride in range(1, size + 1):
+        how = Windows(size, stride)
+        windows, counts = how.cut(tokens, rows, n_front)
+        assert (counts == how.counts(np.maximum(np.array(lengths) - n_front, 0))).all()
+        expected = how.lengths(np.array(lengths), n_front, 5)
+        for row, of_doc in enumerate(np.split(np.arange(len(windows)), counts.cumsum()[:-1])):
+            held = [windows[window].tolist() for window in of_doc]
+            assert sorted({*itertools.chain(*held)}) == tokens[row].tolist()
+            assert sum(len(ids) + 5 for ids in held) == expected[row]
+            assert all(held[:-1]) and all(len(ids) <= size + n_front for ids in held)
+
+
+@pytest.mark.parametrize("kind", sorted(KINDS.keys() - {"many words"}))
+@pytest.mark.parametrize("stride", [2, 5])
+def test_windows_of_pairs_are_those_of_the_tokenizer(kind, stride):
+    """transformers cuts a pair into overflowing windows: its stride is what two windows share."""
+    tokenizer = KINDS[kind]()
+    query = "w1 w2"
+    texts = [*TEXTS, *COUNTED]
+    n_query = len(tokenizer(query, add_special_tokens=False)["input_ids"])
+    form = JoinedPairs(tokenizer, 64, windows=Windows(5, stride))
+    laid_out = form.lay_out(
+        form.tokens([query], "query"),
+        np.zeros(len(texts), np.int64),
+        form.tokens(texts, "document"),
+        np.arange(len(texts)),
+    )
+    expected, counts = [], []
+    for text in texts:
+        encoding = tokenizer(
+            query,
+            text,
+            truncation="only_second",
+            max_length=5 + n_query + form.n_special,
+            stride=5 - stride,
+            return_overflowing_tokens=True,
+        )
+        expected += encoding["input_ids"]
+        counts.append(len(encoding["input_ids"]))
+    assert in_lists(laid_out) == expected and laid_out.windows.tolist() == counts
+    lengths = form.lengths(
+        np.full(len(texts), n_query), form.tokens(texts, "document").lengths(np.arange(len(texts)))
+    )
+    of_docs = torch.tensor([len(ids) for ids in expected]).split(counts)
+    assert lengths.tolist() == [int(each.sum()) for each in of_docs]
+
+
+@pytest.mark.parametrize("form", ["pair", "text"])
+def test_a_document_of_one_window_is_laid_out_as_without_windows(form):
+    tokenizer = wordpiece_tokenizer()
+    texts = [text for text in COUNTED if len(text.split()) <= 8]
+    rows = np.arange(len(texts))
+    windows = Windows(8, 4)
+    if form == "pair":
+        queries = JoinedPairs(tokenizer, 24).tokens(["w1 w2"], "query")
+        both = [
+            each.lay_out(queries, rows * 0, each.tokens(texts, "document"), rows)
+            for each in (JoinedPairs(tokenizer, 24), JoinedPairs(tokenizer, 24, windows=windows))
+        ]
+    else:
+        both = [
+            each.lay_out(each.tokens(texts), rows)
+            for each in (
+                SingleTexts(tokenizer, 24, "w3 "),
+                SingleTexts(tokenizer, 24, "w3 ", windows=windows),
+            )
+        ]
+    plain, windowed = both
+    assert windowed.windows.tolist() == [1] * len(texts) and plain.windows is None
+    for ours, theirs in zip(windowed[:3], plain[:3], strict=True):
+        assert torch.equal(ours, theirs)
+    assert torch.equal(windowed.text_keys(), plain.text_keys())
+
+
+def test_a_prompt_stands_before_every_window_and_shares_no_token_with_the_text():
+    """To this tokenizer a space belongs to the word behind it."""
+    tokenizer = byte_level_bpe()
+    form = SingleTexts(tokenizer, 32, "w9: ", windows=Windows(4, 4))
+    (whole,) = [
+        tokenizer("w9: " + text, add_special_tokens=False)["input_ids"] for text in COUNTED[-1:]
+    ]
+    n_front = len(tokenizer("w9:", add_special_tokens=False)["input_ids"])
+    begin, end = tokenizer.bos_token_id, tokenizer.eos_token_id
+    windows = in_lists(form.lay_out(form.tokens(COUNTED[-1:]), np.array([0])))
+    assert len(windows) > 2
+    assert windows == [
+        [begin, *whole[:n_front], *whole[first : first + 4], end]
+        for first in range(n_front, len(whole), 4)
+    ]
+
+
+def test_keys_of_dropout_are_those_of_the_document_and_of_text_tell_documents_apart():
+    texts = Texts(torch.arange(6), torch.tensor([1, 2, 3]), windows=torch.tensor([2, 1]))
+    assert texts.with_keys(torch.tensor([7, 8])).keys.tolist() == [7, 7, 8]
+    assert Texts(*texts[:2]).with_keys(torch.tensor([7, 8, 9])).keys.tolist() == [7, 8, 9]
+    swapped = Texts(
+        torch.tensor([1, 2, 0, 3, 4, 5]), torch.tensor([2, 1, 3]), windows=texts.windows
+    )
+    keys = texts.text_keys()
+    assert keys[0] != swapped.text_keys()[0], "the order of windows counts"
+    assert keys[1] == swapped.text_keys()[1] == Texts(*texts[:2]).text_keys()[2]
+
+
+def test_the_best_window_alone_gets_the_gradient_and_the_first_of_equal_ones():
+    scores = torch.tensor([1.0, 3.0, 2.0, 5.0, 4.0, 4.0], requires_grad=True)
+    counts = torch.tensor([3, 1, 2])
+    documents = Windows(4, 2).of_documents(scores, counts)
+    assert documents.tolist() == [3, 5, 4]
+    (gradient,) = torch.autograd.grad((documents * torch.tensor([1.0, 2.0, 3.0])).sum(), scores)
+    assert gradient.tolist() == [0, 1, 0, 2, 3, 0]
+
+
+def test_the_mean_spreads_the_gradient():
+    values = torch.tensor([[1.0], [3.0], [5.0], [7.0]], requires_grad=True)
+    counts = torch.tensor([3, 1])
+    means = Windows(4, 2, "mean").of_documents(values, counts)
+    assert means.tolist() == [[3], [7]]
+    (gradient,) = torch.autograd.grad((means * torch.tensor([[6.0], [1.0]])).sum(), values)
+    torch.testing.assert_close(gradient.flatten(), torch.tensor([2.0, 2.0, 2.0, 1.0]))
+
+
+def test_a_score_that_is_no_number_is_not_hidden():
+    scores = torch.tensor([1.0, torch.nan, 2.0])
+    counts = torch.tensor([2, 1])
+    assert best_windows(scores, counts).tolist() == [1, 2]
+    assert mean_of_windows(scores, counts).isnan().tolist() == [True, False]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"size": 0, "stride": 1}, "windows.size must be at least 1, got 0"),
+        ({"size": 4, "stride": 0}, "windows.stride must be from 1 to windows.size 4, got 0"),
+        ({"size": 4, "stride": 5}, "windows.stride must be from 1 to windows.size 4, got 5"),
+        ({"size": 4, "stride": 4, "score": "max"}, "windows.score must be best or mean, got 'max'"),
+    ],
+)
+def test_windows_that_can_not_be_are_refused(options, message):
+    with pytest.raises(InputError, match=message) as error:
+        Windows(**options)
+    assert error.value.option == "windows"
+
+
+def test_a_window_without_room_is_refused():
+    """[CLS], two [SEP], a token of the query: 20 leave 16. [CLS] and [SEP]: 20 leave 18."""
+    tokenizer = wordpiece_tokenizer()
+    JoinedPairs(tokenizer, 20, windows=Windows(16, 1))
+    with pytest.raises(InputError, match="windows.size must be at most 16, .* got 17"):
+        JoinedPairs(tokenizer, 20, windows=Windows(17, 1))
+    SingleTexts(tokenizer, 20, windows=Windows(18, 1))
+    SingleTexts(tokenizer, 20, "w1 w2 ", windows=Windows(16, 1))
+    with pytest.raises(InputError, match="windows.size must be at most 16, .* got 17"):
+        SingleTexts(tokenizer, 20, "w1 w2 ", windows=Windows(17, 1))
+
+
+def test_a_query_that_leaves_no_room_for_a_window_is_refused():
+    form = JoinedPairs(wordpiece_tokenizer(), 20, windows=Windows(14, 7))
+    form.tokens(["w1 w2 w3"], "query")
+    with pytest.raises(
+        InputError, match="has 4 tokens, but max_length 20 leaves 3 .* a window of 14 tokens"
+    ):
+        form.tokens(["w1 w2 w3 w4"], "query")
+
+
+def test_templates_in_which_a_window_is_no_part_are_refused():
+    tokenizer = wordpiece_tokenizer()
+    with pytest.raises(InputError, match="nothing stands behind"):
+        SingleTexts(
+            tokenizer, 20, template=Template(document="{document} w1"), windows=Windows(4, 4)
+        )
+    with pytest.raises(InputError, match="leave out windows"):
+        TemplatedPairs(tokenizer, 64, Template(pair="{query} {document}"), windows=Windows(4, 4))
+
+
+def test_a_budget_of_the_template_bounds_the_windows():
+    form = SingleTexts(
+        wordpiece_tokenizer(), 20, template=Template(document_tokens=6), windows=Windows(4, 4)
+    )
+    texts = form.lay_out(form.tokens([" ".join(WORDS[:20])]), np.array([0]))
+    assert texts.windows.tolist() == [2] and texts.lengths.tolist() == [6, 4]
+
+
+def test_a_form_without_windows_cuts_as_ever():
+    tokenizer = wordpiece_tokenizer()
+    texts = [" ".join(WORDS[:20])]
+    forms = ApartTexts(
+        SingleTexts(tokenizer, 12), SingleTexts(tokenizer, 12, windows=Windows(4, 2))
+    )
+    assert forms.windows == Windows(4, 2) and forms.queries.windows is None
+    plain = forms.without_windows().docs
+    assert plain.key == SingleTexts(tokenizer, 12).key != forms.docs.key
+    assert in_lists(plain.lay_out(plain.tokens(texts), np.array([0]))) == in_lists(
+        SingleTexts(tokenizer, 12).lay_out(plain.tokens(texts), np.array([0]))
+    )
