@@ -110,6 +110,7 @@ class RankingBatch(NamedTuple):
         ideal: ``[B, M]`` float, the grades of all relevant documents of the query, in the list or
             not, largest first and filled up with 0. Only lists to be measured carry it.
         keys: ``[B]`` int64, from which dropout is drawn, see :meth:`with_keys`.
+        sources: ``[B]`` int64, the number of the source of each list; None where there is one.
     """
 
     labels: Tensor
@@ -126,6 +127,7 @@ class RankingBatch(NamedTuple):
     judged_keys: Tensor | None = None
     ideal: Tensor | None = None
     keys: Tensor | None = None
+    sources: Tensor | None = None
 
     def with_keys(self, keys: Tensor) -> "RankingBatch":
         """The batch with keys ``[B]`` int64 of its lists, from which follow those of its texts: each

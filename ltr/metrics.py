@@ -76,6 +76,18 @@ class MeasuredLists:
         self.tie_breaker = tie_breaker if scores.shape[1] else None
         self._given_ideal = ideal
 
+    def of_rows(self, rows: Tensor) -> "MeasuredLists":
+        """Some of the lists: ``rows`` is ``[B]`` bool."""
+        ties = self.tie_breaker
+        ideal = self._given_ideal
+        return MeasuredLists(
+            self.scores[rows],
+            self.labels[rows],
+            self.mask[rows],
+            None if ties is None else ties[rows],
+            None if ideal is None else ideal[rows],
+        )
+
     @cached_property
     def grades(self) -> Tensor:
         """``[B, N]``: the grades in the order of the ranking, best rank first; 0 at the padding,

@@ -34,7 +34,8 @@ from ltr.search.encodings import (
     EncodingsOfRun,
     TemporaryEncodings,
 )
-from ltr.search.evaluation import batch_of_found, search_corpus
+from ltr.search.evaluation import batch_of_found, search_corpora
+from ltr.source_metrics import SourceMetrics
 
 log = logging.getLogger(__name__)
 
@@ -161,6 +162,7 @@ class RankerModule(LightningModule):
                     option="metrics",
                 )
         self.metrics = nn.ModuleList(RankingMetric(name, empty, max_grade) for name in metric_names)
+        self.source_metrics = SourceMetrics()  # of data of several sources, from setup on
         self.last_step: LastStep | None = None
         # Of each group of parameters, as this configuration has them.
         self._configured_rates: list[Rates] = []
@@ -248,9 +250,11 @@ class RankerModule(LightningModule):
             self._check_groups(data)
             self.check_labels(self.loss, data)
             self._check_distances(data)
-        if data.corpus is not None and isinstance(self.ranker, DualEncoder):
+        self.source_metrics = SourceMetrics(data.source_names, self.ranking_metrics)
+        if isinstance(self.ranker, DualEncoder):
             cutoffs = {metric.name: metric.measure.k for metric in self.ranking_metrics}
-            data.corpus.check(self.ranker.dim, cutoffs)
+            for corpus in data.corpora:
+                corpus.check(self.ranker.dim, cutoffs)
 
     def _check_precision(self) -> None:
         precision = str(self.trainer.precision)
@@ -440,7 +444,7 @@ class RankerModule(LightningModule):
         """Search the corpus for the queries of this rank, where the data asks for it."""
         self._search_results = None
         data = data_of(self.trainer)
-        if data is None or data.corpus is None:
+        if data is None or not data.corpora:
             return
         # A sanity check of a few batches tries the loop, and needs no search. One of all batches is a
         # validation.
@@ -449,11 +453,11 @@ class RankerModule(LightningModule):
         assert isinstance(self.ranker, DualEncoder), (
             "only texts that are read apart can be searched"
         )
-        self._search_results = search_corpus(
+        self._search_results = search_corpora(
             self.ranker,
-            data.corpus,
+            data.corpora,
             data.query_rows_of_rank(split),
-            encodings_of(self.trainer, "evaluation", data.corpus.docs.folder),
+            lambda corpus: encodings_of(self.trainer, "evaluation", corpus.docs.folder),
             trial=is_trial(self.trainer),
             precision=self.trainer.precision_plugin.forward_context,
             precision_name=str(self.trainer.precision),
@@ -474,8 +478,11 @@ class RankerModule(LightningModule):
         scores, batch = self.lists_to_measure(batch)
         lists = MeasuredLists(scores, batch.labels, batch.mask, batch.doc_rows, batch.ideal)
         values = {metric.name: metric.per_query(lists) for metric in self.ranking_metrics}
-        for metric in self.ranking_metrics:
-            metric.update(lists)
+        if batch.sources is None:
+            for metric in self.ranking_metrics:
+                metric.update(lists)
+        else:
+            self.source_metrics.update(lists, batch.sources)
         return _outputs(scores, batch) | {"per_query": values}
 
     def test_step(self, batch: RankingBatch, batch_idx: int) -> dict[str, Any]:
@@ -493,6 +500,11 @@ class RankerModule(LightningModule):
         self._log_metrics("test")
 
     def _log_metrics(self, stage: str) -> None:
+        if self.source_metrics.names:
+            for name, value in self.source_metrics.compute().items():
+                first = name == self.ranking_metrics[0].name
+                self.log(f"{stage}/{name}", value, prog_bar=first, rank_zero_only=False)
+            return
         for number, metric in enumerate(self.ranking_metrics):
             # compute() adds up the queries of all ranks, so the value is the same on each.
             value = metric.compute().float()

@@ -2,6 +2,8 @@
 the weights are tiny ones.
 """
 
+import json
+import shutil
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -65,6 +67,8 @@ def tiny(tmp_path, backbone, collection_folder):
                 "model.ranker.max_length": 24,
                 "data.path": collection_folder,
             }
+            if isinstance(data["path"], list):
+                found["data.path"] = several(data["path"], collection_folder, tmp_path)
             if model["ranker"]["init_args"].get("encoder", {}).get("layers"):
                 found["model.ranker.encoder.layers"] = 1
             negatives = str(data.get("negatives"))
@@ -86,6 +90,15 @@ def tiny(tmp_path, backbone, collection_folder):
         return words + [part for name, value in found.items() for part in (f"--{name}", str(value))]
 
     return options
+
+
+def several(sources: list, collection_folder: Path, tmp_path: Path) -> str:
+    """The entries of several sources, each with a copy of the collection in the place of its own."""
+    entries = []
+    for number, source in enumerate(sources):
+        copy = shutil.copytree(collection_folder, tmp_path / f"source{number}")
+        entries.append(source | {"path": str(copy)})
+    return json.dumps(entries)
 
 
 def shrunk(options: Mapping[str, Any]) -> dict[str, Any]:

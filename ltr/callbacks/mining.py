@@ -1,6 +1,7 @@
 """Refreshes hard negatives while a ranker trains."""
 
 import logging
+from copy import copy
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -40,6 +41,9 @@ class HardNegativeMining(Callback):
     a folder ``negatives/step=N`` in the run folder, and the next batch draws from it, whatever the
     workers have fetched ahead. Every process encodes and searches its share; all draw from the same
     folder, so all must reach the run folder.
+
+    Of several sources, each whose ``negatives`` are ``mined`` is searched for its own, one after the
+    other, into ``negatives/SOURCE/step=N``.
 
     A run that was interrupted resumes with the negatives of its checkpoint. One that was killed in
     a refresh does it again.
@@ -113,6 +117,7 @@ class HardNegativeMining(Callback):
                 f"searches with a dual encoder, and {type(self.fixed_searcher).__name__} is none; name another miner"
             )
         self.asynchronous = asynchronous
+        self._source = ""  # the name of the one that is mined here, where there are several
         self._log = RefreshLog()
         self._side_process = SideProcess()
         self._reset()
@@ -127,6 +132,8 @@ class HardNegativeMining(Callback):
         self._saved_step: int | None = None
         # When the process beside the training was started; None again once its negatives are taken.
         self._side_process_began: Moment | None = None
+        # A copy of this for each of several sources, by name; then nothing of the above is used here.
+        self._of_sources: dict[str, HardNegativeMining] = {}
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         if stage != "fit":
@@ -138,8 +145,10 @@ class HardNegativeMining(Callback):
             raise _error(
                 f"needs a TripletDataModule, got {type(data).__name__}; set data to ltr.datamodules.TripletDataModule"
             )
+        if data.data_sources:
+            self._begin_sources(data)
         # A single source is replaced whole by the first refresh; of several, only 'mined' is.
-        if len(data.sources) > 1 and "mined" not in data.sources:
+        elif len(data.sources) > 1 and "mined" not in data.sources:
             raise _error(
                 f"needs negatives with the source 'mined', got {', '.join(data.sources)}; name it, with a number"
             )
@@ -160,6 +169,24 @@ class HardNegativeMining(Callback):
                 f"got rescore, but {name} has scored what it found by searching; leave rescore out"
             )
 
+    def _begin_sources(self, data: TripletDataModule) -> None:
+        """Have a copy of this callback for each source whose negatives are mined."""
+        names = list(data.mined_parts())
+        if not names:
+            raise _error(
+                "needs a source whose negatives are 'mined', and path names none; write it there"
+            )
+        if self.asynchronous:
+            raise _error(
+                "refreshes several sources one after the other, and not beside the training; leave out asynchronous"
+            )
+        for name in names:
+            of_source = copy(self)
+            of_source._reset()
+            of_source._source = name
+            of_source._log = RefreshLog(name)
+            self._of_sources[name] = of_source
+
     def searcher(self, module: RankerModule) -> Ranker | None:
         """What searches for the negatives: the dual encoder of the option ``miner``, or the one that
         is trained; None without either.
@@ -167,10 +194,19 @@ class HardNegativeMining(Callback):
         return module.searcher if self.fixed_searcher is None else self.fixed_searcher
 
     def state_dict(self) -> dict[str, Any]:
+        if self._of_sources:
+            return {name: each.state_dict() for name, each in self._of_sources.items()}
         return {} if self._in_force is None else self._in_force.state_dict()
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        if state_dict:
+        if self._of_sources:
+            if state_dict.keys() != self._of_sources.keys():
+                raise _error(
+                    f"got a checkpoint with the negatives of other sources, {', '.join(state_dict)}; take another one"
+                )
+            for name, each in self._of_sources.items():
+                each.load_state_dict(state_dict[name])
+        elif state_dict:
             self._in_force = NegativesInForce.of_state_dict(state_dict)
             self._saved_step = self._in_force.mined_step
 
@@ -178,6 +214,8 @@ class HardNegativeMining(Callback):
         self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]
     ) -> None:
         self._saved_step = None if self._in_force is None else self._in_force.mined_step
+        for each in self._of_sources.values():
+            each.on_save_checkpoint(trainer, pl_module, checkpoint)
 
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         data = data_of(trainer)
@@ -186,12 +224,19 @@ class HardNegativeMining(Callback):
         for model in (self.fixed_searcher, self.judging_ranker):
             if model is not None:
                 model.to(pl_module.device)
+        callbacks = self._of_sources or {"": self}
+        parts = data.mined_parts()
+        for name, each in callbacks.items():
+            each._resume(trainer, parts[name])
+        data.has_refreshes = True
+        data.before_batch = lambda: self._refresh_all_if_due(trainer, pl_module, data)
+
+    def _resume(self, trainer: Trainer, data: TripletDataModule) -> None:
+        """Let training draw from the negatives of its checkpoint, if it has some."""
         if self._in_force is not None:
             folders = self._folders(trainer)
             self._negatives = folders.open_for_checkpoint(self._in_force, data.collection)
             data.take_negatives(self._negatives, resumed=True)
-        data.has_refreshes = True
-        data.before_batch = lambda: self._refresh_if_due(trainer, pl_module, data)
 
     def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         data = data_of(trainer)
@@ -208,6 +253,20 @@ class HardNegativeMining(Callback):
     def _end_side_process(self) -> None:
         self._side_process.end()
         self._side_process_began = None
+
+    def _refresh_all_if_due(
+        self, trainer: Trainer, module: RankerModule, data: TripletDataModule
+    ) -> None:
+        if not self._of_sources:
+            self._refresh_if_due(trainer, module, data)
+            return
+        parts = data.mined_parts()
+        data.is_refreshing = True
+        try:
+            for name, each in self._of_sources.items():
+                each._refresh_if_due(trainer, module, parts[name])
+        finally:
+            data.is_refreshing = False
 
     def _refresh_if_due(
         self, trainer: Trainer, module: RankerModule, data: TripletDataModule
@@ -284,7 +343,9 @@ class HardNegativeMining(Callback):
         mined_at: Moment,
     ) -> None:
         """Let training draw from the negatives that a refresh of this moment has made."""
-        data.take_negatives(negatives)
+        whole = data_of(trainer)
+        assert isinstance(whole, TripletDataModule), "setup has checked it"
+        data.take_negatives(negatives, position=whole.position_of(self._source))
         self._negatives = negatives
         epoch, step = mined_at
         self._in_force = NegativesInForce(
@@ -298,7 +359,7 @@ class HardNegativeMining(Callback):
         self._log.report_next_step(trainer, pl_module)
 
     def _folders(self, trainer: Trainer) -> RefreshFolders:
-        return RefreshFolders(Path(trainer.default_root_dir, FOLDER), self.keep)
+        return RefreshFolders(Path(trainer.default_root_dir, FOLDER, self._source), self.keep)
 
     def _make_miner(self, trainer: Trainer, module: RankerModule, data: TripletDataModule) -> Miner:
         searcher = self.searcher(module)
@@ -351,7 +412,9 @@ class HardNegativeMining(Callback):
             100 * overlap,
         )
         for logger in trainer.loggers:
-            logger.log_metrics({"mining/overlap_sampled": overlap}, trainer.global_step)
+            logger.log_metrics(
+                self._log.named({"mining/overlap_sampled": overlap}), trainer.global_step
+            )
         return overlap >= self.min_overlap
 
 

@@ -27,9 +27,14 @@ class RefreshLog:
     And after the next step: the share of active pairs in its batch and in the last one before (of
     rank 0), and quantiles of its margins per negative. Weights & Biases also gets these as a
     histogram, and some queries with their hardest negative.
+
+    Args:
+        source: the name of the one that was searched, where there are several: its numbers are
+            ``mining/SOURCE/…``. Nothing is logged after the next step, which may be of another.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, source: str = "") -> None:
+        self._source = source
         # True between a refresh and the end of the next step.
         self._awaits_step = False
         # The share of active pairs in the last step before the refresh; None before any step.
@@ -52,16 +57,26 @@ class RefreshLog:
             judged: the relevant documents of the training queries.
             negatives: of the refresh.
         """
+        if self._source:
+            log.info("negatives of the source %s:", self._source)
         for line in summary_lines(negatives.manifest):
             log.info("%s", line)
         if module.last_step is not None:
             self._active_before = float(active_share(module, module.last_step))
-        self._awaits_step = True
+        self._awaits_step = not self._source
         for logger in trainer.loggers:
-            logger.log_metrics(logged_numbers(negatives.manifest), trainer.global_step)
+            numbers = self.named(logged_numbers(negatives.manifest))
+            logger.log_metrics(numbers, trainer.global_step)
             if isinstance(logger, WandbLogger):
                 rows = _rows_of_examples(module, collection, judged, negatives)
                 _log_table(logger, rows, negatives)
+
+    def named(self, numbers: dict[str, float]) -> dict[str, float]:
+        """Numbers under the name of the source, if there is one."""
+        if not self._source:
+            return numbers
+        prefix = f"mining/{self._source}/"
+        return {name.replace("mining/", prefix, 1): value for name, value in numbers.items()}
 
     def report_next_step(self, trainer: Trainer, module: RankerModule) -> None:
         """Report the first step after a refresh."""

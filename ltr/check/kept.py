@@ -34,10 +34,14 @@ def severe_lines(data: RankingDataModule) -> list[str]:
     if not isinstance(data, PoolDataModule):
         return []
     reads = data.reads
-    lines = judgements_section(data.collection, search=False).severe
-    if reads is not None and not isinstance(reads, FeatureVectors):
-        lines += cutting_section(data.collection, reads).severe
-    return lines + severe_leaks(data.collection)
+    lines: list[str] = []
+    for name, collection in data.collections():
+        of_collection = judgements_section(collection, search=False).severe
+        if reads is not None and not isinstance(reads, FeatureVectors):
+            of_collection += cutting_section(collection, reads).severe
+        of_collection += severe_leaks(collection)
+        lines += [f"{name}: {line}" if name else line for line in of_collection]
+    return lines
 
 
 class KeptForecast(Callback):

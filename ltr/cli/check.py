@@ -33,6 +33,7 @@ from ltr.data.files import write_whole
 from ltr.data.formats import FeatureVectors, TextReads
 from ltr.data.outputs import check_file
 from ltr.datamodules.pools import PoolDataModule
+from ltr.datamodules.several import SourcesDataModule
 from ltr.errors import InputError
 from ltr.models import DualEncoder
 from ltr.models.encoder.loading.pretrained import resolve
@@ -260,7 +261,13 @@ class _SampledFit(RankerCLI):
         )
 
     def after_instantiate_classes(self) -> None:
-        self.datamodule.reads = self.model.reads
+        data = self.datamodule
+        if isinstance(data, SourcesDataModule) and data.data_sources:
+            raise InputError(
+                f"ltr check looks at one collection, and path names {len(data.data_sources)}; name one of them: --data PATH",
+                option="data.path",
+            )
+        data.reads = self.model.reads
 
     def _run_subcommand(self, subcommand: str) -> None:
         """Nothing: the trainer is started when all is made."""

@@ -1,6 +1,7 @@
 """The arguments of the commands that take a configuration, before the parser sees them."""
 
 import argparse
+import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
@@ -90,12 +91,22 @@ def data_path_option(folder: RunFolder) -> list[str]:
     """
     path = init_args_of_data(folder.config).get("path")
     started_in = _started_elsewhere(folder)
-    if not isinstance(path, str):  # the parser says what is wrong with any other
-        return []
     if started_in is None:
+        return []
+    if isinstance(path, list):
+        return ["--data.path", json.dumps([_source_then(source, started_in) for source in path])]
+    if not isinstance(path, str):  # the parser says what is wrong with any other
         return []
     path_then = started_in / path
     return ["--data.path", str(path_then)] if path_then.exists() else []
+
+
+def _source_then(source: Any, started_in: Path) -> Any:
+    """One of several sources with its path as seen from here, where it is there."""
+    if isinstance(source, dict):
+        return source | {"path": _source_then(source.get("path"), started_in)}
+    is_there = isinstance(source, str) and (started_in / source).exists()
+    return str(started_in / source) if is_there else source
 
 
 def data_of_run(folder: RunFolder) -> Any:

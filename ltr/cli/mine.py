@@ -14,6 +14,7 @@ from ltr.data.artefact import key_of
 from ltr.data.outputs import check_file, check_folder
 from ltr.datamodules import RankingDataModule, TripletDataModule
 from ltr.datamodules.pools import PoolDataModule
+from ltr.datamodules.several import SourcesDataModule
 from ltr.errors import InputError
 from ltr.mining.exported import write_trec
 from ltr.mining.filters import Recipe
@@ -72,6 +73,11 @@ class MiningTrainer(Trainer):
             raise InputError(
                 f"mining needs a collection of texts, got {type(datamodule).__name__}",
                 option="data",
+            )
+        if isinstance(datamodule, SourcesDataModule) and datamodule.data_sources:
+            raise InputError(
+                f"ltr mine mines of one collection, and path names {len(datamodule.data_sources)}; name one of them: --data.path PATH",
+                option="data.path",
             )
         if ckpt_path is not None:
             take_weights(model, ckpt_path, "--ckpt_path")

@@ -62,6 +62,8 @@ def refusal(error: Exception, args: Sequence[str], parser: jsonargparse.Argument
         reason = _no_class(*match.groups())
     elif match := re.match(r"(\S+): Unable to load config '([^']*)'", reason):
         reason = f"{match[1]} is a group of options, such as {match[1]}.NAME, or a YAML file of them, got {match[2]!r}"
+    elif re.match(r"data\.path: must be str .*, not list", reason):
+        reason = "data.path: this data module takes one path, and not several sources; take TripletDataModule, ListDataModule or GroupDataModule"
     elif match := re.match(r"the following arguments are required: (.*)", reason):
         missing = match[1].replace(f"{command}.", "")
         return f"ltr {command} needs {missing}, and finds them in a configuration: ltr {command} --config FILE, such as {EXAMPLE}, or in a run: ltr {command} RUN"

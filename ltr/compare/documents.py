@@ -111,6 +111,9 @@ def collection_of(run: Run) -> Collection | None:
     path = run.config.get("data", {}).get("init_args", {}).get("path")
     if path is None or run.config["data"]["class_path"].endswith("FeatureDataModule"):
         return None
+    if not isinstance(path, str):
+        log.warning("documents are not shown of several sources: %s", run.folder)
+        return None
     if run.fold is not None:
         log.warning("documents are not shown of a fold: %s", run.folder)
         return None

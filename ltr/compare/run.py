@@ -2,7 +2,7 @@
 
 import csv
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -185,20 +185,40 @@ def _values(place: RunFolder, metrics: dict[str, Any]) -> dict[str, dict[str, fl
         queries.add(query)
         for name, value in zip(names, of_query, strict=True):
             values[name][query] = value
+    sources = metrics["test"].get("sources", [])
     for name in names:
-        _check_mean(file, name, metrics["test"][name], values[name].values())
+        _check_mean(file, name, metrics["test"][name], _by_source(values[name], sources))
     return values
 
 
-def _check_mean(file: Path, name: str, mean: float | None, values: Iterable[float]) -> None:
-    """Check that the values of the queries have the mean that metrics.json says; None where no
-    query has a value. The values are rounded to 6 digits, the mean is a float32.
+def _by_source(values: dict[str, float], sources: Sequence[str]) -> list[list[float]]:
+    """The values of each source, whose name stands before the queries; of one, where there is no
+    other.
     """
-    counted = [value for value in values if not math.isnan(value)]
-    if not counted and mean is None:
+    if not sources:
+        return [list(values.values())]
+    of_source: dict[str, list[float]] = {name: [] for name in sources}
+    for query, value in values.items():
+        of_source.setdefault(query.partition("/")[0], []).append(value)
+    return list(of_source.values())
+
+
+def _check_mean(
+    file: Path, name: str, mean: float | None, values_of_sources: Iterable[Iterable[float]]
+) -> None:
+    """Check that the values of the queries have the mean that metrics.json says, which is that over
+    the sources; None where no query has a value. The values are rounded to 6 digits, the mean is a
+    float32.
+    """
+    means = []
+    for values in values_of_sources:
+        counted = [value for value in values if not math.isnan(value)]
+        if counted:
+            means.append(math.fsum(counted) / len(counted))
+    if not means and mean is None:
         return
     expected = math.nan if mean is None else mean
-    mean_of_values = math.fsum(counted) / len(counted) if counted else math.nan
+    mean_of_values = math.fsum(means) / len(means) if means else math.nan
     if not math.isclose(mean_of_values, expected, rel_tol=1e-5, abs_tol=1e-5):
         raise InputError(
             f"{file}: the mean of {name} must be that of metrics.json, {expected:.6f}, got {mean_of_values:.6f}; test the run again"

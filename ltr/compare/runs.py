@@ -106,7 +106,12 @@ def experiments(
     names = _short_names([_experiment_folder(folder) for folder in folders])
     runs_of_name: dict[str, list[Run]] = {}
     for name, folder in zip(names, folders, strict=True):
-        runs_of_name.setdefault(name, []).append(read_run(folder, data_set, split))
+        run = read_run(folder, data_set, split)
+        if run.test.get("sources"):
+            raise InputError(
+                f"{folder} was tested on several sources, {', '.join(run.test['sources'])}, and runs are compared on one data set; measure each (ltr test {folder} --data.path A B) and compare there (--data A B)"
+            )
+        runs_of_name.setdefault(name, []).append(run)
     read = []
     for name, runs in runs_of_name.items():
         whole = joined_folds(runs)

@@ -1,7 +1,7 @@
 """Collators: lists of rows → RankingBatch."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import torch
@@ -10,6 +10,7 @@ from ltr.batch import RankingBatch
 from ltr.data.cuts import say_what_is_cut
 from ltr.data.formats import ApartTexts, JoinedPairs, PairsAndTexts, TextReads
 from ltr.data.query_lists import LabelledList
+from ltr.data.template import Side
 from ltr.data.texts import TextTable
 from ltr.data.tokens import Tokens
 
@@ -119,18 +120,55 @@ class BothCollator(Collator):
         return texts_apart._replace(pairs=joined_pairs.pairs)
 
 
+class SourcesCollator(Collator):
+    """Says beside each list of a batch which source its query is of.
+
+    Args:
+        collator: makes the batch of lists of all sources.
+        first_query: ``[S]`` int64, the number of the first query of each source, ascending.
+    """
+
+    def __init__(self, collator: Collator, first_query: np.ndarray) -> None:
+        self.collator = collator
+        self.first_query = first_query
+
+    def lengths(self, ranked_list: LabelledList) -> np.ndarray:
+        return self.collator.lengths(ranked_list)
+
+    def __call__(self, lists: Sequence[LabelledList]) -> RankingBatch:
+        batch = self.collator(lists)
+        sources = np.searchsorted(self.first_query, batch.query_rows.numpy(), side="right") - 1
+        return batch._replace(sources=torch.from_numpy(sources.astype(np.int64)))
+
+
 def collator_of(queries: TextTable, docs: TextTable, reads: TextReads) -> Collator:
     """The collator of what a ranker reads, on stored tokens. Says what is cut of the documents.
 
     Raises:
         InputError: if a query leaves no room for a document.
     """
+
+    def tokens(side: Side, store: Callable[[TextTable], Tokens]) -> Tokens:
+        return store(queries if side == "query" else docs)
+
+    return collator_of_tokens(tokens, reads)
+
+
+def collator_of_tokens(
+    tokens: Callable[[Side, Callable[[TextTable], Tokens]], Tokens], reads: TextReads
+) -> Collator:
+    """The collator of what a ranker reads. Says what is cut of the documents.
+
+    Args:
+        tokens: those of the texts of one side, of the function that stores the tokens of a table.
+        reads: how they are laid out.
+    """
     if isinstance(reads, PairsAndTexts):
-        pairs = collator_of(queries, docs, reads.pairs)
-        apart = collator_of(queries, docs, reads.apart)
+        pairs = collator_of_tokens(tokens, reads.pairs)
+        apart = collator_of_tokens(tokens, reads.apart)
         return BothCollator(pairs, apart)
-    query_tokens = reads.store(queries, "query")
-    doc_tokens = reads.store(docs, "document")
+    query_tokens = tokens("query", lambda table: reads.store(table, "query"))
+    doc_tokens = tokens("document", lambda table: reads.store(table, "document"))
     say_what_is_cut(reads, query_tokens, doc_tokens)
     if isinstance(reads, JoinedPairs):
         return PairCollator(query_tokens, doc_tokens, reads)

@@ -27,17 +27,19 @@ def say_what_is_cut(reads: JoinedPairs | ApartTexts, queries: Tokens, docs: Toke
     room = form.max_length - form.n_special
     beside = ""
     if isinstance(reads, JoinedPairs) and len(queries):
-        room -= int(np.median(np.diff(queries.offsets)))
+        room -= int(np.median(queries.lengths(np.arange(len(queries)))))
         beside = " beside a query"
     n_cut = 0
     n_lost = 0
+    n_tokens = 0
     for span in spans(len(docs), TEXTS_AT_ONCE):
-        beyond = np.diff(docs.offsets[span.start : span.stop + 1]) - room
+        lengths = docs.lengths(np.arange(span.start, span.stop))
+        beyond = lengths - room
+        n_tokens += int(lengths.sum())
         n_cut += int((beyond > 0).sum())
         n_lost += int(beyond.clip(min=0).sum())
     if n_cut == 0:
         return
-    n_tokens = int(docs.offsets[-1] - docs.offsets[0])
     log.info(
         "max_length %d cuts %.1f%% of the documents%s, and leaves %.1f%% of all their tokens unread; windows would read them",
         form.max_length,

@@ -51,7 +51,7 @@ class TextTable:
         self.ids = Strings(folder, "ids")
         self.texts = Strings(folder, "texts")
         # Of queries that have their own, empty for the others; None where none has one.
-        self.instructions: Strings | None = None
+        self.instructions: Strings | InstructionOfAll | None = None
         if (folder / f"{INSTRUCTIONS}.npy").exists():
             self.instructions = Strings(folder, INSTRUCTIONS)
 
@@ -61,6 +61,15 @@ class TextTable:
     def instruction(self, row: int) -> str:
         """The instruction of a query; empty where it has none of its own."""
         return "" if self.instructions is None else self.instructions[row]
+
+    @property
+    def read_key(self) -> str:
+        """The key of what is read of the texts: of texts and instructions."""
+        return self.key
+
+    def with_instruction(self, instruction: str) -> "TextTable":
+        """The same texts, with an instruction for those that have none of their own."""
+        return InstructedTable(self.folder, instruction) if instruction else self
 
     def row(self, id_: str) -> int | None:
         """The row of an id, or None."""
@@ -103,6 +112,53 @@ class TextTable:
             cls,
             made_of(source),
         )
+
+
+class InstructionOfAll(Sequence[str]):
+    """The instructions of the texts of a table: their own, and one for those that have none.
+
+    Args:
+        own: by row; None where no text has one.
+        instruction: for the others.
+        count: of the texts.
+    """
+
+    def __init__(self, own: Strings | None, instruction: str, count: int) -> None:
+        self._own = own
+        self._instruction = instruction
+        self._count = count
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __getitem__(self, row: int) -> str:  # type: ignore[override]
+        if not 0 <= row < self._count:
+            raise IndexError(f"there are {self._count} texts, got {row}")
+        own = "" if self._own is None else self._own[row]
+        return own or self._instruction
+
+    def between(self, first: int, stop: int) -> list[str]:
+        """Those of the texts from ``first`` to ``stop``."""
+        if self._own is None:
+            return [self._instruction] * (stop - first)
+        return [own or self._instruction for own in self._own.between(first, stop)]
+
+
+class InstructedTable(TextTable):
+    """Queries that all have an instruction. They are the queries of their table, with its key; but
+    what is read of them has another one.
+    """
+
+    def __init__(self, folder: Path, instruction: str) -> None:
+        super().__init__(folder)
+        assert not isinstance(self.instructions, InstructionOfAll), "a table has its own ones"
+        self.instructions = InstructionOfAll(self.instructions, instruction, len(self))
+        digest = hashlib.sha256(encoded(instruction, "instruction")).hexdigest()
+        self._read_key = f"{self.key} {digest[:32]}"
+
+    @property
+    def read_key(self) -> str:
+        return self._read_key
 
 
 def _write_table(folder: Path, records: Iterator[Record], kind: str, source: str | Path) -> None:

@@ -130,16 +130,20 @@ class Tokens:
             counts: ``[S]`` int64, how many of each text, at most what :meth:`lengths` says.
             last: take the last tokens.
         """
-        if last:
-            starts = self.offsets[rows + 1] - counts
-        else:
-            starts = self.offsets[rows]
-        return self.spans(starts, starts + counts)
+        starts = self.lengths(rows) - counts if last else np.zeros_like(counts)
+        return self.pieces(rows, starts, counts)
 
-    def spans(self, starts: np.ndarray, stops: np.ndarray) -> list[memoryview]:
-        """The tokens between these places, ``[S]`` int64 among those of all texts, as views."""
-        places = zip(starts.tolist(), stops.tolist(), strict=True)
-        return [self._buffer[start:stop] for start, stop in places]
+    def pieces(self, rows: np.ndarray, starts: np.ndarray, counts: np.ndarray) -> list[memoryview]:
+        """Some tokens of each of these texts, as views.
+
+        Args:
+            rows: ``[S]`` int64.
+            starts: ``[S]`` int64, the first token of each, counted from the begin of its text.
+            counts: ``[S]`` int64, how many from there on.
+        """
+        begins = self.offsets[rows] + starts
+        places = zip(begins.tolist(), (begins + counts).tolist(), strict=True)
+        return [self._buffer[begin:end] for begin, end in places]
 
     @classmethod
     def of(
@@ -216,9 +220,9 @@ class TokenStore(Tokens):
         # A prompt in quotes: whatever stands in it, the parts can't be mistaken for each other.
         return cached(
             "tokens",
-            f"tokens-2 {table.key} {rendering.key!a} {_settings(backend)}",
+            f"tokens-2 {table.read_key} {rendering.key!a} {_settings(backend)}",
             lambda folder: _tokenise(folder, table, backend, rendering),
-            lambda folder: cls(folder, rendering.key, table.key),
+            lambda folder: cls(folder, rendering.key, table.read_key),
             made_of(table.folder, model=tokenizer.name_or_path or None),
         )
 

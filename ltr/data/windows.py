@@ -105,15 +105,13 @@ class Windows:
         n_tokens = tokens.lengths(rows)
         n_fronts = np.minimum(n_tokens, n_front)
         counts = self.counts(n_tokens - n_fronts)
-        begins = tokens.offsets[rows]
         doc = np.repeat(np.arange(len(rows)), counts)  # of each window
         number = np.arange(len(doc)) - np.repeat(np.cumsum(counts) - counts, counts)
-        first = begins[doc] + n_fronts[doc] + number * self.stride
-        stop = np.minimum(first + self.size, begins[doc] + n_tokens[doc])
-        buffers: Sequence[memoryview] = tokens.spans(first, stop)
-        n_of_window = stop - first
+        first = n_fronts[doc] + number * self.stride
+        n_of_window = np.minimum(first + self.size, n_tokens[doc]) - first
+        buffers: Sequence[memoryview] = tokens.pieces(rows[doc], first, n_of_window)
         if n_front:
-            fronts = tokens.spans(begins[doc], begins[doc] + n_fronts[doc])
+            fronts = tokens.views(rows[doc], n_fronts[doc])
             # The front and the window of the first, then of the second one, and so on.
             both = [fronts[0]] * (2 * len(doc)) if len(doc) else []
             both[0::2] = fronts

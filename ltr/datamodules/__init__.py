@@ -9,6 +9,7 @@ from ltr.datamodules.lists import ListDataModule
 from ltr.datamodules.loading import Loading
 from ltr.datamodules.pools import PoolDataModule
 from ltr.datamodules.ranking import RankingDataModule
+from ltr.datamodules.sources import Mixture
 from ltr.datamodules.triplets import TripletDataModule
 
 __all__ = [
@@ -19,6 +20,7 @@ __all__ = [
     "Labels",
     "ListDataModule",
     "Loading",
+    "Mixture",
     "PoolDataModule",
     "RankingDataModule",
     "TripletDataModule",

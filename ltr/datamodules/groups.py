@@ -1,24 +1,27 @@
 """P×K batches of a collection: groups of a query with some of its relevant documents."""
 
 from pathlib import Path
-from typing import get_args
+from typing import Any, get_args
 
-from ltr.data.sampling.group_plan import GroupPlan
+from ltr.data.sampling.group_plan import LEAST_GROUPS, GroupPlan
 from ltr.data.sampling.groups import QueryGroups
 from ltr.data.sampling.relevant import EpochOver
 from ltr.datamodules.evaluation import Evaluation
 from ltr.datamodules.loading import Loading
-from ltr.datamodules.pools import PoolDataModule
+from ltr.datamodules.several import SourcesDataModule
+from ltr.datamodules.sources import Mixture
 from ltr.errors import at_least, one_of
 
 
-class GroupDataModule(PoolDataModule):
+class GroupDataModule(SourcesDataModule):
     """One row is one group: a query with some of its relevant documents. For dual encoders.
 
     Documents are drawn anew in every epoch; see :class:`ltr.data.sampling.group_plan.GroupPlan`.
 
     Args:
-        path: a collection, see :func:`ltr.data.collection.open_collection`.
+        path: a collection, see :func:`ltr.data.collection.open_collection`. Or a list of several
+            sources, each a path, or ``path:`` with ``weight:``, ``name:``, ``instruction:`` (of queries
+            that have none of their own) and, of triplets, ``negatives:`` beside it.
         groups: P, groups per step over all processes; the last batches of an epoch may have fewer.
         docs_per_group: K, documents of a group; a query with fewer relevant ones gives those it
             has.
@@ -27,6 +30,7 @@ class GroupDataModule(PoolDataModule):
             rounded up.
         evaluation: what is ranked and measured, see :class:`ltr.datamodules.Evaluation`.
         loading: how batches are drawn and collated, see :class:`ltr.datamodules.Loading`.
+        mixture: how several sources share the steps, see :class:`ltr.datamodules.Mixture`.
 
     Raises:
         InputError: at ``setup``, for a query without a relevant document, fewer groups than
@@ -34,17 +38,19 @@ class GroupDataModule(PoolDataModule):
     """
 
     needs_in_batch = True  # groups hold relevant documents alone
+    least_per_batch = LEAST_GROUPS
 
     def __init__(
         self,
-        path: str | Path,
+        path: list[Any] | str | Path,
         groups: int = 32,
         docs_per_group: int = 4,
         epoch: EpochOver = "queries",
         evaluation: Evaluation = Evaluation(),
         loading: Loading = Loading(),
+        mixture: Mixture | None = None,
     ) -> None:
-        super().__init__(path, evaluation, loading)
+        super().__init__(path, evaluation, loading, mixture)
         at_least(1, docs_per_group=docs_per_group)
         at_least(2, groups=groups)  # one group has nothing to be told from
         one_of(get_args(EpochOver), epoch=epoch)

@@ -2,7 +2,7 @@
 
 import logging
 from pathlib import Path
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 from ltr.data.bm25 import bm25_lists
 from ltr.data.query_lists import QueryLists
@@ -11,7 +11,8 @@ from ltr.data.sampling.plan import Plan
 from ltr.data.sampling.taught import Labels
 from ltr.datamodules.evaluation import Evaluation
 from ltr.datamodules.loading import Loading
-from ltr.datamodules.pools import PoolDataModule
+from ltr.datamodules.several import SourcesDataModule
+from ltr.datamodules.sources import Mixture
 from ltr.errors import at_least, one_of
 
 log = logging.getLogger(__name__)
@@ -19,7 +20,7 @@ log = logging.getLogger(__name__)
 Unjudged = Literal["irrelevant", "skip"]
 
 
-class ListDataModule(PoolDataModule):
+class ListDataModule(SourcesDataModule):
     """One row is one query with its candidate list: the documents of its pool and all judged ones,
     with their grades.
 
@@ -30,7 +31,9 @@ class ListDataModule(PoolDataModule):
     An epoch visits every training query once; lists without two grades are left out.
 
     Args:
-        path: a collection, see :func:`ltr.data.collection.open_collection`.
+        path: a collection, see :func:`ltr.data.collection.open_collection`. Or a list of several
+            sources, each a path, or ``path:`` with ``weight:``, ``name:``, ``instruction:`` (of queries
+            that have none of their own) and, of triplets, ``negatives:`` beside it.
         unjudged: documents of the pool that nobody judged are ``irrelevant`` (grade 0), or left out
             (``skip``): lists then hold judged documents alone, and no pool is read.
         list_size: documents of a training list at most; None: no limit.
@@ -42,6 +45,7 @@ class ListDataModule(PoolDataModule):
         evaluation: what is ranked and measured, see :class:`ltr.datamodules.Evaluation`.
         loading: how batches are drawn and collated, see :class:`ltr.datamodules.Loading`.
         labels: what the labels of training lists are, see :class:`ltr.datamodules.Labels`.
+        mixture: how several sources share the steps, see :class:`ltr.datamodules.Mixture`.
 
     Raises:
         InputError: at ``setup``, if there is nothing to rank, or no pool.
@@ -49,7 +53,7 @@ class ListDataModule(PoolDataModule):
 
     def __init__(
         self,
-        path: str | Path,
+        path: list[Any] | str | Path,
         unjudged: Unjudged = "irrelevant",
         list_size: int | None = None,
         keep: Keep = "relevant",
@@ -57,8 +61,9 @@ class ListDataModule(PoolDataModule):
         evaluation: Evaluation = Evaluation(),
         loading: Loading = Loading(),
         labels: Labels = Labels(),
+        mixture: Mixture | None = None,
     ) -> None:
-        super().__init__(path, evaluation, loading)
+        super().__init__(path, evaluation, loading, mixture)
         at_least(1, batch_size=batch_size)
         at_least(2, list_size=list_size)  # one document has no order
         one_of(get_args(Unjudged), unjudged=unjudged)

@@ -74,8 +74,11 @@ class PoolDataModule(RankingDataModule):
         return super().evaluation_digests(split) | self._text_digests()
 
     def _text_digests(self) -> dict[str, str]:
-        """Digests of the texts of queries and documents."""
-        return {"queries": self.collection.queries.key, "documents": self.collection.corpus.key}
+        """Digests of what is read of queries and of documents."""
+        return {
+            "queries": self.collection.queries.read_key,
+            "documents": self.collection.corpus.key,
+        }
 
     def conventions(self) -> dict[str, object]:
         evaluation = self.evaluation
@@ -131,17 +134,29 @@ class PoolDataModule(RankingDataModule):
                 "%s: evaluation.candidates is null: training goes without validation", self.path
             )
             return
-        if stage == "fit" and split not in self.collection.qrels:
+        lists = self._lists_of_stage(stage, split)
+        if lists is None:
             log.info("%s has no judgements for 'dev': training goes without validation", self.path)
             return
+        self._eval_batches[split] = EvalBatches(
+            lists, self.evaluation.batch_size, self.collator, self.world_size
+        )
+
+    def _lists_of_stage(self, stage: str, split: str) -> list[LabelledList] | None:
+        """The lists that a stage evaluates; None where a training has none to validate with."""
+        if stage == "fit" and split not in self.collection.qrels:
+            return None
         measured = split
         if split == "test":
             self.collection = self._with_tested_split(self.collection)
             measured = self.tested_split
-        lists = self._lists_to_evaluate(measured, judged_only=stage != "predict")
-        self._eval_batches[split] = EvalBatches(
-            lists, self.evaluation.batch_size, self.collator, self.world_size
-        )
+        return self._lists_to_evaluate(measured, judged_only=stage != "predict")
+
+    def collections(self) -> list[tuple[str, Collection]]:
+        """The name and the collection of each source, after ``setup``; the name of a single one is
+        empty.
+        """
+        return [("", self.collection)]
 
     def _open_texts(self) -> None:
         """Read, check and tokenise, unless it is done for this layout already."""

@@ -16,7 +16,14 @@ from ltr.data.files import digest_of_arrays
 from ltr.data.formats import Reads
 from ltr.data.query_lists import LabelledList
 from ltr.data.sampling.buckets import Buckets
-from ltr.data.sampling.plan import EvalBatches, Plan, PlanSampler, ShareOfRank, TrainBatches
+from ltr.data.sampling.plan import (
+    EvalBatches,
+    Frozen,
+    Plan,
+    PlanSampler,
+    ShareOfRank,
+    TrainBatches,
+)
 from ltr.data.sampling.rows import Rows
 from ltr.data.sampling.taught import Labels
 from ltr.datamodules.loading import Loading
@@ -36,7 +43,7 @@ class Position(TypedDict):
     per_step: NotRequired[int]
     processes: NotRequired[int]
     content: NotRequired[dict[str, str]]
-    kept: NotRequired[list[list[int]] | None]
+    kept: NotRequired[Frozen | None]
 
 
 class RankingDataModule(LightningDataModule):
@@ -75,7 +82,9 @@ class RankingDataModule(LightningDataModule):
             as a resume does it again.
         refresh_seconds: how long all refreshes have taken.
         corpus: the corpus to search for the documents of evaluated lists, after ``setup``; None
-            where lists bring them.
+            where lists bring them, or there are several sources, which have :attr:`corpora`.
+        source_names: of the sources, where there are several: metrics are told of each.
+        first_queries: where the queries of each of several sources begin, after ``setup``.
         tested_split: what ``test`` and ``predict`` measure; :meth:`test_on` names another split.
         digests: of each thing that the run learns from, by name, after ``setup("fit")``. They go
             into checkpoints: a resume needs the same data.
@@ -87,6 +96,8 @@ class RankingDataModule(LightningDataModule):
     labels: Labels = Labels()
     batch_size: int | None = None
     corpus: SearchedCorpus | None = None
+    source_names: tuple[str, ...] = ()
+    first_queries: Sequence[int] = ()
     before_batch: Callable[[], None] | None = None
     has_refreshes: bool = False
     is_refreshing: bool = False
@@ -142,12 +153,16 @@ class RankingDataModule(LightningDataModule):
             self.before_batch = None
         self.open(stage)
         if stage == "fit":
-            self.train = TrainBatches(self.plan(), self.collator)
+            self.train = TrainBatches(self.training_plan(), self.collator)
             self._check_same_everywhere(self.digests)
 
     @abstractmethod
     def open(self, stage: str) -> None:
         """Open what ``fit``, ``validate``, ``test`` or ``predict`` needs."""
+
+    def training_plan(self) -> Plan:
+        """Which training lists form a batch: :meth:`plan`, but for data of several sources."""
+        return self.plan()
 
     @abstractmethod
     def plan(self) -> Plan:
@@ -180,6 +195,13 @@ class RankingDataModule(LightningDataModule):
             raise InputError(
                 f"{self.path}: all processes of a run must read the same data, and the digest of {differences}; copy the data anew to each node, or put it on a common disk"
             )
+
+    @property
+    def corpora(self) -> Sequence[SearchedCorpus]:
+        """The corpora to search for the documents of evaluated lists, after ``setup``: that of each
+        source; none where lists bring them.
+        """
+        return () if self.corpus is None else (self.corpus,)
 
     @property
     def has_teacher_scores(self) -> bool:

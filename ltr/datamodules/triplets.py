@@ -3,11 +3,12 @@
 from dataclasses import replace
 from functools import reduce
 from pathlib import Path
-from typing import get_args
+from typing import Any, Self, get_args
 
 from ltr.data.bm25 import bm25_lists
 from ltr.data.query_lists import QueryLists
 from ltr.data.sampling.buckets import Buckets
+from ltr.data.sampling.mixture import OneSourceBatches
 from ltr.data.sampling.plan import Plan
 from ltr.data.sampling.relevant import EpochOver
 from ltr.data.sampling.rows import Rows
@@ -15,20 +16,25 @@ from ltr.data.sampling.taught import Labels, TaughtRows
 from ltr.data.sampling.triplets import Source, TripletRows
 from ltr.datamodules.evaluation import Evaluation
 from ltr.datamodules.loading import Loading
-from ltr.datamodules.pools import PoolDataModule
+from ltr.datamodules.several import SourcesDataModule
+from ltr.datamodules.sources import DataSource, Mixture
 from ltr.errors import InputError, at_least, local_path, one_of
 from ltr.mining.negatives import MinedNegatives
 from ltr.mining.overlay import Overlay, negatives_in
 
+NEGATIVES_BY_DEFAULT = "candidates"
 
-class TripletDataModule(PoolDataModule):
+
+class TripletDataModule(SourcesDataModule):
     """One row is one query with relevant documents, and others to be ranked below them.
 
     Documents are drawn anew in every epoch, without repeats; where there are fewer, the row is
     shorter.
 
     Args:
-        path: a collection, see :func:`ltr.data.collection.open_collection`.
+        path: a collection, see :func:`ltr.data.collection.open_collection`. Or a list of several
+            sources, each a path, or ``path:`` with ``weight:``, ``name:``, ``instruction:`` (of queries
+            that have none of their own) and, of triplets, ``negatives:`` beside it.
         negatives: where the others come from, never the relevant ones: the source's pools
             (``candidates``: judged 0 or unjudged), the best ``negatives_depth`` of BM25 (``bm25``),
             the whole corpus (``random``), a folder of mined negatives or an overlay of their audit
@@ -46,15 +52,18 @@ class TripletDataModule(PoolDataModule):
         evaluation: what is ranked and measured, see :class:`ltr.datamodules.Evaluation`.
         loading: how batches are drawn and collated, see :class:`ltr.datamodules.Loading`.
         labels: what the labels of training lists are, see :class:`ltr.datamodules.Labels`.
+        mixture: how several sources share the steps, see :class:`ltr.datamodules.Mixture`.
 
     Raises:
         InputError: at ``setup``, for a training query without a relevant document.
     """
 
+    takes_negatives = True
+
     def __init__(
         self,
-        path: str | Path,
-        negatives: str | Path | dict[str, int] = "candidates",
+        path: list[Any] | str | Path,
+        negatives: str | Path | dict[str, int] = NEGATIVES_BY_DEFAULT,
         positives: int = 1,
         negatives_per_query: int = 7,
         negatives_depth: int | None = None,
@@ -63,8 +72,9 @@ class TripletDataModule(PoolDataModule):
         evaluation: Evaluation = Evaluation(),
         loading: Loading = Loading(),
         labels: Labels = Labels(),
+        mixture: Mixture | None = None,
     ) -> None:
-        super().__init__(path, evaluation, loading)
+        super().__init__(path, evaluation, loading, mixture)
         at_least(1, positives=positives, negatives_per_query=negatives_per_query)
         at_least(1, negatives_depth=negatives_depth, batch_size=batch_size)
         one_of(get_args(EpochOver), epoch=epoch)
@@ -73,20 +83,71 @@ class TripletDataModule(PoolDataModule):
         self.negatives_depth = negatives_depth
         self.batch_size = batch_size
         self.labels = labels
+        self.negatives_per_query = negatives_per_query
         # How many documents of a row each source gives.
-        if isinstance(negatives, dict):
-            self.sources = dict(negatives)
-        else:
-            self.sources = {str(negatives): negatives_per_query}
-        if not self.sources or min(self.sources.values()) < 1:
-            raise InputError(
-                f"negatives must be at least one source, each with a number above 0, got {self.sources}",
-                option="negatives",
-            )
-        for name in self.sources:
-            local_path("negatives", name)
+        self.sources = self._counts(negatives)
         # Whether mined negatives are still to come. No batch may be drawn until then.
         self.awaits_negatives = "mined" in self.sources
+        for number, source in enumerate(self.data_sources):
+            self._check_negatives(number, source, negatives)
+
+    def _counts(self, negatives: str | Path | dict[str, int]) -> dict[str, int]:
+        """How many documents of a row each source of negatives gives."""
+        if isinstance(negatives, dict):
+            counts = dict(negatives)
+        else:
+            counts = {str(negatives): self.negatives_per_query}
+        if not counts or min(counts.values()) < 1:
+            raise InputError(
+                f"negatives must be at least one source, each with a number above 0, got {counts}",
+                option="negatives",
+            )
+        for name in counts:
+            local_path("negatives", name)
+        return counts
+
+    def _check_negatives(
+        self, number: int, source: DataSource, negatives: str | Path | dict[str, int]
+    ) -> None:
+        """Check the negatives of one of several sources of data.
+
+        Args:
+            number: of the source.
+            source: has its own ones, perhaps.
+            negatives: what the data module says for all.
+        """
+        if source.negatives is not None and negatives != NEGATIVES_BY_DEFAULT:
+            raise InputError(
+                f"path[{number}]: negatives must be said once, got {source.negatives!r} there and {negatives!r} for all sources; leave one out",
+                option="negatives",
+            )
+        counts = self.sources if source.negatives is None else self._counts(source.negatives)
+        is_mixed = self.mixture is not None and self.mixture.batches == "mixed"
+        if "mined" in counts and is_mixed:
+            raise InputError(
+                f"path[{number}]: negatives 'mined' need batches of one source, and mixture mixes them; set mixture.batches to one_source, or mine them before (ltr mine) and name the folder",
+                option="negatives",
+            )
+
+    def part(self, source: DataSource) -> Self:
+        part = super().part(source)
+        if source.negatives is not None:
+            part.sources = part._counts(source.negatives)
+        return part
+
+    def mined_parts(self) -> dict[str, "TripletDataModule"]:
+        """The data modules whose negatives are mined while training, by the names of their sources;
+        itself, under no name, where there is one source.
+        """
+        if not self.data_sources:
+            return {"": self}
+        parts: dict[str, TripletDataModule] = {}
+        for number in self.trained_sources:
+            part = self._parts[number]
+            assert isinstance(part, TripletDataModule), "a part is a copy of this"
+            if "mined" in part.sources:
+                parts[self.source_names[number]] = part
+        return parts
 
     def plan(self) -> Plan:
         audit_labels = self._apply_overlays()  # first: it changes the judgements
@@ -114,6 +175,16 @@ class TripletDataModule(PoolDataModule):
         )
         return self.buckets(self.with_labels(rows, rows.drawable(), where))
 
+    def position_of(self, source: str) -> tuple[int, int] | None:
+        """The epoch and the step of its own that a source is at; None where there is one source."""
+        if not self.data_sources:
+            return None
+        assert self.train is not None, "setup('fit') comes first"
+        plan = self.train.plan
+        assert isinstance(plan, OneSourceBatches), "the constructor has checked it"
+        number = self.trained_sources.index(self.source_names.index(source))
+        return plan.position_of(number, *self._next_step())
+
     @property
     def mined_per_row(self) -> int:
         """How many documents of a row are mined negatives, once there are some.
@@ -126,13 +197,20 @@ class TripletDataModule(PoolDataModule):
             return self.sources["mined"]
         return next(iter(self.sources.values()))
 
-    def take_negatives(self, negatives: MinedNegatives, *, resumed: bool = False) -> None:
+    def take_negatives(
+        self,
+        negatives: MinedNegatives,
+        *,
+        resumed: bool = False,
+        position: tuple[int, int] | None = None,
+    ) -> None:
         """Draw from these mined negatives, from the next batch on. All processes must call it
         together.
 
         Args:
             negatives: take the place of the source ``mined``, or of the only one there is.
             resumed: whether the interrupted run drew from them already.
+            position: the epoch and the step from which on; None: those of the trainer.
         """
         assert self.train is not None, "setup('fit') comes first"
         plan = self.train.plan
@@ -142,7 +220,7 @@ class TripletDataModule(PoolDataModule):
             # Rows with the new negatives have other lengths, and Buckets sorts by length. The
             # batches of the current window stay as they are; a resumed run has them from its
             # checkpoint.
-            epoch, step = self._next_step()
+            epoch, step = position or self._next_step()
             plan.freeze_window(epoch, step)
         # With a teacher's labels the rows are wrapped.
         if isinstance(plan.rows, TaughtRows):
@@ -161,7 +239,8 @@ class TripletDataModule(PoolDataModule):
 
     def _call_before_batch(self) -> None:
         super()._call_before_batch()
-        if self.awaits_negatives:
+        awaiting = [part for part in self.mined_parts().values() if part.awaits_negatives]
+        if awaiting:
             raise InputError(
                 "negatives 'mined' must be mined while training, and nothing does that; add the callback ltr.callbacks.HardNegativeMining, or name a folder of negatives",
                 option="negatives",

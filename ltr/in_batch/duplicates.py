@@ -11,6 +11,8 @@ from torch import Tensor
 
 from ltr.in_batch.embedded import Embedded
 
+ROWS_OF_SOURCE = 2**44  # more than a collection has; 2^19 sources fit
+
 
 class Duplicates(NamedTuple):
     """Equal texts of a batch, each named by its first place."""
@@ -26,8 +28,10 @@ class Duplicates(NamedTuple):
 
 def find_duplicates(lists: Embedded) -> Duplicates:
     """Find equal texts by query row, by document row, and by the documents' keys where there are
-    keys.
+    keys. Texts of two sources count as different, however equal they are.
     """
+    if lists.sources is not None:
+        lists = _told_apart(lists, lists.sources)
     n_lists, n_docs = lists.mask.shape
     n_columns = n_lists * n_docs
     device = lists.mask.device
@@ -81,6 +85,28 @@ def find_duplicates(lists: Embedded) -> Duplicates:
         # What judged_rows name, and what has a label other than 0 in a list of the query.
         judged_bc=of_queries(in_batch_bj, lists.mask & (lists.labels != 0)),
         relevant_bc=of_queries(is_relevant_bj, lists.mask & (lists.labels > 0)),
+    )
+
+
+def _told_apart(lists: Embedded, sources_b: Tensor) -> Embedded:
+    """The lists with rows and keys that no two sources share."""
+    # A key may wrap around: it stays as unlikely as before that two texts have the same.
+    shift_b = sources_b * ROWS_OF_SOURCE
+    shift_b1 = shift_b.unsqueeze(1)
+
+    def shifted(values: Tensor | None) -> Tensor | None:
+        return None if values is None else values + shift_b1
+
+    judged_rows = lists.judged_rows
+    if judged_rows is not None:
+        is_padding = judged_rows < 0
+        judged_rows = torch.where(is_padding, judged_rows, judged_rows + shift_b1)
+    return lists._replace(
+        query_rows=lists.query_rows + shift_b,
+        doc_rows=lists.doc_rows + shift_b1,
+        judged_rows=judged_rows,
+        doc_keys=shifted(lists.doc_keys),
+        judged_keys=shifted(lists.judged_keys),
     )
 
 

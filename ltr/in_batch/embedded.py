@@ -26,3 +26,5 @@ class Embedded(NamedTuple):
     judged_keys: Tensor | None = None
     # [B, N] float, of mined negatives, NaN where none is known; None: no margin reads them
     distances: Tensor | None = None
+    # [B] int64, the source of each list: texts of two sources are not compared; None: there is one
+    sources: Tensor | None = None

@@ -12,7 +12,7 @@ from ltr.in_batch.embedded import Embedded
 from ltr.processes import all_gather, rank, world_size
 
 # Fields of a list itself, and of its judgements; all others belong to its documents.
-OF_LIST = {"queries", "query_rows", "frozen_queries"}
+OF_LIST = {"queries", "query_rows", "sources", "frozen_queries"}
 OF_JUDGEMENT = {"judged_rows", "judged_grades", "judged_keys"}
 WITHOUT_GRADIENT = {"labels", "judged_grades", "distances", "frozen_queries", "frozen_docs"}
 

@@ -41,10 +41,11 @@ def queries_against_all(lists: Embedded) -> LongerLists:
     * is judged for the query, with any grade: in ``judged_rows``, or by a label other than 0 in
       another list of the query,
     * is also in the query's own list,
-    * repeats a document of an earlier column.
+    * repeats a document of an earlier column,
+    * is of another source than the query, whose judgements say nothing about it.
 
-    Documents of equal text count as one document, whatever their ids, by ``doc_keys`` and
-    ``judged_keys``.
+    Documents of equal text in one source count as one document, whatever their ids, by ``doc_keys``
+    and ``judged_keys``.
 
     Args:
         lists: of one batch, or of all processes.
@@ -94,6 +95,9 @@ def queries_against_all(lists: Embedded) -> LongerLists:
     # Documents of other lists: the first of equal ones, neither judged for the query nor in its list.
     duplicates = find_duplicates(lists)
     mask_bc = duplicates.is_first_c & ~duplicates.judged_bc
+    if lists.sources is not None:
+        source_c = lists.sources.repeat_interleave(n_docs)
+        mask_bc &= lists.sources.unsqueeze(1) == source_c
     mask_bc[row_b1, duplicates.first_column_bn] = False
     # The query's own documents, as they are in its list.
     mask_bc[row_b1, own_column_bn] = lists.mask
@@ -130,7 +134,8 @@ def all_against_all(lists: Embedded) -> LongerLists:
       query of the batch, with any grade, is linked with that query and with every document relevant
       to it, in whichever lists they stand (relevant by ``judged_grades`` or a label above 0). So
       lists of one query don't use each other's positives as negatives,
-    * texts of other lists that are also in the anchor's list, or repeat an earlier column.
+    * texts of other lists that are also in the anchor's list, or repeat an earlier column,
+    * texts of other sources.
 
     Rows are not merged: a document that is relevant in two lists is an anchor twice, once with each
     group. The rows of the queries, restricted to the columns of the documents, equal those of
@@ -176,6 +181,11 @@ def all_against_all(lists: Embedded) -> LongerLists:
     # that is no first place is masked anyhow.
     linked_tt = linked_texts(duplicates, with_queries=lists.queries is not None)
     mask_tt = all_texts.is_first_t & ~linked_tt[first_t]
+    if lists.sources is not None:
+        source_t = lists.sources.repeat_interleave(lists.mask.shape[1])
+        if lists.queries is not None:
+            source_t = torch.cat([lists.sources, source_t])
+        mask_tt &= source_t.unsqueeze(1) == source_t
     # None of them is a text that is also in the row's own list.
     mask_tt[row_bk1, first_bk.unsqueeze(1)] = False
     # Of its own list a row has the real texts other than its own text.

@@ -268,6 +268,7 @@ class _LongerListsPolicy(InBatch):
             doc_keys=doc_keys,
             judged_keys=batch.judged_keys,
             distances=distances,
+            sources=batch.sources,
         )
         return self.longer_lists(gather_lists(lists))
 

@@ -99,7 +99,7 @@ class Miner:
             self.min_negatives,
             self.seed,
             self.collection.corpus.key,
-            self.collection.queries.key,
+            self.collection.queries.read_key,
             self.judged.digest(),
         ]
         return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:32]

@@ -1,6 +1,7 @@
 """The ceiling of candidate pools: what the best re-ranking of them would reach."""
 
 import math
+from bisect import bisect_right
 from collections.abc import Sequence
 
 import torch
@@ -44,3 +45,28 @@ def ceiling(
             if not math.isnan(mean):  # NaN: no query has anything to find
                 ceilings[name] = mean
     return ceilings
+
+
+def ceiling_of_sources(
+    metrics: Sequence[RankingMetric],
+    batches: Sequence[Sequence[LabelledList]],
+    first_query: Sequence[int],
+) -> dict[str, float]:
+    """The mean of :func:`ceiling` over the sources that have lists.
+
+    Args:
+        metrics, batches: as of :func:`ceiling`.
+        first_query: the number of the first query of each source, ascending.
+    """
+    by_source: list[list[list[LabelledList]]] = [[] for _ in first_query]
+    for lists in batches:
+        for of_source in by_source:
+            of_source.append([])
+        for labelled in lists:
+            source = bisect_right(first_query, labelled.query_row) - 1
+            by_source[source][-1].append(labelled)
+    values: dict[str, list[float]] = {}
+    for of_source in by_source:
+        for name, value in ceiling(metrics, of_source).items():
+            values.setdefault(name, []).append(value)
+    return {name: math.fsum(found) / len(found) for name, found in values.items()}

@@ -20,7 +20,7 @@ class Part(TypedDict):
 class DataOptions(TypedDict):
     """The options of a data module that are read again."""
 
-    path: NotRequired[str | None]
+    path: NotRequired[str | list[Any] | None]  # a list: of several sources
     evaluation: NotRequired[dict[str, Any] | None]
 
 

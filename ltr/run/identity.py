@@ -40,6 +40,8 @@ DATA_MAY_CHANGE = DATA_SPEED | {
 # content of the files and the steps of an epoch when it takes its state from a checkpoint: a path
 # does not say what is in the files.
 DATA_COMPARED_ELSEWHERE = {"path", "batch_size", "groups"}
+# Without a value these say nothing, and runs of an older ltr do not have them: digests leave them out.
+DATA_LATER = {"mixture"}
 # All other options of the trainer may change, and all other callbacks.
 DECIDING_TRAINER_OPTIONS = ("accumulate_grad_batches", "overfit_batches")
 DECIDING_CALLBACKS = ("LossSchedule", "HardNegativeMining")

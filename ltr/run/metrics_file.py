@@ -35,6 +35,7 @@ class Report(TypedDict):
     split: NotRequired[str]  # that was tested in the place of test
     fold: NotRequired[TestedFold]
     ceiling: NotRequired[dict[str, float | None]]  # by metric
+    sources: NotRequired[list[str]]  # where there are several: the names that stand before queries
     checkpoint: NotRequired[str | None]
     made: NotRequired[Made]
 

@@ -17,7 +17,7 @@ from ltr.data.progress import duration
 from ltr.data.trec import Ranked, write_run
 from ltr.entries import check_entries
 from ltr.module import RankerModule, data_of, is_trial, validates_before_training
-from ltr.run.ceiling import ceiling
+from ltr.run.ceiling import ceiling, ceiling_of_sources
 from ltr.run.checkpoints import BestOptions, best_first
 from ltr.run.config_file import read_config
 from ltr.run.folder import RunFolder
@@ -289,12 +289,18 @@ class ResultsWriter(Callback):
             metric.name for metric in measures if metric.measure.lower_is_better
         ]
         report |= data.conventions()
+        if data.source_names:
+            report["sources"] = list(data.source_names)
         if prefix == "test/" and data.tested_split != "test":
             report["split"] = data.tested_split
         report["evaluated"] = data.evaluation_digests(split)
         # Where the whole corpus is searched, no candidates limit what can be reached.
-        if eval_batches is not None and data.corpus is None:
-            report["ceiling"] = ceiling(measures, eval_batches.batches)
+        if eval_batches is not None and not data.corpora:
+            batches = eval_batches.batches
+            if data.source_names:
+                report["ceiling"] = ceiling_of_sources(measures, batches, data.first_queries)
+            else:
+                report["ceiling"] = ceiling(measures, batches)
         report["checkpoint"] = str(trainer.ckpt_path) if trainer.ckpt_path else None
         report["seconds"] = round(time.perf_counter() - self._evaluation_began, 3)
         report["made"] = provenance()

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ltr.run.identity import (
+    DATA_LATER,
     DATA_SPEED,
     MODEL_MEASURES_AND_SPEED,
     are_same,
@@ -180,7 +181,7 @@ def _options(config: Mapping[str, Any]) -> dict[str, Any]:
         if path not in MODEL_MEASURES_AND_SPEED:
             options[f"model.{path}"] = value
     for path, value in flat_options(config["data"]):
-        if path not in DATA_MAY_DIFFER:
+        if path not in DATA_MAY_DIFFER and not (path in DATA_LATER and value is None):
             options[f"data.{path}"] = value
     trainer = config["trainer"]
     for path, value in flat_options(trainer):

@@ -5,7 +5,7 @@ Letters of shapes: Q queries, K documents found per query, B queries of a batch.
 """
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 
@@ -42,6 +42,8 @@ class SearchedCorpus:
         index: a faiss factory string; ``Flat`` is exact. See :class:`ltr.search.index.DenseIndex`.
         queries_are_docs: whether the queries are the documents themselves; a query then never finds
             itself.
+        first_query, first_doc: the numbers that the first query and the first document have among
+            those of all sources.
     """
 
     queries: TokenStore
@@ -50,6 +52,13 @@ class SearchedCorpus:
     depth: int
     index: str = "Flat"
     queries_are_docs: bool = False
+    first_query: int = 0
+    first_doc: int = 0
+
+    def own(self, query_rows: np.ndarray) -> np.ndarray:
+        """Those of the queries of all sources that are of this one, by their rows here."""
+        rows = query_rows - self.first_query
+        return rows[(rows >= 0) & (rows < len(self.queries))]
 
     def check(self, dim: int, cutoffs: Mapping[str, int | None]) -> None:
         """Check before training what the search after it would fail at.
@@ -113,6 +122,51 @@ def batch_of_found(found_lists: QueryLists, batch: RankingBatch) -> tuple[Tensor
         labels=torch.from_numpy(labels).to(device),
     )
     return torch.from_numpy(scores).to(device), ranked
+
+
+def search_corpora(
+    model: DualEncoder,
+    corpora: Sequence[SearchedCorpus],
+    query_rows: np.ndarray,
+    encodings_of: Callable[[SearchedCorpus], Encodings],
+    *,
+    trial: bool = False,
+    precision: Precision = nullcontext,
+    precision_name: str = "32-true",
+) -> QueryLists:
+    """Search the corpus of each source for its queries, see :func:`search_corpus`. A corpus that
+    several share is encoded once.
+
+    Args:
+        model: the dual encoder whose embeddings are compared.
+        corpora: of the sources, in the order of their queries.
+        query_rows: ``[Q]`` int64, the queries of this process, by their numbers among those of all
+            sources.
+        encodings_of: where the embeddings of a corpus lie.
+        trial, precision, precision_name: as of :func:`search_corpus`.
+
+    Returns:
+        The documents by their numbers among those of all sources.
+    """
+    # Sources of one corpus one after the other: a run keeps the encoding of the last one alone.
+    order = sorted(range(len(corpora)), key=lambda number: corpora[number].first_doc)
+    lists_of: dict[int, QueryLists] = {}
+    for number in order:
+        corpus = corpora[number]
+        lists = search_corpus(
+            model,
+            corpus,
+            corpus.own(query_rows),
+            encodings_of(corpus),
+            trial=trial,
+            precision=precision,
+            precision_name=precision_name,
+        )
+        lists_of[number] = lists._replace(
+            query_rows=lists.query_rows + corpus.first_query,
+            doc_rows=lists.doc_rows + corpus.first_doc,
+        )
+    return QueryLists.end_to_end([lists_of[number] for number in range(len(corpora))])
 
 
 def search_corpus(

@@ -289,6 +289,16 @@ def _template_note(to: str, model: PairRanker | DualEncoder) -> str:
     return " ".join(notes)
 
 
+def _paths(path: Any) -> Any:
+    """The path of the data; of several sources, their paths in one line."""
+    if not isinstance(path, list):
+        return path
+    paths = []
+    for source in path:
+        paths.append(str(source["path"] if isinstance(source, dict) else source))
+    return ", ".join(paths)
+
+
 def _training(config: dict[str, Any], metrics: dict[str, Any]) -> str:
     """The options of a run that matter most, and what its training took."""
     model = config["model"]
@@ -297,7 +307,7 @@ def _training(config: dict[str, Any], metrics: dict[str, Any]) -> str:
     backbone = (ranker.get("init_args") or {}).get("backbone")
     fit = metrics.get("fit", {})
     rows = {
-        "data": data.get("path"),
+        "data": _paths(data.get("path")),
         "start": config.get("init_from") or backbone,
         "negatives": data.get("negatives"),
         "negatives per query": data.get("negatives_per_query"),

@@ -44,6 +44,7 @@ def lists_of(rank: int) -> Embedded:
         doc_keys=-(2**60) - torch.arange(n_lists * n_docs).view(n_lists, n_docs),
         judged_keys=2**60 + 20 * rank + torch.arange(n_lists * n_judged).view(n_lists, n_judged),
         distances=torch.full((n_lists, n_docs), 0.5 + rank).requires_grad_(),
+        sources=3 * rank + torch.arange(n_lists),
     )
 
 

@@ -1,5 +1,5 @@
 """Is a run safe from kills?  python tests/run/kills.py [--kills 300] [--workers 0 2] [--processes
-1] [--signal TERM] [--mining]
+1] [--signal TERM] [--mining] [--variants VARIANT …]
 
 Runs of several variants (resumes.py) are ended by a signal at random moments, and resumed, until
 they are done. Each must then have the weights, the state of the optimiser and the validations of
@@ -41,6 +41,8 @@ CHOSEN = (
     "early stopping within epochs",
     "a cross-encoder with dropout",
     "a dual encoder over groups",
+    "several sources",
+    "several sources, mixed",
 )
 MINING = tuple(name for name in VARIANTS if "negatives" in name or "miner" in name)
 
@@ -216,6 +218,7 @@ def main() -> int:
     parser.add_argument("--processes", type=int, default=1)
     parser.add_argument("--signal", choices=["KILL", "TERM"], default="KILL")
     parser.add_argument("--mining", action="store_true", help="of runs that mine negatives")
+    parser.add_argument("--variants", nargs="+", choices=VARIANTS, metavar="VARIANT")
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
     random.seed(options.seed)
@@ -232,7 +235,7 @@ def main() -> int:
             write_world(world)
         whole: dict[tuple, tuple[dict, float]] = {}
         while kills < options.kills:
-            name = random.choice(MINING if options.mining else CHOSEN)
+            name = random.choice(options.variants or (MINING if options.mining else CHOSEN))
             workers = options.workers[chains % len(options.workers)]
             chain = Path(folder, f"chain{chains}")
             chain.mkdir()

@@ -91,6 +91,19 @@ MINED = GROUPS | {
 }
 
 
+SEVERAL = TEXTS | {
+    "data.init_args.path": [
+        {"path": "collection", "weight": 3, "negatives": {"candidates": 2, "random": 1}},
+        {"path": "other", "weight": 1},
+    ],
+    "trainer.val_check_interval": 3,
+}
+SEVERAL_MIXED = GROUPS | {
+    "data.init_args.path": ["collection", "other", "without-dev"],
+    "data.init_args.mixture": {"batches": "mixed", "temperature": 2.0},
+}
+
+
 def mining(**options: object) -> dict:
     """The callback, refreshing when the options say so."""
     recipe = {"depth": 20, "n": 6, "relative": None, "sampling": "softmax"}
@@ -221,6 +234,18 @@ VARIANTS = {
         "model.in_batch": None,
     },
     "a dual encoder, accumulation": GROUPS | {"trainer.accumulate_grad_batches": 2},
+    "several sources": SEVERAL,
+    "several sources, mixed": SEVERAL_MIXED,
+    "several sources, negatives of two mined every 3 steps": MINED
+    | mining(every_n_steps=3)
+    | {
+        "data.init_args.negatives": "candidates",
+        "data.init_args.path": [
+            {"path": "collection", "weight": 2, "negatives": {"mined": 2, "random": 1}},
+            {"path": "other", "weight": 1, "negatives": "bm25"},
+            {"path": "without-dev", "weight": 1, "negatives": "mined"},
+        ],
+    },
     "adapters with dropout": TEXTS | ADAPTERS,
     "adapters, averaged, on a base in bfloat16": TEXTS
     | ADAPTERS
@@ -236,6 +261,9 @@ VARIANTS = {
 def write_world(folder: Path) -> None:
     """The data and the backbone that the variants name."""
     write_collection(folder / "collection")
+    write_collection(folder / "other", n_queries=11, seed=1)
+    write_collection(folder / "without-dev", n_queries=7, seed=2)
+    (folder / "without-dev/qrels/dev.tsv").unlink()
     make_backbone(folder / "backbone")
     write_letor(folder / "letor")
     shutil.copytree(folder / "letor", folder / "letor-without-dev")
@@ -257,8 +285,17 @@ def configured(changes: dict, world: Path) -> dict:
     ]
     for options, name in ((part.get("init_args", {}), name) for part, name in named):
         if name in options:
-            options[name] = str(world / options[name])
+            options[name] = inside(world, options[name])
     return config
+
+
+def inside(world: Path, path: object) -> object:
+    """A path within the world; of several sources, each."""
+    if isinstance(path, list):
+        return [inside(world, source) for source in path]
+    if isinstance(path, dict):
+        return path | {"path": inside(world, path["path"])}
+    return str(world / path)
 
 
 def outcome(run: Path) -> dict:

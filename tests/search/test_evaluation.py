@@ -26,9 +26,10 @@ from ltr.processes import rank, world_size
 from ltr.search import encodings, exact, shards
 from ltr.search import evaluation as room
 from ltr.search.approximate import FaissIndex
-from ltr.search.encodings import TemporaryEncodings
-from ltr.search.evaluation import SearchedCorpus, batch_of_found, search_corpus
+from ltr.search.encodings import EncodingsOfRun, TemporaryEncodings
+from ltr.search.evaluation import SearchedCorpus, batch_of_found, search_corpora, search_corpus
 from tests.child_processes import run_ranks
+from tests.conftest import write_collection
 
 # of the tiny collection
 DOCS = 720
@@ -320,3 +321,44 @@ def test_two_processes_encode_half_each_and_find_what_one_finds(
         np.concatenate([part["values"] for part in parts]), alone.values, atol=1e-5
     )
     assert (np.concatenate([part["doc_rows"] for part in parts]) == alone.doc_rows).mean() > 0.99
+
+
+class Counted(EncodingsOfRun):
+    """Counts how often texts are encoded."""
+
+    made = 0  # of all of them: they are frozen
+
+    @contextmanager
+    def of(self, embedder, texts, numbers):
+        before = set(self.run_folder.rglob("*.npy"))
+        with super().of(embedder, texts, numbers) as encoding:
+            Counted.made += bool(set(self.run_folder.rglob("*.npy")) - before)
+            yield encoding
+
+
+def test_several_corpora_are_searched_each_for_its_own_queries(backbone, world, tmp_path):
+    """Three sources, of which the first and the last share a corpus: it is encoded once, though a run
+    keeps the last encoding alone. Numbers are those among all: 90 queries and 720 documents of the
+    first come before the 12 and 96 of the second.
+    """
+    model, first, _ = world
+    _, second, _ = made(backbone, write_collection(tmp_path / "b", n_queries=4, seed=1))
+    corpora = [
+        first,
+        replace(second, first_query=QUERIES, first_doc=DOCS),
+        replace(first, first_query=QUERIES + 12),
+    ]
+    query_rows = np.array([0, 5, QUERIES + 2, QUERIES + 11, QUERIES + 12 + 5])
+    run = Counted(tmp_path / "run", "evaluation")
+    Counted.made = 0
+    found = search_corpora(model, corpora, query_rows, lambda corpus: run)
+    assert Counted.made == 2
+    assert found.query_rows.tolist() == query_rows.tolist()
+    expected = search_corpus(model, first, np.array([0, 5]), run)
+    assert found.of(0)[0].tolist() == expected.of(0)[0].tolist()
+    for query in (5, QUERIES + 12 + 5):  # the same question of both
+        assert found.of(query)[0].tolist() == expected.of(5)[0].tolist()
+        np.testing.assert_allclose(found.of(query)[1], expected.of(5)[1], atol=1e-5)
+    alone = search_corpus(model, second, np.array([2, 11]), run)
+    for query in (2, 11):
+        assert found.of(QUERIES + query)[0].tolist() == (alone.of(query)[0] + DOCS).tolist()

@@ -65,6 +65,7 @@ class Buckets(Plan):
         self.rank = rank
         self.world_size = world_size
         self.window = window
+        self._version = 0
         # The epoch that was asked for last, and its permutation of the rows.
         self._permutation: tuple[int, np.ndarray] | None = None
         # The window that was planned last: steps come in order, so the next one mostly needs it.
@@ -72,8 +73,23 @@ class Buckets(Plan):
         # A window whose batches keep their rows, though other documents are drawn for them now.
         self._frozen: _Window | None = None
 
+    @property
+    def version(self) -> int:
+        return self._version
+
     def __len__(self) -> int:
         return math.ceil(self.n_rows / self.per_step)
+
+    def lists_per_step(self, epoch: int) -> np.ndarray:
+        counts = np.full(len(self), self.per_step)
+        left_over = self.n_rows % self.per_step
+        if left_over:
+            # The batch of the longest rows of the last window is the smaller one.
+            number = (len(self) - 1) // self.window
+            first = number * self.window
+            order = self._order_of_batches(epoch, number, len(self) - first)
+            counts[first + int(np.argmax(order))] = left_over
+        return counts
 
     def lists(self, epoch: int, step: int, *, together: bool = False) -> list[LabelledList]:
         window_number, batch_number = divmod(step, self.window)
@@ -92,7 +108,7 @@ class Buckets(Plan):
         assert len(rows) == self.n_rows, "the plan of an epoch counts the rows"
         self.rows = rows
         self._window = None
-        self.version = self.version + 1
+        self._version += 1
 
     def freeze_window(self, epoch: int, step: int) -> None:
         """Freeze the rows of the window that this step is in the middle of: its batches hold the
@@ -139,15 +155,18 @@ class Buckets(Plan):
         sorted_batches = []
         for start in range(0, len(order), self.per_step):
             sorted_batches.append(order[start : start + self.per_step])
-        rng = np.random.default_rng([self.seed, epoch, number])
         batches = []
         drawn_here = {}
-        for batch_number in rng.permutation(len(sorted_batches)):
+        for batch_number in self._order_of_batches(epoch, number, len(sorted_batches)):
             places = sorted_batches[batch_number]
             batches.append(rows[places].tolist())
             for place in places[self.rank :: self.world_size]:
                 drawn_here[int(rows[place])] = drawn[place].drawn_list
         return _Window((epoch, number), batches, drawn_here)
+
+    def _order_of_batches(self, epoch: int, number: int, n_batches: int) -> np.ndarray:
+        """In which order the batches of a window come, which are sorted by length."""
+        return np.random.default_rng([self.seed, epoch, number]).permutation(n_batches)
 
     def _rows_of_window(self, epoch: int, number: int) -> np.ndarray:
         if self._permutation is None or self._permutation[0] != epoch:

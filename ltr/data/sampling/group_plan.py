@@ -61,7 +61,8 @@ class GroupPlan(Plan):
         # Chance decides only among owners with equally many left: every epoch has these sizes.
         batches = self._batches(0)
         self._n_steps = len(batches)
-        self.n_used = sum(map(len, batches))
+        self._groups_per_step = np.fromiter(map(len, batches), dtype=np.int64)
+        self.n_used = int(self._groups_per_step.sum())
         # The epoch that was asked for last, and its batches.
         self._epoch_batches: tuple[int, list[np.ndarray]] | None = None
         if not batches:
@@ -78,6 +79,9 @@ class GroupPlan(Plan):
 
     def __len__(self) -> int:
         return self._n_steps
+
+    def lists_per_step(self, epoch: int) -> np.ndarray:
+        return self._groups_per_step
 
     def lists(self, epoch: int, step: int, *, together: bool = False) -> list[LabelledList]:
         if self._epoch_batches is None or self._epoch_batches[0] != epoch:

@@ -7,6 +7,7 @@ plan: the main process draws the lists of a batch, and the workers only collate 
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import numpy as np
 from torch.utils.data import Dataset, DistributedSampler
@@ -15,13 +16,23 @@ from ltr.batch import RankingBatch
 from ltr.data.collate import Collator
 from ltr.data.query_lists import LabelledList
 
+# The rows of each batch of a window; of several sources, those of each that has some.
+Batches = list[list[int]]
+Frozen = Batches | list[Batches | None]
+
 
 class Plan(ABC):
     """Which lists form a batch of this process, ``rank`` of ``world_size``."""
 
     n_rows: int  # rows that an epoch draws from
     per_step: int  # lists of a step, over all processes
-    version: int = 0  # raised whenever other documents are drawn from now on
+    rank: int  # this process, and
+    world_size: int  # how many there are
+
+    @property
+    def version(self) -> int:
+        """A number that is raised whenever other documents are drawn from now on."""
+        return 0
 
     @abstractmethod
     def __len__(self) -> int:
@@ -37,14 +48,21 @@ class Plan(ABC):
             together: all processes ask for this step now, so they may share the drawing.
         """
 
-    def frozen_batches(self, epoch: int, step: int) -> list[list[int]] | None:
-        """The rows of the batches around this step, if they were frozen; else None.
+    @abstractmethod
+    def lists_per_step(self, epoch: int) -> np.ndarray:
+        """``[steps]`` int64: how many lists each step of an epoch has, over all processes. Their sum
+        is the same in every epoch.
+        """
+
+    def frozen_batches(self, epoch: int, step: int) -> Frozen | None:
+        """The rows of the batches around this step, if they were frozen; else None. Of several
+        sources, those of each.
 
         A checkpoint keeps them, as they do not follow from (seed, epoch, step).
         """
         return None
 
-    def restore_frozen(self, epoch: int, step: int, batches: list[list[int]]) -> None:
+    def restore_frozen(self, epoch: int, step: int, batches: Any) -> None:
         """Freeze the batches around this step again, as a checkpoint has them from
         :meth:`frozen_batches`.
         """

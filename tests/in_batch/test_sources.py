@@ -1,0 +1,158 @@
+"""Lists of several sources in one batch: a text is compared with those of its own source alone."""
+
+import pytest
+import torch
+
+from ltr.in_batch.embedded import Embedded
+from ltr.in_batch.longer_lists import all_against_all, queries_against_all
+from tests.in_batch.batches import bools, embedded, grades
+from tests.losses.test_contract import CASES, OVER_THE_BATCH
+
+SOURCES = torch.tensor([0, 1, 0, 1])
+EQUAL = 0  # a seed by which both sources have as many rows that can be learnt from
+
+
+def mixed(seed: int = 0, keys: bool = True) -> Embedded:
+    """Two lists of each of two sources with two to four documents, some of them judged for other
+    queries. The sources have the same texts under the same row numbers: the worst case.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    doc_rows = torch.stack(
+        [torch.randperm(6, generator=generator)[:4] for _ in range(len(SOURCES))]
+    )
+    labels = torch.randint(0, 3, doc_rows.shape, generator=generator).float()
+    labels[:, 0] = 2.0
+    labels[:, 1] = 0.0
+    judged_rows = torch.randint(-1, 6, (len(SOURCES), 2), generator=generator)
+    lists = embedded(
+        labels,
+        doc_rows,
+        torch.tensor([3, 3, 4, 4]),
+        mask=torch.arange(4) < torch.tensor([4, 3, 2, 4]).unsqueeze(1),
+    )
+    return lists._replace(
+        queries=torch.randn(len(SOURCES), 3, generator=generator),
+        docs=torch.randn(*doc_rows.shape, 3, generator=generator),
+        judged_rows=judged_rows,
+        judged_grades=(judged_rows >= 3).float(),
+        doc_keys=doc_rows * 7 if keys else None,
+        judged_keys=judged_rows * 7 if keys else None,
+        sources=SOURCES,
+    )
+
+
+def of_source(lists: Embedded, source: int) -> Embedded:
+    """Its lists alone."""
+    rows = source == SOURCES
+    fields = {}
+    for name, value in lists._asdict().items():
+        if value is not None and name != "sources":
+            fields[name] = value[rows]
+    return Embedded(**fields)
+
+
+def texts_of(lists: Embedded, source: int) -> torch.Tensor:
+    """The places of its texts among those of all: queries first, then documents."""
+    n_lists, n_docs = lists.mask.shape
+    of_list = (source == SOURCES).nonzero().squeeze(1)
+    docs = n_lists + (of_list.unsqueeze(1) * n_docs + torch.arange(n_docs)).flatten()
+    return torch.cat([of_list, docs])
+
+
+@pytest.mark.parametrize("keys", [True, False])
+@pytest.mark.parametrize("seed", range(5))
+def test_a_mixed_batch_is_the_batches_of_its_sources_side_by_side(seed, keys):
+    lists = mixed(seed, keys)
+    n_lists = len(SOURCES)
+    queries = queries_against_all(lists)
+    everything = all_against_all(lists)
+    for source in (0, 1):
+        alone = of_source(lists, source)
+        texts = texts_of(lists, source)
+        own_rows = texts[texts < n_lists]
+        own_columns = texts[texts >= n_lists] - n_lists
+        others = torch.ones(queries.mask.shape[1], dtype=torch.bool)
+        others[own_columns] = False
+        expected = queries_against_all(alone)
+        assert torch.equal(queries.mask[own_rows][:, own_columns], expected.mask)
+        assert torch.equal(queries.labels[own_rows][:, own_columns], expected.labels)
+        assert not queries.mask[own_rows][:, others].any()
+        expected = all_against_all(alone)
+        others = torch.ones(len(everything.mask), dtype=torch.bool)
+        others[texts] = False
+        assert torch.equal(everything.mask[texts][:, texts], expected.mask)
+        assert torch.equal(everything.labels[texts][:, texts], expected.labels)
+        assert not everything.mask[texts][:, others].any()
+
+
+def test_without_sources_the_same_lists_are_one_source():
+    """Or the law above would hold of anything."""
+    apart = torch.tensor([[0], [10], [20], [30]])
+    lists = mixed(keys=False)
+    lists = lists._replace(doc_rows=lists.doc_rows + apart, judged_rows=None, judged_grades=None)
+    lists = lists._replace(query_rows=torch.arange(4))
+    assert not queries_against_all(lists).mask[0, 4:8].any()
+    assert queries_against_all(lists._replace(sources=None)).mask[0, 4:7].all()
+
+
+def test_groups_without_queries_are_told_apart_too():
+    """Two groups of two texts of each source."""
+    lists = embedded(
+        grades("11", "11", "11", "11"),
+        [[0, 1], [2, 3], [4, 5], [6, 7]],
+        [0, 1, 2, 3],
+        with_queries=False,
+    )
+    square = all_against_all(lists._replace(sources=SOURCES))
+    expected = bools(
+        "01 00 11 00",
+        "10 00 11 00",
+        "00 01 00 11",
+        "00 10 00 11",
+        "11 00 01 00",
+        "11 00 10 00",
+        "00 11 00 01",
+        "00 11 00 10",
+    )
+    assert torch.equal(square.mask, expected)
+
+
+@pytest.mark.parametrize("policy", [queries_against_all, all_against_all])
+@pytest.mark.parametrize("name", CASES)
+def test_every_loss_learns_from_a_mixed_batch_what_its_sources_teach(name, policy):
+    """Each source has as many rows, so the loss of both is the mean of theirs; and no score of two
+    sources has a gradient.
+    """
+    loss = CASES[name]().double()
+    lists = mixed(EQUAL)
+    longer = policy(lists)
+    scores = (longer.rows @ longer.columns.T).double().requires_grad_()
+    labels = longer.labels.double()
+    value = loss(scores, labels, longer.mask)
+    (gradient,) = torch.autograd.grad(value, scores)
+    assert torch.isfinite(value) and torch.isfinite(gradient).all()
+    assert not gradient[~longer.mask].any() and gradient[longer.mask].any()
+    if name in OVER_THE_BATCH:
+        return
+    values = []
+    for source in (0, 1):
+        texts = texts_of(lists, source)
+        rows = texts
+        columns = texts
+        if policy is queries_against_all:
+            rows = texts[texts < len(SOURCES)]
+            columns = texts[texts >= len(SOURCES)] - len(SOURCES)
+        alone = policy(of_source(lists, source))
+        own = scores.detach()[rows][:, columns]
+        learnable = n_learnable(alone.labels, alone.mask)
+        values.append((learnable, loss(own, alone.labels.double(), alone.mask).item()))
+    assert len({learnable for learnable, _ in values}) == 1, "or their mean would have weights"
+    expected = sum(value for _, value in values) / 2
+    assert value.item() == pytest.approx(expected, rel=1e-9)
+
+
+def n_learnable(labels: torch.Tensor, mask: torch.Tensor) -> int:
+    """Rows with two labels."""
+    largest = labels.masked_fill(~mask, -1.0).amax(dim=1)
+    smallest = labels.masked_fill(~mask, 9.0).amin(dim=1)
+    return int((largest > smallest).sum())
