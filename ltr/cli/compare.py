@@ -12,6 +12,7 @@ from ltr.compare.comparison import MetricResult
 from ltr.compare.latex import as_latex
 from ltr.compare.markdown import as_markdown
 from ltr.compare.runs import Experiment, experiments
+from ltr.compare.sources import by_source
 from ltr.compare.splits import compare_splits
 from ltr.compare.suites import compare_suite
 from ltr.compare.terminal import print_tables
@@ -74,6 +75,15 @@ def compare(
         _compare_suite(runs, sets, splits[0], metric, baseline, alpha, files)
         return
     compared = experiments(runs, split=splits[0])
+    of_sources = by_source(compared)
+    if of_sources:
+        if plan is not None:
+            raise InputError("--plan is of one data set, and these runs were tested on several")
+        pairs = comparison.pairs_with_baselines(
+            [experiment.name for experiment in compared], baseline or []
+        )
+        show_suite(of_sources, metric or [], pairs, alpha, files)
+        return
     pairs = comparison.pairs_with_baselines(
         [experiment.name for experiment in compared], baseline or []
     )
@@ -98,14 +108,37 @@ def _compare_suite(
         experiments_of_set[data_set.name] = experiments(runs, data_set, split)
     names = [experiment.name for experiment in experiments_of_set[sets[0].name]]
     pairs = comparison.pairs_with_baselines(names, baseline or [])
-    results = compare_suite(experiments_of_set, metric or [], pairs, alpha)
+    show_suite(experiments_of_set, metric or [], pairs, alpha, files)
+
+
+def show_suite(
+    experiments_of_set: Mapping[str, Sequence[Experiment]],
+    metrics: Sequence[str],
+    pairs: Sequence[tuple[str, str]],
+    alpha: float = 0.05,
+    files: Mapping[str, str | None] = MappingProxyType({}),
+    remarks: Sequence[str] = (),
+) -> None:
+    """Compare experiments over several data sets, print the comparison, and write it to files.
+
+    Args:
+        experiments_of_set: the same experiments on each set, by its name.
+        metrics: to test; none: the first that was measured.
+        pairs: names of an experiment and of its baseline.
+        alpha: the level of each family.
+        files: to write, as of :func:`show`.
+        remarks: lines to stand before the notes of the tables.
+    """
+    results = compare_suite(experiments_of_set, metrics, pairs, alpha)
     shown = suite_tables.suite_tables(results, alpha)
-    notes = suite_tables.suite_footnotes(results)
+    notes = [*remarks, *suite_tables.suite_footnotes(results)]
+    n_experiments = len(next(iter(experiments_of_set.values())))
 
     def page() -> str:
         from ltr.compare.page import page_of_tables  # matplotlib takes a second to import
 
-        return page_of_tables(f"{len(names)} experiments on {len(sets)} sets", shown, notes)
+        title = f"{n_experiments} experiments on {len(experiments_of_set)} sets"
+        return page_of_tables(title, shown, notes)
 
     _write_and_print(shown, notes, files, lambda: csv_lines.suite_csv(results), page)
 

@@ -5,11 +5,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from ltr.cli import arguments, one_line
-from ltr.cli.compare import check_files, show
+from ltr.cli.compare import check_files, show, show_suite
 from ltr.cli.near_names import near_option
 from ltr.cli.process import run_in_process
 from ltr.compare.comparison import MetricResult, Row, compare
 from ltr.compare.runs import experiments
+from ltr.compare.sources import by_source
 from ltr.data.outputs import check_inside
 from ltr.errors import InputError
 from ltr.grid.definition import Cell, Grid, experiment_folder
@@ -179,6 +180,10 @@ def _compare_made(
     names = [name_of[folder.root / experiment_folder(values)] for values in combinations]
     place_pairs, lonely = folder.grid.pairs(combinations)
     pairs = [(names[place], names[baseline_place]) for place, baseline_place in place_pairs]
+    of_sources = by_source(compared)
+    if of_sources:
+        show_suite(of_sources, folder.grid.metrics, pairs, files=files, remarks=[*notes, *lonely])
+        return
     differences = compare(compared, folder.grid.metrics, pairs)
     show(compared, differences, files=files, remarks=[*notes, *lonely])
     if folds is not None:

@@ -48,6 +48,11 @@ class Run:
         return self.metrics["test"].get("fold")
 
     @property
+    def sources(self) -> list[str]:
+        """The names of the sources that it was tested on together; none: one collection."""
+        return self.metrics["test"].get("sources", [])
+
+    @property
     def place(self) -> RunFolder:
         """Where the results on its own data lie."""
         return RunFolder(self.folder).of_split(self.split)

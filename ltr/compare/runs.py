@@ -106,12 +106,7 @@ def experiments(
     names = _short_names([_experiment_folder(folder) for folder in folders])
     runs_of_name: dict[str, list[Run]] = {}
     for name, folder in zip(names, folders, strict=True):
-        run = read_run(folder, data_set, split)
-        if run.test.get("sources"):
-            raise InputError(
-                f"{folder} was tested on several sources, {', '.join(run.test['sources'])}, and runs are compared on one data set; measure each (ltr test {folder} --data.path A B) and compare there (--data A B)"
-            )
-        runs_of_name.setdefault(name, []).append(run)
+        runs_of_name.setdefault(name, []).append(read_run(folder, data_set, split))
     read = []
     for name, runs in runs_of_name.items():
         whole = joined_folds(runs)
@@ -134,6 +129,10 @@ def check_alike(experiments: Sequence[Experiment], metric: str) -> list[str]:
     first = experiments[0].runs[0]
     for experiment in experiments:
         for run in experiment.runs:
+            if run.sources:
+                raise InputError(
+                    f"{run.folder} was tested on several sources, {', '.join(run.sources)}, and a mean over all queries is none of its metrics; measure each (ltr test {run.folder} --data.path A B), and compare there (--data A B)"
+                )
             _check_pair(first, run, metric)
 
     notes = [_candidates_note(experiments), _unknown_recipes_note(experiments)]

@@ -10,6 +10,7 @@ from typing import Any
 from ltr import __version__
 from ltr.compare.comparison import MetricResult, compare
 from ltr.compare.runs import Experiment, experiments
+from ltr.compare.sources import by_source
 from ltr.data.progress import duration
 from ltr.data.template import Side
 from ltr.data.templated_pairs import TemplatedPairs
@@ -349,17 +350,34 @@ def _results(folder: Path) -> str:
     if read_metrics(run.results).get("test") is None or not run.per_query.is_file():
         return "It was not tested."
     (alone,) = experiments([str(folder)])
-    try:
-        compared = compare([alone], list(alone.runs[0].test["conventions"]), [])
-    except InputError:  # its files are read by now: only queries can be missing
-        return "It was tested on fewer than two queries, too few for an interval."
     with_seeds = alone  # or this run with the seeds beside it, where they were tested
     if folder.name.startswith("seed="):
         with suppress(InputError, ValueError):  # others were not tested, or have other options
             (with_seeds,) = experiments([str(folder.parent)])
+    lines = ["## Results", ""]
+    of_sources = by_source([alone])
+    if not of_sources:
+        return "\n".join(lines + _result_lines(alone, with_seeds))
+    seeds_of_sources = by_source([with_seeds])
+    for name, (on_source,) in of_sources.items():
+        lines += [f"### {name}", ""]
+        lines += _result_lines(on_source, seeds_of_sources[name][0])
+        lines.append("")
+    return "\n".join(lines[:-1])
+
+
+def _result_lines(alone: Experiment, with_seeds: Experiment) -> list[str]:
+    """The test metrics on one data set.
+
+    Args:
+        alone: the run.
+        with_seeds: the run and those beside it that differ in their seed.
+    """
+    try:
+        compared = compare([alone], list(alone.runs[0].test["conventions"]), [])
+    except InputError:  # its files are read by now: only queries can be missing
+        return ["It was tested on fewer than two queries, too few for an interval."]
     lines = [
-        "## Results",
-        "",
         "| metric | this model | 95 % interval over queries | all seeds (number) | counted |",
         "| --- " * 5 + "|",
     ]
@@ -372,9 +390,7 @@ def _results(folder: Path) -> str:
     measured = f"{compared[0].n_queries} test queries. {candidates}."
     if "made" in test:
         measured += f" {test['made'].get('date')}, ltr {test['made']['ltr']}."
-    lines.append("")
-    lines.append(measured)
-    return "\n".join(lines)
+    return [*lines, "", measured]
 
 
 def _metric_row(compared: MetricResult, experiment: Experiment) -> str:

@@ -99,11 +99,41 @@ def test_other_sets_are_measured_one_after_the_other(world, monkeypatch):
         assert alone["nDCG@10"] == pytest.approx(report[f"{name}/nDCG@10"], abs=1e-6)
 
 
+def test_runs_are_compared_by_source_and_by_their_mean(world, monkeypatch, capsys):
+    monkeypatch.chdir(world)
+    shutil.copytree(world / "run", world / "twin")
+    assert main(["compare", "run", "twin"]) == 0
+    table = capsys.readouterr().out
+    report = metrics(world / "run")["test"]
+    assert f"{report['nDCG@10']:.4f}" in table
+    for name in "ab":
+        assert f"{report[f'{name}/nDCG@10']:.4f}" in table
+
+
+def test_a_card_has_the_results_on_each_source(world, tmp_path, monkeypatch):
+    monkeypatch.chdir(world)
+    assert main(["export", "run", str(tmp_path / "out"), "--to", "sentence-transformers"]) == 0
+    card = (tmp_path / "out/README.md").read_text()
+    report = metrics(world / "run")["test"]
+    for name in "ab":
+        part = card.partition(f"### {name}\n")[2]
+        assert f"{report[f'{name}/nDCG@10']:.4f}" in part.partition("### ")[0]
+
+
+@pytest.mark.long
+def test_a_grid_leaves_out_each_source(world, monkeypatch, capfd):
+    monkeypatch.chdir(world)
+    axes = {"left out": {"nothing": {}, "a": {"data.mixture.leave_out": "a"}}}
+    grid = {"base": "both.yaml", "axes": axes, "seeds": [0, 1]}
+    (world / "left_out.yaml").write_text(yaml.safe_dump(grid))
+    assert main(["grid", "left_out.yaml"]) == 0
+    table = capfd.readouterr().out
+    assert "mean of 2 sets" in table
+    report = metrics(world / "runs/left_out/a/seed=0")["test"]
+    assert report["sources"] == ["a", "b"]
+
+
 REFUSED = {
-    "compare": (
-        ["compare", "run", "twin"],
-        "run was tested on several sources, a, b, and runs are compared on one data set; measure each",
-    ),
     "check": (["check", "run"], "ltr check looks at one collection, and path names 2"),
     "mine": (
         ["mine", "run", "--output", "mined"],
@@ -146,8 +176,6 @@ REFUSED = {
 @pytest.mark.parametrize("case", REFUSED)
 def test_what_several_sources_do_not_mean_is_refused_in_one_line(case, world, monkeypatch, capfd):
     monkeypatch.chdir(world)
-    if not (world / "twin").exists():
-        shutil.copytree(world / "run", world / "twin")
     words, message = REFUSED[case]
     kept = metrics(world / "run")
     if "--config" in words:
