@@ -380,9 +380,10 @@ def test_ir_datasets(monkeypatch, tmp_path, caplog):
 
 
 @pytest.mark.long
-def test_a_million_documents_open_in_under_a_gigabyte(tmp_path):
-    """Peak resident memory of a process that reads, checks and opens them; the second opening is
-    the everyday one.
+@pytest.mark.skipif(sys.platform != "linux", reason="Linux tells the peak of a program")
+def test_a_million_documents_open_in_under_200_megabytes(tmp_path):
+    """Peak resident memory of a process that reads, checks and opens them, 1 GB of text; the second
+    opening is the everyday one.
     """
     (tmp_path / "qrels").mkdir()
     filler = " ".join(["relevance"] * 98)
@@ -393,9 +394,11 @@ def test_a_million_documents_open_in_under_a_gigabyte(tmp_path):
     (tmp_path / "queries.jsonl").write_text('{"_id": "q", "text": "which"}\n')
     (tmp_path / "qrels/test.tsv").write_text("q\tdoc999999\t1\n")
     program = (
-        "import resource, sys; from ltr.data.collection import open_collection; c = open_collection(sys.argv[1]);"
+        "import re, sys; from ltr.data.collection import open_collection; c = open_collection(sys.argv[1]);"
         "assert c.corpus.texts[c.corpus.row('doc42')].startswith('number 42 ');"
-        "print(len(c.corpus), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)"
+        # Of this program alone: ru_maxrss counts the process, too, that has started it.
+        "status = open('/proc/self/status').read();"
+        "print(len(c.corpus), re.search(r'VmHWM:\\s+(\\d+)', status)[1])"
     )
     for _ in range(2):
         output = subprocess.run(
@@ -405,4 +408,4 @@ def test_a_million_documents_open_in_under_a_gigabyte(tmp_path):
             text=True,
         )
         n_docs, peak_kib = map(int, output.stdout.split())
-        assert n_docs == 1_000_000 and peak_kib < 1_000_000, f"{peak_kib} KiB"
+        assert n_docs == 1_000_000 and peak_kib < 200_000, f"{peak_kib} KiB"
