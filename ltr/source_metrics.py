@@ -55,8 +55,10 @@ class SourceMetrics(nn.Module):
 
     def _metrics(self) -> list[list[RankingMetric]]:
         """Those of each source."""
-        found = []
+        ranking_metrics = []
         for metrics in self.of_sources:
             assert isinstance(metrics, nn.ModuleList), "the constructor makes lists"
-            found.append([metric for metric in metrics if isinstance(metric, RankingMetric)])
-        return found
+            ranking_metrics.append(
+                [metric for metric in metrics if isinstance(metric, RankingMetric)]
+            )
+        return ranking_metrics

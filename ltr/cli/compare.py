@@ -76,17 +76,16 @@ def compare(
         return
     compared = experiments(runs, split=splits[0])
     of_sources = by_source(compared)
-    if of_sources:
-        if plan is not None:
-            raise InputError("--plan is of one data set, and these runs were tested on several")
-        pairs = comparison.pairs_with_baselines(
-            [experiment.name for experiment in compared], baseline or []
+    if of_sources and plan is not None:
+        raise InputError(
+            "--plan is of one data set, and these runs were tested on several; leave it out"
         )
-        show_suite(of_sources, metric or [], pairs, alpha, files)
-        return
     pairs = comparison.pairs_with_baselines(
         [experiment.name for experiment in compared], baseline or []
     )
+    if of_sources:
+        show_suite(of_sources, metric or [], pairs, alpha, files)
+        return
     differences = comparison.compare(compared, metric or [], pairs, alpha)
     show(compared, differences, alpha, plan, files)
 

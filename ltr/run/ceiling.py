@@ -69,4 +69,4 @@ def ceiling_of_sources(
     for of_source in by_source:
         for name, value in ceiling(metrics, of_source).items():
             values.setdefault(name, []).append(value)
-    return {name: math.fsum(found) / len(found) for name, found in values.items()}
+    return {name: math.fsum(of_metric) / len(of_metric) for name, of_metric in values.items()}
