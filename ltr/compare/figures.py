@@ -3,7 +3,7 @@
 import io
 import re
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
 
 import matplotlib
 import numpy as np
@@ -31,23 +31,29 @@ STYLE: dict[Any, Any] = {
     **dict.fromkeys(INKED, INK),
 }
 
-Points = list[tuple[int, float]]  # of a line, by x
+Points = list[tuple[float, float]]  # of a line, by x
 
 
-def over_training(experiments: Sequence[Experiment], metric: str) -> str | None:
-    """The metric on dev by step, with that before training at 0: a line for each seed. None where
-    nothing was validated.
+def over_training(
+    experiments: Sequence[Experiment], metric: str, by: Literal["step", "seconds"] = "step"
+) -> str | None:
+    """The metric on dev by step, or by seconds of training, with that before training at 0: a line
+    for each seed. None where nothing was validated, or no run says when it was.
     """
     curves: dict[str, list[Points]] = {}
+    n_points = 0
     for experiment in experiments:
         curves[experiment.name] = []
         for run in experiment.runs:
-            curve = _curve(run.metrics, metric)
+            curve = _curve(run.metrics, metric, by)
             if curve:
                 curves[experiment.name].append(curve)
-    if not any(curves.values()):
+                n_points = max(n_points, len(curve))
+    # The point before training says nothing alone.
+    if n_points == 0 or (by == "seconds" and n_points == 1):
         return None
-    return _lines(curves, xlabel="step", ylabel=f"{metric} on dev")
+    xlabel = "step" if by == "step" else "seconds of training"
+    return _lines(curves, xlabel=xlabel, ylabel=f"{metric} on dev")
 
 
 def differences(by_query: np.ndarray, metric: str, name: str, baseline: str) -> str:
@@ -78,22 +84,24 @@ def differences(by_query: np.ndarray, metric: str, name: str, baseline: str) -> 
 
 def precision(by_rank: Mapping[str, np.ndarray]) -> str:
     """The precision at each rank, by experiment."""
-    lines = {}
+    lines: dict[str, list[Points]] = {}
     for name, values in by_rank.items():
-        points = list(enumerate(values.tolist(), start=1))
+        points: Points = list(enumerate(values.tolist(), start=1))
         lines[name] = [points]
     n_ranks = len(next(iter(by_rank.values())))
     ticks = [1, *range(5, n_ranks + 1, 5)]
     return _lines(lines, xlabel="rank", ylabel="precision", ylim=(0, None), xticks=ticks)
 
 
-def _curve(metrics: Mapping[str, Any], metric: str) -> Points:
-    """Steps and values on dev; step 0 is the measurement before training."""
-    start = {"step": 0} | metrics.get("start", {})
-    points = []
+def _curve(metrics: Mapping[str, Any], metric: str, by: str) -> Points:
+    """Steps or seconds, and values on dev; at 0 is the measurement before training. Rows of an ltr
+    that kept no seconds are left out where these are asked for.
+    """
+    start = {"step": 0, "seconds": 0.0} | metrics.get("start", {})
+    points: Points = []
     for row in [start, *metrics.get("validations", [])]:
-        if row.get(metric) is not None:
-            points.append((row["step"], row[metric]))
+        if row.get(metric) is not None and by in row:
+            points.append((row[by], row[metric]))
     return points
 
 

@@ -80,10 +80,14 @@ def page(
     differing = []
     for result in results:
         metric = result.metric
-        curve = figures.over_training(experiments, metric)
-        if curve is not None:
+        by_step = figures.over_training(experiments, metric)
+        if by_step is not None:
             caption = f"{metric} on dev over training, by seed; step 0 is before training"
-            drawings.append(Drawing(caption, Markup(curve)))
+            drawings.append(Drawing(caption, Markup(by_step)))
+        by_seconds = figures.over_training(experiments, metric, by="seconds")
+        if by_seconds is not None:
+            caption = f"{metric} on dev by seconds of training, refreshes of negatives among them and validations not"
+            drawings.append(Drawing(caption, Markup(by_seconds)))
         for comparison in result.comparisons:
             name = comparison.name
             base = comparison.baseline

@@ -69,9 +69,10 @@ class TrainedWith(TypedDict):
 
 
 class Validation(TypedDict):
-    """A validation while training. Beside the step it has the value of each metric."""
+    """A validation while training. Beside these it has the value of each metric."""
 
     step: int
+    seconds: NotRequired[float]  # of training until then, over all resumes, without validations
 
 
 class KeptForecast(TypedDict):

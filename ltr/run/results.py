@@ -43,7 +43,8 @@ class ResultsWriter(Callback):
         * ``start``: the metrics of the weights that training starts from;
         * ``init_from``: the checkpoint of these weights;
         * ``trained_with``: digests of what it is trained with, see :mod:`ltr.run.trained_with`;
-        * ``validations``: a row for each validation of ``fit``;
+        * ``validations``: a row for each validation of ``fit``: epoch, step, the seconds of training
+          until then as ``fit`` counts them, and the metrics;
         * ``fit``: its steps, and the seconds of training over all resumes, without validations;
         * ``forecast``, ``took``: what the training was to take, and what it took; see
           :class:`ltr.check.kept.KeptForecast`;
@@ -180,7 +181,11 @@ class ResultsWriter(Callback):
                 self._start_metrics = _logged_metrics(trainer, "val/")
                 self._log_start(trainer)
             return
-        row = {"epoch": trainer.current_epoch, "step": trainer.global_step}
+        row = {
+            "epoch": trainer.current_epoch,
+            "step": trainer.global_step,
+            "seconds": round(self._trained_seconds, 3),
+        }
         row |= _logged_metrics(trainer, "val/")
 
         def with_row(results: dict[str, Any]) -> dict[str, Any]:

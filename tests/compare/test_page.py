@@ -59,7 +59,10 @@ def page(tmp_path_factory):
                 "conventions": {"RR": "left out"},
                 "evaluated": content,
             }
-            curve = [{"epoch": 0, "step": 10, "RR": 0.7}, {"epoch": 1, "step": 20, "RR": 0.8}]
+            curve = [
+                {"epoch": 0, "step": 10, "seconds": 2.5, "RR": 0.7},
+                {"epoch": 1, "step": 20, "seconds": 5.0, "RR": 0.8},
+            ]
             (run / "metrics.json").write_text(
                 json.dumps(
                     {
@@ -116,8 +119,9 @@ def test_the_page_shows_tables_figures_and_the_queries_that_differ_most(page):
     text = page.read_text()
     assert "RR against base &lt;b&gt;; level 0.05" in text and '<td class="verdict">better' in text
     assert (
-        text.count("<figure") == 3
+        text.count("<figure") == 4
         and "step 0 is before training" in text
+        and "RR on dev by seconds of training" in text
         and "Precision at each rank" in text
     )
     queries = re.findall(r"<summary>.*?\+0\.(\d{3})</b>(test-q\d+)", text)
@@ -150,7 +154,7 @@ def test_documents_that_are_gone_or_changed_are_not_shown(page, tmp_path, caplog
     text = (tmp_path / "page.html").read_text()
     assert (
         "<details>" not in text
-        and text.count("<figure") == 2
+        and text.count("<figure") == 3
         and "documents are not shown" in caplog.text
     )
 

@@ -308,6 +308,8 @@ def outcome(run: Path) -> dict:
     results = yaml.safe_load((run / "metrics.json").read_text())
     # What it took, and only where it was not interrupted.
     results["fit"].pop("seconds")
+    for validation in results["validations"]:
+        validation.pop("seconds")
     results.pop("forecast", None)
     results.pop("took", None)
     names = ("state_dict", "optimizer_states", "lr_schedulers", "global_step", "loops")

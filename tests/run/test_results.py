@@ -53,6 +53,20 @@ def test_the_start_is_measured_once_and_is_that_of_the_untrained_weights(config,
     assert results(tmp_path)["start"] == first["start"]
 
 
+def test_a_validation_has_the_seconds_of_training_until_then_over_all_resumes(config, tmp_path):
+    """What is trained after the last validation is nothing, so its seconds are those of the fit."""
+    where = ["--trainer.default_root_dir", str(tmp_path / "run")]
+    assert main(["fit", "--config", config, *where]) == 0
+    before = results(tmp_path)["validations"]
+    assert main(["fit", str(tmp_path / "run"), "--trainer.max_epochs", "4"]) == 0
+    after = results(tmp_path)
+    assert after["validations"][: len(before)] == before
+    seconds = [validation["seconds"] for validation in after["validations"]]
+    assert seconds == sorted(set(seconds)) and seconds[0] > 0 and len(seconds) > len(before)
+    # The checkpoint is written after the validation, so a little later.
+    assert seconds[-1] == pytest.approx(after["fit"]["seconds"], rel=0.5)
+
+
 def test_the_start_changes_nothing_and_may_be_left_out(config, tmp_path):
     outcomes = []
     for steps in ("-1", "0", "2"):  # 2: a sanity check of a part is no measurement
@@ -68,6 +82,8 @@ def test_the_start_changes_nothing_and_may_be_left_out(config, tmp_path):
         weights = torch.load(tmp_path / f"run{steps}/checkpoints/last.ckpt", weights_only=True)[
             "state_dict"
         ]
+        for validation in found["validations"]:
+            validation.pop("seconds")
         outcomes.append((found["validations"], [*weights.values()]))
     for validations, weights in outcomes[1:]:
         assert validations == outcomes[0][0]
