@@ -96,9 +96,10 @@ class Sampler(Callback):
         watts = self._energy.watts()
         batches = data.eval_batches("dev")
         validates = batches is not None and self._options["limit_val_batches"] != 0
+        validates_first = validates and self._options["num_sanity_val_steps"] == -1
         self.schedule = schedule_of(
             trainer,
-            validates_first=validates and self._options["num_sanity_val_steps"] == -1,
+            validates_first=validates_first,
             mining=self._mining,
             awaits=self._awaits,
         )
@@ -118,7 +119,9 @@ class Sampler(Callback):
             disk += disk_of_refreshes * min(kept, self.schedule.refreshes)
         seconds, size = _checkpoint(trainer)
         works.append(Work("checkpoint", max(1, self.schedule.validations), seconds))
-        disk += 2 * size  # last.ckpt and best.ckpt
+        # Where one validation chooses, the best checkpoint is the last one: two names of one file.
+        choices = self.schedule.validations - int(validates_first)
+        disk += size if choices <= 1 else 2 * size
         self.forecast = Forecast(
             works, self._memory.bytes(), self._memory.device_bytes(), disk, watts
         )

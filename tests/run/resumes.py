@@ -308,7 +308,7 @@ def outcome(run: Path) -> dict:
     results = yaml.safe_load((run / "metrics.json").read_text())
     # What it took, and only where it was not interrupted.
     results["fit"].pop("seconds")
-    for validation in results["validations"]:
+    for validation in results.get("validations", []):
         validation.pop("seconds")
     results.pop("forecast", None)
     results.pop("took", None)
