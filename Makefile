@@ -118,6 +118,8 @@ ifndef QUICK
 endif
 	$(BIN)/python experiments/reproduce.py $(if $(QUICK),--quick)
 ifndef QUICK
+	$(BIN)/python experiments/clean_splits.py
+	$(BIN)/python experiments/mixture.py
 	$(BIN)/python experiments/audit.py data/medquad-liveqa runs/audit --trainer.max_epochs 1 --trainer.limit_val_batches 0
 	$(BIN)/python experiments/significance.py
 	$(BIN)/python benchmarks/synthetic.py
