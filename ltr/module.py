@@ -10,17 +10,23 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 import torch
-from lightning.pytorch import LightningModule, Trainer
+from lightning.pytorch import LightningModule
 from lightning.pytorch.utilities.types import OptimizerLRSchedulerConfig
 from torch import Tensor, nn
 
 from ltr.batch import RankingBatch, ScoredLists
+from ltr.compatibility import (
+    check_distances,
+    check_groups,
+    check_labels,
+    check_margin,
+    check_part,
+)
 from ltr.data.formats import JoinedPairs, PairsAndTexts, Reads
 from ltr.data.query_lists import QueryLists
-from ltr.datamodules import RankingDataModule
 from ltr.draws import keys_of_lists, seed_of_step
 from ltr.errors import InputError, not_negative
-from ltr.in_batch import AllTexts, InBatch, OwnLists
+from ltr.in_batch import InBatch, OwnLists
 from ltr.losses import Loss
 from ltr.margins import Margin
 from ltr.metrics import MeasuredLists, RankingMetric
@@ -28,14 +34,10 @@ from ltr.models import DualEncoder, Ranker
 from ltr.models.ranker import check_finite
 from ltr.optimiser import adamw, rate_factor
 from ltr.processes import rank, world_size
-from ltr.search.encodings import (
-    Encodings,
-    EncodingsInCache,
-    EncodingsOfRun,
-    TemporaryEncodings,
-)
+from ltr.search.encodings import EncodingsOfRun
 from ltr.search.evaluation import batch_of_found, search_corpora
 from ltr.source_metrics import SourceMetrics
+from ltr.trainer_state import data_of, encodings_of, is_trial, validates_before_training
 
 log = logging.getLogger(__name__)
 
@@ -120,14 +122,14 @@ class RankerModule(LightningModule):
         max_grade: float = 4.0,
     ) -> None:
         super().__init__()
-        _check_part("ranker", ranker, Ranker, "ltr.models.DualEncoder(…)")
-        _check_part("loss", loss, Loss, "ltr.losses.SoftmaxLoss()")
+        check_part("ranker", ranker, Ranker, "ltr.models.DualEncoder(…)")
+        check_part("loss", loss, Loss, "ltr.losses.SoftmaxLoss()")
         if margin is not None:
-            _check_part("margin", margin, Margin, "ltr.margins.Constant(1.0)")
+            check_part("margin", margin, Margin, "ltr.margins.Constant(1.0)")
         if in_batch is not None:
-            _check_part("in_batch", in_batch, InBatch, "ltr.in_batch.OtherQueries()")
+            check_part("in_batch", in_batch, InBatch, "ltr.in_batch.OtherQueries()")
         if miner is not None:
-            _check_part("miner", miner, DualEncoder, "ltr.models.DualEncoder(…)")
+            check_part("miner", miner, DualEncoder, "ltr.models.DualEncoder(…)")
         self.ranker = ranker
         self.loss = loss
         self.margin = margin
@@ -185,25 +187,10 @@ class RankerModule(LightningModule):
         """
         if margin is None:
             return
-        margin_name = type(margin).__name__
-        if not loss.takes_margin:
-            raise InputError(
-                f"{type(loss).__name__} has no margin, got {margin_name}; remove the margin",
-                option="margin",
-            )
-        if margin.wants_embeddings and not self.ranker.gives_embeddings:
-            raise InputError(
-                f"{margin_name} needs a ranker that gives embeddings, and the own head of a ready cross-encoder hides them; take a backbone without a head, or another margin",
-                option="margin",
-            )
-        if margin.wants_queries or margin.encoder is not None:
-            if not isinstance(self.ranker, DualEncoder):
-                raise InputError(
-                    f"{margin_name} needs queries and documents that are read apart, by a DualEncoder, got {type(self.ranker).__name__}; take another margin",
-                    option="margin",
-                )
-            if margin.encoder is not None:
-                self.in_batch.load_frozen(margin.encoder, self.ranker, "margin")
+        check_margin(loss, margin, self.ranker)
+        if margin.encoder is not None:
+            assert isinstance(self.ranker, DualEncoder), "check_margin refuses other rankers"
+            self.in_batch.load_frozen(margin.encoder, self.ranker, "margin")
 
     @property
     def reads(self) -> Reads:
@@ -247,9 +234,9 @@ class RankerModule(LightningModule):
         if data is None:
             return
         if stage == "fit":
-            self._check_groups(data)
-            self.check_labels(self.loss, data)
-            self._check_distances(data)
+            check_groups(self.in_batch, data)
+            check_labels(self.loss, self.in_batch, data)
+            check_distances(self.ranker, self.margin, data)
         self.source_metrics = SourceMetrics(data.source_names, self.ranking_metrics)
         if isinstance(self.ranker, DualEncoder):
             cutoffs = {metric.name: metric.measure.k for metric in self.ranking_metrics}
@@ -263,63 +250,6 @@ class RankerModule(LightningModule):
                 f"precision must be 32-true, 16-mixed or bf16-mixed, got {precision}; scores and losses stay in float32",
                 option="trainer.precision",
             )
-
-    def _check_groups(self, data: RankingDataModule) -> None:
-        """Refuse groups of relevant documents that would be ranked alone."""
-        if data.needs_in_batch and not self.in_batch.ranks_other_lists:
-            raise InputError(
-                f"the groups of {type(data).__name__} hold relevant documents only, so they must be ranked against each other; set in_batch to ltr.in_batch.OtherQueries or ltr.in_batch.AllTexts",
-                option="in_batch",
-            )
-
-    def _check_distances(self, data: RankingDataModule) -> None:
-        """Refuse a margin of distances where nothing gives any."""
-        # A dual encoder gives those of its embeddings.
-        if data.has_distances or isinstance(self.ranker, DualEncoder) or self.margin is None:
-            return
-        # A margin may have others as its parts.
-        for policy in self.margin.modules():
-            if isinstance(policy, Margin) and policy.wants_distances:
-                raise InputError(
-                    "the margin needs the distances of mined negatives, and the lists here have none; set negatives to a folder of mined ones, or take another margin",
-                    option="margin",
-                )
-
-    def check_labels(self, loss: Loss, data: RankingDataModule) -> None:
-        """Raise an InputError where the loss, or ``in_batch``, can't learn from the labels of the
-        data.
-        """
-        if data.has_teacher_scores:
-            self._check_teacher_scores(loss)
-        if data.has_soft_labels:
-            self._check_soft_labels(loss)
-
-    def _check_teacher_scores(self, loss: Loss) -> None:
-        """Where labels are the scores of a teacher, refuse a loss that would take them for grades,
-        and documents of other queries.
-        """
-        if not loss.takes_teacher_scores:
-            raise InputError(
-                f"{type(loss).__name__} takes grades as labels, and they are scores",
-                option="loss",
-            )
-        if type(self.in_batch) is not OwnLists:
-            raise InputError(
-                "a teacher has scored no documents of other queries; leave out in_batch",
-                option="in_batch",
-            )
-
-    def _check_soft_labels(self, loss: Loss) -> None:
-        """Refuse a loss, or a policy, that takes any label above 0 for relevant."""
-        if not loss.distinguishes_grades:
-            name = type(loss).__name__
-        elif isinstance(self.in_batch, AllTexts):
-            name = type(self.in_batch).__name__
-        else:
-            return
-        raise InputError(
-            f"{name} takes every label above 0 for relevant, so also the soft ones of the audit; take a loss of grades, as RankNetLoss, and no AllTexts; or audit with --policy drop"
-        )
 
     # Training
 
@@ -512,54 +442,9 @@ class RankerModule(LightningModule):
             metric.reset()
 
 
-def _check_part(option: str, part: object, kind: type, example: str) -> None:
-    """Raise an InputError for a part of the module that is no object of its kind."""
-    if isinstance(part, kind):
-        return
-    given = f"the class {part.__name__}" if isinstance(part, type) else f"{part!r:.80}"
-    raise InputError(f"{option} must be an object, such as {example}, got {given}", option=option)
-
-
 def _seed() -> int:
     """The seed of the run; 0 where ``seed_everything`` was not called."""
     return int(os.environ.get("PL_GLOBAL_SEED", 0))
-
-
-def data_of(trainer: Trainer) -> RankingDataModule | None:
-    """The data module of a run, or None where the trainer was given plain loaders."""
-    data = trainer.datamodule  # type: ignore[attr-defined]  # Lightning sets it without declaring it
-    return data if isinstance(data, RankingDataModule) else None
-
-
-def validates_before_training(trainer: Trainer) -> bool:
-    """Whether a fit first measures the weights that it starts from: its sanity check then takes all
-    batches of the validation.
-    """
-    return trainer.num_sanity_val_steps == math.inf
-
-
-def is_trial(trainer: Trainer) -> bool:
-    """Whether the results of a run mean nothing: it only tries whether everything works
-    (``trainer.fast_dev_run``).
-    """
-    return bool(trainer.fast_dev_run)  # type: ignore[attr-defined]  # Lightning sets it without declaring it
-
-
-def encodings_of(trainer: Trainer, user: str, source: Path) -> Encodings:
-    """Where the embeddings of a corpus lie: for the weights of a training, which pass, in its run
-    folder; else in the cache, where they are found again.
-
-    Args:
-        trainer: of the run.
-        user: what encodes, in one word.
-        source: where the texts lie; for ``ltr cache``.
-    """
-    run_folder = Path(trainer.default_root_dir)
-    if is_trial(trainer):
-        return TemporaryEncodings(run_folder)
-    if trainer.state.fn == "fit":
-        return EncodingsOfRun(run_folder, user)
-    return EncodingsInCache(source, run_folder, run_folder)
 
 
 def _outputs(scores: Tensor, batch: RankingBatch) -> dict[str, Any]:

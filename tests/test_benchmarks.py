@@ -38,6 +38,7 @@ OPTIONS = {
     "planted": {"--data": "collection"},
     "quality_cross": TEXTS,
     "quality_dual": TEXTS,
+    "quality_mined": TEXTS | {"--runs": "runs"},
     "ranknet_factorised": {},
     "search": TEXTS,
     "synthetic": {"--runs": "runs"},

@@ -11,9 +11,10 @@ from torch import Tensor
 
 from ltr.batch import RankingBatch, ScoredLists
 from ltr.errors import InputError
-from ltr.module import LastStep, RankerModule, data_of
+from ltr.module import LastStep, RankerModule
 from ltr.pairs import hinge, pair_sums
 from ltr.pairs.lists import relevant_and_not, two_labels
+from ltr.trainer_state import data_of
 
 log = logging.getLogger(__name__)
 

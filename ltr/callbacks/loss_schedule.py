@@ -11,10 +11,12 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 from torch import Tensor, nn
 
 from ltr.batch import RankingBatch, ScoredLists
+from ltr.compatibility import check_labels
 from ltr.errors import InputError
 from ltr.losses import Loss
 from ltr.margins import Margin
-from ltr.module import RankerModule, data_of
+from ltr.module import RankerModule
+from ltr.trainer_state import data_of
 
 log = logging.getLogger(__name__)
 
@@ -116,7 +118,7 @@ class LossSchedule(Callback):
         # None unless a fit has a data module: the labels of its data must suit every stage.
         data = data_of(trainer) if stage == "fit" else None
         if data is not None:
-            pl_module.check_labels(loss, data)
+            check_labels(loss, pl_module.in_batch, data)
         losses = [loss]
         margins = [margin]
         for number, change in enumerate(self.changes):
@@ -130,7 +132,7 @@ class LossSchedule(Callback):
             try:
                 pl_module.attach_margin(loss, margin)
                 if data is not None:
-                    pl_module.check_labels(loss, data)
+                    check_labels(loss, pl_module.in_batch, data)
             except InputError as error:
                 raise _error(number, error.message) from None
             losses.append(loss)

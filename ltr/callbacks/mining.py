@@ -23,10 +23,11 @@ from ltr.mining.refresh import Moment, NegativesInForce, RefreshFolders, Schedul
 from ltr.mining.side_process import SideProcess
 from ltr.models import DualEncoder, Ranker
 from ltr.models.named import Needs, ranker_named
-from ltr.module import RankerModule, data_of, encodings_of, is_trial
+from ltr.module import RankerModule
 from ltr.processes import by_rank_0
 from ltr.search.encodings import EncodingsInCache, EncodingsOfRun
 from ltr.search.numbers import Numbers
+from ltr.trainer_state import data_of, encodings_of, is_trial
 
 log = logging.getLogger(__name__)
 

@@ -17,8 +17,8 @@ from ltr.data.formats import FeatureVectors
 from ltr.data.progress import duration
 from ltr.datamodules import RankingDataModule
 from ltr.datamodules.pools import PoolDataModule
-from ltr.module import data_of, is_trial, validates_before_training
 from ltr.run.results import rewrite_results
+from ltr.trainer_state import data_of, is_trial, validates_before_training
 
 log = logging.getLogger(__name__)
 

@@ -20,10 +20,11 @@ from ltr.errors import InputError
 from ltr.metrics import MeasuredLists
 from ltr.mining.negatives import MinedNegatives
 from ltr.models import DualEncoder
-from ltr.module import RankerModule, data_of
+from ltr.module import RankerModule
 from ltr.run.lightning_internals import dump_checkpoint
 from ltr.search.encode import encode_in_memory
 from ltr.search.index import DenseIndex
+from ltr.trainer_state import data_of
 
 WARM_UP = 1  # batches that are not counted: they allocate memory
 BATCHES = (2, 200)  # that are counted, at least and at most

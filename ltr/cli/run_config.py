@@ -5,8 +5,8 @@ from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.cli import SaveConfigCallback
 
 from ltr.data.files import write_whole
-from ltr.module import is_trial
 from ltr.run.folder import RunFolder
+from ltr.trainer_state import is_trial
 
 
 class RunConfig(SaveConfigCallback):

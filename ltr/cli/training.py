@@ -33,7 +33,7 @@ from ltr.cli.strict_parser import StrictParser
 from ltr.data.splits import split_named
 from ltr.datamodules import RankingDataModule
 from ltr.errors import InputError
-from ltr.module import RankerModule, is_trial
+from ltr.module import RankerModule
 from ltr.processes import by_rank_0, lost_connection, rank, world_size
 from ltr.run import lightning_internals as internals
 from ltr.run.agreement import check_agreement
@@ -71,6 +71,7 @@ from ltr.run.together import (
 )
 from ltr.run.trainer_checks import check_callbacks, check_options
 from ltr.run.weights import take_weights
+from ltr.trainer_state import is_trial
 
 log = logging.getLogger(__name__)
 

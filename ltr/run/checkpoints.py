@@ -21,13 +21,13 @@ from ltr.errors import InputError, Terminated
 from ltr.metrics import MEASURES
 from ltr.models.encoder.text_encoder import encoders_of
 from ltr.models.ranker import check_finite
-from ltr.module import data_of, is_trial
 from ltr.processes import settle_order_of_sums
 from ltr.run import lightning_internals as internals
 from ltr.run.counters import Moment, set_counters
 from ltr.run.folder import RunFolder, link_or_copy
 from ltr.run.log import who_computes
 from ltr.run.signals import NAMES, Signals
+from ltr.trainer_state import data_of, is_trial
 
 log = logging.getLogger(__name__)
 

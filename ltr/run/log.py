@@ -17,8 +17,9 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 from ltr.data import progress
 from ltr.data.progress import Countdown, Pace, duration
 from ltr.data.texts import without_controls
-from ltr.module import RankerModule, data_of
+from ltr.module import RankerModule
 from ltr.processes import gather_objects
+from ltr.trainer_state import data_of
 
 log = logging.getLogger(__name__)
 

@@ -16,7 +16,7 @@ from ltr.data.files import write_whole
 from ltr.data.progress import duration
 from ltr.data.trec import Ranked, write_run
 from ltr.entries import check_entries
-from ltr.module import RankerModule, data_of, is_trial, validates_before_training
+from ltr.module import RankerModule
 from ltr.run.ceiling import ceiling, ceiling_of_sources
 from ltr.run.checkpoints import BestOptions, best_first
 from ltr.run.config_file import read_config
@@ -26,6 +26,7 @@ from ltr.run.metrics_file import read_metrics
 from ltr.run.provenance import provenance, write_ir_metadata
 from ltr.run.rankings import RankedQueries, Rankings
 from ltr.run.trained_with import StartWeights, trained_with
+from ltr.trainer_state import data_of, is_trial, validates_before_training
 
 
 class State(TypedDict):

@@ -12,9 +12,9 @@ from torch import Tensor
 from ltr.checkpoint import best_checkpoint, holds_checkpoints
 from ltr.data.files import digest_of
 from ltr.models.encoder.loading.pretrained import resolve
-from ltr.module import data_of
 from ltr.run.metrics_file import StartDigests, TrainedWith
 from ltr.run.training_recipe import TrainingRecipe
+from ltr.trainer_state import data_of
 
 # The options that name a model, by the last part of their paths.
 MODEL_OPTIONS = {"backbone", "doc_backbone", "encoder", "guide", "judge", "miner"}

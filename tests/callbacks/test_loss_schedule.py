@@ -13,6 +13,7 @@ import yaml
 
 from ltr.__main__ import main
 from ltr.callbacks import LossChange, LossSchedule
+from ltr.compatibility import check_labels
 from ltr.datamodules import TripletDataModule
 from ltr.errors import InputError
 from ltr.losses import (
@@ -274,13 +275,13 @@ def test_the_labels_must_suit_the_loss_of_every_stage(
     monkeypatch.setattr("ltr.callbacks.loss_schedule.data_of", lambda trainer: data)
     if message is None:
         LossSchedule(changes).setup(run, module, "fit")
-        module.check_labels(module.loss, data)  # as the module does after the callbacks
+        check_labels(module.loss, module.in_batch, data)  # as the module does after the callbacks
     else:
         with pytest.raises(InputError, match=message):
             LossSchedule(changes).setup(run, module, "fit")
         LossSchedule(changes).setup(run, module, "test")
         with pytest.raises(InputError):
-            module.check_labels(module.loss, data)
+            check_labels(module.loss, module.in_batch, data)
 
 
 # Through the command line

@@ -1,0 +1,101 @@
+"""Whether the parts of a training fit each other and the data. What doesn't is refused in one line,
+before anything runs.
+"""
+
+from ltr.datamodules import RankingDataModule
+from ltr.errors import InputError
+from ltr.in_batch import AllTexts, InBatch, OwnLists
+from ltr.losses import Loss
+from ltr.margins import Margin
+from ltr.models import DualEncoder, Ranker
+
+
+def check_part(option: str, part: object, kind: type, example: str) -> None:
+    """Raise an InputError for a part of the module that is no object of its kind."""
+    if isinstance(part, kind):
+        return
+    given = f"the class {part.__name__}" if isinstance(part, type) else f"{part!r:.80}"
+    raise InputError(f"{option} must be an object, such as {example}, got {given}", option=option)
+
+
+def check_margin(loss: Loss, margin: Margin, ranker: Ranker) -> None:
+    """Raise an InputError where the loss can't use the margin, or the ranker gives nothing that it
+    could be computed from.
+    """
+    margin_name = type(margin).__name__
+    if not loss.takes_margin:
+        raise InputError(
+            f"{type(loss).__name__} has no margin, got {margin_name}; remove the margin",
+            option="margin",
+        )
+    if margin.wants_embeddings and not ranker.gives_embeddings:
+        raise InputError(
+            f"{margin_name} needs a ranker that gives embeddings, and the own head of a ready cross-encoder hides them; take a backbone without a head, or another margin",
+            option="margin",
+        )
+    reads_apart = margin.wants_queries or margin.encoder is not None
+    if reads_apart and not isinstance(ranker, DualEncoder):
+        raise InputError(
+            f"{margin_name} needs queries and documents that are read apart, by a DualEncoder, got {type(ranker).__name__}; take another margin",
+            option="margin",
+        )
+
+
+def check_groups(in_batch: InBatch, data: RankingDataModule) -> None:
+    """Refuse groups of relevant documents that would be ranked alone."""
+    if data.needs_in_batch and not in_batch.ranks_other_lists:
+        raise InputError(
+            f"the groups of {type(data).__name__} hold relevant documents only, so they must be ranked against each other; set in_batch to ltr.in_batch.OtherQueries or ltr.in_batch.AllTexts",
+            option="in_batch",
+        )
+
+
+def check_distances(ranker: Ranker, margin: Margin | None, data: RankingDataModule) -> None:
+    """Refuse a margin of distances where nothing gives any."""
+    # A dual encoder gives those of its embeddings.
+    if data.has_distances or isinstance(ranker, DualEncoder) or margin is None:
+        return
+    # A margin may have others as its parts.
+    for policy in margin.modules():
+        if isinstance(policy, Margin) and policy.wants_distances:
+            raise InputError(
+                "the margin needs the distances of mined negatives, and the lists here have none; set negatives to a folder of mined ones, or take another margin",
+                option="margin",
+            )
+
+
+def check_labels(loss: Loss, in_batch: InBatch, data: RankingDataModule) -> None:
+    """Raise an InputError where the loss, or ``in_batch``, can't learn from the labels of the data."""
+    if data.has_teacher_scores:
+        _check_teacher_scores(loss, in_batch)
+    if data.has_soft_labels:
+        _check_soft_labels(loss, in_batch)
+
+
+def _check_teacher_scores(loss: Loss, in_batch: InBatch) -> None:
+    """Where labels are the scores of a teacher, refuse a loss that would take them for grades, and
+    documents of other queries.
+    """
+    if not loss.takes_teacher_scores:
+        raise InputError(
+            f"{type(loss).__name__} takes grades as labels, and they are scores",
+            option="loss",
+        )
+    if type(in_batch) is not OwnLists:
+        raise InputError(
+            "a teacher has scored no documents of other queries; leave out in_batch",
+            option="in_batch",
+        )
+
+
+def _check_soft_labels(loss: Loss, in_batch: InBatch) -> None:
+    """Refuse a loss, or a policy, that takes any label above 0 for relevant."""
+    if not loss.distinguishes_grades:
+        name = type(loss).__name__
+    elif isinstance(in_batch, AllTexts):
+        name = type(in_batch).__name__
+    else:
+        return
+    raise InputError(
+        f"{name} takes every label above 0 for relevant, so also the soft ones of the audit; take a loss of grades, as RankNetLoss, and no AllTexts; or audit with --policy drop"
+    )

@@ -1,0 +1,51 @@
+"""What a Lightning trainer says of the run that it holds."""
+
+import math
+from pathlib import Path
+
+from lightning.pytorch import Trainer
+
+from ltr.datamodules import RankingDataModule
+from ltr.search.encodings import (
+    Encodings,
+    EncodingsInCache,
+    EncodingsOfRun,
+    TemporaryEncodings,
+)
+
+
+def data_of(trainer: Trainer) -> RankingDataModule | None:
+    """The data module of a run, or None where the trainer was given plain loaders."""
+    data = trainer.datamodule  # type: ignore[attr-defined]  # Lightning sets it without declaring it
+    return data if isinstance(data, RankingDataModule) else None
+
+
+def validates_before_training(trainer: Trainer) -> bool:
+    """Whether a fit first measures the weights that it starts from: its sanity check then takes all
+    batches of the validation.
+    """
+    return trainer.num_sanity_val_steps == math.inf
+
+
+def is_trial(trainer: Trainer) -> bool:
+    """Whether the results of a run mean nothing: it only tries whether everything works
+    (``trainer.fast_dev_run``).
+    """
+    return bool(trainer.fast_dev_run)  # type: ignore[attr-defined]  # Lightning sets it without declaring it
+
+
+def encodings_of(trainer: Trainer, user: str, source: Path) -> Encodings:
+    """Where the embeddings of a corpus lie: for the weights of a training, which pass, in its run
+    folder; else in the cache, where they are found again.
+
+    Args:
+        trainer: of the run.
+        user: what encodes, in one word.
+        source: where the texts lie; for ``ltr cache``.
+    """
+    run_folder = Path(trainer.default_root_dir)
+    if is_trial(trainer):
+        return TemporaryEncodings(run_folder)
+    if trainer.state.fn == "fit":
+        return EncodingsOfRun(run_folder, user)
+    return EncodingsInCache(source, run_folder, run_folder)
