@@ -14,8 +14,9 @@ from ltr.checkpoint import read_checkpoint
 from ltr.cli.arguments import refuse_addresses
 from ltr.compare.runs import experiments
 from ltr.data.collection import open_collection
-from ltr.data.files import cache_root, write_whole
+from ltr.data.files import cache_root
 from ltr.data.trec import read_run
+from ltr.data.whole_files import write_whole
 from ltr.datamodules import FeatureDataModule, Labels, TripletDataModule
 from ltr.errors import InputError, local_path
 from ltr.grid import Grid

@@ -7,9 +7,9 @@ from typing import NamedTuple
 
 from ltr.check.leakage import KINDS, Kind, Leakage
 from ltr.data.collection import Collection
-from ltr.data.files import write_whole
 from ltr.data.outputs import check_inside
 from ltr.data.query_lists import QueryLists
+from ltr.data.whole_files import write_whole
 from ltr.errors import InputError
 
 # What makes a query leak. A relevant document that two queries share alone does not: in many

@@ -21,7 +21,8 @@ from ltr.cli.process import run_in_process
 from ltr.compare.run import is_tested
 from ltr.compare.tables import Table
 from ltr.compare.terminal import print_tables
-from ltr.data.files import digest_of, write_whole
+from ltr.data.files import digest_of
+from ltr.data.whole_files import write_whole
 from ltr.datamodules import FeatureDataModule
 from ltr.datamodules.pools import PoolDataModule
 from ltr.entries import check_entries, read_json

@@ -29,9 +29,9 @@ from ltr.cli.configuration import data_path_option, expanded
 from ltr.cli.training import RankerCLI
 from ltr.compare.runs import experiments
 from ltr.data.collection import Collection, lists_of_run, open_collection
-from ltr.data.files import write_whole
 from ltr.data.formats import FeatureVectors, TextReads
 from ltr.data.outputs import check_file
+from ltr.data.whole_files import write_whole
 from ltr.datamodules.pools import PoolDataModule
 from ltr.datamodules.several import SourcesDataModule
 from ltr.errors import InputError

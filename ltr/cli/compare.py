@@ -16,9 +16,9 @@ from ltr.compare.sources import by_source
 from ltr.compare.splits import compare_splits
 from ltr.compare.suites import compare_suite
 from ltr.compare.terminal import print_tables
-from ltr.data.files import write_whole
 from ltr.data.outputs import check_file
 from ltr.data.splits import split_named
+from ltr.data.whole_files import write_whole
 from ltr.errors import InputError
 from ltr.run.data_sets import DataSet, data_sets
 

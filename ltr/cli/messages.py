@@ -9,7 +9,8 @@ import torch
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 
 from ltr.cli.arguments import parser_reason
-from ltr.data.files import DISK_FULL_TEXT, cache_root, means_full_disk
+from ltr.data.files import cache_root
+from ltr.data.whole_files import DISK_FULL_TEXT, means_full_disk
 from ltr.errors import InputError
 from ltr.module import RankerModule
 

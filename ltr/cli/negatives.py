@@ -10,8 +10,8 @@ import transformers
 
 from ltr.cli.configuration import data_of_run
 from ltr.data.collection import open_collection
-from ltr.data.files import write_whole
 from ltr.data.outputs import check_file, check_folder, check_inside
+from ltr.data.whole_files import write_whole
 from ltr.errors import InputError
 from ltr.mining.audit import find_suspects
 from ltr.mining.audit_report import audit_lines, audit_tsv

@@ -4,7 +4,7 @@ import yaml
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.cli import SaveConfigCallback
 
-from ltr.data.files import write_whole
+from ltr.data.whole_files import write_whole
 from ltr.run.folder import RunFolder
 from ltr.trainer_state import is_trial
 

@@ -14,7 +14,8 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 
 from ltr.data.collection import Collection
-from ltr.data.files import digest_of_arrays, folder_once, read_array, seen_from, write_folder
+from ltr.data.files import digest_of_arrays, read_array, seen_from
+from ltr.data.whole_files import folder_once, write_folder
 from ltr.entries import check_entries, read_json
 from ltr.errors import InputError, local_path
 

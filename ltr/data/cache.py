@@ -20,17 +20,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
-from ltr.data.files import (
+from ltr.data.files import cache_root, lock_shared
+from ltr.data.outputs import check_inside
+from ltr.data.whole_files import (
     being_written,
-    cache_root,
     folder_once,
     has_name,
     is_being_written,
-    lock_shared,
     parts_of,
     remove,
 )
-from ltr.data.outputs import check_inside
 
 T = TypeVar("T")
 
@@ -82,7 +81,7 @@ def cached(
         kind: sub-folder of the cache.
         content: everything that the result depends on, with the version of its format; its hash
             names the folder.
-        build: see :func:`ltr.data.files.write_folder`.
+        build: see :func:`ltr.data.whole_files.write_folder`.
         open_folder: maps what is in the folder, by :func:`ltr.data.files.map_array`.
         origin: what it is made of, for ``ltr cache``.
     """
@@ -104,7 +103,7 @@ def cached(
 
 def sealed_folder(folder: Path, build: Callable[[Path], None]) -> None:
     """Let ``build`` fill a folder, unless it is there and whole, see
-    :func:`ltr.data.files.folder_once`: a file that is cut short, or of another folder, is told by
+    :func:`ltr.data.whole_files.folder_once`: a file that is cut short, or of another folder, is told by
     the seal.
     """
 

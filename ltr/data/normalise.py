@@ -8,8 +8,9 @@ import numpy as np
 import torch
 
 from ltr.data.cache import cached, made_of
-from ltr.data.files import map_array, new_array
+from ltr.data.files import map_array
 from ltr.data.letor import FeatureSplit
+from ltr.data.whole_files import new_array
 from ltr.entries import check_entries
 from ltr.errors import InputError
 

@@ -5,7 +5,7 @@ import re
 import tempfile
 from pathlib import Path
 
-from ltr.data.files import means_full_disk
+from ltr.data.whole_files import means_full_disk
 from ltr.errors import InputError, local_path
 
 PLAIN_NAME = re.compile(r"\w[\w.+-]*")  # what may name a folder of results on every disk

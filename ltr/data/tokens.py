@@ -18,11 +18,12 @@ from tokenizers import Tokenizer
 from transformers import PreTrainedTokenizerBase
 
 from ltr.data.cache import cached, made_of
-from ltr.data.files import encoded, map_array, parts_of
+from ltr.data.files import encoded, map_array
 from ltr.data.growing import GrowingArray
 from ltr.data.progress import track
 from ltr.data.texts import TextTable
 from ltr.data.token_parts import TEXTS_OF_PART, Part, TokenParts
+from ltr.data.whole_files import parts_of
 from ltr.errors import InputError
 from ltr.spans import spans
 

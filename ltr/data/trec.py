@@ -6,7 +6,8 @@ from itertools import groupby
 from pathlib import Path
 from typing import NamedTuple
 
-from ltr.data.files import numbered_lines, write_whole
+from ltr.data.files import numbered_lines
+from ltr.data.whole_files import write_whole
 from ltr.errors import InputError
 
 BEIR_HEADER = ("query-id", "corpus-id", "score")

@@ -11,7 +11,8 @@ import torch
 from ltr.data.collate import FeatureCollator
 from ltr.data.files import digest_of_arrays
 from ltr.data.formats import FeatureVectors
-from ltr.data.letor import FeatureSplit, find_splits, hold_out, read_letor
+from ltr.data.letor import FeatureSplit, hold_out, read_letor
+from ltr.data.letor_splits import find_splits
 from ltr.data.normalise import Normalisation, Step, check_width
 from ltr.data.sampling.lists import Keep, ListRows, with_two_grades
 from ltr.data.sampling.plan import EvalBatches, Plan
@@ -39,7 +40,7 @@ class FeatureDataModule(RankingDataModule):
     are whole.
 
     Args:
-        path: a folder of LETOR or SVMlight files, see :func:`ltr.data.letor.find_splits`; or
+        path: a folder of LETOR or SVMlight files, see :func:`ltr.data.letor_splits.find_splits`; or
             ``synthetic``: three splits of a single query each, with 1,000, 500 and 500 documents of
             100 features, drawn from ``seed``, see :func:`ltr.data.synthetic.synthetic_splits`.
         fold: which one, where the folder has folds.

@@ -12,7 +12,7 @@ import yaml
 from filelock import FileLock, Timeout
 
 from ltr.compare.run import is_tested
-from ltr.data.files import write_whole
+from ltr.data.whole_files import write_whole
 from ltr.entries import check_entries, read_json
 from ltr.errors import InputError
 from ltr.grid.definition import Cell, Grid

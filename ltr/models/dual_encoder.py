@@ -11,10 +11,10 @@ import torch
 from torch import Tensor, nn
 
 from ltr.batch import RankingBatch, Texts
-from ltr.data.files import write_new_model_folder
 from ltr.data.formats import ApartTexts
 from ltr.data.template import Side, Template
 from ltr.data.tokens import tokenizer_key
+from ltr.data.whole_files import write_new_model_folder
 from ltr.data.windows import Windows, best_windows, mean_of_windows, texts_at
 from ltr.errors import InputError, positive
 from ltr.models.encoder.loading.pretrained import quiet, resolve

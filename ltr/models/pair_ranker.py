@@ -12,11 +12,11 @@ from torch.nn import functional as F
 from transformers import PreTrainedTokenizerBase
 
 from ltr.batch import RankingBatch, Texts
-from ltr.data.files import write_new_model_folder
 from ltr.data.formats import JoinedPairs
 from ltr.data.template import THE_TEXTS, Template
 from ltr.data.templated_pairs import TemplatedPairs
 from ltr.data.tokens import tokenizer_key
+from ltr.data.whole_files import write_new_model_folder
 from ltr.data.windows import Windows, best_windows, texts_at
 from ltr.dropout import use_keyed_dropout
 from ltr.errors import InputError

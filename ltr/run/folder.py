@@ -23,8 +23,8 @@ from ltr.checkpoint import (
     read_checkpoint,
     wait_until_on_disk,
 )
-from ltr.data.files import remove
 from ltr.data.outputs import check_inside
+from ltr.data.whole_files import remove
 from ltr.errors import InputError, local_path
 from ltr.processes import by_every_rank, by_rank_0, gather_objects, rank, world_size
 

@@ -17,7 +17,7 @@ from lightning.pytorch.loggers import CSVLogger, Logger, TensorBoardLogger, Wand
 from lightning.pytorch.loggers.logger import rank_zero_experiment
 
 from ltr.checkpoint import read_checkpoint
-from ltr.data.files import write_whole
+from ltr.data.whole_files import write_whole
 from ltr.run import lightning_internals as internals
 from ltr.run.folder import RunFolder
 from ltr.run.launchers import is_rank_0

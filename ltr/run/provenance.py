@@ -15,7 +15,7 @@ from typing import Any
 import yaml
 
 from ltr import __version__
-from ltr.data.files import write_whole
+from ltr.data.whole_files import write_whole
 from ltr.run.folder import RunFolder
 
 PACKAGES = (

@@ -12,9 +12,9 @@ from typing import Any, TypedDict
 import numpy as np
 from lightning.pytorch import Callback, LightningModule, Trainer
 
-from ltr.data.files import write_whole
 from ltr.data.progress import duration
 from ltr.data.trec import Ranked, write_run
+from ltr.data.whole_files import write_whole
 from ltr.entries import check_entries
 from ltr.module import RankerModule
 from ltr.run.ceiling import ceiling, ceiling_of_sources

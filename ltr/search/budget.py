@@ -17,8 +17,8 @@ from typing import Any, Literal, get_args
 import numpy as np
 
 from ltr.data.cache import sealed_folder
-from ltr.data.files import write_whole
 from ltr.data.outputs import check_inside
+from ltr.data.whole_files import write_whole
 from ltr.errors import InputError
 from ltr.search.codes import (
     CodedIndex,

@@ -19,9 +19,9 @@ from typing import Any
 
 import numpy as np
 
-from ltr.data.files import being_written, write_whole
 from ltr.data.progress import track, tracking
 from ltr.data.tokens import Tokens
+from ltr.data.whole_files import being_written, write_whole
 from ltr.errors import InputError
 from ltr.search.embedder import Embedder
 from ltr.search.embeddings import StoredEmbeddings, checked_sum

@@ -15,9 +15,10 @@ from pathlib import Path
 from typing import Protocol
 
 from ltr.data.cache import cached, entry_folder, made_of
-from ltr.data.files import lock_shared, parts_of, remove, write_whole
+from ltr.data.files import lock_shared
 from ltr.data.texts import TextTable
 from ltr.data.tokens import Tokens, TokenStore
+from ltr.data.whole_files import parts_of, remove, write_whole
 from ltr.errors import InputError
 from ltr.processes import (
     barrier,

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import numpy as np
 
-from ltr.data.files import being_written
+from ltr.data.whole_files import being_written
 from ltr.search.numbers import dimension_of, to_float32
 
 

@@ -3,11 +3,11 @@
 from pathlib import Path
 from typing import Any, get_args
 
-from ltr.data.files import being_written
 from ltr.data.outputs import check_folder
 from ltr.data.strings import Strings
 from ltr.data.text_files import open_texts
 from ltr.data.texts import TextTable
+from ltr.data.whole_files import being_written
 from ltr.errors import InputError, one_of
 from ltr.run.provenance import provenance
 from ltr.search.embedder import embedder_of

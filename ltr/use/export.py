@@ -13,8 +13,8 @@ from safetensors.torch import save_file
 from torch import nn
 
 from ltr.data.collection import Collection, open_collection
-from ltr.data.files import write_new_model_folder
 from ltr.data.template import THE_TEXTS
+from ltr.data.whole_files import write_new_model_folder
 from ltr.errors import InputError, local_path
 from ltr.models import DecoderRanker, DualEncoder
 from ltr.models.encoder.lora import save_adapter

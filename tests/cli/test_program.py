@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from ltr.__main__ import main
-from ltr.data.files import new_array
+from ltr.data.whole_files import new_array
 from tests.cli.configured import config, losses  # noqa: F401
 
 

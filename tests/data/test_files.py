@@ -16,20 +16,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ltr.data import files
+from ltr.data import whole_files
 from ltr.data.collection import open_collection
-from ltr.data.files import (
-    blocks,
-    cache_root,
-    locked,
-    new_array,
-    numbered_lines,
-    plain_or_gz,
-    read_array,
-    write_whole,
-)
+from ltr.data.files import blocks, cache_root, numbered_lines, plain_or_gz, read_array
 from ltr.data.letor import read_letor
 from ltr.data.normalise import Normalisation
+from ltr.data.whole_files import locked, new_array, write_whole
 from ltr.errors import InputError
 from tests.child_processes import SECONDS, fork
 from tests.conftest import write_collection, write_letor
@@ -200,10 +192,12 @@ def test_a_full_disk_leaves_no_folder(tmp_path, error):
     with pytest.raises(
         InputError, match=r"made: the disk is full \(No space left on device\); make room$"
     ):
-        files.write_folder(tmp_path / "made", full)
+        whole_files.write_folder(tmp_path / "made", full)
     assert not list(tmp_path.iterdir())
     with pytest.raises(InputError, match=r"made: the disk is full"):
-        files.write_new(tmp_path / "made", lambda path: (path.mkdir(), full(path)), "the output")
+        whole_files.write_new(
+            tmp_path / "made", lambda path: (path.mkdir(), full(path)), "the output"
+        )
     assert not list(tmp_path.iterdir())
 
 
@@ -213,12 +207,16 @@ def test_a_new_output_is_a_file_or_a_folder_and_replaces_nothing(tmp_path):
         (path / "deep").mkdir(parents=True)
         (path / "deep/0").write_text("0")
 
-    files.write_new(tmp_path / "out/file", lambda path: path.write_text("whole"), "the output")
-    files.write_new(tmp_path / "out/folder", write_tree, "the output")
+    whole_files.write_new(
+        tmp_path / "out/file", lambda path: path.write_text("whole"), "the output"
+    )
+    whole_files.write_new(tmp_path / "out/folder", write_tree, "the output")
     (tmp_path / "out/link").symlink_to("nowhere")
     for name in ("file", "folder", "link"):
         with pytest.raises(InputError, match=f"the output must not exist yet, got .*out/{name}'"):
-            files.write_new(tmp_path / "out" / name, lambda path: path.write_text(""), "the output")
+            whole_files.write_new(
+                tmp_path / "out" / name, lambda path: path.write_text(""), "the output"
+            )
     assert (tmp_path / "out/file").read_text() == "whole"
     assert (tmp_path / "out/folder/deep/0").read_text() == "0"
     assert len(list((tmp_path / "out").iterdir())) == 3
@@ -237,9 +235,9 @@ def test_an_array_that_was_written_in_part_means_a_full_disk(tmp_path, small_dis
     """By numpy itself, whose words are these in all versions that we take."""
     with pytest.raises(OSError, match="requested and .* written") as raised:
         np.save(tmp_path / "a.npy", np.ones(1000))
-    assert files.means_full_disk(raised.value)
+    assert whole_files.means_full_disk(raised.value)
     with pytest.raises(InputError, match=r"made: the disk is full"):
-        files.write_folder(tmp_path / "made", lambda to: np.save(to / "a.npy", np.ones(1000)))
+        whole_files.write_folder(tmp_path / "made", lambda to: np.save(to / "a.npy", np.ones(1000)))
     assert not (tmp_path / "made").exists()
 
 
@@ -253,7 +251,7 @@ def test_a_full_disk_leaves_no_table_of_features(tmp_path, monkeypatch):
     def full(file: Path) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(files, "reserve_space", full)
+    monkeypatch.setattr(whole_files, "reserve_space", full)
     with pytest.raises(
         InputError,
         match=r"cache/letor/\w+: the disk is full \(No space left on device\); make room, or .*LTR_CACHE",
@@ -276,7 +274,7 @@ def test_what_is_written_has_the_modes_of_new_files_and_folders(tmp_path, umask,
 
     before = os.umask(umask)
     try:
-        files.write_folder(tmp_path / "made", build)
+        whole_files.write_folder(tmp_path / "made", build)
         write_whole(tmp_path / "file", ["text"])
     finally:
         os.umask(before)
@@ -296,7 +294,7 @@ def test_what_is_written_has_the_modes_of_new_files_and_folders(tmp_path, umask,
 WRITER = """
 import sys
 from pathlib import Path
-from ltr.data.files import write_folder, write_whole
+from ltr.data.whole_files import write_folder, write_whole
 
 def build(folder):
     for number in range(3):
@@ -342,10 +340,10 @@ def test_what_a_killed_writer_has_left_the_next_one_removes(tmp_path, kills):
                 write_whole(unfinished, ["whole"])
                 assert unfinished.read_text() == "whole"
             elif not unfinished.exists():
-                files.write_folder(unfinished, lambda folder: (folder / "0").touch())
+                whole_files.write_folder(unfinished, lambda folder: (folder / "0").touch())
                 assert [file.name for file in unfinished.iterdir()] == ["0"]
             else:  # killed after the last step
-                files.folder_once(unfinished, lambda folder: None, lambda folder: False)
+                whole_files.folder_once(unfinished, lambda folder: None, lambda folder: False)
         assert not list(out.glob(".*"))
     print("names left by the killed:", n_left)
 
@@ -364,7 +362,7 @@ def test_a_file_that_two_processes_write_at_once_is_that_of_one(tmp_path):
 HOLDER = """
 import os, sys
 from pathlib import Path
-from ltr.data.files import locked
+from ltr.data.whole_files import locked
 
 folder = Path(sys.argv[1])
 for _ in range(300):

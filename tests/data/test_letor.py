@@ -9,7 +9,8 @@ import pytest
 
 from ltr.data import svmlight
 from ltr.data.files import cache_root
-from ltr.data.letor import RowNames, find_splits, hold_out, read_letor
+from ltr.data.letor import RowNames, hold_out, read_letor
+from ltr.data.letor_splits import find_splits
 from ltr.errors import InputError
 
 ROWS = """\

@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 from ltr.data.cache import Cache
-from ltr.data.files import parts_of
 from ltr.data.token_parts import Part, TokenParts
 from ltr.data.tokens import Rendering, Tokens, TokenStore
+from ltr.data.whole_files import parts_of
 from tests.conftest import wordpiece_tokenizer
 from tests.data.tokenizers import TEXTS, byte_level_bpe, table_of
 

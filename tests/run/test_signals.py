@@ -12,7 +12,7 @@ import torch
 import yaml
 
 from ltr.__main__ import main
-from ltr.data.files import write_whole
+from ltr.data.whole_files import write_whole
 from ltr.run import checkpoints
 from ltr.run.signals import NAMES, Signals, _write_to_terminal
 from tests.child_processes import SECONDS

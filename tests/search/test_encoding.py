@@ -15,9 +15,9 @@ import pytest
 import torch
 
 from ltr.data.collection import open_collection
-from ltr.data.files import being_written
 from ltr.data.formats import SingleTexts
 from ltr.data.tokens import TokenStore
+from ltr.data.whole_files import being_written
 from ltr.errors import InputError
 from ltr.models.encoder.loading.pretrained import load_encoder, load_tokenizer
 from ltr.models.encoder.text_encoder import TextEncoder

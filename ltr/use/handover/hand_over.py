@@ -4,8 +4,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Literal, get_args
 
-from ltr.data.files import write_new
 from ltr.data.outputs import check_inside
+from ltr.data.whole_files import write_new
 from ltr.errors import one_of
 from ltr.use.handover.encoded_corpus import EncodedCorpus
 from ltr.use.handover.faiss_file import write_faiss

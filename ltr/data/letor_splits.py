@@ -1,0 +1,163 @@
+"""Which files make the splits of a data set of feature vectors."""
+
+import json
+import os
+from itertools import chain
+from pathlib import Path
+
+from ltr.data.files import is_file, seen_from
+from ltr.data.splits import NAMES_OF_SPLIT
+from ltr.errors import InputError
+
+ALL_NAMES = tuple(chain.from_iterable(NAMES_OF_SPLIT.values()))
+# How a file of rows may end, plain or packed.
+PLAIN_SUFFIXES = (".txt", ".svm", ".svmlight", ".libsvm", ".letor")
+PACKED_SUFFIXES = tuple(f"{suffix}.gz" for suffix in PLAIN_SUFFIXES)
+SUFFIXES = PLAIN_SUFFIXES + PACKED_SUFFIXES
+SUFFIXES_TEXT = f"{', '.join(PLAIN_SUFFIXES)} (+ .gz)"  # for errors
+
+
+def find_splits(path: Path, fold: int | None = None) -> dict[str, list[Path]]:
+    """The files of each split of a data folder, by ``train``, ``dev`` and ``test``.
+
+    Three layouts are known; a file ends in ``.txt``, ``.svm``, ``.svmlight``, ``.libsvm`` or
+    ``.letor``, perhaps with ``.gz``:
+
+    * files ``train.*``, ``dev.*`` (also ``val.*``, ``vali.*``, ``valid.*``, ``validation.*``) and
+      ``test.*``, or sub-folders of these names, whose files are joined in the order of their names;
+    * folders ``Fold1``, ``Fold2`` … of the first kind, of which ``fold`` chooses one;
+    * ``folds.json``, of which ``fold`` chooses an entry, with the files named in it without their
+      ends: ``{"Fold1": {"train": ["S1", "S2", "S3"], "vali": ["S4"], "test": ["S5"]}, …}``.
+
+    Raises:
+        InputError: if the folder or its files are missing, a split has two sources, or the fold is
+            missing, unknown or needless.
+    """
+    if not path.is_dir():
+        raise InputError(f"{path}: there is no such data folder{seen_from(path)}", option="path")
+    folds_file = path / "folds.json"
+    if is_file(folds_file):
+        folds = _read_folds(folds_file)
+        name = _name_of_fold(path, list(folds), fold)
+        return _splits_named_in_json(folds_file, folds[name])
+    folders = [folder.name for folder in path.glob("Fold[0-9]*") if folder.is_dir()]
+    if folders:
+        return _splits_in_folder(path / _name_of_fold(path, folders, fold))
+    if fold is not None:
+        raise InputError(
+            f"{path}: there are no folds, got fold {fold}; leave fold out", option="fold"
+        )
+    return _splits_in_folder(path)
+
+
+def _name_of_fold(path: Path, names: list[str], fold: int | None) -> str:
+    """The name of the fold that was asked for, one of those that ``path`` has."""
+    name = f"Fold{fold}"
+    if name in names:
+        return name
+    numbers = ", ".join(sorted(name.removeprefix("Fold") for name in names))
+    if fold is None:
+        raise InputError(f"{path}: choose one of the folds {numbers}", option="fold")
+    raise InputError(f"{path}: there is no fold {fold}, only {numbers}", option="fold")
+
+
+def _splits_in_folder(folder: Path) -> dict[str, list[Path]]:
+    """The files of each split of a folder that has a file or a sub-folder for each."""
+    splits = {}
+    for split, names in NAMES_OF_SPLIT.items():
+        sources: list[Path] = []
+        for name in names:
+            if os.path.lexists(folder / name):
+                sources.append(folder / name)
+            sources += _files_of_stem(folder, name)
+        if len(sources) > 1:
+            listed = ", ".join(source.name for source in sources)
+            raise InputError(
+                f"{folder}: there must be one source of {split}, got {listed}; keep one"
+            )
+        if sources:
+            splits[split] = _files_of_source(sources[0])
+    if not splits:
+        listed = ", ".join(ALL_NAMES)
+        present = sorted(path.name for path in folder.iterdir())
+        raise InputError(
+            f"{folder}: there must be files or folders named {listed} (files end in {SUFFIXES_TEXT}), folders Fold1, Fold2 … of such, or folds.json; found {present[:8]}"
+        )
+    return splits
+
+
+def _files_of_source(source: Path) -> list[Path]:
+    """A file itself, or the files of a sub-folder in the order of their names."""
+    if not source.is_dir():
+        return [source]
+    files = [file for file in source.iterdir() if file.name.endswith(SUFFIXES)]
+    if not files:
+        raise InputError(
+            f"{source}: the folder must hold files that end in {SUFFIXES_TEXT}; there are none"
+        )
+    return sorted(files)
+
+
+def _files_of_stem(folder: Path, stem: str) -> list[Path]:
+    """The files of a folder that are named so, whatever their suffix."""
+    files = []
+    for suffix in SUFFIXES:
+        file = folder / f"{stem}{suffix}"
+        if is_file(file):
+            files.append(file)
+    return files
+
+
+def _read_folds(folds_file: Path) -> dict[str, dict[str, list[str]]]:
+    """``folds.json``, checked: by fold and name of a split the files without their suffixes."""
+    try:
+        folds = json.loads(folds_file.read_bytes())
+    except (ValueError, RecursionError) as error:  # not JSON, not UTF-8, or nested too deep
+        line = getattr(error, "lineno", 1)
+        raise InputError(f"{folds_file}:{line}: the file must be JSON ({error})") from None
+    if not isinstance(folds, dict) or not folds:  # refused below, as one bad fold is
+        folds = {"": folds}
+    for name, splits in folds.items():
+        if not _is_fold(splits):
+            raise InputError(
+                f'{folds_file}: expected {{"Fold1": {{"train": ["S1", …], "vali": […], "test": […]}}, …}}, got {name!r}: {splits!r}'
+            )
+        stems = list(chain.from_iterable(splits.values()))
+        for stem in stems:
+            if stems.count(stem) > 1:
+                raise InputError(
+                    f"{folds_file}: a part must stand once in a fold, got {stem!r} twice in {name}"
+                )
+    return folds
+
+
+def _is_fold(splits: object) -> bool:
+    """Whether an entry of ``folds.json`` has a list of files for each of its splits."""
+    if not isinstance(splits, dict) or not splits or not splits.keys() <= set(ALL_NAMES):
+        return False
+    return all(isinstance(stems, list) and stems for stems in splits.values())
+
+
+def _splits_named_in_json(
+    folds_file: Path, stems_of_name: dict[str, list[str]]
+) -> dict[str, list[Path]]:
+    """The files of each split of a fold that ``folds.json`` names."""
+    splits = {}
+    for split, names in NAMES_OF_SPLIT.items():
+        files = []
+        for name in names:
+            for stem in stems_of_name.get(name, []):
+                files.append(_file_of_stem(folds_file, stem))
+        if files:
+            splits[split] = files
+    return splits
+
+
+def _file_of_stem(folds_file: Path, stem: str) -> Path:
+    files = _files_of_stem(folds_file.parent, stem)
+    if len(files) != 1:
+        listed = ", ".join(file.name for file in files) or "none"
+        raise InputError(
+            f"{folds_file}: there must be one file {stem} with the end {SUFFIXES_TEXT}, got {listed}"
+        )
+    return files[0]
