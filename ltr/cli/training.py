@@ -37,7 +37,8 @@ from ltr.module import RankerModule
 from ltr.processes import by_rank_0, lost_connection, rank, world_size
 from ltr.run import lightning_internals as internals
 from ltr.run.agreement import check_agreement
-from ltr.run.checkpoints import BestOptions, Checkpoints, LastOptions
+from ltr.run.checkpoint_options import BestOptions, LastOptions
+from ltr.run.checkpoints import Checkpoints
 from ltr.run.folder import RunFolder
 from ltr.run.identity import identity
 from ltr.run.launchers import (

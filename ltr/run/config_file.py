@@ -41,7 +41,7 @@ class Model(TypedDict):
 
 
 class Best(TypedDict):
-    """See :class:`ltr.run.checkpoints.BestOptions`."""
+    """See :class:`ltr.run.checkpoint_options.BestOptions`."""
 
     monitor: str | None
     save_top_k: NotRequired[int]

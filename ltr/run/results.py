@@ -18,7 +18,8 @@ from ltr.data.whole_files import write_whole
 from ltr.entries import check_entries
 from ltr.module import RankerModule
 from ltr.run.ceiling import ceiling, ceiling_of_sources
-from ltr.run.checkpoints import BestOptions, best_first
+from ltr.run.checkpoint_options import BestOptions
+from ltr.run.checkpoints import best_first
 from ltr.run.config_file import read_config
 from ltr.run.folder import RunFolder
 from ltr.run.loggers import log_results

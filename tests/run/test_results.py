@@ -9,7 +9,7 @@ import torch
 from ltr.__main__ import main
 from ltr.datamodules import FeatureDataModule, TripletDataModule
 from ltr.models import DualEncoder
-from ltr.run.checkpoints import BestOptions
+from ltr.run.checkpoint_options import BestOptions
 from ltr.run.folder import RunFolder
 from ltr.run.results import worse_than_start_warning
 from tests.conftest import write_collection, write_letor
