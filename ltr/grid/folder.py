@@ -177,7 +177,7 @@ class GridFolder:
         Raises:
             InputError: if one is not made, or kept no best weights.
         """
-        from ltr.run.checkpoints import BestOptions  # Lightning takes seconds to import
+        from ltr.run.checkpoint_options import BestOptions  # torch takes seconds to import
 
         best_of: dict[tuple[str, ...], Cell] = {}  # by the names that its rivals share
         score_of: dict[tuple[str, ...], float] = {}
