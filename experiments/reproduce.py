@@ -46,6 +46,8 @@ FAMILIES = (
     Family("wikiqa", "wikiqa"),
     Family("wikiqa_best", "wikiqa_best"),
     Family("wikiqa_dual", "wikiqa_dual"),
+    Family("wikiqa_folds", "wikiqa_folds-5-folds", "--folds 5"),
+    Family("wikiqa_folds", "wikiqa_folds", "--only 'dual encoder' --seeds 0 1 2"),
     Family("cross_encoder", "cross_encoder", ships=True),
     Family("losses", "losses"),
     Family("losses", "losses-medquad", MEDQUAD),

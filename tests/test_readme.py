@@ -155,7 +155,8 @@ def test_the_five_lines_of_your_own_data_and_the_loss_of_your_own(python, tmp_pa
     assert re.search(r"\[-?\d+\.\d+\]", run(f"{python} train.py", tmp_path))
     (tmp_path / "my_losses.py").write_text(loss)
     command = re.search(
-        r"`(ltr fit [^`]*my_losses.Gap)`", (ROOT / "README.md").read_text().replace("\n", " ")
+        r"`\.venv/bin/(ltr fit [^`]*my_losses.Gap[^`]*)`",
+        (ROOT / "README.md").read_text().replace("\n", " "),
     ).group(1)
-    run(f"bin/{command} --trainer.default_root_dir own", tmp_path)
-    assert metrics(tmp_path / "own")["fit"]["steps"] > 0
+    run(f"bin/{command}", tmp_path)  # beside the run of the example above
+    assert metrics(tmp_path / "runs/gap/seed=0")["fit"]["steps"] > 0
