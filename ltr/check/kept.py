@@ -79,6 +79,8 @@ class KeptForecast(Callback):
         self._validation_began = time.perf_counter()
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        if trainer.sanity_checking and not validates_before_training(trainer):
+            return  # a few batches say nothing of a whole validation
         seconds = time.perf_counter() - self._validation_began
         self._validated += seconds
         self._longest_validation = max(self._longest_validation, seconds)
@@ -123,7 +125,10 @@ class KeptForecast(Callback):
         parts = []
         for work in works:
             parts.append(f"{work.times:,} × {work.name} {duration(work.times * work.seconds)}")
-        log.info("forecast: %s in all (%s)", duration(forecast.seconds), ", ".join(parts))
+        scope = "in all"
+        if schedule.validations and not self._longest_validation:
+            scope = f"without {schedule.validations} validations, of which none was timed yet"
+        log.info("forecast: %s %s (%s)", duration(forecast.seconds), scope, ", ".join(parts))
         kept = {
             "seconds": round(forecast.seconds, 3),
             "after_batches": self._batches,
@@ -166,5 +171,10 @@ def difference_line(results: dict[str, Any]) -> str | None:
     took = results.get("took")
     if forecast is None or took is None:
         return None
-    ratio = took["seconds"] / forecast["seconds"] - 1 if forecast["seconds"] else 0.0
-    return f"forecast {duration(forecast['seconds'])}, took {duration(took['seconds'])} ({100 * ratio:+.0f} %)"
+    seconds = took["seconds"]
+    scope = ""
+    if took["validations"] and "validation" not in forecast["works"]:
+        seconds -= took["validations"]
+        scope = " without validations"
+    ratio = seconds / forecast["seconds"] - 1 if forecast["seconds"] else 0.0
+    return f"forecast {duration(forecast['seconds'])}, took {duration(seconds)}{scope} ({100 * ratio:+.0f} %)"

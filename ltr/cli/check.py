@@ -1,5 +1,6 @@
 """``ltr check``: is this experiment worth running, and may its numbers be believed?"""
 
+import logging
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -27,11 +28,13 @@ from ltr.check.section import Section
 from ltr.check.trained_on import open_trained_on
 from ltr.cli.configuration import data_path_option, expanded
 from ltr.cli.training import RankerCLI
-from ltr.compare.runs import experiments
+from ltr.compare.runs import check_alike, experiments
 from ltr.data.collection import Collection, lists_of_run, open_collection
 from ltr.data.formats import FeatureVectors, TextReads
 from ltr.data.outputs import check_file
 from ltr.data.whole_files import write_whole
+from ltr.datamodules import RankingDataModule
+from ltr.datamodules.labels import LabelDataModule
 from ltr.datamodules.pools import PoolDataModule
 from ltr.datamodules.several import SourcesDataModule
 from ltr.errors import InputError
@@ -40,6 +43,8 @@ from ltr.models.encoder.loading.pretrained import resolve
 from ltr.module import METRICS
 from ltr.run.folder import RunFolder
 from ltr.run.trainer_checks import check_options
+
+log = logging.getLogger(__name__)
 
 WIDTH = 160  # letters of a line where no terminal says it
 
@@ -142,14 +147,17 @@ def _of_collection(
     reads: TextReads | None,
     metric: str,
     of_seeds: np.ndarray | None,
-    of_leaks: _OfLeaks,
+    of_leaks: _OfLeaks | None,
     backbone: str | None,
 ) -> Iterator[Section]:
-    """The sections about data, one after the other."""
+    """The sections about data, one after the other; that of leakage where ``of_leaks`` asks for it:
+    a collection of labelled texts is one split alone.
+    """
     ranked = None
     if run is not None:
         ranked = lists_of_run(Path(run), collection.queries, collection.corpus)
-    yield _leakage(collection, of_leaks, backbone)
+    if of_leaks is not None:
+        yield _leakage(collection, of_leaks, backbone)
     yield judgements_section(collection, ranked)
     if reads is not None:
         yield cutting_section(collection, reads)
@@ -179,6 +187,7 @@ def _of_experiment(
         words += ["--data.path", data]
     with tempfile.TemporaryDirectory() as temporary:
         sampled = _SampledFit(expanded(["fit", *words]), Path(temporary))
+        _check_asked(sampled.datamodule, run, of_leaks)
         with suppress(EnoughSampled):
             sampled.trainer.fit(sampled.model, datamodule=sampled.datamodule)
     metric = sampled.model.ranking_metrics[0].name
@@ -194,11 +203,34 @@ def _of_experiment(
             reads,
             metric,
             of_seeds,
-            of_leaks,
+            None if isinstance(data_module, LabelDataModule) else of_leaks,
             sampled.config.fit.get("model.ranker.init_args.backbone"),
         )
     sampler = sampled.sampler
     yield forecast_section(sampler.forecast, sampler.schedule)
+
+
+def _check_asked(data: RankingDataModule, run: str | None, of_leaks: _OfLeaks) -> None:
+    """Refuse what the data of a configuration has no answer to."""
+    asked = {"run": run, "trained_on": of_leaks.trained_on, "write": of_leaks.write}
+    for option, value in asked.items():
+        if value and not isinstance(data, PoolDataModule):
+            raise InputError(
+                f"--{option} is for collections of texts, and {type(data).__name__} reads none; leave it out",
+                option=option,
+            )
+    if not isinstance(data, PoolDataModule) or not of_leaks.write:
+        return
+    if isinstance(data, LabelDataModule):
+        raise InputError(
+            "--write makes a clean split of a collection, and labelled texts are none; leave it out",
+            option="write",
+        )
+    if data.evaluation.fold is not None:
+        raise InputError(
+            "--write makes a clean split of test, and in a fold questions of train and dev take its place; leave --write or the option data.evaluation.fold out",
+            option="write",
+        )
 
 
 def _values_of_seeds(folder: Path, metric: str) -> np.ndarray | None:
@@ -211,10 +243,13 @@ def _values_of_seeds(folder: Path, metric: str) -> np.ndarray | None:
             tested.append(str(other))
     if len(tested) < 2:
         return None
-    (experiment,) = experiments(tested)
-    by_query = experiment.runs[0].by_query.get(metric)
-    if by_query is None:
+    try:
+        (experiment,) = experiments(tested)
+        check_alike([experiment], metric)
+    except InputError as error:  # others have other options, or were tested on other queries
+        log.warning("the seeds beside %s don't count: %s", folder, error.message)
         return None
+    by_query = experiment.runs[0].by_query[metric]
     values = experiment.values(metric, list(by_query))
     return values[:, np.isfinite(values).all(axis=0)]
 

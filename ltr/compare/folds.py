@@ -60,7 +60,8 @@ def _joined(folds: Sequence[Run]) -> Run:
             )
     metrics = dict(alike[0].metrics)
     metrics["test"] = _joined_report(folds)
-    metrics["fit"] = {"seconds": math.fsum(run.metrics["fit"]["seconds"] for run in folds)}
+    if all("fit" in run.metrics for run in folds):  # not of folds that were tested untrained
+        metrics["fit"] = {"seconds": math.fsum(run.metrics["fit"]["seconds"] for run in folds)}
     if all("trained_with" in run.metrics for run in folds):
         data = [run.metrics["trained_with"]["data"] for run in folds]
         metrics["trained_with"] = metrics["trained_with"] | {"data": _digests_of_all(data)}
@@ -98,6 +99,8 @@ def _joined_report(folds: Sequence[Run]) -> dict[str, Any]:
             values += [value for value in run.by_query[metric].values() if not math.isnan(value)]
         report[metric] = math.fsum(values) / len(values) if values else None
     report["evaluated"] = _digests_of_all([run.test["evaluated"] for run in folds])
+    if "queries" in report:
+        report["queries"] = sum(run.test["queries"] for run in folds)
     report.pop("ceiling", None)
     if all(run.test.get("ceiling") for run in folds):
         report["ceiling"] = _joined_ceiling(folds)

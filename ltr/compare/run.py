@@ -130,14 +130,19 @@ def seed_in_name(folder: Path) -> int | None:
     return int(seed) if seed.isdecimal() else None
 
 
+def exact_weights(run: Run) -> str:
+    """The file of the weights of a run that were tested, without its folder, which may be named in
+    several ways; or ``untrained``.
+    """
+    checkpoint = run.test.get("checkpoint")
+    return "untrained" if checkpoint is None else Path(checkpoint).name
+
+
 def tested_weights(run: Run) -> str:
     """Which weights of a run were tested: ``best.ckpt``, ``last.ckpt``, ``step=N.ckpt`` for those of
     any one step, or ``untrained``.
     """
-    checkpoint = run.test.get("checkpoint")
-    if checkpoint is None:
-        return "untrained"
-    name = Path(checkpoint).name
+    name = exact_weights(run)
     return "step=N.ckpt" if name.startswith("step=") else name
 
 

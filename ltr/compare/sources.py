@@ -46,6 +46,12 @@ def _on_source(run: Run, source: str) -> Run:
         counted = [value for value in of_source.values() if not math.isnan(value)]
         by_query[metric] = of_source
         report[metric] = math.fsum(counted) / len(counted) if counted else None
+    evaluated = run.test["evaluated"]
+    of_texts: dict[str, str] = {}
+    for name in ("queries", "documents"):
+        if f"{source} {name}" in evaluated:
+            of_texts[name] = evaluated[f"{source} {name}"]
+    report["evaluated"] = evaluated | of_texts
     # Metrics on dev before training are of all sources.
     metrics = {name: entry for name, entry in run.metrics.items() if name != "start"}
     return replace(run, metrics=metrics | {"test": report}, by_query=by_query)

@@ -13,6 +13,7 @@ from ltr.compare.comparison import (
     queries_with_values,
     values_by_experiment,
 )
+from ltr.compare.run import exact_weights
 from ltr.compare.runs import Experiment
 from ltr.compare.statistics import Estimate, estimate_of_change
 from ltr.errors import InputError
@@ -82,8 +83,8 @@ def _check_weights(first: Sequence[Experiment], others: Sequence[Experiment]) ->
     """Check that each run was tested by the same weights on two splits."""
     for experiment, other in zip(first, others, strict=True):
         for run, run_there in zip(experiment.runs, other.runs, strict=True):
-            weights = run.test.get("checkpoint")
-            weights_there = run_there.test.get("checkpoint")
+            weights = exact_weights(run)
+            weights_there = exact_weights(run_there)
             if weights != weights_there:
                 raise InputError(
                     f"{run.folder} must have been tested by the same weights on all splits, and was by {weights} on {run.split} and by {weights_there} on {run_there.split}; test it again: ltr test {run.folder} --split {run.split} {run_there.split}"

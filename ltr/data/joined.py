@@ -13,7 +13,7 @@ import numpy as np
 from ltr.data.collate import Collator, SourcesCollator, collator_of_tokens
 from ltr.data.collection import Collection
 from ltr.data.formats import TextReads
-from ltr.data.query_lists import LabelledList, QueryLists
+from ltr.data.query_lists import LabelledList
 from ltr.data.template import Side
 from ltr.data.templated_pairs import FieldTexts
 from ltr.data.texts import TextTable
@@ -84,13 +84,6 @@ class JoinedCollections:
     def shifted(self, source: int) -> "Shift":
         """What gives a list of a source the numbers that its texts have among all."""
         return Shift(int(self.first_query[source]), int(self.first_doc[source]))
-
-    def lists_of_all(self, source: int, lists: QueryLists) -> QueryLists:
-        """The lists of a source with the numbers that its texts have among all."""
-        return lists._replace(
-            query_rows=lists.query_rows + self.first_query[source],
-            doc_rows=lists.doc_rows + self.first_doc[source],
-        )
 
     def collator(self, reads: TextReads) -> Collator:
         """Makes batches of lists of all sources; each text is tokenised once."""

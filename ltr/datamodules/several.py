@@ -248,7 +248,8 @@ class SourcesDataModule(PoolDataModule):
             # What is not trained on has no say in which weights are best.
             if split == "dev" and number not in self.trained_sources:
                 continue
-            if split not in part.collection.qrels:
+            # What is predicted needs no judgements: its pools are enough, as for a single path.
+            if stage != "predict" and split not in part.collection.qrels:
                 left_out.append(self.source_names[number])
                 continue
             shifted = self.joined.shifted(number)

@@ -232,11 +232,6 @@ class DualEncoder(Ranker):
             InputError: for lists without queries if there are two towers: one of them would never
                 learn.
         """
-        if self.training and self.log_temperature is not None:
-            # The property clamps the value that it returns. The parameter is clamped here: steps
-            # could move it ever further below the bound, and it would take as long to come back.
-            # CLIP does so between steps.
-            self.log_temperature.data.clamp_(min=math.log(LOWEST_TEMPERATURE))
         assert batch.docs is not None, "the data lays out what the ranker reads"
         counts = batch.docs.windows
         if counts is not None and len(counts) == len(batch.docs.lengths):
@@ -260,6 +255,11 @@ class DualEncoder(Ranker):
         """Embeddings of the queries ``[B, H]``, as :meth:`embed`, and of all S texts of the
         documents ``[S, H]``: of each of their windows, or of the documents.
         """
+        if self.training and self.log_temperature is not None:
+            # The property clamps the value that it returns. The parameter is clamped here: steps
+            # could move it ever further below the bound, and it would take as long to come back.
+            # CLIP does so between steps.
+            self.log_temperature.data.clamp_(min=math.log(LOWEST_TEMPERATURE))
         is_shared = len(self.towers) == 1
         assert batch.docs is not None, "the data lays out what the ranker reads"
         if batch.queries is None:
@@ -353,10 +353,13 @@ class DualEncoder(Ranker):
             def write(partial: Path) -> None:
                 # Without a card: it would run the model, and leave it in eval mode.
                 model.save(str(partial), create_model_card=False)
-                template = self.reads.template
-                windows = self.reads.windows
-                if template is not None or windows is not None:
-                    save_template(partial, type(self).__name__, template, windows)
+                save_template(
+                    partial,
+                    type(self).__name__,
+                    self.reads.template,
+                    self.reads.windows,
+                    self.similarity,
+                )
 
             write_new_model_folder(Path(folder), write)
 

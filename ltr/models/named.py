@@ -21,7 +21,9 @@ from ltr.models.cross_encoder import PairWiseBertRanker
 from ltr.models.decoder_ranker import DecoderRanker
 from ltr.models.dual_encoder import DualEncoder
 from ltr.models.encoder.loading.cross_modules import is_cross_encoder
+from ltr.models.encoder.loading.pretrained import resolve
 from ltr.models.encoder.loading.saved_decoder import is_decoder_ranker, is_language_model
+from ltr.models.encoder.loading.saved_template import saved_similarity
 from ltr.models.encoder.lora import BASE
 from ltr.models.encoder.text_encoder import TextEncoder, encoders_of
 from ltr.models.pair_ranker import PairRanker
@@ -155,7 +157,8 @@ def _model_of_no_run(name: str, where: str, needs: Needs, options: dict[str, Any
             options = options | {"windows": Windows(**options["windows"])}
         pair_class = _pair_ranker_class(name, needs)
         if pair_class is None:
-            return DualEncoder(name, **options)
+            similarity = saved_similarity(resolve(name), DualEncoder.__name__) or "cosine"
+            return DualEncoder(name, **{"similarity": similarity} | options)
         if needs == "embeddings":
             _check_is_dual_encoder(pair_class, where)
         # None: as in the model. The default of the class is a length to train with.

@@ -41,7 +41,8 @@ DATA_MAY_CHANGE = DATA_SPEED | {
 # does not say what is in the files.
 DATA_COMPARED_ELSEWHERE = {"path", "batch_size", "groups"}
 # Without a value these say nothing, and runs of an older ltr do not have them: digests leave them out.
-DATA_LATER = {"mixture"}
+DATA_LATER = {"mixture", "evaluation.fold"}
+MODEL_LATER = {"ranker.windows", "miner.windows"}
 # All other options of the trainer may change, and all other callbacks.
 DECIDING_TRAINER_OPTIONS = ("accumulate_grad_batches", "overfit_batches")
 DECIDING_CALLBACKS = ("LossSchedule", "HardNegativeMining")
@@ -65,22 +66,26 @@ def identity(config: Mapping[str, Any]) -> dict[str, Any]:
             options[f"data.{path}"] = without_parents(value)
     for name in DECIDING_TRAINER_OPTIONS:
         options[f"trainer.{name}"] = trainer[name]
-    callbacks = _deciding_callbacks(trainer["callbacks"] or [])
+    callbacks = _callbacks_of_identity(trainer["callbacks"] or [])
     if callbacks:
         options["trainer.callbacks"] = callbacks
     return options
 
 
-def _deciding_callbacks(callbacks: Any) -> list[Any]:
-    """The callbacks that change what is learnt, of a list of callbacks or a single one."""
+def _callbacks_of_identity(callbacks: Any) -> list[Any]:
+    """The callbacks that a resume may not change, of a list of callbacks or a single one."""
     if not isinstance(callbacks, list):
         callbacks = [callbacks]
     deciding = []
     for callback in callbacks:
-        text = str(callback)  # a class path, or a dict of it with its options
-        if any(name in text for name in DECIDING_CALLBACKS):
+        if class_path_of(callback).rpartition(".")[2] in DECIDING_CALLBACKS:
             deciding.append(callback)
     return deciding
+
+
+def class_path_of(callback: Any) -> str:
+    """The class of a callback of a configuration: a class path, or a dict of it with its options."""
+    return str(callback["class_path"] if isinstance(callback, dict) else callback)
 
 
 def flat_options(options: Any, path: str = "") -> Iterator[tuple[str, Any]]:

@@ -14,8 +14,10 @@ from typing import Any
 from ltr.run.identity import (
     DATA_LATER,
     DATA_SPEED,
+    MODEL_LATER,
     MODEL_MEASURES_AND_SPEED,
     are_same,
+    class_path_of,
     flat_options,
     without_parents,
 )
@@ -178,7 +180,7 @@ def _options(config: Mapping[str, Any]) -> dict[str, Any]:
     """The options of a configuration that decide what is learnt, but for the seed."""
     options = {}
     for path, value in flat_options(config["model"]):
-        if path not in MODEL_MEASURES_AND_SPEED:
+        if path not in MODEL_MEASURES_AND_SPEED and not (path in MODEL_LATER and value is None):
             options[f"model.{path}"] = value
     for path, value in flat_options(config["data"]):
         if path not in DATA_MAY_DIFFER and not (path in DATA_LATER and value is None):
@@ -187,7 +189,7 @@ def _options(config: Mapping[str, Any]) -> dict[str, Any]:
     for path, value in flat_options(trainer):
         if path.partition(".")[0] not in TRAINER_MAY_DIFFER:
             options[f"trainer.{path}"] = value
-    for number, callback in enumerate(_deciding_callbacks(trainer["callbacks"])):
+    for number, callback in enumerate(_callbacks_of_recipe(trainer["callbacks"])):
         for path, value in flat_options(callback):
             options[f"trainer.callbacks[{number}].{path}"] = value
     best = config.get("best", {})
@@ -196,13 +198,13 @@ def _options(config: Mapping[str, Any]) -> dict[str, Any]:
     return options
 
 
-def _deciding_callbacks(callbacks: Any) -> list[Any]:
+def _callbacks_of_recipe(callbacks: Any) -> list[Any]:
     """The callbacks that may change what is learnt, of a list of callbacks, a single one, or None."""
     if not isinstance(callbacks, list):
         callbacks = [] if callbacks is None else [callbacks]
     deciding = []
     for callback in callbacks:
-        class_path = callback["class_path"] if isinstance(callback, dict) else callback
+        class_path = class_path_of(callback)
         package = class_path.partition(".")[0]
         name = class_path.rpartition(".")[2]
         if package not in ("lightning", "ltr") or name not in WATCHING_CALLBACKS:

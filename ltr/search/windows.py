@@ -81,6 +81,7 @@ class WindowsOfCorpus:
         scores = np.full((len(queries), k), -np.inf, np.float32)
         rows = np.full((len(queries), k), -1, np.int64)
         places = np.arange(len(queries))  # of queries that have not found enough
+        n_found = np.zeros(len(queries), np.int64)  # windows, at the depth before
         depth = FIRST_DEPTH * k
         while len(places):
             depth = min(depth, self.n_windows)
@@ -93,7 +94,12 @@ class WindowsOfCorpus:
             rows[places[query], number[query, column]] = docs[query, column]
             if depth == self.n_windows:
                 break
-            places = places[is_first.sum(axis=1) < k]
+            # An approximate index may not reach the depth. Where it then finds no more than before, it
+            # has found all that it can.
+            n_now = (windows >= 0).sum(axis=1)
+            finds_more = (n_now == depth) | (n_now > n_found[places])
+            n_found[places] = n_now
+            places = places[(is_first.sum(axis=1) < k) & finds_more]
             depth *= 2
         return scores, rows
 

@@ -9,6 +9,7 @@ from typing import Any
 
 from ltr import __version__
 from ltr.compare.comparison import MetricResult, compare
+from ltr.compare.run import read_run
 from ltr.compare.runs import Experiment, experiments
 from ltr.compare.sources import by_source
 from ltr.data.progress import duration
@@ -349,7 +350,7 @@ def _results(folder: Path) -> str:
     run = RunFolder(folder)
     if read_metrics(run.results).get("test") is None or not run.per_query.is_file():
         return "It was not tested."
-    (alone,) = experiments([str(folder)])
+    alone = Experiment(folder.name, [read_run(folder)])  # a single fold may be one, too
     with_seeds = alone  # or this run with the seeds beside it, where they were tested
     if folder.name.startswith("seed="):
         with suppress(InputError, ValueError):  # others were not tested, or have other options

@@ -1,9 +1,11 @@
 """Forecasts: how often a training does what, what a run keeps, and the line at its end."""
 
 import json
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+import yaml
 
 from ltr.__main__ import main
 from ltr.callbacks import HardNegativeMining
@@ -79,8 +81,16 @@ def test_seconds_and_energy_by_hand():
 
 
 def test_the_difference_of_a_run():
-    results = {"forecast": {"seconds": 100.0}, "took": {"seconds": 110.0}}
+    works = {"step": 80.0, "validation": 20.0}
+    forecast = {"seconds": 100.0, "works": works}
+    results = {"forecast": forecast, "took": {"seconds": 110.0, "validations": 20.0}}
     assert difference_line(results) == "forecast 1 min 40 s, took 1 min 50 s (+10 %)"
+    results = {
+        "forecast": {"seconds": 100.0, "works": {"step": 100.0}},
+        "took": {"seconds": 200.0, "validations": 110.0},
+    }
+    said = "forecast 1 min 40 s, took 1 min 30 s without validations (-10 %)"
+    assert difference_line(results) == said
     assert difference_line({"took": {"seconds": 1.0}}) is None
 
 
@@ -113,6 +123,31 @@ def test_a_run_keeps_a_forecast_and_says_the_difference(config, capsys, monkeypa
     assert 0 < results["took"]["validations"] < results["took"]["seconds"]
     assert results["took"]["disk"] > 1e4
     assert "in all (16 × step" in said and ", took " in said
+
+
+@pytest.mark.parametrize("batches", [0, 2])
+def test_validations_that_were_not_timed_are_left_out(config, capsys, monkeypatch, batches):  # noqa: F811
+    """A sanity check of two batches is not the time of a validation."""
+    monkeypatch.setattr(kept, "LEAST", 16)
+    monkeypatch.setattr(kept, "WARM_UP", 1)
+    monkeypatch.setattr(kept, "COUNTED", 5)
+    words = ["--config", str(config), "--trainer.num_sanity_val_steps", str(batches)]
+    assert main(["fit", *words]) == 0
+    said = capsys.readouterr().out
+    assert set(metrics(config.parent / "run")["forecast"]["works"]) == {"step"}
+    assert "without 2 validations, of which none was timed yet" in said
+    assert " without validations (" in said
+
+
+def test_a_fold_has_no_clean_split(config, capsys):  # noqa: F811
+    """In a fold, questions of train and dev stand in the place of test."""
+    options = yaml.safe_load(config.read_text())
+    data = options["data"]["init_args"]
+    data["evaluation"] = data.get("evaluation", {}) | {"fold": {"number": 1, "of": 3}}
+    config.write_text(yaml.safe_dump(options))
+    assert main(["check", "--config", str(config), "--write"]) == 2
+    assert "--write makes a clean split of test, and in a fold" in capsys.readouterr().err
+    assert not Path(data["path"], "qrels/test.clean.tsv").exists()
 
 
 def test_the_severe_lines_are_said_once_by_a_fit(tmp_path, backbone, capsys):

@@ -185,6 +185,16 @@ def test_mining_by_the_best_window_is_refused_before_training(
     assert "HardNegativeMining needs one embedding of each document" in capfd.readouterr().err
 
 
+def test_an_export_by_the_mean_of_windows_is_loaded_again(tmp_path, backbone):
+    windows = Windows(**WINDOWS | {"score": "mean"})
+    ranker = DualEncoder(backbone, max_length=24, similarity="dot", windows=windows)
+    ranker.save(tmp_path / "saved")
+    pairs = [("w1 w2", LONG), ("w3", "w4")]
+    again = ltr.load(tmp_path / "saved")
+    assert again.reads.windows == windows
+    assert again.score(pairs) == pytest.approx(TextRanker(ranker).score(pairs), abs=1e-5)
+
+
 @pytest.mark.parametrize("kind", ["cross", "dual"])
 def test_an_export_gives_back_its_windows_and_says_that_others_read_none(tmp_path, backbone, kind):
     torch.manual_seed(1)

@@ -26,7 +26,7 @@ def write_folds(folder: Path, seed: int = 0, gain: float = 0.0) -> None:
         edit(
             run, test={"evaluated": {"judgements": f"j{number}", "queries": "q", "documents": "d"}}
         )
-        edit(run, test={"ceiling": {"AP": 0.8 + 0.05 * number}})
+        edit(run, test={"ceiling": {"AP": 0.8 + 0.05 * number}, "queries": len(rows)})
         edit(run, trained_with={"data": {"judgements": f"t{number}"}})
         config = yaml.safe_load((run / "config.yaml").read_text())
         config["data"]["init_args"]["evaluation"] = {"candidates": "bm25", "fold": fold}
@@ -55,7 +55,18 @@ def test_the_folds_of_a_seed_are_one_run_of_all_questions(tmp_path, monkeypatch,
     # (10 × 0.85 + 20 × 0.90 + 10 × 0.95) / 40
     assert arm.runs[0].test["ceiling"]["AP"] == pytest.approx(0.9)
     assert arm.starts("AP") == []
+    assert arm.runs[0].test["queries"] == 40
     assert arm.runs[0].test["evaluated"]["queries"] == "q"
+
+
+def test_folds_of_an_untrained_ranker_are_joined(tmp_path):
+    write_folds(tmp_path / "arm/seed=0")
+    for run in (tmp_path / "arm/seed=0").glob("fold=*"):
+        metrics = json.loads((run / "metrics.json").read_text())
+        del metrics["fit"]
+        (run / "metrics.json").write_text(json.dumps(metrics))
+    (arm,) = experiments([str(tmp_path / "arm")])
+    assert arm.training_seconds() == []
 
 
 def test_the_mean_is_weighted_by_questions(tmp_path):

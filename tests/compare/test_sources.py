@@ -10,7 +10,7 @@ import pytest
 from ltr.__main__ import main
 from ltr.compare.comparison import compare
 from ltr.compare.run import Run
-from ltr.compare.runs import Experiment
+from ltr.compare.runs import Experiment, check_alike
 from ltr.compare.sources import by_source
 from ltr.compare.suites import compare_suite
 from ltr.errors import InputError
@@ -51,6 +51,20 @@ def test_values_by_hand():
 def test_a_source_whose_queries_have_no_value_has_no_mean():
     (experiment,) = by_source([of_two_sources("base", {"a/1": math.nan, "b/1": 0.5})])["a"]
     assert experiment.runs[0].test["AP"] is None and math.isnan(experiment.means("AP")[0])
+
+
+def test_texts_of_a_source_that_differ_are_refused():
+    """The judgements are the same, and a document of source b has another text."""
+    values = {"a/1": 0.5, "a/2": 0.5, "b/1": 0.5, "b/2": 0.5}
+    first = of_two_sources("first", values)
+    second = of_two_sources("second", values)
+    texts = {"a queries": "q", "a documents": "d", "b queries": "q", "b documents": "d"}
+    first.runs[0].test["evaluated"].update(texts)
+    second.runs[0].test["evaluated"].update(texts | {"b documents": "other"})
+    of_sources = by_source([first, second])
+    check_alike(of_sources["a"], "AP")
+    with pytest.raises(InputError, match="were tested on other texts of documents"):
+        check_alike(of_sources["b"], "AP")
 
 
 def test_other_sources_are_refused():

@@ -264,6 +264,13 @@ BAD = {
 }
 
 
+def test_the_same_weights_may_be_named_from_another_folder(both):
+    for seed in range(3):
+        file = both / f"good/seed={seed}/splits/test.clean/metrics.json"
+        file.write_text(file.read_text().replace("best.ckpt", "/elsewhere/checkpoints/best.ckpt"))
+    assert main(["compare", "runs/base", "runs/good", "--split", *SPLITS]) == 0
+
+
 @pytest.mark.parametrize("name", BAD)
 def test_what_can_t_be_compared_is_one_line(both, capsys, name):
     spoil, words, message = BAD[name]

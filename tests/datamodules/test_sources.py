@@ -452,6 +452,18 @@ def test_what_is_left_out_is_tested_and_neither_trained_on_nor_validated(folders
         TripletDataModule(["a", "b"], mixture=Mixture(leave_out="x"))
 
 
+def test_what_is_predicted_needs_no_judgements_in_any_source(folders, tmp_path):
+    """A source with pools alone is predicted beside another, as it is by itself."""
+    shutil.copytree(folders["b"], tmp_path / "pools")
+    (tmp_path / "pools/qrels/test.tsv").unlink()
+    path = [{"path": folders["a"]}, {"path": str(tmp_path / "pools")}]
+    data = opened(path, evaluation={"candidates": "candidates"})
+    data.open("predict")
+    rows = data.query_rows_of_rank("test")
+    predicted = [data.joined.query_ids[row].partition("/")[0] for row in rows]
+    assert predicted.count("a") == 30 and predicted.count("pools") == 11
+
+
 def test_a_source_without_dev_is_left_out_of_the_mean_and_said(folders, caplog):
     with caplog.at_level(logging.INFO):
         data = opened([folders["a"], folders["c"]])

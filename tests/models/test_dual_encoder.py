@@ -33,6 +33,7 @@ from ltr.errors import InputError
 from ltr.models import DualEncoder
 from ltr.models.encoder.loading.pretrained import resolve
 from ltr.models.encoder.text_encoder import TextEncoder
+from ltr.use.rankers import TextRanker
 from tests.conftest import WORDS, wordpiece_tokenizer
 from tests.data.tokenizers import table_of
 
@@ -382,6 +383,23 @@ def test_scores_by_hand(backbone):
         model = DualEncoder(backbone, similarity=similarity, temperature=0.5)
         assert model.score(q, d).item() == pytest.approx(score)
         assert model.similarity.name == similarity
+
+
+@pytest.mark.parametrize("similarity", ["dot", "cosine", "euclidean", "squared_euclidean"])
+def test_a_saved_dual_encoder_is_loaded_with_its_similarity(backbone, tmp_path, similarity):
+    model = DualEncoder(backbone, similarity=similarity)
+    model.save(tmp_path / "saved")
+    pairs = [("w1 w2", "w3 w4"), ("w1", "w5 w6 w7")]
+    again = ltr.load(tmp_path / "saved")
+    assert again.score(pairs) == pytest.approx(TextRanker(model).score(pairs), abs=1e-5)
+
+
+def test_a_folder_of_another_similarity_is_refused(backbone, tmp_path):
+    DualEncoder(backbone).save(tmp_path / "saved")
+    settings = tmp_path / "saved/config_sentence_transformers.json"
+    settings.write_text(settings.read_text().replace('"cosine"', '"manhattan"'))
+    with pytest.raises(InputError, match="its similarity must be one of dot, .* got 'manhattan'"):
+        ltr.load(tmp_path / "saved")
 
 
 def test_a_learnt_temperature_is_trained_by_its_logarithm_and_bounded(backbone, tmp_path):

@@ -1,5 +1,7 @@
 """Rankers that read long documents in windows: against the same rankers over each window by itself."""
 
+import math
+
 import numpy as np
 import pytest
 import torch
@@ -329,6 +331,15 @@ def test_other_queries_compare_the_mean_embedding(backbone):
     queries = Retriever(ranker).encode(QUERIES, "query")
     expected = queries @ embeddings[[0, 1, 2, 4]].T
     torch.testing.assert_close(lists.scores.detach(), torch.from_numpy(expected), atol=1e-4, rtol=0)
+
+
+def test_a_learnt_temperature_is_bounded_beside_documents_of_other_queries(backbone):
+    ranker = dual(backbone, BEST, temperature=0.5, learn_temperature=True).train()
+    policy = OtherQueries()
+    policy.attach(ranker)
+    ranker.log_temperature.data.fill_(-9.0)
+    policy(ranker, batch_of(ranker, [[0, 1], [2, 4]]))
+    assert ranker.log_temperature.item() == pytest.approx(math.log(0.01))
 
 
 def test_a_policy_whose_anchors_are_documents_refuses_the_best_window(backbone):

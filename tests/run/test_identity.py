@@ -53,6 +53,16 @@ def test_an_identity_names_what_decides_and_leaves_out_what_does_not():
     }
 
 
+def test_a_callback_decides_by_its_class_and_not_by_what_its_options_say():
+    mining = {"class_path": "ltr.callbacks.HardNegativeMining", "init_args": {"keep": 2}}
+    kept = {
+        "class_path": "lightning.pytorch.callbacks.ModelCheckpoint",
+        "init_args": {"dirpath": "runs/HardNegativeMining"},
+    }
+    trainer = CONFIG["trainer"] | {"callbacks": [mining, kept, "my.LossScheduleLogger"]}
+    assert identity(CONFIG | {"trainer": trainer})["trainer.callbacks"] == [mining]
+
+
 def test_what_differs_is_named_and_counted():
     now = {"a": 1, "b": 2, "c": 3, "d": 4}
     then = {"a": 1, "b": 3, "c": None, "e": 0}

@@ -136,6 +136,22 @@ def test_fewer_windows_than_asked_for_are_found():
     assert rows.tolist() == [[1, -1]] and scores.tolist() == [[1, -np.inf]]
 
 
+def test_an_index_that_finds_no_more_is_not_searched_to_the_end():
+    """It reaches 3 windows of one document, of a corpus of 3,000."""
+    depths = []
+
+    def search(queries, k):
+        depths.append(k)
+        scores = np.full((1, k), -np.inf, np.float32)
+        rows = np.full((1, k), -1)
+        scores[0, :3], rows[0, :3] = [3, 2, 1], [0, 1, 2]
+        return scores, rows
+
+    _, rows = of_counts(1000, 1000, 1000).search(search, np.zeros((1, 1)), 2)
+    assert rows.tolist() == [[0, -1]]
+    assert len(depths) == 2, "the second search found no more than the first"
+
+
 def test_a_place_without_a_window_is_no_document():
     """At a depth of 4 an index finds a window of one document, at one of 8 those of two."""
 

@@ -144,13 +144,6 @@ class Network:
                     final[row] = outputs[place].float().cpu().numpy()
         return Output(np.stack(pooled), np.stack(final))
 
-    def outputs_of(self, pooled: np.ndarray) -> np.ndarray:
-        """What the head makes of pooled states; only where it is not the model's own."""
-        assert self.head is not None, "the model's own head reads no pooled states of others"
-        with torch.inference_mode():
-            device = next(self.model.parameters()).device
-            return self.head(torch.from_numpy(pooled).to(device)).float().cpu().numpy()
-
     def _read(self, rows: Sequence[TokenRow], run: Run) -> tuple[Tensor, Tensor]:
         model = self.model
         inputs = padded(rows, self.pad_id, run)

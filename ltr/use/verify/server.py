@@ -2,6 +2,7 @@
 documents for a query, ``/embeddings`` embeddings of texts.
 """
 
+import http.client
 import json
 import math
 import urllib.error
@@ -109,7 +110,7 @@ class Server:
                 raise _Refused(
                     f"{url}: the server must answer a POST to /{self.route}, and says {error.code} {said}; name its route: --with http://HOST:PORT/{self.route}"
                 ) from None
-            except (OSError, urllib.error.URLError) as error:
+            except (OSError, urllib.error.URLError, http.client.HTTPException) as error:
                 reason = error.reason if isinstance(error, urllib.error.URLError) else error
                 raise InputError(f"{url}: the server can't be reached ({reason})") from None
             except ValueError as error:

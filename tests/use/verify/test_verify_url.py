@@ -142,7 +142,10 @@ def test_what_is_no_right_server_gets_one_line(proofs, tmp_path, capsys):
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         closed = f"http://127.0.0.1:{free.getsockname()[1]}"
-    cases = [(cross, closed, "the server can't be reached")]
+    cases = [
+        (cross, closed, "the server can't be reached"),
+        (cross, "http://127.0.0.1:80a", "the server can't be reached"),
+    ]
     right = Serving(dual)
     with (
         served(right) as url,

@@ -9,24 +9,35 @@ from ltr.data.template import Template
 from ltr.data.windows import Windows
 from ltr.errors import InputError
 from ltr.models.encoder.loading.cross_modules import SETTINGS, json_of
+from ltr.similarity import SIMILARITIES, Similarity
 
 
 def save_template(
-    folder: Path, ranker: str, template: Template | None, windows: Windows | None = None
+    folder: Path,
+    ranker: str,
+    template: Template | None,
+    windows: Windows | None = None,
+    similarity: Similarity | None = None,
 ) -> None:
-    """Write the template of a ranker, and its windows, beside its model.
+    """Write the template of a ranker, its windows and its similarity, beside its model; no file
+    where the model itself says them all.
 
     Args:
         folder: of the model.
         ranker: name of the class that reads it again.
         template: what is read; None: the model's prompts say it.
         windows: in which a document is read; None: it is cut.
+        similarity: of a dual encoder.
     """
     settings: dict[str, object] = {"ranker": ranker}
     if template is not None:
         settings["template"] = asdict(template)
     if windows is not None:
         settings["windows"] = asdict(windows)
+    if similarity is not None and similarity.name != similarity.saved_as:
+        settings["similarity"] = similarity.name
+    if len(settings) == 1:
+        return
     (folder / SETTINGS).write_text(json.dumps(settings, indent=2) + "\n", encoding="utf-8")
 
 
@@ -41,7 +52,7 @@ def saved_template(source: str, ranker: str) -> Template | None:
         InputError: if it can't be read.
     """
     settings = _settings_of(source, ranker)
-    if settings is None or ("windows" in settings and "template" not in settings):
+    if settings is None or ("template" not in settings and len(settings) > 1):
         return None
     try:
         return Template(**settings["template"])
@@ -64,6 +75,26 @@ def saved_windows(source: str, ranker: str) -> Windows | None:
             f"backbone {source!r}: its {SETTINGS} must hold windows with size, stride and score, and does not ({error}); export it again",
             option="backbone",
         ) from None
+
+
+def saved_similarity(source: str, ranker: str) -> str | None:
+    """The name of the similarity that a folder of a dual encoder holds: that of a ranker of this
+    class, or else of sentence-transformers. None where it says none.
+
+    Raises:
+        InputError: if it is none of those known here.
+    """
+    settings = _settings_of(source, ranker) or {}
+    theirs = json_of(source, "config_sentence_transformers.json")
+    name = settings.get("similarity")
+    if name is None and isinstance(theirs, dict):
+        name = theirs.get("similarity_fn_name")
+    if name is not None and name not in SIMILARITIES:
+        raise InputError(
+            f"backbone {source!r}: its similarity must be one of {', '.join(SIMILARITIES)}, got {name!r}; name one: similarity: cosine",
+            option="similarity",
+        )
+    return name
 
 
 def _settings_of(source: str, ranker: str) -> dict[str, Any] | None:
