@@ -3,7 +3,8 @@ experiments/mined/curves.py RUNS docs/heart.svg EXPERIMENT …
 
 RUNS is the folder of a grid, an EXPERIMENT a cell of it. Left, the metric on dev by step; right, by
 second: of training and refreshes, and of an encoding of the corpus for each refresh, which a
-validation has done for it. A line is the mean over seeds, a band the lowest to the highest seed.
+validation has done for it, the median over seeds. A line is the mean over seeds, a band the lowest
+to the highest seed.
 """
 
 import csv
@@ -117,7 +118,7 @@ def main() -> None:
         for name in names:
             curves = [curve_of(run) for run in sorted(Path(folder, name).glob("seed=*"))]
             values = np.array([curve.values for curve in curves])
-            seconds = np.mean([curve.seconds for curve in curves], axis=0)
+            seconds = np.median([curve.seconds for curve in curves], axis=0)
             for axes, places in ((by_step, curves[0].steps), (by_second, seconds)):
                 (line,) = axes.plot(places, values.mean(0), "o-", ms=3, label=name)
                 low, high = values.min(0), values.max(0)
