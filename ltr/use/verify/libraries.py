@@ -34,7 +34,6 @@ class Shown(NamedTuple):
         output: ``[S]`` or ``[S, dim]``, of its head, before an activation.
         final: the same, behind it: what its users get.
         final_together: the same, with texts beside each other.
-        head: a digest of the weights of its head.
         activation: its name.
         dtype: of the weights.
     """
