@@ -10,7 +10,7 @@ from ltr.data.collate import collator_of
 from ltr.data.collection import open_collection
 from ltr.data.formats import ApartTexts, JoinedPairs, PairsAndTexts, SingleTexts
 from ltr.data.joined import JoinedCollections, joined_tokens
-from ltr.data.query_lists import LabelledList, QueryLists
+from ltr.data.query_lists import LabelledList
 from ltr.data.template import Template
 from ltr.data.templated_pairs import TemplatedPairs
 from ltr.data.windows import Windows
@@ -72,8 +72,6 @@ def test_numbers_by_hand(joined):
     shifted = joined.shifted(1)(alone)
     assert (shifted.query_row, shifted.doc_rows.tolist()) == (13, [36, 38])
     assert shifted.judged_rows.tolist() == [38, 41] and judged_rows.tolist() == [2, 5]
-    lists = joined.lists_of_all(1, QueryLists.from_rows([1, 2], [0, 3], [1.0, 0.0]))
-    assert lists.query_rows.tolist() == [13, 14] and lists.doc_rows.tolist() == [36, 39]
 
 
 @pytest.mark.parametrize("form", FORMS)
