@@ -355,7 +355,7 @@ def _train_process(rank: int, folder: str) -> None:
     torch.distributed.destroy_process_group()
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_two_processes_have_the_gradients_of_one(tmp_path):
     """Each gets the mean over both."""
     run_ranks(_train_process, str(tmp_path))
