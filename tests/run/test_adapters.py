@@ -193,6 +193,7 @@ def test_the_base_of_averaged_weights_stays_to_the_bit(tmp_path, backbone, colle
         assert torch.equal(weight, before[name]) != weight.requires_grad, name
 
 
+@pytest.mark.long
 def test_the_export_of_a_base_in_bfloat16_is_cast_and_proves_itself(
     tmp_path, backbone, collection_folder, capsys
 ):
@@ -312,6 +313,7 @@ def test_peft_loads_a_ready_cross_encoder_with_its_head(where, tmp_path, collect
     )
 
 
+@pytest.mark.long
 def test_two_towers_are_two_folders(tmp_path, collection_folder, backbone):
     two = [f"--model.ranker.init_args.doc_backbone={backbone}"]
     run = trained_on_texts(tmp_path / "run", "dual", collection_folder, backbone, *WITH_LORA, *two)

@@ -110,7 +110,11 @@ def test_it_passes_with_its_libraries_and_by_its_check(where, decoders, capsys):
     [
         ({}, "pass: 64 probes"),
         ({"template": "lost"}, "template: "),
-        ({"swapped": True}, "template: query and document have changed places"),
+        pytest.param(
+            {"swapped": True},
+            "template: query and document have changed places",
+            marks=pytest.mark.long,
+        ),
         ({"sigmoid": True}, "activation: a sigmoid"),
         pytest.param(
             {"dtype": torch.bfloat16},
@@ -193,7 +197,7 @@ LEFT = "place: texts are padded on the left, and the last token is counted from 
     ("fault", "said"),
     [
         ({}, "pass: "),
-        ({"left": True, "counted": True}, LEFT),
+        pytest.param({"left": True, "counted": True}, LEFT, marks=pytest.mark.long),
         ({"pooling": "mean"}, "place: the mean of the tokens is pooled"),
         pytest.param({"left": True}, "pass: ", marks=pytest.mark.long),
         pytest.param({"last_slot": True}, "place: the last slot is pooled", marks=pytest.mark.long),

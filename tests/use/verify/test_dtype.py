@@ -81,7 +81,7 @@ def test_a_fault_beside_half_precision_is_named(proofs, tmp_path, capsys):
     ("server", "dtype"),
     [
         ("cross", torch.bfloat16),
-        ("embeddings", torch.float16),
+        pytest.param("embeddings", torch.float16, marks=pytest.mark.long),
         pytest.param("cross", torch.float16, marks=pytest.mark.long),
         pytest.param("embeddings", torch.bfloat16, marks=pytest.mark.long),
         pytest.param("dual", torch.bfloat16, marks=pytest.mark.long),
