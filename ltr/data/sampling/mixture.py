@@ -202,7 +202,9 @@ class MixedBatches(PlanOfSources):
         rank: int = 0,
         world_size: int = 1,
     ) -> None:
-        assert all(source.plan.world_size == 1 for source in sources), "this plan deals out the lists"
+        assert all(source.plan.world_size == 1 for source in sources), (
+            "this plan deals out the lists"
+        )
         super().__init__(sources, weights, rank, world_size)
         self.per_step = per_step
         # How many lists an epoch of each source has.
