@@ -15,6 +15,7 @@ from typing import NamedTuple
 
 import matplotlib
 import numpy as np
+from figure import STYLE
 from matplotlib.figure import Figure
 
 METRIC = "nDCG@10"
@@ -25,13 +26,6 @@ COLUMNS = {
     "left_out_relative": "left out by the relative filter",
     "distance_relevant": "distance, relevant",
     "distance_negatives": "distance, negatives",
-}
-STYLE = {
-    "font.size": 9,
-    "svg.fonttype": "none",
-    "svg.hashsalt": "ltr",
-    "axes.spines.top": False,
-    "axes.spines.right": False,
 }
 
 

@@ -219,14 +219,15 @@ def _check_asked(data: RankingDataModule, run: str | None, of_leaks: _OfLeaks) -
                 f"--{option} is for collections of texts, and {type(data).__name__} reads none; leave it out",
                 option=option,
             )
-    if not isinstance(data, PoolDataModule) or not of_leaks.write:
+    if not isinstance(data, PoolDataModule):
         return
-    if isinstance(data, LabelDataModule):
-        raise InputError(
-            "--write makes a clean split of a collection, and labelled texts are none; leave it out",
-            option="write",
-        )
-    if data.evaluation.fold is not None:
+    for option in ("trained_on", "write"):
+        if asked[option] and isinstance(data, LabelDataModule):
+            raise InputError(
+                f"--{option} is of what leaks between the splits of a collection, and those of labelled texts are not compared; leave it out",
+                option=option,
+            )
+    if of_leaks.write and data.evaluation.fold is not None:
         raise InputError(
             "--write makes a clean split of test, and in a fold questions of train and dev take its place; leave --write or the option data.evaluation.fold out",
             option="write",

@@ -78,7 +78,9 @@ def _callbacks_of_identity(callbacks: Any) -> list[Any]:
         callbacks = [callbacks]
     deciding = []
     for callback in callbacks:
-        if class_path_of(callback).rpartition(".")[2] in DECIDING_CALLBACKS:
+        class_name = class_path_of(callback).rpartition(".")[2]
+        # Also one of a user's that is named after its parent class.
+        if any(name in class_name for name in DECIDING_CALLBACKS):
             deciding.append(callback)
     return deciding
 

@@ -12,6 +12,9 @@ from ltr.callbacks import HardNegativeMining
 from ltr.check import kept
 from ltr.check.forecast import Forecast, Schedule, Work, forecast_section, schedule_of
 from ltr.check.kept import difference_line
+from ltr.cli.check import _check_asked, _OfLeaks
+from ltr.datamodules import FeatureDataModule, LabelDataModule
+from ltr.errors import InputError
 from tests.cli.configured import config, metrics, write_config  # noqa: F401
 from tests.conftest import write_collection, write_jsonl
 
@@ -148,6 +151,22 @@ def test_a_fold_has_no_clean_split(config, capsys):  # noqa: F811
     assert main(["check", "--config", str(config), "--write"]) == 2
     assert "--write makes a clean split of test, and in a fold" in capsys.readouterr().err
     assert not Path(data["path"], "qrels/test.clean.tsv").exists()
+
+
+@pytest.mark.parametrize(
+    ("kind", "run", "of_leaks", "message"),
+    [
+        (FeatureDataModule, "a.run", _OfLeaks([], 0.6, False), "--run is for collections of texts"),
+        (FeatureDataModule, None, _OfLeaks(["a"], 0.6, False), "--trained_on is for collections"),
+        (LabelDataModule, None, _OfLeaks(["a"], 0.6, False), "those of labelled texts are not"),
+        (LabelDataModule, None, _OfLeaks([], 0.6, True), "those of labelled texts are not"),
+    ],
+)
+def test_what_has_no_effect_on_the_data_is_refused(kind, run, of_leaks, message):
+    data = object.__new__(kind)
+    _check_asked(data, None, _OfLeaks([], 0.6, False))
+    with pytest.raises(InputError, match=message):
+        _check_asked(data, run, of_leaks)
 
 
 def test_the_severe_lines_are_said_once_by_a_fit(tmp_path, backbone, capsys):

@@ -59,8 +59,9 @@ def test_a_callback_decides_by_its_class_and_not_by_what_its_options_say():
         "class_path": "lightning.pytorch.callbacks.ModelCheckpoint",
         "init_args": {"dirpath": "runs/HardNegativeMining"},
     }
-    trainer = CONFIG["trainer"] | {"callbacks": [mining, kept, "my.LossScheduleLogger"]}
-    assert identity(CONFIG | {"trainer": trainer})["trainer.callbacks"] == [mining]
+    own = "my.OwnHardNegativeMining"
+    trainer = CONFIG["trainer"] | {"callbacks": [mining, kept, own]}
+    assert identity(CONFIG | {"trainer": trainer})["trainer.callbacks"] == [mining, own]
 
 
 def test_what_differs_is_named_and_counted():
