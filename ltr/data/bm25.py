@@ -4,6 +4,7 @@ import hashlib
 import logging
 import math
 import re
+import sys
 from collections import defaultdict
 from collections.abc import Iterator
 from itertools import count
@@ -11,7 +12,6 @@ from operator import add
 from pathlib import Path
 from typing import NamedTuple
 
-import bm25s
 import numpy as np
 
 from ltr.data.cache import cached, made_of
@@ -20,6 +20,17 @@ from ltr.data.postings import Postings
 from ltr.data.progress import track
 from ltr.data.query_lists import QueryLists
 from ltr.data.texts import TextTable
+
+# bm25s tries jax while it is imported, and jax takes three quarters of a GPU's memory with its first
+# operation. Without jax bm25s uses NumPy.
+_jax = sys.modules.get("jax")
+sys.modules["jax"] = None  # type: ignore[assignment]  # import jax raises ImportError
+try:
+    import bm25s
+finally:
+    del sys.modules["jax"]
+    if _jax is not None:
+        sys.modules["jax"] = _jax
 
 log = logging.getLogger(__name__)
 

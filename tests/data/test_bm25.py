@@ -5,6 +5,8 @@ import os
 import random
 import re
 import signal
+import subprocess
+import sys
 from itertools import pairwise
 from pathlib import Path
 
@@ -210,3 +212,31 @@ def test_postings_are_mapped_for_reading_and_only_those_of_the_terms_are_read(tm
     np.save(tmp_path / "docs.npy", damaged)
     again = bm25._engine(Postings(tmp_path), np.array([0]), idf, 5 / 3).get_scores_from_ids([0])
     assert again.tolist() == scores.tolist() and scores[0] > scores[2] > scores[1] == 0
+
+
+def test_jax_is_not_imported_as_it_would_take_most_of_a_gpu(tmp_path):
+    """bm25s imports it where it is installed, and runs an operation: the GPU is then short of memory
+    for everything else. A jax that says so when it is imported stands for it.
+    """
+    (tmp_path / "jax").mkdir()
+    (tmp_path / "jax/__init__.py").write_text("print('jax is imported')")
+    (tmp_path / "jax/lax.py").write_text("def top_k(scores, k): print('the GPU is taken')")
+    folders = os.pathsep.join([str(tmp_path), str(Path(__file__).parents[2])])
+
+    def prints(code: str) -> str:
+        done = subprocess.run(
+            [sys.executable, "-c", code],
+            capture_output=True,
+            text=True,
+            check=True,
+            env=os.environ | {"PYTHONPATH": folders},
+        )
+        return done.stdout
+
+    assert "the GPU is taken" in prints("import bm25s")  # otherwise there is nothing to avoid
+    assert prints("import ltr.data.bm25") == ""
+    # The user's own is as it was, imported before or after.
+    assert prints("import ltr.data.bm25, jax") == "jax is imported\n"
+    assert prints("import jax, ltr.data.bm25, sys; assert sys.modules['jax'] is jax") == (
+        "jax is imported\n"
+    )
