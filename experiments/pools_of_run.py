@@ -1,8 +1,8 @@
 """Writes a collection whose test pools are what a run has found: python
 experiments/pools_of_run.py RUN SOURCE FOLDER --depth 50
 
-The run has searched the corpus of SOURCE, and test.run holds what it found. Everything else stays
-as it is.
+The run has searched the corpus of SOURCE, and test.run holds what it found. It holds nothing for dev,
+so there is no dev split. Everything else stays as it is.
 """
 
 import argparse
@@ -36,6 +36,7 @@ def main() -> None:
             rank = int(line.split()[3])
             if rank <= asked.depth:
                 pools.write(line)
+    (part / "qrels/dev.tsv").unlink()
     part.rename(asked.folder)
 
 
