@@ -85,14 +85,16 @@ bench: .venv/bench data  ## Measure speed, memory and padding (benchmarks/)
 	$(BIN)/python benchmarks/ranknet_factorised.py
 	$(BIN)/python benchmarks/letor_reader.py
 
-# Within two hours on 2 cores: by fewer training pairs and shorter texts, not by fewer seeds.
-quality: .venv/bench data  ## Dual encoders beside sentence-transformers' trainer (docs/dual_encoders.md)
+# Within three hours on 2 cores: by fewer training pairs and shorter texts, not by fewer seeds.
+quality: .venv/bench data  ## Dual encoders beside sentence-transformers' trainer (docs/dual_encoders.md, docs/results.md)
 	$(BIN)/python benchmarks/quality_dual.py --data data/wikiqa --candidates candidates --max-length 64 --seeds 0 --exact
 	$(BIN)/python benchmarks/quality_dual.py --data data/wikiqa --candidates candidates corpus --max-length 64
 	$(BIN)/python benchmarks/quality_dual.py --data examples/medquad --examples 480 --max-length 64
 	$(BIN)/python benchmarks/quality_dual.py --data data/medquad-liveqa --examples 480 --max-length 24
 	$(BIN)/python benchmarks/quality_dual.py --data data/wikiqa --candidates candidates --max-length 64 --losses batch-hard --seeds 3 4 5 6 7 8 9 10
 	$(BIN)/python benchmarks/quality_dual.py --data examples/medquad --examples 480 --max-length 64 --losses "in-batch softmax" --seeds 0 --exact
+	$(BIN)/python experiments/subset.py data/wordnet-definitions runs/data/wordnet-4000 --queries 4000
+	$(BIN)/python benchmarks/quality_mined.py
 
 # A run that was interrupted goes on. make reproduce QUICK=1: one seed of what ships, in half an hour.
 reproduce: $(if $(QUICK),env,.venv/bench data)  ## Every trained number of the README and docs/ (QUICK=1: one seed of what ships)
