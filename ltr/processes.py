@@ -211,13 +211,14 @@ def settle_order_of_sums(model: nn.Module | None) -> None:
         return
     module = model.module
 
-    def zero() -> Tensor:
+    # With an argument, even if nothing reads it: on a GPU DistributedDataParallel fails without one.
+    def zero(_: None) -> Tensor:
         weights = [weight for weight in module.parameters() if weight.requires_grad]
         return sum((0.0 * weight.sum() for weight in weights), start=torch.zeros(()).to(weights[0]))
 
     module.forward = zero  # of this object alone: what the model calls
     try:
-        model().backward()
+        model(None).backward()
     finally:
         del module.forward
     module.zero_grad()

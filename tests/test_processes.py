@@ -11,6 +11,7 @@ import pytest
 import torch
 from filelock import FileLock
 from torch import distributed, nn
+from torch.distributed.utils import _to_kwargs
 from torch.multiprocessing import ProcessExitedException
 from torch.nn.parallel import DistributedDataParallel
 
@@ -179,12 +180,19 @@ class _Chain(nn.Module):
         return total
 
 
+def _as_on_a_gpu(_: nn.Module, inputs: tuple) -> None:
+    """There DistributedDataParallel copies what it is given to the GPU, and takes the first copy."""
+    moved, _ = _to_kwargs(inputs, {}, torch.device("cpu"), False)
+    assert len(moved[0]) == len(inputs)
+
+
 def _sum_in_steps(number: int, root: str) -> None:
     distributed.init_process_group(
         "gloo", init_method=f"file://{root}/store", rank=number, world_size=3
     )
     inputs = torch.randn(700, generator=torch.Generator().manual_seed(number))
     model = DistributedDataParallel(_Chain())
+    model.register_forward_pre_hook(_as_on_a_gpu)
     settle_order_of_sums(model)
     assert all(weight.grad is None for weight in model.parameters())
     gradients = []

@@ -313,7 +313,8 @@ class HardNegativeMining(Callback):
                 weights[name] = value
         config = Path(trainer.default_root_dir, CONFIG)
         folder = self._folders(trainer).path(trainer.global_step)
-        self._side_process.start(config, weights, lightning.__version__, folder)
+        device = trainer.strategy.root_device
+        self._side_process.start(config, weights, lightning.__version__, folder, device)
 
     def _take_from_side_process(
         self, trainer: Trainer, module: RankerModule, data: TripletDataModule, began: Moment

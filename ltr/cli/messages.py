@@ -14,6 +14,9 @@ from ltr.data.whole_files import DISK_FULL_TEXT, means_full_disk
 from ltr.errors import InputError
 from ltr.module import RankerModule
 
+# Parts of a RuntimeError that say so: of torch on a CPU; of a GPU's context, and of its libraries.
+NO_MEMORY = ("DefaultCPUAllocator", "CUDA error: out of memory", "STATUS_ALLOC_FAILED")
+
 
 def one_line(error: BaseException) -> str | None:
     """What to tell the user of an error that is theirs to mend; None for a mistake of ours, which
@@ -50,10 +53,9 @@ def one_line(error: BaseException) -> str | None:
 
 def means_no_memory(error: BaseException) -> bool:
     """Whether an error says that the memory of the machine or of a GPU is used up."""
-    # Of a CPU torch says it by a RuntimeError.
-    return isinstance(error, MemoryError | torch.OutOfMemoryError) or (
-        isinstance(error, RuntimeError) and "DefaultCPUAllocator" in str(error)
-    )
+    if isinstance(error, MemoryError | torch.OutOfMemoryError):
+        return True
+    return isinstance(error, RuntimeError) and any(part in str(error) for part in NO_MEMORY)
 
 
 def _has_no_working_directory() -> bool:

@@ -44,7 +44,12 @@ class SideProcess:
         self._process: subprocess.Popen | None = None
 
     def start(
-        self, config: Path, weights: dict[str, torch.Tensor], version: str, folder: Path
+        self,
+        config: Path,
+        weights: dict[str, torch.Tensor],
+        version: str,
+        folder: Path,
+        device: torch.device,
     ) -> None:
         """Begin to mine.
 
@@ -53,6 +58,7 @@ class SideProcess:
             weights: of its module, as they stand.
             version: of Lightning, which a checkpoint names.
             folder: where the negatives come to lie.
+            device: of the training. Where it is a GPU both share it, as the others have work too.
 
         Raises:
             InputError: if the run has no configuration, as one begun in Python.
@@ -63,6 +69,9 @@ class SideProcess:
             )
         if folder.exists():  # of an earlier run in this folder
             shutil.rmtree(folder)
+        devices = "1"
+        if device.type == "cuda":
+            devices = f"[{device.index}]"
         # The process has a run folder of its own: that of the run is held by the training.
         run_folder = _run_folder_beside(folder)
         run_folder.mkdir(parents=True, exist_ok=True)
@@ -73,7 +82,7 @@ class SideProcess:
             "ckpt_path": run_folder / "weights.ckpt",
             "output": folder,
             "trainer.default_root_dir": run_folder,
-            "trainer.devices": 1,
+            "trainer.devices": devices,
             "trainer.num_nodes": 1,
             "trainer.strategy": "auto",
             "trainer.logger": "false",

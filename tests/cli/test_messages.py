@@ -6,6 +6,7 @@ import pytest
 from lightning.fabric.loggers import tensorboard
 
 from ltr.__main__ import main
+from ltr.cli.messages import one_line
 from tests.child_processes import run_ranks
 from tests.cli.configured import config, losses, metrics, write_config  # noqa: F401
 
@@ -382,3 +383,18 @@ def test_a_logger_that_is_not_installed(config, tmp_path, monkeypatch):
         f"ltr: {TENSORBOARD}: Neither `tensorboard` nor `tensorboardX` is available. Try `pip install`"
     )
     assert "Expected" not in said and "Namespace" not in said
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "CUDA error: out of memory\nCUDA kernel errors might be asynchronously reported",
+        "CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`",
+        "cuDNN error: CUDNN_STATUS_ALLOC_FAILED",
+        "[enforce fail at alloc_cpu.cpp:124] err == 0. DefaultCPUAllocator: can't allocate memory",
+    ],
+)
+def test_memory_that_is_used_up_is_no_mistake_of_ours(text):
+    line = one_line(RuntimeError(text))
+    assert line.startswith("no memory is left (") and "\n" not in line
+    assert one_line(RuntimeError("CUDA error: device-side assert triggered")) is None

@@ -29,6 +29,9 @@ class StandIn:
         assert self.is_ended, "nobody waits for a process that was not ended"
 
 
+CPU = torch.device("cpu")
+
+
 @pytest.fixture
 def side(tmp_path, monkeypatch):
     """A process that was started, and its stand-in."""
@@ -41,7 +44,7 @@ def side(tmp_path, monkeypatch):
     folder.mkdir(parents=True)
     (folder / "old").touch()
     side = SideProcess()
-    side.start(tmp_path / "config.yaml", {"w": torch.ones(2)}, "2.0", folder)
+    side.start(tmp_path / "config.yaml", {"w": torch.ones(2)}, "2.0", folder, CPU)
     return side, side._process
 
 
@@ -57,6 +60,16 @@ def test_it_mines_alone_with_a_copy_of_the_weights_into_a_new_folder(side, tmp_p
     assert process.env["KEPT"] == "yes"
     assert torch.load(weights, weights_only=True)["state_dict"]["w"].tolist() == [1, 1]
     assert not folder.exists(), "that of an earlier run is gone"
+
+
+def test_on_a_gpu_it_takes_that_of_the_training(tmp_path, monkeypatch):
+    monkeypatch.setattr(subprocess, "Popen", StandIn)
+    (tmp_path / "config.yaml").write_text("seed_everything: 1\n")
+    side = SideProcess()
+    gpu = torch.device("cuda", 3)
+    side.start(tmp_path / "config.yaml", {}, "2.0", tmp_path / "negatives/step=4", gpu)
+    command = side._process.command
+    assert command[command.index("--trainer.devices") + 1] == "[3]", "1 would be the first one"
 
 
 def test_it_is_done_when_the_folder_is_there_or_the_process_has_ended_well(side):
@@ -93,4 +106,4 @@ def test_the_end_ends_it_and_removes_the_copy(side, tmp_path):
 
 def test_a_run_without_a_configuration_is_refused(tmp_path):
     with pytest.raises(InputError, match="needs .*config.yaml; start the run by ltr fit"):
-        SideProcess().start(tmp_path / "config.yaml", {}, "2.0", tmp_path / "step=0")
+        SideProcess().start(tmp_path / "config.yaml", {}, "2.0", tmp_path / "step=0", CPU)
