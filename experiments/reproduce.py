@@ -27,7 +27,7 @@ ENDS = "--only in-batch 'mined once' 'with margins'"
 # What the folds choose, and its neighbour.
 FOLDS = "--only 'dual encoder, averaged' 'dual encoder' --seeds 0 1 2"
 # The arms that five seeds are for.
-MAIN = "--only 'in-batch 32' 'mined once' refreshed 'k d' --seeds 0 1 2 3 4"
+MAIN = "--only 'in-batch 32' 'mined once' refreshed 'k d' constant --seeds 0 1 2 3 4"
 
 
 class Family(NamedTuple):
@@ -78,6 +78,11 @@ FAMILIES = (
     Family("margins", "margins"),
     Family("heart", "heart"),
     Family("heart", "heart", MAIN),
+    Family(
+        "heart",
+        "heart_double",
+        "--only 'mined once' refreshed --seeds 0 --trainer.max_epochs 6",
+    ),
     Family("heart_long", "heart_long", wants_gpu=True),
     Family("heart_size", "heart_size"),
     Family("heart_rerank", "heart_rerank"),
