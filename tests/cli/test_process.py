@@ -27,6 +27,7 @@ subprocess.run([sys.executable, "-c", sys.argv[1], str(os.getpid()), "mine", "--
 RUN = """
 import signal, subprocess, sys, time
 from pathlib import Path
+import torch
 from ltr.mining import side_process
 popen = subprocess.Popen
 side_process.subprocess.Popen = lambda command, **options: popen(
@@ -36,7 +37,8 @@ asked = []
 for number in (signal.SIGTERM, signal.SIGUSR1):
     signal.signal(number, lambda number, frame: asked.append(number))
 side = side_process.SideProcess()
-side.start(Path(sys.argv[1], "config.yaml"), {}, "2", Path(sys.argv[1], "negatives/step=2"))
+folder = Path(sys.argv[1])
+side.start(folder / "config.yaml", {}, "2", folder / "negatives/step=2", torch.device("cpu"))
 while len(asked) < 2:
     time.sleep(0.01)
 time.sleep(1)
