@@ -203,16 +203,18 @@ def check_search(factory: str) -> Finding:
     queries = rng.standard_normal((20, 64), dtype=np.float32)
     docs[1::100] = docs[::100]  # documents 0 and 1 are equal, 100 and 101, and so on
     what = f"search, {factory}"
-    device = "cuda" if torch.cuda.is_available() else "cpu"
-    uses = _device(device)
+    device = torch.device("cuda:0" if torch.cuda.is_available() else "cpu")
+    uses = _device(device.type)
     note = ""
     prepare = partial(similarity_of("dot").prepare, centre=None)
     try:
         if factory == "Flat":
-            scores, rows = search_exactly(docs, queries, DEPTH, prepare, squared=False)
+            scores, rows = search_exactly(docs, queries, DEPTH, prepare, False, device)
         else:
-            index = FaissIndex.build(docs, prepare, factory, squared=False, probes=1, seed=0)
-            if device == "cuda" and not index.on_gpu:
+            index = FaissIndex.build(
+                docs, prepare, factory, device=device, squared=False, probes=1, seed=0
+            )
+            if device.type == "cuda" and not index.on_gpu:
                 note = "; faiss can't search it on the GPU"
             uses = "faiss, GPU" if index.on_gpu else "faiss, CPU"
             scores, rows = index.search(queries, DEPTH, squared=False)

@@ -38,7 +38,7 @@ def rank() -> int:
     return distributed.get_rank() if world_size() > 1 else 0
 
 
-def device() -> torch.device:
+def exchange_device() -> torch.device:
     """Where the tensors lie that the processes exchange."""
     if world_size() > 1 and distributed.get_backend() == "nccl":
         return torch.device("cuda", torch.cuda.current_device())
@@ -49,7 +49,7 @@ def barrier() -> None:
     """Wait until every process is here."""
     if world_size() == 1:
         return
-    if device().type == "cuda":
+    if exchange_device().type == "cuda":
         # NCCL would guess the GPU from the rank.
         distributed.barrier(device_ids=[torch.cuda.current_device()])
     else:
@@ -191,7 +191,7 @@ def sum_over_ranks(array: np.ndarray) -> np.ndarray:
     """Sum the arrays of all ranks, which must have one shape, in place, and return the array."""
     if world_size() > 1:
         for span in spans(len(array), ROWS_AT_ONCE):
-            part = torch.from_numpy(array[span]).to(device())
+            part = torch.from_numpy(array[span]).to(exchange_device())
             distributed.all_reduce(part)
             array[span] = part.cpu().numpy()
     return array

@@ -22,7 +22,7 @@ from ltr.processes import (
     barrier,
     by_every_rank,
     by_rank_0,
-    device,
+    exchange_device,
     gather_objects,
     lost_connection,
     rank,
@@ -47,7 +47,7 @@ def _work_together(number: int, root: str) -> None:
     distributed.init_process_group(
         "gloo", init_method=f"file://{root}/store", rank=number, world_size=2
     )
-    assert (rank(), world_size(), device().type) == (number, 2, "cpu")
+    assert (rank(), world_size(), exchange_device().type) == (number, 2, "cpu")
 
     assert by_rank_0(lambda: number + 5) == 5
     assert by_every_rank(lambda: number + 5) == number + 5
@@ -126,7 +126,7 @@ def test_only_an_error_of_the_connection_tells_of_another_process(error, told):
 
 def test_one_process_needs_no_other():
     array = np.arange(3.0)
-    assert (rank(), world_size(), device().type) == (0, 1, "cpu")
+    assert (rank(), world_size(), exchange_device().type) == (0, 1, "cpu")
     assert by_rank_0(lambda: 5) == 5
     assert by_every_rank(lambda: 5) == 5
     assert gather_objects("a") == ["a"]

@@ -222,7 +222,7 @@ def _search_seconds(
     n_docs = min(n_all, DOCS_SEARCHED)
     n_queries = min(len(query_rows), QUERIES_SEARCHED)
     sample = rng.standard_normal((n_docs, encoder.dim)).astype(np.float32)
-    index = DenseIndex.build(sample, encoder.similarity)
+    index = DenseIndex.build(sample, encoder.similarity, device=encoder.device)
     begin = time.perf_counter()
     index.search(sample[rng.integers(n_docs, size=n_queries)], min(depth, n_docs))
     spent = time.perf_counter() - begin

@@ -23,8 +23,8 @@ def encode(
 ) -> None:
     """Encode a corpus into a folder of shards, which ltr search and ltr mine read: --encoded OUTPUT.
 
-    Started again, it goes on where it was, or checks what is finished. Started by torchrun, by a
-    SLURM array, or on several machines at once, all of them share the work.
+    Started again, it goes on where it was, or checks what is finished. Started by torchrun, by
+    srun, by a SLURM array, or on several machines at once, all of them share the work.
 
     Args:
         ranker: A dual encoder: a run folder, a checkpoint, an exported folder, or a model of the
@@ -34,11 +34,12 @@ def encode(
         output: The folder; all workers must reach it.
         numbers: In which embeddings are stored: float32, float16, or int8 with a scale for each.
         precision: Of the encoder; None: that of the run.
-        device: Where it runs, such as cpu or cuda:1; None: the GPU if there is one.
+        device: Where it runs, such as cpu or cuda:1; None: a GPU if there is one, each process of
+            torchrun or srun on its own.
     """
     check_folder(output, "--output")
     if device is None and torch.cuda.is_available():
-        device = f"cuda:{os.environ.get('LOCAL_RANK', '0')}"  # one for each process of torchrun
+        device = f"cuda:{_gpu_of_process()}"
     # Some packages speak when they are imported, and stdout is for results.
     with redirect_stdout(sys.stderr):
         encoding = open_encoding(ranker, corpus, output, numbers, precision, device)
@@ -56,3 +57,11 @@ def encode(
         f"{output}: {manifest['count']:,} texts in {n_shards:,} shards, {manifest['dim']} dimensions in {manifest['numbers']}"
         f"{', all checked' if is_finished else ''}; digest {manifest['digest']}"
     )
+
+
+def _gpu_of_process() -> int:
+    """The number of the GPU that this process takes, by its number on its node, which torchrun or
+    srun has given it. Where srun shows each process its own GPU alone, that is number 0.
+    """
+    number = os.environ.get("LOCAL_RANK") or os.environ.get("SLURM_LOCALID", "0")
+    return int(number) % torch.cuda.device_count()

@@ -144,7 +144,11 @@ class Miner:
                     )
             with self._timed("search"):
                 shards = Shards(
-                    *share_of(encoding), similarity, self.recipe.index, seed=self.seed[0]
+                    *share_of(encoding),
+                    similarity,
+                    self.recipe.index,
+                    device=self.searcher.device,
+                    seed=self.seed[0],
                 )
                 depth = min(self.recipe.depth, shards.count)
                 shuffled = np.random.default_rng(self.seed).permutation(len(embedded_queries))
@@ -215,7 +219,9 @@ class Miner:
             self.searcher.query_tower, queries, reads.queries, query_rows
         )
         embedded_pool = encode_everywhere(self.searcher.doc_tower, docs, reads.docs, pool)
-        index = DenseIndex.build(embedded_pool, self.searcher.similarity)
+        index = DenseIndex.build(
+            embedded_pool, self.searcher.similarity, device=self.searcher.device
+        )
         _, places_in_pool = index.search(embedded_queries, len(pool))
         rankings = pool[places_in_pool]
         places = np.searchsorted(self.judged.query_rows, query_rows)

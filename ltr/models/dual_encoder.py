@@ -177,6 +177,11 @@ class DualEncoder(Ranker):
         ]
 
     @property
+    def device(self) -> torch.device:
+        """Where its weights lie."""
+        return next(self.parameters()).device
+
+    @property
     def query_tower(self) -> Tower:
         """The tower of the queries."""
         return cast(Tower, self.towers[0])
@@ -343,7 +348,7 @@ class DualEncoder(Ranker):
                 modules = [Router.for_query_document(query_modules, doc_modules)]
             model = SentenceTransformer(
                 modules=modules,
-                device=str(next(self.parameters()).device),
+                device=str(self.device),
                 # No default_prompt_name: sentence-transformers would put that prompt where one of
                 # these is empty.
                 prompts=self.reads.prompts or {"query": "", "document": ""},

@@ -37,14 +37,14 @@ class FaissIndex:
     Attributes:
         index: faiss's own, in the memory of the CPU.
         shape: D documents, H dimensions.
-        on_gpu: a copy on a GPU, which is searched instead; None without a GPU, or where faiss has no
-            such index there.
+        on_gpu: a copy on the given GPU, which is searched instead; None on a CPU, or where faiss has
+            no such index on a GPU.
     """
 
-    def __init__(self, index: Any, factory: str) -> None:
+    def __init__(self, index: Any, factory: str, device: torch.device) -> None:
         self.index = index
         self.shape: tuple[int, int] = (index.ntotal, index.d)
-        self.on_gpu = _on_gpu(index, factory)
+        self.on_gpu = _on_gpu(index, factory, device)
 
     @classmethod
     def build(
@@ -53,6 +53,7 @@ class FaissIndex:
         prepare: Prepare,
         factory: str,
         *,
+        device: torch.device,
         squared: bool,
         probes: int | None,
         seed: int,
@@ -79,7 +80,7 @@ class FaissIndex:
                 parameters.set_index_parameter(index, "efSearch", candidates)
         except RuntimeError as error:
             raise _cannot_build(factory, docs.shape, error) from None
-        return cls(index, factory)
+        return cls(index, factory, device)
 
     def search(self, queries: np.ndarray, k: int, squared: bool) -> tuple[Tensor, Tensor]:
         """Scores and rows of the best documents that the index finds, ``[Q, k]`` each; −inf and −1
@@ -195,13 +196,13 @@ def _parts_with_kmeans(index: Any) -> list[tuple[Any, int]]:
     return parts
 
 
-def _on_gpu(index: Any, factory: str) -> Any | None:
-    """A copy on this process's GPU; None without a GPU, or where faiss has no such index there."""
-    if not torch.cuda.is_available() or not hasattr(faiss, "StandardGpuResources"):
+def _on_gpu(index: Any, factory: str, device: torch.device) -> Any | None:
+    """A copy on this GPU; None on a CPU, or where faiss has no such index on a GPU."""
+    if device.type != "cuda" or not hasattr(faiss, "StandardGpuResources"):
         return None
     resources = faiss.StandardGpuResources()
     try:
-        return faiss.index_cpu_to_gpu(resources, torch.cuda.current_device(), index)
+        return faiss.index_cpu_to_gpu(resources, device.index, index)
     except RuntimeError as error:
         log.info("%s is searched on the CPU: %s", factory, _faiss_message(error))
         return None

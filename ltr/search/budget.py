@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 import numpy as np
+import torch
 
 from ltr.data.cache import sealed_folder
 from ltr.data.outputs import check_inside
@@ -30,7 +31,7 @@ from ltr.search.codes import (
 from ltr.search.embeddings import DOCS_AT_ONCE, StoredEmbeddings
 from ltr.search.encoding import Encoding
 from ltr.search.exact import QUERIES_AT_ONCE
-from ltr.search.index import DenseIndex
+from ltr.search.index import CPU, DenseIndex
 from ltr.similarity import Similarity
 
 log = logging.getLogger(__name__)
@@ -170,7 +171,11 @@ def memory_needed(kind: Kind, shape: tuple[int, int], bytes_of_embedding: int) -
 
 
 def index_within(
-    budget: Budget, encoding: Encoding, similarity: Similarity, asked: Asked | None
+    budget: Budget,
+    encoding: Encoding,
+    similarity: Similarity,
+    asked: Asked | None,
+    device: torch.device = CPU,
 ) -> Chosen:
     """The best index of an encoded corpus that a budget holds: the embeddings, for exact search;
     else codes of one bit a dimension, in clusters where that is enough, whose best documents are
@@ -181,6 +186,7 @@ def index_within(
         encoding: a finished one.
         similarity: how a query and a document are compared.
         asked: the queries on which recall is measured; None where there are none to be had.
+        device: where exact search runs; codes are searched on the CPU.
 
     Raises:
         InputError: if nothing fits, the recall isn't reached, or there are no queries to measure it
@@ -193,7 +199,7 @@ def index_within(
     for kind in get_args(Kind):
         if kind != "clusters" or count >= FEWEST_FOR_CLUSTERS:
             needed[kind] = memory_needed(kind, docs.shape, bytes_of_embedding)
-    exact = DenseIndex.build(docs, similarity)
+    exact = DenseIndex.build(docs, similarity, device=device)
     if needed["exact"] <= budget.memory:
         line = f"exact search of embeddings that need {size_text(needed['exact'])}"
         return Chosen(exact, "exact", 1.0, line)
@@ -273,7 +279,7 @@ class _Codes:
             probes = max(1, self._clusters * 2**step // 128)
         prepare = partial(self._similarity.prepare, centre=self._exact.centre)
         coded = CodedIndex(self._index, self._docs, prepare, 2**step, probes)
-        return DenseIndex(coded, self._similarity, self.kind, None, self._exact.centre)
+        return DenseIndex(coded, self._similarity, self.kind, None, self._exact.centre, CPU)
 
     def measured(self, asked: Asked, budget: Budget) -> dict[str, Any]:
         """The first step that reaches the recall of a budget, or the last, with its recall: measured

@@ -223,7 +223,7 @@ def search_corpus(
             embedded_queries = encode_everywhere(
                 model.query_tower, corpus.queries, reads.queries, all_query_rows
             )
-        shards = Shards(*share_of(encoding), model.similarity, factory)
+        shards = Shards(*share_of(encoding), model.similarity, factory, device=model.device)
         # One more where a query finds itself, which is left out below.
         depth = corpus.depth + 1 if corpus.queries_are_docs else corpus.depth
         depth = min(depth, n_docs)

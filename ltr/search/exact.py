@@ -22,7 +22,12 @@ FAISS_PAYS = 128_000
 
 
 def search_exactly(
-    docs: Embeddings, queries: np.ndarray, k: int, prepare: Prepare, squared: bool
+    docs: Embeddings,
+    queries: np.ndarray,
+    k: int,
+    prepare: Prepare,
+    squared: bool,
+    device: torch.device,
 ) -> tuple[Tensor, Tensor]:
     """Scores and rows of the k best documents of each query; of equal scores the larger rows.
 
@@ -32,11 +37,11 @@ def search_exactly(
         k: documents per query.
         prepare: see :meth:`ltr.similarity.Similarity.prepare`.
         squared: whether the score is minus the squared distance, else the inner product.
+        device: where the scores are computed.
 
     Returns:
         ``[Q, k]`` each, on the CPU; −inf and −1 where there are fewer than k documents.
     """
-    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     # The best so far, as sort keys; at first no document, −1, with the lowest score.
     best_keys = sort_keys(torch.full((len(queries), k), -torch.inf), torch.tensor(-1))
     doc_spans = list(spans(len(docs), DOCS_AT_ONCE))

@@ -17,19 +17,21 @@ from ltr.search.embeddings import Embeddings, checked_sum
 from ltr.search.exact import scores_and_rows, search_exactly, sort_keys
 from ltr.similarity import Similarity
 
+CPU = torch.device("cpu")
+
 
 class DenseIndex:
     """Finds the documents with the highest scores, as :mod:`ltr.similarity` defines them: higher is
     better.
 
-    ``Flat`` is exact: it computes the scores of all documents, tile by tile, on the GPU if there is
-    one, else by the faster of faiss and torch. It reads the embeddings where they are, a memory map
+    ``Flat`` is exact: it computes the scores of all documents, tile by tile, on the GPU that it is
+    given, else by the faster of faiss and torch. It reads the embeddings where they are, a memory map
     too, and makes no copy.
 
     Every other factory is faiss's, and holds what it needs in memory: ``IVF4096,Flat`` searches
     some of 4096 clusters, ``HNSW32`` walks a graph, ``IVF4096,PQ48x8`` and ``OPQ…`` also compress:
     their scores are those of the compressed documents, close to the exact ones. faiss with GPU
-    support searches on the GPU where it can.
+    support searches on the given GPU where it can.
 
     Search in the trainer's process, never in a worker of a data loader: forked from a process that
     has searched, faiss hangs.
@@ -38,6 +40,7 @@ class DenseIndex:
 
     Attributes:
         similarity, factory, probes: as given to :meth:`build`.
+        device: where it searches.
         count: D.
         dimension: H.
         centre: ``[H]``, which is taken from queries and documents where distances are compared.
@@ -50,10 +53,12 @@ class DenseIndex:
         factory: str,
         probes: int | None,
         centre: np.ndarray | None,
+        device: torch.device,
     ) -> None:
         self.similarity = similarity
         self.factory = factory
         self.probes = probes
+        self.device = device if device.type == "cuda" else CPU
         self.count, self.dimension = embeddings_or_index.shape
         self._embeddings_or_index = embeddings_or_index  # for Flat the embeddings themselves
         self.centre = centre
@@ -69,6 +74,7 @@ class DenseIndex:
         similarity: Similarity,
         factory: str = "Flat",
         *,
+        device: torch.device = CPU,
         probes: int | None = None,
         seed: int = 0,
         mean: np.ndarray | None = None,
@@ -80,6 +86,7 @@ class DenseIndex:
                 so it must not change.
             similarity: how a query and a document are compared.
             factory: the kind of index, as a faiss factory string.
+            device: where it searches, if it is a GPU of CUDA; else it searches on the CPU.
             probes: how much a search looks at: clusters of an ``IVF`` (None: the square root of
                 their number), candidates of an ``HNSW`` (None: 64; never fewer than k). More is
                 slower and closer to exact.
@@ -112,11 +119,12 @@ class DenseIndex:
                 embeddings,
                 partial(similarity.prepare, centre=centre),
                 factory,
+                device=device,
                 squared=similarity.by_distance,
                 probes=probes,
                 seed=seed,
             )
-        return cls(embeddings_or_index, similarity, factory, probes, centre)
+        return cls(embeddings_or_index, similarity, factory, probes, centre, device)
 
     # Searching
 
@@ -152,13 +160,12 @@ class DenseIndex:
             raise InputError(f"k must be at least 1, got {k}")
         checked_sum(queries, "queries")  # for the check alone
         squared = self.similarity.by_distance
-        device = "cuda" if torch.cuda.is_available() else "cpu"
-        with torch.no_grad(), torch.autocast(device, enabled=False):
+        with torch.no_grad(), torch.autocast(self.device.type, enabled=False):
             if isinstance(self._embeddings_or_index, FaissIndex | CodedIndex):
                 index = self._embeddings_or_index
                 return index.search(self._prepare(queries), k, squared)
             embeddings = self._embeddings_or_index
-            return search_exactly(embeddings, queries, k, self._prepare, squared)
+            return search_exactly(embeddings, queries, k, self._prepare, squared, self.device)
 
 
 def best_first(

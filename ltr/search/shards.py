@@ -17,7 +17,7 @@ from ltr.data.tokens import TokenStore
 from ltr.processes import (
     all_gather,
     by_every_rank,
-    device,
+    exchange_device,
     gather_objects,
     rank,
     sum_over_ranks,
@@ -28,7 +28,7 @@ from ltr.search.encode import encode_in_memory, places_of_rank
 from ltr.search.encoding import Encoding
 from ltr.search.encodings import share_of_rank
 from ltr.search.exact import QUERIES_AT_ONCE, scores_and_rows, sort_keys
-from ltr.search.index import DenseIndex, best_first
+from ltr.search.index import CPU, DenseIndex, best_first
 from ltr.similarity import Similarity
 from ltr.spans import RowSpans, spans
 
@@ -51,6 +51,7 @@ class Shards:
         similarity: how a query and a document are compared.
         factory: the kind of index, as a faiss factory string; see
             :class:`ltr.search.index.DenseIndex`.
+        device: where this process searches; see :meth:`ltr.search.index.DenseIndex.build`.
         seed: of the sample from which clusters and codes are learnt.
 
     Attributes:
@@ -68,6 +69,7 @@ class Shards:
         similarity: Similarity,
         factory: str = "Flat",
         *,
+        device: torch.device = CPU,
         seed: int = 0,
     ) -> None:
         assert len(docs) == len(rows), "each document has a row"
@@ -78,12 +80,12 @@ class Shards:
         own_sum = by_every_rank(lambda: checked_sum(docs, "embeddings", rows))
         self.count = sum(gather_objects(len(docs)))
         mean = (np.sum(gather_objects(own_sum), axis=0) / max(1, self.count)).astype(np.float32)
-        self._flat = DenseIndex.build(docs, similarity, mean=mean)
+        self._flat = DenseIndex.build(docs, similarity, device=device, mean=mean)
 
         def build() -> DenseIndex:
             if factory == "Flat" or not len(docs):
                 return self._flat
-            return DenseIndex.build(docs, similarity, factory, seed=seed, mean=mean)
+            return DenseIndex.build(docs, similarity, factory, device=device, seed=seed, mean=mean)
 
         self._index = by_every_rank(build)
 
@@ -110,7 +112,9 @@ class Shards:
         scores, places = index.nearest(queries, k)
         keys = sort_keys(scores, torch.from_numpy(self._rows[places.numpy()]))
         for span in spans(len(keys), QUERIES_AT_ONCE):
-            keys_of_all = all_gather(keys[span].to(device()))  # [W, queries of the span, k]
+            keys_of_all = all_gather(
+                keys[span].to(exchange_device())
+            )  # [W, queries of the span, k]
             keys[span] = keys_of_all.transpose(0, 1).flatten(1).topk(k).values.cpu()
         # Merged by squared distances, and only now turned to scores of the similarity: square
         # roots, rounded, may tie where the squares do not.

@@ -166,9 +166,13 @@ class SearchableCorpus:
             self._encoding = encoding  # which keeps its lock of the cache
         self.line = "exact search of the embeddings on disk"
         if budget is None:
-            self._index = DenseIndex.build(encoding.embeddings(), model.similarity)
+            self._index = DenseIndex.build(
+                encoding.embeddings(), model.similarity, device=model.device
+            )
             return
-        chosen = index_within(budget, encoding, model.similarity, self._asked(queries))
+        chosen = index_within(
+            budget, encoding, model.similarity, self._asked(queries), model.device
+        )
         self.line = chosen.line
         self._index = chosen.index
 

@@ -5,10 +5,13 @@ import shutil
 
 import numpy as np
 import pytest
+import torch
 
 from ltr.__main__ import main
+from ltr.cli.encode import encode as encode_command
 from ltr.data.collection import open_collection
 from ltr.data.trec import read_run
+from ltr.errors import InputError
 from ltr.search import encoding as room
 from ltr.use.corpus_encoding import open_encoding
 from tests.use.runs import trained_on_texts
@@ -124,6 +127,37 @@ def test_bad_words_are_one_line(backbone, tmp_path, capsys, monkeypatch, words, 
     assert main(["encode", backbone, *corpus, *words]) == 2
     (line,) = capsys.readouterr().err.strip().splitlines()[-1:]
     assert said in line and not (tmp_path / "out/plan.json").exists()
+
+
+@pytest.mark.parametrize(
+    ("variables", "gpus", "device"),
+    [
+        ({}, 8, "cuda:0"),
+        ({"LOCAL_RANK": "3"}, 8, "cuda:3"),  # of torchrun
+        ({"SLURM_LOCALID": "3"}, 8, "cuda:3"),  # of srun
+        ({"SLURM_LOCALID": "3"}, 1, "cuda:0"),  # of srun --gpus-per-task 1
+        ({"LOCAL_RANK": "1", "SLURM_LOCALID": "0"}, 8, "cuda:1"),  # of torchrun inside srun
+    ],
+)
+def test_each_process_of_a_machine_takes_its_own_gpu(
+    tmp_path, monkeypatch, variables, gpus, device
+):
+    taken = []
+
+    def refuse(*args):
+        taken.append(args[-1])
+        raise InputError("no further")
+
+    for name in ("LOCAL_RANK", "SLURM_LOCALID"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: gpus)
+    monkeypatch.setattr("ltr.cli.encode.open_encoding", refuse)
+    with pytest.raises(InputError, match="no further"):
+        encode_command("R", corpus="C", output=str(tmp_path / "out"))
+    assert taken == [device]
 
 
 def test_a_cross_encoder_encodes_nothing(backbone, collection_folder, tmp_path, capsys):
