@@ -256,12 +256,21 @@ class FailsAlone(Callback):
         within: ``step`` or ``sanity check``.
         step: optimiser steps done before.
         grace: seconds that a process which hangs has until it is ended.
+        hangs_others: whether the others wait meanwhile where no exception reaches them, as in an
+            operation of NCCL.
     """
 
     def __init__(
-        self, by: str, rank: int = 1, within: str = "step", step: int = 3, grace: float = 2.0
+        self,
+        by: str,
+        rank: int = 1,
+        within: str = "step",
+        step: int = 3,
+        grace: float = 2.0,
+        hangs_others: bool = False,
     ) -> None:
         self.by = by
+        self.hangs_others = hangs_others
         self.rank = rank
         self.within = within
         self.step = step
@@ -277,6 +286,8 @@ class FailsAlone(Callback):
 
     def _fail(self, trainer) -> None:
         if trainer.global_rank != self.rank:
+            if self.hangs_others:
+                time.sleep(600)
             return
         if self.by == "hang":
             time.sleep(600)

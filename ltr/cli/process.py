@@ -11,7 +11,7 @@ from multiprocessing.connection import wait
 
 from ltr.cli.program import main
 from ltr.errors import ENDED_BY_RUN, InputError, Terminated
-from ltr.run.signals import end_at_once
+from ltr.run.signals import end_at_once, how_ended
 
 PRELOADED = ["ltr.cli.training", "ltr.datamodules", "ltr.models", "ltr.losses"]
 
@@ -39,17 +39,8 @@ def run_in_process(args: list[str]) -> None:
         raise
     if process.exitcode:
         raise InputError(
-            f"ltr {args[0]} {_how_ended(process.exitcode)}, see above; called again, this goes on where it is"
+            f"ltr {args[0]} {how_ended(process.exitcode)}, see above; called again, this goes on where it is"
         )
-
-
-def _how_ended(code: int) -> str:
-    """What an exit code says: -9 was killed by signal 9, 143 has ended itself by signal 15."""
-    number = -code if code < 0 else code - 128
-    try:
-        return f"was ended by {signal.Signals(number).name}"
-    except ValueError:
-        return f"ended with code {code}"
 
 
 def _main(args: list[str], path: list[str]) -> None:

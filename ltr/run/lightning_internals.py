@@ -3,6 +3,7 @@
 ``tests/run/test_lightning_internals.py`` checks that each is there and takes what it is given.
 """
 
+import subprocess
 import threading
 import traceback
 from collections.abc import Callable
@@ -18,6 +19,7 @@ from lightning.pytorch import Trainer
 from lightning.pytorch.callbacks import WeightAveraging
 from lightning.pytorch.loggers import TensorBoardLogger
 from lightning.pytorch.strategies import DDPStrategy
+from lightning.pytorch.strategies.launchers.subprocess_script import _SubprocessScriptLauncher
 from lightning.pytorch.trainer.call import _call_callbacks_state_dict
 from lightning.pytorch.trainer.connectors.checkpoint_connector import _CheckpointConnector
 from lightning.pytorch.trainer.states import RunningStage
@@ -97,6 +99,12 @@ def leave_endings_to_us(trainer: Trainer) -> None:
     for thread in threading.enumerate():
         if isinstance(thread, _ChildProcessObserver):
             thread._child_processes = []
+
+
+def started_processes(trainer: Trainer) -> list[subprocess.Popen[bytes]]:
+    """The other processes of a run, by rank from 1, where Lightning has started them from this one."""
+    launcher = trainer.strategy.launcher
+    return launcher.procs if isinstance(launcher, _SubprocessScriptLauncher) else []
 
 
 def callback_states(trainer: Trainer) -> dict[str, Any]:

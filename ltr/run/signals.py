@@ -135,3 +135,12 @@ def _write_to_terminal(text: str) -> None:
         nowhere = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nowhere, 1)
         os.dup2(nowhere, 2)
+
+
+def how_ended(code: int) -> str:
+    """What an exit code says: -9 was killed by signal 9, 143 has ended itself by signal 15."""
+    number = -code if code < 0 else code - 128
+    try:
+        return f"was ended by {signal.Signals(number).name}"
+    except ValueError:
+        return f"ended with code {code}"

@@ -4,6 +4,7 @@ import json
 import os
 import secrets
 import signal
+import subprocess
 import sys
 import threading
 import time
@@ -20,6 +21,7 @@ from torch.distributed import PrefixStore, TCPStore
 from ltr.errors import Terminated
 from ltr.processes import by_rank_0, rank, world_size
 from ltr.run import lightning_internals as internals
+from ltr.run.signals import how_ended
 
 T = TypeVar("T")
 
@@ -89,11 +91,14 @@ class Together:
 
     Attributes:
         place: where the trainer was when an error ended it, in words.
+        started: the other processes by rank from 1, where this one has started them. One that was
+            killed can tell nobody.
     """
 
     def __init__(self, signal_here: Callable[[], KeyboardInterrupt | None]) -> None:
         self._signal_here = signal_here
         self.place = "before it began"
+        self.started: Sequence[subprocess.Popen[bytes]] = []
         self._store: PrefixStore | None = None
         self._ending: Ending | None = None  # that the thread has found
         self._over = threading.Event()
@@ -207,6 +212,7 @@ class Together:
                 if not answered and store.check([ROLL]):
                     store.set(f"{HERE}/{rank()}", "")
                     answered = True
+                self._tell_of_killed(store)
                 signal_here = self._signal_here()
                 if rank() != 0 and signal_here is not None and not passed_on:
                     store.set(ASKED, str(number_of(signal_here)))
@@ -220,6 +226,16 @@ class Together:
             store.set(f"{KNOWN}/{rank()}", "")
         if not self._over.wait(GRACE_SECONDS):
             self._end_at_once(ending)
+
+    def _tell_of_killed(self, store: PrefixStore) -> None:
+        """Tell all processes of one that a signal has ended, as the system does where memory runs
+        out. Any other end a process has told itself, and has an exit code that is not negative.
+        """
+        for number, process in enumerate(self.started, start=1):
+            code = process.poll()
+            if code is not None and code < 0:
+                line = f"process {number} of {world_size()} {how_ended(code)}; its own output or the log of the system says why"
+                store.compare_set(ENDED, "", json.dumps(Ending(0, line)))
 
     def _end_at_once(self, ending: Ending) -> NoReturn:
         """End this process, whatever it does. It may hang where no exception reaches it."""
@@ -241,6 +257,7 @@ class MeetOthers(Callback):
         self._together.begin()
         if world_size() > 1:
             internals.leave_endings_to_us(trainer)
+            self._together.started = internals.started_processes(trainer)
 
     def on_exception(
         self, trainer: Trainer, pl_module: LightningModule, exception: BaseException

@@ -165,11 +165,14 @@ def test_a_first_process_that_hangs_is_ended_too(world, tmp_path, nodes: Starts)
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("by", ["SIGKILL", "memory", "hang"])
-def test_processes_that_lightning_has_started_end_alike(world, tmp_path, by):
+@pytest.mark.parametrize(
+    ("by", "hangs_others"),
+    [("SIGKILL", False), ("SIGKILL", True), ("memory", False), ("hang", False)],
+)
+def test_processes_that_lightning_has_started_end_alike(world, tmp_path, by, hangs_others):
     """In one group, started by the first; each of them is gone afterwards."""
     two = {"trainer.devices": 2} | waiting_at_most(NEW)
-    file = _written(world, tmp_path / "job", **two, **failing(by=by))
+    file = _written(world, tmp_path / "job", **two, **failing(by=by, hangs_others=hangs_others))
     run = file.parent / "run"
     output = file.with_name("output")
     environment = {name: value for name, value in os.environ.items() if name != "LTR_DEBUG"}
@@ -184,8 +187,9 @@ def test_processes_that_lightning_has_started_end_alike(world, tmp_path, by):
     try:
         assert job.wait(3 * MINUTE) == 2, output.read_text()
         lines = own_lines(output.read_text().splitlines())
+        first = "ltr [rank 0]" if hangs_others else "ltr"
         named = {
-            "SIGKILL": "ltr: process 0 of 2 lost the connection to process 1 (",
+            "SIGKILL": f"{first}: process 1 of 2 was ended by SIGKILL; its own output or the log ",
             "memory": "ltr: process 1 of 2 has ended: no memory is left (",
             "hang": f"ltr: process 1 of 2 did not come within {NEW} to where process 0 of 2 waited",
         }[by]

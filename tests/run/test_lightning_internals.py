@@ -183,6 +183,20 @@ def test_what_lightning_does_at_an_early_end_is_left_to_us(tmp_path):
         signal.signal(signal.SIGTERM, before)
 
 
+def test_the_processes_that_lightning_has_started_are_known_by_rank(tmp_path, monkeypatch):
+    started = []
+    monkeypatch.setattr(
+        "lightning.pytorch.strategies.launchers.subprocess_script.subprocess.Popen",
+        lambda command, env, cwd: started.append(env["LOCAL_RANK"]) or env["LOCAL_RANK"],
+    )
+    options = {"default_root_dir": tmp_path, "accelerator": "cpu", "logger": False}
+    three = Trainer(**options, devices=3, strategy="ddp")
+    three.strategy._configure_launcher()
+    three.strategy.launcher._call_children_scripts()
+    assert internals.started_processes(three) == started == ["1", "2"]
+    assert internals.started_processes(Trainer(**options)) == []
+
+
 def test_waiting_is_limited_unless_the_configuration_limits_it(tmp_path):
     options = {"default_root_dir": tmp_path, "accelerator": "cpu", "logger": False}
     for strategy, expected in (
