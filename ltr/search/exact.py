@@ -43,17 +43,18 @@ def search_exactly(
         ``[Q, k]`` each, on the CPU; −inf and −1 where there are fewer than k documents.
     """
     # The best so far, as sort keys; at first no document, −1, with the lowest score.
-    best_keys = sort_keys(torch.full((len(queries), k), -torch.inf), torch.tensor(-1))
+    no_scores = torch.full((len(queries), k), -torch.inf, device=device)
+    best_keys = sort_keys(no_scores, torch.tensor(-1, device=device))
+    all_queries = torch.from_numpy(prepare(queries)).to(device)
     doc_spans = list(spans(len(docs), DOCS_AT_ONCE))
     for doc_span in track(doc_spans, "searching", f"spans of {DOCS_AT_ONCE} documents"):
         tile_docs = torch.from_numpy(prepare(docs[doc_span])).to(device)
         for query_span in spans(len(queries), QUERIES_AT_ONCE):
-            tile_queries = torch.from_numpy(prepare(queries[query_span])).to(device)
-            scores, rows = _best_of_tile(tile_queries, tile_docs, k, squared)
-            tile_keys = sort_keys(scores, rows + doc_span.start).cpu()
+            scores, rows = _best_of_tile(all_queries[query_span], tile_docs, k, squared)
+            tile_keys = sort_keys(scores, rows + doc_span.start)
             both_keys = torch.cat([best_keys[query_span], tile_keys], dim=1)
             best_keys[query_span] = both_keys.topk(k).values
-    return scores_and_rows(best_keys)
+    return scores_and_rows(best_keys.cpu())
 
 
 def _best_of_tile(queries: Tensor, docs: Tensor, k: int, squared: bool) -> tuple[Tensor, Tensor]:

@@ -53,7 +53,7 @@ class DenseIndex:
         factory: str,
         probes: int | None,
         centre: np.ndarray | None,
-        device: torch.device,
+        device: torch.device = CPU,
     ) -> None:
         self.similarity = similarity
         self.factory = factory
