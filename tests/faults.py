@@ -1,8 +1,10 @@
 """Real faults for the command line: named by class path in a test's configuration."""
 
+import atexit
 import os
 import signal
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import torch
@@ -256,8 +258,8 @@ class FailsAlone(Callback):
         within: ``step`` or ``sanity check``.
         step: optimiser steps done before.
         grace: seconds that a process which hangs has until it is ended.
-        hangs_others: whether the others wait meanwhile where no exception reaches them, as in an
-            operation of NCCL.
+        hanging: ranks that wait meanwhile where no exception reaches them, as in an operation of
+            NCCL.
     """
 
     def __init__(
@@ -267,10 +269,10 @@ class FailsAlone(Callback):
         within: str = "step",
         step: int = 3,
         grace: float = 2.0,
-        hangs_others: bool = False,
+        hanging: Sequence[int] = (),
     ) -> None:
         self.by = by
-        self.hangs_others = hangs_others
+        self.hanging = hanging
         self.rank = rank
         self.within = within
         self.step = step
@@ -285,9 +287,9 @@ class FailsAlone(Callback):
             self._fail(trainer)
 
     def _fail(self, trainer) -> None:
+        if trainer.global_rank in self.hanging:
+            time.sleep(600)
         if trainer.global_rank != self.rank:
-            if self.hangs_others:
-                time.sleep(600)
             return
         if self.by == "hang":
             time.sleep(600)
@@ -297,6 +299,29 @@ class FailsAlone(Callback):
             raise RuntimeError("a mistake of my own")
         else:
             signal.raise_signal(signal.Signals[self.by])
+
+
+class CrashesAtExit(Callback):
+    """The second process of a run crashes when its work is done and its program ends; the first one
+    has work left.
+
+    Args:
+        file: is written before the crash.
+    """
+
+    def __init__(self, file: str) -> None:
+        self.file = Path(file)
+        together.GRACE_SECONDS = 1.0
+
+    def teardown(self, trainer, pl_module, stage) -> None:
+        if trainer.global_rank == 1:
+            atexit.register(self._crash)
+        else:
+            time.sleep(10)
+
+    def _crash(self) -> None:
+        self.file.write_text("")
+        os.abort()
 
 
 class FillsDisk(Callback):

@@ -43,7 +43,8 @@ ASKED = "asked"  # the signal that has come to a process which is not the first
 ROLL = "roll"  # is called where a collective operation has failed
 HERE = "here"  # an answer to it, of a rank
 WAITS = "waits"  # a collective operation has failed in this rank
-KNOWN = "known"  # this rank knows the ending
+KNOWN = "known"  # this rank knows the ending, or is gone
+DONE = "done"  # this rank has come to its end by itself
 
 
 class Ending(NamedTuple):
@@ -125,8 +126,11 @@ class Together:
         threading.Thread(target=self._look, args=(self._store,), daemon=True).start()
 
     def finish(self) -> None:
-        """Look no more."""
+        """Look no more: the work of this process is done, or it fails and says so."""
         self._over.set()
+        store = self._store
+        if store is not None:
+            _in_time(lambda: store.set(f"{DONE}/{rank()}", ""), None)
 
     def tell(self, ending: Ending, gone: Sequence[int] = ()) -> None:
         """Tell the others what ends the run, unless they know of an ending before.
@@ -139,13 +143,14 @@ class Together:
         store = self._store
         if store is None:
             return
-        others = [other for other in range(world_size()) if other not in gone]
+        all_know = [f"{KNOWN}/{number}" for number in range(world_size())]
 
         def say() -> None:
             store.compare_set(ENDED, "", json.dumps(ending))
-            store.set(f"{KNOWN}/{rank()}", "")
+            for number in (rank(), *gone):
+                store.set(f"{KNOWN}/{number}", "")
             # The store may end with the first process.
-            while rank() == 0 and not store.check([f"{KNOWN}/{other}" for other in others]):
+            while rank() == 0 and not store.check(all_know):
                 time.sleep(POLL_SECONDS / 5)
 
         _in_time(say, None)
@@ -190,7 +195,9 @@ class Together:
             until = time.monotonic() + ROLL_SECONDS
             while time.monotonic() < until:
                 waiting = [other for other in others if store.check([f"{WAITS}/{other}"])]
-                if len(waiting) == len(others) or store.check([ENDED]):
+                if store.check([ENDED]):
+                    return Roll(gone=[], absent=[])
+                if len(waiting) == len(others):
                     break
                 time.sleep(POLL_SECONDS / 5)
             here = [other for other in others if store.check([f"{HERE}/{other}"])]
@@ -212,7 +219,7 @@ class Together:
                 if not answered and store.check([ROLL]):
                     store.set(f"{HERE}/{rank()}", "")
                     answered = True
-                self._tell_of_killed(store)
+                self._tell_for_started(store)
                 signal_here = self._signal_here()
                 if rank() != 0 and signal_here is not None and not passed_on:
                     store.set(ASKED, str(number_of(signal_here)))
@@ -227,13 +234,14 @@ class Together:
         if not self._over.wait(GRACE_SECONDS):
             self._end_at_once(ending)
 
-    def _tell_of_killed(self, store: PrefixStore) -> None:
-        """Tell all processes of one that a signal has ended, as the system does where memory runs
-        out. Any other end a process has told itself, and has an exit code that is not negative.
+    def _tell_for_started(self, store: PrefixStore) -> None:
+        """Tell all processes of a started one that could not tell its end itself: the system has
+        killed it, as it does where memory runs out, or a library has.
         """
         for number, process in enumerate(self.started, start=1):
             code = process.poll()
-            if code is not None and code < 0:
+            if code and not store.check([f"{DONE}/{number}"]):
+                store.set(f"{KNOWN}/{number}", "")
                 line = f"process {number} of {world_size()} {how_ended(code)}; its own output or the log of the system says why"
                 store.compare_set(ENDED, "", json.dumps(Ending(0, line)))
 

@@ -45,12 +45,12 @@ def search_exactly(
     # The best so far, as sort keys; at first no document, −1, with the lowest score.
     no_scores = torch.full((len(queries), k), -torch.inf, device=device)
     best_keys = sort_keys(no_scores, torch.tensor(-1, device=device))
-    all_queries = torch.from_numpy(prepare(queries)).to(device)
     doc_spans = list(spans(len(docs), DOCS_AT_ONCE))
     for doc_span in track(doc_spans, "searching", f"spans of {DOCS_AT_ONCE} documents"):
         tile_docs = torch.from_numpy(prepare(docs[doc_span])).to(device)
         for query_span in spans(len(queries), QUERIES_AT_ONCE):
-            scores, rows = _best_of_tile(all_queries[query_span], tile_docs, k, squared)
+            tile_queries = torch.from_numpy(prepare(queries[query_span])).to(device)
+            scores, rows = _best_of_tile(tile_queries, tile_docs, k, squared)
             tile_keys = sort_keys(scores, rows + doc_span.start)
             both_keys = torch.cat([best_keys[query_span], tile_keys], dim=1)
             best_keys[query_span] = both_keys.topk(k).values

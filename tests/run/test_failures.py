@@ -166,13 +166,19 @@ def test_a_first_process_that_hangs_is_ended_too(world, tmp_path, nodes: Starts)
 
 @pytest.mark.long
 @pytest.mark.parametrize(
-    ("by", "hangs_others"),
-    [("SIGKILL", False), ("SIGKILL", True), ("memory", False), ("hang", False)],
+    ("devices", "by", "hanging"),
+    [
+        (2, "SIGKILL", []),
+        (2, "SIGKILL", [0]),
+        (3, "SIGKILL", [2]),
+        (2, "memory", []),
+        (2, "hang", []),
+    ],
 )
-def test_processes_that_lightning_has_started_end_alike(world, tmp_path, by, hangs_others):
+def test_processes_that_lightning_has_started_end_alike(world, tmp_path, devices, by, hanging):
     """In one group, started by the first; each of them is gone afterwards."""
-    two = {"trainer.devices": 2} | waiting_at_most(NEW)
-    file = _written(world, tmp_path / "job", **two, **failing(by=by, hangs_others=hangs_others))
+    several = {"trainer.devices": devices} | waiting_at_most(NEW)
+    file = _written(world, tmp_path / "job", **several, **failing(by=by, hanging=hanging))
     run = file.parent / "run"
     output = file.with_name("output")
     environment = {name: value for name, value in os.environ.items() if name != "LTR_DEBUG"}
@@ -187,13 +193,14 @@ def test_processes_that_lightning_has_started_end_alike(world, tmp_path, by, han
     try:
         assert job.wait(3 * MINUTE) == 2, output.read_text()
         lines = own_lines(output.read_text().splitlines())
-        first = "ltr [rank 0]" if hangs_others else "ltr"
         named = {
-            "SIGKILL": f"{first}: process 1 of 2 was ended by SIGKILL; its own output or the log ",
-            "memory": "ltr: process 1 of 2 has ended: no memory is left (",
-            "hang": f"ltr: process 1 of 2 did not come within {NEW} to where process 0 of 2 waited",
+            "SIGKILL": f"process 1 of {devices} was ended by SIGKILL; its own output or the log ",
+            "memory": "process 1 of 2 has ended: no memory is left (",
+            "hang": f"process 1 of 2 did not come within {NEW} to where process 0 of 2 waited",
         }[by]
-        assert sum(line.startswith(named) for line in lines) == 1, lines
+        speaker = "ltr [rank 0]" if 0 in hanging else "ltr"
+        assert sum(line.startswith(f"{speaker}: {named}") for line in lines) == 1, lines
+        assert not any("lost the connection" in line for line in lines)
         assert not any("Traceback" in line for line in lines)
         latest = time.monotonic() + MINUTE
         while _is_there(job.pid):
@@ -203,6 +210,17 @@ def test_processes_that_lightning_has_started_end_alike(world, tmp_path, by, han
     finally:
         with suppress(ProcessLookupError):
             os.killpg(job.pid, signal.SIGKILL)
+
+
+@pytest.mark.long
+def test_a_started_process_that_crashes_behind_its_end_ends_nothing(world, tmp_path):
+    crashed = tmp_path / "crashed"
+    fault = {"class_path": "tests.faults.CrashesAtExit", "init_args": {"file": str(crashed)}}
+    two = {"trainer.devices": 2, "trainer.callbacks": [fault]}
+    file = _written(world, tmp_path / "job", **two)
+    run = file.parent / "run"
+    job = subprocess.run([sys.executable, "-m", "ltr", *start(run, file)])
+    assert job.returncode == 0 and crashed.exists() and step_of(run) == 18
 
 
 def _is_there(group: int) -> bool:
