@@ -112,9 +112,8 @@ class Shards:
         scores, places = index.nearest(queries, k)
         keys = sort_keys(scores, torch.from_numpy(self._rows[places.numpy()]))
         for span in spans(len(keys), QUERIES_AT_ONCE):
-            keys_of_all = all_gather(
-                keys[span].to(exchange_device())
-            )  # [W, queries of the span, k]
+            # [W, queries of the span, k]
+            keys_of_all = all_gather(keys[span].to(exchange_device()))
             keys[span] = keys_of_all.transpose(0, 1).flatten(1).topk(k).values.cpu()
         # Merged by squared distances, and only now turned to scores of the similarity: square
         # roots, rounded, may tie where the squares do not.
