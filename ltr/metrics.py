@@ -259,13 +259,13 @@ class ExpectedReciprocalRank(Measure):
 
     def __init__(self, k: int | None = None, max_grade: float = 4.0) -> None:
         super().__init__(k, max_grade)
-        self.note = f"grades up to {max_grade:g}"
+        self.note = f"grades up to {max_grade:.9g}"
 
     def per_query(self, lists: MeasuredLists) -> Tensor:
         grades_bn = lists.grades
         if grades_bn.numel() and grades_bn.max() > self.max_grade:
             raise InputError(
-                f"ERR needs grades up to max_grade={self.max_grade:g}, got {grades_bn.max():g}; raise it",
+                f"ERR needs grades up to max_grade={self.max_grade:.9g}, got {grades_bn.max():.9g}; raise it",
                 option="max_grade",
             )
         satisfied_bn = exp_gain(grades_bn[:, : self.k]) / 2.0**self.max_grade

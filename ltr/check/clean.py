@@ -106,7 +106,7 @@ def _lines_of_qrels(leakage: Leakage, judged: QueryLists, leaked: set[int]) -> I
             continue
         doc_rows, grades = judged.of(query_row)
         for doc_row, grade in zip(doc_rows.tolist(), grades.tolist(), strict=True):
-            yield f"{queries[query_row]}\t{docs[doc_row]}\t{grade:g}\n"
+            yield f"{queries[query_row]}\t{docs[doc_row]}\t{grade:.9g}\n"
 
 
 def _lines_of_leaks(leakage: Leakage, split: str, kinds: Sequence[Kind]) -> Iterator[str]:

@@ -87,7 +87,7 @@ def _missing(
             "relevant_median": float(np.median(n_relevant)) if n_queries else 0.0,
             "relevant_most": int(n_relevant.max(initial=0)),
             "grades": len(counts),
-            "of_grade": {f"{grade:g}": count for grade, count in shown},
+            "of_grade": {f"{grade:.9g}": count for grade, count in shown},
         }
         if n_without:
             line = f"{n_without:,} of {n_queries:,} queries of {split} have no relevant document: no metric by rank counts them"
@@ -117,7 +117,7 @@ def _table_of_judgements(collection: Collection) -> Table:
                 f"{len(judged.query_rows):,}",
                 f"{len(judged.values):,}",
                 f"{int((n_relevant == 0).sum()):,}",
-                f"{np.median(n_relevant):g}",
+                f"{np.median(n_relevant):,.9g}",
                 f"{n_relevant.mean():.2f}",
                 f"{n_relevant.max():,}",
             ]
@@ -129,7 +129,7 @@ def _table_of_grades(counts_of: dict[str, dict[float, int]]) -> Table:
     """How often each grade stands in a split."""
     grades = sorted({grade for counts in counts_of.values() for grade in counts})
     shown = grades[:MOST_GRADES]
-    header = ["split", *(f"grade {grade:g}" for grade in shown)]
+    header = ["split", *(f"grade {grade:.9g}" for grade in shown)]
     if len(grades) > len(shown):
         header.append(f"{len(grades) - len(shown):,} others")
     rows = []

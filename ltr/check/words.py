@@ -3,7 +3,6 @@ how many of their words two texts share.
 """
 
 import hashlib
-import unicodedata
 from array import array
 from collections.abc import Iterable, Iterator
 from functools import cached_property
@@ -12,7 +11,7 @@ from itertools import chain, pairwise
 import numpy as np
 from scipy import sparse
 
-from ltr.data.bm25 import terms
+from ltr.data.bm25 import folded, terms
 from ltr.data.strings import Strings
 from ltr.spans import spans
 
@@ -24,15 +23,15 @@ WORDS_OF_PAIRS = 1 << 19  # that are compared together: they fit into the cache
 
 
 def normalised(text: str) -> list[str]:
-    """The words of a text after NFKC, without case and punctuation; Chinese and Japanese as single
-    characters and pairs of neighbours. A text of no word is one word itself.
+    """The words of a text as its readers see it (:func:`ltr.data.bm25.folded`), without punctuation;
+    Chinese and Japanese as single characters and pairs of neighbours. A text of no word is one word
+    itself.
 
     >>> normalised("What is  ＤＮＡ?"), normalised("?!")
     (['what', 'is', 'dna'], ['?!'])
     """
-    if not text.isascii():
-        text = unicodedata.normalize("NFKC", text)
-    return terms(text.casefold()) or ["".join(text.split())]
+    text = folded(text)
+    return terms(text) or ["".join(text.split())]
 
 
 class WordSets:

@@ -5,6 +5,7 @@ import logging
 import math
 import re
 import sys
+import unicodedata
 from collections import defaultdict
 from collections.abc import Iterator
 from itertools import count
@@ -48,6 +49,26 @@ _CJK = r"\u3041-\u309f\u30a1-\u30fa\u30fc-\u30ff\u3400-\u9fff\uf900-\ufaff"
 _RUN = re.compile(rf"([{_CJK}]+)|[^\W{_CJK}]+")
 # All ASCII characters that are no part of a word, as spaces.
 _ASCII_SPACES = {place: " " for place in range(128) if not re.match(r"\w", chr(place))}
+
+# What no reader sees: Unicode's Default_Ignorable_Code_Point (soft hyphens, zero-width spaces, marks
+# of direction, variation selectors, the byte order mark), and the marks of annotations.
+_UNSEEN = re.compile(
+    "[\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u202a-\u202e\u2060-\u206f"
+    "\u3164\ufe00-\ufe0f\ufeff\uffa0\ufff0-\ufffb\U0001bca0-\U0001bca3\U0001d173-\U0001d17a"
+    "\U000e0000-\U000e0fff]"
+)
+
+
+def folded(text: str) -> str:
+    """A text as its readers see it, whatever its code: after NFKC, without case and without
+    characters that show nothing. An underscore parts words.
+
+    >>> folded("Ｗord_ＴＷＯ, in\u200bvi\u00adsible")
+    'word two, invisible'
+    """
+    if not text.isascii():
+        text = unicodedata.normalize("NFKC", _UNSEEN.sub("", text))
+    return text.casefold().replace("_", " ")
 
 
 def terms(text: str) -> list[str]:

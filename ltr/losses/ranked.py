@@ -239,7 +239,7 @@ def _err(ranked: Ranked, k: int | None, max_grade: float) -> Delta:
     """
     if ranked.labels.numel() and ranked.labels.max() > max_grade:
         raise InputError(
-            f"ERR needs grades up to max_grade={max_grade:g}, got {ranked.labels.max():g}; raise it",
+            f"ERR needs grades up to max_grade={max_grade:.9g}, got {ranked.labels.max():.9g}; raise it",
             option="max_grade",
         )
     satisfied_r = exp_gain(ranked.labels) / 2.0**max_grade

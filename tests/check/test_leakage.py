@@ -7,15 +7,18 @@ from pathlib import Path
 import datasketch
 import numpy as np
 import pytest
+import regex
 
 from ltr.__main__ import main
 from ltr.check import leakage_section as leakage_section_module
 from ltr.check.clean import write_clean
+from ltr.check.judgements import judgements_section
 from ltr.check.leakage import find_leakage
 from ltr.check.leakage_section import leakage_section, severe_leaks
 from ltr.check.near import signatures
 from ltr.check.trained_on import data_sets_of_card, open_trained_on
 from ltr.check.words import WordSets, normalised
+from ltr.data.bm25 import folded
 from ltr.data.collection import open_collection
 from ltr.errors import InputError
 from tests.conftest import write_jsonl
@@ -113,6 +116,42 @@ def test_words_of_a_text():
     assert normalised("Don't ÉTÉ; 中国") == ["don", "t", "été", "中", "国", "中国"]
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "in\u00advisible dou\u00adble",  # soft hyphen
+        "in\u200bvisible double",  # zero-width space
+        "in\u200cvis\u200dible \u2060double",  # (non-)joiners, word joiner
+        "\ufeffinvisible double",  # byte order mark
+        "\u202einvisible\u202c \u200edouble\u200f\u061c",  # marks of direction
+        "\u2067invisible\u2069 double",
+        "invisible\ufe0f double\U000e0101",  # variation selectors
+        "in\u034fvisible dou\u180eble\u3164",  # grapheme joiner, Mongolian separator, Hangul filler
+        "invisible\U000e0064 double\ufff9",  # a tag, a mark of annotations
+        "invisible_double",
+        "__invisible__ double_",
+        "invisible＿double",  # the underscore of full width
+        "invisible\u2011double",  # a hyphen that is not broken
+        "ｉnvi\u00adsible\u00a0DOUBLE",
+    ],
+)
+def test_what_no_reader_sees_hides_no_leak(text):
+    assert normalised(text) == ["invisible", "double"]
+
+
+def test_an_invisible_character_parts_no_accent():
+    """a + joiner + accent is one letter: the joiner goes before letters are composed."""
+    assert normalised("cafe\u200d\u0301") == normalised("café") == ["café"]
+
+
+def test_invisible_characters_are_those_of_unicode():
+    """Of all characters, those that fold to nothing: by the property that ``regex`` knows."""
+    unseen = regex.compile(r"[\p{Default_Ignorable_Code_Point}\ufff9-\ufffb]")
+    surrogates = range(0xD800, 0xE000)
+    for code in set(range(0x110000)) - set(surrogates):
+        assert (folded(chr(code)) == "") == bool(unseen.match(chr(code))), hex(code)
+
+
 def test_the_example_has_near_queries_of_its_own():
     """Of 311 test queries 28; docs/check.md shows some."""
     leakage = find_leakage(open_collection(MEDQUAD), with_corpus=False)
@@ -137,6 +176,19 @@ def test_a_clean_split_has_the_other_queries(folder):
     write_clean(find_leakage(open_collection(folder)), folder)
     after = [(file.read_bytes(), file.stat().st_mtime_ns) for file in (clean.qrels, clean.removed)]
     assert after == before
+
+
+def test_large_grades_stay_as_they_are(folder):
+    """The largest that a file may hold has seven digits."""
+    grades = [1, 10, 1_000_000, 1_000_001, 9_999_999, 0]
+    lines = [f"q4\td{number}\t{grade}\n" for number, grade in enumerate(grades, start=1)]
+    (folder / "qrels/test.tsv").write_text(HEADER + "".join(lines))
+    collection = open_collection(folder)
+    clean = write_clean(find_leakage(collection), folder)
+    rows = [line.split("\t") for line in clean.qrels.read_text().splitlines()[1:]]
+    assert [int(grade) for _, _, grade in rows] == grades
+    of_grade = judgements_section(collection).entries["splits"]["test"]["of_grade"]
+    assert of_grade == {"0": 1, "1": 1, "10": 1, "1000000": 1, "1000001": 1, "9999999": 1}
 
 
 def test_another_content_is_not_overwritten(folder):
