@@ -1,11 +1,12 @@
 """Objects of JSON and YAML files, and of checkpoints, with the type that each entry must have.
 
-What the entries are is declared as a ``TypedDict``. Files may have been damaged or changed by hand:
+What the entries are is declared as a ``TypedDict`` or as a dataclass. Files may have been damaged or changed by hand:
 what does not fit is refused, so whoever reads an entry can rely on its type.
 """
 
 import json
 import sys
+from dataclasses import MISSING, fields, is_dataclass
 from pathlib import Path
 from types import NoneType, UnionType
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints, is_typeddict
@@ -36,12 +37,12 @@ def read_json(file: Path, mend: str, option: str | None = None) -> dict[str, Any
         InputError: if there is no such file, or it holds something else.
     """
     try:
-        content = json.loads(file.read_text(encoding="utf-8"))
+        content = parse_json(file.read_bytes())
     except OSError as error:
         raise InputError(
             f"{file}: the file can't be read ({error.strerror}); {mend}", option=option
         ) from None
-    except (ValueError, RecursionError) as error:  # no UTF-8, no JSON, or nested too deep
+    except ValueError as error:
         raise InputError(f"{file}: the file is damaged ({error}); {mend}", option=option) from None
     if not isinstance(content, dict):
         raise InputError(
@@ -49,6 +50,18 @@ def read_json(file: Path, mend: str, option: str | None = None) -> dict[str, Any
             option=option,
         )
     return content
+
+
+def parse_json(text: str | bytes) -> Any:
+    """What JSON holds that others have written.
+
+    Raises:
+        ValueError: for what is no UTF-8 or no JSON, or is nested too deep.
+    """
+    try:
+        return json.loads(text if isinstance(text, str) else text.decode("utf-8"))
+    except RecursionError as error:
+        raise ValueError(f"nested too deep: {error}") from None
 
 
 def check_entries(
@@ -64,7 +77,8 @@ def check_entries(
 
     Args:
         entries: to be checked.
-        expected: a ``TypedDict``, whose entries of other names may be anything; or a ``dict``.
+        expected: a ``TypedDict`` or a dataclass, whose entries of other names may be anything; or a
+            ``dict``.
         where: the file they come from, for errors.
         mend: what to do otherwise, for errors.
         path: of the entries in the file, where they are not all of it.
@@ -83,7 +97,8 @@ def _misfit(value: Any, expected: Any, path: str) -> str | None:
 
     Args:
         value: to be checked.
-        expected: a ``TypedDict``, a type, a union, a ``Literal``, or a list or dict of one of these.
+        expected: a ``TypedDict``, a dataclass, a type, a union, a ``Literal``, or a list or dict of
+            one of these.
         path: of the value, with dots; empty at the top.
     """
     if expected is Any:
@@ -101,14 +116,15 @@ def _misfit(value: Any, expected: Any, path: str) -> str | None:
             if _has_entries(choice) and isinstance(value, get_origin(choice) or dict)
         ]
         return within[0] if within else _must_be(expected, value, path)
-    if is_typeddict(expected):
+    if is_typeddict(expected) or is_dataclass(expected):
         if not isinstance(value, dict):
             return _must_be(dict, value, path)
+        required = _required_names(expected)
         for name, type_of_entry in get_type_hints(expected).items():
             below = f"{path}.{name}" if path else name
             if name in value:
                 misfit = _misfit(value[name], type_of_entry, below)
-            elif name in expected.__required_keys__:
+            elif name in required:
                 misfit = f"{below} must be there, and is not"
             else:
                 misfit = None
@@ -135,6 +151,14 @@ def _misfit(value: Any, expected: Any, path: str) -> str | None:
     if origin is Literal:
         return None if value in choices else _must_be(expected, value, path)
     return None if _is_a(value, expected) else _must_be(expected, value, path)
+
+
+def _required_names(expected: Any) -> frozenset[str]:
+    """The entries of a ``TypedDict`` or a dataclass that must be there."""
+    if is_typeddict(expected):
+        names: frozenset[str] = expected.__required_keys__
+        return names
+    return frozenset(field.name for field in fields(expected) if field.default is MISSING)
 
 
 def _has_entries(expected: Any) -> bool:

@@ -7,6 +7,7 @@ from contextlib import redirect_stdout
 import torch
 
 from ltr.data.outputs import check_folder
+from ltr.search.encoding import PLAN
 from ltr.search.numbers import Numbers
 from ltr.use.corpus_encoding import open_encoding
 from ltr.use.rankers import Precision
@@ -23,7 +24,7 @@ def encode(
 ) -> None:
     """Encode a corpus into a folder of shards, which ltr search and ltr mine read: --encoded OUTPUT.
 
-    Started again, it goes on where it was, or checks what is finished. Started by torchrun, by
+    Started again, it goes on where it was, or checks what is finished and mends what is damaged. Started by torchrun, by
     srun, by a SLURM array, or on several machines at once, all of them share the work.
 
     Args:
@@ -37,15 +38,13 @@ def encode(
         device: Where it runs, such as cpu or cuda:1; None: a GPU if there is one, each process of
             torchrun or srun on its own.
     """
-    check_folder(output, "--output")
+    check_folder(output, "--output", PLAN)
     if device is None and torch.cuda.is_available():
         device = f"cuda:{_gpu_of_process()}"
     # Some packages speak when they are imported, and stdout is for results.
     with redirect_stdout(sys.stderr):
         encoding = open_encoding(ranker, corpus, output, numbers, precision, device)
-    is_finished = encoding.encoding.manifest() is not None
-    if is_finished:
-        encoding.check()
+    is_whole = encoding.check()
     encoding.encode_missing()
     manifest = encoding.finish()
     if encoding.overlap is not None:
@@ -55,7 +54,7 @@ def encode(
     n_shards = encoding.encoding.plan.n_shards
     print(
         f"{output}: {manifest['count']:,} texts in {n_shards:,} shards, {manifest['dim']} dimensions in {manifest['numbers']}"
-        f"{', all checked' if is_finished else ''}; digest {manifest['digest']}"
+        f"{', all checked' if is_whole else ''}; digest {manifest['digest']}"
     )
 
 

@@ -11,7 +11,7 @@ from ltr.cli.process import run_in_process
 from ltr.compare.comparison import MetricResult, Row, compare
 from ltr.compare.runs import experiments
 from ltr.compare.sources import by_source
-from ltr.data.outputs import check_inside
+from ltr.data.outputs import check_folder, check_inside
 from ltr.errors import InputError
 from ltr.grid.definition import Cell, Grid, experiment_folder
 from ltr.grid.folder import GridFolder
@@ -101,6 +101,7 @@ def grid(
     root = Path("runs", name) if runs is None else Path(runs)
     files = {"markdown": markdown, "latex": latex, "csv": csv, "html": html}
     check_files(files)
+    check_folder(runs, "--runs")
     if not table:
         check_inside(root, "--runs")
     folder = GridFolder(definition, root, fit_options)

@@ -41,10 +41,10 @@ def import_negatives(source: str, output: str, *, data: str, distances: str | No
         distances: An array [Q, K] (.npy) beside that of rows: the Euclidean distances of documents
             and queries.
     """
+    check_folder(output, "the output")
     folder = Path(output)
     if folder.exists():
         raise InputError(f"{output} must be a new folder, and is there already; name another one")
-    check_folder(folder, "the output")
     collection = open_collection(data)
     distances_file = None if distances is None else Path(distances)
     negatives = negatives_of_file(Path(source), collection, distances_file)

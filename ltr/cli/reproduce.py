@@ -6,7 +6,7 @@ from ltr.cli.configuration import data_path_option, refuse_paths_from_elsewhere
 from ltr.cli.process import run_in_process
 from ltr.compare.reproduction import other_seeds, reproduction_lines
 from ltr.compare.run import Run, is_tested, read_run, recipe_differences
-from ltr.data.outputs import check_inside
+from ltr.data.outputs import check_folder, check_inside
 from ltr.errors import InputError
 from ltr.run.folder import RunFolder
 
@@ -18,6 +18,7 @@ def reproduce(run: str, *, output: str | None = None) -> None:
         run: A run folder, or its metrics.json.
         output: Where it is trained again; None: RUN/reproduced. What is there is resumed.
     """
+    check_folder(output, "--output")
     folder = RunFolder(run)
     if folder.path.name == folder.results.name:  # the file of its results was named
         folder = RunFolder(folder.path.parent)

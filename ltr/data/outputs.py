@@ -20,25 +20,44 @@ def check_file(path: str | Path | None, name: str) -> None:
     """
     if path is None:
         return
+    check_name(path, name)
     if os.path.exists(path) and not os.path.isfile(path):
         other = "a folder" if os.path.isdir(path) else "a device"
         raise InputError(f"{name} must be a file, got {other}, {path}; name another one")
     check_inside(Path(path).parent, name, Path(path))
 
 
-def check_folder(path: str | Path | None, name: str) -> None:
-    """Raise an InputError if a new folder of this name can't be made. Of one that is there nothing
-    is said.
+def check_folder(path: str | Path | None, name: str, mark: str | None = None) -> None:
+    """Raise an InputError if a new folder of this name can't be made, or one is there that holds
+    something else.
 
     Args:
         path: of the folder; None for none.
         name: what names it, such as ``--output``.
+        mark: the file by which a folder that is gone on with is known; None: of a folder that is
+            there nothing is said.
     """
-    if path is None or os.path.isdir(path):
+    if path is None:
+        return
+    check_name(path, name)
+    if os.path.isdir(path):
+        # Another process may write the mark just now, see ltr.data.whole_files.being_written.
+        others = [each for each in os.listdir(path) if not each.startswith(f".{mark}.")]
+        if mark is not None and others and mark not in others:
+            raise InputError(
+                f"{name} must be a new folder, an empty one, or one with {mark} to go on with, got {path}, which holds something else ({max(others)}); name another one"
+            )
         return
     if os.path.lexists(path):
         raise InputError(f"{name} must be a folder, got a file, {path}; name another one")
     check_inside(Path(path).parent, name, Path(path))
+
+
+def check_name(path: str | Path, name: str) -> None:
+    """Raise an InputError for an address; and for no name, which would be the working directory."""
+    if str(path) == "":
+        raise InputError(f"{name} must be the name of a place, got an empty one; name one")
+    local_path(name, path)
 
 
 def check_inside(folder: Path, name: str, path: Path | None = None) -> None:

@@ -13,15 +13,17 @@ import json
 import logging
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, NotRequired, TypedDict
 
 import numpy as np
 
+from ltr.data.files import is_file
 from ltr.data.progress import track, tracking
 from ltr.data.tokens import Tokens
 from ltr.data.whole_files import being_written, write_whole
+from ltr.entries import check_entries, read_json
 from ltr.errors import InputError
 from ltr.search.embedder import Embedder
 from ltr.search.embeddings import StoredEmbeddings, checked_sum
@@ -38,6 +40,7 @@ PLAN = "plan.json"
 MANIFEST = "manifest.json"
 IDS = "ids"  # of the texts, where the encoding has them: files of ltr.data.strings.Strings
 VERSION = "encoding-1"  # counts up when shards hold something else
+AGAIN = "start its ltr encode again, which makes it anew"  # what to do where a file is damaged
 
 FEWEST_ROWS = 256
 MOST_ROWS = 4096  # of a shard, as long as there are no more than MOST_SHARDS
@@ -139,6 +142,16 @@ def _digest(value: Any) -> str:
     return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()[:32]
 
 
+class Manifest(TypedDict):
+    """What is known of a finished encoding, beside the entries of its plan."""
+
+    dim: int
+    devices: list[str]
+    digest: str  # of the embeddings, the ids, and the similarity
+    similarity: NotRequired[str]  # by which the ranker compares
+    ranker: NotRequired[str]
+
+
 class Encoding:
     """A folder of shards that belongs to a plan.
 
@@ -153,11 +166,12 @@ class Encoding:
     def __init__(self, folder: Path, plan: Plan) -> None:
         self.folder = folder
         self.plan = plan
-        known = _read_json(folder / PLAN)
+        known = _read_plan(folder)
         if known is None:
             write_whole(folder / PLAN, [json.dumps(asdict(plan), indent=2) + "\n"])
-        elif known != asdict(plan):
-            differing = [name for name, value in asdict(plan).items() if known.get(name) != value]
+        elif known != plan:
+            there = asdict(known)
+            differing = [name for name, value in asdict(plan).items() if there[name] != value]
             raise InputError(
                 f"{folder} holds another encoding (what differs: {', '.join(differing)}); name a new folder, or remove it"
             )
@@ -167,19 +181,13 @@ class Encoding:
         """A finished encoding.
 
         Raises:
-            InputError: if none is there, or it is not finished.
+            InputError: if none is there, it is not finished, or it is damaged.
         """
-        known = _read_json(folder / PLAN)
-        if known is None:
+        plan = _read_plan(folder)
+        if plan is None:
             raise InputError(
                 f"{folder}: expected an encoding, as ltr encode writes it, found no {PLAN} there"
             )
-        try:
-            plan = Plan(**known)
-        except TypeError:
-            raise InputError(
-                f"{folder / PLAN}: expected the plan of an encoding, got other entries ({', '.join(known)}); make the encoding again"
-            ) from None
         encoding = cls(folder, plan)
         if encoding.manifest() is None:
             raise InputError(
@@ -197,6 +205,7 @@ class Encoding:
         """
         file = self.file(number)
         span = self.plan.span(number)
+        is_file(file)  # a folder of this name is refused
         try:
             shard = read_shard(file)
             if (shard.seal.encoding, shard.seal.number) != (self.plan.key, number):
@@ -224,9 +233,7 @@ class Encoding:
         for number in numbers:
             shard = self.shard(number)
             if shard is None:
-                raise InputError(
-                    f"{self.file(number)} is missing or damaged; start the encoding again, which makes it anew"
-                )
+                raise InputError(f"{self.file(number)} is missing or damaged; {AGAIN}")
             shards.append(shard)
         return StoredEmbeddings(shards, shards[0].dim if shards else 0)
 
@@ -235,25 +242,45 @@ class Encoding:
         return self.open_shards(range(self.plan.n_shards))
 
     def manifest(self) -> dict[str, Any] | None:
-        """What is known of the finished whole; None where it is not finished."""
-        return _read_json(self.folder / MANIFEST)
-
-    def check(self) -> list[Shard]:
-        """All shards, each checked against its digest.
+        """What is known of the finished whole, see :class:`Manifest`; None where it is not finished.
 
         Raises:
-            InputError: if a shard is missing; or if the bytes of one are not those that were
-                written: it is removed, to be made again.
+            InputError: if the file is damaged.
         """
-        shards = list(self.embeddings().shards)
-        for shard in track(shards, "checking", "shards"):
-            if shard.digest() != shard.seal.digest:
-                shard.file.unlink()
-                (self.folder / MANIFEST).unlink(missing_ok=True)
-                raise InputError(
-                    f"{shard.file}: the bytes of this shard are not those that were written, and it was removed; start the encoding again, which makes it anew"
+        file = self.folder / MANIFEST
+        if not is_file(file):
+            return None
+        manifest = read_json(file, AGAIN)
+        check_entries(manifest, Manifest, file, AGAIN)
+        return manifest
+
+    def checked_manifest(self) -> dict[str, Any]:
+        """The manifest, which must be that of these shards and of the ids beside them. Their bytes
+        are not read, for which see :meth:`remove_damaged`.
+
+        Raises:
+            InputError: if it is not, or a shard is missing.
+        """
+        manifest = self.manifest() or {}
+        expected = self._finished(self.embeddings().shards, manifest.get("similarity"))
+        if not expected.items() <= manifest.items():
+            raise InputError(
+                f"{self.folder}: the shards, the ids and {MANIFEST} must be those that were written together, and have changed since; {AGAIN}"
+            )
+        return manifest
+
+    def remove_damaged(self) -> None:
+        """Remove each shard whose bytes are not those that were written, and name it in a warning:
+        it is made again.
+        """
+        for number in track(range(self.plan.n_shards), "checking", "shards"):
+            shard = self.shard(number)
+            if shard is not None and shard.digest() != shard.seal.digest:
+                log.warning(
+                    "%s: the bytes of this shard are not those that were written; it is made again",
+                    shard.file,
                 )
-        return shards
+                shard.file.unlink(missing_ok=True)
 
     def finish(self, about: dict[str, Any] | None = None) -> dict[str, Any]:
         """Check all shards, and write the manifest, with a digest of the whole.
@@ -262,19 +289,34 @@ class Encoding:
             The manifest: the entries of the plan, ``dim``, ``devices``, ``digest``, and ``about``.
 
         Raises:
-            InputError: see :meth:`check`.
+            InputError: if a shard is missing, or was damaged and is removed.
         """
-        shards = self.check()
-        digests = [shard.seal.digest for shard in shards]
+        self.remove_damaged()
+        about = about or {}
         manifest = {
+            **self._finished(self.embeddings().shards, about.get("similarity")),
+            **about,
+        }
+        write_whole(self.folder / MANIFEST, [json.dumps(manifest, indent=2) + "\n"])
+        return manifest
+
+    def _finished(self, shards: Sequence[Shard], similarity: str | None) -> dict[str, Any]:
+        """What the manifest says of shards. Its digest is of their embeddings, and of what others
+        read beside them: the ids of the texts and the similarity, where these are told.
+        """
+        digests = [shard.seal.digest for shard in shards]
+        for file in (self.folder / f"{IDS}.npy", self.folder / f"{IDS}.offsets.npy"):
+            if is_file(file):
+                with open(file, "rb") as opened:
+                    digests.append(hashlib.file_digest(opened, "sha256").hexdigest())
+        if similarity is not None:
+            digests.append(similarity)
+        return {
             **asdict(self.plan),
             "dim": shards[0].dim,
             "devices": sorted({shard.seal.device for shard in shards}),
             "digest": hashlib.sha256("\n".join(digests).encode()).hexdigest(),
-            **(about or {}),
         }
-        write_whole(self.folder / MANIFEST, [json.dumps(manifest, indent=2) + "\n"])
-        return manifest
 
 
 class Worker:
@@ -376,20 +418,25 @@ class Worker:
             log.info("encoded %s texts: %s", f"{self.throughput.texts:,}", self.throughput)
 
 
-def _read_json(file: Path) -> dict[str, Any] | None:
-    """What a file of JSON holds; None where there is none.
+def _read_plan(folder: Path) -> Plan | None:
+    """The plan of the encoding in a folder; None where there is none.
 
     Raises:
-        InputError: if it is damaged.
+        InputError: if the folder is a file, or the plan is damaged.
     """
-    try:
-        held = json.loads(file.read_text())
-    except FileNotFoundError:
-        return None
-    except ValueError:
-        held = None
-    if not isinstance(held, dict):
+    if folder.is_file():
         raise InputError(
-            f"{file}: expected a JSON object, got something else; the file is damaged: make the encoding again"
+            f"{folder}: expected the folder of an encoding, as ltr encode writes it, got a file"
         )
-    return held
+    file = folder / PLAN
+    if not is_file(file):
+        return None
+    mend = "remove the folder, and encode the corpus again: ltr encode"
+    entries = read_json(file, mend)
+    check_entries(entries, Plan, file, mend)
+    own = [field.name for field in fields(Plan)]
+    if entries.keys() != set(own) or entries["rows"] < 1 or entries["count"] < 1:
+        raise InputError(
+            f"{file}: the file is damaged, it must hold {', '.join(own)}, with rows and count of at least 1; {mend}"
+        )
+    return Plan(**entries)

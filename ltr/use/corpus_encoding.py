@@ -1,8 +1,11 @@
 """A corpus encoded into a folder, by as many workers as there are."""
 
+import logging
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, get_args
 
+from ltr.data.files import is_file
 from ltr.data.outputs import check_folder
 from ltr.data.strings import Strings
 from ltr.data.text_files import open_texts
@@ -11,13 +14,15 @@ from ltr.data.whole_files import being_written
 from ltr.errors import InputError, one_of
 from ltr.run.provenance import provenance
 from ltr.search.embedder import embedder_of
-from ltr.search.encoding import IDS, MANIFEST, Encoding, Worker, plan_of
+from ltr.search.encoding import AGAIN, IDS, MANIFEST, PLAN, Encoding, Worker, plan_of
 from ltr.search.encodings import texts_of_table
 from ltr.search.numbers import Numbers
 from ltr.search.shard_file import remove_unfinished
 from ltr.use.load import load
 from ltr.use.rankers import Precision
 from ltr.use.retriever import Retriever
+
+log = logging.getLogger(__name__)
 
 
 class CorpusEncoding:
@@ -43,6 +48,7 @@ class CorpusEncoding:
         folder: str | Path,
         numbers: Numbers = "float16",
     ) -> None:
+        check_folder(folder, "the folder of the encoding", PLAN)
         one_of(get_args(Numbers), numbers=numbers)
         retriever.model.reads.docs.check_one_embedding("an encoding in a folder")
         self.folder = Path(folder)
@@ -83,7 +89,7 @@ class CorpusEncoding:
 
     def finish(self) -> dict[str, Any]:
         """Check every shard against its digest, and write the ids of the documents and the manifest,
-        if these are not there.
+        if these are not there, or not those that were written together.
 
         Returns:
             The manifest, with the ``digest`` of the whole.
@@ -93,13 +99,13 @@ class CorpusEncoding:
         """
         with being_written(self.folder / "finish"):  # one process at a time
             remove_unfinished(self.folder)
-            manifest = self.encoding.manifest()
-            if manifest is None or not (self.folder / f"{IDS}.npy").is_file():
-                # Where a manifest is, ids are whole.
-                (self.folder / MANIFEST).unlink(missing_ok=True)
-                self._write_ids()
-                manifest = self.encoding.finish(self._about)
-        return manifest
+            if is_file(self.folder / f"{IDS}.npy") and is_file(self.folder / MANIFEST):
+                with suppress(InputError):
+                    return self.encoding.checked_manifest()
+            # Where a manifest is, ids are whole.
+            (self.folder / MANIFEST).unlink(missing_ok=True)
+            self._write_ids()
+            return self.encoding.finish(self._about)
 
     def _write_ids(self) -> None:
         """The ids of the documents, in the order of the rows."""
@@ -107,14 +113,24 @@ class CorpusEncoding:
         ids = (id_ for span in spans for id_ in self._documents.ids.between(span.start, span.stop))
         Strings.write(self.folder, IDS, (id_.encode("utf-8") for id_ in ids))
 
-    def check(self) -> None:
-        """Check every shard of a finished folder against its digest.
+    def check(self) -> bool:
+        """Check what a finished folder holds: every shard against its digest, the ids, the manifest.
+        What is damaged is named in a warning, and made again by :meth:`encode_missing` and
+        :meth:`finish`.
 
-        Raises:
-            InputError: if the bytes of one are not those that were written: it is removed, to be
-                made again.
+        Returns:
+            Whether the folder is finished, and nothing in it is damaged.
         """
-        self.encoding.check()
+        if not is_file(self.folder / MANIFEST):
+            return False
+        self.encoding.remove_damaged()
+        try:
+            self.encoding.checked_manifest()
+        except InputError as error:
+            log.warning("%s", error.message.removesuffix(f"; {AGAIN}"))
+            (self.folder / MANIFEST).unlink(missing_ok=True)
+            return False
+        return True
 
 
 def open_encoding(
@@ -138,7 +154,6 @@ def open_encoding(
     Raises:
         InputError: if the ranker is no dual encoder, or the folder holds something else.
     """
-    check_folder(folder, "the folder of the encoding")
     retriever = load(ranker, precision, device)
     if not isinstance(retriever, Retriever):
         raise InputError(f"{ranker} is no dual encoder, and only one can encode a corpus")

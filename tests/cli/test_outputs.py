@@ -101,6 +101,32 @@ def test_a_device_where_a_file_must_be(refusal):
     assert line == "ltr: --output must be a file, got a device, /dev/null; name another one"
 
 
+NAMED = {
+    "--output": [
+        ["encode", "model", "--corpus", "data", "--output", "OUT"],
+        ["reproduce", "runs/a/seed=0", "--output", "OUT"],
+    ],
+    "the output": [["export-corpus", "encoded", "--format", "parquet", "--output", "OUT"]],
+    "--json": [["check", "--data", "data", "--json", "OUT"]],
+    "--html": [["check", "--data", "data", "--html", "OUT"]],
+    "--markdown": [["compare", "a", "b", "--markdown", "OUT"]],
+    "--csv": [["grid", "grid.yaml", "--csv", "OUT"]],
+}
+NOT_NAMED = ("--trainer.default_root_dir", "the folder of negatives")  # by default, and an input
+
+
+@pytest.mark.parametrize(
+    ("name", "command"),
+    [row for row in commands(OF_FILES, OF_FOLDERS, NAMED) if row.values[0] not in NOT_NAMED],
+)
+def test_an_empty_name(name, command, refusal):
+    """As of a variable that is not set: --output "$OUT"."""
+    before = sorted(Path().rglob("*"))
+    line = refusal(["" if word == "OUT" else word for word in command], Path())
+    assert line == f"ltr: {name} must be the name of a place, got an empty one; name one"
+    assert sorted(Path().rglob("*")) == before
+
+
 @pytest.mark.parametrize("command", OF_FOLDERS["--output"] + OF_FOLDERS["the folder"])
 def test_a_file_where_a_folder_must_be(command, refusal):
     Path("there").touch()

@@ -167,7 +167,7 @@ def test_a_bad_shard_is_named_and_made_again(world, tmp_path, caplog, how):
     assert (tmp_path / "made/000001.npy").read_bytes() == before
 
 
-def test_a_changed_byte_is_found_by_the_check_and_the_shard_made_again(world, tmp_path):
+def test_a_changed_byte_is_found_by_the_check_and_the_shard_made_again(world, tmp_path, caplog):
     encoding = finished(tmp_path / "made", world)
     file = tmp_path / "made/000002.npy"
     before = file.read_bytes()
@@ -175,9 +175,10 @@ def test_a_changed_byte_is_found_by_the_check_and_the_shard_made_again(world, tm
         opened.seek(1000)
         opened.write(b"\x7f")
     assert encoding.missing() == [], "the seal says nothing of it"
-    with pytest.raises(InputError, match="000002.npy: the bytes of this shard are not those"):
-        encoding.check()
-    assert encoding.missing() == [2] and encoding.manifest() is None
+    with caplog.at_level(logging.WARNING, "ltr"):
+        encoding.remove_damaged()
+    assert "000002.npy: the bytes of this shard are not those that were written" in caplog.text
+    assert encoding.missing() == [2]
     assert finished(tmp_path / "made", world).missing() == []
     assert file.read_bytes() == before
 
@@ -207,10 +208,55 @@ def test_another_encoding_in_the_folder_is_refused(world, tmp_path):
         Encoding.open(tmp_path / "made")
     with pytest.raises(InputError, match="expected an encoding, as ltr encode writes it, found no"):
         Encoding.open(tmp_path)
-    for content, said in (("[", "the file is damaged"), ('{"rows": 3}', "got other entries")):
-        (tmp_path / "made/plan.json").write_text(content)
-        with pytest.raises(InputError, match=said):
-            Encoding.open(tmp_path / "made")
+
+
+PLAN = {
+    "model": "x",
+    "precision": "32-true",
+    "texts": "x",
+    "count": 720,
+    "rows": 256,
+    "numbers": "float16",
+    "version": "encoding-1",
+}
+NO_PLANS = {
+    "cut": "[",
+    "a list": "[1]",
+    "nested lists": "[" * 100_000,
+    "nested objects": '{"rows":' * 100_000,
+    "no entries": "{}",
+    "another entry": json.dumps(PLAN | {"more": 1}),
+    **{f"no {name}": json.dumps({k: v for k, v in PLAN.items() if k != name}) for name in PLAN},
+    **{
+        f"{name} = {value!r:.20}": json.dumps(PLAN | {name: value})
+        for name in PLAN
+        for value in (None, True, [1], {}, 1.5, -1, 0, 10**30)
+    },
+    "rows as text": json.dumps(PLAN | {"rows": "256"}),
+    "other numbers": json.dumps(PLAN | {"numbers": "float64"}),
+}
+
+
+@pytest.mark.parametrize("content", NO_PLANS.values(), ids=NO_PLANS)
+def test_a_damaged_plan_is_one_line(tmp_path, content):
+    (tmp_path / "plan.json").write_text(content)
+    with pytest.raises(InputError) as refused:
+        Encoding.open(tmp_path)
+    assert str(refused.value).startswith(f"{tmp_path}/plan.json: the file is damaged")
+    assert str(refused.value).endswith(
+        "; remove the folder, and encode the corpus again: ltr encode"
+    )
+
+
+def test_a_file_is_no_encoding(tmp_path):
+    (tmp_path / "file").touch()
+    with pytest.raises(
+        InputError, match=r"file: expected the folder of an encoding, .* got a file"
+    ):
+        Encoding.open(tmp_path / "file")
+    (tmp_path / "folder/plan.json").mkdir(parents=True)
+    with pytest.raises(InputError, match=r"plan.json: expected a file, got a folder"):
+        Encoding.open(tmp_path / "folder")
 
 
 def test_a_full_disk_leaves_no_half_shard(world, tmp_path, monkeypatch):

@@ -1,7 +1,9 @@
 """``ltr encode`` and what reads its folder."""
 
 import json
+import pickle
 import shutil
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -50,6 +52,142 @@ def test_a_folder_is_made_gone_on_with_and_checked(backbone, collection_folder, 
     (folder / "manifest.json").unlink()
     assert encode(backbone, collection_folder, folder) == 0
     assert json.loads((folder / "manifest.json").read_text()) == manifest
+
+
+def change(file: Path, how: str) -> None:
+    """Damage a file of an encoding."""
+    content = file.read_bytes()
+    if how == "lost":
+        file.unlink()
+    elif how == "cut":
+        file.write_bytes(content[: len(content) // 2])
+    elif how == "emptied":
+        file.write_bytes(b"")
+    elif how == "garbage":
+        file.write_bytes(b"garbage" * 100)
+    elif how == "nested":
+        file.write_bytes(b"[" * 100_000)
+    elif how == "another bit":
+        file.write_bytes(content[:300] + bytes([content[300] ^ 1]) + content[301:])
+    elif how == "pickled":
+        file.write_bytes(pickle.dumps([1, 2]))
+    elif how == "of other numbers":
+        np.save(file, np.load(file).astype(np.float32))
+    elif how == "of another shard":
+        shutil.copy(file.with_name("000000.npy"), file)
+    else:
+        held = json.loads(content)
+        file.write_text(json.dumps(held | json.loads(how)))
+
+
+DAMAGES = [
+    ("000001.npy", "lost"),
+    ("000001.npy", "cut"),
+    ("000001.npy", "emptied"),
+    ("000001.npy", "garbage"),
+    ("000001.npy", "pickled"),
+    ("000001.npy", "another bit"),
+    ("000001.npy", "of other numbers"),
+    ("000001.npy", "of another shard"),
+    ("ids.npy", "lost"),
+    ("ids.npy", "another bit"),
+    ("ids.npy", "cut"),
+    ("ids.offsets.npy", "lost"),
+    ("ids.offsets.npy", "emptied"),
+    ("ids.offsets.npy", "another bit"),
+    ("manifest.json", "lost"),
+    ("manifest.json", "cut"),
+    ("manifest.json", "nested"),
+    ("manifest.json", '{"similarity": []}'),
+    ("manifest.json", '{"similarity": "dot"}'),
+    ("manifest.json", '{"dim": "x"}'),
+    ("manifest.json", '{"digest": null}'),
+    ("manifest.json", '{"count": 7}'),
+]
+
+
+@pytest.fixture
+def encoded(backbone, collection_folder, tmp_path):
+    """A finished folder, to be copied."""
+    folder = tmp_path / "whole"
+    assert encode(backbone, collection_folder, folder) == 0
+    return folder
+
+
+def files_of(folder: Path) -> dict[str, bytes]:
+    return {file.name: file.read_bytes() for file in folder.iterdir()}
+
+
+@pytest.mark.parametrize(("name", "how"), DAMAGES)
+def test_the_command_that_made_a_damaged_folder_mends_it(
+    backbone, collection_folder, encoded, tmp_path, name, how
+):
+    folder = tmp_path / "encoded"
+    shutil.copytree(encoded, folder)
+    change(folder / name, how)
+    encoding = open_encoding(backbone, str(collection_folder), folder)
+    assert not encoding.check()
+    encoding.encode_missing()
+    manifest = encoding.finish()
+    before = files_of(encoded)
+    after = files_of(folder)
+    assert json.loads(before.pop("manifest.json")) | {"made": manifest["made"]} == manifest
+    assert json.loads(after.pop("manifest.json")) == manifest
+    assert after == before
+    assert encoding.check()
+
+
+def test_a_circle_is_left_by_the_command_that_is_named(
+    backbone, collection_folder, encoded, tmp_path, capsys
+):
+    folder = tmp_path / "encoded"
+    shutil.copytree(encoded, folder)
+    (folder / "000001.npy").unlink()
+    search = ["search", backbone, "--corpus", str(collection_folder), "--query", "w1"]
+    assert main([*search, "--encoded", str(folder)]) == 2
+    assert "000001.npy is missing or damaged; start its ltr encode again" in capsys.readouterr().err
+    assert encode(backbone, collection_folder, folder) == 0
+    assert "all checked" not in capsys.readouterr().out
+    assert main([*search, "--encoded", str(folder)]) == 0
+
+
+@pytest.mark.parametrize(
+    "names",
+    [
+        ["thesis.txt"],
+        ["config.yaml", "checkpoints/last.ckpt"],
+        ["manifest.json", "ids.npy"],
+        [".git/config"],
+        ["manifest.json", "000000.npy"],
+    ],
+)
+@pytest.mark.parametrize("by_command", [True, False])
+def test_a_folder_that_holds_something_else_is_left_as_it_is(
+    backbone, collection_folder, tmp_path, capsys, names, by_command
+):
+    folder = tmp_path / "mine"
+    for name in names:
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text("mine")
+    before = sorted(folder.rglob("*"))
+    if by_command:
+        assert encode("no model", collection_folder, folder) == 2
+        (line,) = capsys.readouterr().err.splitlines()
+        assert line.startswith("ltr: --output must be a new folder, an empty one, or one with plan")
+    else:
+        with pytest.raises(InputError, match="the folder of the encoding must be a new folder"):
+            open_encoding(backbone, str(collection_folder), folder)
+    assert sorted(folder.rglob("*")) == before
+
+
+def test_an_empty_folder_is_taken(backbone, collection_folder, tmp_path):
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "empty/.plan.json.lock").touch()  # another worker begins it
+    assert open_encoding(backbone, str(collection_folder), tmp_path / "empty").missing() == [
+        0,
+        1,
+        2,
+    ]
 
 
 def test_ltr_search_reads_it(backbone, collection_folder, tmp_path, capsys, never_encodes):

@@ -10,10 +10,11 @@ from typing import Any
 
 import numpy as np
 
+from ltr.data.files import is_file
 from ltr.data.progress import track
 from ltr.data.strings import Strings
 from ltr.errors import InputError
-from ltr.search.encoding import IDS, Encoding
+from ltr.search.encoding import AGAIN, IDS, Encoding
 from ltr.similarity import SIMILARITIES, Cosine
 
 ABOUT = "ltr.json"  # beside files that have no place for it
@@ -40,17 +41,19 @@ class EncodedCorpus:
 
     def __init__(self, folder: Path) -> None:
         self._encoding = Encoding.open(folder)
-        manifest = self._encoding.manifest() or {}
+        manifest = self._encoding.checked_manifest()
         name = manifest.get("similarity")
-        if name not in SIMILARITIES or not (folder / f"{IDS}.npy").is_file():
+        if (
+            name not in SIMILARITIES
+            or "ranker" not in manifest
+            or not is_file(folder / f"{IDS}.npy")
+        ):
             raise InputError(
                 f"{folder}: the encoding does not hold the ids of its documents and the similarity of its ranker; start its ltr encode again, which adds them"
             )
-        self._ids = self._open_ids()
+        self._ids = Strings(folder, IDS)  # as they were written, by the digest of the manifest
         self._embeddings = self._encoding.embeddings()
         self.count, self.dim = self._embeddings.shape
-        if len(self._ids) != self.count:
-            raise self._damaged(f"{len(self._ids)} ids of {self.count} documents")
         self.similarity = SIMILARITIES[name]
         self.has_length_1 = isinstance(self.similarity, Cosine)
         is_as_stored = not self.has_length_1 and self._encoding.plan.numbers == "float16"
@@ -81,23 +84,8 @@ class EncodedCorpus:
         for shard in track(self._embeddings.shards, "handing over", "shards"):
             if shard.digest() != shard.seal.digest:
                 raise InputError(
-                    f"{shard.file}: the bytes of this shard are not those that were written; start its ltr encode again, which makes it anew"
+                    f"{shard.file}: the bytes of this shard are not those that were written; {AGAIN}"
                 )
             end = begin + shard.count
-            try:
-                ids = self._ids.between(begin, end)
-            except UnicodeDecodeError as error:
-                raise self._damaged(str(error)) from None
-            yield ids, self.similarity.prepare(shard.read(), None)
+            yield self._ids.between(begin, end), self.similarity.prepare(shard.read(), None)
             begin = end
-
-    def _open_ids(self) -> Strings:
-        try:
-            return Strings(self._encoding.folder, IDS)
-        except (OSError, ValueError, EOFError) as error:
-            raise self._damaged(str(error)) from None
-
-    def _damaged(self, what: str) -> InputError:
-        return InputError(
-            f"{self._encoding.folder / IDS}.npy: expected the ids of all documents, got {what}; the file is damaged: remove it, and start its ltr encode again"
-        )

@@ -19,6 +19,7 @@ from ltr.use.load import load
 from tests.child_processes import fork
 from tests.use.handover.corpora import ROWS, write_encoding
 
+CHANGED = "the shards, the ids and manifest.json must be those that were written together, and have changed since; start its ltr encode again, which makes it anew"
 PACKAGES = {
     "parquet": "pyarrow",
     "lance": "lance",
@@ -59,17 +60,14 @@ def test_what_ltr_search_finds_is_found_in_the_index(backbone, collection_folder
         assert [ids[row] for row in rows[0].tolist()] == expected
 
 
-def test_an_encoding_that_lacks_ids_gets_them(backbone, collection_folder, tmp_path, capsys):
-    """As one that was made before encodings held them."""
-    words = ["encode", backbone, "--corpus", str(collection_folder), "--output"]
-    assert main([*words, str(tmp_path / "encoded")]) == 0
-    before = json.loads((tmp_path / "encoded/manifest.json").read_text())
-    (tmp_path / "encoded/ids.npy").unlink()
-    assert export_corpus(tmp_path / "encoded", "parquet", tmp_path / "out") == 2
-    assert "start its ltr encode again, which adds them" in capsys.readouterr().err
-    assert main([*words, str(tmp_path / "encoded")]) == 0
-    assert json.loads((tmp_path / "encoded/manifest.json").read_text()) == before
-    assert EncodedCorpus(tmp_path / "encoded").count == 720
+def test_an_encoding_without_ids_and_similarity_is_refused(tmp_path):
+    """As those of the cache."""
+    encoding = write_encoding(tmp_path / "encoded", "dot")
+    for file in (tmp_path / "encoded").glob("ids.*"):
+        file.unlink()
+    encoding.finish()
+    with pytest.raises(InputError, match="start its ltr encode again, which adds them"):
+        EncodedCorpus(tmp_path / "encoded")
 
 
 @pytest.mark.parametrize("format", WRITERS)
@@ -82,6 +80,11 @@ def test_a_missing_package_is_named(tmp_path, format, monkeypatch, capsys):
     assert export_corpus(tmp_path / "encoded", format, tmp_path / "out") == 2
     (line,) = capsys.readouterr().err.splitlines()[-1:]
     assert "pip install " in line and not (tmp_path / "out").exists()
+
+
+def change_manifest(folder, **entries):
+    file = folder / "manifest.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | entries))
 
 
 def damage(folder, how):
@@ -97,8 +100,32 @@ def damage(folder, how):
     elif how == "fewer ids":
         ids = folder / "ids.offsets.npy"
         np.save(ids, np.load(ids)[:-1])
+    elif how == "other ids":
+        ids = folder / "ids.offsets.npy"
+        np.save(ids, np.concatenate([[0], np.load(ids)[2:], np.load(ids)[-1:]]))
+    elif how == "ids by floats":
+        ids = folder / "ids.offsets.npy"
+        np.save(ids, np.load(ids).astype(np.float64))
+    elif how == "swapped ids":
+        ids = np.load(folder / "ids.npy")
+        np.save(folder / "ids.npy", np.roll(ids, 10))
     elif how == "no ids":
         (folder / "ids.offsets.npy").write_bytes(b"")
+    elif how == "no offsets":
+        (folder / "ids.offsets.npy").unlink()
+    elif how == "offsets in a folder":
+        (folder / "ids.offsets.npy").unlink()
+        (folder / "ids.offsets.npy").mkdir()
+    elif how == "another similarity":
+        change_manifest(folder, similarity="cosine")
+    elif how == "a similarity that is a list":
+        change_manifest(folder, similarity=[])
+    elif how == "another dimension":
+        change_manifest(folder, dim=5)
+    elif how == "a number as ranker":
+        change_manifest(folder, ranker=5)
+    elif how == "nested":
+        (folder / "manifest.json").write_text("[" * 100_000)
     elif how == "ids of other letters":
         content = bytearray((folder / "ids.npy").read_bytes())
         content[-1] = 0xFF
@@ -111,11 +138,24 @@ def damage(folder, how):
     ("how", "said"),
     [
         ("unfinished", "the encoding is not finished, there is no manifest.json"),
-        ("a shard less", "000001.npy is missing or damaged; start the encoding again"),
-        ("another bit", "000001.npy: the bytes of this shard are not those that were written"),
-        ("fewer ids", "expected the ids of all documents, got 599 ids of 600 documents"),
-        ("no ids", "expected the ids of all documents, got "),
-        ("ids of other letters", "expected the ids of all documents, got 'utf-8' codec"),
+        ("a shard less", "000001.npy is missing or damaged; start its ltr encode again"),
+        (
+            "another bit",
+            "000001.npy: the bytes of this shard are not those that were written; start",
+        ),
+        ("fewer ids", CHANGED),
+        ("other ids", CHANGED),
+        ("swapped ids", CHANGED),
+        ("ids by floats", CHANGED),
+        ("no ids", CHANGED),
+        ("no offsets", CHANGED),
+        ("offsets in a folder", "ids.offsets.npy: expected a file, got a folder; remove it"),
+        ("ids of other letters", CHANGED),
+        ("another similarity", CHANGED),
+        ("a similarity that is a list", "similarity must be a text, got []; start its ltr encode"),
+        ("another dimension", CHANGED),
+        ("a number as ranker", "ranker must be a text, got 5; start its ltr encode again"),
+        ("nested", "manifest.json: the file is damaged (nested too deep"),
         ("nothing", "expected an encoding, as ltr encode writes it"),
     ],
 )
