@@ -1,7 +1,7 @@
 """Ranking metrics over padded lists, one value per query, as trec_eval and LETOR count them.
 
-A measure is one class here. A query with nothing to find gives NaN: :class:`RankingMetric` says
-what becomes of it. Letters of shapes: b row (one query), n rank or column, m column of ``ideal``.
+A measure is one class here. Which queries have nothing to find, and what becomes of them, says
+:class:`RankingMetric`. Letters of shapes: b row (one query), n rank or column, m column of ``ideal``.
 """
 
 import math
@@ -17,7 +17,7 @@ from torchmetrics import Metric
 from ltr.errors import InputError, one_of, positive
 from ltr.gains import exp_gain
 from ltr.pairs import find_uppers, hinge, pair_sums
-from ltr.pairs.lists import check_tensors, prepare_types
+from ltr.pairs.lists import check_tensors, labels_as, prepare_types
 
 Empty = Literal["skip", "zero", "one"]
 
@@ -49,8 +49,8 @@ class MeasuredLists:
 
     Raises:
         TypeError: for arrays or lists instead of tensors, or a mask that is not bool.
-        ValueError: for shapes that differ, a score that is NaN (the model has diverged), or a
-            label that is NaN.
+        ValueError: for shapes that differ, a score that is NaN, or a label that is no finite number
+            or too large for float32 (see :func:`ltr.pairs.lists.prepare_types`).
     """
 
     def __init__(
@@ -68,10 +68,12 @@ class MeasuredLists:
         self.mask = mask
         if (self.scores.isnan() & self.mask).any():
             raise ValueError(
-                "scores must be numbers to be ranked, got NaN; the model has diverged: lower its learning rate"
+                "scores must be numbers to be ranked, got NaN; the model has diverged: lower its learning rate, unless its loss was NaN before a score was"
             )
-        if (self.labels.isnan() & self.mask).any():
-            raise ValueError("labels must be grades to be measured, got NaN; mend the data")
+        _check_finite(self.labels.masked_fill(~self.mask, 0.0))
+        if ideal is not None:
+            ideal = labels_as(torch.float32, ideal)
+            _check_finite(ideal)
         # Lists without columns were given one column of padding; the tie breaker has none for it.
         self.tie_breaker = tie_breaker if scores.shape[1] else None
         self._given_ideal = ideal
@@ -110,7 +112,12 @@ class MeasuredLists:
         ideal = self._given_ideal
         if ideal is None:
             ideal = self.labels.masked_fill(~self.mask, 0)
-        return ideal.float().clamp(min=0).sort(dim=1, descending=True).values
+        return ideal.clamp(min=0).sort(dim=1, descending=True).values
+
+    @cached_property
+    def has_relevant(self) -> Tensor:
+        """``[B]`` bool: whether the query has a relevant document, ranked or not."""
+        return (self.ideal > 0).any(dim=1)
 
     @cached_property
     def pairs(self) -> PairCounts:
@@ -155,7 +162,11 @@ class Measure(ABC):
 
     @abstractmethod
     def per_query(self, lists: MeasuredLists) -> Tensor:
-        """``[B]``; NaN for a query with nothing to find."""
+        """``[B]``; anything for a query with nothing to find."""
+
+    def can_measure(self, lists: MeasuredLists) -> Tensor:
+        """``[B]`` bool: whether a query has something to find."""
+        return lists.has_relevant if self.by_rank else lists.pairs.total > 0
 
 
 class NDCG(Measure):
@@ -168,14 +179,15 @@ class NDCG(Measure):
     name = "nDCG"
     note = "gain = grade"
 
-    def gain(self, grades: Tensor) -> Tensor:
-        """The gain of each grade."""
+    def gain(self, grades: Tensor, top: Tensor) -> Tensor:
+        """The gain of each grade, in any unit; ``top`` ``[B, 1]`` is the largest of each query."""
         return grades
 
     def per_query(self, lists: MeasuredLists) -> Tensor:
-        gained_b = _discounted_sum(self.gain(lists.grades[:, : self.k]))
-        best_b = _discounted_sum(self.gain(lists.ideal[:, : self.k]))
-        return _nan_without_relevant(gained_b / best_b.clamp(min=1e-30), lists.ideal)
+        top = torch.cat([lists.grades, lists.ideal], dim=1).amax(dim=1, keepdim=True)
+        gained_b = _discounted_sum(self.gain(lists.grades[:, : self.k], top))
+        best_b = _discounted_sum(self.gain(lists.ideal[:, : self.k], top))
+        return gained_b / best_b.clamp(min=1e-30)
 
 
 class ExponentialNDCG(NDCG):
@@ -184,8 +196,8 @@ class ExponentialNDCG(NDCG):
     name = "nDCG_exp"
     note = "gain = 2^grade − 1"
 
-    def gain(self, grades: Tensor) -> Tensor:
-        return exp_gain(grades)
+    def gain(self, grades: Tensor, top: Tensor) -> Tensor:
+        return exp_gain(grades, top)
 
 
 class ReciprocalRank(Measure):
@@ -195,8 +207,7 @@ class ReciprocalRank(Measure):
 
     def per_query(self, lists: MeasuredLists) -> Tensor:
         relevant_bn = _relevant(lists.grades, self.k)
-        first_b = (relevant_bn / _ranks(relevant_bn)).amax(dim=1)
-        return _nan_without_relevant(first_b, lists.ideal)
+        return (relevant_bn / _ranks(relevant_bn)).amax(dim=1)
 
 
 class AveragePrecision(Measure):
@@ -210,7 +221,7 @@ class AveragePrecision(Measure):
         relevant_bn = _relevant(lists.grades, self.k)
         precision_bn = relevant_bn.cumsum(dim=1) / _ranks(relevant_bn)
         sum_b = (relevant_bn * precision_bn).sum(dim=1)
-        return _nan_without_relevant(sum_b / _n_relevant(lists.ideal), lists.ideal)
+        return sum_b / _n_relevant(lists.ideal)
 
 
 class Precision(Measure):
@@ -224,7 +235,7 @@ class Precision(Measure):
     def per_query(self, lists: MeasuredLists) -> Tensor:
         assert self.k is not None, "it needs a cut"
         found_b = _relevant(lists.grades, self.k).sum(dim=1)
-        return _nan_without_relevant(found_b / self.k, lists.ideal)
+        return found_b / self.k
 
 
 class Recall(Measure):
@@ -234,7 +245,7 @@ class Recall(Measure):
 
     def per_query(self, lists: MeasuredLists) -> Tensor:
         found_b = _relevant(lists.grades, self.k).sum(dim=1)
-        return _nan_without_relevant(found_b / _n_relevant(lists.ideal), lists.ideal)
+        return found_b / _n_relevant(lists.ideal)
 
 
 class Success(Measure):
@@ -243,8 +254,7 @@ class Success(Measure):
     name = "Success"
 
     def per_query(self, lists: MeasuredLists) -> Tensor:
-        any_b = _relevant(lists.grades, self.k).amax(dim=1)
-        return _nan_without_relevant(any_b, lists.ideal)
+        return _relevant(lists.grades, self.k).amax(dim=1)
 
 
 class ExpectedReciprocalRank(Measure):
@@ -268,13 +278,12 @@ class ExpectedReciprocalRank(Measure):
                 f"ERR needs grades up to max_grade={self.max_grade:.9g}, got {grades_bn.max():.9g}; raise it",
                 option="max_grade",
             )
-        satisfied_bn = exp_gain(grades_bn[:, : self.k]) / 2.0**self.max_grade
+        satisfied_bn = exp_gain(grades_bn[:, : self.k], self.max_grade)
         # The probability to get as far as a rank: the product over the ranks above it, so the
         # running product moves down by one rank and begins with 1.
         reaches_bn = torch.cumprod(1 - satisfied_bn, dim=1).roll(1, dims=1)
         reaches_bn[:, :1] = 1.0
-        expected_b = (satisfied_bn * reaches_bn / _ranks(satisfied_bn)).sum(dim=1)
-        return _nan_without_relevant(expected_b, lists.ideal)
+        return (satisfied_bn * reaches_bn / _ranks(satisfied_bn)).sum(dim=1)
 
 
 class SwappedPairs(Measure):
@@ -293,7 +302,7 @@ class SwappedPairs(Measure):
         pairs = lists.pairs
         # In whole numbers, halved at the end; float32 is not exact beyond 2^24 pairs.
         twice_b = (2 * pairs.swapped + pairs.tied).to(_sum_dtype())
-        return (twice_b / 2).masked_fill(pairs.total == 0, math.nan)
+        return twice_b / 2
 
 
 class KendallTau(Measure):
@@ -313,8 +322,7 @@ class KendallTau(Measure):
         # Two roots, not the root of a product: that overflows for lists of some 10,000 documents.
         root_labels_b = pairs.total.sqrt().clamp(min=1)
         root_scores_b = n_two_scores_b.sqrt().clamp(min=1)
-        tau_b = (pairs.concordant - pairs.swapped) / root_labels_b / root_scores_b
-        return tau_b.masked_fill(pairs.total == 0, math.nan)
+        return (pairs.concordant - pairs.swapped) / root_labels_b / root_scores_b
 
 
 _ALL: tuple[type[Measure], ...] = (
@@ -354,13 +362,13 @@ def _cut_fits(kind: type[Measure], at_k: str) -> bool:
 
 
 def swapped_pairs(scores: Tensor, labels: Tensor, mask: Tensor | None = None) -> Tensor:
-    """See :class:`SwappedPairs`."""
-    return SwappedPairs().per_query(MeasuredLists(scores, labels, mask))
+    """See :class:`SwappedPairs`; NaN for a list of one label."""
+    return RankingMetric(SwappedPairs.name).per_query(scores, labels, mask)
 
 
 def kendall_tau(scores: Tensor, labels: Tensor, mask: Tensor | None = None) -> Tensor:
-    """See :class:`KendallTau`."""
-    return KendallTau().per_query(MeasuredLists(scores, labels, mask))
+    """See :class:`KendallTau`; NaN for a list of one label."""
+    return RankingMetric(KendallTau.name).per_query(scores, labels, mask)
 
 
 def _ranks(like_bn: Tensor) -> Tensor:
@@ -383,9 +391,10 @@ def _discounted_sum(gains_bn: Tensor) -> Tensor:
     return (gains_bn / torch.log2(_ranks(gains_bn) + 1.0)).sum(dim=1)
 
 
-def _nan_without_relevant(value_b: Tensor, ideal_bm: Tensor) -> Tensor:
-    """The values, NaN for a query without a relevant document."""
-    return value_b.masked_fill(~(ideal_bm > 0).any(dim=1), math.nan)
+def _check_finite(grades: Tensor) -> None:
+    """Refuse a grade that is no number, which no measure could tell from a query left out."""
+    if not grades.isfinite().all():
+        raise ValueError("labels must be grades to be measured, got NaN or infinity; mend the data")
 
 
 def _sum_dtype() -> torch.dtype:
@@ -441,30 +450,38 @@ class RankingMetric(Metric):
     def convention(self) -> str:
         """How this number was counted, to stand beside it."""
         what_they_do = {"skip": "are left out", "zero": "count 0", "one": "count 1"}
-        what_they_lack = "two different labels"
-        if self.measure.by_rank:
-            what_they_lack = "a relevant document"
-        empty_queries = f"queries without {what_they_lack} {what_they_do[self.empty]}"
+        empty_queries = f"queries without {self._to_find} {what_they_do[self.empty]}"
         if self.measure.note:
             return f"{self.measure.note}; {empty_queries}"
         return empty_queries
 
+    @property
+    def _to_find(self) -> str:
+        """What a query needs to be measured."""
+        return "a relevant document" if self.measure.by_rank else "two different labels"
+
     def per_query(self, scores: Tensor | MeasuredLists, *others: Any) -> Tensor:
         """One value per query, ``[B]``, without touching the running mean; NaN for a query that is
-        left out.
+        left out, and for no other.
 
         Args:
             scores: lists to be measured (several metrics may share them: they are ranked once), or
                 the ``scores`` of :class:`MeasuredLists`.
             others: with plain scores, its other arguments.
+
+        Raises:
+            ValueError: as :class:`MeasuredLists`, and if the measure of a query with something to
+                find is no number: it would be taken for one that is left out.
         """
         lists = scores if isinstance(scores, MeasuredLists) else MeasuredLists(scores, *others)
         value_b = self.measure.per_query(lists)
-        if self.empty == "zero":
-            return value_b.nan_to_num(nan=0.0)
-        if self.empty == "one":
-            return value_b.nan_to_num(nan=1.0)
-        return value_b
+        can_measure_b = self.measure.can_measure(lists)
+        if (~value_b.isfinite() & can_measure_b).any():
+            raise ValueError(
+                f"{self.name} of a query with {self._to_find} must be a number, got NaN or infinity; the measure is at fault, not the model"
+            )
+        of_empty = {"skip": math.nan, "zero": 0.0, "one": 1.0}
+        return value_b.masked_fill(~can_measure_b, of_empty[self.empty])
 
     def update(self, scores: Tensor | MeasuredLists, *others: Any) -> None:
         """Count B more queries; arguments as in :meth:`per_query`."""

@@ -10,7 +10,9 @@ from scipy import stats
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from ltr.errors import InputError
+from ltr.losses import RankNetLoss
 from ltr.metrics import MeasuredLists, RankingMetric, kendall_tau, swapped_pairs
+from ltr.source_metrics import SourceMetrics
 
 TREC = {
     "nDCG@10": "ndcg_cut_10",
@@ -189,6 +191,58 @@ def test_a_label_that_is_nan_is_refused_except_at_the_padding():
     assert RankingMetric("nDCG").per_query(scores, labels, torch.tensor([[True, False]])) == 1.0
     with pytest.raises(ValueError, match="labels must be grades to be measured, got NaN"):
         RankingMetric("nDCG").per_query(scores, labels)
+
+
+@pytest.mark.parametrize("wrong", [math.nan, math.inf, -math.inf])
+def test_a_grade_that_is_no_number_is_refused_also_of_a_document_that_is_not_ranked(wrong):
+    """Its query would be taken for one without a relevant document, and left out."""
+    scores = torch.tensor([[0.3, 0.1]])
+    labels = torch.tensor([[1.0, 0.0]])
+    for measure in ("nDCG_exp", "nDCG", "AP", "tau"):
+        metric = RankingMetric(measure)
+        with pytest.raises(ValueError, match="labels must be grades to be measured"):
+            metric.per_query(scores, torch.tensor([[wrong, 0.0]]))
+        with pytest.raises(ValueError, match="labels must be grades to be measured"):
+            metric.per_query(scores, labels, None, None, torch.tensor([[1.0, wrong]]))
+
+
+@pytest.mark.parametrize("dtype", [torch.int64, torch.float64])
+def test_two_grades_that_are_one_float32_are_refused(dtype):
+    """2^24 + 1 is 2^24 as float32; 2^24 and 2^25 are themselves."""
+    scores = torch.tensor([[0.3, 0.1]])
+    wide = torch.tensor([[2**24, 2**24 + 1]], dtype=dtype)
+    for lists in ((scores, wide), (scores, torch.ones(1, 2), None, None, wide)):
+        with pytest.raises(ValueError, match="numbers that float32 can hold, .* got 16777217"):
+            RankingMetric("nDCG").per_query(*lists)
+    with pytest.raises(ValueError, match="numbers that float32 can hold"):
+        RankNetLoss()(scores, wide)
+    assert RankNetLoss()(scores.double(), wide) > 0
+    exact = torch.tensor([[2**24, 2**25]], dtype=dtype)
+    assert RankingMetric("swapped_pairs").per_query(scores, exact).item() == 1.0
+    assert RankNetLoss()(scores, torch.tensor([[0.1, 1e-9]], dtype=torch.float64)) > 0
+
+
+@pytest.mark.parametrize("empty", ["skip", "zero", "one"])
+@pytest.mark.parametrize("measure", ["nDCG_exp@10", "tau"])
+@pytest.mark.parametrize("wrong", [math.nan, math.inf])
+def test_a_measure_that_is_no_number_is_never_left_out(measure, empty, wrong, monkeypatch):
+    """Of a query with something to find; of one without, it may be anything."""
+    metric = RankingMetric(measure, empty)
+    scores = torch.tensor([[0.3, 0.1], [0.3, 0.1]])
+    labels = torch.tensor([[1.0, 0.0], [0.0, 0.0]])
+    expected = {"skip": 1.0, "zero": 0.5, "one": 1.0}[empty]
+    metric.update(scores, labels)
+    assert metric.compute().item() == expected
+    broken = torch.tensor([1.0, wrong])
+    monkeypatch.setattr(type(metric.measure), "per_query", lambda self, lists: broken)
+    metric.update(scores, labels)
+    assert metric.compute().item() == expected
+    with pytest.raises(ValueError, match=f"^{measure} of a query with .* must be a number"):
+        metric.update(scores, labels.flip(0))
+    of_sources = SourceMetrics(["one"], [metric])
+    lists = MeasuredLists(scores, labels.flip(0))
+    with pytest.raises(ValueError, match=f"^{measure} of a query with .* must be a number"):
+        of_sources.update(lists, torch.zeros(2, dtype=torch.int64))
 
 
 @pytest.mark.parametrize("max_grade", [-1.0, 0.0, float("nan")])

@@ -28,6 +28,7 @@ class _UncheckedBatch(NamedTuple):
     step: int
     query_rows: Tensor
     loss: Tensor
+    has_scores: Tensor  # whether all scores that it is of are numbers
     gradient_norm: Tensor | None  # None where gradients are only added up to those of later batches
 
 
@@ -150,7 +151,14 @@ class Health(Callback):
     ) -> None:
         assert isinstance(pl_module, RankerModule) and pl_module.last_step is not None
         last_step = pl_module.last_step
-        step = _UncheckedBatch(self._step, batch.query_rows, last_step.loss, self._gradient_norm)
+        scores = last_step.lists.scores.masked_fill(~last_step.lists.mask, 0.0)
+        step = _UncheckedBatch(
+            self._step,
+            batch.query_rows,
+            last_step.loss,
+            scores.isfinite().all(),
+            self._gradient_norm,
+        )
         self._unchecked.append(step)
         is_done = self._gradient_norm is not None  # else gradients are only added up
         is_due = is_done and trainer.global_step % self.every_n_steps == 0
@@ -186,10 +194,13 @@ class Health(Callback):
             )
             if not math.isfinite(loss) or is_bad_gradient:
                 queries = _queries_by_name(trainer, step.query_rows)
+                change = "with a lower learning rate, clipped gradients (trainer.gradient_clip_val) or another precision"
+                if math.isnan(loss) and step.has_scores:
+                    change = "after mending the loss, its margins or its labels: all scores are numbers, so a lower learning rate is no help"
                 self._warn(
                     "nan",
                     f"step {step.step}: the loss is {loss}, the gradient's norm {norm}; the batch has {queries}. "
-                    "The weights are lost: resume from an earlier checkpoint, with a lower learning rate, clipped gradients (trainer.gradient_clip_val) or another precision",
+                    f"The weights are lost: resume from an earlier checkpoint, {change}",
                 )
             self._has_loss |= loss != 0
             if norm is None:  # the optimiser step is not done

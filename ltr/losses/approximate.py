@@ -58,7 +58,7 @@ class ApproxNDCGLoss(Loss):
     ) -> Tensor:
         scores, labels, mask = prepare_lists(scores, labels, mask)
         gains = exp_gain(labels)
-        has_signal_b = two_labels(gains, mask)
+        has_signal_b = two_labels(labels.clamp(min=0), mask)
         # The documents with a gain. A NaN is among them, to let it out.
         columns, real = pack(~(gains <= 0) & mask)
         gain_p = gains.gather(1, columns).masked_fill(~real, 0.0)
@@ -165,7 +165,7 @@ class NeuralNDCGLoss(Loss):
     ) -> Tensor:
         scores, labels, mask = prepare_lists(scores, labels, mask)
         gains = exp_gain(labels)
-        has_signal_b = two_labels(gains, mask)
+        has_signal_b = two_labels(labels.clamp(min=0), mask)
         n_docs = scores.shape[1]
         ranks_r = torch.arange(1, n_docs + 1, device=scores.device, dtype=scores.dtype)
         n_real = mask.sum(dim=1, keepdim=True)

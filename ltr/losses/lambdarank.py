@@ -164,7 +164,7 @@ class LambdaRankLoss(Loss):
     def _can_change(self, labels: Tensor, mask: Tensor) -> Tensor:
         """``[B]`` bool: whether some order of the list has another value of the metric."""
         if self.metric in ("ndcg", "err"):
-            return two_labels(exp_gain(labels), mask)
+            return two_labels(labels.clamp(min=0), mask)
         _, _, has_both_b = relevant_and_not(labels, mask)
         if self.metric == "precision" and self.k:
             # A list of k documents or fewer counts whole, in any order.
@@ -257,7 +257,7 @@ class LambdaLoss(Loss):
         cut, whole = ranked.block_inputs(self.k)
         sum_b, _ = sum_in_blocks(block, cut, whole)
         value_b = sum_b / math.log(2)
-        has_signal_b = two_labels(exp_gain(labels), mask)
+        has_signal_b = two_labels(labels.clamp(min=0), mask)
         return self.reduce(value_b.masked_fill(~has_signal_b, 0.0), has_signal_b)
 
     def _weights(self, ranked: Ranked) -> Callable[[slice], tuple[Tensor, Tensor]]:

@@ -233,27 +233,34 @@ def _ap(ranked: Ranked, k: int | None) -> Delta:
 
 
 def _err(ranked: Ranked, k: int | None, max_grade: float) -> Delta:
-    r"""With :math:`T_r = \prod_{q < r} (1 - R_q)`, the swap of i and j changes ERR by
-    :math:`(R_i - R_j) \bigl((\sum_{i < r < j} R_r T_r / r + T_j / j) / (1 - R_i) - T_i / i\bigr)`:
-    ranks above i and below j keep theirs.
+    r"""With :math:`T_r = \prod_{q < r} (1 - R_q)`, and :math:`T_{r \setminus i}` that product without
+    its factor of i, the swap of i and j changes ERR by :math:`(R_i - R_j) \bigl(\sum_{i < r < j} R_r
+    T_{r \setminus i} / r + T_{j \setminus i} / j - T_i / i\bigr)`: ranks above i and below j keep
+    theirs.
     """
     if ranked.labels.numel() and ranked.labels.max() > max_grade:
         raise InputError(
             f"ERR needs grades up to max_grade={max_grade:.9g}, got {ranked.labels.max():.9g}; raise it",
             option="max_grade",
         )
-    satisfied_r = exp_gain(ranked.labels) / 2.0**max_grade
+    satisfied_r = exp_gain(ranked.labels, max_grade)
     # T: the product over the ranks above, so the running product moves down by one rank.
     reaches_r = F.pad(torch.cumprod(1 - satisfied_r, dim=1), (1, 0), value=1.0)[:, :-1]
-    weight_r = reaches_r * _reciprocal_ranks(ranked.scores, k)  # T_r / r
-    # Sums of R_r T_r / r, with the rank itself and without it.
-    up_to_r = (satisfied_r * weight_r).cumsum(dim=1)
-    before_r = up_to_r - satisfied_r * weight_r
+    reciprocal_r = _reciprocal_ranks(ranked.scores, k)
+    ranks_r = torch.arange(satisfied_r.shape[1], device=satisfied_r.device)
 
     def delta(span: slice) -> Tensor:
-        between_and_j = of_j(before_r, span) - of_i(up_to_r, span) + of_j(weight_r, span)
-        without_i = between_and_j / (1 - of_i(satisfied_r, span))
+        is_below_i = of_j(ranks_r, span) > of_i(ranks_r, span)
+        # T without i: T_i times the product over the ranks between. Not T_j / (1 - R_i): R_i is 1
+        # for a large grade, rounded.
+        continues_ij = torch.where(is_below_i, 1 - of_j(satisfied_r, span), 1.0)
+        between_ij = F.pad(continues_ij.cumprod(dim=2), (1, 0), value=1.0)[..., :-1]
+        weight_ij = of_i(reaches_r, span) * between_ij * of_j(reciprocal_r, span)
+        gained_ij = (of_j(satisfied_r, span) * weight_ij).masked_fill(~is_below_i, 0.0)
+        # The sum over the ranks between: up to j, less that of j.
+        sum_between_ij = gained_ij.cumsum(dim=2) - gained_ij
         satisfied_gap = of_i(satisfied_r, span) - of_j(satisfied_r, span)
-        return (satisfied_gap * (without_i - of_i(weight_r, span))).abs()
+        before_i = of_i(reaches_r * reciprocal_r, span)
+        return (satisfied_gap * (sum_between_ij + weight_ij - before_i)).abs()
 
     return delta

@@ -27,7 +27,7 @@ def prepare_types(
     scores: Tensor, labels: Tensor, mask: Tensor | None
 ) -> tuple[Tensor, Tensor, Tensor | None]:
     """The scores in float32 or better, the labels in the same type and without gradient, and the
-    mask; other shapes are refused, and what is no tensor.
+    mask; other shapes are refused, what is no tensor, and labels that :func:`labels_as` refuses.
     """
     check_tensors(scores, labels, mask)
     shape = tuple(scores.shape)
@@ -46,7 +46,21 @@ def prepare_types(
         scores = F.pad(scores, (0, 1))
         labels = F.pad(labels, (0, 1))
         mask = torch.zeros_like(labels, dtype=torch.bool)
-    return scores, labels.detach().to(scores.dtype), mask
+    return scores, labels_as(scores.dtype, labels), mask
+
+
+def labels_as(dtype: torch.dtype, labels: Tensor) -> Tensor:
+    """The labels in this type, without gradient; refused where it would make another whole number of
+    one, as float32 does beyond 2^24: two grades would be one.
+    """
+    converted = labels.detach().to(dtype)
+    if dtype == torch.float32 and labels.dtype in (torch.float64, torch.int64, torch.int32):
+        is_changed = (converted.abs() >= 2**24) & (converted.to(labels.dtype) != labels)
+        if is_changed.any():
+            raise ValueError(
+                f"labels must be numbers that float32 can hold, up to 2^24 where they are whole, got {labels[is_changed][0].item()}"
+            )
+    return converted
 
 
 def check_tensors(scores: object, labels: object, mask: object) -> None:

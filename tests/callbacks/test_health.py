@@ -390,6 +390,13 @@ def test_nan_names_its_step_and_its_queries(fit, named):
     assert said[0].startswith(
         f"step 3: the loss is nan, the gradient's norm nan; the batch has {told}. The weights are lost"
     )
+    assert said[0].endswith("all scores are numbers, so a lower learning rate is no help")
+
+
+def test_nan_of_the_scores_is_no_fault_of_the_loss(fit):
+    _, said = fit(Toy(MarginRankingLoss(margin=9.0), weight=math.nan), batches(2), Health())
+    assert said[0].startswith("step 0: the loss is nan")
+    assert "with a lower learning rate, clipped gradients" in said[0]
 
 
 def test_an_infinite_gradient_of_a_finite_loss_is_told(fit):
