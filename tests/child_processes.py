@@ -1,5 +1,6 @@
-"""Processes that a test starts. A wait for one has an end: what hangs is killed, and its test
-fails.
+"""Processes that a test starts. No wait for one has a bound in seconds, which a busy machine would
+break: it ends where the process has ended, and pytest ends a test that hangs (setup.cfg). What a
+test that failed has left running is killed (conftest.py).
 """
 
 import ctypes
@@ -13,19 +14,23 @@ import sys
 import tempfile
 import time
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from multiprocessing import forkserver as forkserver_of_python
+from multiprocessing import resource_tracker
 from multiprocessing.context import ForkServerContext
 from pathlib import Path
 from typing import Any, Literal
 
+import psutil
 import pytest
 import torch
 from torch.multiprocessing import start_processes
 
 import ltr
 
-# Far more than any of them takes, also on a busy machine.
-SECONDS = 300
+# In the environment of all that tests start: the first process of pytest, and the worker.
+MARK = "LTR_TESTS"
 PRELOADED = [
     "ltr.cli.training",
     "ltr.datamodules",
@@ -48,8 +53,8 @@ def forkserver() -> ForkServerContext:
 def run_ranks(
     function: Callable[..., object], *args: Any, n_ranks: int = 2, grace: float | None = None
 ) -> None:
-    """Run ``function(rank, *args)`` in each of the processes of one job. All are killed where they
-    are not done in time, or so many seconds after one has failed: each may wait for the others.
+    """Run ``function(rank, *args)`` in each of the processes of one job. All are killed so many
+    seconds after one has failed: each may wait for the others.
     """
     forkserver()
     job = start_processes(
@@ -59,10 +64,9 @@ def run_ranks(
         join=False,
         start_method="forkserver",
     )
-    latest = time.monotonic() + SECONDS
     try:
         while not job.join(timeout=1, grace_period=grace):
-            assert time.monotonic() < latest, f"{function.__name__} is not done after {SECONDS} s"
+            pass
     finally:
         for process in job.processes:
             process.kill()
@@ -75,12 +79,79 @@ def _run_rank(rank: int, function: Callable[..., object], environment: dict, arg
     function(rank, *args)
 
 
-def run_command(
-    words: Sequence[str], *, seconds: float = SECONDS, **options: Any
-) -> subprocess.CompletedProcess[str]:
-    """As ``subprocess.run``, with its output as text. It is killed with all that it has started
-    where it is not done in time; ``subprocess.run`` would kill the first process alone, and wait for
-    the output of those that it has left.
+def until(
+    is_so: Callable[[], object],
+    *exit_codes: Callable[[], int | None],
+    said: Callable[[], str] = str,
+) -> None:
+    """Return when something is so that other processes bring about.
+
+    Args:
+        is_so: asked again and again.
+        exit_codes: of these processes, None while they run. One that ends before fails the test.
+        said: what they have said, for the error.
+    """
+    while not is_so():
+        ended = [code for exit_code in exit_codes if (code := exit_code()) is not None]
+        # What a process has done just before its end counts.
+        assert not ended or is_so(), f"a process has ended with {ended[0]}: {said()}"
+        time.sleep(0.02)
+
+
+def started_processes(since: float) -> set[psutil.Process]:
+    """What this process has started since a time of :func:`seconds_since_boot`, with what that has
+    started.
+    """
+    running = set(psutil.Process().children(recursive=True))
+    # What has lost the process that started it is known by its environment.
+    running |= {
+        process for process in psutil.process_iter() if mark_of(process) == os.environ[MARK]
+    }
+    started = set()
+    for process in running - {psutil.Process()}:
+        with suppress(psutil.Error):  # it has ended meanwhile
+            # Told in hundredths of a second.
+            if process.create_time() - psutil.boot_time() >= since - 0.02:
+                started.add(process)
+    return started
+
+
+def seconds_since_boot() -> float:
+    """By the clock that tells when processes began, where there is one."""
+    if sys.platform == "linux":
+        return time.clock_gettime(time.CLOCK_BOOTTIME)
+    return time.time() - psutil.boot_time()
+
+
+def left_by_workers() -> list[psutil.Process]:
+    """What the workers of this process of pytest have started and still runs."""
+    ours = f"{os.getpid()}."
+    return [process for process in psutil.process_iter() if mark_of(process).startswith(ours)]
+
+
+def mark_of(process: psutil.Process) -> str:
+    """The mark in a process's environment; empty where it has none or is another user's."""
+    with suppress(psutil.Error):
+        return process.environ().get(MARK, "")
+    return ""
+
+
+def kill_processes(processes: Iterable[psutil.Process]) -> None:
+    """Kill those that tests have left, but for the servers that later tests in this process use."""
+    kept = {
+        forkserver_of_python._forkserver._forkserver_pid,
+        resource_tracker._resource_tracker._pid,
+    }
+    for process in processes:
+        with suppress(psutil.Error):
+            if process.pid not in kept and process.name() != "wandb-core":
+                process.kill()
+
+
+def run_command(words: Sequence[str], **options: Any) -> subprocess.CompletedProcess[str]:
+    """As ``subprocess.run``, with its output as text. Where it is interrupted, it is killed with all
+    that it has started; ``subprocess.run`` would kill the first process alone, and wait for the
+    output of those that it has left.
     """
     process = subprocess.Popen(
         words,
@@ -91,7 +162,7 @@ def run_command(
         **options,
     )
     try:
-        output, errors = process.communicate(timeout=SECONDS)
+        output, errors = process.communicate()
     except BaseException:
         os.killpg(process.pid, signal.SIGKILL)
         print(*process.communicate(), sep="\n")

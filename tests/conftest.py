@@ -16,9 +16,21 @@ import yaml
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
 from transformers import BertConfig, BertModel, PreTrainedTokenizerFast
 
+from tests.child_processes import (
+    MARK,
+    kill_processes,
+    left_by_workers,
+    seconds_since_boot,
+    started_processes,
+)
+
 os.environ.update(
     HF_HUB_OFFLINE="1", WANDB_MODE="offline", TOKENIZERS_PARALLELISM="false", WANDB_SILENT="true"
 )
+
+# A worker of pytest finds the number of the first process there.
+os.environ[MARK] = f"{os.environ.get(MARK, str(os.getpid())).partition('.')[0]}.{os.getpid()}"
+REPORTS = pytest.StashKey[list[pytest.TestReport]]()
 
 # Options of the trainer that keep a test quiet.
 QUIET = {
@@ -47,6 +59,28 @@ def warm_python() -> Iterator[str]:
         warm.warm_python(Path(folder) / "warm", dict(os.environ)) as python,
     ):
         yield python
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_left_by_a_test_that_fails(request):
+    """The processes that it has started would go on for hours."""
+    begun = seconds_since_boot()
+    yield
+    if any(report.failed for report in request.node.stash.get(REPORTS, ())):
+        kill_processes(started_processes(since=begun))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item, call):
+    report = yield
+    item.stash.setdefault(REPORTS, []).append(report)
+    return report
+
+
+def pytest_unconfigure(config):
+    """Also what a worker has left that was ended for a test that hangs."""
+    if not hasattr(config, "workerinput"):
+        kill_processes(left_by_workers())
 
 
 @pytest.fixture(autouse=True)

@@ -31,7 +31,6 @@ from tests.slurm import cluster, kill_all_with, why_not
 
 ROOT = Path(__file__).parents[1]
 DRIVERS = ROOT / "examples/cluster"
-SECONDS = 840  # for a command, on a busy machine; a test may take 900
 N_SHARDS = 10  # 2,400 documents in shards of 256
 KILLED = 4  # the number of the shard whose worker is killed
 
@@ -92,7 +91,6 @@ class World:
         """Run a command with the words behind it, in the folder of the notes."""
         return run_command(
             [*command, *self.words],
-            seconds=SECONDS,
             env=self.environment | environment,
             cwd=self.notes,
         )
@@ -133,7 +131,7 @@ def world(backbone, tmp_path) -> Iterator[World]:
     }
     whole = tmp_path / "whole"
     words = encode(backbone, corpus, str(whole))
-    done = run_command(words, seconds=SECONDS, env=environment)
+    done = run_command(words, env=environment)
     assert done.returncode == 0, done.stderr
     digest = json.loads((whole / "manifest.json").read_text())["digest"]
     notes = tmp_path / "notes"
@@ -149,7 +147,7 @@ def test_one_process_is_started_again(world):
     command = encode(*world.words)
     codes = []
     for _ in range(2):
-        done = run_command(command, seconds=SECONDS, env=world.environment)
+        done = run_command(command, env=world.environment)
         codes.append(done.returncode)
     assert codes == [-signal.SIGKILL, 0], done.stderr
     world.check()

@@ -17,7 +17,7 @@ import pytest
 import yaml
 
 from ltr.__main__ import main
-from tests.child_processes import run_command
+from tests.child_processes import run_command, until
 from tests.run.any_processes import OF_RAY, Job, Place, Running, workers_of_ray
 from tests.run.interrupted import world  # noqa: F401  # a fixture
 from tests.run.resumes import VARIANTS, configured, differences, outcome
@@ -25,7 +25,6 @@ from tests.slurm import cluster, free_ports, kill_all_with, why_not
 
 ROOT = Path(__file__).parents[1]
 DRIVERS = ROOT / "examples/cluster"
-SECONDS = 840  # for a command, on a busy machine; a test may take 900
 TEXTS = "a cross-encoder with dropout"
 
 
@@ -54,14 +53,6 @@ def waiting(folder: Path, *steps: int) -> dict:
 def slow(seconds: float) -> dict:
     """The configuration of a callback that takes its time behind each step."""
     return {"class_path": "tests.faults.SlowSteps", "init_args": {"seconds": seconds}}
-
-
-def until(is_so, what: str, seconds: float = 300) -> None:
-    """Wait until something is so."""
-    latest = time.monotonic() + seconds
-    while not is_so():
-        assert time.monotonic() < latest, what
-        time.sleep(0.1)
 
 
 @pytest.fixture
@@ -96,6 +87,11 @@ def ends_as(place: Place, file: Path, processes: int) -> dict:
     running = Running(Job("lightning", processes), place, file, [run], file.with_name("whole.log"))
     assert running.end() == [0], running.output()
     return ended(run)
+
+
+def all_said(outputs: list[Path]) -> str:
+    """What several processes have said."""
+    return "\n".join(output.read_text() for output in outputs)
 
 
 # SLURM
@@ -136,11 +132,19 @@ class Slurm:
         """An entry of what SLURM says of a job, such as JobState."""
         return re.search(rf"\b{entry}=(\S+)", self.ask("scontrol", "show", "job", job))[1]
 
-    def end(self, job: str, seconds: float = SECONDS) -> str:
+    def end(self, job: str) -> str:
         """The state of a job that has ended."""
         over = ("COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "PREEMPTED")
-        until(lambda: self.read(job, "JobState") in over, f"job {job}: {self.output()}", seconds)
+        until(lambda: self.read(job, "JobState") in over)
         return self.read(job, "JobState")
+
+    def until_written(self, job: str, file: Path) -> None:
+        """Return when a job has written a file."""
+
+        def exit_code() -> int | None:
+            return 1 if self.read(job, "JobState") in ("FAILED", "CANCELLED", "TIMEOUT") else None
+
+        until(file.exists, exit_code, said=self.output)
 
     def output(self) -> str:
         """What the jobs have said."""
@@ -170,7 +174,7 @@ def test_a_job_that_is_preempted_three_times_ends_as_one_that_is_not(world, tmp_
     driver = [str(DRIVERS / "fit_slurm.sh"), *words(file), "--wandb", "ranking"]
     job = slurm.submit("--nodes=2", "--ntasks-per-node=1", "--time=60", *driver)
     for step in steps:
-        until((tmp_path / f"waits/step={step}").exists, slurm.output())
+        slurm.until_written(job, tmp_path / f"waits/step={step}")
         urgent = slurm.submit("--partition=urgent", "--nodes=2", "--wrap", "sleep 1")
         assert slurm.end(urgent) == "COMPLETED"
     assert slurm.end(job) == "COMPLETED", slurm.output()
@@ -193,7 +197,7 @@ def test_a_job_that_is_warned_puts_itself_into_the_queue_again(world, tmp_path, 
     driver = [str(DRIVERS / "fit_slurm.sh"), *words(file)]
     job = slurm.submit("--nodes=2", "--ntasks-per-node=1", "--time=60", *driver)
     for step in (2, 5):
-        until((tmp_path / f"waits/step={step}").exists, slurm.output())
+        slurm.until_written(job, tmp_path / f"waits/step={step}")
         slurm.warn(job)
     assert slurm.end(job) == "COMPLETED", slurm.output()
     restarts = int(slurm.read(job, "Restarts"))
@@ -205,12 +209,12 @@ def test_a_job_that_is_warned_puts_itself_into_the_queue_again(world, tmp_path, 
     driver = [str(DRIVERS / "fit_slurm.sh"), *words(file)]
     at_once = ("--nodes=2", "--ntasks-per-node=1", "--time=60")
     job = slurm.submit("--no-requeue", *at_once, *driver)
-    until((tmp_path / "others/step=2").exists, slurm.output())
+    slurm.until_written(job, tmp_path / "others/step=2")
     slurm.warn(job)
     assert slurm.end(job) == "FAILED", slurm.output()
     assert f"job {job} is not put into the queue again" in slurm.output()
     job = slurm.submit(*at_once, *driver)
-    until((tmp_path / "others/step=5").exists, slurm.output())
+    slurm.until_written(job, tmp_path / "others/step=5")
     slurm.ask("scancel", job)
     assert slurm.end(job) == "CANCELLED"
     assert slurm.read(job, "Restarts") == "0"
@@ -230,7 +234,7 @@ def test_an_array_of_five_seeds_fills_a_grid(world, tmp_path, place, slurm, capf
     options = [str(file), "--runs", str(tmp_path / "runs")]
     job = slurm.submit("--array=0-4", "--time=60", str(DRIVERS / "grid_slurm.sh"), *options)
     begun = tmp_path / "runs/softmax/seed=1/config.yaml"
-    until(begun.exists, slurm.output())
+    slurm.until_written(f"{job}_1", begun)
     slurm.warn(f"{job}_1", "--batch")
     for element in range(5):
         assert slurm.end(f"{job}_{element}") == "COMPLETED", slurm.output()
@@ -270,14 +274,14 @@ def test_torchrun_goes_on_where_something_was_killed(world, tmp_path, environmen
             agents.append(subprocess.Popen(command, env=marked, stdout=told, stderr=told))
         time.sleep(0.5 if number else 3)  # the first one keeps the rendezvous
     last = file.parent / "run/checkpoints/last.ckpt"
-    until(last.exists, "\n".join(output.read_text() for output in outputs))
+    until(last.exists, *[agent.poll for agent in agents], said=lambda: all_said(outputs))
     if lost == "an agent":
         kill_all_with(f"LTR_AGENT={file}.2")
     else:
         children = Path(f"/proc/{agents[2].pid}/task/{agents[2].pid}/children").read_text().split()
         os.kill(int(children[0]), signal.SIGKILL)
-    codes = [agent.wait(timeout=SECONDS) for agent in agents]
-    told = "\n".join(output.read_text() for output in outputs)
+    codes = [agent.wait() for agent in agents]
+    told = all_said(outputs)
     if lost == "a process":
         assert codes == [0, 0, 0], told
         assert list(differences(expected, ended(last.parents[1]))) == []
@@ -311,15 +315,16 @@ def test_ray_goes_on_where_a_worker_or_the_head_was_killed(world, tmp_path, ray)
     last = file.parent / "run/checkpoints/last.ckpt"
     with open(file.with_name("head.log"), "w") as told:
         head = subprocess.Popen(driver, env=ray, cwd=tmp_path, stdout=told, stderr=told)
-    until(last.exists, file.with_name("head.log").read_text())
+    said = file.with_name("head.log").read_text
+    until(last.exists, head.poll, said=said)
     os.kill(workers_of_ray()[1], signal.SIGKILL)
     time.sleep(1)
     begun = last.stat().st_mtime_ns
-    until(lambda: last.stat().st_mtime_ns != begun, file.with_name("head.log").read_text())
+    until(lambda: last.stat().st_mtime_ns != begun, head.poll, said=said)
     head.kill()
     kill_all_with(f"RAY_TMPDIR={ray['RAY_TMPDIR']}")
     head.wait()
-    done = run_command(driver, seconds=SECONDS, env=ray, cwd=tmp_path)
+    done = run_command(driver, env=ray, cwd=tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
     assert list(differences(expected, ended(file.parent / "run"))) == []
 
@@ -328,7 +333,7 @@ def test_ray_goes_on_where_a_worker_or_the_head_was_killed(world, tmp_path, ray)
 def test_ray_tries_bad_input_once(world, tmp_path, ray):
     file = written(world, tmp_path / "job", **{"model.metrics": ["nDCG@0"]})
     driver = [sys.executable, str(DRIVERS / "ray_fit.py"), "1", *words(file)]
-    done = run_command(driver, seconds=SECONDS, env=ray, cwd=tmp_path)
+    done = run_command(driver, env=ray, cwd=tmp_path)
     told = done.stdout + done.stderr
     assert done.returncode == 2, told
     assert "ltr: a measure must be one of" in told

@@ -56,7 +56,6 @@ def run_page(folder: Path) -> list[tuple[str, str, str]]:
             env=env,
             capture_output=True,
             text=True,
-            timeout=400,
         )
         assert done.returncode == 0, commands + done.stderr[-2000:]
         found.append((commands, done.stdout, shown))

@@ -31,7 +31,7 @@ from ltr.processes import (
     sum_over_ranks,
     world_size,
 )
-from tests.child_processes import SECONDS, run_ranks
+from tests.child_processes import run_ranks
 
 
 def _refused() -> None:
@@ -100,7 +100,7 @@ def _wait_for_a_killed_one(number: int, root: str) -> None:
 
 def test_an_error_tells_of_a_process_that_was_killed(tmp_path):
     with pytest.raises(ProcessExitedException, match="process 1 terminated with signal SIGKILL"):
-        run_ranks(_wait_for_a_killed_one, str(tmp_path), grace=SECONDS)
+        run_ranks(_wait_for_a_killed_one, str(tmp_path), grace=600)
     told = (tmp_path / "told").read_text()  # "closed by peer" or "reset by peer"
     assert "[127.0.0.1]:" in told and "by peer" in told
 

@@ -357,10 +357,7 @@ def uninterrupted(tmp_path_factory, backbone, collection_folder):
 
 def fitted(config: Path, *options: str) -> Path:
     """The folder of a run in a process of its own."""
-    assert (
-        Child(["fit", "--config", str(config), *options], config.with_name("output")).end_after(120)
-        == 0
-    )
+    assert Child(["fit", "--config", str(config), *options], config.with_name("output")).end() == 0
     return config.parent / "run"
 
 
@@ -387,7 +384,7 @@ def test_a_run_killed_in_a_late_stage_goes_on_to_the_same_weights(
     child = Child(["fit", "--config", str(config.with_name("waits.yaml"))], tmp_path / "output")
     child.until(tmp_path / "waits")
     child.send(signal.SIGKILL)
-    assert child.end_after(60) == -signal.SIGKILL
+    assert child.end() == -signal.SIGKILL
     expected, curve = uninterrupted
     resumed = weights(fitted(config, "--ckpt_path", "last"))
     assert resumed.keys() == expected.keys() and all(

@@ -32,6 +32,7 @@ from ltr.models import DualEncoder, PairWiseBertRanker
 from ltr.models.ranker import digest_of_weights
 from ltr.module import RankerModule
 from ltr.search import encoding
+from tests.child_processes import until
 from tests.conftest import QUIET
 from tests.datasets import data_module
 
@@ -757,16 +758,14 @@ def test_a_process_beside_a_run_that_was_killed_ends_and_the_run_resumes(
     (tmp_path / "mined.yaml").write_text(yaml.safe_dump(config))
     fit = subprocess.Popen([sys.executable, "-m", "ltr", *args])
     try:
-        until = time.monotonic() + 60
-        while not mines.exists() and time.monotonic() < until:
-            time.sleep(0.1)
+        until(mines.exists, fit.poll)
         held = FileLock(run / "negatives/beside/.lock")
         with pytest.raises(Timeout):
             held.acquire(timeout=0)
     finally:
         fit.kill()
         fit.wait()
-    with held.acquire(timeout=10):
+    with held.acquire():
         pass
     (tmp_path / "goes on").touch()
     assert main(["fit", str(run)]) == 0

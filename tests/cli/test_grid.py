@@ -6,6 +6,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -17,6 +18,7 @@ from filelock import FileLock, Timeout
 
 from ltr.__main__ import main
 from ltr.grid import Grid
+from tests.child_processes import until
 from tests.grid.grids import LOSSES, folder, steps, write_grid  # noqa: F401
 
 
@@ -63,9 +65,9 @@ def test_a_cell_leaves_with_its_grid(how, folder):
     ]
     run = Path("runs/losses/ranknet/seed=1")
     grid = subprocess.Popen([sys.executable, "-m", "ltr", *words])
-    until(lambda: (run / "checkpoints/last.ckpt").is_file())
+    until((run / "checkpoints/last.ckpt").is_file, grid.poll)
     grid.send_signal(how)
-    assert grid.wait(60) == (143 if how == signal.SIGTERM else -signal.SIGKILL)
+    assert grid.wait() == (143 if how == signal.SIGTERM else -signal.SIGKILL)
 
     def is_free() -> bool:
         try:
@@ -86,27 +88,23 @@ def test_a_cell_that_is_ended_alone_has_failed_and_the_others_are_made(folder, c
     epochs = {"many": {"trainer.max_epochs": 1000}, "one": {"trainer.max_epochs": 1}}
     write_grid(folder, axes={"epochs": epochs}, seeds=[1])
     run = Path("runs/losses/many/seed=1")
+    over = threading.Event()
 
     def end_it() -> None:
-        until(lambda: (run / "checkpoints/last.ckpt").is_file(), seconds=240)
+        until((run / "checkpoints/last.ckpt").is_file, lambda: 0 if over.is_set() else None)
         (process,) = multiprocessing.active_children()
         os.kill(process.pid, signal.SIGTERM)
 
     with ThreadPoolExecutor() as beside:
         ended = beside.submit(end_it)
-        assert main(["grid", "grids/losses.yaml"]) == 2
+        code = main(["grid", "grids/losses.yaml"])
+        over.set()
+        assert code == 2
         ended.result()
     told = capfd.readouterr().err
     assert f"{run}: ltr fit was ended by SIGTERM, see above; called again" in told
     assert "1 of 2 runs failed, see above: many/seed=1" in told
     assert Path("runs/losses/one/seed=1/test.run").is_file()
-
-
-def until(true, seconds: float = 60) -> None:
-    end = time.monotonic() + seconds
-    while not true():
-        assert time.monotonic() < end
-        time.sleep(0.1)
 
 
 def test_options_of_all_cells_and_of_the_command_line_come_after_the_base(folder):

@@ -13,7 +13,6 @@ from ltr.__main__ import main
 from ltr.models import DualEncoder, PairWiseBertRanker
 from ltr.use.rankers import TextRanker
 from ltr.use.retriever import Retriever
-from tests.child_processes import SECONDS
 
 
 def test_a_query_on_the_command_line(tmp_path, backbone, capsys):
@@ -66,7 +65,7 @@ def test_a_text_does_not_steer_the_terminal(backbone, tmp_path):
         while part := os.read(ours, 10_000):
             shown += part
     os.close(ours)
-    assert process.wait(SECONDS) == 0
+    assert process.wait() == 0
     shown = shown.decode()
     assert "w1 �[31mred�]0;title� �back� �5m" in shown
     assert not {"\x1b", "\x07", "\u202e", "\x9b"} & {*shown}

@@ -4,14 +4,11 @@ import base64
 import fcntl
 import json
 import os
-import select
 import shutil
 import subprocess
 import tempfile
 from pathlib import Path
 from typing import Any
-
-from tests.child_processes import SECONDS
 
 CHROMIUM = next(
     (
@@ -84,8 +81,6 @@ class Browser:
 
     def _read(self) -> dict:
         while b"\0" not in self._unread:
-            ready, _, _ = select.select([self._told], [], [], SECONDS)
-            assert ready, f"the browser has said nothing for {SECONDS} s"
             part = os.read(self._told, 65536)
             assert part, "the browser has ended"
             self._unread += part
@@ -128,7 +123,7 @@ class Browser:
         os.close(self._out)
         self._process.terminate()
         try:
-            self._process.wait(SECONDS)
+            self._process.wait()
         finally:
             self._process.kill()
             os.close(self._told)

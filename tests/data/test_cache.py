@@ -19,7 +19,7 @@ from ltr.__main__ import main
 from ltr.data.cache import Cache, cached, made_of
 from ltr.data.collection import open_collection
 from ltr.data.files import cache_root, map_array
-from tests.child_processes import SECONDS, fork
+from tests.child_processes import fork
 from tests.conftest import write_collection
 
 ORIGIN = made_of("nothing")
@@ -164,7 +164,7 @@ def test_an_entry_that_is_mapped_is_kept_also_for_a_forked_process(empty_cache):
     view = np.asarray(array)[1:]
     del array
     assert not listed(folder).remove()
-    child = fork(lambda: time.sleep(SECONDS))
+    child = fork(signal.pause)
     del view
     assert not listed(folder).remove()
     os.kill(child, 9)

@@ -8,6 +8,7 @@ import json
 import os
 import random
 import resource
+import signal
 import subprocess
 import sys
 import time
@@ -23,7 +24,7 @@ from ltr.data.letor import read_letor
 from ltr.data.normalise import Normalisation
 from ltr.data.whole_files import locked, new_array, write_whole
 from ltr.errors import InputError
-from tests.child_processes import SECONDS, fork
+from tests.child_processes import fork
 from tests.conftest import write_collection, write_letor
 
 TEXT = "\ufeffone\r\n\n  \nfour é\nlast"
@@ -382,7 +383,7 @@ def test_a_lock_has_one_holder_though_its_file_is_removed_each_time(tmp_path):
 
 def test_a_lock_is_let_go_though_a_forked_process_has_its_file_open(tmp_path):
     with locked(tmp_path / "lock"):
-        child = fork(lambda: time.sleep(SECONDS))
+        child = fork(signal.pause)
         waiter = subprocess.Popen(
             [sys.executable, "-c", HOLDER, str(tmp_path)],
             env=os.environ | {"PYTHONPATH": os.getcwd()},
@@ -390,7 +391,7 @@ def test_a_lock_is_let_go_though_a_forked_process_has_its_file_open(tmp_path):
         time.sleep(0.5)
         assert waiter.poll() is None
     try:
-        assert waiter.wait(SECONDS / 2) == 0
+        assert waiter.wait() == 0
     finally:
         os.kill(child, 9)
         os.waitpid(child, 0)

@@ -13,7 +13,7 @@ from filelock import FileLock
 from ltr.__main__ import main
 from ltr.grid import Grid
 from ltr.grid.folder import GridFolder, decisive_options
-from tests.child_processes import SECONDS, run_command
+from tests.child_processes import run_command
 from tests.grid.grids import LOSSES, folder, steps, write_grid  # noqa: F401
 
 
@@ -40,9 +40,9 @@ def test_a_cell_that_was_interrupted_is_resumed_and_one_of_another_process_left_
     (run / "cell.json").write_text(
         json.dumps(GridFolder(grid, Path("runs/losses"), options[-2:]).content(cell))
     )
-    hold = f"import filelock, time; lock = filelock.FileLock({str(run / '.cell')!r}); lock.acquire(); print('held', flush=True)"
+    hold = f"import filelock, signal; lock = filelock.FileLock({str(run / '.cell')!r}); lock.acquire(); print('held', flush=True)"
     other = subprocess.Popen(
-        [sys.executable, "-c", f"{hold}; time.sleep({SECONDS})"], stdout=subprocess.PIPE
+        [sys.executable, "-c", f"{hold}; signal.pause()"], stdout=subprocess.PIPE
     )
     assert other.stdout.readline() == b"held\n"
 

@@ -28,7 +28,7 @@ import torch
 import yaml
 
 from ltr.__main__ import main as ltr
-from tests.child_processes import SECONDS, forkserver
+from tests.child_processes import forkserver, until
 from tests.run.resumes import VARIANTS, configured, differences, outcome, write_world
 
 CHOSEN = (
@@ -93,22 +93,25 @@ class Child:
         try:
             os.killpg(self.pid, by)
         except ProcessLookupError:  # it has not yet begun, or is over
-            if self._code() is None:
+            if self.exit_code() is None:
                 os.kill(self.pid, by)
 
     def until(self, file: Path) -> None:
         """Return when the run has written a file, as ``tests.faults.WaitAt`` does."""
-        latest = time.monotonic() + SECONDS
-        while not file.exists():
-            assert self._code() is None and time.monotonic() < latest, self.output.read_text()
-            time.sleep(0.01)
+        until(file.exists, self.exit_code, said=self.output.read_text)
 
-    def _code(self) -> int | None:
+    def exit_code(self) -> int | None:
+        """None while it runs."""
         return (
             self.process.poll()
             if isinstance(self.process, subprocess.Popen)
             else self.process.exitcode
         )
+
+    def end(self) -> int:
+        """The exit code; negative for a signal."""
+        until(lambda: self.exit_code() is not None)
+        return self.exit_code()
 
     def end_after(
         self, seconds: float, by: signal.Signals = signal.SIGKILL, within: Path | None = None
@@ -121,7 +124,7 @@ class Child:
         """
         latest = time.monotonic() + seconds
         sent = False
-        while (code := self._code()) is None:
+        while (code := self.exit_code()) is None:
             late = time.monotonic() - latest
             if late > 0 and not sent and (within is None or within.exists()):
                 time.sleep(0.0 if within is None else random.uniform(0, 0.8))
@@ -255,7 +258,7 @@ def main() -> int:
                 begin = time.monotonic()
                 code = Child(
                     start(chain / "whole", file), chain / "output", options.processes
-                ).end_after(1e9, signal.SIGKILL)
+                ).end()
                 assert code == 0, (chain / "output").read_text()
                 whole[name, workers] = outcome(chain / "whole"), time.monotonic() - begin
             expected, seconds = whole[name, workers]

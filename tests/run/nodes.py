@@ -5,7 +5,6 @@ import random
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -14,7 +13,7 @@ import pytest
 from lightning.pytorch.utilities import rank_zero_only
 from lightning_utilities.core.rank_zero import rank_zero_only as utilities_rank_zero_only
 
-from tests.child_processes import forkserver
+from tests.child_processes import forkserver, until
 from tests.run.kills import _run, start
 
 # Two processes share the lists of each step.
@@ -90,13 +89,10 @@ class Node:
         """The exit code; None as long as it runs."""
         return self.program.poll() if self.program is not None else self.forked.exitcode
 
-    def end(self, seconds: float = 120) -> tuple[int, list[str]]:
-        """The exit code and what it said. It must end in time."""
-        latest = time.monotonic() + seconds
-        while (code := self.code()) is None:
-            assert time.monotonic() < latest, self.output.read_text()
-            time.sleep(0.05)
-        return code, self.output.read_text().splitlines()
+    def end(self) -> tuple[int, list[str]]:
+        """The exit code and what it said."""
+        until(lambda: self.code() is not None)
+        return self.code(), self.output.read_text().splitlines()
 
     def kill(self) -> None:
         process = self.program or self.forked
@@ -134,11 +130,7 @@ def nodes(monkeypatch) -> Iterator[Starts]:
         node.kill()
 
 
-def until(file: Path, both: list[Node]) -> None:
+def until_written(file: Path, both: list[Node]) -> None:
     """Return when the nodes have written a file."""
-    latest = time.monotonic() + 120
-    while not file.exists():
-        told = [node.output.read_text() for node in both]
-        assert time.monotonic() < latest, told
-        assert all(node.code() is None for node in both), told
-        time.sleep(0.05)
+    codes = [node.code for node in both]
+    until(file.exists, *codes, said=lambda: "\n".join(node.output.read_text() for node in both))

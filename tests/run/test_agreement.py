@@ -23,7 +23,6 @@ from tests.run.interrupted import _written
 from tests.run.nodes import TWO, Starts, free_port
 from tests.run.resumes import GROUPS
 
-SECONDS = 240  # with the start of new programs on a busy machine
 CONFIG = {
     "seed_everything": 3,
     "model": {"lr": 0.1, "ranker": {"class_path": "A", "init_args": {"backbone": "no/model"}}},
@@ -141,7 +140,7 @@ def test_another_version_of_ltr(world, tmp_path, nodes: Starts):
         {"PYTHONPATH": os.getcwd()},
         {"PYTHONPATH": f"{other}:{os.getcwd()}", "PYTHONSAFEPATH": "1"},
     )
-    ended = [node.end(SECONDS) for node in nodes(file, run, run, environments=paths, forked=False)]
+    ended = [node.end() for node in nodes(file, run, run, environments=paths, forked=False)]
     refused(ended, f"ltr is {ltr.__version__} (")
     assert not run.exists()
 
@@ -154,7 +153,7 @@ def test_another_locale(world, tmp_path, nodes: Starts):
     ascii_alone = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
     environments = ({"LC_ALL": "C.UTF-8"}, ascii_alone)
     both = nodes(file, run, run, environments=environments, forked=False)
-    refused([node.end(SECONDS) for node in both], "the encoding of the locale is ")
+    refused([node.end() for node in both], "the encoding of the locale is ")
     assert not run.exists()
 
 
@@ -163,7 +162,7 @@ def test_another_clock(world, tmp_path, nodes: Starts):
     clock = {"class_path": "tests.faults.OtherClock", "init_args": {"seconds": 3600.0}}
     file = _written(world, tmp_path / "job", **TWO, **{"trainer.callbacks": [clock]})
     run = file.parent / "run"
-    ended = [node.end(SECONDS) for node in nodes(file, run, run)]
+    ended = [node.end() for node in nodes(file, run, run)]
     refused(ended, "the clocks of all processes must be at most 300 s apart")
     assert not run.exists()
 
@@ -173,7 +172,7 @@ def test_another_configuration(world, tmp_path, nodes: Starts):
     file = _written(world, tmp_path / "job", **TWO)
     run = file.parent / "run"
     both = nodes(file, run, run, options=([], ["--model.lr", "0.3"]))
-    refused([node.end(SECONDS) for node in both], "model.lr is 0.1 in process 0")
+    refused([node.end() for node in both], "model.lr is 0.1 in process 0")
     assert not run.exists()
 
 
@@ -188,7 +187,7 @@ def test_other_data(world, tmp_path, nodes: Starts, change):
     file = _written(world, tmp_path / "job", **GROUPS, **TWO)
     run = file.parent / "run"
     both = nodes(file, run, run, options=([], ["--data.path", str(copy)]))
-    ended = [node.end(SECONDS) for node in both]
+    ended = [node.end() for node in both]
     assert [code for code, _ in ended] == [2, 2], ended
     lines = [told[-1] for _, told in ended]
     if change == "nothing there":

@@ -192,7 +192,7 @@ def test_two_processes_are_saved_by_the_first(world, tmp_path, to):
     child = Child(start(run, file), output, processes=2)
     child.until(file.with_name("waits"))
     child.send(signal.SIGTERM) if to == "all" else os.kill(child.pid, signal.SIGTERM)
-    assert child.end_after(60) == 143, output.read_text()
+    assert child.end() == 143, output.read_text()
     assert (
         f"'ltr fit {run}' resumes" in output.read_text() and "Traceback" not in output.read_text()
     )

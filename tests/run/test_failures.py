@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -16,6 +15,7 @@ import pytest
 import torch
 
 from ltr.__main__ import main
+from tests.child_processes import until
 from tests.run.interrupted import _written
 from tests.run.kills import start, torn
 from tests.run.nodes import TWO, Starts
@@ -58,9 +58,7 @@ def test_a_process_that_fails_is_named_by_the_other(world, tmp_path, nodes: Star
     """In the fourth step; the checkpoint is that of the second."""
     file = _written(world, tmp_path / "job", **TWO, **failing(by="memory"))
     run = file.parent / "run"
-    (code, told), (code_of_failed, told_by_failed) = [
-        node.end(MINUTE) for node in nodes(file, run, run)
-    ]
+    (code, told), (code_of_failed, told_by_failed) = [node.end() for node in nodes(file, run, run)]
     assert (code, code_of_failed) == (2, 2), (told, told_by_failed)
     (line,) = own_lines(told_by_failed)
     assert line.startswith("ltr [rank 1]: no memory is left (")
@@ -75,9 +73,7 @@ def test_a_process_that_hangs_is_named_and_ended(world, tmp_path, nodes: Starts)
     """The other waits for it ten seconds, in the sum of gradients or for the scores of its lists."""
     file = _written(world, tmp_path / "job", **TWO | waiting_at_most(FORKED), **failing(by="hang"))
     run = file.parent / "run"
-    (code, told), (code_of_hung, told_by_hung) = [
-        node.end(MINUTE) for node in nodes(file, run, run)
-    ]
+    (code, told), (code_of_hung, told_by_hung) = [node.end() for node in nodes(file, run, run)]
     assert (code, code_of_hung) == (2, 2), (told, told_by_hung)
     (line,) = own_lines(told)
     sentence = "process 1 of 2 did not come within 0:00:10 to where process 0 of 2 waited: "
@@ -96,7 +92,7 @@ def test_a_signal_to_one_process_alone_saves_and_ends_all(world, tmp_path, nodes
         world, tmp_path / "job", **TWO, **failing(by="SIGTERM"), **{"trainer.max_epochs": 400}
     )
     run = file.parent / "run"
-    ended = [node.end(MINUTE) for node in nodes(file, run, run)]
+    ended = [node.end() for node in nodes(file, run, run)]
     assert [code for code, _ in ended] == [143, 143], ended
     (_, told), (_, told_by_other) = ended
     assert f"ended by SIGTERM; 'ltr fit {run}' resumes from" in told[-1]
@@ -111,7 +107,7 @@ def test_a_signal_to_one_process_before_training_ends_all(world, tmp_path, nodes
     fault = failing(by="SIGTERM", rank=rank, within="sanity check")
     file = _written(world, tmp_path / "job", **TWO, **fault)
     run = file.parent / "run"
-    ended = [node.end(MINUTE) for node in nodes(file, run, run)]
+    ended = [node.end() for node in nodes(file, run, run)]
     assert [code for code, _ in ended] == [143, 143], ended
     assert [own_lines(told) for _, told in ended] == [[], []]
     assert not run.exists()
@@ -124,7 +120,7 @@ def test_a_mistake_in_one_process_is_told_with_its_traceback_once(
 ):
     file = _written(world, tmp_path / "job", **TWO, **failing(by="error", rank=rank))
     run = file.parent / "run"
-    ended = [node.end(MINUTE) for node in nodes(file, run, run)]
+    ended = [node.end() for node in nodes(file, run, run)]
     assert ended[rank][0] == 1 and "RuntimeError: a mistake of my own" in ended[rank][1][-1]
     code, told = ended[1 - rank]
     assert code == 2
@@ -138,7 +134,7 @@ def test_a_mistake_in_one_process_is_told_with_its_traceback_once(
 def test_a_process_that_was_killed_is_named(world, tmp_path, nodes: Starts, rank):
     file = _written(world, tmp_path / "job", **TWO, **failing(by="SIGKILL", rank=rank))
     run = file.parent / "run"
-    ended = [node.end(MINUTE) for node in nodes(file, run, run)]
+    ended = [node.end() for node in nodes(file, run, run)]
     assert ended[rank] == (-signal.SIGKILL, ended[rank][1])
     code, told = ended[1 - rank]
     assert code == 2
@@ -156,7 +152,7 @@ def test_a_first_process_that_hangs_is_ended_too(world, tmp_path, nodes: Starts)
         world, tmp_path / "job", **TWO | waiting_at_most(FORKED), **failing(by="hang", rank=0)
     )
     run = file.parent / "run"
-    ended = [node.end(MINUTE) for node in nodes(file, run, run)]
+    ended = [node.end() for node in nodes(file, run, run)]
     assert [code for code, _ in ended] == [2, 2], ended
     for _, told in ended:
         (line,) = own_lines(told)
@@ -191,7 +187,7 @@ def test_processes_that_lightning_has_started_end_alike(world, tmp_path, devices
             start_new_session=True,
         )
     try:
-        assert job.wait(3 * MINUTE) == 2, output.read_text()
+        assert job.wait() == 2, output.read_text()
         lines = own_lines(output.read_text().splitlines())
         named = {
             "SIGKILL": f"process 1 of {devices} was ended by SIGKILL; its own output or the log ",
@@ -202,10 +198,7 @@ def test_processes_that_lightning_has_started_end_alike(world, tmp_path, devices
         assert sum(line.startswith(f"{speaker}: {named}") for line in lines) == 1, lines
         assert not any("lost the connection" in line for line in lines)
         assert not any("Traceback" in line for line in lines)
-        latest = time.monotonic() + MINUTE
-        while _is_there(job.pid):
-            assert time.monotonic() < latest, "a process is left"
-            time.sleep(0.1)
+        until(lambda: not _is_there(job.pid))
         resumes(world, run, tmp_path / "again")
     finally:
         with suppress(ProcessLookupError):
@@ -253,9 +246,7 @@ def test_a_full_disk_ends_all_and_leaves_the_checkpoint(world, tmp_path, nodes: 
     changes = {"trainer.callbacks": [full], "last.every_n_steps": 2}
     file = _written(world, tmp_path / "job", **TWO, **changes)
     run = small_disk / "run"
-    (code, told), (code_of_other, told_by_other) = [
-        node.end(MINUTE) for node in nodes(file, run, run)
-    ]
+    (code, told), (code_of_other, told_by_other) = [node.end() for node in nodes(file, run, run)]
     assert (code, code_of_other) == (2, 2), (told, told_by_other)
     line = own_lines(told)[-1]
     assert line.startswith("ltr: ") and "is full (No space left on device)" in line

@@ -22,7 +22,7 @@ from wandb.proto import wandb_internal_pb2 as records
 from ltr.__main__ import main
 from ltr.run.folder import RunFolder
 from ltr.run.loggers import build_loggers
-from tests.child_processes import run_command
+from tests.child_processes import run_command, until
 from tests.conftest import write_letor
 from tests.run.kills import Child, waiting
 from tests.run.kills import start as fit
@@ -312,10 +312,10 @@ def test_restarts_and_a_resume_with_fewer_processes_are_one_run(config, tmp_path
             start_new_session=True,
         )
     try:
-        until(files[0], agent, output)
+        until(files[0].exists, agent.poll, said=output.read_text)
         time.sleep(2)  # until Weights & Biases has written
         os.kill(first_process(run), signal.SIGKILL)
-        until(files[1], agent, output)
+        until(files[1].exists, agent.poll, said=output.read_text)
         time.sleep(2)
     finally:
         workers = Path(f"/proc/{agent.pid}/task/{agent.pid}/children").read_text().split()
@@ -356,14 +356,6 @@ def starts_in(run: Path) -> list[str]:
 def first_process(run: Path) -> int:
     """The number of the first process of the last start."""
     return int(re.findall(r"the first is process (\d+)", starts_in(run)[-1])[0])
-
-
-def until(file: Path, process: subprocess.Popen, output: Path) -> None:
-    """Wait for a file that a process writes."""
-    latest = time.monotonic() + 180
-    while not file.exists():
-        assert process.poll() is None and time.monotonic() < latest, output.read_text()
-        time.sleep(0.05)
 
 
 def test_tensorboard_has_one_folder_and_each_step_once(config, tmp_path):

@@ -9,7 +9,7 @@ import torch
 from ltr.__main__ import main
 from tests.run.interrupted import _slow, _written
 from tests.run.kills import start, torn
-from tests.run.nodes import TWO, until
+from tests.run.nodes import TWO, until_written
 
 
 @pytest.mark.long
@@ -46,7 +46,7 @@ def test_a_process_whose_peer_was_killed_ends_with_one_line(world, tmp_path, nod
     file = _slow(world, tmp_path / "job", "step", **TWO, **{"last.every_n_steps": 2})
     run = file.parent / "run"
     both = nodes(file, run, run)
-    until(file.with_name("waits"), both)
+    until_written(file.with_name("waits"), both)
     os.kill(both[killed].pid, signal.SIGKILL)
     code, told = both[1 - killed].end()
     assert code == 2, told
@@ -62,7 +62,7 @@ def test_a_signal_to_all_nodes_ends_all_with_its_code(world, tmp_path, nodes, by
     file = _slow(world, tmp_path / "job", "step", **TWO, **{"last.every_n_steps": 500})
     run = file.parent / "run"
     both = nodes(file, run, run)
-    until(file.with_name("waits"), both)
+    until_written(file.with_name("waits"), both)
     for node in both:
         os.kill(node.pid, signal.Signals[by])
     ended = [node.end() for node in both]

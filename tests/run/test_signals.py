@@ -5,7 +5,6 @@ import io
 import os
 import signal
 import threading
-import time
 
 import pytest
 import torch
@@ -15,7 +14,7 @@ from ltr.__main__ import main
 from ltr.data.whole_files import write_whole
 from ltr.run import checkpoints
 from ltr.run.signals import NAMES, Signals, _write_to_terminal
-from tests.child_processes import SECONDS
+from tests.child_processes import until
 from tests.run.interrupted import (
     _finished,
     _slow,
@@ -46,7 +45,7 @@ def test_a_signal_in_a_step_or_a_validation(world, tmp_path, by, code, workers, 
     child = Child(start(file.parent / "run", file), file.with_name("output"))
     child.until(file.with_name("waits"))
     child.send(by)
-    came = child.end_after(60)
+    came = child.end()
     output = file.with_name("output").read_text()
     assert came == code, output
     run = file.parent / "run"
@@ -68,7 +67,7 @@ def test_a_signal_in_a_step_or_a_validation(world, tmp_path, by, code, workers, 
         ),
         tmp_path / "output",
     )
-    assert resumed.end_after(60) == 0
+    assert resumed.end() == 0
     whole = _finished(world, tmp_path / "whole", **changes | {"trainer.val_check_interval": 3})
     assert list(differences(outcome(whole), outcome(run))) == []
 
@@ -83,12 +82,9 @@ def test_a_second_signal_ends_at_once(world, tmp_path, first):
     child.until(file.with_name("waits"))
     child.send(first)
     # Python handles signals that wait together by their numbers, so the first is heard first.
-    until = time.monotonic() + SECONDS
-    while "to stop at once" not in output.read_text():
-        assert time.monotonic() < until
-        time.sleep(0.01)
+    until(lambda: "to stop at once" in output.read_text(), child.exit_code)
     child.send(signal.SIGINT)
-    assert child.end_after(60) == 130
+    assert child.end() == 130
     # That of the validation, not of the step that was under way.
     assert (
         torch.load(file.parent / "run/checkpoints/last.ckpt", weights_only=True)["global_step"] == 3
@@ -428,7 +424,7 @@ def test_sigterm_while_measuring(world, tmp_path):
     child = Child(["test", str(run), "--config", str(layer)], tmp_path / "output")
     child.until(tmp_path / "waits")
     child.send(signal.SIGTERM)
-    assert child.end_after(60) == 143
+    assert child.end() == 143
     assert results == {name: (run / name).read_bytes() for name in results}
     assert "Traceback" not in (tmp_path / "output").read_text()
 

