@@ -11,10 +11,11 @@ holds all of them alone removes the entry.
 import fcntl
 import hashlib
 import json
+import logging
 import os
 import re
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,11 +32,14 @@ from ltr.data.whole_files import (
     remove,
 )
 
+log = logging.getLogger(__name__)
+
 T = TypeVar("T")
 
 SEAL = "seal"  # the file of an entry that describes its other files
 MADE_OF = "made-of"
 UNKNOWN = "unknown"  # what an entry was made of that is older than MADE_OF
+NOTES = "notes.json"
 SEALED_BYTES = 4096  # at the beginning and at the end of each file: what the seal covers
 KEY = re.compile(r"[0-9a-f]{32}")
 # What a killed build leaves beside the entries: its lock, what it had written, and finished parts.
@@ -99,6 +103,24 @@ def cached(
             if has_name(seal, folder / SEAL):  # else, too
                 _note_use(folder, origin)
                 return open_folder(folder)
+
+
+def keep_notes(folder: Path, notes: Sequence[str]) -> None:
+    """Keep in an entry, while it is built, what is to be said of it whenever it is opened."""
+    if notes:
+        (folder / NOTES).write_text(json.dumps(notes), encoding="utf-8")
+
+
+def log_notes(folder: Path, source: str | Path) -> None:
+    """Log what :func:`keep_notes` has kept, a warning each.
+
+    Args:
+        folder: of the entry.
+        source: what it is opened for. Other files may have the same content.
+    """
+    if (folder / NOTES).exists():
+        for note in json.loads((folder / NOTES).read_text(encoding="utf-8")):
+            log.warning("%s: %s", source, note)
 
 
 def sealed_folder(folder: Path, build: Callable[[Path], None]) -> None:

@@ -7,23 +7,29 @@ import json
 import logging
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
 from ltr.data import trec
-from ltr.data.cache import cached, made_of
+from ltr.data.cache import cached, keep_notes, log_notes, made_of
 from ltr.data.files import digest_of, numbered_lines, seen_from
-from ltr.data.lines import Line, lists_of_lines, look_up
+from ltr.data.lines import Line, LineRows, lists_of_lines, look_up
 from ltr.data.query_lists import QueryLists
 from ltr.data.record_files import find_texts, open_table
 from ltr.data.splits import SPLITS, file_of_split, splits_in, whole_of
-from ltr.data.tab_separated import refuse_header, warn_of_quotes
+from ltr.data.tab_separated import Layout, layout_of
 from ltr.data.texts import Record, TextTable, first_of_each, id_of
 from ltr.errors import InputError, local_path
 
 log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+Noted = tuple[T, list[str]]  # what was read, and what is to be said of it
+
+MANY_LINES_A_QUERY = 4  # lines of triples for each query, from which their number is said
 
 
 class Collection(NamedTuple):
@@ -149,7 +155,7 @@ def _from_beir_folder(folder: Path) -> Collection:
         if file := file_of_split(folder / "qrels", split, ".tsv"):
             qrels[split] = _lists_of_file(file, queries, corpus, _lists_of_qrels)
         if file := file_of_split(folder / "candidates", split, ".trec"):
-            candidates[split] = _lists_of_file(file, queries, corpus, lists_of_run)
+            candidates[split] = _lists_of_file(file, queries, corpus, _lists_of_pools)
     if not qrels:
         raise InputError(
             f"{folder / 'qrels'}: there must be at least one of train.tsv, dev.tsv, test.tsv"
@@ -197,7 +203,7 @@ def _pools_of(collection: Collection, folder: Path, split: str) -> QueryLists | 
         return collection.candidates[split]
     file = file_of_split(folder, split, ".trec")
     if file is not None:
-        return _lists_of_file(file, collection.queries, collection.corpus, lists_of_run)
+        return _lists_of_file(file, collection.queries, collection.corpus, _lists_of_pools)
     whole = whole_of(split)
     return None if whole is None else _pools_of(collection, folder, whole)
 
@@ -211,8 +217,51 @@ def _table(folder: Path, name: str, kind: str) -> TextTable:
     return open_table(path, kind)
 
 
-def _lists_of_qrels(file: Path, queries: TextTable, corpus: TextTable) -> QueryLists:
-    return lists_of_lines(file, "judgement", queries, corpus, trec.read_qrels(file))
+def _lists_of_qrels(file: Path, queries: TextTable, corpus: TextTable) -> Noted[QueryLists]:
+    """The judgements of a file. As in the files that others ship, absent queries and documents may be
+    judged, and a pair twice with one grade: such judgements are left out and counted.
+    """
+    rows = look_up(trec.read_qrels(file), queries, corpus)
+    known, notes = _known_judgements(str(file), rows)
+    firsts = known.first_of_pairs()
+    conflicts = np.flatnonzero(known.values != known.values[firsts])
+    if len(conflicts):
+        second = conflicts[0]
+        first = firsts[second]
+        query_id = queries.ids[known.query_rows[second]]
+        doc_id = corpus.ids[known.doc_rows[second]]
+        raise InputError(
+            f"{file}:{known.numbers[second]}: a second judgement for query {query_id!r} and document {doc_id!r}, {known.values[second]:g}, first {known.values[first]:g} in line {known.numbers[first]}; keep one"
+        )
+    return _once(known, notes)
+
+
+def _known_judgements(source: str, rows: LineRows | None) -> Noted[LineRows]:
+    """The judgements of queries and documents that are there, and how many are of others."""
+    if rows is None:
+        raise InputError(f"{source}: the split is empty; at least one judgement is needed")
+    known = rows.select((rows.query_rows >= 0) & (rows.doc_rows >= 0))
+    if not len(known.numbers):
+        raise InputError(
+            f"{source}: at least one judgement must be of a query and a document that are there, got {len(rows.numbers)} of others; these may be ids of other data"
+        )
+    notes = []
+    for kind, kind_rows in (("queries", rows.query_rows), ("documents", rows.doc_rows)):
+        absent = np.flatnonzero(kind_rows < 0)
+        if len(absent):
+            notes.append(
+                f"{len(absent)} of {len(rows.numbers)} judgements are of absent {kind} and left out, first in line {rows.numbers[absent[0]]}"
+            )
+    return known, notes
+
+
+def _once(known: LineRows, notes: list[str]) -> Noted[QueryLists]:
+    """The first judgement of each pair of a query and a document."""
+    firsts = known.select(np.unique(known.first_of_pairs()))
+    n_again = len(known.numbers) - len(firsts.numbers)
+    if n_again:
+        notes.append(f"{n_again} judgements are of a pair again and left out")
+    return firsts.lists(), notes
 
 
 def lists_of_run(file: Path, queries: TextTable, corpus: TextTable) -> QueryLists:
@@ -220,54 +269,59 @@ def lists_of_run(file: Path, queries: TextTable, corpus: TextTable) -> QueryList
     return lists_of_lines(file, "line", queries, corpus, trec.read_run(file)).best_first()
 
 
+def _lists_of_pools(file: Path, queries: TextTable, corpus: TextTable) -> Noted[QueryLists]:
+    return lists_of_run(file, queries, corpus), []
+
+
 def _lists_of_file(
     file: Path,
     queries: TextTable,
     corpus: TextTable,
-    read: Callable[[Path, TextTable, TextTable], QueryLists],
+    read: Callable[[Path, TextTable, TextTable], Noted[QueryLists]],
 ) -> QueryLists:
     """The lists of a file: read and checked once, then cached under the content of the file and of
-    both tables, and mapped by every process.
+    both tables, and mapped by every process. What is to be said of them is said at each opening.
     """
-    content = f"lists-1 {digest_of(file)} {queries.key} {corpus.key}"
-    return cached(
-        "lists",
-        content,
-        lambda folder: read(file, queries, corpus).save(folder),
-        QueryLists.load,
-        made_of(file, queries.folder, corpus.folder),
-    )
+
+    def build(folder: Path) -> None:
+        lists, notes = read(file, queries, corpus)
+        lists.save(folder)
+        keep_notes(folder, notes)
+
+    def open_lists(folder: Path) -> QueryLists:
+        log_notes(folder, file)
+        return QueryLists.load(folder)
+
+    content = f"lists-2 {digest_of(file)} {queries.key} {corpus.key}"
+    origin = made_of(file, queries.folder, corpus.folder)
+    return cached("lists", content, build, open_lists, origin)
 
 
 class Triple(NamedTuple):
-    """One line of a file of triples or pairs: texts without ids."""
+    """One line of a file of triples, pairs or labelled pairs: texts without ids."""
 
     line: int  # of the file
     query: str
-    positive: str
-    negatives: list[str]  # any number
-
-    def graded_docs(self) -> list[tuple[str, float]]:
-        """The documents with their grades: 1 for the positive, 0 for the negatives."""
-        graded = [(self.positive, 1.0)]
-        for text in self.negatives:
-            graded.append((text, 0.0))
-        return graded
+    graded_docs: list[tuple[str, float]]  # 1 for the positive, 0 for the negatives; or as labelled
 
 
 def _from_triples(source: str, files: dict[str, Path]) -> Collection:
+    layouts = {}
     digests = ""
     for split, file in files.items():
-        digests += f"{split} {digest_of(file)} "
+        layouts[file] = layout_of(file)
+        # The same bytes are other texts under another layout.
+        digests += f"{split} {digest_of(file)} {layouts[file]} "
     content = hashlib.sha256(digests.encode()).hexdigest()
-    docs = first_of_each(_doc_records(files.values()))
+    docs = first_of_each(_doc_records(layouts))
     corpus = TextTable.open(content, docs, "document", source)
-    query_records = first_of_each(_query_records(files.values()))
+    query_records = first_of_each(_query_records(layouts))
     queries = TextTable.open(content, query_records, "query", source)
     qrels = {}
     candidates = {}
     for split, file in files.items():
-        judged = _lists_of_file(file, queries, corpus, _lists_of_triples)
+        read = partial(_lists_of_triples, layouts[file])
+        judged = _lists_of_file(file, queries, corpus, read)
         qrels[split] = judged
         has_negatives = bool((judged.values == 0).any())
         if has_negatives:  # relevant documents alone make no pool
@@ -279,25 +333,26 @@ def _from_triples(source: str, files: dict[str, Path]) -> Collection:
     return Collection(source, corpus, queries, qrels, candidates, how_to_add_pools)
 
 
-def _doc_records(files: Iterable[Path]) -> Iterator[Record]:
-    for file in files:
+def _doc_records(layouts: dict[Path, Layout]) -> Iterator[Record]:
+    for file, layout in layouts.items():
         source = str(file)
-        for triple in _triples(file):
-            for text, _ in triple.graded_docs():
+        for triple in _triples(file, layout):
+            for text, _ in triple.graded_docs:
                 yield Record(id_of("d", text), text, source, triple.line)
 
 
-def _query_records(files: Iterable[Path]) -> Iterator[Record]:
-    for file in files:
+def _query_records(layouts: dict[Path, Layout]) -> Iterator[Record]:
+    for file, layout in layouts.items():
         source = str(file)
-        for triple in _triples(file):
+        for triple in _triples(file, layout):
             yield Record(id_of("q", triple.query), triple.query, source, triple.line)
 
 
-def _lists_of_triples(file: Path, queries: TextTable, corpus: TextTable) -> QueryLists:
+def _lists_of_triples(
+    layout: Layout, file: Path, queries: TextTable, corpus: TextTable
+) -> Noted[QueryLists]:
     """The grades of all lines; a query and a document may stand together in several."""
-    warn_of_quotes(file)
-    rows = look_up(_lines_of_triples(file), queries, corpus)
+    rows = look_up(_lines_of_triples(file, layout), queries, corpus)
     if rows is None:
         raise InputError(
             f"{file}: the split is empty; at least one line query<TAB>positive is needed"
@@ -307,33 +362,41 @@ def _lists_of_triples(file: Path, queries: TextTable, corpus: TextTable) -> Quer
     if len(conflicts):
         line = rows.numbers[conflicts[0]]
         text = corpus.texts[rows.doc_rows[conflicts[0]]]
-        raise InputError(
-            f"{file}:{line}: a text is positive and negative for the same query: {text[:60]!r}"
+        what = "has two labels" if layout.has_labels else "is positive and negative"
+        raise InputError(f"{file}:{line}: a text {what} for the same query: {text[:60]!r}")
+    lists = rows.select(np.unique(firsts)).lists()
+    n_lines = len(np.unique(rows.numbers))
+    notes = []
+    if MANY_LINES_A_QUERY * len(lists.query_rows) <= n_lines:
+        notes.append(
+            f"{n_lines} lines hold {len(lists.query_rows)} queries; the lines of one query are one list"
         )
-    return rows.select(np.unique(firsts)).lists()
+    return lists, notes
 
 
-def _lines_of_triples(file: Path) -> Iterator[Line]:
-    for triple in _triples(file):
+def _lines_of_triples(file: Path, layout: Layout) -> Iterator[Line]:
+    for triple in _triples(file, layout):
         query_id = id_of("q", triple.query)
-        for text, grade in triple.graded_docs():
+        for text, grade in triple.graded_docs:
             yield triple.line, (query_id, id_of("d", text), grade)
 
 
-def _triples(file: Path) -> Iterator[Triple]:
-    refuse_header(file)
+def _triples(file: Path, layout: Layout) -> Iterator[Triple]:
+    """The lines of a file whose columns have been looked at."""
     for number, line in numbered_lines(file):
+        if number == layout.names:
+            continue
+        query, *texts = line.split("\t")
+        if not layout.has_labels:
+            grades = [1.0] + [0.0] * (len(texts) - 1)
+            yield Triple(number, query, list(zip(texts, grades, strict=True)))
+            continue
         where = f"{file}:{number}"
-        columns = line.split("\t")
-        if len(columns) < 2:
+        if len(texts) != 2:
             raise InputError(
-                f"{where}: expected query<TAB>positive[<TAB>negative…], got one column: {line[:60]!r}"
+                f"{where}: expected 3 columns (query<TAB>document<TAB>label), got {len(texts) + 1}: {line[:60]!r}"
             )
-        for column_number, column in enumerate(columns, start=1):
-            if not column.strip():
-                raise InputError(f"{where}: column {column_number} is empty")
-        query, positive, *negatives = columns
-        yield Triple(number, query, positive, negatives)
+        yield Triple(number, query, [(texts[0], float(trec.whole_grade(texts[1], where)))])
 
 
 def _from_ir_datasets(name: str) -> Collection:
@@ -404,23 +467,14 @@ def _records_with_text(
 
 
 def _ir_datasets_qrels(source: str, part: Any, queries: TextTable, corpus: TextTable) -> QueryLists:
-    """The judgements of a split. Left out, and counted in a warning: judgements of absent queries
+    """The judgements of a split. Left out, and counted in warnings: judgements of absent queries
     or documents, and every judgement of a pair after its first.
     """
     rows = look_up(_numbered_judgements(part), queries, corpus)
-    if rows is None:
-        raise InputError(f"{source} qrels: the split is empty; at least one judgement is needed")
-    known = rows.select((rows.query_rows >= 0) & (rows.doc_rows >= 0))
-    if len(known.numbers) == 0:
-        raise InputError(f"{source} qrels: the split is empty; at least one judgement is needed")
-    firsts = known.select(np.unique(known.first_of_pairs()))
-    if left_out := len(rows.numbers) - len(firsts.numbers):
-        log.warning(
-            "%s: %d judgements of absent queries or documents, or of a pair again, are left out",
-            source,
-            left_out,
-        )
-    return firsts.lists()
+    lists, notes = _once(*_known_judgements(f"{source} qrels", rows))
+    for note in notes:
+        log.warning("%s: %s", source, note)
+    return lists
 
 
 def _numbered_judgements(part: Any) -> Iterator[Line]:

@@ -12,7 +12,7 @@ from ltr.data.collection import Collection, files_by_split
 from ltr.data.files import digest_of, map_array, numbered_lines
 from ltr.data.query_lists import QueryLists
 from ltr.data.strings import Strings
-from ltr.data.tab_separated import refuse_header, warn_of_quotes
+from ltr.data.tab_separated import Columns, columns_of, refuse_names, separator_hint
 from ltr.data.texts import Record, TextTable, first_of_each, id_of
 from ltr.errors import InputError
 
@@ -80,6 +80,9 @@ def open_labelled_texts(path: str) -> LabelledTexts:
     digests = {}
     content = "labels-1"
     for split, file in files.items():
+        columns = columns_of(file)
+        refuse_names(file, columns, "text<TAB>label")
+        _warn_of_fractions(file, columns)
         digests[split] = digest_of(file)
         content += f" {split} {digests[split]}"
 
@@ -99,6 +102,15 @@ def open_labelled_texts(path: str) -> LabelledTexts:
         table_content = f"labelled-1 {digests[split]}"
         tables[split] = TextTable.open(table_content, first_of_each(_records(file)), "text", file)
     return LabelledTexts(path, tables, labels, names)
+
+
+def _warn_of_fractions(file: Path, columns: Columns) -> None:
+    """Say it where labels are numbers with fractions, as scores of similarity are."""
+    if len(columns.columns) == 2 and columns.share(columns.columns[1].fractions) > 0.5:
+        log.warning(
+            "%s: most labels are numbers with a fraction, and texts belong together where these are equal; scores of pairs are no labels of texts",
+            file,
+        )
 
 
 class _Line(NamedTuple):
@@ -124,13 +136,12 @@ def _records(file: Path) -> Iterator[Record]:
 
 
 def _lines(file: Path) -> Iterator[_Line]:
-    refuse_header(file)
     for number, line in numbered_lines(file):
         where = f"{file}:{number}"
         parts = line.split("\t")
         if len(parts) != 2:
             raise InputError(
-                f"{where}: expected 2 columns (text<TAB>label), got {len(parts)}: {line[:60]!r}"
+                f"{where}: expected 2 columns (text<TAB>label), got {len(parts)}: {line[:60]!r}{separator_hint(line) if len(parts) == 1 else ''}"
             )
         text = parts[0].strip()
         label = parts[1].strip()
@@ -165,7 +176,6 @@ def _read_labels(file: Path, first_labels: dict[str, _FirstLabel]) -> dict[str, 
         first_labels: the labels of the texts of the splits before, by id; those of this split are
             added.
     """
-    warn_of_quotes(file)
     labels: dict[str, str] = {}
     n_repeated = 0
     n_in_other_splits = 0
@@ -178,7 +188,7 @@ def _read_labels(file: Path, first_labels: dict[str, _FirstLabel]) -> dict[str, 
         first = first_labels.setdefault(line.id, _FirstLabel(line.label, where))
         if first.label != line.label:
             raise InputError(
-                f"{where}: a text must have one label, got {line.label!r}, but {first.label!r} at {first.where}: {line.text[:60]!r}"
+                f"{where}: a text must have one label, got {line.label!r}, but {first.label!r} at {first.where}: {line.text[:60]!r}; a line is text<TAB>label, in this order"
             )
         labels[line.id] = line.label
     if not labels:

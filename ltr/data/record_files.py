@@ -57,7 +57,7 @@ def open_table(path: Path, kind: str) -> TextTable:
         content = digest_of(path)
         if kind == "query" and _holds_instructions(path):
             content = f"{WITH_INSTRUCTIONS} {content}"
-        return TextTable.open(content, _records(path), kind, path)
+        return TextTable.open(content, _records(path), kind, path, leave_out_empty=True)
     files = _files_of_folder(path)
     # What a file is read as is part of the content: its bytes alone do not say it.
     digests = [f"{_ending(file)} {digest_of(file)}" for file in files]
@@ -65,7 +65,7 @@ def open_table(path: Path, kind: str) -> TextTable:
     if kind == "query" and any(map(_holds_instructions, files)):
         content = f"{WITH_INSTRUCTIONS} {content}"
     records = (record for file in files for record in _records(file))
-    return TextTable.open(f"folder-1 {content}", records, kind, path)
+    return TextTable.open(f"folder-1 {content}", records, kind, path, leave_out_empty=True)
 
 
 def _files_of_folder(folder: Path) -> list[Path]:
@@ -118,7 +118,7 @@ def json_records(file: Path) -> Iterator[Record]:
             record = json.loads(line)
             id_ = record["_id"]
             title = record.get("title") or ""
-            text = record["text"]
+            text = "" if record["text"] is None else record["text"]
             instruction = record.get("instruction") or ""
         except (ValueError, RecursionError) as error:
             # error.msg, not str(error): that would add "line 1 column 7", counted within this line.
@@ -183,8 +183,11 @@ def _records_of_batch(batch: "RecordBatch", source: str, first: int) -> Iterator
     rows = zip(
         ids, values.get("title", without), texts, values.get("instruction", without), strict=True
     )
-    for row, (id_, title_or_none, text, instruction_or_none) in enumerate(rows, start=first):
+    for row, (id_, title_or_none, text_or_none, instruction_or_none) in enumerate(
+        rows, start=first
+    ):
         title = title_or_none or ""
+        text = "" if text_or_none is None else text_or_none
         instruction = instruction_or_none or ""
         if not (isinstance(id_, str) and isinstance(title, str) and isinstance(text, str)):
             raise InputError(

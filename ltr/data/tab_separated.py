@@ -1,48 +1,341 @@
-"""Texts with tabs between: what spreadsheets and other programs put into such files, and would be
-read as text.
+"""Texts with tabs between: what the columns of such a file hold, looked at before they are believed.
+
+Nothing in ``query<TAB>positive<TAB>negative`` tells a text from a label, a rank or an id. So a file is
+counted once, and what its columns hold decides how it is read, or that it is refused.
 """
 
+import json
 import logging
 import re
-from itertools import islice
+from collections.abc import Iterator, Sequence
+from itertools import chain, islice
 from pathlib import Path
+from typing import Any, Literal, NamedTuple
 
-from ltr.data.files import numbered_lines
+from ltr.data.cache import cached, made_of
+from ltr.data.files import digest_of, numbered_lines
 from ltr.errors import InputError
 
 log = logging.getLogger(__name__)
 
-# What columns are called, in small letters; perhaps with a number behind (negative_1).
-COLUMN_NAMES = {
-    *("id", "_id", "qid", "pid", "docid", "query_id", "query-id", "doc_id", "corpus-id"),
-    *("query", "question", "anchor", "positive", "pos", "negative", "neg", "answer"),
-    *("document", "doc", "passage", "text", "sentence", "title"),
-    *("label", "class", "category", "intent", "score"),
+Kind = Literal["text", "positive", "negative", "label", "other"]
+
+# What columns are called, in small letters, by the words of their names.
+KIND_OF_NAME: dict[str, Kind] = {}
+NAMES: dict[Kind, str] = {
+    "other": """
+        id idx index qid pid did docid rank language lang locale source split domain url
+        nummer sprache quelle rang langue rang idioma fuente 编号 语言 来源
+        """,
+    "label": """
+        label class category intent score relevance relevant grade gold rating stars similarity judgement
+        judgment target duplicate entailment bewertung etikett klasse wertung relevanz étiquette etiquette
+        classe note pertinence etiqueta clase puntuación relevancia etichetta punteggio 标签 分数 相关性 类别
+        ラベル 레이블 метка оценка
+        """,
+    "negative": """
+        negative neg negativ negatif négatif negativo falsch faux falso incorrect irrelevant 负例 負例
+        """,
+    "positive": "positive pos positiv positif positivo richtig correct 正例",
+    "text": """
+        query question anchor document doc passage text sentence title answer response premise hypothesis
+        context paragraph content body corpus keyword search product prompt frage anfrage suchanfrage dokument
+        antwort satz titel réponse reponse requête requete phrase texte titre pregunta consulta documento
+        respuesta texto frase título domanda risposta testo vraag antwoord zoekvraag pergunta resposta
+        问题 問題 查询 答案 回答 文档 文本 段落 句子 質問 文書 질문 답변 문서 вопрос запрос ответ документ текст
+        """,
 }
-NUMBER_BEHIND = re.compile(r"[ _-]?[0-9]+$")
+for _kind, _names in NAMES.items():
+    KIND_OF_NAME |= dict.fromkeys(_names.split(), _kind)
+SMALL_WORDS = {"is", "the", "hard", "of"}
+PARTS_OF_NAME = re.compile(r"[^\W\d_]+")
+
+# Words that judge, and are no texts of their own.
+LABEL_WORDS = {
+    *("relevant", "irrelevant", "not relevant", "non relevant", "highly relevant", "related"),
+    *("partially relevant", "perfectly relevant", "unrelated", "match", "no match", "partial"),
+    *("true", "false", "yes", "no", "y", "n", "t", "f", "positive", "negative", "neutral"),
+    *("pos", "neg", "good", "bad", "fair", "excellent", "perfect", "correct", "incorrect"),
+    *("entailment", "contradiction", "duplicate", "not duplicate", "same", "different"),
+    *("exact", "substitute", "complement", "e", "s", "c", "i", "ja", "nein", "wahr", "falsch"),
+    *("richtig", "nicht relevant", "oui", "non", "vrai", "faux", "pertinent", "non pertinent"),
+    *("sí", "si", "verdadero", "falso", "relevante", "no relevante", "irrelevante", "vero"),
+    *("是", "否", "相关", "不相关", "正确", "错误", "はい", "いいえ", "예", "아니오", "да", "нет"),
+}
+NUMBER = re.compile(r"[+-]?([0-9]+([.,][0-9]*)?|[.,][0-9]+)([eE][+-]?[0-9]+)?")
+WHOLE_NUMBER = re.compile(r"[+-]?[0-9]+([.,]0*)?")
+WORD = re.compile(
+    r"[!-~]+"
+)  # of ASCII, as ids and codes are: other scripts write texts without spaces
+
+MOST = 0.9  # of the lines: the share from which a column counts as one of numbers
+MANY_LINES = 20  # from which a column that looks wrong is refused; with fewer it is said
+FEW_VALUES = 10
+DISTINCT = 3 * FEW_VALUES  # different values of a column that are counted
+LETTERS = 30  # of a value that may be a label
 
 
-def refuse_header(file: Path) -> None:
-    """Raise an InputError where the first line of a file holds the names of columns. Where the second
-    one is of such words, too, as ``doc1<TAB>document 1`` and ``doc2<TAB>document 2``, both are texts.
+class Column(NamedTuple):
+    """What one column holds, over the lines that have as many columns as most.
+
+    Attributes:
+        numbers: lines in which it is a number.
+        words: lines in which it is one word of ASCII.
+        codes: lines in which it is one such word with a digit, and no number.
+        fractions: lines in which it is a number that is not whole.
+        distinct: its different values, at most ``DISTINCT`` of them.
+        values: these, where they are few and short.
     """
-    first_lines = list(islice(numbered_lines(file), 2))
-    if [_is_header(line) for _, line in first_lines] not in ([True], [True, False]):
-        return
-    number, line = first_lines[0]
-    raise InputError(
-        f"{file}:{number}: every line must hold texts, got the names of columns, {line[:60]!r}; remove the line, or, where these are texts, put it after another one"
+
+    numbers: int
+    words: int
+    codes: int
+    fractions: int
+    distinct: int
+    values: Sequence[str] | None
+
+
+class Columns(NamedTuple):
+    """What the columns of a file hold.
+
+    Attributes:
+        lines: that are not empty, without that of the names.
+        first: number of the first line, which may be that of the names.
+        names: of the columns, where the first line holds them; empty elsewhere.
+        columns: those of the lines that have as many as most.
+        others: lines with another number of columns.
+        first_other: number of the first of them.
+        first_others: columns of that.
+        quoted: lines with quotes as spreadsheets write them.
+        first_quoted: the first of them, with its number.
+    """
+
+    lines: int
+    first: int
+    names: Sequence[str]
+    columns: Sequence[Column]
+    others: int
+    first_other: int
+    first_others: int
+    quoted: int
+    first_quoted: str
+
+    def share(self, count: int) -> float:
+        """What a number of lines is of those with as many columns as most."""
+        return count / max(1, self.lines - self.others)
+
+    def holds_numbers(self, column: Column) -> bool:
+        """Whether nearly all values of a column are numbers."""
+        return self.share(column.numbers) >= MOST
+
+
+def columns_of(file: Path, layout: str = "") -> Columns:
+    """What the columns of a file hold: counted once, and kept in the cache. Quotes of spreadsheets get
+    a warning.
+
+    Args:
+        file: plain or ``.gz``.
+        layout: what a line of texts must be, for errors; empty where who reads it checks the lines.
+
+    Raises:
+        InputError: with ``file:line`` for a text between quotes that holds a tab or the end of a line;
+            where there is a layout, for a line of one column or with an empty one.
+    """
+
+    def build(folder: Path) -> None:
+        counted = _counted(_checked_lines(file, layout))
+        (folder / "columns.json").write_text(json.dumps(counted._asdict()), encoding="utf-8")
+
+    def open_counted(folder: Path) -> Columns:
+        entries: dict[str, Any] = json.loads((folder / "columns.json").read_text("utf-8"))
+        entries["columns"] = [Column(*values) for values in entries["columns"]]
+        return Columns(**entries)
+
+    content = f"columns-1 {layout} {digest_of(file)}"
+    columns = cached("columns", content, build, open_counted, made_of(file))
+    if columns.quoted:
+        log.warning(
+            "%s:%s: %d lines hold quotes as spreadsheets write them, which are read as text; save the file without them",
+            file,
+            columns.first_quoted,
+            columns.quoted,
+        )
+    return columns
+
+
+def _counted(lines: Iterator[tuple[int, list[str]]]) -> Columns:
+    beginning = list(islice(lines, 2))
+    if not beginning:
+        return Columns(0, 1, [], [], 0, 0, 0, 0, "")
+    (first, first_values), *second = beginning
+    counters: dict[int, _Counter] = {}  # by the number of columns
+    for number, values in chain(second, lines):
+        counters.setdefault(len(values), _Counter(number)).add(number, values)
+    names: list[str] = []
+    if _are_names(first_values, second, counters):
+        names = [value.strip().strip('"')[:60] for value in first_values]
+    else:
+        counter = counters.setdefault(len(first_values), _Counter(first))
+        counter.add(first, first_values)
+    most = _Counter(first)
+    if counters:
+        most = max(counters.values(), key=lambda counter: counter.lines)
+    others = [(c.first, count) for count, c in counters.items() if c is not most]
+    first_other, first_others = min(others, default=(0, 0))
+    n_lines = sum(counter.lines for counter in counters.values())
+    quoted = [(c.first_quoted, c.shown_quoted) for c in counters.values() if c.quoted]
+    line, shown = min(quoted, default=(0, ""))
+    return Columns(
+        lines=n_lines,
+        first=first,
+        names=names,
+        columns=most.columns(),
+        others=n_lines - most.lines,
+        first_other=first_other,
+        first_others=first_others,
+        quoted=sum(counter.quoted for counter in counters.values()),
+        first_quoted=f"{line}: {shown}",
     )
 
 
-def _is_header(line: str) -> bool:
-    """Whether there are several columns, all of names that columns are called by."""
-    columns = line.split("\t")
-    for column in columns:
-        name = column.strip().strip('"').lower()
-        if NUMBER_BEHIND.sub("", name) not in COLUMN_NAMES:
-            return False
-    return len(columns) > 1
+def _checked_lines(file: Path, layout: str) -> Iterator[tuple[int, list[str]]]:
+    is_open = False  # whether the line before ends within quotes
+    for number, line in numbered_lines(file):
+        where = f"{file}:{number}"
+        values = line.split("\t")
+        if '"' in line:
+            if is_open and _closes(values[0]):
+                raise InputError(
+                    f"{where}: a text must stand in one line, got one between quotes that begins in the line before; write it without line ends"
+                )
+            if any(map(_opens, values[:-1])) and any(map(_closes, values[1:])):
+                raise InputError(
+                    f"{where}: a text must hold no tab, got one between quotes that does, {line[:60]!r}; write a space for it"
+                )
+        is_open = '"' in line and _opens(values[-1])
+        if layout and len(values) < 2:
+            raise InputError(
+                f"{where}: expected {layout}, got one column: {line[:60]!r}{separator_hint(line)}"
+            )
+        for column, value in enumerate(values, start=1):
+            if layout and not value.strip():
+                raise InputError(f"{where}: column {column} is empty")
+        yield number, values
+
+
+def separator_hint(line: str) -> str:
+    """What stands between the columns of a line without a tab, perhaps."""
+    if line.lstrip().startswith(("{", "[")):
+        return "; JSON is read from corpus.jsonl and queries.jsonl"
+    for separator, name in ((";", "semicolons"), ("|", "bars"), (",", "commas")):
+        if separator in line:
+            return f"; where {name} stand between the columns, write tabs"
+    return ""
+
+
+def _opens(value: str) -> bool:
+    """Whether a value begins with a quote that does not end in it."""
+    return value.startswith('"') and value.count('"') % 2 == 1
+
+
+def _closes(value: str) -> bool:
+    """Whether a value ends with a quote that did not begin in it."""
+    return value.rstrip().endswith('"') and value.count('"') % 2 == 1
+
+
+class _Counter:
+    """Counts what the columns of lines hold that all have the same number of them."""
+
+    def __init__(self, first: int) -> None:
+        self.first = first  # number of the first line
+        self.lines = 0
+        self.quoted = 0
+        self.first_quoted = 0
+        self.shown_quoted = ""
+        self._counts: list[list[int]] = []  # numbers, words, codes, fractions of each column
+        self._values: list[dict[str, None]] = []  # the first different ones of each
+
+    def add(self, number: int, values: list[str]) -> None:
+        """Count one line."""
+        if not self._counts:
+            self._counts = [[0] * 4 for _ in values]
+            self._values = [{} for _ in values]
+        self.lines += 1
+        self.first = min(self.first, number)
+        if _is_of_spreadsheet(values):
+            self.quoted += 1
+            if self.quoted == 1 or number < self.first_quoted:
+                self.first_quoted = number
+                self.shown_quoted = repr("\t".join(values)[:60])
+        for value, counts, distinct in zip(values, self._counts, self._values, strict=True):
+            value = value.strip().strip('"')
+            if len(distinct) < DISTINCT:
+                distinct[value] = None
+            if NUMBER.fullmatch(value):
+                counts[0] += 1
+                counts[1] += 1
+                counts[3] += WHOLE_NUMBER.fullmatch(value) is None
+            elif WORD.fullmatch(value):
+                counts[1] += 1
+                counts[2] += any(map(str.isdigit, value))
+
+    def columns(self) -> list[Column]:
+        """What the columns hold."""
+        columns = []
+        for counts, distinct in zip(self._counts, self._values, strict=True):
+            is_short = all(len(value) <= LETTERS and len(value.split()) <= 3 for value in distinct)
+            values = sorted(distinct) if is_short and len(distinct) <= FEW_VALUES else None
+            columns.append(Column(*counts, len(distinct), values))
+        return columns
+
+
+def kind_of_name(name: str) -> Kind | None:
+    """What a column of this name holds; None for a word that names no column.
+
+    >>> kind_of_name("query"), kind_of_name("hard_negative_2"), kind_of_name("is_relevant")
+    ('text', 'negative', 'label')
+    """
+    parts = PARTS_OF_NAME.findall(name.lower())
+    kinds = {KIND_OF_NAME.get(part) for part in parts if part not in SMALL_WORDS}
+    if None in kinds or not kinds:
+        return None
+    for kind in NAMES:
+        if kind in kinds:
+            return kind
+    return None
+
+
+def _are_names(
+    values: list[str], second: list[tuple[int, list[str]]], counters: dict[int, _Counter]
+) -> bool:
+    """Whether the first line of a file holds the names of its columns: it has words that columns are
+    called by; or it is of a few words where a column of the other lines is one of numbers, or of
+    single words where theirs all have several.
+
+    Args:
+        values: of the first line.
+        second: the second line, if there is one.
+        counters: of all lines but the first.
+    """
+    if len(values) < 2:
+        return False
+    if all(map(kind_of_name, values)):
+        # Where the second one is of such words, too, as "doc1<TAB>document 1" and
+        # "doc2<TAB>document 2", both are texts.
+        return not second or not all(map(kind_of_name, second[0][1]))
+    rest = counters.get(len(values))
+    if rest is None or rest.lines < 3:
+        return False
+    stripped = [value.strip().strip('"') for value in values]
+    if any(len(value) > LETTERS or len(value.split()) > 3 for value in stripped):
+        return False
+    if any(map(NUMBER.fullmatch, stripped)):
+        return False
+    columns = rest.columns()
+    if any(column.numbers >= MOST * rest.lines for column in columns):
+        return True
+    is_single = all(len(value.split()) == 1 for value in stripped)
+    return is_single and all(column.words == 0 for column in columns)
 
 
 def _is_quoted(text: str) -> bool:
@@ -56,24 +349,186 @@ def _has_doubled_quotes(text: str) -> bool:
     return '""' in inside and '"' not in inside.replace('""', "")
 
 
-def _is_of_spreadsheet(line: str) -> bool:
+def _is_of_spreadsheet(values: list[str]) -> bool:
     """Whether all columns stand between quotes, or one with quotes in it, which are doubled."""
-    columns = line.split("\t")
-    quoted = [column for column in columns if _is_quoted(column)]
-    return len(quoted) == len(columns) or any(_has_doubled_quotes(text) for text in quoted)
+    quoted = [value for value in values if _is_quoted(value)]
+    return len(quoted) == len(values) or any(_has_doubled_quotes(text) for text in quoted)
 
 
-def warn_of_quotes(file: Path) -> None:
-    """Log one warning for a file in which columns are quoted: the quotes are read as text."""
-    n_lines = 0
-    first = ""
-    for number, line in numbered_lines(file):
-        if _is_of_spreadsheet(line):
-            n_lines += 1
-            first = first or f"{file}:{number}: {line[:60]!r}"
-    if n_lines:
-        log.warning(
-            "%s: %d lines hold quotes as spreadsheets write them, which are read as text; save the file without them",
-            first,
-            n_lines,
+class Layout(NamedTuple):
+    """How the lines of a file of texts are read: as a query, a positive and negatives, or as labelled
+    pairs of a query, a document and a whole number.
+    """
+
+    names: int  # number of the line with the names of the columns; 0 where there is none
+    has_labels: bool
+
+
+def layout_of(file: Path) -> Layout:
+    """How a file of triples, pairs or labelled pairs is read: as the names in its first line say, else
+    as its columns show. What is not plain gets a warning where there are few lines.
+
+    Raises:
+        InputError: as :func:`columns_of`; for names that say something else; for a column that
+            holds no texts, with both ways to go on.
+    """
+    columns = columns_of(file, "query<TAB>positive[<TAB>negative…]")
+    if columns.names:
+        layout = _layout_of_names(file, columns)
+    elif _are_labelled_pairs(columns):
+        layout = Layout(0, has_labels=True)
+        log.info(
+            "%s: column 3 holds 0 and 1 alone, so lines are read as query, document and label", file
         )
+    else:
+        layout = Layout(0, has_labels=False)
+        _refuse_other_columns(file, columns)
+    if columns.others and not layout.has_labels:
+        log.warning(
+            "%s:%d: %d of %d lines have another number of columns than most, which have %d, as this one with %d; each column is read as a text of its own, so look for tabs and line ends within the texts",
+            file,
+            columns.first_other,
+            columns.others,
+            columns.lines,
+            len(columns.columns),
+            columns.first_others,
+        )
+    return layout
+
+
+def refuse_names(file: Path, columns: Columns, layout: str) -> None:
+    """Raise an InputError where the first line of a file holds the names of columns.
+
+    Args:
+        file: for errors.
+        columns: of the file.
+        layout: what a line must be.
+    """
+    if columns.names:
+        raise InputError(
+            f"{file}:{columns.first}: every line must hold texts, got the names of columns, {_shown(columns.names)}; a line is {layout}; remove this one, or, where these are texts, put it after another one"
+        )
+
+
+def warn_of_tabs(file: Path, columns: Columns) -> None:
+    """Say how many texts behind an id hold tabs, as those of a file with more columns do."""
+    n_most = columns.lines - columns.others
+    if len(columns.columns) > 2:
+        log.warning(
+            "%s: %d of %d lines have %d columns: all that stands behind the id is the text, tabs too",
+            file,
+            n_most,
+            columns.lines,
+            len(columns.columns),
+        )
+    elif columns.others and columns.first_others > 2:
+        log.warning(
+            "%s:%d: %d of %d lines have more than 2 columns: all that stands behind the id is the text, tabs too",
+            file,
+            columns.first_other,
+            columns.others,
+            columns.lines,
+        )
+
+
+def _shown(values: Sequence[str]) -> str:
+    return repr("\t".join(values)[:60])
+
+
+def _layout_of_names(file: Path, columns: Columns) -> Layout:
+    kinds = [kind_of_name(name) for name in columns.names]
+    if kinds == ["text", "text", "label"]:
+        return Layout(columns.first, has_labels=True)
+    negatives = kinds[2:]
+    if kinds[0] == "text" and kinds[1] in ("text", "positive") and {*negatives} <= {"negative"}:
+        return Layout(columns.first, has_labels=False)
+    raise InputError(
+        f"{file}:{columns.first}: columns must be called query<TAB>positive[<TAB>negative…], or query<TAB>document<TAB>label where the last is a whole number, got {_shown(columns.names)}; keep such columns, or, where these are texts, put the line after another one"
+    )
+
+
+def _are_labelled_pairs(columns: Columns) -> bool:
+    """Whether it is plain without names: two columns of texts, and one of 0 and 1 alone."""
+    if len(columns.columns) != 3:
+        return False
+    query, document, label = columns.columns
+    if label.values is None or any(not re.fullmatch(r"[01](\.0*)?", v) for v in label.values):
+        return False
+    no_texts = max(columns.share(column.numbers + column.codes) for column in (query, document))
+    return no_texts <= 1 - MOST
+
+
+def _refuse_other_columns(file: Path, columns: Columns) -> None:
+    """Refuse a column that holds something else than texts; where it is not plain and there are few
+    lines, say it.
+    """
+    other = _other_column(columns)
+    if other is None:
+        return
+    number, what, is_plain = other
+    n_columns = len(columns.columns)
+    texts = "<TAB>".join(["query", "positive", *["negative"] * (n_columns - 2)])
+    ways = "where it is no text, remove it, or write a data folder with ids and grades"
+    if number == 3 and n_columns == 3:
+        ways = "where these are labels, write whole numbers (0: not relevant) and query<TAB>document<TAB>label as the first line"
+    text = f"{file}:{columns.first}: every column must hold texts, query<TAB>positive[<TAB>negative…], got {what} in column {number}; {ways}; where these are texts, write {texts} as the first line"
+    if is_plain or columns.lines >= MANY_LINES:
+        raise InputError(text)
+    log.warning("%s; it is read as texts", text)
+
+
+def _other_column(columns: Columns) -> tuple[int, str, bool] | None:
+    """A column that holds no texts: its number, what it holds, and whether that is plain. A negative
+    is a text like the positive, so what one of them is and the other is not tells it.
+    """
+    query, *documents = columns.columns or [None]
+    if query is None:
+        return None
+    if columns.holds_numbers(query):
+        return 1, _told("numbers", query), True
+    if _are_label_words(query) and not any(map(_are_label_words, documents)):
+        return 1, _told("words that judge", query), True
+    for number, column in enumerate(documents, start=2):
+        others = [other for other in documents if other is not column]
+        if columns.holds_numbers(column):
+            if any(columns.share(other.numbers) <= 0.5 for other in others):
+                return number, _told("numbers", column), True
+        elif _are_label_words(column) and not all(map(_are_label_words, others)):
+            return number, _told("words that judge", column), True
+    lines = columns.lines - columns.others
+    if lines < 2:
+        return None
+    if query.codes == lines and min(columns.share(other.words) for other in documents) <= 0.5:
+        return 1, "ids", False
+    if query.codes == lines and all(c.codes + c.numbers == lines for c in documents):
+        return 1, "ids", False
+    for number, column in enumerate(documents, start=2):
+        others = [other for other in documents if other is not column] or [query]
+        if column.codes == lines and min(columns.share(other.words) for other in others) <= 0.5:
+            return number, "ids", False
+        if number > 2 and column.words == lines and columns.share(documents[0].words) <= 0.5:
+            return number, _told("single words", column), False
+    for number, column in enumerate(columns.columns, start=1):
+        if column.values is None or (number == 1 and query.words < lines):
+            continue  # one query may stand in many lines
+        many = documents[0] if number != 2 else query
+        if number == 2 and len(documents) > 1:
+            continue  # and one positive
+        share = 10 if lines >= MANY_LINES else 2
+        if lines >= 4 and share * column.distinct <= lines and many.distinct >= 2 * column.distinct:
+            return number, _told(f"{column.distinct} different values", column), False
+    return None
+
+
+def _told(what: str, column: Column) -> str:
+    """What a column holds, with a few of its values."""
+    if column.values is None:
+        return what
+    return f"{what} ({', '.join(column.values[:3])}{', …' if len(column.values) > 3 else ''})"
+
+
+def _are_label_words(column: Column) -> bool:
+    if column.values is None:
+        return False
+    words = {" ".join(re.split(r"[\s_-]+", value.lower())) for value in column.values}
+    return words <= LABEL_WORDS

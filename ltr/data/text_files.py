@@ -7,7 +7,7 @@ from typing import Literal
 from ltr.data.collection import open_collection
 from ltr.data.files import digest_of, numbered_lines
 from ltr.data.record_files import find_texts, open_table
-from ltr.data.tab_separated import refuse_header, warn_of_quotes
+from ltr.data.tab_separated import columns_of, refuse_names, separator_hint, warn_of_tabs
 from ltr.data.texts import Record, TextTable
 from ltr.errors import InputError, local_path
 
@@ -39,6 +39,9 @@ def open_texts(path: str, kind: Literal["document", "query"], option: str) -> Te
     # words "True" and "False" once answered whether it is a .tsv; with other words, every table on
     # disk would be made again.
     if suffix == ".tsv":
+        columns = columns_of(file)
+        refuse_names(file, columns, "id<TAB>text")
+        warn_of_tabs(file, columns)
         return TextTable.open(f"True {digest_of(file)}", _tab_separated_records(file), kind, file)
     if suffix not in (".txt", ""):
         raise InputError(
@@ -66,13 +69,13 @@ def _file_of_texts(path: Path, kind: str, option: str) -> Path:
 
 def _tab_separated_records(file: Path) -> Iterator[Record]:
     """One text a line, after its id and a tab."""
-    refuse_header(file)
-    warn_of_quotes(file)
     source = str(file)
     for number, line in numbered_lines(file):
         id_, tab, text = line.partition("\t")
         if not tab:
-            raise InputError(f"{file}:{number}: expected id<TAB>text, got no tab: {line[:60]!r}")
+            raise InputError(
+                f"{file}:{number}: expected id<TAB>text, got no tab: {line[:60]!r}{separator_hint(line)}"
+            )
         id_ = id_.strip()
         if any(map(str.isspace, id_)):
             raise InputError(

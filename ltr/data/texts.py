@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ltr.data.cache import cached, made_of
+from ltr.data.cache import cached, keep_notes, log_notes, made_of
 from ltr.data.files import encoded, map_array
 from ltr.data.growing import GrowingNumbers
 from ltr.data.string_order import order_of, rows_among
@@ -92,6 +92,8 @@ class TextTable:
         records: Iterator[Record],
         kind: str,
         source: str | Path = "texts in memory",
+        *,
+        leave_out_empty: bool = False,
     ) -> "TextTable":
         """Open the table of this content; read, check and write it first where it is not there.
 
@@ -100,16 +102,25 @@ class TextTable:
             records: the texts in any order; only read if the table must be written.
             kind: ``document``, ``query`` or ``text``, for errors.
             source: where the records come from, for errors and for ``ltr cache``.
+            leave_out_empty: whether empty texts are left out, with a warning; they are refused
+                elsewhere.
+
+        An id that stands again with the same text counts once, with a warning.
 
         Raises:
-            InputError: for an empty or repeated id, an empty text, one with NUL or of no valid Unicode, or
-                no text at all.
+            InputError: for an empty id, one with two texts, an empty text, one with NUL or of no valid
+                Unicode, or no text at all.
         """
+
+        def open_table(folder: Path) -> TextTable:
+            log_notes(folder, source)
+            return cls(folder)
+
         return cached(
             "texts",
             f"texts-1 {kind} {content}",
-            lambda folder: _write_table(folder, records, kind, source),
-            cls,
+            lambda folder: _write_table(folder, records, kind, source, leave_out_empty),
+            open_table,
             made_of(source),
         )
 
@@ -161,24 +172,84 @@ class InstructedTable(TextTable):
         return self._read_key
 
 
-def _write_table(folder: Path, records: Iterator[Record], kind: str, source: str | Path) -> None:
+def _write_table(
+    folder: Path, records: Iterator[Record], kind: str, source: str | Path, leave_out_empty: bool
+) -> None:
     """Write the texts as they come, then once more in the order of their ids."""
     unsorted = folder / "unsorted"
     unsorted.mkdir()
+    empty: list[Record] = []
+    notes = []
+    if leave_out_empty:
+        records = _with_text(records, empty)
     places = _write_unsorted(unsorted, records, kind)
+    if empty:
+        notes.append(
+            f"{len(empty)} texts are empty and left out, first that of {kind} {empty[0].id!r}"
+        )
     ids = Strings(unsorted, "ids")
     if not len(ids):
         raise InputError(f"{source}: there is no {kind} at all; at least one is needed")
     order, repeat = order_of(ids)
     if repeat:
-        raise InputError(
-            f"{places.where(repeat.second)}: {kind} id {ids[repeat.second]!r} stands twice, first at {places.where(repeat.first)}"
+        n_before = len(order)
+        order = _once_each(unsorted, order, places, kind)
+        notes.append(
+            f"{n_before - len(order)} times a {kind} stands again with the same text and counts once, first {ids[repeat.second]!r}"
         )
     Strings.write(folder, "ids", ids.in_order(order))
     Strings.write(folder, "texts", Strings(unsorted, "texts").in_order(order))
     if (unsorted / f"{INSTRUCTIONS}.npy").exists():
         Strings.write(folder, INSTRUCTIONS, Strings(unsorted, INSTRUCTIONS).in_order(order))
     shutil.rmtree(unsorted)
+    keep_notes(folder, notes)
+
+
+def _with_text(records: Iterator[Record], empty: list[Record]) -> Iterator[Record]:
+    """The records that have a text; the others are appended to ``empty``."""
+    for record in records:
+        if record.text.strip():
+            yield record
+        else:
+            empty.append(record)
+
+
+def _once_each(folder: Path, order: np.ndarray, places: "_Places", kind: str) -> np.ndarray:
+    """The order of texts without those whose id has come before.
+
+    Args:
+        folder: of the texts as they came.
+        order: by id; equal ids as they came.
+        places: of the texts, for errors.
+        kind: of the texts, for errors.
+
+    Raises:
+        InputError: if an id has two texts, or a query two instructions.
+    """
+    ids = Strings(folder, "ids")
+    columns = [Strings(folder, "texts")]
+    if (folder / f"{INSTRUCTIONS}.npy").exists():
+        columns.append(Strings(folder, INSTRUCTIONS))
+    is_first = np.ones(len(order), dtype=bool)
+    conflict: tuple[int, int] | None = None  # the numbers of the second and of the first text
+    first = -1
+    id_before = b""
+    for place, id_ in enumerate(ids.in_order(order)):
+        number = int(order[place])
+        if place == 0 or id_ != id_before:
+            first = number
+            id_before = id_
+            continue
+        is_first[place] = False
+        if any(column[first] != column[number] for column in columns):
+            pair = (number, first)
+            conflict = pair if conflict is None else min(conflict, pair)
+    if conflict:
+        second, first = conflict
+        raise InputError(
+            f"{places.where(second)}: {kind} id {ids[second]!r} stands twice with different texts, first at {places.where(first)}"
+        )
+    return order[is_first]
 
 
 def _write_unsorted(folder: Path, records: Iterator[Record], kind: str) -> "_Places":

@@ -13,7 +13,7 @@ from ltr.errors import InputError
 BEIR_HEADER = ("query-id", "corpus-id", "score")
 LARGEST_SCORE = 3.4e38  # about the largest float32
 
-_GRADE = re.compile(r"[+-]?[0-9]{1,7}")  # whole numbers of 7 digits are exact as float32
+_GRADE = re.compile(r"([+-]?[0-9]{1,7})(?:\.0*)?")  # whole numbers of 7 digits are exact as float32
 _RANK = re.compile(r"[+-]?[0-9]+")
 _SCORE = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
 
@@ -60,12 +60,28 @@ def read_qrels(path: str | Path) -> Iterator[tuple[int, Judgement]]:
             )
         query = parts[0]
         doc = parts[-2]
-        grade = parts[-1]
-        if not _GRADE.fullmatch(grade.strip()):
-            raise InputError(
-                f"{path}:{number}: a grade must be a whole number below 10^7, got {grade[:60]!r}"
-            )
-        yield number, Judgement(query, doc, max(0, int(grade)))
+        yield number, Judgement(query, doc, whole_grade(parts[-1], f"{path}:{number}"))
+
+
+def whole_grade(text: str, where: str) -> int:
+    """The grade that a text holds; 0 for a negative one.
+
+    Args:
+        text: a whole number, perhaps with zeros behind a point, as pandas writes it.
+        where: its place, for errors.
+
+    Raises:
+        InputError: for another text, and from 10^7 on.
+
+    >>> whole_grade("2", "a.tsv:1"), whole_grade("2.0", "a.tsv:2"), whole_grade("-1", "a.tsv:3")
+    (2, 2, 0)
+    """
+    number = _GRADE.fullmatch(text.strip())
+    if number is None:
+        raise InputError(
+            f"{where}: a grade must be a whole number below 10^7 (0: not relevant), got {text[:60]!r}"
+        )
+    return max(0, int(number[1]))
 
 
 def read_run(path: str | Path) -> Iterator[tuple[int, Ranked]]:

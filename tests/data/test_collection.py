@@ -77,25 +77,30 @@ def test_trec_qrels_with_four_columns(folder):
 
 
 BROKEN = {
-    "unknown document": (
+    "ids of other data": (
         "qrels/train.tsv",
-        "q1\tb\t1\nq1\tnone\t1\n",
-        r"train.tsv:2: document 'none' is not in the corpus",
+        "q9\tb\t1\nq1\tnone\t1\n",
+        r"train.tsv: at least one judgement must be of .* that are there, got 2 of others",
     ),
-    "unknown query": (
-        "qrels/train.tsv",
-        "q9\tb\t1\n",
-        r"train.tsv:1: query 'q9' is not in the queries",
+    "unknown document in a pool": (
+        "candidates/train.trec",
+        "q1 Q0 b 1 5 t\nq1 Q0 none 2 4 t\n",
+        r"train.trec:2: document 'none' is not in the corpus",
+    ),
+    "unknown query in a pool": (
+        "candidates/train.trec",
+        "q9 Q0 b 1 5 t\n",
+        r"train.trec:1: query 'q9' is not in the queries",
     ),
     "judged twice": (
         "qrels/train.tsv",
         "q1\tb\t1\nq1\tb\t0\n",
-        r"train.tsv:2: a second judgement .* first in line 1",
+        r"train.tsv:2: a second judgement .*, 0, first 1 in line 1; keep one",
     ),
     "bad grade": (
         "qrels/train.tsv",
         "q1\tb\t1.5\n",
-        r"train.tsv:1: a grade must be a whole number below 10\^7, got '1.5'",
+        r"train.tsv:1: a grade must be a whole number below 10\^7 .*, got '1.5'",
     ),
     "columns": ("qrels/train.tsv", "q1 0\n", r"train.tsv:1: expected 4 columns .* got 2"),
     "empty split": (
@@ -116,12 +121,12 @@ BROKEN = {
     "duplicate id": (
         "corpus.jsonl",
         '{"_id": "a", "text": "x"}\n{"_id": "a", "text": "y"}\n',
-        r"jsonl:2: .*'a' stands twice, .*jsonl:1",
+        r"jsonl:2: .*'a' stands twice with different texts, .*jsonl:1",
     ),
     "empty text": (
         "corpus.jsonl",
         '{"_id": "a", "text": " "}\n',
-        r"corpus.jsonl:1: document 'a' has an empty text",
+        r"corpus.jsonl: there is no document at all",
     ),
     "no id": (
         "queries.jsonl",
@@ -178,18 +183,45 @@ def test_a_broken_file_is_one_line_that_leads_to_the_place(folder, case):
 
 
 @pytest.mark.parametrize("block", [1, 2, 3, 100])
-def test_the_first_of_several_mistakes_in_judgements_is_named(folder, monkeypatch, block):
+def test_the_first_of_several_mistakes_in_a_pool_is_named(folder, monkeypatch, block):
     """However many lines are looked up together, and also before a line that can't be read."""
     monkeypatch.setattr("ltr.data.lines.BLOCK", block)
-    lines = "q1\tb\t1\nq1\ta\t1\nq9\tnone\t1\nq1\tnone\t1\nq1\tb\n"
-    (folder / "qrels/train.tsv").write_text(lines)
-    with pytest.raises(InputError, match=r"train\.tsv:3: query 'q9' is not in the queries"):
+    pool = folder / "candidates/train.trec"
+    pairs = ["q1 Q0 b", "q1 Q0 a", "q9 Q0 none", "q1 Q0 none"]
+    pool.write_text("".join(f"{pair} 1 1 t\n" for pair in pairs) + "q1 Q0 b\n")
+    with pytest.raises(InputError, match=r"train\.trec:3: query 'q9' is not in the queries"):
         open_collection(str(folder))
-    (folder / "qrels/train.tsv").write_text("q1\tb\t1\nq1\ta\t1\nq2\ta\t1\nq1\tb\t2\nq2\ta\t1\n")
-    with pytest.raises(
-        InputError, match=r"tsv:4: a second judgement .*'q1' .*'b', first in line 1"
-    ):
+    pairs = ["q1 Q0 b", "q1 Q0 a", "q2 Q0 a", "q1 Q0 b", "q2 Q0 a"]
+    pool.write_text("".join(f"{pair} 1 1 t\n" for pair in pairs))
+    with pytest.raises(InputError, match=r"trec:4: a second line .*'q1' .*'b', first in line 1"):
         open_collection(str(folder))
+
+
+def test_judgements_as_others_ship_them(folder, caplog):
+    """ArguAna judges a document that is absent, NFCorpus queries that are, FiQA has empty documents
+    and MIRACL twins: each is left out with a line that counts it, at every opening.
+    """
+    with open(folder / "corpus.jsonl", "a") as corpus:
+        corpus.write('{"_id": "7915", "text": ""}\n{"_id": "nan", "text": null}\n')
+        corpus.write('{"_id": "b", "text": "second"}\n')
+    qrels = "q1\tgone\t1\nq1\tb\t2.0\nq1\tb\t2\nq9\ta\t1\nq2\ta\t1.\nq1\t7915\t1\n"
+    (folder / "qrels/train.tsv").write_text(qrels)
+    for _ in range(2):
+        caplog.clear()
+        collection = open_collection(str(folder))
+        assert list(collection.corpus.ids) == ["a", "b", "é"]
+        judged = collection.judgements("train")
+        assert judged.query_rows.tolist() == [0, 1]
+        assert [doc_rows.tolist() for doc_rows, _ in map(judged.of, (0, 1))] == [[1], [0]]
+        assert judged.values.tolist() == [2.0, 1.0]
+        corpus, qrels = folder / "corpus.jsonl", folder / "qrels/train.tsv"
+        assert [record.getMessage() for record in caplog.records] == [
+            f"{corpus}: 2 texts are empty and left out, first that of document '7915'",
+            f"{corpus}: 1 times a document stands again with the same text and counts once, first 'b'",
+            f"{qrels}: 1 of 6 judgements are of absent queries and left out, first in line 4",
+            f"{qrels}: 2 of 6 judgements are of absent documents and left out, first in line 1",
+            f"{qrels}: 1 judgements are of a pair again and left out",
+        ]
 
 
 def test_broken_gzip_and_broken_utf8(folder):
@@ -347,10 +379,10 @@ def test_ir_datasets(monkeypatch, tmp_path, caplog):
     ]  # the first of two judgements
     assert "1 documents hold NUL, which is read as a space" in caplog.text
     assert "1 documents have no text" in caplog.text and "1 queries have no text" in caplog.text
-    assert (
-        "test: 4 judgements of absent queries or documents, or of a pair again, are left out"
-        in caplog.text
-    )
+    # q9 has no text here, and q8 an empty one.
+    assert "test: 2 of 5 judgements are of absent queries and left out" in caplog.text
+    assert "test: 1 of 5 judgements are of absent documents and left out" in caplog.text
+    assert "test: 1 judgements are of a pair again and left out" in caplog.text
     with pytest.raises(
         InputError,
         match="no candidates for the split 'test'; set candidates to bm25 and depth to 100",
@@ -361,7 +393,9 @@ def test_ir_datasets(monkeypatch, tmp_path, caplog):
 
     known["flat"] = part([query("q1")], [qrel("q1", "d1", 1), qrel("q1", "d9", 1)])
     assert set(open_collection("ir_datasets:flat").qrels) == {"test"}
-    assert "ir_datasets:flat: 1 judgements of absent" in caplog.text  # there is no flat/test
+    assert (
+        "ir_datasets:flat: 1 of 2 judgements are of absent documents" in caplog.text
+    )  # there is no flat/test
 
     docs.append(doc("d4"))  # a data set of one's own has changed, and keeps its name
     file.write_text("three")

@@ -8,8 +8,9 @@ from ltr.data.text_files import open_texts
 from ltr.errors import InputError
 
 HEADERS = [
-    (open_collection, "query\tpositive\tnegative"),
-    (open_collection, "Question\tPositive\tnegative_1\tnegative_2"),
+    (open_collection, "query\tnegative\tpositive"),
+    (open_collection, "question\tcontext\tanswer"),
+    (open_collection, "qid\tquery\tpassage"),
     (open_labelled_texts, "text\tlabel"),
     (lambda path: open_texts(path, "document", "--documents"), "id\ttext"),
     (open_labelled_texts, '"text"\t"label"'),
@@ -23,14 +24,15 @@ def test_a_header_is_no_text(tmp_path, read, header):
     row = "\t".join(f"w{n}" for n, _ in enumerate(header.split("\t")))
     file.write_text(f"{header}\n{row}\n")
     with pytest.raises(
-        InputError, match=r"train\.tsv:1: every line must hold texts, got the names of columns"
+        InputError,
+        match=r"train\.tsv:1: (every line must hold texts, got the names|columns must be)",
     ):
         read(str(file))
 
 
 def test_a_header_below_empty_lines_is_one(tmp_path):
-    (tmp_path / "train.tsv").write_text("\n\nquery\tpositive\nw1\tw2\n")
-    with pytest.raises(InputError, match=r"train\.tsv:3: every line must hold texts"):
+    (tmp_path / "train.tsv").write_text("\n\nquery\ttitle\tbody\nw1\tw2\tw3\n")
+    with pytest.raises(InputError, match=r"train\.tsv:3: columns must be called"):
         open_collection(str(tmp_path))
 
 
@@ -53,7 +55,7 @@ def test_words_that_name_columns_are_texts_elsewhere(tmp_path, read, header):
 
 
 @pytest.mark.parametrize(
-    ("read", "column"), [(open_collection, "negative"), (open_labelled_texts, "label")]
+    ("read", "column"), [(open_collection, "the same answer again"), (open_labelled_texts, "label")]
 )
 def test_quotes_of_a_spreadsheet_get_one_warning(tmp_path, caplog, read, column):
     """Three of six lines: what only holds quotes, or stands between them, may be meant so. Where all

@@ -27,7 +27,10 @@ def test_texts_are_sorted_by_their_ids_as_bytes():
 @pytest.mark.parametrize(
     ("pairs", "message"),
     [
-        ([("a", "x"), ("b", "y"), ("a", "z")], "f:3: document id 'a' stands twice, first at f:1"),
+        (
+            [("a", "x"), ("b", "y"), ("a", "z")],
+            "f:3: document id 'a' stands twice with different texts, first at f:1",
+        ),
         ([("", "x")], "f:1: a document must have an id"),
         ([("a b", "x")], "f:1: an id must not hold white space or NUL, got 'a b'"),
         ([("a\0", "x")], "f:1: an id must not hold white space or NUL"),
