@@ -141,9 +141,15 @@ def files_by_split(path: str, must_hold: str) -> dict[str, Path]:
         if file is not None:
             files[split] = file
     if not files:
-        present = sorted(entry.name for entry in Path(path).iterdir())
-        raise InputError(f"{path}: {must_hold}; found {present[:8]}")
+        raise InputError(f"{path}: {must_hold}; found {names_in(Path(path))}")
     return files
+
+
+def names_in(folder: Path) -> list[str]:
+    """The first names of what lies in a folder, for errors; none where it is not there."""
+    if not folder.is_dir():
+        return []
+    return sorted(entry.name for entry in folder.iterdir())[:8]
 
 
 def _from_beir_folder(folder: Path) -> Collection:
@@ -158,7 +164,7 @@ def _from_beir_folder(folder: Path) -> Collection:
             candidates[split] = _lists_of_file(file, queries, corpus, _lists_of_pools)
     if not qrels:
         raise InputError(
-            f"{folder / 'qrels'}: there must be at least one of train.tsv, dev.tsv, test.tsv"
+            f"{folder / 'qrels'}: there must be at least one of train.tsv, dev.tsv, test.tsv (or .tsv.gz); found {names_in(folder / 'qrels')}"
         )
     return Collection(
         str(folder), corpus, queries, qrels, candidates, "add candidates/{split}.trec"

@@ -5,6 +5,7 @@ import gzip
 import hashlib
 import logging
 import os
+import re
 import zlib
 from collections.abc import Iterator
 from contextlib import suppress
@@ -18,6 +19,18 @@ from ltr.errors import InputError, local_path
 log = logging.getLogger(__name__)
 
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+# What a file that is no text begins with, and what to do with it.
+NO_TEXT = {
+    rb"\x1f\x8b": "gzip; give its name the end .gz",
+    rb"BZh[1-9]1AY&SY": "bzip2; unpack it by bunzip2",
+    rb"\xfd7zXZ\0": "xz; unpack it by unxz",
+    rb"\x28\xb5\x2f\xfd": "Zstandard; unpack it by zstd -d",
+    rb"PK\x03\x04": "ZIP, or a spreadsheet; unpack it, or save the sheet as text with tabs",
+    rb"\xd0\xcf\x11\xe0": "an old spreadsheet; save the sheet as text with tabs",
+    rb"PAR1\x15": "Parquet; call it .parquet where such files are read, or write it as text",
+    rb"ARROW1\0": "Arrow; write it as text",
+    rb"\xff\xfe|\xfe\xff": "UTF-16; save it as UTF-8",
+}
 
 
 def is_file(path: Path) -> bool:
@@ -76,6 +89,7 @@ def blocks(path: Path, size: int) -> Iterator[tuple[int, bytes]]:
             while block := stream.read(size) + stream.readline():
                 n_lines = block.count(b"\n")
                 if number == 1:
+                    _refuse_no_text(path, block)
                     block = block.removeprefix(BYTE_ORDER_MARK)
                 yield number, block
                 number += n_lines
@@ -84,10 +98,26 @@ def blocks(path: Path, size: int) -> Iterator[tuple[int, bytes]]:
     except IsADirectoryError:
         raise InputError(f"{path}: expected a file, got a folder") from None
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+        if number == 1 and not _begins_with(path, b"\x1f\x8b"):
+            raise InputError(
+                f"{path}: a file of this name must be gzip, and this one is not; take .gz off its name, or fetch it again"
+            ) from None
         where = "here or further on" if size else "here"
         raise InputError(
             f"{path}:{number}: the gzip file is broken {where} ({error}); fetch or compress it again"
         ) from None
+
+
+def _refuse_no_text(path: Path, beginning: bytes) -> None:
+    """Raise an InputError where the first bytes are those of a file that holds no text."""
+    for signature, what in NO_TEXT.items():
+        if re.match(signature, beginning):
+            raise InputError(f"{path}: the file must hold text as UTF-8, got {what}")
+
+
+def _begins_with(path: Path, signature: bytes) -> bool:
+    with open(path, "rb") as file:
+        return file.read(len(signature)) == signature
 
 
 def numbered_lines(path: str | Path) -> Iterator[tuple[int, str]]:

@@ -75,7 +75,9 @@ def lists_of_lines(
             number, (query, doc, _) = block[unknown[0]]
             if rows.query_rows[unknown[0]] < 0:
                 raise InputError(f"{source}:{number}: query {query!r} is not in the queries")
-            raise InputError(f"{source}:{number}: document {doc!r} is not in the corpus")
+            raise InputError(
+                f"{source}:{number}: document {doc!r} is not in the corpus, or has no text"
+            )
         blocks.append(rows)
     if not blocks:
         raise InputError(f"{source}: the split is empty; at least one {kind} is needed")

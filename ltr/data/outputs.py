@@ -11,6 +11,23 @@ from ltr.errors import InputError, local_path
 PLAIN_NAME = re.compile(r"\w[\w.+-]*")  # what may name a folder of results on every disk
 
 
+def check_name(name: str, what: str, option: str | None = None, mend: str = "") -> None:
+    """Raise an InputError for what can't name a split, a source or a data set: folders, metrics and
+    columns of tables are called so.
+
+    Args:
+        name: the name.
+        what: what it names, such as ``path[1]: name``.
+        option: that has it.
+        mend: what else to do, for the error.
+    """
+    if not PLAIN_NAME.fullmatch(name):
+        raise InputError(
+            f"{what} must be letters, digits, and . _ + - between them, since folders are called so, got {name!r}{mend}",
+            option=option,
+        )
+
+
 def check_file(path: str | Path | None, name: str) -> None:
     """Raise an InputError if a file of this name can't be written. One that is there is replaced.
 

@@ -121,12 +121,20 @@ def json_records(file: Path) -> Iterator[Record]:
             text = "" if record["text"] is None else record["text"]
             instruction = record.get("instruction") or ""
         except (ValueError, RecursionError) as error:
+            if line.strip() in ("[", "{") or line.startswith(("[{", "[ {")):
+                raise InputError(
+                    f"{source}:{number}: a line must be one JSON object, got the beginning of {'an array' if line[0] == '[' else 'an object'} over several lines; write one object a line, as jq -c does"
+                ) from None
             # error.msg, not str(error): that would add "line 1 column 7", counted within this line.
             reason = error.msg if isinstance(error, json.JSONDecodeError) else error
             raise InputError(
                 f"{source}:{number}: a line must be one JSON object, got {line[:60]!r} ({reason})"
             ) from None
         except (KeyError, TypeError, AttributeError):
+            if line.startswith("["):
+                raise InputError(
+                    f"{source}:{number}: a line must be one JSON object, got an array; write one object a line, as jq -c '.[]' does"
+                ) from None
             raise InputError(
                 f"{source}:{number}: a line must be an object with '_id' and 'text', got {line[:60]!r}"
             ) from None

@@ -285,7 +285,9 @@ class _Counter:
         for counts, distinct in zip(self._counts, self._values, strict=True):
             is_short = all(len(value) <= LETTERS and len(value.split()) <= 3 for value in distinct)
             values = sorted(distinct) if is_short and len(distinct) <= FEW_VALUES else None
-            columns.append(Column(*counts, len(distinct), values))
+            columns.append(
+                Column(counts[0], counts[1], counts[2], counts[3], len(distinct), values)
+            )
         return columns
 
 
@@ -481,9 +483,9 @@ def _other_column(columns: Columns) -> tuple[int, str, bool] | None:
     """A column that holds no texts: its number, what it holds, and whether that is plain. A negative
     is a text like the positive, so what one of them is and the other is not tells it.
     """
-    query, *documents = columns.columns or [None]
-    if query is None:
+    if not columns.columns:
         return None
+    query, *documents = columns.columns
     if columns.holds_numbers(query):
         return 1, _told("numbers", query), True
     if _are_label_words(query) and not any(map(_are_label_words, documents)):

@@ -41,6 +41,9 @@ def read_qrels(path: str | Path) -> Iterator[tuple[int, Judgement]]:
     of exactly two tabs), and BEIR's three columns ``query-id<TAB>corpus-id<TAB>score`` with or
     without that header. A negative grade (TREC's spam mark) counts as 0.
 
+    Comments are left out, as trec_eval does: lines that begin with ``# ``, and what stands behind
+    four columns and a ``#``.
+
     Raises:
         InputError: ``file:line`` of a line with another number of columns, or a grade that is no
             whole number below 10^7.
@@ -50,6 +53,10 @@ def read_qrels(path: str | Path) -> Iterator[tuple[int, Judgement]]:
         # Two tabs are BEIR's layout. It is split at tabs alone: an id with a space is then reported as
         # an unknown id, not as a wrong number of columns.
         parts = line.split("\t") if line.count("\t") == 2 else line.split()
+        if parts[0] == "#":
+            continue
+        if len(parts) > 4 and parts[4].startswith("#"):
+            parts = parts[:4]
         is_header = is_first and tuple(parts) == BEIR_HEADER
         is_first = False
         if is_header:
@@ -86,7 +93,8 @@ def whole_grade(text: str, where: str) -> int:
 
 def read_run(path: str | Path) -> Iterator[tuple[int, Ranked]]:
     """Lines ``query Q0 doc rank score tag`` with their numbers, in the order of the file; the rank
-    must be a whole number and is not used, as in trec_eval.
+    must be a whole number and is not used, as in trec_eval. Lines that begin with ``# `` and words
+    behind the tag are left out.
 
     Raises:
         InputError: ``file:line`` of a line with another number of columns, a rank that is no whole
@@ -94,11 +102,13 @@ def read_run(path: str | Path) -> Iterator[tuple[int, Ranked]]:
     """
     for number, line in numbered_lines(path):
         parts = line.split()
-        if len(parts) != 6:
+        if parts[0] == "#":
+            continue
+        if len(parts) < 6:
             raise InputError(
                 f"{path}:{number}: expected 6 columns (query, Q0, doc, rank, score, tag), got {len(parts)}: {line[:80]!r}"
             )
-        query, _, doc, rank, score, _ = parts
+        query, _, doc, rank, score = parts[:5]
         if not _RANK.fullmatch(rank):
             raise InputError(f"{path}:{number}: a rank must be a whole number, got {rank[:60]!r}")
         if not _SCORE.fullmatch(score) or abs(float(score)) > LARGEST_SCORE:

@@ -10,6 +10,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, get_args
 
+from ltr.data.outputs import check_name
 from ltr.data.sampling.mixture import MixedBatches, OneSourceBatches, SourcePlan
 from ltr.errors import InputError, local_path, one_of
 
@@ -125,15 +126,12 @@ def _source_of(number: int, entry: Any) -> DataSource:
         value = entry.get(key)
         if value is not None and not isinstance(value, str):
             raise InputError(f"{where}: {key} must be a text, got {value!r:.60}", option="path")
-    name = entry.get("name") or ""
-    if "/" in name or name.split() != ([name] if name else []):
-        raise InputError(
-            f"{where}: name must have no white space and no slash, as the names of metrics have it, got {name!r}",
-            option="path",
-        )
+    name = entry.get("name")
+    if name is not None:
+        check_name(name, f"{where}: name", "path")
     return DataSource(
         path,
-        name,
+        name or "",
         _weight(where, entry.get("weight")),
         entry.get("instruction") or "",
         _negatives(where, entry.get("negatives")),
@@ -184,7 +182,9 @@ def _with_names(sources: Sequence[DataSource]) -> tuple[DataSource, ...]:
     named = []
     for source in sources:
         others = [other for other in sources if other is not source]
-        named.append(replace(source, name=source.name or _own_name(source, others)))
+        name = source.name or _own_name(source, others)
+        check_name(name, f"path: the name of the source {source.path!r}", "path", "; add name:")
+        named.append(replace(source, name=name))
     return tuple(named)
 
 

@@ -46,7 +46,7 @@ def negatives_of_file(
         lists = _from_table(source, collection)
     else:
         raise InputError(
-            f"{source}: negatives must be a run file ({', '.join(RUN_ENDINGS)}), .npy or .parquet"
+            f"{source}: negatives must be a run file ({', '.join(RUN_ENDINGS)}; lines query Q0 doc rank score tag), .npy, or .parquet with query_id and doc_id"
         )
     if (lists.values < 0).any():
         raise InputError(f"{source}: distances must be at least 0, got {lists.values.min()}")

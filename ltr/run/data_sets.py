@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ltr.data.outputs import PLAIN_NAME
+from ltr.data.outputs import check_name
 from ltr.errors import InputError, local_path
 from ltr.run.yaml_files import read_yaml
 
@@ -48,10 +48,8 @@ def data_sets(words: Sequence[str], option: str) -> list[DataSet]:
             sets.append(DataSet(_name_of(word), word))
     path_of: dict[str, str] = {}
     for name, path in sets:
-        if not PLAIN_NAME.fullmatch(name):
-            raise InputError(
-                f"{option}: the name of a data set must be letters, digits, and . _ + - between them, since a folder is called so, got {name!r} ({path}); name it in a file: {SUITE}FILE"
-            )
+        mend = f" ({path}); name it in a file: {SUITE}FILE"
+        check_name(name, f"{option}: the name of a data set", mend=mend)
         if name in path_of:
             raise InputError(
                 f"{option}: data sets must have names of their own, got {name!r} of {path_of[name]} and of {path}; name them in a file, {SUITE}FILE with lines name: path"

@@ -163,7 +163,11 @@ BROKEN = {
         '{"_id": "a"}\n',
         r"corpus.jsonl:1: a line must be an object with '_id' and 'text'",
     ),
-    "list": ("corpus.jsonl", "[1]\n", r"corpus.jsonl:1: a line must be an object"),
+    "list": (
+        "corpus.jsonl",
+        "[1]\n",
+        r"corpus.jsonl:1: a line must be one JSON object, got an array",
+    ),
     "id is a number": (
         "corpus.jsonl",
         '{"_id": 1, "text": "x"}\n',
@@ -267,6 +271,13 @@ def test_what_is_no_file_is_not_taken_for_a_missing_one(folder, name, what):
         (folder / name).symlink_to(folder / name if what == "circle" else "nothing")
     came = "folder" if what == "folder" else "link that leads nowhere"
     with pytest.raises(InputError, match=f"{name}: expected a file, got a {came}"):
+        open_collection(str(folder))
+
+
+@pytest.mark.parametrize("name", ["test.jsonl", "test.txt", "test-00000-of-00001.tsv", "test.csv"])
+def test_what_lies_in_qrels_is_said_where_no_split_does(folder, name):
+    (folder / "qrels/train.tsv").rename(folder / "qrels" / name)
+    with pytest.raises(InputError, match=rf"at least one of train.tsv, .*; found \['{name}'\]"):
         open_collection(str(folder))
 
 

@@ -2,9 +2,11 @@
 half-written.
 """
 
+import bz2
 import errno
 import gzip
 import json
+import lzma
 import os
 import random
 import resource
@@ -71,7 +73,10 @@ def test_what_cannot_be_read_leads_to_the_line(tmp_path):
             b"good\na\0b\n",
             r"a.tsv:2: text must be UTF-8, got a NUL byte at column 2; the file is damaged, or UTF-16: save",
         ),
-        ("q\tp\n".encode("utf-16"), r"a.tsv:1: text must be UTF-8, got a NUL byte at column 4"),
+        (
+            "q\tp\n".encode("utf-16"),
+            r"a.tsv: the file must hold text as UTF-8, got UTF-16; save it",
+        ),
         ("q\tp\n".encode("utf-16-le"), r"a.tsv:1: text must be UTF-8, got a NUL byte at column 2"),
         ("é\n".encode("utf-16-be"), r"a.tsv:1: text must be UTF-8, got a NUL byte at column 1"),
         (
@@ -85,6 +90,48 @@ def test_files_of_other_encodings_and_line_ends_are_refused(tmp_path, content, m
     (tmp_path / "a.tsv").write_bytes(content)
     with pytest.raises(InputError, match=message):
         list(numbered_lines(tmp_path / "a.tsv"))
+
+
+@pytest.mark.parametrize(
+    ("content", "what"),
+    [
+        (gzip.compress(b"q\tp\n"), "gzip; give its name the end .gz"),
+        (bz2.compress(b"q\tp\n"), "bzip2; unpack it"),
+        (lzma.compress(b"q\tp\n"), "xz; unpack it"),
+        (b"\x28\xb5\x2f\xfd\x04", "Zstandard; unpack it"),
+        (b"PK\x03\x04\x14\0", "ZIP, or a spreadsheet"),
+        (b"\xd0\xcf\x11\xe0\xa1\xb1", "an old spreadsheet"),
+        (b"PAR1\x15\x04", "Parquet; call it .parquet"),
+        (b"\xff\xfeq\0", "UTF-16; save it as UTF-8"),
+    ],
+)
+def test_a_file_that_is_no_text_is_named_by_its_first_bytes(tmp_path, content, what):
+    file = tmp_path / "train.tsv"
+    file.write_bytes(content)
+    with pytest.raises(
+        InputError, match=f"train.tsv: the file must hold text as UTF-8, got {what}"
+    ):
+        list(numbered_lines(file))
+    packed = tmp_path / "train.tsv.gz"
+    packed.write_bytes(gzip.compress(content))
+    with pytest.raises(InputError, match=f"gz: the file must hold text as UTF-8, got {what}"):
+        list(blocks(packed, 100))
+
+
+def test_words_that_such_files_begin_with_are_text(tmp_path):
+    (tmp_path / "a").write_text("PAR1\tone\nBZh\ttwo\nPK\tthree\nARROW1\tfour\n")
+    assert len(list(numbered_lines(tmp_path / "a"))) == 4
+    for first in ("PAR1\tone", "BZh9\ttwo", "ARROW1\tfour", "PK 3"):
+        (tmp_path / "a").write_text(first)
+        assert list(numbered_lines(tmp_path / "a")) == [(1, first)]
+
+
+def test_text_that_is_called_gzip_is_named(tmp_path):
+    (tmp_path / "a.tsv.gz").write_text("q\tp\n")
+    with pytest.raises(
+        InputError, match=r"a.tsv.gz: a file of this name must be gzip, and this one"
+    ):
+        list(numbered_lines(tmp_path / "a.tsv.gz"))
 
 
 def test_a_stray_return_is_white_space_of_its_line(tmp_path):

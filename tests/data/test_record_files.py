@@ -160,3 +160,20 @@ def test_an_empty_folder_and_two_kinds_of_corpora_are_refused(tmp_path):
         InputError, match=r"must be one file or one folder, got corpus\.jsonl and corpus;"
     ):
         open_collection(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '[{"_id": "a", "text": "x"}]\n',
+        '[{"_id": "a", "text": "x"},\n {"_id": "b", "text": "y"}]\n',
+        '[\n{"_id": "a", "text": "x"}\n]\n',
+        '{\n  "_id": "a",\n  "text": "x"\n}\n',
+    ],
+)
+def test_json_over_several_lines_or_as_an_array_is_told(tmp_path, text):
+    (tmp_path / "corpus.jsonl").write_text(text)
+    with pytest.raises(
+        InputError, match=r"jsonl:1: a line must be one JSON object, got .* one obj"
+    ):
+        open_table(tmp_path / "corpus.jsonl", "document")

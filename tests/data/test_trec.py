@@ -25,6 +25,32 @@ def test_qrels_in_both_layouts(tmp_path):
     assert list(read_qrels(trec)) == [(1, Judgement("q1", "d1", 2)), (2, Judgement("q2", "d2", 0))]
 
 
+def test_comments_are_left_out_as_trec_eval_does(tmp_path):
+    """Its own qrels.comment.test and results.trunc have such lines."""
+    (tmp_path / "a.qrels").write_text("# judged by two\nq1 0 d1 2 # sure\n# a b c\nq1 0 d2 0\n")
+    assert [line for _, line in read_qrels(tmp_path / "a.qrels")] == [
+        Judgement("q1", "d1", 2),
+        Judgement("q1", "d2", 0),
+    ]
+    (tmp_path / "a.trec").write_text("# a run\nq1 Q0 d1 1 2.5 t and more\n")
+    assert [line for _, line in read_run(tmp_path / "a.trec")] == [Ranked("q1", "d1", 2.5)]
+
+
+def test_an_id_that_begins_as_a_comment_is_an_id(tmp_path):
+    (tmp_path / "a.qrels").write_text("#1 0 d1 2\n#2 0 #3 1\n")
+    assert [line for _, line in read_qrels(tmp_path / "a.qrels")] == [
+        Judgement("#1", "d1", 2),
+        Judgement("#2", "#3", 1),
+    ]
+
+
+@pytest.mark.parametrize("grade", ["1.0", "+1.", "1.00"])
+def test_a_whole_grade_may_have_zeros_behind_a_point(tmp_path, grade):
+    """As pandas writes a column in which one value was missing."""
+    (tmp_path / "a.tsv").write_text(f"q1\td1\t{grade}\n")
+    assert list(read_qrels(tmp_path / "a.tsv")) == [(1, Judgement("q1", "d1", 1))]
+
+
 def test_a_header_may_come_after_blank_lines(tmp_path):
     (tmp_path / "a.tsv").write_text("\n \nquery-id\tcorpus-id\tscore\nq1\td1\t1\n")
     assert list(read_qrels(tmp_path / "a.tsv")) == [(4, Judgement("q1", "d1", 1))]

@@ -556,7 +556,7 @@ BAD = {
         [{"path": "a", "weight": 1}, "b"],
         r"path\[1\]: all sources must have a weight, or none, and 'b' has none",
     ),
-    "name": ([{"path": "a", "name": "x/y"}, "b"], "name must have no white space and no slash"),
+    "name": ([{"path": "a", "name": "x/y"}, "b"], "name must be letters, digits, and"),
     "one name": (
         [{"path": "a", "name": "x"}, {"path": "b", "name": "x"}],
         "2 are called 'x'; rename one",
@@ -565,6 +565,13 @@ BAD = {
     "negatives": ([{"path": "a", "negatives": []}, "b"], "negatives must be a source of negatives"),
     "address": (["s3://bucket/a", "b"], r"path\[0\].path: must be a local path"),
 }
+
+for _name in ("..", "", "a:b", "a b", "a\0b", "\x1b[31m", "../x", "-x", "a\u202eb"):
+    BAD[f"name {_name!r}"] = (
+        [{"path": "a", "name": _name}, "b"],
+        r"path\[0\]: name must be letters, digits, and",
+    )
+BAD["name of its folder"] = (["a:b", "b"], "name of the source 'a:b' must be letters.*add name:")
 
 
 @pytest.mark.parametrize("case", BAD)

@@ -169,8 +169,8 @@ def test_a_table(tmp_path, collection, monkeypatch, table, expected, distances):
         (
             "a.csv",
             "x",
-            r"a.csv: negatives must be a run file \(.trec, .trec.gz, .run, .run.gz\), .npy or "
-            ".parquet",
+            r"a.csv: negatives must be a run file \(.trec, .trec.gz, .run, .run.gz; lines query Q0 doc "
+            r"rank score tag\), .npy, or .parquet with query_id and doc_id",
         ),
         ("a.npy", "x", "a.npy: expected a whole .npy file"),
         (
