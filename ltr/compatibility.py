@@ -2,12 +2,20 @@
 before anything runs.
 """
 
+import copy
+import logging
+
+import torch
+
 from ltr.datamodules import RankingDataModule
 from ltr.errors import InputError
 from ltr.in_batch import AllTexts, InBatch, OwnLists
 from ltr.losses import Loss
+from ltr.losses.transform import Transform
 from ltr.margins import Margin
 from ltr.models import DualEncoder, Ranker
+
+log = logging.getLogger(__name__)
 
 
 def check_part(option: str, part: object, kind: type, example: str) -> None:
@@ -64,12 +72,35 @@ def check_distances(ranker: Ranker, margin: Margin | None, data: RankingDataModu
             )
 
 
+def check_transform(
+    transform: Transform, loss: Loss, margin: Margin | None, data: RankingDataModule
+) -> None:
+    """Refuse transformed scores where labels are the scores of a teacher, and a margin of the loss
+    that they can't reach.
+    """
+    if transform == "none":
+        return
+    if data.has_teacher_scores:
+        raise InputError(
+            f"labels are the scores of a teacher, and the {transform} of a score can't be compared with them; set transform: none",
+            option="transform",
+        )
+    asked = loss.asked_margin(None)
+    if margin is None and isinstance(asked, int | float) and asked >= 1:
+        raise InputError(
+            f"after transform: {transform} all scores are from 0 to 1, and {type(loss).__name__} asks for a gap of {asked:g}, which none can reach; set its margin below 1",
+            option="transform",
+        )
+
+
 def check_labels(loss: Loss, in_batch: InBatch, data: RankingDataModule) -> None:
     """Raise an InputError where the loss, or ``in_batch``, can't learn from the labels of the data."""
     if data.has_teacher_scores:
         _check_teacher_scores(loss, in_batch)
     if data.has_soft_labels:
         _check_soft_labels(loss, in_batch)
+    if data.lists_with_both is not None and not in_batch.ranks_other_lists:
+        _check_lists(loss, *data.lists_with_both)
 
 
 def _check_teacher_scores(loss: Loss, in_batch: InBatch) -> None:
@@ -99,3 +130,36 @@ def _check_soft_labels(loss: Loss, in_batch: InBatch) -> None:
     raise InputError(
         f"{name} takes every label above 0 for relevant, so also the soft ones of the audit; take a loss of grades, as RankNetLoss, and no AllTexts; or audit with --policy drop"
     )
+
+
+def _check_lists(loss: Loss, n_with_both: int, n_lists: int) -> None:
+    """Where the loss knows only relevant or not, say how many lists have no order for it; refuse
+    data where none has.
+    """
+    if n_with_both == n_lists or _orders_grades(loss):
+        return
+    name = type(loss).__name__
+    if not n_with_both:
+        raise InputError(
+            f"{name} tells relevant documents from irrelevant ones, and none of the {n_lists} training lists has both; take a loss of grades, as RankNetLoss, or lists with irrelevant documents (unjudged: irrelevant, or a larger list_size)",
+            option="loss",
+        )
+    log.warning(
+        "%d of %d training lists have no relevant or no irrelevant document, so %s learns no order from them",
+        n_lists - n_with_both,
+        n_lists,
+        name,
+    )
+
+
+def _orders_grades(loss: Loss) -> bool:
+    """Whether the loss orders two documents of the grades 1 and 2: tried, since BCELoss does not,
+    though a soft label makes a difference to it.
+    """
+    loss = copy.deepcopy(loss).cpu()  # a loss may learn from what it sees
+    scores = torch.tensor([[0.0, 0.5]], requires_grad=True)
+    gradients: list[torch.Tensor] = []
+    for labels in ([[1.0, 2.0]], [[2.0, 1.0]]):
+        value = loss(scores, torch.tensor(labels)).sum()
+        gradients += torch.autograd.grad(value, scores)
+    return not torch.equal(*gradients)

@@ -7,7 +7,7 @@ import math
 import os
 import warnings
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, get_args
 
 import torch
 from lightning.pytorch import LightningModule
@@ -21,13 +21,15 @@ from ltr.compatibility import (
     check_labels,
     check_margin,
     check_part,
+    check_transform,
 )
 from ltr.data.formats import JoinedPairs, PairsAndTexts, Reads
 from ltr.data.query_lists import QueryLists
 from ltr.draws import keys_of_lists, seed_of_step
-from ltr.errors import InputError, not_negative
+from ltr.errors import InputError, not_negative, one_of
 from ltr.in_batch import InBatch, OwnLists
 from ltr.losses import Loss
+from ltr.losses.transform import Transform, transformed
 from ltr.margins import Margin
 from ltr.metrics import MeasuredLists, RankingMetric
 from ltr.models import DualEncoder, Ranker
@@ -56,7 +58,7 @@ class LastStep(NamedTuple):
     until the next step.
 
     Attributes:
-        lists: as the loss saw them.
+        lists: as the loss saw them, so with the transformed scores.
         margin: as the margin policy gave it, in units of score; None where there is no policy.
         loss: a scalar.
     """
@@ -87,6 +89,10 @@ class RankerModule(LightningModule):
         miner: A dual encoder that is trained beside a cross-encoder, by the same loss on the same
             lists, without the margin policy: :class:`ltr.callbacks.HardNegativeMining` then
             searches with it.
+        transform: What the loss sees in the place of the scores: their ``softmax`` over each list,
+            documents of other queries included, their ``sigmoid``, or ``none``, the scores as they
+            are. Margins are then in units of probability. What is ranked and measured stays the
+            scores. See :func:`ltr.losses.transform.transformed`.
         lr: Peak learning rate. None takes the ranker's usual one: 2e-5 for encoders, 1e-3 for
             feature rankers.
         weight_decay: Weight decay of AdamW.
@@ -113,6 +119,7 @@ class RankerModule(LightningModule):
         margin: Margin | None = None,
         in_batch: InBatch | None = None,
         miner: DualEncoder | None = None,
+        transform: Transform = "none",
         lr: float | None = None,
         weight_decay: float = 0.01,
         warmup: float = 0.1,
@@ -137,6 +144,8 @@ class RankerModule(LightningModule):
         self.in_batch.attach(ranker)
         self.attach_margin(loss, margin)
         self.miner = miner
+        one_of(get_args(Transform), transform=transform)
+        self.transform: Transform = transform
         if miner is not None and not isinstance(ranker.reads, JoinedPairs):
             raise InputError(
                 f"a miner is trained beside a cross-encoder, got {type(ranker).__name__}; leave the miner out",
@@ -166,6 +175,8 @@ class RankerModule(LightningModule):
         self.metrics = nn.ModuleList(RankingMetric(name, empty, max_grade) for name in metric_names)
         self.source_metrics = SourceMetrics()  # of data of several sources, from setup on
         self.last_step: LastStep | None = None
+        # Of the first epoch: lists with a gradient, and all; None once it is over.
+        self._lists_taught: tuple[int | Tensor, int] | None = None
         # Of each group of parameters, as this configuration has them.
         self._configured_rates: list[Rates] = []
         # The documents that the search of the corpus found for the queries of this rank.
@@ -236,6 +247,7 @@ class RankerModule(LightningModule):
         if stage == "fit":
             check_groups(self.in_batch, data)
             check_labels(self.loss, self.in_batch, data)
+            check_transform(self.transform, self.loss, self.margin, data)
             check_distances(self.ranker, self.margin, data)
         self.source_metrics = SourceMetrics(data.source_names, self.ranking_metrics)
         if isinstance(self.ranker, DualEncoder):
@@ -258,6 +270,7 @@ class RankerModule(LightningModule):
         the checkpoint. Its length is that of this configuration too: the functions in
         ``lr_lambdas`` know it, and no checkpoint holds functions.
         """
+        self._lists_taught = (0, 0)
         if not self._configured_rates:
             # A child class has overridden configure_optimizers.
             return
@@ -301,8 +314,11 @@ class RankerModule(LightningModule):
         margin = None
         if self.margin is not None:
             margin = self.margin(lists)
+        if self._lists_taught is not None and lists.scores.requires_grad:
+            lists.scores.register_hook(self._count_taught)
+        lists = self._as_the_loss_sees(lists)
         loss = self.loss(lists.scores, lists.labels, lists.mask, margin)
-        detached: dict[str, Tensor] = {}
+        detached: dict[str, Any] = {}
         for name, value in lists._asdict().items():
             if isinstance(value, Tensor):
                 detached[name] = value.detach()
@@ -318,10 +334,14 @@ class RankerModule(LightningModule):
             self.log("train/padding", padding, batch_size=n_lists)
         if self.miner is None:
             return loss
-        miner_lists = OwnLists()(self.miner, batch)
+        miner_lists = self._as_the_loss_sees(OwnLists()(self.miner, batch))
         miner_loss = self.loss(miner_lists.scores, miner_lists.labels, miner_lists.mask)
         self.log("train/miner_loss", miner_loss, batch_size=n_lists)
         return loss + miner_loss
+
+    def _as_the_loss_sees(self, lists: ScoredLists) -> ScoredLists:
+        """The lists, their scores transformed."""
+        return lists._replace(scores=transformed(lists.scores, lists.mask, self.transform))
 
     def configure_optimizers(self) -> OptimizerLRSchedulerConfig:
         # On a CPU torch would not choose the fused AdamW, so it is asked for; but not where
@@ -348,6 +368,28 @@ class RankerModule(LightningModule):
             "optimizer": optimizer,
             "lr_scheduler": {"scheduler": scheduler, "interval": "step"},
         }
+
+    def _count_taught(self, gradient: Tensor) -> None:
+        """Count the lists whose scores have a gradient ``[R, C]``."""
+        if self._lists_taught is not None:
+            n_taught, n_lists = self._lists_taught
+            n_taught = n_taught + (gradient != 0).any(dim=1).sum()
+            self._lists_taught = (n_taught, n_lists + len(gradient))
+
+    def on_train_epoch_end(self) -> None:
+        """Say after the first epoch where the loss has learnt nothing from most lists."""
+        if self._lists_taught is None:
+            return
+        n_taught, n_lists = self._lists_taught
+        self._lists_taught = None
+        n_untaught = n_lists - int(n_taught)
+        if 2 * n_untaught > n_lists:
+            log.warning(
+                "in the first epoch %d of %d lists gave %s no gradient, so nothing was learnt from them: they are in order already, or have nothing to be told apart",
+                n_untaught,
+                n_lists,
+                type(self.loss).__name__,
+            )
 
     def on_train_end(self) -> None:
         """Refuse weights that have diverged; a run without validation has not noticed it yet."""

@@ -11,7 +11,7 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 from torch import Tensor, nn
 
 from ltr.batch import RankingBatch, ScoredLists
-from ltr.compatibility import check_labels
+from ltr.compatibility import check_labels, check_transform
 from ltr.errors import InputError
 from ltr.losses import Loss
 from ltr.margins import Margin
@@ -133,6 +133,7 @@ class LossSchedule(Callback):
                 pl_module.attach_margin(loss, margin)
                 if data is not None:
                     check_labels(loss, pl_module.in_batch, data)
+                    check_transform(pl_module.transform, loss, margin, data)
             except InputError as error:
                 raise _error(number, error.message) from None
             losses.append(loss)

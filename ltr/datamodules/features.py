@@ -14,7 +14,7 @@ from ltr.data.formats import FeatureVectors
 from ltr.data.letor import FeatureSplit, hold_out, read_letor
 from ltr.data.letor_splits import find_splits
 from ltr.data.normalise import Normalisation, Step, check_width
-from ltr.data.sampling.lists import Keep, ListRows, with_two_grades
+from ltr.data.sampling.lists import Keep, ListRows, n_with_both, with_two_grades
 from ltr.data.sampling.plan import EvalBatches, Plan
 from ltr.data.synthetic import synthetic_splits
 from ltr.datamodules.loading import Loading
@@ -156,7 +156,9 @@ class FeatureDataModule(RankingDataModule):
             n_rankable,
             len(train),
         )
-        return self.buckets(ListRows(train, queries, self.list_size, self.keep, self.seed))
+        rows = ListRows(train, queries, self.list_size, self.keep, self.seed)
+        self.lists_with_both = (n_with_both(rows), len(rows))
+        return self.buckets(rows)
 
     def split(self, name: str) -> FeatureSplit | None:
         """The split ``train``, ``dev`` or ``test``, read at the first call and kept; None where the

@@ -6,7 +6,7 @@ from typing import Any, Literal, get_args
 
 from ltr.data.bm25 import bm25_lists
 from ltr.data.query_lists import QueryLists
-from ltr.data.sampling.lists import GradedLists, Keep, ListRows, with_two_grades
+from ltr.data.sampling.lists import GradedLists, Keep, ListRows, n_with_both, with_two_grades
 from ltr.data.sampling.plan import Plan
 from ltr.data.sampling.taught import Labels
 from ltr.datamodules.evaluation import Evaluation
@@ -38,9 +38,10 @@ class ListDataModule(SourcesDataModule):
             (``skip``): lists then hold judged documents alone, and no pool is read.
         list_size: documents of a training list at most; None: no limit.
         keep: what stays of a longer list, drawn anew in each epoch. ``relevant``: the relevant
-            documents, best grades first, and others as far as there is room; where all of these had
-            one grade, the last makes room for a document of another grade. ``any``: each document
-            equally likely. ``all``: every document, in several lists of about one size.
+            documents, best grades first, and others as far as there is room; where there is none,
+            the last makes room for an irrelevant document, or one of another grade where the query
+            has no irrelevant one. ``any``: each document equally likely. ``all``: every document,
+            in several lists of about one size.
         batch_size: lists per step, over all processes.
         evaluation: what is ranked and measured, see :class:`ltr.datamodules.Evaluation`.
         loading: how batches are drawn and collated, see :class:`ltr.datamodules.Loading`.
@@ -94,6 +95,8 @@ class ListDataModule(SourcesDataModule):
                 len(judged.query_rows),
             )
         rows = ListRows(lists, queries, self.list_size, self.keep, self.seed)
+        if not self.has_teacher_scores:
+            self.lists_with_both = (n_with_both(rows), len(rows))
         drawable = ((query, lists.whole(query).doc_rows) for query in queries.tolist())
         return self.buckets(self.with_labels(rows, drawable, where))
 

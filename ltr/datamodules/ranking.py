@@ -71,6 +71,9 @@ class RankingDataModule(LightningDataModule):
             that read them.
         has_soft_labels: whether training lists have labels between irrelevant and relevant, after
             ``setup("fit")``.
+        lists_with_both: how many training lists have a relevant and an irrelevant document, and how
+            many there are, after ``setup("fit")``; None where all have both, or hold relevant
+            documents alone (``needs_in_batch``), or the scores of a teacher.
         labels: the option that says where the labels of training lists come from: grades, or the
             scores of a teacher. It holds no labels itself.
         batch_size: training lists per step, over all processes; None where a batch is counted in
@@ -93,6 +96,7 @@ class RankingDataModule(LightningDataModule):
     needs_in_batch: bool = False
     has_distances: bool = False
     has_soft_labels: bool = False
+    lists_with_both: tuple[int, int] | None = None
     labels: Labels = Labels()
     batch_size: int | None = None
     corpus: SearchedCorpus | None = None

@@ -177,6 +177,12 @@ class SourcesDataModule(PoolDataModule):
             self.digests |= _named(name, part.digests)
         self.has_distances = all(part.has_distances for part in trained)
         self.has_soft_labels = any(part.has_soft_labels for part in trained)
+        counts = [part.lists_with_both for part in trained if part.lists_with_both is not None]
+        if counts:  # of all sources: they are of one kind
+            self.lists_with_both = (
+                sum(both for both, _ in counts),
+                sum(all_ for _, all_ in counts),
+            )
         self.digests["mixture"] = digest_of_mixture(self.data_sources, mixture)
         return plan_of_sources(
             sources,

@@ -244,6 +244,7 @@ class Labelled:
     def __init__(self, kind):
         self.has_teacher_scores = kind == "scores"
         self.has_soft_labels = kind == "soft"
+        self.lists_with_both = None
 
 
 @pytest.mark.parametrize(

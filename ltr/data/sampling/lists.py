@@ -101,11 +101,24 @@ def cut_list(
     if keep == "relevant":
         order = order[np.argsort(-labels[order], kind="stable")]
         grades = labels[order]
-        all_kept_are_equal = grades[0] == grades[size - 1]
-        if all_kept_are_equal and grades[-1] < grades[0]:
+        if grades[size - 1] > 0 and grades[-1] <= 0:
+            # No room for an irrelevant document, and many losses know only relevant or not: the best
+            # one takes the last place.
+            order[size - 1] = order[np.argmax(grades <= 0)]
+        elif grades[0] == grades[size - 1] and grades[-1] < grades[0]:
             # Nothing could be ranked: the best document of another grade takes the last place.
             order[size - 1] = order[np.argmax(grades < grades[0])]
     return [order[:size]]
+
+
+def n_with_both(rows: ListRows) -> int:
+    """How many rows have a relevant and an irrelevant document, in the first epoch."""
+    n_rows = 0
+    for row in range(len(rows)):
+        relevant = rows.draw(0, row).labels > 0
+        if relevant.any() and not relevant.all():
+            n_rows += 1
+    return n_rows
 
 
 def with_two_grades(source: ListSource, queries: np.ndarray, where: str) -> np.ndarray:

@@ -7,7 +7,7 @@ import pytest
 
 from ltr.data.letor import FeatureSplit
 from ltr.data.query_lists import QueryLists
-from ltr.data.sampling.lists import GradedLists, ListRows, cut_list, with_two_grades
+from ltr.data.sampling.lists import GradedLists, ListRows, cut_list, n_with_both, with_two_grades
 from ltr.errors import InputError
 from tests.data.sampling.judgements import labels_by_epoch
 
@@ -51,19 +51,54 @@ def test_the_relevant_documents_of_a_long_list_stay_and_others_are_drawn():
 
 
 def test_of_too_many_relevant_documents_the_best_graded_stay():
-    """Grades 3, 2, 2, 1, 1 in lists of 4: 3, 2, 2 and either of the last two, never an irrelevant
-    one.
+    """Grades 3, 2, 2, 1, 1 in lists of 5: 3, 2, 2, either of the last two, and either of the
+    irrelevant ones, for which the last place makes room.
     """
-    lists = labels_by_epoch(rows_of({0: 1, 1: 2, 2: 3, 3: 2, 4: 1}, pool=[5, 6], list_size=4), 30)
-    assert all(list(one.values()) == [3, 2, 2, 1] for one in lists) and {
-        list(one)[3] for one in lists
-    } == {0, 4}
+    lists = labels_by_epoch(rows_of({0: 1, 1: 2, 2: 3, 3: 2, 4: 1}, pool=[5, 6], list_size=5), 30)
+    assert all(list(one.values()) == [3, 2, 2, 1, 0] for one in lists)
+    assert {list(one)[3] for one in lists} == {0, 4}
+    assert {list(one)[4] for one in lists} == {5, 6}
+    without = rows_of({0: 1, 1: 2, 2: 3, 3: 2, 4: 1}, pool=[0], list_size=4)
+    lists = labels_by_epoch(without, 30)
+    assert all(list(one.values()) == [3, 2, 2, 1] for one in lists)
+    assert {list(one)[3] for one in lists} == {0, 4}
 
 
-@pytest.mark.parametrize("others, expected", [({}, [1, 1, 0]), ({9: 2}, [2, 1, 1])])
+def test_a_cut_list_has_an_irrelevant_document_wherever_there_is_one():
+    """1,000 lists of grades from -1 to 3: by sorting the grades in plain Python, all but the last
+    place, which goes to the best of grade 0 or less where the others leave it out.
+    """
+    rng = np.random.default_rng(0)
+    for _ in range(1000):
+        n_docs = int(rng.integers(3, 12))
+        size = int(rng.integers(2, n_docs))
+        lowest = int(rng.integers(-1, 3))
+        labels = rng.integers(lowest, 4, n_docs).astype(np.float32)
+        expected = sorted(labels.tolist(), reverse=True)[:size]
+        irrelevant = [label for label in labels.tolist() if label <= 0]
+        others = [label for label in labels.tolist() if label < expected[0]]
+        if irrelevant and expected[-1] > 0:
+            expected[-1] = max(irrelevant)
+        elif expected[-1] == expected[0] and others:
+            expected[-1] = max(others)
+        (kept,) = cut_list(labels, size, "relevant", rng)
+        assert sorted(labels[kept].tolist(), reverse=True) == expected
+        assert len(set(kept.tolist())) == size
+
+
+def test_lists_with_relevant_and_irrelevant_documents_are_counted():
+    """Grades 2 and 1; 0 alone; 1 and 0; 1 and -1 are irrelevant beside relevant ones twice."""
+    judged = QueryLists.from_rows(
+        [1, 1, 2, 3, 3, 4, 4], [0, 1, 0, 0, 1, 0, 1], [2, 1, 0, 1, 0, 1, -1]
+    )
+    lists = GradedLists(judged, None)
+    assert n_with_both(ListRows(lists, judged.query_rows, None, "relevant", seed=0)) == 2
+
+
+@pytest.mark.parametrize("others, expected", [({}, [1, 1, 0]), ({9: 2}, [2, 1, 0])])
 def test_a_list_always_has_something_to_rank(others, expected):
-    """Five documents of grade 1 would fill a list of 3: one of another grade has the last place, if
-    none is there already.
+    """Five documents of grade 1 would fill a list of 3: an irrelevant one has the last place, whether
+    another grade is there already or not.
     """
     lists = labels_by_epoch(
         rows_of({doc: 1 for doc in range(5)} | others, pool=[5, 6, 7], list_size=3), 30

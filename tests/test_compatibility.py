@@ -1,0 +1,155 @@
+"""What a loss can learn from the lists of the data: said, or refused, before training."""
+
+import numpy as np
+import pytest
+import torch
+
+from ltr.compatibility import check_labels, check_transform
+from ltr.data.formats import JoinedPairs
+from ltr.datamodules import FeatureDataModule, ListDataModule, TripletDataModule
+from ltr.errors import InputError
+from ltr.in_batch import OtherQueries, OwnLists
+from ltr.losses import (
+    LOSSES,
+    ApproxMRRLoss,
+    BCELoss,
+    LambdaRankLoss,
+    MarginRankingLoss,
+    MeanInequalityLoss,
+    RankNetLoss,
+    SoftmaxLoss,
+    WeightedSum,
+)
+from ltr.margins import Constant
+from tests.conftest import wordpiece_tokenizer
+from tests.rankers import data_for, feature_ranker, trainer
+
+# They know only relevant or not. BCELoss pushes all relevant documents up, and orders none.
+OF_TWO_GRADES = (
+    SoftmaxLoss(),
+    MeanInequalityLoss(),
+    ApproxMRRLoss(),
+    LambdaRankLoss("ap"),
+    LambdaRankLoss("mrr"),
+    LambdaRankLoss("precision", k=1),
+    BCELoss(),
+    WeightedSum([SoftmaxLoss(), BCELoss()]),
+)
+
+
+def write_letor(folder, labels: list[list[int]]):
+    """Queries with these labels, and two features a document."""
+    rng = np.random.default_rng(0)
+    folder.mkdir()
+    for split in ("train", "dev", "test"):
+        lines = []
+        for query, grades in enumerate(labels):
+            for grade in grades:
+                one, other = rng.normal(size=2)
+                lines.append(f"{grade} qid:{query} 1:{one:.4f} 2:{other:.4f}\n")
+        (folder / f"{split}.txt").write_text("".join(lines))
+    return folder
+
+
+def features(folder, labels, **options):
+    data = FeatureDataModule(str(write_letor(folder, labels)), **options)
+    data.setup("fit")
+    return data
+
+
+@pytest.mark.parametrize("loss", OF_TWO_GRADES, ids=lambda loss: type(loss).__name__)
+def test_lists_without_an_irrelevant_document_are_counted_or_refused(loss, tmp_path, caplog):
+    some = features(tmp_path / "some", [[1, 2, 2], [1, 0], [0, 0], [3, 0]])
+    assert some.lists_with_both == (2, 4)
+    check_labels(loss, OwnLists(), some)
+    assert "2 of 4 training lists have no relevant or no irrelevant document" in caplog.text
+    none = features(tmp_path / "none", [[1, 2, 2], [0, 0], [3, 1]])
+    with pytest.raises(InputError, match="none of the 3 training lists has both"):
+        check_labels(loss, OwnLists(), none)
+    check_labels(loss, OtherQueries(), none)  # which brings irrelevant documents
+
+
+def test_a_loss_of_grades_needs_no_irrelevant_document(tmp_path, caplog):
+    data = features(tmp_path / "data", [[1, 2, 2], [3, 1]])
+    for loss in (RankNetLoss(), WeightedSum([SoftmaxLoss(), RankNetLoss()])):
+        check_labels(loss, OwnLists(), data)
+    assert not caplog.text
+
+
+def test_losses_that_order_grades_are_those_whose_gradient_does():
+    """On a list of grades 1 and 2, both relevant: by the gradient of each loss of the package."""
+    data = type("Data", (), {"has_teacher_scores": False, "has_soft_labels": False})()
+    data.lists_with_both = (0, 1)
+    for kind in LOSSES.values():
+        loss = kind()
+        scores = torch.zeros(1, 2, requires_grad=True)
+        (gradient,) = torch.autograd.grad(loss(scores, torch.tensor([[2.0, 1.0]])).sum(), scores)
+        orders = bool(gradient[0, 0] < gradient[0, 1])
+        if orders:
+            check_labels(loss, OwnLists(), data)
+        else:
+            with pytest.raises(InputError, match=f"^{kind.__name__} tells relevant documents"):
+                check_labels(loss, OwnLists(), data)
+
+
+def test_lists_of_half_relevant_documents_keep_an_irrelevant_one(tmp_path, caplog):
+    """As in MSLR-WEB30K: half of 120 documents are above 0."""
+    data = features(tmp_path / "data", [[*range(1, 5)] * 15 + [0] * 60] * 2, list_size=16)
+    assert data.lists_with_both == (2, 2)
+    for labels in data.train[0, 0].labels:
+        assert (labels == 0).sum() == 1
+
+
+def test_judged_documents_alone_are_no_lists_for_a_softmax(tmp_path, collection_folder):
+    """Where only relevant documents are judged, as in most sets of BEIR."""
+    pool = (collection_folder / "candidates/train.trec").read_text().splitlines()
+    query, _, first, *_ = pool[0].split()
+    second = pool[1].split()[2]
+    qrels = collection_folder / "qrels/train.tsv"
+    qrels.write_text(f"{query}\t{first}\t1\n{query}\t{second}\t2\n")
+    data = ListDataModule(str(collection_folder), unjudged="skip")
+    data.reads = JoinedPairs(wordpiece_tokenizer(), 24)
+    data.setup("fit")
+    with pytest.raises(InputError, match="none of the 1 training lists has both"):
+        check_labels(SoftmaxLoss(), OwnLists(), data)
+
+
+def test_a_run_refuses_such_lists_before_its_first_step(tmp_path):
+    module = feature_ranker(2, SoftmaxLoss(), "linear")
+    data = data_for(module, FeatureDataModule, write_letor(tmp_path / "data", [[1, 2], [2, 1]]))
+    with pytest.raises(InputError, match="none of the 2 training lists has both"):
+        trainer(tmp_path, max_epochs=1).fit(module, data)
+    assert module.last_step is None
+
+
+def test_a_run_says_after_an_epoch_that_most_lists_had_no_gradient(tmp_path, caplog):
+    """A hinge with margin 0 over lists that one feature orders: whatever the reason is, it is said."""
+    lines = [f"{label} qid:{query} 1:{label} 2:0\n" for query in range(4) for label in (1, 0)]
+    folder = tmp_path / "data"
+    folder.mkdir()
+    for split in ("train", "dev", "test"):
+        (folder / f"{split}.txt").write_text("".join(lines))
+    module = feature_ranker(2, MarginRankingLoss(0.1), "linear")
+    with torch.no_grad():
+        module.ranker.head.weight.copy_(torch.tensor([[5.0, 0.0]]))
+    data = data_for(module, FeatureDataModule, folder, batch_size=2)
+    with caplog.at_level("WARNING"):
+        trainer(tmp_path, max_epochs=2).fit(module, data)
+    said = [line for line in caplog.messages if "in the first epoch" in line]
+    assert said == [
+        "in the first epoch 4 of 4 lists gave MarginRankingLoss no gradient, so nothing was learnt from them: they are in order already, or have nothing to be told apart"
+    ]
+
+
+def test_transformed_scores_are_refused_with_labels_of_a_teacher_and_margins_out_of_reach():
+    data = TripletDataModule("somewhere")
+    check_transform("softmax", BCELoss(), None, data)
+    check_transform("softmax", MarginRankingLoss(0.3), None, data)
+    check_transform("none", MarginRankingLoss(1.0), None, data)
+    check_transform("softmax", MarginRankingLoss(1.0), Constant(0.2), data)
+    with pytest.raises(InputError, match="after transform: sigmoid .* asks for a gap of 1, which"):
+        check_transform("sigmoid", MarginRankingLoss(1.0), None, data)
+    taught = TripletDataModule("somewhere")
+    taught.labels = type(taught.labels)(scores="scores")
+    with pytest.raises(InputError, match="the softmax of a score can't be compared with them"):
+        check_transform("softmax", BCELoss(), None, taught)
