@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from itertools import chain
+from os.path import commonprefix
 
 import numpy as np
 import torch
@@ -48,8 +49,9 @@ class TemplatedPairs(JoinedPairs):
     ``tokenizer(template.of_pair(…))`` does: so the tokens are those that any server makes of the
     same text.
 
-    Where the text would have more than ``max_length`` tokens, the document is cut. A template that
-    holds special tokens, as that of a chat, gets no others; any other gets those that the tokenizer
+    Where the whole has more than ``max_length`` tokens, the last ones of the document are left out. So
+    a character of several tokens may be parted, as sentence-transformers parts it. Where the tokenizer
+    cuts at the left, the first characters are left out. A template that holds special tokens, as that of a chat, gets no others; any other gets those that the tokenizer
     adds. Lengths are those of the whole, but for words that the template's text and the texts share
     a token with.
 
@@ -123,9 +125,10 @@ class TemplatedPairs(JoinedPairs):
         fields = [self.docs.field(docs.texts[row]) for row in doc_rows.tolist()]
         ids_of_texts = self._ids(list(map(self._whole, query_texts, fields)))
         for place, ids_of_text in enumerate(ids_of_texts):
-            if len(ids_of_text) > self.max_length:
-                fitting = self._fitting(query_texts[place], fields[place])
-                (ids_of_texts[place],) = self._ids([self._whole(query_texts[place], fitting)])
+            # One of just so many tokens may share one between document and template, which
+            # sentence-transformers parts.
+            if len(ids_of_text) >= self.max_length:
+                ids_of_texts[place] = self._cut(ids_of_text, query_texts[place], fields[place])
         lengths = torch.tensor([len(ids_of_text) for ids_of_text in ids_of_texts])
         ids = torch.tensor(list(chain.from_iterable(ids_of_texts)), dtype=torch.int64)
         types = torch.zeros_like(ids) if self._has_types else None
@@ -137,9 +140,31 @@ class TemplatedPairs(JoinedPairs):
         return {}
 
     def rendered(self, query: str, document: str, instruction: str = "") -> list[str]:
-        """What goes into the tokenizer: one text of both, each cut as it is for the model."""
+        """What goes into the tokenizer: one text of both, of as much of the document as has room. A
+        character that the cut of the model parts is left out: half of it is no text.
+        """
         query_text = self.queries(query, instruction)
         return [self._whole(query_text, self._fitting(query_text, self.docs.field(document)))]
+
+    @property
+    def cuts_the_end(self) -> bool:
+        """Whether what is cut stands behind all other fields: only that sentence-transformers cuts."""
+        pair = self.template.pair
+        assert pair is not None, "checked when it was made"
+        return not self._cutter.cuts_left and pair.index("{query}") < pair.index("{document}")
+
+    def expressible(self, query: str, document: str) -> str:
+        """A document; so much of it as is read, where the cut parts a character, or another library
+        would not cut the same: then a text must say what is read.
+        """
+        query_text = self.queries(query)
+        field = self.docs.field(document)
+        fitting = self._fitting(query_text, field)
+        ids, fitting_ids = self._ids([self._whole(query_text, kept) for kept in (field, fitting)])
+        is_cut = len(ids) > self.max_length
+        if is_cut and not (self.cuts_the_end and self._cut(ids, query_text, field) == fitting_ids):
+            return fitting
+        return document
 
     def special_texts(self) -> tuple[str, str]:
         """The special tokens that the tokenizer adds in front of the whole and behind it, as text."""
@@ -162,6 +187,37 @@ class TemplatedPairs(JoinedPairs):
         )
         return [encoding.ids for encoding in encodings]
 
+    def _cut(self, ids: list[int], query_text: str, field: str) -> list[int]:
+        """The tokens of a whole text without so many of its document that ``max_length`` are left."""
+        if self._cutter.cuts_left:
+            (fitting_ids,) = self._ids([self._whole(query_text, self._fitting(query_text, field))])
+            return fitting_ids
+        n_around = self._cutter.n_tokens(self._whole(query_text, ""), self._adds_special)
+        if len(ids) > self.max_length < n_around:
+            raise self._no_room(query_text)
+        behind = self._behind(query_text)
+        return ids[: self.max_length - len(behind)] + behind
+
+    def _behind(self, query_text: str) -> list[int]:
+        """The tokens behind any document: those in which the texts of two short ones end alike. So
+        sentence-transformers finds them, with the same two in a chat template.
+        """
+        texts = [self._whole(query_text, document) for document in ("0", "1 2 3 4")]
+        short, long = self._cutter.backend.encode_batch(
+            texts, add_special_tokens=self._adds_special
+        )
+        n_behind = len(commonprefix([short.ids[::-1], long.ids[::-1]]))
+        # Not what a tokenizer without digits makes of both: an unknown token. One that is added to
+        # a text, as at its end, has no place in it.
+        begin = len(texts[0]) - len(commonprefix([text[::-1] for text in texts]))
+        places = range(len(short.ids) - n_behind, len(short.ids))
+        is_added = short.special_tokens_mask
+        return [
+            short.ids[place]
+            for place in places
+            if is_added[place] or short.offsets[place][0] >= begin
+        ]
+
     def _fitting(self, query_text: str, field: str) -> str:
         """So much of a document that the whole has at most ``max_length`` tokens."""
         fitting = self._cutter.fitting(
@@ -171,8 +227,11 @@ class TemplatedPairs(JoinedPairs):
             self._adds_special,
         )
         if fitting is None:
-            raise InputError(
-                f"a query must leave room for a document among max_length {self.max_length} tokens, got {query_text[:60]!r}; raise max_length, or set template.query_tokens",
-                option="max_length",
-            )
+            raise self._no_room(query_text)
         return fitting
+
+    def _no_room(self, query_text: str) -> InputError:
+        return InputError(
+            f"a query must leave room for a document among max_length {self.max_length} tokens, got {query_text[:60]!r}; raise max_length, or set template.query_tokens",
+            option="max_length",
+        )

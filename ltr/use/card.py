@@ -288,6 +288,10 @@ def _template_note(to: str, model: PairRanker | DualEncoder) -> str:
     cuts = [f"{name} to {n} tokens" for name, n in budgets.items() if n is not None]
     if cuts:
         notes.append(f"Cut before: {', '.join(cuts)}.")
+    if isinstance(reads, TemplatedPairs) and not reads.cuts_the_end:
+        notes.append(
+            f"Cut long documents before: of more than {reads.max_length} tokens {to} leaves out others than those of the document."
+        )
     return " ".join(notes)
 
 

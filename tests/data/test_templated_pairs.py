@@ -118,13 +118,38 @@ def test_a_cut_does_not_pass_its_budget_inside_a_character(side):
     assert kept_letters == [sum(end <= budget for end in ends) for budget in range(1, 16)]
 
 
-def test_a_document_of_which_no_letter_has_room_is_left_out():
-    """The query has left room for a token, and no letter is so short."""
+def test_a_cut_keeps_so_many_tokens_as_have_room():
+    """Three tokens a letter: one of the first letter has room. A text can only say none."""
     tokenizer = byte_level_bpe()
     template = Template(pair="{query}|{document}")
     longest = TemplatedPairs(tokenizer, 500, template).n_template + 3
-    (ids,) = laid_out(TemplatedPairs(tokenizer, longest, template), ["ж"], ["ツツ"])
-    assert ids == tokenizer("ж|")["input_ids"]
+    reads = TemplatedPairs(tokenizer, longest, template)
+    first, *others = tokenizer("ツ", add_special_tokens=False)["input_ids"]
+    assert len(others) == 2
+    before = tokenizer("ж|", add_special_tokens=False)["input_ids"]
+    (ids,) = laid_out(reads, ["ж"], ["ツツ"])
+    assert ids == [tokenizer.bos_token_id, *before, first, tokenizer.eos_token_id]
+    assert reads.rendered("ж", "ツツ") == ["ж|"]
+    assert reads.expressible("ж", "ツツ") == "" and reads.expressible("w1", "a") == "a"
+
+
+@pytest.mark.parametrize(
+    ("pair", "side"), [("{document}|{query}", "right"), ("{query}|{document}", "left")]
+)
+def test_what_another_library_would_not_cut_is_expressed_by_a_text(pair, side):
+    """It cuts the end of the whole, or its begin with what the template has there."""
+    tokenizer = byte_level_bpe()
+    tokenizer.truncation_side = side
+    longest = TemplatedPairs(tokenizer, 500, Template(pair=pair)).n_template + 12
+    reads = TemplatedPairs(tokenizer, longest, Template(pair=pair))
+    kept = reads.expressible("w3", LONG)
+    assert kept and (LONG.startswith(kept) if side == "right" else LONG.endswith(kept))
+    assert laid_out(reads, ["w3"], [kept]) == [
+        tokenizer(reads.rendered("w3", LONG)[0])["input_ids"]
+    ]
+    (ids,) = laid_out(reads, ["w3"], [LONG])
+    query = tokenizer("|w3" if side == "right" else "w3|", add_special_tokens=False)["input_ids"]
+    assert (ids[-1 - len(query) : -1] if side == "right" else ids[1 : 1 + len(query)]) == query
 
 
 def test_an_instruction_of_a_query_changes_the_tokens_of_that_query_alone(queries):

@@ -1,8 +1,10 @@
 """The decoder ranker: its scores are those of the language model, wherever it is saved."""
 
 import json
+import random
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from sentence_transformers import CrossEncoder
@@ -27,7 +29,8 @@ from ltr.module import RankerModule
 from ltr.use.export import export
 from ltr.use.rankers import TextRanker
 from tests.cli.configured import write_config
-from tests.decoders import CONFIGS, save_decoder
+from tests.data.tokenizers import KINDS, byte_level_bpe, llama_like, xlm_roberta_like
+from tests.decoders import CONFIGS, decoder_tokenizer, save_decoder
 from tests.rankers import data_for, first_batch, losses_of_repeated_batch, trainer
 
 # What is saved in `make test`; the others in `make test-long`.
@@ -174,6 +177,59 @@ def test_special_tokens_of_the_tokenizer_are_saved_with_a_template_that_has_none
     there = CrossEncoder(str(tmp_path / "there"), device="cpu")
     torch.testing.assert_close(torch.from_numpy(there.predict(PAIRS)), scores(ranker))
     torch.testing.assert_close(scores(DecoderRanker(str(tmp_path / "there"))), scores(ranker))
+
+
+SCRIPTS = [
+    "w1 w2 yes ",
+    "öäüß ",
+    "αβγδ ε",
+    "日本語東京大学",
+    "😀🎉👩‍👧 w",
+    "한국어 서",
+    "e\u0301 a\n\n\t",
+    "012 .,",
+]
+TOKENIZERS = {
+    "Qwen": decoder_tokenizer,
+    "RoBERTa": byte_level_bpe,
+    "Llama": llama_like,
+    "XLM-R": xlm_roberta_like,
+    "MiniLM": KINDS["MiniLM"],
+}
+CUT_TEMPLATES = [
+    Template(pair="{query} {document} yes?"),
+    Template("[{instruction}] {query}", "D: {document}", "{query}\n{document}\n", "task"),
+    Template(pair="{query}{document}"),
+]
+
+
+@pytest.mark.parametrize("kind", TOKENIZERS)
+def test_a_cut_is_that_of_sentence_transformers(kind, tmp_path):
+    """Token by token, also where it parts a character of several tokens."""
+    tokenizer = TOKENIZERS[kind]()
+    config = type(CONFIGS["qwen3"]).from_dict(CONFIGS["qwen3"].to_dict())
+    config.vocab_size = max(tokenizer.get_vocab().values()) + 1
+    AutoModelForCausalLM.from_config(config).save_pretrained(tmp_path / "model")
+    tokenizer.save_pretrained(tmp_path / "model")
+    rng = random.Random(0)
+    n_parted = 0
+    for number, template in enumerate(CUT_TEMPLATES):
+        ranker = DecoderRanker(str(tmp_path / "model"), template, words=None, max_length=300)
+        ranker.read_up_to(ranker.reads.n_template + 10 + number)
+        ranker.save(tmp_path / str(number))
+        there = CrossEncoder(str(tmp_path / str(number)), device="cpu")
+        pairs = []
+        for script in SCRIPTS:
+            for _ in range(4):
+                pairs.append((rng.choice(["w1", "日", "0"]), "".join(rng.choices(script, k=40))))
+        queries = ranker.reads.tokens([query for query, _ in pairs], "query")
+        documents = ranker.reads.tokens([document for _, document in pairs], "document")
+        rows = np.arange(len(pairs))
+        texts = ranker.reads.lay_out(queries, rows, documents, rows)
+        for pair, ids in zip(pairs, texts.ids.split(texts.lengths.tolist()), strict=True):
+            assert ids.tolist() == there.preprocess([pair])["input_ids"][0].tolist(), pair
+            n_parted += ranker.reads.expressible(*pair) != pair[1]
+    assert n_parted > 0 or kind == "MiniLM"
 
 
 def test_a_ready_classifier_is_a_cross_encoder_as_ever(tmp_path):

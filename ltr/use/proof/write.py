@@ -13,6 +13,7 @@ from ltr import __version__
 from ltr.batch import Texts
 from ltr.data.collection import Collection
 from ltr.data.formats import ApartTexts, JoinedPairs, SingleTexts
+from ltr.data.templated_pairs import TemplatedPairs
 from ltr.models import DualEncoder, Ranker
 from ltr.models.encoder.tower import Tower
 from ltr.models.ranker import digest_of_weights
@@ -53,6 +54,9 @@ def write_proof(
     forms = forms_of(model)
     lists = _lists(collection, forms)
     pairs = [(one.query, document) for one in lists for document in one.documents]
+    form_of_pairs = forms.get("pair")
+    if isinstance(form_of_pairs, TemplatedPairs):
+        pairs = [(query, form_of_pairs.expressible(query, document)) for query, document in pairs]
     list_of_pair = np.repeat(np.arange(len(lists)), [len(one.documents) for one in lists])
     # Of each kind the distinct texts, and which of them each pair reads.
     fields: dict[Kind, list[tuple[str, ...]]] = {}
@@ -73,7 +77,6 @@ def write_proof(
             arrays["document"][numbers["document"]],
         )
     else:
-        form_of_pairs = forms["pair"]
         assert isinstance(form_of_pairs, JoinedPairs), "pairs are joined"
         distinct = np.arange(len(fields["pair"]))
         queries = form_of_pairs.tokens([query for query, _ in fields["pair"]], "query")

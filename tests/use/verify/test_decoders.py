@@ -12,7 +12,10 @@ from transformers import AutoModel, AutoModelForSequenceClassification, AutoToke
 from ltr.__main__ import main
 from ltr.data.template import Template
 from ltr.models import DecoderRanker, DualEncoder
+from ltr.use.export import export
+from ltr.use.verify.verify import verify as verify_folder
 from tests.child_processes import ELSEWHERE
+from tests.conftest import write_jsonl
 from tests.decoders import save_decoder
 from tests.use.proof.test_check import are_verified, checked
 from tests.use.verify.served import Serving, served
@@ -47,6 +50,26 @@ def embedder(tmp_path_factory) -> Path:
     DualEncoder(backbone, max_length=400, query_prompt="Query: ").save(folder / "own")
     assert main(["export", str(folder / "own"), str(folder / "exported")]) == 0
     return folder / "exported"
+
+
+@pytest.mark.parametrize("pair", ["{query}\n{document}\nyes?", "{document}\n{query}\nyes?"])
+def test_cuts_inside_characters_are_no_fault(pair, tmp_path):
+    """Three tokens a letter; sentence-transformers cuts what stands last in the template."""
+    data = tmp_path / "data"
+    (data / "qrels").mkdir(parents=True)
+    letters = "日本語東京大学研究開発機構情報"
+    docs = [letters[number:] + letters * 4 for number in range(8)]
+    write_jsonl(
+        data / "corpus.jsonl", [{"_id": f"d{n}", "text": text} for n, text in enumerate(docs)]
+    )
+    write_jsonl(data / "queries.jsonl", [{"_id": f"q{n}", "text": docs[n][:2]} for n in range(8)])
+    (data / "qrels/dev.tsv").write_text("".join(f"q{n} 0 d{n} 1\n" for n in range(8)))
+    ranker = DecoderRanker(save_decoder(tmp_path / "backbone"), Template(pair=pair), max_length=80)
+    ranker.save(tmp_path / "own")
+    for form in ("sentence-transformers", "transformers"):
+        export(tmp_path / "own", tmp_path / form, form, data=str(data))
+        verified = verify_folder(tmp_path / form)
+        assert verified.finding is None and not verified.changed, verified.finding
 
 
 class ServingDecoder(Serving):
