@@ -11,7 +11,7 @@ from ltr.errors import InputError, local_path
 PLAIN_NAME = re.compile(r"\w[\w.+-]*")  # what may name a folder of results on every disk
 
 
-def check_name(name: str, what: str, option: str | None = None, mend: str = "") -> None:
+def check_plain_name(name: str, what: str, option: str | None = None, mend: str = "") -> None:
     """Raise an InputError for what can't name a split, a source or a data set: folders, metrics and
     columns of tables are called so.
 

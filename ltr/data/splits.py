@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from ltr.data.files import plain_or_gz
-from ltr.data.outputs import PLAIN_NAME, check_name
+from ltr.data.outputs import PLAIN_NAME, check_plain_name
 from ltr.errors import InputError
 
 # Those that training and evaluation read unasked, and how their files may be called.
@@ -28,7 +28,7 @@ def split_named(name: str, option: str | None = None) -> str:
     for split, names in NAMES_OF_SPLIT.items():
         if name in names:
             return split
-    check_name(name, "the name of a split", option)
+    check_plain_name(name, "the name of a split", option)
     return name
 
 

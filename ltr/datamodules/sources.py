@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-from ltr.data.outputs import check_name
+from ltr.data.outputs import check_plain_name
 from ltr.data.sampling.mixture import MixedBatches, OneSourceBatches, SourcePlan
 from ltr.errors import InputError, local_path, one_of
 
@@ -128,7 +128,7 @@ def _source_of(number: int, entry: Any) -> DataSource:
             raise InputError(f"{where}: {key} must be a text, got {value!r:.60}", option="path")
     name = entry.get("name")
     if name is not None:
-        check_name(name, f"{where}: name", "path")
+        check_plain_name(name, f"{where}: name", "path")
     return DataSource(
         path,
         name or "",
@@ -183,7 +183,9 @@ def _with_names(sources: Sequence[DataSource]) -> tuple[DataSource, ...]:
     for source in sources:
         others = [other for other in sources if other is not source]
         name = source.name or _own_name(source, others)
-        check_name(name, f"path: the name of the source {source.path!r}", "path", "; add name:")
+        check_plain_name(
+            name, f"path: the name of the source {source.path!r}", "path", "; add name:"
+        )
         named.append(replace(source, name=name))
     return tuple(named)
 

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ltr.data.outputs import check_name
+from ltr.data.outputs import check_plain_name
 from ltr.errors import InputError, local_path
 from ltr.run.yaml_files import read_yaml
 
@@ -49,7 +49,7 @@ def data_sets(words: Sequence[str], option: str) -> list[DataSet]:
     path_of: dict[str, str] = {}
     for name, path in sets:
         mend = f" ({path}); name it in a file: {SUITE}FILE"
-        check_name(name, f"{option}: the name of a data set", mend=mend)
+        check_plain_name(name, f"{option}: the name of a data set", mend=mend)
         if name in path_of:
             raise InputError(
                 f"{option}: data sets must have names of their own, got {name!r} of {path_of[name]} and of {path}; name them in a file, {SUITE}FILE with lines name: path"
