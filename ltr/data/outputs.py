@@ -37,7 +37,7 @@ def check_file(path: str | Path | None, name: str) -> None:
     """
     if path is None:
         return
-    check_name(path, name)
+    check_place(path, name)
     if os.path.exists(path) and not os.path.isfile(path):
         other = "a folder" if os.path.isdir(path) else "a device"
         raise InputError(f"{name} must be a file, got {other}, {path}; name another one")
@@ -56,7 +56,7 @@ def check_folder(path: str | Path | None, name: str, mark: str | None = None) ->
     """
     if path is None:
         return
-    check_name(path, name)
+    check_place(path, name)
     if os.path.isdir(path):
         # Another process may write the mark just now, see ltr.data.whole_files.being_written.
         others = [each for each in os.listdir(path) if not each.startswith(f".{mark}.")]
@@ -70,7 +70,7 @@ def check_folder(path: str | Path | None, name: str, mark: str | None = None) ->
     check_inside(Path(path).parent, name, Path(path))
 
 
-def check_name(path: str | Path, name: str) -> None:
+def check_place(path: str | Path, name: str) -> None:
     """Raise an InputError for an address; and for no name, which would be the working directory."""
     if str(path) == "":
         raise InputError(f"{name} must be the name of a place, got an empty one; name one")

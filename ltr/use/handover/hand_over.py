@@ -4,7 +4,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Literal, get_args
 
-from ltr.data.outputs import check_inside, check_name
+from ltr.data.outputs import check_inside, check_place
 from ltr.data.whole_files import write_new
 from ltr.errors import one_of
 from ltr.use.handover.encoded_corpus import EncodedCorpus
@@ -44,7 +44,7 @@ def hand_over(folder: str | Path, format: Format, output: str | Path) -> str:
             written, a package is missing, or the format can't hold this corpus.
     """
     one_of(get_args(Format), format=format)
-    check_name(output, "the output")
+    check_place(output, "the output")
     output = Path(output)
     check_inside(output.parent, "the output", output)
     corpus = EncodedCorpus(Path(folder))
