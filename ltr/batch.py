@@ -99,8 +99,8 @@ class RankingBatch(NamedTuple):
         features: ``[B, N, F]`` float32, feature vectors of the documents, 0 at the padding (feature
             ranker).
         distances: ``[B, N]`` float, distance of each document to its query in the index that mined
-            it; NaN for a negative whose source gives none, 0 for relevant documents, which are not
-            mined. None where no document has one.
+            it; NaN for one that was not mined, such as a relevant document. None where no document
+            of the batch was mined; other processes may have some.
         judged_rows: ``[B, J]`` int64, rows of all documents that are judged for the query, in the
             list or not; −1 as padding (dual encoder with in-batch lists: a document of another
             query that is judged for this one is not irrelevant to it).
@@ -166,8 +166,8 @@ class ScoredLists(NamedTuple):
             wants distances and the ranker is a dual encoder, every document has one: a mined
             negative of the row's own list its distance in the index, any other the distance of the
             two embeddings, without gradient. If the policy wants none, or the ranker is no dual
-            encoder: :attr:`RankingBatch.distances` unchanged with own lists, None with in-batch
-            lists.
+            encoder: :attr:`RankingBatch.distances` with own lists (where the policy wants
+            distances, 0 for a relevant document that has none), None with in-batch lists.
         embeddings: ``[R, C, H]`` float, the documents' representations, finite at the padding;
             ``[1, C, H]`` where all rows share their documents; None where the ranker gives none.
         queries: ``[R, H]`` float, the rows' representations; None where the ranker gives none.

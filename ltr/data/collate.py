@@ -219,15 +219,20 @@ def without_content(lists: Sequence[LabelledList]) -> RankingBatch:
         query_rows.append(ranked_list.query_row)
         doc_rows.append(ranked_list.doc_rows)
         labels.append(ranked_list.labels)
-        distances.append(ranked_list.distances)
+        mined_distances = ranked_list.distances
+        if mined_distances is None:
+            mined_distances = np.full(len(ranked_list.doc_rows), np.nan, np.float32)
+        distances.append(mined_distances)
         ideal.append(ranked_list.ideal)
     mask = _mask_of(doc_rows)
+    all_distances = _padded(distances, mask, np.float32)
+    is_mined = mask & ~all_distances.isnan().numpy()
     return RankingBatch(
         labels=_padded(labels, mask, np.float32),
         mask=torch.from_numpy(mask),
         query_rows=torch.tensor(query_rows, dtype=torch.int64),
         doc_rows=_padded(doc_rows, mask, np.int64),
-        distances=_padded_if_all(distances),
+        distances=all_distances if is_mined.any() else None,
         ideal=_padded_if_all(ideal),
     )
 

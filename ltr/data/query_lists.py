@@ -18,8 +18,8 @@ class LabelledList(NamedTuple):
     query_row: int
     doc_rows: np.ndarray  # [N] int64
     labels: np.ndarray  # [N] float32
-    # [N] float32: the distance of each document to the query in the index that mined it; NaN for a
-    # negative whose source gives none, 0 for relevant documents.
+    # [N] float32: the distance of each document to the query in the index that mined it; NaN for one
+    # that was not mined, such as a relevant one. None: none of them was mined.
     distances: np.ndarray | None = None
     # [M] float32: all grades of the query above 0, the largest first, as a perfect ranking would
     # have them. Training lists have none.

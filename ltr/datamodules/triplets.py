@@ -5,6 +5,8 @@ from functools import reduce
 from pathlib import Path
 from typing import Any, Self, get_args
 
+import numpy as np
+
 from ltr.data.bm25 import bm25_lists
 from ltr.data.query_lists import QueryLists
 from ltr.data.sampling.buckets import Buckets
@@ -155,7 +157,7 @@ class TripletDataModule(SourcesDataModule):
         where = f"{self.path}: split 'train'"
         self.digests["judgements"] = judged.digest()
         sources = tuple(self._open_source(name, count) for name, count in self.sources.items())
-        self.has_distances = all(source.have_distances for source in sources)
+        self.has_distances = all(source.has_distances for source in sources)
         # As in the constructor: take_negatives may have changed it after an earlier setup, and now
         # the source is empty again.
         self.awaits_negatives = "mined" in self.sources
@@ -234,7 +236,7 @@ class TripletDataModule(SourcesDataModule):
         assert isinstance(rows, TripletRows), "plan() has made them"
         number = list(self.sources).index("mined") if "mined" in self.sources else 0
         sources = list(rows.sources)
-        sources[number] = Source(sources[number].n, mined, have_distances=True)
+        sources[number] = Source(sources[number].n, mined)
         return replace(rows, sources=tuple(sources))
 
     def _call_before_batch(self) -> None:
@@ -284,18 +286,20 @@ class TripletDataModule(SourcesDataModule):
         if name == "random":
             return Source(count, None)
         if name == "mined":  # empty until take_negatives
-            return Source(count, QueryLists.from_rows([], [], []), have_distances=True)
+            return Source(count, QueryLists.from_rows([], [], []))
+        has_distances = False
         if name == "candidates":
             lists = self.collection.pools("train", option="negatives")
-            have_distances = False
         elif name == "bm25":
             queries = self.collection.judgements("train").query_rows
             lists = bm25_lists(self.collection, queries, self.negatives_depth or 100)
-            have_distances = False
         else:
             mined = MinedNegatives.open(negatives_in(Path(name)), self.collection, "negatives")
             lists = mined.lists()
-            have_distances = mined.has_distances
+            has_distances = mined.has_distances
         digest_name = "negatives" if len(self.sources) == 1 else f"negatives {name}"
         self.digests[digest_name] = lists.digest()
-        return Source(count, lists.first(self.negatives_depth), have_distances)
+        lists = lists.first(self.negatives_depth)
+        if not has_distances:
+            lists = lists._replace(values=np.full_like(lists.values, np.nan))
+        return Source(count, lists)

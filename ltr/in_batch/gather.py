@@ -78,9 +78,8 @@ def gather_scored(lists: ScoredLists) -> ScoredLists:
     """
     if world_size() == 1:
         return lists
-    # A rank whose documents have no distances says so for each of them, where others have some.
-    has_distances = torch.tensor([lists.distances is not None], device=lists.mask.device)
-    if all_gather(has_distances).any() and lists.distances is None:
+    # A rank whose documents have no distances says so for each of them: others may have some.
+    if lists.distances is None:
         lists = lists._replace(distances=torch.full_like(lists.labels, torch.nan))
     flat = lists._replace(frozen=None)._asdict()
     fields = {name: tensor for name, tensor in flat.items() if tensor is not None}

@@ -115,9 +115,10 @@ class OwnLists(InBatch):
             scores, embeddings = ranker.represent(batch)
         else:
             scores = ranker(batch)
-        return gather_scored(
-            ScoredLists(scores, batch.labels, batch.mask, batch.distances, embeddings)
-        )
+        distances = batch.distances
+        if margin is not None and margin.wants_distances and distances is not None:
+            distances = _mined_or_zero(distances, batch)
+        return gather_scored(ScoredLists(scores, batch.labels, batch.mask, distances, embeddings))
 
     def _of_dual_encoder(
         self, ranker: DualEncoder, batch: RankingBatch, margin: Margin | None
@@ -149,11 +150,21 @@ class OwnLists(InBatch):
 
 def _mined_or_current(mined: Tensor | None, current: Tensor) -> Tensor:
     """Distances ``[R, C]``: the mined one where one is known, whatever the label, else that of the
-    current embeddings. At what was not mined, ``mined`` holds NaN or the 0 of relevant documents.
+    current embeddings.
     """
     if mined is None:
         return current
-    return torch.where(mined > 0, mined, current)
+    return torch.where(mined.isnan(), current, mined)
+
+
+def _mined_or_zero(mined: Tensor, batch: RankingBatch) -> Tensor:
+    """Distances ``[B, N]``: 0 for a relevant document that was not mined, so that no gap is asked
+    between relevant ones. Where a teacher's scores are the labels, relevant documents are known by
+    this: all others of a list with distances have one, see ``check_distances``.
+    """
+    has_distances_b1 = (batch.mask & ~mined.isnan()).any(dim=1, keepdim=True)
+    not_asked = mined.isnan() & (has_distances_b1 | (batch.labels > 0))
+    return mined.masked_fill(not_asked, 0.0)
 
 
 class _LongerListsPolicy(InBatch):

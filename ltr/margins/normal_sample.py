@@ -19,7 +19,7 @@ class NormalSample(Margin):
 
     The list's n less relevant documents get n draws :math:`z_{(1)} \le \dots \le z_{(n)}`, and
     :math:`r_j` is the rank of document j from the hardest to the easiest: by distance in the index,
-    or by score where a negative of the batch has none. The margins of padding and of the most
+    or by score where a negative of the list has none. The margins of padding and of the most
     relevant documents are not used.
 
     The draws are a function of the seed and the batches counted so far, the same in every process.
@@ -85,9 +85,10 @@ class NormalSample(Margin):
 
 def _ease_of_docs(lists: ScoredLists, is_lower: Tensor) -> Tensor:
     """``[B, N]``: the larger, the easier the document. The distances if every less relevant document
-    of the batch has one, else minus the scores.
+    of the list has one, else minus the scores.
     """
-    distances = lists.distances
-    if distances is None or distances[is_lower].isnan().any():
-        return -lists.scores.detach()
-    return distances
+    ease = -lists.scores.detach()
+    if lists.distances is None:
+        return ease
+    lacks_one_b1 = (is_lower & lists.distances.isnan()).any(dim=1, keepdim=True)
+    return torch.where(lacks_one_b1, ease, lists.distances)

@@ -631,3 +631,54 @@ def test_a_mixture_of_one_source_has_no_effect_and_that_is_said(folders, caplog)
     data = opened(folders["a"], mixture=Mixture("mixed"))
     assert "mixture has no effect: path names one source" in caplog.text
     assert fields(data.train[0, 0]) == fields(opened(folders["a"]).train[0, 0])
+
+
+def test_a_mixed_batch_has_the_same_distances_in_any_number_of_processes(folders, tmp_path):
+    """Mined negatives of one source, random ones of the other: the lists of the second have none,
+    and take none from the first. One mined distance is exactly 0.
+    """
+    collection = opened(folders["a"]).collection
+    judged = collection.judgements("train")
+    generator = np.random.default_rng(0)
+    rows = []
+    for query in judged.query_rows.tolist():
+        others = np.setdiff1d(np.arange(len(collection.corpus)), judged.of(query)[0])
+        rows.append(generator.choice(others, 5, replace=False))
+    distances = np.tile(np.float32([0.0, 0.5, 1.0, 1.5, 2.0]), (len(rows), 1))
+    mined = MinedNegatives.of_queries(
+        judged.query_rows, len(collection.queries), np.stack(rows), distances, {"split": "train"}
+    )
+    mined.save(tmp_path / "mined", collection)
+    path = [
+        {"path": folders["a"], "name": "a", "negatives": str(tmp_path / "mined")},
+        {"path": folders["b"], "name": "b", "negatives": "random"},
+    ]
+
+    def of_pairs(world_size):
+        """The distance of each pair of a query and a document in the first three batches."""
+        seen = {}
+        for rank in range(world_size):
+            data = opened(path, rank=rank, world_size=world_size, mixture=Mixture("mixed"))
+            assert not data.has_distances
+            for step in range(3):
+                batch = data.train[0, step]
+                given = batch.distances
+                if given is None:
+                    given = torch.full_like(batch.labels, torch.nan)
+                queries = batch.query_rows.unsqueeze(1).expand_as(given)
+                for query, doc, distance in zip(
+                    queries[batch.mask].tolist(),
+                    batch.doc_rows[batch.mask].tolist(),
+                    given[batch.mask].tolist(),
+                    strict=True,
+                ):
+                    seen[step, query, doc] = None if math.isnan(distance) else distance
+        return seen
+
+    expected = of_pairs(1)
+    known = [distance for distance in expected.values() if distance is not None]
+    assert (
+        0.0 in known and len(known) == 27
+    )  # three lists of four are of `a`, with 3 negatives each
+    assert of_pairs(2) == expected
+    assert of_pairs(4) == expected

@@ -96,8 +96,8 @@ def distances_of(ranker, queries, docs):
 def test_a_margin_of_distances_gets_those_of_the_index_and_of_now(
     backbone, collection_folder, policy, similarity
 ):
-    """Of the index: those of a query to its own negatives, one with a soft label among them, but for
-    one that has none. Of now: all others.
+    """Of the index: those of a query to its own negatives, one with a soft label and one of exactly 0
+    among them, but for one that has none. Of now: all others.
     """
     module = dual_encoder(
         backbone, MarginRankingLoss(), in_batch=policy(), similarity=similarity
@@ -107,8 +107,9 @@ def test_a_margin_of_distances_gets_those_of_the_index_and_of_now(
     )
     labels = batch.labels.clone()
     labels[2, 1] = 0.4
-    mined = (5 + torch.rand(4, 3)).masked_fill(batch.labels > 0, 0.0)
+    mined = (5 + torch.rand(4, 3)).masked_fill(batch.labels > 0, torch.nan)
     mined[1, 2] = torch.nan
+    mined[3, 1] = 0.0
     queries, docs = module.ranker.embed(batch)
     if policy is OwnLists:
         now = distances_of(module.ranker, queries.unsqueeze(1), docs).squeeze(1)

@@ -72,7 +72,12 @@ def test_normal_sample_leaves_the_global_random_state_alone(lists):
     assert after == (torch.rand(1), np.random.rand())  # noqa: NPY002
 
 
-def test_normal_sample_goes_by_score_where_a_negative_has_no_distance(lists):
+def test_normal_sample_goes_by_score_in_a_list_where_a_negative_has_no_distance(lists):
+    """The other lists go by their distances as before."""
+    by_distance = NormalSample()(lists)
+    by_score = NormalSample()(lists._replace(distances=None))
     row, column = negatives(lists).nonzero()[0]
+    assert not torch.equal(by_distance[row], by_score[row])
     lists.distances[row, column] = torch.nan
-    assert torch.equal(NormalSample()(lists), NormalSample()(lists._replace(distances=None)))
+    by_distance[row] = by_score[row]
+    assert torch.equal(NormalSample()(lists), by_distance)

@@ -18,8 +18,14 @@ class Source(NamedTuple):
     """Where negatives are drawn from, and how many."""
 
     n: int  # negatives of a row, at most
-    lists: QueryLists | None  # documents to draw from, by query; None draws from the whole corpus
-    have_distances: bool = False  # whether the values of the lists are distances
+    # Documents to draw from, by query, with their mined distances or NaN; None draws from the whole
+    # corpus.
+    lists: QueryLists | None
+
+    @property
+    def has_distances(self) -> bool:
+        """Whether each document has a distance."""
+        return self.lists is not None and not np.isnan(self.lists.values).any()
 
 
 @dataclass(eq=False)
@@ -113,17 +119,14 @@ class TripletRows:
         """The list of a row; its relevant documents come first."""
         relevant, rng = self.relevant.draw(epoch, row)
         query_row = relevant.query_row
-        n_relevant = len(relevant.doc_rows)
-        # No loss asks for a margin, and so for the distance, of a relevant document.
-        distances = [np.zeros(n_relevant, np.float32)]
+        # A relevant document was not mined.
+        distances = [np.full(len(relevant.doc_rows), np.nan, np.float32)]
         drawn_rows = []
         forbidden = self._forbidden(query_row)
         for source in self.sources:
-            doc_rows, values = self._draw_from(source, query_row, forbidden, rng)
+            doc_rows, mined_distances = self._draw_from(source, query_row, forbidden, rng)
             drawn_rows.append(doc_rows)
-            if not source.have_distances:
-                values = np.full(len(doc_rows), np.nan, np.float32)
-            distances.append(values)
+            distances.append(mined_distances)
             # The next source must not draw these documents again.
             forbidden = np.concatenate([forbidden, doc_rows])
         negatives = np.concatenate(drawn_rows)
@@ -131,23 +134,19 @@ class TripletRows:
         if self.labels is not None:
             labelled_rows, labels = self.labels.of(query_row)
             negative_labels = values_of(negatives, labelled_rows, labels)
-        drawn = relevant._replace(
+        return relevant._replace(
             doc_rows=np.concatenate([relevant.doc_rows, negatives]),
             labels=np.concatenate([relevant.labels, negative_labels]),
+            distances=np.concatenate(distances),
         )
-        # If some sources have distances, NaN stands for those of the others; has_distances of the
-        # data module says whether all have them.
-        if any(source.have_distances for source in self.sources):
-            drawn = drawn._replace(distances=np.concatenate(distances))
-        return drawn
 
     def _draw_from(
         self, source: Source, query_row: int, forbidden: np.ndarray, rng: np.random.Generator
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Documents of a source, none of them forbidden, and their values."""
+        """Documents of a source, none of them forbidden, and their distances or NaN."""
         if source.lists is None:
             drawn = _draw_outside(rng, self.n_docs, forbidden, source.n)
-            return drawn, np.zeros(len(drawn), np.float32)
+            return drawn, np.full(len(drawn), np.nan, np.float32)
         doc_rows, values = _without(source.lists, query_row, forbidden)
         chosen = rng.choice(len(doc_rows), min(source.n, len(doc_rows)), replace=False)
         return doc_rows[chosen], values[chosen]
