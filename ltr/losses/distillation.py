@@ -1,13 +1,15 @@
 """Distillation: the labels are the scores of a teacher."""
 
 from collections.abc import Sequence
+from typing import get_args
 
 import torch
 from torch import Tensor
 
-from ltr.errors import positive
+from ltr.errors import one_of, positive
 from ltr.losses.loss import Loss, Reduction
-from ltr.pairs import mean_over_pairs
+from ltr.losses.pairwise import MeanOrSum
+from ltr.pairs import PairsReduction, reduce_over_pairs
 from ltr.pairs.blocks import sum_in_blocks
 from ltr.pairs.lists import masked_log_softmax, prepare_lists, two_labels
 
@@ -25,6 +27,9 @@ class MarginMSELoss(Loss):
     References: Hofstätter et al. (2020), Improving efficient neural ranking models with
     cross-architecture knowledge distillation.
 
+    Args:
+        pairs_reduction: ``mean`` or ``sum``, as in :class:`ltr.losses.RankNetLoss`.
+
     Example:
         >>> import torch
         >>> MarginMSELoss()(torch.tensor([[3.0, 1.0]]), torch.tensor([[5.0, 4.0]]))  # gaps 2 and 1
@@ -32,6 +37,11 @@ class MarginMSELoss(Loss):
     """
 
     takes_teacher_scores = True
+
+    def __init__(self, pairs_reduction: MeanOrSum = "mean", reduction: Reduction = "mean") -> None:
+        super().__init__(reduction)
+        one_of(get_args(PairsReduction), pairs_reduction=pairs_reduction)
+        self.pairs_reduction = pairs_reduction
 
     def forward(
         self,
@@ -45,7 +55,9 @@ class MarginMSELoss(Loss):
         ) -> Tensor:
             return ((s_i - y_i) - (s_j - y_j)).square()
 
-        value_b, n_pairs_b = mean_over_pairs(scores, labels, mask, cost)
+        value_b, n_pairs_b = reduce_over_pairs(
+            scores, labels, mask, cost, reduction=self.pairs_reduction
+        )
         return self.reduce(value_b, n_pairs_b)
 
 

@@ -56,6 +56,9 @@ class LambdaRankLoss(Loss):
     cost :math:`\phi` is ``logistic``, without a margin, over all pairs; ``hinge`` is :math:`\max(0,
     -x)`, ``squared hinge`` its square. A row in which no swap changes the metric gives 0.
 
+    A swap of two documents of one grade changes no metric. Burges' weights are 0 there too, so
+    RankNet's ``ties: half`` has no counterpart here: such pairs would add 0.
+
     Use: To train for one metric, the top of the list above all. Start from a trained ranker, or
     take it from the start with graded lists.
     Cost: O(N log N + k·N) time, O(N · block) memory: only pairs with a document in the top k are

@@ -1,6 +1,6 @@
 """Pairwise losses: a more relevant document should outscore a less relevant one.
 
-All are one formula, the mean of a cost over chosen pairs (i, j) with ``y_i > y_j``:
+All are one formula, the mean or the sum of a cost over chosen pairs (i, j) with ``y_i > y_j``:
 ``pairs/dense.py`` defines it.
 """
 
@@ -10,11 +10,23 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from ltr.errors import not_negative, one_of, positive
+from ltr.errors import InputError, not_negative, one_of, positive
 from ltr.losses.loss import Loss, Reduction
-from ltr.pairs import Pairs, PairsName, check_pairs, hinge, mean_over_pairs, squared_hinge
+from ltr.pairs import (
+    Pairs,
+    PairsName,
+    PairsReduction,
+    check_pairs,
+    hinge,
+    reduce_over_pairs,
+    squared_hinge,
+)
+from ltr.pairs.dense import Cost
 
 Targets = Literal["hard", "soft"]
+Ties = Literal["ignore", "half"]
+# Of a cost that no pair escapes: the mean over the active pairs would be that over all.
+MeanOrSum = Literal["mean", "sum"]
 Mode = Literal["shift", "scale"]
 
 
@@ -30,6 +42,13 @@ class MarginRankingLoss(Loss):
     where there is none; ``adjacent``: neighbours in the order of the labels only; ``mean``: each i
     against the mean of :math:`s_j + m_{ij}` over its less relevant documents.
 
+    ``pairs_reduction`` ``sum`` leaves out :math:`1 / |P|`; ``active`` divides by the pairs of the
+    list that cost something (:class:`BatchAllTripletLoss` by those of the batch). The sum is that of
+    Burges et al. (2005), where a query counts as often as it has pairs: it pays where every pair is
+    a judgement of its own, as with clicks or preferences. It does not pay where the pairs are as
+    many as the negatives that were drawn: long lists then drown short ones, and the learning rate
+    depends on the size of the lists.
+
     Use: When a fixed or given gap is enough: pairs beyond their margin teach nothing more. The
     margin has the scores' unit.
     Cost: O(N log N) time, O(N) memory per row and grade, by sorting; with many grades or margins
@@ -42,6 +61,7 @@ class MarginRankingLoss(Loss):
         pairs: ``all``, ``hardest``, ``semi-hard``, ``adjacent`` or ``mean``; or a class of your own,
             see :class:`ltr.pairs.choices.PairChoice`.
         squared: whether the hinge is squared.
+        pairs_reduction: ``mean``, ``sum`` or ``active``: what becomes of the pairs of a list.
 
     Example:
         >>> MarginRankingLoss(margin=1.0)(torch.tensor([[1.0, 3.0]]), torch.tensor([[1.0, 0.0]]))
@@ -56,13 +76,16 @@ class MarginRankingLoss(Loss):
         margin: float = 1.0,
         pairs: Pairs = "all",
         squared: bool = False,
+        pairs_reduction: PairsReduction = "mean",
         reduction: Reduction = "mean",
     ) -> None:
         super().__init__(reduction)
         check_pairs(pairs, get_args(PairsName))
+        one_of(get_args(PairsReduction), pairs_reduction=pairs_reduction)
         self.margin = not_negative("margin", margin)
         self.pairs = pairs
         self.squared = squared
+        self.pairs_reduction = pairs_reduction
 
     def forward(
         self,
@@ -73,7 +96,9 @@ class MarginRankingLoss(Loss):
     ) -> Tensor:
         cost = squared_hinge if self.squared else hinge
         m_ij = self.asked_margin(margin)
-        value_b, n_pairs_b = mean_over_pairs(scores, labels, mask, cost, m_ij, self.pairs)
+        value_b, n_pairs_b = reduce_over_pairs(
+            scores, labels, mask, cost, m_ij, self.pairs, self.pairs_reduction
+        )
         return self.reduce(value_b, n_pairs_b)
 
     def asked_margin(self, margin: Tensor | None) -> float | Tensor:
@@ -100,6 +125,7 @@ class AdaptiveMarginRankingLoss(MarginRankingLoss):
         pairs: ``all``, ``hardest``, ``semi-hard``, ``adjacent`` or ``mean``, as in
             :class:`MarginRankingLoss`.
         margin: used, times ``k``, where the batch brings none.
+        pairs_reduction: ``mean``, ``sum`` or ``active``, as in :class:`MarginRankingLoss`.
 
     Example:
         >>> margin = torch.tensor([[0.0, 3.0]])  # 0.5 * 3 - (1 - 0.5)
@@ -112,9 +138,10 @@ class AdaptiveMarginRankingLoss(MarginRankingLoss):
         k: float = 1.0,
         pairs: Pairs = "all",
         margin: float = 1.0,
+        pairs_reduction: PairsReduction = "mean",
         reduction: Reduction = "mean",
     ) -> None:
-        super().__init__(margin, pairs, reduction=reduction)
+        super().__init__(margin, pairs, pairs_reduction=pairs_reduction, reduction=reduction)
         self.k = not_negative("k", k)
 
     def asked_margin(self, margin: Tensor | None) -> float | Tensor:
@@ -133,6 +160,12 @@ class RankNetLoss(Loss):
     s_j)})`) or :math:`1 / (1 + e^{-\sigma (y_i - y_j)})` (``soft``: labels are grades or a
     teacher's scores in the units of the student's, and the gap of the labels is the gap to reach).
 
+    ``ties`` ``half`` adds the pairs of documents of one label to P, each once and with the target
+    1/2 (Burges' :math:`S_{ij} = 0`): they cost :math:`\frac{1}{2} \sigma (s_i - s_j) + \log(1 +
+    e^{-\sigma(s_i - s_j)})`, at least log 2, and are pulled together. A list of one label has
+    something to learn then. ``pairs_reduction`` ``sum`` leaves out :math:`1 / |P|`, as published;
+    :class:`MarginRankingLoss` says where that pays.
+
     Use: The first choice among pairwise losses: no margin to set, and badly ordered pairs pull with
     a bounded force.
     Cost: O(P·N) time, O(N · block) memory; the gradient is one factor per document (Burges'
@@ -144,6 +177,8 @@ class RankNetLoss(Loss):
         pairs: ``all``, ``hardest``, ``semi-hard``, ``adjacent`` or ``mean``, as in
             :class:`MarginRankingLoss`.
         targets: ``hard`` or ``soft``.
+        ties: ``ignore``, or ``half``, which needs all pairs.
+        pairs_reduction: ``mean`` or ``sum``. No pair costs nothing, so ``active`` would be the mean.
 
     Example:
         >>> RankNetLoss()(torch.tensor([[2.0, 2.0]]), torch.tensor([[1.0, 0.0]]))  # log 2
@@ -157,14 +192,20 @@ class RankNetLoss(Loss):
         sigma: float = 1.0,
         pairs: Pairs = "all",
         targets: Targets = "hard",
+        ties: Ties = "ignore",
+        pairs_reduction: MeanOrSum = "mean",
         reduction: Reduction = "mean",
     ) -> None:
         super().__init__(reduction)
         check_pairs(pairs, get_args(PairsName))
         one_of(get_args(Targets), targets=targets)
+        one_of(get_args(PairsReduction), pairs_reduction=pairs_reduction)
         self.sigma = positive("sigma", sigma)
         self.pairs = pairs
         self.targets = targets
+        self.ties = ties
+        self.pairs_reduction = pairs_reduction
+        self._check_ties()
 
     def forward(
         self,
@@ -181,8 +222,42 @@ class RankNetLoss(Loss):
                 s_j = self.sigma * s_j
             return cross_entropy(s_i - s_j, y_i, y_j, self.sigma, self.targets)
 
-        value_b, n_pairs_b = mean_over_pairs(scores, labels, mask, cost, pairs=self.pairs)
+        return self._over_pairs(scores, labels, mask, cost)
+
+    def _over_pairs(
+        self,
+        scores: Tensor,
+        labels: Tensor,
+        mask: Tensor | None,
+        cost: Cost,
+        margin: float | Tensor = 0.0,
+    ) -> Tensor:
+        """The value of the loss from the cost of its pairs, and that of the ties, if they count."""
+        self._check_ties()
+
+        def tie_cost(s_i: Tensor, s_j: Tensor) -> Tensor:
+            x = self.sigma * (s_i - s_j)
+            return 0.5 * x - F.logsigmoid(x)
+
+        value_b, n_pairs_b = reduce_over_pairs(
+            scores,
+            labels,
+            mask,
+            cost,
+            margin,
+            self.pairs,
+            self.pairs_reduction,
+            tie_cost if self.ties == "half" else None,
+        )
         return self.reduce(value_b, n_pairs_b)
+
+    def _check_ties(self) -> None:
+        one_of(get_args(Ties), ties=self.ties)
+        if self.ties == "half" and self.pairs != "all":
+            raise InputError(
+                f"ties: half adds all pairs of documents of one label, so it needs pairs: all, got {self.pairs!r}, which chooses among documents of different labels",
+                option="ties",
+            )
 
 
 class AdaptiveRankNetLoss(RankNetLoss):
@@ -194,7 +269,7 @@ class AdaptiveRankNetLoss(RankNetLoss):
         \sigma (1 + k\,m_{ij}) (s_i - s_j) \;\text{(scale)}
 
     in :class:`RankNetLoss`: ``shift`` asks for :math:`s_i - s_j > k\,m_{ij}`; ``scale`` makes the
-    logistic steeper.
+    logistic steeper. Ties have no margin: no document of them should come first.
 
     Use: With mined negatives whose distances tell how far apart they should stay
     (:class:`ltr.margins.FromDistance`).
@@ -210,6 +285,8 @@ class AdaptiveRankNetLoss(RankNetLoss):
             :class:`MarginRankingLoss`.
         targets: ``hard`` or ``soft``, as in :class:`RankNetLoss`.
         margin: used, times ``k``, where the batch brings none.
+        ties: ``ignore`` or ``half``, as in :class:`RankNetLoss`.
+        pairs_reduction: ``mean`` or ``sum``, as in :class:`RankNetLoss`.
 
     Example:
         >>> loss = AdaptiveRankNetLoss(margin=2.0)
@@ -227,9 +304,11 @@ class AdaptiveRankNetLoss(RankNetLoss):
         pairs: Pairs = "all",
         targets: Targets = "hard",
         margin: float = 1.0,
+        ties: Ties = "ignore",
+        pairs_reduction: MeanOrSum = "mean",
         reduction: Reduction = "mean",
     ) -> None:
-        super().__init__(sigma, pairs, targets, reduction)
+        super().__init__(sigma, pairs, targets, ties, pairs_reduction, reduction)
         one_of(get_args(Mode), mode=mode)
         self.k = not_negative("k", k)
         self.mode = mode
@@ -251,9 +330,9 @@ class AdaptiveRankNetLoss(RankNetLoss):
                 gap = (1 + self.k * m_ij) * (s_i - s_j)
             return cross_entropy(self.sigma * gap, y_i, y_j, self.sigma, self.targets)
 
-        m_ij = self.margin if margin is None else margin
-        value_b, n_pairs_b = mean_over_pairs(scores, labels, mask, cost, m_ij, self.pairs)
-        return self.reduce(value_b, n_pairs_b)
+        return self._over_pairs(
+            scores, labels, mask, cost, self.margin if margin is None else margin
+        )
 
     def asked_margin(self, margin: Tensor | None) -> float | Tensor | None:
         if self.mode == "scale":

@@ -14,7 +14,7 @@ from torch.nn import functional as F
 from ltr.errors import one_of
 from ltr.losses.loss import Reduction
 from ltr.losses.pairwise import MarginRankingLoss
-from ltr.pairs import hinge, mean_over_pairs, pair_sums
+from ltr.pairs import PairsReduction, hinge, pair_sums, reduce_over_pairs
 
 Average = Literal["active", "all", "row"]
 
@@ -28,7 +28,8 @@ class BatchAllTripletLoss(MarginRankingLoss):
         T^+ = \{(a, p, n) \in T : s_{ap} - s_{an} < m\}
 
     ``all`` divides by :math:`|T|` instead. ``row`` takes the mean of each anchor over its triplets,
-    then over anchors: it is :class:`ltr.losses.MarginRankingLoss`. With ``active`` and ``all`` the
+    then over anchors: it is :class:`ltr.losses.MarginRankingLoss`, whose ``pairs_reduction: active``
+    takes the mean of each anchor over its active ones. With ``active`` and ``all`` the
     mean is over the batch, and a row's value is its share of it: the reductions ``mean`` and
     ``sum`` are the same.
 
@@ -121,7 +122,7 @@ class BatchHardTripletLoss(MarginRankingLoss):
             return -F.logsigmoid(s_i - (s_j + m_ij))
 
         m_ij = 0.0 if margin is None else margin
-        value_b, n_pairs_b = mean_over_pairs(scores, labels, mask, cost, m_ij, self.pairs)
+        value_b, n_pairs_b = reduce_over_pairs(scores, labels, mask, cost, m_ij, self.pairs)
         return self.reduce(value_b, n_pairs_b)
 
     def asked_margin(self, margin: Tensor | None) -> float | Tensor | None:  # type: ignore[override]  # wider than the parent's: it may be None
@@ -148,6 +149,8 @@ class BatchSemiHardTripletLoss(MarginRankingLoss):
 
     Args:
         margin: in units of score; used where the batch brings none.
+        pairs_reduction: ``mean``, ``sum`` or ``active``, as in
+            :class:`ltr.losses.MarginRankingLoss`.
 
     Example:
         >>> scores, labels = torch.tensor([[-1.0, -0.5, -1.2, -9.0]]), torch.tensor([[1.0, 0.0, 0.0, 0.0]])
@@ -155,5 +158,10 @@ class BatchSemiHardTripletLoss(MarginRankingLoss):
         tensor(0.8000)
     """
 
-    def __init__(self, margin: float = 1.0, reduction: Reduction = "mean") -> None:
-        super().__init__(margin, "semi-hard", reduction=reduction)
+    def __init__(
+        self,
+        margin: float = 1.0,
+        pairs_reduction: PairsReduction = "mean",
+        reduction: Reduction = "mean",
+    ) -> None:
+        super().__init__(margin, "semi-hard", pairs_reduction=pairs_reduction, reduction=reduction)

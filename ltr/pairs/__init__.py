@@ -3,7 +3,8 @@ definition.
 
 Here the form is chosen, by the size of the lists: short lists take all N² pairs, hinges over many
 relevant documents are sorted (``sorted.py``), and everything else takes the pairs of the more
-relevant documents in blocks (``blocks.py``). ``choose.py`` has the costs of losses that take some
+relevant documents in blocks (``blocks.py``). Documents of one label, where a loss takes these too,
+are in ``ties.py``. ``choose.py`` has the costs of losses that take some
 of the pairs only, ``choices.py`` says by their definition which these are. Letters of shapes: b row,
 p packed upper document (``uppers.py``), q chosen pair, i and j the documents of a pair.
 """
@@ -15,6 +16,7 @@ from typing import Literal, get_args
 import torch
 from torch import Tensor
 
+from ltr.errors import one_of
 from ltr.pairs.blocks import by_rows, sum_in_blocks
 from ltr.pairs.choices import PairChoice, check_pairs
 from ltr.pairs.choose import chosen_costs
@@ -27,10 +29,12 @@ from ltr.pairs.lists import (
     prepare_types,
 )
 from ltr.pairs.sorted import hinge, hinge_sums, squared_hinge
+from ltr.pairs.ties import TieCost, tie_sums
 from ltr.pairs.uppers import Uppers, find_uppers
 
 PairsName = Literal["all", "hardest", "semi-hard", "adjacent", "mean"]
 Pairs = PairsName | PairChoice
+PairsReduction = Literal["mean", "sum", "active"]
 
 # If B·N² is at most this, all N² pairs are quicker than picking out the more relevant documents.
 SHORT = 1 << 15
@@ -46,19 +50,38 @@ def sorting_pays(uppers: Uppers) -> bool:
     return uppers.columns.shape[1] > UPPERS_PER_LEVEL_TO_SORT * uppers.levels
 
 
-def mean_over_pairs(
+def reduce_over_pairs(
     scores: Tensor,
     labels: Tensor,
     mask: Tensor | None,
     cost: Cost,
     margin: float | Tensor = 0.0,
     pairs: Pairs = "all",
+    reduction: PairsReduction = "mean",
+    tie_cost: TieCost | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """``[B]`` each: the mean cost of the chosen pairs of each list, and their number; arguments as
-    in :func:`pair_sums`.
+    """``[B]`` each: the costs of the chosen pairs of each list as one number, and how many these
+    pairs are; other arguments as in :func:`pair_sums`.
+
+    Args:
+        reduction: the ``sum``, or the ``mean`` over the chosen pairs, or over those of them that
+            cost something (``active``).
+        tie_cost: of two documents of one label; None: only different labels make a pair.
     """
+    one_of(get_args(PairsReduction), pairs_reduction=reduction)
     sum_b, n_pairs_b = pair_sums(scores, labels, mask, cost, margin, pairs)
-    return sum_b / n_pairs_b.clamp(min=1), n_pairs_b
+    n_counted_b = n_pairs_b
+    if reduction == "active":
+        with torch.no_grad():
+            _, n_counted_b = pair_sums(scores, labels, mask, cost, margin, pairs, active=True)
+    if tie_cost is not None:  # a tie always costs something
+        tie_sum_b, n_ties_b = tie_sums(scores, labels, mask, tie_cost)
+        sum_b = sum_b + tie_sum_b
+        n_pairs_b = n_pairs_b + n_ties_b
+        n_counted_b = n_counted_b + n_ties_b
+    if reduction != "sum":
+        sum_b = sum_b / n_counted_b.clamp(min=1)
+    return sum_b, n_pairs_b
 
 
 def pair_sums(

@@ -34,9 +34,13 @@ OPTIONS = [
     *[(MarginRankingLoss, {"pairs": pairs}) for pairs in PAIRS],
     (MarginRankingLoss, {"squared": True}),
     (MarginRankingLoss, {"squared": True, "pairs": "adjacent"}),
+    (MarginRankingLoss, {"pairs_reduction": "sum"}),
+    (MarginRankingLoss, {"pairs_reduction": "active", "margin": 0.3}),
     (AdaptiveMarginRankingLoss, {"k": 0.5, "pairs": "mean"}),
     *[(RankNetLoss, {"pairs": pairs}) for pairs in PAIRS],
     (RankNetLoss, {"sigma": 2.0, "targets": "soft"}),
+    (RankNetLoss, {"ties": "half", "pairs_reduction": "sum"}),
+    (AdaptiveRankNetLoss, {"ties": "half", "mode": "scale", "targets": "soft"}),
     (AdaptiveRankNetLoss, {"mode": "scale"}),
     (AdaptiveRankNetLoss, {"mode": "scale", "targets": "soft", "pairs": "mean"}),
     (BatchAllTripletLoss, {"average": "all"}),
@@ -77,6 +81,8 @@ def except_for(*names):
 # A document that is judged by itself: the level of its score counts, and there is always something
 # to learn.
 POINTWISE = ("BCELoss", "MSELoss")
+# Documents of one label have something to learn: that none of them comes first.
+OF_TIES = ("RankNetLoss(ties", "AdaptiveRankNetLoss(ties")
 # Published as a mean over the batch, not over rows.
 OVER_THE_BATCH = ("BatchAllTripletLoss", "BatchAllTripletLoss(average=all)")
 
@@ -249,7 +255,7 @@ def test_an_unknown_reduction_is_refused(loss, lists):
         made(*lists)
 
 
-@except_for(*POINTWISE)
+@except_for(*POINTWISE, *OF_TIES)
 def test_a_row_without_anything_to_learn_does_not_dilute_the_mean(loss, lists):
     scores, labels, mask = lists
     more = (
@@ -275,7 +281,7 @@ def test_a_row_without_documents_does_not_dilute_the_mean_of_pointwise_losses(lo
 def test_value_and_gradient_are_zero_when_nothing_can_be_learnt(loss, lists, request, size):
     scores, labels, mask = lists
     nothing = [(labels, torch.zeros_like(mask))]
-    if request.node.callspec.id.split("-")[-1] not in POINTWISE:
+    if not request.node.callspec.id.split("-")[-1].startswith((*POINTWISE, *OF_TIES)):
         nothing += [
             (torch.zeros_like(labels), mask),
             (torch.ones_like(labels), mask),
@@ -287,7 +293,7 @@ def test_value_and_gradient_are_zero_when_nothing_can_be_learnt(loss, lists, req
         assert value == 0 and (gradient == 0).all()
 
 
-@except_for(*POINTWISE)
+@except_for(*POINTWISE, *OF_TIES)
 def test_a_row_of_one_label_teaches_nothing_without_a_mask_either(loss, lists):
     """Alone, and beside rows that teach: as with a mask in which every document is one."""
     scores, labels, _ = lists

@@ -4,13 +4,18 @@ import pytest
 import torch
 from torch import nn
 
+from ltr.errors import InputError
 from ltr.losses import (
     AdaptiveMarginRankingLoss,
     AdaptiveRankNetLoss,
+    BatchAllTripletLoss,
+    MarginMSELoss,
     MarginRankingLoss,
     RankNetLoss,
     chain_probability,
 )
+from ltr.pairs import blocks
+from ltr.pairs.choices import Hardest
 
 
 def softplus(x):
@@ -296,3 +301,170 @@ def test_a_margin_where_no_pair_stands_may_be_anything(loss, pairs, rubbish, mon
                 value = loss(scores, labels, mask, margin)
                 found.append((value, torch.autograd.grad(value, scores)[0]))
             assert torch.equal(found[0][0], found[1][0]) and torch.equal(found[0][1], found[1][1])
+
+
+def test_ties_by_hand():
+    """Labels 1, 0, 1 with scores 1.02, 0, -1.19: log(1 + e^-1.02) and log(1 + e^1.19) of the pairs
+    with two labels, and of the tie, whose gap is 2.21, 2.21 / 2 + log(1 + e^-2.21).
+    """
+    scores = torch.tensor([[1.02, 0.0, -1.19]])
+    labels = torch.tensor([[1.0, 0.0, 1.0]])
+    tie, right, wrong = 1.20909, 0.307922, 1.455606
+    value = RankNetLoss(ties="half", pairs_reduction="sum")(scores, labels).item()
+    assert value == pytest.approx(tie + right + wrong, abs=1e-6)
+    assert value == pytest.approx(2.972619, abs=1e-6)
+    value = RankNetLoss(ties="half")(scores, labels).item()
+    assert value == pytest.approx(2.972619 / 3, abs=1e-6)
+    assert RankNetLoss()(scores, labels).item() == pytest.approx((right + wrong) / 2, abs=1e-6)
+
+
+@pytest.mark.parametrize("targets", ["hard", "soft"])
+def test_a_list_of_one_label_learns_to_tie(targets):
+    """A gap of 2.261067 costs 1.229690, one of 0 log 2; the gradient is sigma (P - 1/2)."""
+    scores = torch.tensor([[2.261067, 0.0]], dtype=torch.float64, requires_grad=True)
+    loss = RankNetLoss(ties="half", targets=targets)
+    value = loss(scores, torch.ones(1, 2))
+    assert value.item() == pytest.approx(1.22969, abs=1e-6)
+    (gradient,) = torch.autograd.grad(value, scores)
+    pull = 1 / (1 + math.exp(-2.261067)) - 0.5
+    assert gradient[0].tolist() == pytest.approx([pull, -pull])
+    assert loss(torch.zeros(1, 2), torch.ones(1, 2)).item() == pytest.approx(math.log(2))
+    # Beside a list of two labels it counts as a row; alone a document has no pair.
+    both = loss(torch.zeros(2, 2), torch.tensor([[1.0, 1.0], [1.0, 0.0]]))
+    assert both.item() == pytest.approx(math.log(2))
+    assert loss(torch.zeros(1, 2), torch.ones(1, 2), torch.tensor([[True, False]])) == 0
+
+
+@pytest.mark.parametrize("mode", ["shift", "scale"])
+def test_a_tie_has_no_margin(mode):
+    """Whatever margin the batch has for its documents, NaN included."""
+    scores = torch.tensor([[0.3, 1.5]])
+    plain = RankNetLoss(sigma=2.0, ties="half")(scores, torch.ones(1, 2))
+    loss = AdaptiveRankNetLoss(sigma=2.0, k=3.0, mode=mode, ties="half", margin=5.0)
+    for margin in (None, torch.full((1, 2), 7.0), torch.full((1, 2, 2), math.nan)):
+        assert loss(scores, torch.ones(1, 2), margin=margin).item() == plain.item()
+
+
+def test_ties_need_all_pairs():
+    for pairs in ("hardest", "semi-hard", "adjacent", "mean", Hardest()):
+        for kind in (RankNetLoss, AdaptiveRankNetLoss):
+            with pytest.raises(InputError, match="ties: half adds all pairs .* needs pairs: all"):
+                kind(pairs=pairs, ties="half")
+    with pytest.raises(InputError, match="ties must be one of ignore, half, got 'some'"):
+        RankNetLoss(ties="some")
+    changed = RankNetLoss(ties="half")
+    changed.pairs = "hardest"
+    with pytest.raises(InputError, match="needs pairs: all"):
+        changed(torch.zeros(1, 2), torch.ones(1, 2))
+
+
+def test_the_reduction_of_pairs_by_hand():
+    """Hinges of margin 1 of scores 0 for the relevant document and -0.5, -3, 0.2 for the others:
+    0.5, 0 and 1.2.
+    """
+    scores = torch.tensor([[0.0, -0.5, -3.0, 0.2]])
+    labels = torch.tensor([[1.0, 0.0, 0.0, 0.0]])
+    for reduction, expected in (("mean", 1.7 / 3), ("sum", 1.7), ("active", 1.7 / 2)):
+        for kind in (MarginRankingLoss, AdaptiveMarginRankingLoss):
+            value = kind(pairs_reduction=reduction)(scores, labels).item()
+            assert value == pytest.approx(expected), kind
+    with pytest.raises(InputError, match="pairs_reduction must be one of mean, sum, active, got"):
+        MarginRankingLoss(pairs_reduction="max")
+
+
+def test_active_is_of_the_list_and_of_the_batch_by_hand():
+    """Hinges 0, 0 and 1.5, 0: of the lists 0 and 1.5, of the batch 1.5 of one active triplet."""
+    scores = torch.tensor([[3.0, 0.0, 0.0], [0.0, 0.5, -2.0]])
+    labels = torch.tensor([[1.0, 0.0, 0.0], [1.0, 0.0, 0.0]])
+    loss = MarginRankingLoss(pairs_reduction="active", reduction="none")
+    assert loss(scores, labels).tolist() == [0.0, 1.5]
+    assert MarginRankingLoss(pairs_reduction="active")(scores, labels).item() == 0.75
+    assert MarginRankingLoss()(scores, labels).item() == 0.375
+    assert BatchAllTripletLoss()(scores, labels).item() == 1.5
+
+
+REDUCED = [
+    (MarginRankingLoss, {"margin": 0.4}),
+    (MarginRankingLoss, {"margin": 0.4, "squared": True}),
+    (AdaptiveMarginRankingLoss, {"k": 0.7}),
+    (RankNetLoss, {"sigma": 1.3}),
+    (RankNetLoss, {"sigma": 0.6, "targets": "soft"}),
+    (AdaptiveRankNetLoss, {"sigma": 1.3, "k": 0.5}),
+    (AdaptiveRankNetLoss, {"k": 0.5, "mode": "scale", "targets": "soft"}),
+    (MarginMSELoss, {}),
+]
+
+
+def plain_cost(loss, s_i, s_j, y_i, y_j, m):
+    """Of one pair, as its formula has it; a tie has y_i = y_j."""
+    if isinstance(loss, MarginMSELoss):
+        return ((s_i - s_j) - (y_i - y_j)) ** 2
+    if isinstance(loss, MarginRankingLoss):
+        return (getattr(loss, "k", 1.0) * m - (s_i - s_j)).clamp(min=0) ** (1 + loss.squared)
+    x = s_i - s_j
+    if isinstance(loss, AdaptiveRankNetLoss) and y_i != y_j:
+        x = x - loss.k * m if loss.mode == "shift" else (1 + loss.k * m) * x
+    p = 1 / (1 + torch.exp(-loss.sigma * x))
+    target = 1.0 if y_i > y_j else 0.5
+    if loss.targets == "soft":
+        target = 1 / (1 + math.exp(-loss.sigma * (y_i - y_j)))
+    return -target * torch.log(p) - (1 - target) * torch.log(1 - p)
+
+
+def plain_value(loss, scores, labels, mask, margin):
+    """Loops over the pairs of each list, then the mean over the lists with a pair."""
+    values = []
+    for b in range(len(scores)):
+        docs = mask[b].nonzero().flatten().tolist()
+        y = labels[b].tolist()
+        pairs = [(i, j) for i in docs for j in docs if y[i] > y[j]]
+        if getattr(loss, "ties", "ignore") == "half":
+            pairs += [(i, j) for i in docs for j in docs if y[i] == y[j] and i < j]
+        costs = []
+        for i, j in pairs:
+            m = getattr(loss, "margin", 0.0)
+            if margin is not None:
+                m = margin[b, i, j] if margin.ndim == 3 else margin[b, j]
+            costs.append(plain_cost(loss, scores[b, i], scores[b, j], y[i], y[j], m))
+        counted = [c for c in costs if c > 0] if loss.pairs_reduction == "active" else costs
+        if costs:
+            total = torch.stack(costs).sum()
+            n_counted = max(1, len(counted))
+            values.append(total if loss.pairs_reduction == "sum" else total / n_counted)
+    return torch.stack(values).mean() if values else 0.0 * scores.sum()
+
+
+def differences_from_plain_loops(seed, kind, options, monkeypatch):
+    """The largest of value and gradient, of short lists and of long ones."""
+    generator = torch.Generator().manual_seed(seed)
+    scores = torch.randn(3, 6, generator=generator, dtype=torch.float64, requires_grad=True)
+    labels = torch.randint(0, 3, (3, 6), generator=generator).double()
+    labels[2] = 1.0
+    mask = torch.rand(3, 6, generator=generator) < 0.8
+    shape = [None, (3, 6), (3, 6, 6)][seed % 3]
+    margin = None
+    if shape is not None:
+        margin = torch.rand(shape, generator=generator, dtype=torch.float64)
+    choices = [{"pairs_reduction": name} for name in ("mean", "sum", "active")]
+    if issubclass(kind, RankNetLoss):
+        choices += [{"ties": "half"}, {"ties": "half", "pairs_reduction": "sum"}]
+    largest = 0.0
+    for choice in choices:
+        loss = kind(**options, **choice)
+        expected = plain_value(loss, scores, labels, mask, margin)
+        (expected_gradient,) = torch.autograd.grad(expected, scores)
+        for forms in ((1 << 15, 24, 1 << 16), (0, 0, 8)):
+            monkeypatch.setattr("ltr.pairs.SHORT", forms[0])
+            monkeypatch.setattr("ltr.pairs.UPPERS_PER_LEVEL_TO_SORT", forms[1])
+            monkeypatch.setitem(blocks.BLOCK, "cpu", forms[2])
+            value = loss(scores, labels, mask, margin)
+            (gradient,) = torch.autograd.grad(value, scores)
+            gap = (gradient - expected_gradient).abs().max()
+            largest = max(largest, (value - expected).abs().item(), gap.item())
+    return largest
+
+
+@pytest.mark.parametrize(("kind", "options"), REDUCED)
+def test_reductions_and_ties_equal_plain_loops_in_every_form(kind, options, monkeypatch):
+    for seed in range(3):
+        assert differences_from_plain_loops(seed, kind, options, monkeypatch) < 1e-11
