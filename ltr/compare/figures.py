@@ -56,9 +56,14 @@ def over_training(
     return _lines(curves, xlabel=xlabel, ylabel=f"{metric} on dev")
 
 
-def differences(by_query: np.ndarray, metric: str, name: str, baseline: str) -> str:
+def differences(by_query: np.ndarray, metric: str, name: str, baseline: str, number: int) -> str:
     """The difference of each query, from the largest to the smallest. It is not turned round for
     metrics where lower is better.
+
+    Args:
+        by_query: the differences ``[Q]``.
+        metric, name, baseline: for the label.
+        number: of the experiment among all, which has its colour in every figure.
     """
 
     def draw(axes: Axes) -> None:
@@ -69,7 +74,7 @@ def differences(by_query: np.ndarray, metric: str, name: str, baseline: str) -> 
             np.arange(len(heights)),
             heights,
             step="post",
-            color=COLOURS[0],
+            color=COLOURS[number % len(COLOURS)],
             lw=0,
         )
         axes.axhline(0, color=FAINT, lw=0.8)

@@ -75,6 +75,7 @@ def page(
     It is one file, and asks for nothing from elsewhere. All texts are escaped.
     """
     experiment_of = {experiment.name: experiment for experiment in experiments}
+    number_of = {experiment.name: number for number, experiment in enumerate(experiments)}
     rankings = _rankings(experiments)
     drawings = []
     differing = []
@@ -93,13 +94,15 @@ def page(
             base = comparison.baseline
             by_query = _differences(experiment_of[name], experiment_of[base], metric)
             caption = f"{metric} by query: {name} minus {base}, means over the seeds"
-            figure = figures.differences(np.array(list(by_query.values())), metric, name, base)
+            values = np.array(list(by_query.values()))
+            figure = figures.differences(values, metric, name, base, number_of[name])
             drawings.append(Drawing(caption, Markup(figure)))
             if rankings:
                 title = f"Where {name} and {base} differ most in {metric}"
                 pair = [experiment_of[name], experiment_of[base]]
                 queries = _most_differing(by_query, result, pair, rankings)
-                differing.append(DifferingQueries(title, queries))
+                if queries:
+                    differing.append(DifferingQueries(title, queries))
     if rankings:
         by_rank = {name: ranking.precision(RANKS) for name, ranking in rankings.items()}
         caption = "Precision at each rank, first seed of each experiment"

@@ -15,6 +15,10 @@ from ltr.spans import spans
 
 # A tile has so many queries and DOCS_AT_ONCE documents: 64 MB of scores, whatever D and Q are.
 QUERIES_AT_ONCE = 1024
+# Tiles of queries that stay prepared while all documents go by: as many numbers as a tile of
+# documents has. The queries beyond them are prepared again for each tile of documents, so that
+# memory does not grow with them.
+TILES_KEPT = DOCS_AT_ONCE // QUERIES_AT_ONCE
 # From this number of queries times dimensions, faiss is a quarter to a third faster than torch on a
 # CPU. Below it, faiss 1.15 multiplies vector by vector and is 4 to 7 times slower (measured with
 # 100,000 documents of 384 dimensions, k = 100 and one thread).
@@ -45,11 +49,17 @@ def search_exactly(
     # The best so far, as sort keys; at first no document, −1, with the lowest score.
     no_scores = torch.full((len(queries), k), -torch.inf, device=device)
     best_keys = sort_keys(no_scores, torch.tensor(-1, device=device))
+
+    def prepared(query_span: slice) -> Tensor:
+        return torch.from_numpy(prepare(queries[query_span])).to(device)
+
+    query_spans = list(spans(len(queries), QUERIES_AT_ONCE))
+    kept = [prepared(query_span) for query_span in query_spans[:TILES_KEPT]]
     doc_spans = list(spans(len(docs), DOCS_AT_ONCE))
     for doc_span in track(doc_spans, "searching", f"spans of {DOCS_AT_ONCE} documents"):
         tile_docs = torch.from_numpy(prepare(docs[doc_span])).to(device)
-        for query_span in spans(len(queries), QUERIES_AT_ONCE):
-            tile_queries = torch.from_numpy(prepare(queries[query_span])).to(device)
+        for number, query_span in enumerate(query_spans):
+            tile_queries = kept[number] if number < len(kept) else prepared(query_span)
             scores, rows = _best_of_tile(tile_queries, tile_docs, k, squared)
             tile_keys = sort_keys(scores, rows + doc_span.start)
             both_keys = torch.cat([best_keys[query_span], tile_keys], dim=1)

@@ -4,7 +4,9 @@ import re
 
 import numpy as np
 import pytest
+from matplotlib.colors import to_hex
 
+from ltr.__main__ import main
 from ltr.compare import figures
 from ltr.compare.runs import experiments
 from tests.compare.tested import write_run
@@ -63,12 +65,29 @@ def test_nothing_is_drawn_where_nothing_was_validated(tmp_path):
 
 def test_differences_are_sorted_and_the_last_one_has_its_width(drawn):
     """Three queries fill the places 0 to 3."""
-    figures.differences(np.array([0.1, -0.2, 0.3]), "AP", "a", "b")
+    figures.differences(np.array([0.1, -0.2, 0.3]), "AP", "a", "b", 0)
     (area,) = drawn[0].collections
     corners = area.get_paths()[0].vertices
     assert corners[:, 0].max() == 3 and drawn[0].get_xlim() == (0, 3)
     assert {0.3, 0.1, -0.2} <= set(corners[:, 1].tolist())
     assert corners[corners[:, 0] == 3][:, 1].min() == -0.2
+
+
+def test_an_experiment_has_one_colour_of_its_own_in_all_figures(tmp_path, drawn):
+    """The second one has no curve, and keeps its colour where its queries are compared."""
+    rng = np.random.default_rng(0)
+    for name, start in (("a", 0.25), ("b", None), ("c", 0.25)):
+        write_run(tmp_path / name, rng.uniform(size=40), start=start)
+    runs = [str(tmp_path / name) for name in "abc"]
+    assert main(["compare", *runs, "--html", str(tmp_path / "page.html")]) == 0
+    curves, b, c = drawn
+    names = [text.get_text() for text in curves.get_legend().get_texts()]
+    colours = [to_hex(line.get_color()) for line in curves.get_lines()]
+    of_curves = dict(zip(names, colours, strict=True))
+    of_b = to_hex(b.collections[0].get_facecolor()[0])
+    of_c = to_hex(c.collections[0].get_facecolor()[0])
+    assert list(of_curves) == ["a", "c"] and of_curves["c"] == of_c
+    assert len({of_curves["a"], of_b, of_c}) == 3
 
 
 def test_precision_begins_at_rank_1(drawn):

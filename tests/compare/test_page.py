@@ -4,6 +4,7 @@ real browser.
 
 import json
 import re
+import shutil
 
 import numpy as np
 import pytest
@@ -140,6 +141,17 @@ def test_the_page_shows_tables_figures_and_the_queries_that_differ_most(page):
         f'<li><span class="grade">grade 0</span> · {query}-d1 · ' in base
         and f'<li><span class="grade">not judged</span> · {query}-d2' in base
     )
+
+
+def test_two_that_rank_alike_have_no_heading_of_what_differs(page, tmp_path):
+    """Nothing would stand below it."""
+    runs = page.parent / "runs"
+    shutil.copytree(runs / "good", tmp_path / "same")
+    file = tmp_path / "page.html"
+    assert main(["compare", str(runs / "good"), str(tmp_path / "same"), "--html", str(file)]) == 0
+    text = file.read_text()
+    assert "differ most" not in text and "Precision at each rank" in text
+    assert not re.search(r"<h(\d)>[^<]*</h\1>\s*(<h|</body|<script)", text)
 
 
 def test_documents_that_are_gone_or_changed_are_not_shown(page, tmp_path, caplog):

@@ -140,3 +140,25 @@ def test_autocast_does_not_round_the_scores(by):
     with torch.autocast("cpu", dtype=torch.bfloat16):
         inside = index.search(docs[:12], 5)
     np.testing.assert_array_equal(inside[0], index.search(docs[:12], 5)[0])
+
+
+@pytest.mark.parametrize("kept", [1, 2, 100])
+def test_queries_are_prepared_once_as_far_as_they_are_kept(by, kept, monkeypatch):
+    """33 queries in tiles of 10, 300 documents in 5 tiles. The rows that are prepared: each document
+    once; a query of a kept tile once, another once for each tile of documents.
+    """
+    monkeypatch.setattr(exact, "TILES_KEPT", kept)
+    queries = embeddings(33, seed=1)
+    docs = embeddings(300)
+    seen = []
+
+    def prepare(rows):
+        seen.append(len(rows))
+        return np.array(rows, dtype=np.float32)
+
+    device = torch.device("cpu")
+    _, rows = exact.search_exactly(docs, queries, 20, prepare, False, device)
+    n_kept = min(10 * kept, 33)
+    assert sum(seen) == 300 + n_kept + 5 * (33 - n_kept) and max(seen) <= 64
+    expected = brute_force(queries, docs, "dot", 20)[1]
+    np.testing.assert_array_equal(np.sort(rows.numpy()), np.sort(expected))
