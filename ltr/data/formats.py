@@ -29,9 +29,12 @@ class JoinedPairs(InWindows):
     ``tokenizer(query, document, truncation="only_second", max_length=…)`` does, each put into its
     part of a template.
 
+    A query that leaves no room for a token of the document, which that tokenizer refuses, is cut: it
+    keeps half of the tokens that there are for both, or all that a window leaves.
+
     Args:
         tokenizer: a fast tokenizer.
-        max_length: tokens of a pair, special ones counted; the document is cut.
+        max_length: tokens of a pair, special ones counted; beyond it the document is cut.
         template: what is read of each.
         windows: a document is read in these, and each makes a pair; None: it is cut.
 
@@ -39,6 +42,7 @@ class JoinedPairs(InWindows):
         queries, docs: what is read of queries and of documents.
         n_special: tokens beside those of the two.
         n_template: tokens around an empty query and an empty document.
+        most_of_query: tokens of the longest query that is read whole, with what stands around it.
 
     Raises:
         InputError: if max_length leaves no room for a query and a document, or a window of it, or
@@ -70,6 +74,12 @@ class JoinedPairs(InWindows):
         self._prepare_windows(
             windows, self.docs, self._cutter, max_length - self.n_template - 1, " a query and"
         )
+        n_both = max_length - self.n_special - self._n_document
+        self._n_least = 1 if windows is None else windows.size  # tokens of a document
+        self.most_of_query = n_both - self._n_least
+        self._n_cut_query = self.most_of_query
+        if windows is None:
+            self._n_cut_query = max(n_both // 2, n_query + 1)
 
     def _prepare(self) -> int:
         """Check the template, and find the tokens beside those of the two; returns their number."""
@@ -102,20 +112,45 @@ class JoinedPairs(InWindows):
             instructions: of each query its own; an empty one is none.
 
         Raises:
-            InputError: if a query leaves no room for a document.
+            InputError: if an instruction leaves no room for a query and a document.
         """
         tokens = Tokens.of(texts, self.tokenizer, self._rendering(side), instructions)
-        if side == "query" and len(texts):
-            self._check_queries([str(place) for place in range(len(texts))], texts, tokens)
-        return tokens
+        return tokens if side == "document" else self._cut_queries(tokens, texts, instructions)
 
     def store(self, table: TextTable, side: Side) -> Tokens:
         """The tokens of a table of texts, on disk; an InputError as :meth:`tokens`."""
         store = TokenStore.open(table, self.tokenizer, self._rendering(side))
         warn_of_instructions(table, self.queries)
-        if side == "query":
-            self._check_queries(table.ids, table.texts, store)
-        return store
+        if side == "document":
+            return store
+        return self._cut_queries(store, table.texts, table.instructions)
+
+    def query_text(self, query: str, instruction: str = "") -> str:
+        """What is read of a query, with what stands around it: so much of a long one that a document
+        has room beside it.
+
+        Args:
+            query: as it stands in the data.
+            instruction: its own; empty: it has none.
+
+        Raises:
+            InputError: if the instruction leaves no room for a query and a document.
+        """
+        text = self.queries(query, instruction)
+        if self._n_with(text) + self._n_least <= self.max_length:
+            return text
+        if self._cutter.n_tokens(self.queries.around("", instruction)) >= self._n_cut_query:
+            raise InputError(
+                f"the instruction of a query must leave room for the query and a document among max_length {self.max_length} tokens, got {instruction[:60]!r}; raise max_length, or set template.instruction_tokens",
+                option="max_length",
+            )
+        fitting = self._cutter.fitting(
+            self.queries.field(query),
+            lambda kept: self.queries.around(kept, instruction),
+            self._n_cut_query,
+        )
+        assert fitting is not None, "there is room for more than what stands around the query"
+        return self.queries.around(fitting, instruction)
 
     def lengths(self, query_lengths: np.ndarray, doc_lengths: np.ndarray) -> np.ndarray:
         """Tokens of each joined pair, or of all pairs of a query with a window of the document."""
@@ -142,7 +177,7 @@ class JoinedPairs(InWindows):
         n_doc = docs.lengths(doc_rows)
         n_pair = np.minimum(n_query + n_doc + self.n_special, self.max_length)
         n_doc = n_pair - self.n_special - n_query  # what is left for the document
-        assert (n_doc >= 0).all(), "the longest query is checked when it is tokenised"
+        assert (n_doc >= 0).all(), "long queries are cut when they are tokenised"
         assert queries.dtype == docs.dtype, "one tokenizer made both stores"
         query_column = Column(queries.views(query_rows, n_query), n_query)
         doc_column = Column(docs.views(doc_rows, n_doc, last=self._cutter.cuts_left), n_doc)
@@ -160,7 +195,7 @@ class JoinedPairs(InWindows):
 
     def rendered(self, query: str, document: str, instruction: str = "") -> list[str]:
         """What goes into the tokenizer: two texts."""
-        return [self.queries(query, instruction), self.docs(document)]
+        return [self.query_text(query, instruction), self.docs(document)]
 
     @property
     def reads_instructions(self) -> bool:
@@ -174,27 +209,40 @@ class JoinedPairs(InWindows):
     def _rendering(self, side: Side) -> Rendering:
         return self.queries if side == "query" else self.docs
 
-    def _check_queries(self, ids: Sequence[str], texts: Sequence[str], tokens: Tokens) -> None:
-        """Raise an InputError if the longest query leaves no room for a token of a document, or for
-        a window of it.
-        """
-        n_around = self.n_special + self._n_document
-        room = self.max_length - n_around - (1 if self.windows is None else self.windows.size)
-        longest = tokens.longest()
-        length = len(tokens[longest])
-        if length <= room:
-            return
-        what = "" if self.template == THE_TEXTS else " with its instruction and template"
-        mend = "shorten the query"
-        if self.template != THE_TEXTS:
-            mend = "set template.query_tokens and template.instruction_tokens for the query"
-        document = "a document"
-        if self.windows is not None:
-            document = f"a window of {self.windows.size} tokens"
-        raise InputError(
-            f"query {ids[longest]!r} has {length} tokens{what}, but max_length {self.max_length} leaves {room} beside {n_around} {self._tokens_around} and {document}; raise max_length, or {mend}, {texts[longest][:60]!r}",
-            option="max_length",
+    def _n_with(self, query_text: str) -> int:
+        """Tokens of a pair of this query, as it is read, and no document."""
+        return self._cutter.n_tokens(query_text) + self.n_special + self._n_document
+
+    def _cut_queries(
+        self, tokens: Tokens, texts: Sequence[str], instructions: Sequence[str] | None
+    ) -> Tokens:
+        """The tokens of queries, with fewer of those that leave no room for a document."""
+        lengths = np.diff(tokens.offsets)
+        rows = np.flatnonzero(lengths > self.most_of_query)
+        if not len(rows):
+            return tokens
+        log.warning(
+            "%d of %d queries leave no room for a document among max_length %d tokens, and are cut to %d tokens, the first one is %.60r",
+            len(rows),
+            len(tokens),
+            self.max_length,
+            self._n_cut_query,
+            texts[int(rows[0])],
         )
+        cut_texts = []
+        for row in rows.tolist():
+            instruction = "" if instructions is None else instructions[row]
+            cut_texts.append(self.query_text(texts[row], instruction))
+        cut = Tokens.of(cut_texts, self.tokenizer)
+        parts = []
+        begin = 0
+        for place, row in enumerate(rows.tolist()):
+            parts += [tokens.ids[tokens.offsets[begin] : tokens.offsets[row]], cut[place]]
+            begin = row + 1
+        parts.append(tokens.ids[tokens.offsets[begin] : tokens.offsets[-1]])
+        lengths[rows] = np.diff(cut.offsets)
+        offsets = np.concatenate([[0], np.cumsum(lengths)])
+        return Tokens(np.concatenate(parts), offsets, tokens.read_as)
 
 
 class SingleTexts(InWindows):

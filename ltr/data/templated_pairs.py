@@ -115,12 +115,12 @@ class TemplatedPairs(JoinedPairs):
             query_rows, doc_rows: ``[S]`` int64.
 
         Raises:
-            InputError: for a query that leaves no room for a document.
+            InputError: for an instruction that leaves no room for a query and a document.
         """
         assert isinstance(queries, FieldTexts) and isinstance(docs, FieldTexts)
         text_of_query = {}
         for row in np.unique(query_rows).tolist():
-            text_of_query[row] = self.queries(queries.texts[row], queries.instruction(row))
+            text_of_query[row] = self.query_text(queries.texts[row], queries.instruction(row))
         query_texts = [text_of_query[row] for row in query_rows.tolist()]
         fields = [self.docs.field(docs.texts[row]) for row in doc_rows.tolist()]
         ids_of_texts = self._ids(list(map(self._whole, query_texts, fields)))
@@ -143,7 +143,7 @@ class TemplatedPairs(JoinedPairs):
         """What goes into the tokenizer: one text of both, of as much of the document as has room. A
         character that the cut of the model parts is left out: half of it is no text.
         """
-        query_text = self.queries(query, instruction)
+        query_text = self.query_text(query, instruction)
         return [self._whole(query_text, self._fitting(query_text, self.docs.field(document)))]
 
     @property
@@ -157,7 +157,7 @@ class TemplatedPairs(JoinedPairs):
         """A document; so much of it as is read, where the cut parts a character, or another library
         would not cut the same: then a text must say what is read.
         """
-        query_text = self.queries(query)
+        query_text = self.query_text(query)
         field = self.docs.field(document)
         fitting = self._fitting(query_text, field)
         ids, fitting_ids = self._ids([self._whole(query_text, kept) for kept in (field, fitting)])
@@ -175,6 +175,10 @@ class TemplatedPairs(JoinedPairs):
         first = int((~is_special).argmax())
         stop = first + int((~is_special).sum())
         return "".join(encoding.tokens[:first]), "".join(encoding.tokens[stop:])
+
+    def _n_with(self, query_text: str) -> int:
+        """See :meth:`ltr.data.formats.JoinedPairs._n_with`."""
+        return self._cutter.n_tokens(self._whole(query_text, ""), self._adds_special)
 
     def _whole(self, query_text: str, field: str) -> str:
         """What is read of a query in its part of the template, and of a document that is cut."""

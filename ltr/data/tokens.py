@@ -25,7 +25,6 @@ from ltr.data.texts import TextTable
 from ltr.data.token_parts import TEXTS_OF_PART, Part, TokenParts
 from ltr.data.whole_files import parts_of
 from ltr.errors import InputError
-from ltr.spans import spans
 
 log = logging.getLogger(__name__)
 
@@ -92,6 +91,9 @@ class Tokens:
         self._buffer = ids.data  # a slice of it costs less than a slice of the array
         self.dtype = ids.dtype
 
+    def __reduce__(self) -> tuple:
+        return Tokens, (self.ids, self.offsets, self.read_as)
+
     def __len__(self) -> int:
         return len(self.offsets) - 1
 
@@ -109,17 +111,6 @@ class Tokens:
     def between(self, first: int, stop: int) -> "Tokens":
         """The texts from one row up to another one, without a copy."""
         return Tokens(self.ids, self.offsets[first : stop + 1], self.read_as)
-
-    def longest(self) -> int:
-        """The first text that has the most tokens."""
-        best = 0
-        most = -1
-        for span in spans(len(self), BATCH):
-            counts = np.diff(self.offsets[span.start : span.stop + 1])
-            if counts.max() > most:
-                best = span.start + int(counts.argmax())
-                most = int(counts.max())
-        return best
 
     def views(
         self, rows: np.ndarray, counts: np.ndarray, *, last: bool = False

@@ -69,11 +69,6 @@ BAD = {
         {"model.ranker.init_args.max_length": 65},
         "max_length must be at most 64",
     ),
-    "too short for a query": (
-        [],
-        {"model.ranker.init_args.max_length": 6},
-        "query 'dev-q0' has 3 tokens, but max_length 6 leaves 2",
-    ),
     "unknown metric": ([], {"model.metrics": ["NDCG"]}, "a measure must be one of nDCG"),
     "margin without use": (
         [],

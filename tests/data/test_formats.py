@@ -3,6 +3,7 @@
 import gzip
 import itertools
 import json
+import pickle
 
 import numpy as np
 import pytest
@@ -205,21 +206,61 @@ def test_a_batch_is_its_texts_one_after_the_other(kind, tmp_path):
         ]
 
 
-def test_a_query_too_long_for_the_limit_is_named(tmp_path):
+def test_a_query_that_leaves_no_room_keeps_half(caplog):
+    """Three special tokens of 9 leave 6: a query of 5 is whole, beside one token of the document;
+    one of 6 or more keeps 3, and so does the document.
+    """
     tokenizer = wordpiece_tokenizer()
-    table = table_of(["w1", "w1 w2 w3 w4 w5 w6"], "q")
+    words = "w1 w2 w3 w4 w5 w6 w7 w8"
+    table = table_of(["w1", "w1 w2 w3 w4 w5", "w1 w2 w3 w4 w5 w6", words], "q")
     join = JoinedPairs(tokenizer, 9)
-    with pytest.raises(
-        InputError,
-        match="query '001' has 6 tokens, but max_length 9 leaves 5 .* the query, 'w1 w2 w3 w4 w5 w6'",
-    ):
-        join.store(table, "query")
-    with pytest.raises(InputError, match="query '1' has 6 tokens"):
-        join.tokens(list(table.texts), "query")
-    assert len(join.store(table, "document")) == 2, "a document is cut"
-    assert len(JoinedPairs(tokenizer, 10).store(table, "query")) == 2
+    docs = join.tokens([words], "document")
+    expected = []
+    for n_query, n_document in ((1, 5), (5, 1), (3, 3), (3, 3)):
+        query, document = (" ".join(words.split()[:n]) for n in (n_query, n_document))
+        expected.append(tokenizer(query, document)["input_ids"])
+    in_memory = join.tokens(list(table.texts), "query")
+    assert "2 of 4 queries leave no room" in caplog.text and "cut to 3 tokens" in caplog.text
+    for tokens in (join.store(table, "query"), in_memory):
+        again = pickle.loads(pickle.dumps(tokens))
+        laid_out = join.lay_out(again, np.arange(4), docs, np.zeros(4, np.int64))
+        assert [ids for ids, _ in one_by_one(laid_out)] == expected
+    assert join.rendered(words, "w9") == ["w1 w2 w3", "w9"]
     with pytest.raises(InputError, match="room for a query and a document beside 3"):
         JoinedPairs(tokenizer, 4)
+
+
+@pytest.mark.parametrize("side", SIDES)
+@pytest.mark.parametrize("kind", KINDS)
+def test_any_query_is_read_as_the_tokenizer_reads_what_is_left_of_it(kind, side):
+    """Of random texts and lengths: the whole query where ``only_second`` takes it, else a piece of
+    it, of which the tokenizer makes the same tokens.
+    """
+    tokenizer = tokenizer_of(kind, side)
+    draws = np.random.default_rng(0)
+    words = [*WORDS, "é", "naïve", "中文字", "unknown", "—", "😀"]
+    n_cut = 0
+    forms = [JoinedPairs(tokenizer, max_length) for max_length in (8, 13, 30)]
+    for join in forms * 24:
+        max_length = join.max_length
+        query, document = (" ".join(draws.choice(words, draws.integers(1, n))) for n in (30, 12))
+        n_query = len(tokenizer(query, add_special_tokens=False)["input_ids"])
+        fits = n_query + join.n_special + 1 <= max_length
+        piece, _ = join.rendered(query, document)
+        assert (piece == query) == fits and piece in query
+        assert piece in (query, query[: len(piece)] if side == "right" else query[-len(piece) :])
+        tokens = join.tokens([query], "query")
+        if not fits:
+            n_cut += 1
+            half = (max_length - join.n_special) // 2
+            assert half - 8 < tokens.lengths(np.array([0])) <= half
+        place = np.zeros(1, np.int64)
+        (laid_out,) = one_by_one(
+            join.lay_out(tokens, place, join.tokens([document], "document"), place)
+        )
+        expected = tokenizer(piece, document, truncation="only_second", max_length=max_length)
+        assert laid_out[0] == expected["input_ids"]
+    assert n_cut >= 10
 
 
 def test_a_tokenizer_by_which_no_special_token_can_be_found_is_refused():

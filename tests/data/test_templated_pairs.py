@@ -201,14 +201,9 @@ def test_what_leaves_no_room_is_refused():
         TemplatedPairs(tokenizer, 9, PLAIN)
     with pytest.raises(InputError, match="needs a template of both, got none"):
         TemplatedPairs(tokenizer, 500, Template())
-    reads = TemplatedPairs(tokenizer, n_template + 4, PLAIN)
-    with pytest.raises(InputError, match="query '1' has .* raise max_length"):
-        reads.tokens(["w1", LONG], "query")
     cut = Template(PLAIN.query, PLAIN.document, PLAIN.pair, PLAIN.instruction, query_tokens=3)
     (ids,) = laid_out(TemplatedPairs(tokenizer, n_template + 5, cut), [LONG], ["w1 w2"])
     assert len(ids) == n_template + 5
-    with pytest.raises(InputError, match="raise max_length, or set template.query_tokens"):
-        TemplatedPairs(tokenizer, n_template + 2, cut).tokens([LONG], "query")
 
 
 @pytest.mark.parametrize("own", [3, ["find"], {"a": "b"}])
@@ -258,11 +253,51 @@ def test_an_instruction_that_leaves_no_room_is_refused_at_the_start(tmp_path):
     reads.store(with_instruction(tmp_path, "explain w9"), "query")
     with pytest.raises(
         InputError,
-        match="query 'b' has .* tokens with its instruction and template, but max_length 120",
+        match="the instruction of a query must leave room .* max_length 120 tokens, got 'w1 w2",
     ):
         reads.store(with_instruction(tmp_path, LONG), "query")
     cut = replace(PLAIN, instruction_tokens=5)
     TemplatedPairs(byte_level_bpe(), 120, cut).store(with_instruction(tmp_path, LONG), "query")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_query_that_leaves_no_room_for_a_document_is_cut(kind, caplog):
+    """To half of the tokens that the template leaves; and a document beside it to the other half.
+    What is read is the text that is said, of a query with its own instruction too.
+    """
+    tokenizer = KINDS[kind]()
+    reads = TemplatedPairs(tokenizer, 120, PLAIN)
+    long = " ".join(f"w{number}" for number in range(1, 13)) + f" {LONG} {LONG}"
+    queries = [long, "w1", f"é中 {long}"]
+    tokens = reads.tokens(queries, "query", ["", "", "explain w9"])
+    rows = np.arange(3)
+    docs = reads.tokens([long] * 3, "document")
+    ids = reads.lay_out(tokens, rows, docs, rows)
+    half = (120 - reads.n_special) // 2
+    assert half - 4 <= tokens.lengths(np.array([0])) <= half
+    assert "2 of 3 queries leave no room for a document among max_length 120" in caplog.text
+    for ids_of_pair, query, instruction in zip(
+        ids.ids.split(ids.lengths.tolist()), queries, ["", "", "explain w9"], strict=True
+    ):
+        assert 100 <= len(ids_of_pair) <= 120
+        query_text = reads.query_text(query, instruction)
+        assert query_text.startswith(f"Do: {instruction or 'find w1'}\nAsk: {query[:7]}")
+        (text,) = reads.rendered(query, long, instruction)
+        assert f"{query_text}\nRead: w1 w2" in text and text.endswith("\nAnswer:")
+        assert abs(len(tokenizer(text)["input_ids"]) - len(ids_of_pair)) <= 2
+
+
+def test_a_long_query_of_a_source_is_cut_in_training_batches(tmp_path):
+    """The same in a store on disk, and in a process that was handed the collator."""
+    reads = TemplatedPairs(byte_level_bpe(), 120, PLAIN)
+    table = table_of(["w1", LONG], "q")
+    tokens = pickle.loads(pickle.dumps(reads.store(table, "query")))
+    docs = reads.store(table_of([LONG]), "document")
+    ids = reads.lay_out(tokens, np.array([1, 0]), docs, np.array([0, 0]))
+    in_memory = reads.lay_out(
+        reads.tokens(["w1", LONG], "query"), np.array([1, 0]), docs, np.array([0, 0])
+    )
+    assert ids.lengths.max() <= 120 and ids.ids.tolist() == in_memory.ids.tolist()
 
 
 @pytest.mark.parametrize("kind", ["joined", "single", "template"])

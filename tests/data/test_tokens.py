@@ -32,14 +32,6 @@ def test_views_are_the_first_or_last_tokens_and_read_nothing(tmp_path):
         assert np.shares_memory(views[0], store[3])
 
 
-@pytest.mark.parametrize("batch", [1, 2, 4096])
-def test_the_longest_is_the_first_of_those_with_the_most_tokens(monkeypatch, batch):
-    monkeypatch.setattr("ltr.data.tokens.BATCH", batch)
-    offsets = np.cumsum([0, 2, 5, 0, 5, 1])
-    assert Tokens(np.zeros(13, np.uint16), offsets).longest() == 1
-    assert Tokens(np.zeros(0, np.uint16), np.array([0, 0])).longest() == 0
-
-
 def test_settings_left_in_a_tokenizer_file_do_not_cut_or_pad(tmp_path):
     tokenizer = wordpiece_tokenizer()
     tokenizer.backend_tokenizer.enable_truncation(2)

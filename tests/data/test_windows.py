@@ -218,13 +218,18 @@ def test_a_window_without_room_is_refused():
         SingleTexts(tokenizer, 20, "w1 w2 ", windows=Windows(17, 1))
 
 
-def test_a_query_that_leaves_no_room_for_a_window_is_refused():
-    form = JoinedPairs(wordpiece_tokenizer(), 20, windows=Windows(14, 7))
-    form.tokens(["w1 w2 w3"], "query")
-    with pytest.raises(
-        InputError, match="has 4 tokens, but max_length 20 leaves 3 .* a window of 14 tokens"
-    ):
-        form.tokens(["w1 w2 w3 w4"], "query")
+def test_a_query_keeps_what_a_window_leaves():
+    """[CLS], two [SEP], a window of 14: 20 leave 3 tokens, of however many the query has."""
+    tokenizer = wordpiece_tokenizer()
+    form = JoinedPairs(tokenizer, 20, windows=Windows(14, 7))
+    tokens = form.tokens(["w1 w2 w3", "w1 w2 w3 w4", "w5 " * 90], "query")
+    expected = [[1, 2, 3], [1, 2, 3], [5, 5, 5]]
+    assert [tokens[row].tolist() for row in range(3)] == [
+        tokenizer.convert_tokens_to_ids([f"w{n}" for n in numbers]) for numbers in expected
+    ]
+    docs = form.tokens(["w6 " * 40], "document")
+    laid_out = form.lay_out(tokens, np.array([2]), docs, np.array([0]))
+    assert laid_out.lengths.max() == 20
 
 
 def test_templates_in_which_a_window_is_no_part_are_refused():
