@@ -241,7 +241,7 @@ def test_any_query_is_read_as_the_tokenizer_reads_what_is_left_of_it(kind, side)
     words = [*WORDS, "é", "naïve", "中文字", "unknown", "—", "😀"]
     n_cut = 0
     forms = [JoinedPairs(tokenizer, max_length) for max_length in (8, 13, 30)]
-    for join in forms * 24:
+    for join in forms * 16:
         max_length = join.max_length
         query, document = (" ".join(draws.choice(words, draws.integers(1, n))) for n in (30, 12))
         n_query = len(tokenizer(query, add_special_tokens=False)["input_ids"])
@@ -260,7 +260,7 @@ def test_any_query_is_read_as_the_tokenizer_reads_what_is_left_of_it(kind, side)
         )
         expected = tokenizer(piece, document, truncation="only_second", max_length=max_length)
         assert laid_out[0] == expected["input_ids"]
-    assert n_cut >= 10
+    assert n_cut >= 8
 
 
 def test_a_tokenizer_by_which_no_special_token_can_be_found_is_refused():
