@@ -103,8 +103,9 @@ class RankingBatch(NamedTuple):
             of the batch was mined; other processes may have some.
         judged_rows: ``[B, J]`` int64, rows of all documents that are judged for the query, in the
             list or not; −1 as padding (dual encoder with in-batch lists: a document of another
-            query that is judged for this one is not irrelevant to it).
-        judged_grades: ``[B, J]`` float, their grades.
+            query that is judged for this one is not irrelevant to it). In training also those that
+            equal queries have as relevant, and those of the query's own text.
+        judged_grades: ``[B, J]`` float, their grades; NaN for a document of the query's own text.
         judged_keys: ``[B, J]`` int64, the hashes of their texts by :meth:`Texts.text_keys`.
             Lists to be measured have none.
         ideal: ``[B, M]`` float, the grades of all relevant documents of the query, in the list or

@@ -17,6 +17,7 @@ import numpy as np
 
 from ltr.data.cache import cached, made_of
 from ltr.data.collection import Collection
+from ltr.data.files import digest_of_arrays
 from ltr.data.postings import Postings
 from ltr.data.progress import track
 from ltr.data.query_lists import QueryLists
@@ -100,15 +101,19 @@ def bm25_lists(collection: Collection, query_rows: np.ndarray, depth: int) -> Qu
     Args:
         collection: its corpus is searched.
         query_rows: ``[Q]`` ascending.
-        depth: documents per query at most; those that share no term with the query are left out.
+        depth: documents per query at most; those that share no term with the query are left out, and
+            so is the document that a query is itself (:meth:`Collection.own_documents`).
     """
     rows = np.ascontiguousarray(query_rows, dtype=np.int64)
     rows_digest = hashlib.sha256(rows.tobytes()).hexdigest()
+    own_docs = collection.own_documents()[rows]
     content = f"bm25-2 {collection.corpus.key} {collection.queries.key} {rows_digest} {depth}"
+    if (own_docs >= 0).any():
+        content += f" without {digest_of_arrays(own_docs)}"
     return cached(
         "bm25",
         content,
-        lambda folder: _search(collection, rows, depth).save(folder),
+        lambda folder: _search(collection, rows, own_docs.tolist(), depth).save(folder),
         QueryLists.load,
         made_of(collection.corpus.folder, collection.queries.folder),
     )
@@ -169,7 +174,9 @@ class _Best(NamedTuple):
 _NOTHING = _Best(np.empty(0, dtype=np.int64), np.empty(0, dtype=np.float32))
 
 
-def _search(collection: Collection, query_rows: np.ndarray, depth: int) -> QueryLists:
+def _search(
+    collection: Collection, query_rows: np.ndarray, own_docs: list[int], depth: int
+) -> QueryLists:
     """The lists of :func:`bm25_lists`: of each block of documents, one after the other, merged."""
     corpus = collection.corpus
     log.info("BM25: searching %d documents for %d queries", len(corpus), len(query_rows))
@@ -195,6 +202,8 @@ def _search(collection: Collection, query_rows: np.ndarray, depth: int) -> Query
             known = known[known >= 0]
             if len(known):
                 score_of_doc = engine.get_scores_from_ids(known)
+                if block.start <= own_docs[place] < block.stop:
+                    score_of_doc[own_docs[place] - block.start] = 0
                 best[place] = best[place].merge_block(score_of_doc, block.start, depth)
 
     n_docs = np.array([len(docs) for docs, _ in best], dtype=np.int64)

@@ -17,6 +17,7 @@ from ltr.data import trec
 from ltr.data.cache import cached, keep_notes, log_notes, made_of
 from ltr.data.files import digest_of, numbered_lines, seen_from
 from ltr.data.lines import Line, LineRows, lists_of_lines, look_up
+from ltr.data.own_documents import own_documents, without_own
 from ltr.data.query_lists import QueryLists
 from ltr.data.record_files import find_texts, open_table
 from ltr.data.splits import SPLITS, file_of_split, splits_in, whole_of
@@ -68,8 +69,22 @@ class Collection(NamedTuple):
             )
         return judged
 
+    def own_documents(self) -> np.ndarray:
+        """``[Q]`` int64: for each query the document that it is itself, see
+        :func:`ltr.data.own_documents.own_documents`; −1 where there is none, or people judged it
+        relevant for the query.
+
+        A ranking leaves it out, as BEIR's do: a text that finds itself says nothing.
+        """
+        own_docs = own_documents(self.queries, self.corpus).copy()
+        for judged in self.qrels.values():
+            query_rows = np.repeat(judged.query_rows, np.diff(judged.offsets))
+            is_relevant = (own_docs[query_rows] == judged.doc_rows) & (judged.values > 0)
+            own_docs[query_rows[is_relevant]] = -1
+        return own_docs
+
     def pools(self, split: str, *, option: str) -> QueryLists:
-        """Candidate pools of a split.
+        """Candidate pools of a split, without each query's own document (:meth:`own_documents`).
 
         Args:
             split: its name.
@@ -79,7 +94,7 @@ class Collection(NamedTuple):
             InputError: if the split has none.
         """
         if split in self.candidates:
-            return self.candidates[split]
+            return without_own(self.candidates[split], self.own_documents())
         hint = f"set {option} to bm25"
         if option == "candidates":
             hint += " and depth to 100"

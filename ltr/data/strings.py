@@ -1,5 +1,6 @@
 """Strings on disk, end to end: written one by one, read by their number."""
 
+import hashlib
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack
@@ -76,6 +77,14 @@ class Strings(Sequence[str]):
         """Bytes of the strings of these numbers."""
         return self._offsets[rows + 1] - self._offsets[rows]
 
+    def hashes(self) -> np.ndarray:
+        """``[N]`` int64: 64 bits of a hash of each string, equal where the strings are."""
+        hashes = bytearray()
+        for span in spans(len(self), BLOCK):
+            for string in self.between(span.start, span.stop):
+                hashes += hash_of(string)
+        return np.frombuffer(hashes, dtype="<i8")
+
     def spans(self, n_bytes: int) -> list[slice]:
         """The spans of rows that all are cut into: of ``n_bytes`` bytes, and what is left of the
         last string.
@@ -90,6 +99,11 @@ class Strings(Sequence[str]):
         with StringsFile(folder, name) as file:
             for blob in blobs:
                 file.append(blob)
+
+
+def hash_of(string: str) -> bytes:
+    """8 bytes that are equal for equal strings, and hardly ever for others."""
+    return hashlib.blake2b(string.encode(), digest_size=8).digest()
 
 
 class StringsFile:

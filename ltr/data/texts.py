@@ -71,6 +71,16 @@ class TextTable:
         """The same texts, with an instruction for those that have none of their own."""
         return InstructedTable(self.folder, instruction) if instruction else self
 
+    def text_hashes(self) -> np.ndarray:
+        """``[N]`` int64: 64 bits of a hash of each text, equal where the texts are; cached on disk."""
+        return cached(
+            "text-hashes",
+            f"text-hashes-1 {self.key}",
+            lambda folder: np.save(folder / "hashes.npy", self.texts.hashes()),
+            lambda folder: np.asarray(map_array(folder / "hashes.npy")),
+            made_of(self.folder),
+        )
+
     def row(self, id_: str) -> int | None:
         """The row of an id, or None."""
         row = int(self.rows([id_])[0])

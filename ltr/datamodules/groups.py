@@ -63,6 +63,11 @@ class GroupDataModule(SourcesDataModule):
         judged = self.collection.learnable("train")
         self.digests["judgements"] = judged.digest()
         groups = QueryGroups(
-            judged, self.docs_per_group, self.seed, epoch_over=self.epoch_over, where=where
+            judged,
+            self.docs_per_group,
+            self.seed,
+            epoch_over=self.epoch_over,
+            where=where,
+            known=self.known_documents(judged),
         )
         return GroupPlan(groups, self.n_groups, self.seed, self.rank, self.world_size, where=where)

@@ -78,7 +78,7 @@ class ListDataModule(SourcesDataModule):
     def plan(self) -> Plan:
         judged = self.collection.judgements("train")
         where = f"{self.path}: split 'train'"
-        lists = GradedLists(judged, self._open_pools())
+        lists = GradedLists(judged, self._open_pools(), self.known_documents(judged))
         self.digests["judgements"] = judged.digest()
         if lists.pools is not None:
             self.digests["candidates"] = lists.pools.digest()

@@ -4,7 +4,7 @@ every query exactly once.
 
 import logging
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +14,7 @@ from ltr.data.collate import collator_of
 from ltr.data.collection import Collection, open_collection, with_split
 from ltr.data.folds import of_fold
 from ltr.data.formats import ApartTexts, FeatureVectors, TextReads
+from ltr.data.own_documents import own_documents_line
 from ltr.data.query_lists import LabelledList, QueryLists
 from ltr.data.sampling.plan import EvalBatches
 from ltr.data.sampling.rows import Rows
@@ -22,6 +23,7 @@ from ltr.datamodules.evaluation import Evaluation
 from ltr.datamodules.loading import Loading
 from ltr.datamodules.ranking import RankingDataModule
 from ltr.errors import InputError
+from ltr.mining.same_texts import known_documents
 from ltr.search.evaluation import SearchedCorpus
 
 log = logging.getLogger(__name__)
@@ -175,9 +177,23 @@ class PoolDataModule(RankingDataModule):
                 reads,
                 self.evaluation.needed_depth,
                 self.evaluation.index,
-                queries_are_docs=collection.queries.key == collection.corpus.key,
+                own_docs=collection.own_documents(),
             )
         self._opened_for = reads
+
+    def known_documents(self, judged: QueryLists) -> QueryLists:
+        """The judgements of training queries, and with them what must not be a negative either, see
+        :func:`ltr.mining.same_texts.known_documents`. Says how much that is.
+        """
+        known = known_documents(self.collection, judged)
+        n_new = len(known.doc_rows) - len(judged.doc_rows)
+        if n_new:
+            log.info(
+                "%s: split 'train': %d pairs of a query and a document that nobody judged are never negatives: the document has the text of the query, or of a document that is relevant for it or for an equal query",
+                self.path,
+                n_new,
+            )
+        return known
 
     def with_labels(
         self, rows: Rows, drawable: Iterable[tuple[int, np.ndarray]], where: str
@@ -244,6 +260,7 @@ class PoolDataModule(RankingDataModule):
         query_rows = judged.query_rows
         if len(query_rows) == 0:
             query_rows = np.arange(len(self.collection.queries))
+        self._leave_out_own_documents(split, query_rows)
 
         if evaluation.candidates == "corpus":
             # The module searches the documents, with the weights of the moment.
@@ -270,3 +287,16 @@ class PoolDataModule(RankingDataModule):
                 split,
             )
         return lists
+
+    def _leave_out_own_documents(self, split: str, query_rows: np.ndarray) -> None:
+        """Say how many queries are documents themselves. Pools and BM25 have left these documents
+        out; a search is told which they are now that all judgements are known.
+        """
+        own_docs = self.collection.own_documents()
+        if self.corpus is not None:
+            self.corpus = replace(self.corpus, own_docs=own_docs)
+        line = own_documents_line(
+            self.collection.queries, self.collection.corpus, query_rows, own_docs
+        )
+        if line:
+            log.info("%s: split %r: %s", self.path, split, line)

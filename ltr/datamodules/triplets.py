@@ -172,6 +172,7 @@ class TripletDataModule(SourcesDataModule):
             self.seed,
             epoch_over=self.epoch_over,
             where=where,
+            known=self.known_documents(judged),
             queries=queries,
             labels=audit_labels,
         )

@@ -21,14 +21,17 @@ class Duplicates(NamedTuple):
     # [B, N] int64, the first of the B·N columns with the same text; padding maps to itself
     first_column_bn: Tensor
     is_first_c: Tensor  # [B·N] bool, whether no earlier column holds this text
-    # [B, B·N] bool, the documents judged for the query of a list, each at its first column
-    judged_bc: Tensor
-    relevant_bc: Tensor  # [B, B·N] bool, those of them that are relevant
+    # [B, P] bool, the texts that are judged for the query of a list, each at its first place: the
+    # B·N columns, then the texts of queries that are documents and no column
+    judged_bp: Tensor
+    relevant_bp: Tensor  # [B, P] bool, those of them that are relevant
+    own_bp: Tensor  # [B, P] bool, the text of the query itself
 
 
 def find_duplicates(lists: Embedded) -> Duplicates:
     """Find equal texts by query row, by document row, and by the documents' keys where there are
-    keys. Texts of two sources count as different, however equal they are.
+    keys. A query and a document are one text where a judgement has no grade (NaN). Texts of two
+    sources count as different, however equal they are.
     """
     if lists.sources is not None:
         lists = _told_apart(lists, lists.sources)
@@ -39,6 +42,10 @@ def find_duplicates(lists: Embedded) -> Duplicates:
     if judged_rows_bj is None:
         judged_rows_bj = lists.doc_rows.new_empty(n_lists, 0)
     is_judgement_bj = judged_rows_bj >= 0
+    grades_bj = lists.judged_grades
+    if grades_bj is None:
+        grades_bj = lists.labels.new_zeros(judged_rows_bj.shape)
+    is_own_bj = is_judgement_bj & grades_bj.isnan()
     real_c = lists.mask.flatten()
 
     # One vector: the C columns, then the B·J judgements. A judgement whose document is in the batch
@@ -48,43 +55,53 @@ def find_duplicates(lists: Embedded) -> Duplicates:
         keys = torch.cat([lists.doc_keys.flatten(), lists.judged_keys.flatten()])
         first = _first_equal(keys, real)
         first_column_c = first[:n_columns]
-        judged_columns = first[n_columns:]
+        judged_places = first[n_columns:]
     else:
         rows = torch.cat([lists.doc_rows.flatten(), judged_rows_bj.flatten()])
         first = _first_equal(rows, real)
         first_column_c = first[:n_columns]
-        judged_columns = first[n_columns:]
+        judged_places = first[n_columns:]
         if lists.doc_keys is not None:
             # Judgements without keys: by their row to a column, and from there to the first column of
             # the same text.
             first_column_c = _first_equal(lists.doc_keys.flatten(), real_c)
-            in_batch = judged_columns < n_columns
-            judged_columns[in_batch] = first_column_c[judged_columns[in_batch]]
+            in_batch = judged_places < n_columns
+            judged_places[in_batch] = first_column_c[judged_places[in_batch]]
+    # Behind the columns stand the texts of queries that are no column: a judgement may name them.
+    own_places = judged_places[is_own_bj.flatten()].unique()
+    own_places = own_places[own_places >= n_columns]
+    n_places = n_columns + len(own_places)
+    is_outside = judged_places >= n_columns
+    outside = judged_places[is_outside]
+    is_own_text = torch.isin(outside, own_places)
+    numbers = n_columns + torch.searchsorted(own_places, outside)
+    judged_places[is_outside] = torch.where(is_own_text, numbers, n_places)
     first_column_bn = first_column_c.view(n_lists, n_docs)
-    judged_columns_bj = judged_columns.view(judged_rows_bj.shape)
+    judged_places_bj = judged_places.view(judged_rows_bj.shape)
     all_real = torch.ones_like(lists.query_rows, dtype=torch.bool)
     first_list_b = _first_equal(lists.query_rows, all_real)
 
     def of_queries(chosen_bj: Tensor, chosen_bn: Tensor) -> Tensor:
-        """``[B, C]`` bool: the chosen judgements and documents of all lists of a query."""
-        at_first_list_bc = torch.zeros(n_lists, n_columns, dtype=torch.bool, device=device)
+        """``[B, P]`` bool: the places of the chosen judgements and documents of all lists of a query."""
+        at_first_list_bp = torch.zeros(n_lists, n_places, dtype=torch.bool, device=device)
         first_list_bj = first_list_b.unsqueeze(1).expand_as(chosen_bj)
-        at_first_list_bc[first_list_bj[chosen_bj], judged_columns_bj[chosen_bj]] = True
+        at_first_list_bp[first_list_bj[chosen_bj], judged_places_bj[chosen_bj]] = True
         first_list_bn = first_list_b.unsqueeze(1).expand_as(chosen_bn)
-        at_first_list_bc[first_list_bn[chosen_bn], first_column_bn[chosen_bn]] = True
-        return at_first_list_bc[first_list_b]
+        at_first_list_bp[first_list_bn[chosen_bn], first_column_bn[chosen_bn]] = True
+        return at_first_list_bp[first_list_b]
 
-    in_batch_bj = is_judgement_bj & (judged_columns_bj < n_columns)
-    is_relevant_bj = torch.zeros_like(in_batch_bj)
-    if lists.judged_grades is not None:
-        is_relevant_bj = in_batch_bj & (lists.judged_grades > 0)
+    is_placed_bj = is_judgement_bj & (judged_places_bj < n_places)
+    # What judged_rows name, and what has a label other than 0 in a list of the query.
+    judged_bp = of_queries(is_placed_bj, lists.mask & (lists.labels != 0))
+    own_bp = of_queries(is_own_bj, torch.zeros_like(lists.mask))
+    relevant_bp = of_queries(is_placed_bj & (grades_bj > 0), lists.mask & (lists.labels > 0))
     return Duplicates(
         first_list_b=first_list_b,
         first_column_bn=first_column_bn,
         is_first_c=real_c & (first_column_c == torch.arange(n_columns, device=device)),
-        # What judged_rows name, and what has a label other than 0 in a list of the query.
-        judged_bc=of_queries(in_batch_bj, lists.mask & (lists.labels != 0)),
-        relevant_bc=of_queries(is_relevant_bj, lists.mask & (lists.labels > 0)),
+        judged_bp=judged_bp,
+        relevant_bp=relevant_bp,
+        own_bp=own_bp,
     )
 
 
@@ -127,22 +144,34 @@ def _first_equal(values: Tensor, real: Tensor) -> Tensor:
 def linked_texts(duplicates: Duplicates, *, with_queries: bool) -> Tensor:
     """``[T, T]`` bool: whether a judgement links two texts. Text y is linked with x, and x with y,
     if y is judged for a query of the batch, and x is that query or one of its relevant documents.
-    Only the first of equal texts has links.
+    Only the first of equal texts has links. A query and a document may be one text: it has the links
+    of both.
 
     Args:
         duplicates: of the batch.
         with_queries: whether the T texts are the B queries followed by the C documents, or the
             documents alone.
     """
-    judged_bt = duplicates.judged_bc
-    relevant_bt = duplicates.relevant_bc
+    n_columns = len(duplicates.is_first_c)
+    group_bp = duplicates.relevant_bp | duplicates.own_bp
+    judged_bt = duplicates.judged_bp[:, :n_columns]
+    group_bt = group_bp[:, :n_columns]
     if with_queries:
         n_lists = len(judged_bt)
         is_query_bb = duplicates.first_list_b.unsqueeze(1) == torch.arange(
             n_lists, device=judged_bt.device
         )
-        judged_bt = torch.cat([torch.zeros_like(is_query_bb), judged_bt], dim=1)
-        relevant_bt = torch.cat([is_query_bb, relevant_bt], dim=1)
-    # The number of lists whose query links two texts; a product, as it costs no more than scores.
-    linked_tt = relevant_bt.float().T @ judged_bt.float() > 0
+        judged_bb = _have_common(duplicates.judged_bp, duplicates.own_bp)
+        group_bb = is_query_bb | _have_common(group_bp, duplicates.own_bp)
+        judged_bt = torch.cat([judged_bb, judged_bt], dim=1)
+        group_bt = torch.cat([group_bb, group_bt], dim=1)
+    # The lists whose query links two texts.
+    linked_tt = _have_common(group_bt.T, judged_bt.T)
     return linked_tt | linked_tt.T
+
+
+def _have_common(first: Tensor, second: Tensor) -> Tensor:
+    """``[X, Y]`` bool: whether a row of the first ``[X, P]`` and one of the second ``[Y, P]`` are both
+    true at a place; a product, as it costs no more than scores.
+    """
+    return first.float() @ second.float().T > 0

@@ -14,11 +14,14 @@ class Embedded(NamedTuple):
     docs: Tensor  # [B, N, H]; the values at the padding are not used
     labels: Tensor  # [B, N] float, grades
     mask: Tensor  # [B, N] bool
-    query_rows: Tensor  # [B] int64; for groups without queries the number of the group's label
+    # [B] int64, equal for equal queries: their rows, or keys of what is read of them; for groups
+    # without queries the number of the group's label
+    query_rows: Tensor
     doc_rows: Tensor  # [B, N] int64
     # [B, J] int64, −1 as padding; None where only the labels are known
     judged_rows: Tensor | None = None
-    # [B, J] float, the grades of judged_rows; None: only labels tell what is relevant
+    # [B, J] float, the grades of judged_rows, NaN for a document that has the query's own text; None:
+    # only labels tell what is relevant
     judged_grades: Tensor | None = None
     # [B, N] int64, equal for equal texts; None: different doc_rows are different texts
     doc_keys: Tensor | None = None

@@ -38,8 +38,9 @@ def queries_against_all(lists: Embedded) -> LongerLists:
     leaves out a document that
 
     * is padding,
-    * is judged for the query, with any grade: in ``judged_rows``, or by a label other than 0 in
-      another list of the query,
+    * is judged for the query or an equal one, with any grade: in ``judged_rows``, or by a label other
+      than 0 in another list of the query,
+    * has the text of the query (NaN in ``judged_grades``),
     * is also in the query's own list,
     * repeats a document of an earlier column,
     * is of another source than the query, whose judgements say nothing about it.
@@ -94,7 +95,8 @@ def queries_against_all(lists: Embedded) -> LongerLists:
 
     # Documents of other lists: the first of equal ones, neither judged for the query nor in its list.
     duplicates = find_duplicates(lists)
-    mask_bc = duplicates.is_first_c & ~duplicates.judged_bc
+    judged_bc = duplicates.judged_bp[:, : n_lists * n_docs]
+    mask_bc = duplicates.is_first_c & ~judged_bc
     if lists.sources is not None:
         source_c = lists.sources.repeat_interleave(n_docs)
         mask_bc &= lists.sources.unsqueeze(1) == source_c
@@ -128,7 +130,7 @@ def all_against_all(lists: Embedded) -> LongerLists:
     A row leaves out
 
     * the anchor itself and its duplicates: documents of one ``doc_row``, or of equal text; queries
-      of one ``query_row``,
+      of one ``query_row``; a query and a document that has its text,
     * padding,
     * texts of other lists that a judgement links with the anchor. A document that is judged for a
       query of the batch, with any grade, is linked with that query and with every document relevant

@@ -261,6 +261,8 @@ class _LongerListsPolicy(InBatch):
         doc_keys = torch.zeros_like(batch.doc_rows).masked_scatter(
             batch.mask, batch.docs.text_keys()
         )
+        # Equal queries are one query, under whatever ids.
+        query_keys = batch.query_rows if batch.queries is None else batch.queries.text_keys()
         distances = None
         if with_distances:
             distances = batch.distances
@@ -272,7 +274,7 @@ class _LongerListsPolicy(InBatch):
             docs=docs,
             labels=batch.labels,
             mask=batch.mask,
-            query_rows=batch.query_rows,
+            query_rows=query_keys,
             doc_rows=batch.doc_rows,
             judged_rows=batch.judged_rows,
             judged_grades=batch.judged_grades,

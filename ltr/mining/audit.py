@@ -9,6 +9,7 @@ from ltr.data.query_lists import LabelledList, QueryLists
 from ltr.mining.judge import Judge
 from ltr.mining.negatives import MinedNegatives
 from ltr.mining.overlay import Policy
+from ltr.mining.same_texts import known_documents
 
 QUERIES_AT_ONCE = 64  # that are judged
 # Gaps beyond it count as this one: its soft label is already within a millionth of 0 or 1, and
@@ -76,7 +77,8 @@ def find_suspects(
 ) -> tuple[Suspects, dict[str, int]]:
     """The negatives that a judge scores above a relevant document of their query minus a margin.
 
-    Documents with a judgement, of whatever grade, are known: they are not suspected.
+    Documents with a judgement, of whatever grade, are known: they are not suspected. Nor are those
+    that training never takes for negatives (:func:`ltr.mining.same_texts.known_documents`).
 
     Args:
         negatives: of a whole collection.
@@ -88,7 +90,8 @@ def find_suspects(
         The suspects; and how many queries and negatives were audited, and how many of each are
         suspected.
     """
-    lists, columns = _lists_to_judge(negatives, judgements)
+    known = known_documents(judge.collection, judgements)
+    lists, columns = _lists_to_judge(negatives, judgements, known)
     all_scores: list[np.ndarray] = []
     blocks = range(0, len(lists), QUERIES_AT_ONCE)
     for start in track(blocks, "audit", f"blocks of {QUERIES_AT_ONCE} queries"):
@@ -136,7 +139,7 @@ def _sorted_suspects(table: np.ndarray) -> Suspects:
 
 
 def _lists_to_judge(
-    negatives: MinedNegatives, judgements: QueryLists
+    negatives: MinedNegatives, judgements: QueryLists, known: QueryLists
 ) -> tuple[list[LabelledList], list[np.ndarray]]:
     """For each query that has both, its relevant documents (label 1) and then its negatives (0).
 
@@ -148,8 +151,9 @@ def _lists_to_judge(
     for query_row in judgements.query_rows.tolist():
         judged_rows, grades = judgements.of(query_row)
         negative_rows = negatives.doc_rows[query_row]
-        is_unjudged = (negative_rows >= 0) & ~np.isin(negative_rows, judged_rows)
-        columns_of_query = np.flatnonzero(is_unjudged)
+        known_rows, _ = known.of(query_row)
+        is_unknown = (negative_rows >= 0) & ~np.isin(negative_rows, known_rows)
+        columns_of_query = np.flatnonzero(is_unknown)
         relevant_rows = judged_rows[grades > 0]
         n_relevant = len(relevant_rows)
         if len(columns_of_query) and n_relevant:

@@ -11,7 +11,7 @@ from ltr.data.lines import lists_of_lines
 from ltr.data.query_lists import QueryLists
 from ltr.errors import InputError
 from ltr.mining.negatives import MinedNegatives
-from ltr.mining.same_texts import NeverNegative
+from ltr.mining.same_texts import never_negatives
 
 RUN_ENDINGS = (".trec", ".trec.gz", ".run", ".run.gz")
 
@@ -21,7 +21,9 @@ def negatives_of_file(
 ) -> MinedNegatives:
     """Make negatives of a file.
 
-    Documents that are judged relevant in any split, or have the text of one that is, are left out.
+    Documents that are judged relevant in any split, or have the text of one that is, are left out,
+    and so are those that have the text of the query: see
+    :func:`ltr.mining.same_texts.never_negatives`.
 
     Args:
         source: a run file in TREC format (``.trec``, ``.run``, plain or ``.gz``), whose scores give
@@ -51,11 +53,10 @@ def negatives_of_file(
     if (lists.values < 0).any():
         raise InputError(f"{source}: distances must be at least 0, got {lists.values.min()}")
     query_rows = np.repeat(lists.query_rows, np.diff(lists.offsets))
-    never_negative = NeverNegative(collection, collection.qrels.values())
-    is_relevant = never_negative(query_rows, lists.doc_rows)
+    is_relevant = _are_relevant(query_rows, lists.doc_rows, collection)
     if is_relevant.all():
         raise InputError(
-            f"{source}: there must be a negative, got {len(is_relevant)} documents, all of them judged relevant"
+            f"{source}: there must be a negative, got {len(is_relevant)} documents, all of them judged relevant or of the text of such a document or of the query"
         )
     negatives = QueryLists.from_rows(
         query_rows[~is_relevant], lists.doc_rows[~is_relevant], lists.values[~is_relevant]
@@ -73,6 +74,19 @@ def negatives_of_file(
         },
     }
     return MinedNegatives.of_lists(negatives, len(collection.queries), manifest)
+
+
+def _are_relevant(
+    query_rows: np.ndarray, doc_rows: np.ndarray, collection: Collection
+) -> np.ndarray:
+    """``[P]`` bool, which pairs of a query and a document must not be negatives."""
+    n_docs = len(collection.corpus)
+    judgements = list(collection.qrels.values())
+    known = [np.empty(0, np.int64)]
+    for documents in [*judgements, never_negatives(collection, *judgements)]:
+        pairs = np.repeat(documents.query_rows, np.diff(documents.offsets)) * n_docs
+        known.append((pairs + documents.doc_rows)[~(documents.values <= 0)])
+    return np.isin(query_rows * n_docs + doc_rows, np.concatenate(known))
 
 
 def _without_distances(lists: QueryLists) -> QueryLists:

@@ -28,7 +28,7 @@ from ltr.errors import InputError
 from ltr.mining.filters import Candidates, Recipe, apply_filters, sample_negatives
 from ltr.mining.judge import Judge
 from ltr.mining.negatives import MinedNegatives
-from ltr.mining.same_texts import NeverNegative, TextKeys
+from ltr.mining.same_texts import NeverNegative, TextKeys, known_documents
 from ltr.models.dual_encoder import DualEncoder
 from ltr.models.ranker import Ranker, digest_of_weights
 from ltr.search.embedder import Precision, embedder_of
@@ -340,7 +340,7 @@ class Miner:
     def _never_negative(self, docs: TokenStore) -> NeverNegative:
         """What may never be a negative of which query."""
         text_keys = keys_as_read(docs, self.searcher.reads.docs)
-        return NeverNegative(self.collection, [self.judged], text_keys)
+        return NeverNegative(known_documents(self.collection, self.judged), text_keys)
 
     def _are_excluded(
         self, never_negative: NeverNegative, doc_rows: np.ndarray, places: np.ndarray

@@ -1,15 +1,18 @@
-"""What may never be a negative of a query, as it has the text of a relevant document: the same text
-may stand in a corpus twice.
+"""What may never be a negative of a query, as it has the text of a relevant document or of the query:
+the same text may stand in a collection more than once.
 """
 
-import hashlib
-from collections.abc import Callable, Iterable
+from collections import defaultdict
+from collections.abc import Callable
+from itertools import count
 from typing import NamedTuple
 
 import numpy as np
 
 from ltr.data.collection import Collection
+from ltr.data.own_documents import own_documents
 from ltr.data.query_lists import QueryLists
+from ltr.data.texts import TextTable
 from ltr.spans import spans
 
 PAIRS_AT_ONCE = 2**20  # of a query and a document; some 50 bytes are needed for each
@@ -28,34 +31,20 @@ class TextKeys(NamedTuple):
 
 
 class NeverNegative:
-    """Tells which documents must not become negatives of a query.
-
-    They are those with the text of a document that is judged relevant for the query, under
-    whatever id, and the query itself where queries and documents are the same texts.
+    """Tells which documents must not become negatives of a query: those with the text of a document
+    that is relevant for it, or of the query itself, under whatever id.
 
     Args:
-        collection: holds the texts.
-        judgements: say what is relevant; grades above 0 are.
-        text_keys: tells which documents have one text. None: the
-            texts as they stand, see :func:`keys_of_letters`.
+        known: by query, what is relevant for it (values above 0), and what has its text (NaN), see
+            :func:`known_documents`.
+        text_keys: tells which documents have one text.
     """
 
-    def __init__(
-        self,
-        collection: Collection,
-        judgements: Iterable[QueryLists],
-        text_keys: TextKeys | None = None,
-    ) -> None:
-        self._text_keys = keys_of_letters(collection) if text_keys is None else text_keys
-        self._queries_are_documents = collection.queries.key == collection.corpus.key
-        query_rows = [np.empty(0, np.int64)]  # so that there may be no judgements
-        doc_rows = [np.empty(0, np.int64)]
-        for judged in judgements:
-            relevant = judged.values > 0
-            query_rows.append(np.repeat(judged.query_rows, np.diff(judged.offsets))[relevant])
-            doc_rows.append(judged.doc_rows[relevant])
-        relevant_queries = np.concatenate(query_rows)
-        relevant_rows = np.concatenate(doc_rows)
+    def __init__(self, known: QueryLists, text_keys: TextKeys) -> None:
+        self._text_keys = text_keys
+        is_relevant = ~(known.values <= 0)
+        relevant_queries = np.repeat(known.query_rows, np.diff(known.offsets))[is_relevant]
+        relevant_rows = known.doc_rows[is_relevant]
         lengths = self._text_keys.lengths(relevant_rows)
         self._length_bound = int(lengths.max(initial=0)) + 1
         self._relevant_lengths = np.unique(relevant_queries * self._length_bound + lengths)
@@ -68,8 +57,6 @@ class NeverNegative:
         is_same = np.zeros(len(doc_rows), dtype=bool)
         for span in spans(len(doc_rows), PAIRS_AT_ONCE):
             is_same[span] = self._are_same(query_rows[span], doc_rows[span])
-        if self._queries_are_documents:  # a text is not its own negative
-            is_same |= doc_rows == query_rows
         return is_same
 
     def _are_same(self, query_rows: np.ndarray, doc_rows: np.ndarray) -> np.ndarray:
@@ -108,17 +95,99 @@ def _are_among(values: np.ndarray, known: np.ndarray) -> np.ndarray:
     return known[places] == values
 
 
-def keys_of_letters(collection: Collection) -> TextKeys:
-    """What tells which documents of a collection have one text, as it stands in its files. Keys are
-    hashes of 64 bits.
+def never_negatives(collection: Collection, *judgements: QueryLists) -> QueryLists:
+    """Documents that must not be negatives of a judged query, though nobody judged them relevant
+    for it.
+
+    They have the text of the query, or are its own document
+    (:func:`ltr.data.own_documents.own_documents`); or they have the text of a document that is
+    relevant for the query, or for another one of the same text and instruction. Texts are equal where
+    their letters are.
+
+    Args:
+        collection: holds the texts.
+        judgements: say what is relevant; grades above 0 are.
+
+    Returns:
+        These documents by query. Their values are the largest grade that such a text has for such
+        a query, and NaN for the text of the query itself, which is listed even where it is judged
+        relevant.
     """
-    texts = collection.corpus.texts
+    pairs = [np.empty((2, 0), np.int64)]
+    grades = [np.empty(0, np.float32)]
+    for judged in judgements:
+        pairs.append(
+            np.stack([np.repeat(judged.query_rows, np.diff(judged.offsets)), judged.doc_rows])
+        )
+        grades.append(judged.values)
+    all_queries, all_docs = np.concatenate(pairs, axis=1)
+    all_grades = np.concatenate(grades)
+    query_rows = np.unique(all_queries)
+    is_relevant = all_grades > 0
+    relevant_queries = all_queries[is_relevant]
+    relevant_docs = all_docs[is_relevant]
 
-    def text_keys(doc_rows: np.ndarray) -> np.ndarray:
-        keys = np.empty(len(doc_rows), np.int64)
-        for place, row in enumerate(doc_rows.tolist()):
-            digest = hashlib.blake2b(texts[row].encode(), digest_size=8).digest()
-            keys[place] = int.from_bytes(digest, "little", signed=True)
-        return keys
+    # Which texts: a line for each class of equal queries and each text.
+    class_of_query = _classes_of_queries(collection.queries, query_rows)
+    hash_of_doc = collection.corpus.text_hashes()
+    own_docs = own_documents(collection.queries, collection.corpus)[query_rows]
+    has_own = own_docs >= 0
+    own_hashes = collection.queries.text_hashes()[query_rows]
+    class_of_relevant = class_of_query[np.searchsorted(query_rows, relevant_queries)]
+    classes = np.concatenate([class_of_relevant, class_of_query, class_of_query[has_own]])
+    hashes = np.concatenate(
+        [hash_of_doc[relevant_docs], own_hashes, hash_of_doc[own_docs[has_own]]]
+    )
+    own_values = np.full(len(query_rows) + has_own.sum(), np.inf, np.float32)
+    values = np.concatenate([all_grades[is_relevant], own_values])
+    order = np.lexsort((-values, hashes, classes))  # of equal lines the largest value first
+    classes = classes[order]
+    hashes = hashes[order]
+    is_first = np.ones(len(order), dtype=bool)
+    is_first[1:] = (np.diff(classes) != 0) | (hashes[1:] != hashes[:-1])
 
-    return TextKeys(text_keys, texts.lengths)
+    # Which documents: all that have such a text, for each query of the class.
+    wanted_hashes = np.unique(hashes)
+    rows_with_text = np.flatnonzero(_are_among(hash_of_doc, wanted_hashes))
+    docs_of_text = _by_number(hash_of_doc[rows_with_text], rows_with_text)
+    has_docs = is_first & _are_among(hashes, docs_of_text.query_rows)
+    docs = docs_of_text.at(np.searchsorted(docs_of_text.query_rows, hashes[has_docs]))
+    counts = np.diff(docs.offsets)
+    class_of_doc = np.repeat(classes[has_docs], counts)
+    value_of_doc = np.repeat(values[order][has_docs], counts)
+    queries = _by_number(class_of_query, query_rows).at(class_of_doc)
+    counts = np.diff(queries.offsets)
+    never = QueryLists.from_rows(
+        queries.doc_rows, np.repeat(docs.doc_rows, counts), np.repeat(value_of_doc, counts)
+    )
+    # Less what people judged relevant for the query.
+    n_docs = len(collection.corpus)
+    never_queries = np.repeat(never.query_rows, np.diff(never.offsets))
+    known = np.unique(relevant_queries * n_docs + relevant_docs)
+    is_new = ~_are_among(never_queries * n_docs + never.doc_rows, known) | np.isinf(never.values)
+    values = np.where(np.isinf(never.values), np.nan, never.values)
+    return QueryLists.from_rows(never_queries[is_new], never.doc_rows[is_new], values[is_new])
+
+
+def known_documents(collection: Collection, judged: QueryLists) -> QueryLists:
+    """The judgements, and with them the documents that must not be negatives either, see
+    :func:`never_negatives`: what has a value above 0 or NaN here is no negative of the query.
+    """
+    never = never_negatives(collection, judged)
+    return never.joined(judged) if len(never.doc_rows) else judged
+
+
+def _classes_of_queries(queries: TextTable, query_rows: np.ndarray) -> np.ndarray:
+    """``[n]`` int64, numbers from 0: equal for queries of one text and one instruction."""
+    number_of: defaultdict[tuple[str, str], int] = defaultdict(
+        count().__next__
+    )  # a new one: the next
+    numbers = np.empty(len(query_rows), np.int64)
+    for place, query_row in enumerate(query_rows.tolist()):
+        numbers[place] = number_of[queries.texts[query_row], queries.instruction(query_row)]
+    return numbers
+
+
+def _by_number(numbers: np.ndarray, rows: np.ndarray) -> QueryLists:
+    """The rows of each number; the values mean nothing."""
+    return QueryLists.from_rows(numbers, rows, np.zeros(len(rows)))

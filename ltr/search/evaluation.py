@@ -7,7 +7,7 @@ Letters of shapes: Q queries, K documents found per query, B queries of a batch.
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import torch
@@ -40,8 +40,8 @@ class SearchedCorpus:
         reads: how both are laid out for the towers.
         depth: K, how many documents are found per query.
         index: a faiss factory string; ``Flat`` is exact. See :class:`ltr.search.index.DenseIndex`.
-        queries_are_docs: whether the queries are the documents themselves; a query then never finds
-            itself.
+        own_docs: ``[Q]`` int64, for each query the document that it is itself, which it never
+            finds; −1 for none. None: no query is a document.
         first_query, first_doc: the numbers that the first query and the first document have among
             those of all sources.
     """
@@ -51,7 +51,7 @@ class SearchedCorpus:
     reads: ApartTexts
     depth: int
     index: str = "Flat"
-    queries_are_docs: bool = False
+    own_docs: np.ndarray | None = field(default=None, compare=False)
     first_query: int = 0
     first_doc: int = 0
 
@@ -224,8 +224,11 @@ def search_corpus(
                 model.query_tower, corpus.queries, reads.queries, all_query_rows
             )
         shards = Shards(*share_of(encoding), model.similarity, factory, device=model.device)
-        # One more where a query finds itself, which is left out below.
-        depth = corpus.depth + 1 if corpus.queries_are_docs else corpus.depth
+        own_docs = np.full(len(all_query_rows), -1)
+        if corpus.own_docs is not None:
+            own_docs = corpus.own_docs[all_query_rows]
+        # One more where a query may find itself, which is left out below.
+        depth = corpus.depth + 1 if (own_docs >= 0).any() else corpus.depth
         depth = min(depth, n_docs)
         found = []
         for span in query_spans(len(all_query_rows), depth):
@@ -234,19 +237,11 @@ def search_corpus(
                 scores, doc_rows = shards.search(embedded_queries[span], depth)
             else:
                 scores, doc_rows = windows.search(shards.search, embedded_queries[span], depth)
-            if corpus.queries_are_docs:  # a text would always find itself first, which says nothing
-                scores, doc_rows = _without_itself(rows, scores, doc_rows)
-            is_own = np.isin(rows, query_rows)
-            found.append(QueryLists.from_matrix(rows[is_own], doc_rows[is_own], scores[is_own]))
+            # A text would mostly find itself first, which says nothing.
+            doc_rows = np.where(doc_rows == own_docs[span, None], -1, doc_rows)
+            is_of_rank = np.isin(rows, query_rows)
+            lists = QueryLists.from_matrix(
+                rows[is_of_rank], doc_rows[is_of_rank], scores[is_of_rank]
+            )
+            found.append(lists.first(corpus.depth))
     return QueryLists.end_to_end(found)
-
-
-def _without_itself(
-    query_rows: np.ndarray, scores: np.ndarray, doc_rows: np.ndarray
-) -> tuple[np.ndarray, np.ndarray]:
-    """Leave each query's own text out: one column less."""
-    is_left_out = doc_rows == query_rows[:, None]
-    # A query that is not among its own best loses the last document instead.
-    is_left_out[~is_left_out.any(axis=1), -1] = True
-    shape = (len(doc_rows), doc_rows.shape[1] - 1)
-    return scores[~is_left_out].reshape(shape), doc_rows[~is_left_out].reshape(shape)

@@ -22,7 +22,7 @@ def test_labelled_texts_are_queries_against_the_others_of_their_split(labelled, 
         and len(data.collection.corpus) == 15
     )
     assert (
-        data.corpus.queries_are_docs
+        data.corpus.own_docs.tolist() == list(range(15))
         and len(data.corpus.queries) == len(data.corpus.docs) == 15
         and data.corpus.depth == 4
     )

@@ -90,12 +90,8 @@ def test_what_others_may_know_of_the_data(collection_folder, letor_folder):
     assert data.corpus is None and not data.needs_in_batch
     data.setup("fit")
     corpus = data.corpus
-    assert (corpus.reads, corpus.depth, corpus.index, corpus.queries_are_docs) == (
-        reads,
-        5,
-        "IVF4,Flat",
-        False,
-    )
+    assert (corpus.reads, corpus.depth, corpus.index) == (reads, 5, "IVF4,Flat")
+    assert (corpus.own_docs == -1).all(), "no query is a document"
     assert (
         (len(corpus.queries), len(corpus.docs))
         == (len(data.collection.queries), len(data.collection.corpus))

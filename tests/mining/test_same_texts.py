@@ -9,9 +9,10 @@ from ltr.data.collection import open_collection
 from ltr.data.query_lists import QueryLists
 from ltr.mining import same_texts
 from ltr.mining.miner import keys_as_read
-from ltr.mining.same_texts import NeverNegative
+from ltr.mining.same_texts import NeverNegative, TextKeys, known_documents, never_negatives
 from ltr.models import DualEncoder
 from tests.conftest import write_collection
+from tests.data.small import by_ids, small_collection
 
 TEXTS = ["w1 w2", "w3", "w1 w2", "w1 w2 w9", "W3"]  # 2 is 0 again; cut to two words, so is 3
 
@@ -31,20 +32,25 @@ def same(never_negative, query_row, doc_rows=range(5)):
     return doc_rows[never_negative(np.full(len(doc_rows), query_row), doc_rows)].tolist()
 
 
-# Query 0 has document 0 as relevant, and 1 as judged irrelevant; query 1 has 1, and 4 by another
-# file; query 2 has nothing.
-JUDGED = QueryLists.from_rows([0, 0, 1], [0, 1, 1], [2.0, 0.0, 1.0])
-MORE = QueryLists.from_rows([1], [4], [1.0])
+def letters(collection):
+    """Texts are equal where their letters are."""
+    hashes = collection.corpus.text_hashes()
+    return TextKeys(hashes.__getitem__, collection.corpus.texts.lengths)
+
+
+# Query 0 has document 0 as relevant, and 1 as judged irrelevant; query 1 has 1 and 4; query 2 has
+# nothing.
+JUDGED = QueryLists.from_rows([0, 0, 1, 1], [0, 1, 1, 4], [2.0, 0.0, 1.0, 1.0])
 
 
 def test_a_text_is_relevant_under_every_id_and_for_its_query_alone(collection):
-    never_negative = NeverNegative(collection, [JUDGED])
+    never_negative = NeverNegative(JUDGED, letters(collection))
     assert same(never_negative, 0) == [0, 2], "the judged irrelevant document 1 may be a negative"
-    assert same(never_negative, 1) == [1] and same(never_negative, 2) == []
-    assert same(NeverNegative(collection, [JUDGED, MORE]), 1) == [1, 4]
-    nothing = NeverNegative(collection, [JUDGED._replace(values=np.zeros(3, np.float32))])
+    assert same(never_negative, 1) == [1, 4] and same(never_negative, 2) == []
+    nothing = NeverNegative(JUDGED._replace(values=np.zeros(4, np.float32)), letters(collection))
     assert same(nothing, 0) == []
-    assert same(NeverNegative(collection, []), 0) == [], "without judgements"
+    own = QueryLists.from_rows([2], [3], [np.nan])
+    assert same(NeverNegative(own, letters(collection)), 2) == [3], "the text of the query"
 
 
 def test_texts_are_equal_where_the_model_reads_the_same_of_them(collection, backbone):
@@ -52,15 +58,7 @@ def test_texts_are_equal_where_the_model_reads_the_same_of_them(collection, back
     for max_length, expected in ((4, [0, 2, 3]), (5, [0, 2])):
         docs = DualEncoder(backbone, max_length=max_length).reads.docs
         keys = keys_as_read(docs.store(collection.corpus), docs)
-        assert same(NeverNegative(collection, [JUDGED], keys), 0) == expected
-
-
-def test_a_text_is_not_its_own_negative_where_queries_are_documents(collection):
-    """Not even where nobody judged it: query 3 is document 3."""
-    twice = collection._replace(queries=collection.corpus)
-    never_negative = NeverNegative(twice, [JUDGED])
-    assert same(never_negative, 3) == [3] and same(never_negative, 0) == [0, 2]
-    assert same(NeverNegative(collection, [JUDGED]), 3) == []
+        assert same(NeverNegative(JUDGED, keys), 0) == expected
 
 
 @pytest.mark.parametrize("size", [1, 2, 7, 1000])
@@ -74,19 +72,94 @@ def test_pairs_in_blocks_of_any_size(collection, monkeypatch, size):
     expected = []
     for query_row in range(3):
         expected += [text in relevant[query_row] for text in texts]
-    found = NeverNegative(collection, [JUDGED, MORE])(query_rows, doc_rows)
+    found = NeverNegative(JUDGED, letters(collection))(query_rows, doc_rows)
     assert found.tolist() == expected and sum(expected) >= 4
 
 
 def test_only_texts_as_long_as_a_relevant_one_are_read(collection):
     """Of 5 documents, those with 5 letters are 0 and 2."""
-    letters = same_texts.keys_of_letters(collection)
+    of_letters = letters(collection)
     read = []
 
     def keys(doc_rows):
         read.extend(doc_rows.tolist())
-        return letters.keys(doc_rows)
+        return of_letters.keys(doc_rows)
 
-    never_negative = NeverNegative(collection, [JUDGED], letters._replace(keys=keys))
+    never_negative = NeverNegative(JUDGED, of_letters._replace(keys=keys))
     read.clear()
     assert same(never_negative, 0) == [0, 2] and read == [0, 2]
+
+
+def test_never_negatives_by_hand(tmp_path):
+    """Queries a and b ask the same, c the same with an instruction of its own, d is document D, and
+    its text is also E's.
+    """
+    corpus = {"A": "ans one", "A2": "ans one", "B": "ans two", "D": "what", "E": "what", "F": "no"}
+    queries = {"a": "ask", "b": "ask", "c": "ask", "D": "what"}
+    collection = small_collection(
+        tmp_path,
+        corpus,
+        queries,
+        [("a", "A", 2), ("a", "F", 0), ("b", "B", 1), ("c", "B", 1), ("D", "F", 1)],
+        instructions={"c": "in Latin"},
+    )
+    never = never_negatives(collection, collection.judgements("train"))
+    assert by_ids(collection, never) == {
+        "a": {"A2": 2, "B": 1},
+        "b": {"A": 2, "A2": 2},
+        "D": {"D": None, "E": None},
+    }
+    known = known_documents(collection, collection.judgements("train"))
+    assert by_ids(collection, known)["a"] == {"A": 2, "A2": 2, "B": 1, "F": 0}
+
+
+def test_a_collection_of_different_texts_has_none(collection):
+    judged = QueryLists.from_rows([1], [1], [1.0])
+    assert len(never_negatives(collection, judged).doc_rows) == 0
+    assert known_documents(collection, judged) is judged
+
+
+def test_never_negatives_are_those_of_a_loop_over_strings(tmp_path):
+    """Of 1,000 random judgements of 12 queries and 20 documents whose texts repeat."""
+    rng = np.random.default_rng(0)
+    corpus = {f"d{row}": f"text {rng.integers(9)}" for row in range(20)}
+    corpus |= {"q3": "title text 4", "q4": "text 2", "q5": "text 5"}
+    queries = {f"q{row}": f"text {rng.integers(7)}" for row in range(12)}
+    queries |= {"q3": "text 4", "q4": "text 2", "q5": "text 5"}
+    collection = small_collection(tmp_path, corpus, queries, [("q0", "d0", 1)])
+    query_texts = list(collection.queries.texts)
+    doc_texts = list(collection.corpus.texts)
+    own = collection.own_documents()
+    assert (own >= 0).sum() == 3
+    for _ in range(1000):
+        n = int(rng.integers(1, 12))
+        pairs = np.unique(rng.integers([12, 23], size=(n, 2)), axis=0)
+        grades = rng.integers(0, 3, len(pairs)).astype(float)
+        judged = QueryLists.from_rows(*pairs.T, grades)
+        never = never_negatives(collection, judged)
+        expected = {}
+        for query in set(pairs[:, 0].tolist()):
+            twins = [row for row in range(12) if query_texts[row] == query_texts[query]]
+            grade_of_text = {}
+            for (other, doc), grade in zip(pairs.tolist(), grades, strict=True):
+                if other in twins and grade > 0:
+                    text = doc_texts[doc]
+                    grade_of_text[text] = max(grade, grade_of_text.get(text, 0))
+            own_texts = {query_texts[query]} | {
+                doc_texts[own[t]] for t in twins if own[t] >= 0 and any(t == p for p in pairs[:, 0])
+            }
+            relevant = {
+                doc
+                for (q, doc), grade in zip(pairs.tolist(), grades, strict=True)
+                if q == query and grade > 0
+            }
+            for doc, text in enumerate(doc_texts):
+                if text in own_texts:
+                    expected[query, doc] = None
+                elif text in grade_of_text and doc not in relevant:
+                    expected[query, doc] = grade_of_text[text]
+        got = {}
+        for query in never.query_rows.tolist():
+            for doc, value in zip(*never.of(query), strict=True):
+                got[query, int(doc)] = None if np.isnan(value) else float(value)
+        assert got == expected

@@ -86,7 +86,7 @@ def test_queries_in_blocks_of_any_size_find_the_same(
     monkeypatch.setattr(exact, "QUERIES_AT_ONCE", 1)
     model, corpus, _ = world
     if queries_are_docs:
-        corpus = replace(corpus, queries=corpus.docs, queries_are_docs=True)
+        corpus = replace(corpus, queries=corpus.docs, own_docs=np.arange(DOCS))
     rows = np.random.default_rng(0).permutation(QUERIES)[:20]
     whole = search_corpus(model, corpus, rows, TemporaryEncodings(tmp_path))
     for queries_of_block in (1, 2, 7):
@@ -120,7 +120,7 @@ def test_an_index_of_faiss_is_the_one_that_was_asked_for(world, tmp_path, monkey
 
 def test_texts_that_are_their_own_queries_never_find_themselves(world, tmp_path):
     model, corpus, _ = world
-    corpus = replace(corpus, queries=corpus.docs, queries_are_docs=True, depth=DOCS)
+    corpus = replace(corpus, queries=corpus.docs, own_docs=np.arange(DOCS), depth=DOCS)
     found = search_corpus(model, corpus, np.arange(5), TemporaryEncodings(tmp_path))
     for row in range(5):
         assert sorted(found.of(row)[0].tolist()) == [doc for doc in range(DOCS) if doc != row]
@@ -129,7 +129,7 @@ def test_texts_that_are_their_own_queries_never_find_themselves(world, tmp_path)
 def test_a_text_that_is_not_among_its_own_best_loses_the_last_one_instead(world, tmp_path):
     """Two towers: a text read as a query need not be nearest to itself read as a document."""
     model, corpus, _ = world
-    corpus = replace(corpus, queries=corpus.docs, queries_are_docs=True, depth=3)
+    corpus = replace(corpus, queries=corpus.docs, own_docs=np.arange(DOCS), depth=3)
     rows = np.arange(40)
     scores = every_score(model, corpus, rows)
     scores[rows, rows] = -torch.inf

@@ -30,13 +30,16 @@ class QueryGroups:
         *,
         epoch_over: EpochOver,
         where: str,
+        known: QueryLists | None = None,
     ) -> None:
         n_queries = len(judged.query_rows)
         if n_queries < 2:
             raise InputError(
                 f"{where}: a batch needs at least 2 queries, to be told from each other; got {n_queries}"
             )
-        self.relevant = RelevantRows(judged, judged.query_rows, docs_per_group, epoch_over, seed)
+        self.relevant = RelevantRows(
+            judged, judged.query_rows, docs_per_group, epoch_over, seed, known
+        )
         self.owners = np.arange(len(self.relevant.query_rows))
         _log_small_groups(where, self.relevant.counts, docs_per_group)
 

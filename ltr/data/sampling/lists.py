@@ -23,19 +23,27 @@ class ListSource(Protocol):
 
 class GradedLists(NamedTuple):
     """Lists of a query's candidates, followed by its judged documents that are no candidates; what
-    nobody judged has grade 0.
+    nobody judged has grade 0, and what can't be a negative is left out.
     """
 
     judged: QueryLists
     pools: QueryLists | None  # the candidates; without, only judged documents are listed
+    # The judgements, and what must not be a negative either; None: the judgements alone.
+    known: QueryLists | None = None
 
     def whole(self, query: int) -> LabelledList:
-        doc_rows, _ = self.judged.of(query)
+        doc_rows, grades = self.judged.of(query)
+        relevant = doc_rows[grades > 0]
         if self.pools is not None:
             pool, _ = self.pools.of(query)
             others = doc_rows[~np.isin(doc_rows, pool)]
             doc_rows = np.concatenate([pool, others])
-        return self.judged.labelled(query, doc_rows)._replace(ideal=None)
+        known = self.judged if self.known is None else self.known
+        known_rows, known_grades = known.of(query)
+        never_negative = known_rows[~(known_grades <= 0)]
+        is_listed = ~np.isin(doc_rows, never_negative) | np.isin(doc_rows, relevant)
+        labelled = self.judged.labelled(query, doc_rows[is_listed])
+        return labelled._replace(ideal=None, judged_rows=known_rows, judged_grades=known_grades)
 
 
 class ListRows:

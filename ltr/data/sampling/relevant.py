@@ -25,6 +25,9 @@ class RelevantRows:
         size: relevant documents of a row at most.
         epoch_over: ``queries`` or ``pairs``.
         seed: of the draws.
+        known: what lists carry as the judged documents of their query: the judgements, and what
+            must not be a negative of it either, see :func:`ltr.mining.same_texts.known_documents`.
+            None: the judgements alone.
 
     Attributes:
         query_rows: ``[R]`` int64, the query of each row.
@@ -32,9 +35,16 @@ class RelevantRows:
     """
 
     def __init__(
-        self, judged: QueryLists, queries: np.ndarray, size: int, epoch_over: EpochOver, seed: int
+        self,
+        judged: QueryLists,
+        queries: np.ndarray,
+        size: int,
+        epoch_over: EpochOver,
+        seed: int,
+        known: QueryLists | None = None,
     ) -> None:
         self.judged = judged
+        self.known = judged if known is None else known
         self.seed = seed
         n_relevant = judged.n_relevant()[np.searchsorted(judged.query_rows, queries)]
         n_parts = np.ones_like(n_relevant)
@@ -61,11 +71,12 @@ class RelevantRows:
         # over pairs; the other parts have generators of their own.
         if part:
             rng = np.random.default_rng([self.seed, epoch, query_row, part])
+        known_rows, known_grades = self.known.of(query_row)
         relevant = LabelledList(
             query_row,
             judged_rows[drawn],
             grades[drawn],
-            judged_rows=judged_rows,
-            judged_grades=grades,
+            judged_rows=known_rows,
+            judged_grades=known_grades,
         )
         return relevant, rng

@@ -44,6 +44,8 @@ class TripletRows:
     _: KW_ONLY
     epoch_over: EpochOver
     where: str  # the split, for errors
+    # The judgements, and what must not be a negative either; None: the judgements alone.
+    known: QueryLists | None = None
     # [Q] int64, the queries that have rows. None: those with a negative. They are found once:
     # dataclasses.replace() hands them on, so rows keep their numbers when the sources change.
     queries: np.ndarray | None = None
@@ -52,10 +54,12 @@ class TripletRows:
     labels: QueryLists | None = None
 
     def __post_init__(self) -> None:
+        if self.known is None:
+            self.known = self.judged
         if self.queries is None:
             self.queries = self._queries_with_negatives()
         self.relevant = RelevantRows(
-            self.judged, self.queries, self.positives, self.epoch_over, self.seed
+            self.judged, self.queries, self.positives, self.epoch_over, self.seed, self.known
         )
         self.query_rows = self.relevant.query_rows
 
@@ -92,9 +96,12 @@ class TripletRows:
         return False
 
     def _forbidden(self, query_row: int) -> np.ndarray:
-        """The documents that are no negatives of a query: relevant ones, and those labelled NaN."""
-        judged_rows, grades = self.judged.of(query_row)
-        relevant = judged_rows[grades > 0]
+        """The documents that are no negatives of a query: relevant ones, those of the text of one or
+        of the query, and those labelled NaN.
+        """
+        assert self.known is not None, "the constructor sets it"
+        known_rows, grades = self.known.of(query_row)
+        relevant = known_rows[~(grades <= 0)]
         if self.labels is None:
             return relevant
         labelled_rows, labels = self.labels.of(query_row)
