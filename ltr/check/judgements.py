@@ -10,8 +10,10 @@ from ltr.check.section import Section
 from ltr.compare.tables import Table
 from ltr.data.bm25 import bm25_lists
 from ltr.data.collection import Collection
+from ltr.data.own_documents import own_documents_line, without_own
 from ltr.data.query_lists import QueryLists
 from ltr.metrics import RankingMetric
+from ltr.mining.same_texts import classes_of_queries
 from ltr.run.ceiling import ceiling
 from ltr.spans import spans
 
@@ -70,7 +72,7 @@ def _missing(
     """
     severe: list[str] = []
     lines: list[str] = []
-    of_splits: dict[str, object] = {}
+    of_splits: dict[str, dict[str, object]] = {}
     judged_rows = [np.empty(0, dtype=np.int64)]
     for split, judged in collection.qrels.items():
         judged_rows.append(judged.query_rows)
@@ -94,6 +96,7 @@ def _missing(
             if split == "train":
                 line = f"{n_without:,} of {n_queries:,} queries of train have no relevant document: they teach nothing; triplets and groups refuse them, lists leave them out"
             (severe if n_without >= MANY_WITHOUT * n_queries else lines).append(line)
+        lines += _lines_of_equal_texts(collection, split, of_splits[split])
         if n_queries and (judged.values > 0).all():
             lines.append(
                 f"nobody has judged a document of {split} irrelevant: what is not judged counts as irrelevant"
@@ -104,6 +107,30 @@ def _missing(
             f"{n_unjudged:,} of {len(collection.queries):,} queries have no judgement in any split"
         )
     return severe, lines, {"queries_without_judgement": n_unjudged, "splits": of_splits}
+
+
+def _lines_of_equal_texts(
+    collection: Collection, split: str, entries: dict[str, object]
+) -> list[str]:
+    """What is said of queries of one text, and of queries that are documents; their numbers become
+    entries of the split.
+    """
+    query_rows = collection.qrels[split].query_rows
+    classes = classes_of_queries(collection.queries, query_rows)
+    counts = np.bincount(classes, minlength=1)
+    n_equal = int(counts[counts > 1].sum())
+    entries["equal_queries"] = n_equal
+    lines = []
+    if n_equal:
+        lines.append(
+            f"{n_equal:,} of {len(query_rows):,} queries of {split} have the text of another one, under another id: what is relevant for one is never a negative of the other"
+        )
+    own_docs = collection.own_documents()
+    entries["own_documents"] = int((own_docs[query_rows] >= 0).sum())
+    line = own_documents_line(collection.queries, collection.corpus, query_rows, own_docs)
+    if line:
+        lines.append(f"{split}: {line}")
+    return lines
 
 
 def _table_of_judgements(collection: Collection) -> Table:
@@ -164,6 +191,7 @@ def _unjudged(
         if search and split != "train":
             lists_of["BM25"] = found_by_bm25(collection, split)
         if ranked is not None:
+            ranked = without_own(ranked, collection.own_documents())
             is_of_split = np.isin(ranked.query_rows, judged.query_rows)
             if is_of_split.any():
                 lists_of["the run"] = ranked.at(np.flatnonzero(is_of_split))
@@ -196,10 +224,11 @@ def unjudged_share(lists: QueryLists, judged: QueryLists, depth: int) -> float:
 def _ceilings(collection: Collection) -> dict[str, dict[str, float]]:
     """By split, what the best order of its pools would reach."""
     ceilings = {}
-    for split, pools in collection.candidates.items():
+    for split in collection.candidates:
         judged = collection.qrels.get(split)
         if judged is None:
             continue
+        pools = collection.pools(split, option="candidates")
         rows = sampled(judged.query_rows)
         batches = []
         for span in spans(len(rows), LISTS):

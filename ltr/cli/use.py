@@ -8,6 +8,7 @@ from contextlib import redirect_stdout
 from pathlib import Path
 from typing import Literal
 
+import numpy as np
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
@@ -15,8 +16,9 @@ from rich.table import Table
 from ltr.cli.configuration import data_of_run
 from ltr.data.collection import lists_of_run, open_collection
 from ltr.data.outputs import check_file, check_folder
+from ltr.data.own_documents import own_documents, own_documents_line, without_own
 from ltr.data.text_files import open_texts
-from ltr.data.texts import without_controls
+from ltr.data.texts import TextTable, without_controls
 from ltr.data.trec import Ranked, write_run
 from ltr.errors import InputError
 from ltr.run.folder import RunFolder
@@ -88,7 +90,9 @@ def rank(
         )
     queries = open_texts(data, "query", "--data")
     corpus = open_texts(data, "document", "--data")
-    lists = lists_of_run(Path(run), queries, corpus).first(depth)
+    lists = lists_of_run(Path(run), queries, corpus)
+    own_docs = _own_documents(queries, corpus, lists.query_rows)
+    lists = without_own(lists, own_docs).first(depth)
     rankings = rerank_lists(_open_text_ranker(ranker, precision, device), queries, corpus, lists)
     _write(output, run_lines(rankings, queries, corpus), len(lists.query_rows))
 
@@ -177,6 +181,7 @@ def search(
         print(f"searching within {memory}: {searched.line}", file=sys.stderr)
     if queries is not None and output is not None:
         table = open_texts(queries, "query", "--queries")
+        _own_documents(table, documents, np.arange(len(table)))
         lines = search_run_lines(searched, table, k or 100, second, depth or 100)
         _write(output, lines, len(table))
         return
@@ -186,6 +191,17 @@ def search(
         else:
             hits = search_and_rerank(searched, second, text, depth or 100, instruction)[: k or 10]
         _show(hits)
+
+
+def _own_documents(queries: TextTable, corpus: TextTable, query_rows: np.ndarray) -> np.ndarray:
+    """For each query the document that it is itself, by row, and −1 for none. Says how many of some
+    of the queries are documents: rankings leave these documents out.
+    """
+    own_docs = own_documents(queries, corpus)
+    line = own_documents_line(queries, corpus, query_rows, own_docs)
+    if line:
+        print(line, file=sys.stderr)
+    return own_docs
 
 
 def _queries_to_measure(

@@ -128,7 +128,7 @@ def never_negatives(collection: Collection, *judgements: QueryLists) -> QueryLis
     relevant_docs = all_docs[is_relevant]
 
     # Which texts: a line for each class of equal queries and each text.
-    class_of_query = _classes_of_queries(collection.queries, query_rows)
+    class_of_query = classes_of_queries(collection.queries, query_rows)
     hash_of_doc = collection.corpus.text_hashes()
     own_docs = own_documents(collection.queries, collection.corpus)[query_rows]
     has_own = own_docs >= 0
@@ -177,7 +177,7 @@ def known_documents(collection: Collection, judged: QueryLists) -> QueryLists:
     return never.joined(judged) if len(never.doc_rows) else judged
 
 
-def _classes_of_queries(queries: TextTable, query_rows: np.ndarray) -> np.ndarray:
+def classes_of_queries(queries: TextTable, query_rows: np.ndarray) -> np.ndarray:
     """``[n]`` int64, numbers from 0: equal for queries of one text and one instruction."""
     number_of: defaultdict[tuple[str, str], int] = defaultdict(
         count().__next__

@@ -64,7 +64,10 @@ def add_int8_graphs(
     int8_files = {name: _int8_file(file) for name, file in float_files.items()}
     judged = collection.learnable("dev")
     query_rows = judged.query_rows[:N_QUERIES]
-    pools = collection.candidates.get("dev") or bm25_lists(collection, query_rows, DEPTH)
+    if "dev" in collection.candidates:
+        pools = collection.pools("dev", option="int8")
+    else:
+        pools = bm25_lists(collection, query_rows, DEPTH)
     lists = []
     for query_row in query_rows.tolist():
         doc_rows, _ = pools.of(query_row)

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from ltr.data.own_documents import own_documents, without_own
 from ltr.data.progress import track
 from ltr.data.query_lists import QueryLists
 from ltr.data.texts import TextTable
@@ -99,7 +100,8 @@ def search_run_lines(
     second: TextRanker | None = None,
     depth: int = 100,
 ) -> Iterator[Ranked]:
-    """The lines of a run file: the k best documents for each query of a table.
+    """The lines of a run file: the k best documents for each query of a table, without the one that
+    the query is itself (:func:`ltr.data.own_documents.own_documents`).
 
     Args:
         corpus: what is searched.
@@ -109,6 +111,9 @@ def search_run_lines(
         depth: see ``second``.
     """
     n_found = k if second is None else depth
+    own_docs = own_documents(queries, corpus.documents)
+    # One more where a query may find itself.
+    n_searched = n_found + 1 if (own_docs >= 0).any() else n_found
     begins = range(0, len(queries), QUERIES_AT_ONCE)
     for begin in track(begins, "searching for", f"blocks of {QUERIES_AT_ONCE} queries"):
         rows = list(range(begin, min(begin + QUERIES_AT_ONCE, len(queries))))
@@ -116,10 +121,11 @@ def search_run_lines(
         instructions = None
         if queries.instructions is not None and corpus.retriever.reads_instructions:
             instructions = [queries.instructions[row] for row in rows]
-        scores, docs = corpus.search_all(texts, n_found, instructions)
+        scores, docs = corpus.search_all(texts, n_searched, instructions)
         is_found = docs >= 0  # not -1, which stands where fewer were found
         query_rows = np.repeat(rows, is_found.sum(axis=1))
         lists = QueryLists.from_rows(query_rows, docs[is_found], scores[is_found])
+        lists = without_own(lists, own_docs).first(n_found)
         if second is not None:
             lists = rerank(second, queries, corpus.documents, lists)
         yield from run_lines(lists.first(k), queries, corpus.documents)

@@ -15,6 +15,7 @@ from filelock import FileLock, Timeout
 
 from ltr.data.bm25 import bm25_lists
 from ltr.data.collection import Collection
+from ltr.data.own_documents import without_own
 from ltr.data.progress import track
 from ltr.data.query_lists import QueryLists
 from ltr.data.scores import TeacherScores
@@ -123,6 +124,8 @@ def lists_to_score(
     else:
         negatives = MinedNegatives.open(negatives_in(Path(documents)), collection, "documents")
         others = negatives.lists().first(depth)
+    # A query's own document is in no list that is trained on; pools and BM25 have left it out.
+    others = without_own(others, collection.own_documents())
     query_rows = np.repeat(others.query_rows, np.diff(others.offsets))  # one for each document
     is_of_split = np.isin(query_rows, relevant.query_rows)
     if not is_of_split.any():
