@@ -2,7 +2,6 @@
 
 import logging
 from copy import copy
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -52,9 +51,6 @@ class HardNegativeMining(Callback):
     Args:
         every_n_epochs: epochs between two refreshes; None: only at the beginning.
         every_n_steps: optimiser steps between two refreshes, instead of epochs.
-        min_overlap: refresh only when fewer of the negatives than this share would be found again.
-            A sample of 100 queries tells, when a refresh is due, see
-            :meth:`ltr.mining.miner.Miner.overlap_now`. None: always.
         recipe: how negatives are chosen among the documents that are found.
         miner: a dual encoder that searches and stays as it is: a model, or the name of one (a run
             folder for its best weights, a checkpoint, a folder, ``package:NAME`` or a hub id).
@@ -79,7 +75,6 @@ class HardNegativeMining(Callback):
         self,
         every_n_epochs: int | None = 1,
         every_n_steps: int | None = None,
-        min_overlap: float | None = None,
         recipe: Recipe = Recipe(),
         miner: DualEncoder | str | None = None,
         judge: Ranker | str | None = None,
@@ -97,16 +92,6 @@ class HardNegativeMining(Callback):
         if every_n_steps is not None:
             every_n_epochs = None
         self.schedule = Schedule(every_n_epochs, every_n_steps)
-        if min_overlap is not None and not 0 < min_overlap <= 1:
-            raise InputError(
-                f"HardNegativeMining: min_overlap must be above 0 and at most 1, got {min_overlap}",
-                option="trainer.callbacks",
-            )
-        if min_overlap is not None and rescore:
-            raise _error(
-                "looks at the miner alone for min_overlap, not at what rescore changes; leave one of them out"
-            )
-        self.min_overlap = min_overlap
         self.recipe = recipe
         self.keep = keep
         self.rescore = rescore
@@ -209,12 +194,12 @@ class HardNegativeMining(Callback):
                 each.load_state_dict(state_dict[name])
         elif state_dict:
             self._in_force = NegativesInForce.of_state_dict(state_dict)
-            self._saved_step = self._in_force.mined_step
+            self._saved_step = self._in_force.step
 
     def on_save_checkpoint(
         self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]
     ) -> None:
-        self._saved_step = None if self._in_force is None else self._in_force.mined_step
+        self._saved_step = None if self._in_force is None else self._in_force.step
         for each in self._of_sources.values():
             each.on_save_checkpoint(trainer, pl_module, checkpoint)
 
@@ -282,10 +267,6 @@ class HardNegativeMining(Callback):
         data.is_refreshing = True
         try:
             miner = self._make_miner(trainer, module, data)
-            if self._in_force is not None and self._is_fresh(miner, trainer):
-                # They stay, and count as refreshed now. mined_step still says when they were mined.
-                self._in_force = replace(self._in_force, epoch=now.epoch, step=now.step)
-                return
             # A trial run leaves no folder, so it mines here.
             is_beside = self.asynchronous and not is_trial(trainer)
             if is_beside and not data.awaits_negatives:
@@ -350,9 +331,7 @@ class HardNegativeMining(Callback):
         data.take_negatives(negatives, position=whole.position_of(self._source))
         self._negatives = negatives
         epoch, step = mined_at
-        self._in_force = NegativesInForce(
-            epoch, step, mined_step=step, key=negatives.manifest["key"]
-        )
+        self._in_force = NegativesInForce(epoch, step, key=negatives.manifest["key"])
         judged = data.collection.learnable("train")
         self._log.report_refresh(trainer, module, data.collection, judged, negatives)
 
@@ -401,23 +380,6 @@ class HardNegativeMining(Callback):
         rescoring_ranker = module.ranker if self.rescore else None
         judge = _judge_of(self.judging_ranker, collection)
         return judge, _judge_of(rescoring_ranker, collection)
-
-    def _is_fresh(self, miner: Miner, trainer: Trainer) -> bool:
-        """Whether the negatives in force would be found again, as far as ``min_overlap`` asks."""
-        if self.min_overlap is None or self._negatives is None:
-            return False
-        with trainer.precision_plugin.forward_context():
-            overlap = miner.overlap_now(self._negatives)
-        log.info(
-            "step %d: %.0f %% of the hard negatives would be found again, by a sample",
-            trainer.global_step,
-            100 * overlap,
-        )
-        for logger in trainer.loggers:
-            logger.log_metrics(
-                self._log.named({"mining/overlap_sampled": overlap}), trainer.global_step
-            )
-        return overlap >= self.min_overlap
 
 
 def _frozen(model: Ranker | str | None, option: str, needs: Needs) -> Ranker | None:

@@ -33,7 +33,6 @@ from ltr.models.dual_encoder import DualEncoder
 from ltr.models.ranker import Ranker, digest_of_weights
 from ltr.search.embedder import Precision, embedder_of
 from ltr.search.encodings import Encodings, texts_of_store
-from ltr.search.index import DenseIndex
 from ltr.search.numbers import Numbers
 from ltr.search.shards import Shards, encode_everywhere, query_spans, share_of
 from ltr.spans import spans
@@ -45,7 +44,6 @@ RECALL_QUERIES = 200  # on which the recall of an approximate index is measured
 # these.
 SAMPLING = 1
 FILLING = 2
-OVERLAP = 3
 
 
 @dataclass
@@ -197,43 +195,6 @@ class Miner:
         return MinedNegatives.of_queries(
             self.judged.query_rows, len(self.collection.queries), negatives, distances, manifest
         )
-
-    def overlap_now(self, negatives: MinedNegatives, n_queries: int = 100) -> float:
-        """The share of the negatives that would still be found, by a sample: far cheaper than a
-        refresh.
-
-        Some queries rank anew the documents that are negatives of any of them, without those that
-        may never be their own: relevant ones, and a text itself where queries are documents. Where
-        a query has m negatives, the share of them that is among its m best documents counts; the
-        result is the mean over the queries.
-        """
-        has_negatives = (negatives.doc_rows[self.judged.query_rows] >= 0).any(axis=1)
-        query_rows = self.judged.query_rows[has_negatives]
-        shuffled = np.random.default_rng([*self.seed, OVERLAP]).permutation(query_rows)
-        query_rows = np.sort(shuffled[:n_queries])
-        doc_rows = negatives.doc_rows[query_rows]
-        pool = np.unique(doc_rows[doc_rows >= 0])
-        queries, docs = self._stores()
-        reads = self.searcher.reads
-        embedded_queries = encode_everywhere(
-            self.searcher.query_tower, queries, reads.queries, query_rows
-        )
-        embedded_pool = encode_everywhere(self.searcher.doc_tower, docs, reads.docs, pool)
-        index = DenseIndex.build(
-            embedded_pool, self.searcher.similarity, device=self.searcher.device
-        )
-        _, places_in_pool = index.search(embedded_queries, len(pool))
-        rankings = pool[places_in_pool]
-        places = np.searchsorted(self.judged.query_rows, query_rows)
-        are_excluded = self._are_excluded(self._never_negative(docs), rankings, places)
-        shares = []
-        for negatives_of_query, ranking, is_excluded in zip(
-            doc_rows, rankings, are_excluded, strict=True
-        ):
-            known_negatives = negatives_of_query[negatives_of_query >= 0]
-            best = ranking[~is_excluded][: len(known_negatives)]
-            shares.append(np.isin(known_negatives, best).mean())
-        return float(np.mean(shares))
 
     def _compare_relevant(
         self, shards: Shards, embedded_queries: np.ndarray

@@ -27,7 +27,6 @@ class State(TypedDict):
 
     epoch: int
     step: int
-    mined: int
     key: str
 
 
@@ -36,27 +35,23 @@ class NegativesInForce:
     """The negatives that training draws from, as a checkpoint names them.
 
     Attributes:
-        epoch, step: when a refresh was last due. Where a sample shows that the negatives are still
-            fresh, these two move on, and the others stay.
-        mined_step: the step of the refresh that made the negatives, which is in the name of their
-            folder. A checkpoint calls it ``mined``.
+        epoch, step: of the refresh that made them; the step is in the name of their folder.
         key: of their folder's manifest.
     """
 
     epoch: int
     step: int
-    mined_step: int
     key: str
 
     def state_dict(self) -> dict[str, Any]:
         """As a checkpoint keeps it."""
-        return {"epoch": self.epoch, "step": self.step, "mined": self.mined_step, "key": self.key}
+        return {"epoch": self.epoch, "step": self.step, "key": self.key}
 
     @classmethod
     def of_state_dict(cls, state: dict[str, Any]) -> "NegativesInForce":
         """From what a checkpoint has kept."""
         check_entries(state, State, cls.__name__, "take another checkpoint")
-        return cls(state["epoch"], state["step"], state["mined"], state["key"])
+        return cls(state["epoch"], state["step"], state["key"])
 
 
 @dataclass(frozen=True)
@@ -106,7 +101,7 @@ class RefreshFolders:
         Raises:
             InputError: if they are not there any more.
         """
-        folder = self.path(in_force.mined_step)
+        folder = self.path(in_force.step)
 
         def open_if_same() -> MinedNegatives:
             if key_of(folder) != in_force.key:

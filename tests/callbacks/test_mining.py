@@ -245,27 +245,6 @@ def test_when_a_refresh_comes(tmp_path, collection_folder, backbone, options, da
                 )
 
 
-def test_negatives_that_would_be_found_again_are_not_mined_again(
-    tmp_path, collection_folder, backbone, monkeypatch
-):
-    """Due after each step; of 12 looks, those at steps 3 and 4 see too few. Resumed, the run looks
-    where it would have looked.
-    """
-    seen = {3: 0.7, 4: 0.5}
-    looked = []
-
-    def overlap_now(self, negatives):
-        looked.append(self.seed[1])
-        return seen.get(looked[-1], 0.8)
-
-    monkeypatch.setattr("ltr.mining.miner.Miner.overlap_now", overlap_now)
-    mining = HardNegativeMining(every_n_steps=1, min_overlap=0.75, recipe=RECIPE)
-    _, batches = trained(tmp_path, collection_folder, backbone, mining=mining)
-    assert looked == [*range(1, 12)] and sorted(negatives_of(tmp_path)) == [0, 3, 4]
-    check_batches(batches, negatives_of(tmp_path))
-    assert mining.state_dict()["step"] == 11 and mining.state_dict()["mined"] == 4
-
-
 def test_a_fixed_miner_serves_a_cross_encoder(tmp_path, collection_folder, backbone):
     seed_everything(0)
     miner = DualEncoder(backbone, max_length=24)
@@ -405,8 +384,6 @@ def test_what_does_not_fit_is_one_line(tmp_path, collection_folder, backbone):
         module = RankerModule(miner, SoftmaxLoss()) if mining.rescore else beside
         with pytest.raises(InputError, match=text):
             trainer.fit(module, data)
-    with pytest.raises(InputError, match="looks at the miner alone for min_overlap"):
-        HardNegativeMining(rescore=True, min_overlap=0.5)
     corpus = data_module(
         TripletDataModule,
         str(collection_folder),
@@ -421,8 +398,6 @@ def test_what_does_not_fit_is_one_line(tmp_path, collection_folder, backbone):
         HardNegativeMining(miner=ranker)
     with pytest.raises(InputError, match="every_n_steps must be at least 1, got 0"):
         HardNegativeMining(every_n_steps=0)
-    with pytest.raises(InputError, match="min_overlap must be above 0 and at most 1, got 70"):
-        HardNegativeMining(min_overlap=70)
     with pytest.raises(InputError, match="each with a number above 0"):
         TripletDataModule(str(collection_folder), {"mined": 0})
 
@@ -737,7 +712,7 @@ def test_a_refresh_beside_the_training_is_taken_when_it_is_there(
         "HardNegativeMining"
     ]
     manifest = json.loads((run / "negatives/step=2/manifest.json").read_text())
-    assert (state["step"], state["mined"], state["key"]) == (2, 2, manifest["key"])
+    assert (state["step"], state["key"]) == (2, manifest["key"])
     first = json.loads((run / "negatives/step=0/manifest.json").read_text())
     assert manifest["weights"] != first["weights"]
 

@@ -13,7 +13,6 @@ from ltr.errors import InputError
 from ltr.mining.filters import Recipe
 from ltr.mining.judge import Judge
 from ltr.mining.miner import Miner
-from ltr.mining.negatives import MinedNegatives
 from ltr.mining.report import summary_lines
 from ltr.models import DualEncoder, PairWiseBertRanker
 from ltr.models.encoder.text_encoder import TextEncoder
@@ -324,54 +323,6 @@ def test_an_approximate_index_says_what_it_finds(collection, backbone, tmp_path)
         Miner(model, collection, judged, Recipe(index="IVF8,Falt")).mine(
             TemporaryEncodings(tmp_path)
         )
-
-
-def test_the_overlap_of_a_sample_is_1_for_the_same_weights_and_that_of_brute_force_for_others(
-    collection, backbone, tmp_path
-):
-    model = DualEncoder(backbone, max_length=24)
-    judged = collection.judgements("train")
-    miner = Miner(model, collection, judged, Recipe(depth=20, n=5, relative=None))
-    mined = miner.mine(TemporaryEncodings(tmp_path))
-    assert miner.overlap_now(mined) == 1.0
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter += 0.3 * torch.randn(
-                parameter.shape, generator=torch.Generator().manual_seed(0)
-            )
-    queries, docs = embeddings(model, collection)
-    pool = np.unique(mined.doc_rows[judged.query_rows])
-    shares = []
-    for query in judged.query_rows:
-        rows, grades = judged.of(query)
-        candidates = np.setdiff1d(pool, rows[grades > 0])
-        score = docs[candidates] @ queries[query] / np.linalg.norm(docs[candidates], axis=1)
-        best = candidates[np.argsort(-score)[:5]]
-        shares.append(len({*best} & {*mined.doc_rows[query]}) / 5)
-    assert miner.overlap_now(mined) == pytest.approx(np.mean(shares)) and np.mean(shares) < 0.95
-
-
-def test_the_overlap_leaves_out_what_may_never_be_a_negative(collection, backbone, tmp_path):
-    """Texts are queries and documents. Twelve have one relevant document and one negative, the
-    hardest of those texts. Of a thirteenth they all are negatives, and so is the twin of that
-    relevant document. So all are ranked anew for each of the twelve, and the text itself, or that
-    twin, may come first.
-    """
-    twice = collection._replace(queries=collection.corpus)
-    twin = collection.corpus.row("twin")
-    relevant = collection.corpus.row("train-q0-d0")
-    twelve = np.arange(24, 36)
-    judged = QueryLists.from_rows([*twelve, 36], [relevant] * 12 + [37], [1.0] * 13)
-    recipe = Recipe(depth=300, n=300, relative=None)
-    miner = Miner(DualEncoder(backbone, max_length=24), twice, judged, recipe)
-    found = miner.mine(TemporaryEncodings(tmp_path)).doc_rows
-    doc_rows = np.full((len(twice.queries), 13), -1)
-    doc_rows[36] = [*twelve, twin]
-    for row in twelve:
-        doc_rows[row, 0] = next(doc for doc in found[row] if doc in doc_rows[36])
-    assert twin not in doc_rows[twelve]
-    mined = MinedNegatives(doc_rows, np.zeros(doc_rows.shape, np.float32), {})
-    assert miner.overlap_now(mined) == 1.0
 
 
 def test_a_corpus_that_is_relevant_as_a_whole_has_no_negatives(backbone, tmp_path):

@@ -6,7 +6,7 @@ from ltr.mining.refresh import NegativesInForce, RefreshFolders, Schedule
 
 
 def at(epoch: int, step: int) -> NegativesInForce:
-    return NegativesInForce(epoch, step, mined_step=0, key="k")
+    return NegativesInForce(epoch, step, key="k")
 
 
 @pytest.mark.parametrize(("schedule", "due"), [
@@ -47,5 +47,5 @@ def test_older_folders_go_but_that_of_the_last_checkpoint(tmp_path):
 
 def test_a_checkpoint_keeps_what_is_in_force():
     state = at(3, 17).state_dict()
-    assert state == {"epoch": 3, "step": 17, "mined": 0, "key": "k"}
+    assert state == {"epoch": 3, "step": 17, "key": "k"}
     assert NegativesInForce.of_state_dict(state) == at(3, 17)

@@ -60,17 +60,12 @@ def test_an_evaluation_searches_where_the_ranker_is(devices, backbone, collectio
     assert {*devices} == {GPU}
 
 
-def test_mining_and_its_overlap_search_where_the_ranker_is(
-    devices, backbone, collection_folder, tmp_path
-):
+def test_mining_searches_where_the_ranker_is(devices, backbone, collection_folder, tmp_path):
     model = DualEncoder(backbone, max_length=24)
     collection = open_collection(str(collection_folder))
     miner = Miner(model, collection, collection.judgements("train"), Recipe(depth=20, n=5))
-    mined = miner.mine(TemporaryEncodings(tmp_path))
+    miner.mine(TemporaryEncodings(tmp_path))
     assert {*devices} == {GPU}
-    devices.clear()
-    miner.overlap_now(mined)
-    assert devices == [GPU]
 
 
 def test_a_retriever_searches_where_its_ranker_is(devices, backbone, collection_folder):
