@@ -17,6 +17,7 @@ from ltr.data.template import THE_TEXTS
 from ltr.data.whole_files import write_new_model_folder
 from ltr.errors import InputError, local_path
 from ltr.models import DecoderRanker, DualEncoder
+from ltr.models.encoder.loading.pretrained import without_truncation
 from ltr.models.encoder.lora import save_adapter
 from ltr.models.encoder.text_encoder import TextEncoder, encoders_of
 from ltr.models.pair_ranker import PairRanker
@@ -189,7 +190,7 @@ def _write_adapters(folder: Path, model: PairRanker | DualEncoder) -> None:
 
 def _write_adapter(folder: Path, encoder: TextEncoder, head: nn.Module, tokenizer: Any) -> None:
     save_adapter(folder, encoder.model)
-    tokenizer.save_pretrained(folder)
+    without_truncation(tokenizer).save_pretrained(folder)
     weights = head.state_dict()
     if weights:
         save_file(weights, folder / "head.safetensors", metadata={"format": "pt"})
@@ -211,7 +212,7 @@ def _write_onnx(folder: Path, model: PairRanker | DualEncoder) -> None:
     for name, built in build_graphs(model).items():
         write_graph(folder / f"{name}.onnx", built.graph, built.tokenizer)
         tokenizer_folder = folder if name == "model" else folder / name  # two towers have two
-        built.tokenizer.save_pretrained(tokenizer_folder)
+        without_truncation(built.tokenizer).save_pretrained(tokenizer_folder)
         settings[name] = {"max_length": built.max_length}
     if isinstance(model, DualEncoder):
         queries = model.reads.queries

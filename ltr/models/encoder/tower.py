@@ -39,6 +39,7 @@ from ltr.models.encoder.loading.pretrained import (
     refuse_misfitting_weights,
     resolve,
     token_limit,
+    without_truncation,
 )
 from ltr.models.encoder.text_encoder import TextEncoder
 
@@ -271,6 +272,7 @@ class Tower(nn.Module):
             lengths["document_length"] = doc_length
         lengths_before = {name: getattr(transformer, name) for name in lengths}
         transformer.config.update(self._left_out_dropout)
+        without_truncation(transformer.tokenizer)
         try:
             for name, length in lengths.items():
                 setattr(transformer, name, length)

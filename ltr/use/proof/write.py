@@ -10,7 +10,6 @@ import numpy as np
 import torch
 
 from ltr import __version__
-from ltr.batch import Texts
 from ltr.data.collection import Collection
 from ltr.data.formats import ApartTexts, JoinedPairs, SingleTexts
 from ltr.data.templated_pairs import TemplatedPairs
@@ -182,23 +181,23 @@ def _read(
     rendered_by_caller: bool,
 ) -> _Read:
     """Lay the texts out as in training, and pool their hidden states."""
-    places = np.arange(len(fields))
-    if isinstance(form, JoinedPairs):
-        queries = form.tokens([query for query, _ in fields], "query")
-        documents = form.tokens([document for _, document in fields], "document")
-        laid_out = form.lay_out(queries, places, documents, places)
-    else:
-        laid_out = form.lay_out(form.tokens([text for (text,) in fields]), places)
     texts = []
     for each in fields:
         rendered = form.rendered(*each)
         texts.append(Text(rendered if rendered_by_caller else form.fields(*each), rendered))
-    rows = _rows(laid_out)
+    rows = _rows(form, fields)
     return _Read(texts, rows, network(rows).pooled)
 
 
-def _rows(texts: Texts) -> list[TokenRow]:
-    """The token ids of texts that lie end to end."""
+def _rows(form: JoinedPairs | SingleTexts, fields: Sequence[tuple[str, ...]]) -> list[TokenRow]:
+    """The token ids of texts, as in training."""
+    places = np.arange(len(fields))
+    if isinstance(form, JoinedPairs):
+        queries = form.tokens([query for query, _ in fields], "query")
+        documents = form.tokens([document for _, document in fields], "document")
+        texts = form.lay_out(queries, places, documents, places)
+    else:
+        texts = form.lay_out(form.tokens([text for (text,) in fields]), places)
     lengths = texts.lengths.tolist()
     ids = [part.tolist() for part in texts.ids.split(lengths)]
     if texts.type_ids is None:
@@ -251,7 +250,7 @@ def _contract(
             "query": template.query_tokens,
             "document": template.document_tokens,
         }
-    adds_special = _adds_special(networks, forms, read)
+    adds_special = _adds_special(forms)
     special = {}
     head = {}
     for kind, network in networks.items():
@@ -287,19 +286,17 @@ def _contract(
     }
 
 
-def _adds_special(
-    networks: dict[Kind, Network],
-    forms: dict[Kind, JoinedPairs | SingleTexts],
-    read: dict[Kind, _Read],
-) -> bool:
+def _adds_special(forms: dict[Kind, JoinedPairs | SingleTexts]) -> bool:
     """Whether the tokenizer adds special tokens to a text, as it does by itself. A template may hold
-    its own.
+    its own. It shows in a text that is short enough not to be cut.
     """
-    for kind in networks:
-        shortest = int(np.argmin([len(row.ids) for row in read[kind].rows]))
-        text = read[kind].texts[shortest].rendered
-        encoding = forms[kind].tokenizer(*text, verbose=False)
-        if list(encoding["input_ids"]) != read[kind].rows[shortest].ids:
+    for kind, form in forms.items():
+        fields = ("a", "a") if kind == "pair" else ("a",)
+        (row,) = _rows(form, [fields])
+        rendered = form.rendered(*fields)
+        cut = "only_second" if len(rendered) == 2 else True
+        options = {"truncation": cut, "max_length": form.max_length, "verbose": False}
+        if list(form.tokenizer(*rendered, **options)["input_ids"]) != row.ids:
             return False
     return True
 

@@ -18,6 +18,7 @@ from ltr.models.encoder.loading.pretrained import (
     is_pair_classifier,
     quiet,
     resolve,
+    without_truncation,
 )
 
 # Importing sentence_transformers takes some ten seconds: it is imported inside functions.
@@ -211,7 +212,7 @@ def save_for_transformers(
         model.save_pretrained(folder)
         tokenizer.model_max_length = max_length
         try:
-            tokenizer.save_pretrained(folder)
+            without_truncation(tokenizer).save_pretrained(folder)
         finally:
             tokenizer.model_max_length = own_length
 

@@ -126,6 +126,17 @@ def check_tokenizer(
         )
 
 
+def without_truncation(tokenizer: Any) -> Any:
+    """The tokenizer, without the truncation and the padding of what it has read last: saved, it
+    would hand them on to whoever reads its tokenizer.json.
+    """
+    backend = getattr(tokenizer, "backend_tokenizer", None)
+    if backend is not None:
+        backend.no_truncation()
+        backend.no_padding()
+    return tokenizer
+
+
 def check_vocabulary(
     tokenizer: PreTrainedTokenizerBase,
     encoder: PreTrainedModel,
