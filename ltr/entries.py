@@ -46,7 +46,7 @@ def read_json(file: Path, mend: str, option: str | None = None) -> dict[str, Any
         raise InputError(f"{file}: the file is damaged ({error}); {mend}", option=option) from None
     if not isinstance(content, dict):
         raise InputError(
-            f"{file}: the file is damaged, it must hold an object, got {_shown(content)}; {mend}",
+            f"{file}: the file is damaged, it must hold an object, got {shown(content)}; {mend}",
             option=option,
         )
     return content
@@ -142,7 +142,7 @@ def _misfit(value: Any, expected: Any, path: str) -> str | None:
             key_type, type_of_entry = choices
             for key in value:
                 if not _is_a(key, key_type):
-                    return f"{path} must have keys that are {WORDS[key_type]}, got {_shown(key)}"
+                    return f"{path} must have keys that are {WORDS[key_type]}, got {shown(key)}"
         for place, entry in places:
             misfit = _misfit(entry, type_of_entry, f"{path}.{place}")
             if misfit is not None:
@@ -177,7 +177,7 @@ def _is_a(value: Any, expected: Any) -> bool:
 
 
 def _must_be(expected: Any, value: Any, path: str) -> str:
-    return f"{path or 'the content'} must be {_in_words(expected)}, got {_shown(value)}"
+    return f"{path or 'the content'} must be {_in_words(expected)}, got {shown(value)}"
 
 
 def _in_words(expected: Any) -> str:
@@ -192,7 +192,7 @@ def _in_words(expected: Any) -> str:
     return WORDS.get(origin or expected, "null")
 
 
-def _shown(value: Any) -> str:
+def shown(value: Any) -> str:
     """The beginning of a value; of what is nested too deep to be shown, its type."""
     try:
         text = json.dumps(value, default=str, ensure_ascii=False)

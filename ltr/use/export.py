@@ -32,6 +32,7 @@ from ltr.use.merging import (
     store_in_bfloat16,
 )
 from ltr.use.onnx_graph import build_graphs, write_graph
+from ltr.use.proof.contract import IN_CARD
 from ltr.use.proof.contract import Form as ProvenForm
 from ltr.use.proof.write import write_proof
 from ltr.use.rankers import TextRanker
@@ -137,10 +138,11 @@ def export(
         for file in inner.iterdir():
             file.rename(temporary / file.name)
         inner.rmdir()
+        text = card(Path(source), to, model, measurements)
         if to != "adapter":  # adapters alone compute nothing
             with without_windows(model):  # nor does the folder read windows
-                write_proof(temporary, to, model, collection or _data_of_probes(data))
-        text = card(Path(source), to, model, measurements)
+                digest = write_proof(temporary, to, model, collection or _data_of_probes(data))
+            text += f"\n{IN_CARD.format(digest)}\n"
         (temporary / "README.md").write_text(text, encoding="utf-8")
 
     merges_halves = has_adapters(model) and base_dtype(model) == "bfloat16"

@@ -3,6 +3,7 @@
 python proof/check.py     # prints pass, or what differs; the exit code is 0 or 1
 """
 
+import hashlib
 import json
 import sys
 from pathlib import Path
@@ -101,8 +102,11 @@ def by_onnx() -> tuple[dict[str, Any], np.ndarray]:
 
 
 def differences(ids: dict[str, Any], scores: np.ndarray) -> list[str]:
-    """What differs, a line each: tokens, scores, the order of a list."""
+    """What differs, a line each: the proof, tokens, scores, the order of a list."""
     lines = []
+    for name, digest in CONTRACT["proof"].items():
+        if hashlib.sha256((PROOF / name).read_bytes()).hexdigest() != digest:
+            lines.append(f"{name} has changed since the export")
     for kind, readings in READINGS.items():
         for number, reading in enumerate(readings):
             if ids[kind][number] != reading["ids"]:

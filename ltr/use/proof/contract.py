@@ -2,6 +2,9 @@
 are read again.
 """
 
+import hashlib
+import json
+import re
 import zipfile
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, NotRequired, TypedDict
@@ -19,7 +22,16 @@ PROBES = "probes.json"
 HIDDEN = "hidden.npz"
 CHECK = "check.py"
 MEND = "export the ranker again"
-VERSION = 1
+CARD = "README.md"
+VERSION = 2
+
+# By which a score may differ elsewhere in float32, relative to the largest score and to their
+# spread. Half precision differs by more than ten times that.
+RELATIVE_TO_SIZE = 1e-5
+RELATIVE_TO_SPREAD = 2e-4
+LARGEST_TOLERANCE = 2.0  # relative to that of the scores: sums may be rounded otherwise
+# The line of the card that names the contract.
+IN_CARD = "`proof/contract.json` has the digest `{}`."
 
 Form = Literal["sentence-transformers", "transformers", "onnx"]
 
@@ -69,6 +81,8 @@ class Contract(TypedDict):
     tolerance: float
     probes_of: str
     files: dict[str, str]
+    proof: dict[str, str]  # digests of the other files of the proof
+    digest: str  # of all other entries
 
 
 class ReadingEntry(TypedDict):
@@ -149,11 +163,13 @@ def open_proof(folder: str | Path) -> Proof:
             "export the ranker with ltr export"
         )
     contract = read_json(place / CONTRACT, MEND)
-    check_entries(contract, Contract, place / CONTRACT, MEND)
-    if contract["version"] != VERSION:
+    version = contract.get("version")
+    if version != VERSION:
         raise InputError(
-            f"{place / CONTRACT}: this ltr reads proofs of version {VERSION}, got {contract['version']}; {MEND}"
+            f"{place / CONTRACT}: this ltr reads proofs of version {VERSION}, got {version!r:.40}; {MEND}"
         )
+    check_entries(contract, Contract, place / CONTRACT, MEND)
+    _check_unchanged(path, contract)
     content = read_json(place / PROBES, MEND)
     check_entries(content, ProbesFile, place / PROBES, MEND)
     arrays = _arrays(place / HIDDEN)
@@ -176,6 +192,12 @@ def open_proof(folder: str | Path) -> Proof:
                 f"{place / PROBES}: the file is damaged, its probes, {HIDDEN} and {CONTRACT} do not fit; {MEND}"
             )
     probes = content["probes"]
+    scores = np.array([probe["score"] for probe in probes], np.float32)
+    largest = LARGEST_TOLERANCE * tolerance_of(scores)
+    if not 0 <= contract["tolerance"] <= largest:
+        raise InputError(
+            f"{place / CONTRACT}: tolerance must be from 0 to {largest:.3g} for scores of this spread, got {contract['tolerance']}; {MEND}"
+        )
     return Proof(
         path,
         contract,
@@ -183,15 +205,73 @@ def open_proof(folder: str | Path) -> Proof:
         rows,
         readings,
         np.array([probe["list"] for probe in probes], np.int64),
-        np.array([probe["score"] for probe in probes], np.float32),
+        scores,
         arrays,
     )
+
+
+def tolerance_of(scores: np.ndarray) -> float:
+    """By how much right scores ``[P]`` may differ elsewhere."""
+    size = float(np.abs(scores).max())
+    return RELATIVE_TO_SIZE * size + RELATIVE_TO_SPREAD * float(scores.std())
+
+
+def digest_of_file(file: Path) -> str:
+    """SHA-256 of a file."""
+    with file.open("rb") as opened:
+        return hashlib.file_digest(opened, "sha256").hexdigest()
+
+
+def signed(place: Path, contract: dict[str, Any]) -> dict[str, Any]:
+    """A contract with the digests of the other files of its proof, and of itself.
+
+    Args:
+        place: the folder of the proof.
+        contract: the entries, perhaps with digests of before.
+    """
+    entries = {name: value for name, value in contract.items() if name != "digest"}
+    entries["proof"] = {name: digest_of_file(place / name) for name in (PROBES, HIDDEN, CHECK)}
+    text = json.dumps(entries, sort_keys=True)
+    return entries | {"digest": hashlib.sha256(text.encode()).hexdigest()}
+
+
+def _check_unchanged(path: Path, contract: dict[str, Any]) -> None:
+    """Raise an InputError where a file of a proof is not the one that was exported, by the digests
+    in the contract, or the contract is not, by its own and that of the card.
+    """
+    place = path / FOLDER
+    try:
+        right = signed(place, contract)
+    except OSError as error:
+        raise InputError(
+            f"{error.filename}: the file can't be read ({error.strerror}); {MEND}"
+        ) from None
+    changed = [
+        name for name in right["proof"] if right["proof"][name] != contract["proof"].get(name)
+    ]
+    card = path / CARD
+    told = []
+    if card.is_file():
+        pattern = re.escape(IN_CARD).replace(re.escape("{}"), "([0-9a-f]{64})")
+        told = re.findall(pattern, card.read_text(encoding="utf-8", errors="replace"))
+    if not changed and (right["digest"] != contract["digest"] or {*told} - {right["digest"]}):
+        changed = [CONTRACT]
+    if changed:
+        raise InputError(
+            f"{place / changed[0]}: a proof must be as it was exported, and this file has changed since; {MEND}"
+        )
 
 
 def _arrays(file: Path) -> dict[str, np.ndarray]:
     try:
         with np.load(file, allow_pickle=False) as content:
-            return {name: content[name] for name in content.files}
+            arrays = {name: content[name] for name in content.files}
     except (OSError, ValueError, EOFError, KeyError, zipfile.BadZipFile) as error:
         reason = str(error).strip().partition("\n")[0]
         raise InputError(f"{file}: the file can't be read ({reason}); {MEND}") from None
+    for name, array in arrays.items():
+        if array.ndim != 2 or array.dtype.kind != "f" or not np.isfinite(array).all():
+            raise InputError(
+                f"{file}: {name} must be rows of finite numbers, got {array.dtype} {list(array.shape)}; {MEND}"
+            )
+    return arrays

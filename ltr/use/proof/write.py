@@ -1,6 +1,5 @@
 """Writing the proof of a ranker into the folder that it is exported to."""
 
-import hashlib
 import json
 from collections.abc import Sequence
 from pathlib import Path
@@ -24,11 +23,6 @@ from ltr.use.proof.network import Kind, Network, TokenRow, forms_of, networks_of
 from ltr.use.proof.probes import ProbeList, probe_lists
 from ltr.use.proof.reading import SpecialTokens, Text, is_rendered_by_caller, special_tokens
 
-# By which a score may differ elsewhere in float32, relative to the largest score and to their
-# spread. Half precision differs by more than ten times that.
-RELATIVE_TO_SIZE = 1e-5
-RELATIVE_TO_SPREAD = 2e-4
-
 
 class _Read(NamedTuple):
     """The texts of a kind, and what the ranker makes of them."""
@@ -40,8 +34,8 @@ class _Read(NamedTuple):
 
 def write_proof(
     folder: Path, form: files.Form, model: Ranker, collection: Collection | None
-) -> None:
-    """Write ``proof/`` into the folder of an exported ranker.
+) -> str:
+    """Write ``proof/`` into the folder of an exported ranker, and return the digest of its contract.
 
     Args:
         folder: with the files of the export.
@@ -82,8 +76,7 @@ def write_proof(
         documents = form_of_pairs.tokens([document for _, document in fields["pair"]], "document")
         scores = pair_scores(model, queries, documents, distinct, distinct)[numbers["pair"]]
     contract = _contract(form, model, networks, forms, read)
-    size = float(np.abs(scores).max())
-    contract["tolerance"] = RELATIVE_TO_SIZE * size + RELATIVE_TO_SPREAD * float(scores.std())
+    contract["tolerance"] = files.tolerance_of(scores)
     contract["probes_of"] = "texts that ship with ltr"
     if collection is not None:
         contract["probes_of"] = "the data of the ranker, and texts that ship with ltr"
@@ -98,8 +91,11 @@ def write_proof(
     place.mkdir()
     np.savez(place / files.HIDDEN, allow_pickle=False, **arrays)
     _write_json(place / files.PROBES, content, indent=None)
-    _write_json(place / files.CONTRACT, contract, indent=2)
     (place / files.CHECK).write_text(_check_of(form), encoding="utf-8")
+    contract = files.signed(place, contract)
+    _write_json(place / files.CONTRACT, contract, indent=2)
+    digest: str = contract["digest"]
+    return digest
 
 
 def _fields(kind: Kind, query: str, document: str) -> tuple[str, ...]:
@@ -310,10 +306,8 @@ def _digests(folder: Path) -> dict[str, str]:
     """SHA-256 of the files that decide the numbers."""
     digests = {}
     for file in sorted(folder.rglob("*")):
-        if file.is_file() and file.name != "README.md":
-            with file.open("rb") as opened:
-                digest = hashlib.file_digest(opened, "sha256").hexdigest()
-            digests[str(file.relative_to(folder))] = digest
+        if file.is_file() and file.name != files.CARD:
+            digests[str(file.relative_to(folder))] = files.digest_of_file(file)
     return digests
 
 

@@ -4,7 +4,7 @@ documents for a query, ``/embeddings`` embeddings of texts.
 
 import http.client
 import json
-import math
+import sys
 import urllib.error
 import urllib.parse
 import urllib.request
@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from ltr.entries import parse_json, shown
 from ltr.errors import InputError
 
 TIMEOUT = 120.0  # seconds for an answer
@@ -34,8 +35,12 @@ class Server:
     """
 
     def __init__(self, url: str, route: str, model: str) -> None:
-        parts = urllib.parse.urlsplit(url)
-        if parts.scheme not in ("http", "https") or not parts.hostname:
+        try:
+            parts = urllib.parse.urlsplit(url)
+        except ValueError:  # such as http://[::1
+            parts = urllib.parse.urlsplit("")
+        is_printable = url.isprintable() and " " not in url
+        if parts.scheme not in ("http", "https") or not parts.hostname or not is_printable:
             raise InputError(f"--with must be a library or a URL (http://HOST:PORT), got {url!r}")
         own = parts.path.rstrip("/").rpartition("/")[2]
         self.route = own if own in ROUTES else route
@@ -101,7 +106,7 @@ class Server:
             request = urllib.request.Request(url, data, headers, method="POST")
             try:
                 with self._opener.open(request, timeout=TIMEOUT) as response:
-                    return json.loads(response.read())
+                    answer = response.read()
             except urllib.error.HTTPError as error:
                 if error.code in NOT_HERE and len(self._urls) > 1:
                     self._urls.pop(0)
@@ -110,9 +115,12 @@ class Server:
                 raise _Refused(
                     f"{url}: the server must answer a POST to /{self.route}, and says {error.code} {said}; name its route: --with http://HOST:PORT/{self.route}"
                 ) from None
-            except (OSError, urllib.error.URLError, http.client.HTTPException) as error:
+            # A ValueError is of a URL that HTTP can't spell.
+            except (OSError, http.client.HTTPException, ValueError) as error:
                 reason = error.reason if isinstance(error, urllib.error.URLError) else error
                 raise InputError(f"{url}: the server can't be reached ({reason})") from None
+            try:
+                return parse_json(answer)
             except ValueError as error:
                 raise InputError(
                     f"{url}: the server must answer in JSON, and does not ({error})"
@@ -122,20 +130,20 @@ class Server:
         """The numbers of an answer in the order of what was asked."""
         wanted = f"[{{index, {names[-1]}}}, …] for {n} texts"
         if not isinstance(results, list) or len(results) != n:
-            got = f"{len(results)} of them" if isinstance(results, list) else _shown(results)
+            got = f"{len(results)} of them" if isinstance(results, list) else shown(results)
             raise InputError(f"{self.url}: the server must answer {wanted}, got {got}")
         numbers: list[Any] = [None] * n
         for result in results:
             index = result.get("index") if isinstance(result, dict) else None
             if type(index) is not int or not 0 <= index < n:
                 raise InputError(
-                    f"{self.url}: the server must answer {wanted}, got {_shown(result)}"
+                    f"{self.url}: the server must answer {wanted}, got {shown(result)}"
                 )
             name = next((one for one in names if one in result), names[0])
             value = result.get(name)
             if not _is_finite(value, is_list=names[0] == "embedding"):
                 raise InputError(
-                    f"{self.url}: {name} must be of finite numbers, got {_shown(value)}"
+                    f"{self.url}: {name} must be of finite numbers, got {shown(value)}"
                 )
             numbers[index] = value
         if any(number is None for number in numbers):
@@ -156,9 +164,5 @@ def _is_finite(value: Any, *, is_list: bool) -> bool:
     if is_list:
         is_right = isinstance(value, list) and len(value) > 0
         return is_right and all(_is_finite(each, is_list=False) for each in value)
-    return type(value) in (int, float) and math.isfinite(value)
-
-
-def _shown(value: Any) -> str:
-    text = json.dumps(value, default=str)
-    return text if len(text) <= 60 else f"{text[:60]}…"
+    # A whole number may be larger than any float.
+    return type(value) in (int, float) and abs(value) <= sys.float_info.max

@@ -1,6 +1,5 @@
 """Verification: does a library or a server compute what an exported ranker does?"""
 
-import hashlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
@@ -8,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 
 from ltr.errors import InputError
-from ltr.use.proof.contract import Proof, open_proof
+from ltr.use.proof.contract import Proof, digest_of_file, open_proof
 from ltr.use.proof.network import Kind
 from ltr.use.proof.reading import Text, filled, rendered_pair
 from ltr.use.verify.diagnosis import NONE, Answers, Diagnosis
@@ -71,9 +70,8 @@ def _changed_files(proof: Proof) -> list[str]:
         if not file.is_file():
             changed.append(f"{name} is missing")
             continue
-        with file.open("rb") as opened:
-            if hashlib.file_digest(opened, "sha256").hexdigest() != digest:
-                changed.append(name)
+        if digest_of_file(file) != digest:
+            changed.append(name)
     return changed
 
 

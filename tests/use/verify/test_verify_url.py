@@ -1,5 +1,6 @@
 """``ltr verify FOLDER --with URL`` names the layer of every planted fault, and passes a right server."""
 
+import io
 import json
 import shutil
 import socket
@@ -9,6 +10,9 @@ import pytest
 import torch
 
 from ltr.__main__ import main
+from ltr.errors import InputError
+from ltr.use.proof.contract import signed
+from ltr.use.verify.server import Server
 from tests.use.verify.served import Serving, served
 
 SEED = torch.Generator().manual_seed(3)
@@ -152,6 +156,10 @@ def test_what_is_no_right_server_gets_one_line(proofs, tmp_path, capsys):
         served(right, body=b"<html>") as html,
         served(right, body=b"[]") as empty,
         served(right, body=b'[{"index": 0, "score": NaN}]') as nan,
+        served(right, body=b'[{"index": 0, "score": 1' + b"0" * 400 + b"}]") as huge,
+        served(right, body=b"[" * 100_000) as nested,
+        served(right, body=b'{"results":' * 100_000) as nested_objects,
+        served(right, body=b"\xff[]") as latin,
         served(right, code=500) as broken,
         served(Another(cross)) as other,
     ):
@@ -161,10 +169,32 @@ def test_what_is_no_right_server_gets_one_line(proofs, tmp_path, capsys):
             (cross, html, "the server must answer in JSON"),
             (cross, empty, "the server must answer [{index, relevance_score}, …] for 4 texts"),
             (cross, nan, "for 4 texts, got 1 of them"),
+            (cross, huge, "for 4 texts, got 1 of them"),
+            (
+                cross,
+                nested,
+                f"{nested}/rerank: the server must answer in JSON, and does not (nested",
+            ),
+            (
+                cross,
+                nested_objects,
+                "the server must answer in JSON, and does not (nested too deep",
+            ),
+            (dual, nested, "the server must answer in JSON, and does not (nested too deep"),
+            (cross, latin, "the server must answer in JSON, and does not ('utf-8' codec"),
+            (cross, f"{url}/é", "the server can't be reached"),
             (cross, broken, "says 500"),
             (cross, other, "the server must serve the model of this folder"),
             (dual, other, "whose embeddings have 8 dimensions, got 3"),
             (cross, "ftp://127.0.0.1/rerank", "--with must be a library or a URL"),
+            (
+                cross,
+                "http://[::1",
+                "--with must be a library or a URL (http://HOST:PORT), got 'http",
+            ),
+            (cross, "http://a\nb", r"(http://HOST:PORT), got 'http://a\nb'"),
+            (cross, "http://a b", "(http://HOST:PORT), got 'http://a b'"),
+            (cross, "http://a\x1b[31m", r"(http://HOST:PORT), got 'http://a\x1b[31m'"),
             (cross, "keras", "--with must be a library or a URL (http://HOST:PORT), got 'keras'"),
             (tmp_path / "none", url, "an exported folder is needed, and there is no such folder"),
         ]
@@ -173,8 +203,26 @@ def test_what_is_no_right_server_gets_one_line(proofs, tmp_path, capsys):
             assert code == 2 and said in told and told.count("\n") == 1, (address, told)
 
 
-def damaged(folder, tmp_path, name, change):
-    """A copy of an exported folder in which a file of its proof is changed."""
+@pytest.mark.parametrize(
+    "number", [float("nan"), float("inf"), 10**400, -(10**400), True, "1", [1]]
+)
+def test_a_number_of_a_server_must_be_finite(number, monkeypatch):
+    server = Server("http://127.0.0.1:1", "rerank", "a model")
+    monkeypatch.setattr(server, "_post", lambda _: [{"index": 0, "score": number}])
+    with pytest.raises(
+        InputError, match=r"http://127.0.0.1:1: score must be of finite numbers, got"
+    ):
+        server.rerank("a query", ["a document"])
+    server = Server("http://127.0.0.1:1", "embeddings", "a model")
+    monkeypatch.setattr(server, "_post", lambda _: [{"index": 0, "embedding": [0.5, number]}])
+    with pytest.raises(InputError, match=r"embedding must be of finite numbers, got"):
+        server.embed(["a text"])
+
+
+def damaged(folder, tmp_path, name, change, signs=False):
+    """A copy of an exported folder in which a file of its proof is changed, perhaps by someone who
+    signs it anew and removes the card.
+    """
     copy = tmp_path / f"{len(list(tmp_path.iterdir()))}"
     shutil.copytree(folder, copy)
     file = copy / "proof" / name
@@ -186,7 +234,24 @@ def damaged(folder, tmp_path, name, change):
         content = json.loads(file.read_text())
         change(content)
         file.write_text(json.dumps(content))
+    if signs:
+        (copy / "README.md").unlink()
+        contract = copy / "proof/contract.json"
+        contract.write_text(json.dumps(signed(copy / "proof", json.loads(contract.read_text()))))
     return copy
+
+
+def arrays(change):
+    """The bytes of hidden.npz with other arrays."""
+
+    def changed(folder) -> bytes:
+        with np.load(folder / "proof/hidden.npz") as content:
+            held = {name: content[name] for name in content.files}
+        file = io.BytesIO()
+        np.savez(file, **{name: change(array) for name, array in held.items()})
+        return file.getvalue()
+
+    return changed
 
 
 @pytest.mark.parametrize(
@@ -195,17 +260,113 @@ def damaged(folder, tmp_path, name, change):
         ("contract.json", None, "must hold proof/contract.json, and does not"),
         ("contract.json", b"{", "contract.json: the file is damaged"),
         ("contract.json", lambda one: one.pop("tolerance"), "tolerance must be there"),
-        ("contract.json", lambda one: one.update(version=2), "proofs of version 1, got 2"),
+        ("contract.json", lambda one: one.update(version=3), "proofs of version 2, got 3"),
+        ("contract.json", lambda one: one.update(version=[]), "proofs of version 2, got []"),
+        ("contract.json", lambda one: one.pop("proof"), "proof must be there, and is not"),
+        ("contract.json", lambda one: one.update(proof={}), "probes.json: a proof must be as it"),
         ("probes.json", None, "probes.json: the file can't be read"),
-        ("probes.json", lambda one: one["readings"].clear(), "do not fit"),
-        ("probes.json", lambda one: one["probes"][0].update(score="x"), "score must be"),
-        ("hidden.npz", b"no array", "hidden.npz: the file can't be read"),
+        ("hidden.npz", None, "hidden.npz: the file can't be read"),
+        ("check.py", None, "check.py: the file can't be read"),
     ],
 )
 def test_a_damaged_proof_gets_one_line(proofs, tmp_path, capsys, name, change, said):
     folder = damaged(proofs["cross"], tmp_path, name, change)
     code, told = verify(folder, "sentence-transformers", capsys)
     assert code == 2 and said in told and told.count("\n") == 1
+
+
+CHANGES = {
+    "another pooling": ("contract.json", lambda one: one["pooling"].update(pair="cls")),
+    "another activation": ("contract.json", lambda one: one.update(activation="sigmoid")),
+    "another dtype": ("contract.json", lambda one: one.update(dtype="float16")),
+    "another place": ("contract.json", lambda one: one["place"].update(pair="first token")),
+    "another length": ("contract.json", lambda one: one["max_tokens"].update(pair=512)),
+    "another head": ("contract.json", lambda one: one["head"]["pair"].update(weights="0" * 64)),
+    "a tolerance": ("contract.json", lambda one: one.update(tolerance=1e9)),
+    "an entry more": ("contract.json", lambda one: one.update(more=1)),
+    "other files": ("contract.json", lambda one: one["files"].clear()),
+    "another check": ("check.py", b"print('pass')\n"),
+    "a comment in the check": ("check.py", b"# more\n"),
+    "other lists": ("probes.json", lambda one: one["probes"][0].update(list=3)),
+    "another score": ("probes.json", lambda one: one["probes"][0].update(score=0.5)),
+    "other ids": ("probes.json", lambda one: one["readings"]["pair"][0]["ids"].append(5)),
+    "no probes": ("probes.json", b"{}"),
+    "no arrays": ("hidden.npz", b"no array"),
+    "empty arrays": ("hidden.npz", b""),
+    "NaN": ("hidden.npz", arrays(lambda one: one * np.nan)),
+    "rounded arrays": ("hidden.npz", arrays(lambda one: one.astype(np.float16))),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_a_proof_that_was_changed_is_told(proofs, tmp_path, capsys, change):
+    name, damage = CHANGES[change]
+    if callable(damage) and name == "hidden.npz":
+        damage = damage(proofs["cross"])
+    folder = damaged(proofs["cross"], tmp_path, name, damage)
+    code, told = verify(folder, "sentence-transformers", capsys)
+    assert told == (
+        f"ltr: {folder}/proof/{name}: a proof must be as it was exported, and this file has changed since; "
+        "export the ranker again\n"
+    )
+    assert code == 2
+
+
+@pytest.mark.parametrize("kind", ["cross", "dual"])
+def test_the_card_names_the_contract(proofs, tmp_path, capsys, kind):
+    """So one that was signed anew is told as well."""
+    folder = damaged(
+        proofs[kind], tmp_path, "contract.json", lambda one: one.update(dtype="int8"), True
+    )
+    shutil.copy(proofs[kind] / "README.md", folder)
+    code, told = verify(folder, "sentence-transformers", capsys)
+    assert code == 2 and "contract.json: a proof must be as it was exported" in told
+
+
+SIGNED = {
+    "no readings": ("probes.json", lambda one: one["readings"].clear(), "do not fit"),
+    "a text as score": (
+        "probes.json",
+        lambda one: one["probes"][0].update(score="x"),
+        "probes.0.score must be a finite number",
+    ),
+    "no number as score": (
+        "probes.json",
+        lambda one: one["probes"][0].update(score=float("nan")),
+        "probes.0.score must be a finite number",
+    ),
+    "a tolerance": (
+        "contract.json",
+        lambda one: one.update(tolerance=1e9),
+        "tolerance must be from 0 to ",
+    ),
+    "a tolerance below 0": (
+        "contract.json",
+        lambda one: one.update(tolerance=-1e-9),
+        "tolerance must be from 0 to ",
+    ),
+    "no arrays": ("hidden.npz", b"no array", "hidden.npz: the file can't be read"),
+    "NaN": ("hidden.npz", arrays(lambda one: one * np.nan), "must be rows of finite numbers"),
+    "texts": ("hidden.npz", arrays(lambda one: one.astype(str)), "must be rows of finite numbers"),
+    "whole numbers": (
+        "hidden.npz",
+        arrays(lambda one: one.astype(int)),
+        "must be rows of finite numbers",
+    ),
+    "a cube": ("hidden.npz", arrays(lambda one: one[None]), "must be rows of finite numbers"),
+    "fewer rows": ("hidden.npz", arrays(lambda one: one[1:]), "do not fit"),
+}
+
+
+@pytest.mark.parametrize("change", SIGNED)
+def test_a_proof_that_was_damaged_and_signed_is_its_own_fault(proofs, tmp_path, capsys, change):
+    name, damage, said = SIGNED[change]
+    if callable(damage) and name == "hidden.npz":
+        damage = damage(proofs["cross"])
+    folder = damaged(proofs["cross"], tmp_path, name, damage, signs=True)
+    code, told = verify(folder, "sentence-transformers", capsys)
+    assert code == 2 and said in told and told.count("\n") == 1
+    assert told.endswith("; export the ranker again\n")
 
 
 def test_a_folder_that_has_changed_can_show_no_fault_of_a_server(proofs, tmp_path, capsys):
@@ -215,7 +376,7 @@ def test_a_folder_that_has_changed_can_show_no_fault_of_a_server(proofs, tmp_pat
         for probe in content["probes"]:
             probe["score"] += 1
 
-    folder = damaged(proofs["cross"], tmp_path, "probes.json", change)
+    folder = damaged(proofs["cross"], tmp_path, "probes.json", change, signs=True)
     with served(Serving(proofs["cross"])) as url:
         code, told = verify(folder, url, capsys)
     assert code == 2 and "the folder itself gives other numbers than its proof" in told
