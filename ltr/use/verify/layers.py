@@ -16,8 +16,12 @@ from ltr.use.verify.finding import Finding
 from ltr.use.verify.libraries import Library, Shown
 
 STATES = 1e-3  # by which hidden states may differ, relative to their length
+NOISE = 2e-5  # by which they do where nothing is wrong
 HALF = 0.02  # below which they differ as half precision does
 HALVES = ("bfloat16", "float16")
+
+
+OTHER_STATES = "other hidden states: other weights of the encoder, or another option of it"
 
 
 class Compared(NamedTuple):
@@ -102,24 +106,61 @@ def tokens_fault(
     marks = {*special.before, *special.between, *special.after}
     # Texts that are not cut show what is read; only the others show where they are cut.
     whole = [n for n in wrong if len(expected[n].ids) < max_tokens]
+    changes = {_change(expected[n].ids, given[n].ids) for n in whole}
     for n in whole:
         words = [token for token in expected[n].ids if token not in marks]
         got = [token for token in given[n].ids if token not in marks]
-        is_cut = len(got) < len(words) and words[: len(got)] == got
         if words == got:
             return _of_special(expected[n].ids, given[n].ids, len(whole), len(given))
-        if is_cut:
+        if len(changes) == 1 and len(whole) > 1:
+            ((lost, new),) = changes
+            return Finding(
+                "template",
+                "another template",
+                f"{len(wrong)} of {len(given)} texts: the tokens {list(new)[:12]} in the place of {list(lost)[:12]} in each",
+            )
+        if not _change(words, got)[1]:  # some are missing, and none is new
             continue
         evidence = f"{len(wrong)} of {len(given)} texts; {_short(texts[n].rendered)}: {got[:12]}, not {words[:12]}"
         if len(texts[n].fields) == 2 and sorted(words) == sorted(got):
             return Finding("template", "query and document have changed places", evidence)
         fault = "other tokens for the same text: another tokenizer, or its options (lower-casing)"
         return Finding("tokens", fault, evidence)
+    for n in wrong:
+        # Of a query and a document that are too long, the query is read whole.
+        query = _until(expected[n].ids, special.between)
+        got = _until(given[n].ids, special.between)
+        if not whole and query and got and _change(query, got)[1]:
+            fault = (
+                "other tokens for the same text: another tokenizer, or its options (lower-casing)"
+            )
+            evidence = f"{len(wrong)} of {len(given)} texts, all of them cut; the query is {got[:12]}, not {query[:12]}"
+            return Finding("tokens", fault, evidence)
     lengths = [len(given[n].ids) for n in wrong]
     fault = f"texts are cut at {max(lengths)} tokens, not at {max_tokens}"
     if max(lengths) == max_tokens and not whole:
         fault = "texts are cut at another place, or on the other side"
     return Finding("truncation", fault, f"{len(wrong)} of {len(given)} texts")
+
+
+def _change(
+    expected: Sequence[int], given: Sequence[int]
+) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """The tokens between a common beginning and a common end: the expected ones, and those given."""
+    shorter = min(len(expected), len(given))
+    begin = 0
+    while begin < shorter and expected[begin] == given[begin]:
+        begin += 1
+    end = 0
+    while end < shorter - begin and expected[-1 - end] == given[-1 - end]:
+        end += 1
+    return tuple(expected[begin : len(expected) - end]), tuple(given[begin : len(given) - end])
+
+
+def _until(ids: Sequence[int], mark: Sequence[int]) -> list[int]:
+    """The ids before the first one of a mark; none where it is not there."""
+    places = [place for place, token in enumerate(ids) if token in mark]
+    return list(ids[: places[0]]) if places else []
 
 
 def _of_special(expected: list[int], given: list[int], n_wrong: int, n: int) -> Finding:
@@ -207,8 +248,8 @@ def _of_states(proof: Proof, kind: Kind, shown: Shown) -> Finding | None:
             f"of {int((pooled > STATES).sum())} of {n} texts; the hidden states of all tokens are right",
         )
     largest = float(hidden.max())
-    fault = "other hidden states: other weights of the encoder, or another attention"
-    if largest <= HALF:
+    fault = OTHER_STATES
+    if largest <= HALF and shown.is_rounded:
         fault = "rounded hidden states: weights that were in half precision"
     return Finding(
         "hidden state",
@@ -226,21 +267,30 @@ def _of_head(proof: Proof, kind: Kind, shown: Shown) -> Finding | None:
         output = shown.output.reshape(-1)
         if (np.abs(output - right) <= proof.tolerance).all():
             return None
-        simple = output_fault(output, right, proof.tolerance, proof.lists)
-        if simple is not None and simple.layer == "head":
-            return simple
-        n_wrong = int((np.abs(output - right) > proof.tolerance).sum())
+        wrong = np.abs(output - right) > proof.tolerance
     else:
         right = proof.arrays[kind]
         # Behind the head stands what scales to length 1: here directions alone count.
         errors = _relative(_directions(shown.output), _directions(right))
         if (errors <= STATES).all():
             return None
-        n_wrong = int((errors > STATES).sum())
+        wrong = errors > STATES
+    if shown.pooled is not None and not shown.is_rounded:
+        states = _relative(shown.pooled, proof.arrays[f"{kind}_pooled"])
+        if (states > NOISE).any():
+            return Finding(
+                "hidden state",
+                f"{OTHER_STATES} ({shown.dtype})",
+                f"{wrong.sum()} of {len(right)} outputs are wrong, and hidden states by up to {states.max():.2g} of their length",
+            )
+    if kind == "pair":
+        simple = output_fault(output, right, proof.tolerance, proof.lists)
+        if simple is not None and simple.layer == "head":
+            return simple
     return Finding(
         "head",
         "other weights of the head: made up, or of another model",
-        f"{n_wrong} of {len(right)} outputs of right hidden states",
+        f"{wrong.sum()} of {len(right)} outputs of right hidden states",
     )
 
 
@@ -262,7 +312,7 @@ def _of_scores(
                     "embeddings of another length: scaled to 1, or not",
                     f"{int((errors > STATES).sum())} of {len(errors)} texts",
                 )
-            return _of_output_alone(errors, len(errors), kind)
+            return _of_output_alone(errors, len(errors), kind, shown.is_rounded)
     if library.similarity != proof.contract["similarity"]:
         return Finding(
             "activation",
@@ -288,15 +338,23 @@ def _of_scores(
     if simple is not None:
         return simple._replace(evidence=f"{simple.evidence} ({', '.join(sorted(names))})")
     size = float(errors.max() / max(float(right.std()), 1e-12))
-    return _of_output_alone(np.array([size]), len(right), "pair")
+    is_rounded = next(iter(library.shown.values())).is_rounded
+    return _of_output_alone(np.array([size]), len(right), "pair", is_rounded)
 
 
-def _of_output_alone(relative: np.ndarray, n: int, kind: Kind) -> Finding:
-    """Wrong outputs of right tokens, where nothing between is seen."""
+def _of_output_alone(relative: np.ndarray, n: int, kind: Kind, is_rounded: bool | None) -> Finding:
+    """Wrong outputs of right tokens, where nothing between is seen, or differs by little."""
     largest = float(relative.max())
     evidence = f"{n} texts ({kind}), by up to {largest:.2g}"
-    if largest <= HALF:
-        return Finding("dtype", "rounded numbers: half precision, or weights in 8 bits", evidence)
+    if largest <= HALF and is_rounded is None:
+        fault = (
+            "numbers differ by little: half precision, weights in 8 bits, or slightly other ones"
+        )
+        return Finding("dtype", fault, evidence)
+    if largest <= HALF and is_rounded:
+        return Finding("dtype", "rounded numbers: half precision", evidence)
+    if is_rounded is not None:
+        return Finding("hidden state", OTHER_STATES, evidence)
     fault = "other weights; place, hidden state and head are not seen apart here"
     return Finding("hidden state", fault, evidence)
 

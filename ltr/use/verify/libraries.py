@@ -36,6 +36,8 @@ class Shown(NamedTuple):
         final_together: the same, with texts beside each other.
         activation: its name.
         dtype: of the weights.
+        is_rounded: whether half precision holds all weights of the encoder, as those that were
+            merged or stored in it; None where they are not seen.
     """
 
     texts: list[list[str]] | None
@@ -48,6 +50,7 @@ class Shown(NamedTuple):
     final_together: np.ndarray
     activation: str
     dtype: str
+    is_rounded: bool | None = None
 
 
 class Library(NamedTuple):
@@ -206,6 +209,7 @@ def _modules_shown(
         np.stack(finals),
         type(activation).__name__,
         str(weight.dtype).removeprefix("torch."),
+        _is_rounded(modules[0]),
     )
 
 
@@ -294,6 +298,7 @@ def _by_transformers(proof: Proof) -> Library:
         np.array(together_scores, np.float32),
         "Identity",
         str(model.dtype).removeprefix("torch."),
+        _is_rounded(model.base_model),
     )
     return Library({"pair": shown})
 
@@ -361,6 +366,14 @@ def _row(given: dict[str, Any]) -> TokenRow:
     if "token_type_ids" not in given:
         return TokenRow(ids, None)
     return TokenRow(ids, np.asarray(given["token_type_ids"][0])[mask].tolist())
+
+
+def _is_rounded(encoder: nn.Module) -> bool:
+    """Whether half precision holds each weight as it is."""
+    for dtype in (torch.bfloat16, torch.float16):
+        if all(torch.equal(each, each.to(dtype).to(each.dtype)) for each in encoder.parameters()):
+            return True
+    return False
 
 
 def _last_linear(model: Any) -> nn.Module:

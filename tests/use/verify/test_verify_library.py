@@ -71,6 +71,19 @@ def rounded(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.bfloat16().float() if tensor.is_floating_point() else tensor
 
 
+def norm_times(factor: float) -> Callable[[Path], None]:
+    """The last norm of the encoder."""
+
+    def plant(folder: Path) -> None:
+        file = folder / "model.safetensors"
+        tensors = load_file(file)
+        (*_, last) = sorted(name for name in tensors if name.endswith("output.LayerNorm.weight"))
+        tensors[last] = tensors[last] * factor
+        save_file(tensors, file, metadata={"format": "pt"})
+
+    return plant
+
+
 SIGMOID = settings(
     "config_sentence_transformers.json", activation_fn="torch.nn.modules.activation.Sigmoid"
 )
@@ -87,6 +100,12 @@ FAULTS = {
         "head: other weights of the head",
     ),
     "merged in bf16": (weights("model.safetensors", rounded), "hidden state: rounded hidden"),
+    "a norm that is 2 % larger": (norm_times(1.02), "hidden state: other hidden states"),
+    "a norm that is 0.01 % larger": (norm_times(1.0001), "hidden state: other hidden states"),
+    "another epsilon": (
+        settings("config.json", layer_norm_eps=3e-3),
+        "hidden state: other hidden states",
+    ),
     "template lost": (
         settings("config_sentence_transformers.json", prompts={}),
         "template: no template",
