@@ -64,6 +64,7 @@ LABEL_WORDS = {
 }
 NUMBER = re.compile(r"[+-]?([0-9]+([.,][0-9]*)?|[.,][0-9]+)([eE][+-]?[0-9]+)?")
 WHOLE_NUMBER = re.compile(r"[+-]?[0-9]+([.,]0*)?")
+CODE = re.compile(r"[A-Za-z].*[0-9]|[0-9].*[A-Za-z]")
 WORD = re.compile(
     r"[!-~]+"
 )  # of ASCII, as ids and codes are: other scripts write texts without spaces
@@ -81,7 +82,7 @@ class Column(NamedTuple):
     Attributes:
         numbers: lines in which it is a number.
         words: lines in which it is one word of ASCII.
-        codes: lines in which it is one such word with a digit, and no number.
+        codes: lines in which it is one such word of letters and digits.
         fractions: lines in which it is a number that is not whole.
         distinct: its different values, at most ``DISTINCT`` of them.
         values: these, where they are few and short.
@@ -277,7 +278,7 @@ class _Counter:
                 counts[3] += WHOLE_NUMBER.fullmatch(value) is None
             elif WORD.fullmatch(value):
                 counts[1] += 1
-                counts[2] += any(map(str.isdigit, value))
+                counts[2] += CODE.search(value) is not None
 
     def columns(self) -> list[Column]:
         """What the columns hold."""
