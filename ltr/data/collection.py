@@ -388,9 +388,10 @@ def _lists_of_triples(
     lists = rows.select(np.unique(firsts)).lists()
     n_lines = len(np.unique(rows.numbers))
     notes = []
-    if MANY_LINES_A_QUERY * len(lists.query_rows) <= n_lines:
+    n_queries = len(lists.query_rows)
+    if not layout.has_labels and MANY_LINES_A_QUERY * n_queries <= n_lines:
         notes.append(
-            f"{n_lines} lines hold {len(lists.query_rows)} queries; the lines of one query are one list"
+            f"{n_lines} lines hold {n_queries} queries; the lines of one query are one list, and an epoch has each query once"
         )
     return lists, notes
 

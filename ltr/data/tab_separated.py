@@ -84,6 +84,7 @@ class Column(NamedTuple):
         words: lines in which it is one word of ASCII.
         codes: lines in which it is one such word of letters and digits.
         fractions: lines in which it is a number that is not whole.
+        phrases: lines in which it is several words.
         distinct: its different values, at most ``DISTINCT`` of them.
         values: these, where they are few and short.
     """
@@ -92,6 +93,7 @@ class Column(NamedTuple):
     words: int
     codes: int
     fractions: int
+    phrases: int
     distinct: int
     values: Sequence[str] | None
 
@@ -253,13 +255,13 @@ class _Counter:
         self.quoted = 0
         self.first_quoted = 0
         self.shown_quoted = ""
-        self._counts: list[list[int]] = []  # numbers, words, codes, fractions of each column
+        self._counts: list[list[int]] = []  # as in Column, of each column
         self._values: list[dict[str, None]] = []  # the first different ones of each
 
     def add(self, number: int, values: list[str]) -> None:
         """Count one line."""
         if not self._counts:
-            self._counts = [[0] * 4 for _ in values]
+            self._counts = [[0] * 5 for _ in values]
             self._values = [{} for _ in values]
         self.lines += 1
         self.first = min(self.first, number)
@@ -279,6 +281,8 @@ class _Counter:
             elif WORD.fullmatch(value):
                 counts[1] += 1
                 counts[2] += CODE.search(value) is not None
+            elif " " in value:
+                counts[4] += 1
 
     def columns(self) -> list[Column]:
         """What the columns hold."""
@@ -287,7 +291,15 @@ class _Counter:
             is_short = all(len(value) <= LETTERS and len(value.split()) <= 3 for value in distinct)
             values = sorted(distinct) if is_short and len(distinct) <= FEW_VALUES else None
             columns.append(
-                Column(counts[0], counts[1], counts[2], counts[3], len(distinct), values)
+                Column(
+                    numbers=counts[0],
+                    words=counts[1],
+                    codes=counts[2],
+                    fractions=counts[3],
+                    phrases=counts[4],
+                    distinct=len(distinct),
+                    values=values,
+                )
             )
         return columns
 
@@ -338,7 +350,7 @@ def _are_names(
     if any(column.numbers >= MOST * rest.lines for column in columns):
         return True
     is_single = all(len(value.split()) == 1 for value in stripped)
-    return is_single and all(column.words == 0 for column in columns)
+    return is_single and all(column.phrases == rest.lines for column in columns)
 
 
 def _is_quoted(text: str) -> bool:
@@ -519,8 +531,12 @@ def _other_column(columns: Columns) -> tuple[int, str, bool] | None:
             continue  # and one positive
         share = 10 if lines >= MANY_LINES else 2
         if lines >= 4 and share * column.distinct <= lines and many.distinct >= 2 * column.distinct:
-            return number, _told(f"{column.distinct} different values", column), False
+            return number, _told(_count(column.distinct), column), False
     return None
+
+
+def _count(distinct: int) -> str:
+    return "one value" if distinct == 1 else f"{distinct} different values"
 
 
 def _told(what: str, column: Column) -> str:

@@ -127,6 +127,17 @@ READ = {
         lines(ASKED, RIGHT, ["Nobody knows it at all"] * 4),
         {q: {p: 1, "Nobody knows it at all": 0} for q, p in zip(ASKED, RIGHT, strict=True)},
     ),
+    "Chinese texts, a short one first": (
+        lines(
+            ["天气", "法国的首都", "西班牙的首都", "英国的首都"], ["晴", "巴黎吧", "马德里", "伦敦"]
+        ),
+        {
+            "天气": {"晴": 1},
+            "法国的首都": {"巴黎吧": 1},
+            "西班牙的首都": {"马德里": 1},
+            "英国的首都": {"伦敦": 1},
+        },
+    ),
     "Chinese texts": (
         lines(["法国的首都", "西班牙的首都"], ["巴黎", "马德里"], ["里昂", "塞维利亚"]),
         {"法国的首都": {"巴黎": 1, "里昂": 0}, "西班牙的首都": {"马德里": 1, "塞维利亚": 0}},
