@@ -34,7 +34,7 @@ from ltr.margins import Margin
 from ltr.metrics import MeasuredLists, RankingMetric
 from ltr.models import DualEncoder, Ranker
 from ltr.models.ranker import check_finite
-from ltr.optimiser import adamw, rate_factor
+from ltr.optimiser import MIN_LR_OF_NUMBERS, adamw, rate_factor
 from ltr.processes import rank, world_size
 from ltr.search.encodings import EncodingsOfRun
 from ltr.search.evaluation import batch_of_found, search_corpora
@@ -271,6 +271,13 @@ class RankerModule(LightningModule):
         ``lr_lambdas`` know it, and no checkpoint holds functions.
         """
         self._lists_taught = (0, 0)
+        for name, temperature in self._learnt_temperatures().items():
+            log.info(
+                "the %s is learnt, from %.4g on, with a peak rate of %g",
+                name.replace("_", "'s "),
+                temperature,
+                max(self.lr, MIN_LR_OF_NUMBERS),
+            )
         if not self._configured_rates:
             # A child class has overridden configure_optimizers.
             return
@@ -329,6 +336,8 @@ class RankerModule(LightningModule):
         )
         n_lists = len(batch.labels)
         self.log("train/loss", loss, prog_bar=True, batch_size=n_lists)
+        for name, temperature in self._learnt_temperatures().items():
+            self.log(f"train/{name}", temperature, batch_size=n_lists)
         padding = self.ranker.padding_share(batch)
         if padding is not None:
             self.log("train/padding", padding, batch_size=n_lists)
@@ -338,6 +347,14 @@ class RankerModule(LightningModule):
         miner_loss = self.loss(miner_lists.scores, miner_lists.labels, miner_lists.mask)
         self.log("train/miner_loss", miner_loss, batch_size=n_lists)
         return loss + miner_loss
+
+    def _learnt_temperatures(self) -> dict[str, Tensor]:
+        """The temperatures that are learnt, by their names in logs."""
+        temperatures: dict[str, Tensor] = {}
+        for name, ranker in (("temperature", self.ranker), ("miner_temperature", self.miner)):
+            if ranker is not None and ranker.log_temperature is not None:
+                temperatures[name] = torch.as_tensor(ranker.temperature).detach()
+        return temperatures
 
     def _as_the_loss_sees(self, lists: ScoredLists) -> ScoredLists:
         """The lists, their scores transformed."""
@@ -394,6 +411,8 @@ class RankerModule(LightningModule):
     def on_train_end(self) -> None:
         """Refuse weights that have diverged; a run without validation has not noticed it yet."""
         check_finite(self)
+        for name, temperature in self._learnt_temperatures().items():
+            log.info("the %s ends at %.4g", name.replace("_", "'s "), temperature)
 
     def teardown(self, stage: str) -> None:
         """Remove the embeddings of weights that have passed. An interrupted run, which resumes, keeps

@@ -66,6 +66,9 @@ class PairWiseBertRanker(PairRanker):
         windows: How a long document is read whole, in windows, see
             :class:`ltr.data.windows.Windows`. None: as in a folder that ``ltr export`` has written,
             or else it is cut.
+        temperature: Divides the scores; above 0. Its inverse is the steepness σ of a logistic loss.
+        learn_temperature: Train the logarithm of the temperature, which then stays at or above
+            0.01, with a peak rate of at least 1e-3. A saved folder has it in its last layer.
 
     Raises:
         InputError: if the backbone cannot be loaded or has no positions for ``max_length`` tokens,
@@ -83,6 +86,8 @@ class PairWiseBertRanker(PairRanker):
         encoder: TextEncoder.Options = TextEncoder.Options(),
         template: Template | None = None,
         windows: Windows | None = None,
+        temperature: float = 1.0,
+        learn_temperature: bool = False,
     ) -> None:
         check_dropout(dropout)
         tokenizer = load_tokenizer(backbone)
@@ -113,7 +118,15 @@ class PairWiseBertRanker(PairRanker):
         if head is not None and trained_head is not None:
             bias = torch.zeros(1) if trained_head.bias is None else trained_head.bias
             head.load_state_dict({"weight": trained_head.weight, "bias": bias})
-        super().__init__(text_encoder, reads, head, dropout, pretrained.left_out_dropout)
+        super().__init__(
+            text_encoder,
+            reads,
+            head,
+            dropout,
+            pretrained.left_out_dropout,
+            temperature,
+            learn_temperature,
+        )
         if head is not None and trained_head is None:
             self.new_parts = ("head",)
         if encoder.lora is not None:

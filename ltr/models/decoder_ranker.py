@@ -66,6 +66,9 @@ class DecoderRanker(PairRanker):
         max_length: Tokens of the whole text; the document is cut. None: as in the model.
         dropout: Dropout probability in front of the linear layer, at least 0 and below 1.
         encoder: How the decoder reads and trains. Its ``pooling`` is ``last``.
+        temperature: Divides the scores; above 0. Its inverse is the steepness σ of a logistic loss.
+        learn_temperature: Train the logarithm of the temperature, which then stays at or above
+            0.01, with a peak rate of at least 1e-3. A saved folder has it in its last layer.
 
     Raises:
         InputError: if the backbone cannot be loaded, is no decoder, or has no positions for
@@ -86,6 +89,8 @@ class DecoderRanker(PairRanker):
         max_length: int | None = 512,
         dropout: float = 0.0,
         encoder: TextEncoder.Options = TextEncoder.Options(),
+        temperature: float = 1.0,
+        learn_temperature: bool = False,
     ) -> None:
         check_dropout(dropout)
         tokenizer = load_tokenizer(backbone)
@@ -119,7 +124,15 @@ class DecoderRanker(PairRanker):
                 f"{type(model).__name__} is no decoder: its tokens see those behind them; take PairWiseBertRanker",
                 option="backbone",
             )
-        super().__init__(text_encoder, reads, head, dropout, pretrained.left_out_dropout)
+        super().__init__(
+            text_encoder,
+            reads,
+            head,
+            dropout,
+            pretrained.left_out_dropout,
+            temperature,
+            learn_temperature,
+        )
         if is_new_head:
             self.new_parts = ("head",)
         if encoder.lora is not None:

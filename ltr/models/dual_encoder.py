@@ -2,7 +2,6 @@
 score.
 """
 
-import math
 from contextlib import ExitStack
 from pathlib import Path
 from typing import cast
@@ -16,7 +15,7 @@ from ltr.data.template import Side, Template
 from ltr.data.tokens import tokenizer_key
 from ltr.data.whole_files import write_new_model_folder
 from ltr.data.windows import Windows, best_windows, mean_of_windows, texts_at
-from ltr.errors import InputError, positive
+from ltr.errors import InputError
 from ltr.models.encoder.loading.pretrained import quiet, resolve
 from ltr.models.encoder.loading.saved_template import (
     save_template,
@@ -28,8 +27,6 @@ from ltr.models.encoder.text_encoder import TextEncoder, merged
 from ltr.models.encoder.tower import Tower, load_modules
 from ltr.models.ranker import Ranker, digest_of_weights, in_lists
 from ltr.similarity import similarity_of
-
-LOWEST_TEMPERATURE = 0.01  # of a learnt one: as in CLIP, where larger logits make training unstable
 
 
 class DualEncoder(Ranker):
@@ -101,7 +98,7 @@ class DualEncoder(Ranker):
         windows: Windows | None = None,
     ) -> None:
         super().__init__()
-        _check_temperature(temperature, learn_temperature)
+        self.set_temperature(temperature, learn_temperature)
         if windows is None:
             windows = saved_windows(resolve(doc_backbone or backbone), DualEncoder.__name__)
         if windows is not None and windows.score == "mean" and similarity != "dot":
@@ -112,10 +109,6 @@ class DualEncoder(Ranker):
         if encoder.lora is not None:
             self.usual_lr = USUAL_LR
         self.similarity = similarity_of(similarity)
-        self._temperature = temperature
-        self.log_temperature: nn.Parameter | None = None
-        if learn_temperature:
-            self.log_temperature = nn.Parameter(torch.tensor(math.log(temperature)))
 
         query_model = load_modules(backbone, "backbone", encoder.new_weights)
         doc_model = query_model
@@ -191,18 +184,6 @@ class DualEncoder(Ranker):
         """The tower of the documents: the same object where the tower is shared."""
         return cast(Tower, self.towers[-1])
 
-    @property
-    def temperature(self) -> float | Tensor:
-        """What a similarity is divided by."""
-        if self.log_temperature is None:
-            return self._temperature
-        log = self.log_temperature
-        # The value is that of the clamped logarithm, the gradient that of the logarithm itself, so
-        # that a step can lead away from the bound. (The gradient of a clamp at its bound is 0 since
-        # torch 2.15.)
-        correction = (log.clamp(min=math.log(LOWEST_TEMPERATURE)) - log).detach()
-        return (log + correction).exp()
-
     def represent(self, batch: RankingBatch) -> tuple[Tensor, Tensor]:
         """Scores ``[B, N]`` and the documents' embeddings ``[B, N, H]``, both float32 and 0 at the
         padding.
@@ -260,11 +241,7 @@ class DualEncoder(Ranker):
         """Embeddings of the queries ``[B, H]``, as :meth:`embed`, and of all S texts of the
         documents ``[S, H]``: of each of their windows, or of the documents.
         """
-        if self.training and self.log_temperature is not None:
-            # The property clamps the value that it returns. The parameter is clamped here: steps
-            # could move it ever further below the bound, and it would take as long to come back.
-            # CLIP does so between steps.
-            self.log_temperature.data.clamp_(min=math.log(LOWEST_TEMPERATURE))
+        self.bound_temperature()
         is_shared = len(self.towers) == 1
         assert batch.docs is not None, "the data lays out what the ranker reads"
         if batch.queries is None:
@@ -367,17 +344,6 @@ class DualEncoder(Ranker):
                 )
 
             write_new_model_folder(Path(folder), write)
-
-
-def _check_temperature(temperature: float, is_learnt: bool) -> None:
-    """Refuse a temperature that is not finite and above 0, or below the bound of a learnt one."""
-    if is_learnt and temperature < LOWEST_TEMPERATURE:
-        raise InputError(
-            f"temperature must be at least {LOWEST_TEMPERATURE} where it is learnt, "
-            f"got {temperature}",
-            option="temperature",
-        )
-    positive("temperature", temperature)
 
 
 def _check_template(template: Template, query_prompt: str | None, doc_prompt: str | None) -> None:

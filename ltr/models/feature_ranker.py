@@ -66,6 +66,9 @@ class FeatureRanker(Ranker):
         attention_blocks: Number of pre-norm transformer blocks over the list, of the last width.
             They always use ReLU.
         heads: Heads of each attention block. They must divide the last width.
+        temperature: Divides the scores; above 0. Its inverse is the steepness σ of a logistic loss.
+        learn_temperature: Train the logarithm of the temperature, which then stays at or above
+            0.01, with a peak rate of at least 1e-3.
 
     Raises:
         InputError: for an unknown preset, or sizes that do not fit.
@@ -91,8 +94,11 @@ class FeatureRanker(Ranker):
         residual_blocks: int | None = None,
         attention_blocks: int | None = None,
         heads: int | None = None,
+        temperature: float = 1.0,
+        learn_temperature: bool = False,
     ) -> None:
         super().__init__()
+        self.set_temperature(temperature, learn_temperature)
         one_of(PRESETS, preset=preset)
         options = {
             "hidden": hidden,
@@ -164,7 +170,7 @@ class FeatureRanker(Ranker):
         # decide the order.
         with torch.autocast(hidden.device.type, enabled=False):
             hidden = hidden.float()
-            scores = self.head(hidden).squeeze(1)
+            scores = self.over_temperature(self.head(hidden).squeeze(1))
         return in_lists(scores, mask), in_lists(hidden, mask)
 
 

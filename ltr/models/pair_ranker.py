@@ -1,7 +1,8 @@
 """The base of rankers that read a query and a document together, as one text, which gets one score."""
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import cast
@@ -35,6 +36,8 @@ class PairRanker(Ranker):
         head: a linear layer to one score; None: the encoder's model has a head of its own.
         dropout: probability in front of the linear layer, at least 0 and below 1.
         left_out_dropout: probabilities of the model's configuration that loading has set to 0.
+        temperature: divides the scores; above 0.
+        learn_temperature: train the logarithm of the temperature, which stays at or above 0.01.
 
     Attributes:
         has_own_head: whether the head is part of the encoder's model, where it hides the embeddings
@@ -50,8 +53,11 @@ class PairRanker(Ranker):
         head: nn.Linear | None,
         dropout: float,
         left_out_dropout: dict[str, float],
+        temperature: float = 1.0,
+        learn_temperature: bool = False,
     ) -> None:
         super().__init__()
+        self.set_temperature(temperature, learn_temperature)
         self.encoder = encoder
         self.reads = reads
         self.has_own_head = head is None
@@ -59,6 +65,8 @@ class PairRanker(Ranker):
         self._left_out_dropout = left_out_dropout
         self.dropout: nn.Module = nn.Identity() if head is None else nn.Dropout(dropout)
         self.head: nn.Module = nn.Identity() if head is None else head
+        if learn_temperature or temperature != 1.0:
+            self._last_linear()  # now, not when the ranker is saved
         self._draws = use_keyed_dropout(self.dropout)
         # from_pretrained leaves modules in eval mode, and Lightning keeps that: there would be no
         # dropout.
@@ -171,21 +179,63 @@ class PairRanker(Ranker):
         raise NotImplementedError
 
     def _write_folder(self, folder: str | Path, write: Callable[[Path], None]) -> None:
-        """Write a new folder, of weights that adapters are part of. Its config gets back the dropout
+        """Write a new folder, of weights that adapters and the temperature are part of. Its config gets back the dropout
         probabilities that loading has set to 0.
         """
         config = self.encoder.model.config
         config.update(self._left_out_dropout)
         try:
-            with self.encoder.merged():
+            with self.encoder.merged(), self.temperature_in_head():
                 write_new_model_folder(Path(folder), write)
         finally:
             config.update(dict.fromkeys(self._left_out_dropout, 0.0))
 
+    @contextmanager
+    def temperature_in_head(self) -> Iterator[None]:
+        """Inside the block the last linear layer is divided by the temperature, for libraries that
+        know none: the scores stay what they are.
+        """
+        temperature = float(torch.as_tensor(self.temperature).detach())
+        learnt = self.log_temperature
+        fixed = self._temperature
+        if learnt is None and temperature == 1.0:
+            yield
+            return
+        own = {weight: weight.data for weight in self._last_linear().parameters()}
+        try:
+            for weight, values in own.items():
+                weight.data = values / temperature
+            self.log_temperature = None
+            self._temperature = 1.0
+            yield
+        finally:
+            for weight, values in own.items():
+                weight.data = values
+            self.log_temperature = learnt
+            self._temperature = fixed
+
+    def _last_linear(self) -> nn.Linear:
+        """The linear layer whose output is the score: the head, or the last layer of the model's own."""
+        if isinstance(self.head, nn.Linear):
+            return self.head
+        model = self.encoder.model
+        base = set(model.base_model.modules())
+        linear = [
+            part
+            for part in model.modules()
+            if isinstance(part, nn.Linear) and part.out_features == 1 and part not in base
+        ]
+        if len(linear) != 1:
+            raise InputError(
+                f"a temperature is saved as part of the last linear layer, and {type(model).__name__} has {len(linear)} to one score; leave out the temperature",
+                option="temperature",
+            )
+        return linear[0]
+
     def _scores_of_texts(self, texts: Texts) -> Tensor:
         """Scores ``[S]`` float32 of texts, each by itself."""
         if self.has_own_head:
-            return self.encoder.logits(texts)
+            return self.over_temperature(self.encoder.logits(texts))
         return self._scores_of(self.encoder(texts), texts)
 
     def _scores_of(self, pooled: Tensor, texts: Texts) -> Tensor:
@@ -199,7 +249,7 @@ class PairRanker(Ranker):
             bias: Tensor | None = head.bias
             if bias is not None:
                 bias = bias.float()
-            return F.linear(pooled, head.weight.float(), bias).squeeze(1)
+            return self.over_temperature(F.linear(pooled, head.weight.float(), bias).squeeze(1))
 
 
 def pairs_of(batch: RankingBatch) -> Texts:

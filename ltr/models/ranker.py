@@ -1,13 +1,16 @@
 """The base of every ranker."""
 
 import hashlib
+import math
 
 import torch
 from torch import Tensor, nn
 
 from ltr.batch import RankingBatch
 from ltr.data.formats import Reads
-from ltr.errors import InputError
+from ltr.errors import InputError, positive
+
+LOWEST_TEMPERATURE = 0.01  # of a learnt one: as in CLIP, where larger logits make training unstable
 
 
 class Ranker(nn.Module):
@@ -23,6 +26,7 @@ class Ranker(nn.Module):
         usual_lr: the learning rate where the configuration names none.
         new_parts: the names of parts that were made up of random numbers, such as a head, and have
             learnt nothing yet.
+        log_temperature: the logarithm of a temperature that is learnt; None of one that is fixed.
     """
 
     reads: Reads
@@ -30,12 +34,64 @@ class Ranker(nn.Module):
     usual_lr: float = 2e-5
     new_parts: tuple[str, ...] = ()
 
+    def __init__(self) -> None:
+        super().__init__()
+        self._temperature = 1.0
+        self.log_temperature: nn.Parameter | None = None
+
+    def set_temperature(self, temperature: float, learn: bool) -> None:
+        r"""Divide scores by a temperature :math:`\tau`, fixed or learnt: :math:`\sigma = 1 / \tau` is
+        the steepness of a logistic loss of their gaps.
+
+        Raises:
+            InputError: if it is not finite and above 0, or below 0.01 where it is learnt.
+        """
+        if learn and temperature < LOWEST_TEMPERATURE:
+            raise InputError(
+                f"temperature must be at least {LOWEST_TEMPERATURE} where it is learnt, "
+                f"got {temperature}",
+                option="temperature",
+            )
+        self._temperature = positive("temperature", temperature)
+        if learn:
+            self.log_temperature = nn.Parameter(torch.tensor(math.log(temperature)))
+
+    @property
+    def temperature(self) -> float | Tensor:
+        """What scores are divided by."""
+        if self.log_temperature is None:
+            return self._temperature
+        log = self.log_temperature
+        # The value is that of the clamped logarithm, the gradient that of the logarithm itself, so
+        # that a step can lead away from the bound. (The gradient of a clamp at its bound is 0 since
+        # torch 2.15.)
+        correction = (log.clamp(min=math.log(LOWEST_TEMPERATURE)) - log).detach()
+        return (log + correction).exp()
+
+    def bound_temperature(self) -> None:
+        """Bring a learnt temperature that is trained back to its bound. The property clamps the value
+        that it returns; steps could move the parameter ever further below the bound, and it would
+        take as long to come back. CLIP does so between steps.
+        """
+        if self.training and self.log_temperature is not None:
+            self.log_temperature.data.clamp_(min=math.log(LOWEST_TEMPERATURE))
+
+    def over_temperature(self, scores: Tensor) -> Tensor:
+        """Scores divided by the temperature; the same tensor where that is fixed at 1."""
+        if self.log_temperature is None and self._temperature == 1.0:
+            return scores
+        self.bound_temperature()
+        return scores / self.temperature
+
     @property
     def key(self) -> list[object]:
         """All that decides its scores, for keys of what is made of them. A subclass adds what it
         has beside its weights.
         """
-        return [type(self).__name__, digest_of_weights(self)]
+        key: list[object] = [type(self).__name__, digest_of_weights(self)]
+        if self.log_temperature is None and self._temperature != 1.0:
+            key.append(self._temperature)
+        return key
 
     def forward(self, batch: RankingBatch) -> Tensor:
         """Scores ``[B, N]`` float32, 0 at the padding."""

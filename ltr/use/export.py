@@ -148,6 +148,8 @@ def export(
     merges_halves = has_adapters(model) and base_dtype(model) == "bfloat16"
     scores: MergedScores | None = None
     with ExitStack() as stack:
+        if isinstance(model, PairRanker):
+            stack.enter_context(model.temperature_in_head())
         if to != "adapter" and has_adapters(model):
             scores = stack.enter_context(merged_and_compared(ranker))
         write_new_model_folder(Path(folder), write)
