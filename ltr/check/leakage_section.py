@@ -9,8 +9,9 @@ from ltr.check.leakage import KINDS, Leakage, SameTexts, find_same_queries
 from ltr.check.section import Section
 from ltr.compare.tables import Table
 from ltr.data.collection import Collection
+from ltr.data.console import without_controls
 from ltr.data.splits import SPLITS
-from ltr.data.texts import TextTable, beginning, without_controls
+from ltr.data.texts import TextTable, beginning
 
 EXAMPLES = 3  # of each kind
 LETTERS = 90  # of a text that is shown

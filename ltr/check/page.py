@@ -5,11 +5,11 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 
 from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
-from rich.console import Console
 
 from ltr import __version__
 from ltr.check.section import Section
 from ltr.compare.terminal import print_tables
+from ltr.data.console import Console
 
 
 def terminal(sections: Sequence[Section], console: Console) -> None:

@@ -11,8 +11,6 @@ from shlex import quote
 from statistics import fmean
 from typing import Any, NamedTuple, TypedDict, cast
 
-from rich.console import Console
-
 from ltr.cli.compare import WIDTH
 from ltr.cli.configuration import words_of_option
 from ltr.cli.messages import one_line
@@ -21,6 +19,7 @@ from ltr.cli.process import run_in_process
 from ltr.compare.run import is_tested
 from ltr.compare.tables import Table
 from ltr.compare.terminal import print_tables
+from ltr.data.console import Console
 from ltr.data.files import digest_of
 from ltr.data.whole_files import write_whole
 from ltr.datamodules import FeatureDataModule

@@ -3,11 +3,11 @@
 import sys
 import time
 
-from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
-from rich.text import Text
 
 from ltr.data.cache import Cache, Entry
+from ltr.data.console import Console, say
 from ltr.data.files import cache_root
 from ltr.errors import InputError
 
@@ -31,16 +31,16 @@ def cache(*, older_than: int | None = None, remove: bool = False) -> None:
     reasons = {entry: lying.why_unused(entry, older_than) for entry in lying.entries}
     unused = [entry for entry in lying.entries if reasons[entry] is not None]
     _show([_row(lying, entry, reasons[entry]) for entry in lying.entries])
-    print(f"{cache_root()}: {_told(lying.entries)}; unused: {_told(unused)}")
+    say(f"{cache_root()}: {_told(lying.entries)}; unused: {_told(unused)}")
     if not remove:
         if unused:
-            print("to remove what is unused: the same command with --remove")
+            say("to remove what is unused: the same command with --remove")
         return
     removed = [entry for entry in unused if entry.remove()]
-    print(f"removed: {_told(removed)}")
+    say(f"removed: {_told(removed)}")
     if len(removed) < len(unused):
         n_kept = len(unused) - len(removed)
-        print(f"kept: {n_kept} that a running command has open, or that another user owns")
+        say(f"kept: {n_kept} that a running command has open, or that another user owns")
 
 
 def _row(lying: Cache, entry: Entry, reason: str | None) -> list[str]:
@@ -80,12 +80,12 @@ def _show(rows: list[list[str]]) -> None:
         return
     if not sys.stdout.isatty():
         for row in rows:
-            print(*[" | ".join(cell.splitlines()) for cell in row], sep="\t", flush=True)
+            say(*[" | ".join(cell.splitlines()) for cell in row], sep="\t")
         return
     table = Table(box=None, pad_edge=False)
     for name in COLUMNS:
         is_path = name in ("data", "model", "unused")
         table.add_column(name, overflow="fold", no_wrap=not is_path)
     for row in rows:
-        table.add_row(*[Text(cell) for cell in row])
+        table.add_row(*[escape(cell) for cell in row])
     Console().print(table)

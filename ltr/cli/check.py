@@ -12,7 +12,6 @@ import numpy as np
 from lightning.pytorch import Trainer
 from lightning.pytorch.callbacks import LearningRateMonitor
 from lightning.pytorch.cli import LightningCLI
-from rich.console import Console
 
 from ltr.callbacks import HardNegativeMining
 from ltr.check import page
@@ -30,6 +29,7 @@ from ltr.cli.configuration import data_path_option, expanded
 from ltr.cli.training import RankerCLI
 from ltr.compare.runs import check_alike, experiments
 from ltr.data.collection import Collection, lists_of_run, open_collection
+from ltr.data.console import Console
 from ltr.data.formats import FeatureVectors, TextReads
 from ltr.data.outputs import check_file
 from ltr.data.whole_files import write_whole

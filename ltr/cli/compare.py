@@ -5,8 +5,6 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 
-from rich.console import Console
-
 from ltr.compare import comparison, csv_lines, split_tables, suite_tables, tables
 from ltr.compare.comparison import MetricResult
 from ltr.compare.latex import as_latex
@@ -16,6 +14,7 @@ from ltr.compare.sources import by_source
 from ltr.compare.splits import compare_splits
 from ltr.compare.suites import compare_suite
 from ltr.compare.terminal import print_tables
+from ltr.data.console import Console, without_controls
 from ltr.data.outputs import check_file
 from ltr.data.splits import split_named
 from ltr.data.whole_files import write_whole
@@ -219,11 +218,15 @@ def _write_and_print(
     """
 
     def text_of(form: str) -> str:
+        if form == "csv":  # for programs, which take names as they are
+            return as_csv()
         if form == "markdown":
-            return as_markdown(shown, notes)
-        if form == "latex":
-            return as_latex(shown, notes)
-        return as_csv() if form == "csv" else as_page()
+            text = as_markdown(shown, notes)
+        elif form == "latex":
+            text = as_latex(shown, notes)
+        else:
+            text = as_page()
+        return without_controls(text)
 
     written = {form: file for form, file in files.items() if file is not None}
     for form, file in written.items():

@@ -2,9 +2,9 @@
 
 import sys
 
-from rich.console import Console
 from rich.table import Table
 
+from ltr.data.console import Console, say
 from ltr.doctor import examine
 
 COLOURS = {"ok": "green", "fell back": "yellow", "wrong": "bold red"}
@@ -28,7 +28,7 @@ def doctor(*, backbone: str | None = None) -> None:
     for finding in examine(backbone):
         findings.append(finding)
         if not on_terminal:  # at once: if a check hangs, the last line is of the one before it
-            print(*finding, sep="\t", flush=True)
+            say(*finding, sep="\t")
     if on_terminal:
         table = Table("what", "uses", "result", "why")
         for finding in findings:

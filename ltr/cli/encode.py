@@ -6,6 +6,7 @@ from contextlib import redirect_stdout
 
 import torch
 
+from ltr.data.console import say
 from ltr.data.outputs import check_folder
 from ltr.search.encoding import PLAN
 from ltr.search.numbers import Numbers
@@ -48,11 +49,11 @@ def encode(
     encoding.encode_missing()
     manifest = encoding.finish()
     if encoding.overlap is not None:
-        print(
+        say(
             f"{numbers}: of the 100 nearest texts of a sample {100 * encoding.overlap:.1f} % stay the same"
         )
     n_shards = encoding.encoding.plan.n_shards
-    print(
+    say(
         f"{output}: {manifest['count']:,} texts in {n_shards:,} shards, {manifest['dim']} dimensions in {manifest['numbers']}"
         f"{', all checked' if is_whole else ''}; digest {manifest['digest']}"
     )

@@ -3,6 +3,7 @@
 import sys
 from contextlib import redirect_stdout
 
+from ltr.data.console import say
 from ltr.use.handover.hand_over import Format, hand_over
 
 
@@ -20,4 +21,4 @@ def export_corpus(encoded: str, *, format: Format, output: str) -> None:
     # Some packages speak when they are imported, and stdout is for results.
     with redirect_stdout(sys.stderr):
         line = hand_over(encoded, format, output)
-    print(line)
+    say(line)

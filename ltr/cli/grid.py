@@ -11,6 +11,7 @@ from ltr.cli.process import run_in_process
 from ltr.compare.comparison import MetricResult, Row, compare
 from ltr.compare.runs import experiments
 from ltr.compare.sources import by_source
+from ltr.data.console import say
 from ltr.data.outputs import check_folder, check_inside
 from ltr.errors import InputError
 from ltr.grid.definition import Cell, Grid, experiment_folder
@@ -211,6 +212,6 @@ def _print_best(
         if best is None or sign * row.mean.mean > sign * best.mean.mean:
             best_of[rivals] = row
     for row in best_of.values():
-        print(
+        say(
             f"chosen by {folds} folds: {row.experiment.name} ({result.metric} {row.mean.mean:.4f} on {result.n_queries:,} questions of train and dev)"
         )

@@ -5,8 +5,6 @@ from collections.abc import Mapping, Sequence
 from shlex import quote
 from typing import Any
 
-from rich.console import Console
-
 from ltr.cli.benchmark import OPTION as SETS
 from ltr.cli.benchmark import split_sets
 from ltr.cli.compare import WIDTH
@@ -14,6 +12,7 @@ from ltr.cli.parsed import Measurement, checked_test, data_module
 from ltr.cli.process import run_in_process
 from ltr.compare.tables import Table
 from ltr.compare.terminal import print_tables
+from ltr.data.console import Console
 from ltr.data.splits import split_named
 from ltr.datamodules.pools import PoolDataModule
 from ltr.errors import InputError

@@ -83,8 +83,9 @@ def main(args: list[str] | None = None) -> int:
             print(__version__, flush=True)
             return 0
         from ltr.cli import run  # Lightning takes seconds to import: only where it is needed
+        from ltr.data.console import shown_warnings
 
-        with _ended_by_signals():
+        with _ended_by_signals(), shown_warnings():
             run(args)
         sys.stdout.flush()  # here an error gets its line
     except (KeyboardInterrupt, SystemExit) as stop:
@@ -103,12 +104,15 @@ def main(args: list[str] | None = None) -> int:
         return 128 + signal.SIGPIPE
     except Exception as error:
         from ltr.cli import one_line
+        from ltr.data.console import say
 
         message = one_line(error)
         if message is None or os.environ.get("LTR_DEBUG") == "1":
             raise
         rank = rank_of_launcher()
-        print("ltr:" if rank == "0" else f"ltr [rank {rank}]:", message, file=sys.stderr)
+        speaker = "ltr:" if rank == "0" else f"ltr [rank {rank}]:"
+        # A name may hold the end of a line.
+        say(speaker, " ".join(message.splitlines()), to=sys.stderr)
         _flush_or_drop_output()
         return 2
     return 0

@@ -6,6 +6,7 @@ from ltr.cli.configuration import data_path_option, refuse_paths_from_elsewhere
 from ltr.cli.process import run_in_process
 from ltr.compare.reproduction import other_seeds, reproduction_lines
 from ltr.compare.run import Run, is_tested, read_run, recipe_differences
+from ltr.data.console import say
 from ltr.data.outputs import check_folder, check_inside
 from ltr.errors import InputError
 from ltr.run.folder import RunFolder
@@ -57,15 +58,15 @@ def reproduce(run: str, *, output: str | None = None) -> None:
             f"{again.path} holds a run of other options than {folder.path}, they differ in {', '.join(differences[:3])}; restore what differs and remove it, or name another folder (--output)"
         )
     made = now.test.get("made", {})
-    print(
+    say(
         f"{again.path} was tested on {made.get('date')}, by ltr {made.get('ltr')} {made.get('commit', '')}; remove it to train again"
     )
     if not all(run.recipe and run.recipe.is_whole for run in (then, now)):
-        print(
+        say(
             f"{folder.path} does not say what it was trained with, as runs of an older ltr: whether that was the same can't be compared"
         )
     for line in reproduction_lines(then, now, other_seeds(folder.path)):
-        print(line)
+        say(line)
 
 
 def _weights_tested(run: Run, folder: RunFolder) -> str:

@@ -9,16 +9,16 @@ from pathlib import Path
 from typing import Literal
 
 import numpy as np
-from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
 from ltr.cli.configuration import data_of_run
 from ltr.data.collection import lists_of_run, open_collection
+from ltr.data.console import Console, say
 from ltr.data.outputs import check_file, check_folder
 from ltr.data.own_documents import own_documents, own_documents_line, without_own
 from ltr.data.text_files import open_texts
-from ltr.data.texts import TextTable, without_controls
+from ltr.data.texts import TextTable
 from ltr.data.trec import Ranked, write_run
 from ltr.errors import InputError
 from ltr.run.folder import RunFolder
@@ -178,7 +178,7 @@ def search(
         measured_on = _queries_to_measure(recall_queries, queries, ranker, corpus)
     searched = SearchableCorpus(retriever, documents, encodings, budget, measured_on)
     if budget is not None:
-        print(f"searching within {memory}: {searched.line}", file=sys.stderr)
+        say(f"searching within {memory}: {searched.line}", to=sys.stderr)
     if queries is not None and output is not None:
         table = open_texts(queries, "query", "--queries")
         _own_documents(table, documents, np.arange(len(table)))
@@ -200,7 +200,7 @@ def _own_documents(queries: TextTable, corpus: TextTable, query_rows: np.ndarray
     own_docs = own_documents(queries, corpus)
     line = own_documents_line(queries, corpus, query_rows, own_docs)
     if line:
-        print(line, file=sys.stderr)
+        say(line, to=sys.stderr)
     return own_docs
 
 
@@ -256,19 +256,19 @@ def export(
     try:
         exported = write_exported(ranker, folder, to, int8, _data_of_ranker(ranker))
     except KeyboardInterrupt:
-        print(f"interrupted; {folder} is not written", file=sys.stderr)
+        say(f"interrupted; {folder} is not written", to=sys.stderr)
         raise
     if exported.merged is not None:
-        print(exported.merged)
+        say(exported.merged)
     for graph in exported.measurements:  # with --int8
-        print(
+        say(
             f"{graph.kind}: {METRIC} {graph.ndcg:.4f} on dev, {graph.per_second:.0f} per second, {graph.megabytes:.1f} MB"
         )
     if exported.note:
-        print(exported.note)
-    print(f"{folder} is written, for {to}; its README.md says how to use it")
+        say(exported.note)
+    say(f"{folder} is written, for {to}; its README.md says how to use it")
     if (Path(folder) / "proof/check.py").is_file():  # adapters alone have none
-        print(f"python {folder}/proof/check.py says whether it computes the same elsewhere")
+        say(f"python {folder}/proof/check.py says whether it computes the same elsewhere")
 
 
 def score(
@@ -306,11 +306,11 @@ def score(
     teachers = [Teacher(name, _open_text_ranker(name, precision, device)) for name in rankers]
     manifest = score_lists(teachers, collection, lists, Path(output)).manifest
     counts = manifest["counts"]
-    print(
+    say(
         f"{output}: {counts['documents']} documents of {counts['queries']} queries are scored; "
         f"mean {manifest['mean']:.3g}, deviation within a list {manifest['deviation_in_lists']:.3g}"
     )
-    print(f"to train on them: --data.labels.scores {output} --model.loss ltr.losses.MarginMSELoss")
+    say(f"to train on them: --data.labels.scores {output} --model.loss ltr.losses.MarginMSELoss")
 
 
 def _open_text_ranker(name: str, precision: Precision | None, device: str | None) -> TextRanker:
@@ -328,7 +328,7 @@ def _open(name: str, precision: Precision | None, device: str | None) -> TextRan
 
 def _write(output: str, ranked: Iterable[Ranked], n_queries: int) -> None:
     write_run(output, ranked, "ltr")
-    print(f"{n_queries} queries written to {output}")
+    say(f"{n_queries} queries written to {output}")
 
 
 def _show(hits: list[RankedDocument]) -> None:
@@ -343,7 +343,7 @@ def _show(hits: list[RankedDocument]) -> None:
         table.add_column(name, no_wrap=name != "text")
     for place, hit in enumerate(hits, start=1):
         row = (str(place), f"{hit.score:.4f}", hit.id, _short(hit.text))
-        table.add_row(*[escape(without_controls(cell)) for cell in row])
+        table.add_row(*[escape(cell) for cell in row])
     Console().print(table)
 
 
@@ -356,7 +356,7 @@ def _typed(n_documents: int) -> Iterator[str]:
     """The lines of stdin, up to an empty one."""
     terminal = sys.stdin.isatty()
     if terminal:
-        print(f"{n_documents:,} documents; an empty line ends", file=sys.stderr)
+        say(f"{n_documents:,} documents; an empty line ends", to=sys.stderr)
     while True:
         if terminal:
             print("query> ", end="", file=sys.stderr, flush=True)

@@ -3,6 +3,7 @@
 import sys
 from contextlib import redirect_stdout
 
+from ltr.data.console import say
 from ltr.use.verify.verify import verify as verify_proof
 
 
@@ -23,15 +24,15 @@ def verify(folder: str, *, with_: str | None = None) -> None:
         with redirect_stdout(sys.stderr):
             verified = verify_proof(folder, with_)
     except KeyboardInterrupt:
-        print(f"interrupted; {folder} is not verified", file=sys.stderr)
+        say(f"interrupted; {folder} is not verified", to=sys.stderr)
         raise
     if verified.finding is None:
-        print(f"pass: {verified.n_probes} probes, largest difference {verified.largest:.2g}")
+        say(f"pass: {verified.n_probes} probes, largest difference {verified.largest:.2g}")
     else:
         layer, fault, evidence = verified.finding
-        print(f"{layer}: {fault}")
-        print(f"  {evidence}")
+        say(f"{layer}: {fault}")
+        say(f"  {evidence}")
     if verified.changed:
-        print(f"  changed since the export: {', '.join(verified.changed)}")
+        say(f"  changed since the export: {', '.join(verified.changed)}")
     if verified.finding is not None:
         raise SystemExit(1)

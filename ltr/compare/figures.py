@@ -12,6 +12,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from ltr.compare.runs import Experiment
+from ltr.data.console import without_controls
 
 # Okabe and Ito's colours that can be seen on white and on black.
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#8c6bb1", "#7f7f7f")
@@ -80,7 +81,7 @@ def differences(by_query: np.ndarray, metric: str, name: str, baseline: str, num
         axes.axhline(0, color=FAINT, lw=0.8)
         axes.set(
             xlabel="queries, sorted",
-            ylabel=f"{metric}: {name} − {baseline}",
+            ylabel=without_controls(f"{metric}: {name} − {baseline}"),
             xlim=(0, len(by_query)),
         )
 
@@ -129,7 +130,7 @@ def _lines(by_name: Mapping[str, Sequence[Points]], **of_axes: Any) -> str:
         legend = axes.legend(list(first_of_name.values()), numbers, frameon=False, fontsize=9)
         # Afterwards: before 3.10 matplotlib leaves out a label that begins with an underscore.
         for text, name in zip(legend.get_texts(), first_of_name, strict=True):
-            text.set_text(name)
+            text.set_text(without_controls(name))
 
     return _svg(draw)
 

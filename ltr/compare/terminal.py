@@ -3,10 +3,10 @@
 from collections.abc import Sequence
 
 from rich import box
-from rich.console import Console
 from rich.table import Table as RichTable
 
 from ltr.compare.tables import Table
+from ltr.data.console import Console
 
 
 def print_tables(tables: Sequence[Table], notes: Sequence[str], console: Console) -> None:

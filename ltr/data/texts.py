@@ -2,7 +2,6 @@
 
 import hashlib
 import shutil
-import unicodedata
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack
@@ -19,7 +18,6 @@ from ltr.data.strings import Strings, StringsFile
 from ltr.errors import InputError
 
 # The embeddings, overrides and isolates of Unicode that change the order in which text is shown.
-BIDIRECTIONAL = "\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069"
 
 
 INSTRUCTIONS = "instructions"
@@ -336,18 +334,6 @@ def beginning(text: str, letters: int) -> str:
     """The first letters of a text, in one line; a longer text ends in ``…``."""
     text = " ".join(text.split())
     return text if len(text) <= letters else f"{text[:letters]}…"
-
-
-def without_controls(text: str) -> str:
-    """A text with � for each character that would steer a terminal: escape sequences could set its
-    title or hide what follows, and bidirectional overrides show another order. Line ends and tabs
-    stay.
-    """
-    shown = []
-    for character in text:
-        is_control = unicodedata.category(character) == "Cc" and character not in "\n\t"
-        shown.append("�" if is_control or character in BIDIRECTIONAL else character)
-    return "".join(shown)
 
 
 def id_of(letter: str, text: str) -> str:

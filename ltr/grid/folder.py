@@ -12,6 +12,7 @@ import yaml
 from filelock import FileLock, Timeout
 
 from ltr.compare.run import is_tested
+from ltr.data.console import say
 from ltr.data.whole_files import write_whole
 from ltr.entries import check_entries, read_json
 from ltr.errors import InputError
@@ -135,14 +136,14 @@ class GridFolder:
                 if not self._train_and_test(cell, run_command, wait):
                     elsewhere.append(cell)
             except InputError as error:
-                print(f"{self.root / cell.folder}: {error}", file=sys.stderr, flush=True)
+                say(f"{self.root / cell.folder}: {error}", to=sys.stderr)
                 failed.append(str(cell.folder))
 
         for number, cell in enumerate(cells, start=1):
-            print(f"{self.root / cell.folder} ({number} of {len(cells)})", flush=True)
+            say(f"{self.root / cell.folder} ({number} of {len(cells)})")
             try_cell(cell, wait=False)
         for cell in list(elsewhere):
-            print(f"{self.root / cell.folder}: another process works on it; waiting", flush=True)
+            say(f"{self.root / cell.folder}: another process works on it; waiting")
             try_cell(cell, wait=True)
         if failed:
             raise InputError(
@@ -201,14 +202,14 @@ class GridFolder:
             # negated.
             score = max(scores.values())
             measured = BestOptions(monitor).sign * score  # the metric itself
-            print(f"{cell.experiment}: {monitor} {measured:.4f} with seed {cell.seed}")
+            say(f"{cell.experiment}: {monitor} {measured:.4f} with seed {cell.seed}")
             rivals = self.grid.fixed_names(cell.names)
             if rivals not in score_of or score > score_of[rivals]:
                 best_of[rivals] = cell
                 score_of[rivals] = score
         chosen = list(best_of.values())
         names = ", ".join(str(cell.experiment) for cell in chosen)
-        print("chosen on dev:", names, flush=True)
+        say("chosen on dev:", names)
         return chosen
 
 

@@ -15,8 +15,8 @@ from lightning.fabric.plugins.environments import TorchElasticEnvironment
 from lightning.pytorch import Callback, LightningModule, Trainer
 
 from ltr.data import progress
+from ltr.data.console import say, without_controls
 from ltr.data.progress import Countdown, Pace, duration
-from ltr.data.texts import without_controls
 from ltr.module import RankerModule
 from ltr.processes import gather_objects
 from ltr.trainer_state import data_of
@@ -127,9 +127,9 @@ class _TerminalHandler(logging.StreamHandler):
         if self.kept_in is None:
             raise error
         self.addFilter(lambda _: False)
-        print(
+        say(
             f"ltr: the output is not written any more: {error.strerror}; what is said is in {self.kept_in}",
-            file=sys.stderr,
+            to=sys.stderr,
         )
 
 
@@ -140,6 +140,9 @@ class _FileHandler(logging.FileHandler):
 
     _is_silent = False
 
+    def format(self, record: logging.LogRecord) -> str:
+        return without_controls(super().format(record))
+
     def handleError(self, record: logging.LogRecord) -> None:
         error = sys.exc_info()[1]
         if not isinstance(error, OSError):
@@ -147,9 +150,9 @@ class _FileHandler(logging.FileHandler):
         elif not self._is_silent:
             self._is_silent = True
             self.addFilter(lambda _: False)
-            print(
+            say(
                 f"ltr: {self.baseFilename} is not written any more: {error.strerror}",
-                file=sys.stderr,
+                to=sys.stderr,
             )
 
     def close(self) -> None:

@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 
+from ltr.data.console import say
 from ltr.run.signals import OF_CLUSTER, WARNINGS
 
 CODES = {128 + number for number in WARNINGS}
@@ -43,7 +44,7 @@ def requeue_if_warned(code: int) -> None:
     end = f"ltr: {name}, and SLURM puts job {job} into the queue again"
     if refusal is not None:
         end = f"ltr: {name}, and job {job} is not put into the queue again ({refusal}); submit it once more, and it goes on where it is"
-    print(end, file=sys.stderr, flush=True)
+    say(end, to=sys.stderr)
 
 
 def _job() -> str:

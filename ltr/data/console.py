@@ -1,0 +1,72 @@
+"""What the program prints, but for rankings that others read: texts that others wrote, such as names,
+paths, cards and the answers of servers, do not steer the terminal.
+"""
+
+import sys
+import unicodedata
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, TextIO
+
+import rich.console
+from rich.text import Text
+
+BIDIRECTIONAL = "\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069"
+
+
+def without_controls(text: str) -> str:
+    """A text with � for each character that would steer a terminal: escape sequences could set its
+    title or hide what follows, and bidirectional overrides show another order. So are bytes of a
+    path that are no text, which can't be printed. Line ends and tabs stay.
+    """
+    if text.isprintable():
+        return text
+    shown = []
+    for character in text:
+        is_control = unicodedata.category(character) in ("Cc", "Cs") and character not in "\n\t"
+        shown.append("�" if is_control or character in BIDIRECTIONAL else character)
+    return "".join(shown)
+
+
+def say(*words: object, to: TextIO | None = None, sep: str = " ") -> None:
+    """Print a line, at once.
+
+    Args:
+        words: of the line.
+        to: where it goes; None: stdout.
+        sep: stands between the words.
+    """
+    line = without_controls(sep.join(map(str, words)))
+    print(line, file=to or sys.stdout, flush=True)
+
+
+class Console(rich.console.Console):
+    """The console of rich, which styles texts and hands them on as they are."""
+
+    def render_str(self, text: str, **options: Any) -> Text:
+        """See :meth:`rich.console.Console.render_str`. All strings come here, the cells of tables
+        before their widths are computed.
+        """
+        return super().render_str(without_controls(text), **options)
+
+
+@contextmanager
+def shown_warnings() -> Iterator[None]:
+    """Inside the block, what a library warns of is printed like all else."""
+    line_of_warning = warnings.formatwarning
+
+    def shown(
+        message: Warning | str,
+        category: type[Warning],
+        filename: str,
+        lineno: int,
+        line: str | None = None,
+    ) -> str:
+        return without_controls(line_of_warning(message, category, filename, lineno, line))
+
+    warnings.formatwarning = shown
+    try:
+        yield
+    finally:
+        warnings.formatwarning = line_of_warning
