@@ -7,6 +7,7 @@ counted once, and what its columns hold decides how it is read, or that it is re
 import json
 import logging
 import re
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from itertools import chain, islice
 from pathlib import Path
@@ -47,7 +48,7 @@ NAMES: dict[Kind, str] = {
 }
 for _kind, _names in NAMES.items():
     KIND_OF_NAME |= dict.fromkeys(_names.split(), _kind)
-SMALL_WORDS = {"is", "the", "hard", "of"}
+SMALL_WORDS = {"the", "hard", "of"}
 PARTS_OF_NAME = re.compile(r"[^\W\d_]+")
 
 # Words that judge, and are no texts of their own.
@@ -60,6 +61,7 @@ LABEL_WORDS = {
     *("exact", "substitute", "complement", "e", "s", "c", "i", "ja", "nein", "wahr", "falsch"),
     *("richtig", "nicht relevant", "oui", "non", "vrai", "faux", "pertinent", "non pertinent"),
     *("sí", "si", "verdadero", "falso", "relevante", "no relevante", "irrelevante", "vero"),
+    *("na", "n/a", "none", "null", "unknown", "not sure", "?"),
     *("是", "否", "相关", "不相关", "正确", "错误", "はい", "いいえ", "예", "아니오", "да", "нет"),
 }
 NUMBER = re.compile(r"[+-]?([0-9]+([.,][0-9]*)?|[.,][0-9]+)([eE][+-]?[0-9]+)?")
@@ -71,8 +73,9 @@ WORD = re.compile(
 
 MOST = 0.9  # of the lines: the share from which a column counts as one of numbers
 MANY_LINES = 20  # from which a column that looks wrong is refused; with fewer it is said
-FEW_VALUES = 10
-DISTINCT = 3 * FEW_VALUES  # different values of a column that are counted
+FEW_VALUES = 10  # different values of a column that is refused
+MOST_VALUES = 100  # different values of one that is told of
+DISTINCT = 2 * MOST_VALUES  # different values of a column that are counted
 LETTERS = 30  # of a value that may be a label
 
 
@@ -146,7 +149,7 @@ def columns_of(file: Path, layout: str = "") -> Columns:
     """
 
     def build(folder: Path) -> None:
-        counted = _counted(_checked_lines(file, layout))
+        counted = _counted(file, _checked_lines(file, layout))
         (folder / "columns.json").write_text(json.dumps(counted._asdict()), encoding="utf-8")
 
     def open_counted(folder: Path) -> Columns:
@@ -154,7 +157,7 @@ def columns_of(file: Path, layout: str = "") -> Columns:
         entries["columns"] = [Column(*values) for values in entries["columns"]]
         return Columns(**entries)
 
-    content = f"columns-1 {layout} {digest_of(file)}"
+    content = f"columns-2 {layout} {digest_of(file)}"
     columns = cached("columns", content, build, open_counted, made_of(file))
     if columns.quoted:
         log.warning(
@@ -166,16 +169,19 @@ def columns_of(file: Path, layout: str = "") -> Columns:
     return columns
 
 
-def _counted(lines: Iterator[tuple[int, list[str]]]) -> Columns:
+def _counted(file: Path, lines: Iterator[tuple[int, list[str]]]) -> Columns:
     beginning = list(islice(lines, 2))
     if not beginning:
         return Columns(0, 1, [], [], 0, 0, 0, 0, "")
-    (first, first_values), *second = beginning
+    first, first_values = beginning[0]
     counters: dict[int, _Counter] = {}  # by the number of columns
-    for number, values in chain(second, lines):
+    breaks = _Breaks()
+    breaks.add(first, first_values)
+    for number, values in chain(beginning[1:], lines):
         counters.setdefault(len(values), _Counter(number)).add(number, values)
+        breaks.add(number, values)
     names: list[str] = []
-    if _are_names(first_values, second, counters):
+    if _are_names(first_values, beginning[1:], counters):
         names = [value.strip().strip('"')[:60] for value in first_values]
     else:
         counter = counters.setdefault(len(first_values), _Counter(first))
@@ -188,11 +194,13 @@ def _counted(lines: Iterator[tuple[int, list[str]]]) -> Columns:
     n_lines = sum(counter.lines for counter in counters.values())
     quoted = [(c.first_quoted, c.shown_quoted) for c in counters.values() if c.quoted]
     line, shown = min(quoted, default=(0, ""))
+    columns = most.columns()
+    breaks.refuse(file, len(columns), n_lines)
     return Columns(
         lines=n_lines,
         first=first,
         names=names,
-        columns=most.columns(),
+        columns=columns,
         others=n_lines - most.lines,
         first_other=first_other,
         first_others=first_others,
@@ -201,21 +209,55 @@ def _counted(lines: Iterator[tuple[int, list[str]]]) -> Columns:
     )
 
 
+class _Breaks:
+    """Tabs and line ends within quotes. A quote may also begin in one text and end in another one, as
+    in sentences of a novel; so a break is one where the columns are as many as elsewhere without it,
+    or where every other line has one.
+    """
+
+    def __init__(self) -> None:
+        # By what it is, the columns of a line with it, and those without it: how many, and where.
+        self._counts: Counter[tuple[str, int, int]] = Counter()
+        self._first: dict[tuple[str, int, int], int] = {}
+        self._n_before = 0  # columns of the line before, where it ends within quotes
+
+    def add(self, number: int, values: list[str]) -> None:
+        """Look at one line."""
+        opened = [place for place, value in enumerate(values) if _opens(value)]
+        closed = [place for place, value in enumerate(values) if _closes(value)]
+        if self._n_before and closed[:1] == [0]:
+            n_joined = self._n_before + len(values) - 1
+            self._count("line end", max(self._n_before, len(values)), n_joined, number)
+        if opened and closed and opened[0] < closed[-1]:
+            self._count("tab", len(values), len(values) - (closed[-1] - opened[0]), number)
+        self._n_before = len(values) if opened[-1:] == [len(values) - 1] else 0
+
+    def _count(self, what: str, n_with: int, n_without: int, number: int) -> None:
+        key = (what, n_with, n_without)
+        self._counts[key] += 1
+        self._first.setdefault(key, number)
+
+    def refuse(self, file: Path, n_columns: int, n_lines: int) -> None:
+        """Raise an InputError for the first break.
+
+        Args:
+            file: for the error.
+            n_columns: that most lines have.
+            n_lines: of the file.
+        """
+        for (what, n_with, n_without), count in self._counts.items():
+            is_break = n_with != n_columns and n_without == n_columns
+            if is_break or 4 * count >= n_lines:
+                where = f"{file}:{self._first[what, n_with, n_without]}"
+                raise InputError(
+                    f"{where}: a text must hold no {what}, got one between quotes; write a space for it"
+                )
+
+
 def _checked_lines(file: Path, layout: str) -> Iterator[tuple[int, list[str]]]:
-    is_open = False  # whether the line before ends within quotes
     for number, line in numbered_lines(file):
         where = f"{file}:{number}"
         values = line.split("\t")
-        if '"' in line:
-            if is_open and _closes(values[0]):
-                raise InputError(
-                    f"{where}: a text must stand in one line, got one between quotes that begins in the line before; write it without line ends"
-                )
-            if any(map(_opens, values[:-1])) and any(map(_closes, values[1:])):
-                raise InputError(
-                    f"{where}: a text must hold no tab, got one between quotes that does, {line[:60]!r}; write a space for it"
-                )
-        is_open = '"' in line and _opens(values[-1])
         if layout and len(values) < 2:
             raise InputError(
                 f"{where}: expected {layout}, got one column: {line[:60]!r}{separator_hint(line)}"
@@ -289,7 +331,7 @@ class _Counter:
         columns = []
         for counts, distinct in zip(self._counts, self._values, strict=True):
             is_short = all(len(value) <= LETTERS and len(value.split()) <= 3 for value in distinct)
-            values = sorted(distinct) if is_short and len(distinct) <= FEW_VALUES else None
+            values = sorted(distinct) if is_short and len(distinct) <= MOST_VALUES else None
             columns.append(
                 Column(
                     numbers=counts[0],
@@ -311,6 +353,8 @@ def kind_of_name(name: str) -> Kind | None:
     ('text', 'negative', 'label')
     """
     parts = PARTS_OF_NAME.findall(name.lower())
+    if re.fullmatch(r"is_[a-z]+", name.strip().lower()):  # is_relevant, is_correct, is_duplicate
+        return "label"
     kinds = {KIND_OF_NAME.get(part) for part in parts if part not in SMALL_WORDS}
     if None in kinds or not kinds:
         return None
@@ -456,6 +500,10 @@ def _layout_of_names(file: Path, columns: Columns) -> Layout:
         return Layout(columns.first, has_labels=True)
     negatives = kinds[2:]
     if kinds[0] == "text" and kinds[1] in ("text", "positive") and {*negatives} <= {"negative"}:
+        if len(columns.columns) not in (0, len(kinds)):
+            raise InputError(
+                f"{file}:{columns.first}: each column must have a name, got {len(kinds)} names, and most lines have {len(columns.columns)} columns"
+            )
         return Layout(columns.first, has_labels=False)
     raise InputError(
         f"{file}:{columns.first}: columns must be called query<TAB>positive[<TAB>negative…], or query<TAB>document<TAB>label where the last is a whole number, got {_shown(columns.names)}; keep such columns, or, where these are texts, put the line after another one"
@@ -480,21 +528,22 @@ def _refuse_other_columns(file: Path, columns: Columns) -> None:
     other = _other_column(columns)
     if other is None:
         return
-    number, what, is_plain = other
+    number, what, is_refused = other
     n_columns = len(columns.columns)
     texts = "<TAB>".join(["query", "positive", *["negative"] * (n_columns - 2)])
     ways = "where it is no text, remove it, or write a data folder with ids and grades"
     if number == 3 and n_columns == 3:
         ways = "where these are labels, write whole numbers (0: not relevant) and query<TAB>document<TAB>label as the first line"
     text = f"{file}:{columns.first}: every column must hold texts, query<TAB>positive[<TAB>negative…], got {what} in column {number}; {ways}; where these are texts, write {texts} as the first line"
-    if is_plain or columns.lines >= MANY_LINES:
+    if is_refused:
         raise InputError(text)
     log.warning("%s; it is read as texts", text)
 
 
 def _other_column(columns: Columns) -> tuple[int, str, bool] | None:
-    """A column that holds no texts: its number, what it holds, and whether that is plain. A negative
-    is a text like the positive, so what one of them is and the other is not tells it.
+    """A column that holds no texts: its number, what it holds, and whether that is refused, as what is
+    plain, or holds in many lines. A negative is a text like the positive, so what one of them is and
+    the other is not tells it.
     """
     if not columns.columns:
         return None
@@ -513,25 +562,32 @@ def _other_column(columns: Columns) -> tuple[int, str, bool] | None:
     lines = columns.lines - columns.others
     if lines < 2:
         return None
-    if query.codes == lines and min(columns.share(other.words) for other in documents) <= 0.5:
-        return 1, "ids", False
-    if query.codes == lines and all(c.codes + c.numbers == lines for c in documents):
-        return 1, "ids", False
+    are_many = lines >= MANY_LINES
+    if columns.share(query.codes) >= MOST:
+        if min(columns.share(other.words) for other in documents) <= 0.5:
+            return 1, "ids", are_many
+        if all(columns.share(other.codes + other.numbers) >= MOST for other in documents):
+            return 1, "ids", are_many
     for number, column in enumerate(documents, start=2):
         others = [other for other in documents if other is not column] or [query]
-        if column.codes == lines and min(columns.share(other.words) for other in others) <= 0.5:
-            return number, "ids", False
-        if number > 2 and column.words == lines and columns.share(documents[0].words) <= 0.5:
-            return number, _told("single words", column), False
+        is_short = columns.share(documents[0].words) <= 0.5 <= MOST <= columns.share(column.words)
+        if (
+            columns.share(column.codes) >= MOST
+            and min(columns.share(other.words) for other in others) <= 0.5
+        ):
+            return number, "ids", are_many
+        if number > 2 and is_short:
+            return number, _told("single words", column), are_many
     for number, column in enumerate(columns.columns, start=1):
         if column.values is None or (number == 1 and query.words < lines):
             continue  # one query may stand in many lines
         many = documents[0] if number != 2 else query
         if number == 2 and len(documents) > 1:
             continue  # and one positive
-        share = 10 if lines >= MANY_LINES else 2
-        if lines >= 4 and share * column.distinct <= lines and many.distinct >= 2 * column.distinct:
-            return number, _told(_count(column.distinct), column), False
+        is_repeated = lines >= 4 and 2 * column.distinct <= lines
+        if is_repeated and many.distinct >= 2 * column.distinct:
+            are_few = column.distinct <= min(FEW_VALUES, lines // 10)
+            return number, _told(_count(column.distinct), column), are_many and are_few
     return None
 
 

@@ -127,6 +127,22 @@ READ = {
         lines(ASKED, RIGHT, ["Nobody knows it at all"] * 4),
         {q: {p: 1, "Nobody knows it at all": 0} for q, p in zip(ASKED, RIGHT, strict=True)},
     ),
+    "quotes over two sentences": (
+        lines([*ASKED, 'who said "no"'], [*RIGHT, '"I did'], [*WRONG, 'not me" he said']),
+        TRIPLES | {'who said "no"': {'"I did': 1, 'not me" he said': 0}},
+    ),
+    "is_correct": (
+        lines(TWICE, BOTH, ONES, header="question\tanswer\tis_correct"),
+        TRIPLES,
+    ),
+    "questions with is": (
+        "is it hot\tit is\nis it cold\tthat is so\nis it dry\tno it is not\n",
+        {
+            "is it hot": {"it is": 1},
+            "is it cold": {"that is so": 1},
+            "is it dry": {"no it is not": 1},
+        },
+    ),
     "Chinese texts, a short one first": (
         lines(
             ["天气", "法国的首都", "西班牙的首都", "英国的首都"], ["晴", "巴黎吧", "马德里", "伦敦"]
@@ -182,6 +198,11 @@ TOLD = {
         lines(ASKED, RIGHT, ["en"] * 4),
         {q: {p: 1, "en": 0} for q, p in zip(ASKED, RIGHT, strict=True)},
         "every column must hold texts, .* got single words \\(en\\) in column 3; .* read as texts",
+    ),
+    "many intents read as pairs": (
+        lines(many("asked", 60), [f"card_{'abcdefghijkl'[i % 12]}" for i in range(60)]),
+        {f"{q}": {f"card_{'abcdefghijkl'[i % 12]}": 1} for i, q in enumerate(many("asked", 60))},
+        "got 12 different values \\(card_a, card_b, card_c, …\\) in column 2",
     ),
     "few lines, labels that nobody knows": (
         lines(ASKED, RIGHT, ["passt", "quer", "passt", "quer"]),
@@ -347,9 +368,28 @@ REFUSED = {
     ),
     "a quoted line end": (
         'who\t"first half\nsecond half"\tnobody\n',
-        "train.tsv:2: a text must stand in one line",
+        "train.tsv:2: a text must hold no line end, got one between quotes",
     ),
-    "a quoted tab": ('who\t"first\thalf"\tnobody\n', "train.tsv:1: a text must hold no tab"),
+    "quoted line ends everywhere": (
+        "".join(f'q {q}\t"{p}\n it is"\tno\n' for q, p in zip(ASKED, RIGHT, strict=True)),
+        "train.tsv:2: a text must hold no line end",
+    ),
+    "one quoted line end": (
+        lines(ASKED, RIGHT, WRONG) + 'who\t"first half\nsecond half"\tnobody\n',
+        "train.tsv:6: a text must hold no line end",
+    ),
+    "one quoted tab": (
+        lines(ASKED, RIGHT, WRONG) + 'who\t"first half\tsecond half"\tnobody\n',
+        "train.tsv:5: a text must hold no tab",
+    ),
+    "three names, four columns": (
+        lines(ASKED, RIGHT, WRONG, WRONG[::-1], header="query\tpositive\tnegative"),
+        "train.tsv:1: each column must have a name, got 3 names, and most lines have 4",
+    ),
+    "a quoted tab": (
+        'who\t"first\thalf"\tnobody\n',
+        "train.tsv:1: a text must hold no tab, got one between quotes",
+    ),
     "semicolons": (
         lines(ASKED, RIGHT, between=";"),
         "got one column: .* where semicolons stand between the columns",
