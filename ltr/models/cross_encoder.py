@@ -26,6 +26,7 @@ from ltr.models.encoder.loading.pretrained import (
     load_tokenizer,
     resolve,
     token_limit,
+    warn_of_left_out_head,
 )
 from ltr.models.encoder.loading.saved_template import (
     save_template,
@@ -129,6 +130,7 @@ class PairWiseBertRanker(PairRanker):
         )
         if head is not None and trained_head is None:
             self.new_parts = ("head",)
+            warn_of_left_out_head(backbone)
         if encoder.lora is not None:
             self.usual_lr = USUAL_LR
 

@@ -29,6 +29,7 @@ from ltr.models.encoder.loading.pretrained import (
     load_tokenizer,
     quiet,
     token_limit,
+    warn_of_left_out_head,
 )
 from ltr.models.encoder.loading.saved_decoder import saved_decoder
 from ltr.models.encoder.loading.saved_template import save_template
@@ -133,6 +134,8 @@ class DecoderRanker(PairRanker):
             temperature,
             learn_temperature,
         )
+        if saved is None and not _has_score(whole):
+            warn_of_left_out_head(backbone)
         if is_new_head:
             self.new_parts = ("head",)
         if encoder.lora is not None:

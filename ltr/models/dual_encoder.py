@@ -110,10 +110,12 @@ class DualEncoder(Ranker):
             self.usual_lr = USUAL_LR
         self.similarity = similarity_of(similarity)
 
-        query_model = load_modules(backbone, "backbone", encoder.new_weights)
+        new_weights = encoder.new_weights
+        pooling = encoder.pooling
+        query_model = load_modules(backbone, "backbone", new_weights, pooling)
         doc_model = query_model
         if doc_backbone is not None:
-            doc_model = load_modules(doc_backbone, "doc_backbone", encoder.new_weights)
+            doc_model = load_modules(doc_backbone, "doc_backbone", new_weights, pooling)
         modules_of_towers = [query_model.query_modules]
         # load_modules gives one list object for both sides where one backbone has one tower.
         is_shared = doc_model.doc_modules is query_model.query_modules

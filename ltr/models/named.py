@@ -5,8 +5,11 @@ folder that ``ltr export`` or sentence-transformers has written, ``package:NAME`
 hub. The page ``docs/use.md`` has the table of what each option takes; its test tries every cell.
 """
 
+import logging
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, NotRequired, TypedDict
 
@@ -20,15 +23,19 @@ from ltr.errors import InputError, local_path
 from ltr.models.cross_encoder import PairWiseBertRanker
 from ltr.models.decoder_ranker import DecoderRanker
 from ltr.models.dual_encoder import DualEncoder
-from ltr.models.encoder.loading.cross_modules import is_cross_encoder
-from ltr.models.encoder.loading.pretrained import resolve
+from ltr.models.encoder.loading.cross_modules import is_cross_encoder, json_of, many_scores
+from ltr.models.encoder.loading.pooling import Pooling
+from ltr.models.encoder.loading.pretrained import labels_of_classifier, left_out_head, resolve
 from ltr.models.encoder.loading.saved_decoder import is_decoder_ranker, is_language_model
 from ltr.models.encoder.loading.saved_template import saved_similarity
 from ltr.models.encoder.lora import BASE
 from ltr.models.encoder.text_encoder import TextEncoder, encoders_of
+from ltr.models.encoder.tower import PLAIN
 from ltr.models.pair_ranker import PairRanker
 from ltr.models.ranker import Ranker, all_finite
 from ltr.models.ranker_class import cannot_build, ranker_class
+
+log = logging.getLogger(__name__)
 
 # What an option needs of its ranker: "any" takes every ranker, "texts" one that scores texts, and
 # "embeddings" a dual encoder.
@@ -157,8 +164,7 @@ def _model_of_no_run(name: str, where: str, needs: Needs, options: dict[str, Any
             options = options | {"windows": Windows(**options["windows"])}
         pair_class = _pair_ranker_class(name, needs)
         if pair_class is None:
-            similarity = saved_similarity(resolve(name), DualEncoder.__name__) or "cosine"
-            return DualEncoder(name, **{"similarity": similarity} | options)
+            return _dual_encoder(name, options)
         if needs == "embeddings":
             _check_is_dual_encoder(pair_class, where)
         # None: as in the model. The default of the class is a length to train with.
@@ -168,6 +174,36 @@ def _model_of_no_run(name: str, where: str, needs: Needs, options: dict[str, Any
         if error.message.startswith(where):  # _check_is_dual_encoder has put it there
             raise
         raise InputError(f"{where}: {error.message}") from None
+
+
+def _dual_encoder(name: str, options: dict[str, Any]) -> DualEncoder:
+    """A dual encoder as a model of no run has it, but for the options.
+
+    Raises:
+        InputError: for a model that was trained for something else than embeddings: without its
+            head it would rank by chance.
+    """
+    source = resolve(name)
+    similarity = saved_similarity(source, DualEncoder.__name__) or "cosine"
+    options = {"similarity": similarity} | options
+    if json_of(source, "modules.json") is not None:
+        return DualEncoder(name, **options)
+    n_labels = labels_of_classifier(name)
+    if n_labels is not None:
+        raise many_scores(name, n_labels)
+    head = left_out_head(name)
+    if head is not None:
+        raise InputError(
+            f"a cross-encoder gives a pair one score, a dual encoder a text one embedding, and {name!r} neither: {head} would not be read; take another model, or train a ranker with it as the backbone"
+        )
+    encoder = options.get("encoder", TextEncoder.Options())
+    if encoder.pooling is not None:
+        return DualEncoder(name, **options)
+    # As in sentence-transformers.
+    pooling: Pooling = "last" if is_language_model(name) else "mean"
+    ranker = DualEncoder(name, **options | {"encoder": replace(encoder, pooling=pooling)})
+    log.warning(PLAIN, name, pooling)
+    return ranker
 
 
 def _pair_ranker_class(
@@ -225,7 +261,8 @@ def _ranker_of_checkpoint(
         )
         raise cannot_build(class_path, where, reason[1] if reason else str(error)) from None
     try:
-        ranker: Ranker = parser.instantiate(config).ranker
+        with _silent_start():
+            ranker: Ranker = parser.instantiate(config).ranker
     except ValueError as error:
         # The parser wraps what the constructor raises.
         refusal = error if isinstance(error, InputError) else error.__cause__
@@ -234,6 +271,18 @@ def _ranker_of_checkpoint(
         raise InputError(f"{where}: {refusal.message}") from None
     load_weights(ranker, checkpoint, where)
     return ranker
+
+
+@contextmanager
+def _silent_start() -> Iterator[None]:
+    """Inside the block nothing is said of what a ranker begins with: a checkpoint replaces it."""
+    encoders = logging.getLogger("ltr.models.encoder")
+    level_before = encoders.level
+    encoders.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        encoders.setLevel(level_before)
 
 
 def _changed_options(options: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:

@@ -132,6 +132,7 @@ def card(
     to: str,
     model: PairRanker | DualEncoder,
     measurements: Sequence[GraphMeasurement] = (),
+    files: Sequence[str] = (),
 ) -> str:
     """The text of README.md, with its metadata for the hub.
 
@@ -140,6 +141,7 @@ def card(
         to: the form of the folder, see :func:`ltr.use.export.export`.
         model: the ranker.
         measurements: of its graphs in float32 and int8.
+        files: beside which it stands. Where one of them is lost the folder isn't opened.
     """
     if isinstance(model, PairRanker):
         kind = "decoder ranker" if isinstance(model, DecoderRanker) else "cross-encoder"
@@ -157,6 +159,7 @@ def card(
         f"library_name: {'peft' if to == 'adapter' else to}",
         f"pipeline_tag: {pipeline}",
         f"tags: [{kind.replace(' ', '-')}, learning-to-rank, ltr]",
+        f"ltr_files: [{', '.join(files)}]",
         "---",
         "",
         f"# A {kind} trained with ltr",

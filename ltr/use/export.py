@@ -138,7 +138,10 @@ def export(
         for file in inner.iterdir():
             file.rename(temporary / file.name)
         inner.rmdir()
-        text = card(Path(source), to, model, measurements)
+        files = [
+            str(file.relative_to(temporary)) for file in temporary.rglob("*") if file.is_file()
+        ]
+        text = card(Path(source), to, model, measurements, sorted(files))
         if to != "adapter":  # adapters alone compute nothing
             with without_windows(model):  # nor does the folder read windows
                 digest = write_proof(temporary, to, model, collection or _data_of_probes(data))

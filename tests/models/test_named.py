@@ -1,14 +1,27 @@
 """From a name to a ranker: every cell of the table of docs/use.md, and checkpoints that make none."""
 
+import copy
+import json
+import logging
 import re
 import shutil
 import sys
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 
 import huggingface_hub.constants
 import pytest
 import torch
+from transformers import (
+    AutoTokenizer,
+    BertConfig,
+    BertForSequenceClassification,
+    BertForTokenClassification,
+    BertModel,
+    T5Config,
+    T5ForConditionalGeneration,
+)
 
 import ltr
 from ltr.callbacks import HardNegativeMining
@@ -18,6 +31,7 @@ from ltr.losses import SoftmaxLoss
 from ltr.margins import FromQuery
 from ltr.mining.judge import open_judge
 from ltr.models import DecoderRanker, DualEncoder, FeatureRanker, PairWiseBertRanker
+from ltr.models.encoder.text_encoder import TextEncoder
 from ltr.models.named import open_ranker, ranker_named
 from ltr.module import RankerModule
 from ltr.run.weights import take_weights
@@ -86,8 +100,6 @@ def rankers(backbone):
 
 
 def ranker_options(said: dict) -> DualEncoder:
-    from ltr.models.encoder.text_encoder import TextEncoder
-
     options = dict(said["init_args"])
     return DualEncoder(**options | {"encoder": TextEncoder.Options(**options["encoder"])})
 
@@ -179,6 +191,90 @@ def test_every_cell_of_the_table_holds(named, rankers, backbone, row, door):
         assert type(model) is type(ranker)
         expected = ranker.state_dict()
         assert all(torch.equal(v, expected[key]) for key, v in model.state_dict().items())
+
+
+def test_what_was_trained_for_another_task_is_refused_by_name_and_told_as_a_backbone(
+    tmp_path, backbone, caplog
+):
+    """Two labels, as nboost's rerankers; three, as of NLI; tags of words; T5; ColBERT."""
+    tokenizer = AutoTokenizer.from_pretrained(backbone)
+    sizes = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
+    config = BertConfig(
+        vocab_size=len(tokenizer), intermediate_size=16, max_position_embeddings=64, **sizes
+    )
+    t5 = T5Config(vocab_size=len(tokenizer), d_model=16, d_kv=8, d_ff=16, num_layers=1, num_heads=2)
+    config.num_labels = 2
+    models = {"two": BertForSequenceClassification(copy.deepcopy(config))}
+    config.num_labels = 3
+    models["nli"] = BertForSequenceClassification(config)
+    models["tags"] = BertForTokenClassification(config)
+    models["t5"] = T5ForConditionalGeneration(t5)
+    models["colbert"] = BertModel(config)
+    heads = {
+        "two": "its head of 2 labels",
+        "nli": "its head of 3 labels",
+        "tags": "its head (BertForTokenClassification)",
+        "t5": "its decoder (T5ForConditionalGeneration)",
+        "colbert": "its head (HF_ColBERT)",
+    }
+    for kind, model in models.items():
+        folder = tmp_path / kind
+        model.save_pretrained(folder)
+        tokenizer.save_pretrained(folder)
+        if kind == "colbert":
+            said = json.loads((folder / "config.json").read_text())
+            (folder / "config.json").write_text(
+                json.dumps(said | {"architectures": ["HF_ColBERT"]})
+            )
+        counts = {"two": "gives 2; take", "nli": "gives 3; take"}
+        refusal = counts.get(kind, f"{heads[kind]} would not be read")
+        caplog.clear()
+        for needs in ("any", "texts", "embeddings"):
+            with pytest.raises(InputError, match=re.escape(refusal)):
+                ranker_named(folder, "source", needs)
+        assert not caplog.messages
+        DualEncoder(str(folder), max_length=20)
+        start = "with mean pooling, is only the start of a dual encoder"
+        assert caplog.messages == [
+            f"backbone {str(folder)!r} is of another task: {heads[kind]} is left out, and its encoder, {start}"
+        ]
+        if kind == "t5":  # a cross-encoder has no decoder
+            continue
+        caplog.clear()
+        PairWiseBertRanker(str(folder), max_length=20)
+        assert caplog.messages == [
+            f"backbone {str(folder)!r}: {heads[kind]} is left out; the ranker begins with another one"
+        ]
+
+
+@pytest.mark.parametrize("kind", ["ColBERT", "MultiVectorEncoder", "SparseEncoder"])
+def test_a_model_of_many_vectors_a_text_is_refused(backbone, tmp_path, kind):
+    DualEncoder(backbone).save(tmp_path / "saved")
+    settings = tmp_path / "saved/config_sentence_transformers.json"
+    settings.write_text(json.dumps(json.loads(settings.read_text()) | {"model_type": kind}))
+    for open_it in (partial(ranker_named, option="source"), lambda name: DualEncoder(str(name))):
+        with pytest.raises(InputError, match=f"is a {kind}, whose texts have no single embedding"):
+            open_it(tmp_path / "saved")
+
+
+def test_the_pooling_of_a_plain_encoder_is_told_once(backbone, tmp_path, caplog, named):
+    """By name as a warning, of a ranker that is built as information, and not of a run."""
+    told = f"backbone {backbone!r} says nothing of a pooling: its encoder is read without a head, with mean pooling; encoder.pooling sets another"
+    with caplog.at_level(logging.INFO, logger="ltr"):
+        ranker_named(backbone, "source")
+        assert [(r.levelname, r.getMessage()) for r in caplog.records] == [("WARNING", told)]
+        caplog.clear()
+        ranker_named(backbone, "source", changes={"encoder": {"pooling": "cls"}})
+        DualEncoder(backbone, encoder=TextEncoder.Options(pooling="mean"))
+        ranker_named(named["a run folder", "dual"], "source")
+        ranker_named(named["an exported folder", "dual"], "source")
+        assert not caplog.records
+        DualEncoder(backbone)
+        assert [(r.levelname, r.getMessage()) for r in caplog.records] == [("INFO", told)]
+    decoder = save_decoder(tmp_path / "decoder")
+    caplog.clear()
+    ranker_named(decoder, "source", "embeddings")
+    assert caplog.messages == [told.replace(backbone, decoder).replace("mean", "last")]
 
 
 def test_a_guide_of_a_run_reads_what_is_laid_out_for_the_ranker(named, backbone):

@@ -19,6 +19,7 @@ from ltr.data.windows import Windows
 from ltr.dropout import use_keyed_dropout
 from ltr.errors import InputError, at_least
 from ltr.models.encoder.loading.cross_modules import (
+    check_is_dual_encoder,
     is_cross_encoder,
     json_of,
     read_plain_text,
@@ -32,9 +33,10 @@ from ltr.models.encoder.loading.pooling import Pooling, name_here, name_there
 from ltr.models.encoder.loading.pretrained import (
     LOAD_ERRORS,
     cannot_load,
-    check_is_no_adapter,
+    check_is_model,
     check_tokenizer,
     check_vocabulary,
+    left_out_head,
     quiet,
     refuse_misfitting_weights,
     resolve,
@@ -53,6 +55,10 @@ log = logging.getLogger(__name__)
 Modules = list[Any]
 
 
+# Of a model that is none of sentence-transformers, where nobody has chosen a pooling.
+PLAIN = "backbone %r says nothing of a pooling: its encoder is read without a head, with %s pooling; encoder.pooling sets another"
+
+
 class LoadedModules(NamedTuple):
     """A sentence-transformers model, by its sides.
 
@@ -69,17 +75,21 @@ class LoadedModules(NamedTuple):
 
 
 def load_modules(
-    backbone: str, option: str = "backbone", new_weights: bool = False
+    backbone: str,
+    option: str = "backbone",
+    new_weights: bool = False,
+    pooling: Pooling | None = None,
 ) -> LoadedModules:
     """Load a sentence-transformers model in float32.
 
     A plain encoder gets mean pooling, as in sentence-transformers, and a plain decoder its last
-    token. The encoder of a cross-encoder gets mean pooling; its head is left out with a warning.
+    token, which a line says. So does the encoder of a model with a head of its own, as a
+    cross-encoder or a classifier; that head is left out with a warning.
 
     Args:
         backbone: hub id, folder, or ``package:NAME``.
         option: the option that names the backbone, for errors.
-        new_weights: see :class:`ltr.models.encoder.text_encoder.TextEncoder.Options`.
+        new_weights, pooling: see :class:`ltr.models.encoder.text_encoder.TextEncoder.Options`.
 
     Raises:
         InputError: if it cannot be loaded, its weights or tokenizer do not fit, or it is read in a
@@ -88,7 +98,8 @@ def load_modules(
     from sentence_transformers import SentenceTransformer
     from sentence_transformers.sentence_transformer.modules import Router
 
-    check_is_no_adapter(backbone, option)
+    check_is_model(backbone, option)
+    check_is_dual_encoder(backbone, option)
     try:
         source = resolve(backbone)
         is_folder = Path(source).is_dir()
@@ -108,14 +119,26 @@ def load_modules(
             "can't be trained; take truncate_dim out of its config_sentence_transformers.json",
             option=option,
         )
-    if is_cross_encoder(backbone):
-        log.warning(
-            "backbone %r is a cross-encoder: its head is left out, and its encoder, with mean pooling, is only the start of a dual encoder",
-            backbone,
-        )
     modules = list(model)
-    if json_of(source, "modules.json") is None:
+    is_plain = json_of(source, "modules.json") is None
+    if is_plain:
         read_plain_text(modules[0])
+    chosen = pooling or (name_here(modules[1].pooling_mode) if len(modules) > 1 else None)
+    head = left_out_head(backbone) if is_plain else None
+    kind = "of another task"
+    if is_cross_encoder(backbone):
+        head = "its head"
+        kind = "a cross-encoder"
+    if head is not None:
+        log.warning(
+            "backbone %r is %s: %s is left out, and its encoder, with %s pooling, is only the start of a dual encoder",
+            backbone,
+            kind,
+            head,
+            chosen,
+        )
+    elif is_plain and pooling is None:
+        log.info(PLAIN, backbone, chosen)
     if isinstance(model[0], Router):
         routes = model[0].sub_modules
         if not {"query", "document"} <= routes.keys():

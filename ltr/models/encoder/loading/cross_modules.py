@@ -50,6 +50,28 @@ def is_cross_encoder(backbone: str) -> bool:
     return is_pair_classifier(backbone) or _has_cross_modules(backbone)
 
 
+def many_scores(backbone: str, n_labels: int) -> InputError:
+    """The error for a classifier that is no cross-encoder."""
+    return InputError(
+        f"a cross-encoder must give a pair one score, and {backbone!r} gives {n_labels}; "
+        "take another backbone",
+        option="backbone",
+    )
+
+
+def check_is_dual_encoder(backbone: str, option: str = "backbone") -> None:
+    """Refuse a model that sentence-transformers compares otherwise than by one embedding of each
+    text: it would convert it, without a word. A CrossEncoder may begin a dual encoder.
+    """
+    settings = json_of(resolve(backbone), "config_sentence_transformers.json")
+    kind = settings.get("model_type") if isinstance(settings, dict) else None
+    if kind not in (None, "SentenceTransformer", "CrossEncoder"):
+        raise InputError(
+            f"backbone {backbone!r} is a {kind}, whose texts have no single embedding each; take a SentenceTransformer, or a plain encoder",
+            option=option,
+        )
+
+
 def is_saved_decoder(source: str) -> bool:
     """Whether a folder was written by :class:`ltr.models.DecoderRanker`."""
     settings = json_of(source, SETTINGS)
@@ -95,11 +117,7 @@ def saved_head(backbone: str, reads_messages: bool = False) -> SavedHead | None:
         case [Transformer(transformer_task="sequence-classification") as transformer]:
             n_labels = transformer.config.num_labels
             if n_labels != 1:
-                raise InputError(
-                    f"a cross-encoder must give a pair one score, and {backbone!r} gives {n_labels}; "
-                    "take another backbone",
-                    option="backbone",
-                )
+                raise many_scores(backbone, n_labels)
             _check_options(transformer, backbone, reads_messages)
             return None
         # An encoder, a pooling, and a linear layer that reads what the pooling makes.

@@ -33,10 +33,13 @@ from ltr.models.encoder.loading.dropout import (
     leave_out_dropout,
     turn_off_fixed_dropout,
 )
+from ltr.models.encoder.loading.lost_files import check_is_whole
 from ltr.models.encoder.loading.positions import padding_index, position_embeddings
 
 # Whoever loads a model here says ``trust_remote_code=False``. Where nothing is said, transformers
 # asks on the terminal whether it may run the code of a model.
+
+log = logging.getLogger(__name__)
 
 PACKAGE = "package:"
 # The type of what JSON files of a model hold; files of other names may hold anything.
@@ -52,6 +55,14 @@ NO_LIMIT = 10**9  # a tokenizer that knows no longest text says 10^30
 # What loading raises where a model is absent, of another kind, or damaged. Each reader of another
 # package raises what it stumbles over, and that of tokenizer.json a bare Exception.
 LOAD_ERRORS = Exception
+
+# How the names of classes end that have no head, or the one over words of pretraining.
+WITHOUT_TASK = (
+    "Model",
+    "ForMaskedLM",
+    "ForPreTraining",
+    "ForCausalLM",
+)
 
 # Held while transformers is changed for the whole process (:func:`quiet`,
 # :func:`refuse_misfitting_weights`): by one thread at a time, which may hold it twice.
@@ -96,9 +107,9 @@ def resolve(backbone: str) -> str:
 
 def load_tokenizer(backbone: str) -> PreTrainedTokenizerBase:
     """The tokenizer of a backbone; an InputError if it cannot be loaded, or knows no words, or if
-    the backbone is an adapter.
+    the backbone is an adapter, or has lost a file.
     """
-    check_is_no_adapter(backbone)
+    check_is_model(backbone)
     try:
         tokenizer = AutoTokenizer.from_pretrained(resolve(backbone), trust_remote_code=False)
     except LOAD_ERRORS as error:
@@ -155,12 +166,14 @@ def check_vocabulary(
         )
 
 
-def check_is_no_adapter(backbone: str, option: str = "backbone") -> None:
-    """Refuse an adapter, such as LoRA's. It would be loaded frozen, or left out.
+def check_is_model(backbone: str, option: str = "backbone") -> None:
+    """Refuse a folder that has lost a file, and an adapter, such as LoRA's, which would be loaded
+    frozen, or left out.
 
     A folder of sentence-transformers may hold its encoder in a folder of its own.
     """
     source = resolve(backbone)
+    check_is_whole(source, backbone, option)
     folders = [source, *(str(file.parent) for file in Path(source).glob("*/adapter_config.json"))]
     for folder in folders:
         try:
@@ -226,7 +239,7 @@ def _load(
             )
         config.return_dict = True
         left_out_dropout = leave_out_dropout(config, dropout)
-        has_own_head = _has_one_score(config)
+        has_own_head = _is_classifier(config) and config.num_labels == 1
         model_class = AutoModelForSequenceClassification if has_own_head else plain_class
         with quiet(), refuse_misfitting_weights(backbone, new_weights):
             encoder = model_class.from_pretrained(
@@ -240,22 +253,46 @@ def _load(
     return Pretrained(encoder, has_own_head, left_out_dropout)
 
 
-def is_pair_classifier(backbone: str) -> bool:
-    """Whether a backbone is a sequence classifier of transformers with one score; False also where
+def left_out_head(backbone: str) -> str | None:
+    """What a model of transformers was trained with beside its encoder, in words: the head of
+    another task, or a decoder. None for a plain encoder, one with a head over words, which it was
+    pretrained with, and a model whose configuration can't be read.
+    """
+    n_labels = labels_of_classifier(backbone)
+    if n_labels is not None:
+        return f"its head of {n_labels} label{'' if n_labels == 1 else 's'}"
+    try:
+        config = AutoConfig.from_pretrained(resolve(backbone), trust_remote_code=False)
+    except LOAD_ERRORS:
+        return None
+    name = (config.architectures or ["Model"])[0]
+    if getattr(config, "is_encoder_decoder", False) and not name.endswith("EncoderModel"):
+        return f"its decoder ({name})"
+    return None if name.endswith(WITHOUT_TASK) else f"its head ({name})"
+
+
+def labels_of_classifier(backbone: str) -> int | None:
+    """How many labels a sequence classifier of transformers has; None for another model, and where
     its configuration can't be read.
     """
     try:
         config = AutoConfig.from_pretrained(resolve(backbone), trust_remote_code=False)
-        return _has_one_score(config)
     except LOAD_ERRORS:
-        return False
+        return None
+    return config.num_labels if _is_classifier(config) else None
 
 
-def _has_one_score(config: PretrainedConfig) -> bool:
-    """Whether a configuration is that of a sequence classifier with one label."""
+def is_pair_classifier(backbone: str) -> bool:
+    """Whether a backbone is a sequence classifier of transformers with one score; False also where
+    its configuration can't be read.
+    """
+    return labels_of_classifier(backbone) == 1
+
+
+def _is_classifier(config: PretrainedConfig) -> bool:
+    """Whether a configuration is that of a sequence classifier."""
     architectures = config.architectures or []
-    is_classifier = any(name.endswith("ForSequenceClassification") for name in architectures)
-    return is_classifier and config.num_labels == 1
+    return any(name.endswith("ForSequenceClassification") for name in architectures)
 
 
 @contextmanager
@@ -428,6 +465,15 @@ def token_limit(
             option="max_length",
         )
     return max_length
+
+
+def warn_of_left_out_head(backbone: str) -> None:
+    """Say that a ranker does not begin with the head of its backbone."""
+    head = left_out_head(backbone)
+    if head is not None:
+        log.warning(
+            "backbone %r: %s is left out; the ranker begins with another one", backbone, head
+        )
 
 
 def cannot_load(backbone: str, error: Exception, option: str = "backbone") -> InputError:
