@@ -23,15 +23,13 @@ WORDS_OF_PAIRS = 1 << 19  # that are compared together: they fit into the cache
 
 
 def normalised(text: str) -> list[str]:
-    """The words of a text as its readers see it (:func:`ltr.data.bm25.folded`), without punctuation;
-    Chinese and Japanese as single characters and pairs of neighbours. A text of no word is one word
-    itself.
+    """The words of a text as BM25 has them (:func:`ltr.data.bm25.terms`). A text of no word is one
+    word itself.
 
     >>> normalised("What is  ＤＮＡ?"), normalised("?!")
     (['what', 'is', 'dna'], ['?!'])
     """
-    text = folded(text)
-    return terms(text) or ["".join(text.split())]
+    return terms(text) or ["".join(folded(text).split())]
 
 
 class WordSets:

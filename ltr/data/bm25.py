@@ -43,11 +43,35 @@ B = 0.4
 # with it. Writing such a block takes 0.6 GB for text of English words.
 BYTES_AT_ONCE = 1 << 26
 TEXTS_AT_ONCE = 4096  # that are in memory while their terms are counted
-# Kana and Chinese characters, which are written without spaces, but for the two punctuation marks
-# among them.
-_CJK = r"\u3041-\u309f\u30a1-\u30fa\u30fc-\u30ff\u3400-\u9fff\uf900-\ufaff"
-# A run of them, or of any other letters and digits.
-_RUN = re.compile(rf"([{_CJK}]+)|[^\W{_CJK}]+")
+# Characters that are written without spaces between words, or with particles behind them: kana and
+# Chinese characters (but for the two punctuation marks among them), Hangul, Thai, Lao, Myanmar,
+# Khmer; and emoji.
+_UNSPACED = (
+    r"\u3041-\u309f\u30a1-\u30fa\u30fc-\u30ff\u3400-\u9fff\uf900-\ufaff\U00020000-\U0003ffff"
+    r"\u1100-\u11ff\ua960-\ua97f\uac00-\ud7ff"
+    r"\u0e01-\u0e3a\u0e40-\u0e4e\u0e81-\u0ece\u0edc-\u0edf"
+    r"\u1000-\u103f\u1050-\u109f\uaa60-\uaa7f\u1780-\u17d3\u17d7\u17dc-\u17dd"
+    r"\u2600-\u27bf\U0001f000-\U0001faff"
+)
+
+
+def _class_of_marks() -> str:
+    """Unicode's marks, such as the vowels of Devanagari, for a class of a regular expression: they
+    belong to the letter before, and \\w has none of them.
+    """
+    marks = []
+    for place in range(0x300, 0x1F000):
+        if unicodedata.category(chr(place)).startswith("M"):
+            marks.append(chr(place))
+    return "".join(marks)
+
+
+_MARKS = _class_of_marks()
+# A run of characters without spaces, or of any other letters and digits.
+_RUN = re.compile(
+    rf"((?:[{_UNSPACED}][{_MARKS}]*)+)|[^\W{_UNSPACED}]+(?:[{_MARKS}]+[^\W{_UNSPACED}]*)*"
+)
+_CHARACTER = re.compile(rf".[{_MARKS}]*")
 # All ASCII characters that are no part of a word, as spaces.
 _ASCII_SPACES = {place: " " for place in range(128) if not re.match(r"\w", chr(place))}
 
@@ -73,19 +97,23 @@ def folded(text: str) -> str:
 
 
 def terms(text: str) -> list[str]:
-    """Lower-case words; Chinese and Japanese as single characters and pairs of neighbours, between
-    which nothing stands.
+    """The words of a text as its readers see it (:func:`folded`). Chinese, Japanese, Korean, Thai, Lao,
+    Burmese and Khmer as single characters and pairs of neighbours, between which nothing stands, with
+    their marks.
+
+    >>> terms("The ﬁle, ２"), terms("서울은")
+    (['the', 'file', '2'], ['서', '울', '은', '서울', '울은'])
     """
-    text = text.lower()
+    text = folded(text)
     if text.isascii():  # the same, six times as fast
         return text.translate(_ASCII_SPACES).split()
     words = []
     pairs: list[str] = []
     for run in _RUN.finditer(text):
-        characters = run[1]
-        if characters is None:
+        if run[1] is None:
             words.append(run[0])
             continue
+        characters = _CHARACTER.findall(run[1])
         words += characters
         pairs += map(add, characters, characters[1:])
     return words + pairs
@@ -107,7 +135,7 @@ def bm25_lists(collection: Collection, query_rows: np.ndarray, depth: int) -> Qu
     rows = np.ascontiguousarray(query_rows, dtype=np.int64)
     rows_digest = hashlib.sha256(rows.tobytes()).hexdigest()
     own_docs = collection.own_documents()[rows]
-    content = f"bm25-2 {collection.corpus.key} {collection.queries.key} {rows_digest} {depth}"
+    content = f"bm25-3 {collection.corpus.key} {collection.queries.key} {rows_digest} {depth}"
     if (own_docs >= 0).any():
         content += f" without {digest_of_arrays(own_docs)}"
     return cached(
@@ -127,7 +155,7 @@ def _postings_of(corpus: TextTable, block: slice) -> Postings:
 
     return cached(
         "bm25-index",
-        f"postings-1 {corpus.key} {block.start} {block.stop}",
+        f"postings-2 {corpus.key} {block.start} {block.stop}",
         write,
         Postings,
         made_of(corpus.folder),
