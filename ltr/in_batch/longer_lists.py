@@ -141,7 +141,7 @@ def all_against_all(lists: Embedded) -> LongerLists:
 
     Rows are not merged: a document that is relevant in two lists is an anchor twice, once with each
     group. The rows of the queries, restricted to the columns of the documents, equal those of
-    :func:`queries_against_all`.
+    :func:`queries_against_all`; but the text of a document has that document's links as a query, too.
 
     Args:
         lists: of one batch, or of all processes.

@@ -14,6 +14,7 @@ import bm25s
 import numpy as np
 import pytest
 
+from ltr.check.words import normalised
 from ltr.data import bm25
 from ltr.data.bm25 import K1, B, bm25_lists, terms
 from ltr.data.cache import Cache
@@ -21,12 +22,58 @@ from ltr.data.collection import Collection, open_collection
 from ltr.data.postings import Postings
 from tests.child_processes import fork
 from tests.conftest import write_jsonl
+from tests.data.small import by_ids, small_collection
 
 
 def test_terms_of_words_and_of_chinese():
     assert terms("The Cat's 2 mats") == ["the", "cat", "s", "2", "mats"]
     assert terms("头痛 ok 药") == ["头", "痛", "ok", "药", "头痛"]
     assert terms("X线b超") == ["x", "线", "b", "超"]
+
+
+@pytest.mark.parametrize(
+    "text, expected",
+    [
+        ("서울은", ["서", "울", "은", "서울", "울은"]),
+        ("ไทย", ["ไ", "ท", "ย", "ไท", "ทย"]),
+        ("ที่", ["ที่"]),
+        ("ລາວ", ["ລ", "າ", "ວ", "ລາ", "າວ"]),
+        ("ភាសា", ["ភា", "សា", "ភាសា"]),
+        ("နိုင်", ["နို", "င်", "နိုင်"]),
+        ("हिन्दी में", ["हिन्दी", "में"]),
+        ("தமிழ்", ["தமிழ்"]),
+        ("العَرَبِيَّة", ["العَرَبِيَّة"]),
+        ("ＵＮＩＸ ﬁle", ["unix", "file"]),
+        ("cafe\u0301", ["café"]),
+        ("ｶﾞﾗｽ", ["ガ", "ラ", "ス", "ガラ", "ラス"]),
+        ("Straße", ["strasse"]),
+        ("🎉 party", ["🎉", "party"]),
+        ("❤\ufe0f", ["❤"]),
+        ("𠮷野", ["𠮷", "野", "𠮷野"]),
+    ],
+)
+def test_terms_of_other_scripts_and_forms(text, expected):
+    """Scripts without spaces by characters with their marks; other words keep their marks; the forms
+    of a letter are one letter.
+    """
+    assert terms(text) == expected
+    assert normalised(text) == expected, "one rule for BM25 and ltr check"
+
+
+def test_a_noun_finds_itself_behind_particles_and_under_other_forms(tmp_path):
+    docs = {
+        "ko": "서울은 대한민국의 수도이다.",
+        "th": "เมืองหลวงของไทย",
+        "file": "a ﬁle of ＵＮＩＸ",
+    }
+    queries = {"q-ko": "대한민국 수도", "q-th": "ไทย", "q-file": "unix file", "q-none": "ж"}
+    collection = small_collection(tmp_path, docs, queries, [("q-ko", "ko", 1)])
+    found = by_ids(collection, bm25_lists(collection, np.arange(4), 1))
+    assert {query: list(docs) for query, docs in found.items()} == {
+        "q-ko": ["ko"],
+        "q-th": ["th"],
+        "q-file": ["file"],
+    }
 
 
 @pytest.mark.parametrize("between", ["，", "。", "・", "゠", "(", " ", "\n", "1", "　"])

@@ -137,6 +137,27 @@ def test_a_text_that_is_not_among_its_own_best_loses_the_last_one_instead(world,
     np.testing.assert_array_equal(matrix(found.doc_rows, 3), scores.topk(3).indices)
 
 
+def test_only_some_queries_are_documents(world, tmp_path):
+    """Others lose nothing, in a search of the best three and of all."""
+    model, corpus, _ = world
+    own_docs = np.full(QUERIES, -1)
+    own_docs[[1, 4, 7]] = [2, 0, 9]
+    rows = np.arange(10)
+    for depth in (3, DOCS):
+        found = search_corpus(
+            model,
+            replace(corpus, own_docs=own_docs, depth=depth),
+            rows,
+            TemporaryEncodings(tmp_path),
+        )
+        scores = every_score(model, corpus, rows)
+        for row in rows.tolist():
+            order = scores[row].argsort(descending=True).tolist()
+            if own_docs[row] >= 0:
+                order.remove(own_docs[row])
+            assert found.of(row)[0].tolist() == order[:depth]
+
+
 def test_texts_are_read_in_the_given_precision_and_scores_are_float32(world, tmp_path):
     model, corpus, _ = world
     seen = {}
