@@ -2,7 +2,8 @@ r"""What a split can show: the difference that this many queries, and seeds, can
 
 The machinery is that of ``ltr compare``: :class:`ltr.compare.statistics.Estimate` says what a
 difference varies by, and :meth:`~ltr.compare.statistics.Estimate.detectable` which true difference
-a test finds with a probability of 0.8,
+a test finds with a probability of 0.8, given that the variance is itself an estimate. Were it known,
+that would be
 
 .. math:: \delta = \sqrt{v}\,\bigl(t_{1 - \alpha/2} + t_{0.8}\bigr)
 
@@ -89,6 +90,7 @@ def difference_of_seeds(values: np.ndarray) -> Estimate:
         shared=one.shared * 2,
         n_queries=one.n_queries,
         n_seeds=one.n_seeds * 2,
+        alike=True,
     )
 
 

@@ -15,14 +15,16 @@ Letters of shapes: S seeds, Q queries.
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 
 import numpy as np
-from scipy import stats
+from scipy import optimize, special, stats
 
 ROUNDING = 1e-9  # a smaller difference is rounding alone: values have six digits
 BLOCK = 2**24  # signs that are drawn at once
 EXACT = 16  # up to so many differences that are not 0, all sign flips are counted
 MOST_QUERIES = 10**7  # a plan looks for no more
+DRAWS = 512  # of the variances, over which a power is the mean
 
 
 @dataclass(frozen=True)
@@ -41,6 +43,9 @@ class Estimate:
         n_seeds: S, one for each of ``of_seeds``.
         query_freedom: the degrees of freedom of ``of_queries``; None for Q − 1, those of the queries
             of one data set.
+        known: the degrees of freedom by which ``of_queries`` and each of ``of_seeds`` are known, of a
+            plan whose variances other queries and seeds tell; None: those of Q and S.
+        alike: whether one estimate stands for the seeds of both rankers.
     """
 
     mean: float
@@ -50,6 +55,8 @@ class Estimate:
     n_queries: int
     n_seeds: tuple[int, ...]
     query_freedom: float | None = None
+    known: tuple[float, ...] | None = None
+    alike: bool = False
 
     @property
     def error(self) -> float:
@@ -64,10 +71,11 @@ class Estimate:
     def freedom(self) -> float:
         """Degrees of freedom of the error, by Satterthwaite; at least 1."""
         # Satterthwaite: the squared variance over the sum of var_i^2 / freedom_i of its parts.
-        of_queries = self.n_queries - 1 if self.query_freedom is None else self.query_freedom
-        denominator = self.of_queries**2 / of_queries
-        for variance, n_seeds in zip(self.of_seeds, self.n_seeds, strict=True):
-            denominator += variance**2 / (n_seeds - 1)
+        denominator = 0.0
+        for variance, freedom in zip(
+            (self.of_queries, *self.of_seeds), self._freedoms, strict=True
+        ):
+            denominator += variance**2 / freedom
         if denominator == 0:
             return 1.0
         return max(1.0, self.error**4 / denominator)
@@ -100,13 +108,67 @@ class Estimate:
         return max(of_student, self.least_p)
 
     def detectable(self, alpha: float = 0.05, power: float = 0.8) -> float:
-        """The smallest true difference that a test at level ``alpha`` would find with probability
+        r"""The smallest true difference that a test at level ``alpha`` would find with probability
         ``power``; infinite where so few queries find none.
+
+        The variances are estimates, of few seeds poor ones. With :math:`\nu_i` degrees of freedom, an
+        estimate :math:`\hat v_i` stands for true variances :math:`v_i = \hat v_i \nu_i /
+        \chi^2_{\nu_i}` of the queries and of the seeds. The test that is planned estimates them anew.
+        Its variance :math:`w`, by draws from theirs, has :math:`n` degrees of freedom, and it finds
+        :math:`\delta` with the probability
+
+        .. math:: \mathrm{E}\;\Phi\Bigl(\frac{\delta - t_{n, 1 - \alpha/2} \sqrt{w}}{\sqrt{v}}\Bigr),
+
+        the mean over both, with :math:`v` the true variance of the mean.
+
+        References:
+            O'Hagan, Stevens & Campbell (2005), Assurance in clinical trial design: the mean of a
+            power over what is not known.
         """
         if self.least_p > alpha:
             return math.inf
-        quantiles = stats.t.ppf([1 - alpha / 2, power], self.freedom)
-        return self.error * float(quantiles.sum())
+        if self.error == 0:
+            return 0.0
+        freedoms = self._freedoms
+        true_parts = []
+        drawn_parts = []
+        known = self.known or freedoms
+        for number, part in enumerate((self.of_queries, *self.of_seeds)):
+            row = min(number, 1) if self.alike else number
+            true_parts.append(part / _chi_squared(known[number], _draws()[row]))
+            drawn = _chi_squared(freedoms[number], _draws()[3 + number])
+            drawn_parts.append(true_parts[-1] * drawn)
+        true_variance = self._whole(true_parts)
+        drawn_variance = self._whole(drawn_parts)
+        # Satterthwaite's degrees of freedom of what the test estimates.
+        denominator = np.zeros(DRAWS)
+        for part, freedom in zip(drawn_parts, freedoms, strict=True):
+            denominator += part**2 / freedom
+        freedom_of_test = np.maximum(1.0, drawn_variance**2 / denominator)
+        critical = special.stdtrit(freedom_of_test, 1 - alpha / 2) * np.sqrt(drawn_variance)
+        scale = np.sqrt(true_variance)
+
+        def missing(difference: float) -> float:
+            return power - float(special.ndtr((difference - critical) / scale).mean())
+
+        enough = self.error
+        while missing(enough) > 0:
+            enough *= 2
+        return float(optimize.brentq(missing, 0, enough, rtol=1e-9))
+
+    @property
+    def _freedoms(self) -> tuple[float, ...]:
+        """Degrees of freedom of ``of_queries`` and of each of ``of_seeds``, of Q and S."""
+        of_queries = self.n_queries - 1 if self.query_freedom is None else self.query_freedom
+        return (of_queries, *(n_seeds - 1 for n_seeds in self.n_seeds))
+
+    def _whole(self, parts: Sequence[np.ndarray]) -> np.ndarray:
+        """The variance of the mean, as in :attr:`error`, of draws ``[D]`` of ``of_queries`` and of each
+        of ``of_seeds``.
+        """
+        all_seeds = np.sum(parts[1:], axis=0)
+        whole = parts[0] + all_seeds - sum(self.shared)
+        return np.maximum(np.maximum(whole, parts[0]), all_seeds)
 
     def planned(self, n_queries: int, n_seeds: int) -> "Estimate":
         """The same with other numbers of queries and seeds, as far as this data tells what they
@@ -131,6 +193,8 @@ class Estimate:
             shared=tuple(both / (n_queries * n_seeds) for both in var_both),
             n_queries=n_queries,
             n_seeds=(n_seeds,) * len(self.n_seeds),
+            known=self.known or self._freedoms,
+            alike=self.alike,
         )
 
     def queries_needed(
@@ -159,6 +223,19 @@ class Estimate:
             else:
                 low = middle
         return high
+
+
+@cache
+def _draws() -> np.ndarray:
+    """``[6, D]``: numbers from 0 to 1 that fill the cube evenly, the same ones each time; three for the
+    true variances of queries and of the seeds of two rankers, three for those that a test estimates.
+    """
+    return stats.qmc.Sobol(6, seed=0).random(DRAWS).T
+
+
+def _chi_squared(freedom: float, probabilities: np.ndarray) -> np.ndarray:
+    """Quantiles of the chi-squared distribution over its degrees of freedom."""
+    return special.gammaincinv(freedom / 2, probabilities) * 2 / freedom
 
 
 def estimate(first: np.ndarray, second: np.ndarray | None = None) -> Estimate:

@@ -1,5 +1,7 @@
 """Tests and intervals against hand-computed cases, SciPy, and what simulated runs must give."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from scipy import stats
@@ -112,7 +114,7 @@ def test_a_plan_by_hand():
     plan = found.planned(8, 3)
     assert plan.of_queries == pytest.approx(13 / 24) and plan.of_seeds == pytest.approx((13 / 24,))
     assert plan.shared == pytest.approx((1 / 24,)) and plan.n_seeds == (3,)
-    assert found.planned(2, 2) == found
+    assert found.planned(2, 2) == replace(found, known=(1, 1))
     needed = found.queries_needed(3.0, n_seeds=40)
     assert (
         found.planned(needed, 40).detectable() <= 3.0 < found.planned(needed - 1, 40).detectable()
