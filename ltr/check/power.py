@@ -39,6 +39,7 @@ POWER = 0.8
 CORRELATIONS = (0.9, 0.5)
 WEAK = 0.1  # a split that shows no smaller difference: severe
 LISTS = 256  # measured at once
+FEW_SEEDS = 4  # from which the named differences are up to some five times as large as from many
 
 
 def values_of(lists: QueryLists, judged: QueryLists, metric: RankingMetric) -> np.ndarray:
@@ -133,10 +134,13 @@ def power_section(
             what = f"two rankers whose values correlate by {correlation}"
             rows.append([split, what, f"{n_queries:,}", _shown(shown)])
             of_split[f"correlation_{correlation}"] = _or_none(shown)
-        rarely = difference_before_runs(variance, n_queries, max(CORRELATIONS))
-        if rarely.detectable(ALPHA, POWER) > WEAK:
+        shown = difference_before_runs(variance, n_queries, max(CORRELATIONS)).detectable(
+            ALPHA, POWER
+        )
+        if shown > WEAK:
+            what = "any difference" if np.isinf(shown) else f"a difference below {shown:.3f}"
             severe.append(
-                f"{split} has {n_queries:,} queries: it can't show a difference below {_shown(rarely.detectable(ALPHA, POWER))} in {metric_name}, even of rankers that are much alike"
+                f"{split} has {n_queries:,} queries: it can't show {what} in {metric_name}, even of rankers that are much alike"
             )
         measured = None if ranked is None else _against_run(lists, values, ranked, judged, metric)
         if measured is not None:
@@ -160,6 +164,10 @@ def power_section(
     if rows and of_seeds is None:
         lines.append(
             "these are of two models, one seed each; how seeds vary shows once two of an experiment are tested: ltr check RUN"
+        )
+    if of_seeds is not None and len(of_seeds) < FEW_SEEDS:
+        lines.append(
+            f"{len(of_seeds)} seeds tell little of how seeds vary, so the differences named for more seeds are large; each further seed makes them smaller"
         )
     return Section("What dev and test can show", [table] if rows else [], lines, severe, entries)
 

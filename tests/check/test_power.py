@@ -122,5 +122,12 @@ def test_a_split_of_few_queries_is_severe(tmp_path):
     seeds = np.random.default_rng(0).normal(0.5, 0.1, (3, 30))
     with_seeds = power_section(collection, "nDCG@10", of_seeds=seeds)
     assert set(with_seeds.entries["test"]["seeds"]) == {"3", "5", "10"}
+    assert "3 seeds tell little of how seeds vary" in with_seeds.lines[0]
+    few = open_collection(write_collection(tmp_path / "e", n_queries=5))
+    assert all(
+        "it can't show any difference in nDCG@10" in line
+        for line in power_section(few, "nDCG@10").severe
+    )
+    assert "none" not in str(power_section(few, "nDCG@10").severe)
     two = open_collection(write_collection(tmp_path / "d", n_queries=1))
     assert "can show no difference" in power_section(two, "nDCG@10").severe[0]
