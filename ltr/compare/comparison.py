@@ -207,6 +207,7 @@ def compare_by(
     notes = check_alike(experiments, metric)
     n_seeds = {experiment.name: len(experiment.runs) for experiment in experiments}
     notes += _uneven_seeds_note([(n_seeds[name], n_seeds[base]) for name, base in pairs])
+    notes += _missing_values_note(experiments, metric)
     values = values_by_experiment(experiments, metric)
     test = experiments[0].runs[0].test
     lower_is_better = metric in test.get("lower_is_better", ())
@@ -242,6 +243,20 @@ def _uneven_seeds_note(numbers: Iterable[tuple[int, int]]) -> list[str]:
         return []
     return [
         f"{', '.join(sorted(uneven))} seeds are compared: false differences are then likelier than the level says; train as many of each"
+    ]
+
+
+def _missing_values_note(experiments: Sequence[Experiment], metric: str) -> list[str]:
+    """A note where a query has a value in some runs only: the means that these runs tell are over
+    other queries.
+    """
+    queries = list(experiments[0].runs[0].by_query[metric])
+    has_value = np.isfinite([row for each in experiments for row in each.values(metric, queries)])
+    n_missing = int((has_value.any(axis=0) & ~has_value.all(axis=0)).sum())
+    if not n_missing:
+        return []
+    return [
+        f"{n_missing} of {len(queries)} queries have a value of {metric} in some runs and none in others, and are left out of all; the runs were tested by other versions of ltr, or rank other documents"
     ]
 
 

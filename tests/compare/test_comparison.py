@@ -198,6 +198,11 @@ def test_a_query_without_a_value_is_left_out_for_all(runs):
     write_run(runs / "nan", values)
     (found,) = compare(experiments(["runs/nan", "runs/good"]))
     assert found.n_queries == 39 and np.isfinite(found.comparisons[0].p)
+    (note,) = found.notes
+    assert note.startswith("1 of 40 queries have a value of AP in some runs and none in others")
+    write_run(runs / "nan too", values)
+    (found,) = compare(experiments(["runs/nan", "runs/nan too"]))
+    assert found.n_queries == 39 and not found.notes
 
 
 def test_a_baseline_is_named_by_the_end_of_its_path_or_by_a_longer_path():
