@@ -264,10 +264,9 @@ def _of_head(proof: Proof, kind: Kind, shown: Shown) -> Finding | None:
         return None
     if kind == "pair":
         right = _probe_scores(proof)
-        output = shown.output.reshape(-1)
-        if (np.abs(output - right) <= proof.tolerance).all():
+        wrong = np.abs(shown.output.reshape(-1) - right) > proof.tolerance
+        if not wrong.any():
             return None
-        wrong = np.abs(output - right) > proof.tolerance
     else:
         right = proof.arrays[kind]
         # Behind the head stands what scales to length 1: here directions alone count.
@@ -284,7 +283,7 @@ def _of_head(proof: Proof, kind: Kind, shown: Shown) -> Finding | None:
                 f"{wrong.sum()} of {len(right)} outputs are wrong, and hidden states by up to {states.max():.2g} of their length",
             )
     if kind == "pair":
-        simple = output_fault(output, right, proof.tolerance, proof.lists)
+        simple = output_fault(shown.output.reshape(-1), right, proof.tolerance, proof.lists)
         if simple is not None and simple.layer == "head":
             return simple
     return Finding(
