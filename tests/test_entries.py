@@ -1,9 +1,13 @@
 """Entries of files: each has the type that is declared, or one line says which has not."""
 
+import re
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Literal, NotRequired, TypedDict
 
 import pytest
 
+import ltr
 from ltr.entries import check_entries, read_json
 from ltr.errors import InputError
 
@@ -99,3 +103,41 @@ def test_what_is_no_json_object_is_one_line_with_the_file(tmp_path, content, tex
         read_json(file, "mend it", "labels.scores")
     assert refused.value.option == "labels.scores"
     assert "\n" not in refused.value.message
+
+
+def test_all_json_of_others_is_read_here():
+    """Elsewhere a file that is nested deep would be a RecursionError."""
+    folder = Path(ltr.__file__).parent
+    readers = [
+        str(file.relative_to(folder))
+        for file in folder.rglob("*.py")
+        if re.search(r"json\.loads?\(", file.read_text(encoding="utf-8"))
+    ]
+    # What a process of the same run has said; and a file that knows nothing of ltr.
+    assert sorted(readers) == ["entries.py", "run/together.py", "use/proof/check.py"]
+
+
+@dataclass
+class Recipe:
+    """As a plan is."""
+
+    rows: int
+    numbers: Literal["float32", "int8"] = "int8"
+
+
+@pytest.mark.parametrize(
+    ("entries", "said"),
+    [
+        ({"rows": 3}, None),
+        ({"rows": 3, "numbers": "float32", "more": 1}, None),
+        ({}, "rows must be there, and is not"),
+        ({"rows": None}, "rows must be a whole number, got null"),
+        ({"rows": 3, "numbers": "x"}, "numbers must be 'float32' or 'int8', got \"x\""),
+    ],
+)
+def test_a_dataclass_declares_entries_too(entries, said):
+    if said is None:
+        check_entries(entries, Recipe, "a.json", "mend it")
+        return
+    with pytest.raises(InputError, match=f"a.json: the file is damaged, {said}; mend it"):
+        check_entries(entries, Recipe, "a.json", "mend it")

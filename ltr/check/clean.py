@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from ltr.check.leakage import KINDS, Kind, Leakage
 from ltr.data.collection import Collection
+from ltr.data.files import is_file
 from ltr.data.outputs import check_inside
 from ltr.data.query_lists import QueryLists
 from ltr.data.whole_files import write_whole
@@ -59,8 +60,7 @@ def write_clean(
             f"all {n_queries} queries of {split} leak, so nothing would be left in a clean split"
         )
     clean = Clean(
-        folder / "qrels" / f"{split}.clean.tsv",
-        folder / "qrels" / f"{split}.clean.removed.jsonl",
+        *_files(folder, split),
         n_queries - len(leaked),
         len(leaked),
     )
@@ -69,7 +69,7 @@ def write_clean(
         clean.qrels: "".join(_lines_of_qrels(leakage, judged, leaked)),
     }
     for file, text in texts.items():
-        if file.exists() and file.read_text(encoding="utf-8") != text:
+        if is_file(file) and file.read_text(encoding="utf-8", errors="replace") != text:
             raise InputError(
                 f"{file} stands there with another content; remove it, or move it away, and check again"
             )
@@ -78,6 +78,12 @@ def write_clean(
         if not file.exists():
             write_whole(file, [text])
     return clean
+
+
+def _files(folder: Path, split: str) -> tuple[Path, Path]:
+    """The judgements of a clean split, and what was taken out of it."""
+    qrels = folder / "qrels"
+    return qrels / f"{split}.clean.tsv", qrels / f"{split}.clean.removed.jsonl"
 
 
 def check_place(collection: Collection, folder: Path, split: str = "test") -> None:
@@ -95,6 +101,8 @@ def check_place(collection: Collection, folder: Path, split: str = "test") -> No
             option="write",
         )
     check_inside(folder / "qrels", "the folder of a clean split")
+    for file in _files(folder, split):
+        is_file(file)  # a folder of this name is refused
 
 
 def _lines_of_qrels(leakage: Leakage, judged: QueryLists, leaked: set[int]) -> Iterator[str]:

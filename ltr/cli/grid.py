@@ -7,7 +7,7 @@ from pathlib import Path
 from ltr.cli import arguments, one_line
 from ltr.cli.compare import check_files, show, show_suite
 from ltr.cli.near_names import near_option
-from ltr.cli.process import run_in_process
+from ltr.cli.process import run_one_of_many
 from ltr.compare.comparison import MetricResult, Row, compare
 from ltr.compare.runs import experiments
 from ltr.compare.sources import by_source
@@ -129,7 +129,7 @@ def grid(
 def _make_missing(folder: GridFolder, cells: Sequence[Cell]) -> None:
     missing = folder.missing(cells)
     _check_options(folder, missing)
-    folder.make(missing, run_in_process)
+    folder.make(missing, run_one_of_many)
 
 
 def _check_options(folder: GridFolder, cells: Sequence[Cell]) -> None:

@@ -16,13 +16,36 @@ from ltr.run.signals import end_at_once, how_ended
 PRELOADED = ["ltr.cli.training", "ltr.datamodules", "ltr.models", "ltr.losses"]
 
 
-def run_in_process(args: list[str]) -> None:
+def run_one_of_many(args: list[str]) -> None:
     """Run a command in a process that has everything imported, and wait for it.
 
     Raises:
         InputError: if it fails; it has said why. Also if a signal to it alone has ended it.
         KeyboardInterrupt: if a signal came to this process.
     """
+    _check_exit_code(_exit_code(args), args)
+
+
+def run_in_process(args: list[str]) -> None:
+    """As :func:`run_one_of_many`; but where the command refuses its input, this program ends with
+    its exit code, and the command's line is the only one.
+    """
+    code = _exit_code(args)
+    if code == 2:
+        raise SystemExit(code)
+    _check_exit_code(code, args)
+
+
+def _check_exit_code(code: int, args: list[str]) -> None:
+    """Raise an InputError for a command that has failed."""
+    if code:
+        raise InputError(
+            f"ltr {args[0]} {how_ended(code)}, see above; called again, this goes on where it is"
+        )
+
+
+def _exit_code(args: list[str]) -> int:
+    """The exit code of a command that runs in a process of its own."""
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(PRELOADED)
     process = context.Process(target=_main, args=(args, sys.path))
@@ -37,10 +60,7 @@ def run_in_process(args: list[str]) -> None:
             os.kill(process.pid, stop.number)
         process.join()
         raise
-    if process.exitcode:
-        raise InputError(
-            f"ltr {args[0]} {how_ended(process.exitcode)}, see above; called again, this goes on where it is"
-        )
+    return process.exitcode or 0
 
 
 def _main(args: list[str], path: list[str]) -> None:

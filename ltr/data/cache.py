@@ -31,6 +31,7 @@ from ltr.data.whole_files import (
     parts_of,
     remove,
 )
+from ltr.entries import parse_json
 
 log = logging.getLogger(__name__)
 
@@ -119,7 +120,7 @@ def log_notes(folder: Path, source: str | Path) -> None:
         source: what it is opened for. Other files may have the same content.
     """
     if (folder / NOTES).exists():
-        for note in json.loads((folder / NOTES).read_text(encoding="utf-8")):
+        for note in parse_json((folder / NOTES).read_bytes()):
             log.warning("%s: %s", source, note)
 
 
@@ -336,6 +337,6 @@ def _read_origins(file: Path) -> tuple[MadeOf, ...]:
     with suppress(OSError):
         for line in file.read_text(encoding="utf-8", errors="replace").splitlines():
             with suppress(ValueError, KeyError, TypeError):
-                said = json.loads(line)
+                said = parse_json(line)
                 origins.append(MadeOf(tuple(map(str, said["data"])), said["model"]))
     return tuple(origins)

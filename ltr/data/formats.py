@@ -11,6 +11,7 @@ import numpy as np
 from transformers import PreTrainedTokenizerBase
 
 from ltr.batch import Texts
+from ltr.data.files import encoded
 from ltr.data.frame import Column, Frame
 from ltr.data.rendering import Cutter, rendering_of
 from ltr.data.template import THE_TEXTS, Side, Template
@@ -285,6 +286,7 @@ class SingleTexts(InWindows):
         self._frame = Frame(tokenizer, EXAMPLE)
         self._cutter = Cutter(tokenizer)
         self.n_special = self._frame.n_special
+        encoded(prompt, "the prompt")
         self.rendering = Rendering(prompt)
         if template is not None:
             room = max_length - self.n_special

@@ -1,12 +1,12 @@
 """Which files make the splits of a data set of feature vectors."""
 
-import json
 import os
 from itertools import chain
 from pathlib import Path
 
 from ltr.data.files import is_file, seen_from
 from ltr.data.splits import NAMES_OF_SPLIT
+from ltr.entries import parse_json
 from ltr.errors import InputError
 
 ALL_NAMES = tuple(chain.from_iterable(NAMES_OF_SPLIT.values()))
@@ -111,8 +111,8 @@ def _files_of_stem(folder: Path, stem: str) -> list[Path]:
 def _read_folds(folds_file: Path) -> dict[str, dict[str, list[str]]]:
     """``folds.json``, checked: by fold and name of a split the files without their suffixes."""
     try:
-        folds = json.loads(folds_file.read_bytes())
-    except (ValueError, RecursionError) as error:  # not JSON, not UTF-8, or nested too deep
+        folds = parse_json(folds_file.read_bytes())
+    except ValueError as error:
         line = getattr(error, "lineno", 1)
         raise InputError(f"{folds_file}:{line}: the file must be JSON ({error})") from None
     if not isinstance(folds, dict) or not folds:  # refused below, as one bad fold is

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from ltr.data.files import blocks, digest_of, is_file, numbered_lines
 from ltr.data.texts import Record, TextTable
+from ltr.entries import parse_json
 from ltr.errors import InputError
 
 if TYPE_CHECKING:
@@ -115,12 +116,12 @@ def json_records(file: Path) -> Iterator[Record]:
     source = str(file)
     for number, line in numbered_lines(file):
         try:
-            record = json.loads(line)
+            record = parse_json(line)
             id_ = record["_id"]
             title = record.get("title") or ""
             text = "" if record["text"] is None else record["text"]
             instruction = record.get("instruction") or ""
-        except (ValueError, RecursionError) as error:
+        except ValueError as error:
             if line.strip() in ("[", "{") or line.startswith(("[{", "[ {")):
                 raise InputError(
                     f"{source}:{number}: a line must be one JSON object, got the beginning of {'an array' if line[0] == '[' else 'an object'} over several lines; write one object a line, as jq -c does"

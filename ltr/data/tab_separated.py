@@ -15,6 +15,7 @@ from typing import Any, Literal, NamedTuple
 
 from ltr.data.cache import cached, made_of
 from ltr.data.files import digest_of, numbered_lines
+from ltr.entries import parse_json
 from ltr.errors import InputError
 
 log = logging.getLogger(__name__)
@@ -153,7 +154,7 @@ def columns_of(file: Path, layout: str = "") -> Columns:
         (folder / "columns.json").write_text(json.dumps(counted._asdict()), encoding="utf-8")
 
     def open_counted(folder: Path) -> Columns:
-        entries: dict[str, Any] = json.loads((folder / "columns.json").read_text("utf-8"))
+        entries: dict[str, Any] = parse_json((folder / "columns.json").read_bytes())
         entries["columns"] = [Column(*values) for values in entries["columns"]]
         return Columns(**entries)
 

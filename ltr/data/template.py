@@ -4,6 +4,7 @@ import re
 from dataclasses import dataclass
 from typing import Literal
 
+from ltr.data.files import encoded
 from ltr.errors import InputError, at_least
 
 Side = Literal["query", "document"]
@@ -35,7 +36,7 @@ class Template:
         document_tokens: Most tokens of a document; None: what ``max_length`` leaves.
 
     Raises:
-        InputError: for a field that is unknown or missing, a bound below 1, or an instruction that
+        InputError: for a field that is unknown or missing, NUL or half a letter, a bound below 1, or an instruction that
             nothing would read.
     """
 
@@ -48,6 +49,8 @@ class Template:
     document_tokens: int | None = None
 
     def __post_init__(self) -> None:
+        for name in ("query", "document", "pair", "instruction"):
+            encoded(getattr(self, name) or "", f"template.{name}")
         _check_fields("query", self.query, {"query"}, {"instruction"})
         _check_fields("document", self.document, {"document"}, set())
         if self.pair is not None:

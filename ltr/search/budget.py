@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, Literal, TypedDict, get_args
 
 import numpy as np
 import torch
@@ -20,6 +20,7 @@ import torch
 from ltr.data.cache import sealed_folder
 from ltr.data.outputs import check_inside
 from ltr.data.whole_files import write_whole
+from ltr.entries import check_entries, read_json
 from ltr.errors import InputError
 from ltr.search.codes import (
     CodedIndex,
@@ -225,6 +226,22 @@ def index_within(
     )
 
 
+class Measured(TypedDict):
+    """What was measured of codes on some queries."""
+
+    recall: float
+    step: int  # of :meth:`_Codes.at`
+    depth: int
+    queries: int
+    candidates: int
+
+
+class CodesManifest(TypedDict):
+    """What lies beside codes, and the entries that say what they were made of."""
+
+    measured: dict[str, Measured]
+
+
 class _Codes:
     """An index of codes in the folder of an encoding. Beside its folder lies a manifest: what it is,
     and the recalls that were measured.
@@ -312,11 +329,13 @@ class _Codes:
     def _read_manifest(self) -> dict[str, Any]:
         """The manifest; a new one where there is none, or it is damaged."""
         try:
-            manifest = json.loads(self._manifest.read_text())
-            if {**self._about, "measured": manifest["measured"]}.items() <= manifest.items():
-                return manifest
-        except (FileNotFoundError, ValueError, KeyError, TypeError, AttributeError):
-            pass
+            manifest = read_json(self._manifest, mend="")
+            check_entries(manifest, CodesManifest, self._manifest, mend="")
+        except InputError:
+            manifest = {}
+        steps = [each["step"] for each in manifest.get("measured", {}).values()]
+        if self._about.items() <= manifest.items() and all(1 <= step <= STEPS for step in steps):
+            return manifest
         return {**self._about, "bytes": self._file.stat().st_size, "measured": {}}
 
     def chosen(self, measured: dict[str, Any], asked: Asked) -> Chosen:

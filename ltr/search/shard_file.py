@@ -17,6 +17,7 @@ from pathlib import Path
 import numpy as np
 
 from ltr.data.whole_files import being_written
+from ltr.entries import parse_json
 from ltr.search.numbers import dimension_of, to_float32
 
 
@@ -139,7 +140,7 @@ def read_shard(file: Path) -> Shard:
         opened.seek(end)
         line = opened.read()
     try:
-        seal = Seal(**json.loads(line))
+        seal = Seal(**parse_json(line))
         seal.total()
     except (ValueError, TypeError):
         raise ValueError("it has no seal behind its array") from None

@@ -11,7 +11,7 @@ import regex
 
 from ltr.__main__ import main
 from ltr.check import leakage_section as leakage_section_module
-from ltr.check.clean import write_clean
+from ltr.check.clean import check_place, write_clean
 from ltr.check.judgements import judgements_section
 from ltr.check.leakage import find_leakage
 from ltr.check.leakage_section import leakage_section, severe_leaks
@@ -196,6 +196,17 @@ def test_another_content_is_not_overwritten(folder):
     with pytest.raises(InputError, match=r"test.clean.tsv stands there with another content"):
         write_clean(find_leakage(open_collection(folder)), folder)
     assert not (folder / "qrels/test.clean.removed.jsonl").exists()
+    (folder / "qrels/test.clean.tsv").write_bytes(b"\xff")
+    with pytest.raises(InputError, match=r"test.clean.tsv stands there with another content"):
+        write_clean(find_leakage(open_collection(folder)), folder)
+
+
+@pytest.mark.parametrize("name", ["test.clean.tsv", "test.clean.removed.jsonl"])
+def test_a_folder_in_the_place_of_a_clean_split_is_refused_before_any_work(folder, name):
+    collection = open_collection(folder)
+    (folder / "qrels" / name).mkdir()
+    with pytest.raises(InputError, match=rf"{name}: expected a file, got a folder; remove it"):
+        check_place(collection, folder)
 
 
 def test_other_data_counts_as_training(folder, tmp_path):

@@ -7,6 +7,9 @@ import sys
 
 import pytest
 
+from ltr.cli import process
+from ltr.errors import InputError
+
 # A parent that starts a command for itself. The command says that it runs, and then sleeps.
 SLEEPING = """
 import sys, time
@@ -79,3 +82,21 @@ def test_a_process_beside_a_run_outlives_the_signals_of_a_cluster_until_the_run_
 def test_a_command_for_another_program_has_its_own_exit_code(args, code):
     this = f"import os, subprocess, sys; sys.exit(subprocess.run([sys.executable, '-m', 'ltr.cli.process', str(os.getpid()), *{args}]).returncode)"
     assert subprocess.run([sys.executable, "-c", this]).returncode == code
+
+
+@pytest.mark.parametrize(
+    ("code", "ends_by"), [(0, None), (2, SystemExit), (1, InputError), (-9, InputError)]
+)
+def test_what_a_command_has_refused_is_said_once(monkeypatch, code, ends_by):
+    """Its own line is on the terminal; after a kill it has said nothing."""
+    monkeypatch.setattr(process, "_exit_code", lambda _: code)
+    if ends_by is None:
+        process.run_in_process(["test"])
+        process.run_one_of_many(["test"])
+        return
+    with pytest.raises(ends_by) as ended:
+        process.run_in_process(["test"])
+    if code == 2:
+        assert ended.value.code == 2
+    with pytest.raises(InputError, match="ltr test .*, see above; called again"):
+        process.run_one_of_many(["test"])

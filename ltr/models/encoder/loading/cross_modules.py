@@ -1,6 +1,5 @@
 """Cross-encoders of sentence-transformers: reading the folders it has written, writing our own."""
 
-import json
 import shutil
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -10,6 +9,7 @@ from torch import nn
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from transformers.utils import cached_file
 
+from ltr.entries import parse_json
 from ltr.errors import InputError
 from ltr.models.encoder.loading.pooling import Pooling, name_here, name_there
 from ltr.models.encoder.loading.pretrained import (
@@ -296,8 +296,8 @@ def json_of(source: str, name: str) -> Any:
     if file is None:
         return None
     try:
-        return json.loads(Path(file).read_text(encoding="utf-8"))
-    except (ValueError, RecursionError) as error:
+        return parse_json(Path(file).read_bytes())
+    except ValueError as error:
         raise InputError(
             f"backbone {source!r}: its {name} must be JSON, but can't be read ({error}); "
             "mend the file",

@@ -3,7 +3,6 @@ package.
 """
 
 import importlib.util
-import json
 import logging
 import threading
 from collections.abc import Iterator
@@ -27,6 +26,7 @@ from transformers import (
 from transformers.utils.peft_utils import find_adapter_config_file
 
 from ltr.data.files import seen_from
+from ltr.entries import parse_json
 from ltr.errors import InputError, local_path
 from ltr.models.encoder.loading.dropout import (
     EncoderDropout,
@@ -505,8 +505,8 @@ def _damaged_json(folder: Path) -> str | None:
     """
     for file in sorted(folder.rglob("*.json")) if folder.is_dir() else []:
         try:
-            content = json.loads(file.read_text(encoding="utf-8"))
-        except (OSError, ValueError, RecursionError) as error:
+            content = parse_json(file.read_bytes())
+        except (OSError, ValueError) as error:
             return f"{file}: the file is damaged ({error}); save the model again"
         expected = HOLDS.get(file.name)
         if expected is not None and not isinstance(content, expected):
