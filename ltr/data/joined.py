@@ -129,6 +129,14 @@ class JoinedTokens(Tokens):
             lengths[places] = part.lengths(rows_of_part)
         return lengths
 
+    def between(self, first: int, stop: int) -> Tokens:
+        parts = []
+        for part, begin in zip(self.parts, self._first.tolist(), strict=False):
+            of_part = slice(max(first - begin, 0), min(stop - begin, len(part)))
+            if of_part.start < of_part.stop:
+                parts.append(part.between(of_part.start, of_part.stop))
+        return joined_tokens(parts or [self.parts[0].between(0, 0)])
+
     def pieces(self, rows: np.ndarray, starts: np.ndarray, counts: np.ndarray) -> list[memoryview]:
         views = [memoryview(b"")] * len(rows)
         for part, places, rows_of_part in self._by_part(rows):

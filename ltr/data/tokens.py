@@ -137,9 +137,8 @@ class Tokens:
         places = zip(begins.tolist(), (begins + counts).tolist(), strict=True)
         return [self._buffer[begin:end] for begin, end in places]
 
-    @classmethod
+    @staticmethod
     def of(
-        cls,
         texts: Sequence[str],
         tokenizer: PreTrainedTokenizerBase,
         rendering: Rendering = THE_TEXT,
@@ -171,7 +170,7 @@ class Tokens:
         ids_of_texts = tokenizer(rendered, **options)["input_ids"] if rendered else []
         offsets = np.cumsum([0, *map(len, ids_of_texts)])
         ids = np.fromiter(chain.from_iterable(ids_of_texts), dtype, count=int(offsets[-1]))
-        return cls(ids, offsets, rendering.key)
+        return Tokens(ids, offsets, rendering.key)
 
 
 class TokenStore(Tokens):

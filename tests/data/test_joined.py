@@ -13,6 +13,7 @@ from ltr.data.joined import JoinedCollections, joined_tokens
 from ltr.data.query_lists import LabelledList
 from ltr.data.template import Template
 from ltr.data.templated_pairs import TemplatedPairs
+from ltr.data.tokens import Tokens
 from ltr.data.windows import Windows
 from tests.conftest import wordpiece_tokenizer, write_collection
 
@@ -123,3 +124,20 @@ def test_rows_that_are_nowhere_are_refused(collections):
     for row in (-1, 63):
         with pytest.raises(IndexError, match="rows must be between 0 and 62"):
             tokens.lengths(np.array([3, row]))
+
+
+def test_a_part_of_them_crosses_from_table_to_table(collections):
+    """Every part of 12 + 9 queries has the tokens of its rows; a few texts are tokenised as ever."""
+    form = SingleTexts(wordpiece_tokenizer(), 24)
+    tables = [form.store(collection.queries) for collection in collections[:2]]
+    joined = joined_tokens(tables)
+    for first in range(len(joined) + 1):
+        for stop in range(first, len(joined) + 1):
+            part = joined.between(first, stop)
+            rows = np.arange(stop - first)
+            assert len(part) == stop - first
+            assert part.lengths(rows).tolist() == joined.lengths(rows + first).tolist()
+            for row in rows.tolist():
+                assert part[row].tolist() == joined[row + first].tolist()
+    few = type(joined).of(["w1 w2"], wordpiece_tokenizer())
+    assert few[0].tolist() == Tokens.of(["w1 w2"], wordpiece_tokenizer())[0].tolist()
