@@ -30,6 +30,7 @@ from ltr.cli.refused import refusal
 from ltr.cli.run_config import RunConfig
 from ltr.cli.run_names import class_names, folder_by_name
 from ltr.cli.strict_parser import StrictParser
+from ltr.data.console import say
 from ltr.data.splits import split_named
 from ltr.datamodules import RankingDataModule
 from ltr.errors import InputError
@@ -46,7 +47,9 @@ from ltr.run.launchers import (
     has_launcher,
     is_rank_0,
     join_processes,
+    restarts_line,
     take_launched,
+    take_rank,
 )
 from ltr.run.log import Progress, route_messages
 from ltr.run.loggers import build_loggers, continue_curves, wandb_run_ended
@@ -80,12 +83,23 @@ log = logging.getLogger(__name__)
 def run_configured(args: list[str]) -> None:
     """Parse the arguments and run the command; an InputError for what the user can mend."""
     transformers.utils.logging.disable_progress_bar()  # even for loading weights, a tenth of a second
+    take_rank()
     with ExitStack() as stack:
         log_into = stack.enter_context(route_messages(is_rank_0=is_rank_0()))
         try:
             RankerCLI(stack, log_into, expanded(args))
         except NothingToDo as done:
             log.info("%s", done)
+
+
+def _say_lost(lost: str) -> None:
+    """Say why a process ends that another one has left without a word, and that is ended by a signal
+    before it could find out more.
+    """
+    say(
+        f"ltr [rank {rank()}]: process {rank()} of {world_size()} lost the connection to another one ({lost}), which has ended or can't be reached; its own output says why",
+        to=sys.stderr,
+    )
 
 
 class RankerCLI(LightningCLI):
@@ -148,7 +162,12 @@ class RankerCLI(LightningCLI):
         except Exception as error:
             lost = lost_connection(error)
             if lost is not None:
-                raise self._end_without_others(lost, error) from error
+                try:
+                    ending = self._end_without_others(lost, error)
+                except KeyboardInterrupt:  # srun ends the others of a process that has failed
+                    _say_lost(lost)
+                    raise
+                raise ending from error
             # An option is told by its path in the configuration: data.batch_size for batch_size.
             bad_input = input_error(error)
             was_parsed = self.subcommand is not None
@@ -156,6 +175,8 @@ class RankerCLI(LightningCLI):
                 bad_input.option = path_of(bad_input, self.config[self.subcommand])
             line = one_line(error) or f"{type(error).__name__}: {' '.join(str(error).split())}"
             self._together.tell(Ending(0, f"process {rank()} of {world_size()} has ended: {line}"))
+            if bad_input is not None:
+                bad_input.message += restarts_line()
             raise
         finally:
             self._together.finish()
@@ -169,6 +190,8 @@ class RankerCLI(LightningCLI):
             error: of a collective operation.
         """
         if self._checkpoints is not None and self._checkpoints.heard is not None:
+            if not self._together.knows_ending():
+                _say_lost(lost)
             return self._checkpoints.heard
         if world_size() == 1:
             return InputError(
@@ -398,7 +421,8 @@ class RankerCLI(LightningCLI):
             self.config_init.mine.recipe = replace(callback.recipe, **changes)
 
     def after_fit(self) -> None:
-        if is_trial(self.trainer):
+        # The others may read the folder while the first process still writes it.
+        if is_trial(self.trainer) or not self.trainer.is_global_zero:
             return
         folder = RunFolder(self.trainer.default_root_dir)
         best = self.config_init.fit.best

@@ -19,6 +19,25 @@ from ltr.run import lightning_internals as internals
 LAUNCHERS = (TorchElasticEnvironment, SLURMEnvironment, LSFEnvironment, MPIEnvironment)
 
 
+def take_rank() -> None:
+    """Tell Lightning the number of this process. It reads the environment when it is imported, and
+    Ray Train sets that later, in processes that have imported all.
+    """
+    for name in ("RANK", "LOCAL_RANK", "SLURM_PROCID"):
+        if name in os.environ:
+            rank_zero_only.rank = int(os.environ[name])  # type: ignore[attr-defined]
+            return
+
+
+def restarts_line() -> str:
+    """What is said beside bad input where torchrun will start all processes again; else nothing."""
+    made = int(os.environ.get("TORCHELASTIC_RESTART_COUNT", 0))
+    left = int(os.environ.get("TORCHELASTIC_MAX_RESTARTS", 0)) - made
+    if left < 1:
+        return ""
+    return f"; torchrun starts it again, {left} times at most (--max-restarts), and gets the same answer: end torchrun first"
+
+
 def is_rank_0() -> bool:
     """Whether this is the first process of the run."""
     return rank_zero_only.rank == 0  # type: ignore[attr-defined]  # Lightning sets it without declaring it

@@ -155,6 +155,13 @@ class Together:
 
         _in_time(say, None)
 
+    def knows_ending(self) -> bool:
+        """Whether this process has been told what ends the run."""
+        store = self._store
+        if self._ending is not None or store is None:
+            return True
+        return _in_time(lambda: _read(store), None) is not None
+
     def find_ending(self, lost: str, error: Exception, limit: timedelta | None) -> Ending:
         """What ends the run, where a collective operation has failed in this process. The others get
         to know it, too.

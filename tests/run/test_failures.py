@@ -146,6 +146,25 @@ def test_a_process_that_was_killed_is_named(world, tmp_path, nodes: Starts, rank
 
 
 @pytest.mark.long
+def test_a_first_process_that_was_killed_is_named_before_a_launcher_ends_the_others(
+    world, tmp_path, nodes: Starts
+):
+    """As ``srun --kill-on-bad-exit`` does, by SIGTERM: one line, and no addresses of functions."""
+    file = _written(
+        world, tmp_path / "job", **TWO | waiting_at_most(NEW), **failing(by="SIGKILL", rank=0)
+    )
+    run = file.parent / "run"
+    first, second = nodes(file, run, run, forked=False)
+    until(lambda: first.code() is not None)
+    os.kill(second.pid, signal.SIGTERM)
+    code, told = second.end()
+    assert code in (2, 143), told
+    (line,) = own_lines(told)
+    assert line.startswith("ltr [rank 1]: process 1 of 2 lost the connection to ")
+    assert not any("frame #" in one for one in told)
+
+
+@pytest.mark.long
 def test_a_first_process_that_hangs_is_ended_too(world, tmp_path, nodes: Starts):
     """It holds the store by which the processes know of each other, and that answers."""
     file = _written(

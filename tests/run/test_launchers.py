@@ -1,9 +1,24 @@
 """Which processes begin alone, and which have to meet first."""
 
-import pytest
+import os
+import subprocess
+import sys
+from types import SimpleNamespace
 
+import pytest
+from lightning.pytorch.utilities import rank_zero_only
+
+from ltr.__main__ import main
+from ltr.cli.training import RankerCLI
 from ltr.errors import InputError
-from ltr.run.launchers import check_nodes, has_launcher, take_launched
+from ltr.run.launchers import (
+    check_nodes,
+    has_launcher,
+    is_rank_0,
+    restarts_line,
+    take_launched,
+    take_rank,
+)
 
 
 @pytest.mark.parametrize(
@@ -66,3 +81,53 @@ def test_nodes_with_unequally_many_processes_are_refused(monkeypatch):
     launched(monkeypatch, **TORCHRUN | {"WORLD_SIZE": "3"})
     with pytest.raises(InputError, match="as many processes as any other, got 2 of 3 on this one"):
         take_launched({"num_nodes": 1, "devices": "auto"})
+
+
+@pytest.mark.parametrize("name", ["RANK", "LOCAL_RANK", "SLURM_PROCID"])
+def test_a_process_gets_its_number_after_lightning_was_imported(monkeypatch, name):
+    """As under Ray Train: else each worker would take itself for the first, and speak."""
+    for other in ("RANK", "LOCAL_RANK", "SLURM_PROCID"):
+        monkeypatch.delenv(other, raising=False)
+    monkeypatch.setattr(rank_zero_only, "rank", 0)
+    take_rank()
+    assert is_rank_0()
+    monkeypatch.setenv(name, "1")
+    take_rank()
+    assert not is_rank_0()
+
+
+def test_the_first_process_alone_says_how_a_training_has_ended(tmp_path):
+    """The others would read the folder while it is still written: here there is nothing to read."""
+    trainer = SimpleNamespace(
+        is_global_zero=False, fast_dev_run=0, default_root_dir=str(tmp_path / "none")
+    )
+    RankerCLI.after_fit(SimpleNamespace(trainer=trainer))
+
+
+@pytest.mark.parametrize(("made", "left"), [("0", 9), ("7", 2), ("9", 0)])
+def test_bad_input_says_that_torchrun_starts_it_again(monkeypatch, capsys, made, left):
+    monkeypatch.delenv("LTR_DEBUG", raising=False)
+    monkeypatch.setenv("TORCHELASTIC_MAX_RESTARTS", "9")
+    monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", made)
+    assert main(["fit", "--config", "none.yaml"]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    if left:
+        assert f"; torchrun starts it again, {left} times at most" in line
+    else:
+        assert "torchrun" not in line
+    monkeypatch.delenv("TORCHELASTIC_MAX_RESTARTS")
+    monkeypatch.delenv("TORCHELASTIC_RESTART_COUNT")
+    assert restarts_line() == ""
+
+
+@pytest.mark.parametrize("level", [None, "INFO"])
+def test_the_addresses_of_functions_are_not_printed_unless_asked_for(level):
+    """What the C++ of torch warns of where a process is gone; its level is read at its import."""
+    environment = {name: value for name, value in os.environ.items() if "TORCH_CPP" not in name}
+    if level is not None:
+        environment["TORCH_CPP_LOG_LEVEL"] = level
+    code = "import ltr.__main__ as m, os; m.main = lambda: print(os.environ['TORCH_CPP_LOG_LEVEL']) or 0; m.program()"
+    told = subprocess.run(
+        [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True
+    )
+    assert told.stdout.strip() == (level or "ERROR")

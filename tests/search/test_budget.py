@@ -49,6 +49,17 @@ def test_sizes_are_read_as_they_are_written(text):
     assert bytes_of(size_text(bytes_of(text))) >= bytes_of(text)
 
 
+def test_the_least_memory_is_what_the_docs_say():
+    """Six copies of 16,384 embeddings in float32, and two tiles of scores of 200 or 1,024 queries."""
+    page = (Path(__file__).parents[2] / "docs/scale.md").read_text()
+    shape = (16384, 384)
+    of_codes = memory_needed("one bit", shape, 768) - size_of_codes(*shape, None)
+    of_embeddings = memory_needed("exact", shape, 768) - 16384 * 768
+    assert of_codes == 16384 * (24 * 384 + 1600) and size_text(of_codes) == "178MB"
+    assert of_embeddings == 16384 * (24 * 384 + 8192) and size_text(of_embeddings) == "286MB"
+    assert "16,384 · (24 · dimensions + 1,600)" in page and "178 MB and 286 MB" in page
+
+
 def test_sizes_by_hand():
     assert bytes_of("1.5GB") == 1_500_000_000 and bytes_of("7 kb") == 7000
     assert (
