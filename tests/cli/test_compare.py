@@ -20,7 +20,7 @@ from tests.compare.tested import runs  # noqa: F401  # a fixture
 def test_the_command_prints_and_writes_its_tables(runs, capsys):
     files = {name: runs.parent / f"out.{name}" for name in ("markdown", "latex", "csv")}
     options = [word for name, file in files.items() for word in (f"--{name}", str(file))]
-    assert main(["compare", "runs/base", "runs/good", "runs/same", "--plan", "0.02", *options]) == 0
+    assert main(["compare", "runs/base", "runs/good", "runs/same", "--plan", "0.2", *options]) == 0
     told = capsys.readouterr().out
     assert (
         "AP, 40 queries" in told
@@ -41,7 +41,7 @@ def test_the_command_prints_and_writes_its_tables(runs, capsys):
     assert re.search(
         rf"\| good \| better \| \+0\.\d{{4}} \| \{low:+.4f} to \{high:+.4f} \| < 0\.001 ", text
     )
-    needed = [found.comparisons[1].difference.queries_needed(0.02, n, 0.05 / 2) for n in (3, 5, 10)]
+    needed = [found.comparisons[1].difference.queries_needed(0.2, n, 0.05 / 2) for n in (3, 5, 10)]
     assert f"| same | {' | '.join(str(n or 'no number') for n in needed)} |" in text and needed[2]
     tex = files["latex"].read_text()
     assert tex.count(r"\toprule") == 3 and r"95 \% interval" in tex and r"$\pm$" in tex
