@@ -437,8 +437,9 @@ def layout_of(file: Path) -> Layout:
         layout = _layout_of_names(file, columns)
     elif _are_labelled_pairs(columns):
         layout = Layout(0, has_labels=True)
-        log.info(
-            "%s: column 3 holds 0 and 1 alone, so lines are read as query, document and label", file
+        log.warning(
+            "%s: column 3 holds 0 and 1 alone: each line is read as a query, a document and its label, as query<TAB>document<TAB>label in the first line says it without a warning",
+            file,
         )
     else:
         layout = Layout(0, has_labels=False)

@@ -76,9 +76,6 @@ READ = {
         lines(ASKED, RIGHT, WRONG, header="Frage\tAntwort\tFalsch"),
         TRIPLES,
     ),
-    "labelled pairs, 1 and 0": (lines(TWICE, BOTH, ONES), TRIPLES),
-    "labelled pairs, 1.0 and 0.0": (lines(TWICE, BOTH, [f"{x}.0" for x in ONES]), TRIPLES),
-    "labelled pairs, all 1": (lines(ASKED, RIGHT, ["1"] * 4), PAIRS),
     "labelled pairs of WikiQA, its header": (
         lines(TWICE, BOTH, ONES, header="Question\tSentence\tLabel"),
         TRIPLES,
@@ -162,6 +159,21 @@ READ = {
 
 TOLD = {
     # kind: (content, judgements, words of the one warning)
+    "labelled pairs, 1 and 0": (
+        lines(TWICE, BOTH, ONES),
+        TRIPLES,
+        "column 3 holds 0 and 1 alone: each line is read as a query, a document and its label",
+    ),
+    "labelled pairs, 1.0 and 0.0": (
+        lines(TWICE, BOTH, [f"{x}.0" for x in ONES]),
+        TRIPLES,
+        "column 3 holds 0 and 1 alone: each line is read as a query, a document and its label",
+    ),
+    "labelled pairs, all 1": (
+        lines(ASKED, RIGHT, ["1"] * 4),
+        PAIRS,
+        "column 3 holds 0 and 1 alone: each line is read as a query, a document and its label",
+    ),
     "MS MARCO's triples, four queries in 40 lines": (
         lines(cycle(ASKED), cycle(RIGHT), many("wrong")),
         {
