@@ -1,5 +1,7 @@
 """Tables of texts: their order, their ids, and what is refused."""
 
+import random
+
 import pytest
 
 from ltr.data.texts import Record, TextTable, beginning, first_of_each, id_of
@@ -70,3 +72,34 @@ def test_equal_texts_have_one_id():
     assert id_of("d", "text") == id_of("d", "text") != id_of("d", "text ")
     assert id_of("q", "text")[1:] == id_of("d", "text")[1:]
     assert id_of("q", "text")[0] == "q"
+
+
+def test_twins_count_once_and_other_texts_of_an_id_are_refused():
+    """30 random tables against a plain dict: the first conflict is named by both its places."""
+    rng = random.Random(0)
+    for number in range(30):
+        share = rng.choice([0.0, 0.1])
+        pairs = []
+        for _ in range(rng.randint(1, 30)):
+            id_ = f"d{rng.randrange(12)}"
+            text = f"{number} {id_}" if rng.random() >= share else f"{number} other {len(pairs)}"
+            pairs.append((id_, text))
+        first: dict[str, int] = {}
+        conflict = None
+        for place, (id_, text) in enumerate(pairs, start=1):
+            before = first.setdefault(id_, place)
+            if pairs[before - 1][1] != text and conflict is None:
+                conflict = f"f:{place}: document id '{id_}' stands twice with different texts, first at f:{before}$"
+        if conflict:
+            with pytest.raises(InputError, match=conflict):
+                table(*pairs)
+            continue
+        texts = table(*pairs)
+        assert dict(zip(texts.ids, texts.texts, strict=True)) == dict(pairs)
+        assert list(texts.ids) == sorted(first)
+
+
+def test_a_query_twice_with_another_instruction_is_refused():
+    records = [Record("q", "text", "f", 1, "do"), Record("q", "text", "f", 2, "do not")]
+    with pytest.raises(InputError, match="f:2: query id 'q' stands twice"):
+        TextTable.open("instructions of twins", iter(records), "query")
