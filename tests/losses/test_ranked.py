@@ -26,6 +26,17 @@ def test_each_delta_equals_the_metric_after_the_swap_less_the_metric_before(metr
                 assert delta[0, i, j].item() == pytest.approx(expected, abs=2e-7), (seed, i, j)
 
 
+@pytest.mark.parametrize("metric", METRICS)
+def test_a_swap_of_two_documents_of_one_grade_weighs_nothing(metric):
+    """So ties of RankNet (S = 0, target 1/2) would add 0 to LambdaRank, whatever their cost."""
+    for seed in range(6):
+        scores, labels = random_list(seed)
+        ranked = rank_lists(scores, labels, torch.ones_like(labels, dtype=torch.bool))
+        delta = swap_weights(ranked, metric, 3, max_grade=4.0)(slice(0, 9))
+        is_tie = (ranked.labels.unsqueeze(2) == ranked.labels.unsqueeze(1)).triu(1)
+        assert is_tie.any() and (delta[is_tie] == 0).all()
+
+
 def test_lists_and_margins_by_rank_by_hand():
     """Scores (0.1, padding, 0.3, 0.2): the columns are 2, 3, 0 and the padding by rank. A margin
     per document goes with its document, one per pair with both; column 2 has the highest label, so
