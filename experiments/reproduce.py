@@ -58,6 +58,11 @@ FAMILIES = (
     Family("losses", "losses"),
     Family("losses", "losses-medquad", MEDQUAD),
     Family("dual_encoder", "dual_encoder"),
+    Family(
+        "transform",
+        "transform",
+        "--model.ranker.init_args.max_length 32 --trainer.limit_val_batches 0",
+    ),
     Family("distil", "distil"),
     Family("distil_cross", "distil_cross"),
     Family("distil_corpus", "distil_corpus"),
