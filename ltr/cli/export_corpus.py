@@ -14,8 +14,7 @@ def export_corpus(encoded: str, *, format: Format, output: str) -> None:
 
     Args:
         encoded: A folder that ltr encode has finished.
-        format: ``parquet``, a file; or a folder: ``lance``, ``faiss`` (index.faiss and ids.txt),
-            ``flex`` (PyTerrier's FlexIndex) or ``milvus`` (a database of Milvus Lite).
+        format: ``parquet``, a file; or ``faiss``, a folder with index.faiss and ids.txt.
         output: The new file or folder.
     """
     # Some packages speak when they are imported, and stdout is for results.

@@ -29,7 +29,7 @@ commands
   encode     a corpus, on any number of machines   ltr encode RUN --corpus PATH --output FOLDER
   export     for sentence-transformers, transformers or ONNX   ltr export RUN FOLDER
   verify     does a library or a server compute what an exported ranker does?   ltr verify FOLDER --with URL
-  export-corpus  for Parquet, Lance, faiss, PyTerrier or Milvus   ltr export-corpus ENCODED --format parquet --output FILE
+  export-corpus  as Parquet or for faiss   ltr export-corpus ENCODED --format parquet --output FILE
   score      a teacher's scores, to distil  ltr score RUN --data PATH --output FOLDER
   check      before a run: leaks, judgements, cuts, what dev can show, what it takes   ltr check --config FILE
   compare    is their difference real?    ltr compare runs/EXPERIMENT runs/OTHER

@@ -40,7 +40,7 @@ def is_file(path: Path) -> bool:
         InputError: if something else has this name: a folder, a device, or a link that leads
             nowhere.
     """
-    if path.is_file():
+    if os.path.isfile(path):  # False of a name that is too long, too
         return True
     if os.path.lexists(path):
         other = "a folder" if path.is_dir() else "a link that leads nowhere, or a device"

@@ -247,7 +247,7 @@ def means_full_disk(error: BaseException) -> bool:
         is_short_write = SHORT_WRITE.fullmatch(str(error)) is not None
         if is_short_write or error.errno in DISK_FULL:
             return True
-    # safetensors raises an error of its own that has the text alone, and lance an OSError.
+    # safetensors raises an error of its own that has the text alone, and others an OSError.
     return DISK_FULL_TEXT in str(error)
 
 

@@ -11,6 +11,7 @@ Letters of shapes: D texts, n texts of a shard, H dimensions.
 import hashlib
 import json
 import logging
+import os
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, fields
@@ -424,7 +425,7 @@ def _read_plan(folder: Path) -> Plan | None:
     Raises:
         InputError: if the folder is a file, or the plan is damaged.
     """
-    if folder.is_file():
+    if os.path.isfile(folder):
         raise InputError(
             f"{folder}: expected the folder of an encoding, as ltr encode writes it, got a file"
         )

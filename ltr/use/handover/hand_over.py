@@ -9,20 +9,15 @@ from ltr.data.whole_files import write_new
 from ltr.errors import one_of
 from ltr.use.handover.encoded_corpus import EncodedCorpus
 from ltr.use.handover.faiss_file import write_faiss
-from ltr.use.handover.flex_index import write_flex
-from ltr.use.handover.milvus import write_milvus
-from ltr.use.handover.tables import write_lance, write_parquet
+from ltr.use.handover.parquet_file import write_parquet
 
-Format = Literal["parquet", "lance", "faiss", "flex", "milvus"]
+Format = Literal["parquet", "faiss"]
 
 # Of each format, the function that writes a corpus: where to, and where it lies in the end. It
 # returns what opens it.
 WRITERS: dict[Format, Callable[[EncodedCorpus, Path, Path], str]] = {
     "parquet": write_parquet,
-    "lance": write_lance,
     "faiss": write_faiss,
-    "flex": write_flex,
-    "milvus": write_milvus,
 }
 
 
@@ -32,8 +27,7 @@ def hand_over(folder: str | Path, format: Format, output: str | Path) -> str:
 
     Args:
         folder: of a finished encoding, see :class:`ltr.use.corpus_encoding.CorpusEncoding`.
-        format: ``parquet``, a file; or a folder: ``lance``, ``faiss``, ``flex`` (PyTerrier's
-            ``FlexIndex``) or ``milvus`` (a database of Milvus Lite).
+        format: ``parquet``, a file; or ``faiss``, a folder.
         output: the new file or folder.
 
     Returns:
@@ -41,7 +35,7 @@ def hand_over(folder: str | Path, format: Format, output: str | Path) -> str:
 
     Raises:
         InputError: if the encoding is not finished or damaged, the output exists or can't be
-            written, a package is missing, or the format can't hold this corpus.
+            written, or a package is missing.
     """
     one_of(get_args(Format), format=format)
     check_place(output, "the output")
