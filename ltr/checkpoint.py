@@ -8,13 +8,14 @@ from zipfile import BadZipFile, ZipFile
 
 import torch
 
-from ltr.entries import check_entries
+from ltr.entries import check_entries, parse_json
 from ltr.errors import InputError, local_path
 
 log = logging.getLogger(__name__)
 
 # Files and folders in the folder of a run.
 CONFIG = "config.yaml"
+RESULTS = "metrics.json"
 CHECKPOINTS = "checkpoints"
 NEGATIVES = "negatives"
 # Files in the folder of checkpoints.
@@ -69,6 +70,18 @@ def best_checkpoint(folder: Path, option: str) -> Path:
     raise InputError(
         f"{option} best: there is no {best.absolute()}; train first, or name a checkpoint file"
     )
+
+
+def directory_of_start(checkpoint: Path) -> Path | None:
+    """The working directory in which the run of a checkpoint was started; None where that is not
+    known.
+    """
+    try:
+        content = parse_json((checkpoint.absolute().parents[1] / RESULTS).read_bytes())
+    except (OSError, ValueError, IndexError):
+        return None
+    directory = content.get("directory") if isinstance(content, dict) else None
+    return Path(directory) if isinstance(directory, str) else None
 
 
 def read_checkpoint(

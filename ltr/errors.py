@@ -4,6 +4,7 @@ Beside it the checks of options, named after what must hold: ``positive``, ``at_
 raises that exception otherwise.
 """
 
+import os
 import re
 import signal
 from collections.abc import Collection
@@ -22,6 +23,9 @@ ENDING_SIGNALS = (
 ENDED_BY_RUN = signal.SIGALRM
 # The beginning of an address; a Path has one slash of it left.
 SCHEME = re.compile("[A-Za-z][A-Za-z0-9+.-]+:/")
+
+LONGEST_NAME = 255  # bytes, on all disks of Linux
+LONGEST_PATH = 4095
 
 
 class InputError(ValueError):
@@ -79,10 +83,15 @@ def one_of(known: Collection[object], **options: object) -> None:
 
 
 def local_path(option: str, path: str | Path) -> None:
-    """Raise an InputError for an address, such as ``s3://bucket/run``. Taken for a path it would be
-    that of a local folder ``s3:``.
+    """Raise an InputError for an address, such as ``s3://bucket/run``, which would be taken for a
+    local folder ``s3:``, and for a name that is longer than any disk takes.
     """
     address = str(path)
+    longest = max((len(os.fsencode(name)) for name in address.split("/")), default=0)
+    if longest > LONGEST_NAME or len(address) > LONGEST_PATH:
+        raise InputError(
+            f"{option}: a name must have at most {LONGEST_NAME} bytes, and a path {LONGEST_PATH}, got {longest} and {len(address)} in {address[:40]!r}…; take a shorter one"
+        )
     scheme = SCHEME.match(address)
     if scheme is None:
         return

@@ -25,7 +25,11 @@ from ltr.check.power import power_section
 from ltr.check.sample import EnoughSampled, Sampler
 from ltr.check.section import Section
 from ltr.check.trained_on import open_trained_on
-from ltr.cli.configuration import data_path_option, expanded
+from ltr.cli.configuration import (
+    data_path_option,
+    expanded,
+    refuse_paths_from_elsewhere,
+)
 from ltr.cli.training import RankerCLI
 from ltr.compare.runs import check_alike, experiments
 from ltr.data.collection import Collection, lists_of_run, open_collection
@@ -180,6 +184,7 @@ def _of_experiment(
         file = RunFolder(folder).config
         if not file.is_file():
             raise InputError(f"{folder} must be a run folder, but there is no {file}")
+        refuse_paths_from_elsewhere(RunFolder(folder), "fit", [])
         words = ["--config", str(file), *data_path_option(RunFolder(folder))]
     elif config is not None:
         words = ["--config", config]

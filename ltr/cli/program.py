@@ -93,7 +93,7 @@ def main(args: list[str] | None = None) -> int:
         # then the context of the SystemExit. rich does the same with a BrokenPipeError.
         cause = stop if isinstance(stop, KeyboardInterrupt) else stop.__context__
         if isinstance(cause, KeyboardInterrupt):
-            return 128 + (cause.number if isinstance(cause, Terminated) else signal.SIGINT)
+            return _exit_code(cause)
         if isinstance(cause, BrokenPipeError):
             return 128 + signal.SIGPIPE
         raise
@@ -103,6 +103,10 @@ def main(args: list[str] | None = None) -> int:
         silence(sys.stdout)
         return 128 + signal.SIGPIPE
     except Exception as error:
+        # A signal that has come while a library was at work may have become an error of its own.
+        interrupt = _interrupt_behind(error)
+        if interrupt is not None:
+            return _exit_code(interrupt)
         from ltr.cli import one_line
         from ltr.data.console import say
 
@@ -116,6 +120,17 @@ def main(args: list[str] | None = None) -> int:
         _flush_or_drop_output()
         return 2
     return 0
+
+
+def _interrupt_behind(error: BaseException | None) -> KeyboardInterrupt | None:
+    """What a signal has raised, if the error came while that was handled."""
+    while error is not None and not isinstance(error, KeyboardInterrupt):
+        error = error.__context__
+    return error
+
+
+def _exit_code(interrupt: KeyboardInterrupt) -> int:
+    return 128 + (interrupt.number if isinstance(interrupt, Terminated) else signal.SIGINT)
 
 
 def _flush_or_drop_output() -> None:

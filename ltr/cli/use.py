@@ -56,7 +56,7 @@ def rank(
     Args:
         ranker: A run folder, a checkpoint, an exported folder, or a model of the hub.
         query: What is asked.
-        instruction: That of the query; None: that of the ranker's template.
+        instruction: That of the query; None, or empty: that of the ranker's template.
         documents: A file of texts: .jsonl with _id and text, .tsv with id<TAB>text, or .txt with
             one text a line; or a data folder.
         k: How many documents are printed; None: 10.
@@ -127,7 +127,7 @@ def search(
         encoded: The corpus as ltr encode has encoded it with these weights: a folder. None: it is
             encoded now, unless that was done before.
         query: What is searched for; - reads queries line by line, until an empty one.
-        instruction: That of the query; None: that of the ranker's template.
+        instruction: That of the query; None, or empty: that of the ranker's template.
         queries: A file of queries, as corpus; or a data folder.
         output: The new run file, in TREC format, for --queries.
         k: How many documents; None: 10, and 100 for --queries.

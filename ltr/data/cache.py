@@ -32,6 +32,7 @@ from ltr.data.whole_files import (
     remove,
 )
 from ltr.entries import parse_json
+from ltr.errors import InputError
 
 log = logging.getLogger(__name__)
 
@@ -239,10 +240,18 @@ class Cache:
 
     Attributes:
         entries: all of them. Folders that are no entries are not looked at.
+
+    Raises:
+        InputError: if something else than a folder lies there.
     """
 
     def __init__(self) -> None:
-        self.entries = sorted(_entries(cache_root()), key=lambda entry: -entry.size)
+        root = cache_root()
+        if os.path.lexists(root) and not root.is_dir():
+            raise InputError(
+                f"LTR_CACHE, the folder of derived data, must be a folder, got {root}, which is a file, or a link to nothing; set LTR_CACHE to another one"
+            )
+        self.entries = sorted(_entries(root), key=lambda entry: -entry.size)
         self._entry_of = {
             str(entry.folder.absolute()): entry
             for entry in self.entries

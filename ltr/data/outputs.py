@@ -9,6 +9,7 @@ from ltr.data.whole_files import means_full_disk
 from ltr.errors import InputError, local_path
 
 PLAIN_NAME = re.compile(r"\w[\w.+-]*")  # what may name a folder of results on every disk
+LONGEST_NAME = 200  # bytes: a file has an ending, too
 
 
 def check_plain_name(name: str, what: str, option: str | None = None, mend: str = "") -> None:
@@ -24,6 +25,11 @@ def check_plain_name(name: str, what: str, option: str | None = None, mend: str 
     if not PLAIN_NAME.fullmatch(name):
         raise InputError(
             f"{what} must be letters, digits, and . _ + - between them, since folders are called so, got {name!r}{mend}",
+            option=option,
+        )
+    if len(os.fsencode(name)) > LONGEST_NAME:
+        raise InputError(
+            f"{what} must have at most {LONGEST_NAME} bytes, since files are called so, got {name[:40]!r}…",
             option=option,
         )
 

@@ -20,6 +20,12 @@ from ltr.errors import InputError, local_path
 
 log = logging.getLogger(__name__)
 
+# How names end of what lies beside an output while it is written, or after a kill: no user calls a
+# file or a folder so, and what is called so is removed.
+UNFINISHED = ".ltr-tmp"
+PARTS = ".ltr-parts"
+LOCK = ".ltr-lock"
+
 DISK_FULL = (errno.ENOSPC, errno.EDQUOT)  # the errno of an OSError that means a full disk
 DISK_FULL_TEXT = os.strerror(errno.ENOSPC)
 SHORT_WRITE = re.compile("[0-9]+ requested and [0-9]+ written")
@@ -38,7 +44,7 @@ def being_written(path: Path, wait: bool = True) -> Iterator[Path]:
     """
     local_path("the output", path)
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.parent / f".{path.name}.tmp"
+    temporary = path.parent / f".{path.name}{UNFINISHED}"
     with locked(_lock_of(path), wait):
         remove(temporary)
         try:
@@ -65,12 +71,12 @@ def parts_of(path: Path) -> Path:
     Args:
         path: what is built, or where :func:`being_written` writes it.
     """
-    name = path.name.removeprefix(".").removesuffix(".tmp")
-    return path.parent / f".{name}.parts"
+    name = path.name.removeprefix(".").removesuffix(UNFINISHED)
+    return path.parent / f".{name}{PARTS}"
 
 
 def _lock_of(path: Path) -> Path:
-    return path.parent / f".{path.name}.lock"
+    return path.parent / f".{path.name}{LOCK}"
 
 
 @contextmanager

@@ -15,7 +15,13 @@ from typing import Any, Literal, NamedTuple, NotRequired, TypedDict
 
 from jsonargparse import ArgumentError, ArgumentParser
 
-from ltr.checkpoint import CONFIG, best_checkpoint, holds_checkpoints, read_checkpoint
+from ltr.checkpoint import (
+    CONFIG,
+    best_checkpoint,
+    directory_of_start,
+    holds_checkpoints,
+    read_checkpoint,
+)
 from ltr.data.formats import FeatureVectors, PairsAndTexts
 from ltr.data.windows import Windows
 from ltr.entries import check_entries
@@ -111,7 +117,7 @@ def open_ranker(
         file = best_checkpoint(path, option) if path.is_dir() else path
         where = f"{option} {file}"
         checkpoint = read_checkpoint(file, option)
-        ranker = _ranker_of_checkpoint(checkpoint, where, needs, changes or {})
+        ranker = _ranker_of_checkpoint(checkpoint, file, where, needs, changes or {})
         opened = NamedRanker(ranker, file, checkpoint)
     else:
         _check_path(name, option)
@@ -220,9 +226,11 @@ def _pair_ranker_class(
 
 
 def _ranker_of_checkpoint(
-    checkpoint: dict[str, Any], where: str, needs: Needs, changes: dict[str, Any]
+    checkpoint: dict[str, Any], file: Path, where: str, needs: Needs, changes: dict[str, Any]
 ) -> Ranker:
-    """Build the ranker that a checkpoint names, as its run has built it but for the changes."""
+    """Build the ranker that a checkpoint of this file names, as its run has built it but for the
+    changes.
+    """
     settings = checkpoint.get("hyper_parameters", {}).get("ranker")
     if not isinstance(settings, dict) or "class_path" not in settings:
         raise InputError(
@@ -246,7 +254,7 @@ def _ranker_of_checkpoint(
             "take another one",
             path="hyper_parameters.ranker.init_args",
         )
-    options = _changed_options(options, changes)
+    options = _changed_options(_seen_from_start(options, file), changes)
     parser = ArgumentParser(exit_on_error=False)
     parser.add_subclass_arguments(Ranker, "ranker", fail_untyped=False)
     # As dict_kwargs and not init_args, so that a ranker of the user's own may take options by
@@ -283,6 +291,21 @@ def _silent_start() -> Iterator[None]:
         yield
     finally:
         encoders.setLevel(level_before)
+
+
+def _seen_from_start(options: dict[str, Any], checkpoint: Path) -> dict[str, Any]:
+    """The options of a ranker whose relative backbones are those that its run has read, where it was
+    started in another working directory.
+    """
+    directory = directory_of_start(checkpoint)
+    if directory is None or directory == Path.cwd():
+        return options
+    backbones = {}
+    for option in ("backbone", "doc_backbone"):
+        name = options.get(option)
+        if isinstance(name, str) and name and (directory / name).is_dir():
+            backbones[option] = str(directory / name)
+    return options | backbones
 
 
 def _changed_options(options: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:

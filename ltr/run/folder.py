@@ -18,6 +18,7 @@ from ltr.checkpoint import (
     CONFIG,
     LAST,
     NEGATIVES,
+    RESULTS,
     best_checkpoint,
     holds_checkpoints,
     read_checkpoint,
@@ -32,7 +33,6 @@ log = logging.getLogger(__name__)
 
 # A process waits so long for the files of the others to appear in a common folder.
 COMMON_SECONDS = 5.0
-RESULTS = "metrics.json"  # by this file the folder of a run is known
 
 
 class RunFolder:

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import numpy as np
 
-from ltr.data.whole_files import being_written
+from ltr.data.whole_files import LOCK, being_written
 from ltr.entries import parse_json
 from ltr.search.numbers import dimension_of, to_float32
 
@@ -156,8 +156,8 @@ def remove_unfinished(folder: Path) -> None:
     """Remove what killed workers have left in a folder of shards: locks that nobody holds, and what
     workers of this machine had written.
     """
-    for lock in folder.glob(".*.lock"):
-        file = folder / lock.name.removeprefix(".").removesuffix(".lock")
+    for lock in folder.glob(f".*{LOCK}"):
+        file = folder / lock.name.removeprefix(".").removesuffix(LOCK)
         # Whoever gets a lock removes it in the end; a worker that is at work keeps its own.
         with suppress(BlockingIOError), being_written(file, wait=False):
             pass

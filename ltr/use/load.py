@@ -56,6 +56,11 @@ def _device(name: str | None) -> torch.device:
     except (RuntimeError, AssertionError) as error:
         reason = str(error).strip().partition("\n")[0]
         raise InputError(f"device {name!r} can't be used here: {reason}", option="device") from None
+    if device.type == "meta":
+        raise InputError(
+            "device must be one that computes, got 'meta', which holds no numbers; take cpu or cuda",
+            option="device",
+        )
     return device
 
 

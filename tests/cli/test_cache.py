@@ -196,3 +196,12 @@ def test_on_a_terminal_it_is_a_table(one_entry, capsys, monkeypatch):
     head, row, *_ = shown.splitlines()
     assert head.split() == ["kind", "data", "model", "size", "last", "used", "unused"]
     assert row.split()[:2] == ["tests", "ir_datasets:NAME"]
+
+
+@pytest.mark.parametrize("kind", ["a file", "a loop of links"])
+def test_what_is_no_folder_is_no_empty_cache(kind, tmp_path, monkeypatch, capsys):
+    place = tmp_path / "place"
+    place.write_text("") if kind == "a file" else place.symlink_to(place)
+    monkeypatch.setenv("LTR_CACHE", str(place))
+    assert main(["cache"]) == 2
+    assert "must be a folder, got" in capsys.readouterr().err

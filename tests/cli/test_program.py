@@ -1,6 +1,7 @@
 """The program: its exit codes, and when a traceback is shown."""
 
 import errno
+import signal
 import threading
 from pathlib import Path
 
@@ -8,6 +9,7 @@ import pytest
 
 from ltr.__main__ import main
 from ltr.data.whole_files import new_array
+from ltr.errors import InputError, Terminated
 from tests.cli.configured import config, losses  # noqa: F401
 
 
@@ -16,6 +18,33 @@ def test_a_mistake_of_ours_keeps_its_traceback(config, monkeypatch):
     monkeypatch.setattr("ltr.losses.SoftmaxLoss.forward", lambda *a: [][1])
     with pytest.raises(IndexError):
         main(["fit", "--config", str(config)])
+
+
+@pytest.mark.parametrize(
+    ("interrupt", "code"),
+    [
+        (KeyboardInterrupt(), 130),
+        (Terminated(signal.SIGHUP), 129),
+        (Terminated(signal.SIGTERM), 143),
+    ],
+)
+def test_a_signal_that_a_library_makes_an_error_of_ends_the_command(
+    interrupt, code, monkeypatch, capsys
+):
+    """As torch does, whose mode of a default device raises an error at its end."""
+
+    def loaded(args):
+        try:
+            try:
+                raise interrupt
+            finally:
+                [].pop()  # the stack of modes
+        except Exception as error:
+            raise InputError(f"backbone 'a' can't be loaded: {error}") from None
+
+    monkeypatch.setattr("ltr.cli.run", loaded)
+    assert main(["rank"]) == code
+    assert capsys.readouterr().err == ""
 
 
 FULL = Path("/dev/full")  # Linux: every write to it finds a full disk

@@ -279,6 +279,21 @@ def small_disk():
     resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
+def test_what_lies_beside_an_output_stays(tmp_path):
+    """Hidden files and folders of the user's that are called as those of other programs are."""
+    names = [f".{name}.{kind}" for name in ("out", "file") for kind in ("tmp", "lock", "parts")]
+    for name in names:
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "thesis.txt").write_text("mine")
+    whole_files.write_new(tmp_path / "out", Path.mkdir, "the folder")
+    write_whole(tmp_path / "file", ["a"])
+    whole_files.folder_once(tmp_path / "once", lambda _: None)
+    assert sorted(file.name for file in tmp_path.iterdir()) == sorted(
+        [*names, "out", "file", "once"]
+    )
+    assert all((tmp_path / name / "thesis.txt").read_text() == "mine" for name in names)
+
+
 def test_an_array_that_was_written_in_part_means_a_full_disk(tmp_path, small_disk):
     """By numpy itself, whose words are these in all versions that we take."""
     with pytest.raises(OSError, match="requested and .* written") as raised:
@@ -381,7 +396,7 @@ def test_what_a_killed_writer_has_left_the_next_one_removes(tmp_path, kills):
             assert [file.read_text() for file in folder.iterdir()] == ["a"] * 3
         left = sorted(path.name for path in out.glob(".*"))
         assert len(left) <= 2 and len({name.rpartition(".")[0] for name in left}) <= 1
-        for name in left:  # .NAME.lock, .NAME.tmp
+        for name in left:  # .NAME.ltr-lock, .NAME.ltr-tmp
             n_left += 1
             unfinished = out / name[1:].rpartition(".")[0]
             if unfinished.name == "file":

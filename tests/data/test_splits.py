@@ -119,3 +119,10 @@ def test_a_split_that_is_not_there_leads_to_those_that_are(folder, tmp_path):
         InputError, match=r"one of train, got 'other'; only a data folder with qrels/"
     ):
         with_split(open_collection(tmp_path / "triples"), "other")
+
+
+def test_a_name_that_no_file_can_have_is_refused():
+    assert split_named("s" * 200) == "s" * 200
+    for name in ("s" * 201, "é" * 101):
+        with pytest.raises(InputError, match="the name of a split must have at most 200 bytes"):
+            split_named(name)

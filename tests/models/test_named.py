@@ -25,6 +25,7 @@ from transformers import (
 
 import ltr
 from ltr.callbacks import HardNegativeMining
+from ltr.data.whole_files import write_new
 from ltr.errors import InputError
 from ltr.in_batch import OtherQueries
 from ltr.losses import SoftmaxLoss
@@ -531,3 +532,40 @@ def test_a_checkpoint_whose_backbone_is_gone_is_named(tmp_path):
     with pytest.raises(InputError, match="gone' can't be loaded") as error:
         ranker_named(file, "--judge")
     assert str(error.value).startswith(f"--judge {file}: ")
+
+
+def test_a_relative_backbone_is_that_of_where_the_run_was_started(
+    rankers, backbone, tmp_path, monkeypatch
+):
+    """From anywhere, also where another model of the same name lies."""
+    start = tmp_path / "start"
+    run = start / "runs/a"
+    (run / "checkpoints").mkdir(parents=True)
+    shutil.copytree(backbone, start / "bb")
+    saved = settings("dual", backbone)
+    saved["init_args"] |= {"backbone": "bb", "doc_backbone": "bb"}
+    monkeypatch.chdir(start)
+    built = ranker_options(saved)
+    weights = {f"ranker.{name}": weight for name, weight in built.state_dict().items()}
+    checkpoint = {"state_dict": weights, "pytorch-lightning_version": "2"}
+    checkpoint["hyper_parameters"] = {"ranker": saved}
+    torch.save(checkpoint, run / "checkpoints/best.ckpt")
+    (run / "metrics.json").write_text(json.dumps({"directory": str(start)}))
+    assert ranker_named("runs/a", "source").key == built.key
+    elsewhere = tmp_path / "elsewhere"
+    (elsewhere / "bb").mkdir(parents=True)
+    monkeypatch.chdir(elsewhere)
+    for name in (run, run / "checkpoints/best.ckpt", "../start/runs/a"):
+        assert ranker_named(name, "source").key == built.key
+    for content in ("{", "[]", '{"directory": 3}'):
+        (run / "metrics.json").write_text(content)
+        with pytest.raises(InputError, match=r"backbone 'bb' .*seen from .*elsewhere"):
+            ranker_named(run, "source")
+
+
+@pytest.mark.parametrize("name", ["a" * 256, "é" * 128, "a/" * 2500])
+def test_a_name_that_no_disk_takes_is_one_line(name, tmp_path):
+    with pytest.raises(InputError, match="at most 255 bytes, and a path 4095, got"):
+        ranker_named(name, "source")
+    with pytest.raises(InputError, match="at most 255 bytes"):
+        write_new(tmp_path / name, Path.mkdir, "the folder")

@@ -303,10 +303,10 @@ def test_a_lock_that_was_left_beside_a_whole_shard_goes(world, tmp_path):
     """A worker may be killed after it has renamed a shard and before it removes the lock."""
     worker = begun(tmp_path / "made", world)
     worker.encode(1)
-    (tmp_path / "made/.000001.npy.lock").touch()
+    (tmp_path / "made/.000001.npy.ltr-lock").touch()
     with being_written(tmp_path / "made/000002.npy"):
         remove_unfinished(tmp_path / "made")
-        assert files(tmp_path / "made") == [".000002.npy.lock", "000001.npy", "plan.json"]
+        assert files(tmp_path / "made") == [".000002.npy.ltr-lock", "000001.npy", "plan.json"]
     worker.encode_missing()
     worker.encoding.finish()
     assert files(tmp_path / "made") == WHOLE

@@ -182,7 +182,7 @@ def test_a_folder_that_holds_something_else_is_left_as_it_is(
 
 def test_an_empty_folder_is_taken(backbone, collection_folder, tmp_path):
     (tmp_path / "empty").mkdir()
-    (tmp_path / "empty/.plan.json.lock").touch()  # another worker begins it
+    (tmp_path / "empty/.plan.json.ltr-lock").touch()  # another worker begins it
     assert open_encoding(backbone, str(collection_folder), tmp_path / "empty").missing() == [
         0,
         1,

@@ -140,7 +140,7 @@ def test_what_killed_exports_have_left_the_next_export_removes(tmp_path):
     for number in range(16):
         child = Child(["export", source, str(out)], tmp_path / "said")
         # The half of them once it writes, where little time is left.
-        within = out.parent / ".out.tmp" if number % 2 else None
+        within = out.parent / ".out.ltr-tmp" if number % 2 else None
         seconds = random.uniform(0, 2)
         while child.process.exitcode is None and (within is not None and not within.exists()):
             pass

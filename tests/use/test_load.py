@@ -104,6 +104,11 @@ def test_bad_precision_side_and_source(backbone, tmp_path, runs):
         ltr.load(tmp_path / "experiment")
 
 
+def test_a_device_without_numbers_is_refused(backbone):
+    with pytest.raises(InputError, match="device must be one that computes, got 'meta'"):
+        ltr.load(backbone, device="meta")
+
+
 def test_importing_the_package_imports_nothing_else():
     code = "import sys, ltr; assert 'torch' not in sys.modules; ltr.load; assert 'torch' in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True)

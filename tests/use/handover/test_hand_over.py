@@ -237,7 +237,7 @@ def test_a_killed_one_leaves_nothing_under_its_name(tmp_path, format, monkeypatc
         patch.setattr(EncodedCorpus, "shards", killed_at_the_last_shard)
         child = fork(lambda: hand_over(tmp_path / "encoded", format, tmp_path / "out"))
         assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGKILL
-    assert not (tmp_path / "out").exists() and (tmp_path / ".out.tmp").exists()
+    assert not (tmp_path / "out").exists() and (tmp_path / ".out.ltr-tmp").exists()
     hand_over(tmp_path / "encoded", format, tmp_path / "out")
     assert sorted(file.name for file in tmp_path.iterdir()) == ["encoded", "out"]
 
