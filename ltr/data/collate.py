@@ -169,7 +169,9 @@ def collator_of_tokens(
         return BothCollator(pairs, apart)
     query_tokens = tokens("query", lambda table: reads.store(table, "query"))
     doc_tokens = tokens("document", lambda table: reads.store(table, "document"))
-    say_what_is_cut(reads, query_tokens, doc_tokens)
+    whole_queries = tokens("query", lambda table: reads.uncut(table, "query"))
+    whole_docs = tokens("document", lambda table: reads.uncut(table, "document"))
+    say_what_is_cut(reads, whole_queries, query_tokens, whole_docs, doc_tokens)
     if isinstance(reads, JoinedPairs):
         return PairCollator(query_tokens, doc_tokens, reads)
     return TextCollator(query_tokens, doc_tokens, reads)

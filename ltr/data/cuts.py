@@ -1,49 +1,149 @@
-"""What a ranker will not read of long documents, said once."""
+"""What a ranker will not read of its texts: counted here for what a run says and for what ``ltr check``
+shows.
+"""
 
 import logging
+from dataclasses import dataclass
 
 import numpy as np
 
 from ltr.data.formats import ApartTexts, JoinedPairs
+from ltr.data.template import Side, Template
 from ltr.data.tokens import Tokens
 from ltr.spans import spans
 
 log = logging.getLogger(__name__)
 
 TEXTS_AT_ONCE = 1_000_000  # whose lengths are compared
+WHOLE = 0.99  # of the texts that a length should keep whole
 
 
-def say_what_is_cut(reads: JoinedPairs | ApartTexts, queries: Tokens, docs: Tokens) -> None:
-    """Say which share of the documents, and of their tokens, is cut at ``max_length``; nothing where
+@dataclass(frozen=True)
+class Cut:
+    """What is not read of some texts, because of ``max_length`` or of a budget of the template.
+
+    Attributes:
+        side: ``query``, ``document``, or ``pair`` of both, of which the document is cut.
+        where: the split, or ``corpus``.
+        n_texts: how many there are.
+        max_length: tokens that are read of each, special ones counted.
+        cut_texts: the share that is not read whole.
+        cut_tokens: the share of all tokens that is not read, special ones and queries beside a
+            document not counted.
+        keeps_whole: the smallest length that would keep 99 % of the texts whole.
+    """
+
+    side: str
+    where: str
+    n_texts: int
+    max_length: int
+    cut_texts: float
+    cut_tokens: float
+    keeps_whole: int
+
+
+def cut_of(
+    reads: JoinedPairs | ApartTexts,
+    side: Side,
+    where: str,
+    whole: Tokens,
+    read: Tokens,
+    rows: np.ndarray | None = None,
+    n_beside: np.ndarray | int = 0,
+) -> Cut:
+    """What is not read of texts.
+
+    Args:
+        reads: how the ranker reads texts.
+        side: whose texts these are.
+        where: the split, or ``corpus``.
+        whole: the tokens of all texts, uncut.
+        read: those that :meth:`store` of the form gives.
+        rows: which of the texts; None: all.
+        n_beside: tokens of the query beside each document, where both are joined.
+    """
+    is_pair = isinstance(reads, JoinedPairs)
+    form = reads if isinstance(reads, JoinedPairs) else reads.of(side)
+    n_texts = len(whole) if rows is None else len(rows)
+    n_cut = 0
+    n_lost = 0
+    n_tokens = 0
+    counts = np.zeros(1, np.int64)  # of texts, by the length that would keep them whole
+    for span in spans(n_texts, TEXTS_AT_ONCE):
+        places = np.arange(span.start, span.stop) if rows is None else rows[span]
+        beside = n_beside[span] if isinstance(n_beside, np.ndarray) else n_beside
+        n_around = form.n_special + beside
+        lengths = whole.lengths(places)
+        kept = read.lengths(places)
+        if reads.windows is None or side == "query":
+            kept = np.minimum(kept, form.max_length - n_around)
+        lost = np.maximum(lengths - kept, 0)
+        n_cut += int((lost > 0).sum())
+        n_lost += int(lost.sum())
+        n_tokens += int(lengths.sum())
+        more = np.bincount(lengths + n_around, minlength=len(counts))
+        more[: len(counts)] += counts
+        counts = more
+    return Cut(
+        side="pair" if is_pair and side == "document" else side,
+        where=where,
+        n_texts=n_texts,
+        max_length=form.max_length,
+        cut_texts=n_cut / max(1, n_texts),
+        cut_tokens=n_lost / max(1, n_tokens),
+        keeps_whole=int(np.searchsorted(counts.cumsum(), WHOLE * n_texts)),
+    )
+
+
+def corpus_cut(
+    reads: JoinedPairs | ApartTexts, queries: Tokens, whole: Tokens, read: Tokens
+) -> Cut:
+    """What is not read of all documents, beside the median query where both are joined."""
+    n_beside = 0
+    if isinstance(reads, JoinedPairs) and len(queries):
+        n_beside = int(np.median(queries.lengths(np.arange(len(queries)))))
+    return cut_of(reads, "document", "corpus", whole, read, n_beside=n_beside)
+
+
+def limits(template: Template | None, side: Side, max_length: int) -> str:
+    """What bounds the texts of a side, by the names of the options."""
+    budget = None
+    if template is not None:
+        budget = template.query_tokens if side == "query" else template.document_tokens
+    bound = f"max_length {max_length}"
+    return bound if budget is None else f"template.{side}_tokens {budget} (with {bound})"
+
+
+def say_what_is_cut(
+    reads: JoinedPairs | ApartTexts,
+    whole_queries: Tokens,
+    queries: Tokens,
+    whole_docs: Tokens,
+    docs: Tokens,
+) -> None:
+    """Say which share of the queries and of the documents, and of their tokens, is cut; nothing where
     none is. Beside a query, it is the median one.
 
     Args:
         reads: how the ranker reads texts.
-        queries, docs: the tokens of all texts.
+        whole_queries, whole_docs: the tokens of all texts, uncut.
+        queries, docs: those that are read.
     """
-    if reads.windows is not None:
-        return
-    form = reads if isinstance(reads, JoinedPairs) else reads.docs
-    room = form.max_length - form.n_special
-    beside = ""
-    if isinstance(reads, JoinedPairs) and len(queries):
-        room -= int(np.median(queries.lengths(np.arange(len(queries)))))
-        beside = " beside a query"
-    n_cut = 0
-    n_lost = 0
-    n_tokens = 0
-    for span in spans(len(docs), TEXTS_AT_ONCE):
-        lengths = docs.lengths(np.arange(span.start, span.stop))
-        beyond = lengths - room
-        n_tokens += int(lengths.sum())
-        n_cut += int((beyond > 0).sum())
-        n_lost += int(beyond.clip(min=0).sum())
-    if n_cut == 0:
-        return
-    log.info(
-        "max_length %d cuts %.1f%% of the documents%s, and leaves %.1f%% of all their tokens unread; windows would read them",
-        form.max_length,
-        100 * n_cut / len(docs),
-        beside,
-        100 * n_lost / n_tokens,
+    query_cut = cut_of(reads, "query", "corpus", whole_queries, queries)
+    document_cut = corpus_cut(reads, queries, whole_docs, docs)
+    beside = " beside a query" if isinstance(reads, JoinedPairs) else ""
+    mend = "; windows would read them" if reads.windows is None else ""
+    sides: tuple[tuple[Side, str, Cut, str], ...] = (
+        ("query", "queries", query_cut, ""),
+        ("document", f"documents{beside}", document_cut, mend),
     )
+    for side, texts, cut, how in sides:
+        if cut.cut_texts > 0:
+            log.info(
+                "%s cuts %.1f%% of the %s, and leaves %.1f%% of all their tokens unread%s",
+                limits(reads.template, side, cut.max_length),
+                100 * cut.cut_texts,
+                texts,
+                100 * cut.cut_tokens,
+                how,
+            )

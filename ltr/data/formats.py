@@ -4,7 +4,7 @@ text alone ("apart").
 
 import logging
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -125,6 +125,11 @@ class JoinedPairs(InWindows):
         if side == "document":
             return store
         return self._cut_queries(store, table.texts, table.instructions)
+
+    def uncut(self, table: TextTable, side: Side) -> Tokens:
+        """The tokens of a table of texts, of the whole texts, whatever is read of them."""
+        rendering = rendering_of(_without_budgets(self.template), side, self._cutter)
+        return TokenStore.open(table, self.tokenizer, rendering)
 
     def query_text(self, query: str, instruction: str = "") -> str:
         """What is read of a query, with what stands around it: so much of a long one that a document
@@ -283,6 +288,7 @@ class SingleTexts(InWindows):
         self.tokenizer = tokenizer
         self.max_length = max_length
         self.template = template
+        self._side: Side = side
         self._frame = Frame(tokenizer, EXAMPLE)
         self._cutter = Cutter(tokenizer)
         self.n_special = self._frame.n_special
@@ -328,6 +334,13 @@ class SingleTexts(InWindows):
         warn_of_instructions(table, self.rendering)
         self._check_instructions(table.instructions)
         return TokenStore.open(table, self.tokenizer, self.rendering)
+
+    def uncut(self, table: TextTable) -> Tokens:
+        """See :meth:`JoinedPairs.uncut`."""
+        rendering = self.rendering
+        if self.template is not None:
+            rendering = rendering_of(_without_budgets(self.template), self._side, self._cutter)
+        return TokenStore.open(table, self.tokenizer, rendering)
 
     def lengths(self, text_lengths: np.ndarray) -> np.ndarray:
         """Tokens of each text, or of all its windows, with special tokens; of the tokens of text and
@@ -379,6 +392,11 @@ class SingleTexts(InWindows):
                 f"max_length must leave room for a token of the text beside {n_around} of the {name} {around!r:.200} and {self.n_special} special tokens, got {self.max_length}{mend}",
                 option="max_length",
             )
+
+
+def _without_budgets(template: Template) -> Template:
+    """A template that cuts no text."""
+    return replace(template, instruction_tokens=None, query_tokens=None, document_tokens=None)
 
 
 def warn_of_instructions(table: TextTable, rendering: Rendering) -> None:
@@ -438,6 +456,10 @@ class ApartTexts(NamedTuple):
     def store(self, table: TextTable, side: Side) -> TokenStore:
         """The tokens of a table of texts, on disk."""
         return self.of(side).store(table)
+
+    def uncut(self, table: TextTable, side: Side) -> Tokens:
+        """See :meth:`JoinedPairs.uncut`."""
+        return self.of(side).uncut(table)
 
 
 class PairsAndTexts(NamedTuple):

@@ -5,8 +5,9 @@ import logging
 import numpy as np
 import pytest
 
-from ltr.data.cuts import say_what_is_cut
+from ltr.data.cuts import corpus_cut, say_what_is_cut
 from ltr.data.formats import ApartTexts, JoinedPairs, SingleTexts
+from ltr.data.template import Template
 from ltr.data.tokens import Tokens
 from ltr.data.windows import Windows
 from tests.conftest import wordpiece_tokenizer
@@ -24,21 +25,53 @@ def test_shares_by_hand(caplog, monkeypatch, texts_at_once):
     tokenizer = wordpiece_tokenizer()
     single = SingleTexts(tokenizer, 10)
     with caplog.at_level(logging.INFO, "ltr"):
-        say_what_is_cut(JoinedPairs(tokenizer, 16), QUERIES, DOCS)
-        say_what_is_cut(ApartTexts(single, single), QUERIES, DOCS)
+        say_what_is_cut(JoinedPairs(tokenizer, 16), QUERIES, QUERIES, DOCS, DOCS)
+        say_what_is_cut(ApartTexts(single, single), QUERIES, QUERIES, DOCS, DOCS)
     assert [record.message for record in caplog.records] == [
         "max_length 16 cuts 50.0% of the documents beside a query, and leaves 30.0% of all their tokens unread; windows would read them",
         "max_length 10 cuts 50.0% of the documents, and leaves 40.0% of all their tokens unread; windows would read them",
     ]
 
 
+def test_budgets_and_long_queries_are_counted(caplog):
+    """A budget of 4 takes 2 + 8 + 16 of 40 tokens of three documents, whatever max_length is, and
+    windows of what it leaves do not read them. Of a query of 5 one is cut to 3: 2 of 9 tokens.
+    """
+    tokenizer = wordpiece_tokenizer()
+    template = Template(document_tokens=4)
+    four = Tokens(np.zeros(14, np.uint16), np.array([0, 2, 6, 10, 14]))
+    three = Tokens(np.zeros(7, np.uint16), np.array([0, 1, 4, 7]))
+    forms = [
+        JoinedPairs(tokenizer, 50, template),
+        ApartTexts(*[SingleTexts(tokenizer, 50, template=template)] * 2),
+        ApartTexts(
+            SingleTexts(tokenizer, 50, template=template),
+            SingleTexts(tokenizer, 50, template=template, windows=Windows(2, 2)),
+        ),
+    ]
+    for form in forms:
+        cut = corpus_cut(form, QUERIES, DOCS, four)
+        assert (cut.cut_texts, cut.cut_tokens) == (3 / 4, 26 / 40)
+        with caplog.at_level(logging.INFO, "ltr"):
+            say_what_is_cut(form, QUERIES, three, DOCS, four)
+        said = [record.message for record in caplog.records]
+        assert said[0].startswith("max_length 50 cuts 33.3% of the queries, and leaves 22.2% of")
+        assert said[1].startswith("template.document_tokens 4 (with max_length 50) cuts 75.0% of")
+        assert "leaves 65.0% of all their tokens unread" in said[1]
+        caplog.clear()
+
+
 def test_nothing_is_said_where_nothing_is_cut(caplog):
     tokenizer = wordpiece_tokenizer()
     windows = Windows(8, 8)
     single = SingleTexts(tokenizer, 10, windows=windows)
+    nobody = QUERIES.between(0, 0)
+    few = DOCS.between(0, 2)
     with caplog.at_level(logging.INFO, "ltr"):
-        say_what_is_cut(JoinedPairs(tokenizer, 26), QUERIES, DOCS)
-        say_what_is_cut(JoinedPairs(tokenizer, 16, windows=windows), QUERIES, DOCS)
-        say_what_is_cut(ApartTexts(SingleTexts(tokenizer, 10), single), QUERIES, DOCS)
-        say_what_is_cut(JoinedPairs(tokenizer, 16), QUERIES.between(0, 0), DOCS.between(0, 2))
+        say_what_is_cut(JoinedPairs(tokenizer, 26), QUERIES, QUERIES, DOCS, DOCS)
+        joined = JoinedPairs(tokenizer, 16, windows=windows)
+        say_what_is_cut(joined, QUERIES, QUERIES, DOCS, DOCS)
+        apart = ApartTexts(SingleTexts(tokenizer, 10), single)
+        say_what_is_cut(apart, QUERIES, QUERIES, DOCS, DOCS)
+        say_what_is_cut(JoinedPairs(tokenizer, 16), nobody, nobody, few, few)
     assert not caplog.records
