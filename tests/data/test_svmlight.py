@@ -176,10 +176,11 @@ def test_broken_gzip_and_missing_file(tmp_path):
     whole = gzip.compress(b"".join(b"1 qid:%d 1:5\n" % i for i in range(1000)))
     (tmp_path / "cut.txt.gz").write_bytes(whole[:-12])
     (tmp_path / "none.txt.gz").write_bytes(b"no gzip")
-    for name in ("cut", "none"):
-        with pytest.raises(
-            InputError, match=rf"{name}.txt.gz:1: the gzip file is broken here or further on"
-        ):
-            list(read_rows(tmp_path / f"{name}.txt.gz", 1))
+    with pytest.raises(InputError, match=r"cut.txt.gz:1: the gzip file is broken here or further"):
+        list(read_rows(tmp_path / "cut.txt.gz", 1))
+    with pytest.raises(
+        InputError, match=r"none.txt.gz: a file of this name must be gzip, and this"
+    ):
+        list(read_rows(tmp_path / "none.txt.gz", 1))
     with pytest.raises(InputError, match="there is no such file"):
         list(read_rows(tmp_path / "nowhere", 1))
