@@ -10,6 +10,7 @@ from ltr.check.judgements import judgements_section, sampled, unjudged_share
 from ltr.data.collection import open_collection
 from ltr.data.query_lists import QueryLists
 from tests.conftest import write_collection, write_jsonl
+from tests.data.small import small_collection
 
 
 @pytest.fixture
@@ -100,3 +101,24 @@ def test_the_page_escapes_texts_and_asks_for_nothing(tmp_path):
     text = file.read_text()
     assert "a&lt;b&gt;" in text and "a<b>" not in text
     assert "http" not in text and "<h2>Judgements</h2>" in text
+
+
+def test_equal_queries_and_queries_that_are_documents_are_counted(tmp_path):
+    """a and b have one text, but c has it with an instruction of its own; x0 is document x0."""
+    corpus = {"x0": "zoos help", "x1": "zoos harm", "x2": "zoos are"}
+    queries = {"a": "ask zoos", "b": "ask zoos", "c": "ask zoos", "x0": "zoos help"}
+    judged = [("a", "x1", 1), ("b", "x2", 1), ("c", "x1", 1), ("x0", "x1", 1)]
+    collection = small_collection(
+        tmp_path / "c", corpus, queries, judged, {"c": "in Latin"}, test=judged[1:]
+    )
+    section = judgements_section(collection, search=False)
+    train = section.entries["splits"]["train"]
+    test = section.entries["splits"]["test"]
+    assert (train["equal_queries"], train["own_documents"]) == (2, 1)
+    assert (test["equal_queries"], test["own_documents"]) == (0, 1), "b and c differ"
+    assert (
+        "2 of 4 queries of train have the text of another one, under another id: what is relevant for one is never a negative of the other"
+        in section.lines
+    )
+    own = "test: 1 of 3 queries are documents of the corpus, by id and text; their rankings leave their own document out, as BEIR's do"
+    assert own in section.lines

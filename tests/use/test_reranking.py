@@ -6,10 +6,12 @@ import pytest
 from ltr.__main__ import main
 from ltr.data.collection import open_collection
 from ltr.data.trec import read_run
-from ltr.models import PairWiseBertRanker
+from ltr.models import DualEncoder, PairWiseBertRanker
 from ltr.use import reranking
 from ltr.use.rankers import TextRanker
 from ltr.use.reranking import rank_table, rerank, search_and_rerank, search_run_lines
+from ltr.use.retriever import Retriever
+from tests.data.small import small_collection
 from tests.use.runs import trained_on_texts
 
 
@@ -88,3 +90,34 @@ def test_a_table_is_ranked_in_blocks_and_of_equal_scores_the_later_row_comes_fir
     assert [one.id for one in best[:2]] == [documents.ids[719], documents.ids[716]]
     assert max(blocks) == min(size, 720) and sum(blocks) == 720
     assert len(rank_table(ranker, "w3 w4", documents, 1000)) == 720
+
+
+def test_searches_and_runs_leave_out_the_document_that_a_query_is(
+    tmp_path, backbone, collection_folder, capsys
+):
+    """Six queries of twelve documents; the file of queries and the corpus know their ids. A run that
+    others have made has them first.
+    """
+    corpus = {f"a{n}": f"w{n} w{n + 1} w{n + 2}" for n in range(12)}
+    queries = {id_: corpus[id_] for id_ in list(corpus)[:6]} | {"other": "w3 w4"}
+    folder = tmp_path / "c"
+    small_collection(folder, corpus, queries, [("a1", "a2", 1)])
+    retriever = Retriever(DualEncoder(backbone, max_length=24))
+    searched = retriever.corpus(folder)
+    table = open_collection(folder).queries
+    second = TextRanker(PairWiseBertRanker(backbone, max_length=24))
+    for reranker, k in ((None, 5), (None, 30), (second, 5)):
+        lines = list(search_run_lines(searched, table, k, reranker, depth=7))
+        found = {id_: [line.doc for line in lines if line.query == id_] for id_ in queries}
+        for id_, docs in found.items():
+            assert id_ not in docs
+            assert len(docs) == min(k, 12 - (id_ in corpus))
+    run = trained_on_texts(tmp_path / "run", "cross", collection_folder, backbone)
+    given = tmp_path / "given.trec"
+    docs = ("a0", "a1", "a2")
+    given.write_text("".join(f"a0 Q0 {doc} 1 {9 - n} x\n" for n, doc in enumerate(docs)))
+    options = ["--data", str(folder), "--output", str(tmp_path / "again.trec")]
+    assert main(["rank", str(run), "--run", str(given), "--depth", "2", *options]) == 0
+    again = [line.doc for _, line in read_run(tmp_path / "again.trec")]
+    assert sorted(again) == ["a1", "a2"]
+    assert "1 of 1 queries are documents of the corpus, by id and text" in capsys.readouterr().err
