@@ -1,10 +1,10 @@
 """Folders of rankers that have lost a file: read as they are, they would be other rankers."""
 
-import json
 import re
 from pathlib import Path
 from typing import Any
 
+from ltr.entries import parse_json
 from ltr.errors import InputError
 
 CONTRACT = "proof/contract.json"  # of what ltr export writes: it lists all files of the folder
@@ -80,6 +80,6 @@ def _is_classifier(folder: Path) -> bool:
 def _json(file: Path) -> Any:
     """What a file holds; None where there is none, or it is damaged: who reads it next says so."""
     try:
-        return json.loads(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError):
+        return parse_json(file.read_bytes())
+    except (OSError, ValueError):
         return None
