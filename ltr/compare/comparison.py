@@ -19,6 +19,8 @@ from ltr.compare.statistics import (
 )
 from ltr.errors import InputError
 
+MANY_SEEDS = 10  # from here on nobody adds one after the other
+
 
 @dataclass(frozen=True)
 class Row:
@@ -207,6 +209,7 @@ def compare_by(
     notes = check_alike(experiments, metric)
     n_seeds = {experiment.name: len(experiment.runs) for experiment in experiments}
     notes += _uneven_seeds_note([(n_seeds[name], n_seeds[base]) for name, base in pairs])
+    notes += _few_seeds_note([min(n_seeds[name], n_seeds[base]) for name, base in pairs])
     notes += _missing_values_note(experiments, metric)
     values = values_by_experiment(experiments, metric)
     test = experiments[0].runs[0].test
@@ -257,6 +260,19 @@ def _missing_values_note(experiments: Sequence[Experiment], metric: str) -> list
         return []
     return [
         f"{n_missing} of {len(queries)} queries have a value of {metric} in some runs and none in others, and are left out of all; the runs were tested by other versions of ltr, or rank other documents"
+    ]
+
+
+def _few_seeds_note(numbers: Iterable[int]) -> list[str]:
+    """A note where seeds are few, and so may be added: nobody knows who has looked before.
+
+    Args:
+        numbers: of each comparison, the seeds of the side that has fewer.
+    """
+    if not any(1 < number < MANY_SEEDS for number in numbers):
+        return []
+    return [
+        "p and the verdicts hold for a number of seeds that was decided before the first look: who looks after each added seed finds false differences more often than the level says"
     ]
 
 

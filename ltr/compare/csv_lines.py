@@ -8,7 +8,7 @@ from ltr.compare.comparison import Comparison, MetricResult, Row
 from ltr.compare.splits import SplitResult
 from ltr.compare.statistics import Estimate
 from ltr.compare.suites import SuiteResult
-from ltr.compare.tables import effect_or_none
+from ltr.compare.tables import effect_or_none, interval_of_difference, interval_of_mean
 
 FirstCells = Callable[[Row], Sequence[object]]  # what stands before the columns of an experiment
 
@@ -72,7 +72,9 @@ def split_csv(results: Sequence[SplitResult]) -> str:
     of_splits: list[tuple[FirstCells, MetricResult]] = []
     for result in results:
         for split, of_split in result.of_splits.items():
-            of_splits.append((_with_change(split, result.changes.get(split, {})), of_split))
+            of_splits.append(
+                (_with_change(split, result.changes.get(split, {}), of_split.metric), of_split)
+            )
     return _csv(["split", "change", "change_low", "change_high"], of_splits)
 
 
@@ -81,14 +83,14 @@ def _same(cells: Sequence[object]) -> FirstCells:
     return lambda row: cells
 
 
-def _with_change(split: str, changes: Mapping[str, Estimate]) -> FirstCells:
+def _with_change(split: str, changes: Mapping[str, Estimate], metric: str) -> FirstCells:
     """The split, and the change of the row's experiment, as far as there is one."""
 
     def cells(row: Row) -> Sequence[object]:
         change = changes.get(row.experiment.name)
         if change is None:
             return [split, None, None, None]
-        return [split, change.mean, *change.interval()]
+        return [split, change.mean, *interval_of_difference(change, metric)]
 
     return cells
 
@@ -97,7 +99,11 @@ def _csv(header: list[str], results: Sequence[tuple[FirstCells, MetricResult]]) 
     """Lines of results, each with cells that stand before its own."""
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
-    writer.writerow(header + EXPERIMENT_COLUMNS + COMPARISON_COLUMNS)
+
+    def write(cells: Sequence[object]) -> None:
+        writer.writerow([_no_formula(cell) for cell in cells])
+
+    write(header + EXPERIMENT_COLUMNS + COMPARISON_COLUMNS)
     for first_cells_of, result in results:
         for row in result.rows:
             of_experiment = [*first_cells_of(row), *_experiment_values(row, result)]
@@ -105,15 +111,22 @@ def _csv(header: list[str], results: Sequence[tuple[FirstCells, MetricResult]]) 
             for comparison in result.comparisons:
                 if comparison.name == row.experiment.name:
                     has_baseline = True
-                    writer.writerow(of_experiment + _comparison_values(comparison))
+                    write(of_experiment + _comparison_values(comparison, result.metric))
             if not has_baseline:
-                writer.writerow(of_experiment + [None] * len(COMPARISON_COLUMNS))
+                write(of_experiment + [None] * len(COMPARISON_COLUMNS))
     return out.getvalue()
+
+
+def _no_formula(cell: object) -> object:
+    """A cell; a name that a spreadsheet would compute is told to be text, by an apostrophe."""
+    if isinstance(cell, str) and cell.startswith(("=", "+", "-", "@", "\t", "\r", "\n")):
+        return f"'{cell}"
+    return cell
 
 
 def _experiment_values(row: Row, result: MetricResult) -> list[object]:
     """In the order of :data:`EXPERIMENT_COLUMNS`."""
-    low, high = row.mean.interval()
+    low, high = interval_of_mean(row.mean, result.metric)
     return [
         result.metric,
         row.experiment.name,
@@ -129,9 +142,9 @@ def _experiment_values(row: Row, result: MetricResult) -> list[object]:
     ]
 
 
-def _comparison_values(comparison: Comparison) -> list[object]:
+def _comparison_values(comparison: Comparison, metric: str) -> list[object]:
     """In the order of :data:`COMPARISON_COLUMNS`."""
-    low, high = comparison.difference.interval()
+    low, high = interval_of_difference(comparison.difference, metric)
     return [
         comparison.baseline,
         comparison.difference.mean,

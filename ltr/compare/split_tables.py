@@ -12,6 +12,7 @@ from ltr.compare.tables import (
     comparison_lines,
     comparison_names,
     family,
+    interval_of_difference,
     provenance_line,
 )
 
@@ -56,7 +57,7 @@ def _table_of_means(result: SplitResult, metric: str) -> Table:
         header += [f"{split} − {first_split}", "95 % interval"]
         for line in lines:
             change = result.changes[split][line[0]]
-            low, high = change.interval()
+            low, high = interval_of_difference(change, metric)
             line += [f"{change.mean:+.4f}", f"{low:+.4f} to {high:+.4f}"]
     return Table(f"{metric} by split", header, lines)
 

@@ -11,6 +11,7 @@ from ltr.compare.tables import (
     comparison_lines,
     comparison_names,
     family,
+    interval_of_mean,
     on_split,
     provenance_line,
 )
@@ -58,7 +59,7 @@ def _suite_experiment_table(result: SuiteResult, title: str) -> Table:
     for row in mean.rows:
         deviation = "" if row.deviation is None else f" ± {row.deviation:.4f}"
         whole.append(f"{row.mean.mean:.4f}{deviation}")
-        low, high = row.mean.interval()
+        low, high = interval_of_mean(row.mean, mean.metric)
         intervals.append(f"{low:.4f} to {high:.4f}")
     return Table(title, header, [*lines, whole, intervals])
 

@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from ltr.compare.comparison import Comparison, MetricResult, Row
+from ltr.compare.statistics import Estimate
 
 PLANNED_SEEDS = (3, 5, 10)  # the columns of a plan
 # The columns of a table of comparisons, behind their names.
@@ -22,6 +23,10 @@ COMPARED = [
 # Keys of test.made that the last footnote prints, in this order.
 PROVENANCE = ("ltr", "commit", "machine", "date", "torch", "transformers")
 
+
+# What the measures of ltr.metrics lie between.
+RANGES = dict.fromkeys(("nDCG", "nDCG_exp", "RR", "AP", "P", "R", "Success", "ERR"), (0.0, 1.0))
+RANGES |= {"tau": (-1.0, 1.0), "swapped_pairs": (0.0, math.inf)}
 
 P_VALUES = (
     "p: over queries and seeds, of one seed over queries; "
@@ -109,7 +114,7 @@ def provenance_line(result: MetricResult) -> str:
 
 def _experiment_table(result: MetricResult) -> Table:
     header = ["experiment", "seeds", result.metric, "95 % interval"]
-    lines = [_experiment_cells(row) for row in result.rows]
+    lines = [_experiment_cells(row, result.metric) for row in result.rows]
     optional = {
         "before training, dev": [_number(row.start, ".4f") for row in result.rows],
         "ceiling": [_number(row.ceiling, ".4f") for row in result.rows],
@@ -131,17 +136,35 @@ def on_split(result: MetricResult) -> str:
     return "" if split == "test" else f" on {split}"
 
 
-def _experiment_cells(row: Row) -> list[str]:
+def _experiment_cells(row: Row, metric: str) -> list[str]:
     mean = f"{row.mean.mean:.4f}"
     if row.deviation is not None:
         mean += f" ± {row.deviation:.4f}"
-    low, high = row.mean.interval()
+    low, high = interval_of_mean(row.mean, metric)
     return [
         row.experiment.name,
         str(len(row.experiment.runs)),
         mean,
         f"{low:.4f} to {high:.4f}",
     ]
+
+
+def interval_of_mean(mean: Estimate, metric: str) -> tuple[float, float]:
+    """The 95 % interval of a mean, as far as the metric has such values."""
+    least, most = _range_of(metric)
+    low, high = mean.interval()
+    return max(low, least), min(high, most)
+
+
+def interval_of_difference(difference: Estimate, metric: str) -> tuple[float, float]:
+    """The 95 % interval of a difference, as far as two values of the metric differ by so much."""
+    least, most = _range_of(metric)
+    low, high = difference.interval()
+    return max(low, least - most), min(high, most - least)
+
+
+def _range_of(metric: str) -> tuple[float, float]:
+    return RANGES.get(metric.partition("@")[0], (-math.inf, math.inf))
 
 
 def _number(value: float | None, form: str) -> str:
@@ -165,7 +188,7 @@ def comparison_lines(result: MetricResult, names: Sequence[str]) -> list[list[st
     """A line for each comparison, under its name and the columns of :data:`COMPARED`."""
     lines = []
     for name, comparison in zip(names, result.comparisons, strict=True):
-        low, high = comparison.difference.interval()
+        low, high = interval_of_difference(comparison.difference, result.metric)
         lines.append(
             [
                 name,

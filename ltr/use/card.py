@@ -12,6 +12,7 @@ from ltr.compare.comparison import MetricResult, compare
 from ltr.compare.run import read_run
 from ltr.compare.runs import Experiment, experiments
 from ltr.compare.sources import by_source
+from ltr.compare.tables import interval_of_mean
 from ltr.data.progress import duration
 from ltr.data.template import Side
 from ltr.data.templated_pairs import TemplatedPairs
@@ -409,7 +410,7 @@ def _metric_row(compared: MetricResult, experiment: Experiment) -> str:
         experiment: the run and those beside it that differ in their seed.
     """
     own_estimate = compared.rows[0].mean
-    low, high = own_estimate.interval()
+    low, high = interval_of_mean(own_estimate, compared.metric)
     of_seeds = ""
     deviation = compare([experiment], [compared.metric], [])[0].rows[0].deviation
     if deviation is not None:  # there are several

@@ -2,10 +2,13 @@
 
 import csv
 import io
+from dataclasses import replace
 
 from ltr.compare.comparison import compare
 from ltr.compare.csv_lines import COMPARISON_COLUMNS, as_csv
 from ltr.compare.runs import experiments
+from ltr.compare.tables import RANGES, interval_of_difference, interval_of_mean, tables
+from ltr.metrics import MEASURES
 
 
 def test_csv_has_a_line_for_each_baseline_and_one_for_an_experiment_without(runs):
@@ -15,3 +18,27 @@ def test_csv_has_a_line_for_each_baseline_and_one_for_an_experiment_without(runs
     assert named == [("base", ""), ("good", "base"), ("good", "same"), ("same", "")]
     assert all(lines[0][column] == "" for column in COMPARISON_COLUMNS)
     assert lines[1]["verdict"] == "better" and lines[0]["seeds"] == "3"
+
+
+def test_a_name_is_no_formula_and_intervals_stay_inside_the_measure(runs):
+    """A spreadsheet computes cells that begin with these signs. The AP of three seeds that vary much
+    is not above 1, and no two differ by more; swapped pairs have no largest number.
+    """
+    (result,) = compare(experiments(["runs"]))
+    row = result.rows[0]
+    wide = replace(row.mean, mean=0.83, of_queries=0.1, query_freedom=2.0)
+    for sign in "=+-@\t":
+        named = replace(row, mean=wide, experiment=replace(row.experiment, name=f"{sign}1+1"))
+        text = as_csv([replace(result, rows=[named], comparisons=[])])
+        (line,) = csv.DictReader(io.StringIO(text))
+        assert line["experiment"] == f"'{sign}1+1"
+        assert (float(line["low"]), float(line["high"])) == (0, 1)
+        assert float(line["mean"]) == 0.83
+    low, high = wide.interval()
+    assert low < -0.5 and high > 2
+    assert interval_of_difference(wide, "nDCG@10") == (low, 1) if low > -1 else (-1, 1)
+    assert interval_of_mean(wide, "swapped_pairs") == (0, high)
+    assert interval_of_difference(wide, "swapped_pairs") == (low, high)
+    assert interval_of_mean(wide, "tau") == (max(low, -1), 1)
+    assert "0.0000 to 1.0000" in str(tables([replace(result, rows=[named], comparisons=[])]))
+    assert set(RANGES) == set(MEASURES)
