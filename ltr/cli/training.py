@@ -156,6 +156,8 @@ class RankerCLI(LightningCLI):
             cause = stop if isinstance(stop, KeyboardInterrupt) else stop.__context__
             if isinstance(cause, KeyboardInterrupt):
                 # Lightning has killed the processes that it has started itself.
+                if self._together.first_is_gone():
+                    _say_lost("its store does not answer")
                 gone = [] if has_launcher() else range(1, world_size())
                 self._together.tell(Ending(number_of(cause), ""), gone)
             raise
@@ -190,7 +192,7 @@ class RankerCLI(LightningCLI):
             error: of a collective operation.
         """
         if self._checkpoints is not None and self._checkpoints.heard is not None:
-            if not self._together.knows_ending():
+            if self._together.first_is_gone():
                 _say_lost(lost)
             return self._checkpoints.heard
         if world_size() == 1:

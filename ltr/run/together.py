@@ -155,12 +155,15 @@ class Together:
 
         _in_time(say, None)
 
-    def knows_ending(self) -> bool:
-        """Whether this process has been told what ends the run."""
+    def first_is_gone(self) -> bool:
+        """Whether the first process has ended without a word: its store does not answer, and nothing
+        was told before.
+        """
         store = self._store
-        if self._ending is not None or store is None:
-            return True
-        return _in_time(lambda: _read(store), None) is not None
+        if store is None or self._ending is not None or rank() == 0:
+            return False
+        answers = _in_time(lambda: store.check([ENDED]) or True, False)
+        return not answers and self._ending is None
 
     def find_ending(self, lost: str, error: Exception, limit: timedelta | None) -> Ending:
         """What ends the run, where a collective operation has failed in this process. The others get
