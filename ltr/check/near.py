@@ -10,6 +10,9 @@ from ltr.check.words import WordSets, mixed
 from ltr.errors import InputError
 from ltr.spans import spans
 
+MOST = (
+    0.99  # the largest threshold that datasketch makes bands for; pairs are compared exactly after
+)
 # Of the signature of a text. At a threshold of 0.6, datasketch makes 42 bands of 6 of them: a pair at
 # 0.6 is missed with a probability of 0.13, one at 0.7 of 0.005.
 PERMUTATIONS = 256
@@ -74,7 +77,9 @@ def band_keys(sets: WordSets, threshold: float) -> np.ndarray:
     bucket of some band.
     """
     datasketch = _datasketch()
-    lsh = datasketch.MinHashLSH(threshold=threshold, num_perm=PERMUTATIONS, weights=WEIGHTS)
+    lsh = datasketch.MinHashLSH(
+        threshold=min(threshold, MOST), num_perm=PERMUTATIONS, weights=WEIGHTS
+    )
     keys = np.empty((lsh.b, len(sets)), np.uint32)
     a, b = datasketch.MinHash(num_perm=lsh.b * lsh.r).permutations
     multipliers = (np.random.default_rng(0).integers(1 << 31, size=lsh.r) * 2 + 1).astype(np.uint32)

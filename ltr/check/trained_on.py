@@ -31,18 +31,28 @@ class TrainedOn(NamedTuple):
         return f"the model card of the backbone names data sets that are not here, and were not looked at: {', '.join(self.absent)}; name their folders with --trained_on"
 
 
-def open_trained_on(paths: Sequence[str], backbone: Path | None = None) -> TrainedOn:
+def open_trained_on(
+    paths: Sequence[str], backbone: Path | None = None, checked: str | None = None
+) -> TrainedOn:
     """Open the data that a ranker was trained on beside its own.
 
     Args:
         paths: collections with a split ``train``.
         backbone: the folder of the encoder, whose model card may name data sets.
+        checked: the path of the data that is checked.
 
     Raises:
-        InputError: for a path that is no collection, or has no split ``train``.
+        InputError: for a path that is no collection, has no split ``train``, or stands there twice.
     """
     collections = []
-    for path in paths:
+    others = [] if checked is None else [checked]
+    for number, path in enumerate(paths):
+        places = [Path(each).resolve() for each in (*paths[:number], *others)]
+        if Path(path).resolve() in places:
+            raise InputError(
+                f"{path}: other data that was trained on must be named once, and not be the data that is checked, all of which would leak; leave it out",
+                option="trained_on",
+            )
         collection = open_collection(path)
         if "train" not in collection.qrels:
             raise InputError(
@@ -66,11 +76,11 @@ def _readable(name: str) -> Collection | None:
     """The data folder of this name, if there is one that can be trained on: a card means data of
     a hub, so anything else that happens to have its name is no error.
     """
-    if not Path(name).exists():
-        return None
     try:
+        if not Path(name).exists():
+            return None
         collection = open_collection(name)
-    except InputError:
+    except (InputError, OSError, ValueError):  # such as a name that no file system takes
         return None
     return collection if "train" in collection.qrels else None
 
@@ -87,7 +97,7 @@ def data_sets_of_card(card: Path) -> list[str]:
     front, end, _ = text[3:].partition("\n---")
     try:
         entries: Any = yaml.safe_load(front) if end else None
-    except yaml.YAMLError:
+    except (yaml.YAMLError, RecursionError, ValueError):  # a card is a stranger's
         return []
     named = entries.get("datasets") if isinstance(entries, dict) else None
     if isinstance(named, str):

@@ -132,7 +132,7 @@ def _leakage(collection: Collection, of_leaks: _OfLeaks, backbone: str | None) -
     folder = None if backbone is None else Path(resolve(backbone))
     if of_leaks.write:
         check_place(collection, Path(collection.source))
-    trained_on = open_trained_on(of_leaks.trained_on, folder)
+    trained_on = open_trained_on(of_leaks.trained_on, folder, collection.source)
     leakage = find_leakage(collection, trained_on.collections, of_leaks.threshold)
     section = leakage_section(leakage)
     if trained_on.line is not None:

@@ -338,3 +338,41 @@ def test_the_numbers_and_the_page_are_two_files(folder, tmp_path, capsys):
     code, _, error = said(capsys, "--data", folder, "--json", both, "--html", both)
     assert code == 2 and "--json and --html must be two files" in error and "\n" not in error
     assert not both.exists()
+
+
+def test_a_threshold_of_one_finds_texts_of_the_same_words(tmp_path):
+    queries = {"a": "red green blue", "b": "blue red green", "c": "red green white"}
+    docs = {"x": "one two", "y": "three four", "z": "five six"}
+    qrels = {"train": [("a", "x")], "test": [("b", "y"), ("c", "z")]}
+    leakage = find_leakage(
+        open_collection(write_folder(tmp_path / "d", queries, docs, qrels)), threshold=1
+    )
+    assert counts(leakage)["near"] == 1
+
+
+@pytest.mark.parametrize(
+    "front",
+    [
+        "datasets: " + "[" * 5000 + "]" * 5000,
+        f"datasets: [{'x' * 5000}]",
+        'datasets: ["a\\0b"]',
+        "date: 2024-99-99",
+    ],
+)
+def test_a_card_of_a_stranger_ends_no_check(tmp_path, front):
+    (tmp_path / "README.md").write_text(f"---\n{front}\n---\n")
+    assert open_trained_on([], tmp_path).collections == []
+
+
+def test_other_data_is_named_once_and_not_the_data_itself(folder, tmp_path, capsys):
+    other = write_folder(tmp_path / "o", {"o1": "a b"}, {"x": "c"}, {"train": [("o1", "x")]})
+    for names in ([folder], [other, f"{other}/../o"]):
+        words = ["check", "--data", str(folder), "--trained_on", *map(str, names)]
+        assert main(words) == 2
+        assert "must be named once, and not be the data that is checked" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("option", ["--html", "--json"])
+def test_an_empty_name_of_a_file_is_refused(folder, capsys, option):
+    assert main(["check", "--data", str(folder), option, ""]) == 2
+    assert f"{option} must" in capsys.readouterr().err
