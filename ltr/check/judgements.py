@@ -94,7 +94,7 @@ def _missing(
         if n_without:
             line = f"{n_without:,} of {n_queries:,} queries of {split} have no relevant document: no metric by rank counts them"
             if split == "train":
-                line = f"{n_without:,} of {n_queries:,} queries of train have no relevant document: they teach nothing; triplets and groups refuse them, lists leave them out"
+                line = f"{n_without:,} of {n_queries:,} queries of train have no relevant document: they teach nothing and are left out"
             (severe if n_without >= MANY_WITHOUT * n_queries else lines).append(line)
         lines += _lines_of_equal_texts(collection, split, of_splits[split])
         if n_queries and (judged.values > 0).all():

@@ -94,6 +94,7 @@ class MiningTrainer(Trainer):
         rescorer = None
         if callback is not None:
             judge, rescorer = callback.judge_and_rescorer(model, collection)
+        collection.warn_of_unlearnable(split)
         min_negatives = 1  # of each query
         if isinstance(datamodule, TripletDataModule):
             min_negatives = datamodule.mined_per_row

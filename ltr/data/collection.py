@@ -56,18 +56,34 @@ class Collection(NamedTuple):
         return self.qrels[split]
 
     def learnable(self, split: str) -> QueryLists:
-        """The judgements of a split, checked: every query must have a relevant document.
+        """The judgements of the queries of a split that have a relevant document.
 
         Raises:
-            InputError: if there are no judgements, or a query has no relevant document.
+            InputError: if there are no judgements, or no query has a relevant document.
         """
+        judged = self.judgements(split)
+        is_learnable = judged.n_relevant() > 0
+        if is_learnable.all():
+            return judged
+        if not is_learnable.any():
+            raise InputError(
+                f"{self.source}: split {split!r}: none of {len(judged.query_rows)} queries has a document with a grade above 0; there is nothing to learn from"
+            )
+        return judged.at(np.flatnonzero(is_learnable))
+
+    def warn_of_unlearnable(self, split: str) -> None:
+        """Count the queries that :meth:`learnable` leaves out in a warning."""
         judged = self.judgements(split)
         without = judged.query_rows[judged.n_relevant() == 0]
         if len(without):
-            raise InputError(
-                f"{self.source}: split {split!r}: {len(without)} of {len(judged.query_rows)} queries have no document with a grade above 0, first {self.queries.ids[without[0]]!r}; remove them, there is nothing to learn from"
+            log.warning(
+                "%s: split %r: %d of %d queries have no document with a grade above 0 and are left out, first %r",
+                self.source,
+                split,
+                len(without),
+                len(judged.query_rows),
+                self.queries.ids[without[0]],
             )
-        return judged
 
     def own_documents(self) -> np.ndarray:
         """``[Q]`` int64: for each query the document that it is itself, see

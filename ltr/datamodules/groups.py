@@ -61,6 +61,7 @@ class GroupDataModule(SourcesDataModule):
     def plan(self) -> GroupPlan:
         where = f"{self.path}: split 'train'"
         judged = self.collection.learnable("train")
+        self.collection.warn_of_unlearnable("train")
         self.digests["judgements"] = judged.digest()
         groups = QueryGroups(
             judged,

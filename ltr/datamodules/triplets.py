@@ -57,7 +57,8 @@ class TripletDataModule(SourcesDataModule):
         mixture: how several sources share the steps, see :class:`ltr.datamodules.Mixture`.
 
     Raises:
-        InputError: at ``setup``, for a training query without a relevant document.
+        InputError: at ``setup``, where no training query has a relevant document. Queries without
+            one are left out, and a warning counts them.
     """
 
     takes_negatives = True
@@ -154,6 +155,7 @@ class TripletDataModule(SourcesDataModule):
     def plan(self) -> Plan:
         audit_labels = self._apply_overlays()  # first: it changes the judgements
         judged = self.collection.learnable("train")
+        self.collection.warn_of_unlearnable("train")
         where = f"{self.path}: split 'train'"
         self.digests["judgements"] = judged.digest()
         sources = tuple(self._open_source(name, count) for name, count in self.sources.items())

@@ -58,7 +58,7 @@ def add_int8_graphs(
             ranked, of BM25 where the collection has no pools.
 
     Raises:
-        InputError: if there is no dev split, or a dev query has no relevant document.
+        InputError: if there is no dev split, or no dev query has a relevant document.
     """
     float_files = {file.stem: file for file in sorted(folder.glob("*.onnx"))}
     int8_files = {name: _int8_file(file) for name, file in float_files.items()}

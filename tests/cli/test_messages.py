@@ -144,7 +144,7 @@ def test_bad_input_is_one_line_and_exit_code_2(
         (
             "qrels/train.tsv",
             "train-q0\ttrain-q0-d0\t0\n",
-            "1 of 1 queries have no document with a grade above 0",
+            "none of 1 queries has a document with a grade above 0",
         ),
         ("corpus.jsonl", "{}\n", "corpus.jsonl:1: a line must be an object"),
     ],

@@ -108,7 +108,7 @@ def test_fewer_documents_than_asked_make_a_shorter_row(tmp_path):
         assert batch.labels.tolist() == [[1.0, 0.0, 0.0]] * len(batch.labels)
 
 
-def test_a_query_without_positives_is_refused_and_one_without_negatives_left_out(tmp_path, caplog):
+def test_queries_without_positives_or_negatives_are_left_out(tmp_path, caplog):
     folder = write_collection(tmp_path / "c", n_queries=6, n_docs=3)
     qrels = folder / "qrels/train.tsv"
     everything = "".join(f"train-q0\ttrain-q0-d{d}\t1\n" for d in range(3))
@@ -120,9 +120,13 @@ def test_a_query_without_positives_is_refused_and_one_without_negatives_left_out
         data = module(folder)
     assert data.train.plan.n_rows == 5 and "1 of 6 queries have no negatives" in caplog.text
     qrels.write_text(kept + "train-q0\ttrain-q0-d1\t0\n")
-    with pytest.raises(
-        InputError, match="1 of 6 queries have no document with a grade above 0, first 'train-q0'"
-    ):
+    caplog.clear()
+    data = module(folder)
+    line = "1 of 6 queries have no document with a grade above 0 and are left out, first 'train-q0'"
+    assert data.train.plan.n_rows == 5 and caplog.text.count(line) == 1
+    without = [line.rsplit("\t", 1)[0] + "\t0" for line in kept.splitlines()[1:]]
+    qrels.write_text("\n".join([*kept.splitlines()[:1], *without]) + "\n")
+    with pytest.raises(InputError, match="none of 5 queries has a document with a grade above 0"):
         module(folder)
 
 
