@@ -130,6 +130,22 @@ def test_queries_without_positives_or_negatives_are_left_out(tmp_path, caplog):
         module(folder)
 
 
+def test_labelled_pairs_train_on_the_queries_that_have_a_relevant_document(tmp_path, caplog):
+    """Of w1, w2 and w3 the second has labels 0 alone, as many queries of WikiQA have."""
+    lines = ["query\tdocument\tlabel"]
+    for query, labels in [("w1", (1, 0)), ("w2", (0, 0)), ("w3", (0, 1))]:
+        lines += [f"{query}\t{query} w{9 + place}\t{label}" for place, label in enumerate(labels)]
+    (tmp_path / "train.tsv").write_text("\n".join(lines) + "\n")
+    data = module(tmp_path)
+    texts = data.collection.queries.texts
+    rows = [row for batch in batches(data, 0) for row in batch.query_rows.tolist()]
+    assert sorted(texts[row] for row in rows) == ["w1", "w3"]
+    learnable = data.collection.learnable("train")
+    assert sorted(texts[row] for row in learnable.query_rows.tolist()) == ["w1", "w3"]
+    assert learnable.n_relevant().tolist() == [1, 1] and len(learnable.doc_rows) == 4
+    assert caplog.text.count("1 of 3 queries have no document with a grade above 0") == 1
+
+
 def test_mined_negatives_bring_their_distances(tmp_path, collection_folder):
     collection = open_collection(str(collection_folder))
     judged = collection.judgements("train")
