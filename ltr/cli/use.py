@@ -17,6 +17,7 @@ from ltr.data.collection import lists_of_run, open_collection
 from ltr.data.console import Console, say
 from ltr.data.outputs import check_file, check_folder
 from ltr.data.own_documents import own_documents, own_documents_line, without_own
+from ltr.data.splits import SPLITS, file_of_split
 from ltr.data.text_files import open_texts
 from ltr.data.texts import TextTable
 from ltr.data.trec import Ranked, write_run
@@ -91,7 +92,7 @@ def rank(
     queries = open_texts(data, "query", "--data")
     corpus = open_texts(data, "document", "--data")
     lists = lists_of_run(Path(run), queries, corpus)
-    own_docs = _own_documents(queries, corpus, lists.query_rows)
+    own_docs = _own_documents(queries, corpus, lists.query_rows, data)
     lists = without_own(lists, own_docs).first(depth)
     rankings = rerank_lists(_open_text_ranker(ranker, precision, device), queries, corpus, lists)
     _write(output, run_lines(rankings, queries, corpus), len(lists.query_rows))
@@ -181,8 +182,9 @@ def search(
         say(f"searching within {memory}: {searched.line}", to=sys.stderr)
     if queries is not None and output is not None:
         table = open_texts(queries, "query", "--queries")
-        _own_documents(table, documents, np.arange(len(table)))
-        lines = search_run_lines(searched, table, k or 100, second, depth or 100)
+        data = corpus if Path(queries) == Path(corpus) else None
+        own_docs = _own_documents(table, documents, np.arange(len(table)), data)
+        lines = search_run_lines(searched, table, k or 100, second, depth or 100, own_docs)
         _write(output, lines, len(table))
         return
     for text in _typed(len(searched.documents)) if query == STDIN else [query]:
@@ -193,15 +195,32 @@ def search(
         _show(hits)
 
 
-def _own_documents(queries: TextTable, corpus: TextTable, query_rows: np.ndarray) -> np.ndarray:
-    """For each query the document that it is itself, by row, and −1 for none. Says how many of some
-    of the queries are documents: rankings leave these documents out.
+def _own_documents(
+    queries: TextTable, corpus: TextTable, query_rows: np.ndarray, data: str | None
+) -> np.ndarray:
+    """For each query the document that it is itself, by row, and −1 for none; as
+    :meth:`ltr.data.collection.Collection.own_documents` where there are judgements. Says how many of
+    some of the queries are documents: rankings leave these documents out.
+
+    Args:
+        queries, corpus: the texts.
+        query_rows: ``[n]`` int64, the queries that are ranked for.
+        data: what both come from; None: from two places.
     """
     own_docs = own_documents(queries, corpus)
+    if data is not None and (own_docs >= 0).any() and _is_judged(data):
+        own_docs = open_collection(data).own_documents()
     line = own_documents_line(queries, corpus, query_rows, own_docs)
     if line:
         say(line, to=sys.stderr)
     return own_docs
+
+
+def _is_judged(data: str) -> bool:
+    """Whether there are judgements beside the texts of some data."""
+    if data.startswith("ir_datasets:"):
+        return True
+    return any(file_of_split(Path(data, "qrels"), split, ".tsv") for split in SPLITS)
 
 
 def _queries_to_measure(

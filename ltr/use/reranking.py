@@ -99,6 +99,7 @@ def search_run_lines(
     k: int,
     second: TextRanker | None = None,
     depth: int = 100,
+    own_docs: np.ndarray | None = None,
 ) -> Iterator[Ranked]:
     """The lines of a run file: the k best documents for each query of a table, without the one that
     the query is itself (:func:`ltr.data.own_documents.own_documents`).
@@ -109,9 +110,12 @@ def search_run_lines(
         k: documents per query.
         second: orders again the ``depth`` documents that are found for each; None: nothing does.
         depth: see ``second``.
+        own_docs: ``[Q]`` int64, the documents that the queries are and that are left out, by row; −1
+            for none. None: all that they are.
     """
     n_found = k if second is None else depth
-    own_docs = own_documents(queries, corpus.documents)
+    if own_docs is None:
+        own_docs = own_documents(queries, corpus.documents)
     # One more where a query may find itself.
     n_searched = n_found + 1 if (own_docs >= 0).any() else n_found
     begins = range(0, len(queries), QUERIES_AT_ONCE)

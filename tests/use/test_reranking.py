@@ -121,3 +121,18 @@ def test_searches_and_runs_leave_out_the_document_that_a_query_is(
     again = [line.doc for _, line in read_run(tmp_path / "again.trec")]
     assert sorted(again) == ["a1", "a2"]
     assert "1 of 1 queries are documents of the corpus, by id and text" in capsys.readouterr().err
+    # What people judged relevant for itself stays, as where a run is measured.
+    with (folder / "qrels/test.tsv").open("a") as qrels:
+        qrels.write("a0\ta0\t1\n")
+    options = ["--data", str(folder), "--output", str(tmp_path / "judged.trec")]
+    assert main(["rank", str(run), "--run", str(given), *options]) == 0
+    ranked = [line.doc for _, line in read_run(tmp_path / "judged.trec")]
+    assert sorted(ranked) == ["a0", "a1", "a2"]
+    assert "but for 1 that are judged relevant for themselves" in capsys.readouterr().err
+    searched_in = ["--corpus", str(folder), "--queries", str(folder), "--k", "12"]
+    searcher = trained_on_texts(tmp_path / "dual", "dual", collection_folder, backbone)
+    output = ["--output", str(tmp_path / "found.trec")]
+    assert main(["search", str(searcher), *searched_in, *output]) == 0
+    found = [line for _, line in read_run(tmp_path / "found.trec")]
+    own = [line.query for line in found if line.query == line.doc]
+    assert own == ["a0"] and "but for 1 that are" in capsys.readouterr().err
