@@ -75,13 +75,15 @@ def test_reproduce_writes_the_page_below_its_mark(tmp_path, monkeypatch, capsys)
     grid = "# Asks: which rate?\nbase: base.txt\naxes: {model.lr: [0.1, 0.2]}\nseeds: [0, 1]\noptions: {trainer.max_epochs: 1}\n"
     (tmp_path / "experiments/grids/rates.yaml").write_text(grid)
     scope = runpy.run_path(str(ROOT / "experiments/reproduce.py"))
-    (tmp_path / "docs/results.md").write_text(f"# Results\n\nBy hand.\n\n{scope['MARK']}old")
+    (tmp_path / "docs/results.md").write_text(
+        f"# Results\n\nBy hand.\n\n{scope['MARK']}An earlier page."
+    )
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "argv", ["reproduce.py"])
     monkeypatch.setitem(scope["main"].__globals__, "FAMILIES", (scope["Family"]("rates", "rates"),))
     scope["main"]()
     page = (tmp_path / "docs/results.md").read_text()
-    assert page.startswith("# Results\n\nBy hand.\n") and "old" not in page
+    assert page.startswith("# Results\n\nBy hand.\n") and "An earlier page." not in page
     assert "Which rate?" in page and "| lr=0.2 | 2 |" in page and "seeds 0, 1" in page
 
 
