@@ -73,6 +73,7 @@ WORD = re.compile(
 )  # of ASCII, as ids and codes are: other scripts write texts without spaces
 
 MOST = 0.9  # of the lines: the share from which a column counts as one of numbers
+SOME = 0.05  # of the lines: the share of numbers that is told of where no positive is a number
 MANY_LINES = 20  # from which a column that looks wrong is refused; with fewer it is said
 FEW_VALUES = 10  # different values of a column that is refused
 MOST_VALUES = 100  # different values of one that is told of
@@ -590,6 +591,10 @@ def _other_column(columns: Columns) -> tuple[int, str, bool] | None:
         if is_repeated and many.distinct >= 2 * column.distinct:
             are_few = column.distinct <= min(FEW_VALUES, lines // 10)
             return number, _told(_count(column.distinct), column), are_many and are_few
+    # Labelled pairs among triples, as where two files were joined.
+    for number, column in enumerate(documents[1:], start=3):
+        if columns.share(column.numbers) >= SOME and not documents[0].numbers:
+            return number, f"numbers in {column.numbers} of {lines} lines", False
     return None
 
 

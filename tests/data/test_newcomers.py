@@ -174,6 +174,11 @@ TOLD = {
         PAIRS,
         "column 3 holds 0 and 1 alone: each line is read as a query, a document and its label",
     ),
+    "triples, and a labelled pair behind them": (
+        lines(ASKED, RIGHT, WRONG) + "who\tit was nobody\t1\n",
+        TRIPLES | {"who": {"it was nobody": 1, "1": 0}},
+        "got numbers in 1 of 5 lines in column 3; where these are labels",
+    ),
     "MS MARCO's triples, four queries in 40 lines": (
         lines(cycle(ASKED), cycle(RIGHT), many("wrong")),
         {
