@@ -25,6 +25,7 @@ import numpy as np
 
 from ltr.check.judgements import found_by_bm25
 from ltr.check.section import Section
+from ltr.compare.ranges import possible_difference
 from ltr.compare.statistics import Estimate, estimate
 from ltr.compare.tables import PLANNED_SEEDS, Table
 from ltr.data.collate import without_content
@@ -134,9 +135,8 @@ def power_section(
             what = f"two rankers whose values correlate by {correlation}"
             rows.append([split, what, f"{n_queries:,}", _shown(shown)])
             of_split[f"correlation_{correlation}"] = _or_none(shown)
-        shown = difference_before_runs(variance, n_queries, max(CORRELATIONS)).detectable(
-            ALPHA, POWER
-        )
+        alike = difference_before_runs(variance, n_queries, max(CORRELATIONS))
+        shown = possible_difference(alike.detectable(ALPHA, POWER), metric_name)
         if shown > WEAK:
             what = "any difference" if np.isinf(shown) else f"a difference below {shown:.3f}"
             severe.append(
@@ -144,14 +144,15 @@ def power_section(
             )
         measured = None if ranked is None else _against_run(lists, values, ranked, judged, metric)
         if measured is not None:
-            shown = measured.planned(n_queries, 1).detectable(ALPHA, POWER)
+            planned = measured.planned(n_queries, 1)
+            shown = possible_difference(planned.detectable(ALPHA, POWER), metric_name)
             rows.append([split, "the run and BM25, measured", f"{n_queries:,}", _shown(shown)])
             of_split["run_and_bm25"] = _or_none(shown)
         if of_seeds is not None and split == "test":
             by_seeds: dict[str, float | None] = {}
             for n_seeds in PLANNED_SEEDS:
                 planned = difference_of_seeds(of_seeds).planned(of_seeds.shape[1], n_seeds)
-                shown = planned.detectable(ALPHA, POWER)
+                shown = possible_difference(planned.detectable(ALPHA, POWER), metric_name)
                 what = f"two ways to train, {n_seeds} seeds each, as these seeds vary"
                 rows.append([split, what, f"{of_seeds.shape[1]:,}", _shown(shown)])
                 by_seeds[str(n_seeds)] = _or_none(shown)

@@ -7,6 +7,7 @@ from statistics import mean, stdev
 
 import numpy as np
 
+from ltr.compare.ranges import possible_difference
 from ltr.compare.run import Run
 from ltr.compare.runs import Experiment, check_alike
 from ltr.compare.statistics import (
@@ -217,7 +218,7 @@ def compare_by(
     rows = [_row(experiment, metric, values[experiment.name]) for experiment in experiments]
     comparisons = []
     for name, base in pairs:
-        comparisons.append(_comparison(name, base, values, level, lower_is_better))
+        comparisons.append(_comparison(name, base, values, level, metric, lower_is_better))
     return MetricResult(
         metric=metric,
         convention=test["conventions"][metric],
@@ -298,7 +299,12 @@ def queries_with_values(experiments: Sequence[Experiment], metric: str) -> list[
 
 
 def _comparison(
-    name: str, base: str, values: Mapping[str, np.ndarray], level: float, lower_is_better: bool
+    name: str,
+    base: str,
+    values: Mapping[str, np.ndarray],
+    level: float,
+    metric: str,
+    lower_is_better: bool,
 ) -> Comparison:
     by_query = differences_by_query(values[name], values[base])
     gains = -by_query if lower_is_better else by_query  # above 0 is better, whatever the metric
@@ -311,6 +317,7 @@ def _comparison(
         deviation=float(gains.std(ddof=1)),
         has_seeds=min(len(values[name]), len(values[base])) > 1,
         level=level,
+        metric=metric,
     )
 
 
@@ -324,6 +331,7 @@ def comparison_of(
     deviation: float,
     has_seeds: bool,
     level: float,
+    metric: str,
 ) -> Comparison:
     """A comparison without what needs the whole family.
 
@@ -335,6 +343,7 @@ def comparison_of(
         deviation: of a query, that the effect is relative to.
         has_seeds: whether both have several seeds.
         level: the strictest of the family.
+        metric: of which no two values differ by more than its range.
     """
     return Comparison(
         name=name,
@@ -346,7 +355,7 @@ def comparison_of(
         wins=int((gains > 0).sum()),
         ties=int((gains == 0).sum()),
         losses=int((gains < 0).sum()),
-        detectable=difference.detectable(level),
+        detectable=possible_difference(difference.detectable(level), metric),
         has_seeds=has_seeds,
     )
 

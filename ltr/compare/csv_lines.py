@@ -5,10 +5,11 @@ import io
 from collections.abc import Callable, Mapping, Sequence
 
 from ltr.compare.comparison import Comparison, MetricResult, Row
+from ltr.compare.ranges import interval_of_difference, interval_of_mean
 from ltr.compare.splits import SplitResult
 from ltr.compare.statistics import Estimate
 from ltr.compare.suites import SuiteResult
-from ltr.compare.tables import effect_or_none, interval_of_difference, interval_of_mean
+from ltr.compare.tables import effect_or_none
 
 FirstCells = Callable[[Row], Sequence[object]]  # what stands before the columns of an experiment
 

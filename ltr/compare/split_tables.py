@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 from ltr.compare.comparison import MetricResult
+from ltr.compare.ranges import interval_of_difference
 from ltr.compare.splits import SplitResult
 from ltr.compare.tables import (
     COMPARED,
@@ -12,7 +13,6 @@ from ltr.compare.tables import (
     comparison_lines,
     comparison_names,
     family,
-    interval_of_difference,
     provenance_line,
 )
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+from ltr.compare.ranges import interval_of_mean
 from ltr.compare.suites import SuiteResult
 from ltr.compare.tables import (
     COMPARED,
@@ -11,7 +12,6 @@ from ltr.compare.tables import (
     comparison_lines,
     comparison_names,
     family,
-    interval_of_mean,
     on_split,
     provenance_line,
 )

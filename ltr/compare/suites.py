@@ -117,9 +117,7 @@ def _of_mean(
         )
     comparisons = []
     for name, base in pairs:
-        comparisons.append(
-            _comparison_of_means(name, base, values_of_set, level, first.lower_is_better)
-        )
+        comparisons.append(_comparison_of_means(name, base, values_of_set, level, first))
     notes = [note for result in of_sets for note in result.notes]
     return MetricResult(
         metric=first.metric,
@@ -137,7 +135,7 @@ def _comparison_of_means(
     base: str,
     values_of_set: Mapping[str, Mapping[str, np.ndarray]],
     level: float,
-    lower_is_better: bool,
+    first: MetricResult,
 ) -> Comparison:
     r"""An experiment against a baseline by their means over the sets.
 
@@ -152,7 +150,7 @@ def _comparison_of_means(
     for of_set, base_of_set in zip(values, base_values, strict=True):
         by_query.append(differences_by_query(of_set, base_of_set))
     weighted = [differences / (len(values) * len(differences)) for differences in by_query]
-    sign = -1 if lower_is_better else 1  # above 0 is better, whatever the metric
+    sign = -1 if first.lower_is_better else 1  # above 0 is better, whatever the metric
     gains = sign * np.array([differences.mean() for differences in by_query])
     variances = [differences.var(ddof=1) for differences in by_query]
     return comparison_of(
@@ -164,4 +162,5 @@ def _comparison_of_means(
         deviation=math.sqrt(np.mean(variances)),
         has_seeds=min(len(values[0]), len(base_values[0])) > 1,
         level=level,
+        metric=first.metric,
     )

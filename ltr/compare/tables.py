@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from ltr.compare.comparison import Comparison, MetricResult, Row
-from ltr.compare.statistics import Estimate
+from ltr.compare.ranges import interval_of_difference, interval_of_mean
 
 PLANNED_SEEDS = (3, 5, 10)  # the columns of a plan
 # The columns of a table of comparisons, behind their names.
@@ -23,10 +23,6 @@ COMPARED = [
 # Keys of test.made that the last footnote prints, in this order.
 PROVENANCE = ("ltr", "commit", "machine", "date", "torch", "transformers")
 
-
-# What the measures of ltr.metrics lie between.
-RANGES = dict.fromkeys(("nDCG", "nDCG_exp", "RR", "AP", "P", "R", "Success", "ERR"), (0.0, 1.0))
-RANGES |= {"tau": (-1.0, 1.0), "swapped_pairs": (0.0, math.inf)}
 
 P_VALUES = (
     "p: over queries and seeds, of one seed over queries; "
@@ -147,24 +143,6 @@ def _experiment_cells(row: Row, metric: str) -> list[str]:
         mean,
         f"{low:.4f} to {high:.4f}",
     ]
-
-
-def interval_of_mean(mean: Estimate, metric: str) -> tuple[float, float]:
-    """The 95 % interval of a mean, as far as the metric has such values."""
-    least, most = _range_of(metric)
-    low, high = mean.interval()
-    return max(low, least), min(high, most)
-
-
-def interval_of_difference(difference: Estimate, metric: str) -> tuple[float, float]:
-    """The 95 % interval of a difference, as far as two values of the metric differ by so much."""
-    least, most = _range_of(metric)
-    low, high = difference.interval()
-    return max(low, least - most), min(high, most - least)
-
-
-def _range_of(metric: str) -> tuple[float, float]:
-    return RANGES.get(metric.partition("@")[0], (-math.inf, math.inf))
 
 
 def _number(value: float | None, form: str) -> str:

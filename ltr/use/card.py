@@ -9,10 +9,10 @@ from typing import Any
 
 from ltr import __version__
 from ltr.compare.comparison import MetricResult, compare
+from ltr.compare.ranges import interval_of_mean
 from ltr.compare.run import read_run
 from ltr.compare.runs import Experiment, experiments
 from ltr.compare.sources import by_source
-from ltr.compare.tables import interval_of_mean
 from ltr.data.progress import duration
 from ltr.data.template import Side
 from ltr.data.templated_pairs import TemplatedPairs
