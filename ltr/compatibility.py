@@ -85,6 +85,7 @@ def check_transform(
             f"labels are the scores of a teacher, and the {transform} of a score can't be compared with them; set transform: none",
             option="transform",
         )
+    loss = loss.current
     asked = loss.asked_margin(None)
     if margin is None and isinstance(asked, int | float) and asked >= 1:
         raise InputError(
@@ -93,14 +94,18 @@ def check_transform(
         )
 
 
-def check_labels(loss: Loss, in_batch: InBatch, data: RankingDataModule) -> None:
-    """Raise an InputError where the loss, or ``in_batch``, can't learn from the labels of the data."""
+def check_labels(
+    loss: Loss, in_batch: InBatch, data: RankingDataModule, *, quiet: bool = False
+) -> None:
+    """Raise an InputError where the loss, or ``in_batch``, can't learn from the labels of the data;
+    warn where it can't from some lists, unless ``quiet``.
+    """
     if data.has_teacher_scores:
         _check_teacher_scores(loss, in_batch)
     if data.has_soft_labels:
         _check_soft_labels(loss, in_batch)
     if data.lists_with_both is not None and not in_batch.ranks_other_lists:
-        _check_lists(loss, *data.lists_with_both)
+        _check_lists(loss.current, *data.lists_with_both, quiet)
 
 
 def _check_teacher_scores(loss: Loss, in_batch: InBatch) -> None:
@@ -132,7 +137,7 @@ def _check_soft_labels(loss: Loss, in_batch: InBatch) -> None:
     )
 
 
-def _check_lists(loss: Loss, n_with_both: int, n_lists: int) -> None:
+def _check_lists(loss: Loss, n_with_both: int, n_lists: int, quiet: bool) -> None:
     """Where the loss knows only relevant or not, say how many lists have no order for it; refuse
     data where none has.
     """
@@ -144,6 +149,8 @@ def _check_lists(loss: Loss, n_with_both: int, n_lists: int) -> None:
             f"{name} tells relevant documents from irrelevant ones, and none of the {n_lists} training lists has both; take a loss of grades, as RankNetLoss, or lists with irrelevant documents (unjudged: irrelevant, or a larger list_size)",
             option="loss",
         )
+    if quiet:
+        return
     log.warning(
         "%d of %d training lists have no relevant or no irrelevant document, so %s learns no order from them",
         n_lists - n_with_both,

@@ -270,7 +270,8 @@ class RankerModule(LightningModule):
         the checkpoint. Its length is that of this configuration too: the functions in
         ``lr_lambdas`` know it, and no checkpoint holds functions.
         """
-        self._lists_taught = (0, 0)
+        if self.trainer.global_step == 0:  # a resumed run has not seen its first epoch whole
+            self._lists_taught = (0, 0)
         for name, temperature in self._learnt_temperatures().items():
             log.info(
                 "the %s is learnt, from %.4g on, with a peak rate of %g",
@@ -405,7 +406,7 @@ class RankerModule(LightningModule):
                 "in the first epoch %d of %d lists gave %s no gradient, so nothing was learnt from them: they are in order already, or have nothing to be told apart",
                 n_untaught,
                 n_lists,
-                type(self.loss).__name__,
+                type(self.loss.current).__name__,
             )
 
     def on_train_end(self) -> None:

@@ -1,9 +1,12 @@
 """What a loss can learn from the lists of the data: said, or refused, before training."""
 
+import shutil
+
 import numpy as np
 import pytest
 import torch
 
+from ltr.callbacks import LossChange, LossSchedule
 from ltr.compatibility import check_labels, check_transform
 from ltr.data.formats import JoinedPairs
 from ltr.datamodules import FeatureDataModule, ListDataModule, TripletDataModule
@@ -102,12 +105,14 @@ def test_lists_of_half_relevant_documents_keep_an_irrelevant_one(tmp_path, caplo
 
 def test_judged_documents_alone_are_no_lists_for_a_softmax(tmp_path, collection_folder):
     """Where only relevant documents are judged, as in most sets of BEIR."""
-    pool = (collection_folder / "candidates/train.trec").read_text().splitlines()
+    folder = tmp_path / "collection"  # the fixture is of the whole session
+    shutil.copytree(collection_folder, folder)
+    pool = (folder / "candidates/train.trec").read_text().splitlines()
     query, _, first, *_ = pool[0].split()
     second = pool[1].split()[2]
-    qrels = collection_folder / "qrels/train.tsv"
+    qrels = folder / "qrels/train.tsv"
     qrels.write_text(f"{query}\t{first}\t1\n{query}\t{second}\t2\n")
-    data = ListDataModule(str(collection_folder), unjudged="skip")
+    data = ListDataModule(str(folder), unjudged="skip")
     data.reads = JoinedPairs(wordpiece_tokenizer(), 24)
     data.setup("fit")
     with pytest.raises(InputError, match="none of the 1 training lists has both"):
@@ -139,6 +144,60 @@ def test_a_run_says_after_an_epoch_that_most_lists_had_no_gradient(tmp_path, cap
     assert said == [
         "in the first epoch 4 of 4 lists gave MarginRankingLoss no gradient, so nothing was learnt from them: they are in order already, or have nothing to be told apart"
     ]
+
+
+def test_a_run_that_resumes_says_nothing_of_its_first_epoch(tmp_path, caplog):
+    """The second epoch alone is no first epoch, whatever its lists give."""
+    folder = write_letor(tmp_path / "data", [[1, 0], [0, 1]])
+    module = feature_ranker(2, MarginRankingLoss(1.0), "linear")
+    data = data_for(module, FeatureDataModule, folder, batch_size=2)
+    first = trainer(tmp_path, max_epochs=1)
+    first.fit(module, data)
+    checkpoint = tmp_path / "first.ckpt"
+    first.save_checkpoint(checkpoint)
+    module = feature_ranker(2, MarginRankingLoss(1.0), "linear")
+    data = data_for(module, FeatureDataModule, folder, batch_size=2)
+    module.loss.forward = lambda scores, *_: (scores * 0.0).sum()  # no list has a gradient
+    with caplog.at_level("WARNING"):
+        trainer(tmp_path, max_epochs=2).fit(module, data, ckpt_path=checkpoint)
+    assert not [line for line in caplog.messages if "in the first epoch" in line]
+
+
+def test_a_schedule_warns_of_each_kind_of_loss_once_and_by_its_name(tmp_path, caplog):
+    """Query 0 has no irrelevant document. Two stages of one loss, then another one."""
+    folder = write_letor(tmp_path / "data", [[1, 2], [1, 0]])
+    module = feature_ranker(2, SoftmaxLoss(), "linear")
+    changes = [
+        LossChange(epoch=1, options={"temperature": 0.5}),
+        LossChange(epoch=2, loss=BCELoss()),
+        LossChange(epoch=3, loss=RankNetLoss()),
+    ]
+    data = data_for(module, FeatureDataModule, folder, batch_size=2)
+    with caplog.at_level("WARNING"):
+        run = trainer(tmp_path, max_epochs=1, callbacks=[LossSchedule(changes)])
+        run.fit(module, data)
+    said = [line for line in caplog.messages if "learns no order" in line]
+    assert sorted(line.split(" so ")[1].split()[0] for line in said) == ["BCELoss", "SoftmaxLoss"]
+    assert all(line.startswith("1 of 2 training lists") for line in said)
+
+
+@pytest.mark.parametrize(
+    ("loss", "message"),
+    [
+        (MarginRankingLoss(1.0), "sigmoid .* MarginRankingLoss asks for a gap of 1"),
+        (SoftmaxLoss(), "^SoftmaxLoss tells relevant documents"),
+    ],
+    ids=["transform", "labels"],
+)
+def test_a_schedule_refuses_its_first_loss_by_its_name(tmp_path, loss, message):
+    """Also where a later stage brings a margin policy, which the first one has not."""
+    folder = write_letor(tmp_path / "data", [[1, 2], [2, 1]])
+    module = feature_ranker(2, loss, "linear", transform="sigmoid")
+    later = LossChange(epoch=1, loss=MarginRankingLoss(0.5), margin=Constant(0.2))
+    data = data_for(module, FeatureDataModule, folder, batch_size=2)
+    with pytest.raises(InputError, match=message):
+        trainer(tmp_path, max_epochs=1, callbacks=[LossSchedule([later])]).fit(module, data)
+    assert module.last_step is None
 
 
 def test_transformed_scores_are_refused_with_labels_of_a_teacher_and_margins_out_of_reach():

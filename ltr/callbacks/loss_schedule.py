@@ -117,8 +117,9 @@ class LossSchedule(Callback):
         margin = pl_module.margin
         # None unless a fit has a data module: the labels of its data must suit every stage.
         data = data_of(trainer) if stage == "fit" else None
-        if data is not None:
-            check_labels(loss, pl_module.in_batch, data)
+        if data is not None:  # here, where the loss has its name; the module warns of it
+            check_labels(loss, pl_module.in_batch, data, quiet=True)
+            check_transform(pl_module.transform, loss, margin, data)
         losses = [loss]
         margins = [margin]
         for number, change in enumerate(self.changes):
@@ -132,7 +133,8 @@ class LossSchedule(Callback):
             try:
                 pl_module.attach_margin(loss, margin)
                 if data is not None:
-                    check_labels(loss, pl_module.in_batch, data)
+                    is_same = type(loss) is type(losses[-1])
+                    check_labels(loss, pl_module.in_batch, data, quiet=is_same)
                     check_transform(pl_module.transform, loss, margin, data)
             except InputError as error:
                 raise _error(number, error.message) from None

@@ -67,6 +67,11 @@ class Loss(nn.Module):
         """
         raise NotImplementedError
 
+    @property
+    def current(self) -> "Loss":
+        """The loss itself; of losses that follow one another, that of the stage."""
+        return self
+
     def asked_margin(self, margin: Tensor | None) -> float | Tensor | None:
         """The gap ``s_i - s_j``, in units of score, that the loss asks of a pair; None if it asks
         for none.
