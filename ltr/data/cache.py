@@ -24,6 +24,9 @@ from typing import NamedTuple, TypeVar
 from ltr.data.files import cache_root, lock_shared
 from ltr.data.outputs import check_inside
 from ltr.data.whole_files import (
+    LOCK,
+    PARTS,
+    UNFINISHED,
     being_written,
     folder_once,
     has_name,
@@ -45,7 +48,7 @@ NOTES = "notes.json"
 SEALED_BYTES = 4096  # at the beginning and at the end of each file: what the seal covers
 KEY = re.compile(r"[0-9a-f]{32}")
 # What a killed build leaves beside the entries: its lock, what it had written, and finished parts.
-LEFT_BY_KILL = re.compile(r"\.([0-9a-f]{32})\.(lock|tmp|parts)")
+LEFT_BY_KILL = re.compile(rf"\.([0-9a-f]{{32}})({LOCK}|{UNFINISHED}|{PARTS})")
 SECONDS_OF_DAY = 24 * 60 * 60
 
 
