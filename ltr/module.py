@@ -424,7 +424,8 @@ class RankerModule(LightningModule):
 
     # Measuring
 
-    def on_validation_start(self) -> None:
+    def on_validation_epoch_start(self) -> None:
+        # Not in on_validation_start: averaged weights are put in place between the two.
         self._search_corpus("dev")
 
     def on_test_start(self) -> None:

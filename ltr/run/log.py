@@ -237,10 +237,18 @@ class Progress(Callback):
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self._pace.leave_out(time.monotonic() - self._validation_began)
 
-    # An epoch of an evaluation begins when the corpus is searched.
+    # The batches of an evaluation begin when the corpus is searched.
 
-    def on_validation_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        self._countdown = Countdown("validating", "batches", int(sum(trainer.num_val_batches)))
+    def on_validation_batch_start(
+        self,
+        trainer: Trainer,
+        pl_module: LightningModule,
+        batch: Any,
+        batch_idx: int,
+        dataloader_idx: int = 0,
+    ) -> None:
+        if batch_idx == 0:
+            self._countdown = Countdown("validating", "batches", int(sum(trainer.num_val_batches)))
 
     def on_test_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self._countdown = Countdown("testing", "batches", int(sum(trainer.num_test_batches)))

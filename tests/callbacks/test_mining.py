@@ -493,7 +493,9 @@ def test_a_refresh_and_a_validation_are_no_steps(
         return slowed
 
     monkeypatch.setattr(Miner, "mine", slow(Miner.mine))
-    monkeypatch.setattr(RankerModule, "on_validation_start", slow(RankerModule.on_validation_start))
+    monkeypatch.setattr(
+        RankerModule, "on_validation_epoch_start", slow(RankerModule.on_validation_epoch_start)
+    )
     args = configuration(tmp_path, collection_folder, backbone, every_n_steps=5)
     assert main([*args, "--trainer.val_check_interval", "4"]) == 0
     lines = capsys.readouterr().out.splitlines()
