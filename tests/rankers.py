@@ -24,9 +24,8 @@ def trainer(folder: Path, **options) -> Trainer:
         "logger": False,
         "enable_checkpointing": False,
     }
-    return Trainer(
-        accelerator="cpu", default_root_dir=folder, num_sanity_val_steps=0, **quiet, **options
-    )
+    options = quiet | options
+    return Trainer(accelerator="cpu", default_root_dir=folder, num_sanity_val_steps=0, **options)
 
 
 def cross_encoder(backbone: str, loss: Loss, **options) -> RankerModule:

@@ -26,6 +26,7 @@ from ltr.run.counters import Moment, set_counters
 from ltr.run.folder import RunFolder, link_or_copy
 from ltr.run.log import who_computes
 from ltr.run.signals import NAMES, Signals
+from ltr.search.encodings import EncodingsInCache, EncodingsOfRun
 from ltr.trainer_state import data_of, is_trial
 
 log = logging.getLogger(__name__)
@@ -85,6 +86,8 @@ class Checkpoints(Checkpoint):
 
         # The last validation was among the best: best.ckpt is to be written with last.ckpt.
         self._best_is_due = False
+        # The last validation was of the best weights of all: a test reads what it has encoded.
+        self._best_is_newest = False
         # last.every_n_steps asks for last.ckpt.
         self._last_is_due = False
         # From this time.monotonic() on, last.ckpt is written even where nothing asks for it: so late
@@ -136,6 +139,7 @@ class Checkpoints(Checkpoint):
         self._scores = trainer.strategy.broadcast(scores)  # so that all ranks decide alike
         # A run before this one, with the same callback, may have ended anywhere.
         self._best_is_due = False
+        self._best_is_newest = False
         self._last_is_due = False
         self._cheap_from = 0.0
         self._batches_since_step = 0
@@ -166,6 +170,25 @@ class Checkpoints(Checkpoint):
 
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self._signals.release()
+
+    def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        """Move what the last validation has encoded into the cache where its weights are the best, so
+        that a test finds it. What is left of the encodings goes with the training.
+        """
+        data = data_of(trainer)
+        if stage != "fit" or data is None or not trainer.is_global_zero or not self._best_is_newest:
+            return
+        run_folder = Path(trainer.default_root_dir)
+        encoding = EncodingsOfRun(run_folder, "evaluation").last()
+        for corpus in data.corpora:
+            texts = corpus.docs
+            if encoding is None or texts.texts_key not in encoding.plan.texts:
+                continue
+            try:
+                EncodingsInCache(texts.folder, run_folder).put(encoding)
+            except (InputError, OSError) as error:  # no reason for a training to fail
+                log.warning("a test of these weights encodes the corpus again: %s", error)
+                return
 
     def on_exception(
         self, trainer: Trainer, pl_module: LightningModule, exception: BaseException
@@ -262,12 +285,14 @@ class Checkpoints(Checkpoint):
         score = trainer.callback_metrics.get(self.best.monitor or "")
         step = trainer.global_step
         k = self.best.save_top_k
+        self._best_is_newest = False
         if score is None or k == 0 or math.isnan(score):
             return
         self._scores[step] = self.best.sign * float(score)
         ranked = best_first(self._scores)
         kept = ranked if k == -1 else ranked[:k]
         self._best_is_due = step in kept
+        self._best_is_newest = step == ranked[0]
         self._scores = {kept_step: self._scores[kept_step] for kept_step in kept}
 
     # Ending early

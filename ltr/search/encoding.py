@@ -167,7 +167,7 @@ class Encoding:
     def __init__(self, folder: Path, plan: Plan) -> None:
         self.folder = folder
         self.plan = plan
-        known = _read_plan(folder)
+        known = read_plan(folder)
         if known is None:
             write_whole(folder / PLAN, [json.dumps(asdict(plan), indent=2) + "\n"])
         elif known != plan:
@@ -184,7 +184,7 @@ class Encoding:
         Raises:
             InputError: if none is there, it is not finished, or it is damaged.
         """
-        plan = _read_plan(folder)
+        plan = read_plan(folder)
         if plan is None:
             raise InputError(
                 f"{folder}: expected an encoding, as ltr encode writes it, found no {PLAN} there"
@@ -419,7 +419,7 @@ class Worker:
             log.info("encoded %s texts: %s", f"{self.throughput.texts:,}", self.throughput)
 
 
-def _read_plan(folder: Path) -> Plan | None:
+def read_plan(folder: Path) -> Plan | None:
     """The plan of the encoding in a folder; None where there is none.
 
     Raises:

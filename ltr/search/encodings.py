@@ -38,6 +38,7 @@ from ltr.search.encoding import (
     TextsToEncode,
     Worker,
     plan_of,
+    read_plan,
 )
 from ltr.search.known_rows import KEYS, KnownRows, write_keys
 from ltr.search.numbers import Numbers
@@ -81,7 +82,8 @@ def texts_of_table(table: TextTable, embedder: Embedder) -> TextsToEncode:
 @dataclass(frozen=True)
 class EncodingsOfRun:
     """In the folder ``encodings`` of a run that trains. The encodings of earlier weights are
-    removed when a new one is begun; :meth:`remove_all` removes all of them.
+    removed when a new one is begun; :meth:`remove_all` removes all of them. :meth:`last` goes into
+    the cache before, where its weights are kept.
 
     Attributes:
         run_folder: every process must reach it.
@@ -113,6 +115,15 @@ class EncodingsOfRun:
             if other.is_dir() and other.name not in used:
                 remove(other)
         _open_or_begin(folder, plan)
+
+    def last(self) -> Encoding | None:
+        """The last encoding of the user, finished or not; None where there is none."""
+        name = self._root / self.user
+        if not name.is_file():
+            return None
+        folder = self._root / name.read_text()
+        plan = read_plan(folder)
+        return None if plan is None else Encoding(folder, plan)
 
     def remove_all(self) -> None:
         """Remove the encodings of the run; to be called by one process, when no other reads."""
@@ -174,7 +185,7 @@ class EncodingsInCache:
         with TemporaryEncodings(self.run_folder).of(embedder, texts, numbers) as encoding:
             yield encoding
             barrier()
-            by_rank_0(lambda: self._put(encoding))
+            by_rank_0(lambda: self.put(encoding))
 
     def _cached(self, plan: Plan, embedder: Embedder, texts: TextsToEncode) -> Encoding:
         def build(folder: Path) -> None:
@@ -195,8 +206,12 @@ class EncodingsInCache:
 
         return self._open(plan, build)
 
-    def _put(self, encoding: Encoding) -> None:
-        """Move a finished encoding into the cache."""
+    def put(self, encoding: Encoding) -> None:
+        """Move an encoding into the cache; to be called by one process, when no other reads it.
+
+        Raises:
+            InputError: if a shard is missing or damaged, or nothing can be written into the cache.
+        """
 
         def build(folder: Path) -> None:
             encoding.finish()

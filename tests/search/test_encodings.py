@@ -9,15 +9,24 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from lightning.pytorch import Callback, seed_everything
+from lightning.pytorch.callbacks import EMAWeightAveraging
 
+from ltr.checkpoint import read_checkpoint
 from ltr.data.cache import Cache
 from ltr.data.collection import open_collection
 from ltr.data.files import cache_root
 from ltr.data.formats import SingleTexts
 from ltr.data.tokens import TokenStore
+from ltr.data.windows import Windows
+from ltr.datamodules import GroupDataModule
 from ltr.errors import InputError
+from ltr.in_batch import OtherQueries
+from ltr.losses import SoftmaxLoss
 from ltr.models.encoder.loading.pretrained import load_encoder, load_tokenizer
 from ltr.models.encoder.text_encoder import TextEncoder
+from ltr.run.checkpoint_options import BestOptions
+from ltr.run.checkpoints import Checkpoints
 from ltr.search import encoding as room
 from ltr.search import encodings
 from ltr.search.embedder import Embedder
@@ -29,6 +38,7 @@ from ltr.search.encodings import (
     texts_of_table,
 )
 from tests.child_processes import fork
+from tests.rankers import data_for, dual_encoder, trainer
 
 
 @pytest.fixture(autouse=True)
@@ -185,3 +195,105 @@ def test_a_folder_that_is_shown_late_is_waited_for(tmp_path, monkeypatch):
         InputError, match="must be reached by every process, and process 0 does not"
     ):
         encodings._wait_for(tmp_path / "never")
+
+
+class Score(Callback):
+    """Says how good the weights of each validation are."""
+
+    def __init__(self, scores):
+        self.scores = iter(scores)
+
+    def on_validation_epoch_end(self, trainer, module):
+        module.log("val/score", next(self.scores))
+
+
+class Fitted:
+    """A dual encoder that was trained, with a validation by search at each score."""
+
+    def __init__(self, folder, collection, backbone, scores, callbacks=(), **options):
+        seed_everything(0)
+        self.folder = folder
+        in_batch = OtherQueries()
+        self.module = dual_encoder(backbone, SoftmaxLoss(), in_batch=in_batch, lr=0.01, **options)
+        searched = {"candidates": "corpus", "depth": 100}
+        groups = {"groups": 8, "docs_per_group": 1}
+        self.data = data_for(self.module, GroupDataModule, collection, **groups, **searched)
+        checkpoints = Checkpoints(BestOptions("val/score"))
+        callbacks = [*callbacks, Score(scores), checkpoints]
+        fit = trainer(
+            folder,
+            max_epochs=len(scores),
+            limit_train_batches=2,
+            callbacks=callbacks,
+            enable_checkpointing=True,
+        )
+        fit.fit(self.module, self.data)
+        self.validated = fit.callback_metrics["val/nDCG@10"].item()
+
+    def test(self, which="best", folder=None):
+        """nDCG@10 of a test of the weights in a checkpoint."""
+        checkpoint = read_checkpoint(self.folder / f"checkpoints/{which}.ckpt")
+        self.module.load_state_dict(checkpoint["state_dict"])
+        metrics = trainer(folder or self.folder).test(self.module, self.data, verbose=False)[0]
+        return metrics["test/nDCG@10"]
+
+
+def encodings_in_cache() -> list:
+    return [entry for entry in Cache().entries if entry.kind == "encodings"]
+
+
+@pytest.mark.parametrize("case", ["plain", "averaged", "windows", "another folder"])
+def test_a_test_reads_what_the_last_validation_has_encoded_of_the_best_weights(
+    tmp_path, collection_folder, backbone, encoded, case
+):
+    """The corpus is encoded for each of two validations, and no third time; nDCG is that of a test
+    that encodes it anew.
+    """
+    options = {}
+    callbacks = []
+    if case == "averaged":
+        callbacks.append(EMAWeightAveraging(decay=0.5))
+    if case == "windows":
+        options = {"windows": Windows(size=6, stride=6)}
+    run = Fitted(tmp_path / "run", collection_folder, backbone, [0.1, 0.2], callbacks, **options)
+    after_fit = sum(encoded)
+    (entry,) = encodings_in_cache()
+    assert not (tmp_path / "run/encodings").exists()
+    ndcg = run.test(folder=tmp_path / "other" if case == "another folder" else None)
+    validated = trainer(tmp_path).validate(run.module, run.data, verbose=False)[0]
+    assert validated["val/nDCG@10"] == run.validated > 0, "of the weights that are kept"
+    assert sum(encoded) == after_fit and after_fit >= 2 * 720
+    assert {source.model for source in Cache().sources(entry)} == {str(tmp_path / "run")}
+    assert len(encodings_in_cache()) == 1
+    assert encodings_in_cache()[0].remove()
+    assert run.test() == ndcg > 0
+    assert sum(encoded) == after_fit * 3 // 2
+
+
+def test_of_weights_that_were_best_before_the_test_encodes(
+    tmp_path, collection_folder, backbone, encoded
+):
+    """Neither the best of before nor an equal score later: the earlier weights stay the best."""
+    for name, scores in (("worse", [0.2, 0.1]), ("equal", [0.2, 0.2])):
+        encoded.clear()
+        run = Fitted(tmp_path / name, collection_folder, backbone, scores)
+        assert sum(encoded) == 2 * 720
+        assert not (tmp_path / name / "encodings").exists()
+        run.test()
+        run.test("last")
+        run.test("best")
+        assert sum(encoded) == 4 * 720, "each of its own weights"
+        for entry in encodings_in_cache():
+            entry.remove()
+
+
+def test_a_cache_that_takes_nothing_does_not_end_a_training(
+    tmp_path, collection_folder, backbone, monkeypatch, caplog
+):
+    def put(place, encoding):
+        raise InputError("nothing can be in /cache")
+
+    monkeypatch.setattr(EncodingsInCache, "put", put)
+    Fitted(tmp_path / "run", collection_folder, backbone, [0.1])
+    assert "encodes the corpus again: nothing can be in /cache" in caplog.text
+    assert encodings_in_cache() == [] and not (tmp_path / "run/encodings").exists()
