@@ -206,7 +206,7 @@ def _key(options: Mapping[str, Any], weights: object, planned: Planned) -> str |
         if name not in SPEED:
             said[f"model.{name}"] = value
     for name, value in flat_options(options["data"]):
-        says_nothing = name in DATA_LATER and value is None
+        says_nothing = name in DATA_LATER and value == DATA_LATER[name]
         if name != "path" and name not in DATA_SPEED and not says_nothing:
             said[f"data.{name}"] = value
     for name in TRAINER:

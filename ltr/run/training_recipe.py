@@ -180,10 +180,12 @@ def _options(config: Mapping[str, Any]) -> dict[str, Any]:
     """The options of a configuration that decide what is learnt, but for the seed."""
     options = {}
     for path, value in flat_options(config["model"]):
-        if path not in MODEL_MEASURES_AND_SPEED and not (path in MODEL_LATER and value is None):
+        says_nothing = path in MODEL_LATER and value == MODEL_LATER[path]
+        if path not in MODEL_MEASURES_AND_SPEED and not says_nothing:
             options[f"model.{path}"] = value
     for path, value in flat_options(config["data"]):
-        if path not in DATA_MAY_DIFFER and not (path in DATA_LATER and value is None):
+        says_nothing = path in DATA_LATER and value == DATA_LATER[path]
+        if path not in DATA_MAY_DIFFER and not says_nothing:
             options[f"data.{path}"] = value
     trainer = config["trainer"]
     for path, value in flat_options(trainer):

@@ -185,7 +185,7 @@ def test_the_severe_lines_are_said_once_by_a_fit(tmp_path, backbone, capsys):
     assert main(["fit", "--config", str(file)]) == 0
     told = capsys.readouterr()
     lines = [line for line in (told.out + told.err).splitlines() if "are cut by max_length" in line]
-    assert len(lines) == 1 and "of the pairs of train are cut by max_length 8" in lines[0]
+    assert len(lines) == 1 and "of the documents of train are cut by max_length 8" in lines[0]
     lines = [line for line in (told.out + told.err).splitlines() if "queries of test" in line]
     assert len(lines) == 1 and " of 8 queries of test (" in lines[0]
 

@@ -236,7 +236,8 @@ def test_what_was_trained_for_another_task_is_refused_by_name_and_told_as_a_back
         assert not caplog.messages
         DualEncoder(str(folder), max_length=20)
         start = "with mean pooling, is only the start of a dual encoder"
-        assert caplog.messages == [
+        told = [line for line in caplog.messages if line.startswith("backbone")]
+        assert told == [
             f"backbone {str(folder)!r} is of another task: {heads[kind]} is left out, and its encoder, {start}"
         ]
         if kind == "t5":  # a cross-encoder has no decoder
