@@ -187,7 +187,7 @@ def test_a_key_is_found_where_wandb_keeps_it(tmp_path, monkeypatch):
 
 def test_training_without_a_dev_split(tmp_path, backbone, capsys):
     file = tmp_path / "train.tsv"
-    file.write_text("".join(f"w{i}\tw{i} w{i}\tw{i + 1} w3\tw{i + 2}\n" for i in range(20)))
+    file.write_text("".join(f"w{i} w5\tw{i} w{i}\tw{i + 1} w3\tw{i + 2} w4\n" for i in range(20)))
     config = write_config(tmp_path, backbone, file, **{"last.every_n_steps": 1000})
     run = tmp_path / "run"
     assert main(["fit", "--config", str(config)]) == 0
