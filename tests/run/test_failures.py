@@ -158,7 +158,8 @@ def test_a_first_process_that_was_killed_is_named_before_a_launcher_ends_the_oth
     until(lambda: first.code() is not None)
     os.kill(second.pid, signal.SIGTERM)
     code, told = second.end()
-    assert code in (2, 143), told
+    # The last one: it was leaving already, and heard no signal any more.
+    assert code in (2, 143, -signal.SIGTERM), told
     (line,) = own_lines(told)
     assert line.startswith("ltr [rank 1]: process 1 of 2 lost the connection to ")
     assert not any("frame #" in one for one in told)
