@@ -3,7 +3,6 @@
 import math
 import resource
 import sys
-import time
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,8 +14,6 @@ from ltr.callbacks import HardNegativeMining
 from ltr.check.section import Section
 from ltr.compare.tables import Table
 from ltr.data.progress import duration
-
-POWERCAP = Path("/sys/class/powercap")  # where Linux tells the energy of processors (RAPL)
 
 
 @dataclass(frozen=True)
@@ -43,14 +40,12 @@ class Forecast:
         memory: bytes of the process at most.
         device_memory: bytes on a GPU at most; None without one.
         disk: bytes of the run folder.
-        watts: mean power of the processors while it trains; None where the machine does not tell.
     """
 
     works: list[Work]
     memory: int | None = None
     device_memory: int | None = None
     disk: int | None = None
-    watts: float | None = None
 
     @property
     def seconds(self) -> float:
@@ -141,10 +136,6 @@ def forecast_section(forecast: Forecast, schedule: Schedule) -> Section:
             parts.append(f"{name.replace('device_memory', 'memory of the GPU')} {gigabytes(size)}")
     if parts:
         lines.append(", ".join(parts))
-    if forecast.watts is not None:
-        watt_hours = forecast.watts * forecast.seconds / 3600
-        entries["watt_hours"] = watt_hours
-        lines.append(f"energy of the processors: {watt_hours:.3g} Wh, at {forecast.watts:.0f} W")
     table = Table("what the training will take", ["work", "times", "seconds each", "in all"], rows)
     return Section("Forecast", [table], lines, [], entries)
 
@@ -180,33 +171,3 @@ class PeakMemory:
     def device_bytes(self) -> int | None:
         """The peak on the GPU; None without one."""
         return torch.cuda.max_memory_allocated() if torch.cuda.is_available() else None
-
-
-class Energy:
-    """The energy that the processors of this machine take from here on, where it is told."""
-
-    def __init__(self) -> None:
-        self._begin = _joules()
-        self._since = time.perf_counter()
-
-    def watts(self) -> float | None:
-        """The mean power; None where the machine does not tell."""
-        end = _joules()
-        seconds = time.perf_counter() - self._since
-        # A counter that has run over starts again at 0.
-        if self._begin is None or end is None or end < self._begin or seconds <= 0:
-            return None
-        return (end - self._begin) / seconds
-
-
-def _joules() -> float | None:
-    """What the counters of all processor packages say; None where there is none to be read."""
-    total = 0.0
-    is_known = False
-    for zone in POWERCAP.glob("intel-rapl:*"):
-        if zone.name.count(":") > 1:  # a part of another zone
-            continue
-        with suppress(OSError, ValueError):
-            total += int((zone / "energy_uj").read_text()) / 1e6
-            is_known = True
-    return total if is_known else None

@@ -12,7 +12,7 @@ import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
 
 from ltr.callbacks import HardNegativeMining
-from ltr.check.forecast import Energy, Forecast, PeakMemory, Schedule, Work, schedule_of
+from ltr.check.forecast import Forecast, PeakMemory, Schedule, Work, schedule_of
 from ltr.checkpoint import write_checkpoint
 from ltr.data.query_lists import LabelledList
 from ltr.datamodules import RankingDataModule, TripletDataModule
@@ -72,7 +72,6 @@ class Sampler(Callback):
             data.take_negatives(_random_negatives(data))
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        self._energy = Energy()
         self._began = time.perf_counter()
 
     def on_train_batch_end(self, trainer: Trainer, pl_module: LightningModule, *_: Any) -> None:
@@ -94,7 +93,6 @@ class Sampler(Callback):
         assert isinstance(module, RankerModule), "the command line gives one"
         data = data_of(trainer)
         assert data is not None, "the command line gives one"
-        watts = self._energy.watts()
         batches = data.eval_batches("dev")
         validates = batches is not None and self._options["limit_val_batches"] != 0
         validates_first = validates and self._options["num_sanity_val_steps"] == -1
@@ -123,9 +121,7 @@ class Sampler(Callback):
         # Where one validation chooses, the best checkpoint is the last one: two names of one file.
         choices = self.schedule.validations - int(validates_first)
         disk += size if choices <= 1 else 2 * size
-        self.forecast = Forecast(
-            works, self._memory.bytes(), self._memory.device_bytes(), disk, watts
-        )
+        self.forecast = Forecast(works, self._memory.bytes(), self._memory.device_bytes(), disk)
 
     def _seconds_per_batch(self) -> float:
         """The mean over the counted batches; where there are few, over all of them."""
