@@ -174,6 +174,12 @@ PLANTED = [
         above,
         "ltr/search/index.py (floor 5) imports ltr.cli",
     ),
+    (
+        "ltr/run/results.py",
+        "from ltr.compare.run import Run",
+        above,
+        "ltr/run/results.py (floor 7) imports ltr.compare.run.Run",
+    ),
     ("ltr/batch.py", "import transformers", above, "ltr/batch.py (floor 1) imports transformers"),
     (
         "ltr/search/embeddings.py",
