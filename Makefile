@@ -5,11 +5,11 @@ BIN := .venv/bin
 export HF_HUB_DISABLE_TELEMETRY := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help env demo data test test-long test-newest test-oldest mutations lint docs bench quality reproduce clean
+.PHONY: help env demo data test test-long test-newest test-oldest mutations lint docs bench quality tables reproduce clean FORCE
 .DELETE_ON_ERROR:
 
 help:  ## List the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z\/%-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 env: .venv/ready  ## Create .venv with everything installed
 
@@ -86,48 +86,97 @@ bench: .venv/bench data  ## Measure speed, memory and padding (benchmarks/)
 	$(BIN)/python benchmarks/letor_reader.py
 
 # Within three hours on 2 cores: by fewer training pairs and shorter texts, not by fewer seeds.
-quality: .venv/bench data  ## Dual encoders beside sentence-transformers' trainer (docs/dual_encoders.md, docs/results.md)
+quality: .venv/bench data | runs/data/wordnet-4000  ## Dual encoders beside sentence-transformers' trainer (docs/dual_encoders.md, docs/results.md)
 	$(BIN)/python benchmarks/quality_dual.py --data data/wikiqa --candidates candidates --max-length 64 --seeds 0 --exact
 	$(BIN)/python benchmarks/quality_dual.py --data data/wikiqa --candidates candidates corpus --max-length 64
 	$(BIN)/python benchmarks/quality_dual.py --data examples/medquad --examples 480 --max-length 64
 	$(BIN)/python benchmarks/quality_dual.py --data data/medquad-liveqa --examples 480 --max-length 24
 	$(BIN)/python benchmarks/quality_dual.py --data data/wikiqa --candidates candidates --max-length 64 --losses batch-hard --seeds 3 4 5 6 7 8 9 10
 	$(BIN)/python benchmarks/quality_dual.py --data examples/medquad --examples 480 --max-length 64 --losses "in-batch softmax" --seeds 0 --exact
-	$(BIN)/python experiments/subset.py data/wordnet-definitions runs/data/wordnet-4000 --queries 4000
 	$(BIN)/python benchmarks/quality_mined.py
 
-# A run that was interrupted goes on. make reproduce QUICK=1: one seed of what ships, in half an hour.
-reproduce: $(if $(QUICK),env,.venv/bench data)  ## Every trained number of the README and docs/ (QUICK=1: one seed of what ships)
-	$(BIN)/python experiments/subset.py examples/medquad runs/data/medquad-400 --queries 400
-ifndef QUICK
-	$(BIN)/python experiments/subset.py data/medquad-liveqa runs/data/liveqa-600 --queries 600
-	$(BIN)/python experiments/pool_negatives.py data/wikiqa runs/data/wikiqa-negatives
-	$(BIN)/python experiments/subset.py data/wordnet-definitions runs/data/wordnet-4000 --queries 4000
-	$(BIN)/python experiments/subset.py data/wordnet-definitions runs/data/wordnet-1000 --queries 400 --evaluated 10 --documents 1000
-	$(BIN)/python experiments/subset.py data/wordnet-definitions runs/data/wordnet-10000 --queries 4000 --documents 10000
-	$(BIN)/python experiments/subset.py data/wordnet-definitions runs/data/wordnet-40000 --queries 4000 --documents 40000
-	$(BIN)/ltr grid experiments/grids/heart.yaml --only "in-batch 32" refreshed --seeds 0
-	$(BIN)/ltr mine --config experiments/mined/wordnet.yaml --init_from "runs/heart/in-batch 32/seed=0" --output runs/data/wordnet-two-stages
-	$(BIN)/python experiments/pools_of_run.py runs/heart/refreshed/seed=0 runs/data/wordnet-4000 runs/data/wordnet-pools --depth 50
+# What tables are made of. A folder that is there stays; of a training that was interrupted the rest is done.
+runs/data/medquad-400: | env
+	$(BIN)/python experiments/subset.py examples/medquad $@ --queries 400
+runs/data/medquad-negatives: | runs/data/medquad-400
+	$(BIN)/ltr mine --config experiments/mined/medquad.yaml --data.path runs/data/medquad-400 --recipe.n 20 --output $@
+runs/data/liveqa-600: | env data
+	$(BIN)/python experiments/subset.py data/medquad-liveqa $@ --queries 600
+runs/data/wikiqa-negatives: | env data
+	$(BIN)/python experiments/pool_negatives.py data/wikiqa $@
+runs/data/wordnet-4000: | env data
+	$(BIN)/python experiments/subset.py data/wordnet-definitions $@ --queries 4000
+runs/data/wordnet-1000: | env data
+	$(BIN)/python experiments/subset.py data/wordnet-definitions $@ --queries 400 --evaluated 10 --documents 1000
+runs/data/wordnet-10000: | env data
+	$(BIN)/python experiments/subset.py data/wordnet-definitions $@ --queries 4000 --documents 10000
+runs/data/wordnet-40000: | env data
+	$(BIN)/python experiments/subset.py data/wordnet-definitions $@ --queries 4000 --documents 40000
+runs/data/wordnet-two-stages: | runs/data/wordnet-4000
+	$(BIN)/ltr grid experiments/grids/heart.yaml --only "in-batch 32" --seeds 0
+	$(BIN)/ltr mine --config experiments/mined/wordnet.yaml --init_from "runs/heart/in-batch 32/seed=0" --output $@
+runs/data/wordnet-pools: | runs/data/wordnet-4000
+	$(BIN)/ltr grid experiments/grids/heart.yaml --only refreshed --seeds 0
+	$(BIN)/python experiments/pools_of_run.py runs/heart/refreshed/seed=0 runs/data/wordnet-4000 $@ --depth 50
+runs/data/wordnet-two-stages.drop-1: | runs/data/wordnet-two-stages runs/data/wordnet-pools
 	$(BIN)/ltr grid experiments/grids/heart_rerank.yaml --only "dual encoder" --seeds 0
-	test -d runs/data/wordnet-two-stages.drop-1 || $(BIN)/ltr negatives audit runs/data/wordnet-two-stages --data runs/data/wordnet-4000 --judge "runs/heart_rerank/dual encoder/seed=0" --policy drop
-	$(BIN)/ltr fit --config experiments/cross_encoder/health.yaml --trainer.default_root_dir runs/health/seed=0 --ckpt_path last
+	$(BIN)/ltr negatives audit runs/data/wordnet-two-stages --data runs/data/wordnet-4000 --judge "runs/heart_rerank/dual encoder/seed=0" --policy drop
+	test -d $@
+runs/health: FORCE | env data
+	$(BIN)/ltr fit --config experiments/cross_encoder/health.yaml --trainer.default_root_dir $@/seed=0 --ckpt_path last
+runs/teachers: FORCE | runs/health
 	$(BIN)/ltr grid experiments/grids/wikiqa_best.yaml --only "health questions" "as published" --seeds 0 1 2
-	$(BIN)/ltr score "runs/wikiqa_best/health questions/as published/seed=0" --data data/wikiqa --output runs/scores/wikiqa
-	$(BIN)/ltr score "runs/wikiqa_best/health questions/as published/"seed=[012] --data data/wikiqa --output runs/scores/wikiqa-3
-	$(BIN)/ltr score runs/health/seed=0 --data runs/data/liveqa-600 --documents bm25 --depth 20 --output runs/scores/liveqa
-	$(BIN)/ltr mine --config experiments/mined/medquad.yaml --data.path runs/data/medquad-400 --recipe.n 20 --output runs/data/medquad-negatives
-endif
-	$(BIN)/python experiments/reproduce.py $(if $(QUICK),--quick)
-ifndef QUICK
+runs/scores/wikiqa: | runs/teachers
+	$(BIN)/ltr score "runs/wikiqa_best/health questions/as published/seed=0" --data data/wikiqa --output $@
+runs/scores/wikiqa-3: | runs/teachers
+	$(BIN)/ltr score "runs/wikiqa_best/health questions/as published/"seed=[012] --data data/wikiqa --output $@
+runs/scores/liveqa: | runs/health runs/data/liveqa-600
+	$(BIN)/ltr score runs/health/seed=0 --data runs/data/liveqa-600 --documents bm25 --depth 20 --output $@
+FORCE:
+
+# The tables: make results/heart trains what is missing for one of them, and writes it to runs/heart.md.
+SHIPPED := cross_encoder ladder
+TABLES := $(SHIPPED) dual_encoder transform margins schedule losses-medquad wikiqa wikiqa_best wikiqa_dual wikiqa_folds \
+  wikiqa_folds-5-folds losses distil distil_cross distil_corpus windows rerank_mined ladder-wikiqa ladder-liveqa ladder-cmedir \
+  heart heart_double heart_long heart_size heart_rerank
+OTHERS := clean_splits mixture audit significance synthetic lambdarank mq2008
+
+results/%: | env  ## One table of docs/results.md (make tables lists them)
+	$(BIN)/python experiments/reproduce.py $* $(if $(QUICK),--quick)
+results/ladder results/margins results/schedule: | runs/data/medquad-400
+results/losses-medquad: | runs/data/medquad-400 runs/data/medquad-negatives
+results/wikiqa results/wikiqa_dual results/rerank_mined results/ladder-wikiqa results/ladder-cmedir results/windows: | data
+results/heart_long: | data
+results/losses: | runs/data/wikiqa-negatives
+results/wikiqa_best results/wikiqa_folds results/wikiqa_folds-5-folds: | runs/health
+results/distil: | runs/scores/wikiqa
+results/distil_cross: | runs/scores/wikiqa-3
+results/distil_corpus: | runs/scores/liveqa
+results/ladder-liveqa: | runs/data/liveqa-600
+results/heart: | runs/data/wordnet-two-stages runs/data/wordnet-two-stages.drop-1
+results/heart_double: | runs/data/wordnet-4000
+results/heart_size: | runs/data/wordnet-1000 runs/data/wordnet-10000 runs/data/wordnet-40000
+results/heart_rerank: | runs/data/wordnet-pools runs/data/wordnet-two-stages
+results/clean_splits: | results/cross_encoder results/ladder results/wikiqa_best
 	$(BIN)/python experiments/clean_splits.py
+results/mixture: | env data
 	$(BIN)/python experiments/mixture.py
+results/audit: | env data
 	$(BIN)/python experiments/audit.py data/medquad-liveqa runs/audit --trainer.max_epochs 1 --trainer.limit_val_batches 0
+results/significance: | env
 	$(BIN)/python experiments/significance.py
+results/synthetic: | .venv/bench
 	$(BIN)/python benchmarks/synthetic.py
+results/lambdarank: | .venv/bench
 	$(BIN)/python benchmarks/letor.py experiments/grids/lambdarank.yaml
+results/mq2008: | .venv/bench data
 	$(BIN)/python benchmarks/letor.py experiments/grids/mq2008.yaml
-endif
+
+tables:  ## List the tables of make results/TABLE
+	@for table in $(TABLES) $(OTHERS); do echo "  make results/$$table"; done
+
+reproduce: $(addprefix results/,$(if $(QUICK),$(SHIPPED),$(TABLES) $(OTHERS)))  ## All tables (QUICK=1: one seed of what ships, in half an hour)
+	$(BIN)/python experiments/reproduce.py $(if $(QUICK),--quick)
 
 clean:  ## Remove what was built, not what was trained
 	rm -rf build dist .venv .venv-newest .venv-oldest .mypy_cache .pytest_cache .ruff_cache *.egg-info

@@ -1,9 +1,10 @@
-"""Makes every trained number of the README and docs/results.md again: python
-experiments/reproduce.py [--quick]
+"""Makes the trained numbers of the README and docs/results.md again: python
+experiments/reproduce.py [TABLE ...] [--quick]
 
-Trains what is not there yet in runs/, resumes what was interrupted, and writes docs/results.md anew
-below its mark. Several may run at once and share the work: give each a core. ``--quick``: one seed
-of what ships, into runs/quick, with its own page.
+With tables: trains what is not there yet in runs/, resumes what was interrupted, and writes
+runs/TABLE.md. Several may run at once and share the work: give each a core. What the runs read is
+made before by ``make results/TABLE``. Without tables: writes docs/results.md anew below its mark,
+of the runs that are there. ``--quick``: one seed of what ships, into runs/quick, with its own page.
 """
 
 import argparse
@@ -95,9 +96,9 @@ FAMILIES = (
 )
 
 
-def train_and_describe(family: Family, runs: Path, words: list[str]) -> str:
-    """Train what is missing, and return the section of the page: the question of the grid, the
-    command, and the tables.
+def table_section(family: Family, runs: Path, words: list[str]) -> str:
+    """Train what is missing, unless the words say ``--table``. The section of the page: the question
+    of the grid, the command, and the tables.
     """
     file = GRIDS / f"{family.grid}.yaml"
     folder = runs / family.runs
@@ -113,12 +114,17 @@ def train_and_describe(family: Family, runs: Path, words: list[str]) -> str:
 
 
 def main() -> None:
-    """Make them all, write the page."""
+    """Train for the tables that were named, or write the page of all."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
+    names = list(dict.fromkeys(family.runs for family in FAMILIES))
+    parser.add_argument("tables", nargs="*", metavar="TABLE", help=", ".join(names))
     parser.add_argument("--quick", action="store_true", help="one seed, on examples/medquad")
     asked = parser.parse_args()
+    unknown = sorted(set(asked.tables) - set(names))
+    if unknown:
+        parser.error(f"there is no table {', '.join(unknown)}; there are {', '.join(names)}")
     runs = Path("runs")
     words = []
     families = list(FAMILIES)
@@ -126,14 +132,17 @@ def main() -> None:
         runs = Path("runs", "quick")
         words = ["--seeds", "0"]
         families = [family for family in FAMILIES if family.ships]
+    if asked.tables:
+        families = [family for family in families if family.runs in asked.tables]
     if not torch.cuda.is_available():
         for family in [family for family in families if family.wants_gpu]:
             print(f"{family.runs} is left out: without a GPU each of its runs takes hours")
             families.remove(family)
-    for family in families:
-        train_and_describe(family, runs, words)
-    # Once more, for the tables alone: now with all that other processes have trained meanwhile.
-    sections = [train_and_describe(family, runs, [*words, "--table"]) for family in families]
+    if asked.tables:
+        for family in families:
+            table_section(family, runs, words)
+        return
+    sections = [table_section(family, runs, [*words, "--table"]) for family in families]
     if asked.quick:
         page = runs / "results.md"
         head = "# Results, one seed\n\n"

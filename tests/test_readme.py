@@ -25,36 +25,47 @@ def test_the_tables_are_filled():
     assert "_TABLE" not in (ROOT / "README.md").read_text()
 
 
-def reproduce(tmp_path, *words):
-    """The commands of make reproduce."""
+def reproduce(tmp_path, *words, target="reproduce"):
+    """The commands of make reproduce, or of another target."""
     for name in ("Makefile", "setup.cfg", "constraints.txt"):
         (tmp_path / name).symlink_to(ROOT / name)
     (tmp_path / ".venv").mkdir()
     (tmp_path / ".venv/ready").touch()
-    command = ["make", "-n", "reproduce", f"DATA={tmp_path}", *words]
+    command = ["make", "-n", target, f"DATA={tmp_path}", *words]
     return subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True).stdout
 
 
 def test_reproduce_runs_every_grid(tmp_path):
-    families = {
-        one.grid for one in runpy.run_path(str(ROOT / "experiments/reproduce.py"))["FAMILIES"]
-    }
+    families = runpy.run_path(str(ROOT / "experiments/reproduce.py"))["FAMILIES"]
     commands = reproduce(tmp_path)
-    assert (
-        "experiments/reproduce.py \n" in commands
-        and "experiments/subset.py examples/medquad runs/data/medquad-400" in commands
-    )
+    assert commands.rstrip().endswith("experiments/reproduce.py")
+    made = re.findall(r"experiments/reproduce.py ([\w-]+)", commands)
+    assert len(made) == len(set(made)) and set(made) == {family.runs for family in families}
     by_benchmarks = set(re.findall(r"experiments/grids/(\w+).yaml", commands)) | {"synthetic"}
-    assert families | by_benchmarks == {
+    assert {family.grid for family in families} | by_benchmarks == {
         file.stem for file in (ROOT / "experiments/grids").glob("*.yaml")
     }
 
 
+@pytest.mark.parametrize("table", ["heart", "distil", "wikiqa_folds", "losses", "cross_encoder"])
+def test_what_the_runs_of_a_table_read_is_made_before(tmp_path, table):
+    """Folders of ``runs/data`` and ``runs/scores`` and the run that the grid or its base names."""
+    commands = reproduce(tmp_path, target=f"results/{table}")
+    families = runpy.run_path(str(ROOT / "experiments/reproduce.py"))["FAMILIES"]
+    for family in families:
+        if family.runs != table:
+            continue
+        file = ROOT / f"experiments/grids/{family.grid}.yaml"
+        text = file.read_text() + Grid.read(file).base[0].read_text() + family.options
+        for folder in re.findall(r"runs/(?:data/|scores/|health)[\w.-]*", text):
+            before = commands.partition(f"experiments/reproduce.py {table}")[0]
+            assert re.search(rf"{re.escape(folder)}(?=[\s/]|$)", before), folder
+
+
 def test_a_quick_reproduction_wants_nothing_that_does_not_ship(tmp_path):
     commands = reproduce(tmp_path, "QUICK=1")
-    assert "experiments/reproduce.py --quick" in commands and "data/" not in commands.replace(
-        "runs/data/", ""
-    )
+    assert commands.rstrip().endswith("experiments/reproduce.py --quick")
+    assert "data/" not in commands.replace("runs/data/", "")
     scope = runpy.run_path(str(ROOT / "experiments/reproduce.py"))
     grids = {
         one.grid: Grid.read(ROOT / f"experiments/grids/{one.grid}.yaml")
@@ -79,9 +90,10 @@ def test_reproduce_writes_the_page_below_its_mark(tmp_path, monkeypatch, capsys)
         f"# Results\n\nBy hand.\n\n{scope['MARK']}An earlier page."
     )
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "argv", ["reproduce.py"])
     monkeypatch.setitem(scope["main"].__globals__, "FAMILIES", (scope["Family"]("rates", "rates"),))
-    scope["main"]()
+    for words in (["rates"], []):
+        monkeypatch.setattr(sys, "argv", ["reproduce.py", *words])
+        scope["main"]()
     page = (tmp_path / "docs/results.md").read_text()
     assert page.startswith("# Results\n\nBy hand.\n") and "An earlier page." not in page
     assert "Which rate?" in page and "| lr=0.2 | 2 |" in page and "seeds 0, 1" in page
