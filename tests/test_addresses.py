@@ -21,7 +21,7 @@ from ltr.datamodules import FeatureDataModule, Labels, TripletDataModule
 from ltr.errors import InputError, local_path
 from ltr.grid import Grid
 from ltr.models import DualEncoder, PairWiseBertRanker
-from ltr.run.folder import RunFolder
+from ltr.run.run_folder import RunFolder
 from ltr.run.weights import take_weights
 from ltr.use.export import export
 from ltr.use.teaching import score_lists

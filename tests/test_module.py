@@ -10,7 +10,7 @@ from ltr.datamodules import TripletDataModule
 from ltr.errors import InputError
 from ltr.losses import AdaptiveMarginRankingLoss, MarginRankingLoss, RankNetLoss, SoftmaxLoss
 from ltr.margins import Annealed, FromDistance, Learnable, NormalSample
-from ltr.mining.negatives import MinedNegatives
+from ltr.mining.mined_negatives import MinedNegatives
 from ltr.models import DualEncoder, FeatureRanker, PairWiseBertRanker
 from ltr.models.encoder.text_encoder import TextEncoder
 from ltr.module import RankerModule

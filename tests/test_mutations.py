@@ -30,7 +30,7 @@ def test_every_fault_has_its_own_words_and_tests_that_exist():
     files |= {"ltr/similarity.py", "ltr/gains.py", "ltr/metrics.py"}
     files |= {"ltr/data/collate.py", "ltr/in_batch/policies.py", "ltr/margins/normal_sample.py"}
     files |= {"ltr/in_batch/duplicates.py", "ltr/compare/statistics.py", "ltr/data/cuts.py"}
-    files |= {"ltr/compatibility.py", "ltr/data/sampling/lists.py", "ltr/models/ranker.py"}
+    files |= {"ltr/compatibility.py", "ltr/data/sampling/list_rows.py", "ltr/models/ranker.py"}
     files |= {
         f"ltr/models/encoder/kernels/{name}.py"
         for name in ("blocks", "first_tokens", "gelu", "linear")

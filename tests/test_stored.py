@@ -19,7 +19,7 @@ import ltr
 from ltr.__main__ import main
 from ltr.data.collection import open_collection
 from ltr.data.scores import TeacherScores
-from ltr.mining.negatives import MinedNegatives
+from ltr.mining.mined_negatives import MinedNegatives
 from tests.make_stored import PAIRS, RANKERS, VECTORS
 
 ROOT = Path(__file__).parents[1]

@@ -16,8 +16,8 @@ from ltr.datamodules import TripletDataModule
 from ltr.errors import InputError
 from ltr.mining.filters import Recipe
 from ltr.mining.judge import Judge
+from ltr.mining.mined_negatives import MinedNegatives
 from ltr.mining.miner import Miner
-from ltr.mining.negatives import MinedNegatives
 from ltr.mining.refresh import Moment, NegativesInForce, RefreshFolders, Schedule
 from ltr.mining.side_process import SideProcess
 from ltr.models import DualEncoder, Ranker

@@ -12,7 +12,7 @@ from ltr.callbacks.health import active_share
 from ltr.data.collection import Collection
 from ltr.data.query_lists import QueryLists
 from ltr.margins import FromDistance
-from ltr.mining.negatives import MinedNegatives
+from ltr.mining.mined_negatives import MinedNegatives
 from ltr.mining.report import EXAMPLE_COLUMNS, examples, logged_numbers, summary_lines
 from ltr.module import LastStep, RankerModule
 

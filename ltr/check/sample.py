@@ -18,7 +18,7 @@ from ltr.data.query_lists import LabelledList
 from ltr.datamodules import RankingDataModule, TripletDataModule
 from ltr.errors import InputError
 from ltr.metrics import MeasuredLists
-from ltr.mining.negatives import MinedNegatives
+from ltr.mining.mined_negatives import MinedNegatives
 from ltr.models import DualEncoder
 from ltr.module import RankerModule
 from ltr.run.lightning_internals import dump_checkpoint

@@ -28,11 +28,11 @@ from ltr.entries import check_entries, read_json
 from ltr.errors import InputError
 from ltr.models import DualEncoder
 from ltr.run.data_sets import HUB, SUITE, DataSet, data_sets
-from ltr.run.folder import RunFolder
 from ltr.run.identity import DATA_LATER, DATA_SPEED, MODEL_MEASURES_AND_SPEED, flat_options
 from ltr.run.launchers import has_launched_several
 from ltr.run.log import route_messages
 from ltr.run.metrics_file import read_metrics
+from ltr.run.run_folder import RunFolder
 from ltr.run.trained_with import digests_of_models
 
 log = logging.getLogger(__name__)

@@ -45,7 +45,7 @@ from ltr.errors import InputError
 from ltr.models import DualEncoder
 from ltr.models.encoder.loading.pretrained import resolve
 from ltr.module import METRICS
-from ltr.run.folder import RunFolder
+from ltr.run.run_folder import RunFolder
 from ltr.run.trainer_checks import check_options
 
 log = logging.getLogger(__name__)

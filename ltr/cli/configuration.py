@@ -13,8 +13,8 @@ import jsonargparse
 import ltr.models
 from ltr.errors import InputError, local_path
 from ltr.module import RankerModule
-from ltr.run.folder import RunFolder
 from ltr.run.metrics_file import read_metrics
+from ltr.run.run_folder import RunFolder
 from ltr.run.yaml_files import read_yaml
 
 CONFIG = ("--config", "-c")

@@ -18,14 +18,14 @@ from ltr.datamodules.several import SourcesDataModule
 from ltr.errors import InputError
 from ltr.mining.exported import write_trec
 from ltr.mining.filters import Recipe
+from ltr.mining.mined_negatives import MinedNegatives
 from ltr.mining.miner import Miner
-from ltr.mining.negatives import MinedNegatives
 from ltr.mining.report import summary_lines
 from ltr.mining.side_process import is_beside_training
 from ltr.models import DualEncoder
 from ltr.module import RankerModule
 from ltr.processes import by_rank_0
-from ltr.run.folder import RunFolder
+from ltr.run.run_folder import RunFolder
 from ltr.run.weights import take_weights
 from ltr.search.encodings import EncodingOfFolder, Encodings, TemporaryEncodings
 from ltr.trainer_state import encodings_of

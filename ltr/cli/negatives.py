@@ -19,10 +19,10 @@ from ltr.mining.diff import side_by_side
 from ltr.mining.diff_report import diff_lines, diff_tsv
 from ltr.mining.imported import negatives_of_file
 from ltr.mining.judge import Judge, open_judge
-from ltr.mining.negatives import MinedNegatives
+from ltr.mining.mined_negatives import MinedNegatives
 from ltr.mining.overlay import Policy, save_overlay
 from ltr.models.ranker import digest_of_weights
-from ltr.run.folder import RunFolder
+from ltr.run.run_folder import RunFolder
 
 # Lines go through the log, which is silent once nobody reads any more (ltr negatives diff … | head):
 # the command goes on.

@@ -13,8 +13,8 @@ from ltr.cli.training import RankerCLI
 from ltr.data.splits import split_named
 from ltr.datamodules import RankingDataModule
 from ltr.module import METRICS
-from ltr.run.folder import RunFolder
 from ltr.run.identity import identity
+from ltr.run.run_folder import RunFolder
 from ltr.run.start import checkpoint_to_measure
 from ltr.run.trainer_checks import check_options
 

@@ -9,7 +9,7 @@ from ltr.compare.run import Run, is_tested, read_run, recipe_differences
 from ltr.data.console import say
 from ltr.data.outputs import check_folder, check_inside
 from ltr.errors import InputError
-from ltr.run.folder import RunFolder
+from ltr.run.run_folder import RunFolder
 
 
 def reproduce(run: str, *, output: str | None = None) -> None:

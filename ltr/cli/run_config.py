@@ -5,7 +5,7 @@ from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.cli import SaveConfigCallback
 
 from ltr.data.whole_files import write_whole
-from ltr.run.folder import RunFolder
+from ltr.run.run_folder import RunFolder
 from ltr.trainer_state import is_trial
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import jsonargparse
 
 from ltr.in_batch import OwnLists
-from ltr.run.folder import RunFolder
+from ltr.run.run_folder import RunFolder
 
 
 def folder_by_name(config: jsonargparse.Namespace, plain: dict[str, Any]) -> Path:

@@ -40,7 +40,6 @@ from ltr.run import lightning_internals as internals
 from ltr.run.agreement import check_agreement
 from ltr.run.checkpoint_options import BestOptions, LastOptions
 from ltr.run.checkpoints import Checkpoints
-from ltr.run.folder import RunFolder
 from ltr.run.identity import identity
 from ltr.run.launchers import (
     check_nodes,
@@ -60,6 +59,7 @@ from ltr.run.results import (
     summary_line,
     worse_than_start_warning,
 )
+from ltr.run.run_folder import RunFolder
 from ltr.run.start import (
     Limits,
     NothingToDo,

@@ -22,7 +22,7 @@ from ltr.data.text_files import open_texts
 from ltr.data.texts import TextTable
 from ltr.data.trec import Ranked, write_run
 from ltr.errors import InputError
-from ltr.run.folder import RunFolder
+from ltr.run.run_folder import RunFolder
 from ltr.search.budget import RECALL, Budget, bytes_of
 from ltr.search.encodings import EncodingOfFolder
 from ltr.use.export import Form

@@ -10,8 +10,8 @@ from typing import Any
 from ltr.errors import InputError
 from ltr.run.config_file import read_config
 from ltr.run.data_sets import DataSet
-from ltr.run.folder import RunFolder
 from ltr.run.metrics_file import read_metrics
+from ltr.run.run_folder import RunFolder
 from ltr.run.training_recipe import TrainingRecipe
 
 

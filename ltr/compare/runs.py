@@ -14,7 +14,7 @@ from ltr.compare.run import Run, read_run, recipe_differences, seed_in_name, tes
 from ltr.compare.wandb_runs import PREFIX, fetch_runs
 from ltr.errors import InputError, local_path
 from ltr.run.data_sets import DataSet
-from ltr.run.folder import RunFolder
+from ltr.run.run_folder import RunFolder
 
 # Runs can be compared only if these digests are equal. The key is the name in metrics.json (in
 # test.evaluated), the value is what an error calls it.

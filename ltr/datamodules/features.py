@@ -14,7 +14,7 @@ from ltr.data.formats import FeatureVectors
 from ltr.data.letor import FeatureSplit, hold_out, read_letor
 from ltr.data.letor_splits import find_splits
 from ltr.data.normalise import Normalisation, Step, check_width
-from ltr.data.sampling.lists import Keep, ListRows, n_with_both, with_two_grades
+from ltr.data.sampling.list_rows import Keep, ListRows, n_with_both, with_two_grades
 from ltr.data.sampling.plan import EvalBatches, Plan
 from ltr.data.synthetic import synthetic_splits
 from ltr.datamodules.loading import Loading

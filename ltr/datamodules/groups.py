@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any, get_args
 
 from ltr.data.sampling.group_plan import LEAST_GROUPS, GroupPlan
-from ltr.data.sampling.groups import QueryGroups
+from ltr.data.sampling.group_rows import QueryGroups
 from ltr.data.sampling.relevant import EpochOver
 from ltr.datamodules.evaluation import Evaluation
 from ltr.datamodules.loading import Loading

@@ -9,7 +9,7 @@ from ltr.data.files import digest_of_arrays
 from ltr.data.formats import ApartTexts
 from ltr.data.labelled_texts import LabelledTexts, open_labelled_texts
 from ltr.data.sampling.group_plan import GroupPlan
-from ltr.data.sampling.groups import LabelGroups
+from ltr.data.sampling.group_rows import LabelGroups
 from ltr.datamodules.evaluation import Evaluation
 from ltr.datamodules.loading import Loading
 from ltr.datamodules.pools import EVALUATED_SPLIT, PoolDataModule

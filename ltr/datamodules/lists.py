@@ -6,7 +6,7 @@ from typing import Any, Literal, get_args
 
 from ltr.data.bm25 import bm25_lists
 from ltr.data.query_lists import QueryLists
-from ltr.data.sampling.lists import GradedLists, Keep, ListRows, n_with_both, with_two_grades
+from ltr.data.sampling.list_rows import GradedLists, Keep, ListRows, n_with_both, with_two_grades
 from ltr.data.sampling.plan import Plan
 from ltr.data.sampling.taught import Labels
 from ltr.datamodules.evaluation import Evaluation

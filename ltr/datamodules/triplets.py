@@ -15,13 +15,13 @@ from ltr.data.sampling.plan import Plan
 from ltr.data.sampling.relevant import EpochOver
 from ltr.data.sampling.rows import Rows
 from ltr.data.sampling.taught import Labels, TaughtRows
-from ltr.data.sampling.triplets import Source, TripletRows
+from ltr.data.sampling.triplet_rows import Source, TripletRows
 from ltr.datamodules.evaluation import Evaluation
 from ltr.datamodules.loading import Loading
 from ltr.datamodules.several import SourcesDataModule
 from ltr.datamodules.sources import DataSource, Mixture
 from ltr.errors import InputError, at_least, local_path, one_of
-from ltr.mining.negatives import MinedNegatives
+from ltr.mining.mined_negatives import MinedNegatives
 from ltr.mining.overlay import Overlay, negatives_in
 
 NEGATIVES_BY_DEFAULT = "candidates"

@@ -18,7 +18,7 @@ from ltr.entries import check_entries, read_json
 from ltr.errors import InputError
 from ltr.grid.definition import Cell, Grid
 from ltr.run.config_file import read_config
-from ltr.run.folder import RunFolder
+from ltr.run.run_folder import RunFolder
 
 # Options that change no result.
 FREE_OPTIONS = {

@@ -7,7 +7,7 @@ import numpy as np
 from ltr.data.progress import track
 from ltr.data.query_lists import LabelledList, QueryLists
 from ltr.mining.judge import Judge
-from ltr.mining.negatives import MinedNegatives
+from ltr.mining.mined_negatives import MinedNegatives
 from ltr.mining.overlay import Policy
 from ltr.mining.same_texts import known_documents
 

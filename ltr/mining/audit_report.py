@@ -2,7 +2,7 @@
 
 from ltr.data.collection import Collection
 from ltr.mining.audit import Suspects
-from ltr.mining.negatives import MinedNegatives
+from ltr.mining.mined_negatives import MinedNegatives
 
 SHOWN = 10  # suspects among the lines
 WIDTH = 100  # letters of a text there

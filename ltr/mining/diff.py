@@ -3,7 +3,7 @@
 import numpy as np
 import pandas as pd
 
-from ltr.mining.negatives import MinedNegatives
+from ltr.mining.mined_negatives import MinedNegatives
 
 
 def side_by_side(first: MinedNegatives, second: MinedNegatives) -> pd.DataFrame:

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from ltr.data.collection import Collection
 from ltr.data.trec import Ranked, write_run
-from ltr.mining.negatives import MinedNegatives
+from ltr.mining.mined_negatives import MinedNegatives
 
 
 def write_trec(file: str, negatives: MinedNegatives, collection: Collection) -> None:

@@ -10,7 +10,7 @@ from ltr.data.files import read_array
 from ltr.data.lines import lists_of_lines
 from ltr.data.query_lists import QueryLists
 from ltr.errors import InputError
-from ltr.mining.negatives import MinedNegatives
+from ltr.mining.mined_negatives import MinedNegatives
 from ltr.mining.same_texts import never_negatives
 
 RUN_ENDINGS = (".trec", ".trec.gz", ".run", ".run.gz")

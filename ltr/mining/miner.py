@@ -27,7 +27,7 @@ from ltr.data.tokens import TokenStore
 from ltr.errors import InputError
 from ltr.mining.filters import Candidates, Recipe, apply_filters, sample_negatives
 from ltr.mining.judge import Judge
-from ltr.mining.negatives import MinedNegatives
+from ltr.mining.mined_negatives import MinedNegatives
 from ltr.mining.same_texts import NeverNegative, TextKeys, known_documents
 from ltr.models.dual_encoder import DualEncoder
 from ltr.models.ranker import Ranker, digest_of_weights

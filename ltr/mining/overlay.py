@@ -11,7 +11,7 @@ from ltr.data.artefact import ArtefactKind, kind_of
 from ltr.data.collection import Collection
 from ltr.data.query_lists import QueryLists, check_rows
 from ltr.errors import InputError
-from ltr.mining.negatives import MinedNegatives
+from ltr.mining.mined_negatives import MinedNegatives
 
 Policy = Literal["drop", "relabel", "soft"]
 

@@ -10,8 +10,8 @@ from ltr.data.artefact import key_of
 from ltr.data.collection import Collection
 from ltr.entries import check_entries
 from ltr.errors import InputError
+from ltr.mining.mined_negatives import MinedNegatives
 from ltr.mining.miner import Miner
-from ltr.mining.negatives import MinedNegatives
 from ltr.processes import by_every_rank, by_rank_0
 
 

@@ -7,7 +7,7 @@ import numpy as np
 
 from ltr.data.collection import Collection
 from ltr.data.query_lists import QueryLists
-from ltr.mining.negatives import MinedNegatives
+from ltr.mining.mined_negatives import MinedNegatives
 
 FILTERS = ("skip_top", "max_score", "absolute", "relative", "judge")  # in the order of a recipe
 EXAMPLE_COLUMNS = ("query", "relevant", "negative", "distance")

@@ -23,8 +23,8 @@ from ltr.processes import settle_order_of_sums
 from ltr.run import lightning_internals as internals
 from ltr.run.checkpoint_options import BestOptions, LastOptions
 from ltr.run.counters import Moment, set_counters
-from ltr.run.folder import RunFolder, link_or_copy
 from ltr.run.log import who_computes
+from ltr.run.run_folder import RunFolder, link_or_copy
 from ltr.run.signals import NAMES, Signals
 from ltr.search.encodings import EncodingsInCache, EncodingsOfRun
 from ltr.trainer_state import data_of, is_trial

@@ -19,8 +19,8 @@ from lightning.pytorch.loggers.logger import rank_zero_experiment
 from ltr.checkpoint import read_checkpoint
 from ltr.data.whole_files import write_whole
 from ltr.run import lightning_internals as internals
-from ltr.run.folder import RunFolder
 from ltr.run.launchers import is_rank_0
+from ltr.run.run_folder import RunFolder
 
 log = logging.getLogger(__name__)
 

@@ -16,7 +16,7 @@ import yaml
 
 from ltr import __version__
 from ltr.data.whole_files import write_whole
-from ltr.run.folder import RunFolder
+from ltr.run.run_folder import RunFolder
 
 PACKAGES = (
     "torch",

@@ -21,11 +21,11 @@ from ltr.run.ceiling import ceiling, ceiling_of_sources
 from ltr.run.checkpoint_options import BestOptions
 from ltr.run.checkpoints import best_first
 from ltr.run.config_file import read_config
-from ltr.run.folder import RunFolder
 from ltr.run.loggers import log_results
 from ltr.run.metrics_file import read_metrics
 from ltr.run.provenance import provenance, write_ir_metadata
 from ltr.run.rankings import RankedQueries, Rankings
+from ltr.run.run_folder import RunFolder
 from ltr.run.trained_with import StartWeights, trained_with
 from ltr.trainer_state import data_of, is_trial, validates_before_training
 

@@ -10,9 +10,9 @@ from typing import Any, NamedTuple
 from ltr.checkpoint import read_checkpoint
 from ltr.errors import InputError
 from ltr.run.counters import check_resumable, finished_message
-from ltr.run.folder import RunFolder, link_or_copy
 from ltr.run.identity import check_same, ranker_options
 from ltr.run.launchers import is_rank_0
+from ltr.run.run_folder import RunFolder, link_or_copy
 
 log = logging.getLogger(__name__)
 

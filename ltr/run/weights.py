@@ -9,8 +9,8 @@ from ltr.errors import InputError, local_path
 from ltr.models.named import load_weights
 from ltr.module import RankerModule
 from ltr.run.config_file import read_config
-from ltr.run.folder import RunFolder
 from ltr.run.metrics_file import StartDigests, read_metrics
+from ltr.run.run_folder import RunFolder
 from ltr.run.trained_with import StartWeights, digest_of_weights
 from ltr.run.training_recipe import TrainingRecipe
 

@@ -21,8 +21,8 @@ from ltr.models import DecoderRanker, DualEncoder
 from ltr.models.encoder.text_encoder import encoders_of
 from ltr.models.pair_ranker import PairRanker
 from ltr.run.config_file import read_config
-from ltr.run.folder import RunFolder
 from ltr.run.metrics_file import read_metrics
+from ltr.run.run_folder import RunFolder
 from ltr.use.int8 import METRIC, GraphMeasurement
 from ltr.use.proof.reading import is_rendered_by_caller
 

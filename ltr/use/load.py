@@ -11,7 +11,7 @@ from ltr.errors import InputError
 from ltr.models import DualEncoder, Ranker
 from ltr.models.named import open_ranker
 from ltr.run.config_file import read_config
-from ltr.run.folder import RunFolder
+from ltr.run.run_folder import RunFolder
 from ltr.use.rankers import FeatureScorer, Precision, Reranker, TextRanker
 from ltr.use.retriever import Retriever
 

@@ -20,7 +20,7 @@ from ltr.data.progress import track
 from ltr.data.query_lists import QueryLists
 from ltr.data.scores import TeacherScores
 from ltr.errors import InputError, local_path
-from ltr.mining.negatives import MinedNegatives
+from ltr.mining.mined_negatives import MinedNegatives
 from ltr.mining.overlay import negatives_in
 from ltr.models.ranker import digest_of_weights
 from ltr.use.rankers import TextRanker

@@ -25,8 +25,8 @@ from ltr.datamodules import TripletDataModule
 from ltr.errors import InputError
 from ltr.losses import SoftmaxLoss
 from ltr.mining.filters import Recipe
+from ltr.mining.mined_negatives import MinedNegatives
 from ltr.mining.miner import Miner
-from ltr.mining.negatives import MinedNegatives
 from ltr.mining.side_process import SideProcess
 from ltr.models import DualEncoder, PairWiseBertRanker
 from ltr.models.ranker import digest_of_weights

@@ -15,8 +15,8 @@ from ltr.cli.configuration import (
 from ltr.data.collection import open_collection
 from ltr.data.files import seen_from
 from ltr.errors import InputError
-from ltr.mining.negatives import NEGATIVES
-from ltr.run.folder import RunFolder
+from ltr.mining.mined_negatives import NEGATIVES
+from ltr.run.run_folder import RunFolder
 
 
 @pytest.mark.parametrize("text", ["", "# only a comment\n", "---\n"])

@@ -17,7 +17,7 @@ from ltr.cli import reproduce as reproduce_module
 from ltr.data.collection import open_collection
 from ltr.grid.definition import Grid
 from ltr.grid.folder import GridFolder
-from ltr.mining.negatives import MinedNegatives
+from ltr.mining.mined_negatives import MinedNegatives
 from ltr.mining.overlay import save_overlay
 from tests.cli import damages
 from tests.compare.tested import write_run

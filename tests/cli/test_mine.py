@@ -10,7 +10,7 @@ import torch
 from ltr.__main__ import main
 from ltr.data.collection import open_collection
 from ltr.data.trec import read_run
-from ltr.mining.negatives import MinedNegatives
+from ltr.mining.mined_negatives import MinedNegatives
 from tests.callbacks.test_mining import configuration
 from tests.child_processes import run_command
 from tests.test_ranks import ROOT, TWO

@@ -12,7 +12,7 @@ import pytest
 
 from ltr.__main__ import main
 from ltr.data.collection import open_collection
-from ltr.mining.negatives import MinedNegatives
+from ltr.mining.mined_negatives import MinedNegatives
 
 
 def pool(folder, file, queries, docs):

@@ -30,7 +30,7 @@ from ltr.errors import InputError
 from ltr.in_batch import AllTexts, OtherQueries
 from ltr.losses import SoftmaxLoss
 from ltr.mining.filters import Recipe
-from ltr.mining.negatives import MinedNegatives
+from ltr.mining.mined_negatives import MinedNegatives
 from tests.conftest import wordpiece_tokenizer, write_collection, write_jsonl
 from tests.datasets import data_module
 from tests.rankers import dual_encoder, trainer

@@ -6,7 +6,7 @@ from ltr.data.collection import open_collection
 from ltr.data.formats import JoinedPairs
 from ltr.datamodules import TripletDataModule
 from ltr.errors import InputError
-from ltr.mining.negatives import MinedNegatives
+from ltr.mining.mined_negatives import MinedNegatives
 from tests.conftest import wordpiece_tokenizer, write_collection
 from tests.datasets import data_module
 

@@ -17,7 +17,7 @@ from ltr.margins import (
     Learnable,
     NormalSample,
 )
-from ltr.mining.negatives import MinedNegatives
+from ltr.mining.mined_negatives import MinedNegatives
 from tests.cli.configured import write_config
 from tests.margins.lists import lists_of
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from ltr.data.collection import open_collection
-from ltr.mining.negatives import MinedNegatives
+from ltr.mining.mined_negatives import MinedNegatives
 
 
 @pytest.fixture(scope="module")

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from ltr.mining.diff import overlap, side_by_side
-from ltr.mining.negatives import MinedNegatives
+from ltr.mining.mined_negatives import MinedNegatives
 
 # Query 0: first (1, 2, 3), second (2, 1, 4). Query 1: first (5,), second (6, 5). Query 2 only in
 # the first, 3 only in the second.

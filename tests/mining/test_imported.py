@@ -11,7 +11,7 @@ from ltr.data.collection import open_collection
 from ltr.datamodules import TripletDataModule
 from ltr.errors import InputError
 from ltr.mining.imported import negatives_of_file
-from ltr.mining.negatives import MinedNegatives
+from ltr.mining.mined_negatives import MinedNegatives
 from ltr.models import DualEncoder
 from tests.conftest import write_collection
 from tests.datasets import data_module

@@ -15,7 +15,7 @@ from ltr.datamodules import TripletDataModule
 from ltr.errors import InputError
 from ltr.in_batch import AllTexts, OtherQueries, OwnLists
 from ltr.losses import BCELoss, RankNetLoss, SoftmaxLoss
-from ltr.mining.negatives import MinedNegatives
+from ltr.mining.mined_negatives import MinedNegatives
 from ltr.mining.overlay import Overlay, negatives_in, save_overlay
 from tests.conftest import wordpiece_tokenizer
 from tests.datasets import data_module

@@ -16,7 +16,7 @@ import ltr
 from ltr.errors import InputError
 from ltr.run import agreement
 from ltr.run.agreement import check_agreement
-from ltr.run.folder import RunFolder
+from ltr.run.run_folder import RunFolder
 from tests.child_processes import run_ranks
 from tests.conftest import write_collection
 from tests.run.interrupted import _written

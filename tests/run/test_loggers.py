@@ -20,8 +20,8 @@ from filelock import FileLock
 from wandb.proto import wandb_internal_pb2 as records
 
 from ltr.__main__ import main
-from ltr.run.folder import RunFolder
 from ltr.run.loggers import build_loggers
+from ltr.run.run_folder import RunFolder
 from tests.child_processes import run_command, until
 from tests.conftest import write_letor
 from tests.run.kills import Child, waiting

@@ -5,8 +5,8 @@ import subprocess
 import yaml
 
 from ltr.run import provenance as module
-from ltr.run.folder import RunFolder
 from ltr.run.provenance import provenance, write_ir_metadata
+from ltr.run.run_folder import RunFolder
 
 
 def test_a_changed_checkout_has_a_plus_sign_and_an_installed_package_no_commit(

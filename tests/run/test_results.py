@@ -10,8 +10,8 @@ from ltr.__main__ import main
 from ltr.datamodules import FeatureDataModule, TripletDataModule
 from ltr.models import DualEncoder
 from ltr.run.checkpoint_options import BestOptions
-from ltr.run.folder import RunFolder
 from ltr.run.results import worse_than_start_warning
+from ltr.run.run_folder import RunFolder
 from tests.conftest import write_collection, write_letor
 from tests.datasets import data_module
 from tests.run.measured import (

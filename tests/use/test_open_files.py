@@ -13,7 +13,7 @@ import ltr
 from ltr.data.collection import open_collection
 from ltr.data.query_lists import QueryLists
 from ltr.data.scores import TeacherScores
-from ltr.mining.negatives import MinedNegatives
+from ltr.mining.mined_negatives import MinedNegatives
 from tests.use.runs import trained
 
 OPEN_FILES = Path("/proc/self/fd")

@@ -17,7 +17,7 @@ from ltr.data.collection import open_collection
 from ltr.data.scores import TeacherScores
 from ltr.datamodules import ListDataModule, TripletDataModule
 from ltr.errors import InputError
-from ltr.mining.negatives import MinedNegatives
+from ltr.mining.mined_negatives import MinedNegatives
 from ltr.models import DualEncoder, PairWiseBertRanker
 from ltr.use import teaching
 from ltr.use.rankers import TextRanker

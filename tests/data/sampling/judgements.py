@@ -3,7 +3,7 @@
 import numpy as np
 
 from ltr.data.query_lists import QueryLists
-from ltr.data.sampling.lists import ListRows
+from ltr.data.sampling.list_rows import ListRows
 
 
 def labels_by_epoch(rows: ListRows, epochs: int) -> list[dict[int, float]]:

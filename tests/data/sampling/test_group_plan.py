@@ -7,7 +7,7 @@ import pytest
 
 from ltr.data.query_lists import QueryLists
 from ltr.data.sampling.group_plan import GroupPlan
-from ltr.data.sampling.groups import LabelGroups, QueryGroups
+from ltr.data.sampling.group_rows import LabelGroups, QueryGroups
 from ltr.errors import InputError
 from tests.data.sampling.judgements import many_judged, shuffled_labels
 

@@ -3,7 +3,7 @@
 import pytest
 
 from ltr.data.query_lists import QueryLists
-from ltr.data.sampling.triplets import Source, TripletRows
+from ltr.data.sampling.triplet_rows import Source, TripletRows
 from ltr.errors import InputError
 
 

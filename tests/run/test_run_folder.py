@@ -15,9 +15,9 @@ from ltr.__main__ import main
 from ltr.checkpoint import write_checkpoint
 from ltr.errors import InputError
 from ltr.module import RankerModule
-from ltr.run import folder
+from ltr.run import run_folder
 from ltr.run.checkpoints import Checkpoints
-from ltr.run.folder import RunFolder
+from ltr.run.run_folder import RunFolder
 from tests.child_processes import run_ranks
 from tests.conftest import write_letor
 from tests.run.resumes import configured
@@ -861,7 +861,7 @@ def _look_together(number: int, store: Path, folders: list[Path]) -> None:
     distributed.init_process_group(
         "gloo", init_method=f"file://{store}", rank=number, world_size=len(folders)
     )
-    folder.COMMON_SECONDS = 0.2
+    run_folder.COMMON_SECONDS = 0.2
     try:
         RunFolder(folders[number]).check_common()
     except InputError as error:

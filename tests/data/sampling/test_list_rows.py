@@ -7,7 +7,13 @@ import pytest
 
 from ltr.data.letor import FeatureSplit
 from ltr.data.query_lists import QueryLists
-from ltr.data.sampling.lists import GradedLists, ListRows, cut_list, n_with_both, with_two_grades
+from ltr.data.sampling.list_rows import (
+    GradedLists,
+    ListRows,
+    cut_list,
+    n_with_both,
+    with_two_grades,
+)
 from ltr.errors import InputError
 from tests.data.sampling.judgements import labels_by_epoch
 

@@ -7,7 +7,7 @@ import pytest
 
 from ltr.data.query_lists import QueryLists
 from ltr.errors import InputError
-from ltr.mining.negatives import MinedNegatives
+from ltr.mining.mined_negatives import MinedNegatives
 
 
 def test_lists_of_some_queries_become_rows_of_all_and_come_back():

@@ -4,7 +4,7 @@ from collections import Counter
 
 import numpy as np
 
-from ltr.data.sampling.groups import LabelGroups, QueryGroups
+from ltr.data.sampling.group_rows import LabelGroups, QueryGroups
 from tests.data.sampling.judgements import many_judged
 
 
