@@ -30,9 +30,10 @@ from ltr.in_batch.longer_lists import queries_against_all
 from ltr.losses import SoftmaxLoss
 from ltr.models.encoder import attention, text_encoder
 from ltr.models.encoder.kernels.linear import mkl_is_slow
+from ltr.models.encoder.loading.architecture import caps_scores, max_positions
 from ltr.models.encoder.loading.pooling import Pooling
-from ltr.models.encoder.loading.pretrained import load_encoder, load_tokenizer, max_positions
-from ltr.models.encoder.packed import caps_scores, is_causal, one_line
+from ltr.models.encoder.loading.pretrained import load_encoder, load_tokenizer
+from ltr.models.encoder.packed import is_causal, one_line
 from ltr.models.encoder.text_encoder import TextEncoder
 from ltr.run.provenance import provenance
 from ltr.search.approximate import FaissIndex

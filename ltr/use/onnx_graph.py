@@ -19,8 +19,9 @@ from transformers import PreTrainedModel
 from ltr.errors import InputError
 from ltr.models import DualEncoder
 from ltr.models.encoder.kernels import use_plain
+from ltr.models.encoder.loading.architecture import max_positions
 from ltr.models.encoder.loading.pooling import Pooling
-from ltr.models.encoder.loading.pretrained import max_positions, quiet
+from ltr.models.encoder.loading.pretrained import quiet
 from ltr.models.encoder.tower import Tower
 from ltr.models.pair_ranker import PairRanker
 

@@ -17,7 +17,7 @@ from ltr.data.formats import JoinedPairs
 from ltr.dropout import KeyedDropout
 from ltr.errors import InputError
 from ltr.models import DualEncoder, PairWiseBertRanker
-from ltr.models.encoder.loading.pretrained import max_positions
+from ltr.models.encoder.loading.architecture import max_positions
 from ltr.models.encoder.text_encoder import CHUNK_TOKENS, TextEncoder
 from tests.conftest import WORDS, wordpiece_tokenizer
 

@@ -64,7 +64,7 @@ def packed_chunks(
     """Chunks of at most ``max_tokens`` tokens, or of a single longer text, end to end; ``causal``
     where a decoder reads them.
 
-    Positions count as :func:`ltr.models.encoder.loading.positions.padding_index` says. On a CPU
+    Positions count as :func:`ltr.models.encoder.loading.architecture.padding_index` says. On a CPU
     padding may follow the last text, to make a size that recurs. The padding repeats the first
     token of ``texts``.
     """

@@ -25,7 +25,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from ltr.errors import InputError, at_least
-from ltr.models.encoder.loading.layers import layers_of
+from ltr.models.encoder.loading.architecture import layers_of
 
 # Importing peft takes seconds, and it is an extra: it is imported inside functions.
 

@@ -24,8 +24,8 @@ from ltr.models.encoder.kernels.first_tokens import (
     announce_first_tokens,
     leave_out_later_tokens,
 )
+from ltr.models.encoder.loading.architecture import padding_index, window_tokens
 from ltr.models.encoder.loading.pooling import Pooling, pool
-from ltr.models.encoder.loading.positions import padding_index
 
 log = logging.getLogger(__name__)
 
@@ -197,18 +197,13 @@ def enable_packing(
     return True
 
 
-def caps_scores(config: PreTrainedConfig) -> bool:
-    """Whether an attention caps its scores, as Gemma 2's does, which no fast kernel computes."""
-    return getattr(config, "attn_logit_softcapping", None) is not None
-
-
 def longest_packed(config: PreTrainedConfig) -> int | None:
     """Tokens of the longest text that may be packed; None: no bound.
 
     A window of local attention that is too long to be tried cuts nothing of a text that is no
     longer. Longer texts are padded.
     """
-    window = _window_tokens(config)
+    window = window_tokens(config)
     return window if window > LONGEST_WINDOW else None
 
 
@@ -331,14 +326,6 @@ def _difference(expected: list[Tensor], outputs: list[Tensor]) -> float:
     return torch.stack(differences).max().item()  # max() of Python could lose a NaN
 
 
-def _window_tokens(config: PreTrainedConfig) -> int:
-    """Tokens of the window of local attention, or of the chunks that Llama 4 attends in; 0 where
-    there is none.
-    """
-    chunk: int | None = getattr(config, "attention_chunk_size", None)
-    return getattr(config, "sliding_window", None) or chunk or 0
-
-
 def _trial_texts(model: PreTrainedModel) -> Texts:
     """Two short texts, the second one longer than the window of local attention.
 
@@ -351,7 +338,7 @@ def _trial_texts(model: PreTrainedModel) -> Texts:
     """
     config = model.config
     device = model.get_input_embeddings().weight.device
-    window = _window_tokens(config)
+    window = window_tokens(config)
     is_tried = 0 < window <= LONGEST_WINDOW
     more = window if is_tried else 4
     lengths = torch.tensor([SHORT, SHORT + more], device=device)

@@ -19,8 +19,7 @@ from transformers import PreTrainedModel
 from ltr.batch import Texts
 from ltr.models.encoder.attention import PACKED_ATTENTION
 from ltr.models.encoder.chunks import packed_chunks, padded_chunks
-from ltr.models.encoder.loading.positions import padding_index
-from ltr.models.encoder.loading.pretrained import max_positions
+from ltr.models.encoder.loading.architecture import max_positions, padding_index
 from ltr.models.encoder.packed import hidden_states, in_eval_mode, one_line
 
 # Ragged: two of one length, one of a single token, one longer than the tiles of 128 tokens that

@@ -21,10 +21,13 @@ from ltr.models.encoder.attention import PACKED_ATTENTION, Kernels
 from ltr.models.encoder.chunks import Chunk, packed_chunks, padded_chunks, share_of_padding
 from ltr.models.encoder.kernels import use_fast, use_plain
 from ltr.models.encoder.kernels.gelu import gelu_keeps_output
-from ltr.models.encoder.loading.dropout import EncoderDropout
-from ltr.models.encoder.loading.layers import keep_layers, layers_of
+from ltr.models.encoder.loading.architecture import (
+    EncoderDropout,
+    keep_layers,
+    layers_of,
+    padding_index,
+)
 from ltr.models.encoder.loading.pooling import Pooling
-from ltr.models.encoder.loading.positions import padding_index
 from ltr.models.encoder.lora import (
     BaseDtype,
     FrozenBase,

@@ -18,16 +18,16 @@ from ltr.data.template import Side, Template
 from ltr.data.windows import Windows
 from ltr.dropout import use_keyed_dropout
 from ltr.errors import InputError, at_least
+from ltr.models.encoder.loading.architecture import (
+    EncoderDropout,
+    leave_out_dropout,
+    turn_off_fixed_dropout,
+)
 from ltr.models.encoder.loading.cross_modules import (
     check_is_dual_encoder,
     is_cross_encoder,
     json_of,
     read_plain_text,
-)
-from ltr.models.encoder.loading.dropout import (
-    EncoderDropout,
-    leave_out_dropout,
-    turn_off_fixed_dropout,
 )
 from ltr.models.encoder.loading.pooling import Pooling, name_here, name_there
 from ltr.models.encoder.loading.pretrained import (

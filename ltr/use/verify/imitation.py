@@ -7,7 +7,7 @@ import numpy as np
 from transformers import AutoTokenizer
 
 from ltr.errors import InputError
-from ltr.models.encoder.loading.pretrained import max_positions
+from ltr.models.encoder.loading.architecture import max_positions
 from ltr.use.load import load
 from ltr.use.onnx_graph import Session
 from ltr.use.proof.contract import Proof

@@ -23,7 +23,7 @@ from ltr.batch import Texts
 from ltr.errors import InputError
 from ltr.models.encoder import packed
 from ltr.models.encoder.chunks import packed_chunks, padded_chunks
-from ltr.models.encoder.loading.positions import padding_index
+from ltr.models.encoder.loading.architecture import padding_index
 from ltr.models.encoder.packed import (
     enable_packing,
     hidden_states,

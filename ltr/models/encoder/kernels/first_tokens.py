@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 from transformers import PreTrainedModel
 
-from ltr.models.encoder.loading.layers import layers_of
+from ltr.models.encoder.loading.architecture import layers_of
 
 
 class _FirstTokens(NamedTuple):

@@ -19,7 +19,7 @@ from torch.autograd.function import once_differentiable
 from transformers import PreTrainedModel
 
 from ltr.models.encoder.kernels.gelu import keep_gelu_input
-from ltr.models.encoder.loading.layers import layers_of
+from ltr.models.encoder.loading.architecture import layers_of
 
 
 def use_fast_linear(module: nn.Module) -> None:

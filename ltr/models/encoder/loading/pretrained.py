@@ -28,13 +28,13 @@ from transformers.utils.peft_utils import find_adapter_config_file
 from ltr.data.files import seen_from
 from ltr.entries import parse_json
 from ltr.errors import InputError, local_path
-from ltr.models.encoder.loading.dropout import (
+from ltr.models.encoder.loading.architecture import (
     EncoderDropout,
     leave_out_dropout,
+    max_positions,
     turn_off_fixed_dropout,
 )
 from ltr.models.encoder.loading.lost_files import check_is_whole
-from ltr.models.encoder.loading.positions import padding_index, position_embeddings
 
 # Whoever loads a model here says ``trust_remote_code=False``. Where nothing is said, transformers
 # asks on the terminal whether it may run the code of a model.
@@ -420,19 +420,6 @@ def _count_and_names(keys: list[str], what: str) -> str:
     if len(keys) > 3:
         names += ", …"
     return f"{len(keys)} {what} ({names})"
-
-
-def max_positions(encoder: PreTrainedModel) -> int | None:
-    """The longest sequence that the encoder has positions for. None if it has no limit."""
-    positions = position_embeddings(encoder)
-    if positions is not None:
-        index = padding_index(encoder)
-        return positions.num_embeddings - (0 if index is None else index + 1)
-    limit = getattr(encoder.config, "max_position_embeddings", None)
-    # XLNet says -1 for no limit.
-    if limit is None or limit <= 0:
-        return None
-    return limit
 
 
 def token_limit(

@@ -13,7 +13,7 @@ from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import (
 from transformers import AutoModel, BertForSequenceClassification, BertModel
 
 from ltr.models.encoder.kernels.first_tokens import announce_first_tokens
-from ltr.models.encoder.loading.layers import layers_of
+from ltr.models.encoder.loading.architecture import layers_of
 from tests.models.encoder.test_packed import CONFIGS, built
 from tests.models.encoder.test_text_encoder import bert, gradients, one_by_one, reader, texts
 

@@ -18,7 +18,7 @@ from ltr.models.encoder.kernels.linear import (
     cast_once,
     use_fast_linear,
 )
-from ltr.models.encoder.loading.layers import layers_of
+from ltr.models.encoder.loading.architecture import layers_of
 from ltr.models.encoder.text_encoder import TextEncoder
 from tests.models.encoder.test_self_check import modernbert
 from tests.models.encoder.test_text_encoder import bert, reader, texts

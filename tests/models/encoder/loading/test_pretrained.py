@@ -27,10 +27,10 @@ from transformers import (
 
 from ltr.errors import InputError
 from ltr.models import DualEncoder, PairWiseBertRanker
+from ltr.models.encoder.loading.architecture import max_positions
 from ltr.models.encoder.loading.pretrained import (
     load_encoder,
     load_tokenizer,
-    max_positions,
     quiet,
     refuse_misfitting_weights,
     resolve,

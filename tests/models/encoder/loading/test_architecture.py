@@ -1,7 +1,8 @@
-"""A smaller encoder made of some layers of a larger one."""
+"""What the architectures of transformers call their layers, positions and dropout."""
 
 import pytest
 import torch
+from torch import nn
 from transformers import (
     AutoModel,
     BertConfig,
@@ -10,15 +11,25 @@ from transformers import (
     DistilBertModel,
     ModernBertConfig,
     ModernBertModel,
+    XLMConfig,
 )
 
 import ltr
 from ltr.batch import Texts
 from ltr.errors import InputError
 from ltr.models import DualEncoder, PairWiseBertRanker
+from ltr.models.encoder.loading.architecture import (
+    leave_out_dropout,
+    padding_index,
+    turn_off_fixed_dropout,
+)
+from ltr.models.encoder.loading.pretrained import load_encoder
 from ltr.models.encoder.text_encoder import TextEncoder
 from ltr.use.rankers import TextRanker
 from tests.conftest import wordpiece_tokenizer
+from tests.models.encoder.test_packed import CONFIGS, built
+
+PADDING_INDEX = {"roberta": 1, "xlm-roberta": 1}
 
 SIZES = {
     "vocab_size": 70,
@@ -90,3 +101,38 @@ def test_a_small_ranker_is_exported_with_its_layers(kind, tmp_path):
     assert ltr.load(tmp_path / "two", "32-true").score(pairs) == pytest.approx(
         TextRanker(ranker).score(pairs), abs=1e-5
     )
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_padding_index(name):
+    assert padding_index(built(name)) == PADDING_INDEX.get(name)
+
+
+@pytest.mark.parametrize(
+    "config",
+    [XLMConfig(emb_dim=16, n_layers=1, n_heads=2), DistilBertConfig(dim=16, n_layers=1, n_heads=2)],
+)
+def test_no_dropout_is_none_whatever_an_architecture_calls_it(config, tmp_path):
+    config.vocab_size = 100
+    config.max_position_embeddings = 64
+    config.architectures = None
+    AutoModel.from_config(config).save_pretrained(tmp_path)
+    ids = torch.arange(3, 13)[None]
+    for dropout, same in (("none", True), ("own", False)):
+        model = load_encoder(str(tmp_path), dropout)[0].train()
+        assert torch.equal(model(ids).last_hidden_state, model(ids).last_hidden_state) == same
+
+
+def test_hidden_leaves_out_the_dropout_of_attention_alone():
+    config = BertConfig(hidden_dropout_prob=0.2, attention_probs_dropout_prob=0.3)
+    assert leave_out_dropout(config, "own") == {}
+    assert leave_out_dropout(config, "hidden") == {"attention_probs_dropout_prob": 0.3}
+    assert config.attention_probs_dropout_prob == 0.0 and config.hidden_dropout_prob == 0.2
+    assert leave_out_dropout(config, "none") == {"hidden_dropout_prob": 0.2}
+
+
+@pytest.mark.parametrize("dropout, p", [("none", 0.0), ("hidden", 0.4), ("own", 0.4)])
+def test_fixed_dropout_is_turned_off_under_none_only(dropout, p):
+    layer = nn.Sequential(nn.Dropout(0.4))
+    turn_off_fixed_dropout(layer, dropout)
+    assert layer[0].p == p
