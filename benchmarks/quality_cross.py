@@ -114,7 +114,7 @@ def train_ours(
     seed_everything(seed, verbose=False)
     ranker = PairWiseBertRanker(options.backbone, max_length=options.max_length)
     module = RankerModule(ranker, recipe.loss, lr=lr, warmup=WARM_UP, weight_decay=DECAY)
-    collator = collator_of(collection.queries, collection.corpus, ranker.reads)
+    collator = collator_of([collection.queries], [collection.corpus], ranker.reads)
     quiet_trainer(max_epochs=1).fit(
         module, DataLoader(batches, batch_size=None, collate_fn=collator)
     )

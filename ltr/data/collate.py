@@ -1,16 +1,16 @@
 """Collators: lists of rows → RankingBatch."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 import torch
 
 from ltr.batch import RankingBatch
+from ltr.data.concatenated import concatenated
 from ltr.data.cuts import say_what_is_cut
 from ltr.data.formats import ApartTexts, JoinedPairs, PairsAndTexts, TextReads
 from ltr.data.query_lists import LabelledList
-from ltr.data.template import Side
 from ltr.data.texts import TextTable
 from ltr.data.tokens import Tokens
 
@@ -141,36 +141,26 @@ class SourcesCollator(Collator):
         return batch._replace(sources=torch.from_numpy(sources.astype(np.int64)))
 
 
-def collator_of(queries: TextTable, docs: TextTable, reads: TextReads) -> Collator:
+def collator_of(
+    queries: Sequence[TextTable], docs: Sequence[TextTable], reads: TextReads
+) -> Collator:
     """The collator of what a ranker reads, on stored tokens. Says what is cut of the documents.
+
+    Args:
+        queries, docs: the tables, of all sources.
+        reads: how their texts are laid out.
 
     Raises:
         InputError: if a query leaves no room for a document.
     """
-
-    def tokens(side: Side, store: Callable[[TextTable], Tokens]) -> Tokens:
-        return store(queries if side == "query" else docs)
-
-    return collator_of_tokens(tokens, reads)
-
-
-def collator_of_tokens(
-    tokens: Callable[[Side, Callable[[TextTable], Tokens]], Tokens], reads: TextReads
-) -> Collator:
-    """The collator of what a ranker reads. Says what is cut of the documents.
-
-    Args:
-        tokens: those of the texts of one side, of the function that stores the tokens of a table.
-        reads: how they are laid out.
-    """
     if isinstance(reads, PairsAndTexts):
-        pairs = collator_of_tokens(tokens, reads.pairs)
-        apart = collator_of_tokens(tokens, reads.apart)
+        pairs = collator_of(queries, docs, reads.pairs)
+        apart = collator_of(queries, docs, reads.apart)
         return BothCollator(pairs, apart)
-    query_tokens = tokens("query", lambda table: reads.store(table, "query"))
-    doc_tokens = tokens("document", lambda table: reads.store(table, "document"))
-    whole_queries = tokens("query", lambda table: reads.uncut(table, "query"))
-    whole_docs = tokens("document", lambda table: reads.uncut(table, "document"))
+    query_tokens = concatenated([reads.store(table, "query") for table in queries])
+    doc_tokens = concatenated([reads.store(table, "document") for table in docs])
+    whole_queries = concatenated([reads.uncut(table, "query") for table in queries])
+    whole_docs = concatenated([reads.uncut(table, "document") for table in docs])
     say_what_is_cut(reads, whole_queries, query_tokens, whole_docs, doc_tokens)
     if isinstance(reads, JoinedPairs):
         return PairCollator(query_tokens, doc_tokens, reads)

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from itertools import chain
 from os.path import commonprefix
+from typing import cast
 
 import numpy as np
 import torch
@@ -38,6 +39,10 @@ class FieldTexts(Tokens):
     def __reduce__(self) -> tuple:
         # A token store and the strings of a table map their files again: nothing is copied.
         return FieldTexts, (self._tokens, self.texts, self.instructions)
+
+    def text(self, row: int) -> str:
+        """A text, as it stands in the data."""
+        return self.texts[row]
 
     def instruction(self, row: int) -> str:
         """The instruction of a query; empty where it has none of its own."""
@@ -117,12 +122,14 @@ class TemplatedPairs(JoinedPairs):
         Raises:
             InputError: for an instruction that leaves no room for a query and a document.
         """
-        assert isinstance(queries, FieldTexts) and isinstance(docs, FieldTexts)
+        query_fields = cast(FieldTexts, queries)  # or those of several tables
+        doc_fields = cast(FieldTexts, docs)
         text_of_query = {}
         for row in np.unique(query_rows).tolist():
-            text_of_query[row] = self.query_text(queries.texts[row], queries.instruction(row))
+            instruction = query_fields.instruction(row)
+            text_of_query[row] = self.query_text(query_fields.text(row), instruction)
         query_texts = [text_of_query[row] for row in query_rows.tolist()]
-        fields = [self.docs.field(docs.texts[row]) for row in doc_rows.tolist()]
+        fields = [self.docs.field(doc_fields.text(row)) for row in doc_rows.tolist()]
         ids_of_texts = self._ids(list(map(self._whole, query_texts, fields)))
         for place, ids_of_text in enumerate(ids_of_texts):
             # One of just so many tokens may share one between document and template, which

@@ -166,7 +166,7 @@ class PoolDataModule(RankingDataModule):
         if self._opened_for == reads:
             return
         collection = self._open_collection()
-        self.collator = collator_of(collection.queries, collection.corpus, reads)
+        self.collator = collator_of([collection.queries], [collection.corpus], reads)
         self.collection = collection
         self.digests = self._text_digests()
         if self.evaluation.candidates == "corpus":

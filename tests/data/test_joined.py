@@ -8,12 +8,12 @@ import torch
 
 from ltr.data.collate import collator_of
 from ltr.data.collection import open_collection
+from ltr.data.concatenated import concatenated
 from ltr.data.formats import ApartTexts, JoinedPairs, PairsAndTexts, SingleTexts
-from ltr.data.joined import JoinedCollections, joined_tokens
+from ltr.data.joined import JoinedCollections
 from ltr.data.query_lists import LabelledList
 from ltr.data.template import Template
 from ltr.data.templated_pairs import TemplatedPairs
-from ltr.data.tokens import Tokens
 from ltr.data.windows import Windows
 from tests.conftest import wordpiece_tokenizer, write_collection
 
@@ -82,7 +82,7 @@ def test_each_list_is_read_as_it_is_alone(form, collections, joined):
     together = pickle.loads(pickle.dumps(joined.collator(reads)))
     by_source = []
     for number, collection in enumerate(collections):
-        alone = collator_of(collection.queries, collection.corpus, reads)
+        alone = collator_of([collection.queries], [collection.corpus], reads)
         lists = list(some_lists(collection))
         by_source.append([(number, one, alone([one]), alone.row_length(one)) for one in lists])
     in_turn = [one for of_all in zip(*by_source, strict=True) for one in of_all]
@@ -114,12 +114,12 @@ def test_a_shared_corpus_has_one_store(collections, joined):
 def test_one_table_stays_as_it_is(collections):
     reads = FORMS["pairs"](wordpiece_tokenizer())
     store = reads.store(collections[0].corpus, "document")
-    assert joined_tokens([store]) is store
+    assert concatenated([store]) is store
 
 
 def test_rows_that_are_nowhere_are_refused(collections):
     reads = FORMS["pairs"](wordpiece_tokenizer())
-    tokens = joined_tokens([reads.store(one.corpus, "document") for one in collections[:2]])
+    tokens = concatenated([reads.store(one.corpus, "document") for one in collections[:2]])
     assert tokens[36].tolist() == reads.store(collections[1].corpus, "document")[0].tolist()
     for row in (-1, 63):
         with pytest.raises(IndexError, match="rows must be between 0 and 62"):
@@ -127,10 +127,10 @@ def test_rows_that_are_nowhere_are_refused(collections):
 
 
 def test_a_part_of_them_crosses_from_table_to_table(collections):
-    """Every part of 12 + 9 queries has the tokens of its rows; a few texts are tokenised as ever."""
+    """Every part of 12 + 9 queries has the tokens of its rows."""
     form = SingleTexts(wordpiece_tokenizer(), 24)
     tables = [form.store(collection.queries) for collection in collections[:2]]
-    joined = joined_tokens(tables)
+    joined = concatenated(tables)
     for first in range(len(joined) + 1):
         for stop in range(first, len(joined) + 1):
             part = joined.between(first, stop)
@@ -139,5 +139,3 @@ def test_a_part_of_them_crosses_from_table_to_table(collections):
             assert part.lengths(rows).tolist() == joined.lengths(rows + first).tolist()
             for row in rows.tolist():
                 assert part[row].tolist() == joined[row + first].tolist()
-    few = type(joined).of(["w1 w2"], wordpiece_tokenizer())
-    assert few[0].tolist() == Tokens.of(["w1 w2"], wordpiece_tokenizer())[0].tolist()
