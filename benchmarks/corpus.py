@@ -28,7 +28,7 @@ from ltr.models import DualEncoder
 from ltr.models.encoder.loading.pretrained import load_tokenizer
 from ltr.search.embedder import Embedder, embedder_of
 from ltr.search.encoding import Encoding, TextsToEncode, plan_of
-from ltr.search.encodings import texts_of_store
+from ltr.search.encoding_places import texts_of_store
 from ltr.search.numbers import Numbers, to_stored
 from ltr.search.shard_file import write_shard
 

@@ -36,7 +36,7 @@ class Encoding(NamedTuple):
 
     def embed(self, rows: np.ndarray) -> np.ndarray:
         """The documents of these rows, embedded."""
-        from ltr.search.encode import encode_in_memory
+        from ltr.search.embed_texts import encode_in_memory
 
         return encode_in_memory(self.encoder, self.store, self.form, rows)
 

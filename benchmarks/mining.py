@@ -147,8 +147,8 @@ def ours(recipe: Recipe, n_queries: int | None, meter: Meter, setting: Setting, 
     """From texts to a folder of negatives."""
     from ltr.mining.miner import Miner
     from ltr.models import DualEncoder
-    from ltr.search.encode import encode_in_memory
-    from ltr.search.encodings import TemporaryEncodings
+    from ltr.search.embed_texts import encode_in_memory
+    from ltr.search.encoding_places import TemporaryEncodings
 
     collection, judged = work(setting, n_queries)
     model = DualEncoder(setting.backbone, max_length=setting.max_length)

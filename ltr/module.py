@@ -36,8 +36,8 @@ from ltr.models import DualEncoder, Ranker
 from ltr.models.ranker import check_finite
 from ltr.optimiser import MIN_LR_OF_NUMBERS, adamw, rate_factor
 from ltr.processes import rank, world_size
-from ltr.search.encodings import EncodingsOfRun
-from ltr.search.evaluation import batch_of_found, search_corpora
+from ltr.search.corpus_search import batch_of_found, search_corpora
+from ltr.search.encoding_places import EncodingsOfRun
 from ltr.source_metrics import SourceMetrics
 from ltr.trainer_state import data_of, encodings_of, is_trial, validates_before_training
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from lightning.pytorch import Trainer
 
 from ltr.datamodules import RankingDataModule
-from ltr.search.encodings import (
+from ltr.search.encoding_places import (
     Encodings,
     EncodingsInCache,
     EncodingsOfRun,

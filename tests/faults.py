@@ -16,7 +16,7 @@ from ltr.errors import InputError
 from ltr.mining import miner, refresh
 from ltr.run import together
 from ltr.run.checkpoints import Checkpoints
-from ltr.search import encode
+from ltr.search import embed_texts
 
 
 class WaitAt(Callback):
@@ -166,7 +166,7 @@ class Watched(Callback):
         self.batches = []
 
     def on_fit_start(self, trainer, pl_module) -> None:
-        real = encode.encode_batches
+        real = embed_texts.encode_batches
 
         def watched(*args):
             if trainer.global_rank == self.fault:
@@ -175,7 +175,7 @@ class Watched(Callback):
                 self.n_texts += len(places)
                 yield places, found
 
-        encode.encode_batches = watched
+        embed_texts.encode_batches = watched
 
     def on_train_batch_end(self, trainer, pl_module, outputs, batch, batch_idx) -> None:
         self.batches.append(

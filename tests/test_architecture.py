@@ -32,7 +32,7 @@ FOREIGN = {
     "ltr/models/encoder/loading/pretrained.py": "configurations and models of transformers",
     "ltr/models/encoder/text_encoder.py": "malloc_trim of the C library",
     "ltr/models/encoder/tower.py": "modules of sentence-transformers",
-    "ltr/search/approximate.py": "classes and builds of faiss",
+    "ltr/search/faiss_index.py": "classes and builds of faiss",
 }
 
 
@@ -189,7 +189,12 @@ PLANTED = [
         "ltr/search/index.py",
     ),
     ("ltr/search/embeddings.py", GUARDED, circle, "ltr/search/index.py"),
-    ("ltr/search/exact.py", "import ltr.search.evaluation", circle, "ltr/search/evaluation.py"),
+    (
+        "ltr/search/exact.py",
+        "import ltr.search.corpus_search",
+        circle,
+        "ltr/search/corpus_search.py",
+    ),
 ]
 
 

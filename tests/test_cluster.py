@@ -21,7 +21,7 @@ import pytest
 from torch.distributed import TCPStore
 
 from ltr.data.text_files import open_texts
-from ltr.search.encodings import EncodingOfFolder
+from ltr.search.encoding_places import EncodingOfFolder
 from ltr.use.corpus_encoding import open_encoding
 from ltr.use.load import load
 from ltr.use.retriever import SearchableCorpus

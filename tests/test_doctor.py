@@ -10,7 +10,7 @@ from ltr.__main__ import main
 from ltr.doctor import Finding, check_encoding, check_gather, check_search
 from ltr.models.encoder import attention, text_encoder
 from ltr.models.encoder.self_check import PathCheck
-from ltr.search.approximate import FaissIndex
+from ltr.search.faiss_index import FaissIndex
 from tests.decoders import save_decoder
 
 ROOT = Path(__file__).parents[1]
@@ -179,7 +179,7 @@ def test_a_wrong_search_is_found(fault, monkeypatch):
 
 
 def test_a_search_without_faiss_is_not_run(monkeypatch):
-    monkeypatch.setattr("ltr.search.approximate.faiss", None)
+    monkeypatch.setattr("ltr.search.faiss_index.faiss", None)
     finding = check_search("IVF1,Flat")
     assert finding.result == "not run" and "faiss" in finding.why
 

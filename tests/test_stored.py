@@ -18,7 +18,7 @@ from sentence_transformers import SentenceTransformer
 import ltr
 from ltr.__main__ import main
 from ltr.data.collection import open_collection
-from ltr.data.scores import TeacherScores
+from ltr.data.teacher_scores import TeacherScores
 from ltr.mining.mined_negatives import MinedNegatives
 from tests.make_stored import PAIRS, RANKERS, VECTORS
 

@@ -24,7 +24,7 @@ from ltr.models import DualEncoder, Ranker
 from ltr.models.named import Needs, ranker_named
 from ltr.module import RankerModule
 from ltr.processes import by_rank_0
-from ltr.search.encodings import EncodingsInCache, EncodingsOfRun
+from ltr.search.encoding_places import EncodingsInCache, EncodingsOfRun
 from ltr.search.numbers import Numbers
 from ltr.trainer_state import data_of, encodings_of, is_trial
 

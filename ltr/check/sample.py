@@ -22,7 +22,7 @@ from ltr.mining.mined_negatives import MinedNegatives
 from ltr.models import DualEncoder
 from ltr.module import RankerModule
 from ltr.run.lightning_internals import dump_checkpoint
-from ltr.search.encode import encode_in_memory
+from ltr.search.embed_texts import encode_in_memory
 from ltr.search.index import DenseIndex
 from ltr.trainer_state import data_of
 

@@ -6,7 +6,7 @@ import time
 from rich.markup import escape
 from rich.table import Table
 
-from ltr.data.cache import Cache, Entry
+from ltr.data.cache_folder import Cache, Entry
 from ltr.data.console import Console, say
 from ltr.data.files import cache_root
 from ltr.errors import InputError

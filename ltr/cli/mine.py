@@ -27,7 +27,7 @@ from ltr.module import RankerModule
 from ltr.processes import by_rank_0
 from ltr.run.run_folder import RunFolder
 from ltr.run.weights import take_weights
-from ltr.search.encodings import EncodingOfFolder, Encodings, TemporaryEncodings
+from ltr.search.encoding_places import EncodingOfFolder, Encodings, TemporaryEncodings
 from ltr.trainer_state import encodings_of
 
 log = logging.getLogger(__name__)

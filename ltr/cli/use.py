@@ -24,7 +24,7 @@ from ltr.data.trec import Ranked, write_run
 from ltr.errors import InputError
 from ltr.run.run_folder import RunFolder
 from ltr.search.budget import RECALL, Budget, bytes_of
-from ltr.search.encodings import EncodingOfFolder
+from ltr.search.encoding_places import EncodingOfFolder
 from ltr.use.export import Form
 from ltr.use.export import export as write_exported
 from ltr.use.int8 import METRIC

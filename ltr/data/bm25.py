@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ltr.data.cache import cached, made_of
+from ltr.data.cache_folder import cached, made_of
 from ltr.data.collection import Collection
 from ltr.data.files import digest_of_arrays
 from ltr.data.postings import Postings

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 
 from ltr.data import trec
-from ltr.data.cache import cached, keep_notes, log_notes, made_of
+from ltr.data.cache_folder import cached, keep_notes, log_notes, made_of
 from ltr.data.files import digest_of, numbered_lines, seen_from
 from ltr.data.lines import Line, LineRows, lists_of_lines, look_up
 from ltr.data.own_documents import own_documents, without_own

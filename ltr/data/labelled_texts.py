@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ltr.data.cache import cached, made_of
+from ltr.data.cache_folder import cached, made_of
 from ltr.data.collection import Collection, files_by_split
 from ltr.data.files import digest_of, map_array, numbered_lines
 from ltr.data.query_lists import QueryLists

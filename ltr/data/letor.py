@@ -10,7 +10,7 @@ from typing import BinaryIO, NamedTuple
 
 import numpy as np
 
-from ltr.data.cache import cached, made_of
+from ltr.data.cache_folder import cached, made_of
 from ltr.data.files import digest_of, map_array
 from ltr.data.query_lists import LabelledList
 from ltr.data.strings import Strings

@@ -7,7 +7,7 @@ from typing import Any, Literal, TypedDict
 import numpy as np
 import torch
 
-from ltr.data.cache import cached, made_of
+from ltr.data.cache_folder import cached, made_of
 from ltr.data.files import map_array
 from ltr.data.letor import FeatureSplit
 from ltr.data.whole_files import new_array

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import numpy as np
 
-from ltr.data.cache import cached, made_of
+from ltr.data.cache_folder import cached, made_of
 from ltr.data.files import map_array
 from ltr.data.query_lists import QueryLists
 from ltr.data.texts import TextTable

@@ -13,7 +13,7 @@ from itertools import chain, islice
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
-from ltr.data.cache import cached, made_of
+from ltr.data.cache_folder import cached, made_of
 from ltr.data.files import digest_of, numbered_lines
 from ltr.entries import parse_json
 from ltr.errors import InputError

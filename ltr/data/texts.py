@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ltr.data.cache import cached, keep_notes, log_notes, made_of
+from ltr.data.cache_folder import cached, keep_notes, log_notes, made_of
 from ltr.data.files import encoded, map_array
 from ltr.data.growing import GrowingNumbers
 from ltr.data.string_order import order_of, rows_among

@@ -17,7 +17,7 @@ import numpy as np
 from tokenizers import Tokenizer
 from transformers import PreTrainedTokenizerBase
 
-from ltr.data.cache import cached, made_of
+from ltr.data.cache_folder import cached, made_of
 from ltr.data.files import encoded, map_array
 from ltr.data.growing import GrowingArray
 from ltr.data.progress import track

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Literal, get_args
 
-from ltr.data.folds import Fold
+from ltr.data.cross_validation import Fold
 from ltr.errors import InputError, at_least, one_of
 
 Candidates = Literal["candidates", "bm25", "corpus"]
@@ -25,7 +25,7 @@ class Evaluation:
             :class:`ltr.search.index.DenseIndex`.
         batch_size: queries per step and process.
         fold: part of a cross-validation that takes the place of the splits, see
-            :class:`ltr.data.folds.Fold`; None: the splits of the data.
+            :class:`ltr.data.cross_validation.Fold`; None: the splits of the data.
 
     Raises:
         InputError: for a value that is none of these, or a size below 1.

@@ -12,7 +12,7 @@ import numpy as np
 from ltr.data.bm25 import bm25_lists
 from ltr.data.collate import collator_of
 from ltr.data.collection import Collection, open_collection, with_split
-from ltr.data.folds import of_fold
+from ltr.data.cross_validation import of_fold
 from ltr.data.formats import ApartTexts, FeatureVectors, TextReads
 from ltr.data.own_documents import own_documents_line
 from ltr.data.query_lists import LabelledList, QueryLists
@@ -24,7 +24,7 @@ from ltr.datamodules.loading import Loading
 from ltr.datamodules.ranking import RankingDataModule
 from ltr.errors import InputError
 from ltr.mining.same_texts import known_documents
-from ltr.search.evaluation import SearchedCorpus
+from ltr.search.corpus_search import SearchedCorpus
 
 log = logging.getLogger(__name__)
 

@@ -30,7 +30,7 @@ from ltr.datamodules.loading import Loading
 from ltr.entries import check_entries
 from ltr.errors import InputError, local_path
 from ltr.processes import differences_from_rank_0, world_size
-from ltr.search.evaluation import SearchedCorpus
+from ltr.search.corpus_search import SearchedCorpus
 
 log = logging.getLogger(__name__)
 

@@ -27,7 +27,7 @@ from ltr.datamodules.sources import (
     sources_of,
 )
 from ltr.errors import InputError
-from ltr.search.evaluation import SearchedCorpus
+from ltr.search.corpus_search import SearchedCorpus
 
 log = logging.getLogger(__name__)
 

@@ -7,7 +7,7 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-from ltr.data.folds import Fold
+from ltr.data.cross_validation import Fold
 from ltr.errors import InputError, local_path
 from ltr.run.yaml_files import read_yaml
 

@@ -32,7 +32,7 @@ from ltr.mining.same_texts import NeverNegative, TextKeys, known_documents
 from ltr.models.dual_encoder import DualEncoder
 from ltr.models.ranker import Ranker, digest_of_weights
 from ltr.search.embedder import Precision, embedder_of
-from ltr.search.encodings import Encodings, texts_of_store
+from ltr.search.encoding_places import Encodings, texts_of_store
 from ltr.search.numbers import Numbers
 from ltr.search.shards import Shards, encode_everywhere, query_spans, share_of
 from ltr.spans import spans

@@ -26,7 +26,7 @@ from ltr.run.counters import Moment, set_counters
 from ltr.run.log import who_computes
 from ltr.run.run_folder import RunFolder, link_or_copy
 from ltr.run.signals import NAMES, Signals
-from ltr.search.encodings import EncodingsInCache, EncodingsOfRun
+from ltr.search.encoding_places import EncodingsInCache, EncodingsOfRun
 from ltr.trainer_state import data_of, is_trial
 
 log = logging.getLogger(__name__)

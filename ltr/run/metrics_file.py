@@ -18,7 +18,7 @@ class Made(TypedDict):
 
 
 class TestedFold(TypedDict):
-    """Which part of a cross-validation was tested, see :class:`ltr.data.folds.Fold`."""
+    """Which part of a cross-validation was tested, see :class:`ltr.data.cross_validation.Fold`."""
 
     number: int
     of: int

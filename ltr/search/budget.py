@@ -17,7 +17,7 @@ from typing import Any, Literal, TypedDict, get_args
 import numpy as np
 import torch
 
-from ltr.data.cache import sealed_folder
+from ltr.data.cache_folder import sealed_folder
 from ltr.data.outputs import check_inside
 from ltr.data.whole_files import write_whole
 from ltr.entries import check_entries, read_json

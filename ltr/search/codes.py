@@ -14,9 +14,9 @@ from torch import Tensor
 
 from ltr.data.progress import track
 from ltr.errors import InputError
-from ltr.search.approximate import empty_index, faiss
 from ltr.search.embeddings import DOCS_AT_ONCE, Embeddings, Prepare
 from ltr.search.exact import scores_and_rows, sort_keys
+from ltr.search.faiss_index import empty_index, faiss
 from ltr.spans import spans
 
 # Of a code beside its bits: two numbers that make a score of them.

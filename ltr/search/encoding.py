@@ -26,9 +26,9 @@ from ltr.data.tokens import Tokens
 from ltr.data.whole_files import being_written, write_whole
 from ltr.entries import check_entries, read_json
 from ltr.errors import InputError
+from ltr.search.embed_texts import encode_in_memory
 from ltr.search.embedder import Embedder
 from ltr.search.embeddings import StoredEmbeddings, checked_sum
-from ltr.search.encode import encode_in_memory
 from ltr.search.known_rows import KnownRows
 from ltr.search.numbers import Numbers, overlap, to_stored
 from ltr.search.shard_file import Shard, read_shard, remove_unfinished, write_shard

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from ltr.data.progress import track
-from ltr.search.approximate import faiss
 from ltr.search.embeddings import DOCS_AT_ONCE, Embeddings, Prepare
+from ltr.search.faiss_index import faiss
 from ltr.spans import spans
 
 # A tile has so many queries and DOCS_AT_ONCE documents: 64 MB of scores, whatever D and Q are.

@@ -11,10 +11,10 @@ import torch
 from torch import Tensor
 
 from ltr.errors import InputError
-from ltr.search.approximate import FaissIndex
 from ltr.search.codes import CodedIndex
 from ltr.search.embeddings import Embeddings, checked_sum
 from ltr.search.exact import scores_and_rows, search_exactly, sort_keys
+from ltr.search.faiss_index import FaissIndex
 from ltr.similarity import Similarity
 
 CPU = torch.device("cpu")

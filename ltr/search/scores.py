@@ -18,7 +18,7 @@ from ltr.errors import InputError
 from ltr.models.dual_encoder import DualEncoder
 from ltr.models.encoder.packed import in_eval_mode
 from ltr.models.ranker import Ranker
-from ltr.search.encode import BATCH_TOKENS, batches_of_places, encode_in_memory
+from ltr.search.embed_texts import BATCH_TOKENS, batches_of_places, encode_in_memory
 from ltr.spans import spans
 
 PAIRS_AT_ONCE = 65536  # of embeddings that are compared

@@ -23,10 +23,10 @@ from ltr.processes import (
     sum_over_ranks,
     world_size,
 )
+from ltr.search.embed_texts import encode_in_memory, places_of_rank
 from ltr.search.embeddings import DOCS_AT_ONCE, Embeddings, StoredEmbeddings, checked_sum
-from ltr.search.encode import encode_in_memory, places_of_rank
 from ltr.search.encoding import Encoding
-from ltr.search.encodings import share_of_rank
+from ltr.search.encoding_places import share_of_rank
 from ltr.search.exact import QUERIES_AT_ONCE, scores_and_rows, sort_keys
 from ltr.search.index import CPU, DenseIndex, best_first
 from ltr.similarity import Similarity
@@ -203,7 +203,7 @@ def encode_everywhere(
     """Embed texts on every process: each embeds its share, and shares are exchanged.
 
     Args:
-        encoder, store, form: see :func:`ltr.search.encode.encode`.
+        encoder, store, form: see :func:`ltr.search.embed_texts.encode_in_memory`.
         rows: ``[R]`` int64, which texts, in the order of the result.
 
     Returns:

@@ -15,7 +15,7 @@ from ltr.errors import InputError, one_of
 from ltr.run.provenance import provenance
 from ltr.search.embedder import embedder_of
 from ltr.search.encoding import AGAIN, IDS, MANIFEST, PLAN, Encoding, Worker, plan_of
-from ltr.search.encodings import texts_of_table
+from ltr.search.encoding_places import texts_of_table
 from ltr.search.numbers import Numbers
 from ltr.search.shard_file import remove_unfinished
 from ltr.use.load import load

@@ -19,11 +19,11 @@ from ltr.data.texts import Record, TextTable
 from ltr.errors import InputError
 from ltr.models import DualEncoder
 from ltr.search.budget import QUERIES, Asked, Budget, index_within
+from ltr.search.corpus_windows import WindowsOfCorpus
+from ltr.search.embed_texts import encode_in_memory
 from ltr.search.embedder import embedder_of
-from ltr.search.encode import encode_in_memory
-from ltr.search.encodings import Encodings, EncodingsInCache, texts_of_table
+from ltr.search.encoding_places import Encodings, EncodingsInCache, texts_of_table
 from ltr.search.index import DenseIndex
-from ltr.search.windows import WindowsOfCorpus
 from ltr.use.in_mteb import side_of, texts_of_batches
 from ltr.use.rankers import RankedDocument, TextRanker, check_count, check_query, text_list
 

@@ -18,7 +18,7 @@ from ltr.data.collection import Collection
 from ltr.data.own_documents import without_own
 from ltr.data.progress import track
 from ltr.data.query_lists import QueryLists
-from ltr.data.scores import TeacherScores
+from ltr.data.teacher_scores import TeacherScores
 from ltr.errors import InputError, local_path
 from ltr.mining.mined_negatives import MinedNegatives
 from ltr.mining.overlay import negatives_in

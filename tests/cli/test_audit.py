@@ -20,7 +20,7 @@ from ltr.mining.judge import open_judge
 from ltr.mining.miner import Miner
 from ltr.mining.overlay import Overlay
 from ltr.models import DualEncoder, PairWiseBertRanker
-from ltr.search.encodings import TemporaryEncodings
+from ltr.search.encoding_places import TemporaryEncodings
 from tests.conftest import wordpiece_tokenizer
 
 

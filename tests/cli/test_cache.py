@@ -13,9 +13,9 @@ from transformers import BertModel
 
 from ltr.__main__ import main
 from ltr.cli.cache import cache
-from ltr.data.cache import cached, made_of
+from ltr.data.cache_folder import cached, made_of
 from tests.conftest import make_backbone, write_collection
-from tests.data.test_cache import HOLDER, map_a, write_three
+from tests.data.test_cache_folder import HOLDER, map_a, write_three
 
 
 def lines_of(capsys):

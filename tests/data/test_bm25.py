@@ -17,7 +17,7 @@ import pytest
 from ltr.check.words import normalised
 from ltr.data import bm25
 from ltr.data.bm25 import K1, B, bm25_lists, terms
-from ltr.data.cache import Cache
+from ltr.data.cache_folder import Cache
 from ltr.data.collection import Collection, open_collection
 from ltr.data.postings import Postings
 from tests.child_processes import fork

@@ -16,10 +16,10 @@ from ltr.data.progress import Countdown, Pace, duration, track
 # A search with batches so small that there are several, and a line after each.
 SEARCH = """
 import sys
-import ltr.search.encode
+import ltr.search.embed_texts
 from ltr.data import progress
 progress.EVERY = 0.0
-ltr.search.encode.BATCH_TOKENS = 256
+ltr.search.embed_texts.BATCH_TOKENS = 256
 from ltr.cli.program import main
 sys.exit(main(sys.argv[1:]))
 """
@@ -113,7 +113,7 @@ def test_lines_of_a_search(backbone, collection_folder, tmp_path, capsys, monkey
     """Without a terminal; stdout is for results alone."""
     monkeypatch.setenv("LTR_CACHE", str(tmp_path))
     monkeypatch.setattr(progress, "EVERY", 0.0)
-    monkeypatch.setattr("ltr.search.encode.BATCH_TOKENS", 256)
+    monkeypatch.setattr("ltr.search.embed_texts.BATCH_TOKENS", 256)
     words = ["search", backbone, "--corpus", str(collection_folder), "--query", "w1", "--k", "2"]
     assert main(words) == 0
     said = capsys.readouterr()

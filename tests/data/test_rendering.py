@@ -6,7 +6,7 @@ import pickle
 import numpy as np
 import pytest
 
-from ltr.data.cache import entry_folder
+from ltr.data.cache_folder import entry_folder
 from ltr.data.formats import JoinedPairs, SingleTexts
 from ltr.data.template import Template
 from ltr.data.tokens import TokenStore

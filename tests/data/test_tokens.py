@@ -10,7 +10,7 @@ import sys
 import numpy as np
 import pytest
 
-from ltr.data.cache import Cache
+from ltr.data.cache_folder import Cache
 from ltr.data.token_parts import Part, TokenParts
 from ltr.data.tokens import Rendering, Tokens, TokenStore
 from ltr.data.whole_files import parts_of

@@ -14,8 +14,8 @@ import torch
 from lightning.pytorch import Callback
 
 from ltr.callbacks import HardNegativeMining
-from ltr.data.cache import Cache
-from ltr.data.folds import Fold
+from ltr.data.cache_folder import Cache
+from ltr.data.cross_validation import Fold
 from ltr.data.formats import ApartTexts, JoinedPairs, SingleTexts
 from ltr.data.template import Template
 from ltr.datamodules import (

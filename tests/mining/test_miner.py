@@ -17,7 +17,7 @@ from ltr.mining.report import summary_lines
 from ltr.models import DualEncoder, PairWiseBertRanker
 from ltr.models.encoder.text_encoder import TextEncoder
 from ltr.search import exact, shards
-from ltr.search.encodings import TemporaryEncodings
+from ltr.search.encoding_places import TemporaryEncodings
 from tests.conftest import write_collection
 
 

@@ -9,8 +9,8 @@ from ltr.mining.filters import Recipe
 from ltr.mining.miner import Miner
 from ltr.models import DualEncoder
 from ltr.search import index
-from ltr.search.encodings import TemporaryEncodings
-from ltr.search.evaluation import SearchedCorpus, search_corpus
+from ltr.search.corpus_search import SearchedCorpus, search_corpus
+from ltr.search.encoding_places import TemporaryEncodings
 from ltr.use.retriever import Retriever
 from tests.search.indexed import build, embeddings
 

@@ -22,10 +22,10 @@ from ltr.errors import InputError
 from ltr.models.encoder.loading.pretrained import load_encoder, load_tokenizer
 from ltr.models.encoder.text_encoder import TextEncoder
 from ltr.search import encoding as room
+from ltr.search.embed_texts import encode_in_memory
 from ltr.search.embedder import Embedder
-from ltr.search.encode import encode_in_memory
 from ltr.search.encoding import Encoding, Worker, plan_of, rows_of_shard
-from ltr.search.encodings import texts_of_store
+from ltr.search.encoding_places import texts_of_store
 from ltr.search.shard_file import read_shard, remove_unfinished, write_shard
 from tests.child_processes import fork
 

@@ -5,8 +5,8 @@ import pytest
 import torch
 
 import ltr.similarity
-from ltr.search import approximate, exact
 from ltr.search import embeddings as maps
+from ltr.search import exact, faiss_index
 from tests.search.indexed import EVERY, SIMILARITIES, build, embeddings
 
 
@@ -28,7 +28,7 @@ def by(request, monkeypatch):
     monkeypatch.setattr(exact, "QUERIES_AT_ONCE", 10)
     monkeypatch.setattr(exact, "FAISS_PAYS", 0)
     if request.param == "torch":
-        monkeypatch.setattr(approximate, "faiss", None)
+        monkeypatch.setattr(faiss_index, "faiss", None)
         monkeypatch.setattr(exact, "faiss", None)
     return request.param
 

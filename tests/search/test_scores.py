@@ -11,7 +11,7 @@ from ltr.data.formats import FeatureVectors, JoinedPairs
 from ltr.data.tokens import TokenStore
 from ltr.errors import InputError
 from ltr.models import DualEncoder, Ranker
-from ltr.search.encode import encode_in_memory
+from ltr.search.embed_texts import encode_in_memory
 from ltr.search.scores import pair_scores, to_device
 from tests.conftest import wordpiece_tokenizer
 
@@ -45,7 +45,7 @@ def stores(collection, tokenizer):
 
 @pytest.mark.parametrize("batch_tokens", [1, 65536])
 def test_each_pair_gets_its_own_score_in_any_batches(collection, monkeypatch, batch_tokens):
-    monkeypatch.setattr("ltr.search.encode.BATCH_TOKENS", batch_tokens)
+    monkeypatch.setattr("ltr.search.embed_texts.BATCH_TOKENS", batch_tokens)
     ranker = ByRow(JoinedPairs(wordpiece_tokenizer(), 24)).train()
     scores = pair_scores(ranker, *stores(collection, wordpiece_tokenizer()), QUERY_ROWS, DOC_ROWS)
     assert scores.tolist() == [310, 11, 312, 110, 11] and scores.dtype == np.float32

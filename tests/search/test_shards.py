@@ -18,9 +18,9 @@ from ltr.models.encoder.loading.pretrained import load_encoder, load_tokenizer
 from ltr.models.encoder.text_encoder import TextEncoder
 from ltr.processes import by_every_rank, rank, world_size
 from ltr.search import embeddings, exact, shards
+from ltr.search.embed_texts import encode_in_memory
 from ltr.search.embedder import Embedder
-from ltr.search.encode import encode_in_memory
-from ltr.search.encodings import TemporaryEncodings, texts_of_store
+from ltr.search.encoding_places import TemporaryEncodings, texts_of_store
 from ltr.search.index import DenseIndex
 from ltr.search.shards import Shards, encode_everywhere, query_spans, share_of
 from ltr.similarity import similarity_of

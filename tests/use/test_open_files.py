@@ -12,7 +12,7 @@ import pytest
 import ltr
 from ltr.data.collection import open_collection
 from ltr.data.query_lists import QueryLists
-from ltr.data.scores import TeacherScores
+from ltr.data.teacher_scores import TeacherScores
 from ltr.mining.mined_negatives import MinedNegatives
 from tests.use.runs import trained
 

@@ -14,7 +14,7 @@ import pytest
 import ltr
 from ltr.__main__ import main
 from ltr.data.collection import open_collection
-from ltr.data.scores import TeacherScores
+from ltr.data.teacher_scores import TeacherScores
 from ltr.datamodules import ListDataModule, TripletDataModule
 from ltr.errors import InputError
 from ltr.mining.mined_negatives import MinedNegatives

@@ -12,7 +12,7 @@ import numpy as np
 from ltr.data.collection import Collection
 from ltr.data.query_lists import LabelledList, QueryLists, values_of
 from ltr.data.sampling.rows import Rows
-from ltr.data.scores import TeacherScores
+from ltr.data.teacher_scores import TeacherScores
 from ltr.errors import InputError, local_path, one_of
 
 log = logging.getLogger(__name__)

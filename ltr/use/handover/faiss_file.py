@@ -10,7 +10,7 @@ from typing import IO
 import numpy as np
 
 from ltr.errors import InputError
-from ltr.search.approximate import faiss
+from ltr.search.faiss_index import faiss
 from ltr.use.handover.encoded_corpus import EncodedCorpus
 
 INDEX = "index.faiss"

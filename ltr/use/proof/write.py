@@ -15,7 +15,7 @@ from ltr.data.templated_pairs import TemplatedPairs
 from ltr.models import DualEncoder, Ranker
 from ltr.models.encoder.tower import Tower
 from ltr.models.ranker import digest_of_weights
-from ltr.search.encode import encode_in_memory
+from ltr.search.embed_texts import encode_in_memory
 from ltr.search.scores import pair_scores
 from ltr.similarity import similarity_of
 from ltr.use.proof import contract as files

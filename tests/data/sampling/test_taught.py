@@ -10,7 +10,7 @@ from ltr.data.collate import without_content
 from ltr.data.collection import Collection, open_collection
 from ltr.data.query_lists import LabelledList, QueryLists
 from ltr.data.sampling.taught import Labels, TaughtRows, Unscored
-from ltr.data.scores import TeacherScores
+from ltr.data.teacher_scores import TeacherScores
 from ltr.errors import InputError
 from ltr.losses import MarginMSELoss, MSELoss, WeightedSum
 

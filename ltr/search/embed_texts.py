@@ -65,7 +65,7 @@ def encode_batches(
         windows the mean of theirs.
     """
     assert not form.has_many_embeddings, (
-        "its windows are texts of their own, see ltr.search.windows"
+        "its windows are texts of their own, see ltr.search.corpus_windows"
     )
     device = next(encoder.parameters()).device
     lengths = form.lengths(store.lengths(rows))

@@ -7,7 +7,7 @@ import pytest
 
 from ltr.data.collection import open_collection
 from ltr.data.query_lists import QueryLists
-from ltr.data.scores import TeacherScores, scale_of
+from ltr.data.teacher_scores import TeacherScores, scale_of
 from ltr.errors import InputError
 
 LISTS = QueryLists.from_rows([0, 0, 1, 1], [0, 1, 0, 1], [1, 3, 5, 5])

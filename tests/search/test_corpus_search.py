@@ -23,11 +23,11 @@ from ltr.data.query_lists import QueryLists
 from ltr.errors import InputError
 from ltr.models.dual_encoder import DualEncoder
 from ltr.processes import rank, world_size
-from ltr.search import encodings, exact, shards
-from ltr.search import evaluation as room
-from ltr.search.approximate import FaissIndex
-from ltr.search.encodings import EncodingsOfRun, TemporaryEncodings
-from ltr.search.evaluation import SearchedCorpus, batch_of_found, search_corpora, search_corpus
+from ltr.search import corpus_search as room
+from ltr.search import encoding_places, exact, shards
+from ltr.search.corpus_search import SearchedCorpus, batch_of_found, search_corpora, search_corpus
+from ltr.search.encoding_places import EncodingsOfRun, TemporaryEncodings
+from ltr.search.faiss_index import FaissIndex
 from tests.child_processes import run_ranks
 from tests.conftest import write_collection
 
@@ -311,8 +311,8 @@ def _search(number: int, store: str, backbone: str, collection: str, index: str,
     found = search_corpus(model, corpus, own, TemporaryEncodings(out))
     n_encoded = sum(encoded)
     # As on two nodes with disks of their own.
-    encodings.shared_folder = _folder_of_own
-    encodings.SECONDS_UNTIL_SEEN = 0.2
+    encoding_places.shared_folder = _folder_of_own
+    encoding_places.SECONDS_UNTIL_SEEN = 0.2
     own_disk = TemporaryEncodings(Path(out, f"disk-{number}"))
     with pytest.raises(
         InputError, match="must be reached by every process, and process 1 does not"

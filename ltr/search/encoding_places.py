@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from ltr.data.cache import cached, entry_folder, made_of
+from ltr.data.cache_folder import cached, entry_folder, made_of
 from ltr.data.files import lock_shared
 from ltr.data.texts import TextTable
 from ltr.data.tokens import Tokens, TokenStore

@@ -10,7 +10,7 @@ from ltr.data.formats import SingleTexts
 from ltr.data.tokens import TokenStore
 from ltr.models.encoder.loading.pretrained import load_encoder, load_tokenizer
 from ltr.models.encoder.text_encoder import TextEncoder
-from ltr.search.encode import encode_batches, encode_in_memory, places_of_rank
+from ltr.search.embed_texts import encode_batches, encode_in_memory, places_of_rank
 
 
 @pytest.fixture
@@ -48,7 +48,7 @@ def test_a_row_is_what_its_text_gives_alone(world, backbone, tmp_path):
 def test_all_rows_in_batches_of_any_size(world, tmp_path, monkeypatch):
     encoder, store, form, *_ = world
     expected = encode_in_memory(encoder, store, form, np.arange(len(store)))
-    monkeypatch.setattr("ltr.search.encode.BATCH_TOKENS", 100)
+    monkeypatch.setattr("ltr.search.embed_texts.BATCH_TOKENS", 100)
     np.testing.assert_allclose(
         encode_in_memory(encoder, store, form, np.arange(len(store))), expected, atol=1e-5
     )
@@ -82,11 +82,11 @@ def test_weights_are_laid_out_for_many_tokens_alone(world, tmp_path, monkeypatch
     encoder, store, form, *_ = world
     laid_out = []
     monkeypatch.setattr(
-        "ltr.search.encode.cast_once", lambda model: nullcontext(laid_out.append(model))
+        "ltr.search.embed_texts.cast_once", lambda model: nullcontext(laid_out.append(model))
     )
     total = int(form.lengths(store.lengths(np.arange(len(store)))).sum())
     for least, n_times in ((total + 1, 0), (total, 1)):
-        monkeypatch.setattr("ltr.search.encode.MANY_TOKENS", least)
+        monkeypatch.setattr("ltr.search.embed_texts.MANY_TOKENS", least)
         laid_out.clear()
         encode_in_memory(encoder, store, form, np.arange(len(store)))
         assert laid_out == [encoder.model] * n_times
@@ -119,7 +119,7 @@ def test_a_row_that_is_none_is_refused(world, tmp_path):
 
 def test_batches_are_of_similar_texts_and_within_the_budget(world, tmp_path, monkeypatch):
     encoder, store, form, *_ = world
-    monkeypatch.setattr("ltr.search.encode.BATCH_TOKENS", 100)
+    monkeypatch.setattr("ltr.search.embed_texts.BATCH_TOKENS", 100)
     lengths = []
     encoder.register_forward_pre_hook(lambda _, args: lengths.append(args[0].lengths))
     encode_in_memory(encoder, store, form, np.arange(len(store)))

@@ -20,11 +20,11 @@ from ltr.data.tokens import TokenStore
 from ltr.errors import InputError
 from ltr.models.dual_encoder import DualEncoder
 from ltr.processes import gather_objects, world_size
-from ltr.search.approximate import empty_index
+from ltr.search.corpus_windows import WindowsOfCorpus
 from ltr.search.embedder import Precision, embedder_of
-from ltr.search.encodings import Encodings, texts_of_store
+from ltr.search.encoding_places import Encodings, texts_of_store
+from ltr.search.faiss_index import empty_index
 from ltr.search.shards import Shards, encode_everywhere, query_spans, share_of
-from ltr.search.windows import WindowsOfCorpus
 
 log = logging.getLogger(__name__)
 

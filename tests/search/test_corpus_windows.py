@@ -10,11 +10,11 @@ from ltr.data.collection import open_collection
 from ltr.data.windows import Windows
 from ltr.errors import InputError
 from ltr.models import DualEncoder
-from ltr.search import windows as room
-from ltr.search.encodings import TemporaryEncodings
-from ltr.search.evaluation import SearchedCorpus, search_corpus
+from ltr.search import corpus_windows as room
+from ltr.search.corpus_search import SearchedCorpus, search_corpus
+from ltr.search.corpus_windows import WindowsOfCorpus
+from ltr.search.encoding_places import TemporaryEncodings
 from ltr.search.scores import pair_scores
-from ltr.search.windows import WindowsOfCorpus
 from ltr.use.corpus_encoding import CorpusEncoding
 from ltr.use.retriever import Retriever, table_of_texts
 from tests.child_processes import run_ranks

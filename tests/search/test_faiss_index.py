@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from ltr.errors import InputError
-from ltr.search import approximate
+from ltr.search import faiss_index
 from tests.search.indexed import EVERY, build, embeddings
 
 
@@ -81,7 +81,7 @@ def test_few_documents_to_learn_from_are_one_logged_line(factory, caplog, capfd)
 
 def test_the_sample_to_learn_from_is_seeded(monkeypatch):
     """4 clusters learn from 8 of 400 documents: one seed, one index; another seed, another."""
-    monkeypatch.setattr(approximate, "MOST_PER_CENTROID", 2)
+    monkeypatch.setattr(faiss_index, "MOST_PER_CENTROID", 2)
     docs = embeddings(400)
     found = [
         build(docs, "dot", "IVF4,Flat", probes=1, seed=seed).search(docs, 50)[1]
@@ -91,7 +91,7 @@ def test_the_sample_to_learn_from_is_seeded(monkeypatch):
 
 
 def test_without_faiss_only_flat_is_built(monkeypatch):
-    monkeypatch.setattr(approximate, "faiss", None)
+    monkeypatch.setattr(faiss_index, "faiss", None)
     with pytest.raises(
         InputError,
         match="without faiss the index must be 'Flat', got 'HNSW8'; pip install faiss-cpu",

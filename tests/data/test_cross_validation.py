@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from ltr.data.collection import Collection, open_collection
-from ltr.data.folds import Fold, of_fold
+from ltr.data.cross_validation import Fold, of_fold
 from ltr.data.query_lists import QueryLists
 from ltr.datamodules import LabelDataModule
 from ltr.datamodules.evaluation import Evaluation

@@ -13,7 +13,7 @@ from lightning.pytorch import Callback, seed_everything
 from lightning.pytorch.callbacks import EMAWeightAveraging
 
 from ltr.checkpoint import read_checkpoint
-from ltr.data.cache import Cache
+from ltr.data.cache_folder import Cache
 from ltr.data.collection import open_collection
 from ltr.data.files import cache_root
 from ltr.data.formats import SingleTexts
@@ -28,9 +28,9 @@ from ltr.models.encoder.text_encoder import TextEncoder
 from ltr.run.checkpoint_options import BestOptions
 from ltr.run.checkpoints import Checkpoints
 from ltr.search import encoding as room
-from ltr.search import encodings
+from ltr.search import encoding_places
 from ltr.search.embedder import Embedder
-from ltr.search.encodings import (
+from ltr.search.encoding_places import (
     EncodingsInCache,
     EncodingsOfRun,
     TemporaryEncodings,
@@ -188,13 +188,13 @@ def test_a_folder_that_is_shown_late_is_waited_for(tmp_path, monkeypatch):
     file = tmp_path / "plan.json"
     threading.Timer(0.3, file.touch).start()
     start = time.monotonic()
-    encodings._wait_for(file)
+    encoding_places._wait_for(file)
     assert time.monotonic() - start > 0.2
-    monkeypatch.setattr(encodings, "SECONDS_UNTIL_SEEN", 0.2)
+    monkeypatch.setattr(encoding_places, "SECONDS_UNTIL_SEEN", 0.2)
     with pytest.raises(
         InputError, match="must be reached by every process, and process 0 does not"
     ):
-        encodings._wait_for(tmp_path / "never")
+        encoding_places._wait_for(tmp_path / "never")
 
 
 class Score(Callback):

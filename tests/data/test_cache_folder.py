@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 from ltr.__main__ import main
-from ltr.data.cache import Cache, cached, made_of
+from ltr.data.cache_folder import Cache, cached, made_of
 from ltr.data.collection import open_collection
 from ltr.data.files import cache_root, map_array
 from tests.child_processes import fork
@@ -218,7 +218,7 @@ def test_an_entry_that_another_process_maps_is_kept_until_it_ends(empty_cache):
 
 OPENER = """
 import numpy as np
-from ltr.data.cache import cached, made_of
+from ltr.data.cache_folder import cached, made_of
 from ltr.data.files import map_array
 
 def write_three(folder):
