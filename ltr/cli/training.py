@@ -115,6 +115,7 @@ class RankerCLI(LightningCLI):
     def __init__(self, stack: ExitStack, log_into: Callable[[Path], None], args: list[str]) -> None:
         self._stack = stack
         self._log_into = log_into
+        self._command = args[0]
         self._plain = dict[str, Any]()  # the configuration, from before_instantiate_classes on
         self._identity = dict[str, Any]()  # from before_instantiate_classes on
         self._run: RunFolder  # from before_instantiate_classes on
@@ -245,6 +246,8 @@ class RankerCLI(LightningCLI):
     def _prepare_subcommand_parser(
         self, klass: type, subcommand: str, **kwargs: Any
     ) -> LightningArgumentParser:
+        if subcommand != self._command:  # its options take their time, and nobody asks for them
+            return self.init_parser(**kwargs)
         parser = super()._prepare_subcommand_parser(klass, subcommand, **kwargs)
         if subcommand == "test":
             parser.add_argument(
