@@ -17,7 +17,7 @@ from torchmetrics import Metric
 from ltr.errors import InputError, one_of, positive
 from ltr.gains import exp_gain
 from ltr.pairs import find_uppers, hinge, pair_sums
-from ltr.pairs.lists import check_tensors, labels_as, prepare_types
+from ltr.pairs.list_tensors import check_tensors, labels_as, prepare_types
 
 Empty = Literal["skip", "zero", "one"]
 
@@ -50,7 +50,7 @@ class MeasuredLists:
     Raises:
         TypeError: for arrays or lists instead of tensors, or a mask that is not bool.
         ValueError: for shapes that differ, a score that is NaN, or a label that is no finite number
-            or too large for float32 (see :func:`ltr.pairs.lists.prepare_types`).
+            or too large for float32 (see :func:`ltr.pairs.list_tensors.prepare_types`).
     """
 
     def __init__(

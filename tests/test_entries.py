@@ -114,7 +114,7 @@ def test_all_json_of_others_is_read_here():
         if re.search(r"json\.loads?\(", file.read_text(encoding="utf-8"))
     ]
     # What a process of the same run has said; and a file that knows nothing of ltr.
-    assert sorted(readers) == ["entries.py", "run/together.py", "use/proof/check.py"]
+    assert sorted(readers) == ["entries.py", "run/together.py", "use/proof/exported_check.py"]
 
 
 @dataclass

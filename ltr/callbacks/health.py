@@ -13,7 +13,7 @@ from ltr.batch import RankingBatch, ScoredLists
 from ltr.errors import InputError
 from ltr.module import LastStep, RankerModule
 from ltr.pairs import hinge, pair_sums
-from ltr.pairs.lists import relevant_and_not, two_labels
+from ltr.pairs.list_tensors import relevant_and_not, two_labels
 from ltr.trainer_state import data_of
 
 log = logging.getLogger(__name__)

@@ -14,7 +14,7 @@ from lightning.pytorch.callbacks import LearningRateMonitor
 from lightning.pytorch.cli import LightningCLI
 
 from ltr.callbacks import HardNegativeMining
-from ltr.check import page
+from ltr.check import report_formats
 from ltr.check.clean import check_place, write_clean
 from ltr.check.cutting import cutting_section
 from ltr.check.forecast import forecast_section
@@ -109,11 +109,11 @@ def check(
         found = _of_experiment(folder, config, data, run, of_leaks)
     sections = list(found)
     if json is not None:
-        write_whole(Path(json), [page.as_json(source, sections)])
+        write_whole(Path(json), [report_formats.as_json(source, sections)])
     if html is not None:
-        write_whole(Path(html), [page.page(source, sections)])
+        write_whole(Path(html), [report_formats.page(source, sections)])
     console = Console(width=None if sys.stdout.isatty() else WIDTH, soft_wrap=False)
-    page.terminal(sections, console)
+    report_formats.terminal(sections, console)
     for file in (json, html):
         if file is not None:
             console.print(f"written to {file}", markup=False, highlight=False)

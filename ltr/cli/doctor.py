@@ -5,7 +5,7 @@ import sys
 from rich.table import Table
 
 from ltr.data.console import Console, say
-from ltr.doctor import examine
+from ltr.machine_checks import examine
 
 COLOURS = {"ok": "green", "fell back": "yellow", "wrong": "bold red"}
 

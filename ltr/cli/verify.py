@@ -4,7 +4,7 @@ import sys
 from contextlib import redirect_stdout
 
 from ltr.data.console import say
-from ltr.use.verify.verify import verify as verify_proof
+from ltr.use.verify.verification import verify as verify_proof
 
 
 def verify(folder: str, *, with_: str | None = None) -> None:

@@ -10,11 +10,11 @@ from torch import Tensor, nn
 
 from ltr.batch import RankingBatch, ScoredLists
 from ltr.errors import InputError
+from ltr.in_batch.best_columns import best_columns, side_by_side
 from ltr.in_batch.embedded import Embedded
 from ltr.in_batch.gather import gather_lists, gather_scored
 from ltr.in_batch.guide import mask_likely_relevant
 from ltr.in_batch.longer_lists import LongerLists, all_against_all, queries_against_all
-from ltr.in_batch.windows import best_columns, side_by_side
 from ltr.margins import Margin
 from ltr.models import DualEncoder, Ranker
 from ltr.models.named import ranker_named

@@ -14,7 +14,7 @@ from ltr.gains import exp_gain
 from ltr.losses.loss import Loss, Reduction
 from ltr.losses.ranked import best_dcg, discount
 from ltr.pairs.blocks import sum_in_blocks
-from ltr.pairs.lists import prepare_lists, relevant_and_not, two_labels
+from ltr.pairs.list_tensors import prepare_lists, relevant_and_not, two_labels
 from ltr.pairs.uppers import pack
 
 # Rounds of Sinkhorn's row and column scaling; NeuralSort's rows sum to 1 already, and its columns

@@ -11,7 +11,7 @@ from ltr.losses.loss import Loss, Reduction
 from ltr.losses.pairwise import MeanOrSum
 from ltr.pairs import PairsReduction, reduce_over_pairs
 from ltr.pairs.blocks import sum_in_blocks
-from ltr.pairs.lists import masked_log_softmax, prepare_lists, two_labels
+from ltr.pairs.list_tensors import masked_log_softmax, prepare_lists, two_labels
 
 
 class MarginMSELoss(Loss):

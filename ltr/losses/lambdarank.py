@@ -30,7 +30,7 @@ from ltr.losses.ranked import (
 from ltr.pairs.blocks import sum_in_blocks
 from ltr.pairs.choices import PairChoice, check_pairs
 from ltr.pairs.choose import find_partners
-from ltr.pairs.lists import prepare_lists, relevant_and_not, two_labels
+from ltr.pairs.list_tensors import prepare_lists, relevant_and_not, two_labels
 
 Scheme = Literal["ndcg1", "ndcg2", "ndcg2++"]
 PairCost = Literal["logistic", "hinge", "squared hinge"]

@@ -8,7 +8,7 @@ from torch.nn import functional as F
 
 from ltr.errors import one_of, positive
 from ltr.losses.loss import Loss, Reduction
-from ltr.pairs.lists import (
+from ltr.pairs.list_tensors import (
     as_margin,
     masked_log_softmax,
     prepare_lists,

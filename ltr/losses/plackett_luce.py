@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from ltr.pairs.blocks import refuse_second_derivative
-from ltr.pairs.lists import prepare_lists
+from ltr.pairs.list_tensors import prepare_lists
 from ltr.pairs.sorted import sum_after
 
 # The largest spread of scores whose exponentials float64 can add up: e^-600 is 1e-261, its smallest
@@ -28,7 +28,7 @@ class LabelOrder(NamedTuple):
 
 
 def sort_by_label(scores: Tensor, labels: Tensor, mask: Tensor | None) -> tuple[Tensor, LabelOrder]:
-    """The scores after :func:`ltr.pairs.lists.prepare_lists`, and the order of the labels."""
+    """The scores after :func:`ltr.pairs.list_tensors.prepare_lists`, and the order of the labels."""
     scores, labels, real = prepare_lists(scores, labels, mask)
     if mask is not None:
         labels = labels.masked_fill(~real, torch.inf)

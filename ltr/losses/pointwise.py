@@ -7,7 +7,7 @@ from torch.nn import functional as F
 
 from ltr.errors import positive
 from ltr.losses.loss import Loss, Reduction
-from ltr.pairs.lists import prepare_lists
+from ltr.pairs.list_tensors import prepare_lists
 
 
 class BCELoss(Loss):

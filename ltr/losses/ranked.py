@@ -14,7 +14,7 @@ from torch.nn import functional as F
 
 from ltr.errors import InputError
 from ltr.gains import exp_gain
-from ltr.pairs.lists import as_margin, clean_margin
+from ltr.pairs.list_tensors import as_margin, clean_margin
 
 SwapMetric = Literal["ndcg", "err", "mrr", "ap", "precision"]
 

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from ltr.errors import one_of
-from ltr.pairs.lists import masked_log_softmax
+from ltr.pairs.list_tensors import masked_log_softmax
 
 Transform = Literal["none", "softmax", "sigmoid"]
 

@@ -21,7 +21,7 @@ from ltr.pairs.blocks import by_rows, sum_in_blocks
 from ltr.pairs.choices import PairChoice, check_pairs
 from ltr.pairs.choose import chosen_costs
 from ltr.pairs.dense import Cost, dense_sums
-from ltr.pairs.lists import (
+from ltr.pairs.list_tensors import (
     as_margin,
     clean_margin,
     fill_padding,

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from ltr.pairs.blocks import by_rows, sum_in_blocks
-from ltr.pairs.lists import prepare_lists
+from ltr.pairs.list_tensors import prepare_lists
 
 # cost(s_i, s_j) of a tie: elementwise, and the same for (s_j, s_i).
 TieCost = Callable[[Tensor, Tensor], Tensor]

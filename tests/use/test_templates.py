@@ -19,7 +19,7 @@ from ltr.use.export import export
 from ltr.use.load import load
 from ltr.use.rankers import TextRanker
 from ltr.use.retriever import Retriever
-from ltr.use.verify.verify import verify
+from ltr.use.verify.verification import verify
 from tests.use.proof.exported import classifier_folder, make_cased_backbone
 
 MAX_LENGTH = 600

@@ -21,7 +21,7 @@ from transformers.masking_utils import sdpa_mask
 
 from ltr.draws import keys_at_site, keys_inside
 from ltr.dropout import keyed_dropout, new_keys
-from ltr.models.encoder.kernels.blocks import Slots, attend_in_blocks
+from ltr.models.encoder.kernels.block_attention import Slots, attend_in_blocks
 from ltr.models.encoder.kernels.first_tokens import announce_first_tokens
 from ltr.models.encoder.loading.pooling import Pooling
 
@@ -69,7 +69,7 @@ class Layout:
 
     def slots(self, n_heads: int) -> Slots:
         """Where the heads of each token lie in blocks, for
-        :func:`ltr.models.encoder.kernels.blocks.attend_in_blocks`.
+        :func:`ltr.models.encoder.kernels.block_attention.attend_in_blocks`.
 
         Made in the first layer, and used in all.
         """

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 
 from ltr.data.collection import Collection
-from ltr.use.proof.texts import DOCUMENTS, QUERIES
+from ltr.use.proof.shipped_texts import DOCUMENTS, QUERIES
 
 N_LISTS = 16
 N_DOCUMENTS = 4  # of a list

@@ -136,7 +136,7 @@ def _probes(
 
 def _check_of(form: files.Form) -> str:
     """``check.py`` without what it does with the libraries of other forms."""
-    source = Path(__file__).with_name(files.CHECK).read_text(encoding="utf-8")
+    source = Path(__file__).with_name("exported_check.py").read_text(encoding="utf-8")
     own = f"def by_{form.replace('-', '_')}("
     parts = source.split("\n\n\n")
     return "\n\n\n".join(

@@ -1,7 +1,7 @@
 """What a library makes of the probes of an exported folder, layer by layer, in this process.
 
 The library loads the folder as its users do. What it shows is compared with the proof by
-:mod:`ltr.use.verify.layers`.
+:mod:`ltr.use.verify.compared_layers`.
 """
 
 from collections.abc import Callable, Sequence

@@ -14,7 +14,7 @@ from transformers import (
 
 from ltr.__main__ import main
 from ltr.models import DualEncoder, PairWiseBertRanker
-from ltr.use.proof.texts import DOCUMENTS, QUERIES
+from ltr.use.proof.shipped_texts import DOCUMENTS, QUERIES
 
 MAX_LENGTH = 600
 POSITIONS = 640

@@ -8,7 +8,7 @@ import pytest
 from ltr.models import DualEncoder, PairWiseBertRanker
 from ltr.use import export as room
 from ltr.use.proof.contract import open_proof
-from ltr.use.verify.verify import verify
+from ltr.use.verify.verification import verify
 from tests.use.proof.exported import make_cased_backbone
 
 

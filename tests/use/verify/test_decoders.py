@@ -13,11 +13,11 @@ from ltr.__main__ import main
 from ltr.data.template import Template
 from ltr.models import DecoderRanker, DualEncoder
 from ltr.use.export import export
-from ltr.use.verify.verify import verify as verify_folder
+from ltr.use.verify.verification import verify as verify_folder
 from tests.child_processes import ELSEWHERE
 from tests.conftest import write_jsonl
 from tests.decoders import save_decoder
-from tests.use.proof.test_check import are_verified, checked
+from tests.use.proof.test_exported_check import are_verified, checked
 from tests.use.verify.served import Serving, served
 from tests.use.verify.test_verify_library import planted, settings
 from tests.use.verify.test_verify_url import verify

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import torch
 
+from ltr.use.verify.compared_layers import dtype_fault
 from ltr.use.verify.diagnosis import rounding_fault
-from ltr.use.verify.layers import dtype_fault
 from tests.use.verify.served import Serving, served
 from tests.use.verify.test_verify_library import planted, settings
 from tests.use.verify.test_verify_url import verify

@@ -4,7 +4,7 @@ import pytest
 
 from ltr.use.proof.network import TokenRow
 from ltr.use.proof.reading import SpecialTokens, Text
-from ltr.use.verify.layers import tokens_fault
+from ltr.use.verify.compared_layers import tokens_fault
 
 PAIR = SpecialTokens([1], [2], [2])
 ONE = SpecialTokens([1], [], [2])

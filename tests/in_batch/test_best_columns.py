@@ -6,7 +6,7 @@ import torch
 
 from ltr.data.windows import Windows
 from ltr.in_batch import OtherQueries
-from ltr.in_batch.windows import best_columns, side_by_side
+from ltr.in_batch.best_columns import best_columns, side_by_side
 from ltr.margins import FromDistance, FromDocuments
 from ltr.use.rankers import TextRanker
 from tests.child_processes import run_ranks

@@ -136,7 +136,7 @@ def test_an_export_that_is_interrupted_leaves_nothing_and_says_so(
 
 
 def test_a_verification_that_is_interrupted_says_so(proofs, monkeypatch, capsys):
-    verification = "ltr.use.verify.verify.compare_layers"
+    verification = "ltr.use.verify.verification.compare_layers"
     monkeypatch.setattr(verification, interrupted)
     capsys.readouterr()
     assert main(["verify", str(proofs["cross"])]) == 130

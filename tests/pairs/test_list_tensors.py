@@ -7,7 +7,7 @@ import math
 import pytest
 import torch
 
-from ltr.pairs.lists import (
+from ltr.pairs.list_tensors import (
     as_margin,
     clean_margin,
     masked_log_softmax,

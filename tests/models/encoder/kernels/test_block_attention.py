@@ -5,8 +5,8 @@ test_attention.py.
 import pytest
 import torch
 
-from ltr.models.encoder.kernels import blocks
-from ltr.models.encoder.kernels.blocks import Slots, attend_in_blocks
+from ltr.models.encoder.kernels import block_attention
+from ltr.models.encoder.kernels.block_attention import Slots, attend_in_blocks
 
 HEADS = 3
 WIDTH = 4
@@ -26,7 +26,7 @@ def test_slots_of_a_padded_and_a_full_text_by_hand(monkeypatch):
     """Two heads. A text of 3 tokens has rows 0 to 5, one of 4 has rows 6 to 13; token by token,
     head by head.
     """
-    monkeypatch.setattr(blocks, "MULTIPLE", 4)
+    monkeypatch.setattr(block_attention, "MULTIPLE", 4)
     slots = Slots.from_lengths([3, 4], heads=2)
     assert slots.row_of_slot.tolist() == [0, 2, 4, 4, 1, 3, 5, 5, 6, 8, 10, 12, 7, 9, 11, 13]
     assert slots.real.tolist() == [True, True, True, False] * 2 + [True] * 8
@@ -39,7 +39,8 @@ def shapes(slots):
 
 
 def test_blocks_have_the_same_few_sizes(monkeypatch):
-    monkeypatch.setattr(blocks, "SCORES_OF_THREAD", 12 * 32 * 32)  # four texts of 17 to 32 tokens
+    # Four texts of 17 to 32 tokens.
+    monkeypatch.setattr(block_attention, "SCORES_OF_THREAD", 12 * 32 * 32)
     slots = Slots.from_lengths([1, 16] + [32] * 7 + [33], HEADS)
     assert shapes(slots) == [
         (6, 16, True),
@@ -52,7 +53,7 @@ def test_blocks_have_the_same_few_sizes(monkeypatch):
 
 
 def test_a_text_whose_scores_do_not_fit_is_read_by_some_heads_at_a_time(monkeypatch):
-    monkeypatch.setattr(blocks, "SCORES_OF_THREAD", 2 * 16 * 16)
+    monkeypatch.setattr(block_attention, "SCORES_OF_THREAD", 2 * 16 * 16)
     assert shapes(Slots.from_lengths([16, 16], HEADS)) == [(2, 16, False)] * 3
     assert shapes(Slots.from_lengths([64], HEADS)) == [(1, 64, False)] * 3
 
@@ -62,7 +63,7 @@ def test_a_text_whose_scores_do_not_fit_is_read_by_some_heads_at_a_time(monkeypa
 @pytest.mark.parametrize("causal", [False, True])
 def test_texts_that_attend_together_attend_as_alone(scores, window, causal, monkeypatch):
     """Whatever the size of a block. Tokens behind the last text get zeros, and no gradient."""
-    monkeypatch.setattr(blocks, "SCORES_OF_THREAD", scores)
+    monkeypatch.setattr(block_attention, "SCORES_OF_THREAD", scores)
     lengths = [1, 2, 15, 16, 17, 17, 30, 40]
     q, k, v = drawn(sum(lengths) + 5)
     output = attend_in_blocks(q, k, v, Slots.from_lengths(lengths, HEADS), 0.6, window, causal)
@@ -98,7 +99,7 @@ def test_large_scores_in_bfloat16_leave_padding_out():
 
 
 def test_more_threads_take_larger_blocks(monkeypatch):
-    monkeypatch.setattr(blocks, "SCORES_OF_THREAD", 3 * 16 * 16)
+    monkeypatch.setattr(block_attention, "SCORES_OF_THREAD", 3 * 16 * 16)
     assert shapes(Slots.from_lengths([16] * 4, HEADS)) == [(3, 16, False)] * 4
     monkeypatch.setattr(torch, "get_num_threads", lambda: 2)
     assert shapes(Slots.from_lengths([16] * 4, HEADS)) == [(6, 16, False)] * 2

@@ -10,10 +10,10 @@ from ltr.errors import InputError
 from ltr.use.proof.contract import Proof, digest_of_file, open_proof
 from ltr.use.proof.network import Kind
 from ltr.use.proof.reading import Text, filled, rendered_pair
+from ltr.use.verify.compared_layers import compare_layers
 from ltr.use.verify.diagnosis import NONE, Answers, Diagnosis
 from ltr.use.verify.finding import Finding
 from ltr.use.verify.imitation import Imitation, Unit
-from ltr.use.verify.layers import compare_layers
 from ltr.use.verify.libraries import show
 from ltr.use.verify.server import Server
 

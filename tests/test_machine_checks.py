@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from ltr import doctor
+from ltr import machine_checks
 from ltr.__main__ import main
-from ltr.doctor import Finding, check_encoding, check_gather, check_search
+from ltr.machine_checks import Finding, check_encoding, check_gather, check_search
 from ltr.models.encoder import attention, text_encoder
 from ltr.models.encoder.self_check import PathCheck
 from ltr.search.faiss_index import FaissIndex
@@ -21,7 +21,7 @@ right = attention._attend_packed
 def alone(monkeypatch):
     """Without the check that starts two processes."""
     monkeypatch.setattr(
-        doctor,
+        machine_checks,
         "check_gather",
         lambda backend: Finding(f"gather, {backend}", "", "not run", "in this test"),
     )
@@ -100,13 +100,13 @@ def of_other_sign(*args):
 @pytest.mark.parametrize("kernel", [missing, of_other_sign])
 def test_a_wrong_kernel_with_another_path_has_fallen_back(kernel, alone, monkeypatch, capsys):
     monkeypatch.setattr(text_encoder, "CHECKS_ITSELF", ("cpu",))
-    tiny = doctor._tiny()
+    tiny = machine_checks._tiny()
 
     def broken():
         monkeypatch.setattr(attention, "_attend_packed", kernel)
         return tiny
 
-    monkeypatch.setattr(doctor, "_tiny", broken)
+    monkeypatch.setattr(machine_checks, "_tiny", broken)
     assert main(["doctor"]) == 0
     found = {
         what: rest
@@ -143,9 +143,9 @@ def test_a_wrong_kernel_without_another_path_is_exit_code_1(
 
 
 def test_an_encoder_that_is_always_padded_has_no_finding(monkeypatch):
-    encoder, _ = doctor._tiny()
+    encoder, _ = machine_checks._tiny()
     encoder.reads_packed = False
-    assert {finding.result for finding in doctor.check_attention(encoder)} == {""}
+    assert {finding.result for finding in machine_checks.check_attention(encoder)} == {""}
 
 
 def the_worst(scores, rows):
@@ -167,10 +167,10 @@ def one_too_few(scores, rows):
 @pytest.mark.parametrize("fault", [the_worst, one_twice, neighbours, one_too_few])
 def test_a_wrong_search_is_found(fault, monkeypatch):
     assert [check_search(factory).result for factory in ("Flat", "IVF1,Flat")] == ["ok", "ok"]
-    exact = doctor.search_exactly
+    exact = machine_checks.search_exactly
     approximate = FaissIndex.search
     monkeypatch.setattr(
-        doctor, "search_exactly", lambda *args, **options: fault(*exact(*args, **options))
+        machine_checks, "search_exactly", lambda *args, **options: fault(*exact(*args, **options))
     )
     monkeypatch.setattr(
         FaissIndex, "search", lambda *args, **options: fault(*approximate(*args, **options))
@@ -185,7 +185,7 @@ def test_a_search_without_faiss_is_not_run(monkeypatch):
 
 
 def test_an_encoding_that_autocast_spoils_is_found():
-    encoder, tokenizer = doctor._tiny()
+    encoder, tokenizer = machine_checks._tiny()
     assert check_encoding(encoder, tokenizer, torch.bfloat16).result == "ok"
     hook = encoder.register_forward_hook(
         lambda *args: args[2] + 0.1 * torch.is_autocast_enabled("cpu")
@@ -196,28 +196,28 @@ def test_an_encoding_that_autocast_spoils_is_found():
 
 def test_a_wrong_gather_is_found(monkeypatch):
     """The real one, with two processes, runs in the command above."""
-    whole = doctor._gradient(slice(None), "cpu")
+    whole = machine_checks._gradient(slice(None), "cpu")
 
     def ranks_get(*gradients):
         def spawn(_, args, nprocs):
             for rank, gradient in enumerate(gradients):
                 torch.save(gradient, f"{args[1]}/{rank}")
 
-        monkeypatch.setattr(doctor, "spawn", spawn)
+        monkeypatch.setattr(machine_checks, "spawn", spawn)
         return check_gather("gloo").result
 
     assert ranks_get(0.5 * whole, 1.5 * whole) == "ok"
     assert ranks_get(whole, 0 * whole) == "wrong"
-    monkeypatch.setattr(doctor, "spawn", lambda *_, args, nprocs: missing())
+    monkeypatch.setattr(machine_checks, "spawn", lambda *_, args, nprocs: missing())
     assert check_gather("gloo")[2:] == ("wrong", "for this device")
 
 
 @pytest.mark.parametrize("name", ["qwen3", "gemma2"])
 def test_a_decoder_is_examined(name, tmp_path):
     """By its last token; Gemma 2's scores are capped, which no fast kernel computes."""
-    encoder, tokenizer = doctor._load(save_decoder(tmp_path, name))
+    encoder, tokenizer = machine_checks._load(save_decoder(tmp_path, name))
     assert encoder.pooling == "last"
-    findings = list(doctor.check_attention(encoder))
+    findings = list(machine_checks.check_attention(encoder))
     assert [finding.result for finding in findings] == ["ok"] * 4
     assert all(("capped" in finding.uses) == (name == "gemma2") for finding in findings)
-    assert doctor.check_encoding(encoder, tokenizer, torch.bfloat16).result == "ok"
+    assert machine_checks.check_encoding(encoder, tokenizer, torch.bfloat16).result == "ok"
