@@ -239,7 +239,7 @@ def audit(out: Path, seed: int, judge: PairWiseBertRanker) -> None:
 
 def pairs_of(lists: QueryLists) -> set[tuple[int, int]]:
     """Query and document of each entry of lists."""
-    query_rows = np.repeat(lists.query_rows, np.diff(lists.offsets))
+    query_rows = lists.query_of_doc
     return set(zip(query_rows.tolist(), lists.doc_rows.tolist(), strict=True))
 
 

@@ -31,7 +31,7 @@ def test_the_bi_encoder_ranks_the_pools_by_cosine(demo, backbone, collection_fol
         ltr.load(backbone, precision="32-true").encode(list(table.texts), side)
         for table, side in sides(collection)
     )
-    rows = np.repeat(pools.query_rows, np.diff(pools.offsets))
+    rows = pools.query_of_doc
     expected = (queries[rows] * docs[pools.doc_rows]).sum(axis=1)
     expected /= np.linalg.norm(queries[rows], axis=1) * np.linalg.norm(docs[pools.doc_rows], axis=1)
     assert found.values == pytest.approx(expected, abs=1e-5) and np.ptp(expected) > 1e-3

@@ -65,7 +65,7 @@ def _cuts(collection: Collection, reads: JoinedPairs | ApartTexts) -> list[Cut]:
         n_beside: np.ndarray | int = 0
         if isinstance(reads, JoinedPairs):
             doc_rows = judged.doc_rows
-            n_beside = queries.lengths(np.repeat(judged.query_rows, np.diff(judged.offsets)))
+            n_beside = queries.lengths(judged.query_of_doc)
         of_docs.append(cut_of(reads, "document", split, whole_docs, docs, doc_rows, n_beside))
     return [*of_queries, *of_docs, corpus_cut(reads, queries, whole_docs, docs)]
 

@@ -297,8 +297,7 @@ def _with_common_key(
 def _relevant(judged: QueryLists) -> tuple[np.ndarray, np.ndarray]:
     """Queries and their relevant documents, in pairs."""
     is_relevant = judged.values > 0
-    queries = np.repeat(judged.query_rows, np.diff(judged.offsets))
-    return queries[is_relevant], judged.doc_rows[is_relevant]
+    return judged.query_of_doc[is_relevant], judged.doc_rows[is_relevant]
 
 
 def _whole_sets(queries: np.ndarray, docs: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -94,7 +94,7 @@ class Collection(NamedTuple):
         """
         own_docs = own_documents(self.queries, self.corpus).copy()
         for judged in self.qrels.values():
-            query_rows = np.repeat(judged.query_rows, np.diff(judged.offsets))
+            query_rows = judged.query_of_doc
             is_relevant = (own_docs[query_rows] == judged.doc_rows) & (judged.values > 0)
             own_docs[query_rows[is_relevant]] = -1
         return own_docs

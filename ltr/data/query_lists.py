@@ -113,6 +113,11 @@ class QueryLists(NamedTuple):
                 option=option,
             )
 
+    @property
+    def query_of_doc(self) -> np.ndarray:
+        """``[R]`` int64: the query of each document, by row."""
+        return np.repeat(self.query_rows, np.diff(self.offsets))
+
     def of(self, query_row: int) -> tuple[np.ndarray, np.ndarray]:
         """Documents and values of one query; empty where it has none."""
         place = int(np.searchsorted(self.query_rows, query_row))
@@ -161,9 +166,7 @@ class QueryLists(NamedTuple):
         """Each query's documents here, followed by those it has in ``other``; a document that both
         have keeps the value it has here.
         """
-        own_queries = np.repeat(self.query_rows, np.diff(self.offsets))
-        other_queries = np.repeat(other.query_rows, np.diff(other.offsets))
-        queries = np.concatenate([own_queries, other_queries])
+        queries = np.concatenate([self.query_of_doc, other.query_of_doc])
         docs = np.concatenate([self.doc_rows, other.doc_rows])
         values = np.concatenate([self.values, other.values])
         # np.unique returns where each pair occurs first, ordered by pair. Sorting these places
@@ -177,8 +180,9 @@ class QueryLists(NamedTuple):
         """The documents of each query sorted by value, largest first; of documents with equal
         values the one with the larger row comes first, as in trec_eval.
         """
-        query_of_doc = np.repeat(np.arange(len(self.query_rows)), np.diff(self.offsets))
-        order = np.lexsort((-self.doc_rows, -self.values, query_of_doc))
+        # By places: the queries of these lists may stand in any order.
+        list_of_doc = np.repeat(np.arange(len(self.query_rows)), np.diff(self.offsets))
+        order = np.lexsort((-self.doc_rows, -self.values, list_of_doc))
         return self._replace(doc_rows=self.doc_rows[order], values=self.values[order])
 
     def first(self, depth: int | None) -> "QueryLists":

@@ -46,7 +46,7 @@ def _pairs_of_folder(negatives: MinedNegatives, suffix: str) -> pd.DataFrame:
     relevant_distance = mean_distances.get("relevant") or np.nan
     return pd.DataFrame(
         {
-            "query": np.repeat(lists.query_rows, counts),
+            "query": lists.query_of_doc,
             "doc": lists.doc_rows,
             f"rank_{suffix}": rank,
             f"distance_{suffix}": distance,

@@ -52,7 +52,7 @@ def negatives_of_file(
         )
     if (lists.values < 0).any():
         raise InputError(f"{source}: distances must be at least 0, got {lists.values.min()}")
-    query_rows = np.repeat(lists.query_rows, np.diff(lists.offsets))
+    query_rows = lists.query_of_doc
     is_relevant = _are_relevant(query_rows, lists.doc_rows, collection)
     if is_relevant.all():
         raise InputError(
@@ -84,7 +84,7 @@ def _are_relevant(
     judgements = list(collection.qrels.values())
     known = [np.empty(0, np.int64)]
     for documents in [*judgements, never_negatives(collection, *judgements)]:
-        pairs = np.repeat(documents.query_rows, np.diff(documents.offsets)) * n_docs
+        pairs = documents.query_of_doc * n_docs
         known.append((pairs + documents.doc_rows)[~(documents.values <= 0)])
     return np.isin(query_rows * n_docs + doc_rows, np.concatenate(known))
 
@@ -102,10 +102,9 @@ def _from_arrays(source: Path, distances: Path | None, collection: Collection) -
     else:
         negatives = MinedNegatives(array, read_array(distances), {})
     lists = negatives.checked(str(source), collection).lists()
-    query_rows = np.repeat(lists.query_rows, np.diff(lists.offsets))
     # Each pair of a query and a document gets a number of its own.
     n_docs = len(collection.corpus)
-    pairs, counts = np.unique(query_rows * n_docs + lists.doc_rows, return_counts=True)
+    pairs, counts = np.unique(lists.query_of_doc * n_docs + lists.doc_rows, return_counts=True)
     if (counts > 1).any():
         query_row, doc_row = divmod(int(pairs[counts > 1][0]), n_docs)
         raise InputError(

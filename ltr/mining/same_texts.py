@@ -43,7 +43,7 @@ class NeverNegative:
     def __init__(self, known: QueryLists, text_keys: TextKeys) -> None:
         self._text_keys = text_keys
         is_relevant = ~(known.values <= 0)
-        relevant_queries = np.repeat(known.query_rows, np.diff(known.offsets))[is_relevant]
+        relevant_queries = known.query_of_doc[is_relevant]
         relevant_rows = known.doc_rows[is_relevant]
         lengths = self._text_keys.lengths(relevant_rows)
         self._length_bound = int(lengths.max(initial=0)) + 1
@@ -116,9 +116,7 @@ def never_negatives(collection: Collection, *judgements: QueryLists) -> QueryLis
     pairs = [np.empty((2, 0), np.int64)]
     grades = [np.empty(0, np.float32)]
     for judged in judgements:
-        pairs.append(
-            np.stack([np.repeat(judged.query_rows, np.diff(judged.offsets)), judged.doc_rows])
-        )
+        pairs.append(np.stack([judged.query_of_doc, judged.doc_rows]))
         grades.append(judged.values)
     all_queries, all_docs = np.concatenate(pairs, axis=1)
     all_grades = np.concatenate(grades)
@@ -162,11 +160,11 @@ def never_negatives(collection: Collection, *judgements: QueryLists) -> QueryLis
     )
     # Less what people judged relevant for the query.
     n_docs = len(collection.corpus)
-    never_queries = np.repeat(never.query_rows, np.diff(never.offsets))
     known = np.unique(relevant_queries * n_docs + relevant_docs)
-    is_new = ~_are_among(never_queries * n_docs + never.doc_rows, known) | np.isinf(never.values)
+    pairs_of_never = never.query_of_doc * n_docs + never.doc_rows
+    is_new = ~_are_among(pairs_of_never, known) | np.isinf(never.values)
     values = np.where(np.isinf(never.values), np.nan, never.values)
-    return QueryLists.from_rows(never_queries[is_new], never.doc_rows[is_new], values[is_new])
+    return QueryLists.from_rows(never.query_of_doc[is_new], never.doc_rows[is_new], values[is_new])
 
 
 def known_documents(collection: Collection, judged: QueryLists) -> QueryLists:

@@ -61,8 +61,7 @@ def scores_of(
     """The scores of the documents of lists, in their order; an InputError as :func:`rerank`."""
     query_tokens = ranker.reads.store(queries, "query")
     doc_tokens = ranker.reads.store(documents, "document")
-    query_rows = np.repeat(lists.query_rows, np.diff(lists.offsets))  # one for each document
-    return ranker.score_rows(query_tokens, doc_tokens, query_rows, lists.doc_rows)
+    return ranker.score_rows(query_tokens, doc_tokens, lists.query_of_doc, lists.doc_rows)
 
 
 def run_lines(lists: QueryLists, queries: TextTable, documents: TextTable) -> Iterator[Ranked]:

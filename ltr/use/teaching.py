@@ -126,7 +126,7 @@ def lists_to_score(
         others = negatives.lists().first(depth)
     # A query's own document is in no list that is trained on; pools and BM25 have left it out.
     others = without_own(others, collection.own_documents())
-    query_rows = np.repeat(others.query_rows, np.diff(others.offsets))  # one for each document
+    query_rows = others.query_of_doc
     is_of_split = np.isin(query_rows, relevant.query_rows)
     if not is_of_split.any():
         raise InputError(
