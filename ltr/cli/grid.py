@@ -5,12 +5,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from ltr.cli import arguments, one_line
-from ltr.cli.compare import check_files, show, show_suite
+from ltr.cli.compare import check_files, show
 from ltr.cli.near_names import near_option
 from ltr.cli.process import run_one_of_many
-from ltr.compare.comparison import MetricResult, Row, compare
+from ltr.compare.comparison import compare
+from ltr.compare.group_result import GroupResult, Row
+from ltr.compare.groups import grouped
 from ltr.compare.runs import experiments
-from ltr.compare.sources import by_source
 from ltr.data.console import say
 from ltr.data.outputs import check_folder, check_inside
 from ltr.errors import InputError
@@ -182,18 +183,15 @@ def _compare_made(
     names = [name_of[folder.root / experiment_folder(values)] for values in combinations]
     place_pairs, lonely = folder.grid.pairs(combinations)
     pairs = [(names[place], names[baseline_place]) for place, baseline_place in place_pairs]
-    of_sources = by_source(compared)
-    if of_sources:
-        show_suite(of_sources, folder.grid.metrics, pairs, files=files, remarks=[*notes, *lonely])
-        return
-    differences = compare(compared, folder.grid.metrics, pairs)
-    show(compared, differences, files=files, remarks=[*notes, *lonely])
+    results = compare(grouped(compared), folder.grid.metrics, pairs)
+    show(results, files=files, remarks=[*notes, *lonely])
     if folds is not None:
-        _print_best(folder.grid, dict(zip(names, combinations, strict=True)), differences[0], folds)
+        names_of = dict(zip(names, combinations, strict=True))
+        _print_best(folder.grid, names_of, results[0].main, folds)
 
 
 def _print_best(
-    grid: Grid, names_of: Mapping[str, tuple[str, ...]], result: MetricResult, folds: int
+    grid: Grid, names_of: Mapping[str, tuple[str, ...]], result: GroupResult, folds: int
 ) -> None:
     """Say which experiment a cross-validation chooses: on the axis that the grid chooses, else of all.
 

@@ -1,84 +1,16 @@
 """Experiments against a baseline: differences, tests, and what they say in words."""
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from statistics import mean, stdev
+from typing import Literal
 
-import numpy as np
-
-from ltr.compare.ranges import possible_difference
+from ltr.compare.across_groups import changes_of_means, check_weights, mean_over_sets
+from ltr.compare.group_result import Comparison, GroupResult, group_result
+from ltr.compare.groups import Groups
 from ltr.compare.run import Run
-from ltr.compare.runs import Experiment, check_alike
-from ltr.compare.statistics import (
-    ROUNDING,
-    Estimate,
-    differences_by_query,
-    estimate,
-    holm,
-    randomisation_p,
-)
+from ltr.compare.statistics import Estimate, holm
 from ltr.errors import InputError
-
-MANY_SEEDS = 10  # from here on nobody adds one after the other
-
-
-@dataclass(frozen=True)
-class Row:
-    """An experiment by one metric.
-
-    Attributes:
-        experiment: the runs.
-        mean: over seeds and queries, with what it varies by.
-        deviation: of the means of the seeds; None with one seed.
-        start: mean on dev before training, None where no run measured it.
-        ceiling: the best value that a ranker of its candidates could reach; None where there is no
-            limit or it is not known.
-        seconds: of training, the mean over the seeds that say it; None where none does.
-    """
-
-    experiment: Experiment
-    mean: Estimate
-    deviation: float | None
-    start: float | None
-    ceiling: float | None
-    seconds: float | None
-
-
-@dataclass(frozen=True)
-class Comparison:
-    """An experiment against a baseline.
-
-    Attributes:
-        name, baseline: of the experiments.
-        difference: the experiment's mean minus the baseline's.
-        p: of ``difference``, over queries and seeds; ``p_models`` where either has one seed only.
-        p_models: of the randomisation test over the queries: do these very models differ?
-        effect: Cohen's d of the queries: the mean of their differences over their deviation; NaN if
-            all queries differ by the same, or none does.
-        wins, ties, losses: queries on which the experiment is better, equal, worse, by the means
-            over the seeds.
-        detectable: the difference that this data shows with a probability of 0.8, at alpha divided
-            by the number of comparisons, the strictest level of Holm's; infinite where so few
-            queries can show none.
-        has_seeds: whether both have several seeds.
-        corrected: ``p`` after Holm's correction over the whole family.
-        verdict: in words.
-    """
-
-    name: str
-    baseline: str
-    difference: Estimate
-    p: float
-    p_models: float
-    effect: float
-    wins: int
-    ties: int
-    losses: int
-    detectable: float
-    has_seeds: bool
-    corrected: float = math.nan
-    verdict: str = ""
 
 
 @dataclass(frozen=True)
@@ -86,68 +18,88 @@ class MetricResult:
     """What a comparison has found by one metric.
 
     Attributes:
-        metric: its name, as ``nDCG@10``.
-        convention: how it is counted, in words.
-        n_queries: those that have a value.
-        rows: one for each experiment.
-        comparisons: each experiment against each baseline, all one family.
-        notes: what must stand beside the numbers.
-        lower_is_better: whether the metric counts what is wrong.
+        by: what a group is, see :class:`Groups`.
+        groups: of each group by itself, by its name.
+        mean: of sets, of the means over them; its wins, ties and losses count sets. None of splits.
+        changes: of each split but the first, by the name of an experiment: its mean there minus its
+            mean on the first split. Empty of sets.
     """
 
-    metric: str
-    convention: str
-    n_queries: int
-    rows: list[Row]
-    comparisons: list[Comparison]
-    notes: list[str]
-    lower_is_better: bool = False
+    by: Literal["split", "set"]
+    groups: dict[str, GroupResult]
+    mean: GroupResult | None
+    changes: dict[str, dict[str, Estimate]]
+
+    @property
+    def main(self) -> GroupResult:
+        """The mean over the sets, or what was found on the first split."""
+        return next(iter(self.groups.values())) if self.mean is None else self.mean
 
 
 def compare(
-    experiments: Sequence[Experiment],
+    groups: Groups,
     metrics: Sequence[str] = (),
     pairs: Sequence[tuple[str, str]] | None = None,
     alpha: float = 0.05,
 ) -> list[MetricResult]:
-    """Compare experiments with baselines among them, by one or several metrics: all of it is one
-    family.
+    """Compare experiments with baselines among them, by one or several metrics.
+
+    On splits, all comparisons are one family of tests. On sets there are two: the means over the sets
+    answer whether experiments differ, the sets by themselves answer where.
 
     Args:
-        experiments: the experiments.
+        groups: the experiments, on one or several splits or sets.
         metrics: by default the first one that the first run was measured by.
         pairs: names of an experiment and of its baseline; None: each with the first one
             (:func:`pairs_with_baselines`).
-        alpha: the level of the whole family.
+        alpha: the level of each family.
 
     Raises:
-        InputError: if the runs can't be compared.
+        InputError: if the runs can't be compared, or one was tested by other weights on another
+            split.
     """
     if not 0 < alpha < 1:
         raise InputError(f"alpha must be above 0 and below 1, got {alpha}", option="alpha")
-    metrics = metrics_to_test(experiments, metrics)
+    if groups.by == "split":
+        check_weights(groups)
+    # Each once; where none is named, the first that the first run was measured by.
+    metrics = list(dict.fromkeys(metrics)) or [_first_metric(groups.first[0].runs[0])]
     if pairs is None:
-        pairs = pairs_with_baselines([experiment.name for experiment in experiments])
+        pairs = pairs_with_baselines([experiment.name for experiment in groups.first])
+    # Holm holds the smallest p of a family against its level; no test has a stricter one.
     n_comparisons = max(1, len(pairs) * len(metrics))
+    n_groups = len(groups.experiments)
+    level = alpha / (n_comparisons * n_groups)
     results = []
+    means = []
     for metric in metrics:
-        # Holm holds the smallest p of the family against this level; no test has a stricter one.
-        results.append(compare_by(metric, experiments, pairs, level=alpha / n_comparisons))
-    return judged(results, alpha)
+        for name, experiments in groups.experiments.items():
+            try:
+                results.append(group_result(metric, experiments, pairs, level))
+            except InputError as error:
+                where = f"{name}: " if n_groups > 1 else ""
+                raise InputError(f"{where}{error.message}", option=error.option) from None
+        if groups.by == "set":
+            of_sets = results[-n_groups:]
+            means.append(mean_over_sets(of_sets, groups, pairs, level=alpha / n_comparisons))
+    judged_results = iter(_judged(results, alpha))
+    judged_means = iter(_judged(means, alpha))
+    by_metric = []
+    for metric in metrics:
+        by_metric.append(
+            MetricResult(
+                by=groups.by,
+                groups={name: next(judged_results) for name in groups.experiments},
+                mean=next(judged_means) if groups.by == "set" else None,
+                changes=changes_of_means(groups, metric) if groups.by == "split" else {},
+            )
+        )
+    return by_metric
 
 
-def metrics_to_test(experiments: Sequence[Experiment], metrics: Sequence[str]) -> list[str]:
-    """Each metric once; where none is named, the first that the first run was measured by."""
-    return list(dict.fromkeys(metrics)) or [_first_metric(experiments[0].runs[0])]
-
-
-def judged(results: Sequence[MetricResult], alpha: float) -> list[MetricResult]:
+def _judged(results: Sequence[GroupResult], alpha: float) -> list[GroupResult]:
     """The same results with corrected p values and verdicts: all of their comparisons are one
-    family.
-
-    Args:
-        results: what :func:`compare_by` has found.
-        alpha: the level of the whole family.
+    family, of the level ``alpha``.
     """
     p_values = []
     for result in results:
@@ -189,177 +141,6 @@ def _first_metric(run: Run) -> str:
     return next(iter(conventions))
 
 
-def compare_by(
-    metric: str,
-    experiments: Sequence[Experiment],
-    pairs: Sequence[tuple[str, str]],
-    level: float,
-) -> MetricResult:
-    """The comparisons by one metric, without what needs the whole family: verdicts and corrected
-    p values.
-
-    Args:
-        metric: its name.
-        experiments: the experiments.
-        pairs: names of an experiment and of its baseline.
-        level: of one test, for what it could detect.
-
-    Raises:
-        InputError: if the runs can't be compared.
-    """
-    notes = check_alike(experiments, metric)
-    n_seeds = {experiment.name: len(experiment.runs) for experiment in experiments}
-    notes += _uneven_seeds_note([(n_seeds[name], n_seeds[base]) for name, base in pairs])
-    notes += _few_seeds_note([min(n_seeds[name], n_seeds[base]) for name, base in pairs])
-    notes += _missing_values_note(experiments, metric)
-    values = values_by_experiment(experiments, metric)
-    test = experiments[0].runs[0].test
-    lower_is_better = metric in test.get("lower_is_better", ())
-    rows = [_row(experiment, metric, values[experiment.name]) for experiment in experiments]
-    comparisons = []
-    for name, base in pairs:
-        comparisons.append(_comparison(name, base, values, level, metric, lower_is_better))
-    return MetricResult(
-        metric=metric,
-        convention=test["conventions"][metric],
-        n_queries=next(iter(values.values())).shape[1],
-        rows=rows,
-        comparisons=comparisons,
-        lower_is_better=lower_is_better,
-        notes=notes,
-    )
-
-
-def _uneven_seeds_note(numbers: Iterable[tuple[int, int]]) -> list[str]:
-    """A note where a side of a comparison has fewer than five seeds and the other more than twice
-    as many: the test then finds false differences too often, see experiments/significance.py. With
-    a single seed the test over queries is taken, which needs no others.
-
-    Args:
-        numbers: of the seeds on both sides of each comparison.
-    """
-    uneven = set()
-    for pair in numbers:
-        fewer, more = sorted(pair)
-        if 1 < fewer < 5 and more > 2 * fewer:
-            uneven.add(f"{fewer} and {more}")
-    if not uneven:
-        return []
-    return [
-        f"{', '.join(sorted(uneven))} seeds are compared: false differences are then likelier than the level says; train as many of each"
-    ]
-
-
-def _missing_values_note(experiments: Sequence[Experiment], metric: str) -> list[str]:
-    """A note where a query has a value in some runs only: the means that these runs tell are over
-    other queries.
-    """
-    queries = list(experiments[0].runs[0].by_query[metric])
-    has_value = np.isfinite([row for each in experiments for row in each.values(metric, queries)])
-    n_missing = int((has_value.any(axis=0) & ~has_value.all(axis=0)).sum())
-    if not n_missing:
-        return []
-    return [
-        f"{n_missing} of {len(queries)} queries have a value of {metric} in some runs and none in others, and are left out of all; the runs were tested by other versions of ltr, or rank other documents"
-    ]
-
-
-def _few_seeds_note(numbers: Iterable[int]) -> list[str]:
-    """A note where seeds are few, and so may be added: nobody knows who has looked before.
-
-    Args:
-        numbers: of each comparison, the seeds of the side that has fewer.
-    """
-    if not any(1 < number < MANY_SEEDS for number in numbers):
-        return []
-    return [
-        "p and the verdicts hold for a number of seeds that was decided before the first look: who looks after each added seed finds false differences more often than the level says"
-    ]
-
-
-def values_by_experiment(experiments: Sequence[Experiment], metric: str) -> dict[str, np.ndarray]:
-    """The values ``[S, Q]`` of each experiment, of the queries that have one in every run.
-
-    Raises:
-        InputError: if there are fewer than two.
-    """
-    queries = queries_with_values(experiments, metric)
-    if len(queries) < 2:
-        raise InputError(f"two queries or more must have a {metric}, got {len(queries)}")
-    return {experiment.name: experiment.values(metric, queries) for experiment in experiments}
-
-
-def queries_with_values(experiments: Sequence[Experiment], metric: str) -> list[str]:
-    """The queries that have a value in every run."""
-    queries = list(experiments[0].runs[0].by_query[metric])
-    has_values = np.ones(len(queries), dtype=bool)
-    for experiment in experiments:
-        has_values &= np.isfinite(experiment.values(metric, queries)).all(axis=0)
-    return [query for query, has_value in zip(queries, has_values, strict=True) if has_value]
-
-
-def _comparison(
-    name: str,
-    base: str,
-    values: Mapping[str, np.ndarray],
-    level: float,
-    metric: str,
-    lower_is_better: bool,
-) -> Comparison:
-    by_query = differences_by_query(values[name], values[base])
-    gains = -by_query if lower_is_better else by_query  # above 0 is better, whatever the metric
-    return comparison_of(
-        name,
-        base,
-        estimate(values[name], values[base]),
-        randomisation_p(by_query),
-        gains,
-        deviation=float(gains.std(ddof=1)),
-        has_seeds=min(len(values[name]), len(values[base])) > 1,
-        level=level,
-        metric=metric,
-    )
-
-
-def comparison_of(
-    name: str,
-    base: str,
-    difference: Estimate,
-    p_models: float,
-    gains: np.ndarray,
-    *,
-    deviation: float,
-    has_seeds: bool,
-    level: float,
-    metric: str,
-) -> Comparison:
-    """A comparison without what needs the whole family.
-
-    Args:
-        name, base: of the experiments.
-        difference: of their means.
-        p_models: of the randomisation test over the queries.
-        gains: by query or by set, above 0 where the experiment is better.
-        deviation: of a query, that the effect is relative to.
-        has_seeds: whether both have several seeds.
-        level: the strictest of the family.
-        metric: of which no two values differ by more than its range.
-    """
-    return Comparison(
-        name=name,
-        baseline=base,
-        difference=difference,
-        p=difference.p if has_seeds else p_models,
-        p_models=p_models,
-        effect=float(gains.mean()) / deviation if deviation > ROUNDING else math.nan,
-        wins=int((gains > 0).sum()),
-        ties=int((gains == 0).sum()),
-        losses=int((gains < 0).sum()),
-        detectable=possible_difference(difference.detectable(level), metric),
-        has_seeds=has_seeds,
-    )
-
-
 def _verdict(comparison: Comparison, is_shown: bool, lower_is_better: bool) -> str:
     """What a comparison says, in words."""
     gain = comparison.difference.mean
@@ -378,33 +159,6 @@ def _verdict(comparison: Comparison, is_shown: bool, lower_is_better: bool) -> s
     if not comparison.has_seeds:
         verdict += "; one seed: of these models alone"
     return verdict
-
-
-def _row(experiment: Experiment, metric: str, values: np.ndarray) -> Row:
-    deviation = None
-    if len(experiment.runs) > 1:
-        deviation = stdev(values.mean(axis=1).tolist())
-    return Row(
-        experiment=experiment,
-        mean=estimate(values),
-        deviation=deviation,
-        start=_mean_or_none(experiment.starts(metric)),
-        ceiling=_ceiling(experiment, metric),
-        seconds=_mean_or_none(experiment.training_seconds()),
-    )
-
-
-def _ceiling(experiment: Experiment, metric: str) -> float | None:
-    """What all runs of an experiment say; None if they differ, or if it is 1, which is no limit."""
-    ceilings = {run.test.get("ceiling", {}).get(metric) for run in experiment.runs}
-    if len(ceilings) > 1:
-        return None
-    ceiling = ceilings.pop()
-    return ceiling if ceiling is not None and ceiling < 1 else None
-
-
-def _mean_or_none(numbers: Sequence[float]) -> float | None:
-    return mean(numbers) if numbers else None
 
 
 def _full_name(name: str, known: Sequence[str]) -> str:

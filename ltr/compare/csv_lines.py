@@ -2,18 +2,17 @@
 
 import csv
 import io
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 
-from ltr.compare.comparison import Comparison, MetricResult, Row
+from ltr.compare.comparison import MetricResult
+from ltr.compare.group_result import Comparison, GroupResult, Row
 from ltr.compare.ranges import interval_of_difference, interval_of_mean
-from ltr.compare.splits import SplitResult
 from ltr.compare.statistics import Estimate
-from ltr.compare.suites import SuiteResult
 from ltr.compare.tables import effect_or_none
 
-FirstCells = Callable[[Row], Sequence[object]]  # what stands before the columns of an experiment
-
-# The columns of the CSV: of an experiment, and of its comparison with a baseline.
+# The columns of the CSV: of a change between splits, of an experiment, and of its comparison with a
+# baseline.
+CHANGE_COLUMNS = ["change", "change_low", "change_high"]
 EXPERIMENT_COLUMNS = [
     "metric",
     "experiment",
@@ -45,59 +44,19 @@ COMPARISON_COLUMNS = [
 
 
 def as_csv(results: Sequence[MetricResult]) -> str:
-    """A line for each experiment, metric and baseline, with all digits; an experiment that is
-    compared with none has one line, with empty comparison columns. Of another split than test, the
-    first column names it.
+    """A line for each group, experiment, metric and baseline, with all digits; an experiment that is
+    compared with none has one line, with empty comparison columns.
+
+    The first column names the split or the set; it is empty for the mean of the sets, and not there
+    where test is the only split. Of several splits, how the mean of the experiment changes from the
+    first split to this one comes next, with its 95 % interval; nothing for the first.
     """
-    split = results[0].rows[0].experiment.split
-    if split == "test":
-        return _csv([], [(_same([]), result) for result in results])
-    return _csv(["split"], [(_same([split]), result) for result in results])
-
-
-def suite_csv(results: Sequence[SuiteResult]) -> str:
-    """The same for each set, which the first column names; it is empty for the mean of the sets."""
-    of_sets: list[tuple[FirstCells, MetricResult]] = []
-    for result in results:
-        of_sets.append((_same([""]), result.of_mean))
-        for name, of_set in result.of_sets.items():
-            of_sets.append((_same([name]), of_set))
-    return _csv(["set"], of_sets)
-
-
-def split_csv(results: Sequence[SplitResult]) -> str:
-    """The same for each split, which the first column names. Behind it stands how the mean of the
-    experiment changes from the first split to this one, with its 95 % interval; nothing for the
-    first.
-    """
-    of_splits: list[tuple[FirstCells, MetricResult]] = []
-    for result in results:
-        for split, of_split in result.of_splits.items():
-            of_splits.append(
-                (_with_change(split, result.changes.get(split, {}), of_split.metric), of_split)
-            )
-    return _csv(["split", "change", "change_low", "change_high"], of_splits)
-
-
-def _same(cells: Sequence[object]) -> FirstCells:
-    """The same cells for each row."""
-    return lambda row: cells
-
-
-def _with_change(split: str, changes: Mapping[str, Estimate], metric: str) -> FirstCells:
-    """The split, and the change of the row's experiment, as far as there is one."""
-
-    def cells(row: Row) -> Sequence[object]:
-        change = changes.get(row.experiment.name)
-        if change is None:
-            return [split, None, None, None]
-        return [split, change.mean, *interval_of_difference(change, metric)]
-
-    return cells
-
-
-def _csv(header: list[str], results: Sequence[tuple[FirstCells, MetricResult]]) -> str:
-    """Lines of results, each with cells that stand before its own."""
+    only_test = list(results[0].groups) == ["test"]
+    header: list[str] = []
+    if results[0].mean is not None or not only_test:
+        header.append(results[0].by)
+    if results[0].changes:
+        header += CHANGE_COLUMNS
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
 
@@ -105,16 +64,20 @@ def _csv(header: list[str], results: Sequence[tuple[FirstCells, MetricResult]]) 
         writer.writerow([_no_formula(cell) for cell in cells])
 
     write(header + EXPERIMENT_COLUMNS + COMPARISON_COLUMNS)
-    for first_cells_of, result in results:
-        for row in result.rows:
-            of_experiment = [*first_cells_of(row), *_experiment_values(row, result)]
-            has_baseline = False
-            for comparison in result.comparisons:
-                if comparison.name == row.experiment.name:
-                    has_baseline = True
-                    write(of_experiment + _comparison_values(comparison, result.metric))
-            if not has_baseline:
-                write(of_experiment + [None] * len(COMPARISON_COLUMNS))
+    for result in results:
+        groups = result.groups if result.mean is None else {"": result.mean} | result.groups
+        for group, group_result in groups.items():
+            for row in group_result.rows:
+                change = result.changes.get(group, {}).get(row.experiment.name)
+                first_cells = [group, *_change_values(change, group_result.metric)]
+                cells = first_cells[: len(header)] + _experiment_values(row, group_result)
+                has_baseline = False
+                for comparison in group_result.comparisons:
+                    if comparison.name == row.experiment.name:
+                        has_baseline = True
+                        write(cells + _comparison_values(comparison, group_result.metric))
+                if not has_baseline:
+                    write(cells + [None] * len(COMPARISON_COLUMNS))
     return out.getvalue()
 
 
@@ -125,7 +88,14 @@ def _no_formula(cell: object) -> object:
     return cell
 
 
-def _experiment_values(row: Row, result: MetricResult) -> list[object]:
+def _change_values(change: Estimate | None, metric: str) -> list[object]:
+    """In the order of :data:`CHANGE_COLUMNS`."""
+    if change is None:
+        return [None] * len(CHANGE_COLUMNS)
+    return [change.mean, *interval_of_difference(change, metric)]
+
+
+def _experiment_values(row: Row, result: GroupResult) -> list[object]:
     """In the order of :data:`EXPERIMENT_COLUMNS`."""
     low, high = interval_of_mean(row.mean, result.metric)
     return [

@@ -13,6 +13,7 @@ from ltr import __version__
 from ltr.compare import figures
 from ltr.compare.comparison import MetricResult
 from ltr.compare.documents import Ranking, TopDocument, collection_of, text_of
+from ltr.compare.group_result import GroupResult
 from ltr.compare.runs import Experiment
 from ltr.compare.statistics import differences_by_query
 from ltr.compare.tables import Table
@@ -62,18 +63,46 @@ class DifferingQueries(NamedTuple):
     queries: list[Query]
 
 
-def page(
-    experiments: Sequence[Experiment],
-    results: Sequence[MetricResult],
-    tables: Sequence[Table],
-    notes: Sequence[str],
-) -> str:
-    """The tables, sortable; the metric over training, the differences by query, the precision at
-    each rank; and the queries on which two experiments differ most, with the documents that the
-    first run of each puts on top.
+def page(results: Sequence[MetricResult], tables: Sequence[Table], notes: Sequence[str]) -> str:
+    """The tables, sortable. Of one group also the metric over training, the differences by query, the
+    precision at each rank, and the queries on which two experiments differ most, with the documents
+    that the first run of each puts on top.
 
     It is one file, and asks for nothing from elsewhere. All texts are escaped.
+
+    Args:
+        results: of the comparison.
+        tables, notes: what they say.
     """
+    first = results[0]
+    experiments = [row.experiment for row in first.main.rows]
+    drawings: list[Drawing] = []
+    differing: list[DifferingQueries] = []
+    if first.mean is not None:
+        title = f"{len(experiments)} experiments on {len(first.groups)} sets"
+    elif first.changes:
+        title = f"{len(experiments)} experiments on {', '.join(first.groups)}"
+    else:
+        metrics = ", ".join(result.main.metric for result in results)
+        title = f"{len(experiments)} experiments by {metrics}"
+        drawings, differing = _figures(experiments, [result.main for result in results])
+    environment = Environment(
+        loader=PackageLoader("ltr.compare", "."), autoescape=True, undefined=StrictUndefined
+    )
+    return environment.get_template("page.html").render(
+        title=title,
+        made=f"ltr {__version__}, {datetime.now(UTC):%Y-%m-%d %H:%M} UTC",
+        tables=tables,
+        notes=notes,
+        drawings=drawings,
+        differing=differing,
+    )
+
+
+def _figures(
+    experiments: Sequence[Experiment], results: Sequence[GroupResult]
+) -> tuple[list[Drawing], list[DifferingQueries]]:
+    """What a page shows of one group."""
     experiment_of = {experiment.name: experiment for experiment in experiments}
     number_of = {experiment.name: number for number, experiment in enumerate(experiments)}
     rankings = _rankings(experiments)
@@ -107,34 +136,7 @@ def page(
         by_rank = {name: ranking.precision(RANKS) for name, ranking in rankings.items()}
         caption = "Precision at each rank, first seed of each experiment"
         drawings.append(Drawing(caption, Markup(figures.precision(by_rank))))
-    metrics = ", ".join(result.metric for result in results)
-    title = f"{len(experiments)} experiments by {metrics}"
-    return _rendered(title, tables, notes, drawings, differing)
-
-
-def page_of_tables(title: str, tables: Sequence[Table], notes: Sequence[str]) -> str:
-    """Tables alone, sortable, in the form of :func:`page`."""
-    return _rendered(title, tables, notes, [], [])
-
-
-def _rendered(
-    title: str,
-    tables: Sequence[Table],
-    notes: Sequence[str],
-    drawings: Sequence[Drawing],
-    differing: Sequence[DifferingQueries],
-) -> str:
-    environment = Environment(
-        loader=PackageLoader("ltr.compare", "."), autoescape=True, undefined=StrictUndefined
-    )
-    return environment.get_template("page.html").render(
-        title=title,
-        made=f"ltr {__version__}, {datetime.now(UTC):%Y-%m-%d %H:%M} UTC",
-        tables=tables,
-        notes=notes,
-        drawings=drawings,
-        differing=differing,
-    )
+    return drawings, differing
 
 
 def _rankings(experiments: Sequence[Experiment]) -> dict[str, Ranking]:
@@ -168,7 +170,7 @@ def _differences(experiment: Experiment, base: Experiment, metric: str) -> dict[
 
 def _most_differing(
     by_query: dict[str, float],
-    result: MetricResult,
+    result: GroupResult,
     experiments: Sequence[Experiment],
     rankings: dict[str, Ranking],
 ) -> list[Query]:

@@ -5,7 +5,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
-from ltr.compare.comparison import Comparison, MetricResult, Row
+from ltr.compare.comparison import MetricResult
+from ltr.compare.group_result import Comparison, GroupResult, Row
 from ltr.compare.ranges import interval_of_difference, interval_of_mean
 
 PLANNED_SEEDS = (3, 5, 10)  # the columns of a plan
@@ -50,45 +51,63 @@ class Table(NamedTuple):
 def tables(
     results: Sequence[MetricResult], alpha: float = 0.05, plan: float | None = None
 ) -> list[Table]:
-    """For each metric the comparisons, and the experiments; and how much data would show a
-    difference.
+    """For each metric the comparisons, and the experiments; of sets also the comparisons on each; and
+    how much data would show a difference.
 
     Args:
         results: by metric.
-        alpha: the level of the family.
-        plan: the difference to plan for; None for no plan.
+        alpha: the level of each family.
+        plan: the difference to plan for, of one group; None for no plan.
     """
-    n_comparisons = sum(len(result.comparisons) for result in results)
+    n_comparisons = sum(len(result.main.comparisons) for result in results)
     made = []
     for result in results:
+        main = result.main
         # The comparisons come before the means: the verdicts are what the reader came for.
-        if result.comparisons:
+        if main.comparisons:
             made.append(_comparison_table(result, alpha))
-        made.append(_experiment_table(result))
-        if result.comparisons and plan is not None:
-            made.append(_plan_table(result, plan, level=alpha / n_comparisons))
+        made.append(_table_of_means(result))
+        if main.comparisons and result.mean is not None:
+            title = f"{main.metric}{_on_split(main)} by set, {_against(main, alpha)}"
+            made.append(_comparisons_by_group(title, result))
+        if main.comparisons and plan is not None:
+            made.append(_plan_table(main, plan, level=alpha / n_comparisons))
     return made
 
 
 def footnotes(results: Sequence[MetricResult]) -> list[str]:
     """What must stand beside the tables."""
-    lines = [f"{result.metric}: {result.convention}" for result in results]
-    notes = [note for result in results for note in result.notes]
-    lines += list(dict.fromkeys(notes))  # in order, each once
-    n_comparisons = sum(len(result.comparisons) for result in results)
+    described: list[GroupResult] = []
+    for result in results:
+        described += result.groups.values() if result.mean is None else [result.mean]
+    lines = [f"{result.metric}: {result.convention}" for result in described]
+    lines += [note for result in described for note in result.notes]
+    lines = list(dict.fromkeys(lines))  # in order, each once
+    n_comparisons = sum(len(result.comparisons) for result in described)
+    corrected = _family(n_comparisons)
+    if results[0].mean is not None and n_comparisons:
+        lines.append(
+            "the mean: each set counts alike, queries are drawn within sets, and seeds are those of all sets; its wins / ties / losses are of sets"
+        )
+        of_sets = _family(n_comparisons * len(results[0].groups))
+        corrected = f"of means: {corrected}; of sets, apart from them: {of_sets}"
+    if results[0].changes:
+        lines.append(
+            "the difference of two splits is that of one experiment's means; queries are drawn, and each comes with the splits that it is in"
+        )
     if n_comparisons:
-        lines.append(f"{P_VALUES}; {family(n_comparisons)}; effect: Cohen's d over queries")
-    return [*lines, provenance_line(results[0])]
+        lines.append(f"{P_VALUES}; {corrected}; effect: Cohen's d over queries")
+    return [*lines, _provenance_line(described[0])]
 
 
-def family(n_comparisons: int) -> str:
+def _family(n_comparisons: int) -> str:
     """How many comparisons are corrected together, in words."""
     if n_comparisons == 1:
         return "one comparison, so nothing to correct"
     return f"Holm's correction over {n_comparisons} comparisons"
 
 
-def provenance_line(result: MetricResult) -> str:
+def _provenance_line(result: GroupResult) -> str:
     """With what the runs were tested: seeds, versions, commit, machine, dates."""
     seeds = set()
     values: dict[str, set[str]] = {name: set() for name in PROVENANCE}
@@ -108,9 +127,97 @@ def provenance_line(result: MetricResult) -> str:
     return "; ".join(parts)
 
 
-def _experiment_table(result: MetricResult) -> Table:
+def _comparison_table(result: MetricResult, alpha: float) -> Table:
+    """The comparisons that say whether experiments differ."""
+    main = result.main
+    against = _against(main, alpha)
+    if result.changes:
+        return _comparisons_by_group(f"{main.metric} by split, {against}", result)
+    over = "" if result.mean is None else f", mean of {len(result.groups)} sets,"
+    title = f"{main.metric}{_on_split(main)}{over} {against}"
+    lines = _comparison_lines(main, _comparison_names(main))
+    return Table(title, ["experiment", *COMPARED], lines)
+
+
+def _comparisons_by_group(title: str, result: MetricResult) -> Table:
+    """The comparisons on each split or set."""
+    lines = []
+    for group, group_result in result.groups.items():
+        names = _comparison_names(group_result)
+        # Where there are several comparisons, each says which.
+        names = [group] if len(names) == 1 else [f"{group}: {name}" for name in names]
+        lines += _comparison_lines(group_result, names)
+    return Table(title, [result.by, *COMPARED], lines)
+
+
+def _against(result: GroupResult, alpha: float) -> str:
+    """With what experiments are compared, and how strictly, in words."""
+    baselines = dict.fromkeys(comparison.baseline for comparison in result.comparisons)
+    return f"against {', '.join(baselines)}; level {alpha:g}"
+
+
+def _table_of_means(result: MetricResult) -> Table:
+    """The experiments, on all groups."""
+    if result.mean is not None:
+        return _means_by_set(result, result.mean)
+    if result.changes:
+        return _means_by_split(result)
+    return _experiment_table(result.main)
+
+
+def _means_by_set(result: MetricResult, mean: GroupResult) -> Table:
+    """The mean of each experiment on each set, and the mean of these."""
+    header = ["set", "queries", *(row.experiment.name for row in mean.rows)]
+    lines = []
+    for name, group_result in result.groups.items():
+        cells = [f"{row.mean.mean:.4f}" for row in group_result.rows]
+        lines.append([name, f"{group_result.n_queries:,}", *cells])
+    whole = ["mean of the sets", f"{mean.n_queries:,}"]
+    intervals = ["its 95 % interval", ""]
+    for row in mean.rows:
+        whole.append(_mean_cell(row))
+        low, high = interval_of_mean(row.mean, mean.metric)
+        intervals.append(f"{low:.4f} to {high:.4f}")
+    title = f"{mean.metric}{_on_split(mean)}, mean of {len(result.groups)} sets"
+    return Table(title, header, [*lines, whole, intervals])
+
+
+def _means_by_split(result: MetricResult) -> Table:
+    """The mean of each experiment on each split, and how it changes from the first one."""
+    metric = result.main.metric
+    first_split = next(iter(result.groups))
+    header = ["experiment", "seeds"]
+    lines = []
+    for row in result.main.rows:
+        lines.append([row.experiment.name, str(len(row.experiment.runs))])
+    for split, group_result in result.groups.items():
+        header.append(f"{split}, {group_result.n_queries:,} queries")
+        for line, row in zip(lines, group_result.rows, strict=True):
+            line.append(_mean_cell(row))
+        if split == first_split:
+            continue
+        header += [f"{split} − {first_split}", "95 % interval"]
+        for line, row in zip(lines, group_result.rows, strict=True):
+            change = result.changes[split][row.experiment.name]
+            low, high = interval_of_difference(change, metric)
+            line += [f"{change.mean:+.4f}", f"{low:+.4f} to {high:+.4f}"]
+    return Table(f"{metric} by split", header, lines)
+
+
+def _experiment_table(result: GroupResult) -> Table:
+    """The mean of each experiment, and what else is known of it."""
     header = ["experiment", "seeds", result.metric, "95 % interval"]
-    lines = [_experiment_cells(row, result.metric) for row in result.rows]
+    lines = []
+    for row in result.rows:
+        low, high = interval_of_mean(row.mean, result.metric)
+        lines.append(
+            [
+                row.experiment.name,
+                str(len(row.experiment.runs)),
+                _mean_cell(row),
+                f"{low:.4f} to {high:.4f}",
+            ]
+        )
     optional = {
         "before training, dev": [_number(row.start, ".4f") for row in result.rows],
         "ceiling": [_number(row.ceiling, ".4f") for row in result.rows],
@@ -122,27 +229,20 @@ def _experiment_table(result: MetricResult) -> Table:
         header.append(name)
         for line, cell in zip(lines, cells, strict=True):
             line.append(cell)
-    title = f"{result.metric}{on_split(result)}, {result.n_queries:,} queries"
+    title = f"{result.metric}{_on_split(result)}, {result.n_queries:,} queries"
     return Table(title, header, lines)
 
 
-def on_split(result: MetricResult) -> str:
+def _on_split(result: GroupResult) -> str:
     """The split of a result, to stand behind the name of its metric; nothing for test."""
     split = result.rows[0].experiment.split
     return "" if split == "test" else f" on {split}"
 
 
-def _experiment_cells(row: Row, metric: str) -> list[str]:
-    mean = f"{row.mean.mean:.4f}"
-    if row.deviation is not None:
-        mean += f" ± {row.deviation:.4f}"
-    low, high = interval_of_mean(row.mean, metric)
-    return [
-        row.experiment.name,
-        str(len(row.experiment.runs)),
-        mean,
-        f"{low:.4f} to {high:.4f}",
-    ]
+def _mean_cell(row: Row) -> str:
+    """The mean, and the deviation of the seeds where there are several."""
+    deviation = "" if row.deviation is None else f" ± {row.deviation:.4f}"
+    return f"{row.mean.mean:.4f}{deviation}"
 
 
 def _number(value: float | None, form: str) -> str:
@@ -150,19 +250,7 @@ def _number(value: float | None, form: str) -> str:
     return "" if value is None else f"{value:{form}}"
 
 
-def _comparison_table(result: MetricResult, alpha: float) -> Table:
-    title = f"{result.metric}{on_split(result)} against {baselines(result)}; level {alpha:g}"
-    return Table(
-        title, ["experiment", *COMPARED], comparison_lines(result, comparison_names(result))
-    )
-
-
-def baselines(result: MetricResult) -> str:
-    """The names of the baselines, each once."""
-    return ", ".join(dict.fromkeys(comparison.baseline for comparison in result.comparisons))
-
-
-def comparison_lines(result: MetricResult, names: Sequence[str]) -> list[list[str]]:
+def _comparison_lines(result: GroupResult, names: Sequence[str]) -> list[list[str]]:
     """A line for each comparison, under its name and the columns of :data:`COMPARED`."""
     lines = []
     for name, comparison in zip(names, result.comparisons, strict=True):
@@ -183,7 +271,7 @@ def comparison_lines(result: MetricResult, names: Sequence[str]) -> list[list[st
     return lines
 
 
-def comparison_names(result: MetricResult) -> list[str]:
+def _comparison_names(result: GroupResult) -> list[str]:
     """What tables call the comparisons: by the experiment, and by the baseline where there are
     several.
     """
@@ -197,11 +285,11 @@ def effect_or_none(comparison: Comparison) -> float | None:
     return None if math.isnan(comparison.effect) else comparison.effect
 
 
-def _plan_table(result: MetricResult, difference: float, level: float) -> Table:
+def _plan_table(result: GroupResult, difference: float, level: float) -> Table:
     title = f"queries that show a difference of {difference:g} in {result.metric} with a probability of 0.8"
     header = ["experiment", *(f"{n} seeds" for n in PLANNED_SEEDS)]
     lines = []
-    for name, comparison in zip(comparison_names(result), result.comparisons, strict=True):
+    for name, comparison in zip(_comparison_names(result), result.comparisons, strict=True):
         lines.append([name, *_queries_needed(comparison, difference, level)])
     return Table(title, header, lines)
 

@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from ltr import __version__
-from ltr.compare.comparison import MetricResult, compare
+from ltr.compare.group_result import GroupResult, group_result
+from ltr.compare.groups import grouped
 from ltr.compare.ranges import interval_of_mean
 from ltr.compare.run import read_run
 from ltr.compare.runs import Experiment, experiments
-from ltr.compare.sources import by_source
 from ltr.data.progress import duration
 from ltr.data.template import Side
 from ltr.data.templated_pairs import TemplatedPairs
@@ -364,56 +364,57 @@ def _results(folder: Path) -> str:
         with suppress(InputError, ValueError):  # others were not tested, or have other options
             (with_seeds,) = experiments([str(folder.parent)])
     lines = ["## Results", ""]
-    of_sources = by_source([alone])
-    if not of_sources:
-        return "\n".join(lines + _result_lines(alone, with_seeds))
-    seeds_of_sources = by_source([with_seeds])
-    for name, (on_source,) in of_sources.items():
-        lines += [f"### {name}", ""]
-        lines += _result_lines(on_source, seeds_of_sources[name][0])
+    groups = grouped([alone])
+    seeds_of_groups = grouped([with_seeds]).experiments
+    for name, (on_group,) in groups.experiments.items():
+        if groups.by == "set":
+            lines += [f"### {name}", ""]
+        lines += _result_lines(on_group, seeds_of_groups[name][0])
         lines.append("")
     return "\n".join(lines[:-1])
 
 
 def _result_lines(alone: Experiment, with_seeds: Experiment) -> list[str]:
-    """The test metrics on one data set.
+    """The test metrics on one collection.
 
     Args:
         alone: the run.
         with_seeds: the run and those beside it that differ in their seed.
     """
+    test = alone.runs[0].test
     try:
-        compared = compare([alone], list(alone.runs[0].test["conventions"]), [])
+        results = [group_result(metric, [alone]) for metric in test["conventions"]]
     except InputError:  # its files are read by now: only queries can be missing
+        results = []
+    if not results:
         return ["It was tested on fewer than two queries, too few for an interval."]
     lines = [
         "| metric | this model | 95 % interval over queries | all seeds (number) | counted |",
         "| --- " * 5 + "|",
     ]
-    for metric in compared:
-        lines.append(_metric_row(metric, with_seeds))
-    test = alone.runs[0].test
+    for result in results:
+        lines.append(_metric_row(result, with_seeds))
     candidates = f"Candidates: {test.get('candidates', 'its own')}"
     if test.get("depth") is not None:
         candidates += f", {test['depth']} deep"
-    measured = f"{compared[0].n_queries} test queries. {candidates}."
+    measured = f"{results[0].n_queries} test queries. {candidates}."
     if "made" in test:
         measured += f" {test['made'].get('date')}, ltr {test['made']['ltr']}."
     return [*lines, "", measured]
 
 
-def _metric_row(compared: MetricResult, experiment: Experiment) -> str:
+def _metric_row(result: GroupResult, with_seeds: Experiment) -> str:
     """A row of the table of results.
 
     Args:
-        compared: a metric of the run alone.
-        experiment: the run and those beside it that differ in their seed.
+        result: of the run alone.
+        with_seeds: the run and those beside it that differ in their seed.
     """
-    own_estimate = compared.rows[0].mean
-    low, high = interval_of_mean(own_estimate, compared.metric)
-    of_seeds = ""
-    deviation = compare([experiment], [compared.metric], [])[0].rows[0].deviation
+    mean = result.rows[0].mean
+    low, high = interval_of_mean(mean, result.metric)
+    all_seeds = ""
+    deviation = group_result(result.metric, [with_seeds]).rows[0].deviation
     if deviation is not None:  # there are several
-        means = experiment.means(compared.metric)
-        of_seeds = f"{sum(means) / len(means):.4f} ± {deviation:.4f} ({len(means)})"
-    return f"| {compared.metric} | {own_estimate.mean:.4f} | {low:.4f} to {high:.4f} | {of_seeds} | {compared.convention} |"
+        means = with_seeds.means(result.metric)
+        all_seeds = f"{sum(means) / len(means):.4f} ± {deviation:.4f} ({len(means)})"
+    return f"| {result.metric} | {mean.mean:.4f} | {low:.4f} to {high:.4f} | {all_seeds} | {result.convention} |"

@@ -12,9 +12,10 @@ from pathlib import Path
 import yaml
 
 from ltr.__main__ import main
-from ltr.compare.comparison import compare
-from ltr.compare.runs import experiments
-from tests.compare.tested import runs  # noqa: F401  # a fixture
+from tests.compare.tested import (
+    compared_in_one_group,
+    runs,  # noqa: F401  # a fixture
+)
 
 
 def test_the_command_prints_and_writes_its_tables(runs, capsys):
@@ -27,7 +28,7 @@ def test_the_command_prints_and_writes_its_tables(runs, capsys):
         and "better" in told
         and "Holm's correction over 2 comparisons" in told
     )
-    (found,) = compare(experiments(["runs/base", "runs/good", "runs/same"]))
+    (found,) = compared_in_one_group(["runs/base", "runs/good", "runs/same"])
     low, high = found.comparisons[0].difference.interval()
     rows = list(csv.DictReader(open(files["csv"])))
     assert [row["experiment"] for row in rows] == ["base", "good", "same"] and rows[0][

@@ -7,12 +7,12 @@ import numpy as np
 import pytest
 
 from ltr.__main__ import main
-from ltr.compare.comparison import compare, pairs_with_baselines
-from ltr.compare.runs import experiments
+from ltr.compare.comparison import pairs_with_baselines
 from ltr.compare.statistics import estimate, holm, randomisation_p
 from ltr.errors import InputError
 from tests.compare.tested import (
     CONVENTION,
+    compared_in_one_group,
     write_run,
 )
 
@@ -30,7 +30,7 @@ def values_of(folder: Path, column: int = 1) -> np.ndarray:
 
 
 def test_experiments_are_compared_with_the_first_one(runs):
-    (found,) = compare(experiments(["runs/base", "runs/good", "runs/same"]))
+    (found,) = compared_in_one_group(["runs/base", "runs/good", "runs/same"])
     assert (found.metric, found.n_queries, found.convention) == ("AP", 40, CONVENTION)
     base, good, same = (values_of(runs / name) for name in ("base", "good", "same"))
     for row, own in zip(found.rows, (base, good, same), strict=True):
@@ -53,8 +53,8 @@ def test_experiments_are_compared_with_the_first_one(runs):
 
 
 def test_several_baselines_and_metrics_are_one_family_and_no_pair_is_counted_twice(runs):
-    (found,) = compare(
-        experiments(["runs/*"]),
+    (found,) = compared_in_one_group(
+        ["runs/*"],
         pairs=pairs_with_baselines(["base", "good", "same"], ["good", "runs/base"]),
     )
     assert [(one.name, one.baseline) for one in found.comparisons] == [
@@ -84,7 +84,7 @@ def test_rounding_is_no_difference(tmp_path):
     for first, second in (("x", "y"), ("z", "w")):
         ((one,),) = (
             each.comparisons
-            for each in compare(experiments([str(tmp_path / first), str(tmp_path / second)]))
+            for each in compared_in_one_group([str(tmp_path / first), str(tmp_path / second)])
         )
         assert (one.wins, one.ties, one.losses, one.verdict, one.p, one.p_models) == (
             0,
@@ -117,10 +117,9 @@ def test_few_seeds_against_many_are_said_of_the_pairs_that_are_compared(tmp_path
         for seed in range(n_seeds):
             folder = tmp_path / name / f"seed={seed}"
             write_run(folder, rng.uniform(0.2, 0.6, 40), seed=seed, loss=name)
-    found = experiments([str(tmp_path)])
 
     def notes(*pairs):
-        notes = compare(found, pairs=pairs)[0].notes
+        notes = compared_in_one_group([str(tmp_path)], pairs=pairs)[0].notes
         of_few = [note for note in notes if "decided before the first look" in note]
         assert bool(of_few) == any("one" not in pair for pair in pairs)
         return [note[:20] for note in notes if note not in of_few]
@@ -137,7 +136,7 @@ def test_few_queries_without_variance_show_nothing(tmp_path, monkeypatch):
     for name, value in (("low", 0.0), ("high", 1.0)):
         for seed in range(2):
             write_run(tmp_path / f"{name}/seed={seed}", [value] * 3, seed=seed, loss=name)
-    (found,) = compare(experiments([str(tmp_path / "low"), str(tmp_path / "high")]))
+    (found,) = compared_in_one_group([str(tmp_path / "low"), str(tmp_path / "high")])
     (one,) = found.comparisons
     assert (one.p, one.p_models) == (0.25, 0.25)
     assert one.verdict == "not shown (3 queries can't show any)"
@@ -148,7 +147,7 @@ def test_one_difference_on_all_queries_has_no_effect_size(tmp_path):
     low = np.linspace(0.1, 0.5, 40).round(2)
     write_run(tmp_path / "low", low, loss="low")
     write_run(tmp_path / "high", low + 0.1, loss="high")
-    (found,) = compare(experiments([str(tmp_path / "low"), str(tmp_path / "high")]))
+    (found,) = compared_in_one_group([str(tmp_path / "low"), str(tmp_path / "high")])
     assert np.isnan(found.comparisons[0].effect) and found.comparisons[0].wins == 40
 
 
@@ -165,7 +164,7 @@ def test_less_is_better_for_swapped_pairs(tmp_path):
                 loss=name,
                 report={"lower_is_better": ["swapped_pairs"]},
             )
-    (found,) = compare(experiments([str(tmp_path / "a"), str(tmp_path / "b")]))
+    (found,) = compared_in_one_group([str(tmp_path / "a"), str(tmp_path / "b")])
     (one,) = found.comparisons
     assert (
         one.verdict == "worse"
@@ -176,7 +175,7 @@ def test_less_is_better_for_swapped_pairs(tmp_path):
 
 
 def test_one_seed_says_something_of_its_model_alone(runs):
-    (found,) = compare(experiments(["runs/base/seed=0", "runs/good"]))
+    (found,) = compared_in_one_group(["runs/base/seed=0", "runs/good"])
     (one,) = found.comparisons
     assert (
         not one.has_seeds
@@ -184,11 +183,8 @@ def test_one_seed_says_something_of_its_model_alone(runs):
         and one.verdict == "better; one seed: of these models alone"
     )
     assert found.rows[0].deviation is None
-    (equal,) = compare(
-        experiments(
-            ["runs/base/seed=0", str(write_run(runs / "copy", values_of(runs / "base")[0]))]
-        )
-    )
+    copy = write_run(runs / "copy", values_of(runs / "base")[0])
+    (equal,) = compared_in_one_group(["runs/base/seed=0", str(copy)])
     assert (
         equal.comparisons[0].verdict == "equal; one seed: of these models alone"
         and equal.comparisons[0].p == 1.0
@@ -199,12 +195,12 @@ def test_a_query_without_a_value_is_left_out_for_all(runs):
     values = values_of(runs / "base")[0]
     values[3] = np.nan
     write_run(runs / "nan", values)
-    (found,) = compare(experiments(["runs/nan", "runs/good"]))
+    (found,) = compared_in_one_group(["runs/nan", "runs/good"])
     assert found.n_queries == 39 and np.isfinite(found.comparisons[0].p)
     (note,) = found.notes
     assert note.startswith("1 of 40 queries have a value of AP in some runs and none in others")
     write_run(runs / "nan too", values)
-    (found,) = compare(experiments(["runs/nan", "runs/nan too"]))
+    (found,) = compared_in_one_group(["runs/nan", "runs/nan too"])
     assert found.n_queries == 39 and not found.notes
 
 
@@ -225,5 +221,5 @@ def test_the_ceiling_is_that_of_all_seeds_and_below_1(tmp_path):
             folder = tmp_path / name / f"seed={seed}"
             write_run(folder, [0.5] * 40, seed=seed, loss=name, report=report)
     names = ("agree", "differ", "none")
-    (found,) = compare(experiments([str(tmp_path / name) for name in names]))
+    (found,) = compared_in_one_group([str(tmp_path / name) for name in names])
     assert [row.ceiling for row in found.rows] == [0.9, None, None]

@@ -5,17 +5,16 @@ import io
 import math
 from dataclasses import replace
 
-from ltr.compare.comparison import compare
 from ltr.compare.csv_lines import COMPARISON_COLUMNS, as_csv
 from ltr.compare.ranges import RANGES, interval_of_difference, interval_of_mean, possible_difference
-from ltr.compare.runs import experiments
 from ltr.compare.tables import tables
 from ltr.metrics import MEASURES
+from tests.compare.tested import compared
 
 
 def test_csv_has_a_line_for_each_baseline_and_one_for_an_experiment_without(runs):
     pairs = [("good", "base"), ("good", "same")]
-    lines = list(csv.DictReader(io.StringIO(as_csv(compare(experiments(["runs"]), pairs=pairs)))))
+    lines = list(csv.DictReader(io.StringIO(as_csv(compared(["runs"], pairs=pairs)))))
     named = [(line["experiment"], line["baseline"]) for line in lines]
     assert named == [("base", ""), ("good", "base"), ("good", "same"), ("same", "")]
     assert all(lines[0][column] == "" for column in COMPARISON_COLUMNS)
@@ -26,12 +25,13 @@ def test_a_name_is_no_formula_and_intervals_stay_inside_the_measure(runs):
     """A spreadsheet computes cells that begin with these signs. The AP of three seeds that vary much
     is not above 1, and no two differ by more; swapped pairs have no largest number.
     """
-    (result,) = compare(experiments(["runs"]))
-    row = result.rows[0]
+    (result,) = compared(["runs"])
+    row = result.main.rows[0]
     wide = replace(row.mean, mean=0.83, of_queries=0.1, query_freedom=2.0)
     for sign in "=+-@\t":
         named = replace(row, mean=wide, experiment=replace(row.experiment, name=f"{sign}1+1"))
-        text = as_csv([replace(result, rows=[named], comparisons=[])])
+        alone = replace(result.main, rows=[named], comparisons=[])
+        text = as_csv([replace(result, groups={"test": alone})])
         (line,) = csv.DictReader(io.StringIO(text))
         assert line["experiment"] == f"'{sign}1+1"
         assert (float(line["low"]), float(line["high"])) == (0, 1)
@@ -42,7 +42,7 @@ def test_a_name_is_no_formula_and_intervals_stay_inside_the_measure(runs):
     assert interval_of_mean(wide, "swapped_pairs") == (0, high)
     assert interval_of_difference(wide, "swapped_pairs") == (low, high)
     assert interval_of_mean(wide, "tau") == (max(low, -1), 1)
-    assert "0.0000 to 1.0000" in str(tables([replace(result, rows=[named], comparisons=[])]))
+    assert "0.0000 to 1.0000" in str(tables([replace(result, groups={"test": alone})]))
     assert set(RANGES) == set(MEASURES)
     assert possible_difference(0.9, "AP") == 0.9 and possible_difference(1.1, "AP") == math.inf
     assert possible_difference(1.1, "tau") == 1.1 and possible_difference(3.0, "swapped_pairs") == 3

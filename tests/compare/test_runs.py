@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from ltr.__main__ import main
-from ltr.compare.comparison import compare
 from ltr.compare.runs import experiments
 from tests.compare.tested import (
+    compared_in_one_group,
     config,
     write_run,
 )
@@ -213,10 +213,10 @@ def test_other_candidates_are_said(runs):
             "evaluated": found["test"]["evaluated"] | {"candidates": "x"},
         }
         file.write_text(json.dumps(found))
-    (found,) = compare(experiments(["runs/base", "runs/good"]))
+    (found,) = compared_in_one_group(["runs/base", "runs/good"])
     other_candidates = "the runs rank other candidates, so whole systems are compared (base: bm25, 50 deep; good: corpus, 100 deep)"
     assert other_candidates in found.notes
-    (alike,) = compare(experiments(["runs/base", "runs/same"]))
+    (alike,) = compared_in_one_group(["runs/base", "runs/same"])
     assert set(found.notes) - set(alike.notes) == {other_candidates}
 
 
@@ -225,7 +225,7 @@ def test_exact_and_approximate_search_are_said(tmp_path):
     for index in ("Flat", "IVF8,Flat"):
         report = {"candidates": "corpus", "depth": 20, "index": index}
         write_run(tmp_path / index, [0.5] * 40, loss=index, report=report)
-    (found,) = compare(experiments([str(tmp_path / "Flat"), str(tmp_path / "IVF8,Flat")]))
+    (found,) = compared_in_one_group([str(tmp_path / "Flat"), str(tmp_path / "IVF8,Flat")])
     assert found.notes == [
         "the runs rank other candidates, so whole systems are compared (Flat: corpus, 20 deep, index Flat; IVF8,Flat: corpus, 20 deep, index IVF8,Flat)"
     ]
@@ -273,7 +273,7 @@ def test_candidates_of_one_name_and_other_content_are_said(tmp_path):
     for name in ("a", "b", "c"):
         candidates = {"judgements": "j", "candidates": "old" if name == "a" else "new"}
         write_run(tmp_path / name, [0.5] * 40, loss=name, report={"evaluated": candidates})
-    (found,) = compare(experiments([str(tmp_path / name) for name in ("a", "b", "c")]))
+    (found,) = compared_in_one_group([str(tmp_path / name) for name in ("a", "b", "c")])
     assert found.notes == [
         "the runs rank other candidates, so whole systems are compared (a: bm25, 50 deep; b: bm25, 50 deep, of other content)"
     ]

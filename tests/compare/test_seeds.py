@@ -10,6 +10,7 @@ import yaml
 
 from ltr.__main__ import main
 from ltr.compare.comparison import compare
+from ltr.compare.groups import grouped
 from ltr.compare.runs import experiments
 from ltr.errors import InputError
 from ltr.run.training_recipe import TrainingRecipe
@@ -191,7 +192,7 @@ def test_runs_that_were_trained_otherwise_are_no_seeds_of_one_experiment(two, ca
 def test_seeds_may_differ_in_what_trains_the_same(two, case):
     set_option(two / "seed=1", *TAKEN[case])
     (experiment,) = experiments([str(two)])
-    assert len(experiment.runs) == 2 and compare([experiment])[0].notes == []
+    assert len(experiment.runs) == 2 and compare(grouped([experiment]))[0].main.notes == []
 
 
 def test_other_training_data_is_refused_by_its_content(trained, tmp_path):

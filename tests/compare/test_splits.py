@@ -11,11 +11,12 @@ import numpy as np
 import pytest
 
 from ltr.__main__ import main
-from ltr.compare import csv_lines
+from ltr.compare.comparison import compare
+from ltr.compare.csv_lines import as_csv
+from ltr.compare.groups import Groups
 from ltr.compare.runs import experiments
-from ltr.compare.split_tables import split_footnotes, split_tables
-from ltr.compare.splits import compare_splits
 from ltr.compare.statistics import estimate, estimate_of_change
+from ltr.compare.tables import footnotes, tables
 from tests.compare import tested
 from tests.compare.tested import QUERIES, write_run
 
@@ -146,16 +147,16 @@ SPLITS = ("test", "test.clean")
 
 def compared(metrics=()):
     by_split = {split: experiments(["runs/base", "runs/good"], split=split) for split in SPLITS}
-    return compare_splits(by_split, metrics, [("good", "base")])
+    return compare(Groups("split", by_split), metrics)
 
 
 def test_both_splits_stand_side_by_side(both):
     (result,) = compared()
-    assert {split: found.n_queries for split, found in result.of_splits.items()} == {
+    assert {split: found.n_queries for split, found in result.groups.items()} == {
         "test": 40,
         "test.clean": 32,
     }
-    _, means = split_tables([result])
+    _, means = tables([result])
     assert means.header == [
         "experiment",
         "seeds",
@@ -180,13 +181,13 @@ def test_both_splits_stand_side_by_side(both):
 
 def test_the_comparisons_of_all_splits_are_one_family(both):
     (result,) = compared()
-    p_values = [found.comparisons[0].p for found in result.of_splits.values()]
-    corrected = [found.comparisons[0].corrected for found in result.of_splits.values()]
+    p_values = [found.comparisons[0].p for found in result.groups.values()]
+    corrected = [found.comparisons[0].corrected for found in result.groups.values()]
     assert min(corrected) == pytest.approx(2 * min(p_values))
     assert max(corrected) == pytest.approx(max(2 * min(p_values), max(p_values)))
-    comparisons, _ = split_tables([result])
+    comparisons, _ = tables([result])
     assert [row[0] for row in comparisons.rows] == list(SPLITS)
-    assert "Holm's correction over 2 comparisons" in " ".join(split_footnotes([result]))
+    assert "Holm's correction over 2 comparisons" in " ".join(footnotes([result]))
 
 
 def test_every_format_has_both_splits(both, capsys):
@@ -223,9 +224,7 @@ def test_one_split_is_compared_as_test_is(both, capsys):
 
 
 def test_csv_of_test_alone_has_no_split(runs):
-    from ltr.compare.comparison import compare
-
-    header = csv_lines.as_csv(compare(experiments(["runs"]))).splitlines()[0]
+    header = as_csv(tested.compared(["runs"])).splitlines()[0]
     assert header.startswith("metric,experiment,")
 
 

@@ -7,6 +7,11 @@ import numpy as np
 import pytest
 import yaml
 
+from ltr.compare.comparison import MetricResult, compare
+from ltr.compare.group_result import GroupResult
+from ltr.compare.groups import grouped
+from ltr.compare.runs import experiments
+
 QUERIES = [f"q{n}" for n in range(40)]
 
 
@@ -47,6 +52,16 @@ def write_run(folder: Path, values, *, seed=0, start=0.4, name="AP", **changes) 
     (folder / "config.yaml").write_text(yaml.safe_dump(config))
     assert not changes
     return folder
+
+
+def compared(paths, **options) -> list[MetricResult]:
+    """Runs compared on their own test."""
+    return compare(grouped(experiments(paths)), **options)
+
+
+def compared_in_one_group(paths, **options) -> list[GroupResult]:
+    """The same where there is one group."""
+    return [result.main for result in compared(paths, **options)]
 
 
 @pytest.fixture

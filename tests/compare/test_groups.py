@@ -9,10 +9,9 @@ import pytest
 
 from ltr.__main__ import main
 from ltr.compare.comparison import compare
+from ltr.compare.groups import Groups, grouped
 from ltr.compare.run import Run
 from ltr.compare.runs import Experiment, check_alike
-from ltr.compare.sources import by_source
-from ltr.compare.suites import compare_suite
 from ltr.errors import InputError
 from tests.compare.tested import QUERIES, write_run
 
@@ -37,19 +36,20 @@ def test_values_by_hand():
     """
     base = {"a/1": 0.2, "a/2": 0.4, "b/1": 0.9, "b/2": math.nan, "b/3": 0.9}
     new = {query: value + 0.1 for query, value in base.items()}
-    of_sources = by_source([of_two_sources("base", base), of_two_sources("new", new)])
-    assert list(of_sources) == ["a", "b"]
-    (on_a, _), (on_b, _) = of_sources.values()
+    groups = grouped([of_two_sources("base", base), of_two_sources("new", new)])
+    assert list(groups.experiments) == ["a", "b"]
+    (on_a, _), (on_b, _) = groups.experiments.values()
     assert on_a.runs[0].by_query == {"AP": {"1": 0.2, "2": 0.4}}
     assert on_a.means("AP") == [pytest.approx(0.3)] and on_b.means("AP") == [pytest.approx(0.9)]
     assert on_a.starts("AP") == [] and not on_a.runs[0].sources
-    (result,) = compare_suite(of_sources, [], [("new", "base")])
-    assert [row.mean.mean for row in result.of_mean.rows] == pytest.approx([0.6, 0.7])
-    assert result.of_mean.comparisons[0].difference.mean == pytest.approx(0.1)
+    (result,) = compare(groups)
+    assert [row.mean.mean for row in result.main.rows] == pytest.approx([0.6, 0.7])
+    assert result.main.comparisons[0].difference.mean == pytest.approx(0.1)
 
 
 def test_a_source_whose_queries_have_no_value_has_no_mean():
-    (experiment,) = by_source([of_two_sources("base", {"a/1": math.nan, "b/1": 0.5})])["a"]
+    groups = grouped([of_two_sources("base", {"a/1": math.nan, "b/1": 0.5})])
+    (experiment,) = groups.experiments["a"]
     assert experiment.runs[0].test["AP"] is None and math.isnan(experiment.means("AP")[0])
 
 
@@ -61,10 +61,10 @@ def test_texts_of_a_source_that_differ_are_refused():
     texts = {"a queries": "q", "a documents": "d", "b queries": "q", "b documents": "d"}
     first.runs[0].test["evaluated"].update(texts)
     second.runs[0].test["evaluated"].update(texts | {"b documents": "other"})
-    of_sources = by_source([first, second])
-    check_alike(of_sources["a"], "AP")
+    by_source = grouped([first, second]).experiments
+    check_alike(by_source["a"], "AP")
     with pytest.raises(InputError, match="were tested on other texts of documents"):
-        check_alike(of_sources["b"], "AP")
+        check_alike(by_source["b"], "AP")
 
 
 def test_other_sources_are_refused():
@@ -73,12 +73,12 @@ def test_other_sources_are_refused():
     second = of_two_sources("second", values, sources=("a",))
     alone = replace(second.runs[0], metrics={"test": {"AP": 0.5}})
     with pytest.raises(InputError, match="tested on other sources, a, b and a; test both"):
-        by_source([first, second])
+        grouped([first, second])
     with pytest.raises(InputError, match="other sources, a, b and one collection"):
-        by_source([first, Experiment("alone", [alone])])
-    assert by_source([Experiment("alone", [alone])]) == {}
+        grouped([first, Experiment("alone", [alone])])
+    assert list(grouped([Experiment("alone", [alone])]).experiments) == ["test"]
     with pytest.raises(InputError, match="a mean over all queries is none of its metrics"):
-        compare([first], [], [])
+        compare(Groups("split", {"test": [first]}))
 
 
 def test_the_command(tmp_path, monkeypatch, capsys):

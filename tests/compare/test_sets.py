@@ -11,15 +11,14 @@ import numpy as np
 import pytest
 
 from ltr.__main__ import main
-from ltr.compare.csv_lines import suite_csv
+from ltr.compare.comparison import compare
+from ltr.compare.csv_lines import as_csv
+from ltr.compare.groups import Groups
 from ltr.compare.run import Run
 from ltr.compare.runs import Experiment, experiments
-from ltr.compare.suite_tables import suite_footnotes, suite_tables
-from ltr.compare.suites import compare_suite
+from ltr.compare.tables import footnotes, tables
 from ltr.run.data_sets import DataSet
 from tests.compare.tested import write_run
-
-PAIR = [("new", "base")]
 
 
 def experiment(name: str, *by_seed, metric: str = "AP", lower: bool = False) -> Experiment:
@@ -37,7 +36,7 @@ def experiment(name: str, *by_seed, metric: str = "AP", lower: bool = False) -> 
     return Experiment(name, runs)
 
 
-def suite(base, new, **options):
+def suite(base, new, **options) -> Groups:
     """The two experiments on sets s0, s1 …, of one seed each."""
     sets = {}
     for number, (of_base, of_new) in enumerate(zip(base, new, strict=True)):
@@ -45,19 +44,19 @@ def suite(base, new, **options):
             experiment("base", of_base, **options),
             experiment("new", of_new, **options),
         ]
-    return sets
+    return Groups("set", sets)
 
 
 def test_each_set_counts_alike_in_the_mean():
     """+0.1 on 3 queries and +0.3 on 5: the mean is +0.2, whatever the numbers of queries."""
     base = [[0.2, 0.4, 0.6], [0.1, 0.2, 0.3, 0.4, 0.5]]
     new = [[0.3, 0.5, 0.7], [0.4, 0.5, 0.6, 0.7, 0.8]]
-    (result,) = compare_suite(suite(base, new), [], PAIR)
-    (of_mean,) = result.of_mean.comparisons
+    (result,) = compare(suite(base, new))
+    (of_mean,) = result.mean.comparisons
     assert of_mean.difference.mean == pytest.approx(0.2)
-    assert [row.mean.mean for row in result.of_mean.rows] == pytest.approx([0.35, 0.55])
+    assert [row.mean.mean for row in result.mean.rows] == pytest.approx([0.35, 0.55])
     assert (of_mean.wins, of_mean.ties, of_mean.losses) == (2, 0, 0), "of sets"
-    assert list(result.of_sets) == ["s0", "s1"] and result.of_mean.n_queries == 8
+    assert list(result.groups) == ["s0", "s1"] and result.mean.n_queries == 8
 
 
 def test_the_randomisation_test_of_the_mean_weighs_queries_as_the_mean_does():
@@ -65,11 +64,11 @@ def test_the_randomisation_test_of_the_mean_weighs_queries_as_the_mean_does():
     differences = [np.array([0.3, -0.1]), np.array([0.2, 0.1, -0.25])]
     base = [np.full(2, 0.5), np.full(3, 0.5)]
     new = [base[0] + differences[0], base[1] + differences[1]]
-    (result,) = compare_suite(suite(base, new), [], PAIR)
+    (result,) = compare(suite(base, new))
     weighted = np.concatenate([differences[0] / 4, differences[1] / 6])
     sums = np.array([np.dot(signs, weighted) for signs in product((1, -1), repeat=5)])
     expected = (abs(sums) >= abs(weighted.sum()) - 1e-12).mean()
-    assert result.of_mean.comparisons[0].p == pytest.approx(expected)
+    assert result.mean.comparisons[0].p == pytest.approx(expected)
 
 
 def test_sets_are_a_family_and_means_another():
@@ -78,13 +77,13 @@ def test_sets_are_a_family_and_means_another():
     """
     base = [np.linspace(0.1, 0.8, 16), np.linspace(0.1, 0.8, 10)]
     new = [base[0] + 0.1, base[1] + [0.1, -0.1] * 5]
-    (result,) = compare_suite(suite(base, new), [], PAIR)
-    first, second = (of_set.comparisons[0] for of_set in result.of_sets.values())
-    (of_mean,) = result.of_mean.comparisons
+    (result,) = compare(suite(base, new))
+    first, second = (of_set.comparisons[0] for of_set in result.groups.values())
+    (of_mean,) = result.mean.comparisons
     assert first.p == 2**-15 and first.corrected == 2**-14 and first.verdict.startswith("better")
     assert second.corrected == second.p > 0.9 and second.verdict.startswith("not shown")
     assert of_mean.corrected == of_mean.p
-    notes = suite_footnotes([result])
+    notes = footnotes([result])
     assert any(
         "of means: one comparison" in note and "over 2 comparisons" in note for note in notes
     )
@@ -93,8 +92,8 @@ def test_sets_are_a_family_and_means_another():
 def test_lower_is_better_turns_the_verdict():
     base = [np.linspace(0.5, 0.9, 12), np.linspace(0.5, 0.9, 12)]
     new = [values - 0.2 for values in base]
-    (result,) = compare_suite(suite(base, new, metric="E", lower=True), [], PAIR)
-    (of_mean,) = result.of_mean.comparisons
+    (result,) = compare(suite(base, new, metric="E", lower=True))
+    (of_mean,) = result.mean.comparisons
     assert of_mean.verdict.startswith("better") and of_mean.difference.mean < 0 < of_mean.wins
 
 
@@ -109,11 +108,11 @@ def test_seeds_are_those_of_all_sets():
         "s0": [experiment("base", *base), experiment("new", *good_here)],
         "s1": [experiment("base", *base), experiment("new", *good_there)],
     }
-    (result,) = compare_suite(sets, [], PAIR)
-    of_mean = result.of_mean.comparisons[0].difference
+    (result,) = compare(Groups("set", sets))
+    of_mean = result.mean.comparisons[0].difference
     assert of_mean.of_seeds == pytest.approx((0, 0), abs=1e-12)
-    assert result.of_sets["s0"].comparisons[0].difference.of_seeds[0] == pytest.approx(0.01)
-    assert result.of_mean.rows[1].deviation == pytest.approx(0)
+    assert result.groups["s0"].comparisons[0].difference.of_seeds[0] == pytest.approx(0.01)
+    assert result.mean.rows[1].deviation == pytest.approx(0)
 
 
 @pytest.fixture
@@ -155,12 +154,12 @@ def test_several_pairs_and_metrics_name_their_rows(tested):
     sets = {}
     for name in ("A", "B"):
         sets[name] = experiments(["runs/base", "runs/new"], DataSet(name, name))
-    results = compare_suite(sets, ["AP"], [("new", "base"), ("base", "new")])
-    *_, by_set = suite_tables(results)
+    results = compare(Groups("set", sets), ["AP"], [("new", "base"), ("base", "new")])
+    *_, by_set = tables(results)
     assert [row[0] for row in by_set.rows] == [
         f"{name}: {pair}" for name in ("A", "B") for pair in ("new − base", "base − new")
     ]
-    assert len(suite_csv(results).splitlines()) == 1 + 3 * 2
+    assert len(as_csv(results).splitlines()) == 1 + 3 * 2
 
 
 def test_what_can_t_be_compared_is_one_line(tested, capsys):
@@ -192,11 +191,11 @@ def test_runs_that_were_tested_on_other_data_alone_are_found(tested):
 def test_the_tables_of_another_split_than_test_say_it():
     sets = suite([[0.2, 0.4], [0.1, 0.3]], [[0.3, 0.5], [0.4, 0.5]])
     on_dev = {}
-    for name, of_set in sets.items():
+    for name, of_set in sets.experiments.items():
         on_dev[name] = [
             replace(each, runs=[replace(run, split="dev") for run in each.runs]) for each in of_set
         ]
-    titles = [table.title for table in suite_tables(compare_suite(on_dev, [], PAIR))]
+    titles = [table.title for table in tables(compare(Groups("set", on_dev)))]
     assert [title.split(",")[0] for title in titles] == [
         "AP on dev",
         "AP on dev",
