@@ -18,7 +18,7 @@ from harness.tables import head, row
 from harness.watched import watched
 
 from ltr.search.budget import Asked, Budget, bytes_of, index_within, memory_needed, recall_of
-from ltr.search.encoding import Encoding, Plan, rows_of_shard
+from ltr.search.encoding import Encoding, EncodingPlan, rows_of_shard
 from ltr.search.index import DenseIndex
 from ltr.search.numbers import Numbers, to_stored
 from ltr.search.shard_file import write_shard
@@ -54,7 +54,7 @@ def embeddings(n_docs: int, rows: slice) -> np.ndarray:
 
 def make(folder: Path, n_docs: int, numbers: Numbers) -> None:
     """Write the shards of an encoding, and queries."""
-    plan = Plan("random", "32-true", "none", n_docs, rows_of_shard(n_docs), numbers)
+    plan = EncodingPlan("random", "32-true", "none", n_docs, rows_of_shard(n_docs), numbers)
     encoding = Encoding(folder, plan)
     for number in range(plan.n_shards):
         if encoding.file(number).exists():

@@ -59,7 +59,7 @@ LISTS_OF_RANK = (slice(0, 3), slice(3, 5))  # of the five lists of check_gather,
 Result = Literal["", "ok", "fell back", "not run", "wrong"]
 
 
-class Finding(NamedTuple):
+class ReportLine(NamedTuple):
     """A line of the report.
 
     Attributes:
@@ -76,7 +76,7 @@ class Finding(NamedTuple):
     why: str = ""
 
 
-def examine(backbone: str | None = None) -> Iterator[Finding]:
+def examine(backbone: str | None = None) -> Iterator[ReportLine]:
     """Look at the machine, then run the checks, one after the other.
 
     Args:
@@ -101,30 +101,30 @@ def examine(backbone: str | None = None) -> Iterator[Finding]:
     yield check_gather("nccl")
 
 
-def machine() -> Iterator[Finding]:
+def machine() -> Iterator[ReportLine]:
     """What the numbers come from: processor, GPUs, versions, allocator, linear layers."""
     facts = provenance()
-    yield Finding("machine", facts["machine"])
+    yield ReportLine("machine", facts["machine"])
     capabilities = torch.cpu.get_capabilities()
     features = [name if capabilities.get(name) else f"no {name}" for name in FEATURES]
-    yield Finding("CPU features", ", ".join(features))
+    yield ReportLine("CPU features", ", ".join(features))
     for number in range(torch.cuda.device_count()):
         gpu = torch.cuda.get_device_properties(number)
-        yield Finding(
+        yield ReportLine(
             f"GPU {number}",
             f"{gpu.name}, {gpu.total_memory / 2**30:.0f} GB, sm_{gpu.major}{gpu.minor}",
         )
     for name in ("ltr", "python"):
-        yield Finding(name, facts[name])
+        yield ReportLine(name, facts[name])
     for name, version in facts["packages"].items():
-        yield Finding(name, version)
-    yield Finding("allocator", _allocator())
+        yield ReportLine(name, version)
+    yield ReportLine("allocator", _allocator())
     if mkl_is_slow():
-        yield Finding(
+        yield ReportLine(
             "linear layers, CPU, float32", "oneDNN", why="torch's own is slow on this CPU"
         )
     else:
-        yield Finding("linear layers, CPU, float32", "torch")
+        yield ReportLine("linear layers, CPU, float32", "torch")
 
 
 def _allocator() -> str:
@@ -137,7 +137,7 @@ def _allocator() -> str:
     return "the system's malloc"
 
 
-def check_attention(encoder: TextEncoder) -> Iterator[Finding]:
+def check_attention(encoder: TextEncoder) -> Iterator[ReportLine]:
     """Packed against padded reading in each precision, in training and inference."""
     device = next(encoder.parameters()).device.type
     for dtype in (None, *HALVES[device]):
@@ -150,30 +150,30 @@ def check_attention(encoder: TextEncoder) -> Iterator[Finding]:
 
 def _check_packed(
     what: str, encoder: TextEncoder, device: str, dtype: torch.dtype | None
-) -> Finding:
+) -> ReportLine:
     padded = "padded, by transformers"
     if not encoder.reads_packed:
-        return Finding(what, padded, why="this encoder can't read packed texts")
+        return ReportLine(what, padded, why="this encoder can't read packed texts")
     kernel = _kernel(device, dtype or torch.float32)
     if caps_scores(encoder.model.config):
         kernel = "matmuls, as scores are capped"
     try:
         check = encoder.check_packed(dtype)
     except RuntimeError as error:
-        return Finding(what, kernel, "wrong", f"padded texts can't be read ({one_line(error)})")
+        return ReportLine(what, kernel, "wrong", f"padded texts can't be read ({one_line(error)})")
     if not check.fault:
         errors = f"off by {check.error:.1g}, padded by {check.padded_error:.1g}"
-        return Finding(what, kernel, "ok", errors)
+        return ReportLine(what, kernel, "ok", errors)
     # Training makes the same check on these devices, and reads padded texts where it fails.
     falls_back = device in text_encoder.CHECKS_ITSELF and check.padded_error <= LARGEST_PADDED_ERROR
     if falls_back:
-        return Finding(what, padded, "fell back", f"packed texts {check.fault}")
-    return Finding(what, kernel, "wrong", f"packed texts {check.fault}")
+        return ReportLine(what, padded, "fell back", f"packed texts {check.fault}")
+    return ReportLine(what, kernel, "wrong", f"packed texts {check.fault}")
 
 
 def check_encoding(
     encoder: TextEncoder, tokenizer: PreTrainedTokenizerBase, dtype: torch.dtype
-) -> Finding:
+) -> ReportLine:
     """Texts encoded for a search under autocast, against float32."""
     rng = np.random.default_rng(0)
     offsets = np.cumsum([0, *rng.integers(1, 60, size=64)])
@@ -189,7 +189,7 @@ def check_encoding(
 
     cosines = torch.cosine_similarity(embeddings(autocast=False), embeddings(autocast=True), dim=1)
     least = cosines.amin().item()
-    return Finding(
+    return ReportLine(
         f"encoding, {_device(device)}, {_name(dtype)}",
         "autocast",
         _result(least >= LEAST_COSINE),
@@ -197,7 +197,7 @@ def check_encoding(
     )
 
 
-def check_search(factory: str) -> Finding:
+def check_search(factory: str) -> ReportLine:
     """The ten best of 1,000 random documents against a sort; of equal ones each may be found."""
     rng = np.random.default_rng(0)
     docs = rng.standard_normal((1000, 64), dtype=np.float32)
@@ -220,11 +220,11 @@ def check_search(factory: str) -> Finding:
             uses = "faiss, GPU" if index.on_gpu else "faiss, CPU"
             scores, rows = index.search(queries, DEPTH, squared=False)
     except InputError as error:
-        return Finding(what, "", "not run", error.message)
+        return ReportLine(what, "", "not run", error.message)
     except RuntimeError as error:
-        return Finding(what, uses, "wrong", one_line(error))
+        return ReportLine(what, uses, "wrong", one_line(error))
     if (rows < 0).any():  # a place that faiss filled with no document
-        return Finding(what, uses, "wrong", f"fewer than {DEPTH} documents were found")
+        return ReportLine(what, uses, "wrong", f"fewer than {DEPTH} documents were found")
 
     all_scores = torch.from_numpy(queries.astype(np.float64) @ docs.T)
     expected = all_scores.topk(DEPTH).values
@@ -232,15 +232,15 @@ def check_search(factory: str) -> Finding:
     off = max(_relative_error(scores.double(), expected), _relative_error(scores_of_rows, expected))
     has_a_row_twice = (rows.sort().values.diff() == 0).any()
     result = _result(off < SAME and not has_a_row_twice)
-    return Finding(what, uses, result, f"scores off by {off:.1g}{note}")
+    return ReportLine(what, uses, result, f"scores off by {off:.1g}{note}")
 
 
-def check_gather(backend: Literal["gloo", "nccl"]) -> Finding:
+def check_gather(backend: Literal["gloo", "nccl"]) -> ReportLine:
     """In-batch lists of two processes against the gradient of one process that holds them all."""
     what = f"gather, two processes, {backend}"
     n_gpus = torch.cuda.device_count()
     if backend == "nccl" and n_gpus < 2:
-        return Finding(what, "", "not run", "1 GPU" if n_gpus else "no GPUs")
+        return ReportLine(what, "", "not run", "1 GPU" if n_gpus else "no GPUs")
     try:
         with tempfile.TemporaryDirectory() as folder:
             spawn(_save_gradient, args=(backend, folder), nprocs=2)
@@ -248,11 +248,11 @@ def check_gather(backend: Literal["gloo", "nccl"]) -> Finding:
             gradients = [torch.load(file, weights_only=True) for file in files]
     except Exception as error:  # a process may raise anything, or be killed
         # The text is the traceback of the process, which ends with what was wrong.
-        return Finding(what, "", "wrong", str(error).strip().splitlines()[-1])
+        return ReportLine(what, "", "wrong", str(error).strip().splitlines()[-1])
     # The mean over the processes, as DistributedDataParallel takes it.
     off = _relative_error(torch.stack(gradients).mean(dim=0), _gradient(slice(None), "cpu"))
     uses = "GPU" if backend == "nccl" else "CPU"
-    return Finding(what, uses, _result(off < SAME), f"gradient off by {off:.1g}")
+    return ReportLine(what, uses, _result(off < SAME), f"gradient off by {off:.1g}")
 
 
 def _save_gradient(rank: int, backend: str, folder: str) -> None:

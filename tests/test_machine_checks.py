@@ -7,7 +7,7 @@ import torch
 
 from ltr import machine_checks
 from ltr.__main__ import main
-from ltr.machine_checks import Finding, check_encoding, check_gather, check_search
+from ltr.machine_checks import ReportLine, check_encoding, check_gather, check_search
 from ltr.models.encoder import attention, text_encoder
 from ltr.models.encoder.self_check import PathCheck
 from ltr.search.faiss_index import FaissIndex
@@ -23,7 +23,7 @@ def alone(monkeypatch):
     monkeypatch.setattr(
         machine_checks,
         "check_gather",
-        lambda backend: Finding(f"gather, {backend}", "", "not run", "in this test"),
+        lambda backend: ReportLine(f"gather, {backend}", "", "not run", "in this test"),
     )
 
 

@@ -33,7 +33,7 @@ def test_every_fault_has_its_own_words_and_tests_that_exist():
     files |= {"ltr/compatibility.py", "ltr/data/sampling/list_rows.py", "ltr/models/ranker.py"}
     files |= {
         f"ltr/models/encoder/kernels/{name}.py"
-        for name in ("blocks", "first_tokens", "gelu", "linear")
+        for name in ("block_attention", "first_tokens", "gelu", "linear")
     }
     # A new loss needs its file and its test; what several losses share needs faults.
     losses = {f"{loss.__module__.replace('.', '/')}.py" for loss in LOSSES.values()}

@@ -8,11 +8,11 @@ import sys
 import dask
 from dask.distributed import Client, LocalCluster, as_completed, get_worker
 
-from ltr.search.encoding import Plan
+from ltr.search.encoding import EncodingPlan
 from ltr.use.corpus_encoding import open_encoding
 
 
-def encode(number: int, words: tuple[str, str, str], plan: Plan) -> int:
+def encode(number: int, words: tuple[str, str, str], plan: EncodingPlan) -> int:
     """Encode a shard; the shard goes into its file, and only its number through Dask."""
     worker = get_worker()
     if getattr(worker, "opened", None) != (words, plan):  # a worker loads the model once

@@ -18,7 +18,7 @@ from ltr.mining.filters import Recipe
 from ltr.mining.judge import Judge
 from ltr.mining.mined_negatives import MinedNegatives
 from ltr.mining.miner import Miner
-from ltr.mining.refresh import Moment, NegativesInForce, RefreshFolders, Schedule
+from ltr.mining.refresh import NegativesInForce, RefreshFolders, RefreshMoment, RefreshSchedule
 from ltr.mining.side_process import SideProcess
 from ltr.models import DualEncoder, Ranker
 from ltr.models.named import Needs, ranker_named
@@ -91,7 +91,7 @@ class HardNegativeMining(Callback):
                 )
         if every_n_steps is not None:
             every_n_epochs = None
-        self.schedule = Schedule(every_n_epochs, every_n_steps)
+        self.schedule = RefreshSchedule(every_n_epochs, every_n_steps)
         self.recipe = recipe
         self.keep = keep
         self.rescore = rescore
@@ -117,7 +117,7 @@ class HardNegativeMining(Callback):
         # The step of the refresh that the last checkpoint names: its folder is needed to resume.
         self._saved_step: int | None = None
         # When the process beside the training was started; None again once its negatives are taken.
-        self._side_process_began: Moment | None = None
+        self._side_process_began: RefreshMoment | None = None
         # A copy of this for each of several sources, by name; then nothing of the above is used here.
         self._of_sources: dict[str, HardNegativeMining] = {}
 
@@ -260,7 +260,7 @@ class HardNegativeMining(Callback):
         if self._side_process_began is not None:
             self._take_from_side_process(trainer, module, data, self._side_process_began)
             return
-        now = Moment(trainer.current_epoch, trainer.global_step)
+        now = RefreshMoment(trainer.current_epoch, trainer.global_step)
         is_due = self.schedule.is_due(now.epoch, now.step, self._in_force)
         if not data.awaits_negatives and not is_due:
             return
@@ -298,7 +298,7 @@ class HardNegativeMining(Callback):
         self._side_process.start(config, weights, lightning.__version__, folder, device)
 
     def _take_from_side_process(
-        self, trainer: Trainer, module: RankerModule, data: TripletDataModule, began: Moment
+        self, trainer: Trainer, module: RankerModule, data: TripletDataModule, began: RefreshMoment
     ) -> None:
         """Take the negatives that were mined beside the training since it began, if they are
         there.
@@ -323,7 +323,7 @@ class HardNegativeMining(Callback):
         module: RankerModule,
         data: TripletDataModule,
         negatives: MinedNegatives,
-        mined_at: Moment,
+        mined_at: RefreshMoment,
     ) -> None:
         """Let training draw from the negatives that a refresh of this moment has made."""
         whole = data_of(trainer)

@@ -25,7 +25,7 @@ KINDS: dict[Kind, str] = {
 }
 
 
-class Part(NamedTuple):
+class QuerySet(NamedTuple):
     """Queries with their judgements: a split of the collection, or the training part of other data.
 
     Attributes:
@@ -55,8 +55,8 @@ class Leaks(NamedTuple):
     """
 
     kind: Kind
-    part: Part
-    other: Part
+    part: QuerySet
+    other: QuerySet
     query_rows: np.ndarray
     partner_rows: np.ndarray
     similarity: np.ndarray
@@ -97,7 +97,7 @@ class Leakage:
     """
 
     collection: Collection
-    parts: list[Part]
+    parts: list[QuerySet]
     leaks: list[Leaks]
     corpus: SameTexts | None
     threshold: float
@@ -142,7 +142,7 @@ def find_leakage(
         )
     parts = _splits(collection)
     for name, other in trained_on:
-        parts.append(Part(f"train of {name}", other, other.judgements("train"), True))
+        parts.append(QuerySet(f"train of {name}", other, other.judgements("train"), True))
     same_queries, n_cut = _same_queries(parts, threshold)
     documents = _Documents.of(parts, with_corpus)
     corpus = None
@@ -165,18 +165,18 @@ def find_same_queries(collection: Collection, threshold: float = THRESHOLD) -> L
     return Leakage(collection, parts, leaks, None, threshold, n_cut)
 
 
-def _splits(collection: Collection) -> list[Part]:
+def _splits(collection: Collection) -> list[QuerySet]:
     parts = []
     for split in SPLITS:
         if split in collection.qrels:
-            parts.append(Part(split, collection, collection.qrels[split], False))
+            parts.append(QuerySet(split, collection, collection.qrels[split], False))
     return parts
 
 
 # Queries
 
 
-def _same_queries(parts: Sequence[Part], threshold: float) -> tuple[list[Leaks], int]:
+def _same_queries(parts: Sequence[QuerySet], threshold: float) -> tuple[list[Leaks], int]:
     """Equal and near queries of each two parts, and the number of buckets that were cut."""
     tables = [(part.collection.queries.texts, part.judged.query_rows) for part in parts]
     sets = WordSets.of(tables)
@@ -213,7 +213,7 @@ def _same_queries(parts: Sequence[Part], threshold: float) -> tuple[list[Leaks],
     return found, best.n_cut
 
 
-def _pairs_of_parts(parts: Sequence[Part]) -> Iterator[tuple[int, int]]:
+def _pairs_of_parts(parts: Sequence[QuerySet]) -> Iterator[tuple[int, int]]:
     """The numbers of each part of the collection and of each other part, in this order."""
     for number, part in enumerate(parts):
         for other_number in range(len(parts)):
@@ -239,7 +239,7 @@ class _Documents(NamedTuple):
     relevant: list[tuple[np.ndarray, np.ndarray]]
 
     @classmethod
-    def of(cls, parts: Sequence[Part], with_corpus: bool) -> "_Documents":
+    def of(cls, parts: Sequence[QuerySet], with_corpus: bool) -> "_Documents":
         """Of all parts; without the corpus only of the documents that are relevant."""
         own_relevant = [_relevant(part.judged)[1] for part in parts if not part.is_other]
         corpus = parts[0].collection.corpus
@@ -267,7 +267,7 @@ class _Documents(NamedTuple):
         return cls(sets, class_of, relevant)
 
 
-def _same_documents(parts: Sequence[Part], documents: _Documents) -> Iterator[Leaks]:
+def _same_documents(parts: Sequence[QuerySet], documents: _Documents) -> Iterator[Leaks]:
     """Queries of each two parts that have all their relevant documents in common, or one."""
     by_kind: dict[Kind, list[tuple[np.ndarray, np.ndarray]]] = {
         "set": [_whole_sets(*pairs) for pairs in documents.relevant],
@@ -322,7 +322,7 @@ def _whole_sets(queries: np.ndarray, docs: np.ndarray) -> tuple[np.ndarray, np.n
 
 
 def _same_texts(
-    parts: Sequence[Part], documents: _Documents, threshold: float
+    parts: Sequence[QuerySet], documents: _Documents, threshold: float
 ) -> tuple[SameTexts, int]:
     """Equal and near texts of the corpus, and the number of buckets that were cut."""
     n_docs = len(parts[0].collection.corpus)

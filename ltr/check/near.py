@@ -23,7 +23,7 @@ PAIRS_AT_ONCE = 1 << 20
 NEIGHBOURS = 128  # that a text is compared with in a bucket, whatever its size
 
 
-class Best(NamedTuple):
+class NearestTexts(NamedTuple):
     """Of each of N texts the nearest one of each of L groups."""
 
     similarity: np.ndarray  # [N, L] float32, 0 where none is near enough
@@ -31,7 +31,7 @@ class Best(NamedTuple):
     n_cut: int  # buckets in which not all pairs were compared
 
 
-def nearest(sets: WordSets, groups: np.ndarray, threshold: float, *, across: bool) -> Best:
+def nearest(sets: WordSets, groups: np.ndarray, threshold: float, *, across: bool) -> NearestTexts:
     """Find for each text the nearest one of each group, at a similarity of the threshold or above.
 
     Pairs are candidates that MinHash puts into one bucket of a band; the exact similarity of their
@@ -44,7 +44,9 @@ def nearest(sets: WordSets, groups: np.ndarray, threshold: float, *, across: boo
         across: only pairs of texts of different groups are looked at.
     """
     n_texts, n_groups = groups.shape
-    best = Best(np.zeros((n_texts, n_groups), np.float32), np.full((n_texts, n_groups), -1), 0)
+    best = NearestTexts(
+        np.zeros((n_texts, n_groups), np.float32), np.full((n_texts, n_groups), -1), 0
+    )
     if n_texts < 2:
         return best
     bands = band_keys(sets, threshold)
@@ -161,7 +163,7 @@ def _are_across(first: np.ndarray, second: np.ndarray) -> np.ndarray:
 
 
 def _keep_best(
-    best: Best,
+    best: NearestTexts,
     groups: np.ndarray,
     texts: np.ndarray,
     partners: np.ndarray,

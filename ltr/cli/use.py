@@ -20,7 +20,7 @@ from ltr.data.own_documents import own_documents, own_documents_line, without_ow
 from ltr.data.splits import SPLITS, file_of_split
 from ltr.data.text_files import open_texts
 from ltr.data.texts import TextTable
-from ltr.data.trec import Ranked, write_run
+from ltr.data.trec import RunLine, write_run
 from ltr.errors import InputError
 from ltr.run.run_folder import RunFolder
 from ltr.search.budget import RECALL, Budget, bytes_of
@@ -345,7 +345,7 @@ def _open(name: str, precision: Precision | None, device: str | None) -> TextRan
         return load(name, precision, device)
 
 
-def _write(output: str, ranked: Iterable[Ranked], n_queries: int) -> None:
+def _write(output: str, ranked: Iterable[RunLine], n_queries: int) -> None:
     write_run(output, ranked, "ltr")
     say(f"{n_queries} queries written to {output}")
 

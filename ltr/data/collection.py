@@ -21,7 +21,7 @@ from ltr.data.own_documents import own_documents, without_own
 from ltr.data.query_lists import QueryLists
 from ltr.data.record_files import find_texts, open_table
 from ltr.data.splits import SPLITS, file_of_split, splits_in, whole_of
-from ltr.data.tab_separated import Layout, layout_of
+from ltr.data.tab_separated import LineLayout, layout_of
 from ltr.data.texts import Record, TextTable, first_of_each, id_of
 from ltr.errors import InputError, local_path
 
@@ -370,7 +370,7 @@ def _from_triples(source: str, files: dict[str, Path]) -> Collection:
     return Collection(source, corpus, queries, qrels, candidates, how_to_add_pools)
 
 
-def _doc_records(layouts: dict[Path, Layout]) -> Iterator[Record]:
+def _doc_records(layouts: dict[Path, LineLayout]) -> Iterator[Record]:
     for file, layout in layouts.items():
         source = str(file)
         for triple in _triples(file, layout):
@@ -378,7 +378,7 @@ def _doc_records(layouts: dict[Path, Layout]) -> Iterator[Record]:
                 yield Record(id_of("d", text), text, source, triple.line)
 
 
-def _query_records(layouts: dict[Path, Layout]) -> Iterator[Record]:
+def _query_records(layouts: dict[Path, LineLayout]) -> Iterator[Record]:
     for file, layout in layouts.items():
         source = str(file)
         for triple in _triples(file, layout):
@@ -386,7 +386,7 @@ def _query_records(layouts: dict[Path, Layout]) -> Iterator[Record]:
 
 
 def _lists_of_triples(
-    layout: Layout, file: Path, queries: TextTable, corpus: TextTable
+    layout: LineLayout, file: Path, queries: TextTable, corpus: TextTable
 ) -> Noted[QueryLists]:
     """The grades of all lines; a query and a document may stand together in several."""
     rows = look_up(_lines_of_triples(file, layout), queries, corpus)
@@ -412,14 +412,14 @@ def _lists_of_triples(
     return lists, notes
 
 
-def _lines_of_triples(file: Path, layout: Layout) -> Iterator[Line]:
+def _lines_of_triples(file: Path, layout: LineLayout) -> Iterator[Line]:
     for triple in _triples(file, layout):
         query_id = id_of("q", triple.query)
         for text, grade in triple.graded_docs:
             yield triple.line, (query_id, id_of("d", text), grade)
 
 
-def _triples(file: Path, layout: Layout) -> Iterator[Triple]:
+def _triples(file: Path, layout: LineLayout) -> Iterator[Triple]:
     """The lines of a file whose columns have been looked at."""
     for number, line in numbered_lines(file):
         if number == layout.names:

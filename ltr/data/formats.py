@@ -12,7 +12,7 @@ from transformers import PreTrainedTokenizerBase
 
 from ltr.batch import Texts
 from ltr.data.files import encoded
-from ltr.data.frame import Column, Frame
+from ltr.data.frame import Frame, TokenSpans
 from ltr.data.rendering import Cutter, rendering_of
 from ltr.data.template import THE_TEXTS, Side, Template
 from ltr.data.texts import TextTable
@@ -185,8 +185,8 @@ class JoinedPairs(InWindows):
         n_doc = n_pair - self.n_special - n_query  # what is left for the document
         assert (n_doc >= 0).all(), "long queries are cut when they are tokenised"
         assert queries.dtype == docs.dtype, "one tokenizer made both stores"
-        query_column = Column(queries.views(query_rows, n_query), n_query)
-        doc_column = Column(docs.views(doc_rows, n_doc, last=self._cutter.cuts_left), n_doc)
+        query_column = TokenSpans(queries.views(query_rows, n_query), n_query)
+        doc_column = TokenSpans(docs.views(doc_rows, n_doc, last=self._cutter.cuts_left), n_doc)
         texts = self._frame.fill(query_column, doc_column, dtype=docs.dtype)
         return with_windows(texts, counts)
 
@@ -364,7 +364,7 @@ class SingleTexts(InWindows):
             rows = np.arange(len(tokens))
         room = self.max_length - self.n_special
         counts = np.minimum(tokens.lengths(rows), room)  # what stays of each
-        column = Column(tokens.views(rows, counts, last=self._cutter.cuts_left), counts)
+        column = TokenSpans(tokens.views(rows, counts, last=self._cutter.cuts_left), counts)
         return with_windows(self._frame.fill(column, dtype=tokens.dtype), n_windows)
 
     def fields(self, text: str) -> list[str]:

@@ -11,14 +11,14 @@ from ltr.batch import Texts
 from ltr.errors import InputError
 
 
-class Column(NamedTuple):
+class TokenSpans(NamedTuple):
     """A span of token ids for each of S texts: S buffers, and the tokens of each, ``[S]`` int64."""
 
     views: Sequence[memoryview | bytes]
     lengths: np.ndarray
 
 
-class Part(NamedTuple):
+class FramePart(NamedTuple):
     """A stretch of what a tokenizer makes of a text or of a pair: special tokens of one type, or the
     slot in which a text stands.
     """
@@ -45,14 +45,14 @@ class Frame:
                 raise InputError(
                     f"the tokenizer must know {example[0]!r}, to find its special tokens, got no token for it"
                 )
-        self._parts: list[Part] = []
+        self._parts: list[FramePart] = []
         for slot, type_, token_id in zip(slots, types, ids, strict=True):
             if self._parts and self._parts[-1][:2] == (slot, type_):
                 self._parts[-1].ids.append(token_id)
             else:
-                self._parts.append(Part(slot, type_, [token_id]))
+                self._parts.append(FramePart(slot, type_, [token_id]))
 
-    def fill(self, *slots: Column, dtype: np.dtype) -> Texts:
+    def fill(self, *slots: TokenSpans, dtype: np.dtype) -> Texts:
         """Put token ids in the place of the example's texts, and lay all S texts end to end.
 
         Args:
@@ -60,11 +60,11 @@ class Frame:
             dtype: of the token ids.
         """
         n_texts = len(slots[0].lengths)
-        columns: list[Column] = []  # from the left to the right of each text
+        columns: list[TokenSpans] = []  # from the left to the right of each text
         for part in self._parts:
             if part.slot is None:
                 special = np.asarray(part.ids, dtype=dtype).tobytes()
-                columns.append(Column([special] * n_texts, np.full(n_texts, len(part.ids))))
+                columns.append(TokenSpans([special] * n_texts, np.full(n_texts, len(part.ids))))
             else:
                 columns.append(slots[part.slot])
         types = [part.type for part in self._parts]

@@ -22,7 +22,7 @@ MOST_KNOTS = 1001
 MEND = "take another checkpoint"  # where what it keeps is damaged
 
 
-class State(TypedDict):
+class NormalisationState(TypedDict):
     """What a checkpoint keeps of :class:`Normalisation`, beside its statistics."""
 
     steps: list[str]
@@ -242,7 +242,7 @@ class Normalisation:
 
 
 def _check_state(state: Any) -> None:
-    check_entries(state, State, "the normalisation in the checkpoint", MEND)
+    check_entries(state, NormalisationState, "the normalisation in the checkpoint", MEND)
 
 
 def _apply_step(

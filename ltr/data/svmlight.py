@@ -28,7 +28,7 @@ _ALPHABET = b"0123456789+-.eE:qid \t\r\n"  # all bytes of a sound row without it
 _EACH_ON_A_LINE = bytes.maketrans(b" \t\r:", b"\n\n\n\n")  # what separates two numbers
 
 
-class Rows(NamedTuple):
+class SvmlightRows(NamedTuple):
     """Some rows of a file, in its order."""
 
     labels: np.ndarray  # [R] float32, whole; what is below 0 counts as 0, as in qrels
@@ -39,7 +39,7 @@ class Rows(NamedTuple):
     doc_ids: list[bytes]  # [R]; what the comment says after "docid =", empty where it says nothing
 
 
-def read_rows(file: Path, first_feature: int) -> Iterator[Rows]:
+def read_rows(file: Path, first_feature: int) -> Iterator[SvmlightRows]:
     """Rows of a file (plain or ``.gz``), a few megabytes of it at a time; blank lines and lines that
     hold only a comment are left out.
 
@@ -101,7 +101,7 @@ def _doc_id_in(line: bytes, where: str) -> bytes:
     return match[1]
 
 
-def _read_at_once(block: bytes, first_feature: int) -> Rows | None:
+def _read_at_once(block: bytes, first_feature: int) -> SvmlightRows | None:
     """The rows of a block whose features ascend within each line, without a loop over lines; None
     if anything is amiss.
 
@@ -193,7 +193,9 @@ def _numbers_of(body: bytes) -> np.ndarray | None:
     return table.to_numpy().ravel()
 
 
-def _read_line_by_line(block: bytes, first_feature: int, file: Path, line_number: int) -> Rows:
+def _read_line_by_line(
+    block: bytes, first_feature: int, file: Path, line_number: int
+) -> SvmlightRows:
     """What :func:`_read_at_once` reads, at a twentieth of its speed: for features in another order,
     and to name the line that is no row.
     """
@@ -227,9 +229,9 @@ def _typed_rows(
     counts: np.ndarray,
     columns: np.ndarray,
     values: np.ndarray,
-) -> Rows:
-    """The rows in the types of :class:`Rows`, with labels of at least 0, still without ids."""
-    return Rows(
+) -> SvmlightRows:
+    """The rows in the types of :class:`SvmlightRows`, with labels of at least 0, still without ids."""
+    return SvmlightRows(
         labels=np.maximum(labels, 0).astype(np.float32),
         qids=qids.astype(np.int64),
         counts=counts.astype(np.int64),

@@ -416,7 +416,7 @@ def _is_of_spreadsheet(values: list[str]) -> bool:
     return len(quoted) == len(values) or any(_has_doubled_quotes(text) for text in quoted)
 
 
-class Layout(NamedTuple):
+class LineLayout(NamedTuple):
     """How the lines of a file of texts are read: as a query, a positive and negatives, or as labelled
     pairs of a query, a document and a whole number.
     """
@@ -425,7 +425,7 @@ class Layout(NamedTuple):
     has_labels: bool
 
 
-def layout_of(file: Path) -> Layout:
+def layout_of(file: Path) -> LineLayout:
     """How a file of triples, pairs or labelled pairs is read: as the names in its first line say, else
     as its columns show. What is not plain gets a warning where there are few lines.
 
@@ -437,13 +437,13 @@ def layout_of(file: Path) -> Layout:
     if columns.names:
         layout = _layout_of_names(file, columns)
     elif _are_labelled_pairs(columns):
-        layout = Layout(0, has_labels=True)
+        layout = LineLayout(0, has_labels=True)
         log.warning(
             "%s: column 3 holds 0 and 1 alone: each line is read as a query, a document and its label, as query<TAB>document<TAB>label in the first line says it without a warning",
             file,
         )
     else:
-        layout = Layout(0, has_labels=False)
+        layout = LineLayout(0, has_labels=False)
         _refuse_other_columns(file, columns)
     if columns.others and not layout.has_labels:
         log.warning(
@@ -497,17 +497,17 @@ def _shown(values: Sequence[str]) -> str:
     return repr("\t".join(values)[:60])
 
 
-def _layout_of_names(file: Path, columns: Columns) -> Layout:
+def _layout_of_names(file: Path, columns: Columns) -> LineLayout:
     kinds = [kind_of_name(name) for name in columns.names]
     if kinds == ["text", "text", "label"]:
-        return Layout(columns.first, has_labels=True)
+        return LineLayout(columns.first, has_labels=True)
     negatives = kinds[2:]
     if kinds[0] == "text" and kinds[1] in ("text", "positive") and {*negatives} <= {"negative"}:
         if len(columns.columns) not in (0, len(kinds)):
             raise InputError(
                 f"{file}:{columns.first}: each column must have a name, got {len(kinds)} names, and most lines have {len(columns.columns)} columns"
             )
-        return Layout(columns.first, has_labels=False)
+        return LineLayout(columns.first, has_labels=False)
     raise InputError(
         f"{file}:{columns.first}: columns must be called query<TAB>positive[<TAB>negative…], or query<TAB>document<TAB>label where the last is a whole number, got {_shown(columns.names)}; keep such columns, or, where these are texts, put the line after another one"
     )

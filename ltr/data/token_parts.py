@@ -11,7 +11,7 @@ import numpy as np
 TEXTS_OF_PART = 65_536
 
 
-class Part(NamedTuple):
+class TokenPart(NamedTuple):
     """The tokens of some texts that stand one after the other."""
 
     ids: np.ndarray  # of all texts, end to end
@@ -35,7 +35,7 @@ class TokenParts:
             self._count += 1
             self.n_texts += len(part.lengths)
 
-    def append(self, part: Part) -> None:
+    def append(self, part: TokenPart) -> None:
         """Write the next part."""
         file = self._file(self._count)
         unfinished = file.with_suffix(".tmp")
@@ -47,19 +47,19 @@ class TokenParts:
         self._count += 1
         self.n_texts += len(part.lengths)
 
-    def __iter__(self) -> Iterator[Part]:
+    def __iter__(self) -> Iterator[TokenPart]:
         for number in range(self._count):
             part = self._read(number)
             assert part is not None, "it was written, or read before"
             yield part
 
-    def _read(self, number: int) -> Part | None:
+    def _read(self, number: int) -> TokenPart | None:
         """A part; None where there is none, or a damaged one, as its checksums tell, or as zipfile
         stumbles over it.
         """
         try:
             with open(self._file(number), "rb") as opened, np.load(opened) as arrays:
-                return Part(arrays["ids"], arrays["lengths"], float(arrays["seconds"]))
+                return TokenPart(arrays["ids"], arrays["lengths"], float(arrays["seconds"]))
         except (OSError, EOFError, KeyError, RuntimeError, ValueError, zipfile.BadZipFile):
             return None
 

@@ -22,7 +22,7 @@ from ltr.data.files import encoded, map_array
 from ltr.data.growing import GrowingArray
 from ltr.data.progress import track
 from ltr.data.texts import TextTable
-from ltr.data.token_parts import TEXTS_OF_PART, Part, TokenParts
+from ltr.data.token_parts import TEXTS_OF_PART, TokenPart, TokenParts
 from ltr.data.whole_files import parts_of
 from ltr.errors import InputError
 
@@ -295,7 +295,7 @@ def _tokenise(folder: Path, table: TextTable, backend: Tokenizer, rendering: Ren
         lengths.append(np.fromiter(map(len, ids_of_texts), np.int64))
         if stop - parts.n_texts >= TEXTS_OF_PART or stop == len(table):
             part_seconds = time.perf_counter() - start_time
-            parts.append(Part(np.concatenate(ids), np.concatenate(lengths), part_seconds))
+            parts.append(TokenPart(np.concatenate(ids), np.concatenate(lengths), part_seconds))
             ids.clear()
             lengths.clear()
             start_time = time.perf_counter()

@@ -26,7 +26,7 @@ class Judgement(NamedTuple):
     grade: int
 
 
-class Ranked(NamedTuple):
+class RunLine(NamedTuple):
     """One line of a run file."""
 
     query: str
@@ -91,7 +91,7 @@ def whole_grade(text: str, where: str) -> int:
     return max(0, int(number[1]))
 
 
-def read_run(path: str | Path) -> Iterator[tuple[int, Ranked]]:
+def read_run(path: str | Path) -> Iterator[tuple[int, RunLine]]:
     """Lines ``query Q0 doc rank score tag`` with their numbers, in the order of the file; the rank
     must be a whole number and is not used, as in trec_eval. Lines that begin with ``# `` and words
     behind the tag are left out.
@@ -115,10 +115,10 @@ def read_run(path: str | Path) -> Iterator[tuple[int, Ranked]]:
             raise InputError(
                 f"{path}:{number}: a score must be a finite number (float32), got {score[:60]!r}"
             )
-        yield number, Ranked(query, doc, float(score))
+        yield number, RunLine(query, doc, float(score))
 
 
-def write_run(path: str | Path, ranked: Iterable[Ranked], tag: str) -> None:
+def write_run(path: str | Path, ranked: Iterable[RunLine], tag: str) -> None:
     """Write a run file whole or not at all. Lines of one query must be adjacent, best first.
 
     Scores have 9 significant digits, enough to read a float32 back exactly.

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from ltr.data.collection import Collection
-from ltr.data.trec import Ranked, write_run
+from ltr.data.trec import RunLine, write_run
 from ltr.mining.mined_negatives import MinedNegatives
 
 
@@ -12,9 +12,9 @@ def write_trec(file: str, negatives: MinedNegatives, collection: Collection) -> 
     write_run(file, _ranked(negatives, collection), "mined")
 
 
-def _ranked(negatives: MinedNegatives, collection: Collection) -> Iterator[Ranked]:
+def _ranked(negatives: MinedNegatives, collection: Collection) -> Iterator[RunLine]:
     lists = negatives.lists()
     for query in lists.query_rows.tolist():
         doc_rows = lists.of(query)[0].tolist()
         for rank, doc in enumerate(doc_rows, start=1):
-            yield Ranked(collection.queries.ids[query], collection.corpus.ids[doc], 1 / rank)
+            yield RunLine(collection.queries.ids[query], collection.corpus.ids[doc], 1 / rank)

@@ -15,14 +15,14 @@ from ltr.mining.miner import Miner
 from ltr.processes import by_every_rank, by_rank_0
 
 
-class Moment(NamedTuple):
+class RefreshMoment(NamedTuple):
     """When in a training: epochs and optimiser steps that are done."""
 
     epoch: int
     step: int
 
 
-class State(TypedDict):
+class InForceState(TypedDict):
     """What a checkpoint keeps of :class:`NegativesInForce`."""
 
     epoch: int
@@ -50,12 +50,12 @@ class NegativesInForce:
     @classmethod
     def of_state_dict(cls, state: dict[str, Any]) -> "NegativesInForce":
         """From what a checkpoint has kept."""
-        check_entries(state, State, cls.__name__, "take another checkpoint")
+        check_entries(state, InForceState, cls.__name__, "take another checkpoint")
         return cls(state["epoch"], state["step"], state["key"])
 
 
 @dataclass(frozen=True)
-class Schedule:
+class RefreshSchedule:
     """When a refresh is due: every so many epochs, or optimiser steps; None for never."""
 
     epochs: int | None
@@ -115,7 +115,7 @@ class RefreshFolders:
     def mine_or_open(
         self,
         miner: Miner,
-        moment: Moment,
+        moment: RefreshMoment,
         previous: MinedNegatives | None,
         mine: Callable[[Miner], MinedNegatives],
         *,

@@ -45,7 +45,7 @@ class Phase(Enum):
     LEAVING_VALIDATION = "the validation has ended, or a signal has ended it; its results and its checkpoint are written now"
 
 
-class State(TypedDict):
+class CheckpointsState(TypedDict):
     """What the callback keeps of itself in a checkpoint."""
 
     stopped: bool
@@ -147,7 +147,9 @@ class Checkpoints(Checkpoint):
         self._callbacks_before = {}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        check_entries(state_dict, State, type(self).__qualname__, "take another checkpoint")
+        check_entries(
+            state_dict, CheckpointsState, type(self).__qualname__, "take another checkpoint"
+        )
         self._asked_to_stop = state_dict["stopped"]
 
     def state_dict(self) -> dict[str, Any]:

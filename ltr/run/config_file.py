@@ -10,7 +10,7 @@ from ltr.errors import InputError
 from ltr.run.yaml_files import read_yaml
 
 
-class Part(TypedDict):
+class ClassEntry(TypedDict):
     """A class with its options."""
 
     class_path: str
@@ -34,13 +34,13 @@ class Data(TypedDict):
 class Model(TypedDict):
     """The options of :class:`ltr.module.RankerModule` that are read again."""
 
-    ranker: Part | str
-    loss: NotRequired[Part | str]
-    margin: NotRequired[Part | str | None]
-    in_batch: NotRequired[Part | str | None]
+    ranker: ClassEntry | str
+    loss: NotRequired[ClassEntry | str]
+    margin: NotRequired[ClassEntry | str | None]
+    in_batch: NotRequired[ClassEntry | str | None]
 
 
-class Best(TypedDict):
+class BestEntry(TypedDict):
     """See :class:`ltr.run.checkpoint_options.BestOptions`."""
 
     monitor: str | None
@@ -53,7 +53,7 @@ class Trainer(TypedDict):
     precision: NotRequired[str | int | None]
     devices: NotRequired[list[int] | int | str]
     num_nodes: NotRequired[int]
-    callbacks: list[Part | str] | Part | str | None
+    callbacks: list[ClassEntry | str] | ClassEntry | str | None
     accumulate_grad_batches: int
     overfit_batches: float
     max_epochs: NotRequired[int | None]
@@ -68,7 +68,7 @@ class Configuration(TypedDict):
     model: Model
     data: Data
     trainer: Trainer
-    best: NotRequired[Best]
+    best: NotRequired[BestEntry]
     init_from: NotRequired[str | None]
 
 

@@ -75,7 +75,7 @@ class Validation(TypedDict):
     seconds: NotRequired[float]  # of training until then, over all resumes, without validations
 
 
-class KeptForecast(TypedDict):
+class ForecastEntry(TypedDict):
     """What a training was to take, made after its first batches."""
 
     seconds: float
@@ -101,7 +101,7 @@ class Metrics(TypedDict):
     trained_with: NotRequired[TrainedWith]
     validations: NotRequired[list[Validation]]
     fit: NotRequired[Fit]
-    forecast: NotRequired[KeptForecast]
+    forecast: NotRequired[ForecastEntry]
     took: NotRequired[Took]
     validate: NotRequired[Report]
     test: NotRequired[Report | None]

@@ -13,7 +13,7 @@ import numpy as np
 from lightning.pytorch import Callback, LightningModule, Trainer
 
 from ltr.data.progress import duration
-from ltr.data.trec import Ranked, write_run
+from ltr.data.trec import RunLine, write_run
 from ltr.data.whole_files import write_whole
 from ltr.entries import check_entries
 from ltr.module import RankerModule
@@ -30,7 +30,7 @@ from ltr.run.trained_with import StartWeights, trained_with
 from ltr.trainer_state import data_of, is_trial, validates_before_training
 
 
-class State(TypedDict):
+class ResultsState(TypedDict):
     """What the callback keeps in a checkpoint."""
 
     seconds: float
@@ -148,7 +148,7 @@ class ResultsWriter(Callback):
         return {"seconds": self._seconds()}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        check_entries(state_dict, State, type(self).__qualname__, "take another checkpoint")
+        check_entries(state_dict, ResultsState, type(self).__qualname__, "take another checkpoint")
         self._trained_seconds = state_dict["seconds"]
         self._training_since = None
 
@@ -272,12 +272,12 @@ class ResultsWriter(Callback):
         assert data is not None, "run files name queries and documents"
         query_ids, doc_ids = data.names("test")
 
-        def lines() -> Iterator[Ranked]:
+        def lines() -> Iterator[RunLine]:
             for lists, _ in blocks:
                 for query_row in lists.query_rows.tolist():
                     doc_rows, scores = lists.of(query_row)
                     for doc_row, score in zip(doc_rows.tolist(), scores.tolist(), strict=True):
-                        yield Ranked(query_ids[query_row], doc_ids[doc_row], score)
+                        yield RunLine(query_ids[query_row], doc_ids[doc_row], score)
 
         experiment = file.parent.parent.name  # the folder above that of the run
         write_run(file, lines(), tag=experiment or "ltr")

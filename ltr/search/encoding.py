@@ -90,7 +90,7 @@ class TextsToEncode:
 
 
 @dataclass(frozen=True)
-class Plan:
+class EncodingPlan:
     """What an encoding is made of, and how it is cut.
 
     Attributes:
@@ -127,9 +127,9 @@ class Plan:
         return slice(first, min(first + self.rows, self.count))
 
 
-def plan_of(embedder: Embedder, texts: TextsToEncode, numbers: Numbers) -> Plan:
+def plan_of(embedder: Embedder, texts: TextsToEncode, numbers: Numbers) -> EncodingPlan:
     """The plan by which these texts are encoded."""
-    return Plan(
+    return EncodingPlan(
         _digest(embedder.key),
         embedder.precision_name,
         texts.key,
@@ -164,7 +164,7 @@ class Encoding:
         InputError: if something else lies there.
     """
 
-    def __init__(self, folder: Path, plan: Plan) -> None:
+    def __init__(self, folder: Path, plan: EncodingPlan) -> None:
         self.folder = folder
         self.plan = plan
         known = read_plan(folder)
@@ -419,7 +419,7 @@ class Worker:
             log.info("encoded %s texts: %s", f"{self.throughput.texts:,}", self.throughput)
 
 
-def read_plan(folder: Path) -> Plan | None:
+def read_plan(folder: Path) -> EncodingPlan | None:
     """The plan of the encoding in a folder; None where there is none.
 
     Raises:
@@ -434,10 +434,10 @@ def read_plan(folder: Path) -> Plan | None:
         return None
     mend = "remove the folder, and encode the corpus again: ltr encode"
     entries = read_json(file, mend)
-    check_entries(entries, Plan, file, mend)
-    own = [field.name for field in fields(Plan)]
+    check_entries(entries, EncodingPlan, file, mend)
+    own = [field.name for field in fields(EncodingPlan)]
     if entries.keys() != set(own) or entries["rows"] < 1 or entries["count"] < 1:
         raise InputError(
             f"{file}: the file is damaged, it must hold {', '.join(own)}, with rows and count of at least 1; {mend}"
         )
-    return Plan(**entries)
+    return EncodingPlan(**entries)

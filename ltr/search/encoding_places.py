@@ -34,7 +34,7 @@ from ltr.search.encoding import (
     MANIFEST,
     PLAN,
     Encoding,
-    Plan,
+    EncodingPlan,
     TextsToEncode,
     Worker,
     plan_of,
@@ -106,7 +106,7 @@ class EncodingsOfRun:
     def _root(self) -> Path:
         return self.run_folder / KIND
 
-    def _begin(self, plan: Plan, folder: Path) -> None:
+    def _begin(self, plan: EncodingPlan, folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         # A file for each user names the last encoding of his.
         write_whole(self._root / self.user, [plan.key])
@@ -187,7 +187,7 @@ class EncodingsInCache:
             barrier()
             by_rank_0(lambda: self.put(encoding))
 
-    def _cached(self, plan: Plan, embedder: Embedder, texts: TextsToEncode) -> Encoding:
+    def _cached(self, plan: EncodingPlan, embedder: Embedder, texts: TextsToEncode) -> Encoding:
         def build(folder: Path) -> None:
             parts = parts_of(folder)
             parts.mkdir(exist_ok=True)
@@ -219,11 +219,11 @@ class EncodingsInCache:
 
         self._open(encoding.plan, build)
 
-    def _open(self, plan: Plan, build: Callable[[Path], None]) -> Encoding:
+    def _open(self, plan: EncodingPlan, build: Callable[[Path], None]) -> Encoding:
         origin = made_of(self.source, model=self.model)
         return cached(KIND, plan.key, build, _open_in_use, origin)
 
-    def _known_rows(self, plan: Plan) -> KnownRows | None:
+    def _known_rows(self, plan: EncodingPlan) -> KnownRows | None:
         """The embeddings of another corpus by the same weights: of the encoding that was used
         last.
         """
@@ -269,7 +269,7 @@ class EncodingOfFolder:
         """
         yield by_every_rank(lambda: self._open(plan_of(embedder, texts, numbers)))
 
-    def _open(self, wanted: Plan) -> Encoding:
+    def _open(self, wanted: EncodingPlan) -> Encoding:
         encoding = Encoding.open(self.folder)
         plan = encoding.plan
         parts = {
@@ -288,7 +288,7 @@ class EncodingOfFolder:
         return encoding
 
 
-def _open_or_begin(folder: Path, plan: Plan) -> Encoding:
+def _open_or_begin(folder: Path, plan: EncodingPlan) -> Encoding:
     """What is there of a plan; begun anew where something else lies there."""
     try:
         return Encoding(folder, plan)
@@ -307,7 +307,9 @@ def _open_in_use(folder: Path) -> Encoding:
     return encoding
 
 
-def _encoded_by_all(folder: Path, plan: Plan, embedder: Embedder, texts: TextsToEncode) -> Encoding:
+def _encoded_by_all(
+    folder: Path, plan: EncodingPlan, embedder: Embedder, texts: TextsToEncode
+) -> Encoding:
     """An encoding that the first process has begun, once each process has made its share."""
 
     def encode() -> Encoding:

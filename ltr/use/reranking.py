@@ -8,7 +8,7 @@ from ltr.data.own_documents import own_documents, without_own
 from ltr.data.progress import track
 from ltr.data.query_lists import QueryLists
 from ltr.data.texts import TextTable
-from ltr.data.trec import Ranked
+from ltr.data.trec import RunLine
 from ltr.spans import spans
 from ltr.use.rankers import RankedDocument, TextRanker
 from ltr.use.retriever import SearchableCorpus
@@ -64,12 +64,12 @@ def scores_of(
     return ranker.score_rows(query_tokens, doc_tokens, lists.query_of_doc, lists.doc_rows)
 
 
-def run_lines(lists: QueryLists, queries: TextTable, documents: TextTable) -> Iterator[Ranked]:
+def run_lines(lists: QueryLists, queries: TextTable, documents: TextTable) -> Iterator[RunLine]:
     """The lines of a run file."""
     for query_row in lists.query_rows.tolist():
         doc_rows, scores = lists.of(query_row)
         for doc_row, score in zip(doc_rows.tolist(), scores.tolist(), strict=True):
-            yield Ranked(queries.ids[query_row], documents.ids[doc_row], score)
+            yield RunLine(queries.ids[query_row], documents.ids[doc_row], score)
 
 
 def search_and_rerank(
@@ -99,7 +99,7 @@ def search_run_lines(
     second: TextRanker | None = None,
     depth: int = 100,
     own_docs: np.ndarray | None = None,
-) -> Iterator[Ranked]:
+) -> Iterator[RunLine]:
     """The lines of a run file: the k best documents for each query of a table, without the one that
     the query is itself (:func:`ltr.data.own_documents.own_documents`).
 

@@ -15,7 +15,7 @@ import pytest
 
 from ltr.data.collection import open_collection
 from ltr.data.labelled_texts import open_labelled_texts
-from ltr.data.tab_separated import Layout, layout_of
+from ltr.data.tab_separated import LineLayout, layout_of
 from ltr.data.text_files import open_texts
 from ltr.errors import InputError
 
@@ -619,7 +619,7 @@ def test_of_random_files_none_is_read_as_something_else(tmp_path):
         )
         if labels is None:
             file.write_text(lines(*columns))
-            assert layout_of(file) == Layout(0, has_labels=False), number
+            assert layout_of(file) == LineLayout(0, has_labels=False), number
             continue
         if labels == "rank":
             column = [str(rank + 1) for rank in range(n)]
@@ -631,7 +631,7 @@ def test_of_random_files_none_is_read_as_something_else(tmp_path):
         columns.insert(place, column)
         file.write_text(lines(*columns))
         if n_columns == 2 and place == 2 and {*column} <= {"0", "1"}:
-            assert layout_of(file) == Layout(0, has_labels=True), number
+            assert layout_of(file) == LineLayout(0, has_labels=True), number
             continue
         with pytest.raises(InputError, match=rf"in column {place + 1}; "):
             layout_of(file)

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from ltr.data.cache_folder import Cache
-from ltr.data.token_parts import Part, TokenParts
+from ltr.data.token_parts import TokenPart, TokenParts
 from ltr.data.tokens import Rendering, Tokens, TokenStore
 from ltr.data.whole_files import parts_of
 from tests.conftest import wordpiece_tokenizer
@@ -173,7 +173,7 @@ def test_a_damaged_part_is_made_again(tmp_path):
     parts = TokenParts(tmp_path)
     for number in range(3):
         array = np.arange(100 * number)
-        parts.append(Part(array, np.arange(4), 1.5))
+        parts.append(TokenPart(array, np.arange(4), 1.5))
     assert [len(part.ids) for part in TokenParts(tmp_path)] == [0, 100, 200]
     whole = (tmp_path / "000001.npz").read_bytes()
     for damaged in (b"", whole[:-10], whole[:500] + b"\1" + whole[501:]):
@@ -183,7 +183,7 @@ def test_a_damaged_part_is_made_again(tmp_path):
 
 @pytest.mark.filterwarnings("ignore:Duplicate name")
 def test_a_flipped_bit_in_a_part_is_noticed_or_changes_nothing(tmp_path):
-    TokenParts(tmp_path).append(Part(np.arange(30, dtype=np.uint16), np.arange(4), 1.5))
+    TokenParts(tmp_path).append(TokenPart(np.arange(30, dtype=np.uint16), np.arange(4), 1.5))
     file = tmp_path / "000000.npz"
     whole = file.read_bytes()
     n_noticed = 0

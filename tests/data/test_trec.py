@@ -2,13 +2,13 @@
 
 import pytest
 
-from ltr.data.trec import Judgement, Ranked, read_qrels, read_run, write_run
+from ltr.data.trec import Judgement, RunLine, read_qrels, read_run, write_run
 from ltr.errors import InputError
 
 
 def test_a_run_is_read_back_as_it_was_written(tmp_path):
     """Float32 scores survive: 9 significant digits are enough."""
-    lines = [Ranked("q1", "b", 0.1), Ranked("q1", "a", -1 / 3), Ranked("q2", "a", 16777217.0)]
+    lines = [RunLine("q1", "b", 0.1), RunLine("q1", "a", -1 / 3), RunLine("q2", "a", 16777217.0)]
     write_run(tmp_path / "x" / "a.run", lines, tag="me")
     assert (tmp_path / "x/a.run").read_text().splitlines()[1] == "q1 Q0 a 2 -0.333333333 me"
     back = [r for _, r in read_run(tmp_path / "x/a.run")]
@@ -33,7 +33,7 @@ def test_comments_are_left_out_as_trec_eval_does(tmp_path):
         Judgement("q1", "d2", 0),
     ]
     (tmp_path / "a.trec").write_text("# a run\nq1 Q0 d1 1 2.5 t and more\n")
-    assert [line for _, line in read_run(tmp_path / "a.trec")] == [Ranked("q1", "d1", 2.5)]
+    assert [line for _, line in read_run(tmp_path / "a.trec")] == [RunLine("q1", "d1", 2.5)]
 
 
 def test_an_id_that_begins_as_a_comment_is_an_id(tmp_path):

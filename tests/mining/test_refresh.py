@@ -2,7 +2,7 @@
 
 import pytest
 
-from ltr.mining.refresh import NegativesInForce, RefreshFolders, Schedule
+from ltr.mining.refresh import NegativesInForce, RefreshFolders, RefreshSchedule
 
 
 def at(epoch: int, step: int) -> NegativesInForce:
@@ -10,11 +10,11 @@ def at(epoch: int, step: int) -> NegativesInForce:
 
 
 @pytest.mark.parametrize(("schedule", "due"), [
-    (Schedule(1, None), [False, True, True]),
-    (Schedule(2, None), [False, False, True]),
-    (Schedule(None, 5), [False, False, True]),
-    (Schedule(None, 10), [False, False, True]),
-    (Schedule(None, None), [False, False, False]),
+    (RefreshSchedule(1, None), [False, True, True]),
+    (RefreshSchedule(2, None), [False, False, True]),
+    (RefreshSchedule(None, 5), [False, False, True]),
+    (RefreshSchedule(None, 10), [False, False, True]),
+    (RefreshSchedule(None, None), [False, False, False]),
 ])  # fmt: skip
 def test_a_refresh_is_due_when_its_multiple_has_been_passed(schedule, due):
     """After the one of epoch 0, step 0: at steps 4, 4 of the next epoch, and 12 of the third."""
@@ -24,7 +24,7 @@ def test_a_refresh_is_due_when_its_multiple_has_been_passed(schedule, due):
 
 
 def test_steps_count_from_multiples_not_from_the_last_refresh():
-    schedule = Schedule(None, 5)
+    schedule = RefreshSchedule(None, 5)
     assert not schedule.is_due(0, 9, at(0, 7))
     assert schedule.is_due(0, 10, at(0, 7))
 

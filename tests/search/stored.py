@@ -4,7 +4,7 @@ from pathlib import Path
 
 import numpy as np
 
-from ltr.search.encoding import Encoding, Plan
+from ltr.search.encoding import Encoding, EncodingPlan
 from ltr.search.numbers import to_stored
 from ltr.search.shard_file import write_shard
 
@@ -12,7 +12,7 @@ from ltr.search.shard_file import write_shard
 def stored(folder: Path, embeddings: np.ndarray, numbers: str = "float16", rows=500) -> Encoding:
     """A finished encoding with these embeddings, in shards of some rows."""
     folder.mkdir()
-    plan = Plan("a model", "32-true", "texts", len(embeddings), rows, numbers)
+    plan = EncodingPlan("a model", "32-true", "texts", len(embeddings), rows, numbers)
     encoding = Encoding(folder, plan)
     for number in range(plan.n_shards):
         shard = to_stored(embeddings[plan.span(number)].astype(np.float32), numbers)

@@ -1,7 +1,7 @@
 """A ranker's network as servers run it: padded token ids in, pooled states and outputs out.
 
 A server may depart from the ranker here, too: pad on the left, pool other tokens, round its weights.
-:class:`Run` says how.
+:class:`ForwardOptions` says how.
 
 Letters of shapes: S texts or pairs, L tokens of the longest, H the hidden size.
 """
@@ -37,7 +37,7 @@ class TokenRow(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Run:
+class ForwardOptions:
     """How a network is run; the defaults are as the ranker does.
 
     Args:
@@ -121,7 +121,7 @@ class Network:
     def __call__(
         self,
         rows: Sequence[TokenRow],
-        run: Run = Run(),
+        run: ForwardOptions = ForwardOptions(),
         batches: Sequence[Sequence[int]] | None = None,
     ) -> Output:
         """Run rows of token ids.
@@ -144,7 +144,7 @@ class Network:
                     final[row] = outputs[place].float().cpu().numpy()
         return Output(np.stack(pooled), np.stack(final))
 
-    def _read(self, rows: Sequence[TokenRow], run: Run) -> tuple[Tensor, Tensor]:
+    def _read(self, rows: Sequence[TokenRow], run: ForwardOptions) -> tuple[Tensor, Tensor]:
         model = self.model
         inputs = padded(rows, self.pad_id, run)
         mask = inputs["attention_mask"]
@@ -160,7 +160,7 @@ class Network:
         return states, self.head(states)
 
     @contextmanager
-    def _rounded(self, run: Run) -> Iterator[None]:
+    def _rounded(self, run: ForwardOptions) -> Iterator[None]:
         """Inside the block the weights are rounded."""
         modules: list[nn.Module] = [self.model]
         if run.rounds_head:
@@ -224,7 +224,9 @@ def forms_of(ranker: Ranker) -> dict[Kind, JoinedPairs | SingleTexts]:
     return {"pair": reads}
 
 
-def padded(rows: Sequence[TokenRow], pad_id: int, run: Run = Run()) -> dict[str, Tensor]:
+def padded(
+    rows: Sequence[TokenRow], pad_id: int, run: ForwardOptions = ForwardOptions()
+) -> dict[str, Tensor]:
     """Padded ids, mask and types ``[S, L]``."""
     longest = max(len(row.ids) for row in rows)
     if run.to_length is not None:

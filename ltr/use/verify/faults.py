@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import torch
 
-from ltr.use.proof.network import Run
+from ltr.use.proof.network import ForwardOptions
 from ltr.use.proof.reading import Reading
 from ltr.use.verify.finding import Layer
 
@@ -21,7 +21,7 @@ class Fault(NamedTuple):
     layer: Layer
     words: str
     reading: Reading = Reading()
-    run: Run = Run()
+    run: ForwardOptions = ForwardOptions()
 
 
 def input_faults(longest: int, positions: int | None) -> Iterator[Fault]:
@@ -65,20 +65,20 @@ def input_faults(longest: int, positions: int | None) -> Iterator[Fault]:
         ("max", "the maximum of the tokens is pooled"),
         ("last", "the last token is pooled"),
     ):
-        yield Fault("place", words, run=Run(pooling=pooling))
+        yield Fault("place", words, run=ForwardOptions(pooling=pooling))
     yield from padding_faults(longest)
     for dtype, name in ((torch.bfloat16, "bfloat16"), (torch.float16, "float16")):
         words = f"weights are rounded to {name}"
-        yield Fault("hidden state", words, run=Run(rounded=dtype))
-        yield Fault("hidden state", words, run=Run(rounded=dtype, rounds_head=False))
+        yield Fault("hidden state", words, run=ForwardOptions(rounded=dtype))
+        yield Fault("hidden state", words, run=ForwardOptions(rounded=dtype, rounds_head=False))
 
 
 def padding_faults(longest: int) -> Iterator[Fault]:
     """Faults that show where texts are padded: beside longer ones, or all to one length."""
-    left = Run(padding="left")
-    unmasked = Run(padding="unmasked")
-    last = Run(pooling="last slot")
-    counted = Run(padding="left", pooling="counted")
+    left = ForwardOptions(padding="left")
+    unmasked = ForwardOptions(padding="unmasked")
+    last = ForwardOptions(pooling="last slot")
+    counted = ForwardOptions(padding="left", pooling="counted")
     for run, words in (
         (left, "texts are padded on the left"),
         (unmasked, "padding is read as text"),

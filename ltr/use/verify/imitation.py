@@ -12,10 +12,10 @@ from ltr.use.load import load
 from ltr.use.onnx_graph import Session
 from ltr.use.proof.contract import Proof
 from ltr.use.proof.network import (
+    ForwardOptions,
     Kind,
     Network,
     Output,
-    Run,
     TokenRow,
     forms_of,
     networks_of,
@@ -48,7 +48,7 @@ class GraphNetwork:
     def __call__(
         self,
         rows: Sequence[TokenRow],
-        run: Run = Run(),
+        run: ForwardOptions = ForwardOptions(),
         batches: Sequence[Sequence[int]] | None = None,
     ) -> Output | None:
         """None for a way to run that is inside the graph."""

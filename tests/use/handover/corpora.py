@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from ltr.data.strings import Strings
-from ltr.search.encoding import IDS, Encoding, Plan
+from ltr.search.encoding import IDS, Encoding, EncodingPlan
 from ltr.search.index import DenseIndex
 from ltr.search.numbers import to_stored
 from ltr.search.shard_file import write_shard
@@ -40,7 +40,7 @@ def write_encoding(
     """A finished encoding, as ``ltr encode`` leaves it."""
     generator = np.random.default_rng(0)
     folder.mkdir(parents=True)
-    plan = Plan("weights", "32-true", "texts", count, ROWS, numbers)
+    plan = EncodingPlan("weights", "32-true", "texts", count, ROWS, numbers)
     encoding = Encoding(folder, plan)
     for number in range(plan.n_shards):
         span = plan.span(number)
