@@ -7,12 +7,12 @@ import os
 import signal
 import sys
 import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import torch
 import yaml
+from filelock import FileLock
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
 from transformers import BertConfig, BertModel, PreTrainedTokenizerFast
 
@@ -50,15 +50,34 @@ def sighup_is_heard():
 
 
 @pytest.fixture(scope="session")
-def warm_python() -> Iterator[str]:
-    """The path of a Python that has imported everything: for tests that start several programs."""
+def common_folder(tmp_path_factory) -> Path:
+    """A folder that all workers of these tests share."""
+    folder = tmp_path_factory.getbasetemp()
+    return folder.parent if "PYTEST_XDIST_WORKER" in os.environ else folder
+
+
+@pytest.fixture(scope="session")
+def warm_python(common_folder) -> str:
+    """The path of a Python that has imported everything: for tests that start several programs. One
+    serves all workers.
+    """
     from tests.run import warm
 
-    with (
-        tempfile.TemporaryDirectory() as folder,
-        warm.warm_python(Path(folder) / "warm", dict(os.environ)) as python,
-    ):
-        yield python
+    place = common_folder / "warm"
+    with FileLock(common_folder / "warm.lock"):
+        if not place.exists():
+            folder = Path(tempfile.mkdtemp())  # a socket needs a short path
+            # Without the mark of this worker: it would end with a test of it that fails.
+            environment = {name: value for name, value in os.environ.items() if name != MARK}
+            warm.start_server(folder, environment, owner=int(os.environ[MARK].partition(".")[0]))
+            place.symlink_to(folder)
+    return str(place.resolve() / "python")
+
+
+@pytest.fixture
+def programs_begin_warm(warm_python, monkeypatch) -> None:
+    """Whatever a test starts by ``sys.executable``, and what that starts in turn, imports nothing."""
+    monkeypatch.setattr(sys, "executable", warm_python)
 
 
 @pytest.fixture(autouse=True)

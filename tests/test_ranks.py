@@ -17,26 +17,25 @@ from tests.cli.configured import metrics, write_config
 from tests.conftest import QUIET, write_collection
 from tests.test_metrics import random_lists
 
+pytestmark = pytest.mark.usefixtures("programs_begin_warm")
 ROOT = Path(__file__).parents[1]
 TWO = ["--trainer.strategy", "ddp", "--trainer.devices", "2", "--trainer.accelerator", "cpu"]
 
 
-def two_processes(command: str, config: Path, *options: str, python: str = sys.executable) -> None:
-    arguments = [python, "-m", "ltr", command, "--config", str(config), *TWO, *options]
+def two_processes(command: str, config: Path, *options: str) -> None:
+    arguments = [sys.executable, "-m", "ltr", command, "--config", str(config), *TWO, *options]
     done = run_command(arguments, cwd=ROOT)
     assert done.returncode == 0, done.stderr
 
 
 @pytest.mark.slow
-def test_two_ranks_train_and_measure_each_query_once(
-    tmp_path, backbone, collection_folder, warm_python
-):
+def test_two_ranks_train_and_measure_each_query_once(tmp_path, backbone, collection_folder):
     """30 queries in batches of 7: five batches, three for one rank and two for the other. In
     training 30 rows in batches of 4: eight steps an epoch, the last one with a row for each rank.
     """
     config = write_config(tmp_path, backbone, collection_folder)
     run = tmp_path / "run"
-    two_processes("fit", config, python=warm_python)
+    two_processes("fit", config)
     assert metrics(run)["fit"]["steps"] == 16
     assert (
         main(["fit", "--config", str(config), "--trainer.default_root_dir", str(run / "one")]) == 0
@@ -53,7 +52,7 @@ def test_two_ranks_train_and_measure_each_query_once(
         if name.endswith(("key.bias", "head.bias")):
             continue
         torch.testing.assert_close(weights[name], weight, atol=2e-5, rtol=1e-4, msg=name)
-    two_processes("test", run / "config.yaml", "--ckpt_path", "best", python=warm_python)
+    two_processes("test", run / "config.yaml", "--ckpt_path", "best")
     both = metrics(run)["test"]
     both_run = list(read_run(run / "test.run"))
     one_config = [

@@ -9,6 +9,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 import yaml
 
 from ltr.__main__ import main
@@ -55,6 +56,7 @@ def test_where_the_output_is_closed_the_files_are_written(runs, monkeypatch):
     assert Path("out.csv").read_text().startswith("metric,experiment,")
 
 
+@pytest.mark.usefixtures("programs_begin_warm")
 def test_nobody_reads_the_table(runs):
     """As ``ltr compare … | true`` under pipefail: what a program does that SIGPIPE ends. The files
     are written.

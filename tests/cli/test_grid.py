@@ -46,6 +46,7 @@ def test_a_grid_is_made_once_and_compared(folder, capfd):
     assert Path(runs[3], "test.run").is_file() and "against" not in capfd.readouterr().out
 
 
+@pytest.mark.usefixtures("programs_begin_warm")
 @pytest.mark.parametrize(
     "how", [signal.SIGKILL, pytest.param(signal.SIGTERM, marks=pytest.mark.long)]
 )

@@ -131,6 +131,7 @@ def test_mining_leaves_the_run_as_it_was(run, tmp_path):
     assert weights and np.load(tmp_path / "out/ids.npy").shape == (90, 2)
 
 
+@pytest.mark.usefixtures("programs_begin_warm")
 @pytest.mark.long
 @pytest.mark.parametrize("is_encoded", [False, True])
 def test_two_processes_mine_the_same(run, collection_folder, tmp_path, is_encoded):

@@ -239,6 +239,7 @@ def test_the_manifest_says_where_they_come_from(tmp_path, collection_folder):
     )
 
 
+@pytest.mark.usefixtures("programs_begin_warm")
 def test_a_reader_that_leaves_early_is_no_error(tmp_path, collection_folder):
     """As in ``ltr negatives diff … | head -1``; the table of ``--tsv`` is written all the same."""
     data = ["--data", str(collection_folder)]

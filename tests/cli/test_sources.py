@@ -187,9 +187,10 @@ def test_what_several_sources_do_not_mean_is_refused_in_one_line(case, world, mo
     assert not list(world.glob("new-*/checkpoints/*"))
 
 
+@pytest.mark.usefixtures("programs_begin_warm")
 @pytest.mark.long
 @pytest.mark.parametrize("batches", ["one_source", "mixed"])
-def test_two_processes_train_on_the_same_lists_as_one(world, tmp_path, batches, warm_python):
+def test_two_processes_train_on_the_same_lists_as_one(world, tmp_path, batches):
     """Equal but for rounding: its gradients are added up in another order."""
     config = yaml.safe_load((world / "both.yaml").read_text())
     for source in config["data"]["init_args"]["path"]:
@@ -200,7 +201,7 @@ def test_two_processes_train_on_the_same_lists_as_one(world, tmp_path, batches, 
     one = tmp_path / "one"
     assert main(["fit", "--config", str(file), "--trainer.default_root_dir", str(one)]) == 0
     where = ["--trainer.default_root_dir", str(tmp_path / "two")]
-    two_processes("fit", file, *where, python=warm_python)
+    two_processes("fit", file, *where)
     steps, weights = [], []
     for run in (one, tmp_path / "two"):
         last = torch.load(run / "checkpoints/last.ckpt", weights_only=True)

@@ -256,8 +256,9 @@ def test_a_run_says_once_what_it_cuts(tmp_path, backbone, collection_folder, cap
         assert capfd.readouterr().out.count("max_length 12 cuts ") == (name == "cut")
 
 
+@pytest.mark.usefixtures("programs_begin_warm")
 @pytest.mark.slow
-def test_two_processes_train_as_one(tmp_path, backbone, collection_folder, warm_python):
+def test_two_processes_train_as_one(tmp_path, backbone, collection_folder):
     config = write_config(
         tmp_path,
         backbone,
@@ -265,7 +266,7 @@ def test_two_processes_train_as_one(tmp_path, backbone, collection_folder, warm_
         **{"model.ranker": cross(backbone), "trainer.max_steps": 4},
     )
     run = tmp_path / "run"
-    two_processes("fit", config, python=warm_python)
+    two_processes("fit", config)
     one = ["--trainer.default_root_dir", str(run / "one")]
     assert main(["fit", "--config", str(config), *one]) == 0
     weights, alone = (

@@ -122,6 +122,7 @@ def test_lines_of_a_search(backbone, collection_folder, tmp_path, capsys, monkey
     assert " of 3 shards of 256 texts, " in line and line.endswith(" % of the matmul peak")
 
 
+@pytest.mark.usefixtures("programs_begin_warm")
 @pytest.mark.long
 def test_lines_of_a_real_search(backbone, collection_folder, tmp_path):
     words = ["search", backbone, "--corpus", str(collection_folder), "--query", "w1", "--k", "2"]

@@ -24,6 +24,7 @@ def _configured(world: Path, folder: Path, variant: str, **changes) -> Path:
     return file
 
 
+@pytest.mark.usefixtures("programs_begin_warm")
 @pytest.mark.long
 @pytest.mark.parametrize("variant", CHOSEN.values())
 def test_a_run_goes_on_with_any_number_of_processes(variant, world, tmp_path, capfd):  # noqa: F811

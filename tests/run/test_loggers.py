@@ -231,6 +231,7 @@ def test_each_combination_of_a_sweep_is_an_experiment(config, tmp_path, monkeypa
     }
 
 
+@pytest.mark.usefixtures("programs_begin_warm")
 @pytest.mark.long
 def test_two_processes_are_one_run(config, tmp_path):
     run = tmp_path / "runs/losses/seed=3"

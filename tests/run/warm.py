@@ -11,6 +11,8 @@ import json
 import os
 import runpy
 import selectors
+import shlex
+import shutil
 import signal
 import socket
 import subprocess
@@ -21,6 +23,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
+
+import psutil
 
 ROOT = Path(__file__).parents[2]
 IMPORTED = (
@@ -63,22 +67,43 @@ def warm_python(folder: Path, environment: dict[str, str]) -> Iterator[str]:
         environment: of the server, for what is read when modules are imported.
     """
     folder.mkdir()
+    server = start_server(folder, environment, owner=os.getpid())
+    try:
+        yield str(folder / "python")
+    finally:
+        os.kill(server, signal.SIGKILL)
+
+
+def start_server(folder: Path, environment: dict[str, str], owner: int) -> int:
+    """Write the program, and start the server, which ends soon after another process. It is no child
+    of this process, and its number is returned once it serves.
+
+    Args:
+        folder: is there, and empty.
+        environment: of the server.
+        owner: the number of that other process.
+    """
     program = folder / "python"
     program.write_text(PROGRAM)
     program.chmod(0o755)
-    server = subprocess.Popen([sys.executable, __file__, str(folder)], env=environment, cwd=ROOT)
+    words = shlex.join([sys.executable, __file__, str(folder), str(owner)])
+    script = f"{words} > {folder}/output 2>&1 & echo $!"
+    told = subprocess.run(
+        script, shell=True, env=environment, cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    server = psutil.Process(int(told.stdout))
     # Here, as the program that this file is as well does without.
     from tests.child_processes import until
 
-    until((folder / "ready").exists, server.poll)
-    try:
-        yield str(program)
-    finally:
-        server.kill()
-        server.wait()
+    until(
+        (folder / "ready").exists,
+        lambda: None if server.is_running() else 1,
+        said=(folder / "output").read_text,
+    )
+    return server.pid
 
 
-def serve(folder: Path) -> None:
+def serve(folder: Path, owner: int) -> None:
     """Fork for each program that asks, and tell it how its fork has ended."""
     sys.path.insert(0, str(ROOT))
     for module in IMPORTED:
@@ -96,8 +121,8 @@ def serve(folder: Path) -> None:
     selector.register(ours, selectors.EVENT_READ)
     programs: dict[int, socket.socket] = {}  # by the number of the fork
     (folder / "ready").touch()
-    while True:
-        for key, _ in selector.select():
+    while psutil.pid_exists(owner):
+        for key, _ in selector.select(timeout=1):
             if key.fileobj is ours:
                 ours.recv(64)
                 tell_ends(programs)
@@ -115,6 +140,7 @@ def serve(folder: Path) -> None:
                 programs[child] = program
                 for file in files:
                     os.close(file)
+    shutil.rmtree(folder, ignore_errors=True)
 
 
 def tell_ends(programs: dict[int, socket.socket]) -> None:
@@ -167,6 +193,10 @@ def run(words: dict[str, Any], files: list[int], program: socket.socket) -> None
             sys.argv = arguments[1:]
             sys.path.insert(0, words["cwd"])
             runpy.run_module(arguments[1], run_name="__main__", alter_sys=True)
+        elif arguments[0] == "-c":
+            sys.argv = ["-c", *arguments[2:]]
+            sys.path.insert(0, words["cwd"])
+            exec(arguments[1], {"__name__": "__main__"})
         else:
             sys.argv = arguments
             sys.path.insert(0, os.path.dirname(arguments[0]))
@@ -187,4 +217,4 @@ def run(words: dict[str, Any], files: list[int], program: socket.socket) -> None
 
 
 if __name__ == "__main__":
-    serve(Path(sys.argv[1]))
+    serve(Path(sys.argv[1]), int(sys.argv[2]))

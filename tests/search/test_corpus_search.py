@@ -3,9 +3,9 @@ leaves.
 """
 
 import logging
+import os
 import shutil
-import subprocess
-import sys
+import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -22,13 +22,13 @@ from ltr.data.collection import Collection, open_collection
 from ltr.data.query_lists import QueryLists
 from ltr.errors import InputError
 from ltr.models.dual_encoder import DualEncoder
-from ltr.processes import rank, world_size
+from ltr.processes import rank, shared_folder, world_size
 from ltr.search import corpus_search as room
 from ltr.search import encoding_places, exact, shards
 from ltr.search.corpus_search import SearchedCorpus, batch_of_found, search_corpora, search_corpus
 from ltr.search.encoding_places import EncodingsOfRun, TemporaryEncodings
 from ltr.search.faiss_index import FaissIndex
-from tests.child_processes import run_ranks
+from tests.child_processes import fork, run_ranks
 from tests.conftest import write_collection
 
 # of the tiny collection
@@ -257,11 +257,12 @@ def test_a_search_that_must_fail_is_refused_before_training(world):
 
 def test_what_killed_searches_left_is_removed_and_living_ones_are_spared(world, tmp_path):
     model, corpus, _ = world
-    program = (
-        "import os, signal, sys\nfrom pathlib import Path\nfrom ltr.processes import shared_folder\n"
-        "with shared_folder(Path(sys.argv[1]), 'encodings'):\n    os.kill(os.getpid(), signal.SIGKILL)\n"
-    )
-    assert subprocess.run([sys.executable, "-c", program, str(tmp_path)]).returncode == -9
+
+    def killed() -> None:
+        with shared_folder(tmp_path, "encodings"):
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    assert os.waitpid(fork(killed), 0)[1] == signal.SIGKILL
     (killed,) = tmp_path.iterdir()
     living = tmp_path / "encodings-living"
     other = tmp_path / "encodings-of-the-user"

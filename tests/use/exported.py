@@ -15,7 +15,7 @@ import ltr
 from ltr.__main__ import main
 from ltr.models import PairWiseBertRanker
 from ltr.models.encoder.text_encoder import TextEncoder
-from tests.child_processes import without_ltr
+from tests.child_processes import ELSEWHERE, Elsewhere, without_ltr
 from tests.conftest import wordpiece_tokenizer
 from tests.use.runs import trained_on_texts
 
@@ -47,10 +47,10 @@ for folder, to in folders.items():
 """
 
 
-def elsewhere(folders: dict[Path, str]) -> dict[str, list[float]]:
+def elsewhere(folders: dict[Path, str], where: Elsewhere) -> dict[str, list[float]]:
     """What sentence-transformers (cross, dual) and transformers (plain) make of the pairs."""
     given = [{str(folder): to for folder, to in folders.items()}, PAIRS]
-    found: dict[str, list[float]] = without_ltr(BY_OTHERS, given)
+    found: dict[str, list[float]] = without_ltr(BY_OTHERS, given, where)
     return found
 
 
@@ -117,7 +117,7 @@ def exported(tmp_path_factory, backbone, collection_folder):
     return folder, own, made
 
 
-@pytest.fixture(scope="session")
-def scores_of_others(exported) -> dict[str, list[float]]:
+@pytest.fixture(scope="session", params=ELSEWHERE)
+def scores_of_others(request, exported) -> dict[str, list[float]]:
     """The scores of other libraries, by exported folder."""
-    return elsewhere(exported[2])
+    return elsewhere(exported[2], request.param)

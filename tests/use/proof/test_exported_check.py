@@ -82,7 +82,7 @@ def test_it_passes_without_ltr_and_says_what_differs(folders, tmp_path):
         copied(cross, tmp_path / "cut", cut_at(512)),
         copied(dual, tmp_path / "no-prompts", no_prompts),
     ]
-    found = checked([*folders, *changed])
+    found = checked([*folders, *changed], "fork")
     for folder in folders:
         code, said = found[folder.name]
         assert code == 0 and said.splitlines()[-1] == "pass", said  # some package may speak before
