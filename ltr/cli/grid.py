@@ -4,8 +4,9 @@ import inspect
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from ltr.cli import arguments, one_line
+from ltr.cli import arguments
 from ltr.cli.compare import check_files, show
+from ltr.cli.messages import one_line
 from ltr.cli.near_names import near_option
 from ltr.cli.process import run_one_of_many
 from ltr.compare.comparison import compare
@@ -26,13 +27,16 @@ def run_grid(args: list[str]) -> None:
     """Call :func:`grid` with the arguments of a command line. What is like no option of ``ltr grid``
     is taken for one of ``ltr fit``, which says what is wrong with it.
 
+    Args:
+        args: the command with its arguments.
+
     Raises:
         InputError: for an option of ``ltr fit`` without a value, or one that the grid itself gives.
     """
     own_options = ["help", *inspect.signature(grid).parameters]
     own = list[str]()
     fit_options = list[str]()
-    words = iter(args)
+    words = iter(args[1:])
     for word in words:
         name, equals, value = word.partition("=")
         if name in GIVEN_BY_GRID:

@@ -6,10 +6,12 @@ from shlex import quote
 from typing import Any
 
 from ltr.cli.benchmark import OPTION as SETS
-from ltr.cli.benchmark import split_sets
+from ltr.cli.benchmark import measure_sets, split_sets
 from ltr.cli.compare import WIDTH
+from ltr.cli.configuration import words_of_option
 from ltr.cli.parsed import Measurement, checked_test, data_module
 from ltr.cli.process import run_in_process
+from ltr.cli.training import run_configured
 from ltr.compare.tables import Table
 from ltr.compare.terminal import print_tables
 from ltr.data.console import Console
@@ -21,6 +23,23 @@ from ltr.run.log import route_messages
 from ltr.run.metrics_file import read_metrics
 
 OPTION = "--split"
+
+
+def run_test(args: list[str]) -> None:
+    """Run ``ltr test``: of several splits or data sets one after the other.
+
+    Args:
+        args: the command with its options.
+    """
+    others, splits = words_of_option(args, (OPTION,))
+    if len(splits) > 1:
+        measure_splits(others, splits)
+        return
+    others, sets = split_sets(args)
+    if sets:
+        measure_sets(others, sets)
+        return
+    run_configured(args)
 
 
 def measure_splits(args: list[str], words: Sequence[str]) -> None:

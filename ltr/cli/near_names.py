@@ -1,4 +1,4 @@
-"""What was probably meant by a name that there isn't: an option, a class or a command."""
+"""What was probably meant by a name that there isn't: an option or a class."""
 
 import difflib
 from collections.abc import Collection, Iterable, Mapping
@@ -37,31 +37,12 @@ CLASSES = {
     "InfoNCE": "SoftmaxLoss",
     "TripletLoss": "MarginRankingLoss",
 }
-COMMANDS = {
-    "train": "fit",
-    "resume": "fit",
-    "eval": "test",
-    "evaluate": "test",
-    "retrieve": "search",
-    "rerank": "rank",
-    "distil": "score",
-    "audit": "negatives audit",
-    "diff": "negatives diff",
-    "import": "negatives import",
-}
 
 
 def question(names: Iterable[str]) -> str:
     """``; did you mean A or B?``, to stand behind a message; nothing for no name."""
     choices = " or ".join(names)
     return f"; did you mean {choices}?" if choices else ""
-
-
-def near_command(name: str, known: Collection[str]) -> list[str]:
-    """The command that was meant by a word; none if no command is like it."""
-    if COMMANDS.get(name) in known:
-        return [COMMANDS[name]]
-    return difflib.get_close_matches(name, known, n=1)
 
 
 def near_class(name: str, known: Collection[str]) -> list[str]:

@@ -1,56 +1,16 @@
-"""The program: finds the command and tells its exit code; imports nothing heavy."""
+"""The program: runs a command and tells its exit code; imports nothing heavy."""
 
 import os
 import signal
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from typing import Any
 
-from ltr.errors import Terminated
+from ltr.cli.commands import BY_NAME, Stdout, asks_for_usage, command_of, usage
+from ltr.errors import InputError, Terminated
 from ltr.run.signals import NAMES, OF_CLUSTER, end_at_once
-
-USAGE = """\
-ltr: train, compare and understand text rankers.
-
-usage: ltr COMMAND [RUN] [options]      (or python -m ltr COMMAND [RUN] [options])
-
-commands
-  fit        train a ranker               ltr fit --config experiments/cross_encoder/medquad.yaml
-             resume a run                 ltr fit runs/EXPERIMENT/seed=0
-  validate   measure it on the dev split  ltr validate runs/EXPERIMENT/seed=0
-  test       measure it on the test split, and write test.run, per_query.tsv, metrics.json
-             on several data sets         ltr test RUN --data.path A B suite:nanobeir
-             on other splits              ltr test RUN --split test test.clean
-  predict    rank the test candidates, and write predict.run
-  rank       order texts for a query      ltr rank RUN --query "…" --documents FILE
-  search     search a corpus              ltr search RUN --corpus PATH
-  encode     a corpus, on any number of machines   ltr encode RUN --corpus PATH --output FOLDER
-  export     for sentence-transformers, transformers or ONNX   ltr export RUN FOLDER
-  verify     does a library or a server compute what an exported ranker does?   ltr verify FOLDER --with URL
-  export-corpus  as Parquet or for faiss   ltr export-corpus ENCODED --format parquet --output FILE
-  score      a teacher's scores, to distil  ltr score RUN --data PATH --output FOLDER
-  check      before a run: leaks, judgements, cuts, what dev can show, what it takes   ltr check --config FILE
-  compare    is their difference real?    ltr compare runs/EXPERIMENT runs/OTHER
-  grid       a family of experiments      ltr grid experiments/grids/FILE
-  reproduce  train and test a run again   ltr reproduce runs/EXPERIMENT/seed=0
-  mine       mine hard negatives          ltr mine runs/EXPERIMENT/seed=0
-  negatives  import SOURCE OUTPUT         make negatives of a TREC run, .npy or .parquet
-             diff FOLDER FOLDER           compare two folders of negatives
-             audit FOLDER --judge MODEL   list likely false negatives, and drop or relabel them
-  doctor     check what this machine computes: kernels, search, processes   ltr doctor
-  cache      what lies in the folder of derived data; --remove what no run uses   ltr cache
-
-Options of a command: ltr COMMAND --help; its whole configuration: ltr COMMAND --config FILE --print_config.
-A run lies in runs/EXPERIMENT/seed=N/: its configuration, its best and its last weights, its results.
-Exit codes: 0 done, 2 for what you can mend (one line says what), 130 Ctrl-C, 143 SIGTERM, 138 SIGUSR1, 140 SIGUSR2 and 129 SIGHUP (all save first),
-141 where nobody reads the output any more, 1 a mistake of ours, or wrong numbers found by ltr doctor or ltr verify.
-LTR_DEBUG=1 shows the traceback of an error, LTR_CACHE sets the folder of derived data (else $XDG_CACHE_HOME/ltr or ~/.cache/ltr).
-"""
-
-
-HELP = {"-h", "--help", "help"}
 
 
 def main(args: list[str] | None = None) -> int:
@@ -67,22 +27,21 @@ def main(args: list[str] | None = None) -> int:
         sys.stderr = open(os.devnull, "w")  # noqa: SIM115  # for the life of the process
     is_in_main_thread = threading.current_thread() is threading.main_thread()
     # Python lets no other thread set handlers.
-    works_with_rank_0 = args[:1] != ["encode"]
-    if os.environ.get("LOCAL_RANK", "0") != "0" and works_with_rank_0 and is_in_main_thread:
+    has_rank_0 = not args or args[0] not in BY_NAME or BY_NAME[args[0]].has_rank_0
+    if os.environ.get("LOCAL_RANK", "0") != "0" and has_rank_0 and is_in_main_thread:
         # Not rank 0: ignore the signals. Rank 0 gets them too, saves, and then ends this process;
         # it would wait for ever for one that has left by itself.
         for number in NAMES:  # its keys are the signals
             signal.signal(number, signal.SIG_IGN)
     try:
-        if not args or args[0] in HELP or (args[0] == "negatives" and set(args[1:2]) & HELP):
-            print(USAGE, end="", flush=True)
+        if asks_for_usage(args):
+            print(usage(), end="", flush=True)
             return 0
         if args[0] == "--version":
             from ltr import __version__
 
             print(__version__, flush=True)
             return 0
-        from ltr.cli import run  # Lightning takes seconds to import: only where it is needed
         from ltr.data.console import shown_warnings
 
         with _ended_by_signals(), shown_warnings():
@@ -107,10 +66,9 @@ def main(args: list[str] | None = None) -> int:
         interrupt = _interrupt_behind(error)
         if interrupt is not None:
             return _exit_code(interrupt)
-        from ltr.cli import one_line
         from ltr.data.console import say
 
-        message = one_line(error)
+        message = _message(error)
         if message is None or os.environ.get("LTR_DEBUG") == "1":
             raise
         rank = rank_of_launcher()
@@ -120,6 +78,50 @@ def main(args: list[str] | None = None) -> int:
         _flush_or_drop_output()
         return 2
     return 0
+
+
+def run(args: list[str]) -> None:
+    """Run a command; an InputError for what the user can mend.
+
+    Args:
+        args: the command with its arguments; not empty.
+    """
+    with suppress(FileNotFoundError):  # of a folder that was removed
+        # A class of one's own in the working directory is found by the console script, too.
+        if os.getcwd() not in sys.path:
+            sys.path.insert(0, os.getcwd())
+    command = command_of(args)
+    function = command.load()
+    if command.parses_itself:
+        function(args)
+        return
+    from ltr.cli.arguments import call_with
+
+    words = args[len(command.name.split()) :]
+    with _open_stdout(command.stdout):
+        call_with(function, words, f"ltr {command.name}")
+
+
+def _open_stdout(stdout: Stdout) -> AbstractContextManager[object]:
+    """What is opened before a command runs. It stands around all, so that what collections and
+    models log goes there, too.
+    """
+    if stdout is Stdout.OWN:
+        return nullcontext()
+    from ltr.run.log import progress_on_stderr, route_messages
+
+    if stdout is Stdout.RESULTS:
+        return progress_on_stderr()
+    return route_messages(is_rank_0=True)
+
+
+def _message(error: Exception) -> str | None:
+    """What to tell the user of an error; None for a mistake of ours."""
+    if isinstance(error, InputError):
+        return str(error)
+    from ltr.cli.messages import one_line
+
+    return one_line(error)
 
 
 def _interrupt_behind(error: BaseException | None) -> KeyboardInterrupt | None:

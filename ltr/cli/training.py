@@ -21,7 +21,6 @@ from lightning.pytorch.loggers.logger import DummyLogger
 
 from ltr.callbacks import HardNegativeMining
 from ltr.check.kept import KeptForecast, difference_line
-from ltr.cli import CONFIGURED
 from ltr.cli.arguments import refuse_addresses
 from ltr.cli.configuration import ModelHelp, expanded, refuse_unknown_empty_keys
 from ltr.cli.messages import input_error, one_line, path_of
@@ -147,7 +146,7 @@ class RankerCLI(LightningCLI):
                 },
                 save_config_callback=RunConfig,
                 save_config_kwargs={"save_to_log_dir": False},
-                parser_kwargs=strict | {command: strict for command in CONFIGURED},
+                parser_kwargs=strict | dict.fromkeys(self.subcommands(), strict),
                 args=args,
             )
         except NothingToDo:

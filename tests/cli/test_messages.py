@@ -6,6 +6,7 @@ import pytest
 from lightning.fabric.loggers import tensorboard
 
 from ltr.__main__ import main
+from ltr.cli.commands import BY_NAME
 from ltr.cli.messages import one_line
 from tests.child_processes import run_ranks
 from tests.cli.configured import config, losses, metrics, write_config  # noqa: F401
@@ -15,8 +16,7 @@ BAD = {
     "unknown command": (
         ["xyzzy"],
         {},
-        "the command must be one of fit, validate, test, predict, mine, grid, rank, search, encode, export, verify, export-corpus, score, "
-        "check, compare, reproduce, negatives import, negatives diff, negatives audit, doctor, cache, got 'xyzzy'; see ltr --help",
+        f"the command must be one of {', '.join(BY_NAME)}, got 'xyzzy'; see ltr --help",
     ),
     "unknown class path": (
         [],
@@ -250,11 +250,6 @@ COMMANDS = {
 def test_a_mistake_in_a_command_is_one_line_that_says_what_helps(words, capsys):
     assert main(words.split()) == 2
     assert capsys.readouterr().err == f"ltr: {COMMANDS[words]}\n"
-
-
-def test_help_is_a_command_too(capsys):
-    assert main(["help"]) == 0
-    assert "usage: ltr COMMAND" in capsys.readouterr().out
 
 
 REFUSED = {

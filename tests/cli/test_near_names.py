@@ -2,7 +2,7 @@
 
 import pytest
 
-from ltr.cli.near_names import near_class, near_command, near_option, question
+from ltr.cli.near_names import near_class, near_option, question
 
 KNOWN = [
     "ckpt_path",
@@ -63,11 +63,6 @@ def test_another_name_is_none_of_another_part():
         "PairWiseBertRanker"
     ]
     assert near_class("CrossEncoder", ["SoftmaxLoss"]) == []
-
-
-@pytest.mark.parametrize(("name", "near"), [("tets", ["test"]), ("train", ["fit"]), ("xyzzy", [])])
-def test_commands(name, near):
-    assert near_command(name, ["fit", "test", "rank"]) == near
 
 
 def test_the_question():

@@ -42,7 +42,7 @@ def test_a_signal_that_a_library_makes_an_error_of_ends_the_command(
         except Exception as error:
             raise InputError(f"backbone 'a' can't be loaded: {error}") from None
 
-    monkeypatch.setattr("ltr.cli.run", loaded)
+    monkeypatch.setattr("ltr.cli.program.run", loaded)
     assert main(["rank"]) == code
     assert capsys.readouterr().err == ""
 
@@ -56,7 +56,7 @@ def test_a_full_disk_is_one_line(tmp_path, monkeypatch, capsys):
     monkeypatch.delenv("LTR_DEBUG", raising=False)
     monkeypatch.setenv("LTR_CACHE", "kept")
     monkeypatch.setattr("tempfile.tempdir", "passing")
-    monkeypatch.setattr("ltr.cli.run", lambda args: FULL.write_text("all of it"))
+    monkeypatch.setattr("ltr.cli.program.run", lambda args: FULL.write_text("all of it"))
     assert main(["fit"]) == 2
     where = "of the output, of kept (LTR_CACHE) or of passing (TMPDIR)"
     hint = "(No space left on device); make room and run the command again"
@@ -65,7 +65,7 @@ def test_a_full_disk_is_one_line(tmp_path, monkeypatch, capsys):
     def written_in_part(args):
         raise OSError("630 requested and 496 written")
 
-    monkeypatch.setattr("ltr.cli.run", written_in_part)
+    monkeypatch.setattr("ltr.cli.program.run", written_in_part)
     assert main(["score"]) == 2
     assert capsys.readouterr().err == f"ltr: the disk {where} is full {hint}\n"
 
@@ -73,7 +73,9 @@ def test_a_full_disk_is_one_line(tmp_path, monkeypatch, capsys):
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr("os.posix_fallocate", no_room)
-    monkeypatch.setattr("ltr.cli.run", lambda args: new_array(tmp_path / "a.npy", "f4", (3,)))
+    monkeypatch.setattr(
+        "ltr.cli.program.run", lambda args: new_array(tmp_path / "a.npy", "f4", (3,))
+    )
     assert main(["fit"]) == 2
     assert capsys.readouterr().err == f"ltr: the disk of {tmp_path}/a.npy is full {hint}\n"
 
@@ -102,7 +104,7 @@ def test_an_output_on_a_full_disk_is_one_line(monkeypatch, capsys):
     interpreter would complain once more, and change the exit code.
     """
     monkeypatch.delenv("LTR_DEBUG", raising=False)
-    monkeypatch.setattr("ltr.cli.run", lambda args: print("a result"))
+    monkeypatch.setattr("ltr.cli.program.run", lambda args: print("a result"))
     for command in (["cache"], ["--version"], ["--help"]):
         with FULL.open("w") as stdout:
             monkeypatch.setattr("sys.stdout", stdout)

@@ -87,10 +87,10 @@ def test_the_first_process_asks_for_all(scontrol, monkeypatch, rank, asked):
     warned = "import signal; signal.raise_signal(signal.SIGUSR1)"
     program = f"""
 import sys, types
-import ltr.cli
+import ltr.cli.program
 def run(args):
     {warned}
-ltr.cli.run = run
+ltr.cli.program.run = run
 sys.argv = ["ltr", "fit"]
 from ltr.__main__ import program
 program()

@@ -213,7 +213,7 @@ def test_a_sigterm_that_is_repeated_while_the_program_ends_is_ignored(monkeypatc
 
     before = signal.signal(signal.SIGTERM, signal.SIG_DFL)
     try:
-        monkeypatch.setattr("ltr.cli.run", ends)
+        monkeypatch.setattr("ltr.cli.program.run", ends)
         assert main(["fit"]) == 143
         assert closed == ["all"] and signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
     finally:
@@ -453,12 +453,12 @@ def test_of_several_processes_only_the_first_is_ended_by_a_signal(monkeypatch):
         monkeypatch.setenv("LOCAL_RANK", "1")
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(
-                "ltr.cli.run", lambda args: [signal.raise_signal(known) for known in NAMES]
+                "ltr.cli.program.run", lambda args: [signal.raise_signal(known) for known in NAMES]
             )
             assert main(["fit"]) == 0
             monkeypatch.setenv("LOCAL_RANK", "0")
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
-            patch.setattr("ltr.cli.run", lambda args: signal.raise_signal(signal.SIGTERM))
+            patch.setattr("ltr.cli.program.run", lambda args: signal.raise_signal(signal.SIGTERM))
             assert main(["fit"]) == 143
     finally:
         for known, handler in before.items():

@@ -1,0 +1,283 @@
+"""The commands of ltr: one table, from which follow what a word calls, ``ltr --help``, and what was
+meant by a word that is no command. Imports nothing heavy.
+"""
+
+import difflib
+import importlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any
+
+from ltr.cli.near_names import question
+from ltr.errors import InputError
+
+HELP = {"-h", "--help", "help"}
+
+
+class Stdout(Enum):
+    """What stands on stdout beside what a command prints itself."""
+
+    RESULTS = "nothing: it is for results, and lines of progress go to stderr"
+    MESSAGES = "what is logged, until nobody reads any more (ltr negatives diff … | head)"
+    OWN = "what the command itself sends there"
+
+
+@dataclass(frozen=True)
+class Command:
+    """A command, and what ``ltr --help`` says of it.
+
+    Args:
+        name: one word, or that of a group and its own: ``negatives diff``.
+        function: what runs it, as ``module:name``. It is imported when it is called: Lightning takes
+            seconds to import. Its signature and docstring are the options and their help, see
+            :func:`ltr.cli.arguments.call_with`.
+        help: its lines of ``ltr --help``, behind the column of names.
+        other_names: what it is called elsewhere: too differently for a likeness to show.
+        stdout: where its results go.
+        parses_itself: the function gets the words, with the name of the command before them, and not
+            the values of its parameters.
+        has_rank_0: of the processes that a launcher starts the first one acts for all: after a
+            signal it saves, and ends the others. Else each works alone.
+    """
+
+    name: str
+    function: str
+    help: tuple[str, ...]
+    other_names: tuple[str, ...] = ()
+    stdout: Stdout = Stdout.OWN
+    parses_itself: bool = False
+    has_rank_0: bool = True
+
+    def load(self) -> Callable[..., Any]:
+        """The function, imported now."""
+        module, _, name = self.function.partition(":")
+        function: Callable[..., Any] = vars(importlib.import_module(module))[name]
+        return function
+
+
+COMMANDS = (
+    Command(
+        "fit",
+        "ltr.cli.training:run_configured",
+        (
+            "train a ranker               ltr fit --config experiments/cross_encoder/medquad.yaml",
+            "resume a run                 ltr fit runs/EXPERIMENT/seed=0",
+        ),
+        other_names=("train", "resume"),
+        parses_itself=True,
+    ),
+    Command(
+        "validate",
+        "ltr.cli.training:run_configured",
+        ("measure it on the dev split  ltr validate runs/EXPERIMENT/seed=0",),
+        parses_itself=True,
+    ),
+    Command(
+        "test",
+        "ltr.cli.measured_splits:run_test",
+        (
+            "measure it on the test split, and write test.run, per_query.tsv, metrics.json",
+            "on several data sets         ltr test RUN --data.path A B suite:nanobeir",
+            "on other splits              ltr test RUN --split test test.clean",
+        ),
+        other_names=("eval", "evaluate"),
+        parses_itself=True,
+    ),
+    Command(
+        "predict",
+        "ltr.cli.training:run_configured",
+        ("rank the test candidates, and write predict.run",),
+        parses_itself=True,
+    ),
+    Command(
+        "rank",
+        "ltr.cli.use:rank",
+        ('order texts for a query      ltr rank RUN --query "…" --documents FILE',),
+        other_names=("rerank",),
+        stdout=Stdout.RESULTS,
+    ),
+    Command(
+        "search",
+        "ltr.cli.use:search",
+        ("search a corpus              ltr search RUN --corpus PATH",),
+        other_names=("retrieve",),
+        stdout=Stdout.RESULTS,
+    ),
+    Command(
+        "encode",
+        "ltr.cli.encode:encode",
+        ("a corpus, on any number of machines   ltr encode RUN --corpus PATH --output FOLDER",),
+        stdout=Stdout.RESULTS,
+        has_rank_0=False,
+    ),
+    Command(
+        "export",
+        "ltr.cli.use:export",
+        ("for sentence-transformers, transformers or ONNX   ltr export RUN FOLDER",),
+        stdout=Stdout.RESULTS,
+    ),
+    Command(
+        "verify",
+        "ltr.cli.verify:verify",
+        (
+            "does a library or a server compute what an exported ranker does?   ltr verify FOLDER --with URL",
+        ),
+        stdout=Stdout.RESULTS,
+    ),
+    Command(
+        "export-corpus",
+        "ltr.cli.export_corpus:export_corpus",
+        ("as Parquet or for faiss   ltr export-corpus ENCODED --format parquet --output FILE",),
+        stdout=Stdout.RESULTS,
+    ),
+    Command(
+        "score",
+        "ltr.cli.use:score",
+        ("a teacher's scores, to distil  ltr score RUN --data PATH --output FOLDER",),
+        other_names=("distil",),
+        stdout=Stdout.RESULTS,
+    ),
+    Command(
+        "check",
+        "ltr.cli.check:check",
+        (
+            "before a run: leaks, judgements, cuts, what dev can show, what it takes   ltr check --config FILE",
+        ),
+    ),
+    Command(
+        "compare",
+        "ltr.cli.compare:compare",
+        ("is their difference real?    ltr compare runs/EXPERIMENT runs/OTHER",),
+    ),
+    Command(
+        "grid",
+        "ltr.cli.grid:run_grid",
+        ("a family of experiments      ltr grid experiments/grids/FILE",),
+        parses_itself=True,
+    ),
+    Command(
+        "reproduce",
+        "ltr.cli.reproduce:reproduce",
+        ("train and test a run again   ltr reproduce runs/EXPERIMENT/seed=0",),
+    ),
+    Command(
+        "mine",
+        "ltr.cli.training:run_configured",
+        ("mine hard negatives          ltr mine runs/EXPERIMENT/seed=0",),
+        parses_itself=True,
+    ),
+    Command(
+        "negatives import",
+        "ltr.cli.negatives:import_negatives",
+        ("import SOURCE OUTPUT         make negatives of a TREC run, .npy or .parquet",),
+        other_names=("import",),
+        stdout=Stdout.MESSAGES,
+    ),
+    Command(
+        "negatives diff",
+        "ltr.cli.negatives:diff",
+        ("diff FOLDER FOLDER           compare two folders of negatives",),
+        other_names=("diff",),
+        stdout=Stdout.MESSAGES,
+    ),
+    Command(
+        "negatives audit",
+        "ltr.cli.negatives:audit",
+        ("audit FOLDER --judge MODEL   list likely false negatives, and drop or relabel them",),
+        other_names=("audit",),
+        stdout=Stdout.MESSAGES,
+    ),
+    Command(
+        "doctor",
+        "ltr.cli.doctor:doctor",
+        ("check what this machine computes: kernels, search, processes   ltr doctor",),
+    ),
+    Command(
+        "cache",
+        "ltr.cli.cache:cache",
+        ("what lies in the folder of derived data; --remove what no run uses   ltr cache",),
+    ),
+)
+BY_NAME = {command.name: command for command in COMMANDS}
+GROUPS = {name.partition(" ")[0] for name in BY_NAME if " " in name}
+
+BEFORE_COMMANDS = """\
+ltr: train, compare and understand text rankers.
+
+usage: ltr COMMAND [RUN] [options]      (or python -m ltr COMMAND [RUN] [options])
+
+commands
+"""
+BEHIND_COMMANDS = """\
+
+Options of a command: ltr COMMAND --help; its whole configuration: ltr COMMAND --config FILE --print_config.
+A run lies in runs/EXPERIMENT/seed=N/: its configuration, its best and its last weights, its results.
+Exit codes: 0 done, 2 for what you can mend (one line says what), 130 Ctrl-C, 143 SIGTERM, 138 SIGUSR1, 140 SIGUSR2 and 129 SIGHUP (all save first),
+141 where nobody reads the output any more, 1 a mistake of ours, or wrong numbers found by ltr doctor or ltr verify.
+LTR_DEBUG=1 shows the traceback of an error, LTR_CACHE sets the folder of derived data (else $XDG_CACHE_HOME/ltr or ~/.cache/ltr).
+"""
+
+
+def usage() -> str:
+    """What ``ltr --help`` prints. A group stands in the column of names once, and so does a command
+    of several lines.
+    """
+    lines = []
+    last_word = ""
+    for command in COMMANDS:
+        for line in command.help:
+            word = command.name.partition(" ")[0]
+            shown = "" if word == last_word else word
+            lines.append(f"  {shown:<9}  {line}\n")
+            last_word = word
+    return BEFORE_COMMANDS + "".join(lines) + BEHIND_COMMANDS
+
+
+def asks_for_usage(args: Sequence[str]) -> bool:
+    """Whether the words ask for the help of all commands: none, or that of a group."""
+    if not args or args[0] in HELP:
+        return True
+    return args[0] in GROUPS and args[1:2] != [] and args[1] in HELP
+
+
+def command_of(args: Sequence[str]) -> Command:
+    """The command that the first word calls, or the first two.
+
+    Args:
+        args: the words of a command line; not empty.
+
+    Raises:
+        InputError: for words that call none, with the command that was probably meant.
+    """
+    for name in (" ".join(args[:2]), args[0]):
+        if name in BY_NAME:
+            return BY_NAME[name]
+    group = f"{args[0]} " if args[0] in GROUPS else ""
+    known = [name.removeprefix(group) for name in BY_NAME if name.startswith(group)]
+    word = args[0]
+    what = "the command"
+    if group:
+        word = args[1] if len(args) > 1 else ""
+        what = f"the word after ltr {args[0]}"
+    choices = f"{what} must be one of {', '.join(known)}"
+    if word == "" or word.startswith("-"):
+        raise InputError(f"{choices}; see ltr --help")
+    near = near_command(word, known)
+    if not near:
+        raise InputError(f"{choices}, got {word!r}; see ltr --help")
+    meant = question(f"ltr {group}{name}" for name in near)
+    raise InputError(f"there is no command '{group}{word}'{meant} (all commands: ltr --help)")
+
+
+def near_command(word: str, known: Sequence[str]) -> list[str]:
+    """The command that was meant by a word; none if no command is like it.
+
+    Args:
+        word: that is no command.
+        known: the names that it may stand for.
+    """
+    for command in COMMANDS:
+        if word in command.other_names and command.name in known:
+            return [command.name]
+    return difflib.get_close_matches(word, known, n=1)
