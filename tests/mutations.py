@@ -92,8 +92,8 @@ def read_faults(path: Path = ROOT / "tests/mutations.txt") -> list[Fault]:
 
 
 def test_path(name: str) -> str:
-    """``pairwise::test_x`` to what pytest takes; ``kernels/blocks`` where two folders have a file of
-    one name.
+    """``pairwise::test_x`` to what pytest takes; ``check/power`` where the file
+    lies in another folder.
     """
     file, *one = name.split("::")
     *parents, stem = file.split("/")

@@ -8,9 +8,9 @@ from types import MappingProxyType
 from ltr.compare import comparison, tables
 from ltr.compare.comparison import MetricResult, pairs_with_baselines
 from ltr.compare.csv_lines import as_csv
-from ltr.compare.groups import Groups, grouped
 from ltr.compare.latex import as_latex
 from ltr.compare.markdown import as_markdown
+from ltr.compare.query_groups import Groups, grouped
 from ltr.compare.runs import experiments
 from ltr.compare.terminal import print_tables
 from ltr.data.console import Console, without_controls

@@ -11,7 +11,7 @@ from ltr.cli.near_names import near_option
 from ltr.cli.process import run_one_of_many
 from ltr.compare.comparison import compare
 from ltr.compare.group_result import GroupResult, Row
-from ltr.compare.groups import grouped
+from ltr.compare.query_groups import grouped
 from ltr.compare.runs import experiments
 from ltr.data.console import say
 from ltr.data.outputs import check_folder, check_inside

@@ -18,7 +18,7 @@ from ltr.compare.group_result import (
     uncorrected_comparison,
     values_by_experiment,
 )
-from ltr.compare.groups import Groups
+from ltr.compare.query_groups import Groups
 from ltr.compare.run import exact_weights
 from ltr.compare.statistics import (
     ROUNDING,

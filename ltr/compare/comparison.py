@@ -7,7 +7,7 @@ from typing import Literal
 
 from ltr.compare.across_groups import changes_of_means, check_weights, mean_over_sets
 from ltr.compare.group_result import Comparison, GroupResult, group_result
-from ltr.compare.groups import Groups
+from ltr.compare.query_groups import Groups
 from ltr.compare.run import Run
 from ltr.compare.statistics import Estimate, holm
 from ltr.errors import InputError

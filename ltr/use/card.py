@@ -9,7 +9,7 @@ from typing import Any
 
 from ltr import __version__
 from ltr.compare.group_result import GroupResult, group_result
-from ltr.compare.groups import grouped
+from ltr.compare.query_groups import grouped
 from ltr.compare.ranges import interval_of_mean
 from ltr.compare.run import read_run
 from ltr.compare.runs import Experiment, experiments

@@ -10,7 +10,7 @@ import yaml
 
 from ltr.__main__ import main
 from ltr.compare.comparison import compare
-from ltr.compare.groups import grouped
+from ltr.compare.query_groups import grouped
 from ltr.compare.runs import experiments
 from ltr.errors import InputError
 from ltr.run.training_recipe import TrainingRecipe

@@ -13,7 +13,7 @@ import pytest
 from ltr.__main__ import main
 from ltr.compare.comparison import compare
 from ltr.compare.csv_lines import as_csv
-from ltr.compare.groups import Groups
+from ltr.compare.query_groups import Groups
 from ltr.compare.run import Run
 from ltr.compare.runs import Experiment, experiments
 from ltr.compare.tables import footnotes, tables

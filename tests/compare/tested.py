@@ -9,7 +9,7 @@ import yaml
 
 from ltr.compare.comparison import MetricResult, compare
 from ltr.compare.group_result import GroupResult
-from ltr.compare.groups import grouped
+from ltr.compare.query_groups import grouped
 from ltr.compare.runs import experiments
 
 QUERIES = [f"q{n}" for n in range(40)]

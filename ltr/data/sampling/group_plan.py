@@ -8,7 +8,7 @@ import numpy as np
 
 from ltr.data.query_lists import LabelledList
 from ltr.data.sampling.plan import Plan
-from ltr.data.sampling.rows import Groups
+from ltr.data.sampling.rows import TextGroups
 from ltr.errors import InputError
 
 log = logging.getLogger(__name__)
@@ -40,7 +40,7 @@ class GroupPlan(Plan):
 
     def __init__(
         self,
-        groups: Groups,
+        groups: TextGroups,
         groups_per_batch: int,
         seed: int,
         rank: int = 0,

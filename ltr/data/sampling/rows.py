@@ -26,7 +26,7 @@ class Rows(Protocol):
         """The list of a row in an epoch: a pure function of (seed, epoch, row)."""
 
 
-class Groups(Protocol):
+class TextGroups(Protocol):
     """The groups of a training epoch: lists of texts that belong together, of one query or label.
 
     Attributes:

@@ -9,7 +9,7 @@ import pytest
 
 from ltr.__main__ import main
 from ltr.compare.comparison import compare
-from ltr.compare.groups import Groups, grouped
+from ltr.compare.query_groups import Groups, grouped
 from ltr.compare.run import Run
 from ltr.compare.runs import Experiment, check_alike
 from ltr.errors import InputError
