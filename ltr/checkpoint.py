@@ -8,7 +8,7 @@ from zipfile import BadZipFile, ZipFile
 
 import torch
 
-from ltr.entries import check_entries, parse_json
+from ltr.entries import check_entries, parse_json, shown
 from ltr.errors import InputError, local_path
 
 log = logging.getLogger(__name__)
@@ -21,11 +21,15 @@ NEGATIVES = "negatives"
 # Files in the folder of checkpoints.
 BEST = "best.ckpt"
 LAST = "last.ckpt"
+# In which form a run is written: ``format`` of metrics.json, and of ``run`` in each checkpoint. It
+# counts up when a run of before could be read wrongly.
+FORMAT = 1
 
 
-class OfRun(TypedDict, total=False):
+class OfRun(TypedDict):
     """What a run of ltr adds to its checkpoints, see :mod:`ltr.run.checkpoints`."""
 
+    format: int
     identity: dict[str, Any]
     monitor: str | None
     scores: dict[int, float]
@@ -43,6 +47,22 @@ class Checkpoint(TypedDict):
 
 
 REQUIRED_KEYS = {"state_dict", "pytorch-lightning_version"}  # in every checkpoint of Lightning
+
+
+def check_format(entries: dict[str, Any], where: str | Path) -> None:
+    """Check that a run is written as this ltr writes runs.
+
+    Args:
+        entries: of its metrics.json, or of ``run`` in a checkpoint.
+        where: the file, for errors.
+
+    Raises:
+        InputError: if it is not.
+    """
+    if entries.get("format") != FORMAT:
+        raise InputError(
+            f"{where}: this ltr reads runs of format {FORMAT}, got {shown(entries.get('format'))}; train the run again, or test again what was never trained, in another folder"
+        )
 
 
 def holds_checkpoints(folder: Path) -> bool:
@@ -117,6 +137,8 @@ def read_checkpoint(
         raise InputError(
             f"{option} {path}: this is no Lightning checkpoint, it has no {missing}; weights alone can be loaded in Python"
         )
+    if isinstance(checkpoint.get("run"), dict):  # else Lightning has written it for no run of ltr
+        check_format(checkpoint["run"], f"{option} {path}")
     check_entries(checkpoint, Checkpoint, f"{option} {path}", "take another one")
     return checkpoint
 

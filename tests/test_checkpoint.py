@@ -4,12 +4,15 @@ import pytest
 import torch
 
 from ltr.checkpoint import (
+    FORMAT,
     best_checkpoint,
     holds_checkpoints,
     read_checkpoint,
     write_checkpoint,
 )
 from ltr.errors import InputError
+
+RUN = {"format": FORMAT, "identity": {}, "monitor": None, "scores": {}, "stopped": False}
 
 
 def checkpoint(weight: float) -> dict:
@@ -70,8 +73,11 @@ def test_weights_without_a_checkpoint_are_refused(tmp_path):
         ({"state_dict": {1: 2}}, "state_dict must have keys that are a text, got 1"),
         ({"hyper_parameters": [1]}, r"hyper_parameters must be an object, got \[1\]"),
         ({"global_step": "6"}, 'global_step must be a whole number, got "6"'),
-        ({"run": {"scores": {"6": 0.5}}}, "run.scores must have keys that are a whole number"),
-        ({"run": {"identity": None}}, "run.identity must be an object, got null"),
+        (
+            {"run": RUN | {"scores": {"6": 0.5}}},
+            "run.scores must have keys that are a whole number",
+        ),
+        ({"run": RUN | {"identity": None}}, "run.identity must be an object, got null"),
     ],
 )
 def test_an_entry_of_another_type_is_named_with_the_file(tmp_path, entries, text):

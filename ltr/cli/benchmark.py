@@ -28,7 +28,7 @@ from ltr.entries import check_entries, read_json
 from ltr.errors import InputError
 from ltr.models import DualEncoder
 from ltr.run.data_sets import HUB, SUITE, DataSet, data_sets
-from ltr.run.identity import DATA_LATER, DATA_SPEED, MODEL_MEASURES_AND_SPEED, flat_options
+from ltr.run.identity import DATA_SPEED, MODEL_MEASURES_AND_SPEED, flat_options
 from ltr.run.launchers import has_launched_several
 from ltr.run.log import route_messages
 from ltr.run.metrics_file import read_metrics
@@ -206,8 +206,7 @@ def _key(options: Mapping[str, Any], weights: object, planned: Planned) -> str |
         if name not in SPEED:
             said[f"model.{name}"] = value
     for name, value in flat_options(options["data"]):
-        says_nothing = name in DATA_LATER and value == DATA_LATER[name]
-        if name != "path" and name not in DATA_SPEED and not says_nothing:
+        if name != "path" and name not in DATA_SPEED:
             said[f"data.{name}"] = value
     for name in TRAINER:
         said[f"trainer.{name}"] = options["trainer"].get(name)

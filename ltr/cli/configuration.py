@@ -31,9 +31,7 @@ def expanded(args: list[str]) -> list[str]:
     command, *words = args
     if words and not words[0].startswith("-"):
         words = _options_of_run(RunFolder(words[0]), command, words[1:]) + words[1:]
-    words = list(_without_empty_files(words))
-    refuse_old_names(words)
-    return [command, *words]
+    return [command, *_without_empty_files(words)]
 
 
 def words_of_option(args: Sequence[str], spellings: Sequence[str]) -> tuple[list[str], list[str]]:
@@ -209,52 +207,6 @@ def _without_empty_files(args: Iterable[str]) -> Iterator[str]:
         if not is_empty:
             yield name
             yield file
-
-
-# Old names of options of the data, and the new ones, both below "data".
-MOVED = {
-    "candidates": "evaluation.candidates",
-    "depth": "evaluation.depth",
-    "index": "evaluation.index",
-    "num_workers": "loading.num_workers",
-    "persistent_workers": "loading.persistent_workers",
-    "bucket_window": "loading.bucket_window",
-    "seed": "loading.seed",
-    "unscored": "labels.unscored",
-    "label_deviation": "labels.deviation",
-}
-MOVED_OF_TEXTS = {"eval_batch_size": "evaluation.batch_size"}  # a FeatureDataModule still has it
-
-
-def refuse_old_names(words: Sequence[str]) -> None:
-    """Raise an InputError for an option of the data by a name that it had before.
-
-    Args:
-        words: the arguments of a command, with its configuration files.
-    """
-    for file in configuration_files(words):
-        data = (read_yaml(Path(file)) or {}).get("data")
-        if not isinstance(data, dict):
-            continue
-        kind = str(data.get("class_path") or "")
-        has_texts = bool(kind) and not kind.endswith("FeatureDataModule")
-        moved = MOVED | MOVED_OF_TEXTS if has_texts else MOVED
-        for name, value in init_args_of_data(Path(file)).items():
-            _refuse_old_name(name, value, f"{file}: ", moved)
-    for word, next_word in pairwise([*words, ""]):
-        option, equals, value = word.partition("=")
-        if option.startswith("--data."):
-            name = option.removeprefix("--data.").removeprefix("init_args.")
-            _refuse_old_name(name, value if equals else next_word, "--", MOVED)
-
-
-def _refuse_old_name(name: str, value: Any, prefix: str, moved: Mapping[str, str]) -> None:
-    """The prefix is what stands before the option in the error: ``FILE: `` or ``--``."""
-    if name == "labels" and isinstance(value, str) and value.startswith("scores:"):
-        folder = value.removeprefix("scores:")
-        raise InputError(f"{prefix}data.labels is now data.labels.scores; write {folder!r} there")
-    if name in moved:
-        raise InputError(f"{prefix}data.{name} is now data.{moved[name]}; rename it")
 
 
 def refuse_unknown_empty_keys(words: Sequence[str], parser: jsonargparse.ArgumentParser) -> None:

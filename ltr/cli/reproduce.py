@@ -57,14 +57,10 @@ def reproduce(run: str, *, output: str | None = None) -> None:
         raise InputError(
             f"{again.path} holds a run of other options than {folder.path}, they differ in {', '.join(differences[:3])}; restore what differs and remove it, or name another folder (--output)"
         )
-    made = now.test.get("made", {})
+    made = now.test["made"]
     say(
-        f"{again.path} was tested on {made.get('date')}, by ltr {made.get('ltr')} {made.get('commit', '')}; remove it to train again"
+        f"{again.path} was tested on {made['date']}, by ltr {made['ltr']} {made.get('commit', '')}; remove it to train again"
     )
-    if not all(run.recipe and run.recipe.is_whole for run in (then, now)):
-        say(
-            f"{folder.path} does not say what it was trained with, as runs of an older ltr: whether that was the same can't be compared"
-        )
     for line in reproduction_lines(then, now, other_seeds(folder.path)):
         say(line)
 
@@ -75,7 +71,7 @@ def _weights_tested(run: Run, folder: RunFolder) -> str:
     Raises:
         InputError: for one that no training writes, such as another run's.
     """
-    name = Path(run.test.get("checkpoint") or folder.best).name
+    name = Path(run.test["checkpoint"] or folder.best).name
     step = name.removeprefix("step=").removesuffix(".ckpt")
     is_step = step.isdecimal() and name == folder.step_file(int(step)).name
     if name not in (folder.best.name, folder.last.name) and not is_step:

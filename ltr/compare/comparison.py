@@ -135,7 +135,7 @@ def pairs_with_baselines(
 
 
 def _first_metric(run: Run) -> str:
-    conventions = run.test.get("conventions", {})
+    conventions = run.test["conventions"]
     if not conventions:
         raise InputError(f"{run.folder} was measured by no metric; test it again")
     return next(iter(conventions))

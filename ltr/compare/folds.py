@@ -52,7 +52,7 @@ def _joined(folds: Sequence[Run]) -> Run:
         weights = (tested_weights(first), tested_weights(run))
         if weights[0] != weights[1]:
             differences.append(f"the tested weights ({weights[0]}, {weights[1]})")
-        if run.test.get("conventions") != first.test.get("conventions"):
+        if run.test["conventions"] != first.test["conventions"]:
             differences.append("metrics")
         if differences:
             raise InputError(

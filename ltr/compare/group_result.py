@@ -130,7 +130,7 @@ def group_result(
     notes += _missing_values_note(experiments, metric)
     values = values_by_experiment(experiments, metric)
     test = experiments[0].runs[0].test
-    lower_is_better = metric in test.get("lower_is_better", ())
+    lower_is_better = metric in test["lower_is_better"]
     rows = [_row(experiment, metric, values[experiment.name]) for experiment in experiments]
     comparisons = []
     for name, base in pairs:

@@ -37,10 +37,18 @@ class Run:
 
     @property
     def recipe(self) -> TrainingRecipe | None:
-        """How it was trained, but for its seed; None without a configuration."""
+        """How it was trained, but for its seed; None without a configuration.
+
+        Raises:
+            InputError: if its metrics.json was lost, and with it what it was trained with.
+        """
         if not self.config:
             return None
-        return TrainingRecipe.of(self.config, self.metrics.get("trained_with"))
+        if "trained_with" not in self.metrics:
+            raise InputError(
+                f"{RunFolder(self.folder).results}: trained_with must say what the run was trained with, and is not there; train the run again"
+            )
+        return TrainingRecipe.of(self.config, self.metrics["trained_with"])
 
     @property
     def fold(self) -> dict[str, int] | None:
@@ -95,10 +103,6 @@ def read_run(folder: Path, data_set: DataSet | None = None, split: str = "test")
         where = f" on {', '.join(places)}"
     if not isinstance(metrics.get("test"), dict) or not place.per_query.is_file():
         raise InputError(f"{folder}: a run must have been tested{where} to be compared; {again}")
-    if "evaluated" not in metrics["test"]:
-        raise InputError(
-            f"{folder}: its results{where} do not say what they were measured on; test it again: {again}"
-        )
     config: dict[str, Any] = {}
     if files.config.is_file():
         config = read_config(files.config)
@@ -134,7 +138,7 @@ def exact_weights(run: Run) -> str:
     """The file of the weights of a run that were tested, without its folder, which may be named in
     several ways; or ``untrained``.
     """
-    checkpoint = run.test.get("checkpoint")
+    checkpoint = run.test["checkpoint"]
     return "untrained" if checkpoint is None else Path(checkpoint).name
 
 
@@ -162,7 +166,7 @@ def recipe_differences(first: Run, second: Run) -> list[str]:
 def _values(place: RunFolder, metrics: dict[str, Any]) -> dict[str, dict[str, float]]:
     """Read per_query.tsv: by metric and query."""
     file = place.per_query
-    names = list(metrics["test"].get("conventions", {}))
+    names = list(metrics["test"]["conventions"])
     try:
         with open(file, newline="", encoding="utf-8") as opened:
             lines = list(csv.reader(opened, delimiter="\t", quoting=csv.QUOTE_NONE))

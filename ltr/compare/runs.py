@@ -72,9 +72,8 @@ class Experiment:
         """Of the seeds that say it."""
         seconds = []
         for run in self.runs:
-            fit = run.metrics.get("fit", {})
-            if "seconds" in fit:
-                seconds.append(fit["seconds"])
+            if "fit" in run.metrics:
+                seconds.append(run.metrics["fit"]["seconds"])
         return seconds
 
 
@@ -120,8 +119,7 @@ def check_alike(experiments: Sequence[Experiment], metric: str) -> list[str]:
     """Check that the numbers of all runs may be compared.
 
     Returns:
-        Notes to print: one if the runs ranked different candidates, and one if nobody can say
-        whether all seeds of an experiment were trained with the same.
+        Notes to print: one if the runs ranked different candidates.
 
     Raises:
         InputError: for other data, another way to count the metric, or a run without it.
@@ -135,8 +133,8 @@ def check_alike(experiments: Sequence[Experiment], metric: str) -> list[str]:
                 )
             _check_pair(first, run, metric)
 
-    notes = [_candidates_note(experiments), _unknown_recipes_note(experiments)]
-    return [note for note in notes if note is not None]
+    note = _candidates_note(experiments)
+    return [] if note is None else [note]
 
 
 def _candidates_note(experiments: Sequence[Experiment]) -> str | None:
@@ -158,21 +156,9 @@ def _candidates_note(experiments: Sequence[Experiment]) -> str | None:
     return f"the runs rank other candidates, so whole systems are compared ({'; '.join(ranked)})"
 
 
-def _unknown_recipes_note(experiments: Sequence[Experiment]) -> str | None:
-    """A note if runs of an older ltr do not say what they were trained with."""
-    unknown = []
-    for experiment in experiments:
-        recipes = [run.recipe for run in experiment.runs]
-        if len(recipes) > 1 and not all(recipe and recipe.is_whole for recipe in recipes):
-            unknown.append(experiment.name)
-    if not unknown:
-        return None
-    return f"runs of {', '.join(unknown)} do not say what they were trained with, as those of an older ltr: whether their seeds had the same training data, models and start weights can't be compared"
-
-
 def _check_pair(first: Run, run: Run, metric: str) -> None:
     """Check that a run was tested on what the first one was, and counts the metric as it does."""
-    conventions = run.test.get("conventions", {})
+    conventions = run.test["conventions"]
     if metric not in conventions:
         raise InputError(
             f"{run.folder} was not measured by {metric}, but by {', '.join(conventions)}; name one with --metric",

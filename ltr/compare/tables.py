@@ -114,8 +114,6 @@ def _provenance_line(result: GroupResult) -> str:
     for row in result.rows:
         for run in row.experiment.runs:
             seeds.add(run.seed)
-            if "made" not in run.test:
-                continue
             made = run.test["made"] | run.test["made"]["packages"]
             for name in PROVENANCE:
                 if name in made:

@@ -43,7 +43,7 @@ T = TypeVar("T")
 
 SEAL = "seal"  # the file of an entry that describes its other files
 MADE_OF = "made-of"
-UNKNOWN = "unknown"  # what an entry was made of that is older than MADE_OF
+UNKNOWN = "unknown"  # what an entry was made of whose maker was killed before it wrote MADE_OF
 NOTES = "notes.json"
 SEALED_BYTES = 4096  # at the beginning and at the end of each file: what the seal covers
 KEY = re.compile(r"[0-9a-f]{32}")
@@ -193,7 +193,8 @@ class Entry:
         folder: where it lies. Of what a killed build has left, the names beside it are meant.
         size: bytes.
         last_used: in seconds since 1970; None for what a killed build has left.
-        origins: what it was made of; empty where an earlier version made it, which did not say.
+        origins: what it was made of; empty where the process that made it was killed before it said
+            so.
     """
 
     folder: Path

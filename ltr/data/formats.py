@@ -308,8 +308,6 @@ class SingleTexts(InWindows):
         is made of texts.
         """
         key: list[object] = [self.max_length, self.rendering.key]
-        if self.rendering.key:
-            key.append("together")  # no word stands here in older keys, of prompts tokenised apart
         if self.windows is not None:
             key.append(asdict(self.windows))
         return key

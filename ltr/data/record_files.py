@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ltr.data.files import blocks, digest_of, is_file, numbered_lines
+from ltr.data.files import digest_of, is_file, numbered_lines
 from ltr.data.texts import Record, TextTable
 from ltr.entries import parse_json
 from ltr.errors import InputError
@@ -17,8 +17,6 @@ if TYPE_CHECKING:
 ENDINGS = (".jsonl", ".jsonl.gz", ".parquet")
 ROWS = 4096  # of a Parquet file that are read at once
 PARQUET_BUFFER = 2**20  # bytes of a column
-JSON_BLOCK = 2**20  # bytes of a file that are looked at together
-WITH_INSTRUCTIONS = "instructions-1"
 
 
 def find_texts(folder: Path, name: str) -> Path | None:
@@ -55,16 +53,11 @@ def open_table(path: Path, kind: str) -> TextTable:
             from 1; for other files in the folder, or none.
     """
     if not path.is_dir():
-        content = digest_of(path)
-        if kind == "query" and _holds_instructions(path):
-            content = f"{WITH_INSTRUCTIONS} {content}"
-        return TextTable.open(content, _records(path), kind, path, leave_out_empty=True)
+        return TextTable.open(digest_of(path), _records(path), kind, path, leave_out_empty=True)
     files = _files_of_folder(path)
     # What a file is read as is part of the content: its bytes alone do not say it.
     digests = [f"{_ending(file)} {digest_of(file)}" for file in files]
     content = hashlib.sha256("\n".join(digests).encode()).hexdigest()
-    if kind == "query" and any(map(_holds_instructions, files)):
-        content = f"{WITH_INSTRUCTIONS} {content}"
     records = (record for file in files for record in _records(file))
     return TextTable.open(f"folder-1 {content}", records, kind, path, leave_out_empty=True)
 
@@ -90,17 +83,6 @@ def _ending(path: Path) -> str | None:
         if path.name.lower().endswith(ending):
             return ending
     return None
-
-
-def _holds_instructions(file: Path) -> bool:
-    """Whether queries of a file may have instructions: tables that older versions have written of it
-    have none.
-    """
-    if _ending(file) != ".parquet":
-        return any(b'"instruction"' in block for _, block in blocks(file, JSON_BLOCK))
-    from pyarrow.parquet import read_schema
-
-    return "instruction" in read_schema(file).names
 
 
 def _records(file: Path) -> Iterator[Record]:

@@ -153,7 +153,7 @@ def folder_once(
     with being_written(path) as temporary:
         if not is_whole(path):
             if path.is_dir():
-                log.warning("%s is damaged, or of an older version: it is made again", path)
+                log.warning("%s is damaged: it is made again", path)
                 shutil.rmtree(path)
             _build_and_rename(temporary, path, build)
             remove(parts_of(path))

@@ -5,7 +5,7 @@ import time
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import NotRequired, TypedDict
+from typing import TypedDict
 
 import numpy as np
 from lightning.pytorch import LightningDataModule
@@ -40,10 +40,10 @@ class Position(TypedDict):
 
     consumed: int
     steps: int
-    per_step: NotRequired[int]
-    processes: NotRequired[int]
-    content: NotRequired[dict[str, str]]
-    kept: NotRequired[Frozen | None]
+    per_step: int
+    processes: int
+    content: dict[str, str]
+    kept: Frozen | None
 
 
 class RankingDataModule(LightningDataModule):
@@ -350,7 +350,7 @@ class RankingDataModule(LightningDataModule):
             return
         check_entries(state_dict, Position, type(self).__qualname__, "take another checkpoint")
         assert self.train is not None, "setup('fit') comes first"
-        recorded = state_dict.get("content", self.digests)  # the digests of that run
+        recorded = state_dict["content"]  # the digests of that run
         names = sorted({*recorded, *self.digests})
         changed = [name for name in names if recorded.get(name) != self.digests.get(name)]
         if changed:
@@ -358,7 +358,7 @@ class RankingDataModule(LightningDataModule):
                 f"{self.path}: the checkpoint was trained on other {' and other '.join(changed)}; resume with the data of the run, or start a new run from its weights (--init_from)"
             )
         per_step = self.train.plan.per_step
-        recorded_per_step = state_dict.get("per_step", per_step)
+        recorded_per_step = state_dict["per_step"]
         if recorded_per_step != per_step:
             option = "groups" if self.batch_size is None else "batch_size"
             raise InputError(
@@ -369,7 +369,7 @@ class RankingDataModule(LightningDataModule):
             raise InputError(
                 f"the checkpoint comes from epochs of {state_dict['steps']} steps, here they have {self._steps()}; resume with the same data, batch_size and limit_train_batches"
             )
-        n_before = state_dict.get("processes", self.world_size)
+        n_before = state_dict["processes"]
         if n_before != self.world_size:
             log.info(
                 "the run went on so far with %d processes, and goes on with %d: the same lists in each step, and the same numbers but for rounding",
@@ -377,7 +377,7 @@ class RankingDataModule(LightningDataModule):
                 self.world_size,
             )
         self._consumed_at_resume = state_dict["consumed"]
-        if state_dict.get("kept") is not None:
+        if state_dict["kept"] is not None:
             epoch, step = self._next_step()
             self.train.plan.restore_frozen(epoch, step, state_dict["kept"])
 

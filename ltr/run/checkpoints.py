@@ -14,7 +14,7 @@ from typing import Any, NoReturn, TypedDict
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import Checkpoint, Timer, WeightAveraging
 
-from ltr.checkpoint import read_checkpoint, write_checkpoint
+from ltr.checkpoint import FORMAT, read_checkpoint, write_checkpoint
 from ltr.entries import check_entries
 from ltr.errors import InputError, Terminated
 from ltr.models.encoder.text_encoder import encoders_of
@@ -420,6 +420,7 @@ class Checkpoints(Checkpoint):
             checkpoint["callbacks"] = self._callbacks_before
         set_counters(checkpoint, moment, self._batches_since_step)
         checkpoint["run"] = {
+            "format": FORMAT,
             "identity": self.identity,
             # True if the run has ended early. A request to stop counts only from min_epochs and
             # min_steps on.

@@ -40,18 +40,6 @@ DATA_MAY_CHANGE = DATA_SPEED | {
 # content of the files and the steps of an epoch when it takes its state from a checkpoint: a path
 # does not say what is in the files.
 DATA_COMPARED_ELSEWHERE = {"path", "batch_size", "groups"}
-# With these values the options say nothing, and runs of an older ltr do not have them: digests leave
-# them out.
-DATA_LATER: dict[str, Any] = {"mixture": None, "evaluation.fold": None}
-MODEL_LATER: dict[str, Any] = {
-    "ranker.windows": None,
-    "miner.windows": None,
-    "ranker.temperature": 1.0,
-    "ranker.learn_temperature": False,
-    "transform": "none",
-    "loss.ties": "ignore",
-    "loss.pairs_reduction": "mean",
-}
 # All other options of the trainer may change, and all other callbacks.
 DECIDING_TRAINER_OPTIONS = ("accumulate_grad_batches", "overfit_batches")
 DECIDING_CALLBACKS = ("LossSchedule", "HardNegativeMining")
@@ -150,21 +138,15 @@ def check_same(now: Mapping[str, Any], then: Mapping[str, Any], path: str, hint:
         return
     changes = []
     for name in sorted({*now, *then}):
-        of_now = now.get(name, _value_before(name))
-        of_then = then.get(name, _value_before(name))
-        if not are_same(name, of_now, of_then):
-            changes.append(f"{name} was {of_then!r} and is {of_now!r}")
+        value = now.get(name)
+        value_then = then.get(name)
+        if not are_same(name, value, value_then):
+            changes.append(f"{name} was {value_then!r} and is {value!r}")
     if changes:
         more = f" and {len(changes) - 3} more" if len(changes) > 3 else ""
         raise InputError(
             f"{path} comes from another configuration: {', '.join(changes[:3])}{more}; {hint}"
         )
-
-
-def _value_before(name: str) -> Any:
-    """What an option of an identity was for runs that do not have it."""
-    group, _, path = name.partition(".")
-    return {"model": MODEL_LATER, "data": DATA_LATER}.get(group, {}).get(path)
 
 
 def are_same(name: str, now: Any, then: Any) -> bool:

@@ -3,6 +3,7 @@
 from pathlib import Path
 from typing import Any, NotRequired, TypedDict
 
+from ltr.checkpoint import check_format
 from ltr.entries import check_entries, read_json
 from ltr.errors import InputError
 
@@ -12,8 +13,8 @@ class Made(TypedDict):
 
     ltr: str
     packages: dict[str, str]
-    date: NotRequired[str]
-    machine: NotRequired[str]
+    date: str
+    machine: str
     commit: NotRequired[str]
 
 
@@ -28,23 +29,23 @@ class Report(TypedDict):
     """Of an evaluation. Beside these it has the value of each metric, by its name."""
 
     conventions: dict[str, str]  # how each metric is counted
-    lower_is_better: NotRequired[list[str]]
-    evaluated: NotRequired[dict[str, str | None]]  # digests of the data
+    lower_is_better: list[str]
+    evaluated: dict[str, str | None]  # digests of the data
     candidates: NotRequired[str]
     depth: NotRequired[int | None]
     split: NotRequired[str]  # that was tested in the place of test
     fold: NotRequired[TestedFold]
     ceiling: NotRequired[dict[str, float | None]]  # by metric
     sources: NotRequired[list[str]]  # where there are several: the names that stand before queries
-    checkpoint: NotRequired[str | None]
-    made: NotRequired[Made]
+    checkpoint: str | None
+    made: Made
 
 
 class Fit(TypedDict):
     """What training took."""
 
     seconds: float
-    steps: NotRequired[int]
+    steps: int
 
 
 class StartDigests(TypedDict):
@@ -63,38 +64,37 @@ class TrainedWith(TypedDict):
 
     data: dict[str, str]  # digests of the training data, and of the dev data that choose the best
     models: dict[str, str]  # digests of the local models that options name, by option
-    # That trained together, in a run of an ltr whose batch_size counted the lists of one process.
-    processes: NotRequired[int]
-    init_from: NotRequired[StartDigests]
+    init_from: NotRequired[StartDigests]  # of a run that starts from the weights of another
 
 
 class Validation(TypedDict):
     """A validation while training. Beside these it has the value of each metric."""
 
     step: int
-    seconds: NotRequired[float]  # of training until then, over all resumes, without validations
+    seconds: float  # of training until then, over all resumes, without validations
 
 
 class ForecastEntry(TypedDict):
     """What a training was to take, made after its first batches."""
 
     seconds: float
-    after_batches: NotRequired[int]
-    works: NotRequired[dict[str, float]]  # seconds of each kind of work
+    after_batches: int
+    works: dict[str, float]  # seconds of each kind of work
 
 
 class Took(TypedDict):
     """What a training took that was not interrupted."""
 
     seconds: float
-    validations: NotRequired[float]  # seconds of these
-    memory: NotRequired[int]  # bytes of the process at most
-    disk: NotRequired[int]  # bytes of the run folder
+    validations: float  # seconds of these
+    memory: int  # bytes of the process at most
+    disk: int  # bytes of the run folder
 
 
 class Metrics(TypedDict):
     """The whole file; see :class:`ltr.run.results.ResultsWriter`."""
 
+    format: int
     directory: NotRequired[str]
     start: NotRequired[dict[str, float | None]]
     init_from: NotRequired[str]
@@ -114,11 +114,13 @@ def read_metrics(file: Path) -> dict[str, Any]:
     """What ``metrics.json`` of a run holds; nothing where there is no file.
 
     Raises:
-        InputError: if the file is damaged, or an entry is not what it must be.
+        InputError: if the file is damaged, is of a run of another format, or an entry is not what
+            it must be.
     """
     if not file.is_file():
         return {}
     metrics = read_json(file, MEND)
+    check_format(metrics, file)
     check_entries(metrics, Metrics, file, MEND)
     for name in ("validate", "test"):
         report = metrics.get(name)

@@ -12,6 +12,7 @@ from typing import Any, TypedDict
 import numpy as np
 from lightning.pytorch import Callback, LightningModule, Trainer
 
+from ltr.checkpoint import FORMAT
 from ltr.data.progress import duration
 from ltr.data.trec import RunLine, write_run
 from ltr.data.whole_files import write_whole
@@ -41,6 +42,7 @@ class ResultsWriter(Callback):
     not at all.
 
     * ``metrics.json``, by key:
+        * ``format``: of the run, see :data:`ltr.checkpoint.FORMAT`;
         * ``directory``: the working directory of the last ``fit``, from which relative paths count;
         * ``start``: the metrics of the weights that training starts from;
         * ``init_from``: the checkpoint of these weights;
@@ -318,7 +320,7 @@ def rewrite_results(trainer: Trainer, change: Callable[[dict], dict]) -> None:
     """Change ``metrics.json``, at rank 0 and not in a trial run."""
     if trainer.is_global_zero and not is_trial(trainer):
         path = RunFolder(trainer.default_root_dir).results
-        results = change(read_metrics(path))
+        results = {"format": FORMAT} | change(read_metrics(path))
         write_whole(path, [json.dumps(results, indent=1, ensure_ascii=False), "\n"])
 
 

@@ -13,7 +13,7 @@ from ltr.checkpoint import best_checkpoint, holds_checkpoints
 from ltr.data.files import digest_of
 from ltr.models.encoder.loading.pretrained import resolve
 from ltr.run.metrics_file import StartDigests, TrainedWith
-from ltr.run.training_recipe import TrainingRecipe
+from ltr.run.training_recipe import recipe_options
 from ltr.trainer_state import data_of
 
 # The options that name a model, by the last part of their paths.
@@ -61,7 +61,7 @@ def trained_with(
 def digests_of_models(config: Mapping[str, Any]) -> dict[str, str]:
     """The digests of the local models that a configuration names, by option."""
     models = {}
-    for path, value in TrainingRecipe.of(config, None).options.items():
+    for path, value in recipe_options(config).items():
         if path.rpartition(".")[2] in MODEL_OPTIONS and isinstance(value, str):
             model_digest = _digest_of_model(value)
             if model_digest is not None:

@@ -12,9 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ltr.run.identity import (
-    DATA_LATER,
     DATA_SPEED,
-    MODEL_LATER,
     MODEL_MEASURES_AND_SPEED,
     are_same,
     class_path_of,
@@ -63,8 +61,6 @@ WATCHING_CALLBACKS = {
     "ThroughputMonitor",
     "TQDMProgressBar",
 }
-# Of a run of an ltr that did not write it.
-UNKNOWN: TrainedWith = {"data": {}, "models": {}, "processes": 0}
 
 
 @dataclass(frozen=True)
@@ -75,19 +71,16 @@ class TrainingRecipe:
         options: of the configuration, by path.
         data_path: where the training data lies.
         init_from: the run or checkpoint that it starts from; None for none.
-        processes: how many train together, where a run of an older ltr has a batch in each of them;
-            1 where they share one; None where nobody knows it.
-        trained_with: the digests of content; None for a run of an ltr that did not write them.
+        trained_with: the digests of content.
     """
 
     options: dict[str, Any]
     data_path: Any
     init_from: Any
-    processes: int | None
-    trained_with: TrainedWith | None
+    trained_with: TrainedWith
 
     @classmethod
-    def of(cls, config: Mapping[str, Any], trained_with: TrainedWith | None) -> "TrainingRecipe":
+    def of(cls, config: Mapping[str, Any], trained_with: TrainedWith) -> "TrainingRecipe":
         """The recipe of a run.
 
         Args:
@@ -95,43 +88,28 @@ class TrainingRecipe:
             trained_with: of its metrics.
         """
         return cls(
-            options=_options(config),
+            options=recipe_options(config),
             data_path=config["data"].get("init_args", {}).get("path"),
             init_from=config.get("init_from"),
-            processes=_processes(config["trainer"], trained_with),
             trained_with=trained_with,
         )
 
-    @property
-    def is_whole(self) -> bool:
-        """Whether all is known of it: a run of an older ltr does not say what it was trained with."""
-        if self.trained_with is None:
-            return False
-        return self.init_from is None or self._start is not None
-
-    def digest(self) -> str | None:
-        """A digest that runs of one recipe share; None where not all is known of it."""
-        if self.trained_with is None or not self.is_whole:
-            return None
+    def digest(self) -> str:
+        """A digest that runs of one recipe share."""
         options = {name: without_parents(value) for name, value in self.options.items()}
         options |= self.trained_with["models"]
         start = None
         if self._start is not None:
             start = self._start["recipe"] or self._start["weights"]
-        parts = [options, self.trained_with["data"], self.processes, start]
+        parts = [options, self.trained_with["data"], start]
         text = json.dumps(parts, sort_keys=True, default=str)
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
     def differences(self, other: "TrainingRecipe") -> list[str]:
-        """Each option that differs, with both values. What one of the two does not know is left out."""
+        """Each option that differs, with both values."""
         differences = []
-        digests = self.trained_with
-        other_digests = other.trained_with
-        if digests is None or other_digests is None:  # paths are compared by their last names
-            digests = UNKNOWN
-            other_digests = UNKNOWN
-        models = digests["models"]
-        other_models = other_digests["models"]
+        models = self.trained_with["models"]
+        other_models = other.trained_with["models"]
         for name in sorted(self.options.keys() | other.options.keys()):
             value = self.options.get(name)
             other_value = other.options.get(name)
@@ -140,8 +118,8 @@ class TrainingRecipe:
                     differences.append(f"{name} ({value!r}, {other_value!r}: other content)")
             elif not are_same(name, without_parents(value), without_parents(other_value)):
                 differences.append(f"{name} ({value!r}, {other_value!r})")
-        data = digests["data"]
-        other_data = other_digests["data"]
+        data = self.trained_with["data"]
+        other_data = other.trained_with["data"]
         names = sorted(data.keys() | other_data.keys())
         changed = [name for name in names if data.get(name) != other_data.get(name)]
         if changed:
@@ -152,40 +130,34 @@ class TrainingRecipe:
             differences.append(
                 f"init_from ({self.init_from!r}, {other.init_from!r}: other weights)"
             )
-        if None not in (self.processes, other.processes) and self.processes != other.processes:
-            differences.append(f"trainer.devices × num_nodes ({self.processes}, {other.processes})")
         return differences
 
     def _starts_as(self, other: "TrainingRecipe") -> bool:
         """Whether two runs start alike: both from their backbones, or from the same weights, or
         from the weights of runs of one recipe.
         """
-        if self.init_from is None or other.init_from is None:
-            return self.init_from == other.init_from
         start = self._start
         other_start = other._start
         if start is None or other_start is None:
-            return True  # nobody knows it
+            return start == other_start
         if start["weights"] == other_start["weights"]:
             return True
         return start["recipe"] is not None and start["recipe"] == other_start["recipe"]
 
     @property
     def _start(self) -> StartDigests | None:
-        """What tells the weights that it starts from; None where nobody knows."""
-        return None if self.trained_with is None else self.trained_with.get("init_from")
+        """What tells the weights of another run that it starts from; None where there is none."""
+        return self.trained_with.get("init_from")
 
 
-def _options(config: Mapping[str, Any]) -> dict[str, Any]:
+def recipe_options(config: Mapping[str, Any]) -> dict[str, Any]:
     """The options of a configuration that decide what is learnt, but for the seed."""
     options = {}
     for path, value in flat_options(config["model"]):
-        says_nothing = path in MODEL_LATER and value == MODEL_LATER[path]
-        if path not in MODEL_MEASURES_AND_SPEED and not says_nothing:
+        if path not in MODEL_MEASURES_AND_SPEED:
             options[f"model.{path}"] = value
     for path, value in flat_options(config["data"]):
-        says_nothing = path in DATA_LATER and value == DATA_LATER[path]
-        if path not in DATA_MAY_DIFFER and not says_nothing:
+        if path not in DATA_MAY_DIFFER:
             options[f"data.{path}"] = value
     trainer = config["trainer"]
     for path, value in flat_options(trainer):
@@ -212,19 +184,3 @@ def _callbacks_of_recipe(callbacks: Any) -> list[Any]:
         if package not in ("lightning", "ltr") or name not in WATCHING_CALLBACKS:
             deciding.append(callback)
     return deciding
-
-
-def _processes(trainer: Mapping[str, Any], trained_with: TrainedWith | None) -> int | None:
-    """The number of processes of a run of an older ltr, which had a batch in each: as the trainer's
-    options say, and where they leave it to the machine (``auto``), as the run has counted. Else 1.
-    """
-    if trained_with is not None and "processes" not in trained_with:
-        return 1
-    devices = trainer.get("devices")
-    if isinstance(devices, str) and devices.isdecimal():
-        devices = int(devices)
-    if isinstance(devices, list):
-        devices = len(devices)
-    if isinstance(devices, int) and devices > 0:
-        return devices * trainer.get("num_nodes", 1)
-    return None if trained_with is None else trained_with["processes"]

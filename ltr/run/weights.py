@@ -74,7 +74,6 @@ def _recipe_of_run(file: Path) -> str | None:
     with suppress(InputError):  # damaged files of a run whose weights are whole
         config = read_config(folder.config)
         metrics = read_metrics(folder.results)
-        digest = TrainingRecipe.of(config, metrics.get("trained_with")).digest()
-        if digest is not None:
-            return f"{digest} {file.name}"
+        if "trained_with" in metrics:
+            return f"{TrainingRecipe.of(config, metrics['trained_with']).digest()} {file.name}"
     return None

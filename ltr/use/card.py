@@ -398,8 +398,7 @@ def _result_lines(alone: Experiment, with_seeds: Experiment) -> list[str]:
     if test.get("depth") is not None:
         candidates += f", {test['depth']} deep"
     measured = f"{results[0].n_queries} test queries. {candidates}."
-    if "made" in test:
-        measured += f" {test['made'].get('date')}, ltr {test['made']['ltr']}."
+    measured += f" {test['made']['date']}, ltr {test['made']['ltr']}."
     return [*lines, "", measured]
 
 

@@ -5,12 +5,12 @@ from pathlib import Path
 
 import pytest
 
+from ltr.checkpoint import FORMAT
 from ltr.cli.configuration import (
     _without_empty_files,
     data_path_option,
     expanded,
     init_args_of_data,
-    refuse_old_names,
 )
 from ltr.data.collection import open_collection
 from ltr.data.files import seen_from
@@ -53,36 +53,6 @@ def test_a_broken_file_is_named(tmp_path, content, message):
     assert message in str(error.value)
 
 
-@pytest.mark.parametrize(
-    ("old", "said"),
-    [
-        ("depth: 20", "data.depth is now data.evaluation.depth; rename it"),
-        (
-            "eval_batch_size: 7",
-            "data.eval_batch_size is now data.evaluation.batch_size; rename it",
-        ),
-        ("seed: 7", "data.seed is now data.loading.seed; rename it"),
-        ("labels: 'scores:a/b'", "data.labels is now data.labels.scores; write 'a/b' there"),
-    ],
-)
-def test_an_option_that_has_moved(tmp_path, old, said):
-    file = tmp_path / "one.yaml"
-    file.write_text(
-        f"data:\n  class_path: ltr.datamodules.ListDataModule\n  init_args: {{{old}}}\n"
-    )
-    with pytest.raises(InputError) as error:
-        expanded(["fit", "--config", str(file)])
-    assert str(error.value) == f"{file}: {said}"
-    file.write_text(file.read_text().replace("ListDataModule", "FeatureDataModule"))
-    if old.startswith("eval_batch_size"):  # which has it
-        assert expanded(["fit", "--config", str(file)])
-    words = old.replace("'", "").split(": ")
-    if not old.startswith("eval_batch_size"):  # the kind of data is not known yet
-        with pytest.raises(InputError) as error:
-            expanded(["fit", f"--data.{words[0]}", words[1]])
-        assert str(error.value) == f"--{said}"
-
-
 def test_a_key_that_is_no_option_and_holds_nothing(tmp_path, capsys, monkeypatch):
     from ltr.__main__ import main
 
@@ -122,7 +92,6 @@ def test_a_key_that_is_no_option_and_holds_nothing(tmp_path, capsys, monkeypatch
 def test_data_of_another_form_is_left_to_the_parser(tmp_path, text):
     (tmp_path / "config.yaml").write_text(text)
     assert init_args_of_data(tmp_path / "config.yaml") == {}
-    refuse_old_names(["--config", str(tmp_path / "config.yaml")])
 
 
 def test_data_of_a_run_that_was_started_elsewhere(tmp_path, monkeypatch):
@@ -132,7 +101,7 @@ def test_data_of_a_run_that_was_started_elsewhere(tmp_path, monkeypatch):
     run = there / "run"
     run.mkdir()
     (run / "config.yaml").write_text("data: {init_args: {path: mine}}")
-    (run / "metrics.json").write_text(json.dumps({"directory": str(there)}))
+    (run / "metrics.json").write_text(json.dumps({"format": FORMAT, "directory": str(there)}))
     monkeypatch.chdir(tmp_path)
     assert data_path_option(RunFolder(run)) == ["--data.path", str(there / "mine")]
     monkeypatch.chdir(there)
@@ -150,7 +119,9 @@ def run_started_in(folder, **options):
     data["init_args"] |= options.pop("data", {})
     config = {"model": model, "data": data} | options
     (folder / "run/config.yaml").write_text(json.dumps(config))
-    (folder / "run/metrics.json").write_text(json.dumps({"directory": str(folder)}))
+    (folder / "run/metrics.json").write_text(
+        json.dumps({"format": FORMAT, "directory": str(folder)})
+    )
     return str(folder / "run")
 
 

@@ -10,7 +10,6 @@ import yaml
 from ltr.__main__ import main
 from ltr.compare.run import is_tested
 from ltr.data.trec import read_run
-from ltr.run.training_recipe import TrainingRecipe
 from tests.cli.configured import metrics
 from tests.conftest import QUIET, write_collection
 from tests.test_ranks import two_processes
@@ -211,17 +210,3 @@ def test_two_processes_train_on_the_same_lists_as_one(world, tmp_path, batches):
     for name, weight in weights[0].items():
         if not name.endswith(("key.bias", "head.bias")):  # their gradients are rounding alone
             torch.testing.assert_close(weights[1][name], weight, atol=2e-4, rtol=1e-3, msg=name)
-
-
-def test_an_option_of_several_sources_changes_no_digest_of_a_run_without_it(world):
-    """Runs of an older ltr do not have it, and are seeds of one experiment with newer ones."""
-    config = yaml.safe_load((world / "run/config.yaml").read_text())
-    init_args = config["data"]["init_args"]
-    digests = []
-    for mixture in ("absent", None, {"batches": "mixed"}):
-        init_args.pop("mixture", None)
-        if mixture != "absent":
-            init_args["mixture"] = mixture
-        trained_with = metrics(world / "run")["trained_with"]
-        digests.append(TrainingRecipe.of(config, trained_with).digest())
-    assert digests[0] == digests[1] != digests[2]

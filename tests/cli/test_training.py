@@ -257,7 +257,7 @@ def test_weights_that_diverged_pass_for_nothing(config, tmp_path, capsys, monkey
     )
     last = run / "checkpoints/last.ckpt"
     kept = torch.load(last, weights_only=True)
-    kept["state_dict"]["ranker.head.weight"].fill_(math.nan)  # as older versions have kept them
+    kept["state_dict"]["ranker.head.weight"].fill_(math.nan)
     torch.save(kept, last)
     (tmp_path / "docs.txt").write_text("w1\nw2\n")
     for words in (

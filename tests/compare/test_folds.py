@@ -133,7 +133,7 @@ REFUSED = {
     ),
     "other weights": (
         lambda arm: edit(arm / "fold=3", test={"checkpoint": "a/last.ckpt"}),
-        "they differ in the tested weights \\(untrained, last.ckpt\\)",
+        "they differ in the tested weights \\(best.ckpt, last.ckpt\\)",
     ),
 }
 

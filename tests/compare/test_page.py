@@ -11,8 +11,10 @@ import pytest
 import yaml
 
 from ltr.__main__ import main
+from ltr.checkpoint import FORMAT
 from ltr.data.collection import open_collection
 from tests.compare.browser import CHROMIUM, Browser
+from tests.compare.tested import MADE, TRAINED_WITH
 from tests.conftest import write_collection
 
 EVIL = "<script>document.title='taken'</script> & <img src=http://elsewhere.example/x.png> "
@@ -59,6 +61,9 @@ def page(tmp_path_factory):
                 "RR": float((1 / ranks).mean()),
                 "conventions": {"RR": "left out"},
                 "evaluated": content,
+                "lower_is_better": [],
+                "checkpoint": None,
+                "made": MADE,
             }
             curve = [
                 {"epoch": 0, "step": 10, "seconds": 2.5, "RR": 0.7},
@@ -67,8 +72,10 @@ def page(tmp_path_factory):
             (run / "metrics.json").write_text(
                 json.dumps(
                     {
+                        "format": FORMAT,
                         "directory": str(folder),
                         "test": test,
+                        "trained_with": TRAINED_WITH,
                         "start": {"RR": 0.5},
                         "validations": curve,
                     }

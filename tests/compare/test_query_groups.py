@@ -13,7 +13,7 @@ from ltr.compare.query_groups import Groups, grouped
 from ltr.compare.run import Run
 from ltr.compare.runs import Experiment, check_alike
 from ltr.errors import InputError
-from tests.compare.tested import QUERIES, write_run
+from tests.compare.tested import MADE, QUERIES, write_run
 
 
 def of_two_sources(name, values, sources=("a", "b")):
@@ -22,6 +22,8 @@ def of_two_sources(name, values, sources=("a", "b")):
         "AP": 0.5,  # the macro mean; not read here
         "conventions": {"AP": "as ever"},
         "lower_is_better": [],
+        "checkpoint": None,
+        "made": MADE,
         "evaluated": {"judgements": "j"},
         "sources": list(sources),
         "ceiling": {"AP": 0.9},

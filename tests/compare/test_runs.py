@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from ltr.__main__ import main
+from ltr.checkpoint import FORMAT
 from ltr.compare.runs import experiments
 from tests.compare.tested import (
     compared_in_one_group,
@@ -46,7 +47,7 @@ REFUSED = {
     ),
     "no digest": (
         lambda r: edit(r, evaluated=None),
-        "do not say what they were measured on; test it again: ltr test",
+        "metrics.json: the file is damaged, test.evaluated must be there, and is not; remove it",
     ),
     "other judgements": (
         lambda r: edit(r, evaluated={"judgements": "x"}),
@@ -112,7 +113,9 @@ REFUSED = {
         "per_query.tsv:2: a line must be a query and 1 numbers",
     ),
     "no test": (
-        lambda r: (r / "good/seed=1/metrics.json").write_text('{"test": null}'),
+        lambda r: (r / "good/seed=1/metrics.json").write_text(
+            f'{{"format": {FORMAT}, "test": null}}'
+        ),
         "a run must have been tested",
     ),
     "damaged": (
@@ -120,8 +123,8 @@ REFUSED = {
         "metrics.json: the file is damaged",
     ),
     "damaged digests": (
-        lambda r: replace(r / "good/seed=1/metrics.json", '"processes": 1', '"processes": "x"'),
-        "metrics.json: the file is damaged, trained_with.processes must be a whole number, got",
+        lambda r: replace(r / "good/seed=1/metrics.json", '"models": {}', '"models": 1'),
+        "metrics.json: the file is damaged, trained_with.models must be an object, got",
     ),
     "damaged table": (
         lambda r: (r / "good/seed=1/per_query.tsv").write_text("query\tAP\nq0\tx\n"),

@@ -81,11 +81,6 @@ REFUSED = {
         "best.monitor ('val/nDCG_exp@10', 'val/swapped_pairs')",
     ),
     "nothing is best": ("best.save_top_k", 0, "best.monitor ('val/nDCG_exp@10', None)"),
-    "start weights": (
-        "init_from",
-        "runs/x/seed=1",
-        "init_from (None, 'runs/x/seed=1': other weights)",
-    ),
     "index": (
         "data.init_args.evaluation",
         {"index": "IVF8,Flat"},
@@ -208,14 +203,6 @@ def test_other_training_data_is_refused_by_its_content(trained, tmp_path):
         experiments([str(tmp_path / "x")])
 
 
-def test_processes_of_an_older_ltr_count(two):
-    """Each had a batch of its own."""
-    digests = results(two / "seed=1")["trained_with"]
-    change_results(two / "seed=1", trained_with=digests | {"processes": 8})
-    with pytest.raises(InputError, match=r"trainer\.devices × num_nodes \(1, 8\)"):
-        experiments([str(two)])
-
-
 def test_seeds_may_each_start_from_their_own_seed_of_one_experiment(trained, tmp_path):
     """Or all from the same weights, but not from those of two ways to train. A resume keeps what a
     run started from.
@@ -228,6 +215,8 @@ def test_seeds_may_each_start_from_their_own_seed_of_one_experiment(trained, tmp
     other_starts = recipe(tmp_path / "own/seed=1").trained_with["init_from"]
     assert starts["weights"] != other_starts["weights"]
     assert own.differences(recipe(tmp_path / "own/seed=1")) == []
+    message = f"init_from (None, '{first}': other weights)"
+    assert recipe(first).differences(own) == [message]
 
     fit(trained, tmp_path / "longer", 1, "--model.lr", "0.05")
     fit(trained, tmp_path / "other", 1, "--init_from", str(tmp_path / "longer"))
@@ -250,14 +239,11 @@ def test_seeds_may_each_start_from_their_own_seed_of_one_experiment(trained, tmp
     assert recipe(tmp_path / "own/seed=0").trained_with == own.trained_with
 
 
-def test_a_run_of_an_older_ltr_is_read_and_a_note_says_what_it_does_not(two, capsys):
+def test_a_run_whose_results_were_lost_is_no_seed(two, capsys):
+    """Tested again it has numbers, and does not say what it was trained with."""
     change_results(two / "seed=1", trained_with=None)
-    assert main(["compare", str(two)]) == 0
-    note = "runs of x do not say what they were trained with, as those of an older ltr"
-    assert capsys.readouterr().out.count(note) == 1
-    set_option(two / "seed=1", "init_from", "runs/x/seed=1")
     assert main(["compare", str(two)]) == 2
-    assert "init_from (None, 'runs/x/seed=1'" in capsys.readouterr().err
+    assert "seed=1/metrics.json: trained_with must say what" in capsys.readouterr().err
 
 
 def test_best_weights_of_one_seed_are_not_pooled_with_the_last_of_another(two):

@@ -18,7 +18,7 @@ from ltr.compare.run import Run
 from ltr.compare.runs import Experiment, experiments
 from ltr.compare.tables import footnotes, tables
 from ltr.run.data_sets import DataSet
-from tests.compare.tested import write_run
+from tests.compare.tested import MADE, forget_test, write_run
 
 
 def experiment(name: str, *by_seed, metric: str = "AP", lower: bool = False) -> Experiment:
@@ -31,6 +31,8 @@ def experiment(name: str, *by_seed, metric: str = "AP", lower: bool = False) -> 
             "conventions": {metric: "as ever"},
             "lower_is_better": [metric] if lower else [],
             "evaluated": {"judgements": str(len(values))},
+            "checkpoint": None,
+            "made": MADE,
         }
         runs.append(Run(Path(name), seed, {}, {"test": report}, {metric: by_query}))
     return Experiment(name, runs)
@@ -180,7 +182,7 @@ def test_what_can_t_be_compared_is_one_line(tested, capsys):
 
 def test_runs_that_were_tested_on_other_data_alone_are_found(tested):
     for run in Path("runs").glob("*/seed=*"):
-        (run / "metrics.json").unlink()
+        forget_test(run)
         for place in run.glob("sets/*"):
             (place / "row.json").write_text("{}")
     assert main(["compare", "runs/base", "runs/new", "--data", "A", "B"]) == 0

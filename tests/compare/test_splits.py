@@ -18,7 +18,7 @@ from ltr.compare.runs import experiments
 from ltr.compare.statistics import estimate, estimate_of_change
 from ltr.compare.tables import footnotes, tables
 from tests.compare import tested
-from tests.compare.tested import QUERIES, write_run
+from tests.compare.tested import QUERIES, forget_test, write_run
 
 N_LEAKED = 8  # the first queries of test are not in test.clean
 
@@ -281,6 +281,6 @@ def test_what_can_t_be_compared_is_one_line(both, capsys, name):
 
 
 def test_a_run_that_was_measured_on_a_split_alone_is_a_run(both):
-    (both / "base/seed=0/metrics.json").unlink()
+    forget_test(both / "base/seed=0")
     (found,) = experiments(["runs/base/seed=0"], split="test.clean")
     assert len(found.runs) == 1 and found.split == "test.clean"

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from ltr.compare.comparison import _uneven_seeds_note
+from ltr.compare.group_result import _uneven_seeds_note
 from ltr.compare.statistics import estimate, estimate_of_mean, holm, randomisation_p
 
 

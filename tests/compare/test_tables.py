@@ -3,7 +3,7 @@
 import pytest
 
 from ltr.compare.tables import footnotes, p_value, tables
-from tests.compare.tested import compared, write_run
+from tests.compare.tested import MADE, compared, write_run
 
 
 @pytest.mark.parametrize(
@@ -32,10 +32,10 @@ def test_columns_that_no_run_fills_are_left_out(tmp_path):
 
 def test_the_last_footnote_says_with_what_the_runs_were_tested(tmp_path):
     for seed, commit in ((1, "c2"), (0, "c1")):
-        made = {"ltr": "1.0", "commit": commit, "packages": {"torch": "2"}}
+        made = MADE | {"ltr": "1.0", "commit": commit, "packages": {"torch": "2"}}
         write_run(tmp_path / f"a/seed={seed}", [0.5] * 40, seed=seed, report={"made": made})
     lines = footnotes(compared([str(tmp_path / "a")]))
-    assert lines[-1] == "seeds 0, 1; ltr 1.0; commit c1, c2; torch 2"
+    assert lines[-1] == ("seeds 0, 1; ltr 1.0; commit c1, c2; machine x; date 2026-11-01; torch 2")
 
 
 def test_a_plan_tells_several_baselines_apart(runs):

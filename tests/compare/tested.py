@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import yaml
 
+from ltr.checkpoint import FORMAT
 from ltr.compare.comparison import MetricResult, compare
 from ltr.compare.group_result import GroupResult
 from ltr.compare.query_groups import grouped
@@ -16,7 +17,8 @@ QUERIES = [f"q{n}" for n in range(40)]
 
 
 CONVENTION = "queries without a relevant document are left out"
-TRAINED_WITH = {"data": {"judgements": "t"}, "models": {}, "processes": 1}
+TRAINED_WITH = {"data": {"judgements": "t"}, "models": {}}
+MADE = {"ltr": "0.1", "packages": {}, "date": "2026-11-01", "machine": "x"}
 
 
 def write_run(folder: Path, values, *, seed=0, start=0.4, name="AP", **changes) -> Path:
@@ -25,6 +27,9 @@ def write_run(folder: Path, values, *, seed=0, start=0.4, name="AP", **changes) 
     report = {
         name: float(np.nanmean(values)),
         "conventions": {name: CONVENTION},
+        "lower_is_better": [],
+        "checkpoint": str(folder / "checkpoints/best.ckpt"),
+        "made": MADE,
         "candidates": "bm25",
         "depth": 50,
     }
@@ -33,9 +38,14 @@ def write_run(folder: Path, values, *, seed=0, start=0.4, name="AP", **changes) 
         "ceiling": {name: 0.9, "R": 0.95},
     }
     report |= changes.pop("report", {})
-    metrics = {"test": report, "fit": {"seconds": 10.0 + seed}, "trained_with": TRAINED_WITH} | (
-        {} if start is None else {"start": {name: start}}
-    )
+    metrics = {
+        "format": FORMAT,
+        "test": report,
+        "fit": {"seconds": 10.0 + seed, "steps": 10},
+        "trained_with": TRAINED_WITH,
+    }
+    if start is not None:
+        metrics["start"] = {name: start}
     (folder / "metrics.json").write_text(json.dumps(metrics))
     rows = "".join(f"{query}\t{value:.6f}\n" for query, value in zip(QUERIES, values, strict=True))
     (folder / "per_query.tsv").write_text(f"query\t{name}\n{rows}")
@@ -52,6 +62,13 @@ def write_run(folder: Path, values, *, seed=0, start=0.4, name="AP", **changes) 
     (folder / "config.yaml").write_text(yaml.safe_dump(config))
     assert not changes
     return folder
+
+
+def forget_test(folder: Path) -> None:
+    """Let a run have been measured elsewhere alone."""
+    metrics = json.loads((folder / "metrics.json").read_text())
+    del metrics["test"]
+    (folder / "metrics.json").write_text(json.dumps(metrics))
 
 
 def compared(paths, **options) -> list[MetricResult]:

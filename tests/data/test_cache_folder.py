@@ -64,7 +64,7 @@ def test_a_damaged_folder_of_the_cache_is_made_again(damage, caplog):
     if damage == "another file":
         (folder / "b").write_text("b")
     assert cached("tests", f"damaged {damage}", build, Path, ORIGIN) == folder and len(built) == 2
-    assert f"{folder} is damaged, or of an older version: it is made again" in caplog.text
+    assert f"{folder} is damaged: it is made again" in caplog.text
     assert file.read_bytes() == whole and sorted(p.name for p in folder.iterdir()) == [
         "a.npy",
         "made-of",
@@ -138,7 +138,7 @@ def test_what_was_made_of_an_entry_goes_with_it_and_names_are_never_gone(empty_c
 
 
 def test_an_entry_of_unknown_origin_is_unused_by_its_age_alone(empty_cache):
-    """One that an earlier version made; opened again, its origin is known."""
+    """One whose command was killed before it said so; opened again, its origin is known."""
     folder = entry_of("old")
     (folder / "made-of").unlink()
     entry = listed(folder)

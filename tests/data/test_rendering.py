@@ -62,7 +62,7 @@ def test_a_template_that_says_nothing_or_a_prompt_changes_no_tokens_and_no_keys(
     assert JoinedPairs(tokenizer, 24, Template()).store(table, "query").folder == plain.folder
     prompt = SingleTexts(tokenizer, 24, "Read: ")
     same = SingleTexts(tokenizer, 24, template=TEMPLATE, side="document")
-    assert prompt.key == same.key == [24, "Read: ", "together"]
+    assert prompt.key == same.key == [24, "Read: "]
     assert prompt.store(table).folder == same.store(table).folder == in_cache("Read: ")
     keys = [
         SingleTexts(tokenizer, 24, template=template, side="query").key

@@ -122,13 +122,13 @@ def test_a_resumed_run_goes_on_where_the_trainer_was(labelled):
     n_steps = len(data.train)
     whole = batches(data, 0) + batches(data, 1)
     under_a_trainer(data)
-    data.load_state_dict({"consumed": n_steps + 3, "steps": n_steps})
+    data.load_state_dict(data.state_dict() | {"consumed": n_steps + 3, "steps": n_steps})
     resumed = list(data.train_dataloader())
     assert len(resumed) == n_steps - 3 and all(
         equal(a, b) for a, b in zip(resumed, whole[n_steps + 3 :], strict=True)
     )
     with pytest.raises(InputError, match="the checkpoint comes from epochs of 99 steps"):
-        data.load_state_dict({"consumed": 3, "steps": 99})
+        data.load_state_dict(data.state_dict() | {"consumed": 3, "steps": 99})
 
 
 @pytest.fixture(scope="module")
@@ -193,7 +193,9 @@ def test_a_batch_of_pairs_does_not_depend_on_the_ones_before(several, kind):
     for step in reversed(range(len(data.train))):
         assert equal(fresh.train[1, step], whole[1][step])
     data = under_a_trainer(of_pairs(several, kind, num_workers=2))
-    data.load_state_dict({"consumed": len(whole[0]) + 1, "steps": len(whole[0])})
+    data.load_state_dict(
+        data.state_dict() | {"consumed": len(whole[0]) + 1, "steps": len(whole[0])}
+    )
     assert all(equal(a, b) for a, b in zip(data.train_dataloader(), whole[1][1:], strict=True))
 
 

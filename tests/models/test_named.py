@@ -25,6 +25,7 @@ from transformers import (
 
 import ltr
 from ltr.callbacks import HardNegativeMining
+from ltr.checkpoint import FORMAT
 from ltr.data.whole_files import write_new
 from ltr.errors import InputError
 from ltr.in_batch import OtherQueries
@@ -551,7 +552,7 @@ def test_a_relative_backbone_is_that_of_where_the_run_was_started(
     checkpoint = {"state_dict": weights, "pytorch-lightning_version": "2"}
     checkpoint["hyper_parameters"] = {"ranker": saved}
     torch.save(checkpoint, run / "checkpoints/best.ckpt")
-    (run / "metrics.json").write_text(json.dumps({"directory": str(start)}))
+    (run / "metrics.json").write_text(json.dumps({"format": FORMAT, "directory": str(start)}))
     assert ranker_named("runs/a", "source").key == built.key
     elsewhere = tmp_path / "elsewhere"
     (elsewhere / "bb").mkdir(parents=True)

@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from ltr.__main__ import main
+from ltr.checkpoint import FORMAT
 from ltr.datamodules import FeatureDataModule, TripletDataModule
 from ltr.models import DualEncoder
 from ltr.run.checkpoint_options import BestOptions
@@ -93,7 +94,9 @@ def test_the_start_changes_nothing_and_may_be_left_out(config, tmp_path):
 def test_a_run_that_begins_again_forgets_the_start_of_the_one_before(config, tmp_path):
     folder = tmp_path / "run"
     folder.mkdir()
-    (folder / "metrics.json").write_text(json.dumps({"start": {"nDCG_exp@10": 0.99}}))
+    (folder / "metrics.json").write_text(
+        json.dumps({"format": FORMAT, "start": {"nDCG_exp@10": 0.99}})
+    )
     assert main(["fit", "--config", config, "--trainer.num_sanity_val_steps", "0"]) == 0
     assert "start" not in results(tmp_path)
 

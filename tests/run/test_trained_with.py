@@ -62,13 +62,6 @@ def test_a_backbone_of_the_hub_has_its_name_alone(bert):
     assert recipe_with("bert").differences(recipe_with(bert)) == [message]
 
 
-def test_without_digests_a_backbone_is_known_by_its_last_name(tmp_path):
-    older = TrainingRecipe.of(config_with("/a/bert"), None)
-    assert not older.is_whole and older.digest() is None
-    assert older.differences(recipe_with("/b/bert")) == []
-    assert len(older.differences(recipe_with("/b/roberta"))) == 1
-
-
 def test_a_run_that_is_named_as_a_judge_is_told_by_its_best_weights(tmp_path):
     for name, weights in (("a", b"1"), ("b", b"1"), ("c", b"2")):
         (tmp_path / name / "run/checkpoints").mkdir(parents=True)
