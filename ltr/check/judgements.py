@@ -204,7 +204,7 @@ def _unjudged(
             rows.append([split, name, f"{len(lists.query_rows):,}", *cells])
     header = ["split", "ranker", "queries", *(f"unjudged of the top {depth}" for depth in DEPTHS)]
     title = "share of the best documents that nobody has judged"
-    return Table(title, header, rows, of_texts=header[1:2]), shares
+    return Table(title, header, rows, text_columns=header[1:2]), shares
 
 
 def unjudged_share(lists: QueryLists, judged: QueryLists, depth: int) -> float:

@@ -28,7 +28,7 @@ def leakage_section(leakage: Leakage) -> Section:
     if examples:
         header = ["leak", "similarity", "query or text", "stands also in"]
         title = f"The nearest {EXAMPLES} of each kind"
-        tables.append(Table(title, header, examples, of_texts=header[2:]))
+        tables.append(Table(title, header, examples, text_columns=header[2:]))
     severe, lines = _in_words(leakage)
     return Section("Leakage between splits", tables, lines, severe, _entries(leakage))
 
@@ -61,7 +61,7 @@ def _table_of_leaks(leakage: Leakage) -> Table:
             cells = rows.setdefault(names, [*names, f"{n:,}"])
             cells.append(_share(len(leaks.query_rows), n))
     title = f"Queries of a split that stand in another; near: {leakage.threshold:g} and above"
-    return Table(title, header, list(rows.values()), of_texts=header[1:2])
+    return Table(title, header, list(rows.values()), text_columns=header[1:2])
 
 
 def _table_of_texts(corpus: SameTexts) -> Table:

@@ -72,8 +72,8 @@ def difference_before_runs(variance: float, n_queries: int, correlation: float) 
         n_queries: Q.
         correlation: of the values of the two rankers.
     """
-    of_queries = 2 * (1 - correlation) * variance / n_queries
-    return Estimate(0.0, of_queries, (), (), n_queries, ())
+    query_variance = 2 * (1 - correlation) * variance / n_queries
+    return Estimate(0.0, query_variance, (), (), n_queries, ())
 
 
 def difference_of_seeds(values: np.ndarray) -> Estimate:
@@ -84,12 +84,12 @@ def difference_of_seeds(values: np.ndarray) -> Estimate:
         values: ``[S, Q]`` of one way to train, S at least 2.
     """
     one = estimate(values)
-    # Without a part of the query itself, of_queries is what seed and query make together.
+    # Without a part of the query itself, this is what seed and query make together.
     return Estimate(
         mean=0.0,
-        of_queries=2 * one.shared[0],
-        of_seeds=one.of_seeds * 2,
-        shared=one.shared * 2,
+        query_variance=2 * one.shared_variances[0],
+        seed_variances=one.seed_variances * 2,
+        shared_variances=one.shared_variances * 2,
         n_queries=one.n_queries,
         n_seeds=one.n_seeds * 2,
         alike=True,
@@ -100,7 +100,7 @@ def power_section(
     collection: Collection,
     metric_name: str,
     ranked: QueryLists | None = None,
-    of_seeds: np.ndarray | None = None,
+    seed_values: np.ndarray | None = None,
 ) -> Section:
     """The smallest difference that each split can show with a probability of 0.8.
 
@@ -108,7 +108,7 @@ def power_section(
         collection: its splits; ``train`` is left out.
         metric_name: what is measured, as ``nDCG@10``.
         ranked: what a run ranks, best first; None for none.
-        of_seeds: ``[S, Q]``, the test values of runs of S seeds; None where there are fewer than
+        seed_values: ``[S, Q]``, the test values of runs of S seeds; None where there are fewer than
             two.
     """
     metric = RankingMetric(metric_name)
@@ -148,27 +148,27 @@ def power_section(
             shown = possible_difference(planned.detectable(ALPHA, POWER), metric_name)
             rows.append([split, "the run and BM25, measured", f"{n_queries:,}", _shown(shown)])
             of_split["run_and_bm25"] = _or_none(shown)
-        if of_seeds is not None and split == "test":
+        if seed_values is not None and split == "test":
             by_seeds: dict[str, float | None] = {}
             for n_seeds in PLANNED_SEEDS:
-                planned = difference_of_seeds(of_seeds).planned(of_seeds.shape[1], n_seeds)
+                planned = difference_of_seeds(seed_values).planned(seed_values.shape[1], n_seeds)
                 shown = possible_difference(planned.detectable(ALPHA, POWER), metric_name)
                 what = f"two ways to train, {n_seeds} seeds each, as these seeds vary"
-                rows.append([split, what, f"{of_seeds.shape[1]:,}", _shown(shown)])
+                rows.append([split, what, f"{seed_values.shape[1]:,}", _shown(shown)])
                 by_seeds[str(n_seeds)] = _or_none(shown)
             of_split["seeds"] = by_seeds
         entries[split] = of_split
     header = ["split", "of", "queries", f"smallest difference in {metric_name}"]
     title = f"shown with a probability of {POWER:g} at level {ALPHA:g}"
-    table = Table(title, header, rows, of_texts=header[1:2])
+    table = Table(title, header, rows, text_columns=header[1:2])
     lines = []
-    if rows and of_seeds is None:
+    if rows and seed_values is None:
         lines.append(
             "these are of two models, one seed each; how seeds vary shows once two of an experiment are tested: ltr check RUN"
         )
-    if of_seeds is not None and len(of_seeds) < FEW_SEEDS:
+    if seed_values is not None and len(seed_values) < FEW_SEEDS:
         lines.append(
-            f"{len(of_seeds)} seeds tell little of how seeds vary, so the differences named for more seeds are large; each further seed makes them smaller"
+            f"{len(seed_values)} seeds tell little of how seeds vary, so the differences named for more seeds are large; each further seed makes them smaller"
         )
     return Section("What dev and test can show", [table] if rows else [], lines, severe, entries)
 

@@ -150,7 +150,7 @@ def _of_collection(
     run: str | None,
     reads: TextReads | None,
     metric: str,
-    of_seeds: np.ndarray | None,
+    seed_values: np.ndarray | None,
     of_leaks: _OfLeaks | None,
     backbone: str | None,
 ) -> Iterator[Section]:
@@ -165,7 +165,7 @@ def _of_collection(
     yield judgements_section(collection, ranked)
     if reads is not None:
         yield cutting_section(collection, reads)
-    yield power_section(collection, metric, ranked, of_seeds)
+    yield power_section(collection, metric, ranked, seed_values)
 
 
 def _of_experiment(
@@ -179,7 +179,7 @@ def _of_experiment(
     checks would take memory that counts in.
     """
     words = []
-    of_seeds = None
+    seed_values = None
     if folder is not None:
         file = RunFolder(folder).config
         if not file.is_file():
@@ -197,7 +197,7 @@ def _of_experiment(
             sampled.trainer.fit(sampled.model, datamodule=sampled.datamodule)
     metric = sampled.model.ranking_metrics[0].name
     if folder is not None:
-        of_seeds = _values_of_seeds(Path(folder), metric)
+        seed_values = _values_of_seeds(Path(folder), metric)
     data_module = sampled.datamodule
     if isinstance(data_module, PoolDataModule):
         reads = data_module.reads
@@ -207,7 +207,7 @@ def _of_experiment(
             run,
             reads,
             metric,
-            of_seeds,
+            seed_values,
             None if isinstance(data_module, LabelDataModule) else of_leaks,
             sampled.config.fit.get("model.ranker.init_args.backbone"),
         )

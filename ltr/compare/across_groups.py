@@ -111,7 +111,7 @@ def _comparison_over_sets(
         randomisation_p(np.concatenate(weighted)),
         np.where(abs(gains) < ROUNDING, 0.0, gains),
         deviation=math.sqrt(np.mean(variances)),
-        has_seeds=min(len(values[0]), len(base_values[0])) > 1,
+        has_several_seeds=min(len(values[0]), len(base_values[0])) > 1,
         level=level,
         metric=first.metric,
     )

@@ -156,7 +156,7 @@ def _verdict(comparison: Comparison, is_shown: bool, lower_is_better: bool) -> s
         verdict = "better"
     else:
         verdict = "worse"
-    if not comparison.has_seeds:
+    if not comparison.has_several_seeds:
         verdict += "; one seed: of these models alone"
     return verdict
 

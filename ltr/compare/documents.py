@@ -61,8 +61,8 @@ class Ranking:
             documents.setdefault(line.query, []).append((line.doc, line.score))
         if not documents:
             raise InputError(f"{file}: a run must rank documents, and ranks none; test it again")
-        for of_query in documents.values():
-            of_query.sort(key=lambda document: (document[1], document[0]), reverse=True)
+        for ranked in documents.values():
+            ranked.sort(key=lambda document: (document[1], document[0]), reverse=True)
         return documents
 
     def top(self, query: str, n: int, letters: int = 300) -> list[TopDocument]:

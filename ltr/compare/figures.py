@@ -111,7 +111,7 @@ def _curve(metrics: Mapping[str, Any], metric: str, by: str) -> Points:
     return points
 
 
-def _lines(by_name: Mapping[str, Sequence[Points]], **of_axes: Any) -> str:
+def _lines(by_name: Mapping[str, Sequence[Points]], **axes_options: Any) -> str:
     """Lines through points, those of one name in one style."""
 
     def draw(axes: Axes) -> None:
@@ -125,7 +125,7 @@ def _lines(by_name: Mapping[str, Sequence[Points]], **of_axes: Any) -> str:
                 x, y = zip(*points, strict=True)
                 (line,) = axes.plot(x, y, marker="o", ms=3, lw=1.2, **style)
                 first_of_name.setdefault(name, line)  # the legend has each name once
-        axes.set(**of_axes)
+        axes.set(**axes_options)
         numbers = [str(number) for number in range(len(first_of_name))]
         legend = axes.legend(list(first_of_name.values()), numbers, frameon=False, fontsize=9)
         # Afterwards: before 3.10 matplotlib leaves out a label that begins with an underscore.

@@ -54,14 +54,14 @@ class Comparison:
         difference: the experiment's mean minus the baseline's.
         p: of ``difference``, over queries and seeds; ``p_models`` where either has one seed only.
         p_models: of the randomisation test over the queries: do these very models differ?
-        effect: Cohen's d of the queries: the mean of their differences over their deviation; NaN if
-            all queries differ by the same, or none does.
+        effect: Cohen's d of the queries, above 0 where the experiment is better: the mean of their
+            differences over their deviation; NaN if all queries differ by the same, or none does.
         wins, ties, losses: queries on which the experiment is better, equal, worse, by the means
             over the seeds.
         detectable: the difference that this data shows with a probability of 0.8, at alpha divided
             by the number of comparisons, the strictest level of Holm's; infinite where so few
             queries can show none.
-        has_seeds: whether both have several seeds.
+        has_several_seeds: whether both experiments have.
         corrected: ``p`` after Holm's correction over the whole family.
         verdict: in words.
     """
@@ -76,7 +76,7 @@ class Comparison:
     ties: int
     losses: int
     detectable: float
-    has_seeds: bool
+    has_several_seeds: bool
     corrected: float = math.nan
     verdict: str = ""
 
@@ -172,7 +172,7 @@ def _missing_values_note(experiments: Sequence[Experiment], metric: str) -> list
     """A note where a query has a value in some runs only: the means that these runs tell are over
     other queries.
     """
-    queries = list(experiments[0].runs[0].by_query[metric])
+    queries = experiments[0].queries(metric)
     has_value = np.isfinite([row for each in experiments for row in each.values(metric, queries)])
     n_missing = int((has_value.any(axis=0) & ~has_value.all(axis=0)).sum())
     if not n_missing:
@@ -209,7 +209,7 @@ def values_by_experiment(experiments: Sequence[Experiment], metric: str) -> dict
 
 def queries_with_values(experiments: Sequence[Experiment], metric: str) -> list[str]:
     """The queries that have a value in every run."""
-    queries = list(experiments[0].runs[0].by_query[metric])
+    queries = experiments[0].queries(metric)
     has_values = np.ones(len(queries), dtype=bool)
     for experiment in experiments:
         has_values &= np.isfinite(experiment.values(metric, queries)).all(axis=0)
@@ -233,7 +233,7 @@ def _comparison_over_queries(
         randomisation_p(by_query),
         gains,
         deviation=float(gains.std(ddof=1)),
-        has_seeds=min(len(values[name]), len(values[base])) > 1,
+        has_several_seeds=min(len(values[name]), len(values[base])) > 1,
         level=level,
         metric=metric,
     )
@@ -247,7 +247,7 @@ def uncorrected_comparison(
     gains: np.ndarray,
     *,
     deviation: float,
-    has_seeds: bool,
+    has_several_seeds: bool,
     level: float,
     metric: str,
 ) -> Comparison:
@@ -259,7 +259,7 @@ def uncorrected_comparison(
         p_models: of the randomisation test over the queries.
         gains: by query or by set, above 0 where the experiment is better.
         deviation: of a query, that the effect is relative to.
-        has_seeds: whether both have several seeds.
+        has_several_seeds: whether both experiments have.
         level: the strictest of the family.
         metric: of which no two values differ by more than its range.
     """
@@ -267,14 +267,14 @@ def uncorrected_comparison(
         name=name,
         baseline=base,
         difference=difference,
-        p=difference.p if has_seeds else p_models,
+        p=difference.p if has_several_seeds else p_models,
         p_models=p_models,
         effect=float(gains.mean()) / deviation if deviation > ROUNDING else math.nan,
         wins=int((gains > 0).sum()),
         ties=int((gains == 0).sum()),
         losses=int((gains < 0).sum()),
         detectable=possible_difference(difference.detectable(level), metric),
-        has_seeds=has_seeds,
+        has_several_seeds=has_several_seeds,
     )
 
 

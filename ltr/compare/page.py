@@ -24,13 +24,6 @@ RANKS = 20  # of the figure of the precision
 LETTERS = 300  # shown of the text of a query
 
 
-class Drawing(NamedTuple):
-    """A figure of the page."""
-
-    caption: str
-    svg: Markup
-
-
 class Side(NamedTuple):
     """What one experiment ranks for a query."""
 
@@ -56,13 +49,6 @@ class Query:
     sides: list[Side]
 
 
-class DifferingQueries(NamedTuple):
-    """The queries on which an experiment and a baseline differ most, under their title."""
-
-    title: str
-    queries: list[Query]
-
-
 def page(results: Sequence[MetricResult], tables: Sequence[Table], notes: Sequence[str]) -> str:
     """The tables, sortable. Of one group also the metric over training, the differences by query, the
     precision at each rank, and the queries on which two experiments differ most, with the documents
@@ -76,8 +62,8 @@ def page(results: Sequence[MetricResult], tables: Sequence[Table], notes: Sequen
     """
     first = results[0]
     experiments = [row.experiment for row in first.main.rows]
-    drawings: list[Drawing] = []
-    differing: list[DifferingQueries] = []
+    drawings: dict[str, Markup] = {}
+    differing: dict[str, list[Query]] = {}
     if first.mean is not None:
         title = f"{len(experiments)} experiments on {len(first.groups)} sets"
     elif first.changes:
@@ -101,23 +87,25 @@ def page(results: Sequence[MetricResult], tables: Sequence[Table], notes: Sequen
 
 def _figures(
     experiments: Sequence[Experiment], results: Sequence[GroupResult]
-) -> tuple[list[Drawing], list[DifferingQueries]]:
-    """What a page shows of one group."""
+) -> tuple[dict[str, Markup], dict[str, list[Query]]]:
+    """What a page shows of one group: figures by their captions, and by their titles the queries on
+    which two experiments differ most.
+    """
     experiment_of = {experiment.name: experiment for experiment in experiments}
     number_of = {experiment.name: number for number, experiment in enumerate(experiments)}
     rankings = _rankings(experiments)
-    drawings = []
-    differing = []
+    drawings = {}
+    differing = {}
     for result in results:
         metric = result.metric
         by_step = figures.over_training(experiments, metric)
         if by_step is not None:
             caption = f"{metric} on dev over training, by seed; step 0 is before training"
-            drawings.append(Drawing(caption, Markup(by_step)))
+            drawings[caption] = Markup(by_step)
         by_seconds = figures.over_training(experiments, metric, by="seconds")
         if by_seconds is not None:
             caption = f"{metric} on dev by seconds of training, refreshes of negatives among them and validations not"
-            drawings.append(Drawing(caption, Markup(by_seconds)))
+            drawings[caption] = Markup(by_seconds)
         for comparison in result.comparisons:
             name = comparison.name
             base = comparison.baseline
@@ -125,17 +113,16 @@ def _figures(
             caption = f"{metric} by query: {name} minus {base}, means over the seeds"
             values = np.array(list(by_query.values()))
             figure = figures.differences(values, metric, name, base, number_of[name])
-            drawings.append(Drawing(caption, Markup(figure)))
+            drawings[caption] = Markup(figure)
             if rankings:
-                title = f"Where {name} and {base} differ most in {metric}"
                 pair = [experiment_of[name], experiment_of[base]]
                 queries = _most_differing(by_query, result, pair, rankings)
                 if queries:
-                    differing.append(DifferingQueries(title, queries))
+                    differing[f"Where {name} and {base} differ most in {metric}"] = queries
     if rankings:
         by_rank = {name: ranking.precision(RANKS) for name, ranking in rankings.items()}
         caption = "Precision at each rank, first seed of each experiment"
-        drawings.append(Drawing(caption, Markup(figures.precision(by_rank))))
+        drawings[caption] = Markup(figures.precision(by_rank))
     return drawings, differing
 
 
@@ -157,7 +144,7 @@ def _rankings(experiments: Sequence[Experiment]) -> dict[str, Ranking]:
 
 def _differences(experiment: Experiment, base: Experiment, metric: str) -> dict[str, float]:
     """By query, the difference of the means over the seeds, where both have a value."""
-    queries = list(experiment.runs[0].by_query[metric])
+    queries = experiment.queries(metric)
     by_query = differences_by_query(
         experiment.values(metric, queries), base.values(metric, queries)
     )

@@ -23,11 +23,11 @@ def other_seeds(folder: Path) -> list[Run]:
         if other == own:
             continue
         with suppress(InputError):
-            found = experiments([str(own), str(other)])
-            if len(found) > 1:  # the folders say that they are no seeds of one experiment
+            both = experiments([str(own), str(other)])
+            if len(both) > 1:  # the folders say that they are no seeds of one experiment
                 continue
-            for metric in found[0].runs[0].test["conventions"]:
-                check_alike(found, metric)
+            for metric in both[0].runs[0].test["conventions"]:
+                check_alike(both, metric)
             others.append(read_run(other))
     return others
 

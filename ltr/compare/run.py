@@ -185,10 +185,10 @@ def _values(place: RunFolder, metrics: dict[str, Any]) -> dict[str, dict[str, fl
     for number, line in enumerate(lines[1:], start=2):
         query, *cells = line or [""]
         try:
-            of_query = [float(cell) for cell in cells]
+            numbers = [float(cell) for cell in cells]
         except ValueError:
-            of_query = []
-        if len(of_query) != len(names) or any(math.isinf(value) for value in of_query):
+            numbers = []
+        if len(numbers) != len(names) or any(math.isinf(value) for value in numbers):
             raise InputError(
                 f"{file}:{number}: a line must be a query and {len(names)} numbers; test the run again"
             )
@@ -197,24 +197,24 @@ def _values(place: RunFolder, metrics: dict[str, Any]) -> dict[str, dict[str, fl
                 f"{file}:{number}: the query {query!r} must stand there once, and has a line above; test the run again"
             )
         queries.add(query)
-        for name, value in zip(names, of_query, strict=True):
+        for name, value in zip(names, numbers, strict=True):
             values[name][query] = value
     sources = metrics["test"].get("sources", [])
     for name in names:
-        _check_mean(file, name, metrics["test"][name], _by_source(values[name], sources))
+        _check_mean(file, name, metrics["test"][name], _values_of_sources(values[name], sources))
     return values
 
 
-def _by_source(values: dict[str, float], sources: Sequence[str]) -> list[list[float]]:
-    """The values of each source, whose name stands before the queries; of one, where there is no
-    other.
+def _values_of_sources(values: dict[str, float], sources: Sequence[str]) -> list[list[float]]:
+    """The values of each source, whose name stands before the queries; all together where there are
+    no sources.
     """
     if not sources:
         return [list(values.values())]
-    of_source: dict[str, list[float]] = {name: [] for name in sources}
+    by_source: dict[str, list[float]] = {name: [] for name in sources}
     for query, value in values.items():
-        of_source.setdefault(query.partition("/")[0], []).append(value)
-    return list(of_source.values())
+        by_source.setdefault(query.partition("/")[0], []).append(value)
+    return list(by_source.values())
 
 
 def _check_mean(

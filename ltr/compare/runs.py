@@ -43,6 +43,10 @@ class Experiment:
         """The split that all of its runs were tested on."""
         return self.runs[0].split
 
+    def queries(self, metric: str) -> list[str]:
+        """The queries that all of its runs were tested on, with or without a value."""
+        return list(self.runs[0].by_query[metric])
+
     def values(self, metric: str, queries: Sequence[str]) -> np.ndarray:
         """``[S, Q]``, the queries in this order."""
         rows = []
@@ -95,7 +99,7 @@ def experiments(
     """
     folder_of_place: dict[Path, Path] = {}  # a link or another spelling names the same place
     for path in paths:
-        for folder in _folders(path):
+        for folder in _run_folders(path):
             folder_of_place.setdefault(folder.resolve(), folder)
     if not folder_of_place:
         raise InputError(
@@ -190,12 +194,12 @@ def _candidates_in_words(run: Run) -> str:
     return words
 
 
-def _folders(path: str) -> list[Path]:
+def _run_folders(path: str) -> list[Path]:
     """The run folders that a path on the command line names, or a pattern or an address there."""
     if path.startswith(PREFIX):
         return fetch_runs(path)
     local_path("run", path)
-    folder = _run_folder_of(Path(path))
+    folder = _without_inner_path(Path(path))
     if folder.is_dir():
         return _runs_in(folder)
     matches = [match for match in map(Path, sorted(glob(path, recursive=True))) if match.is_dir()]
@@ -207,7 +211,7 @@ def _folders(path: str) -> list[Path]:
     return runs
 
 
-def _run_folder_of(path: Path) -> Path:
+def _without_inner_path(path: Path) -> Path:
     """The run folder, where a path leads to its metrics.json or to a folder of Weights & Biases in
     it (``wandb/run-...``); else the path.
     """
@@ -224,7 +228,7 @@ def _runs_in(folder: Path) -> list[Path]:
         return [folder]
     runs = []
     for pattern in ("*", "*/seed=*", "*/fold=*", "*/*/fold=*"):
-        runs += [found for found in folder.glob(pattern) if _is_run(found)]
+        runs += [inner for inner in folder.glob(pattern) if _is_run(inner)]
     if not runs:
         raise InputError(
             f"{folder} is no run folder, and holds none: there is no metrics.json; ltr fit makes one"
@@ -263,14 +267,14 @@ def _short_names(names: Sequence[str]) -> list[str]:
     """The names without their common folders. Where all names are equal: the last part."""
     if len(set(names)) == 1:
         return [Path(name).resolve().name for name in names]
-    parts = [Path(name).parts for name in names]
-    folders = [of_name[:-1] for of_name in parts]
+    paths = [Path(name).parts for name in names]
+    folders = [parts[:-1] for parts in paths]
     n_shared = 0
     for at_one_depth in zip(*folders, strict=False):
         if len(set(at_one_depth)) > 1:
             break
         n_shared += 1
-    return ["/".join(of_name[n_shared:]) for of_name in parts]
+    return ["/".join(parts[n_shared:]) for parts in paths]
 
 
 def _check_seeds(experiment: Experiment) -> None:

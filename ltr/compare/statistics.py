@@ -33,39 +33,40 @@ class Estimate:
 
     Attributes:
         mean: of all values; of a difference, of the first minus the second.
-        of_queries: the part of the mean's variance that comes from having drawn these queries:
+        query_variance: the part of the mean's variance that comes from having drawn these queries:
             :math:`\mathrm{var}(a_q + \bar e_q) / Q`.
-        of_seeds: the part that comes from having drawn these seeds:
+        seed_variances: the part that comes from having drawn these seeds:
             :math:`\mathrm{var}(b_s + \bar e_s) / S`, one number for each ranker that has several.
-        shared: :math:`\mathrm{var}(e_{sq}) / (Q S)`, which ``of_queries`` and ``of_seeds`` both
-            contain: one number for each of ``of_seeds``.
+        shared_variances: :math:`\mathrm{var}(e_{sq}) / (Q S)`, which ``query_variance`` and
+            ``seed_variances`` both contain: one number for each of ``seed_variances``.
         n_queries: Q.
-        n_seeds: S, one for each of ``of_seeds``.
-        query_freedom: the degrees of freedom of ``of_queries``; None for Q − 1, those of the queries
-            of one data set.
-        known: the degrees of freedom by which ``of_queries`` and each of ``of_seeds`` are known, of a
-            plan whose variances other queries and seeds tell; None: those of Q and S.
+        n_seeds: S, one for each of ``seed_variances``.
+        query_freedom: the degrees of freedom of ``query_variance``; None for Q − 1, those of the
+            queries of one data set.
+        known_freedoms: of a plan, whose variances other queries and seeds tell: the degrees of
+            freedom by which ``query_variance`` and each of ``seed_variances`` are known. None: those
+            of Q and S.
         alike: whether one estimate stands for the seeds of both rankers.
     """
 
     mean: float
-    of_queries: float
-    of_seeds: tuple[float, ...]
-    shared: tuple[float, ...]
+    query_variance: float
+    seed_variances: tuple[float, ...]
+    shared_variances: tuple[float, ...]
     n_queries: int
     n_seeds: tuple[int, ...]
     query_freedom: float | None = None
-    known: tuple[float, ...] | None = None
+    known_freedoms: tuple[float, ...] | None = None
     alike: bool = False
 
     @property
     def error(self) -> float:
         """Standard error of the mean."""
-        all_seeds = sum(self.of_seeds)
-        whole = self.of_queries + all_seeds - sum(self.shared)
-        # ``shared`` is itself an estimate, and may be larger than the parts that contain it: the
-        # variance is never taken below either part.
-        return math.sqrt(max(whole, self.of_queries, all_seeds))
+        all_seeds = sum(self.seed_variances)
+        whole = self.query_variance + all_seeds - sum(self.shared_variances)
+        # ``shared_variances`` are themselves estimates, and may be larger than the parts that contain
+        # them: the variance is never taken below either part.
+        return math.sqrt(max(whole, self.query_variance, all_seeds))
 
     @property
     def freedom(self) -> float:
@@ -73,7 +74,7 @@ class Estimate:
         # Satterthwaite: the squared variance over the sum of var_i^2 / freedom_i of its parts.
         denominator = 0.0
         for variance, freedom in zip(
-            (self.of_queries, *self.of_seeds), self._freedoms, strict=True
+            (self.query_variance, *self.seed_variances), self._freedoms, strict=True
         ):
             denominator += variance**2 / freedom
         if denominator == 0:
@@ -132,10 +133,10 @@ class Estimate:
         freedoms = self._freedoms
         true_parts = []
         drawn_parts = []
-        known = self.known or freedoms
-        for number, part in enumerate((self.of_queries, *self.of_seeds)):
+        known_freedoms = self.known_freedoms or freedoms
+        for number, part in enumerate((self.query_variance, *self.seed_variances)):
             row = min(number, 1) if self.alike else number
-            true_parts.append(part / _chi_squared(known[number], _draws()[row]))
+            true_parts.append(part / _chi_squared(known_freedoms[number], _draws()[row]))
             drawn = _chi_squared(freedoms[number], _draws()[3 + number])
             drawn_parts.append(true_parts[-1] * drawn)
         true_variance = self._whole(true_parts)
@@ -158,16 +159,18 @@ class Estimate:
 
     @property
     def _freedoms(self) -> tuple[float, ...]:
-        """Degrees of freedom of ``of_queries`` and of each of ``of_seeds``, of Q and S."""
-        of_queries = self.n_queries - 1 if self.query_freedom is None else self.query_freedom
-        return (of_queries, *(n_seeds - 1 for n_seeds in self.n_seeds))
+        """Degrees of freedom of ``query_variance`` and of each of ``seed_variances``, of Q and S."""
+        query_freedom = self.query_freedom
+        if query_freedom is None:
+            query_freedom = self.n_queries - 1
+        return (query_freedom, *(n_seeds - 1 for n_seeds in self.n_seeds))
 
     def _whole(self, parts: Sequence[np.ndarray]) -> np.ndarray:
-        """The variance of the mean, as in :attr:`error`, of draws ``[D]`` of ``of_queries`` and of each
-        of ``of_seeds``.
+        """The variance of the mean, as in :attr:`error`, of draws ``[D]`` of ``query_variance`` and of
+        each of ``seed_variances``.
         """
         all_seeds = np.sum(parts[1:], axis=0)
-        whole = parts[0] + all_seeds - sum(self.shared)
+        whole = parts[0] + all_seeds - sum(self.shared_variances)
         return np.maximum(np.maximum(whole, parts[0]), all_seeds)
 
     def planned(self, n_queries: int, n_seeds: int) -> "Estimate":
@@ -176,24 +179,24 @@ class Estimate:
         """
         # First undo the divisions: the variances of one query, of one seed of each ranker, and of
         # both together. An estimated difference of variances may come out below 0.
-        var_query = max(0.0, self.of_queries - sum(self.shared)) * self.n_queries
+        var_query = max(0.0, self.query_variance - sum(self.shared_variances)) * self.n_queries
         var_seed = []
         var_both = []
         for i, n in enumerate(self.n_seeds):
-            var_seed.append(max(0.0, (self.of_seeds[i] - self.shared[i]) * n))
-            var_both.append(self.shared[i] * self.n_queries * n)
+            var_seed.append(max(0.0, (self.seed_variances[i] - self.shared_variances[i]) * n))
+            var_both.append(self.shared_variances[i] * self.n_queries * n)
         # Then divide by the new numbers, as the attributes say.
-        of_seeds = []
+        seed_variances = []
         for seed, both in zip(var_seed, var_both, strict=True):
-            of_seeds.append((seed + both / n_queries) / n_seeds)
+            seed_variances.append((seed + both / n_queries) / n_seeds)
         return Estimate(
             mean=self.mean,
-            of_queries=(var_query + sum(var_both) / n_seeds) / n_queries,
-            of_seeds=tuple(of_seeds),
-            shared=tuple(both / (n_queries * n_seeds) for both in var_both),
+            query_variance=(var_query + sum(var_both) / n_seeds) / n_queries,
+            seed_variances=tuple(seed_variances),
+            shared_variances=tuple(both / (n_queries * n_seeds) for both in var_both),
             n_queries=n_queries,
             n_seeds=(n_seeds,) * len(self.n_seeds),
-            known=self.known or self._freedoms,
+            known_freedoms=self.known_freedoms or self._freedoms,
             alike=self.alike,
         )
 
@@ -269,20 +272,20 @@ def estimate(first: np.ndarray, second: np.ndarray | None = None) -> Estimate:
     _check_values(rankers)
     n_queries = rankers[0].shape[1]
     by_query = rankers[0].mean(axis=0) if second is None else differences_by_query(*rankers)
-    of_seeds = []
-    shared = []
+    seed_variances = []
+    shared_variances = []
     n_seeds = []
     for values in rankers:
         if len(values) < 2:
             continue  # a ranker of one seed is taken as it is
-        of_seeds.append(float(values.mean(axis=1).var(ddof=1) / len(values)))
-        shared.append(_interaction_variance(values) / values.size)
+        seed_variances.append(float(values.mean(axis=1).var(ddof=1) / len(values)))
+        shared_variances.append(_interaction_variance(values) / values.size)
         n_seeds.append(len(values))
     return Estimate(
         mean=float(by_query.mean()),
-        of_queries=float(by_query.var(ddof=1) / n_queries),
-        of_seeds=tuple(of_seeds),
-        shared=tuple(shared),
+        query_variance=float(by_query.var(ddof=1) / n_queries),
+        seed_variances=tuple(seed_variances),
+        shared_variances=tuple(shared_variances),
         n_queries=n_queries,
         n_seeds=tuple(n_seeds),
     )
@@ -300,10 +303,10 @@ def estimate_of_mean(
 
     .. math::
         M = \frac{1}{K} \sum_k \frac{1}{Q_k} \sum_q d_{kq}, \qquad
-        \mathrm{of\_queries} = \sum_k v_k, \quad v_k = \frac{\mathrm{var}_q(d_{kq})}{K^2 Q_k}, \qquad
-        \mathrm{of\_seeds} = \frac{1}{S} \mathrm{var}_s\Bigl(\frac{1}{K} \sum_k \bar x_{sk}\Bigr),
+        \mathrm{query\_variance} = \sum_k v_k, \quad v_k = \frac{\mathrm{var}_q(d_{kq})}{K^2 Q_k}, \qquad
+        \mathrm{seed\_variance} = \frac{1}{S} \mathrm{var}_s\Bigl(\frac{1}{K} \sum_k \bar x_{sk}\Bigr),
         \qquad
-        \mathrm{shared} = \sum_k \frac{\mathrm{var}(e_{ksq})}{K^2 Q_k S}.
+        \mathrm{shared\_variance} = \sum_k \frac{\mathrm{var}(e_{ksq})}{K^2 Q_k S}.
 
     The first is what resampling the queries within each set gives. Its degrees of freedom are
     Satterthwaite's, :math:`(\sum_k v_k)^2 / \sum_k \frac{v_k^2}{Q_k - 1}`.
@@ -322,7 +325,7 @@ def estimate_of_mean(
     parts = []
     for number in range(n_sets):
         parts.append(estimate(first[number], None if second is None else second[number]))
-    of_seeds = []
+    seed_variances = []
     n_seeds = []
     for of_sets in (first, second or ()):
         if len({len(values) for values in of_sets}) > 1:
@@ -330,19 +333,19 @@ def estimate_of_mean(
         if not of_sets or len(of_sets[0]) < 2:
             continue  # a ranker of one seed is taken as it is
         by_seed = np.mean([values.mean(axis=1) for values in of_sets], axis=0)
-        of_seeds.append(float(by_seed.var(ddof=1) / len(by_seed)))
+        seed_variances.append(float(by_seed.var(ddof=1) / len(by_seed)))
         n_seeds.append(len(by_seed))
-    shared = [part.shared for part in parts]
+    shared_variances = [part.shared_variances for part in parts]
     # The part of each set in the variance of the mean.
-    of_queries = np.array([part.of_queries for part in parts]) / n_sets**2
+    set_variances = np.array([part.query_variance for part in parts]) / n_sets**2
     freedoms = np.array([part.n_queries - 1 for part in parts])
-    whole = float(of_queries.sum())
-    by_set = float((of_queries**2 / freedoms).sum())
+    whole = float(set_variances.sum())
+    by_set = float((set_variances**2 / freedoms).sum())
     return Estimate(
         mean=float(np.mean([part.mean for part in parts])),
-        of_queries=whole,
-        of_seeds=tuple(of_seeds),
-        shared=tuple((np.array(shared).sum(axis=0) / n_sets**2).tolist()),
+        query_variance=whole,
+        seed_variances=tuple(seed_variances),
+        shared_variances=tuple((np.array(shared_variances).sum(axis=0) / n_sets**2).tolist()),
         n_queries=sum(part.n_queries for part in parts),
         n_seeds=tuple(n_seeds),
         query_freedom=whole**2 / by_set if by_set > 0 else float(freedoms.sum()),
@@ -365,7 +368,7 @@ def estimate_of_change(
     .. math::
         z_q = \frac{n}{|B|} 1_{q \in B} (y_q - \bar y) - \frac{n}{|A|} 1_{q \in A} (x_q - \bar x),
 
-    its linear part, as for the mean of a domain in a survey. So :math:`\mathrm{of\_queries} =
+    its linear part, as for the mean of a domain in a survey. So :math:`\mathrm{query\_variance} =
     \mathrm{var}(z_q) / n`. Queries are of three kinds, in the first alone, in both, or in the second
     alone; the degrees of freedom are those of the kind that has fewest, less 1: where few queries
     were taken out, few tell what that changes. Seeds are counted as in :func:`estimate`, by the

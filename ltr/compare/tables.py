@@ -38,14 +38,14 @@ class Table(NamedTuple):
         title: stands above it.
         header: the names of the columns.
         rows: cells of the columns.
-        of_texts: the columns that hold texts, beside the first one and ``verdict``; the others hold
+        text_columns: the columns that hold texts, beside the first one and ``verdict``; the others hold
             numbers, which stand to the right.
     """
 
     title: str
     header: list[str]
     rows: list[list[str]]
-    of_texts: Sequence[str] = ("verdict",)
+    text_columns: Sequence[str] = ("verdict",)
 
 
 def tables(
@@ -294,10 +294,12 @@ def _plan_table(result: GroupResult, difference: float, level: float) -> Table:
 
 def _queries_needed(comparison: Comparison, difference: float, level: float) -> list[str]:
     """A cell for each number of seeds of a plan."""
-    if not comparison.has_seeds:
+    if not comparison.has_several_seeds:
         # Nobody knows how other seeds would vary, only how many queries tell these models apart.
-        of_models = replace(comparison.difference, of_seeds=(), shared=(), n_seeds=())
-        # The number of seeds has no effect without of_seeds.
+        of_models = replace(
+            comparison.difference, seed_variances=(), shared_variances=(), n_seeds=()
+        )
+        # The number of seeds has no effect without seed_variances.
         n = of_models.queries_needed(difference, n_seeds=1, alpha=level)
         # The first cell speaks of other seeds, the last one of the models that are there.
         empty = [""] * (len(PLANNED_SEEDS) - 2)

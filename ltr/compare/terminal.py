@@ -15,7 +15,7 @@ def print_tables(tables: Sequence[Table], notes: Sequence[str], console: Console
         console.print(table.title, style="bold", markup=False, highlight=False)
         printed = RichTable(box=box.SIMPLE_HEAD)
         for number, name in enumerate(table.header):
-            is_text = number == 0 or name in table.of_texts
+            is_text = number == 0 or name in table.text_columns
             printed.add_column(name, justify="left" if is_text else "right", overflow="fold")
         for cells in table.rows:
             printed.add_row(*(cell.replace("[", r"\[") for cell in cells))  # else rich reads markup

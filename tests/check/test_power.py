@@ -120,7 +120,7 @@ def test_a_split_of_few_queries_is_severe(tmp_path):
     section = power_section(collection, "nDCG@10")
     assert [row[0] for row in section.tables[0].rows] == ["dev", "dev", "test", "test"]
     seeds = np.random.default_rng(0).normal(0.5, 0.1, (3, 30))
-    with_seeds = power_section(collection, "nDCG@10", of_seeds=seeds)
+    with_seeds = power_section(collection, "nDCG@10", seed_values=seeds)
     assert set(with_seeds.entries["test"]["seeds"]) == {"3", "5", "10"}
     assert "3 seeds tell little of how seeds vary" in with_seeds.lines[0]
     few = open_collection(write_collection(tmp_path / "e", n_queries=5))

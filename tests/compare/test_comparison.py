@@ -41,7 +41,11 @@ def test_experiments_are_compared_with_the_first_one(runs):
     expected = holm([estimate(one, base).p for one in (good, same)])
     for one, own, corrected in zip(found.comparisons, (good, same), expected, strict=True):
         by_query = own.mean(axis=0) - base.mean(axis=0)
-        assert one.baseline == "base" and one.difference == estimate(own, base) and one.has_seeds
+        assert (
+            one.baseline == "base"
+            and one.difference == estimate(own, base)
+            and one.has_several_seeds
+        )
         assert one.corrected == corrected and one.p_models == randomisation_p(by_query)
         assert one.effect == pytest.approx(by_query.mean() / by_query.std(ddof=1))
         assert (one.wins, one.ties, one.losses) == ((by_query > 0).sum(), 0, (by_query < 0).sum())
@@ -178,7 +182,7 @@ def test_one_seed_says_something_of_its_model_alone(runs):
     (found,) = compared_in_one_group(["runs/base/seed=0", "runs/good"])
     (one,) = found.comparisons
     assert (
-        not one.has_seeds
+        not one.has_several_seeds
         and one.p == one.p_models
         and one.verdict == "better; one seed: of these models alone"
     )

@@ -112,8 +112,8 @@ def test_seeds_are_those_of_all_sets():
     }
     (result,) = compare(Groups("set", sets))
     of_mean = result.mean.comparisons[0].difference
-    assert of_mean.of_seeds == pytest.approx((0, 0), abs=1e-12)
-    assert result.groups["s0"].comparisons[0].difference.of_seeds[0] == pytest.approx(0.01)
+    assert of_mean.seed_variances == pytest.approx((0, 0), abs=1e-12)
+    assert result.groups["s0"].comparisons[0].difference.seed_variances[0] == pytest.approx(0.01)
     assert result.mean.rows[1].deviation == pytest.approx(0)
 
 

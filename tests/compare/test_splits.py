@@ -37,8 +37,8 @@ def test_the_change_of_a_mean_by_hand():
     """
     found = change([[1.0, 0.5, 0.5, 0.0]], [[0.5, 0.5, 0.0]], 1)
     assert found.mean == pytest.approx(-1 / 6)
-    assert found.of_queries == pytest.approx(114 / 324 / 3 / 4)
-    assert found.freedom == pytest.approx(1) and found.of_seeds == ()
+    assert found.query_variance == pytest.approx(114 / 324 / 3 / 4)
+    assert found.freedom == pytest.approx(1) and found.seed_variances == ()
     low, high = found.interval()
     assert high - found.mean == pytest.approx(12.7062 * math.sqrt(38 / 1296), rel=1e-4)
 
@@ -55,7 +55,7 @@ def test_on_the_same_queries_it_is_the_paired_difference():
     found = change(first, second, 0)
     paired = estimate(second - first)
     assert found.mean == pytest.approx(paired.mean)
-    assert found.of_queries == pytest.approx(paired.of_queries)
+    assert found.query_variance == pytest.approx(paired.query_variance)
     assert found.freedom == pytest.approx(29)
 
 
@@ -66,7 +66,7 @@ def test_on_splits_without_a_common_query_variances_add_up():
     names = [f"q{n}" for n in range(42)]
     found = estimate_of_change(first, second, names[:12], names[12:])
     parts = first.var(ddof=0) / 12 + second.var(ddof=0) / 30
-    assert found.of_queries == pytest.approx(42 / 41 * parts)
+    assert found.query_variance == pytest.approx(42 / 41 * parts)
     assert found.mean == pytest.approx(second.mean() - first.mean())
     assert found.query_freedom == 11, "as many as the smaller one has, less 1"
 
@@ -91,11 +91,11 @@ def test_a_seed_is_good_or_bad_on_both_splits():
     the changes of the seeds are 0 and −0.05, of variance 0.00125, over 2 seeds.
     """
     values = np.full((2, 4), 0.5)
-    assert change(values + [[0.0], [0.1]], values[:, 2:] + [[0.0], [0.1]], 2).of_seeds == (
+    assert change(values + [[0.0], [0.1]], values[:, 2:] + [[0.0], [0.1]], 2).seed_variances == (
         pytest.approx(0.0, abs=1e-15),
     )
     leaked = values + np.array([[0.0], [0.1]]) * [1, 1, 0, 0]
-    assert change(leaked, leaked[:, 2:], 2).of_seeds == (pytest.approx(0.00125 / 2),)
+    assert change(leaked, leaked[:, 2:], 2).seed_variances == (pytest.approx(0.00125 / 2),)
     with pytest.raises(ValueError, match="the same seeds"):
         change(values, values[:1, 2:], 2)
 

@@ -18,7 +18,7 @@ def test_two_rankers_by_hand():
     of it in both. The squared error is 2.25 + 1 - 0.25 = 3, on 9 / (2.25^2 + 1) degrees of freedom.
     """
     found = estimate(np.array([[1.0, 3.0], [2.0, 6.0]]), np.array([[0.0, 0.0]]))
-    assert (found.mean, found.of_queries, found.of_seeds, found.shared) == (
+    assert (found.mean, found.query_variance, found.seed_variances, found.shared_variances) == (
         3.0,
         2.25,
         (1.0,),
@@ -112,9 +112,11 @@ def test_a_plan_by_hand():
     """
     found = estimate(np.array([[1.0, 3.0], [2.0, 6.0]]), np.array([[0.0, 0.0]]))
     plan = found.planned(8, 3)
-    assert plan.of_queries == pytest.approx(13 / 24) and plan.of_seeds == pytest.approx((13 / 24,))
-    assert plan.shared == pytest.approx((1 / 24,)) and plan.n_seeds == (3,)
-    assert found.planned(2, 2) == replace(found, known=(1, 1))
+    assert plan.query_variance == pytest.approx(13 / 24) and plan.seed_variances == pytest.approx(
+        (13 / 24,)
+    )
+    assert plan.shared_variances == pytest.approx((1 / 24,)) and plan.n_seeds == (3,)
+    assert found.planned(2, 2) == replace(found, known_freedoms=(1, 1))
     needed = found.queries_needed(3.0, n_seeds=40)
     assert (
         found.planned(needed, 40).detectable() <= 3.0 < found.planned(needed - 1, 40).detectable()
@@ -264,7 +266,10 @@ def test_the_mean_of_two_sets_by_hand():
     base = [np.zeros((1, 2)), np.zeros((1, 3))]
     found = estimate_of_mean([np.array([[0.0, 2.0]]), np.array([[1.0, 1.0, 4.0]])], base)
     assert found.mean == 1.5 and found.n_queries == 5
-    assert found.of_queries == pytest.approx(0.5) and found.of_seeds == () == found.shared
+    assert (
+        found.query_variance == pytest.approx(0.5)
+        and found.seed_variances == () == found.shared_variances
+    )
     assert found.freedom == pytest.approx(8 / 3)
     # The other way round: the same size, the other sign.
     turned = estimate_of_mean(base, [np.array([[0.0, 2.0]]), np.array([[1.0, 1.0, 4.0]])])
@@ -279,9 +284,11 @@ def test_the_mean_of_two_sets_with_seeds_by_hand():
     sets = [np.array([[0.0, 2.0], [2.0, 4.0]]), np.array([[1.0, 3.0], [3.0, 1.0]])]
     found = estimate_of_mean(sets)
     assert found.mean == 2 and found.n_seeds == (2,)
-    assert found.of_seeds == pytest.approx((0.25,)) and found.shared == pytest.approx((0.25,))
+    assert found.seed_variances == pytest.approx(
+        (0.25,)
+    ) and found.shared_variances == pytest.approx((0.25,))
     # Query means (1, 3) and (2, 2): variances 2 and 0.
-    assert found.of_queries == pytest.approx((2 / 2 + 0 / 2) / 4)
+    assert found.query_variance == pytest.approx((2 / 2 + 0 / 2) / 4)
 
 
 def test_the_mean_of_one_set_is_that_set():
@@ -302,10 +309,10 @@ def test_its_variance_is_that_of_queries_resampled_within_sets():
     for values in sets:
         drawn = rng.integers(values.shape[1], size=(len(means), values.shape[1]))
         means += values[0][drawn].mean(axis=1) / len(sets)
-    parts = [estimate(values).of_queries / 4 for values in sets]
+    parts = [estimate(values).query_variance / 4 for values in sets]
     expected = parts[0] * 9 / 10 + parts[1] * 39 / 40
     assert means.var() == pytest.approx(expected, rel=0.05)
-    assert estimate_of_mean(sets).of_queries == pytest.approx(sum(parts))
+    assert estimate_of_mean(sets).query_variance == pytest.approx(sum(parts))
 
 
 @pytest.mark.parametrize("n_seeds", [1, 4])
