@@ -116,7 +116,7 @@ def our_encoding(setting: Setting, kernels: str = "auto") -> Encoding:
     from ltr.models.encoder.text_encoder import TextEncoder
 
     tokenizer = load_tokenizer(setting.backbone)
-    model = load_encoder(setting.backbone, dropout="none").model
+    model, _ = load_encoder(setting.backbone, dropout="none")
     options = TextEncoder.Options(kernels=kernels)
     return Encoding(
         encoder=TextEncoder(model, tokenizer.pad_token_id, options=options),

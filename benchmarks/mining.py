@@ -52,7 +52,7 @@ from ltr.data.files import read_array
 from ltr.data.query_lists import QueryLists
 from ltr.data.whole_files import new_array
 from ltr.mining.filters import Recipe
-from ltr.models.encoder.loading.pretrained import resolve
+from ltr.models.encoder.loading.model_folder import resolve
 from ltr.search.embeddings import DOCS_AT_ONCE
 from ltr.search.shards import Shards
 from ltr.similarity import similarity_of

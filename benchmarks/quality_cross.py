@@ -36,7 +36,7 @@ from ltr.losses import BCELoss, LambdaLoss, ListNetLoss, Loss, RankNetLoss, Soft
 from ltr.metrics import RankingMetric
 from ltr.mining.judge import Judge
 from ltr.models import PairWiseBertRanker
-from ltr.models.encoder.loading.pretrained import resolve
+from ltr.models.encoder.loading.model_folder import resolve
 from ltr.module import RankerModule
 
 WARM_UP = 0.1

@@ -42,7 +42,7 @@ from ltr.losses import (
     SoftmaxLoss,
 )
 from ltr.models import DualEncoder
-from ltr.models.encoder.loading.pretrained import resolve
+from ltr.models.encoder.loading.model_folder import resolve
 from ltr.models.encoder.text_encoder import TextEncoder
 from ltr.module import RankerModule
 

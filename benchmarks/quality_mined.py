@@ -23,7 +23,7 @@ from harness.trainers import absent_peers, silence, training_arguments
 from ltr.__main__ import main as ltr
 from ltr.data.collection import Collection, open_collection
 from ltr.models.encoder.loading.architecture import keep_layers
-from ltr.models.encoder.loading.pretrained import resolve
+from ltr.models.encoder.loading.model_folder import resolve
 
 CONFIG = "experiments/mined/wordnet.yaml"
 WORDNET = "runs/data/wordnet-4000"  # experiments/subset.py

@@ -320,7 +320,8 @@ def _tiny() -> tuple[TextEncoder, PreTrainedTokenizerBase]:
 
 def _load(backbone: str) -> tuple[TextEncoder, PreTrainedTokenizerBase]:
     tokenizer = load_tokenizer(backbone)
-    model = load_encoder(backbone).model.base_model
+    whole, _ = load_encoder(backbone)
+    model = whole.base_model
     pooling: Pooling = "last" if is_causal(model) else "mean"
     options = TextEncoder.Options(pooling=pooling)
     return TextEncoder(model, tokenizer.pad_token_id, options), tokenizer

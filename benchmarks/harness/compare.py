@@ -28,7 +28,8 @@ from harness.options import LIVEQA, MEDQUAD, add_backbone, add_data, parser
 from harness.processes import JEMALLOC, environment, run_apart, take_turns
 from harness.sides import Result, Run, Setting, Side, matmul_peak
 from harness.tables import head, row
-from ltr.models.encoder.loading.pretrained import load_tokenizer, resolve
+from ltr.models.encoder.loading.model_folder import resolve
+from ltr.models.encoder.loading.pretrained import load_tokenizer
 
 ST = "sentence-transformers"
 DEFAULT = f"{ST}, default"

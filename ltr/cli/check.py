@@ -43,7 +43,7 @@ from ltr.datamodules.pools import PoolDataModule
 from ltr.datamodules.several import SourcesDataModule
 from ltr.errors import InputError
 from ltr.models import DualEncoder
-from ltr.models.encoder.loading.pretrained import resolve
+from ltr.models.encoder.loading.model_folder import resolve
 from ltr.module import METRICS
 from ltr.run.run_folder import RunFolder
 from ltr.run.trainer_checks import check_options

@@ -15,16 +15,15 @@ from ltr.data.templated_pairs import TemplatedPairs
 from ltr.data.windows import Windows
 from ltr.errors import InputError
 from ltr.models.encoder.loading.cross_modules import (
-    cross_encoder_prompt,
     save_cross_encoder,
     save_for_transformers,
     saved_head,
 )
+from ltr.models.encoder.loading.model_folder import Backbone, open_folder
 from ltr.models.encoder.loading.pretrained import (
     check_vocabulary,
     load_encoder,
     load_tokenizer,
-    resolve,
     token_limit,
     warn_of_left_out_head,
 )
@@ -81,7 +80,7 @@ class PairWiseBertRanker(PairRanker):
 
     def __init__(
         self,
-        backbone: str,
+        backbone: Backbone,
         max_length: int | None = 256,
         dropout: float = 0.1,
         encoder: TextEncoder.Options = TextEncoder.Options(),
@@ -91,46 +90,49 @@ class PairWiseBertRanker(PairRanker):
         learn_temperature: bool = False,
     ) -> None:
         check_dropout(dropout)
-        tokenizer = load_tokenizer(backbone)
-        pretrained = load_encoder(backbone, encoder.dropout, encoder.new_weights)
-        model = pretrained.model
-        check_vocabulary(tokenizer, model, backbone)
-        max_length = token_limit(max_length, tokenizer.model_max_length, model, backbone)
-        source = resolve(backbone)
-        own_template = saved_template(source, type(self).__name__)
+        folder = open_folder(backbone)
+        tokenizer = load_tokenizer(folder)
+        model, left_out_dropout = load_encoder(folder, encoder.dropout, encoder.new_weights)
+        check_vocabulary(tokenizer, model, folder)
+        max_length = token_limit(max_length, tokenizer.model_max_length, model, folder.name)
+        own_template = saved_template(folder, type(self).__name__)
         if template is None:
-            template = own_template or Template(cross_encoder_prompt(source) + "{query}")
+            template = own_template or Template(folder.query_prompt + "{query}")
         if windows is None:
-            windows = saved_windows(source, type(self).__name__)
+            windows = saved_windows(folder, type(self).__name__)
         form = JoinedPairs if template.pair is None else TemplatedPairs
         reads = form(tokenizer, max_length, template, windows)
 
-        # Three cases: a classifier has its head inside the model (has_own_head); a CrossEncoder of
-        # sentence-transformers has a linear layer, which becomes the head (trained_head); a plain
-        # encoder has no head, and the head is new.
+        # Three cases: a classifier has its head inside the model; a CrossEncoder of
+        # sentence-transformers has a linear layer, which becomes the head; a plain encoder has no
+        # head, and the head is new.
         reads_messages = own_template is not None and own_template.pair is not None
-        trained_head = saved_head(backbone, reads_messages)
-        if trained_head is not None and encoder.pooling is None:
-            encoder = replace(encoder, pooling=trained_head.pooling)
+        trained = saved_head(folder, reads_messages)
+        trained_linear = None
+        if trained is not None:
+            pooling, trained_linear = trained
+            encoder = replace(encoder, pooling=encoder.pooling or pooling)
         text_encoder = TextEncoder(model, tokenizer.pad_token_id, encoder)
         head = None
-        if not pretrained.has_own_head:
+        if not folder.is_pair_classifier:
             head = nn.Linear(model.config.hidden_size, 1)
-        if head is not None and trained_head is not None:
-            bias = torch.zeros(1) if trained_head.bias is None else trained_head.bias
-            head.load_state_dict({"weight": trained_head.weight, "bias": bias})
+        if head is not None and trained_linear is not None:
+            bias: Tensor | None = trained_linear.bias
+            if bias is None:
+                bias = torch.zeros(1)
+            head.load_state_dict({"weight": trained_linear.weight, "bias": bias})
         super().__init__(
             text_encoder,
             reads,
             head,
             dropout,
-            pretrained.left_out_dropout,
+            left_out_dropout,
             temperature,
             learn_temperature,
         )
-        if head is not None and trained_head is None:
+        if head is not None and trained_linear is None:
             self.new_parts = ("head",)
-            warn_of_left_out_head(backbone)
+            warn_of_left_out_head(folder)
         if encoder.lora is not None:
             self.usual_lr = USUAL_LR
 

@@ -19,11 +19,15 @@ from transformers import (
 from ltr.data.template import Template
 from ltr.data.templated_pairs import TemplatedPairs
 from ltr.errors import InputError
-from ltr.models.encoder.loading.cross_modules import save_cross_encoder, save_for_transformers
-from ltr.models.encoder.loading.decoder_template import judge_template
+from ltr.models.encoder.loading.cross_modules import (
+    save_cross_encoder,
+    save_for_transformers,
+    saved_head,
+)
+from ltr.models.encoder.loading.decoder_template import judge_template, template_of_roles
+from ltr.models.encoder.loading.model_folder import Backbone, open_folder
 from ltr.models.encoder.loading.pretrained import (
     check_vocabulary,
-    is_pair_classifier,
     load_encoder,
     load_language_model,
     load_tokenizer,
@@ -31,8 +35,7 @@ from ltr.models.encoder.loading.pretrained import (
     token_limit,
     warn_of_left_out_head,
 )
-from ltr.models.encoder.loading.saved_decoder import saved_decoder
-from ltr.models.encoder.loading.saved_template import save_template
+from ltr.models.encoder.loading.saved_template import save_template, saved_template
 from ltr.models.encoder.lora import USUAL_LR
 from ltr.models.encoder.packed import in_eval_mode
 from ltr.models.encoder.text_encoder import TextEncoder
@@ -84,7 +87,7 @@ class DecoderRanker(PairRanker):
 
     def __init__(
         self,
-        backbone: str,
+        backbone: Backbone,
         template: Template | None = None,
         words: Words | None = ("yes", "no"),
         max_length: int | None = 512,
@@ -94,30 +97,37 @@ class DecoderRanker(PairRanker):
         learn_temperature: bool = False,
     ) -> None:
         check_dropout(dropout)
-        tokenizer = load_tokenizer(backbone)
+        folder = open_folder(backbone)
+        tokenizer = load_tokenizer(folder)
         if tokenizer.pad_token_id is None:
             tokenizer.pad_token = tokenizer.eos_token
-        saved = saved_decoder(backbone, tokenizer)
+        # Four cases: a decoder ranker of ours, one of sentence-transformers that compares two words,
+        # a model whose head over all words is asked for two of them, and one without such a head.
+        own_template = None
+        trained = None
         word_ids = None
-        if saved is not None:
-            word_ids = saved.word_ids
-            template = template or saved.template
-        elif words is not None and not is_pair_classifier(backbone):
+        if folder.is_saved_decoder:
+            own_template = saved_template(folder, "DecoderRanker")
+            trained = saved_head(folder, reads_messages=True)
+        elif folder.is_decoder_ranker:
+            word_ids = folder.answer_ids
+            own_template = template_of_roles(tokenizer, folder.query_prompt)
+        elif words is not None and not folder.is_pair_classifier:
             word_ids = _ids_of_words(words, tokenizer)
         load = load_encoder if word_ids is None else load_language_model
-        pretrained = load(backbone, encoder.dropout, encoder.new_weights)
-        whole = pretrained.model
+        whole, left_out_dropout = load(folder, encoder.dropout, encoder.new_weights)
         model = whole.base_model
-        check_vocabulary(tokenizer, model, backbone)
-        max_length = token_limit(max_length, tokenizer.model_max_length, model, backbone)
-        template = template or judge_template(tokenizer, words)
+        check_vocabulary(tokenizer, model, folder)
+        max_length = token_limit(max_length, tokenizer.model_max_length, model, folder.name)
+        template = template or own_template or judge_template(tokenizer, words)
         reads = TemplatedPairs(tokenizer, max_length, template)
         # Before the encoder, which may cast the weights that some models share with their words.
-        if saved is not None and saved.head is not None:
-            head = _head_of(saved.head.weight, saved.head.bias)
+        if trained is not None:
+            _, linear = trained
+            head = _head_of(linear.weight, linear.bias)
         else:
             head = _new_head(whole, word_ids)
-        is_new_head = saved is None and word_ids is None and not _has_score(whole)
+        is_plain = not folder.is_decoder_ranker and not _has_score(whole)
         options = replace(encoder, pooling=encoder.pooling or "last")
         text_encoder = TextEncoder(model, tokenizer.pad_token_id, options)
         if not text_encoder.causal:
@@ -130,13 +140,13 @@ class DecoderRanker(PairRanker):
             reads,
             head,
             dropout,
-            pretrained.left_out_dropout,
+            left_out_dropout,
             temperature,
             learn_temperature,
         )
-        if saved is None and not _has_score(whole):
-            warn_of_left_out_head(backbone)
-        if is_new_head:
+        if is_plain:
+            warn_of_left_out_head(folder)
+        if is_plain and word_ids is None:
             self.new_parts = ("head",)
         if encoder.lora is not None:
             self.usual_lr = USUAL_LR

@@ -16,7 +16,8 @@ from ltr.data.tokens import tokenizer_key
 from ltr.data.whole_files import write_new_model_folder
 from ltr.data.windows import Windows, best_windows, mean_of_windows, texts_at
 from ltr.errors import InputError
-from ltr.models.encoder.loading.pretrained import quiet, resolve
+from ltr.models.encoder.loading.model_folder import Backbone, ModelFolder, open_folder
+from ltr.models.encoder.loading.pretrained import quiet
 from ltr.models.encoder.loading.saved_template import (
     save_template,
     saved_template,
@@ -83,8 +84,8 @@ class DualEncoder(Ranker):
 
     def __init__(
         self,
-        backbone: str,
-        doc_backbone: str | None = None,
+        backbone: Backbone,
+        doc_backbone: Backbone | None = None,
         projection: int | None = None,
         normalise: bool | None = None,
         similarity: str = "cosine",
@@ -99,8 +100,12 @@ class DualEncoder(Ranker):
     ) -> None:
         super().__init__()
         self.set_temperature(temperature, learn_temperature)
+        folder = open_folder(backbone)
+        doc_folder = folder
+        if doc_backbone is not None:
+            doc_folder = open_folder(doc_backbone, "doc_backbone")
         if windows is None:
-            windows = saved_windows(resolve(doc_backbone or backbone), DualEncoder.__name__)
+            windows = saved_windows(doc_folder, DualEncoder.__name__)
         if windows is not None and windows.score == "mean" and similarity != "dot":
             raise InputError(
                 f"windows.score mean needs the similarity dot, whose mean is the product with one mean embedding, got {similarity}; set similarity: dot, with normalise: true for the mean of cosines",
@@ -112,10 +117,10 @@ class DualEncoder(Ranker):
 
         new_weights = encoder.new_weights
         pooling = encoder.pooling
-        query_model = load_modules(backbone, "backbone", new_weights, pooling)
+        query_model = load_modules(folder, new_weights, pooling)
         doc_model = query_model
-        if doc_backbone is not None:
-            doc_model = load_modules(doc_backbone, "doc_backbone", new_weights, pooling)
+        if doc_folder is not folder:
+            doc_model = load_modules(doc_folder, new_weights, pooling)
         modules_of_towers = [query_model.query_modules]
         # load_modules gives one list object for both sides where one backbone has one tower.
         is_shared = doc_model.doc_modules is query_model.query_modules
@@ -138,15 +143,15 @@ class DualEncoder(Ranker):
         if template is not None:
             _check_template(template, query_prompt, doc_prompt)
         elif query_prompt is None and doc_prompt is None:
-            template = _template_of(backbone, doc_backbone)
+            template = _template_of(folder, doc_folder)
         if query_prompt is None:
             query_prompt = query_model.query_prompt
         if doc_prompt is None:
             doc_prompt = doc_model.doc_prompt
         self.reads = ApartTexts(
-            self.query_tower.format_of("query", query_prompt, max_length, backbone, template),
+            self.query_tower.format_of("query", query_prompt, max_length, folder.name, template),
             self.doc_tower.format_of(
-                "document", doc_prompt, max_length, doc_backbone or backbone, template, windows
+                "document", doc_prompt, max_length, doc_folder.name, template, windows
             ),
         )
         # from_pretrained leaves modules in eval mode, and Lightning keeps that: there would be no
@@ -362,16 +367,14 @@ def _check_template(template: Template, query_prompt: str | None, doc_prompt: st
         )
 
 
-def _template_of(backbone: str, doc_backbone: str | None) -> Template | None:
+def _template_of(folder: ModelFolder, doc_folder: ModelFolder) -> Template | None:
     """The template that ``ltr export`` has written; an InputError where two models have two."""
-    template = saved_template(resolve(backbone), DualEncoder.__name__)
-    if doc_backbone is not None:
-        other = saved_template(resolve(doc_backbone), DualEncoder.__name__)
-        if other != template:
-            raise InputError(
-                "backbone and doc_backbone have templates of their own; set template to what is to be read",
-                option="template",
-            )
+    template = saved_template(folder, DualEncoder.__name__)
+    if saved_template(doc_folder, DualEncoder.__name__) != template:
+        raise InputError(
+            "backbone and doc_backbone have templates of their own; set template to what is to be read",
+            option="template",
+        )
     return template
 
 

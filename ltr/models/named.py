@@ -29,10 +29,9 @@ from ltr.errors import InputError, local_path
 from ltr.models.cross_encoder import PairWiseBertRanker
 from ltr.models.decoder_ranker import DecoderRanker
 from ltr.models.dual_encoder import DualEncoder
-from ltr.models.encoder.loading.cross_modules import is_cross_encoder, json_of, many_scores
+from ltr.models.encoder.loading.cross_modules import many_scores
+from ltr.models.encoder.loading.model_folder import ModelFolder, open_folder
 from ltr.models.encoder.loading.pooling import Pooling
-from ltr.models.encoder.loading.pretrained import labels_of_classifier, left_out_head, resolve
-from ltr.models.encoder.loading.saved_decoder import is_decoder_ranker, is_language_model
 from ltr.models.encoder.loading.saved_template import saved_similarity
 from ltr.models.encoder.lora import BASE
 from ltr.models.encoder.text_encoder import TextEncoder, encoders_of
@@ -168,59 +167,58 @@ def _model_of_no_run(name: str, where: str, needs: Needs, options: dict[str, Any
             options = options | {"encoder": TextEncoder.Options(**options["encoder"])}
         if options.get("windows") is not None:
             options = options | {"windows": Windows(**options["windows"])}
-        pair_class = _pair_ranker_class(name, needs)
+        folder = open_folder(name)
+        pair_class = _pair_ranker_class(folder, needs)
         if pair_class is None:
-            return _dual_encoder(name, options)
+            return _dual_encoder(folder, options)
         if needs == "embeddings":
             _check_is_dual_encoder(pair_class, where)
         # None: as in the model. The default of the class is a length to train with.
         options = {"max_length": None} | options
-        return pair_class(name, **options)
+        return pair_class(folder, **options)
     except InputError as error:
         if error.message.startswith(where):  # _check_is_dual_encoder has put it there
             raise
         raise InputError(f"{where}: {error.message}") from None
 
 
-def _dual_encoder(name: str, options: dict[str, Any]) -> DualEncoder:
+def _dual_encoder(folder: ModelFolder, options: dict[str, Any]) -> DualEncoder:
     """A dual encoder as a model of no run has it, but for the options.
 
     Raises:
         InputError: for a model that was trained for something else than embeddings: without its
             head it would rank by chance.
     """
-    source = resolve(name)
-    similarity = saved_similarity(source, DualEncoder.__name__) or "cosine"
+    similarity = saved_similarity(folder, DualEncoder.__name__) or "cosine"
     options = {"similarity": similarity} | options
-    if json_of(source, "modules.json") is not None:
-        return DualEncoder(name, **options)
-    n_labels = labels_of_classifier(name)
-    if n_labels is not None:
-        raise many_scores(name, n_labels)
-    head = left_out_head(name)
+    if folder.has_modules:
+        return DualEncoder(folder, **options)
+    if folder.n_labels is not None:
+        raise many_scores(folder, folder.n_labels)
+    head = folder.left_out_head
     if head is not None:
         raise InputError(
-            f"a cross-encoder gives a pair one score, a dual encoder a text one embedding, and {name!r} neither: {head} would not be read; take another model, or train a ranker with it as the backbone"
+            f"a cross-encoder gives a pair one score, a dual encoder a text one embedding, and {folder.name!r} neither: {head} would not be read; take another model, or train a ranker with it as the backbone"
         )
     encoder = options.get("encoder", TextEncoder.Options())
     if encoder.pooling is not None:
-        return DualEncoder(name, **options)
+        return DualEncoder(folder, **options)
     # As in sentence-transformers.
-    pooling: Pooling = "last" if is_language_model(name) else "mean"
-    ranker = DualEncoder(name, **options | {"encoder": replace(encoder, pooling=pooling)})
-    log.warning(PLAIN, name, pooling)
+    pooling: Pooling = "last" if folder.is_language_model else "mean"
+    ranker = DualEncoder(folder, **options | {"encoder": replace(encoder, pooling=pooling)})
+    log.warning(PLAIN, folder.name, pooling)
     return ranker
 
 
 def _pair_ranker_class(
-    name: str, needs: Needs
+    folder: ModelFolder, needs: Needs
 ) -> type[PairWiseBertRanker] | type[DecoderRanker] | None:
     """The class that reads a model of no run, where it scores pairs. None for a dual encoder."""
-    if is_decoder_ranker(name):
+    if folder.is_decoder_ranker:
         return DecoderRanker
-    if is_cross_encoder(name):
+    if folder.is_cross_encoder:
         return PairWiseBertRanker
-    if needs != "embeddings" and is_language_model(name):
+    if needs != "embeddings" and folder.is_language_model:
         return DecoderRanker
     return None
 

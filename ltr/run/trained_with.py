@@ -11,7 +11,7 @@ from torch import Tensor
 
 from ltr.checkpoint import best_checkpoint, holds_checkpoints
 from ltr.data.files import digest_of
-from ltr.models.encoder.loading.pretrained import resolve
+from ltr.models.encoder.loading.model_folder import resolve
 from ltr.run.metrics_file import StartDigests, TrainedWith
 from ltr.run.training_recipe import recipe_options
 from ltr.trainer_state import data_of

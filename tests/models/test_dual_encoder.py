@@ -31,7 +31,7 @@ from ltr.data.query_lists import LabelledList
 from ltr.dropout import KeyedDropout
 from ltr.errors import InputError
 from ltr.models import DualEncoder
-from ltr.models.encoder.loading.pretrained import resolve
+from ltr.models.encoder.loading.model_folder import resolve
 from ltr.models.encoder.text_encoder import TextEncoder
 from ltr.use.rankers import TextRanker
 from tests.conftest import WORDS, wordpiece_tokenizer

@@ -18,7 +18,7 @@ def world(backbone, collection_folder):
     """An encoder, the tokens of a corpus, and how a text is laid out."""
     tokenizer = load_tokenizer(backbone)
     corpus = open_collection(str(collection_folder)).corpus
-    model = load_encoder(backbone).model
+    model, _ = load_encoder(backbone)
     return (
         TextEncoder(model),
         TokenStore.open(corpus, tokenizer),

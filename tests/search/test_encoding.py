@@ -38,7 +38,7 @@ def world(backbone, collection_folder):
     tokenizer = load_tokenizer(backbone)
     store = TokenStore.open(open_collection(str(collection_folder)).corpus, tokenizer)
     form = SingleTexts(tokenizer, 12)
-    encoder = TextEncoder(load_encoder(backbone).model)
+    encoder = TextEncoder(load_encoder(backbone)[0])
     embedder = Embedder(encoder, form, ["a model"], nullcontext, "32-true")
     return embedder, store, encode_in_memory(encoder, store, form, np.arange(DOCS))
 

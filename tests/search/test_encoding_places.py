@@ -55,7 +55,7 @@ def corpus(collection_folder):
 def weights(backbone):
     """Makes an embedder of other weights."""
     tokenizer = load_tokenizer(backbone)
-    encoder = TextEncoder(load_encoder(backbone).model)
+    encoder = TextEncoder(load_encoder(backbone)[0])
     form = SingleTexts(tokenizer, 12)
     return lambda name: Embedder(encoder, form, [name], nullcontext, "32-true")
 

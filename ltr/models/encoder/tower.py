@@ -6,7 +6,6 @@ import logging
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from pathlib import Path
 from typing import Any, NamedTuple, get_args
 
 import torch
@@ -23,26 +22,23 @@ from ltr.models.encoder.loading.architecture import (
     leave_out_dropout,
     turn_off_fixed_dropout,
 )
-from ltr.models.encoder.loading.cross_modules import (
-    check_is_dual_encoder,
-    is_cross_encoder,
-    json_of,
-    read_plain_text,
+from ltr.models.encoder.loading.cross_modules import read_plain_text
+from ltr.models.encoder.loading.model_folder import (
+    LOAD_ERRORS,
+    SETTINGS_THERE,
+    ModelFolder,
+    cannot_load,
 )
 from ltr.models.encoder.loading.pooling import Pooling, name_here, name_there
 from ltr.models.encoder.loading.pretrained import (
-    LOAD_ERRORS,
-    cannot_load,
-    check_is_model,
     check_tokenizer,
     check_vocabulary,
-    left_out_head,
     quiet,
     refuse_misfitting_weights,
-    resolve,
     token_limit,
     without_truncation,
 )
+from ltr.models.encoder.loading.whole_folder import check_is_model
 from ltr.models.encoder.text_encoder import TextEncoder
 
 log = logging.getLogger(__name__)
@@ -75,10 +71,7 @@ class LoadedModules(NamedTuple):
 
 
 def load_modules(
-    backbone: str,
-    option: str = "backbone",
-    new_weights: bool = False,
-    pooling: Pooling | None = None,
+    folder: ModelFolder, new_weights: bool = False, pooling: Pooling | None = None
 ) -> LoadedModules:
     """Load a sentence-transformers model in float32.
 
@@ -87,8 +80,7 @@ def load_modules(
     cross-encoder or a classifier; that head is left out with a warning.
 
     Args:
-        backbone: hub id, folder, or ``package:NAME``.
-        option: the option that names the backbone, for errors.
+        folder: of the model.
         new_weights, pooling: see :class:`ltr.models.encoder.text_encoder.TextEncoder.Options`.
 
     Raises:
@@ -98,35 +90,34 @@ def load_modules(
     from sentence_transformers import SentenceTransformer
     from sentence_transformers.sentence_transformer.modules import Router
 
-    check_is_model(backbone, option)
-    check_is_dual_encoder(backbone, option)
+    backbone = folder.name
+    check_is_model(folder)
+    _check_is_dual_encoder(folder)
     try:
-        source = resolve(backbone)
-        is_folder = Path(source).is_dir()
         with quiet(), refuse_misfitting_weights(backbone, new_weights):
             model = SentenceTransformer(
-                source,
+                folder.source,
                 device="cpu",
-                local_files_only=is_folder,
+                local_files_only=folder.is_local,
                 trust_remote_code=False,
                 model_kwargs={"dtype": torch.float32},
             )
     except LOAD_ERRORS as error:
-        raise cannot_load(backbone, error, option) from None
+        raise cannot_load(folder, error) from None
     if model.truncate_dim is not None:
         raise InputError(
             f"backbone {backbone!r} cuts its embeddings to {model.truncate_dim} dimensions, which "
             "can't be trained; take truncate_dim out of its config_sentence_transformers.json",
-            option=option,
+            option=folder.option,
         )
     modules = list(model)
-    is_plain = json_of(source, "modules.json") is None
+    is_plain = not folder.has_modules
     if is_plain:
         read_plain_text(modules[0])
     chosen = pooling or (name_here(modules[1].pooling_mode) if len(modules) > 1 else None)
-    head = left_out_head(backbone) if is_plain else None
+    head = folder.left_out_head if is_plain else None
     kind = "of another task"
-    if is_cross_encoder(backbone):
+    if folder.is_cross_encoder:
         head = "its head"
         kind = "a cross-encoder"
     if head is not None:
@@ -145,7 +136,7 @@ def load_modules(
             names = ", ".join(routes)
             raise InputError(
                 f"a router must have the routes query and document, got {names} in {backbone!r}",
-                option=option,
+                option=folder.option,
             )
         # What follows the router is shared, and so refused below if it has weights.
         query = [*routes["query"], *modules[1:]]
@@ -154,18 +145,18 @@ def load_modules(
             raise InputError(
                 f"backbone {backbone!r}: its routes share weights, but two towers can't; "
                 "take another backbone",
-                option=option,
+                option=folder.option,
             )
     else:
         query = modules
         doc = modules  # the same object, which says that there is one tower
     for side in (query, doc):
-        _check_is_tower(side, backbone, option)
+        _check_is_tower(side, folder)
     for name, prompt in model.prompts.items():
         if not isinstance(prompt, str | None):
             raise InputError(
                 f"backbone {backbone!r}: the prompt {name!r} in its config_sentence_transformers.json must be a text, got {str(prompt)[:40]!r}; take another backbone",
-                option=option,
+                option=folder.option,
             )
     query_prompt = _first_prompt(model, "query")
     doc_prompt = _first_prompt(model, "document", "passage", "corpus")
@@ -306,6 +297,18 @@ class Tower(nn.Module):
             transformer.config.update(dict.fromkeys(self._left_out_dropout, 0.0))
 
 
+def _check_is_dual_encoder(folder: ModelFolder) -> None:
+    """Refuse a model that sentence-transformers compares otherwise than by one embedding of each
+    text: it would convert it, without a word. A CrossEncoder may begin a dual encoder.
+    """
+    kind = folder.json_object(SETTINGS_THERE).get("model_type")
+    if kind not in (None, "SentenceTransformer", "CrossEncoder"):
+        raise InputError(
+            f"backbone {folder.name!r} is a {kind}, whose texts have no single embedding each; take a SentenceTransformer, or a plain encoder",
+            option=folder.option,
+        )
+
+
 def _share_weights(query: Modules, doc: Modules) -> bool:
     """Whether a weight is the same object on both sides."""
     of_query = {id(weight) for module in query for weight in module.parameters()}
@@ -326,7 +329,7 @@ def _first_prompt(model: Any, *names: str) -> str:
     return ""
 
 
-def _check_is_tower(modules: Modules, backbone: str, option: str) -> None:
+def _check_is_tower(modules: Modules, folder: ModelFolder) -> None:
     """Refuse modules that are no tower, and what sentence-transformers would read otherwise than
     :class:`Tower` does.
     """
@@ -346,7 +349,7 @@ def _check_is_tower(modules: Modules, backbone: str, option: str) -> None:
         raise InputError(
             f"a tower must be an encoder, a pooling, and what follows them, got {names}; "
             "take another backbone",
-            option=option,
+            option=folder.option,
         )
     transformer = modules[0]
     usual_settings: dict[str, Any] = {
@@ -368,12 +371,12 @@ def _check_is_tower(modules: Modules, backbone: str, option: str) -> None:
     if other_settings:
         settings = ", ".join(f"{name} {value!r}" for name, value in other_settings.items())
         raise InputError(
-            f"backbone {backbone!r} can't be trained: sentence-transformers reads its texts with "
+            f"backbone {folder.name!r} can't be trained: sentence-transformers reads its texts with "
             f"{settings}, which is not known here; take it out of the model's files",
-            option=option,
+            option=folder.option,
         )
-    check_tokenizer(transformer.tokenizer, backbone, option)
-    check_vocabulary(transformer.tokenizer, transformer.model, backbone, option)
+    check_tokenizer(transformer.tokenizer, folder)
+    check_vocabulary(transformer.tokenizer, transformer.model, folder)
 
 
 def _rebuild_without_dropout(transformer: Any, dropout: EncoderDropout) -> dict[str, float]:

@@ -8,7 +8,7 @@ from typing import Any
 from ltr.data.template import Template
 from ltr.data.windows import Windows
 from ltr.errors import InputError
-from ltr.models.encoder.loading.cross_modules import SETTINGS, json_of
+from ltr.models.encoder.loading.model_folder import SETTINGS, SETTINGS_THERE, ModelFolder
 from ltr.similarity import SIMILARITIES, Similarity
 
 
@@ -41,64 +41,62 @@ def save_template(
     (folder / SETTINGS).write_text(json.dumps(settings, indent=2) + "\n", encoding="utf-8")
 
 
-def saved_template(source: str, ranker: str) -> Template | None:
+def saved_template(folder: ModelFolder, ranker: str) -> Template | None:
     """The template that a ranker of this class has written; None where it has written none.
 
     Args:
-        source: a folder, or an id of the hub.
+        folder: of the model.
         ranker: name of the class.
 
     Raises:
         InputError: if it can't be read.
     """
-    settings = _settings_of(source, ranker)
+    settings = _settings_of(folder, ranker)
     if settings is None or ("template" not in settings and len(settings) > 1):
         return None
     try:
         return Template(**settings["template"])
     except (TypeError, KeyError) as error:
         raise InputError(
-            f"backbone {source!r}: its {SETTINGS} must hold a template, and does not ({error}); export it again",
-            option="backbone",
+            f"backbone {folder.source!r}: its {SETTINGS} must hold a template, and does not ({error}); export it again",
+            option=folder.option,
         ) from None
 
 
-def saved_windows(source: str, ranker: str) -> Windows | None:
+def saved_windows(folder: ModelFolder, ranker: str) -> Windows | None:
     """The windows that a ranker of this class has written, as :func:`saved_template`."""
-    settings = _settings_of(source, ranker)
+    settings = _settings_of(folder, ranker)
     if settings is None or settings.get("windows") is None:
         return None
     try:
         return Windows(**settings["windows"])
     except TypeError as error:
         raise InputError(
-            f"backbone {source!r}: its {SETTINGS} must hold windows with size, stride and score, and does not ({error}); export it again",
-            option="backbone",
+            f"backbone {folder.source!r}: its {SETTINGS} must hold windows with size, stride and score, and does not ({error}); export it again",
+            option=folder.option,
         ) from None
 
 
-def saved_similarity(source: str, ranker: str) -> str | None:
+def saved_similarity(folder: ModelFolder, ranker: str) -> str | None:
     """The name of the similarity that a folder of a dual encoder holds: that of a ranker of this
     class, or else of sentence-transformers. None where it says none.
 
     Raises:
         InputError: if it is none of those known here.
     """
-    settings = _settings_of(source, ranker) or {}
-    theirs = json_of(source, "config_sentence_transformers.json")
+    settings = _settings_of(folder, ranker) or {}
+    theirs = folder.json_object(SETTINGS_THERE)
     name = settings.get("similarity")
-    if name is None and isinstance(theirs, dict):
+    if name is None:
         name = theirs.get("similarity_fn_name")
     if name is not None and name not in SIMILARITIES:
         raise InputError(
-            f"backbone {source!r}: its similarity must be one of {', '.join(SIMILARITIES)}, got {name!r}; name one: similarity: cosine",
+            f"backbone {folder.source!r}: its similarity must be one of {', '.join(SIMILARITIES)}, got {name!r}; name one: similarity: cosine",
             option="similarity",
         )
     return name
 
 
-def _settings_of(source: str, ranker: str) -> dict[str, Any] | None:
-    settings = json_of(source, SETTINGS)
-    if not isinstance(settings, dict) or settings.get("ranker") != ranker:
-        return None
-    return settings
+def _settings_of(folder: ModelFolder, ranker: str) -> dict[str, Any] | None:
+    settings = folder.json_object(SETTINGS)
+    return settings if settings.get("ranker") == ranker else None

@@ -15,7 +15,8 @@ from transformers import BertConfig, BertForSequenceClassification
 from ltr.data.template import Template
 from ltr.errors import InputError
 from ltr.models import DualEncoder, PairWiseBertRanker
-from ltr.models.encoder.loading.cross_modules import is_cross_encoder, saved_head
+from ltr.models.encoder.loading.cross_modules import saved_head
+from ltr.models.encoder.loading.model_folder import ModelFolder
 from ltr.models.named import ranker_named
 from ltr.use.rankers import TextRanker
 from tests.conftest import wordpiece_tokenizer
@@ -31,15 +32,17 @@ def ranker(backbone):
 def test_the_saved_head_is_the_ranker_s_own(ranker, backbone, tmp_path):
     length_before = ranker.tokenizer.model_max_length
     ranker.save(tmp_path / "saved")
-    head = saved_head(str(tmp_path / "saved"))
-    assert head.pooling == "mean"
+    folder = ModelFolder(str(tmp_path / "saved"))
+    pooling, head = saved_head(folder)
+    assert pooling == "mean"
     assert torch.equal(head.weight, ranker.head.weight)
     assert torch.equal(head.bias, ranker.head.bias)
-    assert is_cross_encoder(str(tmp_path / "saved"))
+    assert folder.is_cross_encoder
     assert not (tmp_path / "saved" / "plain").exists()
     assert ranker.tokenizer.model_max_length == length_before
     # A plain encoder is none.
-    assert saved_head(backbone) is None and not is_cross_encoder(backbone)
+    plain = ModelFolder(backbone)
+    assert saved_head(plain) is None and not plain.is_cross_encoder
 
 
 @pytest.mark.parametrize(
@@ -64,7 +67,7 @@ def test_modules_that_are_read_otherwise_are_refused(
     cross_encoder = CrossEncoder(modules=modules, device="cpu")
     cross_encoder.save(str(tmp_path / "other"), create_model_card=False)
     with pytest.raises(InputError, match=message):
-        saved_head(str(tmp_path / "other"))
+        saved_head(ModelFolder(str(tmp_path / "other")))
 
 
 def test_a_cross_encoder_with_a_default_prompt_has_it_in_its_template(tmp_path):
@@ -94,7 +97,7 @@ def test_a_cross_encoder_of_three_labels_is_refused(backbone, tmp_path):
     folder = str(tmp_path / "nli")
     CrossEncoder(str(tmp_path / "bert"), device="cpu").save(folder, create_model_card=False)
     rule = r"must give a pair one score, and '.*nli' gives 3; take another backbone"
-    for load in (saved_head, PairWiseBertRanker):
+    for load in (lambda name: saved_head(ModelFolder(name)), PairWiseBertRanker):
         with pytest.raises(InputError, match=rule):
             load(folder)
     with pytest.raises(InputError, match=f"^--judge {folder}: a cross-encoder {rule}"):
@@ -114,7 +117,7 @@ def test_a_damaged_list_of_modules_is_one_line(ranker, tmp_path, name):
 def test_a_configuration_that_is_a_list_is_no_cross_encoder_s(ranker, tmp_path):
     ranker.save(tmp_path / "saved")
     (tmp_path / "saved/config_sentence_transformers.json").write_text("[]")
-    assert not is_cross_encoder(str(tmp_path / "saved"))
+    assert not ModelFolder(str(tmp_path / "saved")).is_cross_encoder
 
 
 @pytest.mark.parametrize("kind", [None, [], "x"])
@@ -141,7 +144,7 @@ def test_a_cross_encoder_without_its_list_of_modules_is_not_read_as_a_dual_encod
     ranker.save(tmp_path / "saved")
     (tmp_path / "saved/modules.json").unlink()
     loaders = (
-        saved_head,
+        lambda name: saved_head(ModelFolder(name)),
         partial(PairWiseBertRanker, max_length=20),
         partial(ranker_named, option="judge"),
     )

@@ -28,12 +28,12 @@ from transformers import (
 from ltr.errors import InputError
 from ltr.models import DualEncoder, PairWiseBertRanker
 from ltr.models.encoder.loading.architecture import max_positions
+from ltr.models.encoder.loading.model_folder import resolve
 from ltr.models.encoder.loading.pretrained import (
     load_encoder,
     load_tokenizer,
     quiet,
     refuse_misfitting_weights,
-    resolve,
 )
 from ltr.models.encoder.text_encoder import TextEncoder
 from ltr.models.named import ranker_named
@@ -241,7 +241,8 @@ def test_a_ready_head_is_checked_with_its_pooler(tmp_path):
     BertForSequenceClassification(BertConfig(**SMALL, num_labels=1)).save_pretrained(
         tmp_path / "whole"
     )
-    assert load_encoder(str(tmp_path / "whole"))[1]
+    whole, _ = load_encoder(str(tmp_path / "whole"))
+    assert whole.base_model is not whole
     for part in ("classifier", "bert.pooler.dense"):
         folder = changed(
             str(tmp_path / "whole"),
