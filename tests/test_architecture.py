@@ -29,6 +29,7 @@ FOREIGN = {
     "ltr/models/encoder/loading/cross_modules.py": "models of transformers, with and without a pooler",
     "ltr/models/encoder/kernels/first_tokens.py": "layers of transformers",
     "ltr/models/encoder/packed.py": "configurations of transformers",
+    "ltr/models/encoder/loading/model_folder.py": "configurations of transformers",
     "ltr/models/encoder/loading/pretrained.py": "configurations and models of transformers",
     "ltr/models/encoder/text_encoder.py": "malloc_trim of the C library",
     "ltr/models/encoder/tower.py": "modules of sentence-transformers",
