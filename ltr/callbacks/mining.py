@@ -1,7 +1,6 @@
 """Refreshes hard negatives while a ranker trains."""
 
 import logging
-from copy import copy
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +12,7 @@ from ltr.checkpoint import CONFIG
 from ltr.checkpoint import NEGATIVES as FOLDER
 from ltr.data.collection import Collection
 from ltr.datamodules import TripletDataModule
+from ltr.datamodules.opened_source import OpenedSource
 from ltr.errors import InputError
 from ltr.mining.filters import Recipe
 from ltr.mining.judge import Judge
@@ -29,6 +29,38 @@ from ltr.search.numbers import Numbers
 from ltr.trainer_state import data_of, encodings_of, is_trial
 
 log = logging.getLogger(__name__)
+
+
+class MinedSource:
+    """A source whose negatives are mined, in one run.
+
+    Args:
+        source: is searched.
+        folders: of its refreshes.
+
+    Attributes:
+        in_force, negatives: those that are drawn from: what a checkpoint says of them, and they
+            themselves; None before the first refresh. A refresh sets both together.
+        saved_step: of the refresh that the last checkpoint names: its folder is needed to resume.
+    """
+
+    def __init__(self, source: OpenedSource, folders: RefreshFolders) -> None:
+        self.source = source
+        self.folders = folders
+        self.log = RefreshLog(source.name)
+        self.in_force: NegativesInForce | None = None
+        self.negatives: MinedNegatives | None = None
+        self.saved_step: int | None = None
+
+    def state_dict(self) -> dict[str, Any]:
+        """What a checkpoint keeps."""
+        return {} if self.in_force is None else self.in_force.state_dict()
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from what a checkpoint has kept."""
+        if state:
+            self.in_force = NegativesInForce.of_state_dict(state)
+            self.saved_step = self.in_force.step
 
 
 class HardNegativeMining(Callback):
@@ -103,41 +135,21 @@ class HardNegativeMining(Callback):
                 f"searches with a dual encoder, and {type(self.fixed_searcher).__name__} is none; name another miner"
             )
         self.asynchronous = asynchronous
-        self._source = ""  # the name of the one that is mined here, where there are several
-        self._log = RefreshLog()
         self._side_process = SideProcess()
-        self._reset()
-
-    def _reset(self) -> None:
-        """The state of a run that begins."""
-        # The negatives that are drawn from: what a checkpoint says of them, and they themselves; None
-        # before the first refresh. A refresh sets both together.
-        self._in_force: NegativesInForce | None = None
-        self._negatives: MinedNegatives | None = None
-        # The step of the refresh that the last checkpoint names: its folder is needed to resume.
-        self._saved_step: int | None = None
         # When the process beside the training was started; None again once its negatives are taken.
         self._side_process_began: RefreshMoment | None = None
-        # A copy of this for each of several sources, by name; then nothing of the above is used here.
-        self._of_sources: dict[str, HardNegativeMining] = {}
+        self._mined: list[MinedSource] = []  # from setup on
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         if stage != "fit":
             return
-        self._reset()  # another run may have been before
         assert isinstance(pl_module, RankerModule)
         data = data_of(trainer)
         if not isinstance(data, TripletDataModule):
             raise _error(
                 f"needs a TripletDataModule, got {type(data).__name__}; set data to ltr.datamodules.TripletDataModule"
             )
-        if data.data_sources:
-            self._begin_sources(data)
-        # A single source is replaced whole by the first refresh; of several, only 'mined' is.
-        elif len(data.sources) > 1 and "mined" not in data.sources:
-            raise _error(
-                f"needs negatives with the source 'mined', got {', '.join(data.sources)}; name it, with a number"
-            )
+        self._begin_sources(trainer, data)
         name = type(pl_module.ranker).__name__
         searcher = self.searcher(pl_module)
         if searcher is None:
@@ -155,23 +167,27 @@ class HardNegativeMining(Callback):
                 f"got rescore, but {name} has scored what it found by searching; leave rescore out"
             )
 
-    def _begin_sources(self, data: TripletDataModule) -> None:
-        """Have a copy of this callback for each source whose negatives are mined."""
-        names = list(data.mined_parts())
-        if not names:
+    def _begin_sources(self, trainer: Trainer, data: TripletDataModule) -> None:
+        """Begin anew with each source whose negatives are mined: another run may have been before."""
+        self._side_process_began = None
+        self._mined = []
+        sources = data.mined_sources()
+        if not sources:
             raise _error(
                 "needs a source whose negatives are 'mined', and path names none; write it there"
             )
-        if self.asynchronous:
+        if self.asynchronous and len(data.sources) > 1:
             raise _error(
                 "refreshes several sources one after the other, and not beside the training; leave out asynchronous"
             )
-        for name in names:
-            of_source = copy(self)
-            of_source._reset()
-            of_source._source = name
-            of_source._log = RefreshLog(name)
-            self._of_sources[name] = of_source
+        for source in sources:
+            # Negatives of one kind are replaced whole by the first refresh; of several, 'mined' are.
+            if len(source.negatives) > 1 and "mined" not in source.negatives:
+                raise _error(
+                    f"needs negatives with the source 'mined', got {', '.join(source.negatives)}; name it, with a number"
+                )
+            root = Path(trainer.default_root_dir, FOLDER, source.name)
+            self._mined.append(MinedSource(source, RefreshFolders(root, self.keep)))
 
     def searcher(self, module: RankerModule) -> Ranker | None:
         """What searches for the negatives: the dual encoder of the option ``miner``, or the one that
@@ -180,28 +196,24 @@ class HardNegativeMining(Callback):
         return module.searcher if self.fixed_searcher is None else self.fixed_searcher
 
     def state_dict(self) -> dict[str, Any]:
-        if self._of_sources:
-            return {name: each.state_dict() for name, each in self._of_sources.items()}
-        return {} if self._in_force is None else self._in_force.state_dict()
+        states = {mined.source.name: mined.state_dict() for mined in self._mined}
+        return states.get("", states)  # of a source without a name: as it stands alone
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        if self._of_sources:
-            if state_dict.keys() != self._of_sources.keys():
-                raise _error(
-                    f"got a checkpoint with the negatives of other sources, {', '.join(state_dict)}; take another one"
-                )
-            for name, each in self._of_sources.items():
-                each.load_state_dict(state_dict[name])
-        elif state_dict:
-            self._in_force = NegativesInForce.of_state_dict(state_dict)
-            self._saved_step = self._in_force.step
+        names = [mined.source.name for mined in self._mined]
+        states = {"": state_dict} if names == [""] else state_dict
+        if states.keys() != set(names):
+            raise _error(
+                f"got a checkpoint with the negatives of other sources, {', '.join(states)}; take another one"
+            )
+        for mined in self._mined:
+            mined.load_state_dict(states[mined.source.name])
 
     def on_save_checkpoint(
         self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]
     ) -> None:
-        self._saved_step = None if self._in_force is None else self._in_force.step
-        for each in self._of_sources.values():
-            each.on_save_checkpoint(trainer, pl_module, checkpoint)
+        for mined in self._mined:
+            mined.saved_step = None if mined.in_force is None else mined.in_force.step
 
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         data = data_of(trainer)
@@ -210,19 +222,15 @@ class HardNegativeMining(Callback):
         for model in (self.fixed_searcher, self.judging_ranker):
             if model is not None:
                 model.to(pl_module.device)
-        callbacks = self._of_sources or {"": self}
-        parts = data.mined_parts()
-        for name, each in callbacks.items():
-            each._resume(trainer, parts[name])
+        # A run that goes on draws from the negatives of its checkpoint, if that has some.
+        for mined in self._mined:
+            if mined.in_force is not None:
+                mined.negatives = mined.folders.open_for_checkpoint(
+                    mined.in_force, mined.source.collection
+                )
+                data.take_negatives(mined.source, mined.negatives, resumed=True)
         data.has_refreshes = True
-        data.before_batch = lambda: self._refresh_all_if_due(trainer, pl_module, data)
-
-    def _resume(self, trainer: Trainer, data: TripletDataModule) -> None:
-        """Let training draw from the negatives of its checkpoint, if it has some."""
-        if self._in_force is not None:
-            folders = self._folders(trainer)
-            self._negatives = folders.open_for_checkpoint(self._in_force, data.collection)
-            data.take_negatives(self._negatives, resumed=True)
+        data.before_batch = lambda: self._refresh_if_due(trainer, pl_module, data)
 
     def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         data = data_of(trainer)
@@ -240,20 +248,6 @@ class HardNegativeMining(Callback):
         self._side_process.end()
         self._side_process_began = None
 
-    def _refresh_all_if_due(
-        self, trainer: Trainer, module: RankerModule, data: TripletDataModule
-    ) -> None:
-        if not self._of_sources:
-            self._refresh_if_due(trainer, module, data)
-            return
-        parts = data.mined_parts()
-        data.is_refreshing = True
-        try:
-            for name, each in self._of_sources.items():
-                each._refresh_if_due(trainer, module, parts[name])
-        finally:
-            data.is_refreshing = False
-
     def _refresh_if_due(
         self, trainer: Trainer, module: RankerModule, data: TripletDataModule
     ) -> None:
@@ -261,39 +255,57 @@ class HardNegativeMining(Callback):
             self._take_from_side_process(trainer, module, data, self._side_process_began)
             return
         now = RefreshMoment(trainer.current_epoch, trainer.global_step)
-        is_due = self.schedule.is_due(now.epoch, now.step, self._in_force)
-        if not data.awaits_negatives and not is_due:
+        due: list[MinedSource] = []
+        for mined in self._mined:
+            is_due = self.schedule.is_due(now.epoch, now.step, mined.in_force)
+            if mined.source.awaits_negatives or is_due:
+                due.append(mined)
+        if not due:
             return
         data.is_refreshing = True
         try:
-            miner = self._make_miner(trainer, module, data)
-            # A trial run leaves no folder, so it mines here.
-            is_beside = self.asynchronous and not is_trial(trainer)
-            if is_beside and not data.awaits_negatives:
-                by_rank_0(lambda: self._start_side_process(trainer, module))
-                self._side_process_began = now
-                return
-            negatives = self._folders(trainer).mine_or_open(
-                miner,
-                now,
-                self._negatives,
-                lambda miner: self._mine(miner, trainer, data),
-                write=not is_trial(trainer),
-            )
+            for mined in due:
+                self._refresh(trainer, module, data, mined, now)
         finally:
             data.is_refreshing = False
-        if not is_trial(trainer):
-            self._folders(trainer).remove_older(now.step, self._saved_step)
-        self._take(trainer, module, data, negatives, now)
 
-    def _start_side_process(self, trainer: Trainer, module: RankerModule) -> None:
+    def _refresh(
+        self,
+        trainer: Trainer,
+        module: RankerModule,
+        data: TripletDataModule,
+        mined: MinedSource,
+        now: RefreshMoment,
+    ) -> None:
+        """Mine the negatives of a source anew, here or beside the training."""
+        miner = self._make_miner(trainer, module, data, mined.source)
+        # A trial run leaves no folder, so it mines here.
+        is_beside = self.asynchronous and not is_trial(trainer)
+        if is_beside and not mined.source.awaits_negatives:
+            by_rank_0(lambda: self._start_side_process(trainer, module, mined))
+            self._side_process_began = now
+            return
+        negatives = mined.folders.mine_or_open(
+            miner,
+            now,
+            mined.negatives,
+            lambda miner: self._mine(miner, trainer, mined.source),
+            write=not is_trial(trainer),
+        )
+        if not is_trial(trainer):
+            mined.folders.remove_older(now.step, mined.saved_step)
+        self._take(trainer, module, data, mined, negatives, now)
+
+    def _start_side_process(
+        self, trainer: Trainer, module: RankerModule, mined: MinedSource
+    ) -> None:
         weights = {}
         for name, value in module.state_dict().items():
             # The two that may search or score; a loss or a margin with parameters does not.
             if name.startswith(("ranker.", "miner.")):
                 weights[name] = value
         config = Path(trainer.default_root_dir, CONFIG)
-        folder = self._folders(trainer).path(trainer.global_step)
+        folder = mined.folders.path(trainer.global_step)
         device = trainer.strategy.root_device
         self._side_process.start(config, weights, lightning.__version__, folder, device)
 
@@ -305,63 +317,66 @@ class HardNegativeMining(Callback):
         """
         if not by_rank_0(self._side_process.is_done):
             return
-        folders = self._folders(trainer)
-        negatives = folders.open(began.step, data.collection)
-        overlap = 1.0 if self._negatives is None else negatives.overlap(self._negatives)
+        (mined,) = self._mined  # setup has refused several
+        negatives = mined.folders.open(began.step, mined.source.collection)
+        overlap = 1.0 if mined.negatives is None else negatives.overlap(mined.negatives)
         negatives.manifest.update(
             step=began.step,
             overlap=round(overlap, 4),
             staleness=trainer.global_step - began.step,
         )
         self._end_side_process()
-        self._take(trainer, module, data, negatives, began)
-        folders.remove_older(began.step, self._saved_step)
+        self._take(trainer, module, data, mined, negatives, began)
+        mined.folders.remove_older(began.step, mined.saved_step)
 
     def _take(
         self,
         trainer: Trainer,
         module: RankerModule,
         data: TripletDataModule,
+        mined: MinedSource,
         negatives: MinedNegatives,
-        mined_at: RefreshMoment,
+        moment: RefreshMoment,
     ) -> None:
         """Let training draw from the negatives that a refresh of this moment has made."""
-        whole = data_of(trainer)
-        assert isinstance(whole, TripletDataModule), "setup has checked it"
-        data.take_negatives(negatives, position=whole.position_of(self._source))
-        self._negatives = negatives
-        epoch, step = mined_at
-        self._in_force = NegativesInForce(epoch, step, key=negatives.manifest["key"])
-        judged = data.collection.learnable("train")
-        self._log.report_refresh(trainer, module, data.collection, judged, negatives)
+        data.take_negatives(mined.source, negatives)
+        mined.negatives = negatives
+        mined.in_force = NegativesInForce(moment.epoch, moment.step, key=negatives.manifest["key"])
+        collection = mined.source.collection
+        judged = collection.learnable("train")
+        mined.log.report_refresh(trainer, module, collection, judged, negatives)
 
     def on_train_batch_end(self, trainer: Trainer, pl_module: LightningModule, *_: Any) -> None:
         assert isinstance(pl_module, RankerModule)
-        self._log.report_next_step(trainer, pl_module)
+        for mined in self._mined:
+            mined.log.report_next_step(trainer, pl_module)
 
-    def _folders(self, trainer: Trainer) -> RefreshFolders:
-        return RefreshFolders(Path(trainer.default_root_dir, FOLDER, self._source), self.keep)
-
-    def _make_miner(self, trainer: Trainer, module: RankerModule, data: TripletDataModule) -> Miner:
+    def _make_miner(
+        self,
+        trainer: Trainer,
+        module: RankerModule,
+        data: TripletDataModule,
+        source: OpenedSource,
+    ) -> Miner:
         searcher = self.searcher(module)
         assert isinstance(searcher, DualEncoder), "setup has checked it"
-        judge, rescorer = self.judge_and_rescorer(module, data.collection)
+        judge, rescorer = self.judge_and_rescorer(module, source.collection)
         return Miner(
             searcher,
-            data.collection,
-            data.collection.learnable("train"),
+            source.collection,
+            source.collection.learnable("train"),
             self.recipe,
-            min_negatives=data.mined_per_row,
+            min_negatives=source.mined_per_row,
             judge=judge,
             rescorer=rescorer,
             seed=(data.seed, trainer.global_step),
         )
 
-    def _mine(self, miner: Miner, trainer: Trainer, data: TripletDataModule) -> MinedNegatives:
-        corpus = data.collection.corpus.folder
+    def _mine(self, miner: Miner, trainer: Trainer, source: OpenedSource) -> MinedNegatives:
+        corpus = source.collection.corpus.folder
         encodings = encodings_of(trainer, "mining", corpus)
         # Float32 where a validation by search reads the same shards.
-        numbers: Numbers = "float16" if data.corpus is None else "float32"
+        numbers: Numbers = "float16" if source.corpus is None else "float32"
         if self.fixed_searcher is not None:
             numbers = "float16"
             if isinstance(encodings, EncodingsOfRun):  # weights that stay may lie in the cache

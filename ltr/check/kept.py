@@ -35,12 +35,13 @@ def severe_lines(data: RankingDataModule) -> list[str]:
         return []
     reads = data.reads
     lines: list[str] = []
-    for name, collection in data.collections():
+    for source in data.sources:
+        collection = source.collection
         of_collection = judgements_section(collection, search=False).severe
         if reads is not None and not isinstance(reads, FeatureVectors):
             of_collection += cutting_section(collection, reads).severe
         of_collection += severe_leaks(collection)
-        lines += [f"{name}: {line}" if name else line for line in of_collection]
+        lines += [f"{source.name}: {line}" if source.name else line for line in of_collection]
     return lines
 
 

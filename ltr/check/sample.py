@@ -16,6 +16,7 @@ from ltr.check.forecast import Forecast, PeakMemory, Schedule, Work, schedule_of
 from ltr.checkpoint import write_checkpoint
 from ltr.data.query_lists import LabelledList
 from ltr.datamodules import RankingDataModule, TripletDataModule
+from ltr.datamodules.opened_source import OpenedSource
 from ltr.errors import InputError
 from ltr.metrics import MeasuredLists
 from ltr.mining.mined_negatives import MinedNegatives
@@ -67,9 +68,9 @@ class Sampler(Callback):
         self._memory = PeakMemory()
         data = data_of(trainer)
         assert data is not None, "the command line gives one"
-        if isinstance(data, TripletDataModule) and data.awaits_negatives:
+        if isinstance(data, TripletDataModule) and data.sources[0].awaits_negatives:
             self._awaits = True
-            data.take_negatives(_random_negatives(data))
+            data.take_negatives(data.sources[0], _random_negatives(data.sources[0]))
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self._began = time.perf_counter()
@@ -131,15 +132,16 @@ class Sampler(Callback):
         return (counted[-1] - counted[0]) / (len(counted) - 1)
 
 
-def _random_negatives(data: TripletDataModule) -> MinedNegatives:
+def _random_negatives(source: OpenedSource) -> MinedNegatives:
     """Random documents in the place of mined negatives, which take as long to read."""
-    judged = data.collection.learnable("train")
-    shape = (len(judged.query_rows), data.mined_per_row + 1)
-    rows = np.random.default_rng(0).integers(len(data.collection.corpus), size=shape)
+    collection = source.collection
+    judged = collection.learnable("train")
+    shape = (len(judged.query_rows), source.mined_per_row + 1)
+    rows = np.random.default_rng(0).integers(len(collection.corpus), size=shape)
     distances = np.zeros(shape, np.float32)
     manifest = {"key": "sample", "split": "train"}
     return MinedNegatives.of_queries(
-        judged.query_rows, len(data.collection.queries), rows, distances, manifest
+        judged.query_rows, len(collection.queries), rows, distances, manifest
     )
 
 
@@ -154,9 +156,9 @@ def _validation_seconds(
     """Of one validation: of all its batches, or of a search of the corpus."""
     batches = data.eval_batches("dev")
     assert batches is not None, "there is something to validate"
-    if data.corpus is not None:
+    if data.corpora:
         assert isinstance(module.ranker, DualEncoder), "only texts read apart can be searched"
-        corpus = data.corpus
+        (corpus,) = data.corpora  # ltr check refuses several sources
         query_rows = data.query_rows_of_rank("dev")
         return _search_seconds(
             trainer, module.ranker, corpus.queries, corpus.docs, query_rows, corpus.depth
@@ -261,7 +263,7 @@ def _refresh(
         query_rows,
         mining.recipe.depth,
     )
-    width = max(mining.recipe.n, data.mined_per_row)
+    width = max(mining.recipe.n, data.sources[0].mined_per_row)
     return seconds, len(collection.queries) * width * 12  # a row and a distance each
 
 

@@ -40,7 +40,6 @@ from ltr.data.whole_files import write_whole
 from ltr.datamodules import RankingDataModule
 from ltr.datamodules.labels import LabelDataModule
 from ltr.datamodules.pools import PoolDataModule
-from ltr.datamodules.several import SourcesDataModule
 from ltr.errors import InputError
 from ltr.models import DualEncoder
 from ltr.models.encoder.loading.model_folder import resolve
@@ -303,9 +302,9 @@ class _SampledFit(RankerCLI):
 
     def after_instantiate_classes(self) -> None:
         data = self.datamodule
-        if isinstance(data, SourcesDataModule) and data.data_sources:
+        if isinstance(data, PoolDataModule) and len(data.sources) > 1:
             raise InputError(
-                f"ltr check looks at one collection, and path names {len(data.data_sources)}; name one of them: --data PATH",
+                f"ltr check looks at one collection, and path names {len(data.sources)}; name one of them: --data PATH",
                 option="data.path",
             )
         data.reads = self.model.reads

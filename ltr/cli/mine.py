@@ -14,7 +14,6 @@ from ltr.data.artefact import key_of
 from ltr.data.outputs import check_file, check_folder
 from ltr.datamodules import RankingDataModule, TripletDataModule
 from ltr.datamodules.pools import PoolDataModule
-from ltr.datamodules.several import SourcesDataModule
 from ltr.errors import InputError
 from ltr.mining.exported import write_trec
 from ltr.mining.filters import Recipe
@@ -75,9 +74,9 @@ class MiningTrainer(Trainer):
                 f"mining needs a collection of texts, got {type(datamodule).__name__}",
                 option="data",
             )
-        if isinstance(datamodule, SourcesDataModule) and datamodule.data_sources:
+        if len(datamodule.sources) > 1:
             raise InputError(
-                f"ltr mine mines of one collection, and path names {len(datamodule.data_sources)}; name one of them: --data.path PATH",
+                f"ltr mine mines of one collection, and path names {len(datamodule.sources)}; name one of them: --data.path PATH",
                 option="data.path",
             )
         if ckpt_path is not None:
@@ -97,7 +96,7 @@ class MiningTrainer(Trainer):
         collection.warn_of_unlearnable(split)
         min_negatives = 1  # of each query
         if isinstance(datamodule, TripletDataModule):
-            min_negatives = datamodule.mined_per_row
+            min_negatives = datamodule.sources[0].mined_per_row
         miner = Miner(
             searcher,
             collection,

@@ -29,6 +29,8 @@ class Shift:
     first_doc: int
 
     def __call__(self, labelled: LabelledList) -> LabelledList:
+        if self.first_query == 0 and self.first_doc == 0:  # of the first source: nothing is copied
+            return labelled
         judged_rows = labelled.judged_rows
         return labelled._replace(
             query_row=labelled.query_row + self.first_query,

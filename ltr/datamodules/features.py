@@ -158,7 +158,7 @@ class FeatureDataModule(RankingDataModule):
         )
         rows = ListRows(train, queries, self.list_size, self.keep, self.seed)
         self.lists_with_both = (n_with_both(rows), len(rows))
-        return self.buckets(rows)
+        return self.buckets(rows, self.collator)
 
     def split(self, name: str) -> FeatureSplit | None:
         """The split ``train``, ``dev`` or ``test``, read at the first call and kept; None where the

@@ -8,12 +8,13 @@ from ltr.data.sampling.group_rows import QueryGroups
 from ltr.data.sampling.relevant import EpochOver
 from ltr.datamodules.evaluation import Evaluation
 from ltr.datamodules.loading import Loading
-from ltr.datamodules.several import SourcesDataModule
+from ltr.datamodules.opened_source import OpenedSource
+from ltr.datamodules.pools import PoolDataModule
 from ltr.datamodules.sources import Mixture
 from ltr.errors import at_least, one_of
 
 
-class GroupDataModule(SourcesDataModule):
+class GroupDataModule(PoolDataModule):
     """One row is one group: a query with some of its relevant documents. For dual encoders.
 
     Documents are drawn anew in every epoch; see :class:`ltr.data.sampling.group_plan.GroupPlan`.
@@ -58,17 +59,17 @@ class GroupDataModule(SourcesDataModule):
         self.docs_per_group = docs_per_group
         self.epoch_over = epoch
 
-    def plan(self) -> GroupPlan:
-        where = f"{self.path}: split 'train'"
-        judged = self.collection.learnable("train")
-        self.collection.warn_of_unlearnable("train")
-        self.digests["judgements"] = judged.digest()
+    def plan_of(self, source: OpenedSource) -> GroupPlan:
+        where = f"{source.path}: split 'train'"
+        judged = source.collection.learnable("train")
+        source.collection.warn_of_unlearnable("train")
+        source.digests["judgements"] = judged.digest()
         groups = QueryGroups(
             judged,
             self.docs_per_group,
             self.seed,
             epoch_over=self.epoch_over,
             where=where,
-            known=self.known_documents(judged),
+            known=source.known_documents(judged),
         )
         return GroupPlan(groups, self.n_groups, self.seed, self.rank, self.world_size, where=where)

@@ -12,8 +12,10 @@ from ltr.data.sampling.group_plan import GroupPlan
 from ltr.data.sampling.group_rows import LabelGroups
 from ltr.datamodules.evaluation import Evaluation
 from ltr.datamodules.loading import Loading
+from ltr.datamodules.opened_source import OpenedSource
 from ltr.datamodules.pools import EVALUATED_SPLIT, PoolDataModule
 from ltr.datamodules.ranking import RankingDataModule
+from ltr.datamodules.sources import DataSource
 from ltr.errors import InputError, at_least, one_of
 
 
@@ -107,8 +109,8 @@ class LabelDataModule(PoolDataModule):
         self._opened_stage = stage
         self._opened_for = None  # so that _open_texts opens again, though the layout is the same
 
-    def plan(self) -> GroupPlan:
-        where = f"{self.path}: split 'train'"
+    def plan_of(self, source: OpenedSource) -> GroupPlan:
+        where = f"{source.path}: split 'train'"
         labels = self.texts.labels["train"]
         groups = LabelGroups(labels, self.docs_per_group, self.seed, where=where)
         if self.n_groups > groups.n_labels:
@@ -117,7 +119,8 @@ class LabelDataModule(PoolDataModule):
                 option="groups",
             )
         # These replace the digests of the evaluated split: the run does not learn from that one.
-        self.digests = {
+        self.digests = {}
+        source.digests = {
             "texts": self.texts.tables["train"].key,
             "labels": digest_of_arrays(labels),
         }
@@ -127,8 +130,8 @@ class LabelDataModule(PoolDataModule):
         self._choose_split("test")
         return super().measured_collection()
 
-    def _open_collection(self) -> Collection:
-        self.texts = open_labelled_texts(self.path)
+    def _open_collection(self, entry: DataSource) -> Collection:
+        self.texts = open_labelled_texts(entry.path)
         split = EVALUATED_SPLIT[self._opened_stage]
         has_split = split in self.texts.tables
         if self._opened_stage != "fit" and not has_split:

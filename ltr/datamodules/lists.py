@@ -5,13 +5,15 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 from ltr.data.bm25 import bm25_lists
+from ltr.data.collection import Collection
 from ltr.data.query_lists import QueryLists
 from ltr.data.sampling.list_rows import GradedLists, Keep, ListRows, n_with_both, with_two_grades
 from ltr.data.sampling.plan import Plan
 from ltr.data.sampling.taught import Labels
 from ltr.datamodules.evaluation import Evaluation
 from ltr.datamodules.loading import Loading
-from ltr.datamodules.several import SourcesDataModule
+from ltr.datamodules.opened_source import OpenedSource
+from ltr.datamodules.pools import PoolDataModule
 from ltr.datamodules.sources import Mixture
 from ltr.errors import at_least, one_of
 
@@ -20,7 +22,7 @@ log = logging.getLogger(__name__)
 Unjudged = Literal["irrelevant", "skip"]
 
 
-class ListDataModule(SourcesDataModule):
+class ListDataModule(PoolDataModule):
     """One row is one query with its candidate list: the documents of its pool and all judged ones,
     with their grades.
 
@@ -75,13 +77,14 @@ class ListDataModule(SourcesDataModule):
         self.batch_size = batch_size
         self.labels = labels
 
-    def plan(self) -> Plan:
-        judged = self.collection.judgements("train")
-        where = f"{self.path}: split 'train'"
-        lists = GradedLists(judged, self._open_pools(), self.known_documents(judged))
-        self.digests["judgements"] = judged.digest()
+    def plan_of(self, source: OpenedSource) -> Plan:
+        judged = source.collection.judgements("train")
+        where = f"{source.path}: split 'train'"
+        pools = self._open_pools(source.collection)
+        lists = GradedLists(judged, pools, source.known_documents(judged))
+        source.digests["judgements"] = judged.digest()
         if lists.pools is not None:
-            self.digests["candidates"] = lists.pools.digest()
+            source.digests["candidates"] = lists.pools.digest()
         queries = judged.query_rows
         # A teacher's scores may differ where all grades are equal, so then every query stays.
         if not self.has_teacher_scores:
@@ -96,20 +99,21 @@ class ListDataModule(SourcesDataModule):
             )
         rows = ListRows(lists, queries, self.list_size, self.keep, self.seed)
         if not self.has_teacher_scores:
-            self.lists_with_both = (n_with_both(rows), len(rows))
+            source.lists_with_both = (n_with_both(rows), len(rows))
         drawable = ((query, lists.whole(query).doc_rows) for query in queries.tolist())
-        return self.buckets(self.with_labels(rows, drawable, where))
+        labelled_rows = source.with_labels(self.labels, rows, drawable, where)
+        return self.buckets(labelled_rows, source.collator)
 
-    def _open_pools(self) -> QueryLists | None:
+    def _open_pools(self, collection: Collection) -> QueryLists | None:
         """The pools of training queries; None where lists hold judged documents alone."""
         if self.unjudged == "skip":
             return None
         evaluation = self.evaluation
         # "candidates": the pools that the collection brings.
         takes_own_pools = evaluation.candidates in ("candidates", None)
-        if evaluation.candidates == "corpus" and "train" in self.collection.candidates:
+        if evaluation.candidates == "corpus" and "train" in collection.candidates:
             takes_own_pools = True
         if takes_own_pools:
-            return self.collection.pools("train", option="candidates").first(evaluation.depth)
-        queries = self.collection.judgements("train").query_rows
-        return bm25_lists(self.collection, queries, evaluation.needed_depth)
+            return collection.pools("train", option="candidates").first(evaluation.depth)
+        queries = collection.judgements("train").query_rows
+        return bm25_lists(collection, queries, evaluation.needed_depth)

@@ -1,29 +1,34 @@
-"""What is evaluated of a collection: the candidates of each query, or a search of the whole corpus;
-every query exactly once.
+"""Data modules of texts: what is opened of one or of several sources, and what is evaluated: the
+candidates of each query, or a search of the whole corpus; every query exactly once.
 """
 
 import logging
-from collections.abc import Iterable, Sequence
-from dataclasses import asdict, replace
+from abc import abstractmethod
+from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
-import numpy as np
-
-from ltr.data.bm25 import bm25_lists
-from ltr.data.collate import collator_of
 from ltr.data.collection import Collection, open_collection, with_split
 from ltr.data.cross_validation import of_fold
-from ltr.data.formats import ApartTexts, FeatureVectors, TextReads
-from ltr.data.own_documents import own_documents_line
-from ltr.data.query_lists import LabelledList, QueryLists
-from ltr.data.sampling.plan import EvalBatches
-from ltr.data.sampling.rows import Rows
-from ltr.data.sampling.taught import TaughtRows
+from ltr.data.formats import ApartTexts, FeatureVectors, PairsAndTexts, TextReads
+from ltr.data.joined import JoinedCollections
+from ltr.data.query_lists import LabelledList
+from ltr.data.sampling.mixture import SourcePlan
+from ltr.data.sampling.plan import EvalBatches, Plan
 from ltr.datamodules.evaluation import Evaluation
 from ltr.datamodules.loading import Loading
+from ltr.datamodules.opened_source import OpenedSource
 from ltr.datamodules.ranking import RankingDataModule
+from ltr.datamodules.sources import (
+    DataSource,
+    Mixture,
+    check_mixture,
+    digest_of_mixture,
+    plan_of_sources,
+    sources_of,
+)
 from ltr.errors import InputError
-from ltr.mining.same_texts import known_documents
 from ltr.search.corpus_search import SearchedCorpus
 
 log = logging.getLogger(__name__)
@@ -33,32 +38,88 @@ EVALUATED_SPLIT = {"fit": "dev", "validate": "dev", "test": "test", "predict": "
 
 
 class PoolDataModule(RankingDataModule):
-    """Base of the data modules of a collection: opens it, and makes the lists to evaluate for
-    ``validate`` (dev), ``test`` and ``predict`` (test), from a pool of candidates for each query or
-    by search.
+    """Base of the data modules of texts. Opens the collection of each source, and makes the lists to
+    evaluate for ``validate`` (dev), ``test`` and ``predict`` (test), from a pool of candidates for
+    each query or by search.
 
-    Training rows come from its children.
+    A child says how the rows of one source form batches (:meth:`plan_of`); the plans of all become
+    one.
 
     Args:
-        path: a collection, see :func:`ltr.data.collection.open_collection`.
+        path: a collection, see :func:`ltr.data.collection.open_collection`; or several sources, see
+            :func:`ltr.datamodules.sources.sources_of`.
         evaluation: what is ranked and measured, see :class:`ltr.datamodules.Evaluation`.
         loading: how batches are drawn and collated, see :class:`ltr.datamodules.Loading`.
+        mixture: how several sources share the steps, see :class:`ltr.datamodules.Mixture`.
 
     Attributes:
-        collection: open after ``setup``.
+        sources: what ``path`` names, one or several; open after ``setup``.
+        joined: the texts of all, after ``setup``.
     """
 
+    least_per_batch = 1  # lists of a mixed batch
+    takes_negatives = False  # of each source its own
+
     def __init__(
-        self, path: str | Path, evaluation: Evaluation = Evaluation(), loading: Loading = Loading()
+        self,
+        path: str | Path | Sequence[Any],
+        evaluation: Evaluation = Evaluation(),
+        loading: Loading = Loading(),
+        mixture: Mixture | None = None,
     ) -> None:
-        super().__init__(path, loading)
+        entries = sources_of(path)
+        super().__init__(" + ".join(entry.path for entry in entries), loading)
         self.evaluation = evaluation
-        self.collection: Collection  # from setup on
+        self.mixture = mixture
+        self.sources = tuple(OpenedSource(entry) for entry in entries)
+        # A source that stands alone has no name: its metrics and ids are told as they are.
+        self.source_names = tuple(entry.name for entry in entries if entry.name)
+        self.joined: JoinedCollections  # from setup on
         self._opened_for: TextReads | None = None  # the layout that the texts were opened for
         # Of the stages that were set up, by the value of EVALUATED_SPLIT.
         self._eval_batches: dict[str, EvalBatches] = {}
+        self._check_sources()
+
+    def _check_sources(self) -> None:
+        for number, source in enumerate(self.sources):
+            negatives = source.entry.negatives
+            if negatives is not None and not self.takes_negatives:
+                raise InputError(
+                    f"path[{number}]: {type(self).__name__} takes no negatives, got {negatives!r}; leave them out, or take TripletDataModule",
+                    option="path",
+                )
+        if len(self.sources) == 1:
+            return
+        if self.evaluation.fold is not None:
+            raise InputError(
+                f"a cross-validation is of one collection, got fold {self.evaluation.fold} and {len(self.sources)} sources; leave it out",
+                option="evaluation.fold",
+            )
+        if self.mixture is not None:
+            check_mixture(self._entries(), self.mixture)
+
+    def _entries(self) -> list[DataSource]:
+        return [source.entry for source in self.sources]
+
+    @property
+    def collection(self) -> Collection:
+        """That of the only source, after ``setup``."""
+        (source,) = self.sources
+        return source.collection
+
+    @property
+    def trained_sources(self) -> list[OpenedSource]:
+        """Those that are trained on: all but the one that is left out."""
+        if len(self.sources) == 1 or self.mixture is None:
+            return list(self.sources)
+        return [source for source in self.sources if source.name != self.mixture.leave_out]
 
     def test_on(self, split: str) -> None:
+        if split != "test" and len(self.sources) > 1:
+            raise InputError(
+                f"a split of another name is of one collection, got {split!r} and {len(self.sources)} sources; name one of them: --data.path PATH",
+                option="split",
+            )
         if split != "test" and self.evaluation.fold is not None:
             raise InputError(
                 f"a fold takes the place of all splits, got {self.evaluation.fold} and the split {split!r}; leave out one of the two",
@@ -67,7 +128,11 @@ class PoolDataModule(RankingDataModule):
         self.tested_split = split
 
     def names(self, split: str) -> tuple[Sequence[str], Sequence[str]]:
-        return self.collection.queries.ids, self.collection.corpus.ids
+        return self.joined.query_ids, self.joined.doc_ids
+
+    @property
+    def corpora(self) -> Sequence[SearchedCorpus]:
+        return [source.corpus for source in self.sources if source.corpus is not None]
 
     def eval_batches(self, split: str) -> EvalBatches | None:
         return self._eval_batches.get(split)
@@ -77,10 +142,10 @@ class PoolDataModule(RankingDataModule):
 
     def _text_digests(self) -> dict[str, str]:
         """Digests of what is read of queries and of documents."""
-        return {
-            "queries": self.collection.queries.read_key,
-            "documents": self.collection.corpus.key,
-        }
+        digests: dict[str, str] = {}
+        for source in self.sources:
+            digests |= source.named(source.text_digests())
+        return digests
 
     def conventions(self) -> dict[str, object]:
         evaluation = self.evaluation
@@ -104,10 +169,16 @@ class PoolDataModule(RankingDataModule):
 
         Raises:
             InputError: for a collection that can't be read or is not judged, or where nothing is
-                evaluated.
+                evaluated; for several sources.
         """
+        if len(self.sources) > 1:
+            raise InputError(
+                f"one collection must be named to be measured so, got {len(self.sources)} sources; name one of them: --data.path PATH",
+                option="path",
+            )
         self._check_evaluated()
-        collection = self._with_tested_split(self._open_collection())
+        (entry,) = self._entries()
+        collection = self._with_tested_split(self._open_collection(entry))
         collection.judgements(self.tested_split)
         return collection
 
@@ -146,74 +217,110 @@ class PoolDataModule(RankingDataModule):
 
     def _lists_of_stage(self, stage: str, split: str) -> list[LabelledList] | None:
         """The lists that a stage evaluates; None where a training has none to validate with."""
-        if stage == "fit" and split not in self.collection.qrels:
-            return None
-        measured = split
+        # What is not trained on has no say in which weights are best.
+        sources = self.trained_sources if split == "dev" else list(self.sources)
         if split == "test":
-            self.collection = self._with_tested_split(self.collection)
-            measured = self.tested_split
-        return self._lists_to_evaluate(measured, judged_only=stage != "predict")
+            split = self.tested_split
+            for source in sources:
+                source.collection = self._with_tested_split(source.collection)
+        # What is predicted needs no judgements: its pools are enough.
+        judged_only = stage != "predict"
+        left_out: list[OpenedSource] = []
+        if judged_only:
+            left_out = [source for source in sources if split not in source.collection.qrels]
+        if left_out == sources:
+            if stage == "fit":
+                return None
+            if len(self.sources) > 1:
+                raise InputError(
+                    f"{self.path}: a source must have judgements for the split {split!r}, and none has"
+                )
+            left_out = []  # a source that stands alone says what it lacks
+        lists: list[LabelledList] = []
+        for source in sources:
+            if source not in left_out:
+                lists += source.lists_to_evaluate(self.evaluation, split, judged_only=judged_only)
+        if left_out:
+            log.info(
+                "the mean over sources leaves out %s, without judgements for %r",
+                ", ".join(source.name for source in left_out),
+                split,
+            )
+        return lists
 
-    def collections(self) -> list[tuple[str, Collection]]:
-        """The name and the collection of each source, after ``setup``; the name of a single one is
-        empty.
+    def plan(self) -> Plan:
+        trained = self.trained_sources
+        for source in trained:
+            if source.name and "train" not in source.collection.qrels:
+                raise InputError(
+                    f"{source.path}: each source must have a split 'train', and {source.name} has none; leave it out of path",
+                    option="path",
+                )
+            source.plan = self.plan_of(source)
+            self.digests |= source.named(source.digests)
+        self.has_distances = all(source.has_distances for source in trained)
+        self.has_soft_labels = any(source.has_soft_labels for source in trained)
+        counts = [source.lists_with_both for source in trained if source.lists_with_both]
+        if counts:  # of all sources: they are of one kind
+            n_with_both = sum(both for both, _ in counts)
+            n_lists = sum(lists for _, lists in counts)
+            self.lists_with_both = (n_with_both, n_lists)
+        if len(self.sources) == 1:
+            if self.mixture is not None:
+                log.warning("mixture has no effect: path names one source, %s", self.path)
+            return trained[0].plan
+        mixture = self.mixture or Mixture()
+        self.digests["mixture"] = digest_of_mixture(self._entries(), mixture)
+        return plan_of_sources(
+            [SourcePlan(source.plan, source.shift) for source in trained],
+            [source.entry for source in trained],
+            mixture,
+            self.least_per_batch,
+            self.rank,
+            self.world_size,
+        )
+
+    @abstractmethod
+    def plan_of(self, source: OpenedSource) -> Plan:
+        """Which training lists of a source form a batch: the result of :meth:`buckets` for rows, or
+        a :class:`ltr.data.sampling.group_plan.GroupPlan`. A child also puts the digests of what it
+        learns from into those of the source.
         """
-        return [("", self.collection)]
 
     def _open_texts(self) -> None:
         """Read, check and tokenise, unless it is done for this layout already."""
         reads = self._checked_reads()
         if self._opened_for == reads:
             return
-        collection = self._open_collection()
-        self.collator = collator_of([collection.queries], [collection.corpus], reads)
-        self.collection = collection
+        self._check_source_options(reads)
+        for source in self.sources:
+            source.open(self._open_collection(source.entry), reads, self.evaluation)
+        names = [source.name for source in self.sources]
+        self.joined = JoinedCollections(names, [source.collection for source in self.sources])
+        for number, source in enumerate(self.sources):
+            source.place(self.joined.shifted(number))
+        self.first_queries = self.joined.first_query.tolist()
+        if len(self.sources) == 1:
+            self.collator = self.sources[0].collator
+        else:
+            self.collator = self.joined.collator(reads)
         self.digests = self._text_digests()
-        if self.evaluation.candidates == "corpus":
-            assert isinstance(reads, ApartTexts), "_checked_reads refuses others"
-            self.corpus = SearchedCorpus(
-                reads.queries.store(collection.queries),
-                reads.docs.store(collection.corpus),
-                reads,
-                self.evaluation.needed_depth,
-                self.evaluation.index,
-                own_docs=collection.own_documents(),
-            )
         self._opened_for = reads
 
-    def known_documents(self, judged: QueryLists) -> QueryLists:
-        """The judgements of training queries, and with them what must not be a negative either, see
-        :func:`ltr.mining.same_texts.known_documents`. Says how much that is.
-        """
-        known = known_documents(self.collection, judged)
-        n_new = len(known.doc_rows) - len(judged.doc_rows)
-        if n_new:
-            log.info(
-                "%s: split 'train': %d pairs of a query and a document that nobody judged are never negatives: the document has the text of the query, or of a document that is relevant for it or for an equal query",
-                self.path,
-                n_new,
+    def _check_source_options(self, reads: TextReads) -> None:
+        """Check what can't be known before the ranker is there."""
+        if self.labels.scores is not None and len(self.sources) > 1:
+            raise InputError(
+                "the scores of a teacher are of one collection, and path names several; train on one of them",
+                option="labels.scores",
             )
-        return known
-
-    def with_labels(
-        self, rows: Rows, drawable: Iterable[tuple[int, np.ndarray]], where: str
-    ) -> Rows:
-        """Training rows with the labels that the option ``labels`` asks for.
-
-        Args:
-            rows: with grades.
-            drawable: the documents that the rows may draw, by query.
-            where: names the rows in errors.
-        """
-        scores = self.labels.open(self.collection)
-        if scores is None:
-            return rows
-        self.digests["labels"] = scores.digest()
-        taught = TaughtRows(rows, scores, self.labels.unscored, self.names("train"), where)
-        if taught.unscored == "refuse":
-            taught.check(drawable)
-        taught.log_left_out()
-        return taught
+        pairs = reads.pairs if isinstance(reads, PairsAndTexts) else reads
+        for number, source in enumerate(self.sources):
+            if source.entry.instruction and not pairs.reads_instructions:
+                raise InputError(
+                    f"path[{number}]: the ranker must read instructions, and its template has no {{instruction}}; write it into template.query, or leave the instruction out",
+                    option="path",
+                )
 
     def _checked_reads(self) -> TextReads:
         """What the ranker reads; an InputError where this data can't be laid out so."""
@@ -236,67 +343,11 @@ class PoolDataModule(RankingDataModule):
             )
         return reads
 
-    def _open_collection(self) -> Collection:
-        collection = open_collection(self.path)
-        if self.evaluation.fold is None:
+    def _open_collection(self, entry: DataSource) -> Collection:
+        collection = open_collection(entry.path)
+        if self.evaluation.fold is not None:
+            collection = of_fold(collection, self.evaluation.fold)
+        if not entry.instruction:
             return collection
-        return of_fold(collection, self.evaluation.fold)
-
-    def _lists_to_evaluate(self, split: str, *, judged_only: bool) -> list[LabelledList]:
-        """One list for each query of a split.
-
-        Args:
-            split: of the collection.
-            judged_only: True, to measure: the judged queries, and an InputError without
-                judgements. False, to predict: with ``candidates`` the queries that have a pool;
-                with ``bm25`` and ``corpus`` the judged queries, or all if none is judged.
-        """
-        evaluation = self.evaluation
-        if judged_only:
-            judged = self.collection.judgements(split)
-        else:
-            judged = self.collection.qrels.get(split, QueryLists.from_rows([], [], []))
-        # bm25 and corpus find documents for any query: all of them, where none is judged.
-        query_rows = judged.query_rows
-        if len(query_rows) == 0:
-            query_rows = np.arange(len(self.collection.queries))
-        self._leave_out_own_documents(split, query_rows)
-
-        if evaluation.candidates == "corpus":
-            # The module searches the documents, with the weights of the moment.
-            no_docs = np.empty(0, dtype=np.int64)
-            return [judged.labelled(query_row, no_docs) for query_row in query_rows.tolist()]
-
-        if evaluation.candidates == "bm25":
-            candidates = bm25_lists(self.collection, query_rows, evaluation.needed_depth)
-        else:
-            candidates = self.collection.pools(split, option="candidates")
-            query_rows = judged.query_rows if judged_only else candidates.query_rows
-        lists: list[LabelledList] = []
-        n_empty = 0
-        for query_row in query_rows:
-            docs, _ = candidates.of(query_row)
-            lists.append(judged.labelled(query_row, docs[: evaluation.depth]))
-            if len(docs) == 0:
-                n_empty += 1
-        if n_empty > 0:
-            log.warning(
-                "%d of %d %s queries have no candidates; they count as nothing found",
-                n_empty,
-                len(lists),
-                split,
-            )
-        return lists
-
-    def _leave_out_own_documents(self, split: str, query_rows: np.ndarray) -> None:
-        """Say how many queries are documents themselves. Pools and BM25 have left these documents
-        out; a search is told which they are now that all judgements are known.
-        """
-        own_docs = self.collection.own_documents()
-        if self.corpus is not None:
-            self.corpus = replace(self.corpus, own_docs=own_docs)
-        line = own_documents_line(
-            self.collection.queries, self.collection.corpus, query_rows, own_docs
-        )
-        if line:
-            log.info("%s: split %r: %s", self.path, split, line)
+        queries = collection.queries.with_instruction(entry.instruction)
+        return collection._replace(queries=queries)

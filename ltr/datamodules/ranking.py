@@ -84,10 +84,8 @@ class RankingDataModule(LightningDataModule):
         is_refreshing: whether the callback does so now. An interruption may throw this work away,
             as a resume does it again.
         refresh_seconds: how long all refreshes have taken.
-        corpus: the corpus to search for the documents of evaluated lists, after ``setup``; None
-            where lists bring them, or there are several sources, which have :attr:`corpora`.
         source_names: of the sources, where there are several: metrics are told of each.
-        first_queries: where the queries of each of several sources begin, after ``setup``.
+        first_queries: where the queries of each source begin, after ``setup``.
         tested_split: what ``test`` and ``predict`` measure; :meth:`test_on` names another split.
         digests: of each thing that the run learns from, by name, after ``setup("fit")``. They go
             into checkpoints: a resume needs the same data.
@@ -99,9 +97,8 @@ class RankingDataModule(LightningDataModule):
     lists_with_both: tuple[int, int] | None = None
     labels: Labels = Labels()
     batch_size: int | None = None
-    corpus: SearchedCorpus | None = None
     source_names: tuple[str, ...] = ()
-    first_queries: Sequence[int] = ()
+    first_queries: Sequence[int] = (0,)
     before_batch: Callable[[], None] | None = None
     has_refreshes: bool = False
     is_refreshing: bool = False
@@ -157,16 +154,12 @@ class RankingDataModule(LightningDataModule):
             self.before_batch = None
         self.open(stage)
         if stage == "fit":
-            self.train = TrainBatches(self.training_plan(), self.collator)
+            self.train = TrainBatches(self.plan(), self.collator)
             self._check_same_everywhere(self.digests)
 
     @abstractmethod
     def open(self, stage: str) -> None:
         """Open what ``fit``, ``validate``, ``test`` or ``predict`` needs."""
-
-    def training_plan(self) -> Plan:
-        """Which training lists form a batch: :meth:`plan`, but for data of several sources."""
-        return self.plan()
 
     @abstractmethod
     def plan(self) -> Plan:
@@ -175,14 +168,14 @@ class RankingDataModule(LightningDataModule):
         learns from into ``digests``.
         """
 
-    def buckets(self, rows: Rows) -> Buckets:
-        """Batches of ``batch_size`` rows of similar length."""
+    def buckets(self, rows: Rows, collator: Collator) -> Buckets:
+        """Batches of ``batch_size`` rows of similar length, as a collator tells it."""
         assert self.batch_size is not None, (
             "only batches of groups have no batch_size, and they have no buckets"
         )
         return Buckets(
             rows,
-            self.collator.row_length,
+            collator.row_length,
             self.batch_size,
             window=self.loading.bucket_window,
             seed=self.seed,
@@ -205,7 +198,7 @@ class RankingDataModule(LightningDataModule):
         """The corpora to search for the documents of evaluated lists, after ``setup``: that of each
         source; none where lists bring them.
         """
-        return () if self.corpus is None else (self.corpus,)
+        return ()
 
     @property
     def has_teacher_scores(self) -> bool:

@@ -57,7 +57,7 @@ class DataSource:
 
     Attributes:
         path: a collection, see :func:`ltr.data.collection.open_collection`.
-        name: of its metrics.
+        name: of its metrics; empty for a source that stands alone.
         weight: its share of the training, in any scale; None where the sizes say it.
         instruction: of its queries that have none of their own; empty: they have none.
         negatives: where its negatives come from; None: as the data module says for all.
@@ -70,18 +70,20 @@ class DataSource:
     negatives: str | dict[str, int] | None = None
 
 
-def sources_of(entries: Sequence[Any]) -> tuple[DataSource, ...]:
-    """The sources that the entries of ``path`` name.
+def sources_of(path: str | Path | Sequence[Any]) -> tuple[DataSource, ...]:
+    """The sources that ``path`` names: one without a name of its own, or each entry of a list.
 
     Raises:
         InputError: names the entry by its place, as ``path[1]``.
     """
-    if len(entries) < 2:
+    if isinstance(path, str | Path):
+        return (DataSource(str(path), name=""),)
+    if len(path) < 2:
         raise InputError(
-            f"path must be a path, or a list of two sources or more, got a list of {len(entries)}",
+            f"path must be a path, or a list of two sources or more, got a list of {len(path)}",
             option="path",
         )
-    sources = [_source_of(number, entry) for number, entry in enumerate(entries)]
+    sources = [_source_of(number, entry) for number, entry in enumerate(path)]
     places: dict[str, int] = {}
     for number, source in enumerate(sources):
         place = _place(source.path)

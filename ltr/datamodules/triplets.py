@@ -3,14 +3,13 @@
 from dataclasses import replace
 from functools import reduce
 from pathlib import Path
-from typing import Any, Self, get_args
+from typing import Any, get_args
 
 import numpy as np
 
 from ltr.data.bm25 import bm25_lists
 from ltr.data.query_lists import QueryLists
 from ltr.data.sampling.buckets import Buckets
-from ltr.data.sampling.mixture import OneSourceBatches
 from ltr.data.sampling.plan import Plan
 from ltr.data.sampling.relevant import EpochOver
 from ltr.data.sampling.rows import Rows
@@ -18,8 +17,9 @@ from ltr.data.sampling.taught import Labels, TaughtRows
 from ltr.data.sampling.triplet_rows import Source, TripletRows
 from ltr.datamodules.evaluation import Evaluation
 from ltr.datamodules.loading import Loading
-from ltr.datamodules.several import SourcesDataModule
-from ltr.datamodules.sources import DataSource, Mixture
+from ltr.datamodules.opened_source import OpenedSource
+from ltr.datamodules.pools import PoolDataModule
+from ltr.datamodules.sources import Mixture
 from ltr.errors import InputError, at_least, local_path, one_of
 from ltr.mining.mined_negatives import MinedNegatives
 from ltr.mining.overlay import Overlay, negatives_in
@@ -27,7 +27,7 @@ from ltr.mining.overlay import Overlay, negatives_in
 NEGATIVES_BY_DEFAULT = "candidates"
 
 
-class TripletDataModule(SourcesDataModule):
+class TripletDataModule(PoolDataModule):
     """One row is one query with relevant documents, and others to be ranked below them.
 
     Documents are drawn anew in every epoch, without repeats; where there are fewer, the row is
@@ -87,12 +87,9 @@ class TripletDataModule(SourcesDataModule):
         self.batch_size = batch_size
         self.labels = labels
         self.negatives_per_query = negatives_per_query
-        # How many documents of a row each source gives.
-        self.sources = self._counts(negatives)
-        # Whether mined negatives are still to come. No batch may be drawn until then.
-        self.awaits_negatives = "mined" in self.sources
-        for number, source in enumerate(self.data_sources):
-            self._check_negatives(number, source, negatives)
+        for number, source in enumerate(self.sources):
+            source.negatives = self._negatives_of(number, source, negatives)
+            source.awaits_negatives = "mined" in source.negatives
 
     def _counts(self, negatives: str | Path | dict[str, int]) -> dict[str, int]:
         """How many documents of a row each source of negatives gives."""
@@ -109,150 +106,111 @@ class TripletDataModule(SourcesDataModule):
             local_path("negatives", name)
         return counts
 
-    def _check_negatives(
-        self, number: int, source: DataSource, negatives: str | Path | dict[str, int]
-    ) -> None:
-        """Check the negatives of one of several sources of data.
+    def _negatives_of(
+        self, number: int, source: OpenedSource, negatives: str | Path | dict[str, int]
+    ) -> dict[str, int]:
+        """How many documents of a row each source of negatives gives, of one source of data.
 
         Args:
-            number: of the source.
+            number: of the source of data.
             source: has its own ones, perhaps.
             negatives: what the data module says for all.
         """
-        if source.negatives is not None and negatives != NEGATIVES_BY_DEFAULT:
+        own = source.entry.negatives
+        if own is not None and negatives != NEGATIVES_BY_DEFAULT:
             raise InputError(
-                f"path[{number}]: negatives must be said once, got {source.negatives!r} there and {negatives!r} for all sources; leave one out",
+                f"path[{number}]: negatives must be said once, got {own!r} there and {negatives!r} for all sources; leave one out",
                 option="negatives",
             )
-        counts = self.sources if source.negatives is None else self._counts(source.negatives)
+        counts = self._counts(negatives if own is None else own)
         is_mixed = self.mixture is not None and self.mixture.batches == "mixed"
-        if "mined" in counts and is_mixed:
+        if "mined" in counts and is_mixed and len(self.sources) > 1:
             raise InputError(
                 f"path[{number}]: negatives 'mined' need batches of one source, and mixture mixes them; set mixture.batches to one_source, or mine them before (ltr mine) and name the folder",
                 option="negatives",
             )
+        return counts
 
-    def part(self, source: DataSource) -> Self:
-        part = super().part(source)
-        if source.negatives is not None:
-            part.sources = part._counts(source.negatives)
-        return part
-
-    def mined_parts(self) -> dict[str, "TripletDataModule"]:
-        """The data modules whose negatives are mined while training, by the names of their sources;
-        itself, under no name, where there is one source.
+    def mined_sources(self) -> list[OpenedSource]:
+        """The sources whose negatives are mined while training: those that say so. Of one that stands
+        alone, the first mining may replace other negatives.
         """
-        if not self.data_sources:
-            return {"": self}
-        parts: dict[str, TripletDataModule] = {}
-        for number in self.trained_sources:
-            part = self._parts[number]
-            assert isinstance(part, TripletDataModule), "a part is a copy of this"
-            if "mined" in part.sources:
-                parts[self.source_names[number]] = part
-        return parts
+        if len(self.sources) == 1:
+            return list(self.sources)
+        return [source for source in self.trained_sources if "mined" in source.negatives]
 
-    def plan(self) -> Plan:
-        audit_labels = self._apply_overlays()  # first: it changes the judgements
-        judged = self.collection.learnable("train")
-        self.collection.warn_of_unlearnable("train")
-        where = f"{self.path}: split 'train'"
-        self.digests["judgements"] = judged.digest()
-        sources = tuple(self._open_source(name, count) for name, count in self.sources.items())
-        self.has_distances = all(source.has_distances for source in sources)
+    def plan_of(self, source: OpenedSource) -> Plan:
+        audit_labels = self._apply_overlays(source)  # first: it changes the judgements
+        collection = source.collection
+        judged = collection.learnable("train")
+        collection.warn_of_unlearnable("train")
+        where = f"{source.path}: split 'train'"
+        source.digests["judgements"] = judged.digest()
+        drawn_from = []
+        for name, count in source.negatives.items():
+            drawn_from.append(self._open_negatives(source, name, count))
+        source.has_distances = all(negatives.has_distances for negatives in drawn_from)
         # As in the constructor: take_negatives may have changed it after an earlier setup, and now
-        # the source is empty again.
-        self.awaits_negatives = "mined" in self.sources
+        # there are no mined lists again.
+        source.awaits_negatives = "mined" in source.negatives
         # A row for every query while mined lists are empty: the number of rows must not change when
         # they come. None: TripletRows leaves out queries without a negative.
-        queries = judged.query_rows if self.awaits_negatives else None
+        queries = judged.query_rows if source.awaits_negatives else None
         rows = TripletRows(
             judged,
-            sources,
-            len(self.collection.corpus),
+            tuple(drawn_from),
+            len(collection.corpus),
             self.positives,
             self.seed,
             epoch_over=self.epoch_over,
             where=where,
-            known=self.known_documents(judged),
+            known=source.known_documents(judged),
             queries=queries,
             labels=audit_labels,
         )
-        return self.buckets(self.with_labels(rows, rows.drawable(), where))
-
-    def position_of(self, source: str) -> tuple[int, int] | None:
-        """The epoch and the step of its own that a source is at; None where there is one source."""
-        if not self.data_sources:
-            return None
-        assert self.train is not None, "setup('fit') comes first"
-        plan = self.train.plan
-        assert isinstance(plan, OneSourceBatches), "the constructor has checked it"
-        number = self.trained_sources.index(self.source_names.index(source))
-        return plan.position_of(number, *self._next_step())
-
-    @property
-    def mined_per_row(self) -> int:
-        """How many documents of a row are mined negatives, once there are some.
-
-        They come from the source ``mined``. Without it, :class:`ltr.callbacks.HardNegativeMining`
-        may run beside one other source: rows draw from that one until the first mining, which
-        replaces it.
-        """
-        if "mined" in self.sources:
-            return self.sources["mined"]
-        return next(iter(self.sources.values()))
+        labelled_rows = source.with_labels(self.labels, rows, rows.drawable(), where)
+        return self.buckets(labelled_rows, source.collator)
 
     def take_negatives(
-        self,
-        negatives: MinedNegatives,
-        *,
-        resumed: bool = False,
-        position: tuple[int, int] | None = None,
+        self, source: OpenedSource, negatives: MinedNegatives, *, resumed: bool = False
     ) -> None:
         """Draw from these mined negatives, from the next batch on. All processes must call it
         together.
 
         Args:
-            negatives: take the place of the source ``mined``, or of the only one there is.
+            source: that they were mined of.
+            negatives: take the place of the negatives ``mined``, or of the only ones there are.
             resumed: whether the interrupted run drew from them already.
-            position: the epoch and the step from which on; None: those of the trainer.
         """
         assert self.train is not None, "setup('fit') comes first"
-        plan = self.train.plan
-        assert isinstance(plan, Buckets), "plan() has made it"
+        plan = source.plan
+        assert isinstance(plan, Buckets), "plan_of() has made it"
         mined = negatives.lists().first(self.negatives_depth)
         if not resumed:
             # Rows with the new negatives have other lengths, and Buckets sorts by length. The
             # batches of the current window stay as they are; a resumed run has them from its
             # checkpoint.
-            epoch, step = position or self._next_step()
+            number = self.trained_sources.index(source)
+            epoch, step = self.train.plan.position_of(number, *self._next_step())
             plan.freeze_window(epoch, step)
         # With a teacher's labels the rows are wrapped.
         if isinstance(plan.rows, TaughtRows):
-            plan.replace(replace(plan.rows, rows=self._with_mined(plan.rows.rows, mined)))
+            rows_with_mined = _with_mined(source, plan.rows.rows, mined)
+            plan.replace(replace(plan.rows, rows=rows_with_mined))
         else:
-            plan.replace(self._with_mined(plan.rows, mined))
-        self.awaits_negatives = False
-
-    def _with_mined(self, rows: Rows, mined: QueryLists) -> TripletRows:
-        """The same rows with these lists as the mined source."""
-        assert isinstance(rows, TripletRows), "plan() has made them"
-        number = list(self.sources).index("mined") if "mined" in self.sources else 0
-        sources = list(rows.sources)
-        sources[number] = Source(sources[number].n, mined)
-        return replace(rows, sources=tuple(sources))
+            plan.replace(_with_mined(source, plan.rows, mined))
+        source.awaits_negatives = False
 
     def _call_before_batch(self) -> None:
         super()._call_before_batch()
-        awaiting = [part for part in self.mined_parts().values() if part.awaits_negatives]
-        if awaiting:
+        if any(source.awaits_negatives for source in self.trained_sources):
             raise InputError(
                 "negatives 'mined' must be mined while training, and nothing does that; add the callback ltr.callbacks.HardNegativeMining, or name a folder of negatives",
                 option="negatives",
             )
 
-    def _apply_overlays(self) -> QueryLists | None:
-        """Add the documents of the overlays among the sources to the judgements: with the new grade
+    def _apply_overlays(self, source: OpenedSource) -> QueryLists | None:
+        """Add the documents of the overlays among the negatives to the judgements: with the new grade
         where an overlay relabels, else with grade 0. In-batch lists leave out whatever is judged for
         a query, so these are never in-batch negatives.
 
@@ -261,19 +219,19 @@ class TripletDataModule(SourcesDataModule):
             documents or label them softly; None without such an overlay.
         """
         overlays: list[Overlay] = []
-        for name in self.sources:
+        for name in source.negatives:
             if Overlay.is_at(Path(name)):
-                overlays.append(Overlay.open(Path(name), self.collection, "negatives"))
-        self.has_soft_labels = any(overlay.policy == "soft" for overlay in overlays)
+                overlays.append(Overlay.open(Path(name), source.collection, "negatives"))
+        source.has_soft_labels = any(overlay.policy == "soft" for overlay in overlays)
         if not overlays:
             return None
-        judged = self.collection.judgements("train")
+        judged = source.collection.judgements("train")
         # An overlay may know more queries than a fold trains on.
         queries = judged.query_rows
         for overlay in overlays:
             judged = judged.joined(overlay.judgements.of_queries(queries))
-        qrels = self.collection.qrels | {"train": judged}
-        self.collection = self.collection._replace(qrels=qrels)
+        qrels = source.collection.qrels | {"train": judged}
+        source.collection = source.collection._replace(qrels=qrels)
         labels = []
         for overlay in overlays:
             if overlay.policy != "relabel":
@@ -281,28 +239,37 @@ class TripletDataModule(SourcesDataModule):
         if not labels:
             return None
         all_labels = reduce(QueryLists.joined, labels)
-        self.digests["audit"] = all_labels.digest()
+        source.digests["audit"] = all_labels.digest()
         return all_labels
 
-    def _open_source(self, name: str, count: int) -> Source:
-        """The source of this name, of which a row gets ``count`` documents."""
+    def _open_negatives(self, source: OpenedSource, name: str, count: int) -> Source:
+        """The negatives of this name, of which a row gets ``count`` documents."""
         if name == "random":
             return Source(count, None)
         if name == "mined":  # empty until take_negatives
             return Source(count, QueryLists.from_rows([], [], []))
         has_distances = False
         if name == "candidates":
-            lists = self.collection.pools("train", option="negatives")
+            lists = source.collection.pools("train", option="negatives")
         elif name == "bm25":
-            queries = self.collection.judgements("train").query_rows
-            lists = bm25_lists(self.collection, queries, self.negatives_depth or 100)
+            queries = source.collection.judgements("train").query_rows
+            lists = bm25_lists(source.collection, queries, self.negatives_depth or 100)
         else:
-            mined = MinedNegatives.open(negatives_in(Path(name)), self.collection, "negatives")
+            mined = MinedNegatives.open(negatives_in(Path(name)), source.collection, "negatives")
             lists = mined.lists()
             has_distances = mined.has_distances
-        digest_name = "negatives" if len(self.sources) == 1 else f"negatives {name}"
-        self.digests[digest_name] = lists.digest()
+        digest_name = "negatives" if len(source.negatives) == 1 else f"negatives {name}"
+        source.digests[digest_name] = lists.digest()
         lists = lists.first(self.negatives_depth)
         if not has_distances:
             lists = lists._replace(values=np.full_like(lists.values, np.nan))
         return Source(count, lists)
+
+
+def _with_mined(source: OpenedSource, rows: Rows, mined: QueryLists) -> TripletRows:
+    """The same rows with these lists as the mined negatives."""
+    assert isinstance(rows, TripletRows), "plan_of() has made them"
+    number = list(source.negatives).index("mined") if "mined" in source.negatives else 0
+    sources = list(rows.sources)
+    sources[number] = Source(sources[number].n, mined)
+    return replace(rows, sources=tuple(sources))

@@ -18,7 +18,7 @@ from ltr.data.trec import RunLine, write_run
 from ltr.data.whole_files import write_whole
 from ltr.entries import check_entries
 from ltr.module import RankerModule
-from ltr.run.ceiling import ceiling, ceiling_of_sources
+from ltr.run.ceiling import ceiling_of_sources
 from ltr.run.checkpoint_options import BestOptions
 from ltr.run.checkpoints import best_first
 from ltr.run.config_file import read_config
@@ -305,11 +305,9 @@ class ResultsWriter(Callback):
         report["evaluated"] = data.evaluation_digests(split)
         # Where the whole corpus is searched, no candidates limit what can be reached.
         if eval_batches is not None and not data.corpora:
-            batches = eval_batches.batches
-            if data.source_names:
-                report["ceiling"] = ceiling_of_sources(measures, batches, data.first_queries)
-            else:
-                report["ceiling"] = ceiling(measures, batches)
+            report["ceiling"] = ceiling_of_sources(
+                measures, eval_batches.batches, data.first_queries
+            )
         report["checkpoint"] = str(trainer.ckpt_path) if trainer.ckpt_path else None
         report["seconds"] = round(time.perf_counter() - self._evaluation_began, 3)
         report["made"] = provenance()

@@ -114,7 +114,7 @@ def test_evaluation_by_search_knows_the_own_documents(folder):
     data = TripletDataModule(str(folder), evaluation=Evaluation("corpus", depth=5))
     data.reads = reads_of("apart")
     data.setup("test")
-    own = data.corpus.own_docs
+    own = data.corpora[0].own_docs
     ids = data.collection.corpus.ids
     assert [ids[doc] for doc in own.tolist() if doc >= 0] == sorted(f"{t}-pro" for t in TOPICS)
 

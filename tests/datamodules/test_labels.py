@@ -22,9 +22,9 @@ def test_labelled_texts_are_queries_against_the_others_of_their_split(labelled, 
         and len(data.collection.corpus) == 15
     )
     assert (
-        data.corpus.own_docs.tolist() == list(range(15))
-        and len(data.corpus.queries) == len(data.corpus.docs) == 15
-        and data.corpus.depth == 4
+        data.corpora[0].own_docs.tolist() == list(range(15))
+        and len(data.corpora[0].queries) == len(data.corpora[0].docs) == 15
+        and data.corpora[0].depth == 4
     )
     lists = [one for batch in data.eval_batches("dev").batches for one in batch]
     assert sorted(one.query_row for one in lists) == list(range(15))

@@ -87,9 +87,9 @@ def test_what_others_may_know_of_the_data(collection_folder, letor_folder):
         index="IVF4,Flat",
         reads=reads,
     )
-    assert data.corpus is None and not data.needs_in_batch
+    assert not data.corpora and not data.needs_in_batch
     data.setup("fit")
-    corpus = data.corpus
+    (corpus,) = data.corpora
     assert (corpus.reads, corpus.depth, corpus.index) == (reads, 5, "IVF4,Flat")
     assert (corpus.own_docs == -1).all(), "no query is a document"
     assert (
@@ -106,12 +106,12 @@ def test_what_others_may_know_of_the_data(collection_folder, letor_folder):
     groups = data_module(GroupDataModule, str(collection_folder), reads=reads)
     groups.setup("fit")
     assert (
-        groups.corpus is None
+        not groups.corpora
         and groups.needs_in_batch
         and groups.conventions() == {"candidates": "candidates", "depth": None}
     )
     features = FeatureDataModule(str(letor_folder))
-    assert features.corpus is None and not features.needs_in_batch and features.conventions() == {}
+    assert not features.corpora and not features.needs_in_batch and features.conventions() == {}
 
 
 def test_the_queries_of_two_ranks_are_all_queries(collection_folder, monkeypatch):

@@ -54,6 +54,12 @@ class Plan(ABC):
         is the same in every epoch.
         """
 
+    def position_of(self, number: int, epoch: int, step: int) -> tuple[int, int]:
+        """The epoch and the step of its own that a source gives next, from a step on; here there is
+        one source.
+        """
+        return epoch, step
+
     def frozen_batches(self, epoch: int, step: int) -> Frozen | None:
         """The rows of the batches around this step, if they were frozen; else None. Of several
         sources, those of each.

@@ -1,0 +1,212 @@
+"""One source of a data module, opened: its collection, and what is trained on and measured of it."""
+
+import logging
+from collections.abc import Iterable
+from dataclasses import replace
+
+import numpy as np
+
+from ltr.data.bm25 import bm25_lists
+from ltr.data.collate import Collator, collator_of
+from ltr.data.collection import Collection
+from ltr.data.formats import ApartTexts, TextReads
+from ltr.data.joined import Shift
+from ltr.data.own_documents import own_documents_line
+from ltr.data.query_lists import LabelledList, QueryLists
+from ltr.data.sampling.plan import Plan
+from ltr.data.sampling.rows import Rows
+from ltr.data.sampling.taught import Labels, TaughtRows
+from ltr.datamodules.evaluation import Evaluation
+from ltr.datamodules.sources import DataSource
+from ltr.mining.same_texts import known_documents
+from ltr.search.corpus_search import SearchedCorpus
+
+log = logging.getLogger(__name__)
+
+
+class OpenedSource:
+    """A source of a data module. The module opens it, and a child of :class:`PoolDataModule` makes
+    its plan.
+
+    Args:
+        entry: what ``path`` says of it.
+
+    Attributes:
+        path, name: of the entry.
+        collection: its own.
+        collator: makes batches of its lists alone.
+        shift: gives its lists the numbers that their texts have among those of all sources.
+        corpus: to be searched for the documents of evaluated lists; None where lists bring them.
+        plan: of its training lists, after ``setup("fit")``.
+        digests: of what is learnt from it, by name.
+        negatives: how many documents of a training list each of its sources of negatives gives, by
+            name; empty where none are drawn.
+        awaits_negatives: whether mined negatives are still to come. No batch may be drawn until
+            then.
+        has_distances, has_soft_labels, lists_with_both: see
+            :class:`ltr.datamodules.RankingDataModule`, of its training lists.
+    """
+
+    collection: Collection
+    collator: Collator
+    shift: Shift
+    plan: Plan
+
+    def __init__(self, entry: DataSource) -> None:
+        self.entry = entry
+        self.path = entry.path
+        self.name = entry.name
+        self.corpus: SearchedCorpus | None = None
+        self.digests: dict[str, str] = {}
+        self.negatives: dict[str, int] = {}
+        self.awaits_negatives = False
+        self.has_distances = False
+        self.has_soft_labels = False
+        self.lists_with_both: tuple[int, int] | None = None
+
+    def open(self, collection: Collection, reads: TextReads, evaluation: Evaluation) -> None:
+        """Tokenise the texts of its collection, and get ready what evaluation searches."""
+        self.collection = collection
+        self.collator = collator_of([collection.queries], [collection.corpus], reads)
+        self.digests = self.text_digests()
+        if evaluation.candidates == "corpus":
+            assert isinstance(reads, ApartTexts), "the data module refuses others"
+            self.corpus = SearchedCorpus(
+                reads.queries.store(collection.queries),
+                reads.docs.store(collection.corpus),
+                reads,
+                evaluation.needed_depth,
+                evaluation.index,
+                own_docs=collection.own_documents(),
+            )
+
+    def place(self, shift: Shift) -> None:
+        """Tell it which numbers its texts have among those of all sources."""
+        self.shift = shift
+        if self.corpus is not None:
+            self.corpus = replace(
+                self.corpus, first_query=shift.first_query, first_doc=shift.first_doc
+            )
+
+    def text_digests(self) -> dict[str, str]:
+        """Digests of what is read of queries and of documents."""
+        return {
+            "queries": self.collection.queries.read_key,
+            "documents": self.collection.corpus.key,
+        }
+
+    def named(self, digests: dict[str, str]) -> dict[str, str]:
+        """Its digests, under names that no other source's have."""
+        if not self.name:
+            return digests
+        return {f"{self.name} {what}": digest for what, digest in digests.items()}
+
+    @property
+    def mined_per_row(self) -> int:
+        """How many documents of a row are mined negatives, once there are some.
+
+        They come from the source of negatives ``mined``. Without it,
+        :class:`ltr.callbacks.HardNegativeMining` may run beside one other: rows draw from that one
+        until the first mining, which replaces it.
+        """
+        if "mined" in self.negatives:
+            return self.negatives["mined"]
+        return next(iter(self.negatives.values()))
+
+    def known_documents(self, judged: QueryLists) -> QueryLists:
+        """The judgements of training queries, and with them what must not be a negative either, see
+        :func:`ltr.mining.same_texts.known_documents`. Says how much that is.
+        """
+        known = known_documents(self.collection, judged)
+        n_new = len(known.doc_rows) - len(judged.doc_rows)
+        if n_new:
+            log.info(
+                "%s: split 'train': %d pairs of a query and a document that nobody judged are never negatives: the document has the text of the query, or of a document that is relevant for it or for an equal query",
+                self.path,
+                n_new,
+            )
+        return known
+
+    def with_labels(
+        self, labels: Labels, rows: Rows, drawable: Iterable[tuple[int, np.ndarray]], where: str
+    ) -> Rows:
+        """Training rows with the labels that the option ``labels`` asks for.
+
+        Args:
+            labels: the option.
+            rows: with grades.
+            drawable: the documents that the rows may draw, by query.
+            where: names the rows in errors.
+        """
+        scores = labels.open(self.collection)
+        if scores is None:
+            return rows
+        self.digests["labels"] = scores.digest()
+        names = (self.collection.queries.ids, self.collection.corpus.ids)
+        taught = TaughtRows(rows, scores, labels.unscored, names, where)
+        if taught.unscored == "refuse":
+            taught.check(drawable)
+        taught.log_left_out()
+        return taught
+
+    def lists_to_evaluate(
+        self, evaluation: Evaluation, split: str, *, judged_only: bool
+    ) -> list[LabelledList]:
+        """One list for each query of a split, with the numbers among those of all sources.
+
+        Args:
+            evaluation: what is ranked.
+            split: of the collection.
+            judged_only: True, to measure: the judged queries, and an InputError without
+                judgements. False, to predict: with ``candidates`` the queries that have a pool;
+                with ``bm25`` and ``corpus`` the judged queries, or all if none is judged.
+        """
+        if judged_only:
+            judged = self.collection.judgements(split)
+        else:
+            judged = self.collection.qrels.get(split, QueryLists.from_rows([], [], []))
+        # bm25 and corpus find documents for any query: all of them, where none is judged.
+        query_rows = judged.query_rows
+        if len(query_rows) == 0:
+            query_rows = np.arange(len(self.collection.queries))
+        self._leave_out_own_documents(split, query_rows)
+
+        if evaluation.candidates == "corpus":
+            # The module searches the documents, with the weights of the moment.
+            no_docs = np.empty(0, dtype=np.int64)
+            found_later = [judged.labelled(row, no_docs) for row in query_rows.tolist()]
+            return [self.shift(labelled) for labelled in found_later]
+
+        if evaluation.candidates == "bm25":
+            candidates = bm25_lists(self.collection, query_rows, evaluation.needed_depth)
+        else:
+            candidates = self.collection.pools(split, option="candidates")
+            query_rows = judged.query_rows if judged_only else candidates.query_rows
+        lists: list[LabelledList] = []
+        n_empty = 0
+        for query_row in query_rows:
+            docs, _ = candidates.of(query_row)
+            lists.append(self.shift(judged.labelled(query_row, docs[: evaluation.depth])))
+            if len(docs) == 0:
+                n_empty += 1
+        if n_empty > 0:
+            log.warning(
+                "%d of %d %s queries have no candidates; they count as nothing found",
+                n_empty,
+                len(lists),
+                split,
+            )
+        return lists
+
+    def _leave_out_own_documents(self, split: str, query_rows: np.ndarray) -> None:
+        """Say how many queries are documents themselves. Pools and BM25 have left these documents
+        out; a search is told which they are now that all judgements are known.
+        """
+        own_docs = self.collection.own_documents()
+        if self.corpus is not None:
+            self.corpus = replace(self.corpus, own_docs=own_docs)
+        line = own_documents_line(
+            self.collection.queries, self.collection.corpus, query_rows, own_docs
+        )
+        if line:
+            log.info("%s: split %r: %s", self.path, split, line)
