@@ -1,6 +1,9 @@
 """Configurations and grids: YAML files, read strictly."""
 
+import copy
+import io
 import json
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +37,15 @@ class _StrictLoader(yaml.SafeLoader):
         return node
 
 
+# A command reads its configuration several times, and each takes a hundredth of a second.
+@lru_cache(maxsize=8)
+def _loaded(text: str, name: str) -> Any:
+    """What the text of a file holds, whose name is for errors."""
+    stream = io.StringIO(text)
+    stream.name = name
+    return yaml.load(stream, _StrictLoader)  # noqa: S506  # a SafeLoader
+
+
 def read_yaml(file: Path, what: str = "a configuration") -> dict[str, Any] | None:
     """The options in a file, or None if it holds nothing.
 
@@ -46,8 +58,7 @@ def read_yaml(file: Path, what: str = "a configuration") -> dict[str, Any] | Non
             options.
     """
     try:
-        with open(file, encoding="utf-8") as stream:
-            options = yaml.load(stream, _StrictLoader)  # noqa: S506  # a SafeLoader
+        options = copy.deepcopy(_loaded(file.read_text(encoding="utf-8"), str(file)))
     except InputError:  # it is a ValueError, and needs no other words
         raise
     except UnicodeDecodeError as error:
