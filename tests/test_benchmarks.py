@@ -89,7 +89,7 @@ def run(script: str, arguments: list[str], output: Path) -> None:
 
 
 # Those that take a third of the time of all.
-LONG = {"attention", "search"}
+LONG = {"attention", "big_batch", "search"}
 
 
 @pytest.mark.parametrize(

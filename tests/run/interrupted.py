@@ -1,5 +1,6 @@
 """Runs that are interrupted, and what they leave."""
 
+import json
 import signal
 from pathlib import Path
 
@@ -27,7 +28,7 @@ class StopAt(Callback):
             trainer.should_stop = True
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def world(tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("world")
     write_world(folder)
@@ -44,6 +45,18 @@ def _written(world: Path, folder: Path, variant: str = "plain", **changes) -> Pa
 def _finished(world: Path, folder: Path, variant: str = "plain", **changes) -> Path:
     assert main(start(folder / "run", _written(world, folder, variant, **changes))) == 0
     return folder / "run"
+
+
+_WHOLE: dict[str, Path] = {}  # by what was trained
+
+
+def _whole(world: Path, variant: str = "plain", **changes) -> Path:
+    """The run that nobody has interrupted, trained once for all tests: it is only read."""
+    key = json.dumps([str(world), variant, changes])
+    if key not in _WHOLE:
+        folder = world.with_name(f"whole{len(_WHOLE)}")
+        _WHOLE[key] = _finished(world, folder, variant, **changes)
+    return _WHOLE[key]
 
 
 def _slow(world: Path, folder: Path, within: str, **changes) -> Path:

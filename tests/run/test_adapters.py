@@ -26,7 +26,7 @@ from ltr.use.export import export
 from tests.child_processes import ELSEWHERE, without_ltr
 from tests.conftest import make_backbone
 from tests.rankers import cross_encoder, data_for
-from tests.run.interrupted import _finished, _written
+from tests.run.interrupted import _whole, _written
 from tests.run.kills import start
 from tests.run.resumes import differences, outcome
 from tests.test_ranks import two_processes
@@ -359,7 +359,7 @@ def test_a_quantised_base_is_refused_without_cuda(tmp_path, capsys):
 
 def test_a_run_that_is_ended_by_sigterm_resumes_to_the_bit(world, tmp_path):
     """In the midst of an epoch, with dropout of the encoder and of the adapters."""
-    expected = outcome(_finished(world, tmp_path / "whole", "adapters with dropout"))
+    expected = outcome(_whole(world, "adapters with dropout"))
     at = {"class_path": "tests.run.interrupted.TerminatedAt", "init_args": {"step": 2}}
     file = _written(
         world, tmp_path / "ended", "adapters with dropout", **{"trainer.callbacks": [at]}

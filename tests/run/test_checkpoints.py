@@ -17,6 +17,7 @@ from ltr.run.checkpoints import Checkpoints, best_first
 from tests.run.interrupted import (
     _finished,
     _slow,
+    _whole,
     _written,
 )
 from tests.run.kills import Child, start, torn, waiting
@@ -45,11 +46,13 @@ TRIED = (
 
 
 @pytest.mark.parametrize("variant", TRIED)
-def test_a_resume_from_every_checkpoint_is_exact(variant, world, tmp_path):
-    n_resumes, wrong = try_variant(variant, world, tmp_path / "variant", levels=1)
+def test_a_resume_from_a_checkpoint_is_exact(variant, world, tmp_path):
+    """From some of them; resumes.py tries all."""
+    n_resumes, wrong = try_variant(variant, world, tmp_path / "variant", levels=1, most=4)
     assert n_resumes >= 3 and wrong == []
 
 
+@pytest.mark.long
 def test_a_resume_of_a_resume_is_exact(world, tmp_path):
     """Epochs that end without a validation, and a stop within the next one."""
     n_resumes, wrong = try_variant("no validation", world, tmp_path / "variant", levels=2)
@@ -58,19 +61,13 @@ def test_a_resume_of_a_resume_is_exact(world, tmp_path):
 
 def test_the_comparison_sees_one_other_bit(world, tmp_path):
     a = outcome(_finished(world, tmp_path / "a"))
-    assert list(differences(a, outcome(_finished(world, tmp_path / "b")))) == []
-    changed = outcome(_finished(world, tmp_path / "c"))
+    changed = outcome(_whole(world))
+    assert list(differences(a, changed)) == []
     moment = next(iter(changed["optimizer_states"][0]["state"].values()))["exp_avg"].view(-1)
     moment[0] = torch.nextafter(moment[0], torch.tensor(9.0))
     assert len(list(differences(a, changed))) == 1
-    assert (
-        len(
-            list(
-                differences(a, outcome(_finished(world, tmp_path / "d", **{"seed_everything": 4})))
-            )
-        )
-        > 5
-    )
+    other = outcome(_finished(world, tmp_path / "b", **{"seed_everything": 4}))
+    assert len(list(differences(a, other))) > 5
 
 
 def test_the_best_are_the_highest_scores_and_of_equal_ones_the_earliest():
@@ -134,7 +131,7 @@ def test_an_exception_leaves_the_checkpoint_before(world, tmp_path, monkeypatch)
             main(command)
     assert torch.load(run / "checkpoints/last.ckpt", weights_only=True)["global_step"] == 6
     assert main(["fit", str(run)]) == 0
-    assert list(differences(outcome(_finished(world, tmp_path / "whole")), outcome(run))) == []
+    assert list(differences(outcome(_whole(world)), outcome(run))) == []
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="a device of Linux")
@@ -162,7 +159,7 @@ def test_a_full_disk_leaves_the_checkpoint_before(world, tmp_path, monkeypatch, 
     )
     assert torch.load(run / "checkpoints/last.ckpt", weights_only=True)["global_step"] == 6
     assert main(["fit", str(run)]) == 0
-    assert list(differences(outcome(_finished(world, tmp_path / "whole")), outcome(run))) == []
+    assert list(differences(outcome(_whole(world)), outcome(run))) == []
 
 
 def test_a_run_out_of_time_is_saved_and_resumes_with_more_of_it(world, tmp_path):
@@ -176,7 +173,7 @@ def test_a_run_out_of_time_is_saved_and_resumes_with_more_of_it(world, tmp_path)
     assert main(["fit", str(run)]) == 0  # the time of both adds up
     assert outcome(run)["global_step"] == 5
     assert main(["fit", str(run), "--trainer.max_time", "00:01:00:00"]) == 0
-    whole = outcome(_finished(world, tmp_path / "whole"))
+    whole = outcome(_whole(world))
     resumed = outcome(run)
     del resumed["results"]["validations"][0]
     assert list(differences(whole, resumed)) == []

@@ -24,16 +24,32 @@ from tests.run.resumes import configured
 from tests.use.runs import trained_on_texts
 
 
+@pytest.fixture(scope="session")
+def common_world(tmp_path_factory) -> Path:
+    """Data, and runs that several tests begin with: they are only copied."""
+    folder = tmp_path_factory.mktemp("runs")
+    write_letor(folder / "letor")
+    file = folder / "variant.yaml"
+    file.write_text(yaml.safe_dump(configured({"trainer.max_epochs": 2}, folder)))
+    return folder
+
+
 @pytest.fixture
-def config(tmp_path, monkeypatch) -> Path:
-    """6 steps an epoch; the working directory is empty."""
+def config(common_world, tmp_path, monkeypatch) -> Path:
+    """6 steps an epoch; the working directory is empty, with the data beside it."""
     monkeypatch.delenv("LTR_DEBUG", raising=False)
-    write_letor(tmp_path / "letor")
-    file = tmp_path / "variant.yaml"
-    file.write_text(yaml.safe_dump(configured({"trainer.max_epochs": 2}, tmp_path)))
+    shutil.copytree(common_world / "letor", tmp_path / "letor")
     (tmp_path / "here").mkdir()
     monkeypatch.chdir(tmp_path / "here")
-    return file
+    return common_world / "variant.yaml"
+
+
+def begin_with(config: Path, run: str, *options: str) -> None:
+    """A finished run with these options, trained once for all tests."""
+    trained = config.with_name(" ".join(["run", *options]))
+    if not trained.exists():
+        assert fit(config, trained, *options) == 0
+    shutil.copytree(trained, run)
 
 
 def fit(config: Path, run: str | Path, *options: str) -> int:
@@ -84,7 +100,7 @@ def test_a_folder_has_one_command_at_a_time(config, capsys):
 def test_new_weights_are_not_saved_while_others_are_measured(config, capsys, monkeypatch):
     from ltr.run.results import ResultsWriter
 
-    assert fit(config, "run") == 0
+    begin_with(config, "run")
     codes = []
     measured = ResultsWriter.on_test_end
 
@@ -166,7 +182,8 @@ def test_only_the_curves_of_a_failed_start_are_removed(tmp_path):
 
 
 def test_a_checkpoint_of_another_run_does_not_enter_a_folder_that_holds_one(config, capsys):
-    assert fit(config, "a") == fit(config, "b", "--seed_everything", "4") == 0
+    begin_with(config, "a")
+    begin_with(config, "b", "--seed_everything", "4")
     assert main(["test", "b"]) == 0
     before = files("b")
     assert fit(config, "b") == 2
@@ -187,7 +204,7 @@ def test_a_checkpoint_of_another_run_does_not_enter_a_folder_that_holds_one(conf
 
 def test_a_folder_that_can_t_be_written_to(config, capsys):
     """As root everything may be written to, but nothing lies below a file, nor in /proc."""
-    assert fit(config, "run") == 0
+    begin_with(config, "run")
     Path("file").touch()
     place = Path("file/out").absolute()
     commands = [
@@ -210,7 +227,8 @@ def test_a_trial_saves_nothing_and_replaces_nothing(config):
     trial = ["--trainer.fast_dev_run", "true"]
     assert fit(config, "run", *trial) == 0
     assert {file.name for file in Path("run").iterdir()} <= {".lock", "train.log"}
-    assert fit(config, "run") == main(["test", "run"]) == 0
+    assert fit(config, "run") == 0
+    assert main(["test", "run"]) == 0
     before = files("run")
     assert main(["test", "run", *trial]) == 0 and fit(config, "run", *trial) == 2
     assert files("run") == before
@@ -220,7 +238,7 @@ def test_a_trial_saves_nothing_and_replaces_nothing(config):
 
 
 def test_the_short_form_takes_configuration_and_checkpoint(config):
-    assert fit(config, "run") == 0
+    begin_with(config, "run")
     assert main(["test", "run"]) == main(["validate", "run"]) == main(["predict", "run"]) == 0
     assert (
         Path(metrics("run")["test"]["checkpoint"]).name
@@ -233,7 +251,7 @@ def test_the_short_form_takes_configuration_and_checkpoint(config):
 
 
 def test_the_long_form_finds_the_folder_of_a_configuration(config, monkeypatch):
-    assert fit(config, "run") == 0
+    begin_with(config, "run")
     file = Path("run/config.yaml").absolute()
     monkeypatch.chdir("/")
     assert main(["test", "--config", str(file), "--ckpt_path", "best"]) == 0
@@ -280,7 +298,7 @@ def test_a_run_that_continues_in_another_folder_finds_its_data(config, tmp_path,
 
 
 def test_a_layer_and_another_folder_follow_a_run(config):
-    assert fit(config, "run") == 0
+    begin_with(config, "run")
     Path("layer.yaml").write_text("trainer: {max_epochs: 3}")
     assert (
         main(["fit", "run", "--config", "layer.yaml"]) == 0 and metrics("run")["fit"]["steps"] == 18
@@ -291,14 +309,14 @@ def test_a_layer_and_another_folder_follow_a_run(config):
 
 
 def test_a_run_without_a_checkpoint_begins_again_in_its_folder(config):
-    assert fit(config, "run") == 0
+    begin_with(config, "run")
     shutil.rmtree("run/checkpoints")
     assert main(["fit", "run"]) == 0 and metrics("run")["fit"]["steps"] == 12
     assert not Path("runs").exists()
 
 
 def test_a_refused_resume_leaves_the_configuration(config):
-    assert fit(config, "run") == 0
+    begin_with(config, "run")
     before = files("run")
     for options in (
         "--data.batch_size 8",
@@ -484,7 +502,8 @@ def _weights(run: str, name: str = "last") -> list[torch.Tensor]:
 
 
 def test_nothing_to_do_changes_nothing(config, capsys):
-    assert fit(config, "run") == main(["test", "run"]) == 0
+    begin_with(config, "run")
+    assert main(["test", "run"]) == 0
     before = files("run")
     capsys.readouterr()
     assert main(["fit", "run"]) == 0
@@ -557,7 +576,8 @@ def test_more_epochs(config):
     """Results stay until there are new weights; seconds add up; the schedule is that of the new
     length.
     """
-    assert fit(config, "run") == main(["test", "run"]) == 0
+    begin_with(config, "run")
+    assert main(["test", "run"]) == 0
     first = metrics("run")["fit"]["seconds"]
     assert (
         main(["fit", "run", "--trainer.max_epochs", "4", "--data.batch_size", "5"]) == 2
@@ -569,7 +589,7 @@ def test_more_epochs(config):
 
 
 def test_the_first_step_after_a_resume_with_more_epochs_moves_the_weights(config):
-    assert fit(config, "run") == 0
+    begin_with(config, "run")
     before = _weights("run")
     seconds = metrics("run")["fit"]["seconds"]
     assert main(["fit", "run", "--trainer.max_epochs", "4", "--trainer.max_steps", "13"]) == 0
@@ -593,7 +613,7 @@ def _validations_without_seconds(run):
 
 
 def test_a_run_continues_from_other_weights_of_its_own(config, capsys):
-    assert fit(config, "run", "--trainer.max_epochs", "4", "--best.save_top_k", "-1") == 0
+    begin_with(config, "run", "--trainer.max_epochs", "4", "--best.save_top_k", "-1")
     weights = _weights("run")
     validations = _validations_without_seconds("run")
     for asked in ("run/checkpoints/step=12.ckpt", "best"):
@@ -629,12 +649,7 @@ def test_another_learning_rate_is_honoured(config, capsys):
 
 def test_a_run_that_was_moved_keeps_its_best(config):
     """Validations 1 to 4, then 5 and 6 in another place: best.ckpt is the best of all."""
-    assert (
-        fit(config, "whole", "--trainer.max_epochs", "6")
-        == fit(config, "run", "--trainer.max_epochs", "4")
-        == 0
-    )
-    shutil.move("run", "moved")
+    begin_with(config, "moved", "--trainer.max_epochs", "4")
     shutil.copytree("moved", "copied")
     shutil.copytree("moved", "there")
     Path("linked").symlink_to("there")
@@ -663,7 +678,7 @@ def test_best_is_the_best_with_any_number_kept(config, k, kept):
 def test_what_was_best_by_another_metric_stays(config, k):
     """Four validations by the one metric, then four by the other: of these the k best stay, too."""
     top = ["--best.save_top_k", str(k)]
-    assert fit(config, "run", *top, "--trainer.max_epochs", "4") == 0
+    begin_with(config, "run", "--trainer.max_epochs", "4", *top)
     before = RunFolder("run").kept_steps()
     assert len(before) == (4 if k == -1 else 2)
     other = ["--best.monitor", "val/swapped_pairs", "--trainer.max_epochs", "8"]
@@ -701,7 +716,7 @@ def test_a_lost_metrics_json_loses_earlier_validations_and_no_seconds(config):
 
 
 def test_a_lost_best_ckpt_means_last_until_a_validation_writes_one(config, capsys):
-    assert fit(config, "run") == 0
+    begin_with(config, "run")
     Path("run/checkpoints/best.ckpt").unlink()
     assert main(["test", "run"]) == 0
     assert metrics("run")["test"]["checkpoint"].endswith("last.ckpt")
@@ -711,7 +726,7 @@ def test_a_lost_best_ckpt_means_last_until_a_validation_writes_one(config, capsy
 
 
 def test_a_lost_last_ckpt_means_best(config, capsys):
-    assert fit(config, "run") == 0
+    begin_with(config, "run")
     step = loaded("run", "best")["global_step"]
     Path("run/checkpoints/last.ckpt").unlink()
     assert main(["fit", "run", "--trainer.max_epochs", "3"]) == 0
@@ -737,7 +752,7 @@ def test_a_finished_run_that_was_killed_before_it_had_a_last_ckpt_gets_one(confi
 
 
 def test_a_lost_config_yaml_is_found_in_the_file_of_the_start(config, capsys):
-    assert fit(config, "run") == 0
+    begin_with(config, "run")
     Path("run/config.yaml").unlink()
     assert main(["fit", "run", "--trainer.max_epochs", "3"]) == 2
     assert "there is no run/config.yaml; or name a file by --config" in told(capsys)
@@ -757,7 +772,7 @@ def test_a_checkpoint_of_another_run_continues_it_in_an_empty_folder(config, cap
     """Of all its weights only those that were validated in the new folder are known to be the best
     there.
     """
-    assert fit(config, "a") == 0
+    begin_with(config, "a")
     shutil.copytree("a", "copy")
     file = ["--ckpt_path", "a/checkpoints/last.ckpt"]
     more = ["--trainer.max_epochs", "3"]
@@ -770,7 +785,7 @@ def test_a_checkpoint_of_another_run_continues_it_in_an_empty_folder(config, cap
 
 
 def test_init_from_starts_a_new_run_with_the_weights_of_another(config, tmp_path, capsys):
-    assert fit(config, "a") == 0
+    begin_with(config, "a")
     options = [
         "--init_from",
         "a",
@@ -842,7 +857,7 @@ def test_a_checkpoint_is_never_code(config, tmp_path, capsys):
 
 def test_a_damaged_tensor_is_not_taken_for_weights(config, capsys):
     """One byte of the largest one."""
-    assert fit(config, "run") == 0
+    begin_with(config, "run")
     for name in ("best", "last"):
         file = Path(f"run/checkpoints/{name}.ckpt")
         state = loaded("run", name)["state_dict"]

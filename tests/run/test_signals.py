@@ -3,6 +3,7 @@
 import errno
 import io
 import os
+import shutil
 import signal
 import threading
 
@@ -18,6 +19,7 @@ from tests.child_processes import until
 from tests.run.interrupted import (
     _finished,
     _slow,
+    _whole,
     _written,
 )
 from tests.run.kills import Child, start, torn, waiting
@@ -68,7 +70,7 @@ def test_a_signal_in_a_step_or_a_validation(world, tmp_path, by, code, workers, 
         tmp_path / "output",
     )
     assert resumed.end() == 0
-    whole = _finished(world, tmp_path / "whole", **changes | {"trainer.val_check_interval": 3})
+    whole = _whole(world, **changes | {"trainer.val_check_interval": 3})
     assert list(differences(outcome(whole), outcome(run))) == []
 
 
@@ -103,7 +105,7 @@ def test_a_sigterm_that_is_repeated_soon_is_one_signal(
     assert main(start(run, _written(world, run.parent, **_signalled(step=4, times=2)))) == 143
     assert torch.load(run / "checkpoints/last.ckpt", weights_only=True)["global_step"] == step
     assert main(start(run, _written(world, tmp_path / "again"))) == 0
-    whole = _finished(world, tmp_path / "whole")
+    whole = _whole(world)
     assert list(differences(outcome(whole), outcome(run))) == []
 
 
@@ -132,7 +134,7 @@ def test_a_job_of_slurm_that_is_warned_by_sigusr1_saves_as_by_sigterm(
     assert torch.load(run / "checkpoints/last.ckpt", weights_only=True)["global_step"] == 5
     assert list(run.glob("hpc_ckpt*")) == []
     assert main(start(run, _written(world, tmp_path / "again"))) == 0
-    whole = _finished(world, tmp_path / "whole")
+    whole = _whole(world)
     assert list(differences(outcome(whole), outcome(run))) == []
 
 
@@ -170,7 +172,7 @@ def test_a_sigterm_that_is_repeated_behind_the_save_is_ignored():
 
 
 def test_a_run_in_a_thread_trains_and_says_that_it_handles_no_signal(world, tmp_path, capsys):
-    expected = outcome(_finished(world, tmp_path / "whole"))
+    expected = outcome(_whole(world))
     assert "trains in a thread" not in capsys.readouterr().err
     codes = []
     args = start(tmp_path / "in-thread/run", _written(world, tmp_path / "in-thread"))
@@ -233,7 +235,7 @@ def test_a_signal_in_a_validation_of_averaged_weights(world, tmp_path, step):
     assert torch.load(run / "checkpoints/last.ckpt", weights_only=True)["global_step"] == step
     assert yaml.safe_load((run / "metrics.json").read_text())["validations"][-1]["step"] == step
     assert main(start(run, _written(world, tmp_path / "again", **changes))) == 0
-    whole = _finished(world, tmp_path / "whole", **changes)
+    whole = _whole(world, **changes)
     assert list(differences(outcome(whole), outcome(run))) == []
     trained = [
         torch.load(one / "checkpoints/last.ckpt", weights_only=True)["current_model_state"]
@@ -303,10 +305,7 @@ def test_a_signal_between_accumulated_batches_waits_for_their_step(world, tmp_pa
     batches = last["loops"]["fit_loop"]["epoch_loop.batch_progress"]["current"]
     assert last["global_step"] == 2 and batches["completed"] == 4
     assert main(start(run, _written(world, tmp_path / "again", **changes))) == 0
-    assert (
-        list(differences(outcome(_finished(world, tmp_path / "whole", **changes)), outcome(run)))
-        == []
-    )
+    assert list(differences(outcome(_whole(world, **changes)), outcome(run))) == []
 
 
 @pytest.mark.parametrize(
@@ -338,10 +337,7 @@ def test_a_signal_while_the_end_of_an_epoch_is_looked_at_waits_for_a_step(
         torch.load(run / "checkpoints/last.ckpt", weights_only=True)["global_step"] == asked[0] + 1
     )
     assert main(["fit", str(run)]) == 0
-    assert (
-        list(differences(outcome(_finished(world, tmp_path / "whole", **changes)), outcome(run)))
-        == []
-    )
+    assert list(differences(outcome(_whole(world, **changes)), outcome(run))) == []
 
 
 def test_a_signal_while_the_results_of_a_validation_are_written(
@@ -367,7 +363,7 @@ def test_a_signal_while_the_results_of_a_validation_are_written(
     assert asked == ["metrics.json"]
     assert torch.load(run / "checkpoints/last.ckpt", weights_only=True)["global_step"] == 3
     assert main(["fit", str(run)]) == 0
-    whole = _finished(world, tmp_path / "whole", **changes)
+    whole = _whole(world, **changes)
     assert list(differences(outcome(whole), outcome(run))) == []
 
 
@@ -413,7 +409,7 @@ def test_a_signal_before_training_leaves_nothing(world, tmp_path, ctrl_c):
 
 def test_sigterm_while_measuring(world, tmp_path):
     """It ends the program, which has nothing to save; earlier results stay."""
-    run = _finished(world, tmp_path / "a")
+    run = shutil.copytree(_whole(world), tmp_path / "run")
     assert main(["test", str(run)]) == 0
     results = {
         name: (run / name).read_bytes() for name in ("metrics.json", "test.run", "per_query.tsv")
@@ -429,6 +425,7 @@ def test_sigterm_while_measuring(world, tmp_path):
     assert "Traceback" not in (tmp_path / "output").read_text()
 
 
+@pytest.mark.long
 def test_two_requeues_by_sigterm(world, tmp_path):
     """As a cluster does it: the same command again and again."""
     variant = "a cross-encoder with dropout"
@@ -442,7 +439,7 @@ def test_two_requeues_by_sigterm(world, tmp_path):
         )
         seconds *= 1.15
     assert codes.count(143) >= 2 and codes[-1] == 0 and set(codes) <= {0, 143, -signal.SIGTERM}
-    whole = _finished(world, tmp_path / "whole", variant, **{"trainer.max_epochs": 4})
+    whole = _whole(world, variant, **{"trainer.max_epochs": 4})
     assert list(differences(outcome(whole), outcome(run))) == []
 
 
