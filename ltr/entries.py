@@ -92,6 +92,11 @@ def check_entries(
         raise InputError(f"{where}: the file is damaged, {misfit}; {mend}", option=option)
 
 
+def fits(value: Any, expected: Any) -> bool:
+    """Whether a value has a type that is declared, see :func:`check_entries`."""
+    return _misfit(value, expected, "") is None
+
+
 def _misfit(value: Any, expected: Any, path: str) -> str | None:
     """What is wrong with a value, in words; None where it has the expected type.
 

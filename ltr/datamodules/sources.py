@@ -8,15 +8,24 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, Literal, get_args, get_type_hints
 
 from ltr.data.outputs import check_plain_name
 from ltr.data.sampling.mixture import MixedBatches, OneSourceBatches, SourcePlan
+from ltr.entries import fits
 from ltr.errors import InputError, local_path, one_of
 
 log = logging.getLogger(__name__)
 
-KEYS = ("path", "weight", "name", "instruction", "negatives")
+# What each entry of a source must be, in words, and what to do otherwise. Their types are those of
+# a DataSource.
+RULES = {
+    "path": ("a text", ""),
+    "weight": ("a finite number above 0", "; remove the source to train without it"),
+    "name": ("a text", ""),
+    "instruction": ("a text", ""),
+    "negatives": ("a source of negatives, or several with how many documents each gives", ""),
+}
 LEAST_SHARE = 1e-6  # of that of the largest source: none is left out altogether
 Batches = Literal["one_source", "mixed"]
 
@@ -64,7 +73,7 @@ class DataSource:
     """
 
     path: str
-    name: str
+    name: str = ""
     weight: float | None = None
     instruction: str = ""
     negatives: str | dict[str, int] | None = None
@@ -77,7 +86,7 @@ def sources_of(path: str | Path | Sequence[Any]) -> tuple[DataSource, ...]:
         InputError: names the entry by its place, as ``path[1]``.
     """
     if isinstance(path, str | Path):
-        return (DataSource(str(path), name=""),)
+        return (DataSource(str(path)),)
     if len(path) < 2:
         raise InputError(
             f"path must be a path, or a list of two sources or more, got a list of {len(path)}",
@@ -106,63 +115,38 @@ def sources_of(path: str | Path | Sequence[Any]) -> tuple[DataSource, ...]:
 def _source_of(number: int, entry: Any) -> DataSource:
     where = f"path[{number}]"
     if isinstance(entry, str | Path):
-        entry = {"path": str(entry)}
+        entry = {"path": entry}
     if not isinstance(entry, Mapping):
         raise InputError(
             f"{where}: a source must be a path, or path: with weight:, name:, instruction: or negatives: beside it, got {entry!r:.60}",
             option="path",
         )
-    unknown = [str(key) for key in entry if key not in KEYS]
+    unknown = [str(key) for key in entry if key not in RULES]
     if unknown:
         raise InputError(
-            f"{where}: a source has {', '.join(KEYS)}, got {unknown[0]!r}; rename or remove it",
+            f"{where}: a source has {', '.join(RULES)}, got {unknown[0]!r}; rename or remove it",
             option="path",
         )
-    path = entry.get("path")
-    if isinstance(path, Path):
-        path = str(path)
-    if not isinstance(path, str) or not path:
-        raise InputError(f"{where}: path must be a text, got {path!r:.60}", option="path")
-    local_path(f"{where}.path", path)
-    for key in ("name", "instruction"):
-        value = entry.get(key)
-        if value is not None and not isinstance(value, str):
-            raise InputError(f"{where}: {key} must be a text, got {value!r:.60}", option="path")
-    name = entry.get("name")
-    if name is not None:
-        check_plain_name(name, f"{where}: name", "path")
-    return DataSource(
-        path,
-        name or "",
-        _weight(where, entry.get("weight")),
-        entry.get("instruction") or "",
-        _negatives(where, entry.get("negatives")),
-    )
-
-
-def _weight(where: str, weight: Any) -> float | None:
-    if weight is None:
-        return None
-    is_number = isinstance(weight, int | float) and not isinstance(weight, bool)
-    if not is_number or not 0 < weight < math.inf:
-        raise InputError(
-            f"{where}: weight must be a finite number above 0, got {weight!r:.60}; remove the source to train without it",
-            option="path",
-        )
-    return float(weight)
-
-
-def _negatives(where: str, negatives: Any) -> str | dict[str, int] | None:
-    if negatives is None or (isinstance(negatives, str) and negatives):
-        return negatives
-    if isinstance(negatives, Mapping) and negatives:
-        counts = dict(negatives)
-        if all(isinstance(key, str) and type(counts[key]) is int for key in counts):
-            return counts
-    raise InputError(
-        f"{where}: negatives must be a source of negatives, or several with how many documents each gives, got {negatives!r:.60}",
-        option="path",
-    )
+    values = {"path": None} | {key: value for key, value in entry.items() if value is not None}
+    if isinstance(values["path"], Path):
+        values["path"] = str(values["path"])
+    types = get_type_hints(DataSource)
+    for key, value in values.items():
+        is_fit = fits(value, types[key])
+        if key in ("path", "weight", "negatives"):  # neither empty nor 0
+            is_fit = is_fit and bool(value)
+        if key == "weight":
+            is_fit = is_fit and value > 0
+        if not is_fit:
+            must, mend = RULES[key]
+            raise InputError(
+                f"{where}: {key} must be {must}, got {value!r:.60}{mend}", option="path"
+            )
+    source = DataSource(**values)
+    local_path(f"{where}.path", source.path)
+    if "name" in values:
+        check_plain_name(source.name, f"{where}: name", "path")
+    return source if source.weight is None else replace(source, weight=float(source.weight))
 
 
 def _place(path: str) -> str:
