@@ -125,7 +125,7 @@ def make_embeddings(folder: Path, backbone: str) -> None:
     corpus = open_texts(str(folder), "document", "--folder")
     texts = texts_of_store(searcher.reads.docs.store(corpus))
     embedder = embedder_of(searcher, "document", nullcontext, "32-true")
-    with RandomEmbeddings(folder).of(embedder, texts, "float16"):
+    with RandomEmbeddings(folder).encoding_of(embedder, texts, "float16"):
         pass
 
 

@@ -93,7 +93,7 @@ def measured(collection: Collection, way: str, folder: Path, n: int = PLANTED) -
     leakage = find_leakage(open_collection(folder), with_corpus=False)
     new = named(leakage, KINDS[way]) - before
     by_copy = set()
-    for leaks in leakage.of("test", KINDS[way]):
+    for leaks in leakage.leaks_of("test", KINDS[way]):
         ids = leaks.part.collection.queries.ids
         for query, partner in zip(leaks.query_rows, leaks.partner_rows, strict=True):
             if ids[partner].startswith(COPY):

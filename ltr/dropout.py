@@ -72,7 +72,9 @@ class Draws:
         self.first_keys: Tensor | None = None
 
     @contextmanager
-    def of(self, text_keys: Tensor | None, token_keys: Tensor | None = None) -> Iterator[None]:
+    def drawing_for(
+        self, text_keys: Tensor | None, token_keys: Tensor | None = None
+    ) -> Iterator[None]:
         """Draw for some texts inside the block.
 
         Args:

@@ -78,7 +78,7 @@ class MeasuredLists:
         self.tie_breaker = tie_breaker if scores.shape[1] else None
         self._given_ideal = ideal
 
-    def of_rows(self, rows: Tensor) -> "MeasuredLists":
+    def take_rows(self, rows: Tensor) -> "MeasuredLists":
         """Some of the lists: ``rows`` is ``[B]`` bool."""
         ties = self.tie_breaker
         ideal = self._given_ideal

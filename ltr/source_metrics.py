@@ -31,7 +31,7 @@ class SourceMetrics(nn.Module):
             sources: ``[B]`` int64, the number of the source of each.
         """
         for number, metrics in enumerate(self._metrics()):
-            lists_of_source = lists.of_rows(sources == number)
+            lists_of_source = lists.take_rows(sources == number)
             for metric in metrics:
                 metric.update(lists_of_source)
 

@@ -37,7 +37,7 @@ class RowSpans:
         self._end_places = np.cumsum(self._ends - self._begins)
 
     @classmethod
-    def of(cls, rows: np.ndarray) -> "RowSpans":
+    def from_rows(cls, rows: np.ndarray) -> "RowSpans":
         """Of rows ``[n]`` int64, ascending."""
         cuts = np.flatnonzero(np.diff(rows) != 1) + 1
         firsts = rows[np.append(0, cuts)] if len(rows) else rows

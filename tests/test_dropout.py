@@ -114,7 +114,7 @@ def test_layers_draw_apart_and_a_copy_draws_the_same():
     draws = use_keyed_dropout(model)
     other = copy.deepcopy(model)
     x = torch.ones(20, 50)
-    with draws.of(keys(20)), other[0].draws.of(keys(20)):
+    with draws.drawing_for(keys(20)), other[0].draws.drawing_for(keys(20)):
         first, second = (dropout(x) for dropout in model)
         assert not torch.equal(first, second)
         assert torch.equal(other[0](x), first) and torch.equal(other[1](x), second)

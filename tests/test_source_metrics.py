@@ -47,7 +47,7 @@ def test_lists_keep_their_ties_and_ideals():
     for name in ("RR", "nDCG", "R"):
         expected = RankingMetric(name).per_query(whole)
         for row in range(2):
-            part = whole.of_rows(torch.arange(2) == row)
+            part = whole.take_rows(torch.arange(2) == row)
             assert RankingMetric(name).per_query(part).tolist() == [expected[row].item()]
 
 

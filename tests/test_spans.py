@@ -18,7 +18,7 @@ def test_spans_are_the_rows_in_their_order_and_none_is_longer(n, size):
 def test_rows_as_spans_are_the_rows(share):
     """Their places are those in the array of the rows, and other rows have none."""
     rows = np.flatnonzero(np.random.default_rng(0).random(60) < share)
-    kept = RowSpans.of(rows)
+    kept = RowSpans.from_rows(rows)
     assert len(kept) == len(rows)
     places = np.arange(-1, len(rows))
     expected = np.append(rows, -1)[places]  # the place -1 has the row -1

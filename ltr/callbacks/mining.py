@@ -59,7 +59,7 @@ class MinedSource:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on from what a checkpoint has kept."""
         if state:
-            self.in_force = NegativesInForce.of_state_dict(state)
+            self.in_force = NegativesInForce.from_state_dict(state)
             self.saved_step = self.in_force.step
 
 

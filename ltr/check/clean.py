@@ -121,7 +121,7 @@ def _lines_of_leaks(leakage: Leakage, split: str, kinds: Sequence[Kind]) -> Iter
     """By query, then by kind, then by where the partner is."""
     lines = []
     order = list(KINDS)
-    for number, leaks in enumerate(leakage.of(split, kinds)):
+    for number, leaks in enumerate(leakage.leaks_of(split, kinds)):
         queries = leaks.part.collection.queries
         partners = leaks.other.collection.queries
         of_queries = zip(

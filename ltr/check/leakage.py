@@ -105,10 +105,10 @@ class Leakage:
 
     def leaked(self, split: str, kinds: Sequence[Kind]) -> np.ndarray:
         """``[n]`` int64: the rows of the queries of a split that leak, ascending."""
-        rows = [leaks.query_rows for leaks in self.of(split, kinds)]
+        rows = [leaks.query_rows for leaks in self.leaks_of(split, kinds)]
         return np.unique(np.concatenate(rows)) if rows else np.zeros(0, np.int64)
 
-    def of(self, split: str, kinds: Sequence[Kind]) -> Iterator[Leaks]:
+    def leaks_of(self, split: str, kinds: Sequence[Kind]) -> Iterator[Leaks]:
         """The leaks of some kinds that the queries of a split have, the strictest kind first."""
         for kind in KINDS:
             for leaks in self.leaks:
@@ -144,7 +144,7 @@ def find_leakage(
     for name, other in trained_on:
         parts.append(QuerySet(f"train of {name}", other, other.judgements("train"), True))
     same_queries, n_cut = _same_queries(parts, threshold)
-    documents = _Documents.of(parts, with_corpus)
+    documents = _Documents.from_parts(parts, with_corpus)
     corpus = None
     if with_corpus:
         corpus, n_cut_of_corpus = _same_texts(parts, documents, threshold)
@@ -179,7 +179,7 @@ def _splits(collection: Collection) -> list[QuerySet]:
 def _same_queries(parts: Sequence[QuerySet], threshold: float) -> tuple[list[Leaks], int]:
     """Equal and near queries of each two parts, and the number of buckets that were cut."""
     tables = [(part.collection.queries.texts, part.judged.query_rows) for part in parts]
-    sets = WordSets.of(tables)
+    sets = WordSets.from_tables(tables)
     rows = np.concatenate([part.judged.query_rows for part in parts])
     part_of = np.repeat(np.arange(len(parts)), [len(part.judged.query_rows) for part in parts])
     # A class is of equal queries; near ones are looked for among the first of each class.
@@ -239,7 +239,7 @@ class _Documents(NamedTuple):
     relevant: list[tuple[np.ndarray, np.ndarray]]
 
     @classmethod
-    def of(cls, parts: Sequence[QuerySet], with_corpus: bool) -> "_Documents":
+    def from_parts(cls, parts: Sequence[QuerySet], with_corpus: bool) -> "_Documents":
         """Of all parts; without the corpus only of the documents that are relevant."""
         own_relevant = [_relevant(part.judged)[1] for part in parts if not part.is_other]
         corpus = parts[0].collection.corpus
@@ -258,7 +258,7 @@ class _Documents(NamedTuple):
             tables.append((part.collection.corpus.texts, rows))
             places.append(n_before + inverse)
             n_before += len(rows)
-        sets = WordSets.of(tables)
+        sets = WordSets.from_tables(tables)
         class_of = np.unique(sets.keys, return_inverse=True)[1]
         relevant = []
         for part, of_part in zip(parts, places, strict=True):

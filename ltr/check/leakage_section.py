@@ -141,7 +141,7 @@ def _in_words(leakage: Leakage) -> tuple[list[str], list[str]]:
             continue
         others = {
             leaks.other.name
-            for leaks in leakage.of(part.name, ["equal", "near"])
+            for leaks in leakage.leaks_of(part.name, ["equal", "near"])
             if len(leaks.query_rows)
         }
         text = f"{len(rows):,} of {n:,} queries of {part.name} ({len(rows) / n:.1%}) stand, or nearly, in {', '.join(sorted(others))}"

@@ -74,7 +74,7 @@ class WordSets:
         return len(self.keys)
 
     @classmethod
-    def of(cls, parts: Iterable[tuple[Strings, np.ndarray]]) -> "WordSets":
+    def from_tables(cls, parts: Iterable[tuple[Strings, np.ndarray]]) -> "WordSets":
         """Of the texts of tables, one table after the other.
 
         Args:

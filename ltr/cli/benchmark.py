@@ -230,7 +230,7 @@ def _measure(
 ) -> SetRow:
     """Run ``ltr test`` on one set, in a process of its own, and write the row of the set."""
     words = [*args, OPTION, planned.data_set.path, *planned.options]
-    folder = measured.folder.of_set(planned.data_set.name)
+    folder = measured.folder.folder_of_set(planned.data_set.name)
     words += ["--trainer.default_root_dir", str(folder.path)]
     if measured.checkpoint is not None:
         words += ["--ckpt_path", measured.checkpoint]
@@ -275,7 +275,9 @@ def _tells_of(row: SetRow, place: RunFolder, key: str | None) -> bool:
 
 def _place(measured: Measurement, planned: Planned) -> RunFolder:
     """Where the results on a set go."""
-    return measured.folder.of_set(planned.data_set.name).of_split(measured.options["split"])
+    return measured.folder.folder_of_set(planned.data_set.name).folder_of_split(
+        measured.options["split"]
+    )
 
 
 def _check_place(place: RunFolder, planned: Planned) -> None:

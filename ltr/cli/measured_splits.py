@@ -91,7 +91,7 @@ def _show(measured: Measurement, splits: Sequence[str]) -> None:
     lines = []
     metrics: list[str] = []
     for split in splits:
-        place = measured.folder.of_split(split)
+        place = measured.folder.folder_of_split(split)
         report = read_metrics(place.results).get("test")
         if report is None:
             raise InputError(

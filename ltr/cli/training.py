@@ -271,7 +271,7 @@ class RankerCLI(LightningCLI):
         self._place = self._run
         if self.subcommand == "test":
             config.split = split_named(config.split, "split")
-            self._place = self._run.of_split(config.split)
+            self._place = self._run.folder_of_split(config.split)
         config.trainer.default_root_dir = str(self._place.path)
         config.weights_only = True  # a checkpoint is never code
         if not has_launcher():

@@ -248,7 +248,7 @@ def _queries_to_measure(
 def _data_of_ranker(ranker: str) -> str | None:
     """Where the data of the run lies that a ranker is of; None where it is of no run."""
     path = Path(ranker)
-    folder = RunFolder(path) if path.is_dir() else RunFolder.of_checkpoint(path)
+    folder = RunFolder(path) if path.is_dir() else RunFolder.from_checkpoint(path)
     if folder is None or not folder.config.is_file():
         return None
     path_of_data = data_of_run(folder)

@@ -63,7 +63,7 @@ class Run:
     @property
     def place(self) -> RunFolder:
         """Where the results on its own data lie."""
-        return RunFolder(self.folder).of_split(self.split)
+        return RunFolder(self.folder).folder_of_split(self.split)
 
     @property
     def test(self) -> dict[str, Any]:
@@ -88,13 +88,13 @@ def read_run(folder: Path, data_set: DataSet | None = None, split: str = "test")
     again = f"ltr test {folder}"
     places = []
     if data_set is not None:
-        place = files.of_set(data_set.name)
+        place = files.folder_of_set(data_set.name)
         # Metrics on dev before training are of the run's own data.
         metrics = {name: value for name, value in metrics.items() if name != "start"}
         again += f" --data.path {data_set.path} …"
         places.append(data_set.name)
     if split != "test":
-        place = place.of_split(split)
+        place = place.folder_of_split(split)
         again += f" --split {split}"
         places.append(split)
     where = ""

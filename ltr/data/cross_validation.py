@@ -63,7 +63,7 @@ class Fold:
         }
 
 
-def of_fold(collection: Collection, fold: Fold) -> Collection:
+def collection_of_fold(collection: Collection, fold: Fold) -> Collection:
     """The collection with other splits: those of a fold.
 
     Raises:

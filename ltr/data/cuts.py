@@ -63,7 +63,7 @@ def cut_of(
         n_beside: tokens of the query beside each document, where both are joined.
     """
     is_pair = isinstance(reads, JoinedPairs)
-    form = reads if isinstance(reads, JoinedPairs) else reads.of(side)
+    form = reads if isinstance(reads, JoinedPairs) else reads.form_of(side)
     n_texts = len(whole) if rows is None else len(rows)
     n_cut = 0
     n_lost = 0

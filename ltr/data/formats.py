@@ -115,7 +115,7 @@ class JoinedPairs(InWindows):
         Raises:
             InputError: if an instruction leaves no room for a query and a document.
         """
-        tokens = Tokens.of(texts, self.tokenizer, self._rendering(side), instructions)
+        tokens = Tokens.from_texts(texts, self.tokenizer, self._rendering(side), instructions)
         return tokens if side == "document" else self._cut_queries(tokens, texts, instructions)
 
     def store(self, table: TextTable, side: Side) -> Tokens:
@@ -239,7 +239,7 @@ class JoinedPairs(InWindows):
         for row in rows.tolist():
             instruction = "" if instructions is None else instructions[row]
             cut_texts.append(self.query_text(texts[row], instruction))
-        cut = Tokens.of(cut_texts, self.tokenizer)
+        cut = Tokens.from_texts(cut_texts, self.tokenizer)
         parts = []
         begin = 0
         for place, row in enumerate(rows.tolist()):
@@ -323,7 +323,7 @@ class SingleTexts(InWindows):
             InputError: if an instruction leaves no room for a text.
         """
         self._check_instructions(instructions)
-        return Tokens.of(texts, self.tokenizer, self.rendering, instructions)
+        return Tokens.from_texts(texts, self.tokenizer, self.rendering, instructions)
 
     def store(self, table: TextTable) -> TokenStore:
         """The tokens of a table of texts with what stands around them, on disk; an InputError as
@@ -411,7 +411,7 @@ class ApartTexts(NamedTuple):
     queries: SingleTexts
     docs: SingleTexts
 
-    def of(self, side: Side) -> SingleTexts:
+    def form_of(self, side: Side) -> SingleTexts:
         """The form of one side."""
         return self.queries if side == "query" else self.docs
 
@@ -449,15 +449,15 @@ class ApartTexts(NamedTuple):
         self, texts: Sequence[str], side: Side, instructions: Sequence[str] | None = None
     ) -> Tokens:
         """The tokens of a few texts, in memory, of queries with instructions of their own."""
-        return self.of(side).tokens(texts, instructions)
+        return self.form_of(side).tokens(texts, instructions)
 
     def store(self, table: TextTable, side: Side) -> TokenStore:
         """The tokens of a table of texts, on disk."""
-        return self.of(side).store(table)
+        return self.form_of(side).store(table)
 
     def uncut(self, table: TextTable, side: Side) -> Tokens:
         """See :meth:`JoinedPairs.uncut`."""
-        return self.of(side).uncut(table)
+        return self.form_of(side).uncut(table)
 
 
 class PairsAndTexts(NamedTuple):

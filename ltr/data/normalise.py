@@ -113,7 +113,7 @@ class Normalisation:
             made_of(split.source),
         )
 
-    def of_list(self, features: np.ndarray) -> np.ndarray:
+    def normalised_list(self, features: np.ndarray) -> np.ndarray:
         """The feature vectors of one query's documents, ``[N, n_features]`` float32, after all
         steps.
         """
@@ -137,7 +137,7 @@ class Normalisation:
         return state
 
     @classmethod
-    def of_state_dict(cls, state: dict[str, Any]) -> "Normalisation":
+    def from_state_dict(cls, state: dict[str, Any]) -> "Normalisation":
         """As a checkpoint keeps it; an InputError if that is damaged."""
         _check_state(state)
         normalisation = cls(state["steps"])

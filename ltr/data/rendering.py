@@ -138,10 +138,10 @@ class TemplateRendering(Rendering):
     def around(self, field: str, instruction: str = "") -> str:
         """See :meth:`ltr.data.tokens.Rendering.around`."""
         if self.side == "document":
-            return self.template.of_document(field)
+            return self.template.document_text(field)
         instruction = instruction or self.template.instruction
         instruction = self._cutter.cut(instruction, self.template.instruction_tokens)
-        return self.template.of_query(field, instruction)
+        return self.template.query_text(field, instruction)
 
 
 def rendering_of(

@@ -19,9 +19,9 @@ class Template:
     nor what stands behind it.
 
     >>> template = Template("{instruction}: {query}", pair="{query} | {document}?", instruction="Answer")
-    >>> template.of_pair(template.of_query("why"), "because")
+    >>> template.pair_text(template.query_text("why"), "because")
     'Answer: why | because?'
-    >>> template.of_query("why", "Explain")
+    >>> template.query_text("why", "Explain")
     'Explain: why'
 
     Args:
@@ -76,17 +76,17 @@ class Template:
         front, _, behind = getattr(self, side).partition(f"{{{side}}}")
         return None if behind else _filled(front, {"instruction": self.instruction})
 
-    def of_query(self, query: str, instruction: str | None = None) -> str:
+    def query_text(self, query: str, instruction: str | None = None) -> str:
         """What is read of a query, with its own instruction where it has one."""
         if instruction is None:
             instruction = self.instruction
         return _filled(self.query, {"query": query, "instruction": instruction})
 
-    def of_document(self, document: str) -> str:
+    def document_text(self, document: str) -> str:
         """What is read of a document."""
         return _filled(self.document, {"document": document})
 
-    def of_pair(self, query: str, document: str) -> str:
+    def pair_text(self, query: str, document: str) -> str:
         """What is read of both, of what is read of each."""
         assert self.pair is not None, "the model reads two texts"
         return _filled(self.pair, {"query": query, "document": document})

@@ -51,7 +51,7 @@ class FieldTexts(Tokens):
 
 class TemplatedPairs(JoinedPairs):
     """Puts queries and documents into a template, and tokenises the whole, as
-    ``tokenizer(template.of_pair(…))`` does: so the tokens are those that any server makes of the
+    ``tokenizer(template.pair_text(…))`` does: so the tokens are those that any server makes of the
     same text.
 
     Where the whole has more than ``max_length`` tokens, the last ones of the document are left out. So
@@ -82,7 +82,7 @@ class TemplatedPairs(JoinedPairs):
         ]
         text = self._whole(self.queries.around(""), "")
         self._adds_special = not any(token in text for token in special)
-        return self._cutter.n_tokens(self.template.of_pair("", ""), self._adds_special)
+        return self._cutter.n_tokens(self.template.pair_text("", ""), self._adds_special)
 
     def _prepare_windows(
         self,
@@ -189,7 +189,7 @@ class TemplatedPairs(JoinedPairs):
 
     def _whole(self, query_text: str, field: str) -> str:
         """What is read of a query in its part of the template, and of a document that is cut."""
-        return self.template.of_pair(query_text, self.docs.around(field))
+        return self.template.pair_text(query_text, self.docs.around(field))
 
     def _ids(self, texts: list[str]) -> list[list[int]]:
         """Token ids of whole texts."""

@@ -138,7 +138,7 @@ class Tokens:
         return [self._buffer[begin:end] for begin, end in places]
 
     @staticmethod
-    def of(
+    def from_texts(
         texts: Sequence[str],
         tokenizer: PreTrainedTokenizerBase,
         rendering: Rendering = THE_TEXT,

@@ -122,7 +122,9 @@ class Windows:
         offsets = np.concatenate([[0], np.cumsum(n_of_window)])
         return Tokens(ids, offsets, tokens.read_as), counts
 
-    def of_documents(self, values: Tensor, counts: Tensor, scores: Tensor | None = None) -> Tensor:
+    def document_values(
+        self, values: Tensor, counts: Tensor, scores: Tensor | None = None
+    ) -> Tensor:
         """What documents have, of what their windows have: the value of the best window, or the
         mean.
 
@@ -135,9 +137,9 @@ class Windows:
             ``[D]`` or ``[D, H]``.
 
         >>> scores, counts = torch.tensor([1.0, 3.0, 2.0, 5.0]), torch.tensor([3, 1])
-        >>> Windows(size=4, stride=3, score="best").of_documents(scores, counts)
+        >>> Windows(size=4, stride=3, score="best").document_values(scores, counts)
         tensor([3., 5.])
-        >>> Windows(size=4, stride=3, score="mean").of_documents(scores, counts)
+        >>> Windows(size=4, stride=3, score="mean").document_values(scores, counts)
         tensor([2., 5.])
         """
         if self.score == "mean":

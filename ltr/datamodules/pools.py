@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from ltr.data.collection import Collection, open_collection, with_split
-from ltr.data.cross_validation import of_fold
+from ltr.data.cross_validation import collection_of_fold
 from ltr.data.formats import ApartTexts, FeatureVectors, PairsAndTexts, TextReads
 from ltr.data.joined import JoinedCollections
 from ltr.data.query_lists import LabelledList
@@ -346,7 +346,7 @@ class PoolDataModule(RankingDataModule):
     def _open_collection(self, entry: DataSource) -> Collection:
         collection = open_collection(entry.path)
         if self.evaluation.fold is not None:
-            collection = of_fold(collection, self.evaluation.fold)
+            collection = collection_of_fold(collection, self.evaluation.fold)
         if not entry.instruction:
             return collection
         queries = collection.queries.with_instruction(entry.instruction)

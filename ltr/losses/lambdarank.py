@@ -21,10 +21,10 @@ from ltr.losses.ranked import (
     SwapMetric,
     best_dcg,
     block_margins,
+    column_i,
     discount,
-    of_i,
-    of_j,
     rank_lists,
+    row_j,
     swap_weights,
 )
 from ltr.pairs.blocks import sum_in_blocks
@@ -136,7 +136,7 @@ class LambdaRankLoss(Loss):
                 sign_ij = _signs(ranked.labels, real_r, chosen, span)
                 weight_ij = delta(span) * sign_ij.abs()
             # The score of the more relevant document less that of the other one.
-            gap_ij = sign_ij * (cut[0].unsqueeze(2) - of_j(whole[0], span))
+            gap_ij = sign_ij * (cut[0].unsqueeze(2) - row_j(whole[0], span))
             if isinstance(asked_margin, Tensor):
                 if_i_relevant, if_j_relevant = block_margins(cut[1:], whole[1:], span)
                 m_ij = torch.where(sign_ij > 0, if_i_relevant, if_j_relevant)
@@ -243,12 +243,12 @@ class LambdaLoss(Loss):
         def block(
             span: slice, cut: Sequence[Tensor], whole: Sequence[Tensor]
         ) -> tuple[Tensor, Tensor]:
-            x_ij = cut[0].unsqueeze(2) - of_j(whole[0], span)
+            x_ij = cut[0].unsqueeze(2) - row_j(whole[0], span)
             with torch.no_grad():
                 # Each pair once, with i above j; padding comes last, so a real j is enough. As
                 # numbers, to multiply with: on a CPU an operation on bools takes several times as
                 # long as one on floats.
-                pair_ij = x_ij.new_ones(x_ij.shape[1:]).triu_(1) * of_j(real_r, span)
+                pair_ij = x_ij.new_ones(x_ij.shape[1:]).triu_(1) * row_j(real_r, span)
                 total_ij, j_first_ij = weights(span)
                 total_ij.mul_(pair_ij)
                 j_first_ij.mul_(pair_ij)
@@ -277,16 +277,16 @@ class LambdaLoss(Loss):
         ranks = torch.arange(len(discount_r), device=gain_r.device)
 
         def weights(span: slice) -> tuple[Tensor, Tensor]:
-            gain_i = of_i(gain_r, span)
-            gain_j = of_j(gain_r, span)
+            gain_i = column_i(gain_r, span)
+            gain_j = row_j(gain_r, span)
             if self.scheme == "ndcg1":
-                i_first = gain_i * of_i(discount_r, span)
-                j_first = gain_j * of_j(discount_r, span)
+                i_first = gain_i * column_i(discount_r, span)
+                j_first = gain_j * row_j(discount_r, span)
                 total_ij = i_first + j_first
                 return total_ij, j_first.expand_as(total_ij).clone()
-            weight_ij = delta_by_distance[(of_j(ranks, span) - of_i(ranks, span)).abs()]
+            weight_ij = delta_by_distance[(row_j(ranks, span) - column_i(ranks, span)).abs()]
             if self.scheme == "ndcg2++":
-                rho_ij = (of_i(discount_r, span) - of_j(discount_r, span)).abs()
+                rho_ij = (column_i(discount_r, span) - row_j(discount_r, span)).abs()
                 weight_ij = rho_ij + self.mu * weight_ij
             # Above 0 where i has the larger gain, below 0 where j has.
             signed_ij = (gain_i - gain_j).mul_(weight_ij)
@@ -308,9 +308,9 @@ def _signs(labels_r: Tensor, real_r: Tensor, chosen: ChosenInSpan | None, span: 
     """``[B, I, J]``: 1 where the document at rank i is the more relevant one of a chosen pair, -1
     where that at rank j is, 0 where there is no chosen pair.
     """
-    label_gap_ij = of_i(labels_r, span) - of_j(labels_r, span)
+    label_gap_ij = column_i(labels_r, span) - row_j(labels_r, span)
     # Each pair once, with i above j; padding comes last, so a real j is enough.
-    sign_ij = label_gap_ij.sign_().triu_(1) * of_j(real_r, span)
+    sign_ij = label_gap_ij.sign_().triu_(1) * row_j(real_r, span)
     if chosen is not None:
         if_i_relevant, if_j_relevant = chosen(span)
         sign_ij *= torch.where(sign_ij > 0, if_i_relevant, if_j_relevant)
@@ -331,8 +331,8 @@ def _chosen_in_spans(pairs: SwapPairs, ranked: Ranked) -> ChosenInSpan | None:
     partner_r, key_r = find_partners(ranked.scores, ranked.labels, ranked.real, pairs)
 
     def by_partner(span: slice) -> tuple[Tensor, Tensor]:
-        if_i_relevant = of_i(partner_r, span) == of_j(key_r, span)
-        if_j_relevant = of_j(partner_r, span) == of_i(key_r, span)
+        if_i_relevant = column_i(partner_r, span) == row_j(key_r, span)
+        if_j_relevant = row_j(partner_r, span) == column_i(key_r, span)
         return if_i_relevant, if_j_relevant
 
     return by_partner

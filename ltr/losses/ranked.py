@@ -87,7 +87,7 @@ def block_margins(
     if whole:  # one margin per document: it is that of the less relevant one
         (m_i,) = cut
         (m_j,) = whole
-        return of_j(m_j, span), m_i.unsqueeze(2)
+        return row_j(m_j, span), m_i.unsqueeze(2)
     m_ij, m_ji = cut
     return m_ij[:, :, span.start :], m_ji[:, :, span.start :]
 
@@ -136,12 +136,12 @@ def _reciprocal_ranks(like: Tensor, k: int | None) -> Tensor:
     return _counted(like, k) / torch.arange(1, like.shape[1] + 1, device=like.device)
 
 
-def of_i(x: Tensor, span: slice) -> Tensor:
+def column_i(x: Tensor, span: slice) -> Tensor:
     """``[…, R]`` at the ranks of a span, as ``[…, I, 1]``."""
     return x[..., span].unsqueeze(-1)
 
 
-def of_j(x: Tensor, span: slice) -> Tensor:
+def row_j(x: Tensor, span: slice) -> Tensor:
     """``[…, R]`` from the first rank of a span on, as ``[…, 1, J]``."""
     return x[..., span.start :].unsqueeze(-2)
 
@@ -152,8 +152,8 @@ def _ndcg(ranked: Ranked, k: int | None) -> Delta:
     gain_r = gain_r / best_dcg(gain_r, k).unsqueeze(1)
 
     def delta(span: slice) -> Tensor:
-        gain_gap = (of_i(gain_r, span) - of_j(gain_r, span)).abs()
-        discount_gap = (of_i(discount_r, span) - of_j(discount_r, span)).abs()
+        gain_gap = (column_i(gain_r, span) - row_j(gain_r, span)).abs()
+        discount_gap = (column_i(discount_r, span) - row_j(discount_r, span)).abs()
         return gain_gap * discount_gap
 
     return delta
@@ -165,8 +165,8 @@ def _precision(ranked: Ranked, k: int | None) -> Delta:
     counted_r = _counted(ranked.scores, k)
 
     def delta(span: slice) -> Tensor:
-        one_is_relevant = (of_i(relevant_r, span) - of_j(relevant_r, span)).abs()
-        one_is_counted = (of_i(counted_r, span) - of_j(counted_r, span)).abs()
+        one_is_relevant = (column_i(relevant_r, span) - row_j(relevant_r, span)).abs()
+        one_is_counted = (column_i(counted_r, span) - row_j(counted_r, span)).abs()
         return one_is_relevant * one_is_counted / k
 
     return delta
@@ -192,12 +192,12 @@ def _mrr(ranked: Ranked, k: int | None) -> Delta:
     second_b = rank_of_relevant(2)
 
     def delta(span: slice) -> Tensor:
-        rank_i = of_i(rank_r, span)
-        rank_j = of_j(rank_r, span)
+        rank_i = column_i(rank_r, span)
+        rank_j = row_j(rank_r, span)
         # Down: the first relevant document goes from i to j, and is the first there, or the second
         # one is. Up: another relevant document comes to i, above the first one.
-        down = of_i(relevant_r, span) & ~of_j(relevant_r, span) & (rank_i == first_b)
-        up = ~of_i(relevant_r, span) & of_j(relevant_r, span) & (rank_i < first_b)
+        down = column_i(relevant_r, span) & ~row_j(relevant_r, span) & (rank_i == first_b)
+        up = ~column_i(relevant_r, span) & row_j(relevant_r, span) & (rank_i < first_b)
         first_after = torch.where(down, torch.minimum(second_b, rank_j), rank_i)
         change = (reciprocal_r[first_after] - reciprocal_r[first_b]).abs()
         return change.masked_fill(~(down | up), 0.0)
@@ -221,12 +221,12 @@ def _ap(ranked: Ranked, k: int | None) -> Delta:
 
     def delta(span: slice) -> Tensor:
         # What one hit more or less changes of the relevant documents between i and j.
-        between = of_j(before_r, span) - of_i(up_to_r, span)
+        between = row_j(before_r, span) - column_i(up_to_r, span)
         # Down from i to j: the hits at j stay as many. Up from j to i: i has one hit more.
-        down = of_j(precision_r, span) - of_i(precision_r, span) - between
-        up = of_i(precision_with_one_more_r, span) - of_j(precision_r, span) + between
-        change = torch.where(of_i(relevant_r, span) > 0, down, up).abs() / n_relevant_b
-        one_is_relevant = (of_i(relevant_r, span) - of_j(relevant_r, span)).abs()
+        down = row_j(precision_r, span) - column_i(precision_r, span) - between
+        up = column_i(precision_with_one_more_r, span) - row_j(precision_r, span) + between
+        change = torch.where(column_i(relevant_r, span) > 0, down, up).abs() / n_relevant_b
+        one_is_relevant = (column_i(relevant_r, span) - row_j(relevant_r, span)).abs()
         return change * one_is_relevant
 
     return delta
@@ -250,17 +250,17 @@ def _err(ranked: Ranked, k: int | None, max_grade: float) -> Delta:
     ranks_r = torch.arange(satisfied_r.shape[1], device=satisfied_r.device)
 
     def delta(span: slice) -> Tensor:
-        is_below_i = of_j(ranks_r, span) > of_i(ranks_r, span)
+        is_below_i = row_j(ranks_r, span) > column_i(ranks_r, span)
         # T without i: T_i times the product over the ranks between. Not T_j / (1 - R_i): R_i is 1
         # for a large grade, rounded.
-        continues_ij = torch.where(is_below_i, 1 - of_j(satisfied_r, span), 1.0)
+        continues_ij = torch.where(is_below_i, 1 - row_j(satisfied_r, span), 1.0)
         between_ij = F.pad(continues_ij.cumprod(dim=2), (1, 0), value=1.0)[..., :-1]
-        weight_ij = of_i(reaches_r, span) * between_ij * of_j(reciprocal_r, span)
-        gained_ij = (of_j(satisfied_r, span) * weight_ij).masked_fill(~is_below_i, 0.0)
+        weight_ij = column_i(reaches_r, span) * between_ij * row_j(reciprocal_r, span)
+        gained_ij = (row_j(satisfied_r, span) * weight_ij).masked_fill(~is_below_i, 0.0)
         # The sum over the ranks between: up to j, less that of j.
         sum_between_ij = gained_ij.cumsum(dim=2) - gained_ij
-        satisfied_gap = of_i(satisfied_r, span) - of_j(satisfied_r, span)
-        before_i = of_i(reaches_r * reciprocal_r, span)
+        satisfied_gap = column_i(satisfied_r, span) - row_j(satisfied_r, span)
+        before_i = column_i(reaches_r * reciprocal_r, span)
         return (satisfied_gap * (sum_between_ij + weight_ij - before_i)).abs()
 
     return delta

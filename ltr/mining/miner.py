@@ -135,7 +135,7 @@ class Miner:
         with ExitStack() as stack:
             with self._timed("encode"):
                 # The documents of this process, and the queries of all.
-                encoding = stack.enter_context(encodings.of(embedder, texts, numbers))
+                encoding = stack.enter_context(encodings.encoding_of(embedder, texts, numbers))
                 with precision():
                     embedded_queries = encode_everywhere(
                         self.searcher.query_tower, queries, reads.queries, self.judged.query_rows
@@ -184,7 +184,7 @@ class Miner:
                 distances = np.zeros(negatives.shape, np.float32)
                 for span in query_blocks:
                     places, columns = np.nonzero(negatives[span] >= 0)
-                    _, distances[span][places, columns] = shards.of_pairs(
+                    _, distances[span][places, columns] = shards.scores_of_pairs(
                         embedded_queries[span], places, negatives[span][places, columns]
                     )
         mean_distances = {
@@ -206,7 +206,7 @@ class Miner:
         places = np.repeat(np.arange(n_queries), np.diff(self.judged.offsets))
         is_relevant = self.judged.values > 0
         places = places[is_relevant]
-        scores, distances = shards.of_pairs(
+        scores, distances = shards.scores_of_pairs(
             embedded_queries, places, self.judged.doc_rows[is_relevant]
         )
         lowest_scores = np.full(n_queries, np.inf, np.float32)

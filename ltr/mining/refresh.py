@@ -48,7 +48,7 @@ class NegativesInForce:
         return {"epoch": self.epoch, "step": self.step, "key": self.key}
 
     @classmethod
-    def of_state_dict(cls, state: dict[str, Any]) -> "NegativesInForce":
+    def from_state_dict(cls, state: dict[str, Any]) -> "NegativesInForce":
         """From what a checkpoint has kept."""
         check_entries(state, InForceState, cls.__name__, "take another checkpoint")
         return cls(state["epoch"], state["step"], state["key"])

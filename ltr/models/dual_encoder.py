@@ -167,7 +167,7 @@ class DualEncoder(Ranker):
     def embedding_key(self, side: Side) -> list[object]:
         """All that decides the embedding of a text, for keys of what is made of embeddings."""
         tower = self.query_tower if side == "query" else self.doc_tower
-        form = self.reads.of(side)
+        form = self.reads.form_of(side)
         return [
             digest_of_weights(tower),
             tower.encoder.pooling,

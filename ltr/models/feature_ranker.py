@@ -157,12 +157,12 @@ class FeatureRanker(Ranker):
             )
         doc_keys = batch.doc_keys()
         # Real documents only: padding costs no time and draws no dropout.
-        with self._draws.of(None if doc_keys is None else doc_keys[mask]):
+        with self._draws.drawing_for(None if doc_keys is None else doc_keys[mask]):
             hidden = self.layers(features[mask])
         # One process of several may get a batch without documents: torch's attention refuses it.
         if self.attention and len(hidden):
             lists = in_lists(hidden, mask)
-            with self._draws.of(None if doc_keys is None else doc_keys.flatten()):
+            with self._draws.drawing_for(None if doc_keys is None else doc_keys.flatten()):
                 for block in self.attention:
                     lists = block(lists, src_key_padding_mask=~mask)
             hidden = lists[mask]

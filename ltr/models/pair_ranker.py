@@ -118,7 +118,7 @@ class PairRanker(Ranker):
         scores = self._scores_of_texts(texts)
         if texts.windows is None:
             return scores
-        return self._windows.of_documents(scores, texts.windows)
+        return self._windows.document_values(scores, texts.windows)
 
     def represent(self, batch: RankingBatch) -> tuple[Tensor, Tensor]:
         """Scores ``[B, N]``, and the pooled representations that the head reads ``[B, N, H]``, of
@@ -132,8 +132,8 @@ class PairRanker(Ranker):
         scores = self._scores_of(pooled, pairs)
         if pairs.windows is not None:
             # Of the window that has the score, or the mean, whose score is the mean one.
-            pooled = self._windows.of_documents(pooled, pairs.windows, scores)
-            scores = self._windows.of_documents(scores, pairs.windows)
+            pooled = self._windows.document_values(pooled, pairs.windows, scores)
+            scores = self._windows.document_values(scores, pairs.windows)
         return in_lists(scores, batch.mask), in_lists(pooled, batch.mask)
 
     def _with_best_windows(self, texts: Texts) -> Texts:
@@ -240,7 +240,7 @@ class PairRanker(Ranker):
 
     def _scores_of(self, pooled: Tensor, texts: Texts) -> Tensor:
         """Scores ``[S]`` float32 of the pooled representations ``[S, H]`` of texts."""
-        with self._draws.of(texts.keys):
+        with self._draws.drawing_for(texts.keys):
             pooled = self.dropout(pooled)
         # Neither under autocast nor in the weights' own precision: scores rounded to bfloat16 would
         # tie, and document ids would then decide the order.

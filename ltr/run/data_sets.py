@@ -42,7 +42,7 @@ def data_sets(words: Sequence[str], option: str) -> list[DataSet]:
     sets: list[DataSet] = []
     for word in words:
         if word.startswith(SUITE):
-            sets += _of_suite(word.removeprefix(SUITE), option)
+            sets += _sets_of_suite(word.removeprefix(SUITE), option)
         else:
             local_path(option, word)
             sets.append(DataSet(_name_of(word), word))
@@ -65,10 +65,10 @@ def _name_of(path: str) -> str:
     return Path(path).absolute().resolve().name.removesuffix(".gz").removesuffix(".tsv")
 
 
-def _of_suite(name: str, option: str) -> Iterable[DataSet]:
+def _sets_of_suite(name: str, option: str) -> Iterable[DataSet]:
     path = Path(name)
     if name and path.is_dir():
-        return _of_folder(path, option)
+        return _sets_of_folder(path, option)
     shipped = SHIPPED / f"{name}.yaml"
     if name == path.name and not path.is_file() and shipped.is_file():
         path = shipped
@@ -77,10 +77,10 @@ def _of_suite(name: str, option: str) -> Iterable[DataSet]:
         raise InputError(
             f"{option}: a suite must be one of {known}, a YAML file, or a folder of data folders, got {SUITE}{name}"
         )
-    return _of_file(path)
+    return _sets_of_file(path)
 
 
-def _of_folder(folder: Path, option: str) -> list[DataSet]:
+def _sets_of_folder(folder: Path, option: str) -> list[DataSet]:
     folders = sorted(entry for entry in folder.iterdir() if entry.is_dir())
     sets = [DataSet(entry.name, str(entry)) for entry in folders if entry.name[0] != "."]
     if not sets:
@@ -88,7 +88,7 @@ def _of_folder(folder: Path, option: str) -> list[DataSet]:
     return sets
 
 
-def _of_file(file: Path) -> Iterator[DataSet]:
+def _sets_of_file(file: Path) -> Iterator[DataSet]:
     sets = read_yaml(file, "a suite")
     if not sets:
         raise InputError(f"{file}: a suite must have a line name: path for each set, and has none")

@@ -58,7 +58,7 @@ class Rankings:
             metrics = torch.stack(of_metrics, dim=1).double().cpu().numpy()[order]
         self._batches.append(RankedQueries(lists, metrics))
 
-    def of_all(self) -> Iterator[RankedQueries]:
+    def all_blocks(self) -> Iterator[RankedQueries]:
         """What all processes have ranked, in blocks, in the order of the queries. Every process must
         go through them; at those but the first they are empty.
         """
@@ -74,10 +74,10 @@ class Rankings:
         firsts = np.unique(rows_of_all[::QUERIES_AT_ONCE])  # rows that begin a block
         begins = np.append(np.searchsorted(own_rows, firsts), len(own_rows)).tolist()
         for begin, end in zip(begins[:-1], begins[1:], strict=True):
-            parts = gather_at_rank_0(self._of(own_rows[begin:end], batches[begin:end]))
+            parts = gather_at_rank_0(self._queries_at(own_rows[begin:end], batches[begin:end]))
             yield _in_order(parts)
 
-    def _of(self, query_rows: np.ndarray, batches: np.ndarray) -> RankedQueries:
+    def _queries_at(self, query_rows: np.ndarray, batches: np.ndarray) -> RankedQueries:
         """The queries of these rows, which are in these batches."""
         parts = []
         for number in np.unique(batches).tolist():

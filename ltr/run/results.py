@@ -228,7 +228,7 @@ class ResultsWriter(Callback):
         """What all processes have ranked, for rank 0 to write. The others send it; they also do so
         where rank 0 fails, and don't wait for it.
         """
-        blocks = self._rankings.of_all()
+        blocks = self._rankings.all_blocks()
         try:
             yield blocks
         finally:

@@ -54,9 +54,9 @@ class RunFolder:
         negatives: the folder of the negatives that were mined while training.
         cell: written by ``ltr grid``: which options of the grid this run has.
         lock: held by the command that works in the folder.
-        row: of a folder :meth:`of_set`, its row of the table; what was measured there is whole.
-        sets: the folder of what was measured on other data sets, see :meth:`of_set`.
-        splits: the folder of what was measured on other splits than test, see :meth:`of_split`.
+        row: of a folder :meth:`folder_of_set`, its row of the table; what was measured there is whole.
+        sets: the folder of what was measured on other data sets, see :meth:`folder_of_set`.
+        splits: the folder of what was measured on other splits than test, see :meth:`folder_of_split`.
         curves: the folder of the CSV files of the loggers.
         wandb: the folder of Weights & Biases.
         wandb_id: the id of the run there.
@@ -88,7 +88,7 @@ class RunFolder:
         self.wandb_id = self.wandb / "run-id"
 
     @classmethod
-    def of_checkpoint(cls, file: Path) -> "RunFolder | None":
+    def from_checkpoint(cls, file: Path) -> "RunFolder | None":
         """The run whose folder of checkpoints a file lies in, by the path of the file; None for a
         file with less than two folders above it.
         """
@@ -97,14 +97,14 @@ class RunFolder:
             return None
         return cls(parents[1])
 
-    def of_set(self, name: str) -> "RunFolder":
+    def folder_of_set(self, name: str) -> "RunFolder":
         """Where the results on another data set lie: laid out as those on the run's own data, which
         they leave as they are.
         """
         return RunFolder(self.sets / name)
 
-    def of_split(self, split: str) -> "RunFolder":
-        """Where the results on a split lie, of the run's own data or, of a folder :meth:`of_set`, of
+    def folder_of_split(self, split: str) -> "RunFolder":
+        """Where the results on a split lie, of the run's own data or, of a folder :meth:`folder_of_set`, of
         another data set: those of ``test`` here, those of others apart from them.
         """
         return self if split == "test" else RunFolder(self.splits / split)

@@ -68,7 +68,7 @@ def _recipe_of_run(file: Path) -> str | None:
     """A digest of the recipe of the run that a checkpoint lies in, and of the checkpoint's name: the
     best weights of one seed are not the last ones of another. None where nobody knows it.
     """
-    folder = RunFolder.of_checkpoint(file)
+    folder = RunFolder.from_checkpoint(file)
     if folder is None or not folder.config.is_file():
         return None
     with suppress(InputError):  # damaged files of a run whose weights are whole

@@ -218,7 +218,7 @@ def search_corpus(
         windows = WindowsOfCorpus(corpus.docs, reads.docs, n_docs)
         embedder = windows.embedder(embedder)
         texts = windows.texts()
-    with encodings.of(embedder, texts, "float32") as encoding:
+    with encodings.encoding_of(embedder, texts, "float32") as encoding:
         with precision():
             embedded_queries = encode_everywhere(
                 model.query_tower, corpus.queries, reads.queries, all_query_rows

@@ -48,4 +48,4 @@ def embedder_of(
     """The embedder of one side of a dual encoder, with its weights as they stand now."""
     tower = model.query_tower if side == "query" else model.doc_tower
     key = model.embedding_key(side)
-    return Embedder(tower, model.reads.of(side), key, precision, precision_name)
+    return Embedder(tower, model.reads.form_of(side), key, precision, precision_name)

@@ -372,7 +372,7 @@ class Worker:
         known = None
         rows = np.arange(count)
         if self._known is not None and self._texts.texts_between is not None:
-            known = self._known.of(self._texts.texts_between(span.start, span.stop))
+            known = self._known.lookup(self._texts.texts_between(span.start, span.stop))
             rows = known.missing
         if known is not None and len(rows) == 0:
             return known.embeddings

@@ -50,7 +50,7 @@ SECONDS_UNTIL_SEEN = 30.0  # that a folder on a network may take to show what an
 class Encodings(Protocol):
     """A place where encodings lie."""
 
-    def of(
+    def encoding_of(
         self, embedder: Embedder, texts: TextsToEncode, numbers: Numbers
     ) -> AbstractContextManager[Encoding]:
         """The encoding of these texts, with no shard missing for this process: what is not there
@@ -94,7 +94,9 @@ class EncodingsOfRun:
     user: str
 
     @contextmanager
-    def of(self, embedder: Embedder, texts: TextsToEncode, numbers: Numbers) -> Iterator[Encoding]:
+    def encoding_of(
+        self, embedder: Embedder, texts: TextsToEncode, numbers: Numbers
+    ) -> Iterator[Encoding]:
         """See :class:`Encodings`."""
         plan = plan_of(embedder, texts, numbers)
         folder = self._root / plan.key
@@ -141,7 +143,9 @@ class TemporaryEncodings:
     root: Path
 
     @contextmanager
-    def of(self, embedder: Embedder, texts: TextsToEncode, numbers: Numbers) -> Iterator[Encoding]:
+    def encoding_of(
+        self, embedder: Embedder, texts: TextsToEncode, numbers: Numbers
+    ) -> Iterator[Encoding]:
         """See :class:`Encodings`."""
         plan = plan_of(embedder, texts, numbers)
         with shared_folder(self.root, KIND) as shared:
@@ -168,7 +172,9 @@ class EncodingsInCache:
     run_folder: Path | None = None
 
     @contextmanager
-    def of(self, embedder: Embedder, texts: TextsToEncode, numbers: Numbers) -> Iterator[Encoding]:
+    def encoding_of(
+        self, embedder: Embedder, texts: TextsToEncode, numbers: Numbers
+    ) -> Iterator[Encoding]:
         """See :class:`Encodings`."""
         plans = [plan_of(embedder, texts, numbers)]
         if numbers != "float32":
@@ -182,7 +188,7 @@ class EncodingsInCache:
             yield self._cached(plan, embedder, texts)
             return
         assert self.run_folder is not None, "several processes encode in the folder of a run"
-        with TemporaryEncodings(self.run_folder).of(embedder, texts, numbers) as encoding:
+        with TemporaryEncodings(self.run_folder).encoding_of(embedder, texts, numbers) as encoding:
             yield encoding
             barrier()
             by_rank_0(lambda: self.put(encoding))
@@ -260,7 +266,9 @@ class EncodingOfFolder:
     option: str = "--encoded"
 
     @contextmanager
-    def of(self, embedder: Embedder, texts: TextsToEncode, numbers: Numbers) -> Iterator[Encoding]:
+    def encoding_of(
+        self, embedder: Embedder, texts: TextsToEncode, numbers: Numbers
+    ) -> Iterator[Encoding]:
         """The encoding of the folder, in whatever numbers it is stored.
 
         Raises:

@@ -40,7 +40,7 @@ class KnownRows:
         self._firsts = keys[self._order, 0]
         self._keys = keys
 
-    def of(self, texts: Iterable[str]) -> Known:
+    def lookup(self, texts: Iterable[str]) -> Known:
         """What is known of these texts."""
         keys = _keys_of(texts)
         places = np.searchsorted(self._firsts, keys[:, 0]).clip(max=len(self._firsts) - 1)

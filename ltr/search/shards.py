@@ -119,7 +119,7 @@ class Shards:
         # roots, rounded, may tie where the squares do not.
         return best_first(*scores_and_rows(keys), self.similarity)
 
-    def of_pairs(
+    def scores_of_pairs(
         self, queries: np.ndarray, query_places: np.ndarray, doc_rows: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray]:
         """Scores and distances of pairs of a query and a document.

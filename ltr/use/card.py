@@ -186,7 +186,7 @@ def card(
     if source.is_dir():
         run = RunFolder(source)
     elif source.is_file():
-        run = RunFolder.of_checkpoint(source)
+        run = RunFolder.from_checkpoint(source)
     if run is not None and run.config.is_file():
         parts.append(_training(read_config(run.config), read_metrics(run.results)))
         parts.append(_results(run.path))
@@ -212,7 +212,7 @@ def _beside_base(code: str, model: PairRanker | DualEncoder) -> str:
 
 def _side_of_onnx(model: DualEncoder, side: Side) -> str:
     """What ``embed`` of the snippet takes for a side: tokenizer, graph, length and prompt."""
-    reads = model.reads.of(side)
+    reads = model.reads.form_of(side)
     if len(model.towers) == 1:
         return f'"FOLDER", "FOLDER/model.onnx", {reads.max_length}, {reads.prompt or ""!r}'
     return f'"FOLDER/{side}", "FOLDER/{side}.onnx", {reads.max_length}, {reads.prompt or ""!r}'

@@ -72,7 +72,7 @@ def _text_ranker(model: Ranker, precision: Precision, name: str | Path) -> TextR
 
 def _precision_of_run(checkpoint: Path) -> Precision:
     """The precision of the run that a checkpoint lies in; ``32-true`` where it lies in none."""
-    run = RunFolder.of_checkpoint(checkpoint)
+    run = RunFolder.from_checkpoint(checkpoint)
     if run is None or not run.config.is_file():
         return "32-true"
     names: dict[str, Precision] = {
@@ -100,7 +100,7 @@ def _normalisation(checkpoint: dict[str, Any], file: Path) -> Normalisation:
     for state in checkpoint.values():
         if isinstance(state, dict) and "normalisation" in state:
             try:
-                return Normalisation.of_state_dict(state["normalisation"])
+                return Normalisation.from_state_dict(state["normalisation"])
             except InputError as error:
                 raise InputError(f"source {file}: {error.message}") from None
     return Normalisation()

@@ -70,7 +70,7 @@ class Retriever(TextRanker):
         if len(texts) == 0:
             return np.empty((0, model.dim), np.float32)
         tower = model.query_tower if side == "query" else model.doc_tower
-        form = model.reads.of(side)
+        form = model.reads.form_of(side)
         form.check_one_embedding("encode")
         with self.context():
             rows = np.arange(len(texts))
@@ -162,7 +162,7 @@ class SearchableCorpus:
             texts = self._windows.texts()
         else:
             texts = texts_of_table(documents, embedder)
-        with encodings.of(embedder, texts, "float16") as encoding:
+        with encodings.encoding_of(embedder, texts, "float16") as encoding:
             self._encoding = encoding  # which keeps its lock of the cache
         self.line = "exact search of the embeddings on disk"
         if budget is None:

@@ -72,7 +72,7 @@ def test_counts_by_hand(folder):
     ids = leakage.collection.queries.ids
     leaked = {kind: [] for kind in ("equal", "set", "document")}
     for kind, queries in leaked.items():
-        for leaks in leakage.of("test", [kind]):
+        for leaks in leakage.leaks_of("test", [kind]):
             queries += [
                 (ids[query], ids[partner])
                 for query, partner in zip(leaks.query_rows, leaks.partner_rows, strict=True)
@@ -95,14 +95,14 @@ def test_the_similarity_is_the_jaccard_index_of_weighed_words(tmp_path):
     docs = {f"d{n}": text for n, text in enumerate(texts)}
     folder = write_folder(tmp_path / "eight", {"q": "x"}, docs, {"train": [("q", "d0")]})
     corpus = open_collection(folder).corpus
-    sets = WordSets.of([(corpus.texts, np.arange(8))])
+    sets = WordSets.from_tables([(corpus.texts, np.arange(8))])
     assert sets.similarities(np.array([0, 0]), np.array([1, 0])) == pytest.approx([3 / 9, 1.0])
     assert sets.sizes[0] == 6
 
 
 def test_a_signature_is_that_of_datasketch(folder):
     corpus = open_collection(folder).corpus
-    sets = WordSets.of([(corpus.texts, np.arange(len(corpus)))])
+    sets = WordSets.from_tables([(corpus.texts, np.arange(len(corpus)))])
     hashes, starts = sets.elements(slice(2, 5))
     a, b = datasketch.MinHash(num_perm=32).permutations
     ours = signatures(sets, slice(2, 5), a, b)

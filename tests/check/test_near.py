@@ -28,7 +28,7 @@ def texts_of(rng, n, vocabulary, n_words):
 def sets_of(folder, texts):
     folder.mkdir(exist_ok=True)
     Strings.write(folder, "texts", [text.encode() for text in texts])
-    return WordSets.of([(Strings(folder, "texts"), np.arange(len(texts)))])
+    return WordSets.from_tables([(Strings(folder, "texts"), np.arange(len(texts)))])
 
 
 def similarities_of(texts):

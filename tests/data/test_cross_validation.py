@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from ltr.data.collection import Collection, open_collection
-from ltr.data.cross_validation import Fold, of_fold
+from ltr.data.cross_validation import Fold, collection_of_fold
 from ltr.data.query_lists import QueryLists
 from ltr.datamodules import LabelDataModule
 from ltr.datamodules.evaluation import Evaluation
@@ -48,7 +48,7 @@ def test_judgements_go_with_their_question_and_test_is_not_read(collection_folde
     collection = collection_of(collection_folder)
     seen: dict[int, list[float]] = {}
     for number in (1, 2, 3):
-        fold = of_fold(collection, Fold(number, 3))
+        fold = collection_of_fold(collection, Fold(number, 3))
         assert sum(len(lists.query_rows) for lists in fold.qrels.values()) == 5
         assert all(5 not in lists.query_rows for lists in fold.qrels.values())
         for row in fold.qrels["test"].query_rows.tolist():
@@ -64,7 +64,7 @@ def test_candidates_go_with_their_question(collection_folder):
     dev_pools = QueryLists.from_rows([4], [6], [0])
     collection = collection._replace(candidates={"train": pools, "dev": dev_pools, "test": pools})
     for number in (1, 2, 3):
-        fold = of_fold(collection, Fold(number, 3))
+        fold = collection_of_fold(collection, Fold(number, 3))
         for split, lists in fold.candidates.items():
             assert lists.query_rows.tolist() == fold.qrels[split].query_rows.tolist()
             assert lists.doc_rows.tolist() == [[1, 2, 3, 4, 6][row] for row in lists.query_rows]
@@ -90,7 +90,7 @@ REFUSED = {
 def test_what_can_not_be_dealt_is_refused(case, collection_folder):
     change, text = REFUSED[case]
     with pytest.raises(InputError, match=text):
-        of_fold(change(collection_of(collection_folder)), Fold(1, 3))
+        collection_of_fold(change(collection_of(collection_folder)), Fold(1, 3))
 
 
 @pytest.mark.parametrize(

@@ -176,9 +176,9 @@ def test_a_checkpoint_brings_the_statistics_back():
         ({"0.mean": [1.0]}, "must have 0.mean of 5 features, and has not"),
     ):
         with pytest.raises(InputError, match=said):
-            Normalisation.of_state_dict(n.state_dict() | change)
+            Normalisation.from_state_dict(n.state_dict() | change)
     with pytest.raises(InputError, match="the content must be an object, got null"):
-        Normalisation.of_state_dict(None)
+        Normalisation.from_state_dict(None)
 
 
 def test_errors_name_the_option():
@@ -200,4 +200,4 @@ def test_errors_name_the_option():
 def test_a_list_without_documents_stays_empty():
     for step in EVERY_STEP:
         n = Normalisation([step]).fit(random_split(0, f"empty-{step}"), 4)
-        assert n.of_list(np.zeros((0, 4), dtype=np.float32)).shape == (0, 4)
+        assert n.normalised_list(np.zeros((0, 4), dtype=np.float32)).shape == (0, 4)

@@ -13,19 +13,19 @@ def test_fields_are_filled_in_once_and_braces_of_texts_stay():
         pair="<{query}|{document}>",
         instruction="rank {query}",
     )
-    query = template.of_query("what is {document}?")
+    query = template.query_text("what is {document}?")
     assert query == "Do: rank {query} Q: what is {document}?"
-    document = template.of_document("{query} {instruction}")
-    assert template.of_pair(query, document) == (
+    document = template.document_text("{query} {instruction}")
+    assert template.pair_text(query, document) == (
         "<Do: rank {query} Q: what is {document}?|D: {query} {instruction}>"
     )
-    assert template.of_query("why", "explain") == "Do: explain Q: why"
-    assert template.of_query("why", "") == "Do:  Q: why"
+    assert template.query_text("why", "explain") == "Do: explain Q: why"
+    assert template.query_text("why", "") == "Do:  Q: why"
 
 
 def test_the_plain_template_adds_nothing():
     template = Template()
-    assert (template.of_query("a b"), template.of_document("c")) == ("a b", "c")
+    assert (template.query_text("a b"), template.document_text("c")) == ("a b", "c")
     assert not template.reads_instructions
     assert Template("{instruction}{query}").reads_instructions
 

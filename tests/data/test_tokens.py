@@ -70,7 +70,7 @@ def test_special_tokens_in_a_text_are_split_where_the_tokenizer_splits_them(tmp_
     tokenizer.split_special_tokens = True
     split = TokenStore.open(table, tokenizer)
     assert tokenizer.eos_token_id in whole[0] and tokenizer.eos_token_id not in split[0]
-    assert split[0].tolist() == Tokens.of(["a </s> w1"], tokenizer)[0].tolist()
+    assert split[0].tolist() == Tokens.from_texts(["a </s> w1"], tokenizer)[0].tolist()
 
 
 BUILD = """
@@ -158,7 +158,7 @@ def test_a_store_has_the_bytes_that_numpy_saves():
     for texts in (TEXTS, [" \u200b"]):
         tokenizer = wordpiece_tokenizer()
         store = TokenStore.open(table_of(texts), tokenizer)
-        ids_of_texts = [Tokens.of([text], tokenizer)[0].tolist() for text in texts]
+        ids_of_texts = [Tokens.from_texts([text], tokenizer)[0].tolist() for text in texts]
         flat = sum(ids_of_texts, []) or [0]
         for name, values, dtype in (
             ("ids", flat, store.dtype),
@@ -218,7 +218,10 @@ def test_tokens_in_memory_are_those_of_the_store():
     tokenizer.backend_tokenizer.enable_padding(length=9)
     table = table_of(TEXTS)
     store = TokenStore.open(table, tokenizer)
-    tokens = Tokens.of(list(table.texts), tokenizer)
+    tokens = Tokens.from_texts(list(table.texts), tokenizer)
     assert len(tokens) == len(store) and tokens.dtype == store.dtype
     assert all(np.array_equal(tokens[row], store[row]) for row in range(len(store)))
-    assert len(Tokens.of([], tokenizer)) == 0 and Tokens.of(["", "w1"], tokenizer)[0].tolist() == []
+    assert (
+        len(Tokens.from_texts([], tokenizer)) == 0
+        and Tokens.from_texts(["", "w1"], tokenizer)[0].tolist() == []
+    )

@@ -169,7 +169,7 @@ def test_keys_of_dropout_are_those_of_the_document_and_of_text_tell_documents_ap
 def test_the_best_window_alone_gets_the_gradient_and_the_first_of_equal_ones():
     scores = torch.tensor([1.0, 3.0, 2.0, 5.0, 4.0, 4.0], requires_grad=True)
     counts = torch.tensor([3, 1, 2])
-    documents = Windows(4, 2).of_documents(scores, counts)
+    documents = Windows(4, 2).document_values(scores, counts)
     assert documents.tolist() == [3, 5, 4]
     (gradient,) = torch.autograd.grad((documents * torch.tensor([1.0, 2.0, 3.0])).sum(), scores)
     assert gradient.tolist() == [0, 1, 0, 2, 3, 0]
@@ -178,7 +178,7 @@ def test_the_best_window_alone_gets_the_gradient_and_the_first_of_equal_ones():
 def test_the_mean_spreads_the_gradient():
     values = torch.tensor([[1.0], [3.0], [5.0], [7.0]], requires_grad=True)
     counts = torch.tensor([3, 1])
-    means = Windows(4, 2, "mean").of_documents(values, counts)
+    means = Windows(4, 2, "mean").document_values(values, counts)
     assert means.tolist() == [[3], [7]]
     (gradient,) = torch.autograd.grad((means * torch.tensor([[6.0], [1.0]])).sum(), values)
     torch.testing.assert_close(gradient.flatten(), torch.tensor([2.0, 2.0, 2.0, 1.0]))

@@ -48,4 +48,4 @@ def test_older_folders_go_but_that_of_the_last_checkpoint(tmp_path):
 def test_a_checkpoint_keeps_what_is_in_force():
     state = at(3, 17).state_dict()
     assert state == {"epoch": 3, "step": 17, "key": "k"}
-    assert NegativesInForce.of_state_dict(state) == at(3, 17)
+    assert NegativesInForce.from_state_dict(state) == at(3, 17)

@@ -217,11 +217,11 @@ def test_training_on_the_chosen_windows_is_training_on_all(backbone, kind, kerne
         """Of all windows, with their graph."""
         if kind == "cross":
             rows = ranker._scores_of_texts(batch.pairs)
-            return BEST.of_documents(rows, batch.pairs.windows)
+            return BEST.document_values(rows, batch.pairs.windows)
         queries, rows = ranker.embed_windows(batch)
         list_of_row = torch.tensor([0, 0, 0, 1, 1]).repeat_interleave(batch.docs.windows)
         scores = ranker.score(queries[list_of_row].unsqueeze(1), rows.unsqueeze(1)).flatten()
-        return BEST.of_documents(scores, batch.docs.windows)
+        return BEST.document_values(scores, batch.docs.windows)
 
     results = []
     for scores_of_documents in (by_definition, lambda: ranker(batch)[batch.mask]):

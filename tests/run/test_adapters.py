@@ -188,7 +188,7 @@ def test_the_base_of_averaged_weights_stays_to_the_bit(tmp_path, backbone, colle
     before = dict(copy.deepcopy(module).named_parameters())
     trainer.fit(module, data)
     encoder = module.ranker.encoder
-    assert FrozenBase.of(encoder.model) == encoder.frozen_base
+    assert FrozenBase.from_model(encoder.model) == encoder.frozen_base
     for name, weight in module.named_parameters():
         assert torch.equal(weight, before[name]) != weight.requires_grad, name
 

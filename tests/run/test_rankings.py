@@ -60,7 +60,7 @@ def ranked(outputs: list[dict]) -> tuple[list[tuple], list[int]]:
         own.add(step)
     found = []
     sizes = []
-    for lists, metrics in own.of_all():
+    for lists, metrics in own.all_blocks():
         sizes.append(len(lists.query_rows))
         for query_row, values in zip(lists.query_rows.tolist(), metrics.tolist(), strict=True):
             doc_rows, scores = lists.of(query_row)

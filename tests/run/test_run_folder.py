@@ -415,8 +415,8 @@ def test_a_checkpoint_lies_in_a_run_from_wherever_it_is_named(tmp_path, monkeypa
         (run / "checkpoints", "best.ckpt"),
     ):
         monkeypatch.chdir(directory)
-        assert RunFolder.of_checkpoint(Path(name)).path == run
-    assert RunFolder.of_checkpoint(Path("/best.ckpt")) is None
+        assert RunFolder.from_checkpoint(Path(name)).path == run
+    assert RunFolder.from_checkpoint(Path("/best.ckpt")) is None
 
 
 def test_the_steps_that_are_kept_are_those_of_files_with_a_number(tmp_path):
@@ -903,8 +903,16 @@ def test_all_processes_must_see_one_folder(tmp_path, names):
 
 def test_results_on_other_data_and_splits_have_places_of_their_own(tmp_path):
     run = RunFolder(tmp_path / "run")
-    places = [run, run.of_set("A"), run.of_split("test.clean"), run.of_set("A").of_split("dev")]
-    assert run.of_split("test") is run and run.of_set("A").of_split("test").path == places[1].path
+    places = [
+        run,
+        run.folder_of_set("A"),
+        run.folder_of_split("test.clean"),
+        run.folder_of_set("A").folder_of_split("dev"),
+    ]
+    assert (
+        run.folder_of_split("test") is run
+        and run.folder_of_set("A").folder_of_split("test").path == places[1].path
+    )
     assert len({place.path for place in places}) == 4
     for place in places:
         place.path.mkdir(parents=True)

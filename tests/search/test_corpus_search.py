@@ -353,7 +353,7 @@ class Counted(EncodingsOfRun):
     @contextmanager
     def of(self, embedder, texts, numbers):
         before = set(self.run_folder.rglob("*.npy"))
-        with super().of(embedder, texts, numbers) as encoding:
+        with super().encoding_of(embedder, texts, numbers) as encoding:
             Counted.made += bool(set(self.run_folder.rglob("*.npy")) - before)
             yield encoding
 

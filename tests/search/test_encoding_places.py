@@ -76,7 +76,7 @@ def encoded(monkeypatch) -> list[int]:
 
 def use(place, embedder: Embedder, corpus, numbers="float32") -> np.ndarray:
     texts = texts_of_table(corpus, embedder)
-    with place.of(embedder, texts, numbers) as encoding:
+    with place.encoding_of(embedder, texts, numbers) as encoding:
         return encoding.embeddings()[: texts.count]
 
 
@@ -134,7 +134,7 @@ def test_the_cache_has_one_store_for_tokens_and_texts(tmp_path, corpus, weights,
     """A validation, which has its corpus tokenised, and a search, which has not, find the same."""
     place = EncodingsInCache(corpus.folder, "a model")
     store = TokenStore.open(corpus, load_tokenizer(backbone))
-    with place.of(weights("a"), texts_of_store(store), "float32") as encoding:
+    with place.encoding_of(weights("a"), texts_of_store(store), "float32") as encoding:
         first = encoding.embeddings()[0:720]
     np.testing.assert_array_equal(use(place, weights("a"), corpus, "float16"), first)
     assert sum(encoded) == 720, "float32 serves where halves are asked for"
@@ -149,7 +149,7 @@ def test_the_cache_has_one_store_for_tokens_and_texts(tmp_path, corpus, weights,
 def test_an_encoding_that_is_open_is_not_removed(corpus, weights):
     place = EncodingsInCache(corpus.folder, "a model")
     texts = texts_of_table(corpus, weights("a"))
-    with place.of(weights("a"), texts, "float16") as encoding:
+    with place.encoding_of(weights("a"), texts, "float16") as encoding:
         (entry,) = [entry for entry in Cache().entries if entry.kind == "encodings"]
         assert not entry.remove()
         assert encoding.missing() == []

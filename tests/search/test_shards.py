@@ -72,7 +72,7 @@ def corpus(
     owners = np.arange(len(docs)) % world_size()
     owners[owners == empty] = world_size() - 1
     rows = np.flatnonzero(owners == rank())
-    return Shards(docs[rows], RowSpans.of(rows), similarity_of(similarity), *options)
+    return Shards(docs[rows], RowSpans.from_rows(rows), similarity_of(similarity), *options)
 
 
 def tiles() -> list[tuple[object, str, int]]:
@@ -129,17 +129,17 @@ def test_documents_have_the_numbers_that_they_are_given():
     """
     alone = Shards(
         np.array([[1.0], [5.0], [2.0]], dtype=np.float32),
-        RowSpans.of(np.array([3, 4, 9])),
+        RowSpans.from_rows(np.array([3, 4, 9])),
         similarity_of("dot"),
     )
     scores, rows = alone.search(np.array([[2.0]], dtype=np.float32), 4)
     assert rows.tolist() == [[4, 9, 3, -1]] and scores.tolist() == [[10, 4, 2, -np.inf]]
-    scores, distances = alone.of_pairs(
+    scores, distances = alone.scores_of_pairs(
         np.array([[2.0], [0.0]], dtype=np.float32), np.array([1, 0, 0]), np.array([9, 9, 4])
     )
     assert scores.tolist() == [0, 4, 10] and distances.tolist() == [2, 0, 3]
     with pytest.raises(AssertionError, match="every document of a pair is in one share"):
-        alone.of_pairs(QUERIES[:, :1], np.array([0]), np.array([5]))
+        alone.scores_of_pairs(QUERIES[:, :1], np.array([0]), np.array([5]))
 
 
 def test_a_root_makes_equal_scores_of_squares_that_differ():
@@ -152,7 +152,7 @@ def test_a_root_makes_equal_scores_of_squares_that_differ():
 
 @EVERY
 def test_scores_and_distances_of_pairs(small, similarity):
-    scores, distances = corpus(similarity=similarity).of_pairs(QUERIES, AT, OF)
+    scores, distances = corpus(similarity=similarity).scores_of_pairs(QUERIES, AT, OF)
     np.testing.assert_allclose(
         scores, every_score(QUERIES, DOCS, similarity)[AT, OF], rtol=1e-5, atol=1e-5
     )
@@ -186,7 +186,7 @@ def encoded(backbone: str, folder: str, out: Path):
     """The encoding of the corpus, in three shards, by all processes."""
     encoder, store, form = read(backbone, folder)
     embedder = Embedder(encoder, form, ["a model"], nullcontext, "32-true")
-    return TemporaryEncodings(out).of(embedder, texts_of_store(store), "float32")
+    return TemporaryEncodings(out).encoding_of(embedder, texts_of_store(store), "float32")
 
 
 def test_a_share_is_that_of_all_for_one_process(backbone, collection_folder, tmp_path):
@@ -229,7 +229,7 @@ def results(backbone: str, folder: str, out: Path) -> dict[str, np.ndarray]:
         ).search(QUERIES, 9)
         found[f"ties {similarity}"] = corpus(TIED_DOCS, similarity).search(TIED, 70)[1]
         found[f"pairs {similarity}"] = np.stack(
-            corpus(similarity=similarity, empty=0).of_pairs(QUERIES, AT, OF)
+            corpus(similarity=similarity, empty=0).scores_of_pairs(QUERIES, AT, OF)
         )
     found["scores of two"], found["rows of two"] = corpus(DOCS[:2], "euclidean").search(
         QUERIES, 4

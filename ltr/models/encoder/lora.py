@@ -89,7 +89,7 @@ class FrozenBase:
     names: tuple[str, ...]
 
     @classmethod
-    def of(cls, model: PreTrainedModel) -> "FrozenBase":
+    def from_model(cls, model: PreTrainedModel) -> "FrozenBase":
         """The base of a model that has its adapters."""
         trained = {name for name, weight in model.named_parameters() if weight.requires_grad}
         frozen = {}

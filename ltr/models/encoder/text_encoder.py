@@ -206,7 +206,7 @@ class TextEncoder(nn.Module):
         if options.lora is not None:
             if options.dtype == "bfloat16":
                 cast_base(model, torch.bfloat16)  # now, as trials are exact in float32 only
-            self.frozen_base = FrozenBase.of(model)
+            self.frozen_base = FrozenBase.from_model(model)
             leave_base_out_of_checkpoints(self)
         if options.compile:
             # Layers are alike, so torch.compile reuses the code of the first for all. A copy by
@@ -277,7 +277,7 @@ class TextEncoder(nn.Module):
         """
         n_texts = len(texts.lengths)
         if n_texts == 0:
-            return self._of_no_text(*size)
+            return self._empty_output(*size)
         if self.training and texts.keys is None:
             texts = texts._replace(keys=new_keys(n_texts, texts.ids.device))
         read_chunk = partial(self._read_chunk, read_chunk)
@@ -304,10 +304,10 @@ class TextEncoder(nn.Module):
         if layout is not None:
             layout = replace(layout, draw=partial(self.draws.draw_for, chunk.keys, token_keys))
             chunk = chunk._replace(inputs=chunk.inputs | {"packed_layout": layout})
-        with self.draws.of(chunk.keys, token_keys):
+        with self.draws.drawing_for(chunk.keys, token_keys):
             return read_chunk(chunk)
 
-    def _of_no_text(self, *size: int) -> Tensor:
+    def _empty_output(self, *size: int) -> Tensor:
         """``[0, *size]``, by which every weight gets a gradient of 0. Other processes wait for one
         from this process, whatever it has to read.
         """

@@ -226,7 +226,7 @@ class Tower(nn.Module):
         first_weight = next(self.head.parameters(), None)
         if first_weight is not None:
             pooled = pooled.to(first_weight.dtype)  # not float32 after tower.bfloat16()
-        with self._draws.of(texts.keys):
+        with self._draws.drawing_for(texts.keys):
             return _apply_head(self.head, pooled).float()
 
     def format_of(

@@ -181,7 +181,10 @@ def networks_of(ranker: Ranker) -> dict[Kind, Network]:
     reads = ranker.reads
     if isinstance(reads, ApartTexts):
         dual = cast(DualEncoder, ranker)
-        return {"query": _of_tower(dual.query_tower), "document": _of_tower(dual.doc_tower)}
+        return {
+            "query": _tower_network(dual.query_tower),
+            "document": _tower_network(dual.doc_tower),
+        }
     pairs = cast(_ScoresPairs, ranker)
     encoder = pairs.encoder
     model: PreTrainedModel = encoder.model
@@ -204,7 +207,7 @@ def networks_of(ranker: Ranker) -> dict[Kind, Network]:
     return {"pair": Network(model, encoder.pooling, head, [pairs.head], encoder.pad_id)}
 
 
-def _of_tower(tower: Tower) -> Network:
+def _tower_network(tower: Tower) -> Network:
     def head(states: Tensor) -> Tensor:
         features = {"sentence_embedding": states}
         for module in tower.head:

@@ -36,7 +36,7 @@ def probe_lists(
         query_room: tokens of the longest query that leaves room for a document; longer ones are
             shortened.
     """
-    lists = [] if collection is None else _of_dev(collection)
+    lists = [] if collection is None else _dev_lists(collection)
     shipped = _shipped()
     # The last lists are of the texts that ship: they have capitals, accents, brackets.
     n_of_dev = min(len(lists), N_LISTS * 3 // 4)
@@ -58,7 +58,7 @@ def probe_lists(
     return [one._replace(query=_shortened(one.query, n_tokens, query_room)) for one in lists]
 
 
-def _of_dev(collection: Collection) -> list[ProbeList]:
+def _dev_lists(collection: Collection) -> list[ProbeList]:
     """Lists of dev, else of test; evenly spaced, the judged documents first, then those of the
     pool, then any of the corpus.
     """

@@ -39,7 +39,7 @@ def compare_layers(proof: Proof, library: Library) -> Compared:
         finals[kind] = shown.final
         together[kind] = shown.final_together
         finding = (
-            _of_texts(proof, kind, shown)
+            _texts_finding(proof, kind, shown)
             or tokens_fault(
                 proof.texts[kind],
                 proof.rows[kind],
@@ -47,19 +47,19 @@ def compare_layers(proof: Proof, library: Library) -> Compared:
                 SpecialTokens(**proof.contract["special_tokens"][kind]),
                 proof.contract["max_tokens"][kind],
             )
-            or _of_dtype(proof, kind, shown)
-            or _of_states(proof, kind, shown)
-            or _of_head(proof, kind, shown)
+            or _dtype_finding(proof, kind, shown)
+            or _states_finding(proof, kind, shown)
+            or _head_finding(proof, kind, shown)
         )
         if finding is not None:
             return Compared(finding, float("inf"))
     scores = _scores(proof, finals, library.similarity)
     beside = _scores(proof, together, library.similarity)
     largest = float(max(np.abs(scores - proof.scores).max(), np.abs(beside - proof.scores).max()))
-    return Compared(_of_scores(proof, library, scores, beside), largest)
+    return Compared(_scores_finding(proof, library, scores, beside), largest)
 
 
-def _of_texts(proof: Proof, kind: Kind, shown: Shown) -> Finding | None:
+def _texts_finding(proof: Proof, kind: Kind, shown: Shown) -> Finding | None:
     """Whether the texts are put into the template of the contract."""
     if shown.texts is None:
         return None
@@ -111,7 +111,7 @@ def tokens_fault(
         words = [token for token in expected[n].ids if token not in marks]
         got = [token for token in given[n].ids if token not in marks]
         if words == got:
-            return _of_special(expected[n].ids, given[n].ids, len(whole), len(given))
+            return _special_tokens_finding(expected[n].ids, given[n].ids, len(whole), len(given))
         if len(changes) == 1 and len(whole) > 1:
             ((lost, new),) = changes
             return Finding(
@@ -163,7 +163,7 @@ def _until(ids: Sequence[int], mark: Sequence[int]) -> list[int]:
     return list(ids[: places[0]]) if places else []
 
 
-def _of_special(expected: list[int], given: list[int], n_wrong: int, n: int) -> Finding:
+def _special_tokens_finding(expected: list[int], given: list[int], n_wrong: int, n: int) -> Finding:
     """Other special tokens around the same words."""
     fault = "other special tokens"
     if given == expected[1:]:
@@ -181,7 +181,7 @@ def _of_special(expected: list[int], given: list[int], n_wrong: int, n: int) -> 
     )
 
 
-def _of_dtype(proof: Proof, kind: Kind, shown: Shown) -> Finding | None:
+def _dtype_finding(proof: Proof, kind: Kind, shown: Shown) -> Finding | None:
     """Whether a library computes in half precision, and departs by no more than that."""
     if shown.pooled is None or shown.together is None:
         return None
@@ -222,7 +222,7 @@ def dtype_fault(
     )
 
 
-def _of_states(proof: Proof, kind: Kind, shown: Shown) -> Finding | None:
+def _states_finding(proof: Proof, kind: Kind, shown: Shown) -> Finding | None:
     """Which tokens are pooled, and what their hidden states are."""
     if shown.pooled is None or shown.hidden is None or shown.together is None:
         return None
@@ -258,7 +258,7 @@ def _of_states(proof: Proof, kind: Kind, shown: Shown) -> Finding | None:
     )
 
 
-def _of_head(proof: Proof, kind: Kind, shown: Shown) -> Finding | None:
+def _head_finding(proof: Proof, kind: Kind, shown: Shown) -> Finding | None:
     """What the head makes of pooled states that are right."""
     if shown.output is None:
         return None
@@ -293,7 +293,7 @@ def _of_head(proof: Proof, kind: Kind, shown: Shown) -> Finding | None:
     )
 
 
-def _of_scores(
+def _scores_finding(
     proof: Proof, library: Library, scores: np.ndarray, beside: np.ndarray
 ) -> Finding | None:
     """What users get of outputs that are right: activation, length, similarity, order."""
@@ -311,7 +311,7 @@ def _of_scores(
                     "embeddings of another length: scaled to 1, or not",
                     f"{int((errors > STATES).sum())} of {len(errors)} texts",
                 )
-            return _of_output_alone(errors, len(errors), kind, shown.is_rounded)
+            return _output_finding(errors, len(errors), kind, shown.is_rounded)
     if library.similarity != proof.contract["similarity"]:
         return Finding(
             "activation",
@@ -338,10 +338,10 @@ def _of_scores(
         return simple._replace(evidence=f"{simple.evidence} ({', '.join(sorted(names))})")
     size = float(errors.max() / max(float(right.std()), 1e-12))
     is_rounded = next(iter(library.shown.values())).is_rounded
-    return _of_output_alone(np.array([size]), len(right), "pair", is_rounded)
+    return _output_finding(np.array([size]), len(right), "pair", is_rounded)
 
 
-def _of_output_alone(relative: np.ndarray, n: int, kind: Kind, is_rounded: bool | None) -> Finding:
+def _output_finding(relative: np.ndarray, n: int, kind: Kind, is_rounded: bool | None) -> Finding:
     """Wrong outputs of right tokens, where nothing between is seen, or differs by little."""
     largest = float(relative.max())
     evidence = f"{n} texts ({kind}), by up to {largest:.2g}"

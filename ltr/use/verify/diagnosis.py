@@ -50,7 +50,7 @@ class Diagnosis:
         units: what was asked.
         expected: ``[U]`` or ``[U, dim]``, the numbers of the proof.
         tolerance: by which a score may differ; of embeddings relative to their length.
-        more: answers to other texts, for :meth:`_of_head`: hidden states ``[M, H]`` and the
+        more: answers to other texts, for :meth:`_head_finding`: hidden states ``[M, H]`` and the
             server's answers ``[M]`` or ``[M, dim]``.
     """
 
@@ -82,16 +82,18 @@ class Diagnosis:
         if self._are_close(alone) and self._are_close(together):
             return None
         if self._are_close(alone):
-            return self._of_order(answers, together) or self._of_padding(answers, together)
+            return self._order_finding(answers, together) or self._padding_finding(
+                answers, together
+            )
         return (
-            self._of_output(answers.alone)
-            or self._of_faults(answers.alone, alone)
-            or self._of_rounding(answers.alone, alone)
-            or self._of_head(answers.alone)
-            or self._of_rest(answers.alone, alone)
+            self._output_finding(answers.alone)
+            or self._known_fault(answers.alone, alone)
+            or self._rounding_finding(answers.alone, alone)
+            or self._head_finding(answers.alone)
+            or self._unknown_finding(answers.alone, alone)
         )
 
-    def _of_order(self, answers: Answers, errors: np.ndarray) -> Finding | None:
+    def _order_finding(self, answers: Answers, errors: np.ndarray) -> Finding | None:
         """Whether the numbers of a batch are the right ones in other places."""
         n_permuted = 0
         for batch in answers.batches:
@@ -111,7 +113,7 @@ class Diagnosis:
             f"in {n_permuted} of {len(answers.batches)} requests",
         )
 
-    def _of_padding(self, answers: Answers, errors: np.ndarray) -> Finding:
+    def _padding_finding(self, answers: Answers, errors: np.ndarray) -> Finding:
         """A text alone is right, and beside others it is not."""
         n_wrong = int((errors > self.tolerance).sum())
         evidence = (
@@ -123,13 +125,13 @@ class Diagnosis:
                 return Finding("place", fault.words, f"{evidence}, and are those of this fault")
         return Finding("place", "a text's numbers depend on the texts beside it", evidence)
 
-    def _of_output(self, alone: np.ndarray) -> Finding | None:
+    def _output_finding(self, alone: np.ndarray) -> Finding | None:
         """Whether the answers are a simple function of the right ones."""
         if not self.are_scores:
-            return self._of_length(alone)
+            return self._length_finding(alone)
         return output_fault(alone, self.expected, self.tolerance, self.imitation.proof.lists)
 
-    def _of_length(self, alone: np.ndarray) -> Finding | None:
+    def _length_finding(self, alone: np.ndarray) -> Finding | None:
         """Embeddings of the right direction and another length."""
         lengths = self._sizes(alone)
         own = self._sizes(self.expected)
@@ -146,7 +148,7 @@ class Diagnosis:
             fault = "embeddings have another length"
         return Finding("activation", fault, f"all {len(alone)} directions are right")
 
-    def _of_faults(self, alone: np.ndarray, errors: np.ndarray) -> Finding | None:
+    def _known_fault(self, alone: np.ndarray, errors: np.ndarray) -> Finding | None:
         """The fault whose numbers are those of the server, on all units."""
         places = self._shown(errors)
         units = [self.units[place] for place in places]
@@ -203,12 +205,12 @@ class Diagnosis:
             return 0.0
         return float(own[departs].mean()) if departs.any() else 0.0
 
-    def _of_rounding(self, alone: np.ndarray, errors: np.ndarray) -> Finding | None:
+    def _rounding_finding(self, alone: np.ndarray, errors: np.ndarray) -> Finding | None:
         """Whether most answers lie near the right ones, as those of half precision do."""
         size = self.spread if self.are_scores else self.spread / self._sizes(self.expected).mean()
         return rounding_fault(errors, size, self.tolerance)
 
-    def _of_head(self, alone: np.ndarray) -> Finding | None:
+    def _head_finding(self, alone: np.ndarray) -> Finding | None:
         """Whether the answers are another linear function of the right hidden states."""
         asked = self.more()
         if asked is None:
@@ -221,7 +223,7 @@ class Diagnosis:
         own_states = self.imitation.proof.arrays[f"{kind}_pooled"][numbers]
         return head_fault(states, answers, own_states, alone[own])
 
-    def _of_rest(self, alone: np.ndarray, errors: np.ndarray) -> Finding:
+    def _unknown_finding(self, alone: np.ndarray, errors: np.ndarray) -> Finding:
         """Nothing that is known: another model, or several faults."""
         url_model = "no known fault explains the numbers"
         agreement = self._agreement(alone)

@@ -167,7 +167,7 @@ def test_the_state_holds_what_learns_and_a_digest_of_the_rest():
 def test_another_base_is_refused_whatever_its_targets():
     encoder = adapted()
     assert (
-        FrozenBase.of(encoder.model).digest
+        FrozenBase.from_model(encoder.model).digest
         == adapted(lora=Lora(targets=["value"])).frozen_base.digest
     )
     other = adapted(bert(seed=1))
