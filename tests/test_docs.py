@@ -199,3 +199,23 @@ def test_the_costs_of_a_step_follow_from_their_formulas():
             assert seconds_of(time) == pytest.approx(sent / rate, rel=0.06)
             lost = max(0.0, sent / rate - 2 / 3 * computed)
             assert float(share) == pytest.approx(100 * lost / (computed + lost), abs=1)
+
+
+@pytest.mark.parametrize("name", ["resume.md", "encoder.md"])
+def test_the_files_of_a_walk_are_there_and_hold_what_to_look_for(name):
+    page = (DOCS / name).read_text(encoding="utf-8")
+    rows = re.findall(r"^\| (\d+) \| \[`([\w/.]+)`\]\(([\w/.]+)\) \| (.*) \|$", page, re.MULTILINE)
+    assert [int(number) for number, *_ in rows] == list(range(1, len(rows) + 1))
+    for _, file, target, text in rows:
+        assert target == f"../{file}"
+        source = (DOCS / target).read_text(encoding="utf-8")
+        for named in re.findall(r"`([A-Za-z_.]+)(?:\([\w, ]*\))?`", text):
+            assert named.rpartition(".")[2] in source, f"{file} has no {named}"
+    for target in re.findall(r"\]\((\.\./[\w/.]+)\)", page):
+        assert (DOCS / target).is_file(), target
+
+
+def test_an_encoder_is_added_by_reading_few_files():
+    page = (DOCS / "encoder.md").read_text(encoding="utf-8")
+    assert 1 < len(re.findall(r"^\| \d+ \| \[", page, re.MULTILINE)) <= 8
+    assert len(page.splitlines()) <= 120
