@@ -5,12 +5,14 @@ from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 import numpy as np
+import torch
 
 from ltr.check.near import nearest
 from ltr.check.words import WordSets
 from ltr.data.collection import Collection
 from ltr.data.query_lists import QueryLists
 from ltr.data.splits import SPLITS
+from ltr.draws import keys_inside
 from ltr.errors import InputError
 
 THRESHOLD = 0.6
@@ -310,12 +312,8 @@ def _whole_sets(queries: np.ndarray, docs: np.ndarray) -> tuple[np.ndarray, np.n
     distinct, begins = np.unique(queries, return_index=True)
     if len(distinct) == 0:
         return distinct, np.zeros(0, np.uint64)
-    hashes = docs.astype(np.uint64)
-    # The finaliser of SplitMix64.
-    hashes = (hashes + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15)
-    hashes = (hashes ^ (hashes >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    hashes = (hashes ^ (hashes >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return distinct, np.add.reduceat(hashes ^ (hashes >> np.uint64(31)), begins)
+    keys = keys_inside(torch.zeros(1, dtype=torch.int64), torch.from_numpy(docs))
+    return distinct, np.add.reduceat(keys.numpy().view(np.uint64), begins)
 
 
 # Texts of the corpus
