@@ -28,11 +28,11 @@ from ltr.entries import check_entries, read_json
 from ltr.errors import InputError
 from ltr.models import DualEncoder
 from ltr.run.data_sets import HUB, SUITE, DataSet, data_sets
-from ltr.run.identity import DATA_SPEED, MODEL_MEASURES_AND_SPEED, flat_options
 from ltr.run.launchers import has_launched_several
 from ltr.run.log import route_messages
 from ltr.run.metrics_file import read_metrics
 from ltr.run.run_folder import RunFolder
+from ltr.run.same_options import deciding_options
 from ltr.run.trained_with import digests_of_models
 
 log = logging.getLogger(__name__)
@@ -40,9 +40,6 @@ log = logging.getLogger(__name__)
 OPTION = "--data.path"
 SPELLINGS = (OPTION, "--data.init_args.path")
 DEPTH = 100  # of a set without pools, where the configuration names no depth
-# Options of the model that change nothing of what is measured, and of the trainer those that do.
-SPEED = {name for name in MODEL_MEASURES_AND_SPEED if ".encoder." in name}
-TRAINER = ("precision", "limit_test_batches")
 
 
 class SetRow(TypedDict):
@@ -202,15 +199,7 @@ def _key(options: Mapping[str, Any], weights: object, planned: Planned) -> str |
         return None
     said: dict[str, Any] = {"weights": weights, "content": planned.content}
     said["own"] = planned.options
-    for name, value in flat_options(options["model"]):
-        if name not in SPEED:
-            said[f"model.{name}"] = value
-    for name, value in flat_options(options["data"]):
-        if name != "path" and name not in DATA_SPEED:
-            said[f"data.{name}"] = value
-    for name in TRAINER:
-        said[f"trainer.{name}"] = options["trainer"].get(name)
-    return _digest(said)
+    return _digest(said | deciding_options(options, "set"))
 
 
 def _digest(value: object) -> str:

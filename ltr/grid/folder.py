@@ -19,14 +19,8 @@ from ltr.errors import InputError
 from ltr.grid.definition import Cell, Grid
 from ltr.run.config_file import read_config
 from ltr.run.run_folder import RunFolder
+from ltr.run.same_options import role_of_option
 
-# Options that change no result.
-FREE_OPTIONS = {
-    "--trainer.enable_progress_bar",
-    "--trainer.enable_model_summary",
-    "--trainer.log_every_n_steps",
-    "--wandb",
-}
 # In the values of an option that --option+ adds to: stands for its value in the base's files.
 IN_BASE = "base"
 
@@ -228,8 +222,11 @@ def decisive_options(content: Mapping[str, Any]) -> dict[str, Any]:
             values_of[option] = [*values_of.get(option, [IN_BASE]), value]
         else:
             values_of[option] = [value]
-    decides = {name: values for name, values in values_of.items() if name not in FREE_OPTIONS}
-    return {"base": content["base"], "seed": content["seed"]} | decides
+    deciding = {}
+    for name, values in values_of.items():
+        if "cell" not in role_of_option(name.removeprefix("--")):
+            deciding[name] = values
+    return {"base": content["base"], "seed": content["seed"]} | deciding
 
 
 def _reached_its_end(run: RunFolder) -> bool:

@@ -15,16 +15,12 @@ from typing import Any
 from ltr import __version__
 from ltr.errors import InputError
 from ltr.processes import differences_from_rank_0, gather_objects, world_size
-from ltr.run.identity import DATA_SPEED, flat_options, without_parents
 from ltr.run.provenance import versions
+from ltr.run.same_options import deciding_options, flat_options, without_parents
 from ltr.run.trained_with import MODEL_OPTIONS, digest_of_small_files
 
 # Seconds that clocks may be apart, as many as Kerberos and MUNGE allow.
 CLOCKS_APART = 300.0
-# Options that may differ: rank 0 finds the checkpoint, and the run folder and the data are compared
-# by what lies there.
-MAY_DIFFER = {"config", "ckpt_path", "trainer.default_root_dir", "data.path"}
-MAY_DIFFER |= {f"data.{option}" for option in DATA_SPEED}
 
 
 def check_agreement(config: Mapping[str, Any]) -> None:
@@ -88,8 +84,6 @@ def _models(config: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
 
 def _options(config: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     """The options that must be the same, each by its path. A folder may be mounted elsewhere."""
-    for path, value in flat_options(config):
-        if path in MAY_DIFFER:
-            continue
+    for path, value in deciding_options(config, "processes").items():
         value = [*map(without_parents, value)] if isinstance(value, list) else value
         yield path, repr(without_parents(value))

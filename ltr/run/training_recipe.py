@@ -11,56 +11,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from ltr.run.identity import (
-    DATA_SPEED,
-    MODEL_MEASURES_AND_SPEED,
+from ltr.run.metrics_file import StartDigests, TrainedWith
+from ltr.run.same_options import (
     are_same,
-    class_path_of,
+    deciding_callbacks,
+    deciding_options,
     flat_options,
     without_parents,
 )
-from ltr.run.metrics_file import StartDigests, TrainedWith
-
-# Options that may differ between seeds: where a run is trained, how fast, what is measured, and what
-# is shown. Any other option must be the same, also one that a later Lightning may add.
-DATA_MAY_DIFFER = DATA_SPEED | {"path"}  # the content of the path is compared
-TRAINER_MAY_DIFFER = {
-    "accelerator",
-    "strategy",
-    "devices",
-    "num_nodes",
-    "callbacks",  # those that do more than watch are compared
-    "limit_test_batches",  # the tested queries are compared
-    "limit_predict_batches",
-    "num_sanity_val_steps",
-    "logger",
-    "log_every_n_steps",
-    "enable_checkpointing",
-    "enable_progress_bar",
-    "enable_model_summary",
-    "enable_autolog_hparams",
-    "deterministic",
-    "benchmark",
-    "inference_mode",
-    "use_distributed_sampler",  # has no effect: the data modules share batches out themselves
-    "profiler",
-    "detect_anomaly",
-    "default_root_dir",
-    "model_registry",
-}
-# Callbacks of Lightning and of ltr that change nothing of what is learnt.
-WATCHING_CALLBACKS = {
-    "DeviceStatsMonitor",
-    "Health",
-    "LearningRateMonitor",
-    "ModelCheckpoint",
-    "ModelSummary",
-    "OnExceptionCheckpoint",
-    "RichModelSummary",
-    "RichProgressBar",
-    "ThroughputMonitor",
-    "TQDMProgressBar",
-}
 
 
 @dataclass(frozen=True)
@@ -152,35 +110,11 @@ class TrainingRecipe:
 
 def recipe_options(config: Mapping[str, Any]) -> dict[str, Any]:
     """The options of a configuration that decide what is learnt, but for the seed."""
-    options = {}
-    for path, value in flat_options(config["model"]):
-        if path not in MODEL_MEASURES_AND_SPEED:
-            options[f"model.{path}"] = value
-    for path, value in flat_options(config["data"]):
-        if path not in DATA_MAY_DIFFER:
-            options[f"data.{path}"] = value
-    trainer = config["trainer"]
-    for path, value in flat_options(trainer):
-        if path.partition(".")[0] not in TRAINER_MAY_DIFFER:
-            options[f"trainer.{path}"] = value
-    for number, callback in enumerate(_callbacks_of_recipe(trainer["callbacks"])):
+    options = deciding_options(config, "seeds")
+    for number, callback in enumerate(deciding_callbacks(config, "seeds")):
         for path, value in flat_options(callback):
             options[f"trainer.callbacks[{number}].{path}"] = value
     best = config.get("best", {})
     # What is best is tested. Without kept weights it is the last ones, whatever is monitored.
     options["best.monitor"] = None if best.get("save_top_k") == 0 else best.get("monitor")
     return options
-
-
-def _callbacks_of_recipe(callbacks: Any) -> list[Any]:
-    """The callbacks that may change what is learnt, of a list of callbacks, a single one, or None."""
-    if not isinstance(callbacks, list):
-        callbacks = [] if callbacks is None else [callbacks]
-    deciding = []
-    for callback in callbacks:
-        class_path = class_path_of(callback)
-        package = class_path.partition(".")[0]
-        name = class_path.rpartition(".")[2]
-        if package not in ("lightning", "ltr") or name not in WATCHING_CALLBACKS:
-            deciding.append(callback)
-    return deciding

@@ -1,0 +1,205 @@
+"""What each option is to those who ask whether two configurations are the same: one table.
+
+A resume, the seeds of an experiment, a data set that was measured, a cell of a grid that was made
+and the processes of a run each look at other options. The role of an option says who of them may
+find another value there.
+"""
+
+from collections.abc import Iterator, Mapping
+from typing import Any, Literal
+
+# Who asks: a resume of the run, seeds of its experiment, what was measured on a data set by the same
+# weights, a cell of a grid that was made, and the processes of the run.
+Asking = Literal["resume", "seeds", "set", "cell", "processes"]
+Role = frozenset[Asking]
+
+# The roles: to whom an option may have another value.
+LEARNS: Role = frozenset()  # decides what a run learns
+RESUMABLE: Role = frozenset({"resume"})  # likewise, and a run may go on with another value
+TRAINS: Role = frozenset({"resume", "set"})  # acts in training alone
+EPOCHS: Role = frozenset({"set"})  # acts in training alone, and decides what an epoch is
+SEED: Role = frozenset({"seeds", "set"})
+MEASURES: Role = frozenset({"resume", "seeds"})  # decides what is measured, and nothing of training
+RUNS: Role = frozenset({"resume", "seeds", "set"})  # where and how fast
+SHOWS: Role = RUNS | {"cell"}  # what is shown of it
+EACH: Role = RUNS | {"processes"}  # each process has its own; a folder is compared by its content
+
+# By path, without ``init_args``: the role of an option and of all below it that are not named. A
+# further option, also one that a later Lightning adds, has the role of those around it.
+ROLES: dict[str, Role] = {
+    "seed_everything": SEED,
+    "config": EACH,
+    "ckpt_path": EACH,
+    "wandb": SHOWS,
+    "best.monitor": TRAINS,
+    # The model
+    "model": LEARNS,
+    "model.lr": RESUMABLE,
+    "model.weight_decay": RESUMABLE,
+    "model.warmup": RESUMABLE,
+    "model.decay": RESUMABLE,
+    "model.metrics": MEASURES,
+    "model.empty": MEASURES,
+    "model.max_grade": MEASURES,
+    "model.ranker.encoder.max_tokens": RUNS,
+    "model.ranker.encoder.keep_tokens": RUNS,
+    "model.ranker.encoder.kernels": RUNS,
+    "model.ranker.encoder.compile": RUNS,
+    "model.miner.encoder.max_tokens": RUNS,
+    "model.miner.encoder.keep_tokens": RUNS,
+    "model.miner.encoder.kernels": RUNS,
+    "model.miner.encoder.compile": RUNS,
+    # The data
+    "data": LEARNS,
+    "data.path": EACH,
+    "data.batch_size": RESUMABLE,  # a resume compares the steps of an epoch
+    "data.groups": RESUMABLE,  # likewise
+    "data.eval_batch_size": EACH,
+    "data.evaluation.batch_size": EACH,
+    "data.evaluation.candidates": RESUMABLE,
+    "data.evaluation.depth": RESUMABLE,
+    "data.evaluation.index": RESUMABLE,
+    "data.loading.num_workers": EACH,
+    "data.loading.persistent_workers": EACH,
+    # The trainer
+    "trainer": TRAINS,
+    "trainer.accumulate_grad_batches": EPOCHS,
+    "trainer.overfit_batches": EPOCHS,
+    "trainer.precision": RESUMABLE,
+    "trainer.limit_test_batches": MEASURES,  # seeds compare the tested queries
+    "trainer.limit_predict_batches": RUNS,
+    "trainer.num_sanity_val_steps": RUNS,
+    "trainer.accelerator": RUNS,
+    "trainer.strategy": RUNS,
+    "trainer.devices": RUNS,
+    "trainer.num_nodes": RUNS,
+    "trainer.callbacks": RUNS,  # those that do more than watch are compared, see CALLBACKS
+    "trainer.logger": RUNS,
+    "trainer.log_every_n_steps": SHOWS,
+    "trainer.enable_checkpointing": RUNS,
+    "trainer.enable_progress_bar": SHOWS,
+    "trainer.enable_model_summary": SHOWS,
+    "trainer.enable_autolog_hparams": RUNS,
+    "trainer.deterministic": RUNS,
+    "trainer.benchmark": RUNS,
+    "trainer.inference_mode": RUNS,
+    "trainer.use_distributed_sampler": RUNS,  # has no effect: the data modules share batches out
+    "trainer.profiler": RUNS,
+    "trainer.detect_anomaly": RUNS,
+    "trainer.default_root_dir": EACH,
+    "trainer.model_registry": RUNS,
+}
+# By class, for a resume and for seeds: callbacks that decide what is learnt, also a user's that is
+# named after one, and those of Lightning and of ltr that only watch. All others act in training.
+CALLBACKS: dict[str, Role] = {
+    "HardNegativeMining": LEARNS,
+    "LossSchedule": LEARNS,
+    "DeviceStatsMonitor": RUNS,
+    "Health": RUNS,
+    "LearningRateMonitor": RUNS,
+    "ModelCheckpoint": RUNS,
+    "ModelSummary": RUNS,
+    "OnExceptionCheckpoint": RUNS,
+    "RichModelSummary": RUNS,
+    "RichProgressBar": RUNS,
+    "ThroughputMonitor": RUNS,
+    "TQDMProgressBar": RUNS,
+}
+
+PATH_STARTS = ("/", "./", "../", "~")
+
+
+def role_of_option(path: str) -> Role:
+    """The role of an option."""
+    while path:
+        if path in ROLES:
+            return ROLES[path]
+        path = path.rpartition(".")[0]
+    return RUNS
+
+
+def role_of_callback(class_path: str) -> Role:
+    """The role of a callback of this class."""
+    package = class_path.partition(".")[0]
+    class_name = class_path.rpartition(".")[2]
+    for name, role in CALLBACKS.items():
+        if role == LEARNS and name in class_name:
+            return role
+    if package in ("lightning", "ltr"):
+        return CALLBACKS.get(class_name, TRAINS)
+    return TRAINS
+
+
+def deciding_options(config: Mapping[str, Any], asking: Asking) -> dict[str, Any]:
+    """The options in which another configuration must be the same, by their paths.
+
+    Args:
+        config: a whole configuration, as plain dicts, lists and values.
+        asking: who asks.
+    """
+    options = {}
+    for path, value in flat_options(config):
+        if asking not in role_of_option(path):
+            options[path] = value
+    return options
+
+
+def deciding_callbacks(config: Mapping[str, Any], asking: Asking) -> list[Any]:
+    """The callbacks that another configuration must have, too.
+
+    Args:
+        config: a whole configuration, as plain dicts, lists and values.
+        asking: who asks, a resume or seeds.
+    """
+    callbacks = config["trainer"]["callbacks"] or []
+    if not isinstance(callbacks, list):
+        callbacks = [callbacks]
+    deciding = []
+    for callback in callbacks:
+        class_path = callback["class_path"] if isinstance(callback, dict) else callback
+        if asking not in role_of_callback(str(class_path)):
+            deciding.append(callback)
+    return deciding
+
+
+def flat_options(options: Any, path: str = "") -> Iterator[tuple[str, Any]]:
+    """The path and the value of every leaf of nested options. ``init_args`` adds nothing to a path.
+
+    Args:
+        options: a dict, or a leaf.
+        path: of ``options``, with a dot at its end; empty at the top.
+    """
+    if not isinstance(options, dict) or not options:
+        yield path.removesuffix("."), options
+        return
+    for name, value in options.items():
+        if name == "init_args":
+            yield from flat_options(value, path)
+        else:
+            yield from flat_options(value, f"{path}{name}.")
+
+
+def without_parents(value: Any) -> Any:
+    """The last name of a path, since a folder may be mounted elsewhere; any other value as it is."""
+    if isinstance(value, str) and value.startswith(PATH_STARTS):
+        return _last_name(value)
+    return value
+
+
+def are_same(name: str, value: Any, other_value: Any) -> bool:
+    """Whether two values of an option are the same.
+
+    An identity holds a path like ``runs/neg`` whole, and one like ``/mine/runs/neg`` by its last
+    name, ``neg``. Below ``data`` the two are taken for the same.
+    """
+    if value == other_value:
+        return True
+    if not name.startswith("data."):
+        return False
+    if not isinstance(value, str) or not isinstance(other_value, str):
+        return False
+    return value == _last_name(other_value) or other_value == _last_name(value)
+
+
+def _last_name(path: str) -> str:
+    return path.rstrip("/").rpartition("/")[2]
