@@ -23,6 +23,9 @@ from tests.child_processes import (
     seconds_since_boot,
     started_processes,
 )
+from tests.use.runs import copied_run
+
+__all__ = ["copied_run"]
 
 os.environ.update(
     HF_HUB_OFFLINE="1", WANDB_MODE="offline", TOKENIZERS_PARALLELISM="false", WANDB_SILENT="true"

@@ -378,7 +378,7 @@ def start_writer(name, out, rounds):
 
 
 @pytest.mark.parametrize(
-    "kills", [4, pytest.param(60, marks=pytest.mark.long)], ids=["some", "many"]
+    "kills", [4, pytest.param(20, marks=pytest.mark.long)], ids=["some", "many"]
 )
 def test_what_a_killed_writer_has_left_the_next_one_removes(tmp_path, kills):
     """Killed at a random moment, it leaves what is whole, and at most two names that are not. The

@@ -312,7 +312,7 @@ def test_a_lock_that_was_left_beside_a_whole_shard_goes(world, tmp_path):
     assert files(tmp_path / "made") == WHOLE
 
 
-@pytest.mark.parametrize("rounds", [3, pytest.param(100, marks=pytest.mark.long)])
+@pytest.mark.parametrize("rounds", [3, pytest.param(30, marks=pytest.mark.long)])
 def test_kills_cost_the_shard_that_was_made(world, tmp_path, rounds):
     """Two workers, both killed at a random moment: what is there is whole, at most two shards were
     begun and lost, and the third worker makes the bytes of one that was never killed.

@@ -17,7 +17,6 @@ from ltr.models import PairWiseBertRanker
 from ltr.models.encoder.text_encoder import TextEncoder
 from tests.child_processes import ELSEWHERE, Elsewhere, without_ltr
 from tests.conftest import wordpiece_tokenizer
-from tests.use.runs import trained_on_texts
 
 # 12 tokens each: of 20, 3 are special, so 5 of the document are left, where cutting the longer one
 # would leave 8 and 9.
@@ -82,15 +81,12 @@ def classifier(folder: Path, kind: str = "bert") -> Path:
 
 
 @pytest.fixture(scope="session")
-def exported(tmp_path_factory, backbone, collection_folder):
+def exported(tmp_path_factory, backbone, copied_run):
     """Runs and models, exported in every form that they have; their own scores; and what each
     exported folder is.
     """
     folder = tmp_path_factory.mktemp("exported")
-    runs = {
-        kind: trained_on_texts(folder / f"run-{kind}", kind, collection_folder, backbone)
-        for kind in ("cross", "dual")
-    }
+    runs = {kind: copied_run(folder / f"run-{kind}", kind) for kind in ("cross", "dual")}
     sources = {
         "cross": runs["cross"],
         "dual": runs["dual"],

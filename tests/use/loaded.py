@@ -5,16 +5,12 @@ import pytest
 
 from ltr.data.collection import open_collection
 from ltr.data.trec import read_run
-from tests.use.runs import trained_on_texts
 
 
 @pytest.fixture(scope="module")
-def runs(tmp_path_factory, collection_folder, backbone):
+def runs(tmp_path_factory, copied_run):
     folder = tmp_path_factory.mktemp("runs")
-    return {
-        kind: trained_on_texts(folder / kind, kind, collection_folder, backbone)
-        for kind in ("cross", "dual")
-    }
+    return {kind: copied_run(folder / kind, kind) for kind in ("cross", "dual")}
 
 
 def texts_of_run(run, collection_folder):

@@ -1,7 +1,10 @@
 """Tiny runs for the tests of what a trained ranker does."""
 
+import shutil
+from collections.abc import Callable
 from pathlib import Path
 
+import pytest
 import yaml
 
 from ltr.__main__ import main
@@ -60,3 +63,21 @@ def trained_on_texts(
     }
     data["init_args"] |= {"negatives_per_query": 2, "batch_size": 4}
     return trained(folder, ranker, data, *options, **others)
+
+
+@pytest.fixture(scope="session")
+def copied_run(tmp_path_factory, collection_folder, backbone) -> Callable[..., Path]:
+    """``copied_run(folder, kind, *options)``: the copy in a folder of a run on the tiny collection,
+    which is trained and tested once for all tests.
+    """
+    place = tmp_path_factory.mktemp("trained")
+    trained_runs: dict[tuple[str, ...], Path] = {}
+
+    def copy(folder: Path, kind: str, *options: str) -> Path:
+        key = (kind, *options)
+        if key not in trained_runs:
+            own = place / str(len(trained_runs))
+            trained_runs[key] = trained_on_texts(own, kind, collection_folder, backbone, *options)
+        return Path(shutil.copytree(trained_runs[key], folder / "run"))
+
+    return copy

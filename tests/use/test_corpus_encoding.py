@@ -202,8 +202,8 @@ def test_ltr_search_reads_it(backbone, collection_folder, tmp_path, capsys, neve
     assert capsys.readouterr().out == expected and expected.count("\n") == 10
 
 
-def test_ltr_mine_reads_it(backbone, collection_folder, tmp_path, never_encodes):
-    run = trained_on_texts(tmp_path, "dual", collection_folder, backbone)
+def test_ltr_mine_reads_it(collection_folder, tmp_path, never_encodes, copied_run):
+    run = copied_run(tmp_path, "dual")
     mined = {}
     for name in ("one", "two"):
         options = ["--output", str(tmp_path / name)]
@@ -240,8 +240,8 @@ def test_what_does_not_fit_is_refused(
     assert said in capsys.readouterr().err
 
 
-def test_other_weights_are_refused(backbone, collection_folder, tmp_path, capsys):
-    run = trained_on_texts(tmp_path, "dual", collection_folder, backbone)
+def test_other_weights_are_refused(backbone, collection_folder, tmp_path, capsys, copied_run):
+    run = copied_run(tmp_path, "dual")
     assert encode(backbone, collection_folder, tmp_path / "encoded") == 0
     capsys.readouterr()
     words = ["search", str(run), "--corpus", str(collection_folder), "--query", "w1"]
@@ -298,9 +298,9 @@ def test_each_process_of_a_machine_takes_its_own_gpu(
     assert taken == [device]
 
 
-def test_a_cross_encoder_encodes_nothing(backbone, collection_folder, tmp_path, capsys):
+def test_a_cross_encoder_encodes_nothing(tmp_path, capsys, copied_run):
     (tmp_path / "two.txt").write_text("w1\nw2\n")
-    run = trained_on_texts(tmp_path, "cross", collection_folder, backbone)
+    run = copied_run(tmp_path, "cross")
     assert encode(run, tmp_path / "two.txt", tmp_path / "out") == 2
     assert "is no dual encoder, and only one can encode a corpus" in capsys.readouterr().err
 

@@ -137,7 +137,7 @@ def test_what_killed_exports_have_left_the_next_export_removes(tmp_path):
     place = tmp_path / "place"
     out = place / "out"
     n_left = 0
-    for number in range(16):
+    for number in range(8):
         child = Child(["export", source, str(out)], tmp_path / "said")
         # The half of them once it writes, where little time is left.
         within = out.parent / ".out.ltr-tmp" if number % 2 else None

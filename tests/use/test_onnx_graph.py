@@ -16,7 +16,9 @@ from tests.data.tokenizers import byte_level_bpe
 from tests.use.exported import PAIRS
 
 
-@pytest.mark.parametrize("name", ["cross", "dual", "bert", "cls", "max"])
+@pytest.mark.parametrize(
+    "name", ["cross", "dual", "bert", "cls", pytest.param("max", marks=pytest.mark.long)]
+)
 def test_onnx(exported, name, tmp_path):
     folder, own, _ = exported
     source = folder / f"run-{name}/run" if name in ("cross", "dual") else folder / f"to-{name}"

@@ -40,7 +40,7 @@ from tests.data.tokenizers import (
     xlm_roberta_like,
 )
 
-N_PROMPTS = 50
+N_PROMPTS = 12
 LENGTH = 40
 # The last is longer than 40 tokens with any prompt. Some begin with what a prompt may end with.
 TEXTS = ["w1 w2", " w3", "\tw4 w5", ": é", "<mask> w6 [SEP]</s>", "w7 " * 50]
@@ -139,7 +139,7 @@ def graphs_written_once(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.long
 @pytest.mark.parametrize("name", KINDS)
 def test_embeddings_with_any_prompt_are_those_of_sentence_transformers(name, tmp_path, monkeypatch):
-    """Fifty prompts, two in each model; the model as it is loaded, and exported in both forms."""
+    """Twelve prompts, two in each model; the model as it is loaded, and exported in both forms."""
     ready = tmp_path / "ready"
     tokenizer = write_model(ready, KINDS[name])
     graphs_written_once(tmp_path, monkeypatch)

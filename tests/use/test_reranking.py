@@ -12,7 +12,6 @@ from ltr.use.rankers import TextRanker
 from ltr.use.reranking import rank_table, rerank, search_and_rerank, search_run_lines
 from ltr.use.retriever import Retriever
 from tests.data.small import small_collection
-from tests.use.runs import trained_on_texts
 
 
 def test_a_second_ranker_orders_what_was_found(retriever, backbone, collection_folder):
@@ -33,9 +32,9 @@ def test_a_second_ranker_orders_what_was_found(retriever, backbone, collection_f
     )
 
 
-def test_a_run_is_ranked_again(tmp_path, collection_folder, backbone):
+def test_a_run_is_ranked_again(tmp_path, collection_folder, copied_run):
     """The run of a test, read in another order, is what the same ranker makes of it."""
-    run = trained_on_texts(tmp_path, "cross", collection_folder, backbone)
+    run = copied_run(tmp_path, "cross")
     given = tmp_path / "given.trec"
     file = tmp_path / "again.trec"
     given.write_text(
@@ -93,7 +92,7 @@ def test_a_table_is_ranked_in_blocks_and_of_equal_scores_the_later_row_comes_fir
 
 
 def test_searches_and_runs_leave_out_the_document_that_a_query_is(
-    tmp_path, backbone, collection_folder, capsys
+    tmp_path, backbone, capsys, copied_run
 ):
     """Six queries of twelve documents; the file of queries and the corpus know their ids. A run that
     others have made has them first.
@@ -112,7 +111,7 @@ def test_searches_and_runs_leave_out_the_document_that_a_query_is(
         for id_, docs in found.items():
             assert id_ not in docs
             assert len(docs) == min(k, 12 - (id_ in corpus))
-    run = trained_on_texts(tmp_path / "run", "cross", collection_folder, backbone)
+    run = copied_run(tmp_path / "run", "cross")
     given = tmp_path / "given.trec"
     docs = ("a0", "a1", "a2")
     given.write_text("".join(f"a0 Q0 {doc} 1 {9 - n} x\n" for n, doc in enumerate(docs)))
@@ -130,7 +129,7 @@ def test_searches_and_runs_leave_out_the_document_that_a_query_is(
     assert sorted(ranked) == ["a0", "a1", "a2"]
     assert "but for 1 that are judged relevant for themselves" in capsys.readouterr().err
     searched_in = ["--corpus", str(folder), "--queries", str(folder), "--k", "12"]
-    searcher = trained_on_texts(tmp_path / "dual", "dual", collection_folder, backbone)
+    searcher = copied_run(tmp_path / "dual", "dual")
     output = ["--output", str(tmp_path / "found.trec")]
     assert main(["search", str(searcher), *searched_in, *output]) == 0
     found = [line for _, line in read_run(tmp_path / "found.trec")]

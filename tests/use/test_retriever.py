@@ -14,7 +14,6 @@ from ltr.models import DualEncoder
 from ltr.search import encoding
 from ltr.use.retriever import Retriever, SearchableCorpus, table_of_texts
 from tests.conftest import write_collection
-from tests.use.runs import trained_on_texts
 
 
 @pytest.fixture
@@ -46,10 +45,10 @@ def test_a_search_is_the_order_of_all_similarities(retriever, collection_folder)
     assert len(corpus.search("w3", k=10**6)) == len(docs)
 
 
-def test_the_test_of_a_run_finds_the_same(tmp_path, collection_folder, backbone):
+def test_the_test_of_a_run_finds_the_same(tmp_path, collection_folder, copied_run):
     """``candidates: corpus`` searches as ``ltr search`` does, to the digit."""
     options = ["--data.evaluation.candidates", "corpus", "--data.evaluation.depth", "10"]
-    run = trained_on_texts(tmp_path, "dual", collection_folder, backbone, *options)
+    run = copied_run(tmp_path, "dual", *options)
     file = tmp_path / "found.trec"
     wanted = tmp_path / "queries.jsonl"
     lines = (collection_folder / "queries.jsonl").read_text().splitlines(keepends=True)

@@ -28,10 +28,8 @@ from tests.use.runs import trained_on_texts
 
 
 @pytest.fixture(scope="module")
-def teacher(tmp_path_factory, collection_folder, backbone):
-    return trained_on_texts(
-        tmp_path_factory.mktemp("teacher"), "cross", collection_folder, backbone
-    )
+def teacher(tmp_path_factory, copied_run):
+    return copied_run(tmp_path_factory.mktemp("teacher"), "cross")
 
 
 @pytest.fixture(scope="module")
