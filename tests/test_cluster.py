@@ -113,11 +113,12 @@ class World:
 
 
 def encode(ranker: str, corpus: str, folder: str) -> list[str]:
-    return [sys.executable, "-m", "ltr", "encode", ranker, "--corpus", corpus, "--output", folder]
+    """The command, with the ``python`` that stands first in the environment."""
+    return ["python", "-m", "ltr", "encode", ranker, "--corpus", corpus, "--output", folder]
 
 
 @pytest.fixture
-def world(backbone, tmp_path) -> Iterator[World]:
+def world(backbone, tmp_path, warm_python) -> Iterator[World]:
     """What of the processes still runs in the end is killed."""
     corpus = str(write_collection(tmp_path / "corpus", n_queries=100))
     cache = f"LTR_CACHE={tmp_path / 'cache'}"  # by which processes of this test are told
@@ -125,13 +126,13 @@ def world(backbone, tmp_path) -> Iterator[World]:
     environment |= {
         "LTR_CACHE": str(tmp_path / "cache"),
         "OMP_NUM_THREADS": "1",
-        "PATH": f"{Path(sys.executable).parent}:{environment['PATH']}",
+        "PATH": f"{Path(warm_python).parent}:{Path(sys.executable).parent}:{environment['PATH']}",
+        "PYTHON_EXEC": warm_python,  # by which torchrun starts its processes
         "PYTHONPATH": str(ROOT),
         "TMPDIR": str(tmp_path),
     }
     whole = tmp_path / "whole"
-    words = encode(backbone, corpus, str(whole))
-    done = run_command(words, env=environment)
+    done = run_command(encode(backbone, corpus, str(whole)), env=environment)
     assert done.returncode == 0, done.stderr
     digest = json.loads((whole / "manifest.json").read_text())["digest"]
     notes = tmp_path / "notes"

@@ -56,22 +56,22 @@ def slow(seconds: float) -> dict:
 
 
 @pytest.fixture
-def environment(tmp_path) -> Iterator[dict[str, str]]:
-    """Of programs that begin in a new process. What of them still runs in the end is killed."""
+def environment(tmp_path, warm_python) -> Iterator[dict[str, str]]:
+    """In which ``python`` has imported everything. What still runs in the end is killed."""
     mark = f"LTR_CACHE={tmp_path / 'cache'}"
     yield os.environ | {
         "LTR_CACHE": str(tmp_path / "cache"),
         "OMP_NUM_THREADS": "1",
         "MASTER_ADDR": "127.0.0.1",  # here alone: the names of SLURM's nodes resolve to nothing
-        "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+        "PATH": f"{Path(warm_python).parent}:{Path(sys.executable).parent}:{os.environ['PATH']}",
         "PYTHONPATH": str(ROOT),
     }
     kill_all_with(mark)
 
 
 @pytest.fixture
-def place(environment) -> Place:
-    return Place(sys.executable, environment)
+def place(environment, warm_python) -> Place:
+    return Place(warm_python, environment)
 
 
 def ended(run: Path) -> dict:
@@ -253,11 +253,11 @@ def test_an_array_of_five_seeds_fills_a_grid(world, tmp_path, place, slurm, capf
 
 @pytest.mark.long
 @pytest.mark.parametrize("lost", ["a process", "an agent"])
-def test_torchrun_goes_on_where_something_was_killed(world, tmp_path, environment, lost):
+def test_torchrun_goes_on_where_something_was_killed(world, tmp_path, place, lost):
     """Of three agents with a process each. Those that are left restart their processes; with an
     agent less, two go on. ``ltr fit`` needs no other options for it.
     """
-    expected = ends_as(Place(sys.executable, environment), written(world, tmp_path / "whole"), 3)
+    expected = ends_as(place, written(world, tmp_path / "whole"), 3)
     file = written(world, tmp_path / "job", callbacks=[slow(0.5)], **{"last.every_n_steps": 1})
     (port,) = free_ports(1)
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--nnodes=2:3", "--max-restarts=9"]
@@ -270,7 +270,7 @@ def test_torchrun_goes_on_where_something_was_killed(world, tmp_path, environmen
         with open(output, "w") as told:
             # Otherwise a restart finds the addresses of dead processes.
             fresh = {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
-            marked = environment | fresh | {"LTR_AGENT": f"{file}.{number}"}
+            marked = place.environment | fresh | {"LTR_AGENT": f"{file}.{number}"}
             agents.append(subprocess.Popen(command, env=marked, stdout=told, stderr=told))
         time.sleep(0.5 if number else 3)  # the first one keeps the rendezvous
     last = file.parent / "run/checkpoints/last.ckpt"
@@ -305,11 +305,11 @@ def ray(environment) -> Iterator[dict[str, str]]:
 
 
 @pytest.mark.long
-def test_ray_goes_on_where_a_worker_or_the_head_was_killed(world, tmp_path, ray):
+def test_ray_goes_on_where_a_worker_or_the_head_was_killed(world, tmp_path, ray, warm_python):
     """The workers are started again by Ray, the head by whoever has started it, by the same
     command.
     """
-    expected = ends_as(Place(sys.executable, ray), written(world, tmp_path / "whole"), 2)
+    expected = ends_as(Place(warm_python, ray), written(world, tmp_path / "whole"), 2)
     file = written(world, tmp_path / "job", callbacks=[slow(0.5)], **{"last.every_n_steps": 1})
     driver = [sys.executable, str(DRIVERS / "ray_fit.py"), "2", *words(file)]
     last = file.parent / "run/checkpoints/last.ckpt"

@@ -127,14 +127,8 @@ def test_the_loss_in_four_lines(tmp_path):
     assert printed.strip() == re.search(r"# (tensor.*)", block).group(1)
 
 
-@pytest.fixture(params=["warm", pytest.param("new", marks=pytest.mark.long)])
-def python(request) -> str:
-    """What runs the commands. Nine programs that import everything take a minute."""
-    return request.getfixturevalue("warm_python") if request.param == "warm" else sys.executable
-
-
 @pytest.mark.slow
-def test_the_five_lines_of_your_own_data_and_the_loss_of_your_own(python, tmp_path):
+def test_the_five_lines_of_your_own_data_and_the_loss_of_your_own(warm_python, tmp_path):
     """The loss is found in the working directory, also by the console script, which does not look
     there by itself.
     """
@@ -149,7 +143,7 @@ def test_the_five_lines_of_your_own_data_and_the_loss_of_your_own(python, tmp_pa
     # directory.
     (tmp_path / "bin").mkdir()
     (tmp_path / "bin/ltr").write_text(
-        f"#!{python}\nimport sys\nfrom ltr.__main__ import main\nsys.exit(main())\n"
+        f"#!{warm_python}\nimport sys\nfrom ltr.__main__ import main\nsys.exit(main())\n"
     )
     (tmp_path / "bin/ltr").chmod(0o755)
     run(lines.replace(".venv/bin/ltr", "bin/ltr"), tmp_path)
@@ -165,8 +159,8 @@ def test_the_five_lines_of_your_own_data_and_the_loss_of_your_own(python, tmp_pa
     for name, code in (("load", load), ("train", train)):
         assert len([line for line in code.splitlines() if line]) <= 15
         (tmp_path / f"{name}.py").write_text(code)
-    assert run(f"{python} load.py", tmp_path) == "Madrid is the capital of Spain.\n"
-    assert re.search(r"\[-?\d+\.\d+\]", run(f"{python} train.py", tmp_path))
+    assert run(f"{warm_python} load.py", tmp_path) == "Madrid is the capital of Spain.\n"
+    assert re.search(r"\[-?\d+\.\d+\]", run(f"{warm_python} train.py", tmp_path))
     (tmp_path / "my_losses.py").write_text(loss)
     command = re.search(
         r"`\.venv/bin/(ltr fit [^`]*my_losses.Gap[^`]*)`",

@@ -49,7 +49,7 @@ DIFF = ["negatives", "diff", NEGATIVES, "other", "--data", "tiny"]
 SCORE = ["score", "dual", "--data", "tiny", "--output"]
 TAUGHT = [*FIT, "--data.labels.scores", "scores", "--model.loss", "ltr.losses.MarginMSELoss"]
 
-SAMPLES = 12  # damages of each of the files in LONG
+SAMPLES = 8  # damages of each of the files in LONG
 
 # By files, the commands that read them.
 QUICK = {

@@ -2,7 +2,6 @@
 
 import json
 import random
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -21,7 +20,7 @@ from ltr.data.templated_pairs import TemplatedPairs
 from ltr.datamodules import GroupDataModule, TripletDataModule
 from ltr.errors import InputError
 from ltr.in_batch import AllTexts, OtherQueries
-from ltr.losses import LOSSES, SoftmaxLoss
+from ltr.losses import LambdaRankLoss, MarginRankingLoss, SoftmaxLoss
 from ltr.mining.judge import open_judge
 from ltr.models import DecoderRanker, DualEncoder, PairWiseBertRanker
 from ltr.models.encoder.text_encoder import TextEncoder
@@ -311,10 +310,10 @@ def embedder_module(embedder, loss, **options):
     return RankerModule(DualEncoder(embedder, max_length=30, temperature=0.1), loss, **options)
 
 
-# A loss reads scores alone, whichever decoder they are of.
-@pytest.mark.parametrize("loss", LOSSES.values(), ids=LOSSES)
-@pytest.mark.parametrize("kind", ["reranker", pytest.param("embedder", marks=pytest.mark.long)])
-def test_every_loss_trains_a_decoder(kind, loss, qwen, embedder, collection_folder):
+# A loss reads scores alone, and of each tests/losses shows that its gradient is finite.
+@pytest.mark.parametrize("loss", [SoftmaxLoss, MarginRankingLoss, LambdaRankLoss])
+@pytest.mark.parametrize("kind", ["reranker", "embedder"])
+def test_a_loss_trains_a_decoder(kind, loss, qwen, embedder, collection_folder):
     module = (
         reranker_module(qwen, loss()) if kind == "reranker" else embedder_module(embedder, loss())
     )
@@ -347,10 +346,9 @@ def test_the_loss_of_a_repeated_batch_falls_to_under_a_tenth(
     assert losses[-1] < losses[0] / 10
 
 
-@pytest.mark.parametrize("data", [None, pytest.param("examples/medquad", marks=pytest.mark.long)])
 @pytest.mark.parametrize("kind", ["DecoderRanker", "DualEncoder"])
-def test_fit_and_test_by_the_command_line(kind, data, qwen, embedder, tmp_path, collection_folder):
-    """Its run is loaded by its name. MedQuAD is what the package's examples hold."""
+def test_fit_and_test_by_the_command_line(kind, qwen, embedder, tmp_path, collection_folder):
+    """Its run is loaded by its name."""
     ranker = {
         "class_path": f"ltr.models.{kind}",
         "init_args": {
@@ -361,7 +359,7 @@ def test_fit_and_test_by_the_command_line(kind, data, qwen, embedder, tmp_path, 
     file = write_config(
         tmp_path,
         qwen,
-        collection_folder if data is None else Path(data),
+        collection_folder,
         **{
             "model.ranker": ranker,
             "data.init_args.negatives": "bm25",

@@ -174,6 +174,10 @@ def run(words: dict[str, Any], files: list[int], program: socket.socket) -> None
     os.environ.update(words["environ"])
     os.chdir(words["cwd"])
     sys.executable = words["self"]
+    for folder in filter(None, os.environ.get("PYTHONPATH", "").split(":")):
+        custom = Path(folder, "sitecustomize.py")
+        if custom.exists():
+            runpy.run_path(str(custom))
     # Lightning reads it when it is imported.
     from lightning.fabric.utilities.rank_zero import _get_rank, rank_zero_only
 
