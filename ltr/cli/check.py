@@ -4,14 +4,13 @@ import logging
 import sys
 import tempfile
 from collections.abc import Iterator
-from contextlib import ExitStack, suppress
+from contextlib import suppress
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from lightning.pytorch import Trainer
 from lightning.pytorch.callbacks import LearningRateMonitor
-from lightning.pytorch.cli import LightningCLI
 
 from ltr.callbacks import HardNegativeMining
 from ltr.check import report_formats
@@ -25,12 +24,9 @@ from ltr.check.power import power_section
 from ltr.check.sample import EnoughSampled, Sampler
 from ltr.check.section import Section
 from ltr.check.trained_on import open_trained_on
-from ltr.cli.configuration import (
-    data_path_option,
-    expanded,
-    refuse_paths_from_elsewhere,
-)
-from ltr.cli.training import RankerCLI
+from ltr.cli.configuration import data_path_option, refuse_paths_from_elsewhere
+from ltr.cli.messages import options_by_path
+from ltr.cli.parsed import ParsedCommand, parse
 from ltr.compare.runs import check_alike, experiments
 from ltr.data.collection import Collection, lists_of_run, open_collection
 from ltr.data.console import Console
@@ -45,7 +41,6 @@ from ltr.models import DualEncoder
 from ltr.models.encoder.loading.model_folder import resolve
 from ltr.module import METRICS
 from ltr.run.run_folder import RunFolder
-from ltr.run.trainer_checks import check_options
 
 log = logging.getLogger(__name__)
 
@@ -190,14 +185,19 @@ def _of_experiment(
     if data is not None:
         words += ["--data.path", data]
     with tempfile.TemporaryDirectory() as temporary:
-        sampled = _SampledFit(expanded(["fit", *words]), Path(temporary))
-        _check_asked(sampled.datamodule, run, of_leaks)
+        command = parse(["fit", *words])
+        command.seed()
+        with options_by_path(command.options):
+            command.make()
+        data_module = command.datamodule
+        _check_asked(data_module, run, of_leaks)
+        data_module.reads = command.model.reads
+        trainer, sampler = _sampling_trainer(command, Path(temporary))
         with suppress(EnoughSampled):
-            sampled.trainer.fit(sampled.model, datamodule=sampled.datamodule)
-    metric = sampled.model.ranking_metrics[0].name
+            trainer.fit(command.model, datamodule=data_module)
+    metric = command.model.ranking_metrics[0].name
     if folder is not None:
         seed_values = _values_of_seeds(Path(folder), metric)
-    data_module = sampled.datamodule
     if isinstance(data_module, PoolDataModule):
         reads = data_module.reads
         assert not isinstance(reads, FeatureVectors), "a collection has texts"
@@ -208,14 +208,18 @@ def _of_experiment(
             metric,
             seed_values,
             None if isinstance(data_module, LabelDataModule) else of_leaks,
-            sampled.config.fit.get("model.ranker.init_args.backbone"),
+            command.options.get("model.ranker.init_args.backbone"),
         )
-    sampler = sampled.sampler
     yield forecast_section(sampler.forecast, sampler.schedule)
 
 
 def _check_asked(data: RankingDataModule, run: str | None, of_leaks: _OfLeaks) -> None:
     """Refuse what the data of a configuration has no answer to."""
+    if isinstance(data, PoolDataModule) and len(data.sources) > 1:
+        raise InputError(
+            f"ltr check looks at one collection, and path names {len(data.sources)}; name one of them: --data PATH",
+            option="data.path",
+        )
     asked = {"run": run, "trained_on": of_leaks.trained_on, "write": of_leaks.write}
     for option, value in asked.items():
         if value and not isinstance(data, PoolDataModule):
@@ -259,55 +263,33 @@ def _values_of_seeds(folder: Path, metric: str) -> np.ndarray | None:
     return values[:, np.isfinite(values).all(axis=0)]
 
 
-class _SampledFit(RankerCLI):
-    """``ltr fit`` whose parts are made, with a trainer that only samples what training takes.
+def _sampling_trainer(command: ParsedCommand, folder: Path) -> tuple[Trainer, Sampler]:
+    """A trainer that only samples what training takes, and the callback by which it does.
 
     Args:
-        args: the command with its options.
+        command: ``ltr fit``, whose parts are made.
         folder: is written into, and goes.
     """
-
-    def __init__(self, args: list[str], folder: Path) -> None:
-        self._temporary = folder
-        self.sampler: Sampler
-        super().__init__(ExitStack(), lambda _: None, args)
-
-    def before_instantiate_classes(self) -> None:
-        check_options(self.config[self.subcommand].trainer)
-
-    def instantiate_trainer(self, **kwargs: Any) -> Trainer:
-        options = self.config_init[self.subcommand].trainer
-        callbacks = options.callbacks or []
-        callbacks = list(callbacks) if isinstance(callbacks, list | tuple) else [callbacks]
-        mining = [each for each in callbacks if isinstance(each, HardNegativeMining)]
-        others = []
-        for callback in callbacks:
-            if not isinstance(callback, HardNegativeMining | LearningRateMonitor):
-                others.append(callback)
-        self.sampler = Sampler(dict(options), mining[0] if mining else None)
-        return LightningCLI.instantiate_trainer(
-            self,
-            callbacks=[*others, self.sampler],
-            default_root_dir=str(self._temporary),
-            devices=1,
-            num_nodes=1,
-            strategy="auto",
-            logger=False,
-            enable_checkpointing=False,
-            enable_progress_bar=False,
-            enable_model_summary=False,
-            limit_val_batches=0,
-            num_sanity_val_steps=0,
-        )
-
-    def after_instantiate_classes(self) -> None:
-        data = self.datamodule
-        if isinstance(data, PoolDataModule) and len(data.sources) > 1:
-            raise InputError(
-                f"ltr check looks at one collection, and path names {len(data.sources)}; name one of them: --data PATH",
-                option="data.path",
-            )
-        data.reads = self.model.reads
-
-    def _run_subcommand(self, subcommand: str) -> None:
-        """Nothing: the trainer is started when all is made."""
+    options = command.config_init.fit.trainer
+    callbacks = options.callbacks or []
+    callbacks = list(callbacks) if isinstance(callbacks, list | tuple) else [callbacks]
+    mining = [each for each in callbacks if isinstance(each, HardNegativeMining)]
+    others = []
+    for callback in callbacks:
+        if not isinstance(callback, HardNegativeMining | LearningRateMonitor):
+            others.append(callback)
+    sampler = Sampler(dict(options), mining[0] if mining else None)
+    trainer = command.instantiate_trainer(
+        callbacks=[*others, sampler],
+        default_root_dir=str(folder),
+        devices=1,
+        num_nodes=1,
+        strategy="auto",
+        logger=False,
+        enable_checkpointing=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+        limit_val_batches=0,
+        num_sanity_val_steps=0,
+    )
+    return trainer, sampler

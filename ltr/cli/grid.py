@@ -143,13 +143,14 @@ def _check_options(folder: GridFolder, cells: Sequence[Cell]) -> None:
     """
     if not cells:
         return
-    from ltr.cli.parsed import checked_metrics  # Lightning takes seconds to import
+    from ltr.cli.parsed import parse  # Lightning takes seconds to import
+    from ltr.module import METRICS
 
     name = folder.grid.name
     one_of_each = {cell.experiment: cell for cell in cells}
     for experiment, cell in one_of_each.items():
         try:
-            measured = checked_metrics(folder.fit_words(cell))
+            measured = parse(folder.fit_words(cell)).options.model.metrics or METRICS
         except Exception as error:
             line = one_line(error)
             if line is None:

@@ -3,6 +3,8 @@
 import os
 import tempfile
 import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import jsonargparse
 import torch
@@ -13,6 +15,7 @@ from ltr.data.files import cache_root
 from ltr.data.whole_files import DISK_FULL_TEXT, means_full_disk
 from ltr.errors import InputError
 from ltr.module import RankerModule
+from ltr.run.launchers import restarts_line
 
 # Parts of a RuntimeError that say so: of torch on a CPU; of a GPU's context, and of its libraries.
 NO_MEMORY = ("DefaultCPUAllocator", "CUDA error: out of memory", "STATUS_ALLOC_FAILED")
@@ -72,6 +75,30 @@ def input_error(error: BaseException | None) -> InputError | None:
     while error is not None and not isinstance(error, InputError):
         error = error.__cause__ or error.__context__
     return error
+
+
+def say_restarts(error: BaseException) -> None:
+    """Let the InputError behind an error say that torchrun starts the command again, if it does."""
+    bad_input = input_error(error)
+    if bad_input is not None:
+        bad_input.message += restarts_line()
+
+
+@contextmanager
+def options_by_path(config: jsonargparse.Namespace) -> Iterator[None]:
+    """Inside the block an InputError tells its option by the path in the configuration:
+    ``data.batch_size`` for ``batch_size``.
+
+    Args:
+        config: of the command.
+    """
+    try:
+        yield
+    except Exception as error:
+        bad_input = input_error(error)
+        if bad_input is not None and bad_input.option is not None:
+            bad_input.option = path_of(bad_input, config)
+        raise
 
 
 def path_of(error: InputError, config: jsonargparse.Namespace) -> str | None:

@@ -1,51 +1,175 @@
-"""Commands of a configuration that are parsed and checked, and not run: what they would measure."""
+"""Commands with a configuration, parsed: their options are checked, and nothing is made or run yet."""
 
 from collections.abc import Mapping
-from contextlib import ExitStack
 from typing import Any, NamedTuple
 
 import jsonargparse
 import yaml
+from lightning.pytorch.cli import LightningArgumentParser, LightningCLI
 
-from ltr.cli.configuration import expanded
+from ltr.cli.arguments import refuse_addresses
+from ltr.cli.configuration import ModelHelp, expanded, refuse_unknown_empty_keys
+from ltr.cli.messages import input_error, say_restarts
+from ltr.cli.mine import MiningTrainer
+from ltr.cli.refused import refusal
+from ltr.cli.run_config import RunConfig
 from ltr.cli.run_names import folder_by_name
-from ltr.cli.training import RankerCLI
+from ltr.cli.strict_parser import StrictParser
 from ltr.data.splits import split_named
 from ltr.datamodules import RankingDataModule
-from ltr.module import METRICS
+from ltr.errors import InputError
+from ltr.module import RankerModule
+from ltr.run.checkpoint_options import BestOptions, LastOptions
 from ltr.run.identity import identity
 from ltr.run.run_folder import RunFolder
 from ltr.run.start import checkpoint_to_measure
 from ltr.run.trainer_checks import check_options
 
-
-class ParsedCommand(RankerCLI):
-    """A command that is parsed and checked, and not run."""
-
-    def _set_seed(self) -> None:
-        """Nothing: the seeds of the process that only checks options stay as they are."""
-
-    def before_instantiate_classes(self) -> None:
-        check_options(self.config[self.subcommand].trainer)
-
-    def instantiate_classes(self) -> None:
-        """Nothing."""
-
-    def after_instantiate_classes(self) -> None:
-        """Nothing."""
-
-    def _run_subcommand(self, subcommand: str) -> None:
-        """Nothing."""
+STRICT = {"exit_on_error": False, "allow_abbrev": False}
 
 
-def checked_metrics(args: list[str]) -> list[str]:
-    """Parse and check a command without running it, and return the metrics that it would measure.
+class ParsedCommand(LightningCLI):
+    """A command of a configuration. LightningCLI does all that is to do in its constructor; this one
+    only parses and checks, and whoever wants more calls :meth:`seed` and :meth:`make`.
+
+    Args:
+        args: the command with its options.
+
+    Attributes:
+        given_recipe: of ``ltr mine``: the options of its recipe that the arguments name, else None.
 
     Raises:
-        Exception: what the parser and the checks of plain options have against the arguments.
+        InputError: for what the parser or the checks of plain options have against the arguments.
     """
-    cli = ParsedCommand(ExitStack(), lambda _: None, expanded(args))
-    return list(cli.config[cli.subcommand].model.metrics or METRICS)
+
+    def __init__(self, args: list[str]) -> None:
+        self._command = args[0]
+        self.given_recipe: jsonargparse.Namespace | None = None
+        try:
+            super().__init__(
+                RankerModule,
+                RankingDataModule,
+                parser_class=StrictParser,
+                trainer_class=MiningTrainer,
+                subclass_mode_data=True,
+                auto_configure_optimizers=False,
+                seed_everything_default=0,
+                trainer_defaults={
+                    "max_epochs": 1,
+                    "log_every_n_steps": 10,
+                    "num_sanity_val_steps": -1,
+                },
+                save_config_callback=RunConfig,
+                save_config_kwargs={"save_to_log_dir": False},
+                parser_kwargs=STRICT | dict.fromkeys(self.subcommands(), STRICT),
+                args=args,
+            )
+        except Exception as error:
+            say_restarts(error)
+            raise
+
+    @property
+    def options(self) -> jsonargparse.Namespace:
+        """The options of the command, as they are configured."""
+        return self.config[self._command]
+
+    def plain_options(self) -> dict[str, Any]:
+        """The same as plain dicts, lists and values."""
+        text = self._parser(self._command).dump(self.options, skip_unset=False)
+        options: dict[str, Any] = yaml.safe_load(text)
+        return options
+
+    # What the parser reads
+
+    @staticmethod
+    def subcommands() -> dict[str, set[str]]:
+        return LightningCLI.subcommands() | {"mine": {"model", "datamodule"}}
+
+    def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
+        parser.add_argument("--model.help", action=ModelHelp)
+        parser.add_class_arguments(BestOptions, "best")
+        parser.add_class_arguments(LastOptions, "last")
+        parser.add_argument(
+            "--init_from",
+            type=str | None,
+            default=None,
+            help="Start a new run from the ranker's weights of another one: a run folder (its best weights) or a checkpoint.",
+        )
+        parser.add_argument(
+            "--wandb",
+            type=str | None,
+            default=None,
+            help="Weights & Biases project to log to; offline where there is no key or WANDB_MODE says so.",
+        )
+
+    def _prepare_subcommand_parser(
+        self, klass: type, subcommand: str, **kwargs: Any
+    ) -> LightningArgumentParser:
+        if subcommand != self._command:  # its options take their time, and nobody asks for them
+            return self.init_parser(**kwargs)
+        parser = super()._prepare_subcommand_parser(klass, subcommand, **kwargs)
+        if subcommand == "test":
+            parser.add_argument(
+                "--split",
+                type=str,
+                default="test",
+                help="The split that is measured: any NAME with a file qrels/NAME.tsv; several names one after the other.",
+            )
+        return parser
+
+    def parse_arguments(self, parser: LightningArgumentParser, args: Any) -> None:
+        try:
+            self.config = parser.parse_args(args)
+        except jsonargparse.ArgumentError as error:
+            if input_error(error) is not None:
+                raise
+            raise InputError(refusal(error, args, self._parser(self._command))) from error
+        refuse_addresses(self.options)
+        if self._command == "mine":
+            # Again without defaults, which would hide what the arguments have said.
+            self.given_recipe = parser.parse_args(args, defaults=False).mine.get("recipe")
+        refuse_unknown_empty_keys(args, self._parser(self._command))
+
+    def _parse_ckpt_path(self) -> None:
+        """Nothing. Lightning would take the model's options from the checkpoint; here those of the
+        configuration hold, and a checkpoint that does not fit is an error.
+        """
+
+    # The steps of LightningCLI's constructor
+
+    def _set_seed(self) -> None:
+        """Not yet: see :meth:`seed`."""
+
+    def before_instantiate_classes(self) -> None:
+        check_options(self.options.trainer)
+
+    def instantiate_classes(self) -> None:
+        """Not yet: see :meth:`make`."""
+
+    def _run_subcommand(self, subcommand: str) -> None:
+        """Not here."""
+
+    def seed(self) -> None:
+        """Seed this process as the configuration says."""
+        super()._set_seed()
+
+    def make(self) -> None:
+        """Make the data, the model, and what the trainer is given."""
+        self.config_init = self.parser.instantiate_classes(self.config)
+        self.datamodule = self.config_init[self._command].data
+        self.model = self.config_init[self._command].model
+
+
+def parse(args: list[str]) -> ParsedCommand:
+    """Parse and check a command without running it.
+
+    Args:
+        args: the command with its options; a run folder may stand for some of them.
+
+    Raises:
+        InputError: for what the parser or the checks of plain options have against the arguments.
+    """
+    return ParsedCommand(expanded(args))
 
 
 class Measurement(NamedTuple):
@@ -71,10 +195,10 @@ def checked_test(args: list[str]) -> Measurement:
     Raises:
         Exception: what the parser and the checks of plain options have against the arguments.
     """
-    cli = ParsedCommand(ExitStack(), lambda _: None, expanded(args))
-    config = cli.config.test
+    command = parse(args)
+    config = command.options
     config.split = split_named(config.split, "split")
-    options = yaml.safe_load(cli._parser("test").dump(config, skip_unset=False))
+    options = command.plain_options()
     folder = RunFolder(config.trainer.default_root_dir or folder_by_name(config, options))
     checkpoint = checkpoint_to_measure(folder, config.ckpt_path, identity(options))
     return Measurement(options, folder, checkpoint)

@@ -13,31 +13,24 @@ from typing import Any
 
 import jsonargparse
 import transformers
-import yaml
 from lightning.pytorch import Trainer
 from lightning.pytorch.callbacks import LearningRateMonitor
-from lightning.pytorch.cli import LightningArgumentParser, LightningCLI
+from lightning.pytorch.cli import LightningCLI
 from lightning.pytorch.loggers.logger import DummyLogger
 
 from ltr.callbacks import HardNegativeMining
 from ltr.check.kept import KeptForecast, difference_line
-from ltr.cli.arguments import refuse_addresses
-from ltr.cli.configuration import ModelHelp, expanded, refuse_unknown_empty_keys
-from ltr.cli.messages import input_error, one_line, path_of
-from ltr.cli.mine import MiningTrainer, mining_of
-from ltr.cli.refused import refusal
-from ltr.cli.run_config import RunConfig
+from ltr.cli.configuration import expanded
+from ltr.cli.messages import input_error, one_line, options_by_path, say_restarts
+from ltr.cli.mine import mining_of
+from ltr.cli.parsed import ParsedCommand
 from ltr.cli.run_names import class_names, folder_by_name
-from ltr.cli.strict_parser import StrictParser
 from ltr.data.console import say
 from ltr.data.splits import split_named
-from ltr.datamodules import RankingDataModule
 from ltr.errors import InputError
-from ltr.module import RankerModule
 from ltr.processes import by_rank_0, lost_connection, rank, world_size
 from ltr.run import lightning_internals as internals
 from ltr.run.agreement import check_agreement
-from ltr.run.checkpoint_options import BestOptions, LastOptions
 from ltr.run.checkpoints import Checkpoints
 from ltr.run.identity import identity
 from ltr.run.launchers import (
@@ -45,7 +38,6 @@ from ltr.run.launchers import (
     has_launcher,
     is_rank_0,
     join_processes,
-    restarts_line,
     take_launched,
     take_rank,
 )
@@ -72,7 +64,7 @@ from ltr.run.together import (
     Together,
     number_of,
 )
-from ltr.run.trainer_checks import check_callbacks, check_options
+from ltr.run.trainer_checks import check_callbacks
 from ltr.run.weights import take_weights
 from ltr.trainer_state import is_trial
 
@@ -86,7 +78,7 @@ def run_configured(args: list[str]) -> None:
     with ExitStack() as stack:
         log_into = stack.enter_context(route_messages(is_rank_0=is_rank_0()))
         try:
-            RankerCLI(stack, log_into, expanded(args))
+            RankerCLI(expanded(args), stack, log_into).run()
         except NothingToDo as done:
             log.info("%s", done)
 
@@ -101,54 +93,41 @@ def _say_lost(lost: str) -> None:
     )
 
 
-class RankerCLI(LightningCLI):
-    """LightningCLI with a run folder: ``runs/<experiment>/seed=<n>`` unless
+class RankerCLI(ParsedCommand):
+    """A command with a run folder: ``runs/<experiment>/seed=<n>`` unless
     ``--trainer.default_root_dir`` names another.
 
     Args:
+        args: the command with its options.
         stack: holds the folder while the command runs.
         log_into: is called with the file that the log goes to, once the run folder is known.
-        args: the command with its options.
     """
 
-    def __init__(self, stack: ExitStack, log_into: Callable[[Path], None], args: list[str]) -> None:
+    def __init__(self, args: list[str], stack: ExitStack, log_into: Callable[[Path], None]) -> None:
+        super().__init__(args)
         self._stack = stack
         self._log_into = log_into
-        self._command = args[0]
-        self._plain = dict[str, Any]()  # the configuration, from before_instantiate_classes on
-        self._identity = dict[str, Any]()  # from before_instantiate_classes on
-        self._run: RunFolder  # from before_instantiate_classes on
+        self._plain = dict[str, Any]()  # the configuration, from _plan on
+        self._identity = dict[str, Any]()  # from _plan on
+        self._run: RunFolder  # from _plan on
         self._place: RunFolder  # where the results go: the run's, or of another split than test
         self._checkpoint: str | None = None  # that the command starts from; from _begin on
-        self._results: ResultsWriter  # from before_instantiate_classes on
+        self._results: ResultsWriter  # from _plan on
         self._checkpoints: Checkpoints | None = None  # the callback, once the trainer is there
         self._together = Together(
             lambda: None if self._checkpoints is None else self._checkpoints.signal_here
         )
-        self._recipe: jsonargparse.Namespace | None = None  # of ltr mine: options that were given
-        # LightningCLI sets it when it has parsed. If it is still None in the except below, the parser
-        # has refused the arguments.
-        self.subcommand = None
-        strict = {"exit_on_error": False, "allow_abbrev": False}
+
+    def run(self) -> None:
+        """Run the command. What ends it is told to the other processes of the run."""
         try:
-            super().__init__(
-                RankerModule,
-                RankingDataModule,
-                parser_class=StrictParser,
-                trainer_class=MiningTrainer,
-                subclass_mode_data=True,
-                auto_configure_optimizers=False,
-                seed_everything_default=0,
-                trainer_defaults={
-                    "max_epochs": 1,
-                    "log_every_n_steps": 10,
-                    "num_sanity_val_steps": -1,
-                },
-                save_config_callback=RunConfig,
-                save_config_kwargs={"save_to_log_dir": False},
-                parser_kwargs=strict | dict.fromkeys(self.subcommands(), strict),
-                args=args,
-            )
+            with options_by_path(self.options):
+                self.seed()
+                self._plan()
+                self.make()
+                self.trainer = self.instantiate_trainer()
+                self._prepare()
+                self._train_or_measure()
         except NothingToDo:
             raise
         except (KeyboardInterrupt, SystemExit) as stop:
@@ -170,15 +149,9 @@ class RankerCLI(LightningCLI):
                     _say_lost(lost)
                     raise
                 raise ending from error
-            # An option is told by its path in the configuration: data.batch_size for batch_size.
-            bad_input = input_error(error)
-            was_parsed = self.subcommand is not None
-            if was_parsed and bad_input is not None and bad_input.option is not None:
-                bad_input.option = path_of(bad_input, self.config[self.subcommand])
             line = one_line(error) or f"{type(error).__name__}: {' '.join(str(error).split())}"
             self._together.tell(Ending(0, f"process {rank()} of {world_size()} has ended: {line}"))
-            if bad_input is not None:
-                bad_input.message += restarts_line()
+            say_restarts(error)
             raise
         finally:
             self._together.finish()
@@ -203,73 +176,24 @@ class RankerCLI(LightningCLI):
         if ending.number:
             return ending.exception()
         again = "start it again"
-        folder = self.config[self.subcommand].trainer.default_root_dir
-        if self.subcommand == "fit" and RunFolder(folder).holds_weights():
+        folder = self.options.trainer.default_root_dir
+        if self._command == "fit" and RunFolder(folder).holds_weights():
             again = f"'ltr fit {quote(folder)}' resumes the run"
         return InputError(f"{ending.line}; {again}")
 
-    @staticmethod
-    def subcommands() -> dict[str, set[str]]:
-        return LightningCLI.subcommands() | {"mine": {"model", "datamodule"}}
-
-    def parse_arguments(self, parser: LightningArgumentParser, args: Any) -> None:
-        try:
-            self.config = parser.parse_args(args)
-        except jsonargparse.ArgumentError as error:
-            if input_error(error) is not None:
-                raise
-            raise InputError(refusal(error, args, self._parser(args[0]))) from error
-        refuse_addresses(self.config[self.config.subcommand])
-        if self.config.subcommand == "mine":
-            # Again without defaults: before_mine changes only what the arguments have said.
-            self._recipe = parser.parse_args(args, defaults=False).mine.get("recipe")
-        refuse_unknown_empty_keys(args, self._parser(self.config.subcommand))
-
-    def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
-        parser.add_argument("--model.help", action=ModelHelp)
-        parser.add_class_arguments(BestOptions, "best")
-        parser.add_class_arguments(LastOptions, "last")
-        parser.add_argument(
-            "--init_from",
-            type=str | None,
-            default=None,
-            help="Start a new run from the ranker's weights of another one: a run folder (its best weights) or a checkpoint.",
-        )
-        parser.add_argument(
-            "--wandb",
-            type=str | None,
-            default=None,
-            help="Weights & Biases project to log to; offline where there is no key or WANDB_MODE says so.",
-        )
-
-    def _prepare_subcommand_parser(
-        self, klass: type, subcommand: str, **kwargs: Any
-    ) -> LightningArgumentParser:
-        if subcommand != self._command:  # its options take their time, and nobody asks for them
-            return self.init_parser(**kwargs)
-        parser = super()._prepare_subcommand_parser(klass, subcommand, **kwargs)
-        if subcommand == "test":
-            parser.add_argument(
-                "--split",
-                type=str,
-                default="test",
-                help="The split that is measured: any NAME with a file qrels/NAME.tsv; several names one after the other.",
-            )
-        return parser
-
     # The run folder and the checkpoint
 
-    def before_instantiate_classes(self) -> None:
-        config = self.config[self.subcommand]
-        check_options(config.trainer)
+    def _plan(self) -> None:
+        """What is run, where its results go, and by which weights it starts."""
+        config = self.options
         check_nodes(config.trainer.num_nodes)
-        plain = yaml.safe_load(self._parser(self.subcommand).dump(config, skip_unset=False))
+        plain = self.plain_options()
         self._plain = plain
         self._identity = identity(plain)
         self._results = ResultsWriter(plain)
         self._run = RunFolder(config.trainer.default_root_dir or folder_by_name(config, plain))
         self._place = self._run
-        if self.subcommand == "test":
+        if self._command == "test":
             config.split = split_named(config.split, "split")
             self._place = self._run.folder_of_split(config.split)
         config.trainer.default_root_dir = str(self._place.path)
@@ -277,7 +201,7 @@ class RankerCLI(LightningCLI):
         if not has_launcher():
             self._begin()
 
-    def after_instantiate_classes(self) -> None:
+    def _prepare(self) -> None:
         """Tell the data what the ranker reads. Take the weights of another run where the configuration
         asks for them and the run is new.
         """
@@ -287,11 +211,11 @@ class RankerCLI(LightningCLI):
             self._together.begin()
             check_agreement(self._plain)
             self._begin()
-        config = self.config_init[self.subcommand]
+        config = self.config_init[self._command]
         config.ckpt_path = self._checkpoint
         self._begin_logging(config)
         self.datamodule.reads = self.model.reads
-        if self.subcommand == "test":
+        if self._command == "test":
             self.datamodule.test_on(config.split)
         if config.init_from is None or self._checkpoint is not None:
             return
@@ -312,16 +236,16 @@ class RankerCLI(LightningCLI):
 
     def _begin_logging(self, config: jsonargparse.Namespace) -> None:
         """Give the trainer its loggers. They write into the run folder, so it is taken before."""
-        if self.subcommand == "mine" or is_trial(self.trainer):
+        if self._command == "mine" or is_trial(self.trainer):
             return
         folder = Path(config.trainer.default_root_dir)
-        is_fit = self.subcommand == "fit"
+        is_fit = self._command == "fit"
         if config.trainer.logger in (None, True):
             self.trainer.loggers = build_loggers(folder, config.wandb, is_fit, class_names(config))
         continue_curves(self.trainer.loggers, folder, is_fit, self._checkpoint)
 
     def _take(self) -> str | NothingToDo | None:
-        config = self.config[self.subcommand]
+        config = self.options
         folder = self._run
         folder.check_writable()
         folder.check_foreign()
@@ -333,7 +257,7 @@ class RankerCLI(LightningCLI):
             self._stack.enter_context(wandb_run_ended())
         # A damaged file would be found when the results are written.
         read_metrics(self._place.results)
-        if self.subcommand != "fit":
+        if self._command != "fit":
             return checkpoint_to_measure(folder, config.ckpt_path, self._identity)
         trainer = config.trainer
         limits = Limits(trainer.max_epochs, trainer.max_steps, trainer.max_time)
@@ -342,13 +266,13 @@ class RankerCLI(LightningCLI):
         except NothingToDo as done:
             return done  # to all processes
 
-    def _run_subcommand(self, subcommand: str) -> None:
+    def _train_or_measure(self) -> None:
         try:
-            super()._run_subcommand(subcommand)
+            LightningCLI._run_subcommand(self, self._command)
         except Exception as error:
             if not internals.comes_of_restoring(error):
                 raise
-            file = self.config_init[subcommand].ckpt_path
+            file = self.config_init[self._command].ckpt_path
             bad_input = input_error(error)
             if bad_input is not None:  # of a part that has looked at its own state
                 bad_input.message = f"--ckpt_path {file}: {bad_input.message}"
@@ -361,11 +285,11 @@ class RankerCLI(LightningCLI):
     # The trainer
 
     def instantiate_trainer(self, **kwargs: Any) -> Trainer:
-        config = self.config_init[self.subcommand]
+        config = self.config_init[self._command]
         take_launched(config.trainer)  # not into config.yaml: others may resume the run
         callbacks = config.trainer.callbacks or []
         callbacks = list(callbacks) if isinstance(callbacks, list | tuple) else [callbacks]
-        if self.subcommand == "mine":
+        if self._command == "mine":
             mining = [each for each in callbacks if isinstance(each, HardNegativeMining)]
             return super().instantiate_trainer(
                 callbacks=[MeetOthers(self._together), *mining],
@@ -373,7 +297,7 @@ class RankerCLI(LightningCLI):
                 enable_progress_bar=False,
             )
         check_callbacks(callbacks, self._monitored())
-        fits = self.subcommand == "fit"
+        fits = self._command == "fit"
         has_our_loggers = config.trainer.logger in (None, True)
         if has_our_loggers:
             kwargs["logger"] = DummyLogger()  # _begin_logging gives the others
@@ -409,7 +333,7 @@ class RankerCLI(LightningCLI):
 
     def before_fit(self) -> None:
         known = self._monitored()
-        monitor = self.config.fit.best.monitor
+        monitor = self.options.best.monitor
         if monitor is not None and monitor not in known:
             raise InputError(
                 f"best.monitor must be one of the measures {', '.join(known)}, got {monitor!r}"
@@ -421,7 +345,7 @@ class RankerCLI(LightningCLI):
         """
         callback = mining_of(self.trainer)
         if callback is not None:
-            changes = {} if self._recipe is None else vars(self._recipe)
+            changes = {} if self.given_recipe is None else vars(self.given_recipe)
             self.config_init.mine.recipe = replace(callback.recipe, **changes)
 
     def after_fit(self) -> None:
@@ -457,7 +381,7 @@ class RankerCLI(LightningCLI):
     def _check_measured(self, n_batches: Sequence[int | float], option: str) -> None:
         if sum(n_batches) == 0:
             raise InputError(
-                f"ltr {self.subcommand} must read batches to measure anything, and has read none; raise it",
+                f"ltr {self._command} must read batches to measure anything, and has read none; raise it",
                 option=option,
             )
 
@@ -473,8 +397,3 @@ class RankerCLI(LightningCLI):
 
     def after_predict(self) -> None:
         log.info("predict.run lies in %s", self.trainer.default_root_dir)
-
-    def _parse_ckpt_path(self) -> None:
-        """Nothing. Lightning would take the model's options from the checkpoint; here those of the
-        configuration hold, and a checkpoint that does not fit is an error.
-        """
