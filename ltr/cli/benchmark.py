@@ -12,10 +12,10 @@ from statistics import fmean
 from typing import Any, NamedTuple, TypedDict, cast
 
 from ltr.cli.compare import WIDTH
-from ltr.cli.configuration import words_of_option
 from ltr.cli.messages import one_line
 from ltr.cli.parsed import Measurement, checked_test, data_module
 from ltr.cli.process import run_in_process
+from ltr.cli.words import split_off_option
 from ltr.compare.run import is_tested
 from ltr.compare.tables import Table
 from ltr.compare.terminal import print_tables
@@ -75,7 +75,7 @@ def split_sets(args: Sequence[str]) -> tuple[list[str], list[str]]:
     """The arguments of ``ltr test`` without ``--data.path``, and its words, where these name several
     data sets or a suite; else all arguments, and no words.
     """
-    others, words = words_of_option(args, SPELLINGS)
+    others, words = split_off_option(args, SPELLINGS)
     if len(words) > 1 or any(word.startswith(SUITE) for word in words):
         return others, words
     return list(args), []

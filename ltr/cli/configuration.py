@@ -3,7 +3,6 @@
 import argparse
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import pairwise
 from pathlib import Path
 from shlex import quote
 from typing import Any
@@ -11,6 +10,7 @@ from typing import Any
 import jsonargparse
 
 import ltr.models
+from ltr.cli.words import option_names, values_of_option
 from ltr.errors import InputError, local_path
 from ltr.module import RankerModule
 from ltr.run.metrics_file import read_metrics
@@ -34,28 +34,6 @@ def expanded(args: list[str]) -> list[str]:
     return [command, *_without_empty_files(words)]
 
 
-def words_of_option(args: Sequence[str], spellings: Sequence[str]) -> tuple[list[str], list[str]]:
-    """The arguments without an option that takes several words, and these words; of an option that
-    is there twice the last ones.
-
-    Args:
-        args: the command with its options.
-        spellings: of the option, each with its dashes.
-    """
-    others: list[str] = []
-    words: list[str] = []
-    is_of_option = False
-    for word in args:
-        name, equals, value = word.partition("=")
-        if word.startswith("-"):
-            is_of_option = name in spellings
-            if is_of_option:
-                words = [value] if equals else []
-                continue
-        (words if is_of_option else others).append(word)
-    return others, words
-
-
 def _options_of_run(folder: RunFolder, command: str, others: list[str]) -> list[str]:
     """The options that a run folder stands for, beside others that are given."""
     if folder.path.is_file():
@@ -71,7 +49,7 @@ def _options_of_run(folder: RunFolder, command: str, others: list[str]) -> list[
             f"{folder.config}: the file must hold the configuration of a run, and holds nothing; restore it"
         )
     options = ["--config", str(folder.config), "--trainer.default_root_dir", str(folder.path)]
-    if not any(word.partition("=")[0] == "--ckpt_path" for word in others):
+    if "--ckpt_path" not in option_names(others):
         if command == "fit":
             # A run without a checkpoint begins under "last". Without --ckpt_path its folder would be
             # refused, since it is there already.
@@ -125,7 +103,7 @@ def refuse_paths_from_elsewhere(folder: RunFolder, command: str, words: Sequence
     started_in = _started_elsewhere(folder)
     if started_in is None:
         return
-    given = [word.partition("=")[0].replace("init_args.", "") for word in words]
+    given = [name.replace("init_args.", "") for name in option_names(words)]
     for option, value in _paths_read(folder, command):
         is_given = any(f"--{option}.".startswith(f"{name}.") for name in given)
         path_then = started_in / value
@@ -184,12 +162,8 @@ def configuration_files(words: Sequence[str]) -> Iterator[str]:
     """The files that the words name by ``--config``, as far as they are there: the parser says what
     is wrong with the others.
     """
-    for word, next_word in pairwise([*words, ""]):
-        name, equals, value = word.partition("=")
-        file = value if equals else next_word
-        if name in CONFIG and file == "":
-            raise InputError(f"{name} must be followed by a file, and nothing is there")
-        if name in CONFIG and Path(file).is_file():
+    for file in values_of_option(words, CONFIG):
+        if Path(file).is_file():
             yield file
 
 
@@ -203,6 +177,8 @@ def _without_empty_files(args: Iterable[str]) -> Iterator[str]:
             continue
         file = value if equals else next(words, "")
         local_path(name, file)
+        if file == "":
+            raise InputError(f"{name} must be followed by a file, and nothing is there")
         is_empty = Path(file).is_file() and read_yaml(Path(file)) is None
         if not is_empty:
             yield name

@@ -8,10 +8,10 @@ from typing import Any
 from ltr.cli.benchmark import OPTION as SETS
 from ltr.cli.benchmark import measure_sets, split_sets
 from ltr.cli.compare import WIDTH
-from ltr.cli.configuration import words_of_option
 from ltr.cli.parsed import Measurement, checked_test, data_module
 from ltr.cli.process import run_in_process
 from ltr.cli.training import run_configured
+from ltr.cli.words import split_off_option
 from ltr.compare.tables import Table
 from ltr.compare.terminal import print_tables
 from ltr.data.console import Console
@@ -31,7 +31,7 @@ def run_test(args: list[str]) -> None:
     Args:
         args: the command with its options.
     """
-    others, splits = words_of_option(args, (OPTION,))
+    others, splits = split_off_option(args, (OPTION,))
     if len(splits) > 1:
         measure_splits(others, splits)
         return

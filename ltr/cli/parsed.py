@@ -155,7 +155,7 @@ class ParsedCommand(LightningCLI):
 
     def make(self) -> None:
         """Make the data, the model, and what the trainer is given."""
-        self.config_init = self.parser.instantiate_classes(self.config)
+        self.config_init = self.parser.instantiate(self.config)
         self.datamodule = self.config_init[self._command].data
         self.model = self.config_init[self._command].model
 

@@ -5,7 +5,6 @@ that was probably meant.
 import importlib
 import re
 from collections.abc import Iterator, Sequence
-from itertools import pairwise
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -21,6 +20,7 @@ import ltr.models
 from ltr.cli.arguments import parser_reason, unknown_words
 from ltr.cli.configuration import configuration_files
 from ltr.cli.near_names import near_class, near_option, question
+from ltr.cli.words import values_of_option
 from ltr.run.yaml_files import read_yaml
 
 # Where the classes of a part are, by its path. A part of a part is one of the same package.
@@ -118,10 +118,7 @@ def _chosen(args: Sequence[str], path: str) -> Iterator[str]:
             value = value.get("class_path")
         if isinstance(value, str):
             yield value
-    for word, next_word in pairwise([*args, ""]):
-        option, equals, value = word.partition("=")
-        if option == f"--{path}":
-            yield value if equals else next_word
+    yield from values_of_option(args, (f"--{path}",))
 
 
 def _options_of_class(path: str, class_path: str) -> list[str]:
