@@ -190,6 +190,7 @@ def _of_experiment(
         with options_by_path(command.options):
             command.make()
         data_module = command.datamodule
+        _check_one_collection(data_module)
         _check_asked(data_module, run, of_leaks)
         data_module.reads = command.model.reads
         trainer, sampler = _sampling_trainer(command, Path(temporary))
@@ -213,13 +214,17 @@ def _of_experiment(
     yield forecast_section(sampler.forecast, sampler.schedule)
 
 
-def _check_asked(data: RankingDataModule, run: str | None, of_leaks: _OfLeaks) -> None:
-    """Refuse what the data of a configuration has no answer to."""
+def _check_one_collection(data: RankingDataModule) -> None:
+    """Refuse data of several sources."""
     if isinstance(data, PoolDataModule) and len(data.sources) > 1:
         raise InputError(
             f"ltr check looks at one collection, and path names {len(data.sources)}; name one of them: --data PATH",
             option="data.path",
         )
+
+
+def _check_asked(data: RankingDataModule, run: str | None, of_leaks: _OfLeaks) -> None:
+    """Refuse what the data of a configuration has no answer to."""
     asked = {"run": run, "trained_on": of_leaks.trained_on, "write": of_leaks.write}
     for option, value in asked.items():
         if value and not isinstance(data, PoolDataModule):
