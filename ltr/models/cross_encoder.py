@@ -27,8 +27,8 @@ from ltr.models.encoder.loading.pretrained import (
     token_limit,
     warn_of_left_out_head,
 )
-from ltr.models.encoder.loading.saved_template import (
-    save_template,
+from ltr.models.encoder.loading.saved_settings import (
+    save_settings,
     saved_template,
     saved_windows,
 )
@@ -200,7 +200,7 @@ class PairWiseBertRanker(PairRanker):
                 reads_messages=isinstance(self.reads, TemplatedPairs),
                 query_prompt=prompts.get("query", ""),
             )
-            self._save_template(partial)
+            self._save_settings(partial)
 
         self._write_folder(folder, write)
 
@@ -222,14 +222,14 @@ class PairWiseBertRanker(PairRanker):
 
         def write(partial: Path) -> None:
             save_for_transformers(partial, model, self.saved_tokenizer(), self.reads.max_length)
-            self._save_template(partial)
+            self._save_settings(partial)
 
         self._write_folder(folder, write)
 
-    def _save_template(self, folder: Path) -> None:
+    def _save_settings(self, folder: Path) -> None:
         """Nothing is written of the template that says nothing, and of no windows."""
         if self.template != THE_TEXTS or self.reads.windows is not None:
-            save_template(folder, type(self).__name__, self.template, self.reads.windows)
+            save_settings(folder, type(self).__name__, self.template, self.reads.windows)
 
 
 def _without_padding(sides: list[Inputs]) -> Texts:

@@ -35,7 +35,7 @@ from ltr.models.encoder.loading.pretrained import (
     token_limit,
     warn_of_left_out_head,
 )
-from ltr.models.encoder.loading.saved_template import save_template, saved_template
+from ltr.models.encoder.loading.saved_settings import save_settings, saved_template
 from ltr.models.encoder.lora import USUAL_LR
 from ltr.models.encoder.packed import in_eval_mode
 from ltr.models.encoder.text_encoder import TextEncoder
@@ -167,7 +167,7 @@ class DecoderRanker(PairRanker):
                 "last",
                 reads_messages=True,
             )
-            save_template(partial, "DecoderRanker", self.template)
+            save_settings(partial, "DecoderRanker", self.template)
 
         self._write_folder(folder, write)
 
@@ -191,7 +191,7 @@ class DecoderRanker(PairRanker):
             classifier.score = head
             tokenizer = self.saved_tokenizer()
             save_for_transformers(partial, classifier, tokenizer, self.reads.max_length)
-            save_template(partial, "DecoderRanker", self.template)
+            save_settings(partial, "DecoderRanker", self.template)
 
         self._write_folder(folder, write)
 

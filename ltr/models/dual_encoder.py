@@ -18,8 +18,8 @@ from ltr.data.windows import Windows, best_windows, mean_of_windows, texts_at
 from ltr.errors import InputError
 from ltr.models.encoder.loading.model_folder import Backbone, ModelFolder, open_folder
 from ltr.models.encoder.loading.pretrained import quiet
-from ltr.models.encoder.loading.saved_template import (
-    save_template,
+from ltr.models.encoder.loading.saved_settings import (
+    save_settings,
     saved_template,
     saved_windows,
 )
@@ -342,7 +342,7 @@ class DualEncoder(Ranker):
             def write(partial: Path) -> None:
                 # Without a card: it would run the model, and leave it in eval mode.
                 model.save(str(partial), create_model_card=False)
-                save_template(
+                save_settings(
                     partial,
                     type(self).__name__,
                     self.reads.template,

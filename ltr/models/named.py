@@ -32,7 +32,7 @@ from ltr.models.dual_encoder import DualEncoder
 from ltr.models.encoder.loading.cross_modules import many_scores
 from ltr.models.encoder.loading.model_folder import ModelFolder, open_folder
 from ltr.models.encoder.loading.pooling import Pooling
-from ltr.models.encoder.loading.saved_template import saved_similarity
+from ltr.models.encoder.loading.saved_settings import saved_similarity
 from ltr.models.encoder.lora import BASE
 from ltr.models.encoder.text_encoder import TextEncoder, encoders_of
 from ltr.models.encoder.tower import PLAIN

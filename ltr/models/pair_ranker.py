@@ -18,7 +18,7 @@ from ltr.data.template import THE_TEXTS, Template
 from ltr.data.templated_pairs import TemplatedPairs
 from ltr.data.tokens import tokenizer_key
 from ltr.data.whole_files import write_new_model_folder
-from ltr.data.windows import Windows, best_windows, texts_at
+from ltr.data.windows import best_windows, texts_at
 from ltr.dropout import use_keyed_dropout
 from ltr.errors import InputError
 from ltr.models.encoder.loading.decoder_template import chat_template_of
@@ -116,9 +116,7 @@ class PairRanker(Ranker):
         """Logits ``[S]`` float32 of joined pairs; of pairs in windows one for each document, ``[D]``."""
         texts = self._with_best_windows(texts)
         scores = self._scores_of_texts(texts)
-        if texts.windows is None:
-            return scores
-        return self._windows.document_values(scores, texts.windows)
+        return self._document_values(scores, texts, scores)
 
     def represent(self, batch: RankingBatch) -> tuple[Tensor, Tensor]:
         """Scores ``[B, N]``, and the pooled representations that the head reads ``[B, N, H]``, of
@@ -130,10 +128,8 @@ class PairRanker(Ranker):
         pairs = self._with_best_windows(pairs_of(batch))
         pooled = self.encoder(pairs)
         scores = self._scores_of(pooled, pairs)
-        if pairs.windows is not None:
-            # Of the window that has the score, or the mean, whose score is the mean one.
-            pooled = self._windows.document_values(pooled, pairs.windows, scores)
-            scores = self._windows.document_values(scores, pairs.windows)
+        pooled = self._document_values(pooled, pairs, scores)
+        scores = self._document_values(scores, pairs, scores)
         return in_lists(scores, batch.mask), in_lists(pooled, batch.mask)
 
     def _with_best_windows(self, texts: Texts) -> Texts:
@@ -143,17 +139,21 @@ class PairRanker(Ranker):
         """
         if texts.windows is None or len(texts.windows) == len(texts.lengths):
             return texts
-        if self._windows.score != "best" or not torch.is_grad_enabled():
+        if not self.reads.has_many_embeddings or not torch.is_grad_enabled():
             return texts
         with torch.no_grad():
             scores = self._scores_of_texts(texts)
         torch.clear_autocast_cache()  # older versions of torch keep casts without their gradient
         return texts_at(texts, best_windows(scores, texts.windows))
 
-    @property
-    def _windows(self) -> Windows:
+    def _document_values(self, values: Tensor, texts: Texts, scores: Tensor) -> Tensor:
+        """What documents have, of what their texts have: the same, or with windows that of the
+        window with the best score, or the mean.
+        """
+        if texts.windows is None:
+            return values
         assert self.reads.windows is not None, "what is read lays out its own windows"
-        return self.reads.windows
+        return self.reads.windows.document_values(values, texts.windows, scores)
 
     def padding_share(self, batch: RankingBatch) -> float:
         return self.encoder.padding_share(pairs_of(batch))

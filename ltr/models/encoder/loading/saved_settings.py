@@ -1,4 +1,4 @@
-"""What a ranker reads, beside its weights in a folder: ``ltr.json``."""
+"""``ltr.json`` beside a model: what a ranker reads of texts, which no other file of the folder says."""
 
 import json
 from dataclasses import asdict
@@ -12,7 +12,7 @@ from ltr.models.encoder.loading.model_folder import SETTINGS, SETTINGS_THERE, Mo
 from ltr.similarity import SIMILARITIES, Similarity
 
 
-def save_template(
+def save_settings(
     folder: Path,
     ranker: str,
     template: Template | None,
