@@ -3,7 +3,6 @@
 import hashlib
 import json
 import logging
-import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from pkgutil import resolve_name
@@ -19,7 +18,7 @@ from ltr.cli.words import split_off_option
 from ltr.compare.run import is_tested
 from ltr.compare.tables import Table
 from ltr.compare.terminal import print_tables
-from ltr.data.console import Console
+from ltr.data.console import table_console
 from ltr.data.files import digest_of
 from ltr.data.whole_files import write_whole
 from ltr.datamodules import FeatureDataModule
@@ -300,7 +299,7 @@ def _show(rows: Sequence[SetRow], known: Sequence[str], measured: Measurement) -
     notes.append(
         f"the results of each set lie in {folder.sets}; to compare them: ltr compare {quote(str(folder.path))} OTHER --data …"
     )
-    console = Console(width=None if sys.stdout.isatty() else WIDTH, soft_wrap=False)
+    console = table_console(WIDTH)
     print_tables(
         [
             Table(

@@ -1,7 +1,6 @@
 """``ltr check``: is this experiment worth running, and may its numbers be believed?"""
 
 import logging
-import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import suppress
@@ -29,7 +28,7 @@ from ltr.cli.messages import options_by_path
 from ltr.cli.parsed import ParsedCommand, parse
 from ltr.compare.runs import check_alike, experiments
 from ltr.data.collection import Collection, lists_of_run, open_collection
-from ltr.data.console import Console
+from ltr.data.console import table_console
 from ltr.data.formats import FeatureVectors, TextReads
 from ltr.data.outputs import check_file
 from ltr.data.whole_files import write_whole
@@ -106,7 +105,7 @@ def check(
         write_whole(Path(json), [report_formats.as_json(source, sections)])
     if html is not None:
         write_whole(Path(html), [report_formats.page(source, sections)])
-    console = Console(width=None if sys.stdout.isatty() else WIDTH, soft_wrap=False)
+    console = table_console(WIDTH)
     report_formats.terminal(sections, console)
     for file in (json, html):
         if file is not None:

@@ -1,6 +1,5 @@
 """``ltr compare``: is the difference of runs real?"""
 
-import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
@@ -13,7 +12,7 @@ from ltr.compare.markdown import as_markdown
 from ltr.compare.query_groups import Groups, grouped
 from ltr.compare.runs import experiments
 from ltr.compare.terminal import print_tables
-from ltr.data.console import Console, without_controls
+from ltr.data.console import table_console, without_controls
 from ltr.data.outputs import check_file
 from ltr.data.splits import split_named
 from ltr.data.whole_files import write_whole
@@ -136,7 +135,7 @@ def show(
     written = {form: file for form, file in files.items() if file is not None}
     for form, file in written.items():
         write_whole(Path(file), [text_of(form)])
-    console = Console(width=None if sys.stdout.isatty() else WIDTH, soft_wrap=False)
+    console = table_console(WIDTH)
     # After the files: where nobody reads on (… | head), printing raises.
     print_tables(shown, notes, console)
     for file in written.values():

@@ -1,6 +1,5 @@
 """``ltr test RUN --split A B …``: a run measured on several splits, one after the other."""
 
-import sys
 from collections.abc import Mapping, Sequence
 from shlex import quote
 from typing import Any
@@ -14,7 +13,7 @@ from ltr.cli.training import run_configured
 from ltr.cli.words import split_off_option
 from ltr.compare.tables import Table
 from ltr.compare.terminal import print_tables
-from ltr.data.console import Console
+from ltr.data.console import table_console
 from ltr.data.splits import split_named
 from ltr.datamodules.pools import PoolDataModule
 from ltr.errors import InputError
@@ -105,5 +104,5 @@ def _show(measured: Measurement, splits: Sequence[str]) -> None:
     notes = [
         f"the results on test lie in {folder.path}, those on another split in {folder.splits}; to compare them: ltr compare {quote(str(folder.path))} OTHER {OPTION} {' '.join(splits)}"
     ]
-    console = Console(width=None if sys.stdout.isatty() else WIDTH, soft_wrap=False)
+    console = table_console(WIDTH)
     print_tables([Table(str(folder.path), ["split", *metrics, "queries"], lines)], notes, console)

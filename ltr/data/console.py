@@ -51,6 +51,11 @@ class Console(rich.console.Console):
         return super().render_str(without_controls(text), **options)
 
 
+def table_console(width: int) -> Console:
+    """The console for tables: as wide as the terminal, and ``width`` letters where stdout is none."""
+    return Console(width=None if sys.stdout.isatty() else width, soft_wrap=False)
+
+
 @contextmanager
 def shown_warnings() -> Iterator[None]:
     """Inside the block, what a library warns of is printed like all else."""

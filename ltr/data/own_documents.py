@@ -7,7 +7,7 @@ import numpy as np
 from ltr.data.cache_folder import cached, made_of
 from ltr.data.files import map_array
 from ltr.data.query_lists import QueryLists
-from ltr.data.texts import TextTable
+from ltr.data.texts import TextTable, in_one_line
 
 
 def own_documents(queries: TextTable, corpus: TextTable) -> np.ndarray:
@@ -36,8 +36,8 @@ def _find(queries: TextTable, corpus: TextTable) -> np.ndarray:
     is_part = np.zeros(len(doc_rows), dtype=bool)
     rows_with_same_id = np.flatnonzero(doc_rows >= 0)
     for query_row in rows_with_same_id.tolist():
-        query = " ".join(queries.texts[query_row].split())
-        doc = " ".join(corpus.texts[int(doc_rows[query_row])].split())
+        query = in_one_line(queries.texts[query_row])
+        doc = in_one_line(corpus.texts[int(doc_rows[query_row])])
         is_whole[query_row] = doc == query
         is_part[query_row] = f"{doc} ".startswith(f"{query} ") or f" {doc}".endswith(f" {query}")
     is_own = is_part if 2 * is_part.sum() >= len(rows_with_same_id) else is_whole

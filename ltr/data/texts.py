@@ -332,8 +332,13 @@ def first_of_each(records: Iterable[Record]) -> Iterator[Record]:
 
 def beginning(text: str, letters: int) -> str:
     """The first letters of a text, in one line; a longer text ends in ``…``."""
-    text = " ".join(text.split())
+    text = in_one_line(text)
     return text if len(text) <= letters else f"{text[:letters]}…"
+
+
+def in_one_line(text: str) -> str:
+    """A text without tabs, line ends and white space beside another."""
+    return " ".join(text.split())
 
 
 def id_of(letter: str, text: str) -> str:

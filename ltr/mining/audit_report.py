@@ -1,6 +1,7 @@
 """What an audit of negatives has found, as lines to read and as a table."""
 
 from ltr.data.collection import Collection
+from ltr.data.texts import in_one_line
 from ltr.mining.audit import Suspects
 from ltr.mining.mined_negatives import MinedNegatives
 
@@ -40,9 +41,9 @@ def audit_lines(suspects: Suspects, counts: dict[str, int], collection: Collecti
     for number in range(min(n_suspects, SHOWN)):
         query, doc, _, score, relevant, relevant_score = (column[number] for column in suspects)
         lines.append("")
-        lines.append(f"{queries.ids[query]}  {_in_one_line(queries.texts[query])[:WIDTH]}")
+        lines.append(f"{queries.ids[query]}  {in_one_line(queries.texts[query])[:WIDTH]}")
         for name, row, value in (("negative", doc, score), ("relevant", relevant, relevant_score)):
-            text = _in_one_line(corpus.texts[row])[:WIDTH]
+            text = in_one_line(corpus.texts[row])[:WIDTH]
             lines.append(f"  {name} {value:7.3f}  {corpus.ids[row]}  {text}")
     if n_suspects > SHOWN:
         lines += ["", f"… and {n_suspects - SHOWN:,} more"]
@@ -63,14 +64,9 @@ def audit_tsv(suspects: Suspects, negatives: MinedNegatives, collection: Collect
             f"{relevant_score:.6g}",
             str(place),
             f"{negatives.distances[query, place]:.6g}",
-            _in_one_line(queries.texts[query]),
-            _in_one_line(corpus.texts[doc]),
-            _in_one_line(corpus.texts[relevant]),
+            in_one_line(queries.texts[query]),
+            in_one_line(corpus.texts[doc]),
+            in_one_line(corpus.texts[relevant]),
         )
         lines.append("\t".join(fields) + "\n")
     return lines
-
-
-def _in_one_line(text: str) -> str:
-    """A text without tabs and line ends."""
-    return " ".join(text.split())

@@ -7,6 +7,7 @@ import numpy as np
 
 from ltr.data.collection import Collection
 from ltr.data.query_lists import QueryLists
+from ltr.data.texts import in_one_line
 from ltr.mining.mined_negatives import MinedNegatives
 
 FILTERS = ("skip_top", "max_score", "absolute", "relative", "judge")  # in the order of a recipe
@@ -72,7 +73,7 @@ def examples(
 
 
 def _beginning(text: str) -> str:
-    return " ".join(text.split())[:WIDTH]
+    return in_one_line(text)[:WIDTH]
 
 
 def logged_numbers(manifest: Mapping[str, Any]) -> dict[str, float]:

@@ -1,6 +1,5 @@
 """The folder of a run: where everything lies, who owns it, and which checkpoint is meant."""
 
-import fcntl
 import logging
 import os
 import secrets
@@ -168,11 +167,10 @@ class RunFolder:
     def _lock_is_held(self) -> bool:
         """Whether this process sees that rank 0 holds the lock."""
         try:
-            with open(self.lock, "rb+") as opened:
-                fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
+            with FileLock(self.lock, timeout=0):
+                return False
+        except OSError:  # a Timeout is one
             return True
-        return False
 
     def _new_folders(self) -> list[Path]:
         """The run folder and those above it that are not there yet, the innermost first."""
