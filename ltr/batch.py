@@ -99,8 +99,8 @@ class RankingBatch(NamedTuple):
         features: ``[B, N, F]`` float32, feature vectors of the documents, 0 at the padding (feature
             ranker).
         distances: ``[B, N]`` float, distance of each document to its query in the index that mined
-            it; NaN for one that was not mined, such as a relevant document. None where no document
-            of the batch was mined; other processes may have some.
+            it; NaN for one that was not mined, such as a relevant document. None, in a batch that
+            no collator has made: none was.
         judged_rows: ``[B, J]`` int64, rows of all documents that are judged for the query, in the
             list or not; −1 as padding (dual encoder with in-batch lists: a document of another
             query that is judged for this one is not irrelevant to it). In training also those that

@@ -404,7 +404,7 @@ def test_lightning_moves_a_batch_and_forgets_no_field(collection_folder):
     assert (
         moved.pairs.ids.is_meta
         and moved.labels.is_meta
-        and moved.distances is None
+        and moved.features is None
         and type(moved).__name__ == "RankingBatch"
     )
 

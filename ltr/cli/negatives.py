@@ -51,7 +51,7 @@ def import_negatives(source: str, output: str, *, data: str, distances: str | No
     negatives.save(folder, collection)
     counts = negatives.manifest["counts"]
     n_queries = negatives.manifest["mined_queries"]
-    with_or_without = "with" if negatives.has_distances else "without"
+    with_or_without = "without" if negatives.manifest["distance"] is None else "with"
     log.info(
         "%s: %d negatives of %d queries, %s distances",
         output,

@@ -217,14 +217,12 @@ def without_content(lists: Sequence[LabelledList]) -> RankingBatch:
         distances.append(mined_distances)
         ideal.append(ranked_list.ideal)
     mask = _mask_of(doc_rows)
-    all_distances = _padded(distances, mask, np.float32)
-    is_mined = mask & ~all_distances.isnan().numpy()
     return RankingBatch(
         labels=_padded(labels, mask, np.float32),
         mask=torch.from_numpy(mask),
         query_rows=torch.tensor(query_rows, dtype=torch.int64),
         doc_rows=_padded(doc_rows, mask, np.int64),
-        distances=all_distances if is_mined.any() else None,
+        distances=_padded(distances, mask, np.float32),
         ideal=_padded_if_all(ideal),
     )
 

@@ -19,13 +19,20 @@ class LabelledList(NamedTuple):
     doc_rows: np.ndarray  # [N] int64
     labels: np.ndarray  # [N] float32
     # [N] float32: the distance of each document to the query in the index that mined it; NaN for one
-    # that was not mined, such as a relevant one. None: none of them was mined.
+    # that was not mined, such as a relevant one. None where nothing is mined: NaN for all.
     distances: np.ndarray | None = None
     # [M] float32: all grades of the query above 0, the largest first, as a perfect ranking would
     # have them. Training lists have none.
     ideal: np.ndarray | None = None
     judged_rows: np.ndarray | None = None  # [J] int64, all judged documents of the query
     judged_grades: np.ndarray | None = None  # [J] float32
+
+    def at(self, places: np.ndarray) -> "LabelledList":
+        """The documents at these places ``[n]``, in this order. What is known of the query stays."""
+        distances = None if self.distances is None else self.distances[places]
+        return self._replace(
+            doc_rows=self.doc_rows[places], labels=self.labels[places], distances=distances
+        )
 
 
 class QueryLists(NamedTuple):
@@ -196,6 +203,10 @@ class QueryLists(NamedTuple):
         place_in_list = np.arange(len(self.doc_rows)) - np.repeat(self.offsets[:-1], counts)
         kept = place_in_list < depth
         return QueryLists(self.query_rows, offsets, self.doc_rows[kept], self.values[kept])
+
+    def without_values(self) -> "QueryLists":
+        """The same documents, whose values nobody knows: NaN."""
+        return self._replace(values=np.full_like(self.values, np.nan))
 
     def digest(self) -> str:
         """A digest of all rows and values."""

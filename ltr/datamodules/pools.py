@@ -258,7 +258,6 @@ class PoolDataModule(RankingDataModule):
                 )
             source.plan = self.plan_of(source)
             self.digests |= source.named(source.digests)
-        self.has_distances = all(source.has_distances for source in trained)
         self.has_soft_labels = any(source.has_soft_labels for source in trained)
         counts = [source.lists_with_both for source in trained if source.lists_with_both]
         if counts:  # of all sources: they are of one kind

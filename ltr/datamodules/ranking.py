@@ -67,8 +67,6 @@ class RankingDataModule(LightningDataModule):
         seed: of all sampling.
         needs_in_batch: whether training lists hold relevant documents alone, so that the module's
             ``in_batch`` must rank them against those of other lists.
-        has_distances: whether training lists bring the distances of mined negatives, for margins
-            that read them.
         has_soft_labels: whether training lists have labels between irrelevant and relevant, after
             ``setup("fit")``.
         lists_with_both: how many training lists have a relevant and an irrelevant document, and how
@@ -92,7 +90,6 @@ class RankingDataModule(LightningDataModule):
     """
 
     needs_in_batch: bool = False
-    has_distances: bool = False
     has_soft_labels: bool = False
     lists_with_both: tuple[int, int] | None = None
     labels: Labels = Labels()

@@ -5,8 +5,6 @@ from functools import reduce
 from pathlib import Path
 from typing import Any, get_args
 
-import numpy as np
-
 from ltr.data.bm25 import bm25_lists
 from ltr.data.query_lists import QueryLists
 from ltr.data.sampling.buckets import Buckets
@@ -139,6 +137,15 @@ class TripletDataModule(PoolDataModule):
             return list(self.sources)
         return [source for source in self.trained_sources if "mined" in source.negatives]
 
+    def lists_of_negatives(self) -> list[QueryLists | None]:
+        """What training rows draw their negatives from, after ``setup("fit")``: the values of mined
+        ones are their distances, or NaN. None: the whole corpus.
+        """
+        lists: list[QueryLists | None] = []
+        for source in self.trained_sources:
+            lists += source.lists_of_negatives
+        return lists
+
     def plan_of(self, source: OpenedSource) -> Plan:
         audit_labels = self._apply_overlays(source)  # first: it changes the judgements
         collection = source.collection
@@ -149,7 +156,7 @@ class TripletDataModule(PoolDataModule):
         drawn_from = []
         for name, count in source.negatives.items():
             drawn_from.append(self._open_negatives(source, name, count))
-        source.has_distances = all(negatives.has_distances for negatives in drawn_from)
+        source.lists_of_negatives = [lists for _, lists in drawn_from]
         # As in the constructor: take_negatives may have changed it after an earlier setup, and now
         # there are no mined lists again.
         source.awaits_negatives = "mined" in source.negatives
@@ -245,25 +252,24 @@ class TripletDataModule(PoolDataModule):
     def _open_negatives(self, source: OpenedSource, name: str, count: int) -> Source:
         """The negatives of this name, of which a row gets ``count`` documents."""
         if name == "random":
-            return Source(count, None)
+            return count, None
         if name == "mined":  # empty until take_negatives
-            return Source(count, QueryLists.from_rows([], [], []))
-        has_distances = False
+            return count, QueryLists.from_rows([], [], [])
         if name == "candidates":
             lists = source.collection.pools("train", option="negatives")
         elif name == "bm25":
             queries = source.collection.judgements("train").query_rows
             lists = bm25_lists(source.collection, queries, self.negatives_depth or 100)
         else:
-            mined = MinedNegatives.open(negatives_in(Path(name)), source.collection, "negatives")
-            lists = mined.lists()
-            has_distances = mined.has_distances
+            lists = MinedNegatives.open(
+                negatives_in(Path(name)), source.collection, "negatives"
+            ).lists()
         digest_name = "negatives" if len(source.negatives) == 1 else f"negatives {name}"
         source.digests[digest_name] = lists.digest()
         lists = lists.first(self.negatives_depth)
-        if not has_distances:
-            lists = lists._replace(values=np.full_like(lists.values, np.nan))
-        return Source(count, lists)
+        if name in ("candidates", "bm25"):  # their values are scores, not distances
+            lists = lists.without_values()
+        return count, lists
 
 
 def _with_mined(source: OpenedSource, rows: Rows, mined: QueryLists) -> TripletRows:
@@ -271,5 +277,6 @@ def _with_mined(source: OpenedSource, rows: Rows, mined: QueryLists) -> TripletR
     assert isinstance(rows, TripletRows), "plan_of() has made them"
     number = list(source.negatives).index("mined") if "mined" in source.negatives else 0
     sources = list(rows.sources)
-    sources[number] = Source(sources[number].n, mined)
+    n, _ = sources[number]
+    sources[number] = (n, mined)
     return replace(rows, sources=tuple(sources))

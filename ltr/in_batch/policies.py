@@ -202,8 +202,10 @@ class _LongerListsPolicy(InBatch):
     ) -> ScoredLists:
         assert isinstance(ranker, DualEncoder), "attach has checked it"
         wants_distances = margin is not None and margin.wants_distances
+        if not wants_distances:
+            batch = batch._replace(distances=None)
         encoder_name = None if margin is None else margin.encoder
-        lists = self._embed_longer_lists(ranker, batch, wants_distances)
+        lists = self._embed_longer_lists(ranker, batch)
         columns = _columns_of(ranker, lists)
         scores = _compared(ranker.score, lists.rows, columns)
         mask = lists.mask
@@ -239,9 +241,7 @@ class _LongerListsPolicy(InBatch):
             frozen=frozen,
         )
 
-    def _embed_longer_lists(
-        self, encoder: DualEncoder, batch: RankingBatch, with_distances: bool = False
-    ) -> LongerLists:
+    def _embed_longer_lists(self, encoder: DualEncoder, batch: RankingBatch) -> LongerLists:
         """Embed the batch, gather those of all processes, and make longer lists of them. Where
         documents have many embeddings, the columns have them beside each other.
         """
@@ -263,12 +263,6 @@ class _LongerListsPolicy(InBatch):
         )
         # Equal queries are one query, under whatever ids.
         query_keys = batch.query_rows if batch.queries is None else batch.queries.text_keys()
-        distances = None
-        if with_distances:
-            distances = batch.distances
-            if distances is None:
-                # Other ranks may have some, and all must gather the same fields.
-                distances = torch.full_like(batch.labels, torch.nan)
         lists = Embedded(
             queries=queries,
             docs=docs,
@@ -280,7 +274,7 @@ class _LongerListsPolicy(InBatch):
             judged_grades=batch.judged_grades,
             doc_keys=doc_keys,
             judged_keys=batch.judged_keys,
-            distances=distances,
+            distances=batch.distances,
             sources=batch.sources,
         )
         return self.longer_lists(gather_lists(lists))

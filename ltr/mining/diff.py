@@ -36,10 +36,6 @@ def _pairs_of_folder(negatives: MinedNegatives, suffix: str) -> pd.DataFrame:
     counts = np.diff(lists.offsets)
     list_starts = np.repeat(lists.offsets[:-1], counts)  # where the list of each document begins
     rank = np.arange(len(lists.doc_rows)) - list_starts + 1
-    if negatives.has_distances:
-        distance = lists.values
-    else:
-        distance = np.full(len(rank), np.nan, np.float32)
     # Negatives from elsewhere have no such means. A mean of 0 measures nothing: no relevant document
     # was compared, or each is its query's own text.
     mean_distances = negatives.manifest.get("mean_distance", {})
@@ -49,8 +45,8 @@ def _pairs_of_folder(negatives: MinedNegatives, suffix: str) -> pd.DataFrame:
             "query": lists.query_of_doc,
             "doc": lists.doc_rows,
             f"rank_{suffix}": rank,
-            f"distance_{suffix}": distance,
-            f"near_{suffix}": distance / relevant_distance,
+            f"distance_{suffix}": lists.values,
+            f"near_{suffix}": lists.values / relevant_distance,
         }
     )
 

@@ -41,7 +41,7 @@ def negatives_of_file(
     if distances is not None and source.suffix != ".npy":
         raise InputError(f"{source}: distances go with an array of rows (.npy)", option="distances")
     if source.name.endswith(RUN_ENDINGS):
-        lists = _without_distances(lists_of_run(source, collection.queries, collection.corpus))
+        lists = lists_of_run(source, collection.queries, collection.corpus).without_values()
     elif source.suffix == ".npy":
         lists = _from_arrays(source, distances, collection)
     elif source.suffix == ".parquet":
@@ -87,11 +87,6 @@ def _are_relevant(
         pairs = documents.query_of_doc * n_docs
         known.append((pairs + documents.doc_rows)[~(documents.values <= 0)])
     return np.isin(query_rows * n_docs + doc_rows, np.concatenate(known))
-
-
-def _without_distances(lists: QueryLists) -> QueryLists:
-    """The same documents, whose distances nobody knows."""
-    return lists._replace(values=np.full_like(lists.values, np.nan))
 
 
 def _from_arrays(source: Path, distances: Path | None, collection: Collection) -> QueryLists:
@@ -149,4 +144,4 @@ def _from_table(source: Path, collection: Collection) -> QueryLists:
         lists = lists.best_first()
     if column == "distance":
         return lists._replace(values=-lists.values)
-    return _without_distances(lists)
+    return lists.without_values()

@@ -94,12 +94,6 @@ class MinedNegatives(NamedTuple):
         """The split whose queries they are of."""
         return self.manifest.get("split", "train")
 
-    @property
-    def has_distances(self) -> bool:
-        """Whether the distances are known; those of negatives from elsewhere may not be."""
-        # Only null says that they are not: a manifest without the entry has them.
-        return self.manifest.get("distance", "") is not None
-
     def overlap(self, other: "MinedNegatives") -> float:
         """The share of the negatives of these queries that the other has too, averaged over the
         queries that both have.
@@ -156,7 +150,14 @@ class MinedNegatives(NamedTuple):
             raise InputError(
                 f"{where}: ids must be -1 or rows of {n_docs} documents, got {ids.min()} to {ids.max()}"
             )
-        for span in spans(n_queries if self.has_distances else 0, QUERIES_AT_ONCE):
+        # Of another kind of whole numbers, uint64 for example, rows could not be an index.
+        doc_rows = ids.astype(np.int64, copy=False)
+        # Only null says that nobody knows the distances: a manifest without the entry has them.
+        if self.manifest.get("distance", "") is None:
+            return self._replace(
+                doc_rows=doc_rows, distances=np.full(ids.shape, np.nan, np.float32)
+            )
+        for span in spans(n_queries, QUERIES_AT_ONCE):
             with np.errstate(over="ignore"):  # what float32 can't hold is infinite
                 is_finite = np.isfinite(distances[span].astype(np.float32))
             is_valid = is_finite | (ids[span] == -1)
@@ -166,8 +167,7 @@ class MinedNegatives(NamedTuple):
                 raise InputError(
                     f"{where}: distances must be finite (float32), got {distances[row, column]} at [{row}, {column}]; mine again"
                 )
-        # Of another kind of whole numbers, uint64 for example, rows could not be an index.
-        return self._replace(doc_rows=ids.astype(np.int64, copy=False))
+        return self._replace(doc_rows=doc_rows)
 
     def lists(self) -> QueryLists:
         """The same by query, without the queries that have none; values are distances."""

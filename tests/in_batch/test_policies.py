@@ -225,7 +225,7 @@ def _ranks(rank: int, folder: str, backbone: str) -> None:
     batch = torch.load(f"{folder}/batch", weights_only=False)
     batch = part(batch, [[0, 2], [1]][rank])
     if rank == 1:
-        batch = batch._replace(distances=None)
+        batch = batch._replace(distances=torch.full_like(batch.labels, torch.nan))
     torch.save(
         margins_of(dual_encoder(backbone, MarginRankingLoss()).eval(), batch, backbone),
         f"{folder}/{rank}",
@@ -235,7 +235,7 @@ def _ranks(rank: int, folder: str, backbone: str) -> None:
 
 @pytest.mark.long
 def test_two_ranks_have_the_margins_of_one_process(tmp_path, backbone, collection_folder):
-    """Two lists and one; the second rank's batch has no distances."""
+    """Two lists and one; the second rank's batch has no mined distance."""
     module = dual_encoder(backbone, MarginRankingLoss()).eval()
     batch = first_batch(
         data_for(module, TripletDataModule, collection_folder, negatives_per_query=2, batch_size=3)

@@ -71,7 +71,7 @@ def test_suspects_are_nearer_than_relevant_documents_in_every_folder_that_knows(
     pairs = side_by_side(FIRST, SECOND)
     assert suspected(pairs) == [(0, 2)]
     assert pairs[pairs["suspected"]]["near"].tolist() == [pytest.approx(0.4)]
-    unknown = SECOND._replace(manifest={"distance": None})
+    unknown = SECOND._replace(distances=np.full_like(SECOND.distances, np.nan))
     pairs = side_by_side(FIRST, unknown)
     assert suspected(pairs) == [(0, 1), (0, 2)] and pairs["distance_2"].isna().all()
     assert suspected(side_by_side(unknown, unknown)) == []

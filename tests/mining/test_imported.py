@@ -62,7 +62,7 @@ def test_a_run_is_sorted_by_score_and_what_is_judged_relevant_is_left_out(
     found = negatives_of_file(file, collection)
     assert named(found, collection) == FOUND
     assert found.manifest["counts"] == {"found": 5, "relevant": 2, "chosen": 3}
-    assert found.manifest["distance"] is None and not found.has_distances
+    assert found.manifest["distance"] is None and np.isnan(found.lists().values).all()
 
 
 def test_a_folder_without_distances_is_read_again_and_trains_without(
@@ -81,7 +81,8 @@ def test_a_folder_without_distances_is_read_again_and_trains_without(
         reads=reads,
     )
     data.setup("fit")
-    assert not data.has_distances and next(iter(data.train_dataloader())).distances is None
+    batch = next(iter(data.train_dataloader()))
+    assert batch.distances[batch.mask].isnan().all()
     manifest = tmp_path / "n/manifest.json"
     manifest.write_text(manifest.read_text().replace('"distance": null', '"distance": "euclidean"'))
     with pytest.raises(InputError, match=r"distances must be finite \(float32\), got nan at"):
@@ -113,13 +114,13 @@ def test_arrays_with_and_without_distances(tmp_path, collection):
     found = negatives_of_file(ids, collection, distances)
     assert (
         named(found, collection) == {"train-q0": ["dev-q1-d1"], "train-q1": ["twin"]}
-        and found.has_distances
+        and found.manifest["distance"] is not None
     )
     assert found.distances[[collection.queries.row(f"train-q{n}") for n in (0, 1)]].tolist() == [
         [0.5],
         [0.75],
     ]
-    assert not negatives_of_file(ids, collection).has_distances
+    assert negatives_of_file(ids, collection).manifest["distance"] is None
 
 
 @pytest.mark.parametrize(
@@ -138,7 +139,7 @@ def test_a_table(tmp_path, collection, monkeypatch, table, expected, distances):
     monkeypatch.setattr(pd, "read_parquet", lambda file: pd.DataFrame(pairs | table))
     found = negatives_of_file(tmp_path / "a.parquet", collection)
     assert named(found, collection) == {"train-q0": expected, "train-q1": ["twin"]}
-    assert found.has_distances == (distances is not None)
+    assert (found.manifest["distance"] is None) == (distances is None)
     if distances:
         assert found.distances[collection.queries.row("train-q0")].tolist() == distances
 

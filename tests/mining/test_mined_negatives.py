@@ -21,12 +21,15 @@ def test_lists_of_some_queries_become_rows_of_all_and_come_back():
         np.testing.assert_array_equal(array, array_before)
 
 
-def test_only_null_says_that_distances_are_unknown():
-    rows = np.zeros((1, 1), np.int64)
-    distances = np.zeros((1, 1), np.float32)
-    assert MinedNegatives(rows, distances, {}).has_distances
-    assert MinedNegatives(rows, distances, {"distance": "euclidean"}).has_distances
-    assert not MinedNegatives(rows, distances, {"distance": None}).has_distances
+@pytest.mark.parametrize(
+    ("manifest", "known"),
+    [({}, True), ({"distance": "euclidean"}, True), ({"distance": None}, False)],
+)
+def test_only_null_says_that_distances_are_unknown(tmp_path, collection, manifest, known):
+    rows = np.zeros((len(collection.queries), 1), np.int64)
+    MinedNegatives(rows, rows.astype(np.float32), manifest).save(tmp_path / "0", collection)
+    values = MinedNegatives.open(tmp_path / "0", collection).lists().values
+    assert np.isfinite(values).all() == known and np.isnan(values).all() != known
 
 
 def test_documents_are_called_ids_on_disk(tmp_path, collection):

@@ -140,12 +140,7 @@ class TaughtRows:
         kept = np.isin(drawn.doc_rows, scored_rows)
         if self.unscored == "refuse" and not kept.all():
             self.check([(drawn.query_row, drawn.doc_rows)])
-        doc_rows = drawn.doc_rows[kept]
-        distances = drawn.distances
-        if distances is not None:
-            distances = distances[kept]
-        if len(doc_rows) == 0:
-            doc_rows = scored_rows[[scores.argmax()]]
-            distances = None if distances is None else np.full(1, np.nan, np.float32)
-        labels = values_of(doc_rows, scored_rows, scores)
-        return drawn._replace(doc_rows=doc_rows, labels=labels, distances=distances)
+        taught = drawn.at(np.flatnonzero(kept))
+        if not kept.any():
+            taught = taught._replace(doc_rows=scored_rows[[scores.argmax()]], distances=None)
+        return taught._replace(labels=values_of(taught.doc_rows, scored_rows, scores))

@@ -3,7 +3,6 @@
 import logging
 from collections.abc import Iterator
 from dataclasses import KW_ONLY, dataclass
-from typing import NamedTuple
 
 import numpy as np
 
@@ -14,18 +13,9 @@ from ltr.errors import InputError
 log = logging.getLogger(__name__)
 
 
-class Source(NamedTuple):
-    """Where negatives are drawn from, and how many."""
-
-    n: int  # negatives of a row, at most
-    # Documents to draw from, by query, with their mined distances or NaN; None draws from the whole
-    # corpus.
-    lists: QueryLists | None
-
-    @property
-    def has_distances(self) -> bool:
-        """Whether each document has a distance."""
-        return self.lists is not None and not np.isnan(self.lists.values).any()
+# Where negatives are drawn from: how many a row gets at most, and the documents to draw from, by
+# query, with their mined distances or NaN. None draws from the whole corpus.
+Source = tuple[int, QueryLists | None]
 
 
 @dataclass(eq=False)
@@ -85,12 +75,12 @@ class TripletRows:
 
     def _has_negatives(self, query_row: int) -> bool:
         forbidden = self._forbidden(query_row)
-        for source in self.sources:
-            if source.lists is None:  # the whole corpus
+        for _, lists in self.sources:
+            if lists is None:  # the whole corpus
                 if len(set(forbidden.tolist())) < self.n_docs:
                     return True
                 continue
-            doc_rows, _ = _without(source.lists, query_row, forbidden)
+            doc_rows, _ = _without(lists, query_row, forbidden)
             if len(doc_rows):
                 return True
         return False
@@ -116,9 +106,9 @@ class TripletRows:
             judged_rows, grades = self.judged.of(query_row)
             forbidden = self._forbidden(query_row)
             drawable = [judged_rows[grades > 0]]
-            for source in self.sources:
-                if source.lists is not None:
-                    doc_rows, _ = _without(source.lists, query_row, forbidden)
+            for _, lists in self.sources:
+                if lists is not None:
+                    doc_rows, _ = _without(lists, query_row, forbidden)
                     drawable.append(doc_rows)
             yield query_row, np.concatenate(drawable)
 
@@ -151,11 +141,12 @@ class TripletRows:
         self, source: Source, query_row: int, forbidden: np.ndarray, rng: np.random.Generator
     ) -> tuple[np.ndarray, np.ndarray]:
         """Documents of a source, none of them forbidden, and their distances or NaN."""
-        if source.lists is None:
-            drawn = _draw_outside(rng, self.n_docs, forbidden, source.n)
+        n, lists = source
+        if lists is None:
+            drawn = _draw_outside(rng, self.n_docs, forbidden, n)
             return drawn, np.full(len(drawn), np.nan, np.float32)
-        doc_rows, values = _without(source.lists, query_row, forbidden)
-        chosen = rng.choice(len(doc_rows), min(source.n, len(doc_rows)), replace=False)
+        doc_rows, values = _without(lists, query_row, forbidden)
+        chosen = rng.choice(len(doc_rows), min(n, len(doc_rows)), replace=False)
         return doc_rows[chosen], values[chosen]
 
 
