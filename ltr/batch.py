@@ -159,7 +159,7 @@ class ScoredLists(NamedTuple):
     A row is a query, or an anchor of a batch of groups; a column is a document of its list.
 
     Attributes:
-        scores: ``[R, C]`` float, higher is better.
+        scores: ``[R, C]`` float, higher is better; ``[0]`` of lists that are not scored yet.
         labels: ``[R, C]`` float, relevance grades.
         mask: ``[R, C]`` bool, True for a document, False for padding and for what a row must not be
             compared with.

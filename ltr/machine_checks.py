@@ -291,8 +291,11 @@ def _gradient(lists: slice, device: str) -> Tensor:
         query_rows=torch.arange(5)[lists].to(device),
         doc_rows=torch.arange(15).view(5, 3)[lists].to(device),
     )
-    longer = queries_against_all(gather_lists(embedded))
-    loss = SoftmaxLoss()(dot(longer.rows, longer.columns), longer.labels, longer.mask)
+    gathered = gather_lists(embedded)
+    assert gathered.queries is not None, "they are given above"
+    scores = dot(gathered.queries, gathered.docs.flatten(0, 1))
+    longer = queries_against_all(gathered)
+    loss = SoftmaxLoss()(scores, longer.labels, longer.mask)
     return torch.autograd.grad(loss, weight)[0].cpu()
 
 

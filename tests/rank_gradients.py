@@ -116,7 +116,7 @@ class Trained(nn.Module):
         embedded = gather_lists(Embedded(queries, docs, *lists[2:]))
         make = {"OtherQueries": queries_against_all, "AllTexts": all_against_all}[form]
         longer = make(embedded)
-        scores = cosine(longer.rows, longer.columns) / temperature
+        scores = cosine(longer.queries, longer.embeddings[0]) / temperature
         return loss(scores, longer.labels, longer.mask)
 
 

@@ -15,22 +15,12 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from ltr.batch import ScoredLists
 from ltr.in_batch.duplicates import Duplicates, find_duplicates, linked_texts
 from ltr.in_batch.embedded import Embedded
 
 
-class LongerLists(NamedTuple):
-    """R lists over the same C columns, not scored yet."""
-
-    rows: Tensor  # [R, H], embeddings of queries or anchors
-    columns: Tensor  # [C, H], embeddings of the texts they are compared with
-    labels: Tensor  # [R, C] float, grades
-    mask: Tensor  # [R, C] bool, False where a row must not be compared with a column
-    # [R, C] float, those of a query to its own documents, NaN elsewhere; None without any
-    distances: Tensor | None = None
-
-
-def queries_against_all(lists: Embedded) -> LongerLists:
+def queries_against_all(lists: Embedded) -> ScoredLists:
     r"""Each query against the documents of all lists; column :math:`b N + n` is document n of list
     b.
 
@@ -52,7 +42,8 @@ def queries_against_all(lists: Embedded) -> LongerLists:
         lists: of one batch, or of all processes.
 
     Returns:
-        R = B rows and C = B·N columns.
+        R = B rows and C = B·N columns, not scored yet. A mined distance is that of a query to a
+        document of its own list; it is NaN elsewhere.
 
     Raises:
         ValueError: for lists without queries.
@@ -109,16 +100,17 @@ def queries_against_all(lists: Embedded) -> LongerLists:
     if lists.distances is not None:
         distances_bc = torch.full_like(labels_bc, torch.nan)
         distances_bc[row_b1, own_column_bn] = lists.distances
-    return LongerLists(
-        rows=lists.queries,
-        columns=lists.docs.flatten(0, 1),
+    return ScoredLists(
+        scores=labels_bc.new_empty(0),
         labels=labels_bc,
         mask=mask_bc,
         distances=distances_bc,
+        embeddings=lists.docs.flatten(0, 1).unsqueeze(0),
+        queries=lists.queries,
     )
 
 
-def all_against_all(lists: Embedded) -> LongerLists:
+def all_against_all(lists: Embedded) -> ScoredLists:
     r"""Every text of the batch as an anchor against all texts: first the queries, if there are any,
     then the documents.
 
@@ -147,7 +139,8 @@ def all_against_all(lists: Embedded) -> LongerLists:
         lists: of one batch, or of all processes.
 
     Returns:
-        R = C = B + B·N, or B·N without queries; rows and columns are the same embeddings.
+        R = C = B + B·N, or B·N without queries; rows and columns are the same embeddings, not scored
+        yet. Mined distances are those of :func:`queries_against_all`.
 
     Cost:
         As :func:`queries_against_all` over ``[C, C]``, and a product ``[C, B] × [B, C]``.
@@ -206,12 +199,13 @@ def all_against_all(lists: Embedded) -> LongerLists:
     if lists.queries is not None and lists.distances is not None:
         distances_tt = torch.full_like(labels_tt, torch.nan)
         distances_tt[place_bk[:, :1], place_bk[:, 1:]] = lists.distances
-    return LongerLists(
-        rows=all_texts.texts,
-        columns=all_texts.texts,
+    return ScoredLists(
+        scores=labels_tt.new_empty(0),
         labels=labels_tt,
         mask=mask_tt,
         distances=distances_tt,
+        embeddings=all_texts.texts.unsqueeze(0),
+        queries=all_texts.texts,
     )
 
 

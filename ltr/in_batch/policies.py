@@ -14,7 +14,7 @@ from ltr.in_batch.best_columns import best_columns, side_by_side
 from ltr.in_batch.embedded import Embedded
 from ltr.in_batch.gather import gather_lists, gather_scored
 from ltr.in_batch.guide import mask_likely_relevant
-from ltr.in_batch.longer_lists import LongerLists, all_against_all, queries_against_all
+from ltr.in_batch.longer_lists import all_against_all, queries_against_all
 from ltr.margins import Margin
 from ltr.models import DualEncoder, Ranker
 from ltr.models.named import ranker_named
@@ -134,7 +134,7 @@ class OwnLists(InBatch):
                     frozen = (frozen_queries, frozen_docs)
                 if margin.wants_distances:
                     # [B, 1, H] to [B, N, H] is [B, 1, N].
-                    current = ranker.distance(queries.unsqueeze(1), docs).squeeze(1)
+                    current = ranker.similarity.distance(queries.unsqueeze(1), docs).squeeze(1)
                     distances = _mined_or_current(batch.distances, current)
         lists = ScoredLists(
             scores=scores,
@@ -206,15 +206,11 @@ class _LongerListsPolicy(InBatch):
             batch = batch._replace(distances=None)
         encoder_name = None if margin is None else margin.encoder
         lists = self._embed_longer_lists(ranker, batch)
-        columns = _columns_of(ranker, lists)
-        scores = _compared(ranker.score, lists.rows, columns)
-        mask = lists.mask
-        distances = None
-        frozen = None
+        lists = lists._replace(scores=_compared(ranker.score, lists))
         with torch.no_grad():
             # Of the frozen encoders those in use now, by name: one that is both guide and encoder of
             # the margin embeds once.
-            frozen_lists: dict[str, LongerLists] = {}
+            frozen_lists: dict[str, ScoredLists] = {}
             for name, frozen_encoder in self._frozen.items():
                 if name in (self.guide, encoder_name):
                     frozen_lists[name] = self._embed_longer_lists(frozen_encoder, batch)
@@ -222,28 +218,23 @@ class _LongerListsPolicy(InBatch):
                 by_guide = frozen_lists[self.guide]
                 # The similarity, without the guide's temperature: guide_margin is in units of it.
                 guide = self._frozen[self.guide]
-                columns_of_guide = _columns_of(guide, by_guide)
-                similarities = _compared(guide.similarity.score, by_guide.rows, columns_of_guide)
-                mask = mask_likely_relevant(mask, lists.labels, similarities, self.guide_margin)
+                similarities = _compared(guide.similarity.score, by_guide)
+                mask = mask_likely_relevant(
+                    lists.mask, lists.labels, similarities, self.guide_margin
+                )
+                lists = lists._replace(mask=mask)
             if encoder_name is not None:
-                by_encoder = frozen_lists[encoder_name]
-                frozen = (by_encoder.rows, _columns_of(self._frozen[encoder_name], by_encoder))
+                queries, docs = _embeddings(frozen_lists[encoder_name])
+                lists = lists._replace(frozen=(queries, docs))
             if wants_distances:
-                current = _compared(ranker.distance, lists.rows, columns)
+                current = _compared(ranker.similarity.distance, lists)
                 distances = _mined_or_current(lists.distances, current)
-        return ScoredLists(
-            scores=scores,
-            labels=lists.labels,
-            mask=mask,
-            distances=distances,
-            embeddings=columns,
-            queries=lists.rows,
-            frozen=frozen,
-        )
+                lists = lists._replace(distances=distances)
+        return lists
 
-    def _embed_longer_lists(self, encoder: DualEncoder, batch: RankingBatch) -> LongerLists:
-        """Embed the batch, gather those of all processes, and make longer lists of them. Where
-        documents have many embeddings, the columns have them beside each other.
+    def _embed_longer_lists(self, encoder: DualEncoder, batch: RankingBatch) -> ScoredLists:
+        """Embed the batch, gather those of all processes, and make longer lists of them, not scored
+        yet. Of a document in windows each row has the best one.
         """
         if encoder.reads.docs.has_many_embeddings:
             queries, docs = encoder.embed_windows(batch)
@@ -277,27 +268,31 @@ class _LongerListsPolicy(InBatch):
             distances=batch.distances,
             sources=batch.sources,
         )
-        return self.longer_lists(gather_lists(lists))
+        longer = self.longer_lists(gather_lists(lists))
+        if encoder.reads.docs.has_many_embeddings:
+            rows, columns = _embeddings(longer)
+            longer = longer._replace(embeddings=best_columns(encoder, rows, columns[0]))
+        return longer
 
     @abstractmethod
-    def longer_lists(self, lists: Embedded) -> LongerLists:
-        """The longer lists of embedded ones."""
+    def longer_lists(self, lists: Embedded) -> ScoredLists:
+        """The longer lists of embedded ones, not scored yet."""
 
     def _check_windows(self, ranker: DualEncoder) -> None:
         """An InputError where the rows can't be compared with documents of many embeddings."""
 
 
-def _columns_of(encoder: DualEncoder, lists: LongerLists) -> Tensor:
-    """Embeddings of the columns: ``[1, C, H]``, which all rows share, or ``[R, C, H]``, of the best
-    window for each row.
+def _embeddings(lists: ScoredLists) -> tuple[Tensor, Tensor]:
+    """Of the rows ``[R, H]`` of longer lists and of their columns: ``[1, C, H]``, which all rows
+    share, or ``[R, C, H]``.
     """
-    if encoder.reads.docs.has_many_embeddings:
-        return best_columns(encoder, lists.rows, lists.columns)
-    return lists.columns.unsqueeze(0)
+    assert lists.queries is not None and lists.embeddings is not None, "longer lists have both"
+    return lists.queries, lists.embeddings
 
 
-def _compared(compare: Callable[[Tensor, Tensor], Tensor], rows: Tensor, columns: Tensor) -> Tensor:
-    """``[R, C]``: rows ``[R, H]`` with the columns that :func:`_columns_of` gives."""
+def _compared(compare: Callable[[Tensor, Tensor], Tensor], lists: ScoredLists) -> Tensor:
+    """``[R, C]``: the rows with the columns."""
+    rows, columns = _embeddings(lists)
     if len(columns) == 1:
         return compare(rows, columns[0])
     return compare(rows.unsqueeze(1), columns).squeeze(1)
@@ -322,7 +317,7 @@ class OtherQueries(_LongerListsPolicy):
         negatives for text embedding fine-tuning.
     """
 
-    def longer_lists(self, lists: Embedded) -> LongerLists:
+    def longer_lists(self, lists: Embedded) -> ScoredLists:
         if lists.queries is None:
             raise InputError(
                 "groups of labelled texts have no queries; set in_batch to ltr.in_batch.AllTexts",
@@ -350,7 +345,7 @@ class AllTexts(_LongerListsPolicy):
         for text embedding fine-tuning.
     """
 
-    def longer_lists(self, lists: Embedded) -> LongerLists:
+    def longer_lists(self, lists: Embedded) -> ScoredLists:
         return all_against_all(lists)
 
     def _check_windows(self, ranker: DualEncoder) -> None:

@@ -295,15 +295,6 @@ class DualEncoder(Ranker):
         """
         return self.similarity.score(queries, docs) / self.temperature
 
-    def distance(self, queries: Tensor, docs: Tensor) -> Tensor:
-        """Euclidean distance, ``[…, A, D]`` float32, of queries ``[…, A, H]`` and documents
-        ``[…, D, H]``.
-
-        Under ``cosine`` embeddings are first scaled to length 1. The distances of mined negatives,
-        ``batch.distances``, are of the same kind.
-        """
-        return self.similarity.distance(queries, docs)
-
     def save(self, folder: str | Path) -> None:
         """Write a folder that ``SentenceTransformer(folder)`` and this class load. A failure leaves
         no folder.

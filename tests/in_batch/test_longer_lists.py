@@ -26,8 +26,8 @@ def test_queries_against_all_by_hand():
     longer = queries_against_all(lists)
     assert longer.labels.equal(grades("201 000 000", "000 100 000", "000 000 100"))
     assert longer.mask.equal(bools("111 100 100", "101 110 110", "111 000 111"))
-    assert longer.rows.flatten().tolist() == [-11, -12, -13]
-    assert longer.columns.flatten().tolist() == [1, 2, 3, 4, 2, 6, 5, 6, 4]
+    assert longer.queries.flatten().tolist() == [-11, -12, -13]
+    assert longer.embeddings[0].flatten().tolist() == [1, 2, 3, 4, 2, 6, 5, 6, 4]
 
 
 def test_distances_stay_with_the_own_documents_of_a_query():
@@ -69,7 +69,9 @@ def test_all_against_all_by_hand():
     expected = grades("00 20 00", "00 00 11", "10 00 00", "00 00 00", "01 00 01", "01 00 10")
     assert (square.labels * square.mask).equal(expected)
     assert (
-        square.rows.flatten().tolist() == square.columns.flatten().tolist() == [-1, -2, 1, 2, 3, 1]
+        square.queries.flatten().tolist()
+        == square.embeddings[0].flatten().tolist()
+        == [-1, -2, 1, 2, 3, 1]
     )
 
 
@@ -259,8 +261,10 @@ def test_the_order_of_the_lists_changes_only_the_order(form):
     """
 
     def seen(longer):
-        rows = zip(longer.rows.flatten().tolist(), longer.labels.tolist(), longer.mask, strict=True)
-        columns = longer.columns.flatten()
+        rows = zip(
+            longer.queries.flatten().tolist(), longer.labels.tolist(), longer.mask, strict=True
+        )
+        columns = longer.embeddings[0].flatten()
         return sorted(
             (
                 anchor,
@@ -287,7 +291,7 @@ def test_embeddings_keep_their_gradient_and_one_list_alone_stays_itself(form):
     assert (longer.labels * longer.mask)[0, -3:].tolist() == [2, 0, 0] and longer.mask[
         0, -3:
     ].tolist() == [True, True, False]
-    (longer.rows.sum() + 2 * longer.columns.sum()).backward()
+    (longer.queries.sum() + 2 * longer.embeddings[0].sum()).backward()
     assert (queries.grad == (1 if form is queries_against_all else 3)).all()
     assert (docs.grad == (2 if form is queries_against_all else 3)).all()
 

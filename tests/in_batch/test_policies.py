@@ -14,7 +14,6 @@ from ltr.errors import InputError
 from ltr.in_batch import AllTexts, OtherQueries, OwnLists
 from ltr.losses import MarginRankingLoss, SoftmaxLoss
 from ltr.margins import FromDistance, FromDocuments, FromQuery, NormalSample
-from ltr.models import DualEncoder
 from tests.child_processes import run_ranks
 from tests.conftest import write_collection
 from tests.rankers import data_for, dual_encoder, first_batch
@@ -132,7 +131,8 @@ def test_a_margin_of_distances_gets_those_of_the_index_and_of_now(
         )  # a text from itself: up to the root of rounding
         assert not lists.distances.requires_grad and lists.frozen is None
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(DualEncoder, "distance", None)  # nobody calls it where no margin asks
+        # Nobody calls it where no margin asks.
+        patch.setattr(type(module.ranker.similarity), "distance", None)
         for margin in (None, FromQuery(), NormalSample()):
             lists = module.in_batch(module.ranker, given, margin)
             assert lists.distances is (mined if policy is OwnLists else None)

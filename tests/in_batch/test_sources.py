@@ -126,7 +126,7 @@ def test_every_loss_learns_from_a_mixed_batch_what_its_sources_teach(name, polic
     loss = CASES[name]().double()
     lists = mixed(EQUAL)
     longer = policy(lists)
-    scores = (longer.rows @ longer.columns.T).double().requires_grad_()
+    scores = (longer.queries @ longer.embeddings[0].T).double().requires_grad_()
     labels = longer.labels.double()
     value = loss(scores, labels, longer.mask)
     (gradient,) = torch.autograd.grad(value, scores)

@@ -14,6 +14,9 @@ from ltr.data.sampling.rows import Rows
 from ltr.errors import InputError
 
 Length = Callable[[LabelledList], float]
+# Lists by the number of their row; and a list with its length.
+Drawn = dict[int, LabelledList]
+LengthAndList = tuple[float, LabelledList]
 
 
 class _Window(NamedTuple):
@@ -21,12 +24,6 @@ class _Window(NamedTuple):
 
     key: tuple[int, int]  # its epoch, and its number in the epoch
     batches: list[list[int]]  # the rows of each global batch
-    drawn: dict[int, LabelledList]  # the lists of some rows, drawn already to plan the window
-
-
-class _DrawnRow(NamedTuple):
-    length: float
-    drawn_list: LabelledList
 
 
 class Buckets(Plan):
@@ -70,6 +67,8 @@ class Buckets(Plan):
         self._permutation: tuple[int, np.ndarray] | None = None
         # The window that was planned last: steps come in order, so the next one mostly needs it.
         self._window: _Window | None = None
+        # Of its rows those that were drawn to plan it, and that this process needs.
+        self._drawn: Drawn = {}
         # A window whose batches keep their rows, though other documents are drawn for them now.
         self._frozen: _Window | None = None
 
@@ -94,11 +93,11 @@ class Buckets(Plan):
     def lists(self, epoch: int, step: int, *, together: bool = False) -> list[LabelledList]:
         window_number, batch_number = divmod(step, self.window)
         if self._window is None or self._window.key != (epoch, window_number):
-            self._window = self._plan_window(epoch, window_number, together)
+            self._window, self._drawn = self._plan_window(epoch, window_number, together)
         lists = []
         for row in self._window.batches[batch_number][self.rank :: self.world_size]:
-            if row in self._window.drawn:
-                lists.append(self._window.drawn[row])
+            if row in self._drawn:
+                lists.append(self._drawn[row])
             else:
                 lists.append(self.rows.draw(epoch, row))
         return lists
@@ -108,6 +107,7 @@ class Buckets(Plan):
         assert len(rows) == self.n_rows, "the plan of an epoch counts the rows"
         self.rows = rows
         self._window = None
+        self._drawn = {}
         self._version += 1
 
     def freeze_window(self, epoch: int, step: int) -> None:
@@ -119,8 +119,7 @@ class Buckets(Plan):
         """
         if step % self.window == 0:  # a window begins here, and is planned with the new rows
             return
-        window = self._plan_window(epoch, step // self.window, together=True)
-        self._frozen = window._replace(drawn={})
+        self._frozen, _ = self._plan_window(epoch, step // self.window, together=True)
 
     def frozen_batches(self, epoch: int, step: int) -> list[list[int]] | None:
         if self._frozen is None or self._frozen.key != (epoch, step // self.window):
@@ -136,33 +135,34 @@ class Buckets(Plan):
             raise InputError(
                 f"the checkpoint must keep {n_batches} batches that hold {len(rows)} rows around step {step} of epoch {epoch} once each, and does not; take another checkpoint"
             )
-        self._frozen = _Window((epoch, number), batches, drawn={})
+        self._frozen = _Window((epoch, number), batches)
 
     def __getstate__(self) -> dict:
-        # A spawned worker needs neither: it only collates.
-        return self.__dict__ | {"_permutation": None, "_window": None}
+        # A spawned worker needs none of these: it only collates.
+        return self.__dict__ | {"_permutation": None, "_window": None, "_drawn": {}}
 
-    def _plan_window(self, epoch: int, number: int, together: bool) -> _Window:
-        """The batches of a window, with the lists of this process that were drawn to plan them."""
+    def _plan_window(self, epoch: int, number: int, together: bool) -> tuple[_Window, Drawn]:
+        """The batches of a window, and the lists of this process that were drawn to plan them."""
         if self._frozen is not None and self._frozen.key == (epoch, number):
-            return self._frozen
+            return self._frozen, {}
         rows = self._rows_of_window(epoch, number)
         if self.window == 1:
-            return _Window((epoch, number), [rows.tolist()], drawn={})
+            return _Window((epoch, number), [rows.tolist()]), {}
         drawn = self._draw_all(epoch, rows, together)
         # From here on a row is known by its place in the window, 0 to len(rows) - 1.
-        order = np.argsort([row.length for row in drawn], kind="stable")
+        order = np.argsort([length for length, _ in drawn], kind="stable")
         sorted_batches = []
         for start in range(0, len(order), self.per_step):
             sorted_batches.append(order[start : start + self.per_step])
         batches = []
-        drawn_here = {}
+        drawn_here: Drawn = {}
         for batch_number in self._order_of_batches(epoch, number, len(sorted_batches)):
             places = sorted_batches[batch_number]
             batches.append(rows[places].tolist())
             for place in places[self.rank :: self.world_size]:
-                drawn_here[int(rows[place])] = drawn[place].drawn_list
-        return _Window((epoch, number), batches, drawn_here)
+                _, drawn_list = drawn[place]
+                drawn_here[int(rows[place])] = drawn_list
+        return _Window((epoch, number), batches), drawn_here
 
     def _order_of_batches(self, epoch: int, number: int, n_batches: int) -> np.ndarray:
         """In which order the batches of a window come, which are sorted by length."""
@@ -175,7 +175,7 @@ class Buckets(Plan):
         size = self.per_step * self.window
         return self._permutation[1][number * size : (number + 1) * size]
 
-    def _draw_all(self, epoch: int, rows: np.ndarray, together: bool) -> list[_DrawnRow]:
+    def _draw_all(self, epoch: int, rows: np.ndarray, together: bool) -> list[LengthAndList]:
         """Draw the lists of some rows. If all processes ask together, each draws a share of them,
         and they exchange the shares.
         """
@@ -189,16 +189,16 @@ class Buckets(Plan):
             return self._draw_here(epoch, rows)
         # Row n is drawn by process n % world_size, as the n // world_size-th of its share.
         own_share = self._draw_here(epoch, rows[self.rank :: self.world_size])
-        shares: list[list[_DrawnRow]] = [[] for _ in range(self.world_size)]
+        shares: list[list[LengthAndList]] = [[] for _ in range(self.world_size)]
         distributed.all_gather_object(shares, own_share)
         drawn = []
         for n in range(len(rows)):
             drawn.append(shares[n % self.world_size][n // self.world_size])
         return drawn
 
-    def _draw_here(self, epoch: int, rows: np.ndarray) -> list[_DrawnRow]:
+    def _draw_here(self, epoch: int, rows: np.ndarray) -> list[LengthAndList]:
         drawn = []
         for row in rows:
             drawn_list = self.rows.draw(epoch, row)
-            drawn.append(_DrawnRow(self.length(drawn_list), drawn_list))
+            drawn.append((self.length(drawn_list), drawn_list))
         return drawn
