@@ -48,12 +48,15 @@ print(resident() - before)
 
 
 def grown(backbone: str, precision: str, *leaks: str) -> float:
-    """Megabytes that 200 steps add to a process of their own."""
+    """Megabytes that 200 steps add to a process of their own, which has imported everything."""
     command = [sys.executable, "-c", PROGRAM, backbone, precision, *RAGGED[precision], *leaks]
     return int(subprocess.run(command, check=True, capture_output=True, text=True).stdout) / 1000
 
 
-pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="VmRSS is Linux's")
+pytestmark = [
+    pytest.mark.skipif(sys.platform != "linux", reason="VmRSS is Linux's"),
+    pytest.mark.usefixtures("programs_begin_warm"),
+]
 
 
 @pytest.mark.parametrize(
