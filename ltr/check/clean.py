@@ -18,7 +18,7 @@ from ltr.errors import InputError
 LEAKING: tuple[Kind, ...] = ("equal", "near", "set")
 
 
-class Clean(NamedTuple):
+class CleanSplit(NamedTuple):
     """The files of a clean split, and what is in them.
 
     Attributes:
@@ -36,7 +36,7 @@ class Clean(NamedTuple):
 
 def write_clean(
     leakage: Leakage, folder: Path, split: str = "test", kinds: Sequence[Kind] = LEAKING
-) -> Clean:
+) -> CleanSplit:
     """Write ``qrels/SPLIT.clean.tsv`` with the queries of a split that do not leak, and
     ``qrels/SPLIT.clean.removed.jsonl`` with each leak of the others: query, kind, where its partner
     is, and which. The same leaks make the same bytes.
@@ -59,14 +59,11 @@ def write_clean(
         raise InputError(
             f"all {n_queries} queries of {split} leak, so nothing would be left in a clean split"
         )
-    clean = Clean(
-        *_files(folder, split),
-        n_queries - len(leaked),
-        len(leaked),
-    )
+    qrels, removed = _files(folder, split)
+    clean = CleanSplit(qrels, removed, n_left=n_queries - len(leaked), n_removed=len(leaked))
     texts = {
-        clean.removed: "".join(_lines_of_leaks(leakage, split, kinds)),
-        clean.qrels: "".join(_lines_of_qrels(leakage, judged, leaked)),
+        removed: "".join(_leak_lines(leakage, split, kinds)),
+        qrels: "".join(_qrels_lines(leakage, judged, leaked)),
     }
     for file, text in texts.items():
         if is_file(file) and file.read_text(encoding="utf-8", errors="replace") != text:
@@ -105,7 +102,7 @@ def check_place(collection: Collection, folder: Path, split: str = "test") -> No
         is_file(file)  # a folder of this name is refused
 
 
-def _lines_of_qrels(leakage: Leakage, judged: QueryLists, leaked: set[int]) -> Iterator[str]:
+def _qrels_lines(leakage: Leakage, judged: QueryLists, leaked: set[int]) -> Iterator[str]:
     queries = leakage.collection.queries.ids
     docs = leakage.collection.corpus.ids
     yield "query-id\tcorpus-id\tscore\n"
@@ -117,21 +114,20 @@ def _lines_of_qrels(leakage: Leakage, judged: QueryLists, leaked: set[int]) -> I
             yield f"{queries[query_row]}\t{docs[doc_row]}\t{grade:.9g}\n"
 
 
-def _lines_of_leaks(leakage: Leakage, split: str, kinds: Sequence[Kind]) -> Iterator[str]:
+def _leak_lines(leakage: Leakage, split: str, kinds: Sequence[Kind]) -> Iterator[str]:
     """By query, then by kind, then by where the partner is."""
-    lines = []
+    sortable_lines = []
     order = list(KINDS)
     for number, leaks in enumerate(leakage.leaks_of(split, kinds)):
         queries = leaks.part.collection.queries
         partners = leaks.other.collection.queries
-        of_queries = zip(
+        for query_row, partner_row, similarity in zip(
             leaks.query_rows.tolist(),
             leaks.partner_rows.tolist(),
             leaks.similarity.tolist(),
             strict=True,
-        )
-        for query_row, partner_row, similarity in of_queries:
-            line = {
+        ):
+            entries = {
                 "query": queries.ids[query_row],
                 "text": queries.texts[query_row],
                 "leak": KINDS[leaks.kind],
@@ -141,6 +137,6 @@ def _lines_of_leaks(leakage: Leakage, split: str, kinds: Sequence[Kind]) -> Iter
                 "partner_text": partners.texts[partner_row],
             }
             key = (query_row, order.index(leaks.kind), number)
-            lines.append((key, json.dumps(line, ensure_ascii=False) + "\n"))
-    for _, text in sorted(lines):
-        yield text
+            sortable_lines.append((key, json.dumps(entries, ensure_ascii=False) + "\n"))
+    for _, line in sorted(sortable_lines):
+        yield line

@@ -38,9 +38,11 @@ def cutting_section(collection: Collection, reads: TextReads) -> Section:
             ]
         )
         if cut.cut_tokens >= MUCH and cut.where == "train":
+            # Of a pair the document is cut.
             side: Side = "query" if cut.side == "query" else "document"
+            texts = "queries" if side == "query" else "documents"
             severe.append(
-                f"{cut.cut_tokens:.0%} of the tokens of the {'queries' if side == 'query' else 'documents'} of train are cut by {limits(reads.template, side, cut.max_length)}; a length of {cut.keeps_whole:,} keeps {WHOLE:.0%} of them whole"
+                f"{cut.cut_tokens:.0%} of the tokens of the {texts} of train are cut by {limits(reads.template, side, cut.max_length)}; a length of {cut.keeps_whole:,} keeps {WHOLE:.0%} of them whole"
             )
     header = ["side", "of", "texts", "max_length", "cut", "tokens cut", f"keeps {WHOLE:.0%} whole"]
     table = Table("texts that are not read whole; lengths with special tokens", header, rows)
@@ -57,17 +59,17 @@ def _cuts(collection: Collection, reads: JoinedPairs | ApartTexts) -> list[Cut]:
     docs = reads.store(collection.corpus, "document")
     whole_queries = reads.uncut(collection.queries, "query")
     whole_docs = reads.uncut(collection.corpus, "document")
-    of_queries = []
-    of_docs = []
+    query_cuts = []
+    doc_cuts = []
     for split, judged in collection.qrels.items():
-        of_queries.append(cut_of(reads, "query", split, whole_queries, queries, judged.query_rows))
+        query_cuts.append(cut_of(reads, "query", split, whole_queries, queries, judged.query_rows))
         doc_rows = np.unique(judged.doc_rows)
         n_beside: np.ndarray | int = 0
         if isinstance(reads, JoinedPairs):
             doc_rows = judged.doc_rows
             n_beside = queries.lengths(judged.query_of_doc)
-        of_docs.append(cut_of(reads, "document", split, whole_docs, docs, doc_rows, n_beside))
-    return [*of_queries, *of_docs, corpus_cut(reads, queries, whole_docs, docs)]
+        doc_cuts.append(cut_of(reads, "document", split, whole_docs, docs, doc_rows, n_beside))
+    return [*query_cuts, *doc_cuts, corpus_cut(reads, queries, whole_docs, docs)]
 
 
 def _windows_lines(collection: Collection, reads: JoinedPairs | ApartTexts) -> list[str]:
@@ -77,9 +79,9 @@ def _windows_lines(collection: Collection, reads: JoinedPairs | ApartTexts) -> l
         return []
     counts = reads.n_windows(np.diff(reads.store(collection.corpus, "document").offsets))
     budget = None if reads.template is None else reads.template.document_tokens
-    what = (
-        "documents are read whole" if budget is None else f"{budget} tokens of a document are read"
-    )
+    what = "documents are read whole"
+    if budget is not None:
+        what = f"{budget} tokens of a document are read"
     return [
         f"{what}, in windows of {windows.size} tokens, one every {windows.stride}: {counts.mean():.1f} of a document of the corpus in the mean, {counts.max():,} of the longest"
     ]

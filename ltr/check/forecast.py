@@ -71,7 +71,7 @@ class Schedule:
 
 
 def schedule_of(
-    trainer: Trainer, *, validates_first: bool, mining: HardNegativeMining | None, awaits: bool
+    trainer: Trainer, *, validates_first: bool, mining: HardNegativeMining | None, mines_first: bool
 ) -> Schedule:
     """The schedule of a training whose first batch is there.
 
@@ -79,31 +79,29 @@ def schedule_of(
         trainer: has its training batches.
         validates_first: whether it measures the weights that it starts from.
         mining: what refreshes negatives, if anything does.
-        awaits: whether negatives are mined before the first step.
+        mines_first: whether negatives are mined before the first step.
     """
-    per_epoch = max(1, int(trainer.num_training_batches))
-    accumulated = trainer.accumulate_grad_batches
+    epoch_batches = max(1, int(trainer.num_training_batches))
+    step_batches = trainer.accumulate_grad_batches
     total = trainer.estimated_stepping_batches
     has_end = math.isfinite(total) and total > 0
-    steps = int(total) if has_end else math.ceil(per_epoch / accumulated)
-    epochs = max(1, math.ceil(steps * accumulated / per_epoch))
-    batches = steps * accumulated
-    interval = trainer.val_check_interval or 1.0
+    steps = int(total) if has_end else math.ceil(epoch_batches / step_batches)
+    batches = steps * step_batches
+    epochs = max(1, math.ceil(batches / epoch_batches))
+    interval = trainer.val_check_interval or 1.0  # a share of an epoch, or a number of batches
     if isinstance(interval, float):
-        interval = max(1, int(per_epoch * interval))
+        interval = max(1, int(epoch_batches * interval))
     every_n_epochs = trainer.check_val_every_n_epoch
-    if every_n_epochs is None:
+    if every_n_epochs is None:  # batches are counted on from epoch to epoch
         validations = batches // interval
     else:
-        whole_epochs = batches // per_epoch
-        of_epoch = per_epoch // interval
-        validations = (whole_epochs // every_n_epochs) * of_epoch
-        left = batches - whole_epochs * per_epoch
-        if (whole_epochs + 1) % every_n_epochs == 0:
-            validations += left // interval
+        whole_epochs = batches // epoch_batches
+        validations = (whole_epochs // every_n_epochs) * (epoch_batches // interval)
+        if (whole_epochs + 1) % every_n_epochs == 0:  # the last epoch may not be whole
+            validations += (batches - whole_epochs * epoch_batches) // interval
     refreshes = 0
     if mining is not None:
-        refreshes = int(awaits)
+        refreshes = int(mines_first)
         if mining.schedule.steps is not None:
             refreshes += (steps - 1) // mining.schedule.steps
         elif mining.schedule.epochs is not None:
@@ -133,19 +131,17 @@ def forecast_section(forecast: Forecast, schedule: Schedule) -> Section:
     for name, size in sizes.items():
         if size is not None:
             entries[name] = size
-            parts.append(f"{name.replace('device_memory', 'memory of the GPU')} {gigabytes(size)}")
+            what = "memory of the GPU" if name == "device_memory" else name
+            parts.append(f"{what} {_size_in_words(size)}")
     if parts:
         lines.append(", ".join(parts))
     table = Table("what the training will take", ["work", "times", "seconds each", "in all"], rows)
     return Section("Forecast", [table], lines, [], entries)
 
 
-def gigabytes(size: int) -> str:
-    """A size as ``1.2 GB``."""
+def _size_in_words(size: int) -> str:
+    """A number of bytes as ``1.2 GB`` or ``34 MB``."""
     return f"{size / 1e9:.2g} GB" if size >= 1e8 else f"{size / 1e6:.2g} MB"
-
-
-# What the machine says
 
 
 class PeakMemory:

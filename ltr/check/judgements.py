@@ -18,7 +18,7 @@ from ltr.run.ceiling import ceiling
 from ltr.spans import spans
 
 QUERIES = 1000  # of a split that BM25 searches for; fewer are all
-DEPTHS = (10, 100)  # of which the share is said that nobody has judged
+DEPTHS = (10, 100)  # of the best documents, of which the unjudged are counted
 MANY_WITHOUT = 0.1  # of the queries of a split without a relevant document: severe from here on
 LOW_CEILING = 0.8  # of the relevant documents that are in the pools: severe below
 MOST_GRADES = 8  # that a table shows; more are scores rather than grades
@@ -37,22 +37,22 @@ def judgements_section(
         search: whether to search by BM25, for up to 1,000 queries of each split but ``train``.
     """
     counts = _counts_of_grades(collection)
-    judged = [_table_of_judgements(collection), _table_of_grades(counts)]
-    severe, lines, entries = _missing(collection, counts)
-    unjudged, of_rankers = _unjudged(collection, ranked, search)
-    if of_rankers:
-        judged.append(unjudged)
-        entries["unjudged"] = of_rankers
+    tables = [_table_of_judgements(collection), _table_of_grades(counts)]
+    severe, lines, entries = _missing_judgements(collection, counts)
+    table_of_unjudged, shares = _unjudged(collection, ranked, search)
+    if shares:
+        tables.append(table_of_unjudged)
+        entries["unjudged"] = shares
     ceilings = _ceilings(collection)
     if ceilings:
-        judged.append(_table_of_ceilings(ceilings))
+        tables.append(_table_of_ceilings(ceilings))
         entries["ceiling"] = ceilings
     for split, values in ceilings.items():
         if values["R"] < LOW_CEILING:
             severe.append(
                 f"the candidates of {split} hold {values['R']:.1%} of the relevant documents; no re-ranking of them finds the others"
             )
-    return Section("Judgements", judged, lines, severe, entries)
+    return Section("Judgements", tables, lines, severe, entries)
 
 
 def _counts_of_grades(collection: Collection) -> dict[str, dict[float, int]]:
@@ -64,7 +64,7 @@ def _counts_of_grades(collection: Collection) -> dict[str, dict[float, int]]:
     return counts_of
 
 
-def _missing(
+def _missing_judgements(
     collection: Collection, counts_of: dict[str, dict[float, int]]
 ) -> tuple[list[str], list[str], dict[str, object]]:
     """What is severe, what is not, and the numbers: queries that nobody judged, and those without a
@@ -72,7 +72,7 @@ def _missing(
     """
     severe: list[str] = []
     lines: list[str] = []
-    of_splits: dict[str, dict[str, object]] = {}
+    split_entries: dict[str, dict[str, object]] = {}
     judged_rows = [np.empty(0, dtype=np.int64)]
     for split, judged in collection.qrels.items():
         judged_rows.append(judged.query_rows)
@@ -81,7 +81,7 @@ def _missing(
         n_queries = len(judged.query_rows)
         counts = counts_of[split]
         shown = list(counts.items())[:MOST_GRADES]
-        of_splits[split] = {
+        split_entries[split] = {
             "queries": n_queries,
             "judgements": len(judged.values),
             "without_relevant": n_without,
@@ -95,8 +95,11 @@ def _missing(
             line = f"{n_without:,} of {n_queries:,} queries of {split} have no relevant document: no metric by rank counts them"
             if split == "train":
                 line = f"{n_without:,} of {n_queries:,} queries of train have no relevant document: they teach nothing and are left out"
-            (severe if n_without >= MANY_WITHOUT * n_queries else lines).append(line)
-        lines += _lines_of_equal_texts(collection, split, of_splits[split])
+            if n_without >= MANY_WITHOUT * n_queries:
+                severe.append(line)
+            else:
+                lines.append(line)
+        lines += _equal_text_lines(collection, split, split_entries[split])
         if n_queries and (judged.values > 0).all():
             lines.append(
                 f"nobody has judged a document of {split} irrelevant: what is not judged counts as irrelevant"
@@ -106,12 +109,10 @@ def _missing(
         lines.append(
             f"{n_unjudged:,} of {len(collection.queries):,} queries have no judgement in any split"
         )
-    return severe, lines, {"queries_without_judgement": n_unjudged, "splits": of_splits}
+    return severe, lines, {"queries_without_judgement": n_unjudged, "splits": split_entries}
 
 
-def _lines_of_equal_texts(
-    collection: Collection, split: str, entries: dict[str, object]
-) -> list[str]:
+def _equal_text_lines(collection: Collection, split: str, entries: dict[str, object]) -> list[str]:
     """What is said of queries of one text, and of queries that are documents; their numbers become
     entries of the split.
     """
@@ -134,7 +135,15 @@ def _lines_of_equal_texts(
 
 
 def _table_of_judgements(collection: Collection) -> Table:
-    header = ["split", "queries", "judgements", "without relevant", "relevant, median", "mean"]
+    header = [
+        "split",
+        "queries",
+        "judgements",
+        "without relevant",
+        "relevant, median",
+        "mean",
+        "most",
+    ]
     rows = []
     for split, judged in collection.qrels.items():
         n_relevant = judged.n_relevant()
@@ -149,7 +158,7 @@ def _table_of_judgements(collection: Collection) -> Table:
                 f"{n_relevant.max():,}",
             ]
         )
-    return Table("judged queries, and relevant documents of a query", [*header, "most"], rows)
+    return Table("judged queries, and relevant documents of a query", header, rows)
 
 
 def _table_of_grades(counts_of: dict[str, dict[float, int]]) -> Table:
@@ -160,10 +169,10 @@ def _table_of_grades(counts_of: dict[str, dict[float, int]]) -> Table:
     if len(grades) > len(shown):
         header.append(f"{len(grades) - len(shown):,} others")
     rows = []
-    for split, of_grade in counts_of.items():
-        cells = [split, *(f"{of_grade.get(grade, 0):,}" for grade in shown)]
+    for split, counts in counts_of.items():
+        cells = [split, *(f"{counts.get(grade, 0):,}" for grade in shown)]
         if len(grades) > len(shown):
-            cells.append(f"{sum(of_grade.get(grade, 0) for grade in grades[MOST_GRADES:]):,}")
+            cells.append(f"{sum(counts.get(grade, 0) for grade in grades[MOST_GRADES:]):,}")
         rows.append(cells)
     return Table("judgements by grade", header, rows)
 
@@ -186,21 +195,22 @@ def _unjudged(
     """The share of what rankers put on top that nobody has judged, by ranker and split."""
     rows = []
     shares: dict[str, dict[str, dict[str, float]]] = {}
+    if ranked is not None:
+        ranked = without_own(ranked, collection.own_documents())
     for split, judged in collection.qrels.items():
-        lists_of = {}
+        lists_of_ranker = {}
         if search and split != "train":
-            lists_of["BM25"] = found_by_bm25(collection, split)
+            lists_of_ranker["BM25"] = found_by_bm25(collection, split)
         if ranked is not None:
-            ranked = without_own(ranked, collection.own_documents())
-            is_of_split = np.isin(ranked.query_rows, judged.query_rows)
-            if is_of_split.any():
-                lists_of["the run"] = ranked.at(np.flatnonzero(is_of_split))
-        for name, lists in lists_of.items():
-            of_split = {f"top_{depth}": unjudged_share(lists, judged, depth) for depth in DEPTHS}
-            shares.setdefault(name, {})[split] = of_split
+            is_in_split = np.isin(ranked.query_rows, judged.query_rows)
+            if is_in_split.any():
+                lists_of_ranker["the run"] = ranked.at(np.flatnonzero(is_in_split))
+        for name, lists in lists_of_ranker.items():
+            by_depth = {f"top_{depth}": unjudged_share(lists, judged, depth) for depth in DEPTHS}
+            shares.setdefault(name, {})[split] = by_depth
             # Of no list there is no share.
             has_lists = len(lists.query_rows) > 0
-            cells = [f"{share:.1%}" if has_lists else "" for share in of_split.values()]
+            cells = [f"{share:.1%}" if has_lists else "" for share in by_depth.values()]
             rows.append([split, name, f"{len(lists.query_rows):,}", *cells])
     header = ["split", "ranker", "queries", *(f"unjudged of the top {depth}" for depth in DEPTHS)]
     title = "share of the best documents that nobody has judged"

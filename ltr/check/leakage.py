@@ -27,8 +27,8 @@ KINDS: dict[Kind, str] = {
 }
 
 
-class QuerySet(NamedTuple):
-    """Queries with their judgements: a split of the collection, or the training part of other data.
+class Part(NamedTuple):
+    """Queries with their judgements: a split of the collection, or the split train of other data.
 
     Attributes:
         name: ``train``, ``dev`` or ``test``; else ``train of PATH``.
@@ -57,8 +57,8 @@ class Leaks(NamedTuple):
     """
 
     kind: Kind
-    part: QuerySet
-    other: QuerySet
+    part: Part
+    other: Part
     query_rows: np.ndarray
     partner_rows: np.ndarray
     similarity: np.ndarray
@@ -99,7 +99,7 @@ class Leakage:
     """
 
     collection: Collection
-    parts: list[QuerySet]
+    parts: list[Part]
     leaks: list[Leaks]
     corpus: SameTexts | None
     threshold: float
@@ -144,7 +144,7 @@ def find_leakage(
         )
     parts = _splits(collection)
     for name, other in trained_on:
-        parts.append(QuerySet(f"train of {name}", other, other.judgements("train"), True))
+        parts.append(Part(f"train of {name}", other, other.judgements("train"), True))
     same_queries, n_cut = _same_queries(parts, threshold)
     documents = _Documents.from_parts(parts, with_corpus)
     corpus = None
@@ -167,18 +167,15 @@ def find_same_queries(collection: Collection, threshold: float = THRESHOLD) -> L
     return Leakage(collection, parts, leaks, None, threshold, n_cut)
 
 
-def _splits(collection: Collection) -> list[QuerySet]:
+def _splits(collection: Collection) -> list[Part]:
     parts = []
     for split in SPLITS:
         if split in collection.qrels:
-            parts.append(QuerySet(split, collection, collection.qrels[split], False))
+            parts.append(Part(split, collection, collection.qrels[split], False))
     return parts
 
 
-# Queries
-
-
-def _same_queries(parts: Sequence[QuerySet], threshold: float) -> tuple[list[Leaks], int]:
+def _same_queries(parts: Sequence[Part], threshold: float) -> tuple[list[Leaks], int]:
     """Equal and near queries of each two parts, and the number of buckets that were cut."""
     tables = [(part.collection.queries.texts, part.judged.query_rows) for part in parts]
     sets = WordSets.from_tables(tables)
@@ -190,7 +187,7 @@ def _same_queries(parts: Sequence[QuerySet], threshold: float) -> tuple[list[Lea
     first_row = np.full((len(firsts), len(parts)), -1)
     first_row[class_of[::-1], part_of[::-1]] = rows[::-1]
     best = nearest(sets.take(firsts), first_row >= 0, threshold, across=True)
-    found = []
+    leaks = []
     for number, other_number in _pairs_of_parts(parts):
         part = parts[number]
         other = parts[other_number]
@@ -199,10 +196,10 @@ def _same_queries(parts: Sequence[QuerySet], threshold: float) -> tuple[list[Lea
         is_equal = partners >= 0
         ones = np.ones(int(is_equal.sum()), np.float32)
         query_rows = part.judged.query_rows
-        found.append(Leaks("equal", part, other, query_rows[is_equal], partners[is_equal], ones))
+        leaks.append(Leaks("equal", part, other, query_rows[is_equal], partners[is_equal], ones))
         near_classes = best.text[classes, other_number]
         is_near = (near_classes >= 0) & ~is_equal
-        found.append(
+        leaks.append(
             Leaks(
                 "near",
                 part,
@@ -212,18 +209,15 @@ def _same_queries(parts: Sequence[QuerySet], threshold: float) -> tuple[list[Lea
                 best.similarity[classes[is_near], other_number],
             )
         )
-    return found, best.n_cut
+    return leaks, best.n_cut
 
 
-def _pairs_of_parts(parts: Sequence[QuerySet]) -> Iterator[tuple[int, int]]:
+def _pairs_of_parts(parts: Sequence[Part]) -> Iterator[tuple[int, int]]:
     """The numbers of each part of the collection and of each other part, in this order."""
     for number, part in enumerate(parts):
         for other_number in range(len(parts)):
             if number != other_number and not part.is_other:
                 yield number, other_number
-
-
-# Documents
 
 
 class _Documents(NamedTuple):
@@ -241,13 +235,13 @@ class _Documents(NamedTuple):
     relevant: list[tuple[np.ndarray, np.ndarray]]
 
     @classmethod
-    def from_parts(cls, parts: Sequence[QuerySet], with_corpus: bool) -> "_Documents":
+    def from_parts(cls, parts: Sequence[Part], with_corpus: bool) -> "_Documents":
         """Of all parts; without the corpus only of the documents that are relevant."""
         own_relevant = [_relevant(part.judged)[1] for part in parts if not part.is_other]
         corpus = parts[0].collection.corpus
-        own_rows = (
-            np.arange(len(corpus)) if with_corpus else np.unique(np.concatenate(own_relevant))
-        )
+        own_rows = np.unique(np.concatenate(own_relevant))
+        if with_corpus:
+            own_rows = np.arange(len(corpus))
         tables = [(corpus.texts, own_rows)]
         places = []  # of the documents of the pairs of each part, among all that are compared
         n_before = len(own_rows)
@@ -263,13 +257,14 @@ class _Documents(NamedTuple):
         sets = WordSets.from_tables(tables)
         class_of = np.unique(sets.keys, return_inverse=True)[1]
         relevant = []
-        for part, of_part in zip(parts, places, strict=True):
-            pairs = np.unique(np.stack([_relevant(part.judged)[0], class_of[of_part]]), axis=1)
+        for part, doc_places in zip(parts, places, strict=True):
+            query_rows = _relevant(part.judged)[0]
+            pairs = np.unique(np.stack([query_rows, class_of[doc_places]]), axis=1)
             relevant.append((pairs[0], pairs[1]))
         return cls(sets, class_of, relevant)
 
 
-def _same_documents(parts: Sequence[QuerySet], documents: _Documents) -> Iterator[Leaks]:
+def _same_documents(parts: Sequence[Part], documents: _Documents) -> Iterator[Leaks]:
     """Queries of each two parts that have all their relevant documents in common, or one."""
     by_kind: dict[Kind, list[tuple[np.ndarray, np.ndarray]]] = {
         "set": [_whole_sets(*pairs) for pairs in documents.relevant],
@@ -316,11 +311,8 @@ def _whole_sets(queries: np.ndarray, docs: np.ndarray) -> tuple[np.ndarray, np.n
     return distinct, np.add.reduceat(keys.numpy().view(np.uint64), begins)
 
 
-# Texts of the corpus
-
-
 def _same_texts(
-    parts: Sequence[QuerySet], documents: _Documents, threshold: float
+    parts: Sequence[Part], documents: _Documents, threshold: float
 ) -> tuple[SameTexts, int]:
     """Equal and near texts of the corpus, and the number of buckets that were cut."""
     n_docs = len(parts[0].collection.corpus)
@@ -336,7 +328,7 @@ def _same_texts(
         is_judged[parts[number].judged.doc_rows] = True
     relevant = np.concatenate([documents.relevant[number][1] for number in own_parts])
     is_relevant = np.isin(documents.class_of[:n_docs], relevant)
-    found = SameTexts(
+    texts = SameTexts(
         is_equal=counts[class_of] > 1,
         nearest_rows=np.where(nearest_class >= 0, firsts[nearest_class], -1),
         equal_rows=firsts[class_of],
@@ -344,4 +336,4 @@ def _same_texts(
         is_judged=is_judged,
         is_relevant_elsewhere=is_relevant & ~is_judged,
     )
-    return found, best.n_cut
+    return texts, best.n_cut

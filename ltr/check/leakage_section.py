@@ -23,7 +23,7 @@ def leakage_section(leakage: Leakage) -> Section:
     """What leaks between the splits, with examples, counts and the share of each split."""
     tables = [_table_of_leaks(leakage)] if len(leakage.parts) > 1 else []
     if leakage.corpus is not None:
-        tables.append(_table_of_texts(leakage.corpus))
+        tables.append(_corpus_table(leakage.corpus))
     examples = list(_examples(leakage))
     if examples:
         header = ["leak", "similarity", "query or text", "stands also in"]
@@ -64,7 +64,7 @@ def _table_of_leaks(leakage: Leakage) -> Table:
     return Table(title, header, list(rows.values()), text_columns=header[1:2])
 
 
-def _table_of_texts(corpus: SameTexts) -> Table:
+def _corpus_table(corpus: SameTexts) -> Table:
     rows = []
     kinds = {
         "equal to another text": corpus.is_equal,
@@ -81,25 +81,21 @@ def _table_of_texts(corpus: SameTexts) -> Table:
 
 def _examples(leakage: Leakage) -> Iterator[list[str]]:
     for kind, words in KINDS.items():
-        found = [leaks for leaks in leakage.leaks if leaks.kind == kind]
+        alike = [leaks for leaks in leakage.leaks if leaks.kind == kind]
         # What is measured comes first, then what is trained on.
-        found.sort(key=lambda leaks: list(SPLITS).index(leaks.part.name), reverse=True)
+        alike.sort(key=lambda leaks: list(SPLITS).index(leaks.part.name), reverse=True)
         rows = []
-        for leaks in found:
+        for leaks in alike:
+            queries = leaks.part.collection.queries
+            partners = leaks.other.collection.queries
             order = np.argsort(-leaks.similarity, kind="stable")[:EXAMPLES]
             for place in order.tolist():
                 rows.append(
                     [
                         words,
                         f"{leaks.similarity[place]:.2f}",
-                        _shown(
-                            leaks.part.name, leaks.part.collection.queries, leaks.query_rows[place]
-                        ),
-                        _shown(
-                            leaks.other.name,
-                            leaks.other.collection.queries,
-                            leaks.partner_rows[place],
-                        ),
+                        _shown(leaks.part.name, queries, leaks.query_rows[place]),
+                        _shown(leaks.other.name, partners, leaks.partner_rows[place]),
                     ]
                 )
         yield from rows[:EXAMPLES]
@@ -128,12 +124,12 @@ def _in_words(leakage: Leakage) -> tuple[list[str], list[str]]:
     """What is severe, and what else is found, a sentence each."""
     severe: list[str] = []
     lines: list[str] = []
+    measured = [part for part in leakage.parts if not part.is_other and part.name != "train"]
     if len(leakage.parts) == 1:
         (only,) = leakage.parts
         lines.append(f"{only.name} is the only split: there is no other one to leak into it")
-    for part in leakage.parts if len(leakage.parts) > 1 else []:
-        if part.is_other or part.name == "train":
-            continue
+        measured = []
+    for part in measured:
         rows = leakage.leaked(part.name, ["equal", "near"])
         n = len(part.judged.query_rows)
         if len(rows) == 0:
@@ -147,7 +143,10 @@ def _in_words(leakage: Leakage) -> tuple[list[str], list[str]]:
         text = f"{len(rows):,} of {n:,} queries of {part.name} ({len(rows) / n:.1%}) stand, or nearly, in {', '.join(sorted(others))}"
         if part.name == "test":
             text += "; ltr check --write makes a clean split"
-        (severe if len(rows) >= MANY * n else lines).append(text)
+        if len(rows) >= MANY * n:
+            severe.append(text)
+        else:
+            lines.append(text)
     corpus = leakage.corpus
     if corpus is not None and corpus.is_relevant_elsewhere.any():
         lines.append(
@@ -164,8 +163,8 @@ def _entries(leakage: Leakage) -> dict[str, object]:
     """The numbers by part, other part and kind; and those of the corpus."""
     queries: dict[str, dict[str, dict[str, int]]] = {}
     for leaks in leakage.leaks:
-        of_part = queries.setdefault(leaks.part.name, {})
-        of_part.setdefault(leaks.other.name, {})[leaks.kind] = len(leaks.query_rows)
+        by_other = queries.setdefault(leaks.part.name, {})
+        by_other.setdefault(leaks.other.name, {})[leaks.kind] = len(leaks.query_rows)
     n_queries = {part.name: len(part.judged.query_rows) for part in leakage.parts}
     entries: dict[str, object] = {
         "threshold": leakage.threshold,

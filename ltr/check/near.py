@@ -1,7 +1,6 @@
 """Texts that share most of their words: candidates by MinHash, which the words themselves confirm."""
 
 from collections.abc import Iterator
-from typing import NamedTuple
 
 import numpy as np
 
@@ -10,9 +9,8 @@ from ltr.check.words import WordSets, mixed
 from ltr.errors import InputError
 from ltr.spans import spans
 
-MOST = (
-    0.99  # the largest threshold that datasketch makes bands for; pairs are compared exactly after
-)
+# The largest threshold that datasketch makes bands for; pairs are compared exactly afterwards.
+MOST = 0.99
 # Of the signature of a text. At a threshold of 0.6, datasketch makes 42 bands of 6 of them: a pair at
 # 0.6 is missed with a probability of 0.13, one at 0.7 of 0.005.
 PERMUTATIONS = 256
@@ -23,12 +21,41 @@ PAIRS_AT_ONCE = 1 << 20
 NEIGHBOURS = 128  # that a text is compared with in a bucket, whatever its size
 
 
-class NearestTexts(NamedTuple):
-    """Of each of N texts the nearest one of each of L groups."""
+class NearestTexts:
+    """Of each of N texts the nearest one of each of L groups.
 
-    similarity: np.ndarray  # [N, L] float32, 0 where none is near enough
-    text: np.ndarray  # [N, L] int64, -1 where none is near enough
-    n_cut: int  # buckets in which not all pairs were compared
+    Args:
+        groups: ``[N, L]`` bool, the groups that each text is in.
+
+    Attributes:
+        similarity: ``[N, L]`` float32, 0 where none is near enough.
+        text: ``[N, L]`` int64, -1 where none is near enough.
+        n_cut: buckets in which not all pairs were compared.
+    """
+
+    def __init__(self, groups: np.ndarray) -> None:
+        self._groups = groups
+        self.similarity = np.zeros(groups.shape, np.float32)
+        self.text = np.full(groups.shape, -1)
+        self.n_cut = 0
+
+    def keep_better(self, texts: np.ndarray, partners: np.ndarray, similarity: np.ndarray) -> None:
+        """Note the partner of each text ``[P]``, in the groups of the partner, where it is nearer than
+        the one before; of equally near ones the first.
+        """
+        for group in range(self._groups.shape[1]):
+            chosen = np.flatnonzero(self._groups[partners, group])
+            # Of each text the best pair comes first.
+            chosen = chosen[np.lexsort((partners[chosen], -similarity[chosen], texts[chosen]))]
+            rows, first_places = np.unique(texts[chosen], return_index=True)
+            pairs = chosen[first_places]
+            similarity_now = similarity[pairs].astype(np.float32)
+            similarity_before = self.similarity[rows, group]
+            is_earlier = partners[pairs] < self.text[rows, group]
+            is_better = similarity_now > similarity_before
+            is_better |= (similarity_now == similarity_before) & is_earlier
+            self.similarity[rows[is_better], group] = similarity_now[is_better]
+            self.text[rows[is_better], group] = partners[pairs[is_better]]
 
 
 def nearest(sets: WordSets, groups: np.ndarray, threshold: float, *, across: bool) -> NearestTexts:
@@ -43,19 +70,16 @@ def nearest(sets: WordSets, groups: np.ndarray, threshold: float, *, across: boo
         threshold: of the similarity, see :meth:`WordSets.similarities`.
         across: only pairs of texts of different groups are looked at.
     """
-    n_texts, n_groups = groups.shape
-    best = NearestTexts(
-        np.zeros((n_texts, n_groups), np.float32), np.full((n_texts, n_groups), -1), 0
-    )
+    best = NearestTexts(groups)
+    n_texts = len(groups)
     if n_texts < 2:
         return best
     bands = band_keys(sets, threshold)
     parity = Parity(sets)
-    n_cut = 0
     for number, keys in enumerate(bands):
         order = np.argsort(keys, kind="stable")
         ends = np.searchsorted(keys[order], keys[order], side="right")
-        n_cut += len(np.unique(ends[ends - np.arange(n_texts) > NEIGHBOURS + 1]))
+        best.n_cut += len(np.unique(ends[ends - np.arange(n_texts) > NEIGHBOURS + 1]))
         for first, second in _pairs(order, ends):
             seems_near = _may_be_near(sets, first, second, threshold)
             if across:
@@ -69,9 +93,9 @@ def nearest(sets: WordSets, groups: np.ndarray, threshold: float, *, across: boo
             similarity = sets.similarities(first, second)
             is_near = similarity >= threshold
             first, second, similarity = first[is_near], second[is_near], similarity[is_near]
-            _keep_best(best, groups, first, second, similarity)
-            _keep_best(best, groups, second, first, similarity)
-    return best._replace(n_cut=n_cut)
+            best.keep_better(first, second, similarity)
+            best.keep_better(second, first, similarity)
+    return best
 
 
 def band_keys(sets: WordSets, threshold: float) -> np.ndarray:
@@ -149,9 +173,9 @@ def _may_be_near(
     sets: WordSets, first: np.ndarray, second: np.ndarray, threshold: float
 ) -> np.ndarray:
     """``[P]`` bool: whether the sizes allow it. The smaller set holds all that both share."""
-    of_first = sets.sizes[first]
-    of_second = sets.sizes[second]
-    return np.minimum(of_first, of_second) >= threshold * np.maximum(of_first, of_second)
+    sizes = sets.sizes[first]
+    other_sizes = sets.sizes[second]
+    return np.minimum(sizes, other_sizes) >= threshold * np.maximum(sizes, other_sizes)
 
 
 def _are_across(first: np.ndarray, second: np.ndarray) -> np.ndarray:
@@ -160,27 +184,3 @@ def _are_across(first: np.ndarray, second: np.ndarray) -> np.ndarray:
     """
     is_same = (first == second).all(axis=1) & (first.sum(axis=1) == 1)
     return ~is_same
-
-
-def _keep_best(
-    best: NearestTexts,
-    groups: np.ndarray,
-    texts: np.ndarray,
-    partners: np.ndarray,
-    similarity: np.ndarray,
-) -> None:
-    """Note the partner of each text, in the groups of the partner, where it is nearer than the one
-    before; of equally near ones the first.
-    """
-    for group in range(groups.shape[1]):
-        chosen = np.flatnonzero(groups[partners, group])
-        # Of each text the best pair comes first.
-        chosen = chosen[np.lexsort((partners[chosen], -similarity[chosen], texts[chosen]))]
-        of_text, first_places = np.unique(texts[chosen], return_index=True)
-        pairs = chosen[first_places]
-        found = similarity[pairs].astype(np.float32)
-        before = best.similarity[of_text, group]
-        is_first = (found == before) & (partners[pairs] < best.text[of_text, group])
-        is_better = (found > before) | is_first
-        best.similarity[of_text[is_better], group] = found[is_better]
-        best.text[of_text[is_better], group] = partners[pairs[is_better]]

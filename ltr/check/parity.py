@@ -39,8 +39,8 @@ class Parity:
         self._bits = np.empty((len(sets), n_bits // 64), np.uint64)
         for texts in sets.text_spans(ELEMENTS_AT_ONCE // 2):
             hashes, starts = sets.elements(texts)
-            of_text = np.repeat(np.arange(len(starts)), np.diff(starts, append=len(hashes)))
-            places = of_text * n_bits + (mixed(hashes) >> shift)
+            text_of_hash = np.repeat(np.arange(len(starts)), np.diff(starts, append=len(hashes)))
+            places = text_of_hash * n_bits + (mixed(hashes) >> shift)
             counts = np.bincount(places, minlength=len(starts) * n_bits)
             packed = np.packbits((counts & 1).astype(bool))
             self._bits[texts] = packed.view(np.uint64).reshape(len(starts), -1)

@@ -43,7 +43,7 @@ LISTS = 256  # measured at once
 FEW_SEEDS = 4  # from which the named differences are up to some five times as large as from many
 
 
-def values_of(lists: QueryLists, judged: QueryLists, metric: RankingMetric) -> np.ndarray:
+def ranked_values(lists: QueryLists, judged: QueryLists, metric: RankingMetric) -> np.ndarray:
     """``[Q]`` float64: the metric of the ranking of each query, in the order of ``lists``; NaN for a
     query that has nothing to find.
     """
@@ -115,28 +115,31 @@ def power_section(
     rows = []
     severe = []
     entries: dict[str, object] = {"metric": metric_name, "alpha": ALPHA, "power": POWER}
+
+    def shown_by(difference: Estimate) -> float:
+        return possible_difference(difference.detectable(ALPHA, POWER), metric_name)
+
     for split, judged in collection.qrels.items():
         if split == "train":
             continue
         n_queries = int((judged.n_relevant() > 0).sum())
         lists = found_by_bm25(collection, split)
-        values = values_of(lists, judged, metric)
+        values = ranked_values(lists, judged, metric)
         known = values[np.isfinite(values)]
         if len(known) < 2 or n_queries < 2:
             severe.append(
                 f"{split} can show no difference: two queries at least must have a relevant document, and one that BM25 finds; {n_queries:,} have the former, {len(known):,} both"
             )
             continue
-        of_split: dict[str, object] = {"queries": n_queries, "bm25": float(known.mean())}
+        split_entries: dict[str, object] = {"queries": n_queries, "bm25": float(known.mean())}
         variance = float(known.var(ddof=1))
         for correlation in CORRELATIONS:
             difference = difference_before_runs(variance, n_queries, correlation)
             shown = difference.detectable(ALPHA, POWER)
             what = f"two rankers whose values correlate by {correlation}"
-            rows.append([split, what, f"{n_queries:,}", _shown(shown)])
-            of_split[f"correlation_{correlation}"] = _or_none(shown)
-        alike = difference_before_runs(variance, n_queries, max(CORRELATIONS))
-        shown = possible_difference(alike.detectable(ALPHA, POWER), metric_name)
+            rows.append([split, what, f"{n_queries:,}", _difference_in_words(shown)])
+            split_entries[f"correlation_{correlation}"] = _or_none(shown)
+        shown = shown_by(difference_before_runs(variance, n_queries, max(CORRELATIONS)))
         if shown > WEAK:
             what = "any difference" if np.isinf(shown) else f"a difference below {shown:.3f}"
             severe.append(
@@ -144,20 +147,21 @@ def power_section(
             )
         measured = None if ranked is None else _against_run(lists, values, ranked, judged, metric)
         if measured is not None:
-            planned = measured.planned(n_queries, 1)
-            shown = possible_difference(planned.detectable(ALPHA, POWER), metric_name)
-            rows.append([split, "the run and BM25, measured", f"{n_queries:,}", _shown(shown)])
-            of_split["run_and_bm25"] = _or_none(shown)
+            shown = shown_by(measured.planned(n_queries, 1))
+            rows.append(
+                [split, "the run and BM25, measured", f"{n_queries:,}", _difference_in_words(shown)]
+            )
+            split_entries["run_and_bm25"] = _or_none(shown)
         if seed_values is not None and split == "test":
+            n_tested = seed_values.shape[1]
             by_seeds: dict[str, float | None] = {}
             for n_seeds in PLANNED_SEEDS:
-                planned = difference_of_seeds(seed_values).planned(seed_values.shape[1], n_seeds)
-                shown = possible_difference(planned.detectable(ALPHA, POWER), metric_name)
+                shown = shown_by(difference_of_seeds(seed_values).planned(n_tested, n_seeds))
                 what = f"two ways to train, {n_seeds} seeds each, as these seeds vary"
-                rows.append([split, what, f"{seed_values.shape[1]:,}", _shown(shown)])
+                rows.append([split, what, f"{n_tested:,}", _difference_in_words(shown)])
                 by_seeds[str(n_seeds)] = _or_none(shown)
-            of_split["seeds"] = by_seeds
-        entries[split] = of_split
+            split_entries["seeds"] = by_seeds
+        entries[split] = split_entries
     header = ["split", "of", "queries", f"smallest difference in {metric_name}"]
     title = f"shown with a probability of {POWER:g} at level {ALPHA:g}"
     table = Table(title, header, rows, text_columns=header[1:2])
@@ -185,11 +189,11 @@ def _against_run(
     if both.sum() < 2:
         return None
     places = np.searchsorted(ranked.query_rows, lists.query_rows[both])
-    of_run = values_of(ranked.at(places), judged, metric)
-    return estimate(of_run[None], values[both][None])
+    run_values = ranked_values(ranked.at(places), judged, metric)
+    return estimate(run_values[None], values[both][None])
 
 
-def _shown(difference: float) -> str:
+def _difference_in_words(difference: float) -> str:
     return "none" if np.isinf(difference) else f"{difference:.3f}"
 
 

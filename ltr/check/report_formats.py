@@ -12,7 +12,7 @@ from ltr.compare.terminal import print_tables
 from ltr.data.console import Console
 
 
-def terminal(sections: Sequence[Section], console: Console) -> None:
+def print_sections(sections: Sequence[Section], console: Console) -> None:
     """Print the sections; what is severe stands first in each, in red."""
     for section in sections:
         console.print(section.title, style="bold underline", markup=False, highlight=False)
@@ -31,9 +31,9 @@ def as_json(source: str, sections: Sequence[Section]) -> str:
         source: what was checked.
         sections: of the check.
     """
-    of_sections = []
+    parts = []
     for section in sections:
-        of_sections.append(
+        parts.append(
             {
                 "title": section.title,
                 "severe": section.severe,
@@ -41,11 +41,11 @@ def as_json(source: str, sections: Sequence[Section]) -> str:
                 "entries": section.entries,
             }
         )
-    content = {"checked": source, "ltr": __version__, "sections": of_sections}
+    content = {"checked": source, "ltr": __version__, "sections": parts}
     return json.dumps(content, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
 
 
-def page(source: str, sections: Sequence[Section]) -> str:
+def as_html(source: str, sections: Sequence[Section]) -> str:
     """One HTML file that asks for nothing from elsewhere, in the form of the comparison's page. All
     texts are escaped.
 

@@ -59,7 +59,7 @@ class Sampler(Callback):
     ) -> None:
         self._options = trainer_options
         self._mining = mining
-        self._awaits = False
+        self._mines_first = False
         self._ends: list[float] = []  # when each batch was done
         self.forecast: Forecast
         self.schedule: Schedule
@@ -69,7 +69,7 @@ class Sampler(Callback):
         data = data_of(trainer)
         assert data is not None, "the command line gives one"
         if isinstance(data, TripletDataModule) and data.sources[0].awaits_negatives:
-            self._awaits = True
+            self._mines_first = True
             data.take_negatives(data.sources[0], _random_negatives(data.sources[0]))
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -101,7 +101,7 @@ class Sampler(Callback):
             trainer,
             validates_first=validates_first,
             mining=self._mining,
-            awaits=self._awaits,
+            mines_first=self._mines_first,
         )
         per_batch = self._seconds_per_batch()
         works = [
@@ -113,11 +113,11 @@ class Sampler(Callback):
             works.append(Work("validation", self.schedule.validations, seconds))
         if self.schedule.refreshes:
             assert isinstance(data, TripletDataModule) and self._mining is not None
-            seconds, disk_of_refreshes = _refresh(module, data, self._mining, trainer)
+            seconds, disk_of_refreshes = _refresh_cost(module, data, self._mining, trainer)
             works.append(Work("refresh of negatives", self.schedule.refreshes, seconds))
             kept = self._mining.keep or self.schedule.refreshes
             disk += disk_of_refreshes * min(kept, self.schedule.refreshes)
-        seconds, size = _checkpoint(trainer)
+        seconds, size = _checkpoint_cost(trainer)
         works.append(Work("checkpoint", max(1, self.schedule.validations), seconds))
         # Where one validation chooses, the best checkpoint is the last one: two names of one file.
         choices = self.schedule.validations - int(validates_first)
@@ -246,7 +246,7 @@ def _encoding_seconds(tower: Any, store: Any, form: Any, rows: np.ndarray) -> fl
         count = min(len(rows), count * 4)
 
 
-def _refresh(
+def _refresh_cost(
     module: RankerModule, data: TripletDataModule, mining: HardNegativeMining, trainer: Trainer
 ) -> tuple[float, int]:
     """Seconds of a refresh, and the bytes that it leaves."""
@@ -267,7 +267,7 @@ def _refresh(
     return seconds, len(collection.queries) * width * 12  # a row and a distance each
 
 
-def _checkpoint(trainer: Trainer) -> tuple[float, int]:
+def _checkpoint_cost(trainer: Trainer) -> tuple[float, int]:
     """Seconds to write a checkpoint, and its bytes."""
     file = Path(trainer.default_root_dir, "sample.ckpt")
     begin = time.perf_counter()

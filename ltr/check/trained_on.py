@@ -60,19 +60,21 @@ def open_trained_on(
                 option="trained_on",
             )
         collections.append((path, collection))
-    absent = []
-    for name in [] if backbone is None else data_sets_of_card(backbone / CARD):
+    absent: list[str] = []
+    if backbone is None:
+        return TrainedOn(collections, absent)
+    for name in data_sets_of_card(backbone / CARD):
         if name in paths:
             continue
-        here = _readable(name)
-        if here is None:
+        trained_on = _collection_here(name)
+        if trained_on is None:
             absent.append(name)
         else:
-            collections.append((name, here))
+            collections.append((name, trained_on))
     return TrainedOn(collections, absent)
 
 
-def _readable(name: str) -> Collection | None:
+def _collection_here(name: str) -> Collection | None:
     """The data folder of this name, if there is one that can be trained on: a card means data of
     a hub, so anything else that happens to have its name is no error.
     """

@@ -85,15 +85,16 @@ class WordSets:
         hashes = array("I")
         hash_of = _Hashes()
         forgotten = [np.empty(0, np.uint32)]  # hashes of words that hash_of does not have any more
-        for texts in _blocks_of_texts(parts):
+        for texts in _text_blocks(parts):
             keys.extend(map(_key, texts))
             n_words = [len(words) for words in texts]
             every_word = map(hash_of.__getitem__, chain.from_iterable(texts))
-            of_words = np.fromiter(every_word, np.uint64, sum(n_words))
-            of_words |= np.repeat(np.arange(len(texts), dtype=np.uint64) << np.uint64(32), n_words)
+            # The number of the text in the upper 32 bits, the hash of the word in the lower ones.
+            numbers = np.fromiter(every_word, np.uint64, sum(n_words))
+            numbers |= np.repeat(np.arange(len(texts), dtype=np.uint64) << np.uint64(32), n_words)
             # By text, then by hash; of equal ones the first is kept.
-            of_words.sort()
-            distinct = of_words[np.append(True, of_words[1:] != of_words[:-1])]
+            numbers.sort()
+            distinct = numbers[np.append(True, numbers[1:] != numbers[:-1])]
             n_distinct = np.bincount((distinct >> np.uint64(32)).astype(np.int64))
             counts.frombytes(n_distinct.astype(np.int64).tobytes())
             hashes.frombytes(distinct.astype(np.uint32).tobytes())
@@ -103,12 +104,12 @@ class WordSets:
         vocabulary = np.fromiter(hash_of.values(), np.uint32)
         vocabulary = np.unique(np.concatenate([*forgotten, vocabulary]))
         words = np.frombuffer(hashes, np.uint32)
-        # The numbers take the place of the hashes: a large corpus has many words.
-        numbers = words.view(np.int32)
+        # Places in the vocabulary are written over the hashes: a large corpus has many words.
+        places = words.view(np.int32)
         for span in spans(len(words), WORDS_AT_ONCE):
-            numbers[span] = np.searchsorted(vocabulary, words[span])
+            places[span] = np.searchsorted(vocabulary, words[span])
         offsets = np.cumsum(np.frombuffer(counts, np.int64))
-        return cls(np.frombuffer(keys, np.uint64), offsets, numbers, vocabulary)
+        return cls(np.frombuffer(keys, np.uint64), offsets, places, vocabulary)
 
     def take(self, texts: np.ndarray) -> "WordSets":
         """The sets of some texts ``[n]``; words weigh by how many of these have them."""
@@ -196,7 +197,7 @@ def _key(words: list[str]) -> int:
     return int.from_bytes(digest, "little")
 
 
-def _blocks_of_texts(parts: Iterable[tuple[Strings, np.ndarray]]) -> Iterator[list[list[str]]]:
+def _text_blocks(parts: Iterable[tuple[Strings, np.ndarray]]) -> Iterator[list[list[str]]]:
     """The words of the texts of some rows of each table, ascending, for some texts at once. Whole
     spans of a file are read at once.
     """
@@ -207,9 +208,9 @@ def _blocks_of_texts(parts: Iterable[tuple[Strings, np.ndarray]]) -> Iterator[li
             first, last = np.searchsorted(rows, [span.start, span.stop])
             if first == last:
                 continue
-            of_span = strings.between(span.start, span.stop)
+            span_texts = strings.between(span.start, span.stop)
             for row in (rows[first:last] - span.start).tolist():
-                texts.append(normalised(of_span[row]))
+                texts.append(normalised(span_texts[row]))
                 n_words += len(texts[-1])
                 if n_words >= WORDS_OF_TEXTS:
                     yield texts

@@ -12,7 +12,6 @@ from lightning.pytorch import Trainer
 from lightning.pytorch.callbacks import LearningRateMonitor
 
 from ltr.callbacks import HardNegativeMining
-from ltr.check import report_formats
 from ltr.check.clean import check_place, write_clean
 from ltr.check.cutting import cutting_section
 from ltr.check.forecast import forecast_section
@@ -20,6 +19,7 @@ from ltr.check.judgements import judgements_section
 from ltr.check.leakage import THRESHOLD, find_leakage
 from ltr.check.leakage_section import leakage_section
 from ltr.check.power import power_section
+from ltr.check.report_formats import as_html, as_json, print_sections
 from ltr.check.sample import EnoughSampled, Sampler
 from ltr.check.section import Section
 from ltr.check.trained_on import open_trained_on
@@ -88,49 +88,51 @@ def check(
         raise InputError(
             "ltr check must be told what to check: --config FILE, a run folder, or --data PATH; see ltr check --help"
         )
-    of_leaks = _OfLeaks(trained_on or [], threshold, write)
+    leakage_options = _LeakageOptions(trained_on or [], threshold, write)
     if source == data:
         reads = None if backbone is None else DualEncoder(backbone).reads
         found = _of_collection(
-            open_collection(source), run, reads, METRICS[0], None, of_leaks, backbone
+            open_collection(source), run, reads, METRICS[0], None, leakage_options, backbone
         )
     elif backbone is not None:
         raise InputError(
             "the configuration names the backbone; leave out --backbone", option="backbone"
         )
     else:
-        found = _of_experiment(folder, config, data, run, of_leaks)
+        found = _of_experiment(folder, config, data, run, leakage_options)
     sections = list(found)
     if json is not None:
-        write_whole(Path(json), [report_formats.as_json(source, sections)])
+        write_whole(Path(json), [as_json(source, sections)])
     if html is not None:
-        write_whole(Path(html), [report_formats.page(source, sections)])
+        write_whole(Path(html), [as_html(source, sections)])
     console = table_console(WIDTH)
-    report_formats.terminal(sections, console)
+    print_sections(sections, console)
     for file in (json, html):
         if file is not None:
             console.print(f"written to {file}", markup=False, highlight=False)
 
 
-class _OfLeaks(NamedTuple):
-    """What the command says of leaks: its options of these names."""
+class _LeakageOptions(NamedTuple):
+    """The options of the command that are about leakage, by their names."""
 
     trained_on: list[str]
     threshold: float
     write: bool
 
 
-def _leakage(collection: Collection, of_leaks: _OfLeaks, backbone: str | None) -> Section:
+def _leakage(
+    collection: Collection, leakage_options: _LeakageOptions, backbone: str | None
+) -> Section:
     """What leaks; the clean split is written where it is asked for."""
     folder = None if backbone is None else Path(resolve(backbone))
-    if of_leaks.write:
+    if leakage_options.write:
         check_place(collection, Path(collection.source))
-    trained_on = open_trained_on(of_leaks.trained_on, folder, collection.source)
-    leakage = find_leakage(collection, trained_on.collections, of_leaks.threshold)
+    trained_on = open_trained_on(leakage_options.trained_on, folder, collection.source)
+    leakage = find_leakage(collection, trained_on.collections, leakage_options.threshold)
     section = leakage_section(leakage)
     if trained_on.line is not None:
         section.lines.append(trained_on.line)
-    if of_leaks.write:
+    if leakage_options.write:
         clean = write_clean(leakage, Path(collection.source))
         section.lines.append(
             f"{clean.qrels} has {clean.n_left:,} queries, {clean.removed} says what {clean.n_removed:,} others share with other splits"
@@ -144,17 +146,17 @@ def _of_collection(
     reads: TextReads | None,
     metric: str,
     seed_values: np.ndarray | None,
-    of_leaks: _OfLeaks | None,
+    leakage_options: _LeakageOptions | None,
     backbone: str | None,
 ) -> Iterator[Section]:
-    """The sections about data, one after the other; that of leakage where ``of_leaks`` asks for it:
+    """The sections about data, one after the other; that of leakage where ``leakage_options`` asks for it:
     a collection of labelled texts is one split alone.
     """
     ranked = None
     if run is not None:
         ranked = lists_of_run(Path(run), collection.queries, collection.corpus)
-    if of_leaks is not None:
-        yield _leakage(collection, of_leaks, backbone)
+    if leakage_options is not None:
+        yield _leakage(collection, leakage_options, backbone)
     yield judgements_section(collection, ranked)
     if reads is not None:
         yield cutting_section(collection, reads)
@@ -166,7 +168,7 @@ def _of_experiment(
     config: str | None,
     data: str | None,
     run: str | None,
-    of_leaks: _OfLeaks,
+    leakage_options: _LeakageOptions,
 ) -> Iterator[Section]:
     """The sections about a configuration and its data. Its training is sampled first: the other
     checks would take memory that counts in.
@@ -190,7 +192,7 @@ def _of_experiment(
             command.make()
         data_module = command.datamodule
         _check_one_collection(data_module)
-        _check_asked(data_module, run, of_leaks)
+        _check_asked(data_module, run, leakage_options)
         data_module.reads = command.model.reads
         trainer, sampler = _sampling_trainer(command, Path(temporary))
         with suppress(EnoughSampled):
@@ -207,7 +209,7 @@ def _of_experiment(
             reads,
             metric,
             seed_values,
-            None if isinstance(data_module, LabelDataModule) else of_leaks,
+            None if isinstance(data_module, LabelDataModule) else leakage_options,
             command.options.get("model.ranker.init_args.backbone"),
         )
     yield forecast_section(sampler.forecast, sampler.schedule)
@@ -222,9 +224,11 @@ def _check_one_collection(data: RankingDataModule) -> None:
         )
 
 
-def _check_asked(data: RankingDataModule, run: str | None, of_leaks: _OfLeaks) -> None:
+def _check_asked(
+    data: RankingDataModule, run: str | None, leakage_options: _LeakageOptions
+) -> None:
     """Refuse what the data of a configuration has no answer to."""
-    asked = {"run": run, "trained_on": of_leaks.trained_on, "write": of_leaks.write}
+    asked = {"run": run, "trained_on": leakage_options.trained_on, "write": leakage_options.write}
     for option, value in asked.items():
         if value and not isinstance(data, PoolDataModule):
             raise InputError(
@@ -239,7 +243,7 @@ def _check_asked(data: RankingDataModule, run: str | None, of_leaks: _OfLeaks) -
                 f"--{option} is of what leaks between the splits of a collection, and those of labelled texts are not compared; leave it out",
                 option=option,
             )
-    if of_leaks.write and data.evaluation.fold is not None:
+    if leakage_options.write and data.evaluation.fold is not None:
         raise InputError(
             "--write makes a clean split of test, and in a fold questions of train and dev take its place; leave --write or the option data.evaluation.fold out",
             option="write",

@@ -19,7 +19,7 @@ from lightning.pytorch.cli import LightningCLI
 from lightning.pytorch.loggers.logger import DummyLogger
 
 from ltr.callbacks import HardNegativeMining
-from ltr.check.kept import KeptForecast, difference_line
+from ltr.check.kept_forecast import KeptForecast, difference_line
 from ltr.cli.configuration import expanded
 from ltr.cli.messages import input_error, one_line, options_by_path, say_restarts
 from ltr.cli.mine import mining_of

@@ -51,7 +51,7 @@ class ResultsWriter(Callback):
           until then as ``fit`` counts them, and the metrics;
         * ``fit``: its steps, and the seconds of training over all resumes, without validations;
         * ``forecast``, ``took``: what the training was to take, and what it took; see
-          :class:`ltr.check.kept.KeptForecast`;
+          :class:`ltr.check.kept_forecast.KeptForecast`;
         * ``validate``, ``test``: the last report of each command: its metrics with their
           conventions, a digest of what was evaluated, and the ceiling of the candidates;
     * ``test.run``, ``ir-metadata.yml`` and ``per_query.tsv``, at the end of ``test``;

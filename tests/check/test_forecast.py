@@ -9,10 +9,10 @@ import yaml
 
 from ltr.__main__ import main
 from ltr.callbacks import HardNegativeMining
-from ltr.check import kept
+from ltr.check import kept_forecast
 from ltr.check.forecast import Forecast, Schedule, Work, forecast_section, schedule_of
-from ltr.check.kept import difference_line
-from ltr.cli.check import _check_asked, _OfLeaks
+from ltr.check.kept_forecast import difference_line
+from ltr.cli.check import _check_asked, _LeakageOptions
 from ltr.datamodules import FeatureDataModule, LabelDataModule
 from ltr.errors import InputError
 from tests.cli.configured import config, metrics, write_config  # noqa: F401
@@ -44,9 +44,11 @@ VALIDATIONS = [
 
 @pytest.mark.parametrize(("changes", "expected"), VALIDATIONS)
 def test_validations_by_hand(changes, expected):
-    schedule = schedule_of(trainer(**changes), validates_first=False, mining=None, awaits=False)
+    schedule = schedule_of(
+        trainer(**changes), validates_first=False, mining=None, mines_first=False
+    )
     assert schedule.validations == expected
-    first = schedule_of(trainer(**changes), validates_first=True, mining=None, awaits=False)
+    first = schedule_of(trainer(**changes), validates_first=True, mining=None, mines_first=False)
     assert first.validations == expected + 1
 
 
@@ -57,15 +59,15 @@ def test_refreshes_by_hand():
     each = HardNegativeMining(every_n_epochs=1)
     steps = HardNegativeMining(every_n_steps=15)
     options = {"validates_first": False}
-    assert schedule_of(trainer(), **options, mining=each, awaits=True).refreshes == 4
-    assert schedule_of(trainer(), **options, mining=steps, awaits=False).refreshes == 2
+    assert schedule_of(trainer(), **options, mining=each, mines_first=True).refreshes == 4
+    assert schedule_of(trainer(), **options, mining=steps, mines_first=False).refreshes == 2
     once = HardNegativeMining(every_n_epochs=None)
-    assert schedule_of(trainer(), **options, mining=once, awaits=True).refreshes == 1
+    assert schedule_of(trainer(), **options, mining=once, mines_first=True).refreshes == 1
 
 
 def test_a_training_without_end_is_forecast_for_an_epoch():
     endless = trainer(estimated_stepping_batches=float("inf"))
-    schedule = schedule_of(endless, validates_first=False, mining=None, awaits=False)
+    schedule = schedule_of(endless, validates_first=False, mining=None, mines_first=False)
     assert (schedule.steps, schedule.has_end) == (10, False)
     section = forecast_section(Forecast([Work("step", 10, 0.5)], disk=2_000_000), schedule)
     assert section.entries["seconds"] == 5.0
@@ -113,9 +115,9 @@ def test_a_configuration_is_checked_and_nothing_is_left(config, capsys, tmp_path
 
 def test_a_run_keeps_a_forecast_and_says_the_difference(config, capsys, monkeypatch):  # noqa: F811
     """16 steps, forecast after 1 + 5 of them; with as few a run of the project makes none."""
-    monkeypatch.setattr(kept, "LEAST", 16)
-    monkeypatch.setattr(kept, "WARM_UP", 1)
-    monkeypatch.setattr(kept, "COUNTED", 5)
+    monkeypatch.setattr(kept_forecast, "LEAST", 16)
+    monkeypatch.setattr(kept_forecast, "WARM_UP", 1)
+    monkeypatch.setattr(kept_forecast, "COUNTED", 5)
     assert main(["fit", "--config", str(config)]) == 0
     said = capsys.readouterr().out
     results = metrics(config.parent / "run")
@@ -131,9 +133,9 @@ def test_a_run_keeps_a_forecast_and_says_the_difference(config, capsys, monkeypa
 @pytest.mark.parametrize("batches", [0, 2])
 def test_validations_that_were_not_timed_are_left_out(config, capsys, monkeypatch, batches):  # noqa: F811
     """A sanity check of two batches is not the time of a validation."""
-    monkeypatch.setattr(kept, "LEAST", 16)
-    monkeypatch.setattr(kept, "WARM_UP", 1)
-    monkeypatch.setattr(kept, "COUNTED", 5)
+    monkeypatch.setattr(kept_forecast, "LEAST", 16)
+    monkeypatch.setattr(kept_forecast, "WARM_UP", 1)
+    monkeypatch.setattr(kept_forecast, "COUNTED", 5)
     words = ["--config", str(config), "--trainer.num_sanity_val_steps", str(batches)]
     assert main(["fit", *words]) == 0
     said = capsys.readouterr().out
@@ -154,19 +156,34 @@ def test_a_fold_has_no_clean_split(config, capsys):  # noqa: F811
 
 
 @pytest.mark.parametrize(
-    ("kind", "run", "of_leaks", "message"),
+    ("kind", "run", "leakage_options", "message"),
     [
-        (FeatureDataModule, "a.run", _OfLeaks([], 0.6, False), "--run is for collections of texts"),
-        (FeatureDataModule, None, _OfLeaks(["a"], 0.6, False), "--trained_on is for collections"),
-        (LabelDataModule, None, _OfLeaks(["a"], 0.6, False), "those of labelled texts are not"),
-        (LabelDataModule, None, _OfLeaks([], 0.6, True), "those of labelled texts are not"),
+        (
+            FeatureDataModule,
+            "a.run",
+            _LeakageOptions([], 0.6, False),
+            "--run is for collections of texts",
+        ),
+        (
+            FeatureDataModule,
+            None,
+            _LeakageOptions(["a"], 0.6, False),
+            "--trained_on is for collections",
+        ),
+        (
+            LabelDataModule,
+            None,
+            _LeakageOptions(["a"], 0.6, False),
+            "those of labelled texts are not",
+        ),
+        (LabelDataModule, None, _LeakageOptions([], 0.6, True), "those of labelled texts are not"),
     ],
 )
-def test_what_has_no_effect_on_the_data_is_refused(kind, run, of_leaks, message):
+def test_what_has_no_effect_on_the_data_is_refused(kind, run, leakage_options, message):
     data = object.__new__(kind)
-    _check_asked(data, None, _OfLeaks([], 0.6, False))
+    _check_asked(data, None, _LeakageOptions([], 0.6, False))
     with pytest.raises(InputError, match=message):
-        _check_asked(data, run, of_leaks)
+        _check_asked(data, run, leakage_options)
 
 
 def test_the_severe_lines_are_said_once_by_a_fit(tmp_path, backbone, capsys):

@@ -10,7 +10,7 @@ from ltr.check.power import (
     difference_before_runs,
     difference_of_seeds,
     power_section,
-    values_of,
+    ranked_values,
 )
 from ltr.compare.statistics import estimate
 from ltr.data.collection import open_collection
@@ -110,7 +110,7 @@ def test_values_by_hand_keep_the_order_of_the_ranking():
     """Scores may tie or be of any size: the order of the list counts. RR is 1/2, 1, and none."""
     lists = QueryLists.from_rows([0, 0, 1, 2], [4, 5, 6, 6], [0.0, 0.0, -3.0, 1.0])
     judged = QueryLists.from_rows([0, 1, 2], [5, 6, 6], [1.0, 2.0, 0.0])
-    values = values_of(lists, judged, RankingMetric("RR"))
+    values = ranked_values(lists, judged, RankingMetric("RR"))
     assert values[:2].tolist() == [0.5, 1.0] and math.isnan(values[2])
 
 

@@ -37,11 +37,11 @@ def severe_lines(data: RankingDataModule) -> list[str]:
     lines: list[str] = []
     for source in data.sources:
         collection = source.collection
-        of_collection = judgements_section(collection, search=False).severe
+        severe = judgements_section(collection, search=False).severe
         if reads is not None and not isinstance(reads, FeatureVectors):
-            of_collection += cutting_section(collection, reads).severe
-        of_collection += severe_leaks(collection)
-        lines += [f"{source.name}: {line}" if source.name else line for line in of_collection]
+            severe += cutting_section(collection, reads).severe
+        severe += severe_leaks(collection)
+        lines += [f"{source.name}: {line}" if source.name else line for line in severe]
     return lines
 
 
@@ -61,7 +61,7 @@ class KeptForecast(Callback):
         self._validation_began = 0.0
         self._longest_validation = 0.0
         self._batches = 0
-        self._awaited = False  # negatives were mined before the first batch
+        self._mined_first = False  # negatives were mined before the first batch
         self._memory: PeakMemory
 
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -95,11 +95,11 @@ class KeptForecast(Callback):
             self._counting_since = time.perf_counter()
             self._validated_before = self._validated
             self._refreshed_before = data.refresh_seconds
-            self._awaited = data.refresh_seconds > 0.01
+            self._mined_first = data.refresh_seconds > 0.01
         if self._batches == WARM_UP + COUNTED:
-            self._make(trainer, data)
+            self._keep_forecast(trainer, data)
 
-    def _make(self, trainer: Trainer, data: RankingDataModule) -> None:
+    def _keep_forecast(self, trainer: Trainer, data: RankingDataModule) -> None:
         """Make the forecast, tell it, and keep it."""
         mining = None
         for callback in trainer.callbacks:  # type: ignore[attr-defined]  # Lightning sets it without declaring it
@@ -109,7 +109,7 @@ class KeptForecast(Callback):
             trainer,
             validates_first=validates_before_training(trainer),
             mining=mining,
-            awaits=self._awaited,
+            mines_first=self._mined_first,
         )
         accumulated = trainer.accumulate_grad_batches
         if not schedule.has_end or schedule.steps * accumulated < LEAST:
@@ -120,7 +120,7 @@ class KeptForecast(Callback):
         works = [Work("step", schedule.steps, spent / COUNTED * accumulated)]
         if schedule.validations and self._longest_validation:
             works.append(Work("validation", schedule.validations, self._longest_validation))
-        if schedule.refreshes and self._awaited:
+        if schedule.refreshes and self._mined_first:
             works.append(Work("refresh of negatives", schedule.refreshes, self._refreshed_before))
         forecast = Forecast(works)
         parts = []
