@@ -173,7 +173,8 @@ class RankerModule(LightningModule):
                     option="metrics",
                 )
         self.metrics = nn.ModuleList(RankingMetric(name, empty, max_grade) for name in metric_names)
-        self.source_metrics = SourceMetrics()  # of data of several sources, from setup on
+        # From setup on, of the sources of the data.
+        self.source_metrics = SourceMetrics(self.ranking_metrics)
         self.last_step: LastStep | None = None
         # Of the first epoch: lists with a gradient, and all; None once it is over.
         self._lists_taught: tuple[int | Tensor, int] | None = None
@@ -243,13 +244,14 @@ class RankerModule(LightningModule):
         self._check_precision()
         data = data_of(self.trainer)
         if data is None:
+            self.source_metrics = SourceMetrics(self.ranking_metrics)
             return
         if stage == "fit":
             check_groups(self.in_batch, data)
             check_labels(self.loss, self.in_batch, data)
             check_transform(self.transform, self.loss, self.margin, data)
             check_distances(self.ranker, self.margin, data)
-        self.source_metrics = SourceMetrics(data.source_names, self.ranking_metrics)
+        self.source_metrics = SourceMetrics(self.ranking_metrics, data.source_names)
         if isinstance(self.ranker, DualEncoder):
             cutoffs = {metric.name: metric.measure.k for metric in self.ranking_metrics}
             for corpus in data.corpora:
@@ -471,11 +473,7 @@ class RankerModule(LightningModule):
         scores, batch = self.lists_to_measure(batch)
         lists = MeasuredLists(scores, batch.labels, batch.mask, batch.doc_rows, batch.ideal)
         values = {metric.name: metric.per_query(lists) for metric in self.ranking_metrics}
-        if batch.sources is None:
-            for metric in self.ranking_metrics:
-                metric.update(lists)
-        else:
-            self.source_metrics.update(lists, batch.sources)
+        self.source_metrics.update(lists, batch.sources)
         return _outputs(scores, batch) | {"per_query": values}
 
     def test_step(self, batch: RankingBatch, batch_idx: int) -> dict[str, Any]:
@@ -493,16 +491,10 @@ class RankerModule(LightningModule):
         self._log_metrics("test")
 
     def _log_metrics(self, stage: str) -> None:
-        if self.source_metrics.names:
-            for name, value in self.source_metrics.compute().items():
-                first = name == self.ranking_metrics[0].name
-                self.log(f"{stage}/{name}", value, prog_bar=first, rank_zero_only=False)
-            return
-        for number, metric in enumerate(self.ranking_metrics):
-            # compute() adds up the queries of all ranks, so the value is the same on each.
-            value = metric.compute().float()
-            self.log(f"{stage}/{metric.name}", value, prog_bar=number == 0, rank_zero_only=False)
-            metric.reset()
+        # compute() adds up the queries of all ranks, so the values are the same on each.
+        for name, value in self.source_metrics.compute().items():
+            is_first = name == self.ranking_metrics[0].name
+            self.log(f"{stage}/{name}", value, prog_bar=is_first, rank_zero_only=False)
 
 
 def _seed() -> int:

@@ -239,7 +239,7 @@ def test_a_measure_that_is_no_number_is_never_left_out(measure, empty, wrong, mo
     assert metric.compute().item() == expected
     with pytest.raises(ValueError, match=f"^{measure} of a query with .* must be a number"):
         metric.update(scores, labels.flip(0))
-    of_sources = SourceMetrics(["one"], [metric])
+    of_sources = SourceMetrics([metric], ["one"])
     lists = MeasuredLists(scores, labels.flip(0))
     with pytest.raises(ValueError, match=f"^{measure} of a query with .* must be a number"):
         of_sources.update(lists, torch.zeros(2, dtype=torch.int64))

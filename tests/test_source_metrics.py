@@ -16,7 +16,7 @@ def lists(n, first=0):
 
 def test_values_by_hand():
     """Four queries of a, all right but one; one of b, which is wrong. RR is 1 or 1/2."""
-    metrics = SourceMetrics(["a", "b", "none"], [RankingMetric("RR"), RankingMetric("P@1")])
+    metrics = SourceMetrics([RankingMetric("RR"), RankingMetric("P@1")], ["a", "b", "none"])
     metrics.update(lists(3), torch.tensor([0, 1, 0]))
     metrics.update(lists(2), torch.tensor([0, 0]))
     values = metrics.compute()
@@ -28,7 +28,7 @@ def test_values_by_hand():
 
 
 def test_a_count_begins_anew_after_it_was_asked_for():
-    metrics = SourceMetrics(["a", "b"], [RankingMetric("RR")])
+    metrics = SourceMetrics([RankingMetric("RR")], ["a", "b"])
     metrics.update(lists(2), torch.tensor([0, 0]))
     metrics.compute()
     metrics.update(lists(1), torch.tensor([1]))
@@ -51,7 +51,11 @@ def test_lists_keep_their_ties_and_ideals():
             assert RankingMetric(name).per_query(part).tolist() == [expected[row].item()]
 
 
-def test_metrics_of_one_source_count_nothing():
-    metrics = SourceMetrics()
-    assert metrics.compute() == {} and list(metrics.parameters()) == []
-    assert SourceMetrics(["a"], [RankingMetric("RR")]).state_dict() == {}
+def test_a_source_that_stands_alone_has_the_values_of_its_metrics():
+    """Three queries, of which the second is wrong. One without an answer has no value."""
+    metrics = SourceMetrics([RankingMetric("RR"), RankingMetric("P@1")])
+    metrics.update(lists(3))
+    values = metrics.compute()
+    assert values.keys() == {"RR", "P@1"} and values["RR"].item() == pytest.approx(2.5 / 3)
+    assert metrics.compute()["RR"].isnan()
+    assert metrics.state_dict() == {}

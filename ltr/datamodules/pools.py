@@ -73,7 +73,7 @@ class PoolDataModule(RankingDataModule):
         self.mixture = mixture
         self.sources = tuple(OpenedSource(entry) for entry in entries)
         # A source that stands alone has no name: its metrics and ids are told as they are.
-        self.source_names = tuple(entry.name for entry in entries if entry.name)
+        self.source_names = tuple(entry.name for entry in entries)
         self.joined: JoinedCollections  # from setup on
         self._opened_for: TextReads | None = None  # the layout that the texts were opened for
         # Of the stages that were set up, by the value of EVALUATED_SPLIT.
@@ -294,8 +294,8 @@ class PoolDataModule(RankingDataModule):
         self._check_source_options(reads)
         for source in self.sources:
             source.open(self._open_collection(source.entry), reads, self.evaluation)
-        names = [source.name for source in self.sources]
-        self.joined = JoinedCollections(names, [source.collection for source in self.sources])
+        collections = [source.collection for source in self.sources]
+        self.joined = JoinedCollections(self.source_names, collections)
         for number, source in enumerate(self.sources):
             source.place(self.joined.shifted(number))
         self.first_queries = self.joined.first_query.tolist()

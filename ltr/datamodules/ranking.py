@@ -82,7 +82,7 @@ class RankingDataModule(LightningDataModule):
         is_refreshing: whether the callback does so now. An interruption may throw this work away,
             as a resume does it again.
         refresh_seconds: how long all refreshes have taken.
-        source_names: of the sources, where there are several: metrics are told of each.
+        source_names: of the sources: metrics are told of each. One that stands alone has none.
         first_queries: where the queries of each source begin, after ``setup``.
         tested_split: what ``test`` and ``predict`` measure; :meth:`test_on` names another split.
         digests: of each thing that the run learns from, by name, after ``setup("fit")``. They go
@@ -94,7 +94,7 @@ class RankingDataModule(LightningDataModule):
     lists_with_both: tuple[int, int] | None = None
     labels: Labels = Labels()
     batch_size: int | None = None
-    source_names: tuple[str, ...] = ()
+    source_names: tuple[str, ...] = ("",)
     first_queries: Sequence[int] = (0,)
     before_batch: Callable[[], None] | None = None
     has_refreshes: bool = False

@@ -298,7 +298,7 @@ class ResultsWriter(Callback):
             metric.name for metric in measures if metric.measure.lower_is_better
         ]
         report |= data.conventions()
-        if data.source_names:
+        if any(data.source_names):
             report["sources"] = list(data.source_names)
         if prefix == "test/" and data.tested_split != "test":
             report["split"] = data.tested_split
