@@ -2,8 +2,9 @@
 
 import math
 from pathlib import Path
+from typing import TypeVar
 
-from lightning.pytorch import Trainer
+from lightning.pytorch import Callback, Trainer
 
 from ltr.datamodules import RankingDataModule
 from ltr.search.encoding_places import (
@@ -13,11 +14,19 @@ from ltr.search.encoding_places import (
     TemporaryEncodings,
 )
 
+C = TypeVar("C", bound=Callback)
+
 
 def data_of(trainer: Trainer) -> RankingDataModule | None:
     """The data module of a run, or None where the trainer was given plain loaders."""
     data = trainer.datamodule  # type: ignore[attr-defined]  # Lightning sets it without declaring it
     return data if isinstance(data, RankingDataModule) else None
+
+
+def callbacks_of(trainer: Trainer, kind: type[C]) -> list[C]:
+    """The callbacks of a class that a trainer has, in their order."""
+    callbacks = trainer.callbacks  # type: ignore[attr-defined]  # Lightning sets it without declaring it
+    return [callback for callback in callbacks if isinstance(callback, kind)]
 
 
 def validates_before_training(trainer: Trainer) -> bool:

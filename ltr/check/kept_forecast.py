@@ -18,7 +18,7 @@ from ltr.data.progress import duration
 from ltr.datamodules import RankingDataModule
 from ltr.datamodules.pools import PoolDataModule
 from ltr.run.results import rewrite_results
-from ltr.trainer_state import data_of, is_trial, validates_before_training
+from ltr.trainer_state import callbacks_of, data_of, is_trial, validates_before_training
 
 log = logging.getLogger(__name__)
 
@@ -102,9 +102,8 @@ class KeptForecast(Callback):
     def _keep_forecast(self, trainer: Trainer, data: RankingDataModule) -> None:
         """Make the forecast, tell it, and keep it."""
         mining = None
-        for callback in trainer.callbacks:  # type: ignore[attr-defined]  # Lightning sets it without declaring it
-            if isinstance(callback, HardNegativeMining):
-                mining = callback
+        for callback in callbacks_of(trainer, HardNegativeMining):
+            mining = callback
         schedule = schedule_of(
             trainer,
             validates_first=validates_before_training(trainer),

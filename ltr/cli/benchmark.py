@@ -1,6 +1,5 @@
 """``ltr test RUN --data.path A B …``: a run measured on several data sets, one after the other."""
 
-import hashlib
 import json
 import logging
 from collections.abc import Mapping, Sequence
@@ -19,7 +18,7 @@ from ltr.compare.run import is_tested
 from ltr.compare.tables import Table
 from ltr.compare.terminal import print_tables
 from ltr.data.console import table_console
-from ltr.data.files import digest_of
+from ltr.data.files import digest_of, digest_of_json
 from ltr.data.whole_files import write_whole
 from ltr.datamodules import FeatureDataModule
 from ltr.datamodules.pools import PoolDataModule
@@ -163,12 +162,12 @@ def _planned(options: Mapping[str, Any], data_set: DataSet) -> Planned:
                 found.append(collection.candidates[data.tested_split].digest())
             ranked = "its pools" if candidates == "candidates" else str(candidates)
             ranked += f", {depth} deep" if depth is not None else ""
-            content = _digest(found)
+            content = digest_of_json(found)[:16]
         elif isinstance(data, FeatureDataModule):
             split = data.split("test")
             if split is None:
                 raise InputError(f"{data_set.path} has no 'test' split")
-            content = _digest([split.key])
+            content = digest_of_json([split.key])[:16]
     except InputError as error:
         raise InputError(
             f"{OPTION}: {data_set.name} can't be measured, so nothing was: {error.message}"
@@ -198,12 +197,7 @@ def _key(options: Mapping[str, Any], weights: object, planned: Planned) -> str |
         return None
     said: dict[str, Any] = {"weights": weights, "content": planned.content}
     said["own"] = planned.options
-    return _digest(said | deciding_options(options, "set"))
-
-
-def _digest(value: object) -> str:
-    text = json.dumps(value, sort_keys=True)
-    return hashlib.sha256(text.encode()).hexdigest()[:16]
+    return digest_of_json(said | deciding_options(options, "set"))[:16]
 
 
 # Measuring

@@ -27,7 +27,7 @@ from ltr.processes import by_rank_0
 from ltr.run.run_folder import RunFolder
 from ltr.run.weights import take_weights
 from ltr.search.encoding_places import EncodingOfFolder, Encodings, TemporaryEncodings
-from ltr.trainer_state import encodings_of
+from ltr.trainer_state import callbacks_of, encodings_of
 
 log = logging.getLogger(__name__)
 
@@ -115,8 +115,7 @@ class MiningTrainer(Trainer):
 
 def mining_of(trainer: Trainer) -> HardNegativeMining | None:
     """The callback of a trainer that mines while training, if it has one."""
-    callbacks = trainer.callbacks  # type: ignore[attr-defined]  # Lightning sets it without declaring it
-    return next((each for each in callbacks if isinstance(each, HardNegativeMining)), None)
+    return next(iter(callbacks_of(trainer, HardNegativeMining)), None)
 
 
 class _Mining(LightningModule):

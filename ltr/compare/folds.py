@@ -3,14 +3,13 @@ learnt from it.
 """
 
 import copy
-import hashlib
-import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 from ltr.compare.run import Run, recipe_differences, tested_weights
+from ltr.data.files import digest_of_json
 from ltr.errors import InputError
 
 
@@ -134,6 +133,5 @@ def _digests_of_all(digests_of_folds: Sequence[Mapping[str, Any]]) -> dict[str, 
         if all(digest == digests[0] for digest in digests):
             joined[name] = digests[0]
         else:
-            text = json.dumps(digests)
-            joined[name] = hashlib.sha256(text.encode()).hexdigest()[:32]
+            joined[name] = digest_of_json(digests)[:32]
     return joined

@@ -3,6 +3,7 @@
 import fcntl
 import gzip
 import hashlib
+import json
 import logging
 import os
 import re
@@ -10,7 +11,7 @@ import zlib
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import IO, Literal
+from typing import IO, Any, Literal
 
 import numpy as np
 
@@ -210,6 +211,11 @@ def digest_of_arrays(*arrays: np.ndarray) -> str:
     for array in arrays:
         digest.update(np.ascontiguousarray(array).tobytes())
     return digest.hexdigest()[:16]
+
+
+def digest_of_json(value: Any) -> str:
+    """SHA-256 of a value that JSON can hold, whatever the order of its keys."""
+    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()
 
 
 def lock_shared(opened: IO[bytes]) -> None:

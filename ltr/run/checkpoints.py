@@ -27,7 +27,7 @@ from ltr.run.log import who_computes
 from ltr.run.run_folder import RunFolder, link_or_copy
 from ltr.run.signals import NAMES, Signals
 from ltr.search.encoding_places import EncodingsInCache, EncodingsOfRun
-from ltr.trainer_state import data_of, is_trial
+from ltr.trainer_state import callbacks_of, data_of, is_trial
 
 log = logging.getLogger(__name__)
 
@@ -320,8 +320,7 @@ class Checkpoints(Checkpoint):
         A validation of averaged weights is finished instead: while it runs, the model does not have
         the weights that are trained on.
         """
-        callbacks = trainer.callbacks  # type: ignore[attr-defined]  # Lightning sets it undeclared
-        is_averaged = any(isinstance(callback, WeightAveraging) for callback in callbacks)
+        is_averaged = bool(callbacks_of(trainer, WeightAveraging))
         may_end = self._phase is Phase.VALIDATING and not self._batches_since_step
         if may_end and not is_averaged and not _is_complete(trainer):
             # Set before saving, so that another signal does not come here again.
@@ -471,9 +470,8 @@ def _is_complete(trainer: Trainer) -> bool:
 
 def _time_is_up(trainer: Trainer) -> bool:
     """Whether ``trainer.max_time`` has ended the run: with more time it resumes."""
-    for callback in trainer.callbacks:  # type: ignore[attr-defined]  # Lightning sets it undeclared
-        if isinstance(callback, Timer):
-            left = callback.time_remaining()
-            if left is not None and left <= 0:
-                return True
+    for timer in callbacks_of(trainer, Timer):
+        left = timer.time_remaining()
+        if left is not None and left <= 0:
+            return True
     return False

@@ -20,7 +20,7 @@ from typing import Any, NotRequired, TypedDict
 
 import numpy as np
 
-from ltr.data.files import is_file
+from ltr.data.files import digest_of_json, is_file
 from ltr.data.progress import track, tracking
 from ltr.data.tokens import Tokens
 from ltr.data.whole_files import being_written, write_whole
@@ -114,7 +114,7 @@ class EncodingPlan:
     @property
     def key(self) -> str:
         """A digest of all that decides what the shards hold."""
-        return _digest(asdict(self))
+        return digest_of_json(asdict(self))[:32]
 
     @property
     def n_shards(self) -> int:
@@ -130,17 +130,13 @@ class EncodingPlan:
 def plan_of(embedder: Embedder, texts: TextsToEncode, numbers: Numbers) -> EncodingPlan:
     """The plan by which these texts are encoded."""
     return EncodingPlan(
-        _digest(embedder.key),
+        digest_of_json(embedder.key)[:32],
         embedder.precision_name,
         texts.key,
         texts.count,
         rows_of_shard(texts.count),
         numbers,
     )
-
-
-def _digest(value: Any) -> str:
-    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()[:32]
 
 
 class Manifest(TypedDict):

@@ -2,8 +2,6 @@
 are started.
 """
 
-import hashlib
-import json
 import shutil
 from collections.abc import Sequence
 from contextlib import suppress
@@ -15,6 +13,7 @@ from filelock import FileLock, Timeout
 
 from ltr.data.bm25 import bm25_lists
 from ltr.data.collection import Collection
+from ltr.data.files import digest_of_json
 from ltr.data.own_documents import without_own
 from ltr.data.progress import track
 from ltr.data.query_lists import QueryLists
@@ -65,7 +64,7 @@ def score_lists(
     keys = [[teacher.ranker.model.key, teacher.ranker.precision] for teacher in teachers]
     _check_distinct(teachers, keys)
     identity = [keys, collection.corpus.key, collection.queries.key, lists.digest(), PART]
-    key = hashlib.sha256(json.dumps(identity).encode()).hexdigest()[:16]
+    key = digest_of_json(identity)[:16]
     if folder.exists():
         existing = TeacherScores.open(folder, collection, "output")
         if existing.manifest.get("key") != key:

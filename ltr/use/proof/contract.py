@@ -2,8 +2,6 @@
 are read again.
 """
 
-import hashlib
-import json
 import re
 import zipfile
 from pathlib import Path
@@ -11,6 +9,7 @@ from typing import Any, Literal, NamedTuple, NotRequired, TypedDict
 
 import numpy as np
 
+from ltr.data.files import digest_of, digest_of_json
 from ltr.entries import check_entries, read_json
 from ltr.errors import InputError, local_path
 from ltr.use.proof.network import Kind, TokenRow
@@ -216,12 +215,6 @@ def tolerance_of(scores: np.ndarray) -> float:
     return RELATIVE_TO_SIZE * size + RELATIVE_TO_SPREAD * float(scores.std())
 
 
-def digest_of_file(file: Path) -> str:
-    """SHA-256 of a file."""
-    with file.open("rb") as opened:
-        return hashlib.file_digest(opened, "sha256").hexdigest()
-
-
 def signed(place: Path, contract: dict[str, Any]) -> dict[str, Any]:
     """A contract with the digests of the other files of its proof, and of itself.
 
@@ -230,9 +223,8 @@ def signed(place: Path, contract: dict[str, Any]) -> dict[str, Any]:
         contract: the entries, perhaps with digests of before.
     """
     entries = {name: value for name, value in contract.items() if name != "digest"}
-    entries["proof"] = {name: digest_of_file(place / name) for name in (PROBES, HIDDEN, CHECK)}
-    text = json.dumps(entries, sort_keys=True)
-    return entries | {"digest": hashlib.sha256(text.encode()).hexdigest()}
+    entries["proof"] = {name: digest_of(place / name) for name in (PROBES, HIDDEN, CHECK)}
+    return entries | {"digest": digest_of_json(entries)}
 
 
 def _check_unchanged(path: Path, contract: dict[str, Any]) -> None:

@@ -10,6 +10,7 @@ import torch
 
 from ltr import __version__
 from ltr.data.collection import Collection
+from ltr.data.files import digest_of
 from ltr.data.formats import ApartTexts, JoinedPairs, SingleTexts
 from ltr.data.templated_pairs import TemplatedPairs
 from ltr.models import DualEncoder, Ranker
@@ -307,7 +308,7 @@ def _digests(folder: Path) -> dict[str, str]:
     digests = {}
     for file in sorted(folder.rglob("*")):
         if file.is_file() and file.name != files.CARD:
-            digests[str(file.relative_to(folder))] = files.digest_of_file(file)
+            digests[str(file.relative_to(folder))] = digest_of(file)
     return digests
 
 

@@ -6,8 +6,9 @@ from typing import NamedTuple
 
 import numpy as np
 
+from ltr.data.files import digest_of
 from ltr.errors import InputError
-from ltr.use.proof.contract import Proof, digest_of_file, open_proof
+from ltr.use.proof.contract import Proof, open_proof
 from ltr.use.proof.network import Kind
 from ltr.use.proof.reading import Text, filled, rendered_pair
 from ltr.use.verify.compared_layers import compare_layers
@@ -70,7 +71,7 @@ def _changed_files(proof: Proof) -> list[str]:
         if not file.is_file():
             changed.append(f"{name} is missing")
             continue
-        if digest_of_file(file) != digest:
+        if digest_of(file) != digest:
             changed.append(name)
     return changed
 
