@@ -59,7 +59,7 @@ def table() -> dict[tuple[str, str], set[str]]:
     rows = [[cell.strip(" `") for cell in line.split("|")] for line in lines]
     names = rows[0][1:]
     cells = {}
-    for kind, *values in rows[2 : 2 + 5]:
+    for kind, *values in rows[2 : 2 + 6]:
         for name, value in zip(names, values, strict=True):
             cells[kind, name] = TAKES[value]
     return cells
@@ -136,6 +136,11 @@ def names(rankers, backbone, tmp_path_factory):
         (cached / "refs/main").write_text("0" * 40)
         shutil.copytree(exported, cached / "snapshots" / ("0" * 40))
         found["a hub id", kind] = f"tiny/{kind}"
+        adapters = root / f"adapters-{kind}"
+        adapters.mkdir()
+        config = {"peft_type": "LORA", "base_model_name_or_path": str(exported)}
+        (adapters / "adapter_config.json").write_text(json.dumps(config))
+        found["a folder of adapters", kind] = str(adapters)
     return root, found
 
 
