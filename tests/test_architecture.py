@@ -26,7 +26,7 @@ FOREIGN = {
     "ltr/models/decoder_ranker.py": "models of transformers, with and without a head",
     "ltr/models/encoder/attention.py": "layers of transformers",
     "ltr/models/encoder/loading/architecture.py": "configurations of transformers",
-    "ltr/models/encoder/loading/cross_modules.py": "models of transformers, with and without a pooler",
+    "ltr/models/encoder/loading/modules.py": "models of transformers, with and without a pooler",
     "ltr/models/encoder/kernels/first_tokens.py": "layers of transformers",
     "ltr/models/encoder/packed.py": "configurations of transformers",
     "ltr/models/encoder/loading/model_folder.py": "configurations of transformers",

@@ -14,12 +14,12 @@ from ltr.data.template import THE_TEXTS, Template
 from ltr.data.templated_pairs import TemplatedPairs
 from ltr.data.windows import Windows
 from ltr.errors import InputError
-from ltr.models.encoder.loading.cross_modules import (
+from ltr.models.encoder.loading.model_folder import Backbone, open_folder
+from ltr.models.encoder.loading.modules import (
     save_cross_encoder,
     save_for_transformers,
     saved_head,
 )
-from ltr.models.encoder.loading.model_folder import Backbone, open_folder
 from ltr.models.encoder.loading.pretrained import (
     check_vocabulary,
     load_encoder,

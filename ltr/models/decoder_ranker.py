@@ -19,13 +19,13 @@ from transformers import (
 from ltr.data.template import Template
 from ltr.data.templated_pairs import TemplatedPairs
 from ltr.errors import InputError
-from ltr.models.encoder.loading.cross_modules import (
+from ltr.models.encoder.loading.decoder_template import judge_template, template_of_roles
+from ltr.models.encoder.loading.model_folder import Backbone, open_folder
+from ltr.models.encoder.loading.modules import (
     save_cross_encoder,
     save_for_transformers,
     saved_head,
 )
-from ltr.models.encoder.loading.decoder_template import judge_template, template_of_roles
-from ltr.models.encoder.loading.model_folder import Backbone, open_folder
 from ltr.models.encoder.loading.pretrained import (
     check_vocabulary,
     load_encoder,

@@ -17,6 +17,7 @@ from ltr.data.whole_files import write_new_model_folder
 from ltr.data.windows import Windows, best_windows, mean_of_windows, texts_at
 from ltr.errors import InputError
 from ltr.models.encoder.loading.model_folder import Backbone, ModelFolder, open_folder
+from ltr.models.encoder.loading.modules import load_modules
 from ltr.models.encoder.loading.pretrained import quiet
 from ltr.models.encoder.loading.saved_settings import (
     save_settings,
@@ -25,7 +26,7 @@ from ltr.models.encoder.loading.saved_settings import (
 )
 from ltr.models.encoder.lora import USUAL_LR
 from ltr.models.encoder.text_encoder import TextEncoder, merged
-from ltr.models.encoder.tower import Tower, load_modules
+from ltr.models.encoder.tower import Tower
 from ltr.models.ranker import Ranker, digest_of_weights, in_lists
 from ltr.similarity import similarity_of
 

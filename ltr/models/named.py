@@ -29,13 +29,12 @@ from ltr.errors import InputError, local_path
 from ltr.models.cross_encoder import PairWiseBertRanker
 from ltr.models.decoder_ranker import DecoderRanker
 from ltr.models.dual_encoder import DualEncoder
-from ltr.models.encoder.loading.cross_modules import many_scores
 from ltr.models.encoder.loading.model_folder import ModelFolder, open_folder
+from ltr.models.encoder.loading.modules import PLAIN, many_scores
 from ltr.models.encoder.loading.pooling import Pooling
 from ltr.models.encoder.loading.saved_settings import saved_similarity
 from ltr.models.encoder.lora import BASE
 from ltr.models.encoder.text_encoder import TextEncoder, encoders_of
-from ltr.models.encoder.tower import PLAIN
 from ltr.models.pair_ranker import PairRanker
 from ltr.models.ranker import Ranker, all_finite
 from ltr.models.ranker_class import cannot_build, ranker_class

@@ -15,8 +15,8 @@ from transformers import BertConfig, BertForSequenceClassification
 from ltr.data.template import Template
 from ltr.errors import InputError
 from ltr.models import DualEncoder, PairWiseBertRanker
-from ltr.models.encoder.loading.cross_modules import saved_head
 from ltr.models.encoder.loading.model_folder import ModelFolder
+from ltr.models.encoder.loading.modules import saved_head
 from ltr.models.named import ranker_named
 from ltr.use.rankers import TextRanker
 from tests.conftest import wordpiece_tokenizer
