@@ -92,7 +92,7 @@ def sources_of(path: str | Path | Sequence[Any]) -> tuple[DataSource, ...]:
             f"path must be a path, or a list of two sources or more, got a list of {len(path)}",
             option="path",
         )
-    sources = [_source_of(number, entry) for number, entry in enumerate(path)]
+    sources = [_read_entry(number, entry) for number, entry in enumerate(path)]
     places: dict[str, int] = {}
     for number, source in enumerate(sources):
         place = _place(source.path)
@@ -112,7 +112,7 @@ def sources_of(path: str | Path | Sequence[Any]) -> tuple[DataSource, ...]:
     return _with_names(sources)
 
 
-def _source_of(number: int, entry: Any) -> DataSource:
+def _read_entry(number: int, entry: Any) -> DataSource:
     where = f"path[{number}]"
     if isinstance(entry, str | Path):
         entry = {"path": entry}

@@ -86,7 +86,7 @@ class TripletDataModule(PoolDataModule):
         self.labels = labels
         self.negatives_per_query = negatives_per_query
         for number, source in enumerate(self.sources):
-            source.negatives = self._negatives_of(number, source, negatives)
+            source.negatives = self._negatives_per_row(number, source, negatives)
             source.awaits_negatives = "mined" in source.negatives
 
     def _counts(self, negatives: str | Path | dict[str, int]) -> dict[str, int]:
@@ -104,7 +104,7 @@ class TripletDataModule(PoolDataModule):
             local_path("negatives", name)
         return counts
 
-    def _negatives_of(
+    def _negatives_per_row(
         self, number: int, source: OpenedSource, negatives: str | Path | dict[str, int]
     ) -> dict[str, int]:
         """How many documents of a row each source of negatives gives, of one source of data.

@@ -152,8 +152,9 @@ class OneSourceBatches(PlanOfSources):
     def frozen_batches(self, epoch: int, step: int) -> list[Batches | None] | None:
         frozen: list[Batches | None] = []
         for number, source in enumerate(self.sources):
-            of_source: Any = source.plan.frozen_batches(*self.position_of(number, epoch, step))
-            frozen.append(of_source)
+            position = self.position_of(number, epoch, step)
+            batches: Any = source.plan.frozen_batches(*position)
+            frozen.append(batches)
         return None if frozen.count(None) == len(frozen) else frozen
 
     def restore_frozen(self, epoch: int, step: int, batches: Any) -> None:
@@ -161,10 +162,10 @@ class OneSourceBatches(PlanOfSources):
             raise InputError(
                 f"the checkpoint must keep the batches of {len(self.sources)} sources, and has {len(batches)}; take another checkpoint"
             )
-        for number, of_source in enumerate(batches):
-            if of_source is not None:
+        for number, source_batches in enumerate(batches):
+            if source_batches is not None:
                 position = self.position_of(number, epoch, step)
-                self.sources[number].plan.restore_frozen(*position, of_source)
+                self.sources[number].plan.restore_frozen(*position, source_batches)
 
     def lists_of_sources(self, epoch: int, step: int) -> list[int]:
         number, source_epoch, source_step = self._batch_of_source(epoch, step)
