@@ -28,6 +28,7 @@ import torch
 from torch.multiprocessing import start_processes
 
 import ltr
+import ltr.cli.process
 
 # In the environment of all that tests start: the first process of pytest, and the worker.
 MARK = "LTR_TESTS"
@@ -38,6 +39,7 @@ PRELOADED = [
     "sentence_transformers",
     "tests.run.kills",
 ]
+ltr.cli.process.PRELOADED[:] = PRELOADED  # the package's commands fork from the same server
 DIES_WITH_PARENT = 1  # PR_SET_PDEATHSIG of Linux
 
 

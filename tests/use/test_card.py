@@ -57,6 +57,10 @@ def test_the_code_of_onnx_embeds_both_sides_as_the_ranker_does(tmp_path, backbon
     model.save(tmp_path / "dual")
     export(tmp_path / "dual", folder, "onnx")
     code = (folder / "README.md").read_text().partition("```python\n")[2].partition("```")[0]
+    files = {file.name for file in folder.iterdir()}
+    graphs = {1: {"model.onnx"}, 2: {"query.onnx", "document.onnx"}}
+    assert {name for name in files if name.endswith(".onnx")} == graphs[towers]
+    assert ({"query", "document"} <= files) == (towers == 2)
     found: dict = {}
     exec(code.replace("FOLDER", str(folder)), found)  # noqa: S102  # the card's own
     ranker = load(tmp_path / "dual", "32-true", "cpu")

@@ -47,25 +47,6 @@ def test_onnx(exported, name, tmp_path):
     assert found == pytest.approx(own[name], abs=1e-4)
 
 
-def test_two_towers_make_two_graphs(tmp_path, backbone):
-    DualEncoder(backbone, doc_backbone=backbone, projection=8, max_length=12).save(tmp_path / "two")
-    assert main(["export", str(tmp_path / "two"), str(tmp_path / "out"), "--to", "onnx"]) == 0
-    names = {file.name for file in (tmp_path / "out").iterdir()}
-    assert {
-        "query.onnx",
-        "document.onnx",
-        "query",
-        "document",
-    } <= names and "model.onnx" not in names
-    for side in ("query", "document"):
-        assert (
-            onnxruntime.InferenceSession(str(tmp_path / f"out/{side}.onnx"))
-            .get_outputs()[0]
-            .shape[-1]
-            == 8
-        )
-
-
 def test_a_model_with_few_positions(tmp_path):
     """The texts of the self-check are longer: each word has a token for every letter or two."""
     positions = 8
