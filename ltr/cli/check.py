@@ -91,7 +91,7 @@ def check(
     leakage_options = _LeakageOptions(trained_on or [], threshold, write)
     if source == data:
         reads = None if backbone is None else DualEncoder(backbone).reads
-        found = _of_collection(
+        made = _collection_sections(
             open_collection(source), run, reads, METRICS[0], None, leakage_options, backbone
         )
     elif backbone is not None:
@@ -99,8 +99,8 @@ def check(
             "the configuration names the backbone; leave out --backbone", option="backbone"
         )
     else:
-        found = _of_experiment(folder, config, data, run, leakage_options)
-    sections = list(found)
+        made = _experiment_sections(folder, config, data, run, leakage_options)
+    sections = list(made)
     if json is not None:
         write_whole(Path(json), [as_json(source, sections)])
     if html is not None:
@@ -140,7 +140,7 @@ def _leakage(
     return section
 
 
-def _of_collection(
+def _collection_sections(
     collection: Collection,
     run: str | None,
     reads: TextReads | None,
@@ -163,7 +163,7 @@ def _of_collection(
     yield power_section(collection, metric, ranked, seed_values)
 
 
-def _of_experiment(
+def _experiment_sections(
     folder: str | None,
     config: str | None,
     data: str | None,
@@ -203,7 +203,7 @@ def _of_experiment(
     if isinstance(data_module, PoolDataModule):
         reads = data_module.reads
         assert not isinstance(reads, FeatureVectors), "a collection has texts"
-        yield from _of_collection(
+        yield from _collection_sections(
             data_module.collection,
             run,
             reads,

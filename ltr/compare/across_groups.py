@@ -19,7 +19,7 @@ from ltr.compare.group_result import (
     values_by_experiment,
 )
 from ltr.compare.query_groups import Groups
-from ltr.compare.run import exact_weights
+from ltr.compare.run import tested_weights
 from ltr.compare.statistics import (
     ROUNDING,
     Estimate,
@@ -122,8 +122,8 @@ def check_weights(groups: Groups) -> None:
     for experiments in groups.experiments.values():
         for experiment, experiment_there in zip(groups.first, experiments, strict=True):
             for run, run_there in zip(experiment.runs, experiment_there.runs, strict=True):
-                weights = exact_weights(run)
-                weights_there = exact_weights(run_there)
+                weights = tested_weights(run)
+                weights_there = tested_weights(run_there)
                 if weights != weights_there:
                     raise InputError(
                         f"{run.folder} must have been tested by the same weights on all splits, and was by {weights} on {run.split} and by {weights_there} on {run_there.split}; test it again: ltr test {run.folder} --split {run.split} {run_there.split}"

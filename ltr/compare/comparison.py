@@ -80,8 +80,8 @@ def compare(
                 where = f"{name}: " if n_groups > 1 else ""
                 raise InputError(f"{where}{error.message}", option=error.option) from None
         if groups.by == "set":
-            of_sets = results[-n_groups:]
-            means.append(mean_over_sets(of_sets, groups, pairs, level=alpha / n_comparisons))
+            set_results = results[-n_groups:]
+            means.append(mean_over_sets(set_results, groups, pairs, level=alpha / n_comparisons))
     judged_results = iter(_judged(results, alpha))
     judged_means = iter(_judged(means, alpha))
     by_metric = []

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from ltr.compare.run import Run, recipe_differences, tested_weights
+from ltr.compare.run import Run, run_differences
 from ltr.data.files import digest_of_json
 from ltr.errors import InputError
 
@@ -32,9 +32,12 @@ def joined_folds(runs: Sequence[Run]) -> list[Run]:
     return whole + [_joined(folds) for folds in folds_of_seed.values()]
 
 
-def _joined(folds: Sequence[Run]) -> Run:
-    """The runs of the folds of one seed as one run."""
-    folds = sorted(folds, key=lambda run: run.fold["number"] if run.fold else 0)
+def _check_folds(folds: Sequence[Run]) -> None:
+    """Check that each fold is there once, and that they differ in nothing else.
+
+    Args:
+        folds: the runs of one seed, by the number of the fold.
+    """
     first = folds[0]
     assert first.fold is not None, "whole runs are none of these"
     expected = [
@@ -45,19 +48,23 @@ def _joined(folds: Sequence[Run]) -> Run:
         raise InputError(
             f"{first.folder.parent}: each of the {first.fold['of']} folds must be there once, got {got}; make those that are missing"
         )
-    alike = [_without_fold(run) for run in folds]
-    for run in alike[1:]:
-        differences = recipe_differences(alike[0], run)
-        weights = (tested_weights(first), tested_weights(run))
-        if weights[0] != weights[1]:
-            differences.append(f"the tested weights ({weights[0]}, {weights[1]})")
+    for run in folds[1:]:
+        differences = run_differences(_without_fold(first), _without_fold(run))
         if run.test["conventions"] != first.test["conventions"]:
             differences.append("metrics")
         if differences:
             raise InputError(
                 f"{first.folder} and {run.folder} are no folds of one cross-validation, they differ in {', '.join(differences[:3])}; make both again with the same options"
             )
-    metrics = dict(alike[0].metrics)
+
+
+def _joined(folds: Sequence[Run]) -> Run:
+    """The runs of the folds of one seed as one run."""
+    folds = sorted(folds, key=lambda run: run.fold["number"] if run.fold else 0)
+    _check_folds(folds)
+    first = folds[0]
+    alone = _without_fold(first)
+    metrics = dict(alone.metrics)
     metrics["test"] = _joined_report(folds)
     if all("fit" in run.metrics for run in folds):  # not of folds that were tested untrained
         metrics["fit"] = {"seconds": math.fsum(run.metrics["fit"]["seconds"] for run in folds)}
@@ -74,7 +81,7 @@ def _joined(folds: Sequence[Run]) -> Run:
                     f"{run.folder}: each question must be tested in one fold, and {min(twice)!r} was tested in two; the data has changed, make all folds again"
                 )
             by_query[metric] |= run.by_query[metric]
-    return replace(alike[0], folder=first.folder.parent, metrics=metrics, by_query=by_query)
+    return replace(alone, folder=first.folder.parent, metrics=metrics, by_query=by_query)
 
 
 def _without_fold(run: Run) -> Run:

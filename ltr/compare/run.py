@@ -134,7 +134,7 @@ def seed_in_name(folder: Path) -> int | None:
     return int(seed) if seed.isdecimal() else None
 
 
-def exact_weights(run: Run) -> str:
+def tested_weights(run: Run) -> str:
     """The file of the weights of a run that were tested, without its folder, which may be named in
     several ways; or ``untrained``.
     """
@@ -142,12 +142,24 @@ def exact_weights(run: Run) -> str:
     return "untrained" if checkpoint is None else Path(checkpoint).name
 
 
-def tested_weights(run: Run) -> str:
+def _kind_of_weights(run: Run) -> str:
     """Which weights of a run were tested: ``best.ckpt``, ``last.ckpt``, ``step=N.ckpt`` for those of
     any one step, or ``untrained``.
     """
-    name = exact_weights(run)
+    name = tested_weights(run)
     return "step=N.ckpt" if name.startswith("step=") else name
+
+
+def run_differences(first: Run, second: Run) -> list[str]:
+    """What two runs differ in beside their seed, with both values: options, and which of their
+    weights were tested.
+    """
+    differences = recipe_differences(first, second)
+    weights = _kind_of_weights(first)
+    other_weights = _kind_of_weights(second)
+    if weights != other_weights:
+        differences.append(f"the tested weights ({weights}, {other_weights})")
+    return differences
 
 
 def recipe_differences(first: Run, second: Run) -> list[str]:

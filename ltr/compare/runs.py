@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from ltr.compare.folds import joined_folds
-from ltr.compare.run import Run, read_run, recipe_differences, seed_in_name, tested_weights
+from ltr.compare.run import Run, read_run, run_differences, seed_in_name
 from ltr.compare.wandb_runs import PREFIX, fetch_runs
 from ltr.errors import InputError, local_path
 from ltr.run.data_sets import DataSet
@@ -284,11 +284,7 @@ def _check_seeds(experiment: Experiment) -> None:
             raise InputError(
                 f"{first.folder} and {second.folder} have the same seed {second.seed}; compare one of them"
             )
-        differences = recipe_differences(first, second)
-        weights = tested_weights(first)
-        other_weights = tested_weights(second)
-        if weights != other_weights:
-            differences.append(f"the tested weights ({weights}, {other_weights})")
+        differences = run_differences(first, second)
         if differences:
             more = f" and {len(differences) - 3} more" if len(differences) > 3 else ""
             raise InputError(

@@ -105,8 +105,8 @@ class Estimate:
             return 1.0
         if self.error < ROUNDING:
             return self.least_p
-        of_student = float(2 * stats.t.sf(abs(self.mean) / self.error, self.freedom))
-        return max(of_student, self.least_p)
+        student_p = float(2 * stats.t.sf(abs(self.mean) / self.error, self.freedom))
+        return max(student_p, self.least_p)
 
     def detectable(self, alpha: float = 0.05, power: float = 0.8) -> float:
         r"""The smallest true difference that a test at level ``alpha`` would find with probability
@@ -327,12 +327,12 @@ def estimate_of_mean(
         parts.append(estimate(first[number], None if second is None else second[number]))
     seed_variances = []
     n_seeds = []
-    for of_sets in (first, second or ()):
-        if len({len(values) for values in of_sets}) > 1:
+    for ranker in (first, second or ()):
+        if len({len(values) for values in ranker}) > 1:
             raise ValueError("a ranker must have the same seeds on each data set")
-        if not of_sets or len(of_sets[0]) < 2:
+        if not ranker or len(ranker[0]) < 2:
             continue  # a ranker of one seed is taken as it is
-        by_seed = np.mean([values.mean(axis=1) for values in of_sets], axis=0)
+        by_seed = np.mean([values.mean(axis=1) for values in ranker], axis=0)
         seed_variances.append(float(by_seed.var(ddof=1) / len(by_seed)))
         n_seeds.append(len(by_seed))
     shared_variances = [part.shared_variances for part in parts]

@@ -89,8 +89,8 @@ def footnotes(results: Sequence[MetricResult]) -> list[str]:
         lines.append(
             "the mean: each set counts alike, queries are drawn within sets, and seeds are those of all sets; its wins / ties / losses are of sets"
         )
-        of_sets = _family(n_comparisons * len(results[0].groups))
-        corrected = f"of means: {corrected}; of sets, apart from them: {of_sets}"
+        corrected_sets = _family(n_comparisons * len(results[0].groups))
+        corrected = f"of means: {corrected}; of sets, apart from them: {corrected_sets}"
     if results[0].changes:
         lines.append(
             "the difference of two splits is that of one experiment's means; queries are drawn, and each comes with the splits that it is in"
@@ -296,11 +296,11 @@ def _queries_needed(comparison: Comparison, difference: float, level: float) -> 
     """A cell for each number of seeds of a plan."""
     if not comparison.has_several_seeds:
         # Nobody knows how other seeds would vary, only how many queries tell these models apart.
-        of_models = replace(
+        over_queries = replace(
             comparison.difference, seed_variances=(), shared_variances=(), n_seeds=()
         )
         # The number of seeds has no effect without seed_variances.
-        n = of_models.queries_needed(difference, n_seeds=1, alpha=level)
+        n = over_queries.queries_needed(difference, n_seeds=1, alpha=level)
         # The first cell speaks of other seeds, the last one of the models that are there.
         empty = [""] * (len(PLANNED_SEEDS) - 2)
         last = "" if n is None else f"{n:,} for these models"
