@@ -180,7 +180,7 @@ def ours(recipe: Recipe, n_queries: int | None, meter: Meter, setting: Setting, 
             manifest = (store.folder / "manifest.json").read_text()
             seconds["tokenise"] += json.loads(manifest)["seconds"]
         note(setting, side, start, seconds)
-    doc_rows = negatives.doc_rows[judged.query_rows]
+    doc_rows = np.load(folder / "negatives/ids.npy")[judged.query_rows]
     # Equal texts count as one document. An id of -1, no negative, reads the last entry: -1 again.
     first_row, _ = first_rows(collection.corpus.texts)
     first_row = np.append(first_row, -1)

@@ -204,7 +204,7 @@ def audit(out: Path, seed: int, judge: PairWiseBertRanker) -> None:
     suspects, counts = find_suspects(negatives, judged, judge_of_texts)
 
     hidden = pairs_of(whole.learnable("train")) - pairs_of(judged)
-    listed = pairs_of(negatives.lists())
+    listed = pairs_of(negatives.lists)
     suspected = set(zip(suspects.query_rows.tolist(), suspects.doc_rows.tolist(), strict=True))
     found_again = suspected & hidden
     could_be_found = hidden & listed
@@ -213,7 +213,7 @@ def audit(out: Path, seed: int, judge: PairWiseBertRanker) -> None:
         manifest = {
             "policy": policy,
             "judge": "trained cross-encoder",
-            "content": negatives.lists().digest(),
+            "content": negatives.lists.digest(),
             "counts": counts,
         }
         save_overlay(

@@ -411,9 +411,10 @@ def test_lightning_moves_a_batch_and_forgets_no_field(collection_folder):
 
 def test_negatives_are_written_whole(tmp_path, collection_folder):
     from ltr.data.collection import open_collection
+    from ltr.data.query_lists import QueryLists
 
     collection = open_collection(str(collection_folder))
-    bad = MinedNegatives(None, None, {"of": object()})
+    bad = MinedNegatives(QueryLists.from_rows([0], [1], [0.5]), {"of": object()}, width=1)
     with pytest.raises(TypeError):
         bad.save(tmp_path / "negatives" / "0000", collection)
     assert not (tmp_path / "negatives" / "0000").exists()

@@ -66,7 +66,7 @@ def import_negatives(source: str, output: str, *, data: str, distances: str | No
         )
     if "train" in collection.qrels:
         training_rows = collection.qrels["train"].query_rows
-        rows_without = np.setdiff1d(training_rows, negatives.lists().query_rows)
+        rows_without = np.setdiff1d(training_rows, negatives.lists.query_rows)
         if len(rows_without):
             log.info("  %d training queries have none", len(rows_without))
     log.info("  to train on them: --data.negatives %s", output)
@@ -87,7 +87,7 @@ def diff(first: str, second: str, *, data: str, tsv: str | None = None) -> None:
     both = []
     for path in (first, second):
         negatives = MinedNegatives.open(Path(path), collection)
-        if not (negatives.doc_rows >= 0).any():
+        if not len(negatives.lists.doc_rows):
             raise InputError(f"{path}: there must be a negative to compare, and there is none")
         both.append(negatives)
     pairs = side_by_side(*both)
@@ -153,7 +153,7 @@ def audit(
         return
     manifest = {
         "key": negatives.manifest.get("key"),
-        "content": negatives.lists().digest(),
+        "content": negatives.lists.digest(),
         "counts": counts,
         "policy": policy,
         "judge": judge,

@@ -192,7 +192,7 @@ class TripletDataModule(PoolDataModule):
         assert self.train is not None, "setup('fit') comes first"
         plan = source.plan
         assert isinstance(plan, Buckets), "plan_of() has made it"
-        mined = negatives.lists().first(self.negatives_depth)
+        mined = negatives.lists.first(self.negatives_depth)
         if not resumed:
             # Rows with the new negatives have other lengths, and Buckets sorts by length. The
             # batches of the current window stay as they are; a resumed run has them from its
@@ -261,9 +261,8 @@ class TripletDataModule(PoolDataModule):
             queries = source.collection.judgements("train").query_rows
             lists = bm25_lists(source.collection, queries, self.negatives_depth or 100)
         else:
-            lists = MinedNegatives.open(
-                negatives_in(Path(name)), source.collection, "negatives"
-            ).lists()
+            mined = MinedNegatives.open(negatives_in(Path(name)), source.collection, "negatives")
+            lists = mined.lists
         digest_name = "negatives" if len(source.negatives) == 1 else f"negatives {name}"
         source.digests[digest_name] = lists.digest()
         lists = lists.first(self.negatives_depth)

@@ -23,7 +23,7 @@ class Suspects(NamedTuple):
     Attributes:
         query_rows: ``[S]`` int64.
         doc_rows: ``[S]`` int64.
-        columns: ``[S]`` int64, those in the folder of the negatives; 0 has the hardest.
+        columns: ``[S]`` int64, places among the negatives of the query; 0 has the hardest.
         scores: ``[S]`` float32, the judge's.
         relevant_rows: ``[S]`` int64, the relevant document with the lowest score of the query.
         relevant_scores: ``[S]`` float32, its score.
@@ -144,15 +144,15 @@ def _lists_to_judge(
     """For each query that has both, its relevant documents (label 1) and then its negatives (0).
 
     Returns:
-        The lists; and the columns of their negatives in the folder.
+        The lists; and the places of their negatives among those of the query.
     """
     lists = []
     columns = []
     for query_row in judgements.query_rows.tolist():
         judged_rows, grades = judgements.of(query_row)
-        negative_rows = negatives.doc_rows[query_row]
+        negative_rows, _ = negatives.lists.of(query_row)
         known_rows, _ = known.of(query_row)
-        is_unknown = (negative_rows >= 0) & ~np.isin(negative_rows, known_rows)
+        is_unknown = ~np.isin(negative_rows, known_rows)
         columns_of_query = np.flatnonzero(is_unknown)
         relevant_rows = judged_rows[grades > 0]
         n_relevant = len(relevant_rows)

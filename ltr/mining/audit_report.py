@@ -56,6 +56,7 @@ def audit_tsv(suspects: Suspects, negatives: MinedNegatives, collection: Collect
     corpus = collection.corpus
     lines = ["\t".join(COLUMNS) + "\n"]
     for query, doc, place, score, relevant, relevant_score in zip(*suspects, strict=True):
+        _, distances = negatives.lists.of(int(query))
         fields = (
             queries.ids[query],
             corpus.ids[doc],
@@ -63,7 +64,7 @@ def audit_tsv(suspects: Suspects, negatives: MinedNegatives, collection: Collect
             f"{score:.6g}",
             f"{relevant_score:.6g}",
             str(place),
-            f"{negatives.distances[query, place]:.6g}",
+            f"{distances[place]:.6g}",
             in_one_line(queries.texts[query]),
             in_one_line(corpus.texts[doc]),
             in_one_line(corpus.texts[relevant]),

@@ -32,7 +32,7 @@ def side_by_side(first: MinedNegatives, second: MinedNegatives) -> pd.DataFrame:
 
 def _pairs_of_folder(negatives: MinedNegatives, suffix: str) -> pd.DataFrame:
     """The pairs of one folder, with columns that end on ``_<suffix>``."""
-    lists = negatives.lists()
+    lists = negatives.lists
     counts = np.diff(lists.offsets)
     list_starts = np.repeat(lists.offsets[:-1], counts)  # where the list of each document begins
     rank = np.arange(len(lists.doc_rows)) - list_starts + 1

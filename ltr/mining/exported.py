@@ -13,7 +13,7 @@ def write_trec(file: str, negatives: MinedNegatives, collection: Collection) -> 
 
 
 def _ranked(negatives: MinedNegatives, collection: Collection) -> Iterator[RunLine]:
-    lists = negatives.lists()
+    lists = negatives.lists
     for query in lists.query_rows.tolist():
         doc_rows = lists.of(query)[0].tolist()
         for rank, doc in enumerate(doc_rows, start=1):

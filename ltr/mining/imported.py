@@ -10,7 +10,7 @@ from ltr.data.files import read_array
 from ltr.data.lines import lists_of_lines
 from ltr.data.query_lists import QueryLists
 from ltr.errors import InputError
-from ltr.mining.mined_negatives import MinedNegatives
+from ltr.mining.mined_negatives import MinedNegatives, negatives_of_arrays
 from ltr.mining.same_texts import never_negatives
 
 RUN_ENDINGS = (".trec", ".trec.gz", ".run", ".run.gz")
@@ -73,7 +73,7 @@ def negatives_of_file(
             "chosen": int((~is_relevant).sum()),
         },
     }
-    return MinedNegatives.of_lists(negatives, len(collection.queries), manifest)
+    return MinedNegatives(negatives, manifest, width=int(np.diff(negatives.offsets).max()))
 
 
 def _are_relevant(
@@ -93,10 +93,11 @@ def _from_arrays(source: Path, distances: Path | None, collection: Collection) -
     array = read_array(source)
     if distances is None:
         values = np.full(array.shape, np.nan, np.float32)
-        negatives = MinedNegatives(array, values, {"distance": None})
+        manifest = {"distance": None}
     else:
-        negatives = MinedNegatives(array, read_array(distances), {})
-    lists = negatives.checked(str(source), collection).lists()
+        values = read_array(distances)
+        manifest = {}
+    lists = negatives_of_arrays(str(source), collection, array, values, manifest).lists
     # Each pair of a query and a document gets a number of its own.
     n_docs = len(collection.corpus)
     pairs, counts = np.unique(lists.query_of_doc * n_docs + lists.doc_rows, return_counts=True)

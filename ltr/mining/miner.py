@@ -192,9 +192,7 @@ class Miner:
             "negatives": _mean(distances[negatives >= 0]),
         }
         manifest = self._manifest(dict(counts), recall, mean_distances)
-        return MinedNegatives.of_queries(
-            self.judged.query_rows, len(self.collection.queries), negatives, distances, manifest
-        )
+        return MinedNegatives.of_queries(self.judged.query_rows, negatives, distances, manifest)
 
     def _compare_relevant(
         self, shards: Shards, embedded_queries: np.ndarray

@@ -68,7 +68,7 @@ class Overlay(NamedTuple):
         arrays, manifest = OVERLAY.open(folder, collection, option)
         base = folder.parent / manifest["base"]
         negatives = MinedNegatives.open(base, collection, option)
-        if negatives.lists().digest() != manifest["content"]:
+        if negatives.lists.digest() != manifest["content"]:
             raise InputError(
                 f"{folder}: the negatives in {base} have changed since; audit them again"
             )

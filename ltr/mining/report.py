@@ -63,13 +63,13 @@ def examples(
     query_rows = np.random.default_rng(0).permutation(judged.query_rows)[:EXAMPLES]
     for row in np.sort(query_rows).tolist():
         doc_rows, grades = judged.of(row)
-        hardest = int(negatives.doc_rows[row, 0])
-        if hardest >= 0:
+        negative_rows, distances = negatives.lists.of(row)
+        if len(negative_rows):
             most_relevant = int(doc_rows[grades.argmax()])
             query = _beginning(collection.queries.texts[row])
             relevant = _beginning(corpus[most_relevant])
-            negative = _beginning(corpus[hardest])
-            yield query, relevant, negative, float(negatives.distances[row, 0])
+            negative = _beginning(corpus[int(negative_rows[0])])
+            yield query, relevant, negative, float(distances[0])
 
 
 def _beginning(text: str) -> str:

@@ -122,7 +122,7 @@ def lists_to_score(
         others = bm25_lists(collection, relevant.query_rows, depth or 100)
     else:
         negatives = MinedNegatives.open(negatives_in(Path(documents)), collection, "documents")
-        others = negatives.lists().first(depth)
+        others = negatives.lists.first(depth)
     # A query's own document is in no list that is trained on; pools and BM25 have left it out.
     others = without_own(others, collection.own_documents())
     query_rows = others.query_of_doc

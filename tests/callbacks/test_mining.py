@@ -274,7 +274,7 @@ def test_a_fixed_miner_serves_a_cross_encoder(tmp_path, collection_folder, backb
         MinedNegatives.open(tmp_path / f"negatives/step={step}", data.collection) for step in (0, 6)
     )
     assert (
-        np.array_equal(first.doc_rows, second.doc_rows)
+        np.array_equal(first.lists.doc_rows, second.lists.doc_rows)
         and first.manifest["weights"] == second.manifest["weights"]
     )
     assert all(torch.equal(a, b) for a, b in zip(before, miner.parameters(), strict=True))

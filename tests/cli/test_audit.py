@@ -107,7 +107,7 @@ def test_negatives_of_dev_are_judged_beside_the_relevant_documents_of_dev(
     negatives.save(tmp_path / "dev", collection)
     options = {"judge": backbone, "data": str(collection_folder), "margin": 0.01, "max_length": 24}
     audit(str(tmp_path / "dev"), tsv=str(tmp_path / "all.tsv"), **options)
-    count = len(negatives.lists().doc_rows)
+    count = len(negatives.lists.doc_rows)
     assert f"{count:,} negatives of 30 queries are judged" in told()
     queries = [line.split("\t")[0] for line in open(tmp_path / "all.tsv")][1:]
     assert queries and {query[:4] for query in queries} == {"dev-"}

@@ -116,14 +116,16 @@ def _write_negatives(world: Path) -> None:
     ids = generator.integers(0, len(collection.corpus), shape)
     distances = generator.random(shape).astype(np.float32)
     manifest = {"key": "k", "mean_distance": {"relevant": 0.5}}
-    mined = MinedNegatives(ids, distances, manifest)
+    mined = MinedNegatives.of_queries(np.arange(len(ids)), ids, distances, manifest)
     mined.save(world / NEGATIVES, collection)
-    MinedNegatives(ids[:, ::-1].copy(), distances, {}).save(world / "other", collection)
+    MinedNegatives.of_queries(np.arange(len(ids)), ids[:, ::-1].copy(), distances, {}).save(
+        world / "other", collection
+    )
     queries = collection.judgements("train").query_rows
     save_overlay(
         world / NEGATIVES,
         collection,
-        {"policy": "soft", "content": mined.lists().digest()},
+        {"policy": "soft", "content": mined.lists.digest()},
         query_rows=queries,
         doc_rows=ids[queries, 0],
         scores=np.ones(len(queries), np.float32),

@@ -81,8 +81,8 @@ def test_a_run_is_mined_with_its_recipe_and_what_the_options_change(
     negatives = MinedNegatives.open(out, collection)
     expected = [
         (collection.queries.ids[query], collection.corpus.ids[doc], pytest.approx(1 / (rank + 1)))
-        for query, docs in enumerate(negatives.doc_rows)
-        for rank, doc in enumerate(docs[docs >= 0])
+        for query in negatives.lists.query_rows
+        for rank, doc in enumerate(negatives.lists.of(query)[0])
     ]
     assert [tuple(line) for _, line in read_run(file)] == expected and len(expected) >= 60
     assert {query[:3] for query, _, _ in expected} == {"dev"}

@@ -43,7 +43,7 @@ def test_import_a_run_and_train_on_it(tmp_path, collection_folder, backbone, cap
         f"  to train on them: --data.negatives {out}",
     ]
     collection = open_collection(str(collection_folder))
-    ids = MinedNegatives.open(out, collection).doc_rows[collection.queries.row("train-q7")]
+    ids = MinedNegatives.open(out, collection).lists.of(collection.queries.row("train-q7"))[0]
     assert [collection.corpus.ids[doc] for doc in ids] == ["train-q7-d3", "train-q7-d2"]
     train = [
         "fit",
@@ -100,7 +100,7 @@ def folder_with_distances(folder, collection, distances):
     docs = [collection.corpus.row(f"train-q0-d{d}") for d in (2, 3)]
     manifest = {"key": "x", "distance": "euclidean", "mean_distance": {"relevant": 0.5}}
     one = MinedNegatives.of_queries(
-        np.array([row]), len(collection.queries), np.array([docs]), np.array([distances]), manifest
+        np.array([row]), np.array([docs]), np.array([distances]), manifest
     )
     one.save(folder, collection)
     return str(folder)
@@ -204,9 +204,9 @@ def test_what_can_be_mended_is_one_line(
     monkeypatch.chdir(tmp_path)
     collection = open_collection(str(collection_folder))
     nothing = np.full((len(collection.queries), 1), -1)
-    MinedNegatives(nothing, np.zeros(nothing.shape), {"key": "x"}).save(
-        tmp_path / "empty", collection
-    )
+    MinedNegatives.of_queries(
+        np.arange(len(nothing)), nothing, np.zeros(nothing.shape), {"key": "x"}
+    ).save(tmp_path / "empty", collection)
     assert (
         main(["negatives", *(str(collection_folder) if one == "DATA" else one for one in args)])
         == 2

@@ -128,7 +128,7 @@ def test_imported_negatives_and_audits_leave_them_out(folder, tmp_path):
     run = tmp_path / "all.trec"
     run.write_text((folder / "candidates/train.trec").read_text())
     negatives = negatives_of_file(run, collection)
-    found = by_ids(collection, negatives.lists())
+    found = by_ids(collection, negatives.lists)
     assert set(found) == set(QUERIES)
     for query, docs in found.items():
         assert not any(is_never_negative(query, doc) for doc in docs)

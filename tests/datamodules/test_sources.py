@@ -423,7 +423,7 @@ def test_negatives_are_mined_of_each_source_that_says_so(folders, backbone, tmp_
         if name == "b":
             continue
         folder = tmp_path / "negatives" / name / f"step={step // 3 * 3}"
-        mined = MinedNegatives.open(folder, collection).lists()
+        mined = MinedNegatives.open(folder, collection).lists
         for query, docs in lists:
             rows, _ = mined.of(collection.queries.row(query.split("/")[1]))
             allowed = {f"{name}/{collection.corpus.ids[row]}" for row in rows.tolist()}
@@ -646,7 +646,7 @@ def test_a_mixed_batch_has_the_same_distances_in_any_number_of_processes(folders
         rows.append(generator.choice(others, 5, replace=False))
     distances = np.tile(np.float32([0.0, 0.5, 1.0, 1.5, 2.0]), (len(rows), 1))
     mined = MinedNegatives.of_queries(
-        judged.query_rows, len(collection.queries), np.stack(rows), distances, {"split": "train"}
+        judged.query_rows, np.stack(rows), distances, {"split": "train"}
     )
     mined.save(tmp_path / "mined", collection)
     path = [

@@ -19,9 +19,5 @@ def negatives_of(collection, ids: dict[int, list[int]]) -> MinedNegatives:
     rows = np.array([[*row, *[-1] * (width - len(row))] for row in ids.values()])
     manifest = {"key": "of the test"}
     return MinedNegatives.of_queries(
-        np.array(list(ids)),
-        len(collection.queries),
-        rows,
-        np.broadcast_to(distances, rows.shape),
-        manifest,
+        np.array(list(ids)), rows, np.broadcast_to(distances, rows.shape), manifest
     )

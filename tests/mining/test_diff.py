@@ -8,12 +8,14 @@ from ltr.mining.mined_negatives import MinedNegatives
 
 # Query 0: first (1, 2, 3), second (2, 1, 4). Query 1: first (5,), second (6, 5). Query 2 only in
 # the first, 3 only in the second.
-FIRST = MinedNegatives(
+FIRST = MinedNegatives.of_queries(
+    np.arange(4),
     np.array([[1, 2, 3], [5, -1, -1], [7, 8, -1], [-1, -1, -1]]),
     np.array([[0.1, 0.2, 0.3], [0.9, 0, 0], [0.1, 0.2, 0], [0, 0, 0]], np.float32),
     {"distance": "euclidean", "mean_distance": {"relevant": 0.5}},
 )
-SECOND = MinedNegatives(
+SECOND = MinedNegatives.of_queries(
+    np.arange(4),
     np.array([[2, 1, 4], [6, 5, -1], [-1, -1, -1], [9, -1, -1]]),
     np.array([[0.1, 0.9, 1.0], [0.2, 0.4, 0], [0, 0, 0], [0.1, 0, 0]], np.float32),
     {"distance": "euclidean", "mean_distance": {"relevant": 0.8}},
@@ -71,7 +73,7 @@ def test_suspects_are_nearer_than_relevant_documents_in_every_folder_that_knows(
     pairs = side_by_side(FIRST, SECOND)
     assert suspected(pairs) == [(0, 2)]
     assert pairs[pairs["suspected"]]["near"].tolist() == [pytest.approx(0.4)]
-    unknown = SECOND._replace(distances=np.full_like(SECOND.distances, np.nan))
+    unknown = SECOND._replace(lists=SECOND.lists.without_values())
     pairs = side_by_side(FIRST, unknown)
     assert suspected(pairs) == [(0, 1), (0, 2)] and pairs["distance_2"].isna().all()
     assert suspected(side_by_side(unknown, unknown)) == []

@@ -37,8 +37,8 @@ def collection(folder):
 def named(negatives, collection):
     """Ids of documents by id of the query, hardest first."""
     docs = {
-        query: [collection.corpus.ids[doc] for doc in row if doc >= 0]
-        for query, row in enumerate(negatives.doc_rows)
+        query: [collection.corpus.ids[doc] for doc in negatives.lists.of(query)[0]]
+        for query in negatives.lists.query_rows
     }
     return {collection.queries.ids[query]: found for query, found in docs.items() if found}
 
@@ -62,7 +62,7 @@ def test_a_run_is_sorted_by_score_and_what_is_judged_relevant_is_left_out(
     found = negatives_of_file(file, collection)
     assert named(found, collection) == FOUND
     assert found.manifest["counts"] == {"found": 5, "relevant": 2, "chosen": 3}
-    assert found.manifest["distance"] is None and np.isnan(found.lists().values).all()
+    assert found.manifest["distance"] is None and np.isnan(found.lists.values).all()
 
 
 def test_a_folder_without_distances_is_read_again_and_trains_without(
@@ -116,10 +116,7 @@ def test_arrays_with_and_without_distances(tmp_path, collection):
         named(found, collection) == {"train-q0": ["dev-q1-d1"], "train-q1": ["twin"]}
         and found.manifest["distance"] is not None
     )
-    assert found.distances[[collection.queries.row(f"train-q{n}") for n in (0, 1)]].tolist() == [
-        [0.5],
-        [0.75],
-    ]
+    assert found.lists.values.tolist() == [0.5, 0.75]
     assert negatives_of_file(ids, collection).manifest["distance"] is None
 
 
@@ -141,7 +138,7 @@ def test_a_table(tmp_path, collection, monkeypatch, table, expected, distances):
     assert named(found, collection) == {"train-q0": expected, "train-q1": ["twin"]}
     assert (found.manifest["distance"] is None) == (distances is None)
     if distances:
-        assert found.distances[collection.queries.row("train-q0")].tolist() == distances
+        assert found.lists.of(collection.queries.row("train-q0"))[1].tolist() == distances
 
 
 @pytest.mark.parametrize(

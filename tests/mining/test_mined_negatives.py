@@ -7,17 +7,22 @@ import pytest
 
 from ltr.data.query_lists import QueryLists
 from ltr.errors import InputError
-from ltr.mining.mined_negatives import MinedNegatives
+from ltr.mining.mined_negatives import MinedNegatives, negatives_of_arrays
 
 
-def test_lists_of_some_queries_become_rows_of_all_and_come_back():
-    """Queries 0 and 3 of 4 have two and one negative: 7 at 0.1 and 5 at 0.2; and 9 at 0.3."""
+def test_lists_of_some_queries_become_rows_of_all_and_come_back(tmp_path, collection):
+    """Queries 0 and 3 have two and one negative: 7 at 0.1 and 5 at 0.2; and 9 at 0.3."""
     lists = QueryLists.from_rows([0, 0, 3], [7, 5, 9], [0.1, 0.2, 0.3])
-    negatives = MinedNegatives.of_lists(lists, 4, {})
-    assert negatives.doc_rows.tolist() == [[7, 5], [-1, -1], [-1, -1], [9, -1]]
-    expected = np.array([[0.1, 0.2], [0, 0], [0, 0], [0.3, 0]], np.float32)
-    np.testing.assert_array_equal(negatives.distances, expected)
-    for array, array_before in zip(negatives.lists(), lists, strict=True):
+    MinedNegatives(lists, {}, width=3).save(tmp_path / "0", collection)
+    ids = np.load(tmp_path / "0/ids.npy")
+    distances = np.load(tmp_path / "0/distances.npy")
+    assert ids[:4].tolist() == [[7, 5, -1], [-1] * 3, [-1] * 3, [9, -1, -1]]
+    expected = np.array([[0.1, 0.2, 0], [0, 0, 0], [0, 0, 0], [0.3, 0, 0]], np.float32)
+    np.testing.assert_array_equal(distances[:4], expected)
+    assert (ids[4:] == -1).all() and not distances[4:].any()
+    negatives = MinedNegatives.open(tmp_path / "0", collection)
+    assert negatives.width == 3
+    for array, array_before in zip(negatives.lists, lists, strict=True):
         np.testing.assert_array_equal(array, array_before)
 
 
@@ -27,15 +32,19 @@ def test_lists_of_some_queries_become_rows_of_all_and_come_back():
 )
 def test_only_null_says_that_distances_are_unknown(tmp_path, collection, manifest, known):
     rows = np.zeros((len(collection.queries), 1), np.int64)
-    MinedNegatives(rows, rows.astype(np.float32), manifest).save(tmp_path / "0", collection)
-    values = MinedNegatives.open(tmp_path / "0", collection).lists().values
+    MinedNegatives.of_queries(np.arange(len(rows)), rows, rows.astype(np.float32), manifest).save(
+        tmp_path / "0", collection
+    )
+    values = MinedNegatives.open(tmp_path / "0", collection).lists.values
     assert np.isfinite(values).all() == known and np.isnan(values).all() != known
 
 
 def test_documents_are_called_ids_on_disk(tmp_path, collection):
     """Folders that were written before stay readable."""
     rows = np.tile([3, 1], (len(collection.queries), 1))
-    MinedNegatives(rows, rows.astype(np.float32), {}).save(tmp_path / "0", collection)
+    MinedNegatives.of_queries(np.arange(len(rows)), rows, rows.astype(np.float32), {}).save(
+        tmp_path / "0", collection
+    )
     assert {file.name for file in (tmp_path / "0").iterdir()} == {
         "ids.npy",
         "distances.npy",
@@ -46,14 +55,22 @@ def test_documents_are_called_ids_on_disk(tmp_path, collection):
 
 def test_overlap_of_two_refreshes():
     """Query 0 keeps one of two, query 1 all three, query 2 has none before: (1/2 + 1) / 2."""
-    now = MinedNegatives(np.array([[1, 2, -1], [3, 4, 5], [6, 7, 8]]), np.zeros((3, 3)), {})
-    before = MinedNegatives(np.array([[2, 9, 8], [5, 4, 3], [-1, -1, -1]]), np.zeros((3, 3)), {})
+    zeros = np.zeros((3, 3))
+    now, before = (
+        MinedNegatives.of_queries(np.arange(3), np.array(doc_rows), zeros, {})
+        for doc_rows in (
+            [[1, 2, -1], [3, 4, 5], [6, 7, 8]],
+            [[2, 9, 8], [5, 4, 3], [-1, -1, -1]],
+        )
+    )
     assert now.overlap(before) == 0.75
 
 
 def test_negatives_are_not_written_over_and_checked(tmp_path, collection):
     ids = np.full((len(collection.queries), 1), len(collection.corpus))
-    negatives = MinedNegatives(ids, np.zeros(ids.shape, np.float32), {})
+    negatives = MinedNegatives.of_queries(
+        np.arange(len(ids)), ids, np.zeros(ids.shape, np.float32), {}
+    )
     negatives.save(tmp_path / "0000", collection)
     with pytest.raises(InputError, match="there are negatives already"):
         negatives.save(tmp_path / "0000", collection)
@@ -121,7 +138,9 @@ DAMAGED = {
 @pytest.mark.parametrize("case", DAMAGED)
 def test_damaged_negatives_are_one_line(tmp_path, collection, case):
     ids = np.tile(np.arange(3), (len(collection.queries), 1))
-    MinedNegatives(ids, ids.astype(np.float32), {}).save(tmp_path / "0", collection)
+    MinedNegatives.of_queries(np.arange(len(ids)), ids, ids.astype(np.float32), {}).save(
+        tmp_path / "0", collection
+    )
     MinedNegatives.open(tmp_path / "0", collection)
     change, message = DAMAGED[case]
     manifest = tmp_path / "0/manifest.json"
@@ -143,15 +162,15 @@ def test_damaged_negatives_are_one_line(tmp_path, collection, case):
     assert str(tmp_path / "0") in str(caught.value) and "\n" not in str(caught.value)
 
 
-def test_the_distance_of_a_missing_negative_is_not_looked_at(tmp_path, collection):
+def test_the_distance_of_a_missing_negative_is_not_looked_at(collection):
     ids = np.tile([3, -1], (len(collection.queries), 1))
     distances = np.tile(np.asarray([0.5, np.inf], np.float32), (len(ids), 1))
-    MinedNegatives(ids, distances, {}).save(tmp_path / "0", collection)
-    assert (MinedNegatives.open(tmp_path / "0", collection).lists().values == 0.5).all()
+    lists = negatives_of_arrays("here", collection, ids, distances, {}).lists
+    assert (lists.values == 0.5).all()
 
 
-def test_rows_of_any_whole_numbers_are_an_index(tmp_path, collection):
+def test_rows_of_any_whole_numbers_are_an_index(collection):
     """As a .npy of others may have them: uint64 is no index in numpy."""
     ids = np.tile(np.arange(3, dtype=np.uint64), (len(collection.queries), 1))
-    MinedNegatives(ids, ids.astype(np.float32), {}).save(tmp_path / "0", collection)
-    assert MinedNegatives.open(tmp_path / "0", collection).doc_rows.dtype == np.int64
+    lists = negatives_of_arrays("here", collection, ids, ids.astype(np.float32), {}).lists
+    assert lists.doc_rows.dtype == np.int64

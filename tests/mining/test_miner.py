@@ -90,16 +90,13 @@ def test_the_negatives_are_those_of_brute_force(collection, backbone, tmp_path, 
     for query, (rows, distances) in zip(
         judged.query_rows, brute_force(model, collection, judged, recipe), strict=True
     ):
-        real = mined.doc_rows[query] >= 0
+        mined_rows, mined_distances = mined.lists.of(query)
         if len(rows):  # else one random document, see below
-            assert mined.doc_rows[query][real].tolist() == rows
-            np.testing.assert_allclose(
-                mined.distances[query][real], distances, rtol=1e-4, atol=1e-5
-            )
+            assert mined_rows.tolist() == rows
+            np.testing.assert_allclose(mined_distances, distances, rtol=1e-4, atol=1e-5)
         n_found += len(rows)
     assert n_found > 4 and mined.manifest["counts"]["chosen"] == n_found
-    others = np.setdiff1d(np.arange(len(collection.queries)), judged.query_rows)
-    assert (mined.doc_rows[others] == -1).all()
+    assert np.isin(mined.lists.query_rows, judged.query_rows).all()
     assert not list(tmp_path.iterdir()), "the embeddings are gone"
 
 
@@ -113,9 +110,10 @@ def test_a_text_of_a_relevant_document_is_no_negative_under_another_id(
     query = collection.queries.row("train-q0")
     twin = collection.corpus.row("twin")
     relevant = collection.corpus.row("train-q0-d0")
-    assert twin not in mined.doc_rows[query] and relevant not in mined.doc_rows[query]
-    assert (mined.doc_rows[query] >= 0).sum() == len(collection.corpus) - 2
-    assert twin in mined.doc_rows[collection.queries.row("train-q1")]
+    mined_rows, _ = mined.lists.of(query)
+    assert twin not in mined_rows and relevant not in mined_rows
+    assert len(mined_rows) == len(collection.corpus) - 2
+    assert twin in mined.lists.of(collection.queries.row("train-q1"))[0]
 
 
 def test_a_text_is_not_its_own_negative_where_queries_are_documents(collection, backbone, tmp_path):
@@ -128,8 +126,8 @@ def test_a_text_is_not_its_own_negative_where_queries_are_documents(collection, 
             TemporaryEncodings(tmp_path)
         )
         for query_row, relevant in ((7, 8), (9, 10)):
-            ids = mined.doc_rows[query_row]
-            assert (ids >= 0).sum() > 20 and not np.isin([query_row, relevant], ids).any()
+            ids, _ = mined.lists.of(query_row)
+            assert len(ids) > 20 and not np.isin([query_row, relevant], ids).any()
 
 
 def test_a_query_with_too_few_gets_random_documents(collection, backbone, tmp_path):
@@ -143,12 +141,10 @@ def test_a_query_with_too_few_gets_random_documents(collection, backbone, tmp_pa
     _, docs = embeddings(model, collection)
     queries = embeddings(model, collection)[0]
     for query in judged.query_rows:
-        rows = mined.doc_rows[query]
+        rows, distances = mined.lists.of(query)
         assert len(set(rows)) == 4 and not set(rows) & set(judged.of(query)[0][:1])
         unit = [x / np.linalg.norm(x, axis=-1, keepdims=True) for x in (docs[rows], queries[query])]
-        np.testing.assert_allclose(
-            mined.distances[query], np.linalg.norm(unit[0] - unit[1], axis=1), rtol=1e-4
-        )
+        np.testing.assert_allclose(distances, np.linalg.norm(unit[0] - unit[1], axis=1), rtol=1e-4)
 
 
 @pytest.mark.parametrize("min_negatives", [1, 2, 3])
@@ -162,7 +158,7 @@ def test_a_query_gets_whatever_documents_are_left(collection, backbone, tmp_path
     miner = Miner(DualEncoder(backbone, max_length=24), collection, judged, recipe, min_negatives)
     mined = miner.mine(TemporaryEncodings(tmp_path))
     for q, others in left.items():
-        filled = mined.doc_rows[q][mined.doc_rows[q] >= 0].tolist()
+        filled = mined.lists.of(q)[0].tolist()
         assert len(filled) == min(min_negatives, 2) and set(filled) <= set(others)
     assert mined.manifest["counts"]["random"] == 2 * min(min_negatives, 2)
 
@@ -183,7 +179,7 @@ def test_a_judge_leaves_out_what_it_scores_above_the_relevant_document(
     n_out = 0
     for query in judged.query_rows:
         rows, grades = judged.of(query)
-        candidates = np.concatenate([rows[grades > 0], without.doc_rows[query]])
+        candidates = np.concatenate([rows[grades > 0], without.lists.of(query)[0]])
         with torch.no_grad():
             scores = (
                 ranker.eval()
@@ -194,12 +190,11 @@ def test_a_judge_leaves_out_what_it_scores_above_the_relevant_document(
             )
         kept = [
             row
-            for row, score in zip(without.doc_rows[query], scores[1:], strict=True)
+            for row, score in zip(without.lists.of(query)[0], scores[1:], strict=True)
             if score <= scores[0]
         ]
-        assert mined.doc_rows[query][mined.doc_rows[query] >= 0].tolist() == (
-            kept or mined.doc_rows[query][:1].tolist()
-        )
+        mined_rows, _ = mined.lists.of(query)
+        assert mined_rows.tolist() == (kept or mined_rows[:1].tolist())
         n_out += 5 - len(kept)
     assert mined.manifest["counts"]["judge"] == n_out > 0
 
@@ -216,8 +211,8 @@ def test_what_the_judge_suspects_does_not_come_back_at_random(collection, backbo
     )
     assert mined.manifest["counts"]["chosen"] == 0 < mined.manifest["counts"]["random"]
     for query in judged.query_rows:
-        suspects = found.doc_rows[query][found.doc_rows[query] >= 0]
-        assert not np.isin(suspects, mined.doc_rows[query]).any()
+        suspects, _ = found.lists.of(query)
+        assert not np.isin(suspects, mined.lists.of(query)[0]).any()
 
 
 def test_a_rescorer_ranks_what_the_filters_leave_of_all_that_was_found(
@@ -243,7 +238,7 @@ def test_a_rescorer_ranks_what_the_filters_leave_of_all_that_was_found(
     docs = ranker.reads.store(collection.corpus, "document")
     n_moved = 0
     for query in judged.query_rows:
-        left = every.doc_rows[query][every.doc_rows[query] >= 0]
+        left, distances = every.lists.of(query)
         with torch.no_grad():
             scores = (
                 ranker.eval()
@@ -251,11 +246,10 @@ def test_a_rescorer_ranks_what_the_filters_leave_of_all_that_was_found(
                 .numpy()
             )
         expected = left[np.argsort(-scores, kind="stable")][:5]
-        assert mined.doc_rows[query][: len(expected)].tolist() == expected.tolist()
+        mined_rows, mined_distances = mined.lists.of(query)
+        assert mined_rows[: len(expected)].tolist() == expected.tolist()
         places = [left.tolist().index(row) for row in expected]
-        np.testing.assert_allclose(
-            mined.distances[query][: len(expected)], every.distances[query][places], rtol=1e-5
-        )
+        np.testing.assert_allclose(mined_distances[: len(expected)], distances[places], rtol=1e-5)
         n_moved += expected.tolist() != left[:5].tolist()
     assert (
         n_moved > 6
@@ -380,9 +374,11 @@ def test_queries_in_blocks_of_any_size_get_the_same_negatives(
     assert whole.manifest["counts"]["random"] > 0
     for negatives in in_blocks:
         if scorers:  # whose scores may differ in the last bit, by what is in a batch
-            assert np.array_equal(np.sort(negatives.doc_rows), np.sort(whole.doc_rows))
+            for query in whole.lists.query_rows:
+                ours, theirs = (np.sort(each.lists.of(query)[0]) for each in (negatives, whole))
+                assert np.array_equal(ours, theirs)
         else:
-            np.testing.assert_array_equal(negatives.doc_rows, whole.doc_rows)
-            np.testing.assert_array_equal(negatives.distances, whole.distances)
+            for array, array_of_whole in zip(negatives.lists, whole.lists, strict=True):
+                np.testing.assert_array_equal(array, array_of_whole)
         for name in ("counts", "recall"):
             assert negatives.manifest[name] == whole.manifest[name]

@@ -45,7 +45,7 @@ def overlay(mined, collection, policy, label):
     folder, queries, docs = mined
     manifest = {
         "policy": policy,
-        "content": MinedNegatives.open(folder, collection).lists().digest(),
+        "content": MinedNegatives.open(folder, collection).lists.digest(),
     }
     ones = np.ones(len(docs), np.float32)
     return save_overlay(
@@ -153,7 +153,8 @@ def test_overlays_are_numbered_and_bound_to_their_negatives(mined, collection, t
     assert not list(tmp_path.glob(".*tmp*"))
     others = MinedNegatives.open(folder, collection)
     folder.rename(tmp_path / "before")
-    others._replace(doc_rows=np.roll(others.doc_rows, 1, axis=1)).save(folder, collection)
+    lists = others.lists._replace(values=others.lists.values + 1)
+    others._replace(lists=lists).save(folder, collection)
     with pytest.raises(InputError, match="have changed since; audit them again"):
         Overlay.open(first, collection)
     shutil.rmtree(folder)

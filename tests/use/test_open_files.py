@@ -31,7 +31,9 @@ def world(tmp_path_factory, collection_folder, runs, letor_folder):
     folder = tmp_path_factory.mktemp("world")
     collection = open_collection(str(collection_folder))
     ids = np.zeros((len(collection.queries), 2), np.int64)
-    MinedNegatives(ids, np.ones(ids.shape, np.float32), {}).save(folder / "negatives", collection)
+    MinedNegatives.of_queries(np.arange(len(ids)), ids, np.ones(ids.shape, np.float32), {}).save(
+        folder / "negatives", collection
+    )
     lists = QueryLists.from_rows([0, 0], [0, 1], [1, 3])
     TeacherScores(lists, {}).save(folder / "scores", collection)
     ranker = {"class_path": "ltr.models.FeatureRanker", "init_args": {"n_features": 5}}
