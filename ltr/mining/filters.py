@@ -4,7 +4,7 @@ Letters of shapes: Q queries, D candidates of each, best first.
 """
 
 from dataclasses import dataclass
-from typing import Literal, NamedTuple, get_args
+from typing import Literal, get_args
 
 import numpy as np
 
@@ -82,46 +82,42 @@ class Recipe:
             )
 
 
-class Candidates(NamedTuple):
-    """What a search has found for Q queries.
+def apply_filters(
+    doc_rows: np.ndarray,
+    scores: np.ndarray,
+    is_relevant: np.ndarray,
+    relevant_scores: np.ndarray,
+    recipe: Recipe,
+) -> tuple[np.ndarray, dict[str, int]]:
+    """Leave out what a recipe does not want of what a search has found.
 
-    Attributes:
+    Args:
         doc_rows: ``[Q, D]`` int64; −1 where fewer than D were found.
         scores: ``[Q, D]`` float32.
-        relevant: ``[Q, D]`` bool, whether a candidate is judged relevant for its query, or has the
-            text of such a document.
-        relevant_score: ``[Q]`` float32, of the query's relevant document with the lowest score.
-    """
-
-    doc_rows: np.ndarray
-    scores: np.ndarray
-    relevant: np.ndarray
-    relevant_score: np.ndarray
-
-
-def apply_filters(candidates: Candidates, recipe: Recipe) -> tuple[np.ndarray, dict[str, int]]:
-    """Leave out what a recipe does not want.
+        is_relevant: ``[Q, D]`` bool, whether a candidate is judged relevant for its query, or has
+            the text of such a document.
+        relevant_scores: ``[Q]`` float32, of the query's relevant document with the lowest score.
+        recipe: says what it wants.
 
     Returns:
-        ``[Q, D]`` bool, which candidates remain and may be negatives; and how many each filter has
-        left out, in the order they are applied.
+        ``[Q, D]`` int64, the candidates that may be negatives, in their places, and −1 in the places
+        of others; and how many each filter has left out, in the order they are applied.
 
     Example:
         The relevant document scores 0.8: candidates above 0.76 are too close.
 
-        >>> candidates = Candidates(
-        ...     doc_rows=np.array([[4, 7, 2, 9]]),
-        ...     scores=np.array([[0.80, 0.78, 0.70, 0.60]]),
-        ...     relevant=np.array([[True, False, False, False]]),
-        ...     relevant_score=np.array([0.80]),
+        >>> left, counts = apply_filters(
+        ...     np.array([[4, 7, 2, 9]]),
+        ...     np.array([[0.80, 0.78, 0.70, 0.60]]),
+        ...     is_relevant=np.array([[True, False, False, False]]),
+        ...     relevant_scores=np.array([0.80]),
+        ...     recipe=Recipe(relative=0.95),
         ... )
-        >>> remaining, left_out = apply_filters(candidates, Recipe(relative=0.95))
-        >>> remaining.tolist(), left_out
-        ([[False, False, True, True]], {'relevant': 1, 'relative': 1})
+        >>> left, counts
+        (array([[-1, -1,  2,  9]]), {'relevant': 1, 'relative': 1})
     """
-    scores = candidates.scores
-    relevant_score = candidates.relevant_score[:, None]
-    remaining = candidates.doc_rows >= 0
+    bounds = relevant_scores[:, None]
+    remaining = doc_rows >= 0
     left_out = {}
 
     def leave_out(name: str, is_unwanted: np.ndarray) -> None:
@@ -130,7 +126,7 @@ def apply_filters(candidates: Candidates, recipe: Recipe) -> tuple[np.ndarray, d
 
     # The order matters: skip_top counts what is not relevant, and a candidate that several filters
     # refuse counts for the first of them.
-    leave_out("relevant", candidates.relevant)
+    leave_out("relevant", is_relevant)
     if recipe.skip_top:
         # Candidates stand best first, so this is the rank of each among those that remain.
         rank = remaining.cumsum(axis=1)
@@ -138,55 +134,47 @@ def apply_filters(candidates: Candidates, recipe: Recipe) -> tuple[np.ndarray, d
     if recipe.max_score is not None:
         leave_out("max_score", scores > recipe.max_score)
     if recipe.absolute is not None:
-        leave_out("absolute", scores > relevant_score - recipe.absolute)
+        leave_out("absolute", scores > bounds - recipe.absolute)
     if recipe.relative is not None:
-        allowed_gap = (1 - recipe.relative) * np.abs(relevant_score)
-        leave_out("relative", scores > relevant_score - allowed_gap)
-    return remaining, left_out
+        allowed_gap = (1 - recipe.relative) * np.abs(bounds)
+        leave_out("relative", scores > bounds - allowed_gap)
+    return np.where(remaining, doc_rows, -1), left_out
 
 
 def sample_negatives(
-    candidates: Candidates, remaining: np.ndarray, recipe: Recipe, rng: np.random.Generator
-) -> tuple[np.ndarray, np.ndarray]:
-    """Take at most n of the candidates that remain.
+    doc_rows: np.ndarray, scores: np.ndarray, recipe: Recipe, rng: np.random.Generator
+) -> np.ndarray:
+    """Take at most n of the candidates that may be negatives.
 
     Args:
-        candidates: what was found.
-        remaining: ``[Q, D]`` bool, as :func:`apply_filters` returns it.
+        doc_rows: ``[Q, D]``, best first; −1 for what is left out, as :func:`apply_filters` gives them.
+        scores: ``[Q, D]``.
         recipe: how many, and which.
         rng: draws them.
 
     Returns:
-        Their rows and scores, ``[Q, n]`` each, best first; −1 and −inf where there are fewer.
+        Their rows, ``[Q, n]``, best first; −1 where there are fewer.
 
     Example:
-        >>> candidates = Candidates(
-        ...     doc_rows=np.array([[4, 7, 2]]),
-        ...     scores=np.array([[0.8, 0.7, 0.6]]),
-        ...     relevant=np.zeros((1, 3), bool),
-        ...     relevant_score=np.array([0.9]),
-        ... )
-        >>> remaining = np.array([[True, False, True]])
-        >>> sample_negatives(candidates, remaining, Recipe(n=2), np.random.default_rng(0))[0]
+        >>> doc_rows, scores = np.array([[4, -1, 2]]), np.array([[0.8, 0.7, 0.6]])
+        >>> sample_negatives(doc_rows, scores, Recipe(n=2), np.random.default_rng(0))
         array([[4, 2]])
     """
+    remaining = doc_rows >= 0
     if recipe.sampling == "top":
-        weight = candidates.scores.astype(np.float64)
+        weight = scores.astype(np.float64)
     elif recipe.sampling == "uniform":
         weight = rng.random(remaining.shape)
     else:
         # The n largest of log-probability plus Gumbel noise are n draws without replacement.
-        weight = candidates.scores / recipe.temperature + rng.gumbel(size=remaining.shape)
+        weight = scores / recipe.temperature + rng.gumbel(size=remaining.shape)
     weight = np.where(remaining, weight, -np.inf)
     n = min(recipe.n, remaining.shape[1])
     columns = np.argsort(-weight, axis=1, kind="stable")[:, :n]
     # The columns of candidates stand best first, so sorted columns are best first again.
     columns = np.sort(columns, axis=1)
-    # Where fewer than n remain, others were taken too: they go to the end, and are blanked out.
+    # Where fewer than n remain, others were taken too: they go to the end.
     is_negative = np.take_along_axis(remaining, columns, axis=1)
     order = np.argsort(~is_negative, axis=1, kind="stable")
     columns = np.take_along_axis(columns, order, axis=1)
-    is_negative = np.take_along_axis(is_negative, order, axis=1)
-    doc_rows = np.take_along_axis(candidates.doc_rows, columns, axis=1)
-    scores = np.take_along_axis(candidates.scores, columns, axis=1)
-    return np.where(is_negative, doc_rows, -1), np.where(is_negative, scores, -np.inf)
+    return np.take_along_axis(doc_rows, columns, axis=1)

@@ -25,7 +25,7 @@ from ltr.data.query_lists import QueryLists
 from ltr.data.template import THE_TEXTS
 from ltr.data.tokens import TokenStore
 from ltr.errors import InputError
-from ltr.mining.filters import Candidates, Recipe, apply_filters, sample_negatives
+from ltr.mining.filters import Recipe, apply_filters, sample_negatives
 from ltr.mining.judge import Judge
 from ltr.mining.mined_negatives import MinedNegatives
 from ltr.mining.same_texts import NeverNegative, TextKeys, known_documents
@@ -167,12 +167,16 @@ class Miner:
                 with self._timed("filter"), precision():
                     places = np.arange(span.start, span.stop)
                     is_excluded = self._are_excluded(never_negative, doc_rows, places)
-                    candidates = Candidates(doc_rows, scores, is_excluded, lowest_scores[span])
-                    chosen, suspected, counts_of_span = self._choose(candidates, places, rng)
-                    negatives[span, : chosen.shape[1]] = chosen
+                    left, left_out = apply_filters(
+                        doc_rows, scores, is_excluded, lowest_scores[span], self.recipe
+                    )
+                    counts.update({"found": int((doc_rows >= 0).sum()), **left_out})
+                    chosen, suspected = self._choose(left, scores, self.judged.at(places), rng)
                     if suspects is not None:
                         suspects[span, : chosen.shape[1]] = suspected
-                    counts.update(counts_of_span)
+                        counts["judge"] += int((suspected >= 0).sum())
+                    negatives[span, : chosen.shape[1]] = chosen
+                    counts["chosen"] += int((chosen >= 0).sum())
             with self._timed("filter"):
                 counts["short"] = int((_counts(negatives) < self.min_negatives).sum())
                 counts["random"] = self._fill_up(negatives, suspects, never_negative)
@@ -212,39 +216,36 @@ class Miner:
         return lowest_scores, distances
 
     def _choose(
-        self, candidates: Candidates, places: np.ndarray, rng: np.random.Generator
-    ) -> tuple[np.ndarray, np.ndarray, dict[str, int]]:
-        """Choose negatives for some of the judged queries.
+        self,
+        doc_rows: np.ndarray,
+        scores: np.ndarray,
+        judged: QueryLists,
+        rng: np.random.Generator,
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Choose negatives for some of the queries.
 
         Args:
-            candidates: of these queries.
-            places: ``[Q]``, which they are.
+            doc_rows: ``[Q, D]``, what may be a negative of these; −1 for what is left out.
+            scores: ``[Q, D]``.
+            judged: these queries, with their relevant documents.
             rng: draws the samples.
 
         Returns:
-            Rows of documents ``[Q, n]`` int64, hardest first and filled up with −1; the same of what
-            the judge has left out; and how many each filter has left out, with other counts for the
-            manifest.
+            Rows of documents ``[Q, n]`` int64, hardest first and filled up with −1; and the same of
+            what the judge has left out.
         """
-        counts = {"found": int((candidates.doc_rows >= 0).sum())}
-        remaining, left_out = apply_filters(candidates, self.recipe)
-        counts |= left_out
-        judged = self.judged.at(places)
         if self.rescorer is not None:
-            candidates, remaining = _rescore(candidates, remaining, self.rescorer, judged)
-        negatives, _ = sample_negatives(candidates, remaining, self.recipe, rng)
-        suspects = np.full_like(negatives, -1)
-        if self.judge is not None:
-            scores, lowest_scores = self.judge.scores(judged, negatives)
-            bounds = lowest_scores[:, None] - self.recipe.judge_margin
-            is_suspected = (scores > bounds) & (negatives >= 0)
-            counts["judge"] = int(is_suspected.sum())
-            suspects = np.where(is_suspected, negatives, -1)
-            negatives = np.where(is_suspected, -1, negatives)
-            order = np.argsort(negatives < 0, axis=1, kind="stable")  # −1 behind all others
-            negatives = np.take_along_axis(negatives, order, axis=1)
-        counts["chosen"] = int((negatives >= 0).sum())
-        return negatives, suspects, counts
+            doc_rows, scores = _rescore(doc_rows, self.rescorer, judged)
+        negatives = sample_negatives(doc_rows, scores, self.recipe, rng)
+        if self.judge is None:
+            return negatives, np.full_like(negatives, -1)
+        judged_scores, lowest_scores = self.judge.scores(judged, negatives)
+        bounds = lowest_scores[:, None] - self.recipe.judge_margin
+        is_suspected = (judged_scores > bounds) & (negatives >= 0)
+        suspects = np.where(is_suspected, negatives, -1)
+        negatives = np.where(is_suspected, -1, negatives)
+        order = np.argsort(negatives < 0, axis=1, kind="stable")  # −1 behind all others
+        return np.take_along_axis(negatives, order, axis=1), suspects
 
     def _fill_up(
         self, negatives: np.ndarray, suspects: np.ndarray | None, never_negative: NeverNegative
@@ -386,20 +387,15 @@ def keys_as_read(store: TokenStore, form: SingleTexts) -> TextKeys:
 
 
 def _rescore(
-    candidates: Candidates, remaining: np.ndarray, rescorer: Judge, judged: QueryLists
-) -> tuple[Candidates, np.ndarray]:
-    """All candidates sorted by the rescorer's scores, those that are left out last; and
-    ``remaining`` in the same order.
+    doc_rows: np.ndarray, rescorer: Judge, judged: QueryLists
+) -> tuple[np.ndarray, np.ndarray]:
+    """All candidates ``[Q, D]`` sorted by the rescorer's scores, those that are left out last; and
+    these scores.
     """
-    doc_rows = np.where(remaining, candidates.doc_rows, -1)
     scores, _ = rescorer.scores(judged, doc_rows)
-    scores = np.where(remaining, scores, -np.inf)
+    scores = np.where(doc_rows >= 0, scores, -np.inf)
     order = np.argsort(-scores, axis=1, kind="stable")
-    rescored = candidates._replace(
-        doc_rows=np.take_along_axis(doc_rows, order, axis=1),
-        scores=np.take_along_axis(scores, order, axis=1),
-    )
-    return rescored, np.take_along_axis(remaining, order, axis=1)
+    return np.take_along_axis(doc_rows, order, axis=1), np.take_along_axis(scores, order, axis=1)
 
 
 def _counts(negatives: np.ndarray) -> np.ndarray:

@@ -2,16 +2,13 @@ import numpy as np
 import pytest
 
 from ltr.errors import InputError
-from ltr.mining.filters import Candidates, Recipe, apply_filters, sample_negatives
+from ltr.mining.filters import Recipe, apply_filters, sample_negatives
 
 # One query, six candidates, best first; the relevant document (row 10) scores 0.8, and 15 has its
 # text.
-FOUND = Candidates(
-    doc_rows=np.array([[11, 10, 15, 12, 13, -1]]),
-    scores=np.array([[0.9, 0.8, 0.8, 0.77, 0.5, -np.inf]], np.float32),
-    relevant=np.array([[False, True, True, False, False, False]]),
-    relevant_score=np.array([0.8], np.float32),
-)
+ROWS = np.array([[11, 10, 15, 12, 13, -1]])
+SCORES = np.array([[0.9, 0.8, 0.8, 0.77, 0.5, -np.inf]], np.float32)
+IS_RELEVANT = np.array([[False, True, True, False, False, False]])
 NONE = {"relative": None}
 
 
@@ -34,30 +31,28 @@ NONE = {"relative": None}
     ],
 )
 def test_a_filter_leaves_out_what_it_says_and_counts_it(options, kept, fell):
-    left, counts = apply_filters(FOUND, Recipe(**options))
-    assert FOUND.doc_rows[left].tolist() == kept and counts == fell
+    score = np.array([0.8], np.float32)
+    left, counts = apply_filters(ROWS, SCORES, IS_RELEVANT, score, Recipe(**options))
+    assert left[left >= 0].tolist() == kept and counts == fell
+    assert ((left == ROWS) | (left == -1)).all(), "each stays in its place"
 
 
 def test_a_share_of_a_negative_score_lies_below_it():
     """Distances are scores below 0: 95 % of -2 would be -1.9, above the relevant document."""
-    found = Candidates(
-        doc_rows=np.array([[1, 2, 3]]),
-        scores=np.array([[-1.95, -2.05, -2.2]]),
-        relevant=np.zeros((1, 3), dtype=bool),
-        relevant_score=np.array([-2.0]),
-    )
-    left, _ = apply_filters(found, Recipe(relative=0.95))  # -2 - 0.05 * 2 = -2.1
-    assert left.tolist() == [[False, False, True]]
+    scores = np.array([[-1.95, -2.05, -2.2]])
+    none = np.zeros((1, 3), dtype=bool)
+    rows = np.array([[1, 2, 3]])
+    left, _ = apply_filters(rows, scores, none, np.array([-2.0]), Recipe(relative=0.95))
+    assert left.tolist() == [[-1, -1, 3]]  # -2 - 0.05 * 2 = -2.1
 
 
 def test_the_best_n_of_those_left_and_nothing_where_there_are_fewer():
-    left = np.array([[True, False, False, True, True, False]])
-    rows, scores = sample_negatives(FOUND, left, Recipe(n=2), np.random.default_rng(0))
-    assert rows.tolist() == [[11, 12]] and scores.tolist() == [[np.float32(0.9), np.float32(0.77)]]
-    rows, scores = sample_negatives(FOUND, left, Recipe(n=5), np.random.default_rng(0))
-    assert rows.tolist() == [[11, 12, 13, -1, -1]] and np.isneginf(scores[0, 3:]).all()
-    rows, _ = sample_negatives(FOUND, left & False, Recipe(n=9), np.random.default_rng(0))
-    assert (rows == -1).all() and rows.shape == (1, 6)
+    left = np.array([[11, -1, -1, 12, 13, -1]])
+    rng = np.random.default_rng(0)
+    assert sample_negatives(left, SCORES, Recipe(n=2), rng).tolist() == [[11, 12]]
+    assert sample_negatives(left, SCORES, Recipe(n=5), rng).tolist() == [[11, 12, 13, -1, -1]]
+    none = np.full_like(left, -1)
+    assert sample_negatives(none, SCORES, Recipe(n=9), rng).tolist() == none.tolist()
 
 
 @pytest.mark.parametrize("sampling", ["uniform", "softmax"])
@@ -66,26 +61,18 @@ def test_samples_are_different_documents_best_first_drawn_as_often_as_they_shoul
     : e : 1.
     """
     n = 30_000
-    found = Candidates(
-        np.tile([5, 6, 7, 8], (n, 1)),
-        np.tile([0.9, 0.8, 0.7, 0.6], (n, 1)),
-        np.zeros((n, 4), bool),
-        np.full(n, 1.0),
-    )
-    left = np.tile([True, False, True, True], (n, 1))
-    found = found._replace(scores=np.tile([0.8, 0.75, 0.7, 0.6], (n, 1)))
-    rows, _ = sample_negatives(
-        found, left, Recipe(n=1, sampling=sampling, temperature=0.1), np.random.default_rng(0)
-    )
+    left = np.tile([5, -1, 7, 8], (n, 1))
+    scores = np.tile([0.8, 0.75, 0.7, 0.6], (n, 1))
+    recipe = Recipe(n=1, sampling=sampling, temperature=0.1)
+    rows = sample_negatives(left, scores, recipe, np.random.default_rng(0))
     shares = [(rows == doc).mean() for doc in (5, 6, 7, 8)]
     odds = np.array([1, 0, 1, 1]) if sampling == "uniform" else np.exp([2, -np.inf, 1, 0])
     np.testing.assert_allclose(
         shares, odds / odds.sum(), atol=0.01
     )  # the deviation of a share is below 0.003
-    rows, scores = sample_negatives(
-        found, left, Recipe(n=2, sampling=sampling), np.random.default_rng(0)
-    )
-    assert (rows[:, 0] < rows[:, 1]).all() and (np.diff(scores, axis=1) < 0).all()
+    recipe = Recipe(n=2, sampling=sampling)
+    rows = sample_negatives(left, scores, recipe, np.random.default_rng(0))
+    assert (rows[:, 0] < rows[:, 1]).all(), "the smaller rows have the better scores"
 
 
 @pytest.mark.parametrize(
