@@ -26,7 +26,7 @@ LAST = "last.ckpt"
 FORMAT = 1
 
 
-class OfRun(TypedDict):
+class RunEntry(TypedDict):
     """What a run of ltr adds to its checkpoints, see :mod:`ltr.run.checkpoints`."""
 
     format: int
@@ -43,7 +43,7 @@ class Checkpoint(TypedDict):
     hyper_parameters: NotRequired[dict[str, Any]]
     global_step: NotRequired[int]
     callbacks: NotRequired[dict[str, Any]]
-    run: NotRequired[OfRun]
+    run: NotRequired[RunEntry]
 
 
 REQUIRED_KEYS = {"state_dict", "pytorch-lightning_version"}  # in every checkpoint of Lightning

@@ -480,8 +480,8 @@ class RankingMetric(Metric):
             raise ValueError(
                 f"{self.name} of a query with {self._to_find} must be a number, got NaN or infinity; the measure is at fault, not the model"
             )
-        of_empty = {"skip": math.nan, "zero": 0.0, "one": 1.0}
-        return value_b.masked_fill(~can_measure_b, of_empty[self.empty])
+        value_of_empty = {"skip": math.nan, "zero": 0.0, "one": 1.0}
+        return value_b.masked_fill(~can_measure_b, value_of_empty[self.empty])
 
     def update(self, scores: Tensor | MeasuredLists, *others: Any) -> None:
         """Count B more queries; arguments as in :meth:`per_query`."""

@@ -151,14 +151,14 @@ def differences_from_rank_0(facts: Mapping[str, str]) -> str:
     a sentence; empty where all processes say the same. Every process gets the same answer.
     """
     host = platform.node()
-    of_ranks = gather_objects((host, dict(facts)))
-    host_0, facts_0 = of_ranks[0]
-    for number, (host, of_rank) in enumerate(of_ranks):
+    facts_of_ranks = gather_objects((host, dict(facts)))
+    host_0, facts_0 = facts_of_ranks[0]
+    for number, (host, facts_of_rank) in enumerate(facts_of_ranks):
         differences = []
-        for name in {**facts_0, **of_rank}:
-            if of_rank.get(name) != facts_0.get(name):
+        for name in {**facts_0, **facts_of_rank}:
+            if facts_of_rank.get(name) != facts_0.get(name):
                 differences.append(
-                    f"{name} is {facts_0.get(name)} in process 0 (on {host_0}) and {of_rank.get(name)} in process {number} (on {host})"
+                    f"{name} is {facts_0.get(name)} in process 0 (on {host_0}) and {facts_of_rank.get(name)} in process {number} (on {host})"
                 )
         if differences:
             more = f" and {len(differences) - 3} more" if len(differences) > 3 else ""

@@ -44,8 +44,8 @@ def severe_leaks(collection: Collection) -> list[str]:
     return _in_words(find_same_queries(collection))[0]
 
 
-def _share(n: int, of: int) -> str:
-    return f"{n:,} ({n / of:.1%})" if n else "0"
+def _share(n: int, total: int) -> str:
+    return f"{n:,} ({n / total:.1%})" if n else "0"
 
 
 def _table_of_leaks(leakage: Leakage) -> Table:

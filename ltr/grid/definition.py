@@ -39,8 +39,8 @@ class Cell:
     @property
     def folder(self) -> Path:
         """The run folder, within that of the grid."""
-        of_seed = self.experiment / f"seed={self.seed}"
-        return of_seed if self.fold is None else of_seed / f"fold={self.fold.number}"
+        seed_folder = self.experiment / f"seed={self.seed}"
+        return seed_folder if self.fold is None else seed_folder / f"fold={self.fold.number}"
 
     def words(self) -> list[str]:
         """The options as the command line takes them."""

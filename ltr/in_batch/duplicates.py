@@ -81,7 +81,7 @@ def find_duplicates(lists: Embedded) -> Duplicates:
     all_real = torch.ones_like(lists.query_rows, dtype=torch.bool)
     first_list_b = _first_equal(lists.query_rows, all_real)
 
-    def of_queries(chosen_bj: Tensor, chosen_bn: Tensor) -> Tensor:
+    def at_query_places(chosen_bj: Tensor, chosen_bn: Tensor) -> Tensor:
         """``[B, P]`` bool: the places of the chosen judgements and documents of all lists of a query."""
         at_first_list_bp = torch.zeros(n_lists, n_places, dtype=torch.bool, device=device)
         first_list_bj = first_list_b.unsqueeze(1).expand_as(chosen_bj)
@@ -92,9 +92,9 @@ def find_duplicates(lists: Embedded) -> Duplicates:
 
     is_placed_bj = is_judgement_bj & (judged_places_bj < n_places)
     # What judged_rows name, and what has a label other than 0 in a list of the query.
-    judged_bp = of_queries(is_placed_bj, lists.mask & (lists.labels != 0))
-    own_bp = of_queries(is_own_bj, torch.zeros_like(lists.mask))
-    relevant_bp = of_queries(is_placed_bj & (grades_bj > 0), lists.mask & (lists.labels > 0))
+    judged_bp = at_query_places(is_placed_bj, lists.mask & (lists.labels != 0))
+    own_bp = at_query_places(is_own_bj, torch.zeros_like(lists.mask))
+    relevant_bp = at_query_places(is_placed_bj & (grades_bj > 0), lists.mask & (lists.labels > 0))
     return Duplicates(
         first_list_b=first_list_b,
         first_column_bn=first_column_bn,

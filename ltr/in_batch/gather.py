@@ -168,10 +168,10 @@ def _gather_columns(fields: dict[str, Tensor], lists_per_rank: list[int]) -> dic
     widths = [column.shape[1] for column in columns]
     order = torch.tensor(_order(lists_per_rank), dtype=torch.int64, device=matrix_of_rank.device)
     gathered = torch.cat(real)[order].split(widths, dim=1)
-    of_all: dict[str, Tensor] = {}
+    gathered_tensors: dict[str, Tensor] = {}
     for (name, tensor), values in zip(fields.items(), gathered, strict=True):
-        of_all[name] = values.reshape(len(values), *tensor.shape[1:]).to(tensor.dtype)
-    return of_all
+        gathered_tensors[name] = values.reshape(len(values), *tensor.shape[1:]).to(tensor.dtype)
+    return gathered_tensors
 
 
 def _order(lists_per_rank: list[int]) -> list[int]:

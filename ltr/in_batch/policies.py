@@ -109,7 +109,7 @@ class OwnLists(InBatch):
         self, ranker: Ranker, batch: RankingBatch, margin: Margin | None = None
     ) -> ScoredLists:
         if isinstance(ranker, DualEncoder):
-            return self._of_dual_encoder(ranker, batch, margin)
+            return self._dual_encoder_scores(ranker, batch, margin)
         embeddings = None
         if ranker.gives_embeddings:
             scores, embeddings = ranker.represent(batch)
@@ -120,7 +120,7 @@ class OwnLists(InBatch):
             distances = _mined_or_zero(distances, batch)
         return gather_scored(ScoredLists(scores, batch.labels, batch.mask, distances, embeddings))
 
-    def _of_dual_encoder(
+    def _dual_encoder_scores(
         self, ranker: DualEncoder, batch: RankingBatch, margin: Margin | None
     ) -> ScoredLists:
         scores, queries, docs = ranker.score_lists(batch)

@@ -39,9 +39,9 @@ def ceiling(
         for name, metric in by_name.items():
             values[name].append(metric.per_query(best).double())
     ceilings = {}
-    for name, of_batches in values.items():
-        if of_batches:
-            mean = torch.cat(of_batches).nanmean().item()
+    for name, values_of_batches in values.items():
+        if values_of_batches:
+            mean = torch.cat(values_of_batches).nanmean().item()
             if not math.isnan(mean):  # NaN: no query has anything to find
                 ceilings[name] = mean
     return ceilings
@@ -60,13 +60,16 @@ def ceiling_of_sources(
     """
     by_source: list[list[list[LabelledList]]] = [[] for _ in first_query]
     for lists in batches:
-        for of_source in by_source:
-            of_source.append([])
+        for batches_of_source in by_source:
+            batches_of_source.append([])
         for labelled in lists:
             source = bisect_right(first_query, labelled.query_row) - 1
             by_source[source][-1].append(labelled)
     values: dict[str, list[float]] = {}
-    for of_source in by_source:
-        for name, value in ceiling(metrics, of_source).items():
+    for batches_of_source in by_source:
+        for name, value in ceiling(metrics, batches_of_source).items():
             values.setdefault(name, []).append(value)
-    return {name: math.fsum(of_metric) / len(of_metric) for name, of_metric in values.items()}
+    return {
+        name: math.fsum(values_of_metric) / len(values_of_metric)
+        for name, values_of_metric in values.items()
+    }

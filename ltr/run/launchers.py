@@ -65,19 +65,19 @@ def take_launched(trainer: MutableMapping[str, Any]) -> None:
     started = _launched()
     if started is None:
         return
-    processes, of_node = started
-    if processes % of_node:
+    processes, processes_per_node = started
+    if processes % processes_per_node:
         raise InputError(
-            f"each node must have as many processes as any other, got {of_node} of {processes} on this one; start equally many on each, or all of them on one"
+            f"each node must have as many processes as any other, got {processes_per_node} of {processes} on this one; start equally many on each, or all of them on one"
         )
     if trainer["num_nodes"] == 1:
-        trainer["num_nodes"] = processes // of_node
+        trainer["num_nodes"] = processes // processes_per_node
     if trainer["devices"] == "auto":
-        trainer["devices"] = of_node
+        trainer["devices"] = processes_per_node
     named = trainer["num_nodes"], trainer["devices"]
-    if isinstance(named[1], int) and named != (processes // of_node, of_node):
+    if isinstance(named[1], int) and named != (processes // processes_per_node, processes_per_node):
         raise InputError(
-            f"trainer.num_nodes and trainer.devices must be the {processes // of_node} nodes with {of_node} processes each that the launcher has started, got {named[0]} and {named[1]}; leave them out"
+            f"trainer.num_nodes and trainer.devices must be the {processes // processes_per_node} nodes with {processes_per_node} processes each that the launcher has started, got {named[0]} and {named[1]}; leave them out"
         )
 
 
@@ -87,10 +87,10 @@ def _launched() -> tuple[int, int] | None:
         return int(os.environ["WORLD_SIZE"]), int(os.environ["LOCAL_WORLD_SIZE"])
     if SLURMEnvironment.detect():
         processes = int(os.environ["SLURM_NTASKS"])
-        of_node = os.environ.get("SLURM_NTASKS_PER_NODE")
-        if of_node is None:
+        processes_per_node = os.environ.get("SLURM_NTASKS_PER_NODE")
+        if processes_per_node is None:
             return processes, processes // int(os.environ.get("SLURM_NNODES", "1"))
-        return processes, int(of_node)
+        return processes, int(processes_per_node)
     return None
 
 

@@ -88,16 +88,16 @@ def route_messages(is_rank_0: bool) -> Iterator[Callable[[Path], None]]:
 @contextmanager
 def progress_on_stderr() -> Iterator[None]:
     """Inside the block, lines of progress go to stderr, for a command whose results go to stdout."""
-    of_progress = logging.getLogger(progress.__name__)
-    level_before = of_progress.level
+    progress_log = logging.getLogger(progress.__name__)
+    level_before = progress_log.level
     handler = _TerminalHandler(sys.stderr)
-    of_progress.setLevel(logging.INFO)
-    of_progress.addHandler(handler)
+    progress_log.setLevel(logging.INFO)
+    progress_log.addHandler(handler)
     try:
         yield
     finally:
-        of_progress.removeHandler(handler)
-        of_progress.setLevel(level_before)
+        progress_log.removeHandler(handler)
+        progress_log.setLevel(level_before)
 
 
 class _TerminalHandler(logging.StreamHandler):
@@ -222,13 +222,13 @@ class Progress(Callback):
             return
         total = trainer.estimated_stepping_batches
         assert isinstance(pl_module, RankerModule) and pl_module.last_step is not None
-        of_total = ""
+        total_steps = ""
         time_left = ""
         if total != float("inf"):
-            of_total = f" of {int(total):,}"
+            total_steps = f" of {int(total):,}"
             time_left = f", {duration((total - trainer.global_step) / rate)} of training left"
         loss = pl_module.last_step.loss.item()
-        place = f"step {trainer.global_step:,}{of_total}, epoch {trainer.current_epoch + 1}"
+        place = f"step {trainer.global_step:,}{total_steps}, epoch {trainer.current_epoch + 1}"
         log.info("%s: %.3g steps/s, loss %.4g%s", place, rate, loss, time_left)
 
     def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:

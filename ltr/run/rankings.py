@@ -54,8 +54,8 @@ class Rankings:
             scores.numpy()[order][mask],
         ).best_first()
         metrics = np.empty((len(query_rows), 0))
-        if of_metrics := list(outputs.get("per_query", {}).values()):
-            metrics = torch.stack(of_metrics, dim=1).double().cpu().numpy()[order]
+        if metric_values := list(outputs.get("per_query", {}).values()):
+            metrics = torch.stack(metric_values, dim=1).double().cpu().numpy()[order]
         self._batches.append(RankedQueries(lists, metrics))
 
     def all_blocks(self) -> Iterator[RankedQueries]:

@@ -134,8 +134,8 @@ def write_codes(
     n_trained_on = TRAINED_ON_WITHOUT_CLUSTERS
     if clusters is not None:
         n_trained_on = TRAINED_ON_PER_CENTROID * clusters
-        of_clusters: Any = faiss.try_extract_index_ivf(index)
-        kmeans = of_clusters.cp
+        clustered_index: Any = faiss.try_extract_index_ivf(index)
+        kmeans = clustered_index.cp
         kmeans.niter = ROUNDS_OF_KMEANS
         kmeans.min_points_per_centroid = 1
         kmeans.max_points_per_centroid = TRAINED_ON_PER_CENTROID

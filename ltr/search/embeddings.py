@@ -54,8 +54,8 @@ class StoredEmbeddings:
         embeddings = np.empty((len(rows), self.shape[1]), np.float32)
         numbers = np.searchsorted(self._begins, rows, side="right") - 1  # of the shards
         order = np.argsort(numbers, kind="stable")
-        of_shards, starts = np.unique(numbers[order], return_index=True)
-        for number, places in zip(of_shards.tolist(), np.split(order, starts)[1:], strict=True):
+        shard_numbers, starts = np.unique(numbers[order], return_index=True)
+        for number, places in zip(shard_numbers.tolist(), np.split(order, starts)[1:], strict=True):
             rows_inside = rows[places] - self._begins[number]
             embeddings[places] = self.shards[number].read(rows_inside)
         return embeddings

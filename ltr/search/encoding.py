@@ -398,19 +398,19 @@ class Worker:
         noun = f"shards of {encoding.plan.rows} texts"
         with tracking(n_missing, "encoding", noun, self.throughput.__str__) as count:
             while missing:
-                of_others: list[int] = []
+                shards_of_others: list[int] = []
                 for place, number in enumerate(missing, start=1):
                     try:
                         with being_written(encoding.file(number), wait=False):
                             if encoding.shard(number) is None:
                                 self.encode(number)
                     except BlockingIOError:
-                        of_others.append(number)
-                    still_open = len(missing) - place + len(of_others)
+                        shards_of_others.append(number)
+                    still_open = len(missing) - place + len(shards_of_others)
                     count(n_missing - still_open)
-                if of_others:
+                if shards_of_others:
                     time.sleep(SECONDS_BETWEEN_LOOKS)
-                missing = [number for number in of_others if encoding.shard(number) is None]
+                missing = [number for number in shards_of_others if encoding.shard(number) is None]
         if self.throughput.seconds > SECONDS_WORTH_A_LINE:
             log.info("encoded %s texts: %s", f"{self.throughput.texts:,}", self.throughput)
 

@@ -239,8 +239,8 @@ def _int8(measurements: Sequence[GraphMeasurement], unit: str) -> str:
 def _reading(model: PairRanker | DualEncoder) -> str:
     """What scores mean, and what stands before the texts."""
     if isinstance(model, PairRanker):
-        of_last = " of the last token" if isinstance(model, DecoderRanker) else ""
-        text = f"Scores are logits{of_last}: higher is better, and they compare documents of one query."
+        token_words = " of the last token" if isinstance(model, DecoderRanker) else ""
+        text = f"Scores are logits{token_words}: higher is better, and they compare documents of one query."
         if not isinstance(model.reads, TemplatedPairs):
             if model.reads.windows is None:
                 text += " The document is cut, the query is not."

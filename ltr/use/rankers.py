@@ -223,14 +223,14 @@ class Reranker(TextRanker):
         self,
         inputs1: Iterable[Mapping[str, Any]],
         inputs2: Iterable[Mapping[str, Any]],
-        **of_mteb: Any,
+        **mteb_options: Any,
     ) -> np.ndarray:
         """Scores ``[P]`` float32 of mteb's pairs: what ``mteb.evaluate`` calls.
 
         Args:
             inputs1: batches of the queries, one for each pair.
             inputs2: batches of the documents.
-            **of_mteb: what mteb says of its task; nothing of it counts here.
+            **mteb_options: what mteb says of its task; nothing of it counts here.
         """
         queries = texts_of_batches(inputs1)
         return self.score(zip(queries, texts_of_batches(inputs2), strict=True))

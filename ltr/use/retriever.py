@@ -38,7 +38,7 @@ class Retriever(TextRanker):
         texts: Iterable[str] | Iterable[Mapping[str, Any]],
         side: Side = "document",
         instruction: str | Iterable[str] | None = None,
-        **of_mteb: Any,
+        **mteb_options: Any,
     ) -> np.ndarray:
         """Embeddings ``[S, H]`` float32 of texts.
 
@@ -46,17 +46,17 @@ class Retriever(TextRanker):
             texts: what is embedded.
             side: ``query`` or ``document``: prompts, lengths and towers may differ.
             instruction: of all queries, or of each its own; empty, or None: that of the template.
-            **of_mteb: what ``mteb.evaluate`` says of its task, with batches as texts; its
+            **mteb_options: what ``mteb.evaluate`` says of its task, with batches as texts; its
                 ``prompt_type`` chooses the side.
 
         Raises:
             InputError: for another side, an instruction where none is read, or if the texts are no texts in an order.
         """
-        if "task_metadata" in of_mteb:
+        if "task_metadata" in mteb_options:
             texts = texts_of_batches(cast(Iterable[Mapping[str, Any]], texts))
-            side = side_of(of_mteb.get("prompt_type"))
-        elif of_mteb:
-            raise TypeError(f"encode() has no argument {next(iter(of_mteb))!r}")
+            side = side_of(mteb_options.get("prompt_type"))
+        elif mteb_options:
+            raise TypeError(f"encode() has no argument {next(iter(mteb_options))!r}")
         if side not in get_args(Side):
             raise InputError(f"side must be query or document, got {side!r}")
         texts = text_list(cast(Iterable[str], texts), "texts")

@@ -270,8 +270,8 @@ def _attend(
     if text_keys is None:
         return weights @ value
     head = torch.arange(n_heads, device=query.device).unsqueeze(1)
-    of_layer = keys_at_site(text_keys, settings.site)[:, None, None]
-    keys = keys_inside(keys_inside(of_layer, head), place)  # [C, h, L]
+    layer_keys = keys_at_site(text_keys, settings.site)[:, None, None]
+    keys = keys_inside(keys_inside(layer_keys, head), place)  # [C, h, L]
     return keyed_dropout(weights, settings.dropout, keys) @ value
 
 

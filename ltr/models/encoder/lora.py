@@ -134,9 +134,9 @@ def add_adapters(model: PreTrainedModel, lora: Lora) -> None:
         base_model_name_or_path=model.name_or_path,
     )
     inject_adapter_in_model(config, model, ADAPTER)
-    of_encoder = {id(weight) for weight in model.base_model.parameters()}
+    encoder_weights = {id(weight) for weight in model.base_model.parameters()}
     for weight in model.parameters():
-        if id(weight) not in of_encoder:
+        if id(weight) not in encoder_weights:
             weight.requires_grad_(True)
 
 
@@ -301,9 +301,9 @@ def save_adapter(folder: Path, model: PreTrainedModel) -> None:
 
     weights = get_peft_model_state_dict(model, adapter_name=ADAPTER, save_embedding_layers=False)
     heads = set()
-    of_encoder = {id(weight) for weight in model.base_model.parameters()}
+    encoder_weights = {id(weight) for weight in model.base_model.parameters()}
     for name, weight in model.named_parameters():
-        if id(weight) not in of_encoder:
+        if id(weight) not in encoder_weights:
             weights[name] = weight
             heads.add(name.partition(".")[0])
     saved = {}

@@ -101,12 +101,12 @@ def write_proof(
 
 def _fields(kind: Kind, query: str, document: str) -> tuple[str, ...]:
     """What of a pair is read as a text of this kind."""
-    of_kind: dict[Kind, tuple[str, ...]] = {
+    fields_of_kind: dict[Kind, tuple[str, ...]] = {
         "pair": (query, document),
         "query": (query,),
         "document": (document,),
     }
-    return of_kind[kind]
+    return fields_of_kind[kind]
 
 
 def _embeddings(

@@ -306,9 +306,9 @@ def output_fault(
     n = len(given)
     by_list = np.empty(n)
     for number in np.unique(lists):
-        of_list = lists == number
-        powers = np.exp(expected[of_list] - expected[of_list].max())
-        by_list[of_list] = powers / powers.sum()
+        is_in_list = lists == number
+        powers = np.exp(expected[is_in_list] - expected[is_in_list].max())
+        by_list[is_in_list] = powers / powers.sum()
     functions = {
         "a sigmoid stands behind the score": sigmoid(expected),
         "two sigmoids stand behind the score": sigmoid(sigmoid(expected)),

@@ -103,8 +103,8 @@ def leave_out_dropout(config: PreTrainedConfig, dropout: EncoderDropout) -> dict
         # Every architecture of transformers has its own names. They share "drop", and "att" where
         # the dropout is on attention weights.
         is_dropout = "drop" in name and isinstance(value, float) and value > 0
-        of_attention = "att" in name
-        unwanted = dropout == "none" or (dropout == "hidden" and of_attention)
+        is_of_attention = "att" in name
+        unwanted = dropout == "none" or (dropout == "hidden" and is_of_attention)
         if is_dropout and unwanted:
             left_out[name] = value
             setattr(config, name, 0.0)

@@ -165,9 +165,9 @@ def _check_is_dual_encoder(folder: ModelFolder) -> None:
 
 def _share_weights(query: Modules, doc: Modules) -> bool:
     """Whether a weight is the same object on both sides."""
-    of_query = {id(weight) for module in query for weight in module.parameters()}
-    of_doc = {id(weight) for module in doc for weight in module.parameters()}
-    return not of_query.isdisjoint(of_doc)
+    query_weights = {id(weight) for module in query for weight in module.parameters()}
+    doc_weights = {id(weight) for module in doc for weight in module.parameters()}
+    return not query_weights.isdisjoint(doc_weights)
 
 
 def _first_prompt(model: Any, *names: str) -> str:

@@ -160,22 +160,22 @@ def quiet() -> Iterator[None]:
     """No progress bars and no messages below errors of transformers and sentence-transformers: what
     matters is raised. Other threads wait to load.
     """
-    of_transformers = transformers.utils.logging
-    of_sentence_transformers = logging.getLogger("sentence_transformers")
+    transformers_logging = transformers.utils.logging
+    sentence_transformers_log = logging.getLogger("sentence_transformers")
     with _CHANGED_BY_ONE:
-        had_progress_bars = of_transformers.is_progress_bar_enabled()
-        verbosity = of_transformers.get_verbosity()
-        level = of_sentence_transformers.level
-        of_transformers.disable_progress_bar()
-        of_transformers.set_verbosity_error()
-        of_sentence_transformers.setLevel(logging.ERROR)
+        had_progress_bars = transformers_logging.is_progress_bar_enabled()
+        verbosity = transformers_logging.get_verbosity()
+        level = sentence_transformers_log.level
+        transformers_logging.disable_progress_bar()
+        transformers_logging.set_verbosity_error()
+        sentence_transformers_log.setLevel(logging.ERROR)
         try:
             yield
         finally:
-            of_sentence_transformers.setLevel(level)
-            of_transformers.set_verbosity(verbosity)
+            sentence_transformers_log.setLevel(level)
+            transformers_logging.set_verbosity(verbosity)
             if had_progress_bars:
-                of_transformers.enable_progress_bar()
+                transformers_logging.enable_progress_bar()
 
 
 @contextmanager
