@@ -192,21 +192,15 @@ class WaitFor(Callback):
     Args:
         file: what must be there.
         step: optimiser steps done before.
-        seconds: how long it waits at most.
     """
 
-    def __init__(self, file: str, step: int, seconds: float) -> None:
+    def __init__(self, file: str, step: int) -> None:
         self.file = Path(file)
         self.step = step
-        self.seconds = seconds
 
     def on_train_batch_end(self, trainer, *args) -> None:
-        end = time.monotonic() + self.seconds
-        while (
-            trainer.global_step == self.step and not self.file.exists() and time.monotonic() < end
-        ):
+        while trainer.global_step == self.step and not self.file.exists():
             time.sleep(0.1)
-        time.sleep(3.0 if trainer.global_step == self.step else 0.0)  # until that process has ended
 
 
 class SlowSteps(Callback):

@@ -699,7 +699,7 @@ def test_a_refresh_beside_the_training_is_taken_when_it_is_there(
     run = tmp_path / "run"
     args = configuration(tmp_path, collection_folder, backbone, every_n_steps=2, asynchronous=True)
     config = yaml.safe_load((tmp_path / "mined.yaml").read_text())
-    waits = {"file": str(run / "negatives/step=2/manifest.json"), "step": 4, "seconds": 120}
+    waits = {"file": str(run / "negatives/step=2/manifest.json"), "step": 4}
     config["trainer"] |= {"max_steps": 6}
     config["trainer"]["callbacks"] += [{"class_path": "tests.faults.WaitFor", "init_args": waits}]
     (tmp_path / "mined.yaml").write_text(yaml.safe_dump(config))
@@ -732,7 +732,7 @@ def test_a_process_beside_a_run_that_was_killed_ends_and_the_run_resumes(
     (mining,) = config["trainer"]["callbacks"]
     mining["class_path"] = "tests.faults.WaitingMiner"
     mining["init_args"]["file"] = str(mines)
-    waits = {"file": str(tmp_path / "goes on"), "step": 4, "seconds": 60}
+    waits = {"file": str(tmp_path / "goes on"), "step": 4}
     config["trainer"]["callbacks"] += [{"class_path": "tests.faults.WaitFor", "init_args": waits}]
     (tmp_path / "mined.yaml").write_text(yaml.safe_dump(config))
     fit = subprocess.Popen([sys.executable, "-m", "ltr", *args])
