@@ -75,7 +75,7 @@ COMMANDS = (
     ),
     Command(
         "test",
-        "ltr.cli.measured_splits:run_test",
+        "ltr.cli.measuring:run_test",
         (
             "measure it on the test split, and write test.run, per_query.tsv, metrics.json",
             "on several data sets         ltr test RUN --data.path A B suite:nanobeir",

@@ -1,7 +1,7 @@
 """Commands with a configuration, parsed: their options are checked, and nothing is made or run yet."""
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 import jsonargparse
 import yaml
@@ -13,16 +13,11 @@ from ltr.cli.messages import input_error, say_restarts
 from ltr.cli.mine import MiningTrainer
 from ltr.cli.refused import refusal
 from ltr.cli.run_config import RunConfig
-from ltr.cli.run_names import folder_by_name
 from ltr.cli.strict_parser import StrictParser
-from ltr.data.splits import split_named
 from ltr.datamodules import RankingDataModule
 from ltr.errors import InputError
 from ltr.module import RankerModule
 from ltr.run.checkpoint_options import BestOptions, LastOptions
-from ltr.run.identity import identity
-from ltr.run.run_folder import RunFolder
-from ltr.run.start import checkpoint_to_measure
 from ltr.run.trainer_checks import check_options
 
 STRICT = {"exit_on_error": False, "allow_abbrev": False}
@@ -172,43 +167,11 @@ def parse(args: list[str]) -> ParsedCommand:
     return ParsedCommand(expanded(args))
 
 
-class Measurement(NamedTuple):
-    """What ``ltr test`` measures.
-
-    Attributes:
-        options: the whole configuration, as plain dicts, lists and values.
-        folder: of the run; the results of other splits and data sets go below it.
-        checkpoint: the weights; None for those that the model starts from.
-    """
-
-    options: dict[str, Any]
-    folder: RunFolder
-    checkpoint: str | None
-
-
-def checked_test(args: list[str]) -> Measurement:
-    """Parse and check ``ltr test`` without running it.
-
-    Args:
-        args: the command with its options.
-
-    Raises:
-        Exception: what the parser and the checks of plain options have against the arguments.
-    """
-    command = parse(args)
-    config = command.options
-    config.split = split_named(config.split, "split")
-    options = command.plain_options()
-    folder = RunFolder(config.trainer.default_root_dir or folder_by_name(config, options))
-    checkpoint = checkpoint_to_measure(folder, config.ckpt_path, identity(options))
-    return Measurement(options, folder, checkpoint)
-
-
 def data_module(options: Mapping[str, Any], path: str | None = None) -> RankingDataModule:
     """The data module of a whole configuration.
 
     Args:
-        options: the configuration, as :class:`Measurement` has it.
+        options: the configuration, as plain dicts, lists and values.
         path: of other data; None for that of the configuration.
     """
     parser = jsonargparse.ArgumentParser(exit_on_error=False)

@@ -9,9 +9,10 @@ from pathlib import Path
 import pytest
 import torch
 
+import ltr.cli.measuring
 from ltr.__main__ import main
-from ltr.cli import benchmark
-from ltr.cli.benchmark import split_sets
+from ltr.cli.measuring import DATA_PATHS, names_several_sets
+from ltr.cli.words import split_off_option
 from ltr.errors import InputError
 from tests.conftest import write_collection, write_letor
 from tests.use.runs import trained, trained_on_texts
@@ -46,7 +47,7 @@ def world(tmp_path_factory, backbone) -> Path:
     shutil.copytree(root / "run", root / "measured")
     with pytest.MonkeyPatch.context() as patch, redirect_stdout(io.StringIO()) as said:
         patch.chdir(root)
-        patch.setattr(benchmark, "run_in_process", run_here)
+        patch.setattr("ltr.cli.measuring.run_in_process", run_here)
         assert main(["test", "measured", "--data.path", "data/A", "data/B"]) == 0
     (root / "said").write_text(said.getvalue())
     return root
@@ -70,14 +71,14 @@ def here(world, tmp_path, monkeypatch) -> Path:
         shutil.copytree(world / "measured/sets" / place.name, place)
         (place / "row.json").unlink()
 
-    monkeypatch.setattr(benchmark, "run_in_process", copy)
+    monkeypatch.setattr("ltr.cli.measuring.run_in_process", copy)
     return tmp_path
 
 
 @pytest.fixture
 def measuring(here, monkeypatch) -> Path:
     """The same, and sets are measured."""
-    monkeypatch.setattr(benchmark, "run_in_process", run_here)
+    monkeypatch.setattr("ltr.cli.measuring.run_in_process", run_here)
     return here
 
 
@@ -173,17 +174,17 @@ def test_other_weights_are_measured_again(measuring):
 
 
 def test_what_is_finished_stays_when_it_is_interrupted(here, monkeypatch):
-    measure = benchmark.run_in_process
+    measure = ltr.cli.measuring.run_in_process
 
     def interrupted(args: list[str]) -> None:
         if "data/B" in args:
             raise KeyboardInterrupt
         measure(args)
 
-    monkeypatch.setattr(benchmark, "run_in_process", interrupted)
+    monkeypatch.setattr("ltr.cli.measuring.run_in_process", interrupted)
     assert measured_on("data/A", "data/B") == 130
     assert row("A") and not Path("run/sets/B").exists()
-    monkeypatch.setattr(benchmark, "run_in_process", measure)
+    monkeypatch.setattr("ltr.cli.measuring.run_in_process", measure)
     assert measured_on("data/A", "data/B") == 0 and MEASURED == ["data/A", "data/B"]
 
 
@@ -286,13 +287,14 @@ def test_feature_vectors_have_sets_too(measuring):
         (["run", "--data.path", "A", "B", "--x", "1"], ["run", "--x", "1"], ["A", "B"]),
         (["run", "--data.path=suite:n"], ["run"], ["suite:n"]),
         (["--data.init_args.path", "suite:n", "--x=1"], ["--x=1"], ["suite:n"]),
-        (["run", "--data.path", "A"], ["run", "--data.path", "A"], []),
-        (["run", "--data.path", "A", "B", "--data.path", "C"], None, []),
+        (["run", "--data.path", "A"], ["run"], ["A"]),
+        (["run", "--data.path", "A", "B", "--data.path", "C"], ["run"], ["C"]),
         (["run", "--x", "suite:n"], ["run", "--x", "suite:n"], []),
     ],
 )
 def test_several_words_or_a_suite_are_sets(args, others, words):
-    assert split_sets(args) == (args if others is None else others, words)
+    assert split_off_option(args, DATA_PATHS) == (others, words)
+    assert names_several_sets(words) == (words in (["A", "B"], ["suite:n"]))
 
 
 @pytest.mark.long

@@ -11,7 +11,6 @@ import pytest
 import torch
 
 from ltr.__main__ import main
-from ltr.cli import measured_splits
 from ltr.compare.documents import Ranking, collection_of
 from ltr.compare.run import read_run
 from ltr.errors import InputError
@@ -63,7 +62,7 @@ def here(world, tmp_path, monkeypatch) -> Path:
     shutil.copyfile(world / "same.ckpt", tmp_path / "same.ckpt")
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("LTR_DEBUG", raising=False)
-    monkeypatch.setattr(measured_splits, "run_in_process", run_here)
+    monkeypatch.setattr("ltr.cli.measuring.run_in_process", run_here)
     return tmp_path
 
 
@@ -182,10 +181,7 @@ def test_feature_vectors_have_no_splits_of_other_names(here, capsys):
     assert main(["test", "features/run", "--split", "test"]) == 0
 
 
-def test_a_data_set_beside_the_own_one_is_measured_on_a_split(here, monkeypatch):
-    from ltr.cli import benchmark
-
-    monkeypatch.setattr(benchmark, "run_in_process", run_here)
+def test_a_data_set_beside_the_own_one_is_measured_on_a_split(here):
     shutil.copytree("own", "other")
     words = ["test", "run", "--data.path", "own", "other", "--split", "test.clean"]
     with redirect_stdout(io.StringIO()) as said:

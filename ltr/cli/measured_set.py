@@ -1,0 +1,201 @@
+"""A data set that ``ltr test`` measures beside others: which documents are ranked, and ``row.json``,
+which tells whether it was measured before, by the same weights and in the same way.
+"""
+
+import hashlib
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from pkgutil import resolve_name
+from typing import Any, NamedTuple, TypedDict, cast
+
+from ltr.cli.messages import one_line
+from ltr.cli.parsed import data_module
+from ltr.compare.run import is_tested
+from ltr.data.files import digest_of
+from ltr.data.whole_files import write_whole
+from ltr.datamodules import FeatureDataModule
+from ltr.datamodules.pools import PoolDataModule
+from ltr.entries import check_entries, read_json
+from ltr.errors import InputError
+from ltr.models import DualEncoder
+from ltr.run.data_sets import HUB, SUITE, DataSet
+from ltr.run.run_folder import RunFolder
+from ltr.run.same_options import deciding_options
+
+DATA_PATH = "--data.path"
+DEPTH = 100  # of a set without pools, where the configuration names no depth
+
+
+class SetRow(TypedDict):
+    """``row.json`` of a set: its row of the table. It is written when all else of the set is."""
+
+    results: str  # a digest of the metrics.json beside it: the row tells of this file alone
+    set: str
+    path: str
+    content: str | None  # a digest of the data; null where nobody knows it
+    key: str | None  # of the weights, the data, and how both were measured
+    ranked: str
+    queries: int
+    metrics: dict[str, float | None]
+
+
+class SetToMeasure(NamedTuple):
+    """A data set that is about to be measured.
+
+    Attributes:
+        data_set: its name and path.
+        options: of ``ltr test``, for what is ranked of this set alone.
+        ranked: which documents are, in words.
+        content: a digest of the data; None where nobody knows it.
+    """
+
+    data_set: DataSet
+    options: list[str]
+    ranked: str
+    content: str | None
+
+    @property
+    def path(self) -> str:
+        """Where the data lies, as seen from anywhere."""
+        path = self.data_set.path
+        return path if path.startswith(HUB) else str(Path(path).resolve())
+
+    def key(self, options: Mapping[str, Any], weights: object) -> str | None:
+        """What tells whether the set was measured by the same weights, in the same way; None where
+        nobody knows what the data is.
+
+        Args:
+            options: the configuration of ``ltr test``.
+            weights: what tells them from others.
+        """
+        if self.content is None:
+            return None
+        said = {"weights": weights, "content": self.content, "own": self.options}
+        return _digest(said | deciding_options(options, "set"))
+
+
+def set_to_measure(options: Mapping[str, Any], data_set: DataSet) -> SetToMeasure:
+    """How a set is measured: as the configuration says; where it says pools and the set has none, a
+    dual encoder searches the corpus, and other rankers get the best of BM25.
+
+    Args:
+        options: the configuration of ``ltr test``, whole, as plain dicts, lists and values.
+        data_set: its name and path.
+
+    Raises:
+        InputError: for a set that can't be measured.
+    """
+    own_options: list[str] = []
+    ranked = "its lists"
+    content = None
+    try:
+        data = data_module(options, data_set.path)
+        data.test_on(options["split"])
+        if isinstance(data, PoolDataModule):
+            collection = data.measured_collection()
+            keys = [collection.queries.key, collection.corpus.key]
+            keys.append(collection.judgements(data.tested_split).digest())
+            candidates = data.evaluation.candidates
+            depth = data.evaluation.depth
+            if candidates == "candidates" and data.tested_split not in collection.candidates:
+                ranker = resolve_name(options["model"]["ranker"]["class_path"])
+                if issubclass(ranker, DualEncoder):
+                    candidates = "corpus"
+                    depth = max(depth or 0, DEPTH)  # a search must go as deep as the metrics look
+                else:
+                    candidates = "bm25"
+                    depth = depth or DEPTH
+                own_options = [
+                    *("--data.evaluation.candidates", candidates),
+                    *("--data.evaluation.depth", str(depth)),
+                ]
+            if candidates == "candidates":
+                keys.append(collection.candidates[data.tested_split].digest())
+            ranked = "its pools" if candidates == "candidates" else str(candidates)
+            ranked += f", {depth} deep" if depth is not None else ""
+            content = _digest(keys)
+        elif isinstance(data, FeatureDataModule):
+            split = data.split("test")
+            if split is None:
+                raise InputError(f"{data_set.path} has no 'test' split")
+            content = _digest([split.key])
+    except InputError as error:
+        raise InputError(
+            f"{DATA_PATH}: {data_set.name} can't be measured, so nothing was: {error.message}"
+        ) from None
+    except Exception as error:  # whatever a hub raises that can't be reached
+        if not data_set.path.startswith(HUB):
+            raise
+        line = one_line(error) or " ".join(str(error).split())
+        raise InputError(
+            f"{DATA_PATH}: {data_set.name} can't be fetched, so nothing was measured; fetch it where there is a network, or name a folder ({data_set.path}: {line[:160]})"
+        ) from error
+    return SetToMeasure(data_set, own_options, ranked, content)
+
+
+def _digest(value: object) -> str:
+    text = json.dumps(value, sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def read_row(place: RunFolder) -> SetRow | None:
+    """The row of a set that was measured; None where it was not.
+
+    Raises:
+        InputError: if the file is damaged.
+    """
+    if not place.row.is_file():
+        return None
+    mend = "remove it, and the set is measured again"
+    row = read_json(place.row, mend)
+    check_entries(row, SetRow, place.row, mend)
+    return cast(SetRow, row)
+
+
+def tells_of(row: SetRow, place: RunFolder, key: str | None) -> bool:
+    """Whether a row tells what this key stands for, and the results beside it are its own, and
+    whole.
+    """
+    if key is None or row["key"] != key or not is_tested(place.path):
+        return False
+    return row["results"] == digest_of(place.results)
+
+
+def write_row(
+    place: RunFolder,
+    measured: SetToMeasure,
+    key: str | None,
+    queries: int,
+    metrics: dict[str, float | None],
+) -> None:
+    """Write the row of a set that was measured.
+
+    Args:
+        place: where its results lie.
+        measured: the set.
+        key: of :meth:`SetToMeasure.key`.
+        queries: how many there are.
+        metrics: their means.
+    """
+    row: SetRow = {
+        "results": digest_of(place.results),
+        "set": measured.data_set.name,
+        "path": measured.path,
+        "content": measured.content,
+        "key": key,
+        "ranked": measured.ranked,
+        "queries": queries,
+        "metrics": metrics,
+    }
+    write_whole(place.row, [json.dumps(row, indent=1, ensure_ascii=False), "\n"])
+
+
+def check_place(place: RunFolder, measured: SetToMeasure) -> None:
+    """Raise an InputError where the results of another data set of this name lie."""
+    row = read_row(place)
+    if row is None or row["content"] == measured.content or row["path"] == measured.path:
+        return
+    raise InputError(
+        f"{DATA_PATH}: {place.path} has the results on {row['path']}, which is another data set than {measured.data_set.path}; remove it, or name one of them otherwise in a file: {SUITE}FILE"
+    )

@@ -1,0 +1,292 @@
+"""``ltr test``: a run is measured, on several data sets or splits one after the other."""
+
+from collections.abc import Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from shlex import quote
+from statistics import fmean
+from typing import Any, Literal, NamedTuple
+
+from ltr.cli.compare import WIDTH
+from ltr.cli.measured_set import (
+    DATA_PATH,
+    SetToMeasure,
+    check_place,
+    read_row,
+    set_to_measure,
+    tells_of,
+    write_row,
+)
+from ltr.cli.parsed import data_module, parse
+from ltr.cli.process import run_in_process
+from ltr.cli.run_names import folder_by_name
+from ltr.cli.training import run_configured
+from ltr.cli.words import split_off_option
+from ltr.compare.tables import Table
+from ltr.compare.terminal import print_tables
+from ltr.data.console import table_console
+from ltr.data.files import digest_of
+from ltr.data.splits import split_named
+from ltr.datamodules.pools import PoolDataModule
+from ltr.errors import InputError
+from ltr.run.data_sets import SUITE, data_sets
+from ltr.run.identity import identity
+from ltr.run.launchers import has_launched_several
+from ltr.run.log import route_messages
+from ltr.run.metrics_file import read_metrics
+from ltr.run.run_folder import RunFolder
+from ltr.run.start import checkpoint_to_measure
+from ltr.run.trained_with import digests_of_models
+
+SPLIT = "--split"
+DATA_PATHS = (DATA_PATH, "--data.init_args.path")
+
+
+class Part(NamedTuple):
+    """One of several data sets or splits that a run is measured on.
+
+    Attributes:
+        name: of its row in the table.
+        options: of ``ltr test``, for this part alone.
+        place: where its results go.
+        to_measure: the data set, whose row is kept; None for a split, which is measured each time.
+        key: by which the row of a data set is known again.
+    """
+
+    name: str
+    options: list[str]
+    place: RunFolder
+    to_measure: SetToMeasure | None = None
+    key: str | None = None
+
+
+class Plan(NamedTuple):
+    """What ``ltr test`` measures, one part after the other.
+
+    Attributes:
+        by: what the parts are.
+        args: the command with the options of all parts.
+        folder: of the run.
+        split: the one that is measured, of data sets.
+        parts: in the order of the table.
+    """
+
+    by: Literal["set", "split"]
+    args: list[str]
+    folder: RunFolder
+    split: str
+    parts: list[Part]
+
+
+class Row(NamedTuple):
+    """What the table says of a part."""
+
+    name: str
+    metrics: dict[str, float | None]
+    queries: int
+    ranked: str
+
+
+def run_test(args: list[str]) -> None:
+    """Run ``ltr test``. Of several data sets or splits each is measured in a process of its own, and
+    a table is printed.
+
+    The results of a data set lie in the run folder, below ``sets``, and those of a split below
+    ``splits``. A data set that was measured by the same weights is not measured again.
+
+    Args:
+        args: the command with its options.
+
+    Raises:
+        InputError: for what can't be measured. Of several parts it is told before any work.
+    """
+    plan = planned(args)
+    if plan is None:
+        run_configured(args)
+        return
+    rows: list[Row] = []
+    known: list[str] = []
+    with ExitStack() as stack:
+        if plan.by == "set":  # what measures a split takes the folder of the run itself
+            stack.enter_context(plan.folder.owned())
+        for part in plan.parts:
+            if part.to_measure is not None:
+                check_place(part.place, part.to_measure)
+        for part in plan.parts:
+            row = _kept_row(part)
+            if row is None:
+                run_in_process([*plan.args, *part.options])
+                row = _measured_row(part)
+            else:
+                known.append(part.name)
+            rows.append(row)
+    _show(plan, rows, known)
+
+
+# What is measured
+
+
+def planned(args: list[str]) -> Plan | None:
+    """What is measured one after the other; None for one split of one data set.
+
+    Args:
+        args: the command with its options.
+    """
+    others, words = split_off_option(args, (SPLIT,))
+    if len(words) > 1:
+        splits = list(dict.fromkeys(split_named(word, "split") for word in words))
+        with route_messages(is_rank_0=True):
+            return _plan_of_splits(others, splits)
+    others, words = split_off_option(args, DATA_PATHS)
+    if names_several_sets(words):
+        with route_messages(is_rank_0=True):
+            return _plan_of_sets(others, words)
+    return None
+
+
+def names_several_sets(paths: Sequence[str]) -> bool:
+    """Whether the words of ``--data.path`` name several data sets or a suite."""
+    return len(paths) > 1 or any(path.startswith(SUITE) for path in paths)
+
+
+def _plan_of_splits(args: list[str], splits: Sequence[str]) -> Plan:
+    _, paths = split_off_option(args, DATA_PATHS)
+    if names_several_sets(paths):
+        raise InputError(
+            f"{SPLIT}: several data sets are measured on one split at a time, got {', '.join(splits)} and {DATA_PATH} of several; name one split"
+        )
+    options, folder, checkpoint = _checked_test(args, SPLIT, "split")
+    data = data_module(options)
+    for split in splits:
+        data.test_on(split)
+        if isinstance(data, PoolDataModule):
+            data.measured_collection()
+    weights = [] if checkpoint is None else ["--ckpt_path", checkpoint]
+    parts = [
+        Part(split, [*weights, SPLIT, split], folder.folder_of_split(split)) for split in splits
+    ]
+    return Plan("split", args, folder, "", parts)
+
+
+def _plan_of_sets(args: list[str], words: Sequence[str]) -> Plan:
+    sets = data_sets(words, DATA_PATH)
+    first = [*args, DATA_PATH, sets[0].path]
+    options, folder, checkpoint = _checked_test(first, DATA_PATH, "data set")
+    to_measure = [set_to_measure(options, data_set) for data_set in sets]
+    weights = []
+    digest: object = digests_of_models(options)
+    if checkpoint is not None:
+        weights = ["--ckpt_path", checkpoint]
+        digest = digest_of(Path(checkpoint))
+    parts = []
+    for each in to_measure:
+        name, path = each.data_set
+        folder_of_set = folder.folder_of_set(name)
+        own_options = [
+            *(DATA_PATH, path, *each.options),
+            *("--trainer.default_root_dir", str(folder_of_set.path), *weights),
+        ]
+        place = folder_of_set.folder_of_split(options["split"])
+        parts.append(Part(name, own_options, place, each, each.key(options, digest)))
+    return Plan("set", args, folder, options["split"], parts)
+
+
+def _checked_test(
+    args: list[str], option: str, part: str
+) -> tuple[dict[str, Any], RunFolder, str | None]:
+    """Parse and check ``ltr test`` of several parts without running it.
+
+    Args:
+        args: the command with its options.
+        option: that names several parts.
+        part: what it names: a split, or a data set.
+
+    Returns:
+        The whole configuration as plain dicts, lists and values; the folder of the run; and the
+        checkpoint that is measured, or None for the weights that the model starts from.
+    """
+    if has_launched_several():
+        raise InputError(
+            f"{option}: several {part}s are measured one after the other, by processes that ltr starts; start one process without torchrun or srun, and name their number: --trainer.devices"
+        )
+    command = parse(args)
+    config = command.options
+    config.split = split_named(config.split, "split")
+    options = command.plain_options()
+    folder = RunFolder(config.trainer.default_root_dir or folder_by_name(config, options))
+    checkpoint = checkpoint_to_measure(folder, config.ckpt_path, identity(options))
+    if options["trainer"].get("fast_dev_run"):
+        raise InputError(
+            f"{option}: a trial run measures nothing; leave out --trainer.fast_dev_run, or name one {part}"
+        )
+    folder.check_writable()
+    return options, folder, checkpoint
+
+
+# What came out
+
+
+def _kept_row(part: Part) -> Row | None:
+    """The row of a data set that was measured before, by the same weights; else None."""
+    kept = None if part.to_measure is None else read_row(part.place)
+    if kept is None or not tells_of(kept, part.place, part.key):
+        return None
+    return Row(part.name, kept["metrics"], kept["queries"], kept["ranked"])
+
+
+def _measured_row(part: Part) -> Row:
+    """The row of a part that was measured now. That of a data set is kept."""
+    place = part.place
+    report = read_metrics(place.results).get("test")
+    if report is None:
+        raise InputError(
+            f"{place.path}: the results on {part.name} are gone, since the run has saved other weights meanwhile; test it again"
+        )
+    metrics = {name: report[name] for name in report["conventions"]}
+    ranked = ""
+    if part.to_measure is not None:
+        write_row(place, part.to_measure, part.key, report["queries"], metrics)
+        ranked = part.to_measure.ranked
+    return Row(part.name, metrics, report["queries"], ranked)
+
+
+def _show(plan: Plan, rows: Sequence[Row], known: Sequence[str]) -> None:
+    """Print the table; of data sets with their mean as its last row, and with those that are known
+    told below.
+    """
+    path = plan.folder.path
+    metrics = list(rows[0].metrics)
+    lines = []
+    for row in rows:
+        cells = [_number(row.metrics.get(name)) for name in metrics]
+        lines.append([row.name, *cells, f"{row.queries:,}", row.ranked])
+    header = [plan.by, *metrics, "queries", "ranked"]
+    compare = f"to compare them: ltr compare {quote(str(path))} OTHER"
+    notes = []
+    if plan.by == "set":
+        title = f"{path}, {plan.split}"
+        means = [_number(_mean([row.metrics.get(name) for row in rows])) for name in metrics]
+        lines.append([f"mean of {len(rows)} sets", *means, "", ""])
+        if known:
+            notes.append(f"measured before, by the same weights: {', '.join(known)}")
+        notes.append(f"the results of each set lie in {plan.folder.sets}; {compare} --data …")
+    else:
+        title = str(path)
+        header.pop()  # all are ranked alike
+        for line in lines:
+            line.pop()
+        splits = " ".join(row.name for row in rows)
+        notes.append(
+            f"the results on test lie in {path}, those on another split in {plan.folder.splits}; {compare} {SPLIT} {splits}"
+        )
+    print_tables([Table(title, header, lines)], notes, table_console(WIDTH))
+
+
+def _mean(values: Sequence[float | None]) -> float | None:
+    """The mean of the sets; None where a set has no value."""
+    known = [value for value in values if value is not None]
+    return fmean(known) if len(known) == len(values) else None
+
+
+def _number(value: float | None) -> str:
+    return "" if value is None else f"{value:.4f}"
