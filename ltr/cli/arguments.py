@@ -68,9 +68,10 @@ def call_with(function: Callable[..., Any], args: list[str], name: str, **given:
     """Call a function with the arguments of a command line. The parser reads its signature, and the
     help its docstring.
 
-    A positional parameter of the default None is a word that may be left out. A parameter that is a list takes one word or more (``--metric AP RR``); a ``bool`` is a switch
-    (``--table``). One whose name is a word of Python has an underscore behind it, which the option
-    has not: ``with_`` is ``--with``.
+    A positional parameter of the default None is a word that may be left out. A parameter that is a
+    list takes one word or more (``--metric AP RR``); a ``bool`` is a switch (``--table``). One whose
+    name is a word of Python has an underscore behind it, which the option has not: ``with_`` is
+    ``--with``.
 
     Args:
         function: of the command.
@@ -81,6 +82,20 @@ def call_with(function: Callable[..., Any], args: list[str], name: str, **given:
     Raises:
         InputError: for arguments that do not fit.
     """
+    parser = _parser(function, name, skipped=given)
+    values = _parse(parser, args, name)
+    refuse_addresses(values)
+    parameters = inspect.signature(function).parameters
+    arguments = {
+        option if option in parameters else f"{option}_": value for option, value in values.items()
+    }
+    function(**arguments, **given)
+
+
+def _parser(
+    function: Callable[..., Any], name: str, skipped: Collection[str]
+) -> jsonargparse.ArgumentParser:
+    """The parser of a command, without the parameters that are skipped."""
     docstring = docstring_parser.parse(function.__doc__ or "")
     parser = jsonargparse.ArgumentParser(
         prog=name,
@@ -89,10 +104,9 @@ def call_with(function: Callable[..., Any], args: list[str], name: str, **given:
         allow_abbrev=False,
     )
     help_of = {parameter.arg_name: parameter.description for parameter in docstring.params}
-    # What add_function_arguments skips: what the caller has given, and what this loop adds.
-    skipped = {*given}
+    done = {*skipped}  # what add_function_arguments skips
     for parameter in inspect.signature(function, eval_str=True).parameters.values():
-        if parameter.name in skipped:
+        if parameter.name in done:
             continue
         is_option = parameter.kind is inspect.Parameter.KEYWORD_ONLY
         option_name = parameter.name.removesuffix("_")
@@ -111,11 +125,16 @@ def call_with(function: Callable[..., Any], args: list[str], name: str, **given:
             parser.add_argument(flag, type=parameter.annotation, **options)
         else:
             continue
-        skipped.add(parameter.name)
+        done.add(parameter.name)
     # Keyword-only parameters stay options, even where they are required.
-    parser.add_function_arguments(function, as_group=False, as_positional=True, skip=skipped)
+    parser.add_function_arguments(function, as_group=False, as_positional=True, skip=done)
+    return parser
+
+
+def _parse(parser: jsonargparse.ArgumentParser, args: list[str], name: str) -> dict[str, Any]:
+    """The values of the options and words of a command; an InputError for what does not fit."""
     try:
-        arguments = parser.parse_args(args)
+        return vars(parser.parse_args(args))
     except jsonargparse.ArgumentError as error:
         text = " ".join(str(error).split())
         reason = parser_reason(text)
@@ -128,12 +147,6 @@ def call_with(function: Callable[..., Any], args: list[str], name: str, **given:
             reason = "; ".join(_no_option(word, known) for word in unknown)
             raise InputError(f"{reason} (all options: {name} --help)") from error
         raise InputError(f"{reason}; see {name} --help") from error
-    refuse_addresses(vars(arguments))
-    parameters = inspect.signature(function).parameters
-    values = {
-        name if name in parameters else f"{name}_": value for name, value in vars(arguments).items()
-    }
-    function(**values, **given)
 
 
 def refuse_addresses(value: Any, option: str = "") -> None:

@@ -27,26 +27,26 @@ def cache(*, older_than: int | None = None, remove: bool = False) -> None:
     """
     if older_than is not None and older_than < 0:
         raise InputError(f"--older_than must be a number of days of at least 0, got {older_than}")
-    lying = Cache()
-    reasons = {entry: lying.why_unused(entry, older_than) for entry in lying.entries}
-    unused = [entry for entry in lying.entries if reasons[entry] is not None]
-    _show([_row(lying, entry, reasons[entry]) for entry in lying.entries])
-    say(f"{cache_root()}: {_told(lying.entries)}; unused: {_told(unused)}")
+    cached = Cache()
+    reasons = {entry: cached.why_unused(entry, older_than) for entry in cached.entries}
+    unused = [entry for entry in cached.entries if reasons[entry] is not None]
+    _show([_row(cached, entry, reasons[entry]) for entry in cached.entries])
+    say(f"{cache_root()}: {_count_and_size(cached.entries)}; unused: {_count_and_size(unused)}")
     if not remove:
         if unused:
             say("to remove what is unused: the same command with --remove")
         return
     removed = [entry for entry in unused if entry.remove()]
-    say(f"removed: {_told(removed)}")
+    say(f"removed: {_count_and_size(removed)}")
     if len(removed) < len(unused):
         n_kept = len(unused) - len(removed)
         say(f"kept: {n_kept} that a running command has open, or that another user owns")
 
 
-def _row(lying: Cache, entry: Entry, reason: str | None) -> list[str]:
+def _row(cached: Cache, entry: Entry, reason: str | None) -> list[str]:
     data: list[str] = []
     models: list[str] = []
-    for origin in lying.sources(entry):
+    for origin in cached.sources(entry):
         data += origin.data
         models += [] if origin.model is None else [origin.model]
     day = ""
@@ -56,18 +56,18 @@ def _row(lying: Cache, entry: Entry, reason: str | None) -> list[str]:
         entry.kind,
         "\n".join(dict.fromkeys(data)),
         "\n".join(dict.fromkeys(models)),
-        _bytes(entry.size),
+        _size_in_words(entry.size),
         day,
         reason or "",
     ]
 
 
-def _told(entries: list[Entry]) -> str:
+def _count_and_size(entries: list[Entry]) -> str:
     total = sum(entry.size for entry in entries)
-    return f"{len(entries)} {'entry' if len(entries) == 1 else 'entries'}, {_bytes(total)}"
+    return f"{len(entries)} {'entry' if len(entries) == 1 else 'entries'}, {_size_in_words(total)}"
 
 
-def _bytes(count: int) -> str:
+def _size_in_words(count: int) -> str:
     for unit, size in (("GB", 10**9), ("MB", 10**6), ("kB", 10**3)):
         if count >= size:
             return f"{count / size:.1f} {unit}"

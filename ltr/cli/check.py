@@ -23,9 +23,9 @@ from ltr.check.report_formats import as_html, as_json, print_sections
 from ltr.check.sample import EnoughSampled, Sampler
 from ltr.check.section import Section
 from ltr.check.trained_on import open_trained_on
-from ltr.cli.configuration import data_path_option, refuse_paths_from_elsewhere
 from ltr.cli.messages import options_by_path
 from ltr.cli.parsed import ParsedCommand, parse
+from ltr.cli.run_paths import data_path_option, refuse_paths_from_elsewhere
 from ltr.compare.runs import check_alike, experiments
 from ltr.data.collection import Collection, lists_of_run, open_collection
 from ltr.data.console import table_console
@@ -192,7 +192,7 @@ def _experiment_sections(
             command.make()
         data_module = command.datamodule
         _check_one_collection(data_module)
-        _check_asked(data_module, run, leakage_options)
+        _check_fits_data(data_module, run, leakage_options)
         data_module.reads = command.model.reads
         trainer, sampler = _sampling_trainer(command, Path(temporary))
         with suppress(EnoughSampled):
@@ -224,7 +224,7 @@ def _check_one_collection(data: RankingDataModule) -> None:
         )
 
 
-def _check_asked(
+def _check_fits_data(
     data: RankingDataModule, run: str | None, leakage_options: _LeakageOptions
 ) -> None:
     """Refuse what the data of a configuration has no answer to."""

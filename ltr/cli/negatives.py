@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import transformers
 
-from ltr.cli.configuration import data_of_run
+from ltr.cli.run_paths import data_of_run
 from ltr.data.collection import open_collection
 from ltr.data.outputs import check_file, check_folder, check_inside
 from ltr.data.whole_files import write_whole

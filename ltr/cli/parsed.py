@@ -8,12 +8,12 @@ import yaml
 from lightning.pytorch.cli import LightningArgumentParser, LightningCLI
 
 from ltr.cli.arguments import refuse_addresses
-from ltr.cli.configuration import ModelHelp, expanded, refuse_unknown_empty_keys
+from ltr.cli.configuration import full_arguments, refuse_unknown_empty_keys
 from ltr.cli.messages import input_error, say_restarts
 from ltr.cli.mine import MiningTrainer
 from ltr.cli.refused import refusal
 from ltr.cli.run_config import RunConfig
-from ltr.cli.strict_parser import StrictParser
+from ltr.cli.strict_parser import ModelHelp, StrictParser
 from ltr.datamodules import RankingDataModule
 from ltr.errors import InputError
 from ltr.module import RankerModule
@@ -164,7 +164,7 @@ def parse(args: list[str]) -> ParsedCommand:
     Raises:
         InputError: for what the parser or the checks of plain options have against the arguments.
     """
-    return ParsedCommand(expanded(args))
+    return ParsedCommand(full_arguments(args))
 
 
 def data_module(options: Mapping[str, Any], path: str | None = None) -> RankingDataModule:

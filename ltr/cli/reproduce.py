@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
-from ltr.cli.configuration import data_path_option, refuse_paths_from_elsewhere
 from ltr.cli.process import run_in_process
+from ltr.cli.run_paths import data_path_option, refuse_paths_from_elsewhere
 from ltr.compare.reproduction import other_seeds, reproduction_lines
 from ltr.compare.run import Run, is_tested, read_run, recipe_differences
 from ltr.data.console import say

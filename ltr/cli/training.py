@@ -20,7 +20,7 @@ from lightning.pytorch.loggers.logger import DummyLogger
 
 from ltr.callbacks import HardNegativeMining
 from ltr.check.kept_forecast import KeptForecast, difference_line
-from ltr.cli.configuration import expanded
+from ltr.cli.configuration import full_arguments
 from ltr.cli.messages import input_error, one_line, options_by_path, say_restarts
 from ltr.cli.mine import mining_of
 from ltr.cli.parsed import ParsedCommand
@@ -78,7 +78,7 @@ def run_configured(args: list[str]) -> None:
     with ExitStack() as stack:
         log_into = stack.enter_context(route_messages(is_rank_0=is_rank_0()))
         try:
-            RankerCLI(expanded(args), stack, log_into).run()
+            RankerCLI(full_arguments(args), stack, log_into).run()
         except NothingToDo as done:
             log.info("%s", done)
 

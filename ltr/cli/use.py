@@ -12,7 +12,7 @@ import numpy as np
 from rich.markup import escape
 from rich.table import Table
 
-from ltr.cli.configuration import data_of_run
+from ltr.cli.run_paths import data_of_run
 from ltr.data.collection import lists_of_run, open_collection
 from ltr.data.console import Console, say
 from ltr.data.outputs import check_file, check_folder
@@ -69,7 +69,7 @@ def rank(
         precision: Of the encoder; None: that of the run.
         device: Where it runs, such as cpu or cuda:1; None: the GPU if there is one.
     """
-    _at_least_one(k=k, depth=depth)
+    _check_at_least_one(k=k, depth=depth)
     check_file(output, "--output")
     ranks_a_run = run is not None or data is not None or output is not None
     if documents is not None and not ranks_a_run:
@@ -80,7 +80,7 @@ def rank(
         text_ranker = _open_text_ranker(ranker, precision, device)
         _show(rank_table(text_ranker, query, table, k or 10, instruction))
         return
-    _is_of_query(instruction)
+    _refuse_instruction(instruction)
     if run is None or data is None or output is None or query or documents is not None:
         raise InputError(
             "ltr rank needs either --query and --documents, or --run, --data and --output; see ltr rank --help"
@@ -144,7 +144,7 @@ def search(
         precision: Of the encoders; None: that of each run.
         device: Where they run, such as cpu or cuda:1; None: the GPU if there is one.
     """
-    _at_least_one(k=k, depth=depth)
+    _check_at_least_one(k=k, depth=depth)
     has_file = queries is not None
     if has_file != (output is not None) or (has_file and query != STDIN):
         raise InputError(
@@ -153,7 +153,7 @@ def search(
     check_file(output, "--output")
     check_query(query, "--query")
     if has_file:
-        _is_of_query(instruction)
+        _refuse_instruction(instruction)
     if depth is not None and rerank is None:
         raise InputError(
             "--depth is of --rerank: it says how many documents the second ranker reads; --k says how many are found"
@@ -187,7 +187,7 @@ def search(
         lines = search_run_lines(searched, table, k or 100, second, depth or 100, own_docs)
         _write(output, lines, len(table))
         return
-    for text in _typed(len(searched.documents)) if query == STDIN else [query]:
+    for text in _typed_queries(len(searched.documents)) if query == STDIN else [query]:
         if second is None:
             hits = searched.search(text, k or 10, instruction)
         else:
@@ -318,7 +318,7 @@ def score(
         precision: Of the encoder; None: that of the run.
         device: Where it runs, such as cpu or cuda:1; None: the GPU if there is one.
     """
-    _at_least_one(depth=depth)
+    _check_at_least_one(depth=depth)
     check_folder(output, "--output")
     collection = open_collection(data)
     lists = lists_to_score(collection, split, documents, depth)
@@ -371,7 +371,7 @@ def _short(text: str, length: int = 200) -> str:
     return whole if len(whole) <= length else f"{whole[: length - 1]}…"
 
 
-def _typed(n_documents: int) -> Iterator[str]:
+def _typed_queries(n_documents: int) -> Iterator[str]:
     """The lines of stdin, up to an empty one."""
     terminal = sys.stdin.isatty()
     if terminal:
@@ -385,7 +385,7 @@ def _typed(n_documents: int) -> Iterator[str]:
         yield line
 
 
-def _is_of_query(instruction: str | None) -> None:
+def _refuse_instruction(instruction: str | None) -> None:
     """Refuse an instruction beside many queries, which have their own."""
     if instruction is not None:
         raise InputError(
@@ -393,7 +393,7 @@ def _is_of_query(instruction: str | None) -> None:
         )
 
 
-def _at_least_one(**options: int | None) -> None:
+def _check_at_least_one(**options: int | None) -> None:
     for name, value in options.items():
         if value is not None and value < 1:
             raise InputError(f"--{name} must be at least 1, got {value}")

@@ -12,7 +12,7 @@ from ltr.callbacks import HardNegativeMining
 from ltr.check import kept_forecast
 from ltr.check.forecast import Forecast, Schedule, Work, forecast_section, schedule_of
 from ltr.check.kept_forecast import difference_line
-from ltr.cli.check import _check_asked, _LeakageOptions
+from ltr.cli.check import _check_fits_data, _LeakageOptions
 from ltr.datamodules import FeatureDataModule, LabelDataModule
 from ltr.errors import InputError
 from tests.cli.configured import config, metrics, write_config  # noqa: F401
@@ -181,9 +181,9 @@ def test_a_fold_has_no_clean_split(config, capsys):  # noqa: F811
 )
 def test_what_has_no_effect_on_the_data_is_refused(kind, run, leakage_options, message):
     data = object.__new__(kind)
-    _check_asked(data, None, _LeakageOptions([], 0.6, False))
+    _check_fits_data(data, None, _LeakageOptions([], 0.6, False))
     with pytest.raises(InputError, match=message):
-        _check_asked(data, run, leakage_options)
+        _check_fits_data(data, run, leakage_options)
 
 
 def test_the_severe_lines_are_said_once_by_a_fit(tmp_path, backbone, capsys):

@@ -6,12 +6,8 @@ from pathlib import Path
 import pytest
 
 from ltr.checkpoint import FORMAT
-from ltr.cli.configuration import (
-    _without_empty_files,
-    data_path_option,
-    expanded,
-    init_args_of_data,
-)
+from ltr.cli.configuration import _without_empty_files, full_arguments
+from ltr.cli.run_paths import _data_options, data_path_option
 from ltr.data.collection import open_collection
 from ltr.data.files import seen_from
 from ltr.errors import InputError
@@ -91,7 +87,7 @@ def test_a_key_that_is_no_option_and_holds_nothing(tmp_path, capsys, monkeypatch
 @pytest.mark.parametrize("text", ["data:", "data: x", "data: {init_args: [1]}", "{}"])
 def test_data_of_another_form_is_left_to_the_parser(tmp_path, text):
     (tmp_path / "config.yaml").write_text(text)
-    assert init_args_of_data(tmp_path / "config.yaml") == {}
+    assert _data_options(tmp_path / "config.yaml") == {}
 
 
 def test_data_of_a_run_that_was_started_elsewhere(tmp_path, monkeypatch):
@@ -143,21 +139,21 @@ def test_a_path_from_where_the_run_was_started_is_not_looked_for_here(
     run = run_started_in(tmp_path / "start", **options)
     words = [command, run, "--ckpt_path", "x.ckpt"]
     monkeypatch.chdir(tmp_path / "start")
-    assert expanded(words)
+    assert full_arguments(words)
     (tmp_path / "here" / value).mkdir(parents=True)
     monkeypatch.chdir(tmp_path / "here")
     with pytest.raises(InputError) as error:
-        expanded(words)
+        full_arguments(words)
     assert str(error.value) == (
         f"{run}: {option} is {value!r}, a path from where the run was started; run the command there: cd {tmp_path / 'start'}"
     )
-    assert expanded([*words, f"--{option}", "x"]), "said anew"
+    assert full_arguments([*words, f"--{option}", "x"]), "said anew"
     (tmp_path / "here" / value).rmdir()
     (tmp_path / "here" / value).symlink_to(tmp_path / "start" / value)
-    assert expanded(words), "it is the same folder"
+    assert full_arguments(words), "it is the same folder"
     (tmp_path / "here" / value).unlink()
     (tmp_path / "start" / value).rmdir()
-    assert expanded(words), "it is gone: what reads it says so"
+    assert full_arguments(words), "it is gone: what reads it says so"
 
 
 def test_what_a_command_does_not_read_may_be_a_path_from_elsewhere(tmp_path, monkeypatch):
@@ -170,8 +166,8 @@ def test_what_a_command_does_not_read_may_be_a_path_from_elsewhere(tmp_path, mon
     (tmp_path / "b/run/checkpoints").mkdir()
     (tmp_path / "b/run/checkpoints/last.ckpt").write_bytes(b"")
     monkeypatch.chdir(tmp_path)
-    assert expanded(["test", run, "--ckpt_path", "x.ckpt"])
-    assert expanded(["fit", other])
+    assert full_arguments(["test", run, "--ckpt_path", "x.ckpt"])
+    assert full_arguments(["fit", other])
 
 
 def test_an_error_about_a_relative_path_says_from_where_it_counts(tmp_path, monkeypatch):
