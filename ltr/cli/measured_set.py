@@ -2,7 +2,6 @@
 which tells whether it was measured before, by the same weights and in the same way.
 """
 
-import hashlib
 import json
 from collections.abc import Mapping
 from pathlib import Path
@@ -12,7 +11,7 @@ from typing import Any, NamedTuple, TypedDict, cast
 from ltr.cli.messages import one_line
 from ltr.cli.parsed import data_module
 from ltr.compare.run import is_tested
-from ltr.data.files import digest_of
+from ltr.data.files import digest_of, digest_of_json
 from ltr.data.whole_files import write_whole
 from ltr.datamodules import FeatureDataModule
 from ltr.datamodules.pools import PoolDataModule
@@ -72,7 +71,7 @@ class SetToMeasure(NamedTuple):
         if self.content is None:
             return None
         said = {"weights": weights, "content": self.content, "own": self.options}
-        return _digest(said | deciding_options(options, "set"))
+        return digest_of_json(said | deciding_options(options, "set"))[:16]
 
 
 def set_to_measure(options: Mapping[str, Any], data_set: DataSet) -> SetToMeasure:
@@ -114,12 +113,12 @@ def set_to_measure(options: Mapping[str, Any], data_set: DataSet) -> SetToMeasur
                 keys.append(collection.candidates[data.tested_split].digest())
             ranked = "its pools" if candidates == "candidates" else str(candidates)
             ranked += f", {depth} deep" if depth is not None else ""
-            content = _digest(keys)
+            content = digest_of_json(keys)[:16]
         elif isinstance(data, FeatureDataModule):
             split = data.split("test")
             if split is None:
                 raise InputError(f"{data_set.path} has no 'test' split")
-            content = _digest([split.key])
+            content = digest_of_json([split.key])[:16]
     except InputError as error:
         raise InputError(
             f"{DATA_PATH}: {data_set.name} can't be measured, so nothing was: {error.message}"
@@ -132,11 +131,6 @@ def set_to_measure(options: Mapping[str, Any], data_set: DataSet) -> SetToMeasur
             f"{DATA_PATH}: {data_set.name} can't be fetched, so nothing was measured; fetch it where there is a network, or name a folder ({data_set.path}: {line[:160]})"
         ) from error
     return SetToMeasure(data_set, own_options, ranked, content)
-
-
-def _digest(value: object) -> str:
-    text = json.dumps(value, sort_keys=True)
-    return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 def read_row(place: RunFolder) -> SetRow | None:
