@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import NamedTuple, get_args
+from typing import get_args
 
 import torch
 from torch import Tensor, nn
@@ -63,20 +63,6 @@ CHECKS_ITSELF = ("cuda",)
 _malloc_trim = None
 if sys.platform == "linux":
     _malloc_trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
-
-
-class _Situation(NamedTuple):
-    """Packed reading is checked once for each of these.
-
-    Attributes:
-        device: its type.
-        dtype: of autocast; None: without.
-        with_gradients: whether gradients are computed.
-    """
-
-    device: str
-    dtype: torch.dtype | None
-    with_gradients: bool
 
 
 class TextEncoder(nn.Module):
@@ -190,8 +176,9 @@ class TextEncoder(nn.Module):
         self.draws = use_keyed_dropout(model)
         # The model's own attention, which reads padded texts; enable_packing may replace it.
         self._padded_attention = model.config._attn_implementation
-        # Grows with use, see _check_once.
-        self._checked: set[_Situation] = set()
+        # Where packed reading was checked: type of device, type of autocast, and whether with
+        # gradients. Grows with use, see _check_once.
+        self._checked: set[tuple[str, torch.dtype | None, bool]] = set()
         self.causal = is_causal(model.base_model)
         self.reads_packed = enable_packing(model, options.kernels, self.causal)
         self.longest_packed = longest_packed(model.config)
@@ -321,7 +308,7 @@ class TextEncoder(nn.Module):
         # Under DDP each process decides for itself, without a collective call. They need not agree:
         # both ways compute the same function of the same parameters, and neither communicates.
         dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else None
-        situation = _Situation(device, dtype, torch.is_grad_enabled())
+        situation = (device, dtype, torch.is_grad_enabled())
         if situation in self._checked:
             return
         self._checked.add(situation)
