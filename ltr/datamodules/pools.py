@@ -110,9 +110,9 @@ class PoolDataModule(RankingDataModule):
     @property
     def trained_sources(self) -> list[OpenedSource]:
         """Those that are trained on: all but the one that is left out."""
-        if len(self.sources) == 1 or self.mixture is None:
-            return list(self.sources)
-        return [source for source in self.sources if source.name != self.mixture.leave_out]
+        left_out = None if self.mixture is None else self.mixture.leave_out
+        # A source that stands alone has no name, and is never left out.
+        return [source for source in self.sources if not source.name or source.name != left_out]
 
     def test_on(self, split: str) -> None:
         if split != "test" and len(self.sources) > 1:
