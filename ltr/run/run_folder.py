@@ -166,6 +166,8 @@ class RunFolder:
 
     def _lock_is_held(self) -> bool:
         """Whether this process sees that rank 0 holds the lock."""
+        if not self.lock.is_file():  # nobody has asked for it, and to ask would write it
+            return True
         try:
             with FileLock(self.lock, timeout=0):
                 return False
