@@ -8,7 +8,7 @@ import numpy as np
 import torch
 
 from ltr.check.near import nearest
-from ltr.check.words import WordSets
+from ltr.check.word_sets import WordSets
 from ltr.data.collection import Collection
 from ltr.data.query_lists import QueryLists
 from ltr.data.splits import SPLITS
@@ -131,7 +131,7 @@ def find_leakage(
         collection: whose splits are looked at.
         trained_on: names and collections of other data; what they have for training counts.
         threshold: how similar two texts must be to be near, see
-            :meth:`ltr.check.words.WordSets.similarities`.
+            :meth:`ltr.check.word_sets.WordSets.similarities`.
         with_corpus: whether to look for near texts within the corpus too.
 
     Raises:

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from ltr.check.parity import Parity
-from ltr.check.words import WordSets, mixed
+from ltr.check.word_sets import WordSets, mixed
 from ltr.errors import InputError
 from ltr.spans import spans
 

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from ltr.check.words import WordSets, mixed
+from ltr.check.word_sets import WordSets, mixed
 from ltr.spans import spans
 
 FEWEST_BITS = 64
@@ -23,7 +23,7 @@ class Parity:
     and a pair whose bits differ at more places is not near, whatever its words are.
 
     Args:
-        sets: N texts, see :meth:`ltr.check.words.WordSets.elements`.
+        sets: N texts, see :meth:`ltr.check.word_sets.WordSets.elements`.
 
     References:
         Sandes, Teodoro & Melo (2020), Bitmap filter: speeding up exact set similarity joins with

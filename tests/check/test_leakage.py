@@ -17,7 +17,7 @@ from ltr.check.leakage import find_leakage
 from ltr.check.leakage_section import leakage_section, severe_leaks
 from ltr.check.near import signatures
 from ltr.check.trained_on import data_sets_of_card, open_trained_on
-from ltr.check.words import WordSets, normalised
+from ltr.check.word_sets import WordSets, normalised
 from ltr.data.bm25 import folded
 from ltr.data.collection import open_collection
 from ltr.errors import InputError

@@ -5,10 +5,10 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from ltr.check import near, words
+from ltr.check import near, word_sets
 from ltr.check.near import nearest
 from ltr.check.parity import Parity
-from ltr.check.words import WordSets
+from ltr.check.word_sets import WordSets
 from ltr.data.strings import Strings
 
 
@@ -47,8 +47,8 @@ def case(request, tmp_path, monkeypatch):
     """Texts with their sets and similarities; short ones, and long ones. Blocks are small, so that
     all texts and pairs go through several.
     """
-    monkeypatch.setattr(words, "WORDS_AT_ONCE", 50)
-    monkeypatch.setattr(words, "WORDS_OF_PAIRS", 500)
+    monkeypatch.setattr(word_sets, "WORDS_AT_ONCE", 50)
+    monkeypatch.setattr(word_sets, "WORDS_OF_PAIRS", 500)
     monkeypatch.setattr(near, "WORDS_AT_ONCE", 50)
     monkeypatch.setattr("ltr.check.parity.ELEMENTS_AT_ONCE", 300)
     monkeypatch.setattr("ltr.check.parity.BYTES_OF_PAIRS", 1 << 12)

@@ -14,7 +14,7 @@ import bm25s
 import numpy as np
 import pytest
 
-from ltr.check.words import normalised
+from ltr.check.word_sets import normalised
 from ltr.data import bm25
 from ltr.data.bm25 import K1, B, bm25_lists, terms
 from ltr.data.cache_folder import Cache
