@@ -7,6 +7,7 @@ import re
 import shutil
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
@@ -133,6 +134,27 @@ def above(root: Path) -> list[str]:
 
 def test_imports_point_downwards():
     assert above(ROOT) == []
+
+
+def names_that_stand_twice(root: Path) -> list[str]:
+    """Files, and classes that are no part of a function or a class, of one name."""
+    names = []
+    for file in sorted((root / "ltr").rglob("*.py")):
+        if file.name != "__init__.py":
+            names.append(file.name)
+        for node in ast.parse(file.read_text()).body:
+            if isinstance(node, ast.ClassDef):
+                names.append(node.name)
+    return sorted(name for name, count in Counter(names).items() if count > 1)
+
+
+def test_each_file_and_each_class_has_a_name_of_its_own(tmp_path):
+    assert names_that_stand_twice(ROOT) == []
+    for room in ("data", "search"):
+        folder = tmp_path / "ltr" / room
+        folder.mkdir(parents=True)
+        (folder / "plan.py").write_text("class Plan:\n    pass\n")
+    assert names_that_stand_twice(tmp_path) == ["Plan", "plan.py"]
 
 
 def test_no_files_import_each_other_in_a_circle():

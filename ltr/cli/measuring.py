@@ -42,7 +42,7 @@ SPLIT = "--split"
 DATA_PATHS = (DATA_PATH, "--data.init_args.path")
 
 
-class Part(NamedTuple):
+class MeasuredPart(NamedTuple):
     """One of several data sets or splits that a run is measured on.
 
     Attributes:
@@ -60,7 +60,7 @@ class Part(NamedTuple):
     key: str | None = None
 
 
-class Plan(NamedTuple):
+class MeasuringPlan(NamedTuple):
     """What ``ltr test`` measures, one part after the other.
 
     Attributes:
@@ -75,10 +75,10 @@ class Plan(NamedTuple):
     args: list[str]
     folder: RunFolder
     split: str
-    parts: list[Part]
+    parts: list[MeasuredPart]
 
 
-class Row(NamedTuple):
+class MeasuredRow(NamedTuple):
     """What the table says of a part."""
 
     name: str
@@ -104,7 +104,7 @@ def run_test(args: list[str]) -> None:
     if plan is None:
         run_configured(args)
         return
-    rows: list[Row] = []
+    rows: list[MeasuredRow] = []
     known: list[str] = []
     with ExitStack() as stack:
         if plan.by == "set":  # what measures a split takes the folder of the run itself
@@ -126,7 +126,7 @@ def run_test(args: list[str]) -> None:
 # What is measured
 
 
-def planned(args: list[str]) -> Plan | None:
+def planned(args: list[str]) -> MeasuringPlan | None:
     """What is measured one after the other; None for one split of one data set.
 
     Args:
@@ -149,7 +149,7 @@ def names_several_sets(paths: Sequence[str]) -> bool:
     return len(paths) > 1 or any(path.startswith(SUITE) for path in paths)
 
 
-def _plan_of_splits(args: list[str], splits: Sequence[str]) -> Plan:
+def _plan_of_splits(args: list[str], splits: Sequence[str]) -> MeasuringPlan:
     _, paths = split_off_option(args, DATA_PATHS)
     if names_several_sets(paths):
         raise InputError(
@@ -163,12 +163,13 @@ def _plan_of_splits(args: list[str], splits: Sequence[str]) -> Plan:
             data.measured_collection()
     weights = [] if checkpoint is None else ["--ckpt_path", checkpoint]
     parts = [
-        Part(split, [*weights, SPLIT, split], folder.folder_of_split(split)) for split in splits
+        MeasuredPart(split, [*weights, SPLIT, split], folder.folder_of_split(split))
+        for split in splits
     ]
-    return Plan("split", args, folder, "", parts)
+    return MeasuringPlan("split", args, folder, "", parts)
 
 
-def _plan_of_sets(args: list[str], words: Sequence[str]) -> Plan:
+def _plan_of_sets(args: list[str], words: Sequence[str]) -> MeasuringPlan:
     sets = data_sets(words, DATA_PATH)
     first = [*args, DATA_PATH, sets[0].path]
     options, folder, checkpoint = _checked_test(first, DATA_PATH, "data set")
@@ -187,8 +188,8 @@ def _plan_of_sets(args: list[str], words: Sequence[str]) -> Plan:
             *("--trainer.default_root_dir", str(folder_of_set.path), *weights),
         ]
         place = folder_of_set.folder_of_split(options["split"])
-        parts.append(Part(name, own_options, place, each, each.key(options, digest)))
-    return Plan("set", args, folder, options["split"], parts)
+        parts.append(MeasuredPart(name, own_options, place, each, each.key(options, digest)))
+    return MeasuringPlan("set", args, folder, options["split"], parts)
 
 
 def _checked_test(
@@ -226,15 +227,15 @@ def _checked_test(
 # What came out
 
 
-def _kept_row(part: Part) -> Row | None:
+def _kept_row(part: MeasuredPart) -> MeasuredRow | None:
     """The row of a data set that was measured before, by the same weights; else None."""
     kept = None if part.to_measure is None else read_row(part.place)
     if kept is None or not tells_of(kept, part.place, part.key):
         return None
-    return Row(part.name, kept["metrics"], kept["queries"], kept["ranked"])
+    return MeasuredRow(part.name, kept["metrics"], kept["queries"], kept["ranked"])
 
 
-def _measured_row(part: Part) -> Row:
+def _measured_row(part: MeasuredPart) -> MeasuredRow:
     """The row of a part that was measured now. That of a data set is kept."""
     place = part.place
     report = read_metrics(place.results).get("test")
@@ -247,10 +248,10 @@ def _measured_row(part: Part) -> Row:
     if part.to_measure is not None:
         write_row(place, part.to_measure, part.key, report["queries"], metrics)
         ranked = part.to_measure.ranked
-    return Row(part.name, metrics, report["queries"], ranked)
+    return MeasuredRow(part.name, metrics, report["queries"], ranked)
 
 
-def _show(plan: Plan, rows: Sequence[Row], known: Sequence[str]) -> None:
+def _show(plan: MeasuringPlan, rows: Sequence[MeasuredRow], known: Sequence[str]) -> None:
     """Print the table; of data sets with their mean as its last row, and with those that are known
     told below.
     """
