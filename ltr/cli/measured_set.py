@@ -39,48 +39,42 @@ class SetRow(TypedDict):
     metrics: dict[str, float | None]
 
 
-class SetToMeasure(NamedTuple):
-    """A data set that is about to be measured.
+class MeasuredPart(NamedTuple):
+    """A data set or a split, one of several that a run is measured on.
 
     Attributes:
-        data_set: its name and path.
-        options: of ``ltr test``, for what is ranked of this set alone.
-        ranked: which documents are, in words.
-        content: a digest of the data; None where nobody knows it.
+        name: of its row in the table.
+        options: of ``ltr test``, for this part alone.
+        place: where its results go.
+        data_set: whose row is kept; None for a split, which is measured each time.
+        ranked: which documents of a data set are, in words.
+        content: a digest of a data set; None where nobody knows it.
+        key: tells whether a data set was measured by the same weights, in the same way; None where
+            nobody knows its content.
     """
 
-    data_set: DataSet
+    name: str
     options: list[str]
-    ranked: str
-    content: str | None
-
-    @property
-    def path(self) -> str:
-        """Where the data lies, as seen from anywhere."""
-        path = self.data_set.path
-        return path if path.startswith(HUB) else str(Path(path).resolve())
-
-    def key(self, options: Mapping[str, Any], weights: object) -> str | None:
-        """What tells whether the set was measured by the same weights, in the same way; None where
-        nobody knows what the data is.
-
-        Args:
-            options: the configuration of ``ltr test``.
-            weights: what tells them from others.
-        """
-        if self.content is None:
-            return None
-        said = {"weights": weights, "content": self.content, "own": self.options}
-        return digest_of_json(said | deciding_options(options, "set"))[:16]
+    place: RunFolder
+    data_set: DataSet | None = None
+    ranked: str = ""
+    content: str | None = None
+    key: str | None = None
 
 
-def set_to_measure(options: Mapping[str, Any], data_set: DataSet) -> SetToMeasure:
+def how_measured(
+    options: Mapping[str, Any], data_set: DataSet
+) -> tuple[list[str], str, str | None]:
     """How a set is measured: as the configuration says; where it says pools and the set has none, a
     dual encoder searches the corpus, and other rankers get the best of BM25.
 
     Args:
         options: the configuration of ``ltr test``, whole, as plain dicts, lists and values.
         data_set: its name and path.
+
+    Returns:
+        The options of ``ltr test`` for what is ranked of this set alone; which documents are ranked,
+        in words; and a digest of the data, or None where nobody knows it.
 
     Raises:
         InputError: for a set that can't be measured.
@@ -130,7 +124,24 @@ def set_to_measure(options: Mapping[str, Any], data_set: DataSet) -> SetToMeasur
         raise InputError(
             f"{DATA_PATH}: {data_set.name} can't be fetched, so nothing was measured; fetch it where there is a network, or name a folder ({data_set.path}: {line[:160]})"
         ) from error
-    return SetToMeasure(data_set, own_options, ranked, content)
+    return own_options, ranked, content
+
+
+def key_of_set(
+    options: Mapping[str, Any], weights: object, own_options: list[str], content: str | None
+) -> str | None:
+    """The key of a :class:`MeasuredPart` that is a data set.
+
+    Args:
+        options: the configuration of ``ltr test``.
+        weights: what tells them from others.
+        own_options: of this set alone.
+        content: a digest of the data; None where nobody knows it.
+    """
+    if content is None:
+        return None
+    said = {"weights": weights, "content": content, "own": own_options}
+    return digest_of_json(said | deciding_options(options, "set"))[:16]
 
 
 def read_row(place: RunFolder) -> SetRow | None:
@@ -147,49 +158,52 @@ def read_row(place: RunFolder) -> SetRow | None:
     return cast(SetRow, row)
 
 
-def tells_of(row: SetRow, place: RunFolder, key: str | None) -> bool:
-    """Whether a row tells what this key stands for, and the results beside it are its own, and
-    whole.
+def known_row(part: MeasuredPart) -> SetRow | None:
+    """The row of a data set that was measured before, by the same weights and in the same way, and
+    whose results are its own, and whole; else None.
     """
-    if key is None or row["key"] != key or not is_tested(place.path):
-        return False
-    return row["results"] == digest_of(place.results)
+    row = None if part.data_set is None else read_row(part.place)
+    if row is None or part.key is None or row["key"] != part.key:
+        return None
+    if not is_tested(part.place.path) or row["results"] != digest_of(part.place.results):
+        return None
+    return row
 
 
-def write_row(
-    place: RunFolder,
-    measured: SetToMeasure,
-    key: str | None,
-    queries: int,
-    metrics: dict[str, float | None],
-) -> None:
-    """Write the row of a set that was measured.
+def write_row(part: MeasuredPart, queries: int, metrics: dict[str, float | None]) -> None:
+    """Write the row of a data set that was measured.
 
     Args:
-        place: where its results lie.
-        measured: the set.
-        key: of :meth:`SetToMeasure.key`.
+        part: the data set.
         queries: how many there are.
         metrics: their means.
     """
+    assert part.data_set is not None, "a split has no row"
     row: SetRow = {
-        "results": digest_of(place.results),
-        "set": measured.data_set.name,
-        "path": measured.path,
-        "content": measured.content,
-        "key": key,
-        "ranked": measured.ranked,
+        "results": digest_of(part.place.results),
+        "set": part.name,
+        "path": _absolute(part.data_set.path),
+        "content": part.content,
+        "key": part.key,
+        "ranked": part.ranked,
         "queries": queries,
         "metrics": metrics,
     }
-    write_whole(place.row, [json.dumps(row, indent=1, ensure_ascii=False), "\n"])
+    write_whole(part.place.row, [json.dumps(row, indent=1, ensure_ascii=False), "\n"])
 
 
-def check_place(place: RunFolder, measured: SetToMeasure) -> None:
+def check_place(part: MeasuredPart) -> None:
     """Raise an InputError where the results of another data set of this name lie."""
-    row = read_row(place)
-    if row is None or row["content"] == measured.content or row["path"] == measured.path:
+    if part.data_set is None:
+        return
+    path = part.data_set.path
+    row = read_row(part.place)
+    if row is None or row["content"] == part.content or row["path"] == _absolute(path):
         return
     raise InputError(
-        f"{DATA_PATH}: {place.path} has the results on {row['path']}, which is another data set than {measured.data_set.path}; remove it, or name one of them otherwise in a file: {SUITE}FILE"
+        f"{DATA_PATH}: {part.place.path} has the results on {row['path']}, which is another data set than {path}; remove it, or name one of them otherwise in a file: {SUITE}FILE"
     )
+
+
+def _absolute(path: str) -> str:
+    return path if path.startswith(HUB) else str(Path(path).resolve())

@@ -10,11 +10,11 @@ from typing import Any, Literal, NamedTuple
 from ltr.cli.compare import WIDTH
 from ltr.cli.measured_set import (
     DATA_PATH,
-    SetToMeasure,
+    MeasuredPart,
     check_place,
-    read_row,
-    set_to_measure,
-    tells_of,
+    how_measured,
+    key_of_set,
+    known_row,
     write_row,
 )
 from ltr.cli.parsed import data_module, parse
@@ -40,24 +40,6 @@ from ltr.run.trained_with import digests_of_models
 
 SPLIT = "--split"
 DATA_PATHS = (DATA_PATH, "--data.init_args.path")
-
-
-class MeasuredPart(NamedTuple):
-    """One of several data sets or splits that a run is measured on.
-
-    Attributes:
-        name: of its row in the table.
-        options: of ``ltr test``, for this part alone.
-        place: where its results go.
-        to_measure: the data set, whose row is kept; None for a split, which is measured each time.
-        key: by which the row of a data set is known again.
-    """
-
-    name: str
-    options: list[str]
-    place: RunFolder
-    to_measure: SetToMeasure | None = None
-    key: str | None = None
 
 
 class MeasuringPlan(NamedTuple):
@@ -110,16 +92,15 @@ def run_test(args: list[str]) -> None:
         if plan.by == "set":  # what measures a split takes the folder of the run itself
             stack.enter_context(plan.folder.owned())
         for part in plan.parts:
-            if part.to_measure is not None:
-                check_place(part.place, part.to_measure)
+            check_place(part)
         for part in plan.parts:
-            row = _kept_row(part)
+            row = known_row(part)
             if row is None:
                 run_in_process([*plan.args, *part.options])
-                row = _measured_row(part)
+                rows.append(_measured_row(part))
             else:
                 known.append(part.name)
-            rows.append(row)
+                rows.append(MeasuredRow(part.name, row["metrics"], row["queries"], row["ranked"]))
     _show(plan, rows, known)
 
 
@@ -173,22 +154,24 @@ def _plan_of_sets(args: list[str], words: Sequence[str]) -> MeasuringPlan:
     sets = data_sets(words, DATA_PATH)
     first = [*args, DATA_PATH, sets[0].path]
     options, folder, checkpoint = _checked_test(first, DATA_PATH, "data set")
-    to_measure = [set_to_measure(options, data_set) for data_set in sets]
+    measured = [how_measured(options, data_set) for data_set in sets]
     weights = []
     digest: object = digests_of_models(options)
     if checkpoint is not None:
         weights = ["--ckpt_path", checkpoint]
         digest = digest_of(Path(checkpoint))
     parts = []
-    for each in to_measure:
-        name, path = each.data_set
-        folder_of_set = folder.folder_of_set(name)
-        own_options = [
-            *(DATA_PATH, path, *each.options),
-            *("--trainer.default_root_dir", str(folder_of_set.path), *weights),
+    for data_set, (own_options, ranked, content) in zip(sets, measured, strict=True):
+        set_folder = folder.folder_of_set(data_set.name)
+        part_options = [
+            *(DATA_PATH, data_set.path, *own_options),
+            *("--trainer.default_root_dir", str(set_folder.path), *weights),
         ]
-        place = folder_of_set.folder_of_split(options["split"])
-        parts.append(MeasuredPart(name, own_options, place, each, each.key(options, digest)))
+        place = set_folder.folder_of_split(options["split"])
+        key = key_of_set(options, digest, own_options, content)
+        parts.append(
+            MeasuredPart(data_set.name, part_options, place, data_set, ranked, content, key)
+        )
     return MeasuringPlan("set", args, folder, options["split"], parts)
 
 
@@ -227,14 +210,6 @@ def _checked_test(
 # What came out
 
 
-def _kept_row(part: MeasuredPart) -> MeasuredRow | None:
-    """The row of a data set that was measured before, by the same weights; else None."""
-    kept = None if part.to_measure is None else read_row(part.place)
-    if kept is None or not tells_of(kept, part.place, part.key):
-        return None
-    return MeasuredRow(part.name, kept["metrics"], kept["queries"], kept["ranked"])
-
-
 def _measured_row(part: MeasuredPart) -> MeasuredRow:
     """The row of a part that was measured now. That of a data set is kept."""
     place = part.place
@@ -244,11 +219,9 @@ def _measured_row(part: MeasuredPart) -> MeasuredRow:
             f"{place.path}: the results on {part.name} are gone, since the run has saved other weights meanwhile; test it again"
         )
     metrics = {name: report[name] for name in report["conventions"]}
-    ranked = ""
-    if part.to_measure is not None:
-        write_row(place, part.to_measure, part.key, report["queries"], metrics)
-        ranked = part.to_measure.ranked
-    return MeasuredRow(part.name, metrics, report["queries"], ranked)
+    if part.data_set is not None:
+        write_row(part, report["queries"], metrics)
+    return MeasuredRow(part.name, metrics, report["queries"], part.ranked)
 
 
 def _show(plan: MeasuringPlan, rows: Sequence[MeasuredRow], known: Sequence[str]) -> None:
