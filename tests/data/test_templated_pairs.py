@@ -9,13 +9,11 @@ import numpy as np
 import pytest
 
 from ltr.data.collate import PairCollator
-from ltr.data.files import digest_of
 from ltr.data.formats import JoinedPairs, SingleTexts
 from ltr.data.query_lists import LabelledList
 from ltr.data.record_files import open_table
 from ltr.data.template import Template
 from ltr.data.templated_pairs import TemplatedPairs
-from ltr.data.texts import Record, TextTable
 from ltr.errors import InputError
 from tests.data.tokenizers import KINDS, TEXTS, byte_level_bpe, llama_like, table_of
 
@@ -227,15 +225,6 @@ def with_instruction(tmp_path, instruction):
     records = [{"_id": "a", "text": "w1"}, {"_id": "b", "text": "w2", "instruction": instruction}]
     file.write_text("".join(json.dumps(record) + "\n" for record in records))
     return open_table(file, "query")
-
-
-def test_a_table_that_an_older_version_has_written_is_written_again(tmp_path):
-    """Under the same content it had no instructions."""
-    file = tmp_path / "queries.jsonl"
-    table = with_instruction(tmp_path, "explain w9")
-    plain = TextTable.open(digest_of(file), iter([Record("a", "w1", "here", 1)]), "query")
-    assert plain.instructions is None and plain.key != table.key
-    assert list(open_table(file, "query").instructions) == ["", "explain w9"]
 
 
 def test_instructions_of_parquet_are_read(tmp_path):
