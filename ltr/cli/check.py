@@ -89,7 +89,7 @@ def check(
             "ltr check must be told what to check: --config FILE, a run folder, or --data PATH; see ltr check --help"
         )
     leakage_options = _LeakageOptions(trained_on or [], threshold, write)
-    if source == data:
+    if folder is None and config is None:
         reads = None if backbone is None else DualEncoder(backbone).reads
         made = _collection_sections(
             open_collection(source), run, reads, METRICS[0], None, leakage_options, backbone

@@ -22,29 +22,34 @@ def data_path_option(folder: RunFolder) -> list[str]:
     working directory; else nothing.
     """
     path = _data_options(folder.config).get("path")
+    path_from_here = data_of_run(folder)
+    if path_from_here == path:
+        return []
+    if isinstance(path_from_here, list):
+        return ["--data.path", json.dumps(path_from_here)]
+    return ["--data.path", path_from_here]
+
+
+def data_of_run(folder: RunFolder) -> Any:
+    """Where the data of a run lies, seen from here: ``data.path`` of its configuration, one path or
+    the entries of several sources; None where there is none. A relative path counts from where the
+    run was started.
+    """
+    path = _data_options(folder.config).get("path")
     started_in = _started_elsewhere(folder)
     if started_in is None:
-        return []
+        return path
     if isinstance(path, list):
-        return ["--data.path", json.dumps([_source_then(source, started_in) for source in path])]
-    if not isinstance(path, str):  # the parser says what is wrong with any other
-        return []
-    path_then = started_in / path
-    return ["--data.path", str(path_then)] if path_then.exists() else []
+        return [_source_then(source, started_in) for source in path]
+    return _source_then(path, started_in)
 
 
 def _source_then(source: Any, started_in: Path) -> Any:
-    """One of several sources with its path as seen from here, where it is there."""
+    """A source with its path as seen from here, where it is there."""
     if isinstance(source, dict):
         return source | {"path": _source_then(source.get("path"), started_in)}
     is_there = isinstance(source, str) and (started_in / source).exists()
     return str(started_in / source) if is_there else source
-
-
-def data_of_run(folder: RunFolder) -> Any:
-    """Where the data of a run lies, seen from here: as its configuration names it, or None."""
-    option = data_path_option(folder)  # where the run was started elsewhere
-    return option[1] if option else _data_options(folder.config).get("path")
 
 
 def refuse_paths_from_elsewhere(folder: RunFolder, command: str, words: Sequence[str]) -> None:

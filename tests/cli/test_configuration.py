@@ -7,7 +7,7 @@ import pytest
 
 from ltr.checkpoint import FORMAT
 from ltr.cli.configuration import _without_empty_files, full_arguments
-from ltr.cli.run_paths import _data_options, data_path_option
+from ltr.cli.run_paths import _data_options, data_of_run, data_path_option
 from ltr.data.collection import open_collection
 from ltr.data.files import seen_from
 from ltr.errors import InputError
@@ -102,6 +102,24 @@ def test_data_of_a_run_that_was_started_elsewhere(tmp_path, monkeypatch):
     assert data_path_option(RunFolder(run)) == ["--data.path", str(there / "mine")]
     monkeypatch.chdir(there)
     assert data_path_option(RunFolder(run)) == []
+
+
+def test_the_paths_of_several_sources_of_a_run_from_elsewhere(tmp_path, monkeypatch):
+    """What asks for the one collection of the run gets the sources, and no text that holds them."""
+    there = tmp_path / "there"
+    run = there / "run"
+    run.mkdir(parents=True)
+    (there / "mine").mkdir()
+    sources = [{"path": "mine", "weight": 2}, {"path": "gone"}]
+    config = {"data": {"class_path": "X", "init_args": {"path": sources}}}
+    (run / "config.yaml").write_text(json.dumps(config))  # which is YAML, too
+    (run / "metrics.json").write_text(json.dumps({"format": FORMAT, "directory": str(there)}))
+    monkeypatch.chdir(tmp_path)
+    from_here = [{"path": str(there / "mine"), "weight": 2}, {"path": "gone"}]
+    assert data_of_run(RunFolder(run)) == from_here
+    assert data_path_option(RunFolder(run)) == ["--data.path", json.dumps(from_here)]
+    monkeypatch.chdir(there)
+    assert data_of_run(RunFolder(run)) == sources and data_path_option(RunFolder(run)) == []
 
 
 def run_started_in(folder, **options):
