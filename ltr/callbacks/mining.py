@@ -319,12 +319,10 @@ class HardNegativeMining(Callback):
             return
         (mined,) = self._mined  # setup has refused several
         negatives = mined.folders.open(began.step, mined.source.collection)
-        overlap = 1.0 if mined.negatives is None else negatives.overlap(mined.negatives)
-        negatives.manifest.update(
-            step=began.step,
-            overlap=round(overlap, 4),
-            staleness=trainer.global_step - began.step,
-        )
+        staleness = trainer.global_step - began.step
+        negatives.manifest.update(step=began.step, staleness=staleness)
+        if mined.negatives is not None:
+            negatives.manifest["overlap"] = round(negatives.overlap(mined.negatives), 4)
         self._end_side_process()
         self._take(trainer, module, data, mined, negatives, began)
         mined.folders.remove_older(began.step, mined.saved_step)
