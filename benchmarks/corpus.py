@@ -104,7 +104,9 @@ class RandomEmbeddings:
         self.folder = folder / "embeddings"
 
     @contextmanager
-    def of(self, embedder: Embedder, texts: TextsToEncode, numbers: Numbers) -> Iterator[Encoding]:
+    def encoding_of(
+        self, embedder: Embedder, texts: TextsToEncode, numbers: Numbers
+    ) -> Iterator[Encoding]:
         """The encoding, with all its shards; those that are missing are made."""
         self.folder.mkdir(exist_ok=True)
         encoding = Encoding(self.folder, plan_of(embedder, texts, numbers))

@@ -31,7 +31,7 @@ def reproduce(tmp_path, *words, target="reproduce"):
         (tmp_path / name).symlink_to(ROOT / name)
     (tmp_path / ".venv").mkdir()
     (tmp_path / ".venv/ready").touch()
-    command = ["make", "-n", target, f"DATA={tmp_path}", *words]
+    command = ["make", "--no-print-directory", "-n", target, f"DATA={tmp_path}", *words]
     return subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True).stdout
 
 

@@ -3,6 +3,7 @@
 import json
 import signal
 from pathlib import Path
+from tempfile import mkdtemp
 
 import pytest
 import yaml
@@ -54,7 +55,7 @@ def _whole(world: Path, variant: str = "plain", **changes) -> Path:
     """The run that nobody has interrupted, trained once for all tests: it is only read."""
     key = json.dumps([str(world), variant, changes])
     if key not in _WHOLE:
-        folder = world.with_name(f"whole{len(_WHOLE)}")
+        folder = Path(mkdtemp(prefix="whole", dir=world.parent), "of")
         _WHOLE[key] = _finished(world, folder, variant, **changes)
     return _WHOLE[key]
 

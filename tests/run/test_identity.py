@@ -9,7 +9,7 @@ from ltr.__main__ import main
 from ltr.errors import InputError
 from ltr.run.identity import check_same, identity, ranker_options
 from tests.run.resumes import configured
-from tests.run.test_run_folder import config, fit, told  # noqa: F401  # a fixture and helpers
+from tests.run.test_run_folder import common_world, config, fit, told  # noqa: F401  # fixtures and helpers
 
 CONFIG = {
     "seed_everything": 3,

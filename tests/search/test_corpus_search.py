@@ -351,7 +351,7 @@ class Counted(EncodingsOfRun):
     made = 0  # of all of them: they are frozen
 
     @contextmanager
-    def of(self, embedder, texts, numbers):
+    def encoding_of(self, embedder, texts, numbers):
         before = set(self.run_folder.rglob("*.npy"))
         with super().encoding_of(embedder, texts, numbers) as encoding:
             Counted.made += bool(set(self.run_folder.rglob("*.npy")) - before)
