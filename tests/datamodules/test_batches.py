@@ -119,7 +119,7 @@ def hashes(batches: Iterable[RankingBatch]) -> dict[str, str]:
             if (texts := fields.pop(name)) is not None:
                 fields |= {f"{name}.{part}": value for part, value in texts._asdict().items()}
         for name, value in fields.items():
-            is_unknown = name == "distances" and value.isnan().all()  # none was mined
+            is_unknown = name == "distances" and value[batch.mask].isnan().all()  # none was mined
             if value is not None and not is_unknown:
                 digests[name].update(
                     f"{value.dtype} {tuple(value.shape)} ".encode()
