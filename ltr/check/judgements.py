@@ -153,9 +153,9 @@ def _table_of_judgements(collection: Collection) -> Table:
                 f"{len(judged.query_rows):,}",
                 f"{len(judged.values):,}",
                 f"{int((n_relevant == 0).sum()):,}",
-                f"{np.median(n_relevant):,.9g}",
-                f"{n_relevant.mean():.2f}",
-                f"{n_relevant.max():,}",
+                f"{np.median(n_relevant) if len(n_relevant) else 0.0:,.9g}",
+                f"{n_relevant.mean() if len(n_relevant) else 0.0:.2f}",
+                f"{n_relevant.max(initial=0):,}",
             ]
         )
     return Table("judged queries, and relevant documents of a query", header, rows)

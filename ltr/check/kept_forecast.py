@@ -125,9 +125,14 @@ class KeptForecast(Callback):
         parts = []
         for work in works:
             parts.append(f"{work.times:,} × {work.name} {duration(work.times * work.seconds)}")
-        scope = "in all"
+        untimed = []
         if schedule.validations and not self._longest_validation:
-            scope = f"without {schedule.validations} validations, of which none was timed yet"
+            untimed.append(f"{schedule.validations} validations")
+        if schedule.refreshes and not self._mined_first:
+            untimed.append(f"{schedule.refreshes} refreshes of negatives")
+        scope = "in all"
+        if untimed:
+            scope = f"without {' and '.join(untimed)}, of which none was timed yet"
         log.info("forecast: %s %s (%s)", duration(forecast.seconds), scope, ", ".join(parts))
         kept = {
             "seconds": round(forecast.seconds, 3),

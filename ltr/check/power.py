@@ -134,8 +134,7 @@ def power_section(
         split_entries: dict[str, object] = {"queries": n_queries, "bm25": float(known.mean())}
         variance = float(known.var(ddof=1))
         for correlation in CORRELATIONS:
-            difference = difference_before_runs(variance, n_queries, correlation)
-            shown = difference.detectable(ALPHA, POWER)
+            shown = shown_by(difference_before_runs(variance, n_queries, correlation))
             what = f"two rankers whose values correlate by {correlation}"
             rows.append([split, what, f"{n_queries:,}", _difference_in_words(shown)])
             split_entries[f"correlation_{correlation}"] = _or_none(shown)
