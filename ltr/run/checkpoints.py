@@ -195,7 +195,7 @@ class Checkpoints(Checkpoint):
     def on_exception(
         self, trainer: Trainer, pl_module: LightningModule, exception: BaseException
     ) -> None:
-        self._signals.release()
+        self._signals.release(leaves=not trainer.is_global_zero)
         folder = RunFolder(trainer.default_root_dir)
         is_fit = trainer.is_global_zero and trainer.state.fn == "fit"
         if isinstance(exception, KeyboardInterrupt) and is_fit and folder.last.is_file():

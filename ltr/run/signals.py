@@ -96,13 +96,17 @@ class Signals:
                 continue  # nohup
             self._previous[known] = signal.signal(known, handle if is_rank_0 else hear)
 
-    def release(self) -> None:
+    def release(self, *, leaves: bool = False) -> None:
         """Give the signals back to the handlers from before.
 
         If a signal has come, those of a cluster are ignored instead, since another one may only
         repeat the first. Lightning restores their handlers when the trainer ends.
+
+        Args:
+            leaves: an error ends this process, which is not the first one. The signals of a cluster
+                are ignored then, too: they would end it before it has told its error.
         """
-        has_come = self.pending is not None or self.heard is not None
+        has_come = leaves or self.pending is not None or self.heard is not None
         for known, handler in self._previous.items():
             is_ignored = known in OF_CLUSTER and has_come
             signal.signal(known, signal.SIG_IGN if is_ignored else handler)
