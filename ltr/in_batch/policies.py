@@ -10,8 +10,7 @@ from torch import Tensor, nn
 
 from ltr.batch import RankingBatch, ScoredLists
 from ltr.errors import InputError
-from ltr.in_batch.best_columns import best_columns, side_by_side
-from ltr.in_batch.embedded import Embedded
+from ltr.in_batch.best_columns import best_columns, windows_in_rows
 from ltr.in_batch.gather import gather_lists, gather_scored
 from ltr.in_batch.guide import mask_likely_relevant
 from ltr.in_batch.longer_lists import all_against_all, queries_against_all
@@ -239,7 +238,7 @@ class _LongerListsPolicy(InBatch):
         if encoder.reads.docs.has_many_embeddings:
             queries, docs = encoder.embed_windows(batch)
             assert batch.docs is not None and batch.docs.windows is not None, "it holds windows"
-            docs = in_lists(side_by_side(docs, batch.docs.windows), batch.mask)
+            docs = in_lists(windows_in_rows(docs, batch.docs.windows), batch.mask)
         else:
             queries, docs = encoder.embed(batch)
         forms = encoder.reads
@@ -248,35 +247,35 @@ class _LongerListsPolicy(InBatch):
                 f"texts without queries are read with one prompt, but the ranker has two, {forms.queries.prompt!r} and {forms.docs.prompt!r}; set query_prompt and doc_prompt to the same"
             )
         assert batch.docs is not None, "embed has read them"
-        # One key for each real document, laid out as [B, N].
-        doc_keys = torch.zeros_like(batch.doc_rows).masked_scatter(
-            batch.mask, batch.docs.text_keys()
+        # One hash for each real document, laid out as [B, N].
+        doc_hashes = torch.zeros_like(batch.doc_rows).masked_scatter(
+            batch.mask, batch.docs.hashes()
         )
-        # Equal queries are one query, under whatever ids.
-        query_keys = batch.query_rows if batch.queries is None else batch.queries.text_keys()
-        lists = Embedded(
-            queries=queries,
-            docs=docs,
+        lists = RankingBatch(
             labels=batch.labels,
             mask=batch.mask,
-            query_rows=query_keys,
+            # Equal queries are one query, under whatever ids: known by their hashes. Of groups
+            # without queries it is the number of the group's label.
+            query_rows=batch.query_rows if batch.queries is None else batch.queries.hashes(),
             doc_rows=batch.doc_rows,
+            distances=batch.distances,
             judged_rows=batch.judged_rows,
             judged_grades=batch.judged_grades,
-            doc_keys=doc_keys,
-            judged_keys=batch.judged_keys,
-            distances=batch.distances,
+            judged_hashes=batch.judged_hashes,
+            doc_hashes=doc_hashes,
             sources=batch.sources,
         )
-        longer = self.longer_lists(gather_lists(lists))
+        longer = self.longer_lists(*gather_lists(lists, queries, docs))
         if encoder.reads.docs.has_many_embeddings:
             rows, columns = _embeddings(longer)
             longer = longer._replace(embeddings=best_columns(encoder, rows, columns[0]))
         return longer
 
     @abstractmethod
-    def longer_lists(self, lists: Embedded) -> ScoredLists:
-        """The longer lists of embedded ones, not scored yet."""
+    def longer_lists(
+        self, lists: RankingBatch, queries: Tensor | None, docs: Tensor
+    ) -> ScoredLists:
+        """The longer lists of lists with embeddings, not scored yet."""
 
     def _check_windows(self, ranker: DualEncoder) -> None:
         """An InputError where the rows can't be compared with documents of many embeddings."""
@@ -317,13 +316,15 @@ class OtherQueries(_LongerListsPolicy):
         negatives for text embedding fine-tuning.
     """
 
-    def longer_lists(self, lists: Embedded) -> ScoredLists:
-        if lists.queries is None:
+    def longer_lists(
+        self, lists: RankingBatch, queries: Tensor | None, docs: Tensor
+    ) -> ScoredLists:
+        if queries is None:
             raise InputError(
                 "groups of labelled texts have no queries; set in_batch to ltr.in_batch.AllTexts",
                 option="in_batch",
             )
-        return queries_against_all(lists)
+        return queries_against_all(lists, queries, docs)
 
 
 class AllTexts(_LongerListsPolicy):
@@ -345,8 +346,10 @@ class AllTexts(_LongerListsPolicy):
         for text embedding fine-tuning.
     """
 
-    def longer_lists(self, lists: Embedded) -> ScoredLists:
-        return all_against_all(lists)
+    def longer_lists(
+        self, lists: RankingBatch, queries: Tensor | None, docs: Tensor
+    ) -> ScoredLists:
+        return all_against_all(lists, queries, docs)
 
     def _check_windows(self, ranker: DualEncoder) -> None:
         ranker.reads.docs.check_one_embedding(

@@ -380,7 +380,7 @@ def keys_as_read(store: TokenStore, form: SingleTexts) -> TextKeys:
         doc_spans = list(spans(len(doc_rows), TEXTS_AT_ONCE))
         for span in track(doc_spans, "comparing", f"spans of {TEXTS_AT_ONCE} texts"):
             texts = form.lay_out(store, doc_rows[span])
-            keys[span] = texts.text_keys().numpy()  # a hash of each text
+            keys[span] = texts.hashes().numpy()
         return keys
 
     return TextKeys(text_keys, lambda doc_rows: form.lengths(store.lengths(doc_rows)))

@@ -6,7 +6,7 @@ import torch
 
 from ltr.data.windows import Windows
 from ltr.in_batch import OtherQueries
-from ltr.in_batch.best_columns import best_columns, side_by_side
+from ltr.in_batch.best_columns import best_columns, windows_in_rows
 from ltr.margins import FromDistance, FromDocuments
 from ltr.use.rankers import TextRanker
 from tests.child_processes import run_ranks
@@ -18,7 +18,7 @@ COLUMNS = [0, 1, 2, 4]
 
 def test_windows_stand_side_by_side_and_the_first_fills_up():
     windows = torch.tensor([[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]])
-    assert side_by_side(windows, torch.tensor([2, 1])).tolist() == [[1, 2, 3, 4], [5, 6, 5, 6]]
+    assert windows_in_rows(windows, torch.tensor([2, 1])).tolist() == [[1, 2, 3, 4], [5, 6, 5, 6]]
 
 
 def test_each_row_has_its_own_best_window(backbone):

@@ -299,7 +299,7 @@ def test_a_twin_of_a_judged_document_is_no_negative_where_the_judged_one_is_not_
     expected = torch.ones(6, 6, dtype=torch.bool)
     expected[ids.index("train-q0"), ids.index("train-q1")] = False
     assert module.in_batch(module.ranker, batch).mask.equal(expected)
-    assert all(measured.judged_keys is None for measured in data.val_dataloader())
+    assert all(measured.judged_hashes is None for measured in data.val_dataloader())
 
 
 def test_documents_that_a_third_query_judges_relevant_are_not_each_others_negatives(
