@@ -16,12 +16,9 @@ from torch import Tensor, nn
 
 from ltr.batch import RankingBatch, ScoredLists
 from ltr.compatibility import (
-    check_distances,
-    check_groups,
-    check_labels,
+    check_data,
     check_margin,
     check_part,
-    check_transform,
 )
 from ltr.data.formats import JoinedPairs, PairsAndTexts, Reads
 from ltr.data.query_lists import QueryLists
@@ -247,10 +244,7 @@ class RankerModule(LightningModule):
             self.source_metrics = SourceMetrics(self.ranking_metrics)
             return
         if stage == "fit":
-            check_groups(self.in_batch, data)
-            check_labels(self.loss, self.in_batch, data)
-            check_transform(self.transform, self.loss, self.margin, data)
-            check_distances(self.ranker, self.margin, data)
+            check_data(self.ranker, self.loss, self.margin, self.in_batch, self.transform, data)
         self.source_metrics = SourceMetrics(self.ranking_metrics, data.source_names)
         if isinstance(self.ranker, DualEncoder):
             cutoffs = {metric.name: metric.measure.k for metric in self.ranking_metrics}

@@ -34,6 +34,16 @@ class LabelledList(NamedTuple):
             doc_rows=self.doc_rows[places], labels=self.labels[places], distances=distances
         )
 
+    def alone(self, doc_row: int) -> "LabelledList":
+        """A document alone that was not mined, of the list or not, with label 0. What is known of
+        the query stays.
+        """
+        return self._replace(
+            doc_rows=np.array([doc_row], dtype=np.int64),
+            labels=np.zeros(1, dtype=np.float32),
+            distances=None,
+        )
+
 
 class QueryLists(NamedTuple):
     """For each of Q queries some documents with a value, end to end (compressed sparse rows)."""

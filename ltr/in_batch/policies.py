@@ -159,7 +159,7 @@ def _mined_or_current(mined: Tensor | None, current: Tensor) -> Tensor:
 def _mined_or_zero(mined: Tensor, batch: RankingBatch) -> Tensor:
     """Distances ``[B, N]``: 0 for a relevant document that was not mined, so that no gap is asked
     between relevant ones. Where a teacher's scores are the labels, relevant documents are known by
-    this: all others of a list with distances have one, see ``check_distances``.
+    this: all others of a list with distances have one, as ``ltr.compatibility`` checks.
     """
     has_distances_b1 = (batch.mask & ~mined.isnan()).any(dim=1, keepdim=True)
     not_asked = mined.isnan() & (has_distances_b1 | (batch.labels > 0))
