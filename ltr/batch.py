@@ -106,7 +106,8 @@ class RankingBatch(NamedTuple):
             list or not; −1 as padding (dual encoder with in-batch lists: a document of another
             query that is judged for this one is not irrelevant to it). In training also those that
             equal queries have as relevant, and those of the query's own text.
-        judged_grades: ``[B, J]`` float, their grades; NaN for a document of the query's own text.
+        judged_grades: ``[B, J]`` float, their grades; NaN for a document of the query's own text
+            (:data:`ltr.data.query_lists.OWN_TEXT`).
         judged_hashes: ``[B, J]`` int64, the hashes of their texts by :meth:`Texts.hashes`. Lists to
             be measured have none. Without them judged documents are found by their rows alone.
         doc_hashes: ``[B, N]`` int64, the hashes of the documents' texts; only in-batch lists make

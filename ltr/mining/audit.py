@@ -8,7 +8,7 @@ from ltr.data.progress import track
 from ltr.data.query_lists import LabelledList, QueryLists
 from ltr.mining.judge import Judge
 from ltr.mining.mined_negatives import MinedNegatives
-from ltr.mining.overlay import Policy
+from ltr.mining.overlay import Remedy
 from ltr.mining.same_texts import known_documents
 
 QUERIES_AT_ONCE = 64  # that are judged
@@ -41,7 +41,7 @@ class Suspects(NamedTuple):
         """``[S]``: how far each scores above the relevant document."""
         return self.scores - self.relevant_scores
 
-    def labels(self, policy: Policy, grade: float) -> np.ndarray:
+    def labels(self, policy: Remedy, grade: float) -> np.ndarray:
         r"""What training takes the suspects for, ``[S]`` float32.
 
         NaN to ``drop``, the grade to ``relabel``, and for ``soft`` :math:`\sigma(s - s^+)`: the

@@ -8,9 +8,9 @@ import numpy as np
 from ltr.data.collection import Collection
 from ltr.data.query_lists import QueryLists
 from ltr.data.texts import in_one_line
+from ltr.mining.filters import FILTERS
 from ltr.mining.mined_negatives import MinedNegatives
 
-FILTERS = ("skip_top", "max_score", "absolute", "relative", "judge")  # in the order of a recipe
 EXAMPLE_COLUMNS = ("query", "relevant", "negative", "distance")
 EXAMPLES = 20  # queries
 WIDTH = 120  # letters of a text, at most

@@ -6,7 +6,7 @@ from dataclasses import KW_ONLY, dataclass
 
 import numpy as np
 
-from ltr.data.query_lists import LabelledList, QueryLists, values_of
+from ltr.data.query_lists import LabelledList, QueryLists, are_excluded, values_of
 from ltr.data.sampling.relevant import EpochOver, RelevantRows
 from ltr.errors import InputError
 
@@ -89,11 +89,11 @@ class TripletRows:
         """
         assert self.known is not None, "the constructor sets it"
         known_rows, grades = self.known.of(query_row)
-        relevant = known_rows[~(grades <= 0)]
+        excluded = known_rows[are_excluded(grades)]
         if self.labels is None:
-            return relevant
+            return excluded
         labelled_rows, labels = self.labels.of(query_row)
-        return np.concatenate([relevant, labelled_rows[np.isnan(labels)]])
+        return np.concatenate([excluded, labelled_rows[np.isnan(labels)]])
 
     def drawable(self) -> Iterator[tuple[int, np.ndarray]]:
         """The documents that may be drawn, by query: the relevant ones, and those of every source
