@@ -257,7 +257,7 @@ class HardNegativeMining(Callback):
         now = RefreshMoment(trainer.current_epoch, trainer.global_step)
         due: list[MinedSource] = []
         for mined in self._mined:
-            is_due = self.schedule.is_due(now.epoch, now.step, mined.in_force)
+            is_due = self.schedule.is_due(now, mined.in_force)
             if mined.source.awaits_negatives or is_due:
                 due.append(mined)
         if not due:
@@ -278,18 +278,18 @@ class HardNegativeMining(Callback):
         now: RefreshMoment,
     ) -> None:
         """Mine the negatives of a source anew, here or beside the training."""
-        miner = self._make_miner(trainer, module, data, mined.source)
         # A trial run leaves no folder, so it mines here.
         is_beside = self.asynchronous and not is_trial(trainer)
         if is_beside and not mined.source.awaits_negatives:
             by_rank_0(lambda: self._start_side_process(trainer, module, mined))
             self._side_process_began = now
             return
+        miner = self._make_miner(trainer, module, data, mined.source)
         negatives = mined.folders.mine_or_open(
             miner,
             now,
             mined.negatives,
-            lambda miner: self._mine(miner, trainer, mined.source),
+            lambda: self._mine(miner, trainer, mined.source),
             write=not is_trial(trainer),
         )
         if not is_trial(trainer):

@@ -76,6 +76,6 @@ def test_scores_are_those_of_the_ranker(collection, backbone):
     above = (scores > lowest[:, None]) & ~known
     assert len(found.scores) == above.sum() > 10
     place = np.searchsorted(judged.query_rows, found.query_rows)
-    np.testing.assert_allclose(found.scores, scores[place, found.columns], atol=1e-5)
+    np.testing.assert_allclose(found.scores, scores[place, found.places], atol=1e-5)
     np.testing.assert_allclose(found.relevant_scores, lowest[place], atol=1e-5)
     assert (np.diff(found.gaps) <= 0).all()
