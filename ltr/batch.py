@@ -191,3 +191,11 @@ class ScoredLists(NamedTuple):
     embeddings: Tensor | None = None
     queries: Tensor | None = None
     frozen: tuple[Tensor, Tensor] | None = None
+
+    def detached(self) -> "ScoredLists":
+        """The same lists without gradients; ``frozen`` has none."""
+        detached: dict[str, Tensor] = {}
+        for name, value in self._asdict().items():
+            if isinstance(value, Tensor):
+                detached[name] = value.detach()
+        return self._replace(**detached)

@@ -40,6 +40,8 @@ from ltr.trainer_state import data_of, encodings_of, is_trial, validates_before_
 
 log = logging.getLogger(__name__)
 
+# Of the learnt temperatures, by their names in logs: what they are called there in words.
+TEMPERATURES = {"temperature": "temperature", "miner_temperature": "miner's temperature"}
 METRICS = ("nDCG@10", "RR@10", "AP", "swapped_pairs")  # where the option names none
 
 
@@ -56,7 +58,8 @@ class LastStep(NamedTuple):
 
     Attributes:
         lists: as the loss saw them, so with the transformed scores.
-        margin: as the margin policy gave it, in units of score; None where there is no policy.
+        margin: as the margin policy gave it: computed of the scores as they are, and asked of the
+            transformed ones; None where there is no policy.
         loss: a scalar.
     """
 
@@ -170,7 +173,7 @@ class RankerModule(LightningModule):
                     option="metrics",
                 )
         self.metrics = nn.ModuleList(RankingMetric(name, empty, max_grade) for name in metric_names)
-        # From setup on, of the sources of the data.
+        # Without sources until setup, which knows those of the data.
         self.source_metrics = SourceMetrics(self.ranking_metrics)
         self.last_step: LastStep | None = None
         # Of the first epoch: lists with a gradient, and all; None once it is over.
@@ -271,7 +274,7 @@ class RankerModule(LightningModule):
         for name, temperature in self._learnt_temperatures().items():
             log.info(
                 "the %s is learnt, from %.4g on, with a peak rate of %g",
-                name.replace("_", "'s "),
+                TEMPERATURES[name],
                 temperature,
                 max(self.lr, MIN_LR_OF_NUMBERS),
             )
@@ -322,12 +325,8 @@ class RankerModule(LightningModule):
             lists.scores.register_hook(self._count_taught)
         lists = self._as_the_loss_sees(lists)
         loss = self.loss(lists.scores, lists.labels, lists.mask, margin)
-        detached: dict[str, Any] = {}
-        for name, value in lists._asdict().items():
-            if isinstance(value, Tensor):
-                detached[name] = value.detach()
         self.last_step = LastStep(
-            lists=lists._replace(**detached),
+            lists=lists.detached(),
             margin=None if margin is None else margin.detach(),
             loss=loss.detach(),
         )
@@ -409,7 +408,7 @@ class RankerModule(LightningModule):
         """Refuse weights that have diverged; a run without validation has not noticed it yet."""
         check_finite(self)
         for name, temperature in self._learnt_temperatures().items():
-            log.info("the %s ends at %.4g", name.replace("_", "'s "), temperature)
+            log.info("the %s ends at %.4g", TEMPERATURES[name], temperature)
 
     def teardown(self, stage: str) -> None:
         """Remove the embeddings of weights that have passed. An interrupted run, which resumes, keeps
@@ -427,7 +426,7 @@ class RankerModule(LightningModule):
     def on_test_start(self) -> None:
         self._search_corpus("test")
 
-    on_predict_start = on_test_start
+    on_predict_start = on_test_start  # what is predicted is the split that a test measures
 
     def _search_corpus(self, split: str) -> None:
         """Search the corpus for the queries of this rank, where the data asks for it."""

@@ -89,7 +89,7 @@ class LossSchedule(Callback):
                 raise _error(
                     number, f"give exactly one of epoch and step, got {_listed(moments) or 'none'}"
                 )
-            name, moment = next(iter(moments.items()))
+            ((name, moment),) = moments.items()
             if change.loss is None and change.margin is None and not change.options:
                 raise _error(number, "give at least one of loss, margin and options, got none")
             if moment < lowest[name]:
@@ -117,7 +117,9 @@ class LossSchedule(Callback):
         margin = pl_module.margin
         # None unless a fit has a data module: the labels of its data must suit every stage.
         data = data_of(trainer) if stage == "fit" else None
-        if data is not None:  # here, where the loss has its name; the module warns of it
+        if data is not None:
+            # Here, since errors name the loss, and a staged one would be named from then on. Quiet:
+            # RankerModule.setup warns.
             check_labels(loss, pl_module.in_batch, data, quiet=True)
             check_transform(pl_module.transform, loss, margin, data)
         losses = [loss]
@@ -169,8 +171,8 @@ class _StagedLoss(Loss):
 
     def __init__(self, by_stage: list[Loss], changes: list[LossChange]) -> None:
         super().__init__()
-        # For their parameters, by this name in checkpoints: each loss once, however many stages it
-        # has.
+        # Registered for their parameters; `stages` is their name in checkpoints. Each loss once,
+        # however many stages it has.
         self.stages = nn.ModuleList(dict.fromkeys(by_stage))
         self.by_stage = tuple(by_stage)
         self.changes = changes

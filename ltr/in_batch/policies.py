@@ -36,7 +36,7 @@ class InBatch(nn.Module):
         # Frozen encoders by name, each loaded once: the guide, and those of margins (a schedule of
         # losses may bring several). In a plain dict, so they are no submodules, and are neither
         # trained nor saved.
-        self._frozen: dict[str, DualEncoder] = {}
+        self._encoders_beside: dict[str, DualEncoder] = {}
 
     def attach(self, ranker: Ranker) -> None:
         """Called once, before training; an InputError if the ranker does not fit."""
@@ -54,7 +54,7 @@ class InBatch(nn.Module):
             InputError: if it can't be loaded, has another tokenizer, or has no positions for the
                 ranker's texts.
         """
-        if encoder in self._frozen:
+        if encoder in self._encoders_beside:
             return
         # It reads the ranker's token ids. These begin with the ranker's prompts and are cut already,
         # so it adds no prompts of its own and cuts nothing.
@@ -82,7 +82,7 @@ class InBatch(nn.Module):
                     option=option,
                 )
         device = next(ranker.parameters()).device
-        self._frozen[encoder] = frozen.eval().requires_grad_(False).to(device)
+        self._encoders_beside[encoder] = frozen.eval().requires_grad_(False).to(device)
 
     @abstractmethod
     def forward(
@@ -92,7 +92,7 @@ class InBatch(nn.Module):
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> nn.Module:
         # Of nn.Module, behind .to(device): the frozen encoders move with their policy.
-        for encoder in self._frozen.values():
+        for encoder in self._encoders_beside.values():
             encoder._apply(fn)
         return super()._apply(fn, recurse)
 
@@ -108,7 +108,7 @@ class OwnLists(InBatch):
         self, ranker: Ranker, batch: RankingBatch, margin: Margin | None = None
     ) -> ScoredLists:
         if isinstance(ranker, DualEncoder):
-            return self._dual_encoder_scores(ranker, batch, margin)
+            return self._lists_of_dual_encoder(ranker, batch, margin)
         embeddings = None
         if ranker.gives_embeddings:
             scores, embeddings = ranker.represent(batch)
@@ -117,9 +117,16 @@ class OwnLists(InBatch):
         distances = batch.distances
         if margin is not None and margin.wants_distances and distances is not None:
             distances = _mined_or_zero(distances, batch)
-        return gather_scored(ScoredLists(scores, batch.labels, batch.mask, distances, embeddings))
+        lists = ScoredLists(
+            scores=scores,
+            labels=batch.labels,
+            mask=batch.mask,
+            distances=distances,
+            embeddings=embeddings,
+        )
+        return gather_scored(lists)
 
-    def _dual_encoder_scores(
+    def _lists_of_dual_encoder(
         self, ranker: DualEncoder, batch: RankingBatch, margin: Margin | None
     ) -> ScoredLists:
         scores, queries, docs = ranker.score_lists(batch)
@@ -128,7 +135,7 @@ class OwnLists(InBatch):
         if margin is not None:
             with torch.no_grad():
                 if margin.encoder is not None:
-                    encoder = self._frozen[margin.encoder]
+                    encoder = self._encoders_beside[margin.encoder]
                     _, frozen_queries, frozen_docs = encoder.score_lists(batch)
                     frozen = (frozen_queries, frozen_docs)
                 if margin.wants_distances:
@@ -148,8 +155,8 @@ class OwnLists(InBatch):
 
 
 def _mined_or_current(mined: Tensor | None, current: Tensor) -> Tensor:
-    """Distances ``[R, C]``: the mined one where one is known, whatever the label, else that of the
-    current embeddings.
+    """Distances ``[R, C]``: the mined one where one is known, else that of the current embeddings.
+    Labels do not matter: a mined document may have a soft label above 0.
     """
     if mined is None:
         return current
@@ -158,8 +165,11 @@ def _mined_or_current(mined: Tensor | None, current: Tensor) -> Tensor:
 
 def _mined_or_zero(mined: Tensor, batch: RankingBatch) -> Tensor:
     """Distances ``[B, N]``: 0 for a relevant document that was not mined, so that no gap is asked
-    between relevant ones. Where a teacher's scores are the labels, relevant documents are known by
-    this: all others of a list with distances have one, as ``ltr.compatibility`` checks.
+    between relevant ones; NaN stays for any other.
+
+    A relevant document has a label above 0. Where the labels are the scores of a teacher, it is the
+    one without a distance in a list that has some: all others have one, as ``ltr.compatibility``
+    checks.
     """
     has_distances_b1 = (batch.mask & ~mined.isnan()).any(dim=1, keepdim=True)
     not_asked = mined.isnan() & (has_distances_b1 | (batch.labels > 0))
@@ -192,7 +202,6 @@ class _LongerListsPolicy(InBatch):
                 f"{type(self).__name__} ranks embeddings and needs a DualEncoder, got {type(ranker).__name__}; remove in_batch",
                 option="in_batch",
             )
-        self._check_windows(ranker)
         if self.guide is not None:
             self.load_frozen(self.guide, ranker, "guide")
 
@@ -207,16 +216,15 @@ class _LongerListsPolicy(InBatch):
         lists = self._embed_longer_lists(ranker, batch)
         lists = lists._replace(scores=_compared(ranker.score, lists))
         with torch.no_grad():
-            # Of the frozen encoders those in use now, by name: one that is both guide and encoder of
-            # the margin embeds once.
+            # By name: one that is both guide and encoder of the margin embeds once.
             frozen_lists: dict[str, ScoredLists] = {}
-            for name, frozen_encoder in self._frozen.items():
+            for name, encoder in self._encoders_beside.items():
                 if name in (self.guide, encoder_name):
-                    frozen_lists[name] = self._embed_longer_lists(frozen_encoder, batch)
+                    frozen_lists[name] = self._embed_longer_lists(encoder, batch)
             if self.guide is not None:
                 by_guide = frozen_lists[self.guide]
                 # The similarity, without the guide's temperature: guide_margin is in units of it.
-                guide = self._frozen[self.guide]
+                guide = self._encoders_beside[self.guide]
                 similarities = _compared(guide.similarity.score, by_guide)
                 mask = mask_likely_relevant(
                     lists.mask, lists.labels, similarities, self.guide_margin
@@ -276,9 +284,6 @@ class _LongerListsPolicy(InBatch):
         self, lists: RankingBatch, queries: Tensor | None, docs: Tensor
     ) -> ScoredLists:
         """The longer lists of lists with embeddings, not scored yet."""
-
-    def _check_windows(self, ranker: DualEncoder) -> None:
-        """An InputError where the rows can't be compared with documents of many embeddings."""
 
 
 def _embeddings(lists: ScoredLists) -> tuple[Tensor, Tensor]:
@@ -346,12 +351,15 @@ class AllTexts(_LongerListsPolicy):
         for text embedding fine-tuning.
     """
 
+    def attach(self, ranker: Ranker) -> None:
+        """See :meth:`InBatch.attach`; also loads the guide."""
+        if isinstance(ranker, DualEncoder):
+            ranker.reads.docs.check_one_embedding(
+                "AllTexts (in_batch), where documents are anchors too,"
+            )
+        super().attach(ranker)
+
     def longer_lists(
         self, lists: RankingBatch, queries: Tensor | None, docs: Tensor
     ) -> ScoredLists:
         return all_against_all(lists, queries, docs)
-
-    def _check_windows(self, ranker: DualEncoder) -> None:
-        ranker.reads.docs.check_one_embedding(
-            "AllTexts (in_batch), where documents are anchors too,"
-        )

@@ -65,7 +65,7 @@ def test_a_guide_and_the_encoder_of_a_margin_choose_their_own_windows(backbone):
     ranker = dual(backbone, BEST, "cosine")
     policy = OtherQueries(guide=backbone)
     policy.attach(ranker)
-    guide = policy._frozen[backbone]
+    guide = policy._encoders_beside[backbone]
     assert guide.reads.docs.windows == BEST
     batch = batch_of(ranker, LISTS)
     margin = FromDistance()

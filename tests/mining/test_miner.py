@@ -13,7 +13,7 @@ from ltr.errors import InputError
 from ltr.mining.filters import Recipe
 from ltr.mining.judge import Judge
 from ltr.mining.miner import Miner
-from ltr.mining.report import summary_lines
+from ltr.mining.refresh_report import summary_lines
 from ltr.models import DualEncoder, PairWiseBertRanker
 from ltr.models.encoder.text_encoder import TextEncoder
 from ltr.search import exact, shards

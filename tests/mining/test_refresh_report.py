@@ -1,7 +1,7 @@
 """The report of a refresh, from a manifest by hand."""
 
 from ltr.data.query_lists import QueryLists
-from ltr.mining.report import WIDTH, examples, logged_numbers, summary_lines
+from ltr.mining.refresh_report import WIDTH, examples, logged_numbers, summary_lines
 from tests.mining.audited import negatives_of
 
 MANIFEST = {
