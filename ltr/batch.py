@@ -170,12 +170,11 @@ class ScoredLists(NamedTuple):
         labels: ``[R, C]`` float, relevance grades.
         mask: ``[R, C]`` bool, True for a document, False for padding and for what a row must not be
             compared with.
-        distances: ``[R, C]`` float, distance of each document to its row. If the margin policy
-            wants distances and the ranker is a dual encoder, every document has one: a mined
-            negative of the row's own list its distance in the index, any other the distance of the
-            two embeddings, without gradient. If the policy wants none, or the ranker is no dual
-            encoder: :attr:`RankingBatch.distances` with own lists (where the policy wants
-            distances, 0 for a relevant document that has none), None with in-batch lists.
+        distances: ``[R, C]`` float, distance of each document to its row, as
+            :attr:`RankingBatch.distances` has it: NaN where none is known; it may be None where the
+            margin policy wants none. Where it wants them, a document that was not mined for its row
+            has one too: with a dual encoder the distance of the two embeddings, without gradient;
+            with another ranker 0, if it is relevant.
         embeddings: ``[R, C, H]`` float, the documents' representations, finite at the padding;
             ``[1, C, H]`` where all rows share their documents; None where the ranker gives none.
         queries: ``[R, H]`` float, the rows' representations; None where the ranker gives none.

@@ -96,7 +96,8 @@ def gather_scored(lists: ScoredLists) -> ScoredLists:
     """
     if world_size() == 1:
         return lists
-    # A rank whose documents have no distances says so for each of them: others may have some.
+    # A rank whose documents have no distances says so for each of them: others may have some. What
+    # the ranker gives (embeddings, queries) all ranks have, or none has.
     if lists.distances is None:
         lists = lists._replace(distances=torch.full_like(lists.labels, torch.nan))
     flat = lists._replace(frozen=None)._asdict()
@@ -194,7 +195,8 @@ def _gather_as_matrix(fields: dict[str, Tensor], lists_per_rank: list[int]) -> d
 
 def _order(lists_per_rank: list[int]) -> list[int]:
     """For each list of the whole batch its place among the lists of the ranks, end to end. The ranks
-    deal out a batch: rank r of W has the lists r, r + W, r + 2 W and so on.
+    deal out a batch (:mod:`ltr.data.sampling.buckets`): rank r of W has the lists r, r + W, r + 2 W
+    and so on.
 
     >>> _order([3, 2])
     [0, 3, 1, 4, 2]

@@ -5,8 +5,9 @@ Rows ``[B, N]`` become ``[B, B·N]``, and a P×K batch becomes the square matrix
 Labels must be grades, 0 for not relevant: a teacher's scores have no number for the documents of
 other lists.
 
-Letters of shapes: b list, n document of a list, k text of a list, c column, t text of the batch, j
-judgement.
+Letters of shapes: b list, n document of a list, j judgement. Where queries are the rows, c is a
+column, a document of the batch. Where all texts are rows and columns, t is a text of the batch, and
+k a text of a list: its query, if it has one, or a document.
 """
 
 from typing import NamedTuple
@@ -133,7 +134,8 @@ def all_against_all(lists: RankingBatch, queries: Tensor | None, docs: Tensor) -
 
     Rows are not merged: a document that is relevant in two lists is an anchor twice, once with each
     group. The rows of the queries, restricted to the columns of the documents, equal those of
-    :func:`queries_against_all`; but the text of a document has that document's links as a query, too.
+    :func:`queries_against_all`, with one exception. A query that is also a document relevant for another
+    query leaves out what is judged for that other query, as the document does.
 
     Args:
         lists, queries, docs: see :func:`queries_against_all`.
