@@ -463,19 +463,19 @@ class RankerModule(LightningModule):
         """Add the batch to the metrics. Returns its scores, lists and per-query values, for callbacks
         that write them.
         """
-        scores, batch = self.lists_to_measure(batch)
-        lists = MeasuredLists(scores, batch.labels, batch.mask, batch.doc_rows, batch.ideal)
+        scores, scored = self.lists_to_measure(batch)
+        lists = MeasuredLists(scores, scored.labels, scored.mask, scored.doc_rows, scored.ideal)
         values = {metric.name: metric.per_query(lists) for metric in self.ranking_metrics}
-        self.source_metrics.update(lists, batch.sources)
-        return _outputs(scores, batch) | {"per_query": values}
+        self.source_metrics.update(lists, scored.sources)
+        return _outputs(scores, scored) | {"per_query": values}
 
     def test_step(self, batch: RankingBatch, batch_idx: int) -> dict[str, Any]:
         return self.validation_step(batch, batch_idx)
 
     def predict_step(self, batch: RankingBatch, batch_idx: int) -> dict[str, Any]:
-        scores, batch = self.lists_to_measure(batch)
-        MeasuredLists(scores, batch.labels, batch.mask)  # raises an error for scores that are NaN
-        return _outputs(scores, batch)
+        scores, scored = self.lists_to_measure(batch)
+        MeasuredLists(scores, scored.labels, scored.mask)  # raises an error for scores that are NaN
+        return _outputs(scores, scored)
 
     def on_validation_epoch_end(self) -> None:
         self._log_metrics("val")

@@ -64,19 +64,13 @@ class RefreshLog:
         if module.last_step is not None:
             self._active_before = float(active_share(module, module.last_step))
         self._awaits_step = not self._source
-        numbers = self.named(logged_numbers(negatives.manifest))
+        prefix = f"mining/{self._source}/" if self._source else "mining/"
+        numbers = logged_numbers(negatives.manifest, prefix)
         for logger in trainer.loggers:
             logger.log_metrics(numbers, trainer.global_step)
             if isinstance(logger, WandbLogger):
                 rows = _rows_of_examples(module, collection, judged, negatives)
                 _log_table(logger, rows, negatives)
-
-    def named(self, numbers: dict[str, float]) -> dict[str, float]:
-        """Numbers under the name of the source, if there is one."""
-        if not self._source:
-            return numbers
-        prefix = f"mining/{self._source}/"
-        return {name.replace("mining/", prefix, 1): value for name, value in numbers.items()}
 
     def report_next_step(self, trainer: Trainer, module: RankerModule) -> None:
         """Report the first step after a refresh."""

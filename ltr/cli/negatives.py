@@ -18,7 +18,7 @@ from ltr.mining.audit_report import audit_lines, audit_tsv
 from ltr.mining.diff import pairs_of_both
 from ltr.mining.diff_report import diff_lines, diff_tsv
 from ltr.mining.imported import negatives_of_file
-from ltr.mining.judge import Judge, open_judge
+from ltr.mining.judge import TextScorer, open_judge
 from ltr.mining.mined_negatives import MinedNegatives
 from ltr.mining.overlay import Remedy, save_overlay
 from ltr.models.ranker import digest_of_weights
@@ -143,7 +143,9 @@ def audit(
         )
     ranker = open_judge(judge, max_length)
     relevant = collection.learnable(negatives.split)
-    suspects, counts = find_suspects(negatives, relevant, Judge(judge, ranker, collection), margin)
+    suspects, counts = find_suspects(
+        negatives, relevant, TextScorer(judge, ranker, collection), margin
+    )
     for line in audit_lines(suspects, counts, collection):
         log.info("%s", line)
     if tsv is not None:

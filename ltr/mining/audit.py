@@ -6,7 +6,7 @@ import numpy as np
 
 from ltr.data.progress import track
 from ltr.data.query_lists import QueryLists
-from ltr.mining.judge import Judge, RelevantAndNegatives
+from ltr.mining.judge import RelevantAndNegatives, TextScorer
 from ltr.mining.mined_negatives import MinedNegatives
 from ltr.mining.overlay import Remedy
 from ltr.mining.same_texts import known_documents
@@ -73,7 +73,7 @@ SUSPECT = np.dtype(
 
 
 def find_suspects(
-    negatives: MinedNegatives, judgements: QueryLists, judge: Judge, margin: float = 0.0
+    negatives: MinedNegatives, judgements: QueryLists, judge: TextScorer, margin: float = 0.0
 ) -> tuple[Suspects, dict[str, int]]:
     """The negatives that a judge scores above a relevant document of their query minus a margin.
 

@@ -27,7 +27,7 @@ RelevantAndNegatives = tuple[int, np.ndarray, np.ndarray]
 
 
 @dataclass
-class Judge:
+class TextScorer:
     """Scores documents of queries with a ranker of texts, a cross-encoder or a dual encoder.
 
     Args:

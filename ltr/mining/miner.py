@@ -26,7 +26,7 @@ from ltr.data.template import THE_TEXTS
 from ltr.data.tokens import TokenStore
 from ltr.errors import InputError
 from ltr.mining.filters import Recipe, apply_filters, sample_negatives
-from ltr.mining.judge import Judge
+from ltr.mining.judge import TextScorer
 from ltr.mining.mined_negatives import MinedNegatives
 from ltr.mining.same_texts import SameTextFilter, TextKeys, known_documents
 from ltr.models.dual_encoder import DualEncoder
@@ -70,8 +70,8 @@ class Miner:
     judged: QueryLists
     recipe: Recipe = field(default_factory=Recipe)
     min_negatives: int = 1
-    judge: Judge | None = None
-    rescorer: Judge | None = None
+    judge: TextScorer | None = None
+    rescorer: TextScorer | None = None
     seed: tuple[int, ...] = (0,)
 
     @property
@@ -159,13 +159,13 @@ class Miner:
                 same_texts = SameTextFilter(
                     known_documents(self.collection, self.judged), text_keys
                 )
+            # Span by span, so that memory does not grow with the queries.
+            query_blocks = list(query_spans(len(embedded_queries), depth))
             rng = np.random.default_rng([*self.seed, SAMPLING])
             counts: Counter[str] = Counter()
             shape = (len(embedded_queries), max(min(self.recipe.n, depth), self.min_negatives))
             negatives = np.full(shape, -1, np.int64)
             suspects = None if self.judge is None else np.full_like(negatives, -1)
-            # Span by span, so that memory does not grow with the queries.
-            query_blocks = list(query_spans(len(embedded_queries), depth))
             for span in query_blocks:
                 with _timed(seconds, "search"):
                     scores, doc_rows = shards.search(embedded_queries[span], depth)
@@ -407,7 +407,7 @@ def keys_as_read(store: TokenStore, form: SingleTexts) -> TextKeys:
 
 
 def _rescore(
-    doc_rows: np.ndarray, rescorer: Judge, judged: QueryLists
+    doc_rows: np.ndarray, rescorer: TextScorer, judged: QueryLists
 ) -> tuple[np.ndarray, np.ndarray]:
     """All candidates ``[Q, D]`` sorted by the rescorer's scores, those that are left out last; and
     these scores.
