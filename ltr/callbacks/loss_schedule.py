@@ -243,25 +243,31 @@ def _with_options(loss: Loss, options: dict[str, Any], number: int) -> Loss:
                 f"options.{name} is unknown: the options of {kind.__name__} are {_listed(known_options) or 'none'}",
             )
         setattr(changed, name, new_value)
-    # setattr checks nothing. So there are two trials, both thrown away: a loss built of these
-    # arguments, whose constructor refuses bad values, and a value of a copy of `changed`.
-    arguments = _options(changed)
-    # Arguments that are modules themselves are no options, but the constructor may ask for them.
-    parts = dict(changed.named_children())
-    for name in inspect.signature(kind).parameters:
-        if name in parts:
-            arguments[name] = parts[name]
-    try:
-        kind(**arguments)
-        # On a copy: a loss may learn from what it sees.
-        value = copy.deepcopy(changed)(torch.tensor([[0.0, 1.0]]), torch.tensor([[1.0, 0.0]]))
-        if value.ndim or not value.isfinite():
-            raise ValueError(f"it must give one finite number, got {value.tolist()}")
+    try:  # setattr checks nothing
+        _try_out(changed)
     except (ValueError, TypeError, RuntimeError) as error:
         raise _error(
             number, f"{kind.__name__} can't be computed with {_listed(options)}: {error}"
         ) from None
     return changed
+
+
+def _try_out(loss: Loss) -> None:
+    """Build a loss of the same arguments, whose constructor refuses bad values, and compute a value:
+    a ValueError, TypeError or RuntimeError where that fails. The loss stays as it is.
+    """
+    kind = type(loss)
+    arguments = _options(loss)
+    # Arguments that are modules themselves are no options, but the constructor may ask for them.
+    parts = dict(loss.named_children())
+    for name in inspect.signature(kind).parameters:
+        if name in parts:
+            arguments[name] = parts[name]
+    kind(**arguments)
+    # On a copy: a loss may learn from what it sees.
+    value = copy.deepcopy(loss)(torch.tensor([[0.0, 1.0]]), torch.tensor([[1.0, 0.0]]))
+    if value.ndim or not value.isfinite():
+        raise ValueError(f"it must give one finite number, got {value.tolist()}")
 
 
 def _options(module: nn.Module) -> dict[str, Any]:

@@ -1,7 +1,6 @@
 """Policies for what each row of a training batch is ranked against."""
 
 import math
-from abc import abstractmethod
 from collections.abc import Callable
 from dataclasses import asdict
 
@@ -84,11 +83,11 @@ class InBatch(nn.Module):
         device = next(ranker.parameters()).device
         self._encoders_beside[encoder] = frozen.eval().requires_grad_(False).to(device)
 
-    @abstractmethod
     def forward(
         self, ranker: Ranker, batch: RankingBatch, margin: Margin | None = None
     ) -> ScoredLists:
         """The lists that the loss and the margin policy see, with what the margin policy wants."""
+        raise NotImplementedError
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> nn.Module:
         # Of nn.Module, behind .to(device): the frozen encoders move with their policy.
@@ -279,11 +278,11 @@ class _LongerListsPolicy(InBatch):
             longer = longer._replace(embeddings=best_columns(encoder, rows, columns[0]))
         return longer
 
-    @abstractmethod
     def longer_lists(
         self, lists: RankingBatch, queries: Tensor | None, docs: Tensor
     ) -> ScoredLists:
         """The longer lists of lists with embeddings, not scored yet."""
+        raise NotImplementedError
 
 
 def _embeddings(lists: ScoredLists) -> tuple[Tensor, Tensor]:
