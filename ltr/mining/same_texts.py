@@ -139,26 +139,18 @@ def excluded_documents(collection: Collection, *judgements: QueryLists) -> Query
     own_values = np.full(len(query_rows) + has_own.sum(), np.inf, np.float32)
     values = np.concatenate([all_grades[is_relevant], own_values])
     order = np.lexsort((-values, hashes, classes))  # of equal lines the largest value first
-    classes = classes[order]
-    hashes = hashes[order]
     is_first = np.ones(len(order), dtype=bool)
-    is_first[1:] = (np.diff(classes) != 0) | (hashes[1:] != hashes[:-1])
+    is_first[1:] = (np.diff(classes[order]) != 0) | (np.diff(hashes[order]) != 0)
+    lines = order[is_first]
 
     # Which documents: all that have such a text, for each query of the class.
-    wanted_hashes = np.unique(hashes)
-    rows_with_text = np.flatnonzero(_are_among(hash_of_doc, wanted_hashes))
-    docs_of_text = _by_number(hash_of_doc[rows_with_text], rows_with_text)
-    has_docs = is_first & _are_among(hashes, docs_of_text.query_rows)
-    docs = docs_of_text.at(np.searchsorted(docs_of_text.query_rows, hashes[has_docs]))
-    docs_per_line = np.diff(docs.offsets)
-    class_of_doc = np.repeat(classes[has_docs], docs_per_line)
-    value_of_doc = np.repeat(values[order][has_docs], docs_per_line)
-    queries = _by_number(class_of_query, query_rows).at(class_of_doc)
+    docs, line_of_doc = _docs_of_hashes(hashes[lines], hash_of_doc)
+    queries = _by_number(class_of_query, query_rows).at(classes[lines][line_of_doc])
     queries_per_doc = np.diff(queries.offsets)
     excluded = QueryLists.from_rows(
-        queries.doc_rows,  # rows by number, so those of queries here
-        np.repeat(docs.doc_rows, queries_per_doc),
-        np.repeat(value_of_doc, queries_per_doc),
+        queries.doc_rows,  # rows by number: here those of the queries of a class
+        np.repeat(docs, queries_per_doc),
+        np.repeat(values[lines][line_of_doc], queries_per_doc),
     )
     # Less what people judged relevant for the query, but for its own text, which is known by inf.
     n_docs = len(collection.corpus)
@@ -169,6 +161,17 @@ def excluded_documents(collection: Collection, *judgements: QueryLists) -> Query
     return QueryLists.from_rows(
         excluded.query_of_doc[is_new], excluded.doc_rows[is_new], values[is_new]
     )
+
+
+def _docs_of_hashes(hashes: np.ndarray, hash_of_doc: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The documents ``[P]`` that have the texts of these hashes ``[L]``, which may come again; and
+    for each the place of its hash among them.
+    """
+    rows_with_text = np.flatnonzero(_are_among(hash_of_doc, np.unique(hashes)))
+    docs_of_hash = _by_number(hash_of_doc[rows_with_text], rows_with_text)
+    lines = np.flatnonzero(_are_among(hashes, docs_of_hash.query_rows))  # whose text a document has
+    docs = docs_of_hash.at(np.searchsorted(docs_of_hash.query_rows, hashes[lines]))
+    return docs.doc_rows, np.repeat(lines, np.diff(docs.offsets))
 
 
 def known_documents(collection: Collection, judged: QueryLists) -> QueryLists:
