@@ -3,7 +3,7 @@
 All are ``NamedTuple``\\ s: Lightning moves those to a device, and a frozen dataclass it cannot.
 """
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -193,7 +193,7 @@ class ScoredLists(NamedTuple):
 
     def detached(self) -> "ScoredLists":
         """The same lists without gradients; ``frozen`` has none."""
-        detached: dict[str, Tensor] = {}
+        detached: dict[str, Any] = {}
         for name, value in self._asdict().items():
             if isinstance(value, Tensor):
                 detached[name] = value.detach()

@@ -39,7 +39,7 @@ class SourceRefreshes:
 
     Attributes:
         in_force, negatives: those that are drawn from: what a checkpoint says of them, and they
-            themselves; None before the first refresh. A refresh sets both together.
+            themselves; None before the first refresh.
         saved_step: of the refresh that the last checkpoint names: its folder is needed to resume.
     """
 
@@ -50,6 +50,11 @@ class SourceRefreshes:
         self.in_force: NegativesInForce | None = None
         self.negatives: MinedNegatives | None = None
         self.saved_step: int | None = None
+
+    def take(self, negatives: MinedNegatives, moment: RefreshMoment) -> None:
+        """Put the negatives of a refresh in force."""
+        self.negatives = negatives
+        self.in_force = NegativesInForce(moment.epoch, moment.step, key=negatives.manifest["key"])
 
     def state_dict(self) -> dict[str, Any]:
         """What a checkpoint keeps."""
@@ -337,10 +342,7 @@ class HardNegativeMining(Callback):
     ) -> None:
         """Let training draw from the negatives that a refresh of this moment has made."""
         data.take_negatives(refreshes.source, negatives)
-        refreshes.negatives = negatives
-        refreshes.in_force = NegativesInForce(
-            moment.epoch, moment.step, key=negatives.manifest["key"]
-        )
+        refreshes.take(negatives, moment)
         collection = refreshes.source.collection
         judged = collection.learnable("train")
         refreshes.log.report_refresh(trainer, module, collection, judged, negatives)

@@ -81,7 +81,7 @@ def gather_lists(
     embedded = lists._asdict() | {"queries": queries, "docs": docs}
     fields = {name: tensor for name, tensor in embedded.items() if tensor is not None}
     _check_forms(fields)
-    gathered = _gather_fields(fields)
+    gathered: dict[str, Any] = _gather_fields(fields)
     queries = gathered.pop("queries", None)
     docs = gathered.pop("docs")
     return lists._replace(**gathered), queries, docs
