@@ -29,7 +29,7 @@ def windows_in_rows(windows: Tensor, counts: Tensor) -> Tensor:
     return windows[places].flatten(1)
 
 
-def best_windows(encoder: DualEncoder, rows: Tensor, columns: Tensor) -> Tensor:
+def best_embeddings(encoder: DualEncoder, rows: Tensor, columns: Tensor) -> Tensor:
     """The embedding of each column's best window for each row, ``[R, C, H]``. The choice has no
     gradient; what is chosen has one.
 

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from ltr.batch import RankingBatch, ScoredLists
 from ltr.errors import InputError
-from ltr.in_batch.best_windows import best_windows, windows_in_rows
+from ltr.in_batch.best_windows import best_embeddings, windows_in_rows
 from ltr.in_batch.gather import gather_lists, gather_scored
 from ltr.in_batch.guide import mask_likely_relevant
 from ltr.in_batch.longer_lists import all_against_all, queries_against_all
@@ -275,7 +275,7 @@ class _LongerListsPolicy(InBatch):
         longer = self.longer_lists(*gather_lists(lists, queries, docs))
         if encoder.reads.docs.has_many_embeddings:
             rows, columns = _embeddings(longer)
-            longer = longer._replace(embeddings=best_windows(encoder, rows, columns[0]))
+            longer = longer._replace(embeddings=best_embeddings(encoder, rows, columns[0]))
         return longer
 
     def longer_lists(

@@ -6,7 +6,7 @@ import torch
 
 from ltr.data.windows import Windows
 from ltr.in_batch import OtherQueries
-from ltr.in_batch.best_windows import best_windows, windows_in_rows
+from ltr.in_batch.best_windows import best_embeddings, windows_in_rows
 from ltr.margins import FromDistance, FromDocuments
 from ltr.use.rankers import TextRanker
 from tests.child_processes import run_ranks
@@ -25,7 +25,7 @@ def test_each_row_has_its_own_best_window(backbone):
     """By dot product: of the windows (1, 0) and (0, 1), and of (−1, −1) twice."""
     columns = torch.tensor([[1.0, 0.0, 0.0, 1.0], [-1.0, -1.0, -1.0, -1.0]], requires_grad=True)
     rows = torch.tensor([[2.0, 1.0], [0.0, 3.0]])
-    best = best_windows(dual(backbone), rows, columns)
+    best = best_embeddings(dual(backbone), rows, columns)
     assert best.tolist() == [[[1, 0], [-1, -1]], [[0, 1], [-1, -1]]]
     (gradient,) = torch.autograd.grad(best[0].sum(), columns)
     assert gradient.tolist() == [[1, 1, 0, 0], [1, 1, 0, 0]]
