@@ -34,7 +34,7 @@ from ltr.data.collection import Collection, open_collection
 from ltr.data.query_lists import LabelledList, QueryLists
 from ltr.losses import BCELoss, LambdaLoss, ListNetLoss, Loss, RankNetLoss, SoftmaxLoss
 from ltr.metrics import RankingMetric
-from ltr.mining.judge import Judge
+from ltr.mining.judge import TextScorer
 from ltr.models import PairWiseBertRanker
 from ltr.models.encoder.loading.model_folder import resolve
 from ltr.module import RankerModule
@@ -201,7 +201,7 @@ def values_by_query(
         doc_rows, _ = pools.of(int(query_row))
         lists.append(judged.labelled(int(query_row), doc_rows))
     values = []
-    all_scores = Judge("", ranker, collection).score_lists(lists)
+    all_scores = TextScorer("", ranker, collection).score_lists(lists)
     for labelled, scores in zip(lists, all_scores, strict=True):
         mask = np.ones(len(scores), dtype=bool)
         arrays = (scores, labelled.labels, mask, labelled.doc_rows)

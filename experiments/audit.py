@@ -35,7 +35,7 @@ from ltr.data.collection import Collection, open_collection
 from ltr.data.query_lists import QueryLists
 from ltr.mining.audit import find_suspects
 from ltr.mining.filters import Recipe
-from ltr.mining.judge import Judge
+from ltr.mining.judge import TextScorer
 from ltr.mining.mined_negatives import MinedNegatives
 from ltr.mining.miner import Miner
 from ltr.mining.overlay import save_overlay
@@ -200,7 +200,7 @@ def audit(out: Path, seed: int, judge: PairWiseBertRanker) -> None:
     collection = open_collection(str(out / "data" / f"hidden-{seed}"))
     negatives = open_or_mine(root, collection)
     judged = collection.learnable("train")
-    judge_of_texts = Judge("trained cross-encoder", judge, collection)
+    judge_of_texts = TextScorer("trained cross-encoder", judge, collection)
     suspects, counts = find_suspects(negatives, judged, judge_of_texts)
 
     hidden = pairs_of(whole.learnable("train")) - pairs_of(judged)

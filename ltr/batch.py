@@ -3,7 +3,7 @@
 All are ``NamedTuple``\\ s: Lightning moves those to a device, and a frozen dataclass it cannot.
 """
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -42,15 +42,15 @@ class Texts(NamedTuple):
             keys = keys.repeat_interleave(self.windows, output_size=len(self.lengths))
         return self._replace(keys=keys)
 
-    def text_keys(self) -> Tensor:
-        r"""``[S]`` int64, one key per text: a hash of its ids, to tell equal texts by. Texts of equal
-        ids have equal keys. Two other texts have equal keys with a probability of about
+    def hashes(self) -> Tensor:
+        r"""``[S]`` int64, a hash of each text's ids, to tell equal texts by. Texts of equal ids have
+        equal hashes. Two other texts have equal ones with a probability of about
         :math:`2^{-63}`. It is higher, :math:`2^{k - 63}`, where their ids differ by multiples of
-        :math:`2^k` only. Of windows: ``[D]``, one key per document.
+        :math:`2^k` only. Of windows: ``[D]``, one hash per document.
 
-        A key is :math:`\sum_t (x_{st} + 1)\, w_t \bmod 2^{64}`, with odd numbers :math:`w_t` that
-        are the same in every process; that of a document :math:`\sum_w k_w w_w`, of its windows'
-        keys, where :math:`w_0 = 1`.
+        A hash is :math:`\sum_t (x_{st} + 1)\, w_t \bmod 2^{64}`, with odd numbers :math:`w_t` that
+        are the same in every process; that of a document :math:`\sum_v h_v u_v`, of the hashes of
+        its windows, with other odd numbers, where :math:`u_0 = 1`.
         """
         device = self.ids.device
         longest = int(self.lengths.max()) if len(self.lengths) else 0
@@ -60,17 +60,18 @@ class Texts(NamedTuple):
         text_t = torch.arange(len(self.lengths), device=device).repeat_interleave(self.lengths)
         place_t = torch.arange(len(self.ids), device=device) - begin_s[text_t]
         product_t = (self.ids.long() + 1) * weights[place_t]
-        keys = torch.zeros_like(self.lengths).index_add_(0, text_t, product_t)
+        hash_s = torch.zeros_like(self.lengths).index_add_(0, text_t, product_t)
         if self.windows is None:
-            return keys
+            return hash_s
         # Of each window its document, and its number among the windows of that one.
         most = int(self.windows.max()) if len(self.windows) else 0
-        weights = torch.cat([torch.ones(1, dtype=torch.int64), _odd_numbers(most, seed=1)])
+        first_weight = torch.ones(1, dtype=torch.int64)
+        window_weights = torch.cat([first_weight, _odd_numbers(most, seed=1)]).to(device)
         begin_d = self.windows.cumsum(0) - self.windows
         doc_s = torch.arange(len(self.windows), device=device).repeat_interleave(self.windows)
-        number_s = torch.arange(len(keys), device=device) - begin_d[doc_s]
-        products = keys * weights.to(device)[number_s]
-        return torch.zeros_like(self.windows).index_add_(0, doc_s, products)
+        number_s = torch.arange(len(hash_s), device=device) - begin_d[doc_s]
+        product_s = hash_s * window_weights[number_s]
+        return torch.zeros_like(self.windows).index_add_(0, doc_s, product_s)
 
 
 def _odd_numbers(count: int, seed: int) -> Tensor:
@@ -99,15 +100,18 @@ class RankingBatch(NamedTuple):
         features: ``[B, N, F]`` float32, feature vectors of the documents, 0 at the padding (feature
             ranker).
         distances: ``[B, N]`` float, distance of each document to its query in the index that mined
-            it; NaN for one that was not mined, such as a relevant document. None, in a batch that
-            no collator has made: none was.
+            it; NaN for one that was not mined, such as a relevant document. None: no margin reads
+            them, or no document was mined (a batch made by hand).
         judged_rows: ``[B, J]`` int64, rows of all documents that are judged for the query, in the
             list or not; −1 as padding (dual encoder with in-batch lists: a document of another
             query that is judged for this one is not irrelevant to it). In training also those that
             equal queries have as relevant, and those of the query's own text.
-        judged_grades: ``[B, J]`` float, their grades; NaN for a document of the query's own text.
-        judged_keys: ``[B, J]`` int64, the hashes of their texts by :meth:`Texts.text_keys`.
-            Lists to be measured have none.
+        judged_grades: ``[B, J]`` float, their grades; NaN for a document of the query's own text
+            (:data:`ltr.data.query_lists.OWN_TEXT`).
+        judged_hashes: ``[B, J]`` int64, the hashes of their texts by :meth:`Texts.hashes`. Lists to
+            be measured have none. Without them judged documents are found by their rows alone.
+        doc_hashes: ``[B, N]`` int64, the hashes of the documents' texts; only in-batch lists make
+            them. Without them different rows are different texts.
         ideal: ``[B, M]`` float, the grades of all relevant documents of the query, in the list or
             not, largest first and filled up with 0. Only lists to be measured carry it.
         keys: ``[B]`` int64, from which dropout is drawn, see :meth:`with_keys`.
@@ -125,7 +129,8 @@ class RankingBatch(NamedTuple):
     distances: Tensor | None = None
     judged_rows: Tensor | None = None
     judged_grades: Tensor | None = None
-    judged_keys: Tensor | None = None
+    judged_hashes: Tensor | None = None
+    doc_hashes: Tensor | None = None
     ideal: Tensor | None = None
     keys: Tensor | None = None
     sources: Tensor | None = None
@@ -137,15 +142,17 @@ class RankingBatch(NamedTuple):
         batch = self._replace(keys=keys)
         doc_keys = batch.doc_keys()
         assert doc_keys is not None, "the batch has keys"
-        text_keys = doc_keys[self.mask]
+        keys_of_docs = doc_keys[self.mask]
         return batch._replace(
-            pairs=None if self.pairs is None else self.pairs.with_keys(text_keys),
+            pairs=None if self.pairs is None else self.pairs.with_keys(keys_of_docs),
             queries=None if self.queries is None else self.queries._replace(keys=keys),
-            docs=None if self.docs is None else self.docs.with_keys(text_keys),
+            docs=None if self.docs is None else self.docs.with_keys(keys_of_docs),
         )
 
     def doc_keys(self) -> Tensor | None:
-        """``[B, N]`` int64, keys of the documents; None in a batch without keys."""
+        """``[B, N]`` int64, from which the dropout of the documents is drawn; None in a batch without
+        keys.
+        """
         if self.keys is None:
             return None
         number = torch.arange(self.mask.shape[1], device=self.keys.device)
@@ -163,12 +170,11 @@ class ScoredLists(NamedTuple):
         labels: ``[R, C]`` float, relevance grades.
         mask: ``[R, C]`` bool, True for a document, False for padding and for what a row must not be
             compared with.
-        distances: ``[R, C]`` float, distance of each document to its row. If the margin policy
-            wants distances and the ranker is a dual encoder, every document has one: a mined
-            negative of the row's own list its distance in the index, any other the distance of the
-            two embeddings, without gradient. If the policy wants none, or the ranker is no dual
-            encoder: :attr:`RankingBatch.distances` with own lists (where the policy wants
-            distances, 0 for a relevant document that has none), None with in-batch lists.
+        distances: ``[R, C]`` float, distance of each document to its row, as
+            :attr:`RankingBatch.distances` has it: NaN where none is known; it may be None where the
+            margin policy wants none. Where it wants them, a document that was not mined for its row
+            has one too: with a dual encoder the distance of the two embeddings, without gradient;
+            with another ranker 0, if it is relevant.
         embeddings: ``[R, C, H]`` float, the documents' representations, finite at the padding;
             ``[1, C, H]`` where all rows share their documents; None where the ranker gives none.
         queries: ``[R, H]`` float, the rows' representations; None where the ranker gives none.
@@ -184,3 +190,11 @@ class ScoredLists(NamedTuple):
     embeddings: Tensor | None = None
     queries: Tensor | None = None
     frozen: tuple[Tensor, Tensor] | None = None
+
+    def detached(self) -> "ScoredLists":
+        """The same lists without gradients; ``frozen`` has none."""
+        detached: dict[str, Any] = {}
+        for name, value in self._asdict().items():
+            if isinstance(value, Tensor):
+                detached[name] = value.detach()
+        return self._replace(**detached)

@@ -17,7 +17,7 @@ log = logging.getLogger(__name__)
 CONFIG = "config.yaml"
 RESULTS = "metrics.json"
 CHECKPOINTS = "checkpoints"
-NEGATIVES = "negatives"
+NEGATIVES_FOLDER = "negatives"
 # Files in the folder of checkpoints.
 BEST = "best.ckpt"
 LAST = "last.ckpt"

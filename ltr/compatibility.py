@@ -5,10 +5,9 @@ before anything runs.
 import copy
 import logging
 
-import numpy as np
 import torch
 
-from ltr.datamodules import RankingDataModule, TripletDataModule
+from ltr.datamodules import RankingDataModule
 from ltr.errors import InputError
 from ltr.in_batch import AllTexts, InBatch, OwnLists
 from ltr.losses import Loss
@@ -50,7 +49,22 @@ def check_margin(loss: Loss, margin: Margin, ranker: Ranker) -> None:
         )
 
 
-def check_groups(in_batch: InBatch, data: RankingDataModule) -> None:
+def check_data(
+    ranker: Ranker,
+    loss: Loss,
+    margin: Margin | None,
+    in_batch: InBatch,
+    transform: Transform,
+    data: RankingDataModule,
+) -> None:
+    """Raise an InputError for data that a module with these parts can't be trained on."""
+    _check_groups(in_batch, data)
+    check_labels(loss, in_batch, data)
+    check_transform(transform, loss, margin, data)
+    _check_distances(ranker, margin, data)
+
+
+def _check_groups(in_batch: InBatch, data: RankingDataModule) -> None:
     """Refuse groups of relevant documents that would be ranked alone."""
     if data.needs_in_batch and not in_batch.ranks_other_lists:
         raise InputError(
@@ -59,28 +73,18 @@ def check_groups(in_batch: InBatch, data: RankingDataModule) -> None:
         )
 
 
-def check_distances(ranker: Ranker, margin: Margin | None, data: RankingDataModule) -> None:
+def _check_distances(ranker: Ranker, margin: Margin | None, data: RankingDataModule) -> None:
     """Refuse a margin of distances where nothing gives any."""
     # A dual encoder gives those of its embeddings.
-    if isinstance(ranker, DualEncoder) or margin is None or _distances_are_known(data):
+    if isinstance(ranker, DualEncoder) or margin is None or data.has_distances:
         return
-    # A margin may have others as its parts.
+    # Any of its parts counts: of a schedule of losses the margin of a later stage too.
     for policy in margin.modules():
         if isinstance(policy, Margin) and policy.wants_distances:
             raise InputError(
                 "the margin needs the distances of mined negatives, and the lists here have none; set negatives to a folder of mined ones, or take another margin",
                 option="margin",
             )
-
-
-def _distances_are_known(data: RankingDataModule) -> bool:
-    """Whether each negative of a training list has the distance at which it was mined."""
-    if not isinstance(data, TripletDataModule):
-        return False
-    for lists in data.lists_of_negatives():
-        if lists is None or np.isnan(lists.values).any():
-            return False
-    return True
 
 
 def check_transform(
@@ -116,7 +120,8 @@ def check_labels(
     if data.has_soft_labels:
         _check_soft_labels(loss, in_batch)
     if data.lists_with_both is not None and not in_batch.ranks_other_lists:
-        _check_lists(loss.current, *data.lists_with_both, quiet)
+        n_with_both, n_lists = data.lists_with_both
+        _check_lists_have_order(loss.current, n_with_both, n_lists, quiet)
 
 
 def _check_teacher_scores(loss: Loss, in_batch: InBatch) -> None:
@@ -148,7 +153,7 @@ def _check_soft_labels(loss: Loss, in_batch: InBatch) -> None:
     )
 
 
-def _check_lists(loss: Loss, n_with_both: int, n_lists: int, quiet: bool) -> None:
+def _check_lists_have_order(loss: Loss, n_with_both: int, n_lists: int, quiet: bool) -> None:
     """Where the loss knows only relevant or not, say how many lists have no order for it; refuse
     data where none has.
     """

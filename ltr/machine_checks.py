@@ -21,10 +21,10 @@ from torch import Tensor, distributed, nn
 from torch.multiprocessing import spawn
 from transformers import BertConfig, BertModel, PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
+from ltr.batch import RankingBatch
 from ltr.data.formats import SingleTexts
 from ltr.data.tokens import Tokens
 from ltr.errors import InputError
-from ltr.in_batch.embedded import Embedded
 from ltr.in_batch.gather import gather_lists
 from ltr.in_batch.longer_lists import queries_against_all
 from ltr.losses import SoftmaxLoss
@@ -283,18 +283,16 @@ def _gradient(lists: slice, device: str) -> Tensor:
     weight = torch.randn(8, 6, generator=generator).to(device).requires_grad_()
     labels = torch.tensor([1.0, 0.0, 0.0]).repeat(len(vectors), 1).to(device)
     queries, docs = (vectors @ weight).split([1, 3], dim=1)
-    embedded = Embedded(
-        queries=queries[:, 0],
-        docs=docs,
+    batch = RankingBatch(
         labels=labels,
         mask=torch.ones_like(labels, dtype=torch.bool),
         query_rows=torch.arange(5)[lists].to(device),
         doc_rows=torch.arange(15).view(5, 3)[lists].to(device),
     )
-    gathered = gather_lists(embedded)
-    assert gathered.queries is not None, "they are given above"
-    scores = dot(gathered.queries, gathered.docs.flatten(0, 1))
-    longer = queries_against_all(gathered)
+    gathered = gather_lists(batch, queries[:, 0], docs)
+    longer = queries_against_all(*gathered)
+    assert longer.queries is not None and longer.embeddings is not None, "they are given above"
+    scores = dot(longer.queries, longer.embeddings[0])
     loss = SoftmaxLoss()(scores, longer.labels, longer.mask)
     return torch.autograd.grad(loss, weight)[0].cpu()
 

@@ -16,12 +16,9 @@ from torch import Tensor, nn
 
 from ltr.batch import RankingBatch, ScoredLists
 from ltr.compatibility import (
-    check_distances,
-    check_groups,
-    check_labels,
+    check_data,
     check_margin,
     check_part,
-    check_transform,
 )
 from ltr.data.formats import JoinedPairs, PairsAndTexts, Reads
 from ltr.data.query_lists import QueryLists
@@ -43,6 +40,8 @@ from ltr.trainer_state import data_of, encodings_of, is_trial, validates_before_
 
 log = logging.getLogger(__name__)
 
+# Of the learnt temperatures, by their names in logs: what they are called there in words.
+TEMPERATURES = {"temperature": "temperature", "miner_temperature": "miner's temperature"}
 METRICS = ("nDCG@10", "RR@10", "AP", "swapped_pairs")  # where the option names none
 
 
@@ -59,7 +58,8 @@ class LastStep(NamedTuple):
 
     Attributes:
         lists: as the loss saw them, so with the transformed scores.
-        margin: as the margin policy gave it, in units of score; None where there is no policy.
+        margin: as the margin policy gave it: computed of the scores as they are, and asked of the
+            transformed ones; None where there is no policy.
         loss: a scalar.
     """
 
@@ -173,7 +173,7 @@ class RankerModule(LightningModule):
                     option="metrics",
                 )
         self.metrics = nn.ModuleList(RankingMetric(name, empty, max_grade) for name in metric_names)
-        # From setup on, of the sources of the data.
+        # Without sources until setup, which knows those of the data.
         self.source_metrics = SourceMetrics(self.ranking_metrics)
         self.last_step: LastStep | None = None
         # Of the first epoch: lists with a gradient, and all; None once it is over.
@@ -247,10 +247,7 @@ class RankerModule(LightningModule):
             self.source_metrics = SourceMetrics(self.ranking_metrics)
             return
         if stage == "fit":
-            check_groups(self.in_batch, data)
-            check_labels(self.loss, self.in_batch, data)
-            check_transform(self.transform, self.loss, self.margin, data)
-            check_distances(self.ranker, self.margin, data)
+            check_data(self.ranker, self.loss, self.margin, self.in_batch, self.transform, data)
         self.source_metrics = SourceMetrics(self.ranking_metrics, data.source_names)
         if isinstance(self.ranker, DualEncoder):
             cutoffs = {metric.name: metric.measure.k for metric in self.ranking_metrics}
@@ -277,7 +274,7 @@ class RankerModule(LightningModule):
         for name, temperature in self._learnt_temperatures().items():
             log.info(
                 "the %s is learnt, from %.4g on, with a peak rate of %g",
-                name.replace("_", "'s "),
+                TEMPERATURES[name],
                 temperature,
                 max(self.lr, MIN_LR_OF_NUMBERS),
             )
@@ -328,12 +325,8 @@ class RankerModule(LightningModule):
             lists.scores.register_hook(self._count_taught)
         lists = self._as_the_loss_sees(lists)
         loss = self.loss(lists.scores, lists.labels, lists.mask, margin)
-        detached: dict[str, Any] = {}
-        for name, value in lists._asdict().items():
-            if isinstance(value, Tensor):
-                detached[name] = value.detach()
         self.last_step = LastStep(
-            lists=lists._replace(**detached),
+            lists=lists.detached(),
             margin=None if margin is None else margin.detach(),
             loss=loss.detach(),
         )
@@ -415,7 +408,7 @@ class RankerModule(LightningModule):
         """Refuse weights that have diverged; a run without validation has not noticed it yet."""
         check_finite(self)
         for name, temperature in self._learnt_temperatures().items():
-            log.info("the %s ends at %.4g", name.replace("_", "'s "), temperature)
+            log.info("the %s ends at %.4g", TEMPERATURES[name], temperature)
 
     def teardown(self, stage: str) -> None:
         """Remove the embeddings of weights that have passed. An interrupted run, which resumes, keeps
@@ -433,7 +426,7 @@ class RankerModule(LightningModule):
     def on_test_start(self) -> None:
         self._search_corpus("test")
 
-    on_predict_start = on_test_start
+    on_predict_start = on_test_start  # what is predicted is the split that a test measures
 
     def _search_corpus(self, split: str) -> None:
         """Search the corpus for the queries of this rank, where the data asks for it."""
@@ -470,19 +463,19 @@ class RankerModule(LightningModule):
         """Add the batch to the metrics. Returns its scores, lists and per-query values, for callbacks
         that write them.
         """
-        scores, batch = self.lists_to_measure(batch)
-        lists = MeasuredLists(scores, batch.labels, batch.mask, batch.doc_rows, batch.ideal)
+        scores, scored = self.lists_to_measure(batch)
+        lists = MeasuredLists(scores, scored.labels, scored.mask, scored.doc_rows, scored.ideal)
         values = {metric.name: metric.per_query(lists) for metric in self.ranking_metrics}
-        self.source_metrics.update(lists, batch.sources)
-        return _outputs(scores, batch) | {"per_query": values}
+        self.source_metrics.update(lists, scored.sources)
+        return _outputs(scores, scored) | {"per_query": values}
 
     def test_step(self, batch: RankingBatch, batch_idx: int) -> dict[str, Any]:
         return self.validation_step(batch, batch_idx)
 
     def predict_step(self, batch: RankingBatch, batch_idx: int) -> dict[str, Any]:
-        scores, batch = self.lists_to_measure(batch)
-        MeasuredLists(scores, batch.labels, batch.mask)  # raises an error for scores that are NaN
-        return _outputs(scores, batch)
+        scores, scored = self.lists_to_measure(batch)
+        MeasuredLists(scores, scored.labels, scored.mask)  # raises an error for scores that are NaN
+        return _outputs(scores, scored)
 
     def on_validation_epoch_end(self) -> None:
         self._log_metrics("val")

@@ -15,8 +15,7 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 import ltr.losses
-from ltr.batch import ScoredLists
-from ltr.in_batch.embedded import Embedded
+from ltr.batch import RankingBatch, ScoredLists
 from ltr.in_batch.gather import gather_lists, gather_scored
 from ltr.in_batch.longer_lists import all_against_all, queries_against_all
 from ltr.similarity import cosine
@@ -51,7 +50,7 @@ class Difference(NamedTuple):
 
 
 class Lists(NamedTuple):
-    """Lists with vectors for texts; see :class:`ltr.in_batch.embedded.Embedded`."""
+    """Lists with vectors for texts; see :class:`ltr.batch.RankingBatch`."""
 
     queries: Tensor
     docs: Tensor
@@ -113,9 +112,15 @@ class Trained(nn.Module):
             scores = cosine(queries.unsqueeze(1), docs).squeeze(1) / temperature
             own = gather_scored(ScoredLists(scores, lists.labels, lists.mask))
             return loss(own.scores, own.labels, own.mask)
-        embedded = gather_lists(Embedded(queries, docs, *lists[2:]))
+        batch = RankingBatch(
+            labels=lists.labels,
+            mask=lists.mask,
+            query_rows=lists.query_rows,
+            doc_rows=lists.doc_rows,
+            judged_rows=lists.judged_rows,
+        )
         make = {"OtherQueries": queries_against_all, "AllTexts": all_against_all}[form]
-        longer = make(embedded)
+        longer = make(*gather_lists(batch, queries, docs))
         scores = cosine(longer.queries, longer.embeddings[0]) / temperature
         return loss(scores, longer.labels, longer.mask)
 

@@ -6,7 +6,7 @@ import re
 import pytest
 import torch
 
-from ltr.in_batch.embedded import Embedded
+from ltr.batch import RankingBatch
 from ltr.in_batch.longer_lists import all_against_all
 from ltr.losses import BatchAllTripletLoss, MarginRankingLoss, MeanInequalityLoss, RankNetLoss
 from ltr.losses.transform import transformed
@@ -19,16 +19,13 @@ TEXTS = range(4)
 
 def four_texts():
     """Two groups of two, each text ranked against all: labels and mask ``[4, 4]``."""
-    return all_against_all(
-        Embedded(
-            queries=None,
-            docs=torch.zeros(2, 2, 1),
-            labels=torch.ones(2, 2),
-            mask=torch.ones(2, 2, dtype=torch.bool),
-            query_rows=torch.tensor([0, 1]),
-            doc_rows=torch.tensor([[0, 1], [2, 3]]),
-        )
+    lists = RankingBatch(
+        labels=torch.ones(2, 2),
+        mask=torch.ones(2, 2, dtype=torch.bool),
+        query_rows=torch.tensor([0, 1]),
+        doc_rows=torch.tensor([[0, 1], [2, 3]]),
     )
+    return all_against_all(lists, None, torch.zeros(2, 2, 1))
 
 
 def triplets():

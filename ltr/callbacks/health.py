@@ -22,13 +22,13 @@ MOST_NAMED = 8  # queries that a warning names, at most
 FEW_SCORES = 16  # fewer may be numbers of half precision by chance
 
 
-class _UncheckedBatch(NamedTuple):
-    """A training batch that has not been checked yet; its tensors stay on the device."""
+class _Step(NamedTuple):
+    """What is kept of a training batch until it is checked; its tensors stay on the device."""
 
-    step: int
+    number: int  # of the optimiser step
     query_rows: Tensor
     loss: Tensor
-    has_scores: Tensor  # whether all scores that it is of are numbers
+    scores_are_finite: Tensor
     gradient_norm: Tensor | None  # None where gradients are only added up to those of later batches
 
 
@@ -36,7 +36,8 @@ class Health(Callback):
     r"""Logs the state of a :class:`ltr.module.RankerModule`, and warns once for each kind of
     trouble when it no longer learns.
 
-    Logged every n optimiser steps, for the batch of that step (rank 0's batch):
+    Logged every n optimiser steps, for the batch of that step, which has the lists of all
+    processes:
 
     * ``health/active``: share of the pairs that still violate their margin, :math:`s_i - s_j <
       m_{ij}` with :math:`y_i > y_j`. The margin is what the loss asks for
@@ -103,7 +104,7 @@ class Health(Callback):
 
     def _reset(self) -> None:
         """The state of a run that begins."""
-        self._unchecked: list[_UncheckedBatch] = []
+        self._unchecked: list[_Step] = []
         self._warned: set[str] = set()  # kinds of trouble
         self._start_is_checked = False
         # Optimiser steps with a loss or gradient of 0 in a row, up to the last one that was checked.
@@ -137,6 +138,7 @@ class Health(Callback):
         else:
             self._gradient_norm = torch.zeros((), device=pl_module.device)
         if trainer.global_step == 0 and not self._start_is_checked:
+            # Here, where there are scores, and the weights have not changed yet.
             self._start_is_checked = True
             assert isinstance(pl_module, RankerModule) and pl_module.last_step is not None
             self._check_start(pl_module, pl_module.last_step)
@@ -152,7 +154,7 @@ class Health(Callback):
         assert isinstance(pl_module, RankerModule) and pl_module.last_step is not None
         last_step = pl_module.last_step
         scores = last_step.lists.scores.masked_fill(~last_step.lists.mask, 0.0)
-        step = _UncheckedBatch(
+        step = _Step(
             self._step,
             batch.query_rows,
             last_step.loss,
@@ -195,11 +197,11 @@ class Health(Callback):
             if not math.isfinite(loss) or is_bad_gradient:
                 queries = _queries_by_name(trainer, step.query_rows)
                 change = "with a lower learning rate, clipped gradients (trainer.gradient_clip_val) or another precision"
-                if math.isnan(loss) and step.has_scores:
+                if math.isnan(loss) and step.scores_are_finite:
                     change = "after mending the loss, its margins or its labels: all scores are numbers, so a lower learning rate is no help"
                 self._warn(
                     "nan",
-                    f"step {step.step}: the loss is {loss}, the gradient's norm {norm}; the batch has {queries}. "
+                    f"step {step.number}: the loss is {loss}, the gradient's norm {norm}; the batch has {queries}. "
                     f"The weights are lost: resume from an earlier checkpoint, {change}",
                 )
             self._has_loss |= loss != 0
@@ -213,7 +215,7 @@ class Health(Callback):
             if self._dead_steps == self.patience:
                 self._warn(
                     "dead",
-                    f"step {step.step}: for {self.patience} steps the loss or its gradient was exactly 0 (now {loss} and {norm}), "
+                    f"step {step.number}: for {self.patience} steps the loss or its gradient was exactly 0 (now {loss} and {norm}), "
                     "so nothing is learnt; use harder negatives or a larger margin",
                 )
 

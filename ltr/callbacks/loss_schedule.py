@@ -89,7 +89,7 @@ class LossSchedule(Callback):
                 raise _error(
                     number, f"give exactly one of epoch and step, got {_listed(moments) or 'none'}"
                 )
-            name, moment = next(iter(moments.items()))
+            ((name, moment),) = moments.items()
             if change.loss is None and change.margin is None and not change.options:
                 raise _error(number, "give at least one of loss, margin and options, got none")
             if moment < lowest[name]:
@@ -117,7 +117,9 @@ class LossSchedule(Callback):
         margin = pl_module.margin
         # None unless a fit has a data module: the labels of its data must suit every stage.
         data = data_of(trainer) if stage == "fit" else None
-        if data is not None:  # here, where the loss has its name; the module warns of it
+        if data is not None:
+            # Here, since errors name the loss, and a staged one would be named from then on. Quiet:
+            # RankerModule.setup warns.
             check_labels(loss, pl_module.in_batch, data, quiet=True)
             check_transform(pl_module.transform, loss, margin, data)
         losses = [loss]
@@ -169,8 +171,8 @@ class _StagedLoss(Loss):
 
     def __init__(self, by_stage: list[Loss], changes: list[LossChange]) -> None:
         super().__init__()
-        # For their parameters, by this name in checkpoints: each loss once, however many stages it
-        # has.
+        # Registered for their parameters; `stages` is their name in checkpoints. Each loss once,
+        # however many stages it has.
         self.stages = nn.ModuleList(dict.fromkeys(by_stage))
         self.by_stage = tuple(by_stage)
         self.changes = changes
@@ -241,25 +243,31 @@ def _with_options(loss: Loss, options: dict[str, Any], number: int) -> Loss:
                 f"options.{name} is unknown: the options of {kind.__name__} are {_listed(known_options) or 'none'}",
             )
         setattr(changed, name, new_value)
-    # setattr checks nothing. So there are two trials, both thrown away: a loss built of these
-    # arguments, whose constructor refuses bad values, and a value of a copy of `changed`.
-    arguments = _options(changed)
-    # Arguments that are modules themselves are no options, but the constructor may ask for them.
-    parts = dict(changed.named_children())
-    for name in inspect.signature(kind).parameters:
-        if name in parts:
-            arguments[name] = parts[name]
-    try:
-        kind(**arguments)
-        # On a copy: a loss may learn from what it sees.
-        value = copy.deepcopy(changed)(torch.tensor([[0.0, 1.0]]), torch.tensor([[1.0, 0.0]]))
-        if value.ndim or not value.isfinite():
-            raise ValueError(f"it must give one finite number, got {value.tolist()}")
+    try:  # setattr checks nothing
+        _try_out(changed)
     except (ValueError, TypeError, RuntimeError) as error:
         raise _error(
             number, f"{kind.__name__} can't be computed with {_listed(options)}: {error}"
         ) from None
     return changed
+
+
+def _try_out(loss: Loss) -> None:
+    """Build a loss of the same arguments, whose constructor refuses bad values, and compute a value:
+    a ValueError, TypeError or RuntimeError where that fails. The loss stays as it is.
+    """
+    kind = type(loss)
+    arguments = _options(loss)
+    # Arguments that are modules themselves are no options, but the constructor may ask for them.
+    parts = dict(loss.named_children())
+    for name in inspect.signature(kind).parameters:
+        if name in parts:
+            arguments[name] = parts[name]
+    kind(**arguments)
+    # On a copy: a loss may learn from what it sees.
+    value = copy.deepcopy(loss)(torch.tensor([[0.0, 1.0]]), torch.tensor([[1.0, 0.0]]))
+    if value.ndim or not value.isfinite():
+        raise ValueError(f"it must give one finite number, got {value.tolist()}")
 
 
 def _options(module: nn.Module) -> dict[str, Any]:

@@ -8,14 +8,13 @@ import lightning
 from lightning.pytorch import Callback, LightningModule, Trainer
 
 from ltr.callbacks.refresh_log import RefreshLog
-from ltr.checkpoint import CONFIG
-from ltr.checkpoint import NEGATIVES as FOLDER
+from ltr.checkpoint import CONFIG, NEGATIVES_FOLDER
 from ltr.data.collection import Collection
 from ltr.datamodules import TripletDataModule
 from ltr.datamodules.opened_source import OpenedSource
 from ltr.errors import InputError
 from ltr.mining.filters import Recipe
-from ltr.mining.judge import Judge
+from ltr.mining.judge import TextScorer
 from ltr.mining.mined_negatives import MinedNegatives
 from ltr.mining.miner import Miner
 from ltr.mining.refresh import NegativesInForce, RefreshFolders, RefreshMoment, RefreshSchedule
@@ -31,8 +30,8 @@ from ltr.trainer_state import data_of, encodings_of, is_trial
 log = logging.getLogger(__name__)
 
 
-class MinedSource:
-    """A source whose negatives are mined, in one run.
+class SourceRefreshes:
+    """The refreshes of the negatives of one source, in one run.
 
     Args:
         source: is searched.
@@ -40,7 +39,7 @@ class MinedSource:
 
     Attributes:
         in_force, negatives: those that are drawn from: what a checkpoint says of them, and they
-            themselves; None before the first refresh. A refresh sets both together.
+            themselves; None before the first refresh.
         saved_step: of the refresh that the last checkpoint names: its folder is needed to resume.
     """
 
@@ -51,6 +50,11 @@ class MinedSource:
         self.in_force: NegativesInForce | None = None
         self.negatives: MinedNegatives | None = None
         self.saved_step: int | None = None
+
+    def take(self, negatives: MinedNegatives, moment: RefreshMoment) -> None:
+        """Put the negatives of a refresh in force."""
+        self.negatives = negatives
+        self.in_force = NegativesInForce(moment.epoch, moment.step, key=negatives.manifest["key"])
 
     def state_dict(self) -> dict[str, Any]:
         """What a checkpoint keeps."""
@@ -138,7 +142,7 @@ class HardNegativeMining(Callback):
         self._side_process = SideProcess()
         # When the process beside the training was started; None again once its negatives are taken.
         self._side_process_began: RefreshMoment | None = None
-        self._mined: list[MinedSource] = []  # from setup on
+        self._refreshes: list[SourceRefreshes] = []  # from setup on
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         if stage != "fit":
@@ -170,7 +174,7 @@ class HardNegativeMining(Callback):
     def _begin_sources(self, trainer: Trainer, data: TripletDataModule) -> None:
         """Begin anew with each source whose negatives are mined: another run may have been before."""
         self._side_process_began = None
-        self._mined = []
+        self._refreshes = []
         sources = data.mined_sources()
         if not sources:
             raise _error(
@@ -186,8 +190,8 @@ class HardNegativeMining(Callback):
                 raise _error(
                     f"needs negatives with the source 'mined', got {', '.join(source.negatives)}; name it, with a number"
                 )
-            root = Path(trainer.default_root_dir, FOLDER, source.name)
-            self._mined.append(MinedSource(source, RefreshFolders(root, self.keep)))
+            root = Path(trainer.default_root_dir, NEGATIVES_FOLDER, source.name)
+            self._refreshes.append(SourceRefreshes(source, RefreshFolders(root, self.keep)))
 
     def searcher(self, module: RankerModule) -> Ranker | None:
         """What searches for the negatives: the dual encoder of the option ``miner``, or the one that
@@ -196,24 +200,24 @@ class HardNegativeMining(Callback):
         return module.searcher if self.fixed_searcher is None else self.fixed_searcher
 
     def state_dict(self) -> dict[str, Any]:
-        states = {mined.source.name: mined.state_dict() for mined in self._mined}
+        states = {refreshes.source.name: refreshes.state_dict() for refreshes in self._refreshes}
         return states.get("", states)  # of a source without a name: as it stands alone
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        names = [mined.source.name for mined in self._mined]
+        names = [refreshes.source.name for refreshes in self._refreshes]
         states = {"": state_dict} if names == [""] else state_dict
         if states.keys() != set(names):
             raise _error(
                 f"got a checkpoint with the negatives of other sources, {', '.join(states)}; take another one"
             )
-        for mined in self._mined:
-            mined.load_state_dict(states[mined.source.name])
+        for refreshes in self._refreshes:
+            refreshes.load_state_dict(states[refreshes.source.name])
 
     def on_save_checkpoint(
         self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]
     ) -> None:
-        for mined in self._mined:
-            mined.saved_step = None if mined.in_force is None else mined.in_force.step
+        for refreshes in self._refreshes:
+            refreshes.saved_step = None if refreshes.in_force is None else refreshes.in_force.step
 
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         data = data_of(trainer)
@@ -223,12 +227,12 @@ class HardNegativeMining(Callback):
             if model is not None:
                 model.to(pl_module.device)
         # A run that goes on draws from the negatives of its checkpoint, if that has some.
-        for mined in self._mined:
-            if mined.in_force is not None:
-                mined.negatives = mined.folders.open_for_checkpoint(
-                    mined.in_force, mined.source.collection
+        for refreshes in self._refreshes:
+            if refreshes.in_force is not None:
+                refreshes.negatives = refreshes.folders.open_for_checkpoint(
+                    refreshes.in_force, refreshes.source.collection
                 )
-                data.take_negatives(mined.source, mined.negatives, resumed=True)
+                data.take_negatives(refreshes.source, refreshes.negatives, resumed=True)
         data.has_refreshes = True
         data.before_batch = lambda: self._refresh_if_due(trainer, pl_module, data)
 
@@ -255,17 +259,17 @@ class HardNegativeMining(Callback):
             self._take_from_side_process(trainer, module, data, self._side_process_began)
             return
         now = RefreshMoment(trainer.current_epoch, trainer.global_step)
-        due: list[MinedSource] = []
-        for mined in self._mined:
-            is_due = self.schedule.is_due(now.epoch, now.step, mined.in_force)
-            if mined.source.awaits_negatives or is_due:
-                due.append(mined)
+        due: list[SourceRefreshes] = []
+        for refreshes in self._refreshes:
+            is_due = self.schedule.is_due(now, refreshes.in_force)
+            if refreshes.source.awaits_negatives or is_due:
+                due.append(refreshes)
         if not due:
             return
         data.is_refreshing = True
         try:
-            for mined in due:
-                self._refresh(trainer, module, data, mined, now)
+            for refreshes in due:
+                self._refresh(trainer, module, data, refreshes, now)
         finally:
             data.is_refreshing = False
 
@@ -274,30 +278,30 @@ class HardNegativeMining(Callback):
         trainer: Trainer,
         module: RankerModule,
         data: TripletDataModule,
-        mined: MinedSource,
+        refreshes: SourceRefreshes,
         now: RefreshMoment,
     ) -> None:
         """Mine the negatives of a source anew, here or beside the training."""
-        miner = self._make_miner(trainer, module, data, mined.source)
         # A trial run leaves no folder, so it mines here.
         is_beside = self.asynchronous and not is_trial(trainer)
-        if is_beside and not mined.source.awaits_negatives:
-            by_rank_0(lambda: self._start_side_process(trainer, module, mined))
+        if is_beside and not refreshes.source.awaits_negatives:
+            by_rank_0(lambda: self._start_side_process(trainer, module, refreshes))
             self._side_process_began = now
             return
-        negatives = mined.folders.mine_or_open(
+        miner = self._make_miner(trainer, module, data, refreshes.source)
+        negatives = refreshes.folders.mine_or_open(
             miner,
             now,
-            mined.negatives,
-            lambda miner: self._mine(miner, trainer, mined.source),
+            refreshes.negatives,
+            lambda: self._mine(miner, trainer, refreshes.source),
             write=not is_trial(trainer),
         )
         if not is_trial(trainer):
-            mined.folders.remove_older(now.step, mined.saved_step)
-        self._take(trainer, module, data, mined, negatives, now)
+            refreshes.folders.remove_older(now.step, refreshes.saved_step)
+        self._take(trainer, module, data, refreshes, negatives, now)
 
     def _start_side_process(
-        self, trainer: Trainer, module: RankerModule, mined: MinedSource
+        self, trainer: Trainer, module: RankerModule, refreshes: SourceRefreshes
     ) -> None:
         weights = {}
         for name, value in module.state_dict().items():
@@ -305,7 +309,7 @@ class HardNegativeMining(Callback):
             if name.startswith(("ranker.", "miner.")):
                 weights[name] = value
         config = Path(trainer.default_root_dir, CONFIG)
-        folder = mined.folders.path(trainer.global_step)
+        folder = refreshes.folders.path(trainer.global_step)
         device = trainer.strategy.root_device
         self._side_process.start(config, weights, lightning.__version__, folder, device)
 
@@ -317,37 +321,36 @@ class HardNegativeMining(Callback):
         """
         if not by_rank_0(self._side_process.is_done):
             return
-        (mined,) = self._mined  # setup has refused several
-        negatives = mined.folders.open(began.step, mined.source.collection)
+        (refreshes,) = self._refreshes  # setup has refused several
+        negatives = refreshes.folders.open(began.step, refreshes.source.collection)
         staleness = trainer.global_step - began.step
         negatives.manifest.update(step=began.step, staleness=staleness)
-        if mined.negatives is not None:
-            negatives.manifest["overlap"] = round(negatives.overlap(mined.negatives), 4)
+        if refreshes.negatives is not None:
+            negatives.manifest["overlap"] = round(negatives.overlap(refreshes.negatives), 4)
         self._end_side_process()
-        self._take(trainer, module, data, mined, negatives, began)
-        mined.folders.remove_older(began.step, mined.saved_step)
+        self._take(trainer, module, data, refreshes, negatives, began)
+        refreshes.folders.remove_older(began.step, refreshes.saved_step)
 
     def _take(
         self,
         trainer: Trainer,
         module: RankerModule,
         data: TripletDataModule,
-        mined: MinedSource,
+        refreshes: SourceRefreshes,
         negatives: MinedNegatives,
         moment: RefreshMoment,
     ) -> None:
         """Let training draw from the negatives that a refresh of this moment has made."""
-        data.take_negatives(mined.source, negatives)
-        mined.negatives = negatives
-        mined.in_force = NegativesInForce(moment.epoch, moment.step, key=negatives.manifest["key"])
-        collection = mined.source.collection
+        data.take_negatives(refreshes.source, negatives)
+        refreshes.take(negatives, moment)
+        collection = refreshes.source.collection
         judged = collection.learnable("train")
-        mined.log.report_refresh(trainer, module, collection, judged, negatives)
+        refreshes.log.report_refresh(trainer, module, collection, judged, negatives)
 
     def on_train_batch_end(self, trainer: Trainer, pl_module: LightningModule, *_: Any) -> None:
         assert isinstance(pl_module, RankerModule)
-        for mined in self._mined:
-            mined.log.report_next_step(trainer, pl_module)
+        for refreshes in self._refreshes:
+            refreshes.log.report_next_step(trainer, pl_module)
 
     def _make_miner(
         self,
@@ -386,13 +389,13 @@ class HardNegativeMining(Callback):
 
     def judge_and_rescorer(
         self, module: RankerModule, collection: Collection
-    ) -> tuple[Judge | None, Judge | None]:
+    ) -> tuple[TextScorer | None, TextScorer | None]:
         """The model of the option ``judge``; and the ranker that is trained, where ``rescore`` asks
         for its scores.
         """
         rescoring_ranker = module.ranker if self.rescore else None
-        judge = _judge_of(self.judging_ranker, collection)
-        return judge, _judge_of(rescoring_ranker, collection)
+        judge = _scorer_of(self.judging_ranker, collection)
+        return judge, _scorer_of(rescoring_ranker, collection)
 
 
 def _frozen(model: Ranker | str | None, option: str, needs: Needs) -> Ranker | None:
@@ -406,8 +409,8 @@ def _frozen(model: Ranker | str | None, option: str, needs: Needs) -> Ranker | N
     return None if model is None else model.eval().requires_grad_(False)
 
 
-def _judge_of(model: Ranker | None, collection: Collection) -> Judge | None:
-    return None if model is None else Judge(type(model).__name__, model, collection)
+def _scorer_of(model: Ranker | None, collection: Collection) -> TextScorer | None:
+    return None if model is None else TextScorer(type(model).__name__, model, collection)
 
 
 def _error(text: str) -> InputError:

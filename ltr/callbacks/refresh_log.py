@@ -13,7 +13,7 @@ from ltr.data.collection import Collection
 from ltr.data.query_lists import QueryLists
 from ltr.margins import FromDistance
 from ltr.mining.mined_negatives import MinedNegatives
-from ltr.mining.report import EXAMPLE_COLUMNS, examples, logged_numbers, summary_lines
+from ltr.mining.refresh_report import EXAMPLE_COLUMNS, examples, logged_numbers, summary_lines
 from ltr.module import LastStep, RankerModule
 
 # By the name of the callback that users configure, so they find all its lines under one name.
@@ -24,8 +24,8 @@ class RefreshLog:
     """Logged at a refresh: seconds, what fell to which filter, mean distances, overlap with the
     last one (``mining/…``).
 
-    And after the next step: the share of active pairs in its batch and in the last one before (of
-    rank 0), and quantiles of its margins per negative. Weights & Biases also gets these as a
+    And after the next step: the share of active pairs in its batch and in the last one before (with
+    the lists of all processes), and quantiles of its margins per negative. Weights & Biases also gets these as a
     histogram, and some queries with their hardest negative.
 
     Args:
@@ -64,19 +64,13 @@ class RefreshLog:
         if module.last_step is not None:
             self._active_before = float(active_share(module, module.last_step))
         self._awaits_step = not self._source
+        prefix = f"mining/{self._source}/" if self._source else "mining/"
+        numbers = logged_numbers(negatives.manifest, prefix)
         for logger in trainer.loggers:
-            numbers = self.named(logged_numbers(negatives.manifest))
             logger.log_metrics(numbers, trainer.global_step)
             if isinstance(logger, WandbLogger):
                 rows = _rows_of_examples(module, collection, judged, negatives)
                 _log_table(logger, rows, negatives)
-
-    def named(self, numbers: dict[str, float]) -> dict[str, float]:
-        """Numbers under the name of the source, if there is one."""
-        if not self._source:
-            return numbers
-        prefix = f"mining/{self._source}/"
-        return {name.replace("mining/", prefix, 1): value for name, value in numbers.items()}
 
     def report_next_step(self, trainer: Trainer, module: RankerModule) -> None:
         """Report the first step after a refresh."""

@@ -140,7 +140,7 @@ def _random_negatives(source: OpenedSource) -> MinedNegatives:
     rows = np.random.default_rng(0).integers(len(collection.corpus), size=shape)
     distances = np.zeros(shape, np.float32)
     manifest = {"key": "sample", "split": "train"}
-    return MinedNegatives.of_queries(judged.query_rows, rows, distances, manifest)
+    return MinedNegatives.from_matrix(judged.query_rows, rows, distances, manifest)
 
 
 def _wait(device: torch.device) -> None:

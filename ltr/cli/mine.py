@@ -19,7 +19,7 @@ from ltr.mining.exported import write_trec
 from ltr.mining.filters import Recipe
 from ltr.mining.mined_negatives import MinedNegatives
 from ltr.mining.miner import Miner
-from ltr.mining.report import summary_lines
+from ltr.mining.refresh_report import summary_lines
 from ltr.mining.side_process import is_beside_training
 from ltr.models import DualEncoder
 from ltr.module import RankerModule

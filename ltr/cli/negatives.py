@@ -15,12 +15,12 @@ from ltr.data.whole_files import write_whole
 from ltr.errors import InputError
 from ltr.mining.audit import find_suspects
 from ltr.mining.audit_report import audit_lines, audit_tsv
-from ltr.mining.diff import side_by_side
+from ltr.mining.diff import pairs_of_both
 from ltr.mining.diff_report import diff_lines, diff_tsv
 from ltr.mining.imported import negatives_of_file
-from ltr.mining.judge import Judge, open_judge
+from ltr.mining.judge import TextScorer, open_judge
 from ltr.mining.mined_negatives import MinedNegatives
-from ltr.mining.overlay import Policy, save_overlay
+from ltr.mining.overlay import Remedy, save_overlay
 from ltr.models.ranker import digest_of_weights
 from ltr.run.run_folder import RunFolder
 
@@ -90,7 +90,7 @@ def diff(first: str, second: str, *, data: str, tsv: str | None = None) -> None:
         if not len(negatives.lists.doc_rows):
             raise InputError(f"{path}: there must be a negative to compare, and there is none")
         both.append(negatives)
-    pairs = side_by_side(*both)
+    pairs = pairs_of_both(*both)
     for line in diff_lines(pairs, collection):
         log.info("%s", line)
     if tsv is not None:
@@ -106,7 +106,7 @@ def audit(
     margin: float = 0.0,
     max_length: int | None = None,
     tsv: str | None = None,
-    policy: Policy | None = None,
+    policy: Remedy | None = None,
     grade: float = 1.0,
 ) -> None:
     """List negatives that a judge scores above the relevant document, and write an overlay that
@@ -143,7 +143,9 @@ def audit(
         )
     ranker = open_judge(judge, max_length)
     relevant = collection.learnable(negatives.split)
-    suspects, counts = find_suspects(negatives, relevant, Judge(judge, ranker, collection), margin)
+    suspects, counts = find_suspects(
+        negatives, relevant, TextScorer(judge, ranker, collection), margin
+    )
     for line in audit_lines(suspects, counts, collection):
         log.info("%s", line)
     if tsv is not None:

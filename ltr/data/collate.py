@@ -62,9 +62,8 @@ class TextCollator(Collator):
         self.queries = queries
         self.docs = docs
         self.forms = forms
-        # A text's key is a hash of its tokens (see Texts.keys), by row. Those of judged documents
-        # are needed in every epoch, and each is computed once.
-        self._keys: dict[int, int] = {}
+        # By row. Those of judged documents are needed in every epoch, and each is computed once.
+        self._hashes: dict[int, int] = {}
 
     def lengths(self, ranked_list: LabelledList) -> np.ndarray:
         return self.forms.docs.lengths(self.docs.lengths(ranked_list.doc_rows))
@@ -76,30 +75,30 @@ class TextCollator(Collator):
             queries = self.forms.queries.lay_out(self.queries, batch.query_rows.numpy())
         judged_rows = []
         judged_grades = []
-        judged_keys = []
+        judged_hashes = []
         for ranked_list in lists:
             judged_rows.append(ranked_list.judged_rows)
             judged_grades.append(ranked_list.judged_grades)
-            judged_keys.append(self._judged_keys(ranked_list))
+            judged_hashes.append(self._judged_hashes(ranked_list))
         return batch._replace(
             queries=queries,
             docs=self.forms.docs.lay_out(self.docs, _all_doc_rows(lists)),
             judged_rows=_padded_if_all(judged_rows, np.int64, fill=-1),
             judged_grades=_padded_if_all(judged_grades),
-            judged_keys=_padded_if_all(judged_keys, np.int64),
+            judged_hashes=_padded_if_all(judged_hashes, np.int64),
         )
 
-    def _judged_keys(self, ranked_list: LabelledList) -> np.ndarray | None:
-        """The keys of the judged texts of a training list, ``[J]`` int64; None for other lists."""
+    def _judged_hashes(self, ranked_list: LabelledList) -> np.ndarray | None:
+        """The hashes of the judged texts of a training list, ``[J]`` int64; None for other lists."""
         is_for_evaluation = ranked_list.ideal is not None  # training lists have no ideal grades
-        if ranked_list.judged_rows is None or is_for_evaluation:  # no loss asks for its keys
+        if ranked_list.judged_rows is None or is_for_evaluation:  # no loss asks for its hashes
             return None
         rows = ranked_list.judged_rows.tolist()
-        new_rows = [row for row in rows if row not in self._keys]
+        new_rows = [row for row in rows if row not in self._hashes]
         if new_rows:
-            new_keys = self.forms.docs.lay_out(self.docs, np.asarray(new_rows)).text_keys()
-            self._keys.update(zip(new_rows, new_keys.tolist(), strict=True))
-        return np.asarray([self._keys[row] for row in rows], dtype=np.int64)
+            new_hashes = self.forms.docs.lay_out(self.docs, np.asarray(new_rows)).hashes()
+            self._hashes.update(zip(new_rows, new_hashes.tolist(), strict=True))
+        return np.asarray([self._hashes[row] for row in rows], dtype=np.int64)
 
 
 class BothCollator(Collator):

@@ -11,6 +11,8 @@ import numpy as np
 from ltr.data.files import digest_of_arrays, map_array
 from ltr.errors import InputError
 
+OWN_TEXT = np.nan  # the value of a document that has the text of the query itself
+
 
 class LabelledList(NamedTuple):
     """One query with some of its documents, by row."""
@@ -32,6 +34,16 @@ class LabelledList(NamedTuple):
         distances = None if self.distances is None else self.distances[places]
         return self._replace(
             doc_rows=self.doc_rows[places], labels=self.labels[places], distances=distances
+        )
+
+    def alone(self, doc_row: int) -> "LabelledList":
+        """A document alone that was not mined, of the list or not, with label 0. What is known of
+        the query stays.
+        """
+        return self._replace(
+            doc_rows=np.array([doc_row], dtype=np.int64),
+            labels=np.zeros(1, dtype=np.float32),
+            distances=None,
         )
 
 
@@ -121,6 +133,11 @@ class QueryLists(NamedTuple):
             )
 
     @property
+    def place_in_list(self) -> np.ndarray:
+        """``[R]`` int64: the place of each document in the list of its query, from 0."""
+        return np.arange(len(self.doc_rows)) - np.repeat(self.offsets[:-1], np.diff(self.offsets))
+
+    @property
     def query_of_doc(self) -> np.ndarray:
         """``[R]`` int64: the query of each document, by row."""
         return np.repeat(self.query_rows, np.diff(self.offsets))
@@ -200,8 +217,7 @@ class QueryLists(NamedTuple):
         # A depth beyond int64 would overflow in numpy; one of len(doc_rows) cuts nothing.
         depth = min(depth, len(self.doc_rows))
         offsets = np.concatenate([[0], np.cumsum(np.minimum(counts, depth))])
-        place_in_list = np.arange(len(self.doc_rows)) - np.repeat(self.offsets[:-1], counts)
-        kept = place_in_list < depth
+        kept = self.place_in_list < depth
         return QueryLists(self.query_rows, offsets, self.doc_rows[kept], self.values[kept])
 
     def without_values(self) -> "QueryLists":
@@ -226,6 +242,13 @@ class QueryLists(NamedTuple):
             # A plain array over the map: a slice of a memmap is a memmap, which costs microseconds.
             arrays[name] = np.asarray(mapped)
         return cls(**arrays)
+
+
+def are_excluded(values: np.ndarray) -> np.ndarray:
+    """``[R]`` bool, whether documents of these values must not be negatives of their query: those
+    that are relevant, or have its own text.
+    """
+    return ~(values <= 0)
 
 
 def check_rows(rows: np.ndarray, n: int, file: Path, mend: str, option: str | None = None) -> None:

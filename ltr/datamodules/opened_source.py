@@ -43,8 +43,7 @@ class OpenedSource:
             name; empty where none are drawn.
         awaits_negatives: whether mined negatives are still to come. No batch may be drawn until
             then.
-        lists_of_negatives: what they are drawn from, after ``setup("fit")``; None: the whole corpus.
-        has_soft_labels, lists_with_both: see
+        has_distances, has_soft_labels, lists_with_both: see
             :class:`ltr.datamodules.RankingDataModule`, of its training lists.
     """
 
@@ -61,7 +60,7 @@ class OpenedSource:
         self.digests: dict[str, str] = {}
         self.negatives: dict[str, int] = {}
         self.awaits_negatives = False
-        self.lists_of_negatives: list[QueryLists | None] = []
+        self.has_distances = False
         self.has_soft_labels = False
         self.lists_with_both: tuple[int, int] | None = None
 

@@ -5,6 +5,8 @@ from functools import reduce
 from pathlib import Path
 from typing import Any, get_args
 
+import numpy as np
+
 from ltr.data.bm25 import bm25_lists
 from ltr.data.query_lists import QueryLists
 from ltr.data.sampling.buckets import Buckets
@@ -12,7 +14,7 @@ from ltr.data.sampling.plan import Plan
 from ltr.data.sampling.relevant import EpochOver
 from ltr.data.sampling.rows import Rows
 from ltr.data.sampling.taught import Labels, TaughtRows
-from ltr.data.sampling.triplet_rows import Source, TripletRows
+from ltr.data.sampling.triplet_rows import TripletRows
 from ltr.datamodules.evaluation import Evaluation
 from ltr.datamodules.loading import Loading
 from ltr.datamodules.opened_source import OpenedSource
@@ -137,14 +139,9 @@ class TripletDataModule(PoolDataModule):
             return list(self.sources)
         return [source for source in self.trained_sources if "mined" in source.negatives]
 
-    def lists_of_negatives(self) -> list[QueryLists | None]:
-        """What training rows draw their negatives from, after ``setup("fit")``: the values of mined
-        ones are their distances, or NaN. None: the whole corpus.
-        """
-        lists: list[QueryLists | None] = []
-        for source in self.trained_sources:
-            lists += source.lists_of_negatives
-        return lists
+    @property
+    def has_distances(self) -> bool:
+        return all(source.has_distances for source in self.trained_sources)
 
     def plan_of(self, source: OpenedSource) -> Plan:
         audit_labels = self._apply_overlays(source)  # first: it changes the judgements
@@ -153,10 +150,11 @@ class TripletDataModule(PoolDataModule):
         collection.warn_of_unlearnable("train")
         where = f"{source.path}: split 'train'"
         source.digests["judgements"] = judged.digest()
-        drawn_from = []
-        for name, count in source.negatives.items():
-            drawn_from.append(self._open_negatives(source, name, count))
-        source.lists_of_negatives = [lists for _, lists in drawn_from]
+        negatives = [self._open_negatives(source, name) for name in source.negatives]
+        # Mined ones that are still to come (an empty list) will have them.
+        source.has_distances = all(
+            lists is not None and not np.isnan(lists.values).any() for lists in negatives
+        )
         # As in the constructor: take_negatives may have changed it after an earlier setup, and now
         # there are no mined lists again.
         source.awaits_negatives = "mined" in source.negatives
@@ -165,7 +163,8 @@ class TripletDataModule(PoolDataModule):
         queries = judged.query_rows if source.awaits_negatives else None
         rows = TripletRows(
             judged,
-            tuple(drawn_from),
+            tuple(source.negatives.values()),
+            tuple(negatives),
             len(collection.corpus),
             self.positives,
             self.seed,
@@ -249,12 +248,12 @@ class TripletDataModule(PoolDataModule):
         source.digests["audit"] = all_labels.digest()
         return all_labels
 
-    def _open_negatives(self, source: OpenedSource, name: str, count: int) -> Source:
-        """The negatives of this name, of which a row gets ``count`` documents."""
+    def _open_negatives(self, source: OpenedSource, name: str) -> QueryLists | None:
+        """The negatives of this name; None: the whole corpus."""
         if name == "random":
-            return count, None
+            return None
         if name == "mined":  # empty until take_negatives
-            return count, QueryLists.from_rows([], [], [])
+            return QueryLists.from_rows([], [], [])
         if name == "candidates":
             lists = source.collection.pools("train", option="negatives")
         elif name == "bm25":
@@ -268,14 +267,13 @@ class TripletDataModule(PoolDataModule):
         lists = lists.first(self.negatives_depth)
         if name in ("candidates", "bm25"):  # their values are scores, not distances
             lists = lists.without_values()
-        return count, lists
+        return lists
 
 
 def _with_mined(source: OpenedSource, rows: Rows, mined: QueryLists) -> TripletRows:
     """The same rows with these lists as the mined negatives."""
     assert isinstance(rows, TripletRows), "plan_of() has made them"
     number = list(source.negatives).index("mined") if "mined" in source.negatives else 0
-    sources = list(rows.sources)
-    n, _ = sources[number]
-    sources[number] = (n, mined)
-    return replace(rows, sources=tuple(sources))
+    negatives = list(rows.negatives)
+    negatives[number] = mined
+    return replace(rows, negatives=tuple(negatives))

@@ -1,7 +1,7 @@
 """Which texts of a batch are the same text, and which pairs of texts a judgement links.
 
 Letters of shapes: b list, n document of a list, c column, t text of the batch, j judgement of a
-list.
+list, p place: a column, or behind the columns the text of a query.
 """
 
 from typing import NamedTuple
@@ -9,9 +9,10 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from ltr.in_batch.embedded import Embedded
+from ltr.batch import RankingBatch
 
 ROWS_OF_SOURCE = 2**44  # more than a collection has; 2^19 sources fit
+NOWHERE = -1  # the place of what a judgement names and the batch has not
 
 
 class Duplicates(NamedTuple):
@@ -28,86 +29,94 @@ class Duplicates(NamedTuple):
     own_bp: Tensor  # [B, P] bool, the text of the query itself
 
 
-def find_duplicates(lists: Embedded) -> Duplicates:
-    """Find equal texts by query row, by document row, and by the documents' keys where there are
-    keys. A query and a document are one text where a judgement has no grade (NaN). Texts of two
+def find_duplicates(lists: RankingBatch) -> Duplicates:
+    """Find equal texts by query row, by document row, and by the documents' hashes where there are
+    some. A query and a document are one text where a judgement has no grade (NaN). Texts of two
     sources count as different, however equal they are.
     """
     if lists.sources is not None:
         lists = _told_apart(lists, lists.sources)
     n_lists, n_docs = lists.mask.shape
-    n_columns = n_lists * n_docs
     device = lists.mask.device
     judged_rows_bj = lists.judged_rows
     if judged_rows_bj is None:
         judged_rows_bj = lists.doc_rows.new_empty(n_lists, 0)
     is_judgement_bj = judged_rows_bj >= 0
     grades_bj = lists.judged_grades
-    if grades_bj is None:
+    if grades_bj is None:  # the labels alone say what is relevant
         grades_bj = lists.labels.new_zeros(judged_rows_bj.shape)
     is_own_bj = is_judgement_bj & grades_bj.isnan()
-    real_c = lists.mask.flatten()
-
-    # One vector: the C columns, then the B·J judgements. A judgement whose document is in the batch
-    # is equal to a column, so its first equal entry is below n_columns; of any other it is not.
-    real = torch.cat([real_c, is_judgement_bj.flatten()])
-    if lists.doc_keys is not None and lists.judged_keys is not None:
-        keys = torch.cat([lists.doc_keys.flatten(), lists.judged_keys.flatten()])
-        first = _first_equal(keys, real)
-        first_column_c = first[:n_columns]
-        judged_places = first[n_columns:]
-    else:
-        rows = torch.cat([lists.doc_rows.flatten(), judged_rows_bj.flatten()])
-        first = _first_equal(rows, real)
-        first_column_c = first[:n_columns]
-        judged_places = first[n_columns:]
-        if lists.doc_keys is not None:
-            # Judgements without keys: by their row to a column, and from there to the first column of
-            # the same text.
-            first_column_c = _first_equal(lists.doc_keys.flatten(), real_c)
-            in_batch = judged_places < n_columns
-            judged_places[in_batch] = first_column_c[judged_places[in_batch]]
-    # Behind the columns stand the texts of queries that are no column: a judgement may name them.
-    own_places = judged_places[is_own_bj.flatten()].unique()
-    own_places = own_places[own_places >= n_columns]
-    n_places = n_columns + len(own_places)
-    is_outside = judged_places >= n_columns
-    outside = judged_places[is_outside]
-    is_own_text = torch.isin(outside, own_places)
-    numbers = n_columns + torch.searchsorted(own_places, outside)
-    judged_places[is_outside] = torch.where(is_own_text, numbers, n_places)
+    first_column_c, judged_place_bj, n_places = _places(lists, judged_rows_bj, is_own_bj)
     first_column_bn = first_column_c.view(n_lists, n_docs)
-    judged_places_bj = judged_places.view(judged_rows_bj.shape)
     all_real = torch.ones_like(lists.query_rows, dtype=torch.bool)
     first_list_b = _first_equal(lists.query_rows, all_real)
 
-    def at_query_places(chosen_bj: Tensor, chosen_bn: Tensor) -> Tensor:
-        """``[B, P]`` bool: the places of the chosen judgements and documents of all lists of a query."""
+    def of_all_lists_of_query(chosen_bj: Tensor, chosen_bn: Tensor) -> Tensor:
+        """``[B, P]`` bool: where the chosen judgements and documents of all lists of a query are."""
         at_first_list_bp = torch.zeros(n_lists, n_places, dtype=torch.bool, device=device)
         first_list_bj = first_list_b.unsqueeze(1).expand_as(chosen_bj)
-        at_first_list_bp[first_list_bj[chosen_bj], judged_places_bj[chosen_bj]] = True
+        at_first_list_bp[first_list_bj[chosen_bj], judged_place_bj[chosen_bj]] = True
         first_list_bn = first_list_b.unsqueeze(1).expand_as(chosen_bn)
         at_first_list_bp[first_list_bn[chosen_bn], first_column_bn[chosen_bn]] = True
         return at_first_list_bp[first_list_b]
 
-    is_placed_bj = is_judgement_bj & (judged_places_bj < n_places)
-    # What judged_rows name, and what has a label other than 0 in a list of the query.
-    judged_bp = at_query_places(is_placed_bj, lists.mask & (lists.labels != 0))
-    own_bp = at_query_places(is_own_bj, torch.zeros_like(lists.mask))
-    relevant_bp = at_query_places(is_placed_bj & (grades_bj > 0), lists.mask & (lists.labels > 0))
+    is_placed_bj = judged_place_bj != NOWHERE
+    is_relevant_bj = is_placed_bj & (grades_bj > 0)
+    no_document_bn = torch.zeros_like(lists.mask)
+    columns = torch.arange(len(first_column_c), device=device)
     return Duplicates(
         first_list_b=first_list_b,
         first_column_bn=first_column_bn,
-        is_first_c=real_c & (first_column_c == torch.arange(n_columns, device=device)),
-        judged_bp=judged_bp,
-        relevant_bp=relevant_bp,
-        own_bp=own_bp,
+        is_first_c=lists.mask.flatten() & (first_column_c == columns),
+        # What judged_rows name, and what has a label other than 0 in a list of the query.
+        judged_bp=of_all_lists_of_query(is_placed_bj, lists.mask & (lists.labels != 0)),
+        relevant_bp=of_all_lists_of_query(is_relevant_bj, lists.mask & (lists.labels > 0)),
+        own_bp=of_all_lists_of_query(is_own_bj, no_document_bn),
     )
 
 
-def _told_apart(lists: Embedded, sources_b: Tensor) -> Embedded:
-    """The lists with rows and keys that no two sources share."""
-    # A key may wrap around: it stays as unlikely as before that two texts have the same.
+def _places(
+    lists: RankingBatch, judged_rows_bj: Tensor, is_own_bj: Tensor
+) -> tuple[Tensor, Tensor, int]:
+    """Where the texts of a batch are: at its columns, and behind them those texts of queries that
+    are documents and no column, which a judgement may name.
+
+    Returns:
+        ``[B·N]``, the first column with the text of each column; ``[B, J]``, the place of what each
+        judgement names, or :data:`NOWHERE`; and the number P of places.
+    """
+    real_c = lists.mask.flatten()
+    n_columns = len(real_c)
+    column_values = lists.doc_rows
+    judged_values = judged_rows_bj
+    if lists.doc_hashes is not None and lists.judged_hashes is not None:
+        column_values = lists.doc_hashes
+        judged_values = lists.judged_hashes
+    # One vector: the C columns, then the B·J judgements. A judgement whose document is in the batch
+    # is equal to a column, so its first equal entry is below n_columns; of any other it is not.
+    real = torch.cat([real_c, (judged_rows_bj >= 0).flatten()])
+    first = _first_equal(torch.cat([column_values.flatten(), judged_values.flatten()]), real)
+    first_column_c = first[:n_columns]
+    judged_places = first[n_columns:]
+    if lists.doc_hashes is not None and lists.judged_hashes is None:
+        # Judgements without hashes: by their row to a column, and from there to the first column of
+        # the same text.
+        first_column_c = _first_equal(lists.doc_hashes.flatten(), real_c)
+        in_batch = judged_places < n_columns
+        judged_places[in_batch] = first_column_c[judged_places[in_batch]]
+    own_places = judged_places[is_own_bj.flatten()].unique()
+    own_places = own_places[own_places >= n_columns]
+    is_outside = judged_places >= n_columns
+    outside = judged_places[is_outside]
+    is_own_text = torch.isin(outside, own_places)
+    numbers = n_columns + torch.searchsorted(own_places, outside)
+    judged_places[is_outside] = torch.where(is_own_text, numbers, NOWHERE)
+    return first_column_c, judged_places.view(judged_rows_bj.shape), n_columns + len(own_places)
+
+
+def _told_apart(lists: RankingBatch, sources_b: Tensor) -> RankingBatch:
+    """The lists with rows and hashes that no two sources share."""
+    # A hash may wrap around: it stays as unlikely as before that two texts have the same.
     shift_b = sources_b * ROWS_OF_SOURCE
     shift_b1 = shift_b.unsqueeze(1)
 
@@ -122,8 +131,8 @@ def _told_apart(lists: Embedded, sources_b: Tensor) -> Embedded:
         query_rows=lists.query_rows + shift_b,
         doc_rows=lists.doc_rows + shift_b1,
         judged_rows=judged_rows,
-        doc_keys=shifted(lists.doc_keys),
-        judged_keys=shifted(lists.judged_keys),
+        doc_hashes=shifted(lists.doc_hashes),
+        judged_hashes=shifted(lists.judged_hashes),
     )
 
 

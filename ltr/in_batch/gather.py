@@ -7,18 +7,29 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from ltr.batch import ScoredLists
-from ltr.in_batch.embedded import Embedded
+from ltr.batch import RankingBatch, ScoredLists
 from ltr.processes import all_gather, rank, world_size
 
 # Fields of a list itself, and of its judgements; all others belong to its documents.
 OF_LIST = {"queries", "query_rows", "sources", "frozen_queries"}
-OF_JUDGEMENT = {"judged_rows", "judged_grades", "judged_keys"}
+OF_JUDGEMENT = {"judged_rows", "judged_grades", "judged_hashes"}
 WITHOUT_GRADIENT = {"labels", "judged_grades", "distances", "frozen_queries", "frozen_docs"}
+# Not each batch has these, but either all ranks have one or none has; in the order of an error.
+OPTIONAL = (
+    "judged_rows",
+    "judged_grades",
+    "queries",
+    "doc_hashes",
+    "judged_hashes",
+    "distances",
+)
 
 
-def gather_lists(lists: Embedded) -> Embedded:
-    r"""The lists of all ranks on every rank, in the order that the whole batch has.
+def gather_lists(
+    lists: RankingBatch, queries: Tensor | None, docs: Tensor
+) -> tuple[RankingBatch, Tensor | None, Tensor]:
+    r"""The lists of all ranks and their embeddings on every rank, in the order that the whole batch
+    has.
 
     Each of the W ranks then computes the same loss L over all B lists that one process would
     compute. So any loss works, also one whose mean is over the batch. Let :math:`E_r(\theta)` be
@@ -45,40 +56,48 @@ def gather_lists(lists: Embedded) -> Embedded:
     a margin that draws random numbers must draw equal ones.
 
     Args:
-        lists: of this rank. All ranks must call, with embeddings of one length, and must agree on
-            whether there are queries, judged rows, their grades, the keys and distances. A rank
-            without lists must still pass them through its encoder: ``DistributedDataParallel``
-            waits for the gradient of every parameter on every rank.
+        lists: of this rank, without texts. All ranks must call, and must agree on whether there are
+            queries, judged rows, their grades, the hashes and distances, and sources.
+        queries: ``[B, H]``; None for groups of texts without queries.
+        docs: ``[B, N, H]``, with one H on all ranks. A rank without lists must still pass them
+            through its encoder: ``DistributedDataParallel`` waits for the gradient of every
+            parameter on every rank.
 
     Returns:
-        The lists themselves without ``torch.distributed``, or with one rank. Otherwise B is the sum
+        What came, without ``torch.distributed`` or with one rank. Otherwise B is the sum
         over ranks, N and J the largest; padding is 0, False, or −1 in ``judged_rows``. Labels,
         grades, distances, rows and mask carry no gradient.
 
     Raises:
         ValueError: on every rank, if ranks disagree on queries, judged rows, their grades, the
-            keys, distances or the length of embeddings.
+            hashes, distances or the length of embeddings.
 
     Cost:
         Three collectives: sizes, floats, integers. Every rank then computes the whole score matrix
         and its loss, in the time and memory of one process; only the work of the encoder is shared.
     """
     if world_size() == 1:
-        return lists
-    fields = {name: tensor for name, tensor in lists._asdict().items() if tensor is not None}
-    _check_forms(lists, fields)
-    return lists._replace(**_gather_fields(fields))
+        return lists, queries, docs
+    embedded = lists._asdict() | {"queries": queries, "docs": docs}
+    fields = {name: tensor for name, tensor in embedded.items() if tensor is not None}
+    _check_forms(fields)
+    gathered: dict[str, Any] = _gather_fields(fields)
+    queries = gathered.pop("queries", None)
+    docs = gathered.pop("docs")
+    return lists._replace(**gathered), queries, docs
 
 
 def gather_scored(lists: ScoredLists) -> ScoredLists:
-    """The scored lists of all ranks on every rank, as :func:`gather_lists` does it for embedded ones.
+    """The scored lists of all ranks on every rank, as :func:`gather_lists` does it for lists and
+    embeddings.
 
     A loss over the gathered scores, and a margin of them, are those of one process with the whole
     batch, also where its mean is over rows or pairs that have something to learn.
     """
     if world_size() == 1:
         return lists
-    # A rank whose documents have no distances says so for each of them: others may have some.
+    # A rank whose documents have no distances says so for each of them: others may have some. What
+    # the ranker gives (embeddings, queries) all ranks have, or none has.
     if lists.distances is None:
         lists = lists._replace(distances=torch.full_like(lists.labels, torch.nan))
     flat = lists._replace(frozen=None)._asdict()
@@ -92,18 +111,18 @@ def gather_scored(lists: ScoredLists) -> ScoredLists:
     return ScoredLists(**gathered, frozen=frozen)
 
 
-def _check_forms(lists: Embedded, fields: dict[str, Tensor]) -> None:
+def _check_forms(fields: dict[str, Tensor]) -> None:
     """A ValueError on every rank where ranks have different fields."""
-    optional = ("judged_rows", "judged_grades", "queries", "doc_keys", "judged_keys", "distances")
-    present = [name in fields for name in optional]
-    form_of_rank = torch.tensor([*present, lists.docs.shape[-1]], device=lists.docs.device)
+    docs = fields["docs"]
+    present = [name in fields for name in OPTIONAL]
+    form_of_rank = torch.tensor([*present, docs.shape[-1]], device=docs.device)
     forms = all_gather(form_of_rank).cpu()
     if (forms != forms[0]).any():
         got = []
         for *flags, length in forms.tolist():
             got.append((*map(bool, flags), length))
         raise ValueError(
-            f"all ranks must have queries or none, judged_rows or none, judged_grades or none, keys or none, distances or none, and embeddings of one length; got, as (judged_rows, judged_grades, queries, doc_keys, judged_keys, distances, length) of each rank: {got}"
+            f"all ranks must have queries or none, judged_rows or none, judged_grades or none, keys or none, distances or none, and embeddings of one length; got, as ({', '.join(OPTIONAL)}, length) of each rank: {got}"
         )
 
 
@@ -115,10 +134,10 @@ def _gather_fields(fields: dict[str, Tensor]) -> dict[str, Tensor]:
             judgements, ``[B, N, …]`` for its documents. All ranks have the same, in one order.
     """
     judged = fields.get("judged_rows")
-    n_judged = 0 if judged is None else judged.shape[1]
+    own_judged = 0 if judged is None else judged.shape[1]
     mask = fields["mask"]
-    sizes = all_gather(torch.tensor([*mask.shape, n_judged], device=mask.device)).cpu()
-    n_lists, n_docs, n_judged = sizes.amax(dim=0).tolist()
+    sizes = all_gather(torch.tensor([*mask.shape, own_judged], device=mask.device)).cpu()
+    n_lists, n_docs, n_judged = sizes.amax(dim=0).tolist()  # the most of any rank
     # Two collectives: as a float, a large row number would be rounded.
     floats: dict[str, Tensor] = {}
     integers: dict[str, Tensor] = {}
@@ -134,7 +153,8 @@ def _gather_fields(fields: dict[str, Tensor]) -> dict[str, Tensor]:
         else:
             integers[name] = padded
     lists_per_rank = sizes[:, 0].tolist()
-    gathered = _gather_columns(floats, lists_per_rank) | _gather_columns(integers, lists_per_rank)
+    gathered = _gather_as_matrix(floats, lists_per_rank)
+    gathered |= _gather_as_matrix(integers, lists_per_rank)
     for name in WITHOUT_GRADIENT & gathered.keys():
         gathered[name] = gathered[name].detach()
     return gathered
@@ -149,24 +169,23 @@ def _padded(tensor: Tensor, sizes: tuple[int, ...], fill: int = 0) -> Tensor:
     return F.pad(tensor, padding, value=fill)
 
 
-def _gather_columns(fields: dict[str, Tensor], lists_per_rank: list[int]) -> dict[str, Tensor]:
+def _gather_as_matrix(fields: dict[str, Tensor], lists_per_rank: list[int]) -> dict[str, Tensor]:
     """Each field of the lists of all ranks, in the order of the whole batch, by one collective.
 
     Args:
         fields: ``[B, …]`` each, of this rank. All ranks must send the same shapes.
         lists_per_rank: how many of the B lists of each rank are no padding.
     """
-    # Side by side as columns of one matrix [B, F]; a field [B] becomes one column.
     if not fields:
         return {}
-    columns: list[Tensor] = []
+    # Side by side in one matrix [B, F]: a field [B] takes one column of it.
+    parts: list[Tensor] = []
     for tensor in fields.values():
-        n_columns = math.prod(tensor.shape[1:])
-        columns.append(tensor.reshape(len(tensor), n_columns))
-    matrix_of_rank = _Gather.apply(torch.cat(columns, dim=1))  # [W, B, F]
-    real = [matrix[:n] for matrix, n in zip(matrix_of_rank, lists_per_rank, strict=True)]
-    widths = [column.shape[1] for column in columns]
-    order = torch.tensor(_order(lists_per_rank), dtype=torch.int64, device=matrix_of_rank.device)
+        parts.append(tensor.reshape(len(tensor), math.prod(tensor.shape[1:])))
+    matrices = _Gather.apply(torch.cat(parts, dim=1))  # [W, B, F]
+    real = [matrix[:n] for matrix, n in zip(matrices, lists_per_rank, strict=True)]
+    widths = [part.shape[1] for part in parts]
+    order = torch.tensor(_order(lists_per_rank), dtype=torch.int64, device=matrices.device)
     gathered = torch.cat(real)[order].split(widths, dim=1)
     gathered_tensors: dict[str, Tensor] = {}
     for (name, tensor), values in zip(fields.items(), gathered, strict=True):
@@ -176,7 +195,8 @@ def _gather_columns(fields: dict[str, Tensor], lists_per_rank: list[int]) -> dic
 
 def _order(lists_per_rank: list[int]) -> list[int]:
     """For each list of the whole batch its place among the lists of the ranks, end to end. The ranks
-    deal out a batch: rank r of W has the lists r, r + W, r + 2 W and so on.
+    deal out a batch (:mod:`ltr.data.sampling.buckets`): rank r of W has the lists r, r + W, r + 2 W
+    and so on.
 
     >>> _order([3, 2])
     [0, 3, 1, 4, 2]

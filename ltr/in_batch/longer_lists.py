@@ -5,8 +5,9 @@ Rows ``[B, N]`` become ``[B, B·N]``, and a P×K batch becomes the square matrix
 Labels must be grades, 0 for not relevant: a teacher's scores have no number for the documents of
 other lists.
 
-Letters of shapes: b list, n document of a list, k text of a list, c column, t text of the batch, j
-judgement.
+Letters of shapes: b list, n document of a list, j judgement. Where queries are the rows, c is a
+column, a document of the batch. Where all texts are rows and columns, t is a text of the batch, and
+k a text of a list: its query, if it has one, or a document.
 """
 
 from typing import NamedTuple
@@ -15,12 +16,11 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from ltr.batch import ScoredLists
+from ltr.batch import RankingBatch, ScoredLists
 from ltr.in_batch.duplicates import Duplicates, find_duplicates, linked_texts
-from ltr.in_batch.embedded import Embedded
 
 
-def queries_against_all(lists: Embedded) -> ScoredLists:
+def queries_against_all(lists: RankingBatch, queries: Tensor | None, docs: Tensor) -> ScoredLists:
     r"""Each query against the documents of all lists; column :math:`b N + n` is document n of list
     b.
 
@@ -35,11 +35,13 @@ def queries_against_all(lists: Embedded) -> ScoredLists:
     * repeats a document of an earlier column,
     * is of another source than the query, whose judgements say nothing about it.
 
-    Documents of equal text in one source count as one document, whatever their ids, by ``doc_keys``
-    and ``judged_keys``.
+    Documents of equal text in one source count as one document, whatever their ids, by ``doc_hashes``
+    and ``judged_hashes``.
 
     Args:
-        lists: of one batch, or of all processes.
+        lists: of one batch, or of all processes. Equal ``query_rows`` are equal queries.
+        queries: ``[B, H]``, their embeddings; None for groups of texts without queries.
+        docs: ``[B, N, H]``, those of their documents; the values at the padding are not used.
 
     Returns:
         R = B rows and C = B·N columns, not scored yet. A mined distance is that of a query to a
@@ -59,23 +61,22 @@ def queries_against_all(lists: Embedded) -> ScoredLists:
         the first query, though not in its list, so it is not taken for irrelevant.
 
         >>> import torch
-        >>> lists = Embedded(
-        ...     queries=torch.zeros(2, 4),
-        ...     docs=torch.zeros(2, 2, 4),
+        >>> lists = RankingBatch(
         ...     labels=torch.tensor([[2.0, 0.0], [1.0, 0.0]]),
         ...     mask=torch.ones(2, 2, dtype=torch.bool),
         ...     query_rows=torch.tensor([0, 1]),
         ...     doc_rows=torch.tensor([[5, 7], [9, 7]]),
         ...     judged_rows=torch.tensor([[5, 9], [9, -1]]),
         ... )
-        >>> queries_against_all(lists).labels
+        >>> longer = queries_against_all(lists, torch.zeros(2, 4), torch.zeros(2, 2, 4))
+        >>> longer.labels
         tensor([[2., 0., 0., 0.],
                 [0., 0., 1., 0.]])
-        >>> queries_against_all(lists).mask
+        >>> longer.mask
         tensor([[ True,  True, False, False],
                 [ True, False,  True,  True]])
     """
-    if lists.queries is None:
+    if queries is None:
         raise ValueError(
             "queries_against_all needs lists with queries, got none; take all_against_all for groups of texts"
         )
@@ -105,12 +106,12 @@ def queries_against_all(lists: Embedded) -> ScoredLists:
         labels=labels_bc,
         mask=mask_bc,
         distances=distances_bc,
-        embeddings=lists.docs.flatten(0, 1).unsqueeze(0),
-        queries=lists.queries,
+        embeddings=docs.flatten(0, 1).unsqueeze(0),
+        queries=queries,
     )
 
 
-def all_against_all(lists: Embedded) -> ScoredLists:
+def all_against_all(lists: RankingBatch, queries: Tensor | None, docs: Tensor) -> ScoredLists:
     r"""Every text of the batch as an anchor against all texts: first the queries, if there are any,
     then the documents.
 
@@ -133,10 +134,11 @@ def all_against_all(lists: Embedded) -> ScoredLists:
 
     Rows are not merged: a document that is relevant in two lists is an anchor twice, once with each
     group. The rows of the queries, restricted to the columns of the documents, equal those of
-    :func:`queries_against_all`; but the text of a document has that document's links as a query, too.
+    :func:`queries_against_all`, with one exception. A query that is also a document relevant for another
+    query leaves out what is judged for that other query, as the document does.
 
     Args:
-        lists: of one batch, or of all processes.
+        lists, queries, docs: see :func:`queries_against_all`.
 
     Returns:
         R = C = B + B·N, or B·N without queries; rows and columns are the same embeddings, not scored
@@ -154,7 +156,8 @@ def all_against_all(lists: Embedded) -> ScoredLists:
 
         >>> labels, mask = torch.ones(2, 2), torch.ones(2, 2, dtype=torch.bool)
         >>> query_rows, doc_rows = torch.tensor([0, 1]), torch.tensor([[0, 1], [2, 3]])
-        >>> square = all_against_all(Embedded(None, torch.zeros(2, 2, 4), labels, mask, query_rows, doc_rows))
+        >>> lists = RankingBatch(labels, mask, query_rows, doc_rows)
+        >>> square = all_against_all(lists, None, torch.zeros(2, 2, 4))
         >>> square.labels * square.mask
         tensor([[0., 1., 0., 0.],
                 [1., 0., 0., 0.],
@@ -162,7 +165,7 @@ def all_against_all(lists: Embedded) -> ScoredLists:
                 [0., 0., 1., 0.]])
     """
     duplicates = find_duplicates(lists)
-    all_texts = _end_to_end(lists, duplicates)
+    all_texts = _end_to_end(lists, queries, docs, duplicates)
     place_bk = all_texts.place_bk
     group_bk = all_texts.group_bk
     first_t = all_texts.first_t
@@ -174,14 +177,14 @@ def all_against_all(lists: Embedded) -> ScoredLists:
     # Texts of other lists: the first of equal ones, and none that judgements link to the row.
     # Links stand at first places alone: a row takes those of the first place of its text. A column
     # that is no first place is masked anyhow.
-    linked_tt = linked_texts(duplicates, with_queries=lists.queries is not None)
+    linked_tt = linked_texts(duplicates, with_queries=queries is not None)
     mask_tt = all_texts.is_first_t & ~linked_tt[first_t]
     if lists.sources is not None:
         source_t = lists.sources.repeat_interleave(lists.mask.shape[1])
-        if lists.queries is not None:
+        if queries is not None:
             source_t = torch.cat([lists.sources, source_t])
         mask_tt &= source_t.unsqueeze(1) == source_t
-    # None of them is a text that is also in the row's own list.
+    # None of them is a text that is also in the row's own list. What follows overrules this.
     mask_tt[row_bk1, first_bk.unsqueeze(1)] = False
     # Of its own list a row has the real texts other than its own text.
     is_other_bkk = first_bk.unsqueeze(2) != first_bk.unsqueeze(1)
@@ -191,12 +194,12 @@ def all_against_all(lists: Embedded) -> ScoredLists:
 
     both_in_group_bkk = group_bk.unsqueeze(2) & group_bk.unsqueeze(1)
     own_labels_bkk = both_in_group_bkk.to(lists.labels.dtype)
-    if lists.queries is not None:
+    if queries is not None:
         own_labels_bkk[:, 0, 1:] = lists.labels
     labels_tt = lists.labels.new_zeros(mask_tt.shape)
     labels_tt[row_bk1, column_b1k] = own_labels_bkk
     distances_tt = None
-    if lists.queries is not None and lists.distances is not None:
+    if queries is not None and lists.distances is not None:
         distances_tt = torch.full_like(labels_tt, torch.nan)
         distances_tt[place_bk[:, :1], place_bk[:, 1:]] = lists.distances
     return ScoredLists(
@@ -222,24 +225,26 @@ class _EndToEnd(NamedTuple):
     is_first_t: Tensor  # [T] bool, whether it is real, and the first of its equals
 
 
-def _end_to_end(lists: Embedded, duplicates: Duplicates) -> _EndToEnd:
+def _end_to_end(
+    lists: RankingBatch, queries: Tensor | None, docs: Tensor, duplicates: Duplicates
+) -> _EndToEnd:
     n_lists, n_docs = lists.mask.shape
     device = lists.mask.device
-    n_queries = 0 if lists.queries is None else n_lists
+    n_queries = 0 if queries is None else n_lists
     doc_places = n_queries + torch.arange(n_lists * n_docs, device=device)
     place_bk = doc_places.view(n_lists, n_docs)
     real_bk = lists.mask
     group_bk = lists.mask & (lists.labels > 0)
-    texts = lists.docs.flatten(0, 1)
+    texts = docs.flatten(0, 1)
     first_t = n_queries + duplicates.first_column_bn.flatten()
     is_first_t = duplicates.is_first_c
-    if lists.queries is not None:
+    if queries is not None:
         # The query stands before the documents of its list, and all queries before all documents.
         query_places = torch.arange(n_lists, device=device)
         place_bk = torch.cat([query_places.unsqueeze(1), place_bk], dim=1)
         real_bk = F.pad(real_bk, (1, 0), value=True)
         group_bk = F.pad(group_bk, (1, 0), value=True)
-        texts = torch.cat([lists.queries, texts])
+        texts = torch.cat([queries, texts])
         first_t = torch.cat([duplicates.first_list_b, first_t])
         is_first_query_b = duplicates.first_list_b == query_places
         is_first_t = torch.cat([is_first_query_b, is_first_t])

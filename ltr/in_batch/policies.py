@@ -1,7 +1,6 @@
 """Policies for what each row of a training batch is ranked against."""
 
 import math
-from abc import abstractmethod
 from collections.abc import Callable
 from dataclasses import asdict
 
@@ -10,8 +9,7 @@ from torch import Tensor, nn
 
 from ltr.batch import RankingBatch, ScoredLists
 from ltr.errors import InputError
-from ltr.in_batch.best_columns import best_columns, side_by_side
-from ltr.in_batch.embedded import Embedded
+from ltr.in_batch.best_windows import best_embeddings, windows_in_rows
 from ltr.in_batch.gather import gather_lists, gather_scored
 from ltr.in_batch.guide import mask_likely_relevant
 from ltr.in_batch.longer_lists import all_against_all, queries_against_all
@@ -37,7 +35,7 @@ class InBatch(nn.Module):
         # Frozen encoders by name, each loaded once: the guide, and those of margins (a schedule of
         # losses may bring several). In a plain dict, so they are no submodules, and are neither
         # trained nor saved.
-        self._frozen: dict[str, DualEncoder] = {}
+        self._encoders_beside: dict[str, DualEncoder] = {}
 
     def attach(self, ranker: Ranker) -> None:
         """Called once, before training; an InputError if the ranker does not fit."""
@@ -55,7 +53,7 @@ class InBatch(nn.Module):
             InputError: if it can't be loaded, has another tokenizer, or has no positions for the
                 ranker's texts.
         """
-        if encoder in self._frozen:
+        if encoder in self._encoders_beside:
             return
         # It reads the ranker's token ids. These begin with the ranker's prompts and are cut already,
         # so it adds no prompts of its own and cuts nothing.
@@ -83,17 +81,17 @@ class InBatch(nn.Module):
                     option=option,
                 )
         device = next(ranker.parameters()).device
-        self._frozen[encoder] = frozen.eval().requires_grad_(False).to(device)
+        self._encoders_beside[encoder] = frozen.eval().requires_grad_(False).to(device)
 
-    @abstractmethod
     def forward(
         self, ranker: Ranker, batch: RankingBatch, margin: Margin | None = None
     ) -> ScoredLists:
         """The lists that the loss and the margin policy see, with what the margin policy wants."""
+        raise NotImplementedError
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> nn.Module:
         # Of nn.Module, behind .to(device): the frozen encoders move with their policy.
-        for encoder in self._frozen.values():
+        for encoder in self._encoders_beside.values():
             encoder._apply(fn)
         return super()._apply(fn, recurse)
 
@@ -109,7 +107,7 @@ class OwnLists(InBatch):
         self, ranker: Ranker, batch: RankingBatch, margin: Margin | None = None
     ) -> ScoredLists:
         if isinstance(ranker, DualEncoder):
-            return self._dual_encoder_scores(ranker, batch, margin)
+            return self._lists_of_dual_encoder(ranker, batch, margin)
         embeddings = None
         if ranker.gives_embeddings:
             scores, embeddings = ranker.represent(batch)
@@ -118,9 +116,16 @@ class OwnLists(InBatch):
         distances = batch.distances
         if margin is not None and margin.wants_distances and distances is not None:
             distances = _mined_or_zero(distances, batch)
-        return gather_scored(ScoredLists(scores, batch.labels, batch.mask, distances, embeddings))
+        lists = ScoredLists(
+            scores=scores,
+            labels=batch.labels,
+            mask=batch.mask,
+            distances=distances,
+            embeddings=embeddings,
+        )
+        return gather_scored(lists)
 
-    def _dual_encoder_scores(
+    def _lists_of_dual_encoder(
         self, ranker: DualEncoder, batch: RankingBatch, margin: Margin | None
     ) -> ScoredLists:
         scores, queries, docs = ranker.score_lists(batch)
@@ -129,7 +134,7 @@ class OwnLists(InBatch):
         if margin is not None:
             with torch.no_grad():
                 if margin.encoder is not None:
-                    encoder = self._frozen[margin.encoder]
+                    encoder = self._encoders_beside[margin.encoder]
                     _, frozen_queries, frozen_docs = encoder.score_lists(batch)
                     frozen = (frozen_queries, frozen_docs)
                 if margin.wants_distances:
@@ -149,8 +154,8 @@ class OwnLists(InBatch):
 
 
 def _mined_or_current(mined: Tensor | None, current: Tensor) -> Tensor:
-    """Distances ``[R, C]``: the mined one where one is known, whatever the label, else that of the
-    current embeddings.
+    """Distances ``[R, C]``: the mined one where one is known, else that of the current embeddings.
+    Labels do not matter: a mined document may have a soft label above 0.
     """
     if mined is None:
         return current
@@ -159,8 +164,11 @@ def _mined_or_current(mined: Tensor | None, current: Tensor) -> Tensor:
 
 def _mined_or_zero(mined: Tensor, batch: RankingBatch) -> Tensor:
     """Distances ``[B, N]``: 0 for a relevant document that was not mined, so that no gap is asked
-    between relevant ones. Where a teacher's scores are the labels, relevant documents are known by
-    this: all others of a list with distances have one, see ``check_distances``.
+    between relevant ones; NaN stays for any other.
+
+    A relevant document has a label above 0. Where the labels are the scores of a teacher, it is the
+    one without a distance in a list that has some: all others have one, as ``ltr.compatibility``
+    checks.
     """
     has_distances_b1 = (batch.mask & ~mined.isnan()).any(dim=1, keepdim=True)
     not_asked = mined.isnan() & (has_distances_b1 | (batch.labels > 0))
@@ -193,7 +201,6 @@ class _LongerListsPolicy(InBatch):
                 f"{type(self).__name__} ranks embeddings and needs a DualEncoder, got {type(ranker).__name__}; remove in_batch",
                 option="in_batch",
             )
-        self._check_windows(ranker)
         if self.guide is not None:
             self.load_frozen(self.guide, ranker, "guide")
 
@@ -208,16 +215,15 @@ class _LongerListsPolicy(InBatch):
         lists = self._embed_longer_lists(ranker, batch)
         lists = lists._replace(scores=_compared(ranker.score, lists))
         with torch.no_grad():
-            # Of the frozen encoders those in use now, by name: one that is both guide and encoder of
-            # the margin embeds once.
+            # By name: one that is both guide and encoder of the margin embeds once.
             frozen_lists: dict[str, ScoredLists] = {}
-            for name, frozen_encoder in self._frozen.items():
+            for name, encoder in self._encoders_beside.items():
                 if name in (self.guide, encoder_name):
-                    frozen_lists[name] = self._embed_longer_lists(frozen_encoder, batch)
+                    frozen_lists[name] = self._embed_longer_lists(encoder, batch)
             if self.guide is not None:
                 by_guide = frozen_lists[self.guide]
                 # The similarity, without the guide's temperature: guide_margin is in units of it.
-                guide = self._frozen[self.guide]
+                guide = self._encoders_beside[self.guide]
                 similarities = _compared(guide.similarity.score, by_guide)
                 mask = mask_likely_relevant(
                     lists.mask, lists.labels, similarities, self.guide_margin
@@ -239,7 +245,7 @@ class _LongerListsPolicy(InBatch):
         if encoder.reads.docs.has_many_embeddings:
             queries, docs = encoder.embed_windows(batch)
             assert batch.docs is not None and batch.docs.windows is not None, "it holds windows"
-            docs = in_lists(side_by_side(docs, batch.docs.windows), batch.mask)
+            docs = in_lists(windows_in_rows(docs, batch.docs.windows), batch.mask)
         else:
             queries, docs = encoder.embed(batch)
         forms = encoder.reads
@@ -248,38 +254,35 @@ class _LongerListsPolicy(InBatch):
                 f"texts without queries are read with one prompt, but the ranker has two, {forms.queries.prompt!r} and {forms.docs.prompt!r}; set query_prompt and doc_prompt to the same"
             )
         assert batch.docs is not None, "embed has read them"
-        # One key for each real document, laid out as [B, N].
-        doc_keys = torch.zeros_like(batch.doc_rows).masked_scatter(
-            batch.mask, batch.docs.text_keys()
+        # One hash for each real document, laid out as [B, N].
+        doc_hashes = torch.zeros_like(batch.doc_rows).masked_scatter(
+            batch.mask, batch.docs.hashes()
         )
-        # Equal queries are one query, under whatever ids.
-        query_keys = batch.query_rows if batch.queries is None else batch.queries.text_keys()
-        lists = Embedded(
-            queries=queries,
-            docs=docs,
+        lists = RankingBatch(
             labels=batch.labels,
             mask=batch.mask,
-            query_rows=query_keys,
+            # Equal queries are one query, under whatever ids: known by their hashes. Of groups
+            # without queries it is the number of the group's label.
+            query_rows=batch.query_rows if batch.queries is None else batch.queries.hashes(),
             doc_rows=batch.doc_rows,
+            distances=batch.distances,
             judged_rows=batch.judged_rows,
             judged_grades=batch.judged_grades,
-            doc_keys=doc_keys,
-            judged_keys=batch.judged_keys,
-            distances=batch.distances,
+            judged_hashes=batch.judged_hashes,
+            doc_hashes=doc_hashes,
             sources=batch.sources,
         )
-        longer = self.longer_lists(gather_lists(lists))
+        longer = self.longer_lists(*gather_lists(lists, queries, docs))
         if encoder.reads.docs.has_many_embeddings:
             rows, columns = _embeddings(longer)
-            longer = longer._replace(embeddings=best_columns(encoder, rows, columns[0]))
+            longer = longer._replace(embeddings=best_embeddings(encoder, rows, columns[0]))
         return longer
 
-    @abstractmethod
-    def longer_lists(self, lists: Embedded) -> ScoredLists:
-        """The longer lists of embedded ones, not scored yet."""
-
-    def _check_windows(self, ranker: DualEncoder) -> None:
-        """An InputError where the rows can't be compared with documents of many embeddings."""
+    def longer_lists(
+        self, lists: RankingBatch, queries: Tensor | None, docs: Tensor
+    ) -> ScoredLists:
+        """The longer lists of lists with embeddings, not scored yet."""
+        raise NotImplementedError
 
 
 def _embeddings(lists: ScoredLists) -> tuple[Tensor, Tensor]:
@@ -317,13 +320,15 @@ class OtherQueries(_LongerListsPolicy):
         negatives for text embedding fine-tuning.
     """
 
-    def longer_lists(self, lists: Embedded) -> ScoredLists:
-        if lists.queries is None:
+    def longer_lists(
+        self, lists: RankingBatch, queries: Tensor | None, docs: Tensor
+    ) -> ScoredLists:
+        if queries is None:
             raise InputError(
                 "groups of labelled texts have no queries; set in_batch to ltr.in_batch.AllTexts",
                 option="in_batch",
             )
-        return queries_against_all(lists)
+        return queries_against_all(lists, queries, docs)
 
 
 class AllTexts(_LongerListsPolicy):
@@ -345,10 +350,15 @@ class AllTexts(_LongerListsPolicy):
         for text embedding fine-tuning.
     """
 
-    def longer_lists(self, lists: Embedded) -> ScoredLists:
-        return all_against_all(lists)
+    def attach(self, ranker: Ranker) -> None:
+        """See :meth:`InBatch.attach`; also loads the guide."""
+        if isinstance(ranker, DualEncoder):
+            ranker.reads.docs.check_one_embedding(
+                "AllTexts (in_batch), where documents are anchors too,"
+            )
+        super().attach(ranker)
 
-    def _check_windows(self, ranker: DualEncoder) -> None:
-        ranker.reads.docs.check_one_embedding(
-            "AllTexts (in_batch), where documents are anchors too,"
-        )
+    def longer_lists(
+        self, lists: RankingBatch, queries: Tensor | None, docs: Tensor
+    ) -> ScoredLists:
+        return all_against_all(lists, queries, docs)

@@ -5,10 +5,10 @@ from typing import NamedTuple
 import numpy as np
 
 from ltr.data.progress import track
-from ltr.data.query_lists import LabelledList, QueryLists
-from ltr.mining.judge import Judge
+from ltr.data.query_lists import QueryLists
+from ltr.mining.judge import RelevantAndNegatives, TextScorer
 from ltr.mining.mined_negatives import MinedNegatives
-from ltr.mining.overlay import Policy
+from ltr.mining.overlay import Remedy
 from ltr.mining.same_texts import known_documents
 
 QUERIES_AT_ONCE = 64  # that are judged
@@ -23,7 +23,7 @@ class Suspects(NamedTuple):
     Attributes:
         query_rows: ``[S]`` int64.
         doc_rows: ``[S]`` int64.
-        columns: ``[S]`` int64, places among the negatives of the query; 0 has the hardest.
+        places: ``[S]`` int64, places among the negatives of the query; 0 has the hardest.
         scores: ``[S]`` float32, the judge's.
         relevant_rows: ``[S]`` int64, the relevant document with the lowest score of the query.
         relevant_scores: ``[S]`` float32, its score.
@@ -31,7 +31,7 @@ class Suspects(NamedTuple):
 
     query_rows: np.ndarray
     doc_rows: np.ndarray
-    columns: np.ndarray
+    places: np.ndarray
     scores: np.ndarray
     relevant_rows: np.ndarray
     relevant_scores: np.ndarray
@@ -41,7 +41,7 @@ class Suspects(NamedTuple):
         """``[S]``: how far each scores above the relevant document."""
         return self.scores - self.relevant_scores
 
-    def labels(self, policy: Policy, grade: float) -> np.ndarray:
+    def labels(self, policy: Remedy, grade: float) -> np.ndarray:
         r"""What training takes the suspects for, ``[S]`` float32.
 
         NaN to ``drop``, the grade to ``relabel``, and for ``soft`` :math:`\sigma(s - s^+)`: the
@@ -59,21 +59,21 @@ class Suspects(NamedTuple):
         return np.full(len(self.scores), label, dtype=np.float32)
 
 
-# A record of a table of suspects: one number for each array of Suspects.
+# A row of a table of suspects: one number for each array of Suspects.
 SUSPECT = np.dtype(
     [
-        ("query_row", np.int64),
-        ("doc_row", np.int64),
-        ("column", np.int64),
-        ("score", np.float32),
-        ("relevant_row", np.int64),
-        ("relevant_score", np.float32),
+        ("query_rows", np.int64),
+        ("doc_rows", np.int64),
+        ("places", np.int64),
+        ("scores", np.float32),
+        ("relevant_rows", np.int64),
+        ("relevant_scores", np.float32),
     ]
 )
 
 
 def find_suspects(
-    negatives: MinedNegatives, judgements: QueryLists, judge: Judge, margin: float = 0.0
+    negatives: MinedNegatives, judgements: QueryLists, judge: TextScorer, margin: float = 0.0
 ) -> tuple[Suspects, dict[str, int]]:
     """The negatives that a judge scores above a relevant document of their query minus a margin.
 
@@ -91,31 +91,32 @@ def find_suspects(
         suspected.
     """
     known = known_documents(judge.collection, judgements)
-    lists, columns = _lists_to_judge(negatives, judgements, known)
-    all_scores: list[np.ndarray] = []
+    lists, places = _lists_to_judge(negatives, judgements, known)
+    all_scores: list[tuple[np.ndarray, np.ndarray]] = []
     blocks = range(0, len(lists), QUERIES_AT_ONCE)
     for start in track(blocks, "audit", f"blocks of {QUERIES_AT_ONCE} queries"):
-        all_scores += judge.score_lists(lists[start : start + QUERIES_AT_ONCE])
+        all_scores += judge.score_apart(lists[start : start + QUERIES_AT_ONCE])
 
     records = []
-    for scored_list, list_columns, scores in zip(lists, columns, all_scores, strict=True):
-        n_relevant = int(scored_list.labels.sum())
-        weakest = int(scores[:n_relevant].argmin())
-        bound = scores[weakest] - margin
-        for negative in np.flatnonzero(scores[n_relevant:] > bound).tolist():
+    for judged_list, places_of_list, scores in zip(lists, places, all_scores, strict=True):
+        query_row, relevant_rows, negative_rows = judged_list
+        of_relevant, of_negatives = scores
+        weakest = int(of_relevant.argmin())
+        bound = of_relevant[weakest] - margin
+        for negative in np.flatnonzero(of_negatives > bound).tolist():
             record = (
-                scored_list.query_row,
-                scored_list.doc_rows[n_relevant + negative],
-                list_columns[negative],
-                scores[n_relevant + negative],
-                scored_list.doc_rows[weakest],
-                scores[weakest],
+                query_row,
+                negative_rows[negative],
+                places_of_list[negative],
+                of_negatives[negative],
+                relevant_rows[weakest],
+                of_relevant[weakest],
             )
             records.append(record)
     suspects = _sorted_suspects(np.array(records, dtype=SUSPECT))
     counts = {
         "queries": len(lists),
-        "negatives": sum(map(len, columns)),
+        "negatives": sum(map(len, places)),
         "suspects": len(records),
         "suspect_queries": len(np.unique(suspects.query_rows)),
     }
@@ -126,40 +127,28 @@ def _sorted_suspects(table: np.ndarray) -> Suspects:
     """The suspects of a table ``[S]`` of :data:`SUSPECT`, the largest gap first; of equal gaps the
     smaller rows.
     """
-    gaps = table["score"] - table["relevant_score"]
-    table = table[np.lexsort((table["doc_row"], table["query_row"], -gaps))]
-    return Suspects(
-        query_rows=table["query_row"].copy(),
-        doc_rows=table["doc_row"].copy(),
-        columns=table["column"].copy(),
-        scores=table["score"].copy(),
-        relevant_rows=table["relevant_row"].copy(),
-        relevant_scores=table["relevant_score"].copy(),
-    )
+    gaps = table["scores"] - table["relevant_scores"]
+    table = table[np.lexsort((table["doc_rows"], table["query_rows"], -gaps))]
+    return Suspects(**{name: table[name].copy() for name in Suspects._fields})
 
 
 def _lists_to_judge(
     negatives: MinedNegatives, judgements: QueryLists, known: QueryLists
-) -> tuple[list[LabelledList], list[np.ndarray]]:
-    """For each query that has both, its relevant documents (label 1) and then its negatives (0).
+) -> tuple[list[RelevantAndNegatives], list[np.ndarray]]:
+    """Each query that has both, with its relevant documents and its negatives.
 
     Returns:
         The lists; and the places of their negatives among those of the query.
     """
-    lists = []
-    columns = []
+    lists: list[RelevantAndNegatives] = []
+    places = []
     for query_row in judgements.query_rows.tolist():
         judged_rows, grades = judgements.of(query_row)
         negative_rows, _ = negatives.lists.of(query_row)
         known_rows, _ = known.of(query_row)
         is_unknown = ~np.isin(negative_rows, known_rows)
-        columns_of_query = np.flatnonzero(is_unknown)
         relevant_rows = judged_rows[grades > 0]
-        n_relevant = len(relevant_rows)
-        if len(columns_of_query) and n_relevant:
-            doc_rows = np.concatenate([relevant_rows, negative_rows[columns_of_query]])
-            labels = np.zeros(len(doc_rows), dtype=np.float32)
-            labels[:n_relevant] = 1
-            lists.append(LabelledList(query_row, doc_rows, labels))
-            columns.append(columns_of_query)
-    return lists, columns
+        if is_unknown.any() and len(relevant_rows):
+            lists.append((query_row, relevant_rows, negative_rows[is_unknown]))
+            places.append(np.flatnonzero(is_unknown))
+    return lists, places

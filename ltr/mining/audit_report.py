@@ -39,7 +39,7 @@ def audit_lines(suspects: Suspects, counts: dict[str, int], collection: Collecti
         f"likely false negatives: {n_suspects:,}{share}, of {counts['suspect_queries']:,} queries",
     ]
     for number in range(min(n_suspects, SHOWN)):
-        query, doc, _, score, relevant, relevant_score = (column[number] for column in suspects)
+        query, doc, _, score, relevant, relevant_score = (values[number] for values in suspects)
         lines.append("")
         lines.append(f"{queries.ids[query]}  {in_one_line(queries.texts[query])[:WIDTH]}")
         for name, row, value in (("negative", doc, score), ("relevant", relevant, relevant_score)):

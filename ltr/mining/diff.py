@@ -6,7 +6,7 @@ import pandas as pd
 from ltr.mining.mined_negatives import MinedNegatives
 
 
-def side_by_side(first: MinedNegatives, second: MinedNegatives) -> pd.DataFrame:
+def pairs_of_both(first: MinedNegatives, second: MinedNegatives) -> pd.DataFrame:
     """The pairs of a query and a document that is a negative of it in either folder, by rows.
 
     Returns:
@@ -33,9 +33,6 @@ def side_by_side(first: MinedNegatives, second: MinedNegatives) -> pd.DataFrame:
 def _pairs_of_folder(negatives: MinedNegatives, suffix: str) -> pd.DataFrame:
     """The pairs of one folder, with columns that end on ``_<suffix>``."""
     lists = negatives.lists
-    counts = np.diff(lists.offsets)
-    list_starts = np.repeat(lists.offsets[:-1], counts)  # where the list of each document begins
-    rank = np.arange(len(lists.doc_rows)) - list_starts + 1
     # Negatives from elsewhere have no such means. A mean of 0 measures nothing: no relevant document
     # was compared, or each is its query's own text.
     mean_distances = negatives.manifest.get("mean_distance", {})
@@ -44,14 +41,14 @@ def _pairs_of_folder(negatives: MinedNegatives, suffix: str) -> pd.DataFrame:
         {
             "query": lists.query_of_doc,
             "doc": lists.doc_rows,
-            f"rank_{suffix}": rank,
+            f"rank_{suffix}": lists.place_in_list + 1,
             f"distance_{suffix}": lists.values,
             f"near_{suffix}": lists.values / relevant_distance,
         }
     )
 
 
-def overlap(pairs: pd.DataFrame, k: float = np.inf) -> pd.DataFrame:
+def overlap_at(pairs: pd.DataFrame, k: float = np.inf) -> pd.DataFrame:
     """What the first k negatives of each query have in common.
 
     Only queries that have some in both folders count.

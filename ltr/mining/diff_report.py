@@ -7,7 +7,7 @@ import pandas as pd
 
 from ltr.data.collection import Collection
 from ltr.data.texts import TextTable, beginning
-from ltr.mining.diff import overlap
+from ltr.mining.diff import overlap_at
 
 SHOWN = 3  # queries that changed, and suspects
 LETTERS = 100  # of a text
@@ -30,18 +30,18 @@ def diff_lines(pairs: pd.DataFrame, collection: Collection) -> Iterator[str]:
     negatives.
 
     Args:
-        pairs: of :func:`ltr.mining.diff.side_by_side`.
+        pairs: of :func:`ltr.mining.diff.pairs_of_both`.
         collection: theirs.
     """
     ranks = pairs[["rank_1", "rank_2"]]
     n_first, n_second = ranks.notna().sum()
     n_both = ranks.notna().all(axis=1).sum()
-    by_query = overlap(pairs)
+    by_query = overlap_at(pairs)
     yield f"{n_first:,} and {n_second:,} negatives, {n_both:,} in both; {len(by_query):,} queries in both"
     if by_query.empty:
         return
     for depth in DEPTHS:
-        mean = overlap(pairs, depth).mean()
+        mean = overlap_at(pairs, depth).mean()
         name = "all" if depth == np.inf else f"first {depth}"
         yield f"  {name:8} {mean['share']:7.1%} of the first folder's are in the second; Jaccard {mean['jaccard']:.3f}"
     if n_both:

@@ -11,6 +11,8 @@ import numpy as np
 from ltr.errors import InputError
 
 Sampling = Literal["top", "uniform", "softmax"]
+# Those of a recipe, in the order in which they are applied; "judge" comes after sampling.
+FILTERS = ("skip_top", "max_score", "absolute", "relative", "judge")
 
 
 @dataclass(frozen=True)
@@ -85,8 +87,8 @@ class Recipe:
 def apply_filters(
     doc_rows: np.ndarray,
     scores: np.ndarray,
-    is_relevant: np.ndarray,
-    relevant_scores: np.ndarray,
+    is_excluded: np.ndarray,
+    lowest_relevant: np.ndarray,
     recipe: Recipe,
 ) -> tuple[np.ndarray, dict[str, int]]:
     """Leave out what a recipe does not want of what a search has found.
@@ -94,9 +96,9 @@ def apply_filters(
     Args:
         doc_rows: ``[Q, D]`` int64; −1 where fewer than D were found.
         scores: ``[Q, D]`` float32.
-        is_relevant: ``[Q, D]`` bool, whether a candidate is judged relevant for its query, or has
-            the text of such a document.
-        relevant_scores: ``[Q]`` float32, of the query's relevant document with the lowest score.
+        is_excluded: ``[Q, D]`` bool, whether a candidate is judged relevant for its query, or has
+            the text of such a document or of the query. It counts as ``relevant``.
+        lowest_relevant: ``[Q]`` float32, of the query's relevant document with the lowest score.
         recipe: says what it wants.
 
     Returns:
@@ -109,14 +111,14 @@ def apply_filters(
         >>> left, counts = apply_filters(
         ...     np.array([[4, 7, 2, 9]]),
         ...     np.array([[0.80, 0.78, 0.70, 0.60]]),
-        ...     is_relevant=np.array([[True, False, False, False]]),
-        ...     relevant_scores=np.array([0.80]),
+        ...     is_excluded=np.array([[True, False, False, False]]),
+        ...     lowest_relevant=np.array([0.80]),
         ...     recipe=Recipe(relative=0.95),
         ... )
         >>> left, counts
         (array([[-1, -1,  2,  9]]), {'relevant': 1, 'relative': 1})
     """
-    bounds = relevant_scores[:, None]
+    lowest = lowest_relevant[:, None]
     remaining = doc_rows >= 0
     left_out = {}
 
@@ -126,7 +128,7 @@ def apply_filters(
 
     # The order matters: skip_top counts what is not relevant, and a candidate that several filters
     # refuse counts for the first of them.
-    leave_out("relevant", is_relevant)
+    leave_out("relevant", is_excluded)
     if recipe.skip_top:
         # Candidates stand best first, so this is the rank of each among those that remain.
         rank = remaining.cumsum(axis=1)
@@ -134,10 +136,10 @@ def apply_filters(
     if recipe.max_score is not None:
         leave_out("max_score", scores > recipe.max_score)
     if recipe.absolute is not None:
-        leave_out("absolute", scores > bounds - recipe.absolute)
+        leave_out("absolute", scores > lowest - recipe.absolute)
     if recipe.relative is not None:
-        allowed_gap = (1 - recipe.relative) * np.abs(bounds)
-        leave_out("relative", scores > bounds - allowed_gap)
+        allowed_gap = (1 - recipe.relative) * np.abs(lowest)
+        leave_out("relative", scores > lowest - allowed_gap)
     return np.where(remaining, doc_rows, -1), left_out
 
 
@@ -160,21 +162,21 @@ def sample_negatives(
         >>> sample_negatives(doc_rows, scores, Recipe(n=2), np.random.default_rng(0))
         array([[4, 2]])
     """
-    remaining = doc_rows >= 0
+    is_candidate = doc_rows >= 0
     if recipe.sampling == "top":
         weight = scores.astype(np.float64)
     elif recipe.sampling == "uniform":
-        weight = rng.random(remaining.shape)
+        weight = rng.random(is_candidate.shape)
     else:
         # The n largest of log-probability plus Gumbel noise are n draws without replacement.
-        weight = scores / recipe.temperature + rng.gumbel(size=remaining.shape)
-    weight = np.where(remaining, weight, -np.inf)
-    n = min(recipe.n, remaining.shape[1])
+        weight = scores / recipe.temperature + rng.gumbel(size=is_candidate.shape)
+    weight = np.where(is_candidate, weight, -np.inf)
+    n = min(recipe.n, is_candidate.shape[1])
     columns = np.argsort(-weight, axis=1, kind="stable")[:, :n]
     # The columns of candidates stand best first, so sorted columns are best first again.
     columns = np.sort(columns, axis=1)
-    # Where fewer than n remain, others were taken too: they go to the end.
-    is_negative = np.take_along_axis(remaining, columns, axis=1)
+    # Where there are fewer than n candidates, others were taken too: they go to the end.
+    is_negative = np.take_along_axis(is_candidate, columns, axis=1)
     order = np.argsort(~is_negative, axis=1, kind="stable")
     columns = np.take_along_axis(columns, order, axis=1)
     return np.take_along_axis(doc_rows, columns, axis=1)

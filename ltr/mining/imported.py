@@ -8,10 +8,10 @@ import pandas as pd
 from ltr.data.collection import Collection, lists_of_run
 from ltr.data.files import read_array
 from ltr.data.lines import lists_of_lines
-from ltr.data.query_lists import QueryLists
+from ltr.data.query_lists import QueryLists, are_excluded
 from ltr.errors import InputError
-from ltr.mining.mined_negatives import MinedNegatives, negatives_of_arrays
-from ltr.mining.same_texts import never_negatives
+from ltr.mining.mined_negatives import MinedNegatives, lists_of_arrays
+from ltr.mining.same_texts import excluded_documents
 
 RUN_ENDINGS = (".trec", ".trec.gz", ".run", ".run.gz")
 
@@ -23,7 +23,7 @@ def negatives_of_file(
 
     Documents that are judged relevant in any split, or have the text of one that is, are left out,
     and so are those that have the text of the query: see
-    :func:`ltr.mining.same_texts.never_negatives`.
+    :func:`ltr.mining.same_texts.excluded_documents`.
 
     Args:
         source: a run file in TREC format (``.trec``, ``.run``, plain or ``.gz``), whose scores give
@@ -53,13 +53,13 @@ def negatives_of_file(
     if (lists.values < 0).any():
         raise InputError(f"{source}: distances must be at least 0, got {lists.values.min()}")
     query_rows = lists.query_of_doc
-    is_relevant = _are_relevant(query_rows, lists.doc_rows, collection)
-    if is_relevant.all():
+    is_excluded = _are_excluded(query_rows, lists.doc_rows, collection)
+    if is_excluded.all():
         raise InputError(
-            f"{source}: there must be a negative, got {len(is_relevant)} documents, all of them judged relevant or of the text of such a document or of the query"
+            f"{source}: there must be a negative, got {len(is_excluded)} documents, all of them judged relevant or of the text of such a document or of the query"
         )
     negatives = QueryLists.from_rows(
-        query_rows[~is_relevant], lists.doc_rows[~is_relevant], lists.values[~is_relevant]
+        query_rows[~is_excluded], lists.doc_rows[~is_excluded], lists.values[~is_excluded]
     )
     has_distances = not np.isnan(negatives.values).any()
     manifest = {
@@ -68,24 +68,24 @@ def negatives_of_file(
         "distance": "given with the source" if has_distances else None,
         "mined_queries": len(negatives.query_rows),
         "counts": {
-            "found": len(is_relevant),
-            "relevant": int(is_relevant.sum()),
-            "chosen": int((~is_relevant).sum()),
+            "found": len(is_excluded),
+            "relevant": int(is_excluded.sum()),
+            "chosen": int((~is_excluded).sum()),
         },
     }
     return MinedNegatives(negatives, manifest, width=int(np.diff(negatives.offsets).max()))
 
 
-def _are_relevant(
+def _are_excluded(
     query_rows: np.ndarray, doc_rows: np.ndarray, collection: Collection
 ) -> np.ndarray:
     """``[P]`` bool, which pairs of a query and a document must not be negatives."""
     n_docs = len(collection.corpus)
     judgements = list(collection.qrels.values())
     known = [np.empty(0, np.int64)]
-    for documents in [*judgements, never_negatives(collection, *judgements)]:
+    for documents in [*judgements, excluded_documents(collection, *judgements)]:
         pairs = documents.query_of_doc * n_docs
-        known.append((pairs + documents.doc_rows)[~(documents.values <= 0)])
+        known.append((pairs + documents.doc_rows)[are_excluded(documents.values)])
     return np.isin(query_rows * n_docs + doc_rows, np.concatenate(known))
 
 
@@ -93,11 +93,10 @@ def _from_arrays(source: Path, distances: Path | None, collection: Collection) -
     array = read_array(source)
     if distances is None:
         values = np.full(array.shape, np.nan, np.float32)
-        manifest = {"distance": None}
     else:
         values = read_array(distances)
-        manifest = {}
-    lists = negatives_of_arrays(str(source), collection, array, values, manifest).lists
+    known = distances is not None
+    lists = lists_of_arrays(str(source), collection, array, values, known=known)
     # Each pair of a query and a document gets a number of its own.
     n_docs = len(collection.corpus)
     pairs, counts = np.unique(lists.query_of_doc * n_docs + lists.doc_rows, return_counts=True)

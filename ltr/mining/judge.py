@@ -1,5 +1,6 @@
 """A second ranker scores what was found: above the relevant document, it is likely relevant too."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -21,9 +22,12 @@ from ltr.search.scores import pair_scores
 PAIR_TOKENS = 256
 DECODER_TOKENS = 512
 
+# A query with relevant documents and negatives of it, by row.
+RelevantAndNegatives = tuple[int, np.ndarray, np.ndarray]
+
 
 @dataclass
-class Judge:
+class TextScorer:
     """Scores documents of queries with a ranker of texts, a cross-encoder or a dual encoder.
 
     Args:
@@ -48,24 +52,36 @@ class Judge:
             queries. 0 for no document.
         """
         places = range(rank(), len(doc_rows), world_size())  # the queries of this process
-        lists = []
+        lists: list[RelevantAndNegatives] = []
         for place in places:
             query_row = int(judgements.query_rows[place])
             judged_rows, grades = judgements.of(query_row)
             negatives = doc_rows[place][doc_rows[place] >= 0]
-            rows = np.concatenate([judged_rows[grades > 0], negatives])  # relevant ones first
-            lists.append(LabelledList(query_row, rows, np.zeros(len(rows), dtype=np.float32)))
-        own_scores = by_every_rank(lambda: self.score_lists(lists) if lists else [])
+            lists.append((query_row, judged_rows[grades > 0], negatives))
+        own_scores = by_every_rank(lambda: self.score_apart(lists) if lists else [])
         # [Q, n + 1]: the last column has the score of the relevant document. Rows of other
         # processes stay 0 here, so that the sum over the processes has all.
         matrix = np.zeros((len(doc_rows), doc_rows.shape[1] + 1), dtype=np.float32)
-        for place, scores in zip(places, own_scores, strict=True):
-            is_negative = doc_rows[place] >= 0
-            n_relevant = len(scores) - is_negative.sum()
-            matrix[place, :-1][is_negative] = scores[n_relevant:]
-            matrix[place, -1] = scores[:n_relevant].min()
+        for place, (of_relevant, of_negatives) in zip(places, own_scores, strict=True):
+            matrix[place, :-1][doc_rows[place] >= 0] = of_negatives
+            matrix[place, -1] = of_relevant.min()
         matrix = sum_over_ranks(matrix)
         return matrix[:, :-1], matrix[:, -1]
+
+    def score_apart(
+        self, lists: Sequence[RelevantAndNegatives]
+    ) -> list[tuple[np.ndarray, np.ndarray]]:
+        """For each list the scores of its relevant documents and those of its negatives, float32."""
+        end_to_end = []
+        for query_row, relevant_rows, negative_rows in lists:
+            doc_rows = np.concatenate([relevant_rows, negative_rows])
+            no_labels = np.zeros(len(doc_rows), dtype=np.float32)
+            end_to_end.append(LabelledList(query_row, doc_rows, no_labels))
+        scores_apart = []
+        for (_, relevant_rows, _), scores in zip(lists, self.score_lists(end_to_end), strict=True):
+            n_relevant = len(relevant_rows)
+            scores_apart.append((scores[:n_relevant], scores[n_relevant:]))
+        return scores_apart
 
     def score_lists(self, lists: list[LabelledList]) -> list[np.ndarray]:
         """Scores of each list's documents, ``[N]`` float32 for each list."""

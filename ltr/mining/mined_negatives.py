@@ -60,7 +60,7 @@ class MinedNegatives(NamedTuple):
     width: int
 
     @classmethod
-    def of_queries(
+    def from_matrix(
         cls, query_rows: np.ndarray, doc_rows: np.ndarray, distances: np.ndarray, manifest: dict
     ) -> "MinedNegatives":
         """Make them of the negatives ``[M, K]`` of M queries; −1 where one has fewer or none."""
@@ -98,10 +98,8 @@ class MinedNegatives(NamedTuple):
         shape = (len(collection.queries), self.width)
         ids = np.full(shape, -1, dtype=np.int64)
         distances = np.zeros(shape, dtype=np.float32)
-        list_starts = np.repeat(lists.offsets[:-1], np.diff(lists.offsets))
-        columns = np.arange(len(lists.doc_rows)) - list_starts
-        ids[lists.query_of_doc, columns] = lists.doc_rows
-        distances[lists.query_of_doc, columns] = lists.values
+        ids[lists.query_of_doc, lists.place_in_list] = lists.doc_rows
+        distances[lists.query_of_doc, lists.place_in_list] = lists.values
         NEGATIVES.write(folder, collection, {"ids": ids, "distances": distances}, self.manifest)
 
     @classmethod
@@ -112,15 +110,24 @@ class MinedNegatives(NamedTuple):
         is damaged, or was mined from another collection.
         """
         arrays, manifest = NEGATIVES.open(folder, collection, option)
-        return negatives_of_arrays(
-            str(folder), collection, arrays["ids"], arrays["distances"], manifest
-        )
+        ids = arrays["ids"]
+        # Only null says that nobody knows the distances: a manifest without the entry has them.
+        known = manifest.get("distance", "") is not None
+        lists = lists_of_arrays(str(folder), collection, ids, arrays["distances"], known=known)
+        return cls(lists, manifest, ids.shape[1])
 
 
-def negatives_of_arrays(
-    where: str, collection: Collection, ids: np.ndarray, distances: np.ndarray, manifest: dict
-) -> MinedNegatives:
-    """Negatives of all queries, from arrays ``[Q, K]`` as a folder has them.
+def lists_of_arrays(
+    where: str, collection: Collection, ids: np.ndarray, distances: np.ndarray, *, known: bool
+) -> QueryLists:
+    """The negatives of all queries that have some, from arrays ``[Q, K]`` as a folder has them.
+
+    Args:
+        where: the arrays come from, for errors.
+        collection: whose rows they hold.
+        ids: rows of documents, −1 where a query has fewer.
+        distances: to the queries.
+        known: whether somebody knows these; otherwise they become NaN.
 
     Raises:
         InputError: about the place they come from, if they can't be negatives of the collection.
@@ -139,11 +146,17 @@ def negatives_of_arrays(
         raise InputError(
             f"{where}: ids must be -1 or rows of {n_docs} documents, got {ids.min()} to {ids.max()}"
         )
-    # Only null says that nobody knows the distances: a manifest without the entry has them.
-    if manifest.get("distance", "") is None:
+    if known:
+        _check_finite(where, ids, distances)
+    else:
         distances = np.broadcast_to(np.float32(np.nan), ids.shape)
-        return MinedNegatives.of_queries(np.arange(n_queries), ids, distances, manifest)
-    for span in spans(n_queries, QUERIES_AT_ONCE):
+    has_some = (ids >= 0).any(axis=1)
+    return QueryLists.from_matrix(np.flatnonzero(has_some), ids[has_some], distances[has_some])
+
+
+def _check_finite(where: str, ids: np.ndarray, distances: np.ndarray) -> None:
+    """Refuse distances of documents that float32 can't hold."""
+    for span in spans(len(ids), QUERIES_AT_ONCE):
         with np.errstate(over="ignore"):  # what float32 can't hold is infinite
             is_finite = np.isfinite(distances[span].astype(np.float32))
         is_valid = is_finite | (ids[span] == -1)
@@ -153,4 +166,3 @@ def negatives_of_arrays(
             raise InputError(
                 f"{where}: distances must be finite (float32), got {distances[row, column]} at [{row}, {column}]; mine again"
             )
-    return MinedNegatives.of_queries(np.arange(n_queries), ids, distances, manifest)

@@ -12,7 +12,7 @@ import hashlib
 import json
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import asdict, dataclass, field, replace
 
@@ -26,9 +26,9 @@ from ltr.data.template import THE_TEXTS
 from ltr.data.tokens import TokenStore
 from ltr.errors import InputError
 from ltr.mining.filters import Recipe, apply_filters, sample_negatives
-from ltr.mining.judge import Judge
+from ltr.mining.judge import TextScorer
 from ltr.mining.mined_negatives import MinedNegatives
-from ltr.mining.same_texts import NeverNegative, TextKeys, known_documents
+from ltr.mining.same_texts import SameTextFilter, TextKeys, known_documents
 from ltr.models.dual_encoder import DualEncoder
 from ltr.models.ranker import Ranker, digest_of_weights
 from ltr.search.embedder import Precision, embedder_of
@@ -70,8 +70,8 @@ class Miner:
     judged: QueryLists
     recipe: Recipe = field(default_factory=Recipe)
     min_negatives: int = 1
-    judge: Judge | None = None
-    rescorer: Judge | None = None
+    judge: TextScorer | None = None
+    rescorer: TextScorer | None = None
     seed: tuple[int, ...] = (0,)
 
     @property
@@ -126,21 +126,21 @@ class Miner:
         Raises:
             InputError: if the embeddings are not finite, or faiss can't build the index.
         """
-        self._seconds: dict[str, float] = {}
+        seconds: dict[str, float] = {}
         reads = self.searcher.reads
         similarity = self.searcher.similarity
         queries, docs = self._stores()
         embedder = embedder_of(self.searcher, "document", precision, precision_name)
         texts = replace(texts_of_store(docs), texts_between=self.collection.corpus.texts.between)
         with ExitStack() as stack:
-            with self._timed("encode"):
+            with _timed(seconds, "encode"):
                 # The documents of this process, and the queries of all.
                 encoding = stack.enter_context(encodings.encoding_of(embedder, texts, numbers))
                 with precision():
                     embedded_queries = encode_everywhere(
                         self.searcher.query_tower, queries, reads.queries, self.judged.query_rows
                     )
-            with self._timed("search"):
+            with _timed(seconds, "search"):
                 shards = Shards(
                     *share_of(encoding),
                     similarity,
@@ -151,52 +151,55 @@ class Miner:
                 depth = min(self.recipe.depth, shards.count)
                 shuffled = np.random.default_rng(self.seed).permutation(len(embedded_queries))
                 recall = shards.recall(embedded_queries[shuffled[:RECALL_QUERIES]], depth)
-            with self._timed("filter"):
-                lowest_scores, relevant_distances = self._compare_relevant(shards, embedded_queries)
-                never_negative = self._never_negative(docs)
+            with _timed(seconds, "filter"):
+                lowest_relevant, relevant_distances = self._compare_relevant(
+                    shards, embedded_queries
+                )
+                text_keys = keys_as_read(docs, reads.docs)
+                same_texts = SameTextFilter(
+                    known_documents(self.collection, self.judged), text_keys
+                )
+            # Span by span, so that memory does not grow with the queries.
+            query_blocks = list(query_spans(len(embedded_queries), depth))
             rng = np.random.default_rng([*self.seed, SAMPLING])
             counts: Counter[str] = Counter()
             shape = (len(embedded_queries), max(min(self.recipe.n, depth), self.min_negatives))
             negatives = np.full(shape, -1, np.int64)
             suspects = None if self.judge is None else np.full_like(negatives, -1)
-            # What is found for some of the queries goes before others are searched for.
-            query_blocks = list(query_spans(len(embedded_queries), depth))
             for span in query_blocks:
-                with self._timed("search"):
+                with _timed(seconds, "search"):
                     scores, doc_rows = shards.search(embedded_queries[span], depth)
-                with self._timed("filter"), precision():
+                with _timed(seconds, "filter"), precision():
                     places = np.arange(span.start, span.stop)
-                    is_excluded = self._are_excluded(never_negative, doc_rows, places)
-                    left, left_out = apply_filters(
-                        doc_rows, scores, is_excluded, lowest_scores[span], self.recipe
+                    is_excluded = self._are_excluded(same_texts, doc_rows, places)
+                    candidates, counts_of_filters = apply_filters(
+                        doc_rows, scores, is_excluded, lowest_relevant[span], self.recipe
                     )
-                    counts.update({"found": int((doc_rows >= 0).sum()), **left_out})
-                    chosen, suspected = self._choose(left, scores, self.judged.at(places), rng)
+                    counts["found"] += int((doc_rows >= 0).sum())
+                    counts.update(counts_of_filters)
+                    chosen, suspected = self._choose(
+                        candidates, scores, self.judged.at(places), rng
+                    )
                     if suspects is not None:
                         suspects[span, : chosen.shape[1]] = suspected
                         counts["judge"] += int((suspected >= 0).sum())
                     negatives[span, : chosen.shape[1]] = chosen
                     counts["chosen"] += int((chosen >= 0).sum())
-            with self._timed("filter"):
+            with _timed(seconds, "filter"):
                 counts["short"] = int((_counts(negatives) < self.min_negatives).sum())
-                counts["random"] = self._fill_up(negatives, suspects, never_negative)
+                counts["random"] = self._fill_up(negatives, suspects, same_texts)
                 # min_negatives=0 allows an empty result; otherwise it is an error.
                 if self.min_negatives and not (negatives >= 0).any():
                     raise InputError(
                         f"{self.collection.source}: no query has a document to rank below its relevant ones; nothing can be mined"
                     )
-                distances = np.zeros(negatives.shape, np.float32)
-                for span in query_blocks:
-                    places, columns = np.nonzero(negatives[span] >= 0)
-                    _, distances[span][places, columns] = shards.scores_of_pairs(
-                        embedded_queries[span], places, negatives[span][places, columns]
-                    )
+                distances = _distances_of(negatives, shards, embedded_queries, query_blocks)
         mean_distances = {
             "relevant": _mean(relevant_distances),
             "negatives": _mean(distances[negatives >= 0]),
         }
-        manifest = self._manifest(dict(counts), recall, mean_distances)
-        return MinedNegatives.of_queries(self.judged.query_rows, negatives, distances, manifest)
+        manifest = self._manifest(dict(counts), recall, mean_distances, seconds)
+        return MinedNegatives.from_matrix(self.judged.query_rows, negatives, distances, manifest)
 
     def _compare_relevant(
         self, shards: Shards, embedded_queries: np.ndarray
@@ -211,9 +214,9 @@ class Miner:
         scores, distances = shards.scores_of_pairs(
             embedded_queries, places, self.judged.doc_rows[is_relevant]
         )
-        lowest_scores = np.full(n_queries, np.inf, np.float32)
-        np.minimum.at(lowest_scores, places, scores)
-        return lowest_scores, distances
+        lowest_relevant = np.full(n_queries, np.inf, np.float32)
+        np.minimum.at(lowest_relevant, places, scores)
+        return lowest_relevant, distances
 
     def _choose(
         self,
@@ -239,23 +242,23 @@ class Miner:
         negatives = sample_negatives(doc_rows, scores, self.recipe, rng)
         if self.judge is None:
             return negatives, np.full_like(negatives, -1)
-        judged_scores, lowest_scores = self.judge.scores(judged, negatives)
-        bounds = lowest_scores[:, None] - self.recipe.judge_margin
-        is_suspected = (judged_scores > bounds) & (negatives >= 0)
+        judge_scores, lowest_relevant = self.judge.scores(judged, negatives)
+        bounds = lowest_relevant[:, None] - self.recipe.judge_margin
+        is_suspected = (judge_scores > bounds) & (negatives >= 0)
         suspects = np.where(is_suspected, negatives, -1)
         negatives = np.where(is_suspected, -1, negatives)
         order = np.argsort(negatives < 0, axis=1, kind="stable")  # −1 behind all others
         return np.take_along_axis(negatives, order, axis=1), suspects
 
     def _fill_up(
-        self, negatives: np.ndarray, suspects: np.ndarray | None, never_negative: NeverNegative
+        self, negatives: np.ndarray, suspects: np.ndarray | None, same_texts: SameTextFilter
     ) -> int:
         """Give queries with fewer than ``min_negatives`` random documents, in place.
 
         Args:
             negatives: ``[Q, n]``.
             suspects: ``[Q, n]``, what the judge has left out; −1 for none. None: there is no judge.
-            never_negative: tells what may not be a negative.
+            same_texts: tells what may not be a negative.
 
         Returns:
             How many documents they got.
@@ -266,14 +269,14 @@ class Miner:
 
         def fill(places: np.ndarray, drawn_rows: np.ndarray) -> None:
             """Give the queries at these places what they may have of the drawn documents."""
-            may_be_negative = ~self._are_excluded(never_negative, drawn_rows, places)
+            may_be_negative = ~self._are_excluded(same_texts, drawn_rows, places)
             for place, doc_rows, is_allowed in zip(
                 places.tolist(), drawn_rows, may_be_negative, strict=True
             ):
-                known = negatives[place]
+                taken = negatives[place]
                 if suspects is not None:
-                    known = np.concatenate([known, suspects[place]])
-                is_new = ~np.isin(doc_rows, known)
+                    taken = np.concatenate([taken, suspects[place]])
+                is_new = ~np.isin(doc_rows, taken)
                 distinct = list(dict.fromkeys(doc_rows[is_allowed & is_new].tolist()))
                 begin = (negatives[place] >= 0).sum()
                 fillers = distinct[: self.min_negatives - begin]
@@ -297,25 +300,20 @@ class Miner:
                     break
         return int((negatives >= 0).sum()) - n_before
 
-    def _never_negative(self, docs: TokenStore) -> NeverNegative:
-        """What may never be a negative of which query."""
-        text_keys = keys_as_read(docs, self.searcher.reads.docs)
-        return NeverNegative(known_documents(self.collection, self.judged), text_keys)
-
     def _are_excluded(
-        self, never_negative: NeverNegative, doc_rows: np.ndarray, places: np.ndarray
+        self, same_texts: SameTextFilter, doc_rows: np.ndarray, places: np.ndarray
     ) -> np.ndarray:
         """Whether documents may never be negatives of their query; False for −1.
 
         Args:
-            never_negative: knows the texts.
+            same_texts: knows the texts.
             doc_rows: ``[Q, D]``.
             places: ``[Q]``, which of the judged queries these are.
         """
         query_rows = np.broadcast_to(self.judged.query_rows[places][:, None], doc_rows.shape)
         is_document = doc_rows >= 0
         are_excluded = np.zeros(doc_rows.shape, dtype=bool)
-        are_excluded[is_document] = never_negative(query_rows[is_document], doc_rows[is_document])
+        are_excluded[is_document] = same_texts(query_rows[is_document], doc_rows[is_document])
         return are_excluded
 
     def _stores(self) -> tuple[TokenStore, TokenStore]:
@@ -327,7 +325,11 @@ class Miner:
         return queries, docs
 
     def _manifest(
-        self, counts: dict[str, int], recall: float, mean_distances: dict[str, float]
+        self,
+        counts: dict[str, int],
+        recall: float,
+        mean_distances: dict[str, float],
+        seconds: dict[str, float],
     ) -> dict:
         return {
             "key": self.key,
@@ -342,15 +344,33 @@ class Miner:
             "counts": counts,
             "recall": recall,
             "mean_distance": mean_distances,
-            "seconds": {name: round(value, 3) for name, value in self._seconds.items()},
+            "seconds": {name: round(value, 3) for name, value in seconds.items()},
         }
 
-    @contextmanager
-    def _timed(self, name: str) -> Iterator[None]:
-        start = time.perf_counter()
-        yield
-        seconds = time.perf_counter() - start
-        self._seconds[name] = self._seconds.get(name, 0.0) + seconds
+
+@contextmanager
+def _timed(seconds: dict[str, float], name: str) -> Iterator[None]:
+    """Add the seconds that the context takes to those of this name."""
+    start = time.perf_counter()
+    yield
+    passed = time.perf_counter() - start
+    seconds[name] = seconds.get(name, 0.0) + passed
+
+
+def _distances_of(
+    negatives: np.ndarray,
+    shards: Shards,
+    embedded_queries: np.ndarray,
+    query_blocks: Sequence[slice],
+) -> np.ndarray:
+    """``[Q, n]`` float32, the distance of each negative to its query; 0 where there is none."""
+    distances = np.zeros(negatives.shape, np.float32)
+    for span in query_blocks:
+        places, columns = np.nonzero(negatives[span] >= 0)
+        doc_rows = negatives[span][places, columns]
+        _, distances_of_pairs = shards.scores_of_pairs(embedded_queries[span], places, doc_rows)
+        distances[span][places, columns] = distances_of_pairs
+    return distances
 
 
 def _digest_of_scorer(ranker: Ranker) -> object:
@@ -368,7 +388,7 @@ def _digest_of_scorer(ranker: Ranker) -> object:
 
 
 def keys_as_read(store: TokenStore, form: SingleTexts) -> TextKeys:
-    """Number documents by what the searcher reads of them, for :class:`NeverNegative`.
+    """Number documents by what the searcher reads of them, for :class:`SameTextFilter`.
 
     Two documents whose tokens agree up to the searcher's ``max_length`` count as the same text; in
     windows, where all agree. Keys are hashes of 64 bits: they are hardly ever equal where the tokens
@@ -380,14 +400,14 @@ def keys_as_read(store: TokenStore, form: SingleTexts) -> TextKeys:
         doc_spans = list(spans(len(doc_rows), TEXTS_AT_ONCE))
         for span in track(doc_spans, "comparing", f"spans of {TEXTS_AT_ONCE} texts"):
             texts = form.lay_out(store, doc_rows[span])
-            keys[span] = texts.text_keys().numpy()  # a hash of each text
+            keys[span] = texts.hashes().numpy()
         return keys
 
     return TextKeys(text_keys, lambda doc_rows: form.lengths(store.lengths(doc_rows)))
 
 
 def _rescore(
-    doc_rows: np.ndarray, rescorer: Judge, judged: QueryLists
+    doc_rows: np.ndarray, rescorer: TextScorer, judged: QueryLists
 ) -> tuple[np.ndarray, np.ndarray]:
     """All candidates ``[Q, D]`` sorted by the rescorer's scores, those that are left out last; and
     these scores.

@@ -13,7 +13,7 @@ from ltr.data.query_lists import QueryLists, check_rows
 from ltr.errors import InputError
 from ltr.mining.mined_negatives import MinedNegatives
 
-Policy = Literal["drop", "relabel", "soft"]
+Remedy = Literal["drop", "relabel", "soft"]  # for likely false negatives; in options: policy
 
 
 class OverlayManifest(TypedDict):
@@ -21,7 +21,7 @@ class OverlayManifest(TypedDict):
 
     base: str  # the folder of the negatives beside it
     content: str  # the digest of their lists
-    policy: Policy
+    policy: Remedy
 
 
 OVERLAY = ArtefactKind(
@@ -39,11 +39,11 @@ class Overlay(NamedTuple):
 
     Attributes:
         policy: what training does.
-        labels: the documents by query, with their new labels: NaN for ``drop``, a grade for
-            ``relabel``, and for ``soft`` a number above 0 and below 1.
+        labels: the documents by query, with their new labels: NaN for ``drop``, by which training
+            rows know that a document must not be drawn, a grade for ``relabel``, and for ``soft`` a number above 0 and below 1.
     """
 
-    policy: Policy
+    policy: Remedy
     labels: QueryLists
 
     @property
@@ -86,7 +86,7 @@ class Overlay(NamedTuple):
         return cls(manifest["policy"], QueryLists.from_rows(query_rows, doc_rows, labels))
 
 
-def _check_labels(labels: np.ndarray, policy: Policy, file: Path) -> None:
+def _check_labels(labels: np.ndarray, policy: Remedy, file: Path) -> None:
     """Raise an InputError for labels that no audit with this policy writes."""
     if labels.ndim != 1 or labels.dtype.kind != "f":
         raise InputError(

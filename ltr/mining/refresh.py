@@ -4,7 +4,7 @@ import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple, TypedDict
+from typing import Any, NamedTuple
 
 from ltr.data.artefact import key_of
 from ltr.data.collection import Collection
@@ -20,14 +20,6 @@ class RefreshMoment(NamedTuple):
 
     epoch: int
     step: int
-
-
-class InForceState(TypedDict):
-    """What a checkpoint keeps of :class:`NegativesInForce`."""
-
-    epoch: int
-    step: int
-    key: str
 
 
 @dataclass(frozen=True)
@@ -50,7 +42,7 @@ class NegativesInForce:
     @classmethod
     def from_state_dict(cls, state: dict[str, Any]) -> "NegativesInForce":
         """From what a checkpoint has kept."""
-        check_entries(state, InForceState, cls.__name__, "take another checkpoint")
+        check_entries(state, cls, cls.__name__, "take another checkpoint")
         return cls(state["epoch"], state["step"], state["key"])
 
 
@@ -61,15 +53,15 @@ class RefreshSchedule:
     epochs: int | None
     steps: int | None
 
-    def is_due(self, epoch: int, step: int, in_force: NegativesInForce | None) -> bool:
+    def is_due(self, now: RefreshMoment, last: NegativesInForce | None) -> bool:
         """Whether a refresh has become due since the last one that was."""
-        last_epoch = 0 if in_force is None else in_force.epoch
-        last_step = 0 if in_force is None else in_force.step
+        last_epoch = 0 if last is None else last.epoch
+        last_step = 0 if last is None else last.step
         # Due when a multiple of `steps` (or `epochs`) was reached since the last refresh was due;
         # several such multiples make one refresh.
         if self.steps is not None:
-            return step // self.steps > last_step // self.steps
-        return self.epochs is not None and epoch // self.epochs > last_epoch // self.epochs
+            return now.step // self.steps > last_step // self.steps
+        return self.epochs is not None and now.epoch // self.epochs > last_epoch // self.epochs
 
 
 class RefreshFolders:
@@ -117,7 +109,7 @@ class RefreshFolders:
         miner: Miner,
         moment: RefreshMoment,
         previous: MinedNegatives | None,
-        mine: Callable[[Miner], MinedNegatives],
+        mine: Callable[[], MinedNegatives],
         *,
         write: bool,
     ) -> MinedNegatives:
@@ -128,16 +120,16 @@ class RefreshFolders:
         not rely on what an earlier one has left in its folder.
 
         Args:
-            miner: finds them.
+            miner: its key says whether a folder holds what it would find.
             moment: of the training.
             previous: the negatives that were in force until now; None at first.
-            mine: lets the miner mine.
+            mine: lets it find them.
             write: whether they are kept as a folder.
         """
         folder = self.path(moment.step)
         if previous is not None and by_rank_0(lambda: key_of(folder) == miner.key):
             return self.open(moment.step, miner.collection)
-        negatives = mine(miner)
+        negatives = mine()
         negatives.manifest.update(epoch=moment.epoch, step=moment.step)
         if previous is not None:
             negatives.manifest["overlap"] = round(negatives.overlap(previous), 4)

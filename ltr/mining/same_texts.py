@@ -11,7 +11,7 @@ import numpy as np
 
 from ltr.data.collection import Collection
 from ltr.data.own_documents import own_documents
-from ltr.data.query_lists import QueryLists
+from ltr.data.query_lists import OWN_TEXT, QueryLists, are_excluded
 from ltr.data.texts import TextTable
 from ltr.spans import spans
 
@@ -30,7 +30,7 @@ class TextKeys(NamedTuple):
     lengths: Callable[[np.ndarray], np.ndarray]
 
 
-class NeverNegative:
+class SameTextFilter:
     """Tells which documents must not become negatives of a query: those with the text of a document
     that is relevant for it, or of the query itself, under whatever id.
 
@@ -42,9 +42,9 @@ class NeverNegative:
 
     def __init__(self, known: QueryLists, text_keys: TextKeys) -> None:
         self._text_keys = text_keys
-        is_relevant = ~(known.values <= 0)
-        relevant_queries = known.query_of_doc[is_relevant]
-        relevant_rows = known.doc_rows[is_relevant]
+        is_excluded = are_excluded(known.values)
+        relevant_queries = known.query_of_doc[is_excluded]
+        relevant_rows = known.doc_rows[is_excluded]
         lengths = self._text_keys.lengths(relevant_rows)
         self._length_bound = int(lengths.max(initial=0)) + 1
         self._relevant_lengths = np.unique(relevant_queries * self._length_bound + lengths)
@@ -95,7 +95,7 @@ def _are_among(values: np.ndarray, known: np.ndarray) -> np.ndarray:
     return known[places] == values
 
 
-def never_negatives(collection: Collection, *judgements: QueryLists) -> QueryLists:
+def excluded_documents(collection: Collection, *judgements: QueryLists) -> QueryLists:
     """Documents that must not be negatives of a judged query, though nobody judged them relevant
     for it.
 
@@ -139,40 +139,47 @@ def never_negatives(collection: Collection, *judgements: QueryLists) -> QueryLis
     own_values = np.full(len(query_rows) + has_own.sum(), np.inf, np.float32)
     values = np.concatenate([all_grades[is_relevant], own_values])
     order = np.lexsort((-values, hashes, classes))  # of equal lines the largest value first
-    classes = classes[order]
-    hashes = hashes[order]
     is_first = np.ones(len(order), dtype=bool)
-    is_first[1:] = (np.diff(classes) != 0) | (hashes[1:] != hashes[:-1])
+    is_first[1:] = (np.diff(classes[order]) != 0) | (np.diff(hashes[order]) != 0)
+    lines = order[is_first]
 
     # Which documents: all that have such a text, for each query of the class.
-    wanted_hashes = np.unique(hashes)
-    rows_with_text = np.flatnonzero(_are_among(hash_of_doc, wanted_hashes))
-    docs_of_text = _by_number(hash_of_doc[rows_with_text], rows_with_text)
-    has_docs = is_first & _are_among(hashes, docs_of_text.query_rows)
-    docs = docs_of_text.at(np.searchsorted(docs_of_text.query_rows, hashes[has_docs]))
-    counts = np.diff(docs.offsets)
-    class_of_doc = np.repeat(classes[has_docs], counts)
-    value_of_doc = np.repeat(values[order][has_docs], counts)
-    queries = _by_number(class_of_query, query_rows).at(class_of_doc)
-    counts = np.diff(queries.offsets)
-    never = QueryLists.from_rows(
-        queries.doc_rows, np.repeat(docs.doc_rows, counts), np.repeat(value_of_doc, counts)
+    docs, line_of_doc = _docs_of_hashes(hashes[lines], hash_of_doc)
+    queries = _by_number(class_of_query, query_rows).at(classes[lines][line_of_doc])
+    queries_per_doc = np.diff(queries.offsets)
+    excluded = QueryLists.from_rows(
+        queries.doc_rows,  # rows by number: here those of the queries of a class
+        np.repeat(docs, queries_per_doc),
+        np.repeat(values[lines][line_of_doc], queries_per_doc),
     )
-    # Less what people judged relevant for the query.
+    # Less what people judged relevant for the query, but for its own text, which is known by inf.
     n_docs = len(collection.corpus)
     known = np.unique(relevant_queries * n_docs + relevant_docs)
-    pairs_of_never = never.query_of_doc * n_docs + never.doc_rows
-    is_new = ~_are_among(pairs_of_never, known) | np.isinf(never.values)
-    values = np.where(np.isinf(never.values), np.nan, never.values)
-    return QueryLists.from_rows(never.query_of_doc[is_new], never.doc_rows[is_new], values[is_new])
+    excluded_pairs = excluded.query_of_doc * n_docs + excluded.doc_rows
+    is_new = ~_are_among(excluded_pairs, known) | np.isinf(excluded.values)
+    values = np.where(np.isinf(excluded.values), OWN_TEXT, excluded.values)
+    return QueryLists.from_rows(
+        excluded.query_of_doc[is_new], excluded.doc_rows[is_new], values[is_new]
+    )
+
+
+def _docs_of_hashes(hashes: np.ndarray, hash_of_doc: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The documents ``[P]`` that have the texts of these hashes ``[L]``, which may come again; and
+    for each the place of its hash among them.
+    """
+    rows_with_text = np.flatnonzero(_are_among(hash_of_doc, np.unique(hashes)))
+    docs_of_hash = _by_number(hash_of_doc[rows_with_text], rows_with_text)
+    lines = np.flatnonzero(_are_among(hashes, docs_of_hash.query_rows))  # whose text a document has
+    docs = docs_of_hash.at(np.searchsorted(docs_of_hash.query_rows, hashes[lines]))
+    return docs.doc_rows, np.repeat(lines, np.diff(docs.offsets))
 
 
 def known_documents(collection: Collection, judged: QueryLists) -> QueryLists:
     """The judgements, and with them the documents that must not be negatives either, see
-    :func:`never_negatives`: what has a value above 0 or NaN here is no negative of the query.
+    :func:`excluded_documents`: what has a value above 0 or NaN here is no negative of the query.
     """
-    never = never_negatives(collection, judged)
-    return never.joined(judged) if len(never.doc_rows) else judged
+    excluded = excluded_documents(collection, judged)
+    return excluded.joined(judged) if len(excluded.doc_rows) else judged
 
 
 def classes_of_queries(queries: TextTable, query_rows: np.ndarray) -> np.ndarray:

@@ -12,9 +12,8 @@ import torch
 from ltr.checkpoint import write_checkpoint
 from ltr.errors import ENDED_BY_RUN, ENDING_SIGNALS, InputError
 
-# Variables of the environment by which a launcher tells a process that it is one of several: their
-# beginnings.
-LAUNCHER_VARIABLES = (
+# Of the variables by which a launcher tells a process that it is one of several.
+LAUNCHER_PREFIXES = (
     "LOCAL_",
     "RANK",
     "NODE_RANK",
@@ -95,7 +94,7 @@ class SideProcess:
         # It mines alone, however many processes train.
         environment = {}
         for name, value in os.environ.items():
-            if not name.startswith(LAUNCHER_VARIABLES):
+            if not name.startswith(LAUNCHER_PREFIXES):
                 environment[name] = value
         # It inherits that these signals are blocked: where they come to all processes, the run saves
         # before it ends this one.

@@ -16,7 +16,7 @@ from ltr.checkpoint import (
     CHECKPOINTS,
     CONFIG,
     LAST,
-    NEGATIVES,
+    NEGATIVES_FOLDER,
     RESULTS,
     best_checkpoint,
     holds_checkpoints,
@@ -76,7 +76,7 @@ class RunFolder:
         self.ranking = self.path / "test.run"
         self.prediction = self.path / "predict.run"
         self.metadata = self.path / "ir-metadata.yml"
-        self.negatives = self.path / NEGATIVES
+        self.negatives = self.path / NEGATIVES_FOLDER
         self.cell = self.path / "cell.json"
         self.row = self.path / "row.json"
         self.sets = self.path / "sets"

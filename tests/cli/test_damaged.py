@@ -116,9 +116,9 @@ def _write_negatives(world: Path) -> None:
     ids = generator.integers(0, len(collection.corpus), shape)
     distances = generator.random(shape).astype(np.float32)
     manifest = {"key": "k", "mean_distance": {"relevant": 0.5}}
-    mined = MinedNegatives.of_queries(np.arange(len(ids)), ids, distances, manifest)
+    mined = MinedNegatives.from_matrix(np.arange(len(ids)), ids, distances, manifest)
     mined.save(world / NEGATIVES, collection)
-    MinedNegatives.of_queries(np.arange(len(ids)), ids[:, ::-1].copy(), distances, {}).save(
+    MinedNegatives.from_matrix(np.arange(len(ids)), ids[:, ::-1].copy(), distances, {}).save(
         world / "other", collection
     )
     queries = collection.judgements("train").query_rows

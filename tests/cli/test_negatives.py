@@ -99,7 +99,7 @@ def folder_with_distances(folder, collection, distances):
     row = collection.queries.row("train-q0")
     docs = [collection.corpus.row(f"train-q0-d{d}") for d in (2, 3)]
     manifest = {"key": "x", "distance": "euclidean", "mean_distance": {"relevant": 0.5}}
-    one = MinedNegatives.of_queries(
+    one = MinedNegatives.from_matrix(
         np.array([row]), np.array([docs]), np.array([distances]), manifest
     )
     one.save(folder, collection)
@@ -204,7 +204,7 @@ def test_what_can_be_mended_is_one_line(
     monkeypatch.chdir(tmp_path)
     collection = open_collection(str(collection_folder))
     nothing = np.full((len(collection.queries), 1), -1)
-    MinedNegatives.of_queries(
+    MinedNegatives.from_matrix(
         np.arange(len(nothing)), nothing, np.zeros(nothing.shape), {"key": "x"}
     ).save(tmp_path / "empty", collection)
     assert (

@@ -80,6 +80,6 @@ def test_keys_are_equal_for_equal_texts_alone():
     both = [texts[i] for i in order]
     keys = Texts(
         torch.tensor([x for one in both for x in one]), torch.tensor([len(one) for one in both])
-    ).text_keys()
+    ).hashes()
     assert len(set(keys.tolist())) == len(texts) == 121
     assert len(set(zip(keys.tolist(), both, strict=True))) == 121

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from ltr.data.query_lists import QueryLists, values_of
+from ltr.data.query_lists import LabelledList, QueryLists, values_of
 
 LINES = QueryLists.from_rows([7, 3, 7], [1, 2, 0], [0.5, 0.1, 0.9])
 
@@ -70,3 +70,18 @@ def test_first_and_best_first():
     assert best.first(2).of(7)[0].tolist() == [3, 4] and best.first(2).of(3)[0].tolist() == [2]
     assert best.first(2**63).of(7)[0].tolist() == [3, 4, 1]
     assert best.first(None) is best and best.of(5)[0].tolist() == []
+
+
+def test_places_begin_anew_in_each_list():
+    lists = QueryLists.from_rows([4, 4, 7, 9, 9], range(5), [1.0] * 5)
+    assert lists.place_in_list.tolist() == [0, 1, 0, 0, 1]
+
+
+def test_a_document_alone_was_not_mined():
+    """What is known of the query stays."""
+    mined = np.array([0.5, 0.25], np.float32)
+    judged = np.array([3, 8])
+    labelled = LabelledList(2, np.array([3, 4]), np.ones(2, np.float32), mined, judged_rows=judged)
+    alone = labelled.alone(8)
+    assert alone.doc_rows.tolist() == [8] and alone.labels.tolist() == [0.0]
+    assert alone.distances is None and alone.query_row == 2 and alone.judged_rows is judged

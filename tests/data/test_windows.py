@@ -134,7 +134,7 @@ def test_a_document_of_one_window_is_laid_out_as_without_windows(form):
     assert windowed.windows.tolist() == [1] * len(texts) and plain.windows is None
     for ours, theirs in zip(windowed[:3], plain[:3], strict=True):
         assert torch.equal(ours, theirs)
-    assert torch.equal(windowed.text_keys(), plain.text_keys())
+    assert torch.equal(windowed.hashes(), plain.hashes())
 
 
 def test_a_prompt_stands_before_every_window_and_shares_no_token_with_the_text():
@@ -161,9 +161,9 @@ def test_keys_of_dropout_are_those_of_the_document_and_of_text_tell_documents_ap
     swapped = Texts(
         torch.tensor([1, 2, 0, 3, 4, 5]), torch.tensor([2, 1, 3]), windows=texts.windows
     )
-    keys = texts.text_keys()
-    assert keys[0] != swapped.text_keys()[0], "the order of windows counts"
-    assert keys[1] == swapped.text_keys()[1] == Texts(*texts[:2]).text_keys()[2]
+    keys = texts.hashes()
+    assert keys[0] != swapped.hashes()[0], "the order of windows counts"
+    assert keys[1] == swapped.hashes()[1] == Texts(*texts[:2]).hashes()[2]
 
 
 def test_the_best_window_alone_gets_the_gradient_and_the_first_of_equal_ones():

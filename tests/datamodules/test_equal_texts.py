@@ -10,7 +10,7 @@ import pytest
 from ltr.datamodules import Evaluation, GroupDataModule, ListDataModule, TripletDataModule
 from ltr.mining.audit import find_suspects
 from ltr.mining.imported import negatives_of_file
-from ltr.mining.judge import Judge
+from ltr.mining.judge import TextScorer
 from tests.data.small import by_ids, small_collection
 from tests.datamodules.read import reads_of
 from tests.mining.audited import negatives_of
@@ -138,7 +138,7 @@ def test_imported_negatives_and_audits_leave_them_out(folder, tmp_path):
     other = collection.corpus.row("taxes-con")
     folder_of_others = negatives_of(collection, {row: [*docs, other]})
     scores = {doc: float(doc in (*docs, other)) for doc in range(len(collection.corpus))}
-    judge = Judge("a table", ByNumber(scores), collection)
+    judge = TextScorer("a table", ByNumber(scores), collection)
     suspects, counts = find_suspects(folder_of_others, collection.judgements("train"), judge)
     assert suspects.doc_rows.tolist() == [other] and counts["negatives"] == 1
 

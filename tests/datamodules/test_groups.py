@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 import torch
 
+from ltr.batch import RankingBatch
 from ltr.data.formats import JoinedPairs
 from ltr.datamodules import GroupDataModule, LabelDataModule, TripletDataModule
 from ltr.errors import InputError
-from ltr.in_batch.embedded import Embedded
 from ltr.in_batch.longer_lists import queries_against_all
 from tests.conftest import WORDS, wordpiece_tokenizer, write_collection
 from tests.datamodules.grouped import (
@@ -208,8 +208,14 @@ def test_rows_of_one_query_in_a_batch_never_take_its_relevant_documents_for_irre
     judged = data.collection.judgements("train")
     for batch in batches(data, 0):
         embeddings = torch.zeros(*batch.mask.shape, 1)
-        own = (batch.labels, batch.mask, batch.query_rows, batch.doc_rows, batch.judged_rows)
-        longer = queries_against_all(Embedded(embeddings[:, 0], embeddings, *own))
+        lists = RankingBatch(
+            labels=batch.labels,
+            mask=batch.mask,
+            query_rows=batch.query_rows,
+            doc_rows=batch.doc_rows,
+            judged_rows=batch.judged_rows,
+        )
+        longer = queries_against_all(lists, embeddings[:, 0], embeddings)
         n_shared += len(batch.query_rows) - len(set(batch.query_rows.tolist()))
         for query, labels, mask in zip(
             batch.query_rows.tolist(), longer.labels, longer.mask, strict=True

@@ -645,7 +645,7 @@ def test_a_mixed_batch_has_the_same_distances_in_any_number_of_processes(folders
         others = np.setdiff1d(np.arange(len(collection.corpus)), judged.of(query)[0])
         rows.append(generator.choice(others, 5, replace=False))
     distances = np.tile(np.float32([0.0, 0.5, 1.0, 1.5, 2.0]), (len(rows), 1))
-    mined = MinedNegatives.of_queries(
+    mined = MinedNegatives.from_matrix(
         judged.query_rows, np.stack(rows), distances, {"split": "train"}
     )
     mined.save(tmp_path / "mined", collection)
@@ -659,8 +659,8 @@ def test_a_mixed_batch_has_the_same_distances_in_any_number_of_processes(folders
         seen = {}
         for rank in range(world_size):
             data = opened(path, rank=rank, world_size=world_size, mixture=Mixture("mixed"))
-            lists = data.lists_of_negatives()
-            assert [each is None for each in lists] == [False, True]
+            assert [source.has_distances for source in data.sources] == [True, False]
+            assert not data.has_distances
             for step in range(3):
                 batch = data.train[0, step]
                 given = batch.distances

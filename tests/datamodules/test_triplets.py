@@ -159,7 +159,7 @@ def test_mined_negatives_bring_their_distances(tmp_path, collection_folder):
             0
         ]  # its relevant document, which must not come back as a negative
         distances[query] = ids[query] / 7
-    MinedNegatives.of_queries(np.arange(len(ids)), ids, distances, {"seed": 0}).save(
+    MinedNegatives.from_matrix(np.arange(len(ids)), ids, distances, {"seed": 0}).save(
         tmp_path / "0000", collection
     )
     data = module(collection_folder, negatives=str(tmp_path / "0000"))

@@ -1,8 +1,9 @@
 """Batches of embedded lists."""
 
 import torch
+from torch import Tensor
 
-from ltr.in_batch.embedded import Embedded
+from ltr.batch import RankingBatch
 
 
 def bools(*rows: str) -> torch.Tensor:
@@ -22,14 +23,14 @@ def embedded(
     mask=None,
     with_queries=True,
     judged_grades=None,
-) -> Embedded:
-    """Embeddings of one dimension: −1 − query row, and the document's row."""
+) -> tuple[RankingBatch, Tensor | None, Tensor]:
+    """Lists, and embeddings of one dimension of queries and documents: −1 − query row, and the
+    document's row.
+    """
     doc_rows = torch.as_tensor(doc_rows)
     query_rows = torch.as_tensor(query_rows)
     labels = torch.as_tensor(labels, dtype=torch.float32)
-    return Embedded(
-        queries=(-1.0 - query_rows).unsqueeze(1) if with_queries else None,
-        docs=doc_rows.float().unsqueeze(2),
+    lists = RankingBatch(
         labels=labels,
         mask=torch.ones_like(labels, dtype=torch.bool) if mask is None else mask,
         query_rows=query_rows,
@@ -37,3 +38,5 @@ def embedded(
         judged_rows=None if judged_rows is None else torch.tensor(judged_rows),
         judged_grades=None if judged_grades is None else torch.tensor(judged_grades),
     )
+    queries = (-1.0 - query_rows).unsqueeze(1) if with_queries else None
+    return lists, queries, doc_rows.float().unsqueeze(2)

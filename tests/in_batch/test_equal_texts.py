@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 import torch
 
+from ltr.batch import RankingBatch
 from ltr.in_batch import gather
-from ltr.in_batch.embedded import Embedded
 from ltr.in_batch.longer_lists import all_against_all, queries_against_all
 
 N_TEXTS = 9  # a text is a number, on both sides: few, so that many are equal
@@ -56,7 +56,8 @@ class Drawn:
             self.labels.append(labels + [0.0] * (3 - len(docs)))
             self.known.append(known)
 
-    def embedded(self) -> Embedded:
+    def embedded(self) -> tuple[RankingBatch, torch.Tensor, torch.Tensor]:
+        """Lists, and embeddings of their queries and documents."""
         n_judged = max(map(len, self.known))
         rows = torch.full((len(self.queries), n_judged), -1)
         grades = torch.zeros(rows.shape)
@@ -65,18 +66,18 @@ class Drawn:
                 rows[place, column] = text
                 grades[place, column] = grade
         docs = torch.tensor(self.docs)
-        return Embedded(
-            queries=torch.tensor(self.queries).float().unsqueeze(1),
-            docs=docs.float().unsqueeze(2),
+        lists = RankingBatch(
             labels=torch.tensor(self.labels),
             mask=docs >= 0,
             query_rows=100 + torch.tensor(self.queries),
             doc_rows=7 * docs.abs() + torch.arange(docs.numel()).view(docs.shape) * 100,
-            judged_rows=torch.where(rows < 0, rows, 10**6 + rows),  # known by their keys alone
+            judged_rows=torch.where(rows < 0, rows, 10**6 + rows),  # known by their hashes alone
             judged_grades=grades,
-            doc_keys=10 + docs,
-            judged_keys=torch.where(rows < 0, 0, 10 + rows),
+            doc_hashes=10 + docs,
+            judged_hashes=torch.where(rows < 0, 0, 10 + rows),
         )
+        queries = torch.tensor(self.queries).float().unsqueeze(1)
+        return lists, queries, docs.float().unsqueeze(2)
 
     def texts(self):
         """(list, side, text, label, real) of the square's texts."""
@@ -129,8 +130,10 @@ class Drawn:
         return text != other_text
 
 
-def on_ranks(lists: Embedded, n_ranks: int, monkeypatch) -> list[Embedded]:
-    """What each of the processes has of the lists, which they deal out: threads that meet."""
+def on_ranks(lists: RankingBatch, vectors: list[torch.Tensor], n_ranks: int, monkeypatch) -> list:
+    """What each of the processes gathers of lists and embeddings, which they deal out: threads that
+    meet.
+    """
     barrier = threading.Barrier(n_ranks)
     numbers = threading.local()
     sent = [None] * n_ranks
@@ -150,7 +153,8 @@ def on_ranks(lists: Embedded, n_ranks: int, monkeypatch) -> list[Embedded]:
         numbers.rank = number
         try:
             dealt = [None if t is None else t[number::n_ranks] for t in lists]
-            results[number] = gather.gather_lists(Embedded(*dealt))
+            dealt_vectors = [vector[number::n_ranks] for vector in vectors]
+            results[number] = gather.gather_lists(RankingBatch(*dealt), *dealt_vectors)
         except BaseException:
             barrier.abort()
             raise
@@ -168,28 +172,29 @@ def test_masks_are_those_of_a_double_loop_over_strings():
     n_twins = n_own = 0
     for seed in range(150):
         drawn = Drawn(seed)
-        lists = drawn.embedded()
+        lists, *vectors = drawn.embedded()
         n_twins += len(drawn.queries) - len(set(drawn.queries))
         n_own += sum(any(np.isnan(g) for _, g in known) for known in drawn.known)
         size = range(len(drawn.texts()))
         expected = torch.tensor([[drawn.mask(i, j) for j in size] for i in size])
-        square = all_against_all(lists)
+        square = all_against_all(lists, *vectors)
         assert square.mask.equal(expected), seed
         b = len(drawn.queries)
         for query in range(b):
             for column in range(b, len(size)):
                 expected[query, column] = drawn.mask(query, column, by_own_judgements=True)
-        assert queries_against_all(lists).mask.equal(expected[:b, b:]), seed
+        assert queries_against_all(lists, *vectors).mask.equal(expected[:b, b:]), seed
     assert n_twins > 75 and n_own > 75
 
 
 @pytest.mark.parametrize("n_ranks", [2, 4])
 def test_processes_have_the_masks_and_labels_of_one(n_ranks, monkeypatch):
     for seed in range(60):
-        lists = Drawn(seed).embedded()
+        lists, *vectors = Drawn(seed).embedded()
         for form in (queries_against_all, all_against_all):
-            whole = form(lists)
-            for found in map(form, on_ranks(lists, n_ranks, monkeypatch)):
+            whole = form(lists, *vectors)
+            for gathered in on_ranks(lists, vectors, n_ranks, monkeypatch):
+                found = form(*gathered)
                 assert found.mask.equal(whole.mask) and found.labels.equal(whole.labels), seed
 
 
@@ -198,9 +203,8 @@ def test_a_query_that_is_a_document_by_hand():
     list is a negative.
     """
     nan = float("nan")
-    lists = Embedded(
-        queries=torch.zeros(2, 1),
-        docs=torch.zeros(2, 1, 1),
+    vectors = (torch.zeros(2, 1), torch.zeros(2, 1, 1))
+    lists = RankingBatch(
         labels=torch.ones(2, 1),
         mask=torch.ones(2, 1, dtype=torch.bool),
         query_rows=torch.tensor([0, 1]),
@@ -208,8 +212,8 @@ def test_a_query_that_is_a_document_by_hand():
         judged_rows=torch.tensor([[1, 0], [0, 1]]),
         judged_grades=torch.tensor([[1.0, nan], [1.0, nan]]),
     )
-    assert queries_against_all(lists).mask.tolist() == [[True, False], [False, True]]
-    own = all_against_all(lists).mask
+    assert queries_against_all(lists, *vectors).mask.tolist() == [[True, False], [False, True]]
+    own = all_against_all(lists, *vectors).mask
     assert own.tolist() == [
         [False, False, True, False],
         [False, False, False, True],

@@ -4,8 +4,7 @@ import pytest
 import torch
 from torch import distributed
 
-from ltr.batch import ScoredLists
-from ltr.in_batch.embedded import Embedded
+from ltr.batch import RankingBatch, ScoredLists
 from ltr.in_batch.gather import gather_lists, gather_scored
 from tests.child_processes import run_ranks
 from tests.rank_gradients import BATCHES, FORMS, LOSSES, RANKS, differences
@@ -27,13 +26,14 @@ def test_ranks_have_the_value_and_the_gradients_of_one_process(found, loss, form
     assert difference.value < 1e-9 and difference.gradient < 1e-9
 
 
-def lists_of(rank: int) -> Embedded:
-    """Two lists of up to 3 documents and one judgement; none; one of 1 document and two judgements."""
+def lists_of(rank: int) -> tuple[RankingBatch, torch.Tensor, torch.Tensor]:
+    """Two lists of up to 3 documents and one judgement; none; one of 1 document and two judgements.
+    And the embeddings of their queries and documents.
+    """
     n_lists, n_docs, n_judged = [(2, 3, 1), (0, 1, 1), (1, 1, 2)][rank]
     docs = 100.0 * rank + torch.arange(n_lists * n_docs * 2).view(n_lists, n_docs, 2)
-    return Embedded(
-        queries=-docs[:, 0].clone().requires_grad_(),
-        docs=docs.requires_grad_(),
+    queries = -docs[:, 0].clone().requires_grad_()
+    lists = RankingBatch(
         labels=torch.full((n_lists, n_docs), 1.0 + rank),
         mask=torch.tensor([[True, True, True], [True, False, False]])[:n_lists, :n_docs],
         query_rows=10 * rank + torch.arange(n_lists),
@@ -41,54 +41,47 @@ def lists_of(rank: int) -> Embedded:
         doc_rows=2**60 + 10 * rank + torch.arange(n_lists * n_docs).view(n_lists, n_docs),
         judged_rows=20 * rank + torch.arange(n_lists * n_judged).view(n_lists, n_judged),
         judged_grades=1.5 + rank + torch.zeros(n_lists, n_judged),
-        doc_keys=-(2**60) - torch.arange(n_lists * n_docs).view(n_lists, n_docs),
-        judged_keys=2**60 + 20 * rank + torch.arange(n_lists * n_judged).view(n_lists, n_judged),
+        doc_hashes=-(2**60) - torch.arange(n_lists * n_docs).view(n_lists, n_docs),
+        judged_hashes=2**60 + 20 * rank + torch.arange(n_lists * n_judged).view(n_lists, n_judged),
         distances=torch.full((n_lists, n_docs), 0.5 + rank).requires_grad_(),
         sources=3 * rank + torch.arange(n_lists),
     )
+    return lists, queries, docs.requires_grad_()
 
 
 def _gather(rank: int, folder: str) -> None:
     distributed.init_process_group(
         "gloo", init_method=f"file://{folder}/store", rank=rank, world_size=3
     )
-    lists = lists_of(rank)
-    whole = gather_lists(lists)
+    lists, queries, docs = lists_of(rank)
+    whole = gather_lists(lists, queries, docs)
     refused = []
-    absent = [
-        lists._replace(**{name: None})
-        for name in (
-            "queries",
-            "judged_rows",
-            "judged_grades",
-            "doc_keys",
-            "judged_keys",
-            "distances",
-        )
-    ]
-    for other in (*absent, lists._replace(docs=lists.docs[..., :1])):
+    others = [(lists, None, docs)]
+    for name in ("judged_rows", "judged_grades", "doc_hashes", "judged_hashes", "distances"):
+        others.append((lists._replace(**{name: None}), queries, docs))
+    others.append((lists, queries, docs[..., :1]))
+    for other in others:
         with pytest.raises(ValueError, match="all ranks must have") as error:
-            gather_lists(other if rank == 2 else lists)
+            gather_lists(*(other if rank == 2 else (lists, queries, docs)))
         refused.append(str(error.value))
-    groups = gather_lists(
-        lists._replace(
-            queries=None,
-            judged_rows=None,
-            judged_grades=None,
-            doc_keys=None,
-            judged_keys=None,
-            distances=None,
-        )
+    without_judgements = lists._replace(
+        judged_rows=None,
+        judged_grades=None,
+        doc_hashes=None,
+        judged_hashes=None,
+        distances=None,
     )
-    none = gather_lists(Embedded(*(t[:0] for t in lists)))
+    groups = gather_lists(without_judgements, None, docs)
+    no_lists = RankingBatch(*(None if t is None else t[:0] for t in lists))
+    none, *_ = gather_lists(no_lists, queries[:0], docs[:0])
     scored = gather_scored(
         ScoredLists(
             scores=lists.labels + 0.25,
             labels=lists.labels,
             mask=lists.mask,
             distances=lists.distances if rank == 2 else None,
-            queries=lists.queries,
-            frozen=(lists.queries + 1, lists.docs + 1),
+            queries=queries,
+            frozen=(queries + 1, docs + 1),
         )
     )
     torch.save(scored, f"{folder}/scored-{rank}")
@@ -98,10 +91,10 @@ def _gather(rank: int, folder: str) -> None:
         # alone: a backward pass with communication would wait for the others, and fail when they
         # have left
     ):
-        value = (whole.docs * torch.arange(1.0, 19.0).view(3, 3, 2)).sum() + 5 * whole.queries[
-            0
-        ].sum()
-        gradients = torch.autograd.grad(value, (lists.docs, lists.queries))
+        _, whole_queries, whole_docs = whole
+        weights = torch.arange(1.0, 19.0).view(3, 3, 2)
+        value = (whole_docs * weights).sum() + 5 * whole_queries[0].sum()
+        gradients = torch.autograd.grad(value, (docs, queries))
     torch.save((whole, groups, len(none.mask), refused, gradients), f"{folder}/{rank}")
     distributed.destroy_process_group()
 
@@ -118,10 +111,10 @@ def test_every_rank_has_the_lists_of_all_in_the_order_of_the_batch(three_ranks):
     """Rank 0 has the lists 0 and 3 of the batch, rank 1 none, rank 2 the list 2: that of rank 2 stands
     between those of rank 0.
     """
-    for whole, *_ in three_ranks:
-        assert whole.queries.tolist() == [[0, -1], [-200, -201], [-6, -7]]
+    for (whole, queries, docs), *_ in three_ranks:
+        assert queries.tolist() == [[0, -1], [-200, -201], [-6, -7]]
         zero = [0, 0]
-        assert whole.docs.tolist() == [
+        assert docs.tolist() == [
             [[0, 1], [2, 3], [4, 5]],
             [[200, 201], zero, zero],
             [[6, 7], [8, 9], [10, 11]],
@@ -144,8 +137,8 @@ def test_every_rank_has_the_lists_of_all_in_the_order_of_the_batch(three_ranks):
         assert whole.judged_rows.tolist() == [[0, -1], [40, 41], [1, -1]]
         assert whole.judged_grades.tolist() == [[1.5, 0], [3.5, 3.5], [1.5, 0]]
         assert not whole.judged_grades.requires_grad
-        assert (whole.judged_keys - 2**60).tolist() == [[0, -(2**60)], [40, 41], [1, -(2**60)]]
-        assert (-(2**60) - whole.doc_keys).tolist() == [
+        assert (whole.judged_hashes - 2**60).tolist() == [[0, -(2**60)], [40, 41], [1, -(2**60)]]
+        assert (-(2**60) - whole.doc_hashes).tolist() == [
             [0, 1, 2],
             [0, -(2**60), -(2**60)],
             [3, 4, 5],
@@ -154,25 +147,26 @@ def test_every_rank_has_the_lists_of_all_in_the_order_of_the_batch(three_ranks):
 
 def test_scored_lists_are_gathered_with_what_any_rank_has(three_ranks):
     """Rank 2 alone has a distance, 2.5; the frozen embeddings are those of the ranker plus 1."""
-    for number, (whole, *_, folder) in enumerate(three_ranks):
+    for number, (gathered, *_, folder) in enumerate(three_ranks):
+        whole, whole_queries, whole_docs = gathered
         scored = torch.load(folder / f"scored-{number}", weights_only=False)
         assert scored.scores.tolist() == [[1.25] * 3, [3.25, 0, 0], [1.25] * 3]
         assert scored.mask.equal(whole.mask) and scored.labels.equal(whole.labels)
         assert scored.distances.isnan().tolist() == [[True] * 3, [False] * 3, [True] * 3]
         assert scored.distances[1].tolist() == [2.5, 0, 0]
-        assert scored.queries.equal(whole.queries) and scored.embeddings is None
+        assert scored.queries.equal(whole_queries) and scored.embeddings is None
         queries, docs = scored.frozen
-        assert queries.equal(whole.queries + 1) and docs[1, 0].equal(whole.docs[1, 0] + 1)
+        assert queries.equal(whole_queries + 1) and docs[1, 0].equal(whole_docs[1, 0] + 1)
 
 
 def test_what_no_rank_has_is_not_there_and_what_some_have_is_refused_by_all(three_ranks):
     whole_form = "(True, True, True, True, True, True, 2)"
-    for whole, groups, n_none, refused, *_ in three_ranks:
+    for (_, _, whole_docs), (groups, queries, docs), n_none, refused, *_ in three_ranks:
         assert (
-            groups.queries is None
+            queries is None
             and groups.judged_rows is None
             and groups.distances is None
-            and groups.docs.equal(whole.docs)
+            and docs.equal(whole_docs)
         )
         assert n_none == 0
         assert [message.split(": ")[-1] for message in refused] == [
@@ -199,12 +193,12 @@ def test_a_rank_gets_the_gradient_of_its_own_part_times_the_ranks_without_the_ot
 
 
 def test_one_rank_keeps_its_lists(tmp_path):
-    lists = lists_of(0)
-    assert gather_lists(lists) is lists
+    given = lists_of(0)
+    assert gather_lists(*given) == given
     distributed.init_process_group(
         "gloo", init_method=f"file://{tmp_path}/store", rank=0, world_size=1
     )
     try:
-        assert gather_lists(lists) is lists
+        assert gather_lists(*given) == given
     finally:
         distributed.destroy_process_group()

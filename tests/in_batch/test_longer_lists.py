@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from ltr.in_batch.embedded import Embedded
+from ltr.batch import RankingBatch
 from ltr.in_batch.guide import mask_likely_relevant
 from ltr.in_batch.longer_lists import all_against_all, queries_against_all
 from tests.in_batch.batches import bools, embedded, grades
@@ -16,14 +16,14 @@ def test_queries_against_all_by_hand():
     and the second 4. The second query has 2 and 4 in its list, wherever else they stand; the third
     has 4 in its list, and the second 2 repeats the first.
     """
-    lists = embedded(
+    lists, *vectors = embedded(
         labels=[[2, 0, 1], [1, 0, 0], [1, 0, 0]],
         doc_rows=[[1, 2, 3], [4, 2, 6], [5, 6, 4]],
         query_rows=[10, 11, 12],
         judged_rows=[[1, 3, 6], [4, -1, -1], [5, 6, -1]],
         mask=bools("111", "110", "111"),
     )
-    longer = queries_against_all(lists)
+    longer = queries_against_all(lists, *vectors)
     assert longer.labels.equal(grades("201 000 000", "000 100 000", "000 000 100"))
     assert longer.mask.equal(bools("111 100 100", "101 110 110", "111 000 111"))
     assert longer.queries.flatten().tolist() == [-11, -12, -13]
@@ -34,19 +34,25 @@ def test_distances_stay_with_the_own_documents_of_a_query():
     """Queries 10 and 11 with two documents each; in the square the four documents are anchors, and
     have none.
     """
-    lists = embedded(labels=[[1, 0], [1, 0]], doc_rows=[[1, 2], [3, 4]], query_rows=[10, 11])
-    assert queries_against_all(lists).distances is None and all_against_all(lists).distances is None
+    lists, *vectors = embedded(
+        labels=[[1, 0], [1, 0]], doc_rows=[[1, 2], [3, 4]], query_rows=[10, 11]
+    )
+    assert (
+        queries_against_all(lists, *vectors).distances is None
+        and all_against_all(lists, *vectors).distances is None
+    )
     given = torch.tensor([[0.0, 0.5], [0.0, 0.25]])
     of_queries = torch.tensor([[0.0, 0.5, torch.nan, torch.nan], [torch.nan, torch.nan, 0.0, 0.25]])
     longer, square = (
-        form(lists._replace(distances=given)).distances
+        form(lists._replace(distances=given), *vectors).distances
         for form in (queries_against_all, all_against_all)
     )
     torch.testing.assert_close(longer, of_queries, equal_nan=True)
     torch.testing.assert_close(square[:2, 2:], of_queries, equal_nan=True)
     assert square.isnan().sum() == 6 * 6 - 4
-    groups = lists._replace(queries=None, distances=given)
-    assert all_against_all(groups).distances is None
+    _, docs = vectors
+    groups = lists._replace(distances=given)
+    assert all_against_all(groups, None, docs).distances is None
 
 
 def test_all_against_all_by_hand():
@@ -56,13 +62,13 @@ def test_all_against_all_by_hand():
     Document 1 is relevant to both queries, so no text of either group is irrelevant to it, and the
     2 judged for a is so only in the list of a. The anchor of grade 0 is masked.
     """
-    lists = embedded(
+    lists, *vectors = embedded(
         labels=[[2, 0], [1, 1]],
         doc_rows=[[1, 2], [3, 1]],
         query_rows=[0, 1],
         judged_rows=[[1, 2], [3, 1]],
     )
-    square = all_against_all(lists)
+    square = all_against_all(lists, *vectors)
     assert square.mask.equal(
         bools("01 11 10", "10 01 11", "10 01 00", "00 00 00", "11 01 01", "01 00 10")
     )
@@ -79,14 +85,14 @@ def test_groups_without_queries_are_the_square_of_their_texts():
     """Three texts of one label and two of another, the last a padding; text 3 has a label of its
     own, and no positive.
     """
-    lists = embedded(
+    lists, *vectors = embedded(
         labels=torch.ones(3, 3),
         doc_rows=[[5, 1, 4], [2, 0, 0], [3, 0, 0]],
         query_rows=[0, 1, 2],
         mask=bools("111", "110", "100"),
         with_queries=False,
     )
-    square = all_against_all(lists)
+    square = all_against_all(lists, *vectors)
     nothing = "000 000 000"
     assert square.mask.equal(
         bools(
@@ -109,9 +115,11 @@ def test_two_lists_of_one_query_do_not_take_each_others_relevant_documents_for_i
     """Documents 1 (relevant) and 2 in one list, 3 (relevant) and 4 in the other: 2 and 4 stay
     irrelevant to both.
     """
-    lists = embedded(labels=[[1, 0], [1, 0]], doc_rows=[[1, 2], [3, 4]], query_rows=[7, 7])
-    assert queries_against_all(lists).mask.equal(bools("11 01", "01 11"))
-    square = all_against_all(lists)
+    lists, *vectors = embedded(
+        labels=[[1, 0], [1, 0]], doc_rows=[[1, 2], [3, 4]], query_rows=[7, 7]
+    )
+    assert queries_against_all(lists, *vectors).mask.equal(bools("11 01", "01 11"))
+    square = all_against_all(lists, *vectors)
     assert square.mask.equal(
         bools("00 11 01", "00 01 11", "10 01 01", "00 00 00", "01 01 01", "00 00 00")
     )
@@ -124,20 +132,22 @@ def test_documents_relevant_to_one_query_are_no_negatives_of_each_other_in_the_l
     So no row of 1, 2 or 4 has one of them, or the 6, as a negative. Without the grades, only the 1
     is known to be relevant to query 0, by its label.
     """
-    lists = embedded(
+    lists, *vectors = embedded(
         labels=[[1], [1], [1], [1]],
         doc_rows=[[1], [2], [4], [6]],
         query_rows=[0, 1, 2, 3],
         judged_rows=[[1, 2, 4, 6], [2, -1, -1, -1], [4, -1, -1, -1], [6, -1, -1, -1]],
         judged_grades=[[1.0, 2.0, 1.0, 0.0], [1.0, 0, 0, 0], [1.0, 0, 0, 0], [1.0, 0, 0, 0]],
     )
-    square = all_against_all(lists)
+    square = all_against_all(lists, *vectors)
     assert square.mask[4:].equal(bools("1111 0000", "0111 0000", "0111 0000", "0111 0000"))
-    rows = all_against_all(lists._replace(judged_grades=None)).mask[4:]
+    rows = all_against_all(lists._replace(judged_grades=None), *vectors).mask[4:]
     assert rows.equal(bools("1111 0000", "0111 0011", "0111 0101", "0111 0110"))
 
 
-def random_lists(seed: int, with_queries: bool = True) -> Embedded:
+def random_lists(
+    seed: int, with_queries: bool = True
+) -> tuple[RankingBatch, torch.Tensor | None, torch.Tensor]:
     """Up to 5 lists of up to 5 documents out of 9, some twice in a list, grades −1 to 2, queries
     that come twice.
     """
@@ -158,13 +168,11 @@ def random_lists(seed: int, with_queries: bool = True) -> Embedded:
     )
 
 
-def texts_of(lists: Embedded) -> list[tuple]:
+def texts_of(lists: RankingBatch, with_queries: bool) -> list[tuple]:
     """(list, whether a query, row, label, real) of every text of the square matrix."""
-    queries = (
-        []
-        if lists.queries is None
-        else [(b, True, row, None, True) for b, row in enumerate(lists.query_rows.tolist())]
-    )
+    queries = []
+    if with_queries:
+        queries = [(b, True, row, None, True) for b, row in enumerate(lists.query_rows.tolist())]
     columns = zip(
         *(t.flatten().tolist() for t in (lists.doc_rows, lists.labels, lists.mask)), strict=True
     )
@@ -173,9 +181,9 @@ def texts_of(lists: Embedded) -> list[tuple]:
     ]
 
 
-def slow_square(lists: Embedded) -> tuple[torch.Tensor, torch.Tensor]:
+def slow_square(lists: RankingBatch, with_queries: bool) -> tuple[torch.Tensor, torch.Tensor]:
     """Labels (0 where masked) and mask by a double loop over texts and sets of rows."""
-    texts = texts_of(lists)
+    texts = texts_of(lists, with_queries)
     rows = lists.query_rows.tolist()
     judged = {row: set() for row in rows}
     relevant = {row: set() for row in rows}
@@ -234,9 +242,9 @@ def slow_square(lists: Embedded) -> tuple[torch.Tensor, torch.Tensor]:
 @pytest.mark.parametrize("with_queries", [True, False])
 def test_the_square_is_that_of_a_double_loop(with_queries):
     for seed in range(150):
-        lists = random_lists(seed, with_queries)
-        labels, mask = slow_square(lists)
-        square = all_against_all(lists)
+        lists, *vectors = random_lists(seed, with_queries)
+        labels, mask = slow_square(lists, with_queries)
+        square = all_against_all(lists, *vectors)
         assert square.mask.equal(mask), seed
         assert (square.labels * mask).equal(labels), seed
 
@@ -246,10 +254,10 @@ def test_queries_against_all_is_the_part_of_the_square_with_their_rows_and_the_d
     both.
     """
     for seed in range(150):
-        lists = random_lists(seed)
-        longer = queries_against_all(lists)
-        square = all_against_all(lists)
-        b = len(lists.queries)
+        lists, *vectors = random_lists(seed)
+        longer = queries_against_all(lists, *vectors)
+        square = all_against_all(lists, *vectors)
+        b = len(lists.query_rows)
         assert longer.mask.equal(square.mask[:b, b:]), seed
         assert (longer.labels * longer.mask).equal((square.labels * square.mask)[:b, b:]), seed
 
@@ -276,18 +284,19 @@ def test_the_order_of_the_lists_changes_only_the_order(form):
         )
 
     for seed in range(50):
-        lists = random_lists(seed)
+        lists, *vectors = random_lists(seed)
         order = torch.randperm(len(lists.mask), generator=torch.Generator().manual_seed(seed))
-        shuffled = Embedded(*(None if t is None else t[order] for t in lists))
-        assert seen(form(shuffled)) == seen(form(lists)), seed
+        shuffled = RankingBatch(*(None if t is None else t[order] for t in lists))
+        in_order = [vector[order] for vector in vectors]
+        assert seen(form(shuffled, *in_order)) == seen(form(lists, *vectors)), seed
 
 
 @pytest.mark.parametrize("form", [queries_against_all, all_against_all])
 def test_embeddings_keep_their_gradient_and_one_list_alone_stays_itself(form):
-    lists = embedded(labels=[[2, 0, 1]], doc_rows=[[3, 4, 5]], query_rows=[0], mask=bools("110"))
-    queries = lists.queries.requires_grad_()
-    docs = lists.docs.requires_grad_()
-    longer = form(lists)
+    lists, queries, docs = embedded(
+        labels=[[2, 0, 1]], doc_rows=[[3, 4, 5]], query_rows=[0], mask=bools("110")
+    )
+    longer = form(lists, queries.requires_grad_(), docs.requires_grad_())
     assert (longer.labels * longer.mask)[0, -3:].tolist() == [2, 0, 0] and longer.mask[
         0, -3:
     ].tolist() == [True, True, False]
@@ -298,16 +307,18 @@ def test_embeddings_keep_their_gradient_and_one_list_alone_stays_itself(form):
 
 def test_a_batch_without_lists_has_no_rows():
     rows = torch.zeros(0, 2, dtype=torch.int64)
-    nothing = embedded(labels=rows, doc_rows=rows, query_rows=rows[:, 0], mask=rows.bool())
+    nothing, *vectors = embedded(
+        labels=rows, doc_rows=rows, query_rows=rows[:, 0], mask=rows.bool()
+    )
     for form in (queries_against_all, all_against_all):
-        longer = form(nothing)
+        longer = form(nothing, *vectors)
         assert longer.mask.shape == longer.labels.shape == (0, 0)
         assert mask_likely_relevant(longer.mask, longer.labels, longer.labels).shape == (0, 0)
 
 
 def test_queries_against_all_needs_queries():
-    lists = embedded(labels=[[1]], doc_rows=[[0]], query_rows=[0], with_queries=False)
+    lists, *vectors = embedded(labels=[[1]], doc_rows=[[0]], query_rows=[0], with_queries=False)
     with pytest.raises(
         ValueError, match="needs lists with queries, got none; take all_against_all"
     ):
-        queries_against_all(lists)
+        queries_against_all(lists, *vectors)

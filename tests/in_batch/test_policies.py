@@ -75,7 +75,7 @@ def test_a_guide_takes_out_what_it_scores_above_the_relevant_document(backbone, 
     module.in_batch.guide_margin = 0.01
     mask = module.in_batch(module.ranker, batch).mask
     assert not mask.equal(expected) and not mask.all()
-    module.in_batch._frozen[backbone]._temperature = 0.05
+    module.in_batch._encoders_beside[backbone]._temperature = 0.05
     assert module.in_batch(module.ranker, batch).mask.equal(mask)
     assert not any("guide" in name for name, _ in module.named_parameters())
     assert sum(p.numel() for p in module.parameters()) == sum(
@@ -168,7 +168,7 @@ def test_a_frozen_encoder_of_a_margin_stays_as_it_was_loaded(backbone, collectio
         assert not given.requires_grad
         now = type(margin)()(module.in_batch(module.ranker, batch, type(margin)()))
         assert (now - expected).abs().max() > 1e-3
-    (frozen,) = module.in_batch._frozen.values()
+    (frozen,) = module.in_batch._encoders_beside.values()
     module.double()  # it goes where the module goes
     assert all(
         parameter.dtype == torch.float64 and not parameter.requires_grad
@@ -299,7 +299,7 @@ def test_a_twin_of_a_judged_document_is_no_negative_where_the_judged_one_is_not_
     expected = torch.ones(6, 6, dtype=torch.bool)
     expected[ids.index("train-q0"), ids.index("train-q1")] = False
     assert module.in_batch(module.ranker, batch).mask.equal(expected)
-    assert all(measured.judged_keys is None for measured in data.val_dataloader())
+    assert all(measured.judged_hashes is None for measured in data.val_dataloader())
 
 
 def test_documents_that_a_third_query_judges_relevant_are_not_each_others_negatives(

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from ltr.in_batch.embedded import Embedded
+from ltr.batch import RankingBatch
 from ltr.in_batch.longer_lists import all_against_all, queries_against_all
 from tests.in_batch.batches import bools, embedded, grades
 from tests.losses.test_contract import CASES, OVER_THE_BATCH
@@ -12,7 +12,9 @@ SOURCES = torch.tensor([0, 1, 0, 1])
 EQUAL = 0  # a seed by which both sources have as many rows that can be learnt from
 
 
-def mixed(seed: int = 0, keys: bool = True) -> Embedded:
+def mixed(
+    seed: int = 0, with_hashes: bool = True
+) -> tuple[RankingBatch, torch.Tensor, torch.Tensor]:
     """Two lists of each of two sources with two to four documents, some of them judged for other
     queries. The sources have the same texts under the same row numbers: the worst case.
     """
@@ -24,34 +26,37 @@ def mixed(seed: int = 0, keys: bool = True) -> Embedded:
     labels[:, 0] = 2.0
     labels[:, 1] = 0.0
     judged_rows = torch.randint(-1, 6, (len(SOURCES), 2), generator=generator)
-    lists = embedded(
+    lists, *_ = embedded(
         labels,
         doc_rows,
         torch.tensor([3, 3, 4, 4]),
         mask=torch.arange(4) < torch.tensor([4, 3, 2, 4]).unsqueeze(1),
     )
-    return lists._replace(
-        queries=torch.randn(len(SOURCES), 3, generator=generator),
-        docs=torch.randn(*doc_rows.shape, 3, generator=generator),
+    queries = torch.randn(len(SOURCES), 3, generator=generator)
+    docs = torch.randn(*doc_rows.shape, 3, generator=generator)
+    lists = lists._replace(
         judged_rows=judged_rows,
         judged_grades=(judged_rows >= 3).float(),
-        doc_keys=doc_rows * 7 if keys else None,
-        judged_keys=judged_rows * 7 if keys else None,
+        doc_hashes=doc_rows * 7 if with_hashes else None,
+        judged_hashes=judged_rows * 7 if with_hashes else None,
         sources=SOURCES,
     )
+    return lists, queries, docs
 
 
-def of_source(lists: Embedded, source: int) -> Embedded:
-    """Its lists alone."""
+def of_source(
+    lists: RankingBatch, queries: torch.Tensor, docs: torch.Tensor, source: int
+) -> tuple[RankingBatch, torch.Tensor, torch.Tensor]:
+    """Its lists and their embeddings alone."""
     rows = source == SOURCES
     fields = {}
     for name, value in lists._asdict().items():
         if value is not None and name != "sources":
             fields[name] = value[rows]
-    return Embedded(**fields)
+    return RankingBatch(**fields), queries[rows], docs[rows]
 
 
-def texts_of(lists: Embedded, source: int) -> torch.Tensor:
+def texts_of(lists: RankingBatch, source: int) -> torch.Tensor:
     """The places of its texts among those of all: queries first, then documents."""
     n_lists, n_docs = lists.mask.shape
     of_list = (source == SOURCES).nonzero().squeeze(1)
@@ -59,25 +64,25 @@ def texts_of(lists: Embedded, source: int) -> torch.Tensor:
     return torch.cat([of_list, docs])
 
 
-@pytest.mark.parametrize("keys", [True, False])
+@pytest.mark.parametrize("with_hashes", [True, False])
 @pytest.mark.parametrize("seed", range(5))
-def test_a_mixed_batch_is_the_batches_of_its_sources_side_by_side(seed, keys):
-    lists = mixed(seed, keys)
+def test_a_mixed_batch_is_the_batches_of_its_sources_side_by_side(seed, with_hashes):
+    lists, *vectors = mixed(seed, with_hashes)
     n_lists = len(SOURCES)
-    queries = queries_against_all(lists)
-    everything = all_against_all(lists)
+    queries = queries_against_all(lists, *vectors)
+    everything = all_against_all(lists, *vectors)
     for source in (0, 1):
-        alone = of_source(lists, source)
+        alone = of_source(lists, *vectors, source)
         texts = texts_of(lists, source)
         own_rows = texts[texts < n_lists]
         own_columns = texts[texts >= n_lists] - n_lists
         others = torch.ones(queries.mask.shape[1], dtype=torch.bool)
         others[own_columns] = False
-        expected = queries_against_all(alone)
+        expected = queries_against_all(*alone)
         assert torch.equal(queries.mask[own_rows][:, own_columns], expected.mask)
         assert torch.equal(queries.labels[own_rows][:, own_columns], expected.labels)
         assert not queries.mask[own_rows][:, others].any()
-        expected = all_against_all(alone)
+        expected = all_against_all(*alone)
         others = torch.ones(len(everything.mask), dtype=torch.bool)
         others[texts] = False
         assert torch.equal(everything.mask[texts][:, texts], expected.mask)
@@ -88,22 +93,22 @@ def test_a_mixed_batch_is_the_batches_of_its_sources_side_by_side(seed, keys):
 def test_without_sources_the_same_lists_are_one_source():
     """Or the law above would hold of anything."""
     apart = torch.tensor([[0], [10], [20], [30]])
-    lists = mixed(keys=False)
+    lists, *vectors = mixed(with_hashes=False)
     lists = lists._replace(doc_rows=lists.doc_rows + apart, judged_rows=None, judged_grades=None)
     lists = lists._replace(query_rows=torch.arange(4))
-    assert not queries_against_all(lists).mask[0, 4:8].any()
-    assert queries_against_all(lists._replace(sources=None)).mask[0, 4:7].all()
+    assert not queries_against_all(lists, *vectors).mask[0, 4:8].any()
+    assert queries_against_all(lists._replace(sources=None), *vectors).mask[0, 4:7].all()
 
 
 def test_groups_without_queries_are_told_apart_too():
     """Two groups of two texts of each source."""
-    lists = embedded(
+    lists, *vectors = embedded(
         grades("11", "11", "11", "11"),
         [[0, 1], [2, 3], [4, 5], [6, 7]],
         [0, 1, 2, 3],
         with_queries=False,
     )
-    square = all_against_all(lists._replace(sources=SOURCES))
+    square = all_against_all(lists._replace(sources=SOURCES), *vectors)
     expected = bools(
         "01 00 11 00",
         "10 00 11 00",
@@ -124,8 +129,8 @@ def test_every_loss_learns_from_a_mixed_batch_what_its_sources_teach(name, polic
     sources has a gradient.
     """
     loss = CASES[name]().double()
-    lists = mixed(EQUAL)
-    longer = policy(lists)
+    lists, *vectors = mixed(EQUAL)
+    longer = policy(lists, *vectors)
     scores = (longer.queries @ longer.embeddings[0].T).double().requires_grad_()
     labels = longer.labels.double()
     value = loss(scores, labels, longer.mask)
@@ -142,7 +147,7 @@ def test_every_loss_learns_from_a_mixed_batch_what_its_sources_teach(name, polic
         if policy is queries_against_all:
             rows = texts[texts < len(SOURCES)]
             columns = texts[texts >= len(SOURCES)] - len(SOURCES)
-        alone = policy(of_source(lists, source))
+        alone = policy(*of_source(lists, *vectors, source))
         own = scores.detach()[rows][:, columns]
         learnable = n_learnable(alone.labels, alone.mask)
         values.append((learnable, loss(own, alone.labels.double(), alone.mask).item()))

@@ -124,7 +124,7 @@ def test_every_policy_is_named_in_a_configuration(margin, tmp_path, backbone, co
     """And its checkpoint is resumed and tested by the configuration of the run."""
     collection = open_collection(str(collection_folder))
     ids = np.tile(np.arange(4), (len(collection.queries), 1))
-    MinedNegatives.of_queries(np.arange(len(ids)), ids, ids.astype(np.float32), {"seed": 0}).save(
+    MinedNegatives.from_matrix(np.arange(len(ids)), ids, ids.astype(np.float32), {"seed": 0}).save(
         tmp_path / "negatives", collection
     )
     changes = {

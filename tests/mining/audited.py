@@ -18,6 +18,6 @@ def negatives_of(collection, ids: dict[int, list[int]]) -> MinedNegatives:
     distances = np.arange(max(map(len, ids.values())), dtype=np.float32)
     rows = np.array([[*row, *[-1] * (width - len(row))] for row in ids.values()])
     manifest = {"key": "of the test"}
-    return MinedNegatives.of_queries(
+    return MinedNegatives.from_matrix(
         np.array(list(ids)), rows, np.broadcast_to(distances, rows.shape), manifest
     )

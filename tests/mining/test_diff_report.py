@@ -1,6 +1,6 @@
 """What is told of two folders of negatives, by hand; the arithmetic is tested in test_diff.py."""
 
-from ltr.mining.diff import side_by_side
+from ltr.mining.diff import pairs_of_both
 from ltr.mining.diff_report import diff_lines, diff_tsv
 from tests.mining.audited import collection, negatives_of  # noqa: F401
 
@@ -10,7 +10,7 @@ def test_lines_by_hand(collection):  # noqa: F811
     the first ones, 7 and 3, none is shared."""
     first = negatives_of(collection, {1: [7, 3]})
     second = negatives_of(collection, {1: [3, 9]})
-    lines = list(diff_lines(side_by_side(first, second), collection))
+    lines = list(diff_lines(pairs_of_both(first, second), collection))
     assert lines[0] == "2 and 2 negatives, 1 in both; 1 queries in both"
     assert lines[1] == "  first 1     0.0% of the first folder's are in the second; Jaccard 0.000"
     assert lines[4] == "  all        50.0% of the first folder's are in the second; Jaccard 0.333"
@@ -20,14 +20,14 @@ def test_lines_by_hand(collection):  # noqa: F811
 
 def test_folders_with_nothing_in_common_have_no_means(collection):  # noqa: F811
     first = negatives_of(collection, {1: [7, 3]})
-    lines = list(diff_lines(side_by_side(first, negatives_of(collection, {2: [3]})), collection))
+    lines = list(diff_lines(pairs_of_both(first, negatives_of(collection, {2: [3]})), collection))
     assert lines == ["2 and 1 negatives, 0 in both; 0 queries in both"]
-    lines = list(diff_lines(side_by_side(first, negatives_of(collection, {1: [9]})), collection))
+    lines = list(diff_lines(pairs_of_both(first, negatives_of(collection, {1: [9]})), collection))
     assert lines[4].startswith("  all         0.0% ") and lines[5] == "changed most:"
 
 
 def test_a_table_has_a_row_a_pair_and_no_text_of_what_is_not_suspected(collection):  # noqa: F811
-    pairs = side_by_side(
+    pairs = pairs_of_both(
         negatives_of(collection, {1: [7, 3]}), negatives_of(collection, {1: [3, 9]})
     )
     header, *rows = diff_tsv(pairs, collection).splitlines()

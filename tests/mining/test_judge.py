@@ -7,7 +7,7 @@ from torch import nn
 from ltr.data.formats import JoinedPairs
 from ltr.data.query_lists import QueryLists
 from ltr.mining.audit import find_suspects
-from ltr.mining.judge import Judge
+from ltr.mining.judge import TextScorer
 from ltr.models import PairWiseBertRanker, Ranker
 from tests.conftest import wordpiece_tokenizer
 from tests.mining.audited import (
@@ -37,7 +37,7 @@ def test_what_the_judge_scores_above_the_weakest_relevant_document(collection):
     judged = QueryLists.from_rows([0, 0, 0, 1, 2], [10, 11, 14, 20, 30], [2, 1, 0, 1, 1])
     negatives = negatives_of(collection, {0: [14, 12, 13], 1: [21, 22]})
     scores = {10: 5, 11: 2, 12: 3, 13: 1.5, 14: 9, 20: 1, 21: 9, 22: 1, 30: 0}
-    judge = Judge(
+    judge = TextScorer(
         "a table",
         ByNumber({row: scores.get(row, 0.0) for row in range(len(collection.corpus))}),
         collection,
@@ -61,7 +61,7 @@ def test_what_the_judge_scores_above_the_weakest_relevant_document(collection):
 def test_scores_are_those_of_the_ranker(collection, backbone):
     """A real cross-encoder gives a list the same, whatever else is judged with it."""
     torch.manual_seed(1)
-    judge = Judge("x", PairWiseBertRanker(backbone, max_length=24).eval(), collection)
+    judge = TextScorer("x", PairWiseBertRanker(backbone, max_length=24).eval(), collection)
     judged = collection.judgements("train")
     rng = np.random.default_rng(0)
     ids = rng.integers(len(collection.corpus), size=(len(judged.query_rows), 5))
@@ -76,6 +76,6 @@ def test_scores_are_those_of_the_ranker(collection, backbone):
     above = (scores > lowest[:, None]) & ~known
     assert len(found.scores) == above.sum() > 10
     place = np.searchsorted(judged.query_rows, found.query_rows)
-    np.testing.assert_allclose(found.scores, scores[place, found.columns], atol=1e-5)
+    np.testing.assert_allclose(found.scores, scores[place, found.places], atol=1e-5)
     np.testing.assert_allclose(found.relevant_scores, lowest[place], atol=1e-5)
     assert (np.diff(found.gaps) <= 0).all()

@@ -7,7 +7,7 @@ import pytest
 
 from ltr.data.query_lists import QueryLists
 from ltr.errors import InputError
-from ltr.mining.mined_negatives import MinedNegatives, negatives_of_arrays
+from ltr.mining.mined_negatives import MinedNegatives, lists_of_arrays
 
 
 def test_lists_of_some_queries_become_rows_of_all_and_come_back(tmp_path, collection):
@@ -32,7 +32,7 @@ def test_lists_of_some_queries_become_rows_of_all_and_come_back(tmp_path, collec
 )
 def test_only_null_says_that_distances_are_unknown(tmp_path, collection, manifest, known):
     rows = np.zeros((len(collection.queries), 1), np.int64)
-    MinedNegatives.of_queries(np.arange(len(rows)), rows, rows.astype(np.float32), manifest).save(
+    MinedNegatives.from_matrix(np.arange(len(rows)), rows, rows.astype(np.float32), manifest).save(
         tmp_path / "0", collection
     )
     values = MinedNegatives.open(tmp_path / "0", collection).lists.values
@@ -42,7 +42,7 @@ def test_only_null_says_that_distances_are_unknown(tmp_path, collection, manifes
 def test_documents_are_called_ids_on_disk(tmp_path, collection):
     """Folders that were written before stay readable."""
     rows = np.tile([3, 1], (len(collection.queries), 1))
-    MinedNegatives.of_queries(np.arange(len(rows)), rows, rows.astype(np.float32), {}).save(
+    MinedNegatives.from_matrix(np.arange(len(rows)), rows, rows.astype(np.float32), {}).save(
         tmp_path / "0", collection
     )
     assert {file.name for file in (tmp_path / "0").iterdir()} == {
@@ -57,7 +57,7 @@ def test_overlap_of_two_refreshes():
     """Query 0 keeps one of two, query 1 all three, query 2 has none before: (1/2 + 1) / 2."""
     zeros = np.zeros((3, 3))
     now, before = (
-        MinedNegatives.of_queries(np.arange(3), np.array(doc_rows), zeros, {})
+        MinedNegatives.from_matrix(np.arange(3), np.array(doc_rows), zeros, {})
         for doc_rows in (
             [[1, 2, -1], [3, 4, 5], [6, 7, 8]],
             [[2, 9, 8], [5, 4, 3], [-1, -1, -1]],
@@ -68,7 +68,7 @@ def test_overlap_of_two_refreshes():
 
 def test_negatives_are_not_written_over_and_checked(tmp_path, collection):
     ids = np.full((len(collection.queries), 1), len(collection.corpus))
-    negatives = MinedNegatives.of_queries(
+    negatives = MinedNegatives.from_matrix(
         np.arange(len(ids)), ids, np.zeros(ids.shape, np.float32), {}
     )
     negatives.save(tmp_path / "0000", collection)
@@ -138,7 +138,7 @@ DAMAGED = {
 @pytest.mark.parametrize("case", DAMAGED)
 def test_damaged_negatives_are_one_line(tmp_path, collection, case):
     ids = np.tile(np.arange(3), (len(collection.queries), 1))
-    MinedNegatives.of_queries(np.arange(len(ids)), ids, ids.astype(np.float32), {}).save(
+    MinedNegatives.from_matrix(np.arange(len(ids)), ids, ids.astype(np.float32), {}).save(
         tmp_path / "0", collection
     )
     MinedNegatives.open(tmp_path / "0", collection)
@@ -165,12 +165,12 @@ def test_damaged_negatives_are_one_line(tmp_path, collection, case):
 def test_the_distance_of_a_missing_negative_is_not_looked_at(collection):
     ids = np.tile([3, -1], (len(collection.queries), 1))
     distances = np.tile(np.asarray([0.5, np.inf], np.float32), (len(ids), 1))
-    lists = negatives_of_arrays("here", collection, ids, distances, {}).lists
+    lists = lists_of_arrays("here", collection, ids, distances, known=True)
     assert (lists.values == 0.5).all()
 
 
 def test_rows_of_any_whole_numbers_are_an_index(collection):
     """As a .npy of others may have them: uint64 is no index in numpy."""
     ids = np.tile(np.arange(3, dtype=np.uint64), (len(collection.queries), 1))
-    lists = negatives_of_arrays("here", collection, ids, ids.astype(np.float32), {}).lists
+    lists = lists_of_arrays("here", collection, ids, ids.astype(np.float32), known=True)
     assert lists.doc_rows.dtype == np.int64

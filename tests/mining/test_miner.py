@@ -11,9 +11,9 @@ from ltr.data.collection import open_collection
 from ltr.data.query_lists import QueryLists
 from ltr.errors import InputError
 from ltr.mining.filters import Recipe
-from ltr.mining.judge import Judge
+from ltr.mining.judge import TextScorer
 from ltr.mining.miner import Miner
-from ltr.mining.report import summary_lines
+from ltr.mining.refresh_report import summary_lines
 from ltr.models import DualEncoder, PairWiseBertRanker
 from ltr.models.encoder.text_encoder import TextEncoder
 from ltr.search import exact, shards
@@ -171,7 +171,7 @@ def test_a_judge_leaves_out_what_it_scores_above_the_relevant_document(
     ranker = PairWiseBertRanker(backbone, max_length=32)
     judged = collection.judgements("train")
     recipe = Recipe(depth=20, n=5, relative=None)
-    judge = Judge("a cross-encoder", ranker, collection)
+    judge = TextScorer("a cross-encoder", ranker, collection)
     without = Miner(model, collection, judged, recipe).mine(TemporaryEncodings(tmp_path))
     mined = Miner(model, collection, judged, recipe, judge=judge).mine(TemporaryEncodings(tmp_path))
     queries = ranker.reads.store(collection.queries, "query")
@@ -202,7 +202,7 @@ def test_a_judge_leaves_out_what_it_scores_above_the_relevant_document(
 def test_what_the_judge_suspects_does_not_come_back_at_random(collection, backbone, tmp_path):
     """All 40 documents found are suspected, and all others together are wanted."""
     model = DualEncoder(backbone, max_length=24)
-    judge = Judge("a judge", PairWiseBertRanker(backbone, max_length=32), collection)
+    judge = TextScorer("a judge", PairWiseBertRanker(backbone, max_length=32), collection)
     judged = collection.judgements("train")
     recipe = Recipe(depth=40, n=40, relative=None, judge_margin=1000.0)
     found = Miner(model, collection, judged, recipe).mine(TemporaryEncodings(tmp_path))
@@ -228,7 +228,11 @@ def test_a_rescorer_ranks_what_the_filters_leave_of_all_that_was_found(
     recipe = Recipe(depth=20, n=5, relative=None, skip_top=2)
     assert ranker.training
     mined = Miner(
-        model, collection, judged, recipe, rescorer=Judge("a cross-encoder", ranker, collection)
+        model,
+        collection,
+        judged,
+        recipe,
+        rescorer=TextScorer("a cross-encoder", ranker, collection),
     ).mine(TemporaryEncodings(tmp_path))
     assert ranker.training and ranker.encoder.model.training, "it goes on training, with dropout"
     every = Miner(model, collection, judged, replace(recipe, n=20)).mine(
@@ -269,7 +273,7 @@ def test_the_key_tells_all_that_decides(collection, backbone):
     miner = Miner(model, collection, judged)
     keys = {miner.key, Miner(model, collection, judged).key}
     assert len(keys) == 1
-    scorer = Judge("one", PairWiseBertRanker(backbone, max_length=24), collection)
+    scorer = TextScorer("one", PairWiseBertRanker(backbone, max_length=24), collection)
     keys |= {
         Miner(model, collection, judged, judge=scorer).key,
         Miner(model, collection, judged, rescorer=scorer).key,
@@ -355,7 +359,7 @@ def test_queries_in_blocks_of_any_size_get_the_same_negatives(
     monkeypatch.setattr(exact, "QUERIES_AT_ONCE", 1)
     torch.manual_seed(0)
     model = DualEncoder(backbone, max_length=24)
-    scorer = Judge("a judge", PairWiseBertRanker(backbone, max_length=32), collection)
+    scorer = TextScorer("a judge", PairWiseBertRanker(backbone, max_length=32), collection)
     recipe = dict(options)
     scorers = {name: scorer for name in ("judge", "rescorer") if recipe.pop(name, False)}
     mined = []

@@ -2,7 +2,7 @@
 
 import pytest
 
-from ltr.mining.refresh import NegativesInForce, RefreshFolders, RefreshSchedule
+from ltr.mining.refresh import NegativesInForce, RefreshFolders, RefreshMoment, RefreshSchedule
 
 
 def at(epoch: int, step: int) -> NegativesInForce:
@@ -19,14 +19,14 @@ def at(epoch: int, step: int) -> NegativesInForce:
 def test_a_refresh_is_due_when_its_multiple_has_been_passed(schedule, due):
     """After the one of epoch 0, step 0: at steps 4, 4 of the next epoch, and 12 of the third."""
     moments = [(0, 4), (1, 4), (2, 12)]
-    assert [schedule.is_due(*moment, at(0, 0)) for moment in moments] == due
-    assert [schedule.is_due(*moment, None) for moment in moments] == due
+    assert [schedule.is_due(RefreshMoment(*moment), at(0, 0)) for moment in moments] == due
+    assert [schedule.is_due(RefreshMoment(*moment), None) for moment in moments] == due
 
 
 def test_steps_count_from_multiples_not_from_the_last_refresh():
     schedule = RefreshSchedule(None, 5)
-    assert not schedule.is_due(0, 9, at(0, 7))
-    assert schedule.is_due(0, 10, at(0, 7))
+    assert not schedule.is_due(RefreshMoment(0, 9), at(0, 7))
+    assert schedule.is_due(RefreshMoment(0, 10), at(0, 7))
 
 
 def folders(root) -> list[str]:

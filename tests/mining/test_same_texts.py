@@ -9,7 +9,7 @@ from ltr.data.collection import open_collection
 from ltr.data.query_lists import QueryLists
 from ltr.mining import same_texts
 from ltr.mining.miner import keys_as_read
-from ltr.mining.same_texts import NeverNegative, TextKeys, known_documents, never_negatives
+from ltr.mining.same_texts import SameTextFilter, TextKeys, excluded_documents, known_documents
 from ltr.models import DualEncoder
 from tests.conftest import write_collection
 from tests.data.small import by_ids, small_collection
@@ -26,10 +26,10 @@ def collection(tmp_path_factory):
     return open_collection(str(folder))
 
 
-def same(never_negative, query_row, doc_rows=range(5)):
+def same(same_texts, query_row, doc_rows=range(5)):
     """The documents that are not negatives of a query."""
     doc_rows = np.array(doc_rows)
-    return doc_rows[never_negative(np.full(len(doc_rows), query_row), doc_rows)].tolist()
+    return doc_rows[same_texts(np.full(len(doc_rows), query_row), doc_rows)].tolist()
 
 
 def letters(collection):
@@ -44,13 +44,13 @@ JUDGED = QueryLists.from_rows([0, 0, 1, 1], [0, 1, 1, 4], [2.0, 0.0, 1.0, 1.0])
 
 
 def test_a_text_is_relevant_under_every_id_and_for_its_query_alone(collection):
-    never_negative = NeverNegative(JUDGED, letters(collection))
-    assert same(never_negative, 0) == [0, 2], "the judged irrelevant document 1 may be a negative"
-    assert same(never_negative, 1) == [1, 4] and same(never_negative, 2) == []
-    nothing = NeverNegative(JUDGED._replace(values=np.zeros(4, np.float32)), letters(collection))
+    same_texts = SameTextFilter(JUDGED, letters(collection))
+    assert same(same_texts, 0) == [0, 2], "the judged irrelevant document 1 may be a negative"
+    assert same(same_texts, 1) == [1, 4] and same(same_texts, 2) == []
+    nothing = SameTextFilter(JUDGED._replace(values=np.zeros(4, np.float32)), letters(collection))
     assert same(nothing, 0) == []
     own = QueryLists.from_rows([2], [3], [np.nan])
-    assert same(NeverNegative(own, letters(collection)), 2) == [3], "the text of the query"
+    assert same(SameTextFilter(own, letters(collection)), 2) == [3], "the text of the query"
 
 
 def test_texts_are_equal_where_the_model_reads_the_same_of_them(collection, backbone):
@@ -58,7 +58,7 @@ def test_texts_are_equal_where_the_model_reads_the_same_of_them(collection, back
     for max_length, expected in ((4, [0, 2, 3]), (5, [0, 2])):
         docs = DualEncoder(backbone, max_length=max_length).reads.docs
         keys = keys_as_read(docs.store(collection.corpus), docs)
-        assert same(NeverNegative(JUDGED, keys), 0) == expected
+        assert same(SameTextFilter(JUDGED, keys), 0) == expected
 
 
 @pytest.mark.parametrize("size", [1, 2, 7, 1000])
@@ -72,7 +72,7 @@ def test_pairs_in_blocks_of_any_size(collection, monkeypatch, size):
     expected = []
     for query_row in range(3):
         expected += [text in relevant[query_row] for text in texts]
-    found = NeverNegative(JUDGED, letters(collection))(query_rows, doc_rows)
+    found = SameTextFilter(JUDGED, letters(collection))(query_rows, doc_rows)
     assert found.tolist() == expected and sum(expected) >= 4
 
 
@@ -85,12 +85,12 @@ def test_only_texts_as_long_as_a_relevant_one_are_read(collection):
         read.extend(doc_rows.tolist())
         return of_letters.keys(doc_rows)
 
-    never_negative = NeverNegative(JUDGED, of_letters._replace(keys=keys))
+    same_texts = SameTextFilter(JUDGED, of_letters._replace(keys=keys))
     read.clear()
-    assert same(never_negative, 0) == [0, 2] and read == [0, 2]
+    assert same(same_texts, 0) == [0, 2] and read == [0, 2]
 
 
-def test_never_negatives_by_hand(tmp_path):
+def test_excluded_documents_by_hand(tmp_path):
     """Queries a and b ask the same, c the same with an instruction of its own, d is document D, and
     its text is also E's.
     """
@@ -103,8 +103,8 @@ def test_never_negatives_by_hand(tmp_path):
         [("a", "A", 2), ("a", "F", 0), ("b", "B", 1), ("c", "B", 1), ("D", "F", 1)],
         instructions={"c": "in Latin"},
     )
-    never = never_negatives(collection, collection.judgements("train"))
-    assert by_ids(collection, never) == {
+    excluded = excluded_documents(collection, collection.judgements("train"))
+    assert by_ids(collection, excluded) == {
         "a": {"A2": 2, "B": 1},
         "b": {"A": 2, "A2": 2},
         "D": {"D": None, "E": None},
@@ -115,11 +115,11 @@ def test_never_negatives_by_hand(tmp_path):
 
 def test_a_collection_of_different_texts_has_none(collection):
     judged = QueryLists.from_rows([1], [1], [1.0])
-    assert len(never_negatives(collection, judged).doc_rows) == 0
+    assert len(excluded_documents(collection, judged).doc_rows) == 0
     assert known_documents(collection, judged) is judged
 
 
-def test_never_negatives_are_those_of_a_loop_over_strings(tmp_path):
+def test_excluded_documents_are_those_of_a_loop_over_strings(tmp_path):
     """Of 1,000 random judgements of 12 queries and 20 documents whose texts repeat."""
     rng = np.random.default_rng(0)
     corpus = {f"d{row}": f"text {rng.integers(9)}" for row in range(20)}
@@ -136,7 +136,7 @@ def test_never_negatives_are_those_of_a_loop_over_strings(tmp_path):
         pairs = np.unique(rng.integers([12, 23], size=(n, 2)), axis=0)
         grades = rng.integers(0, 3, len(pairs)).astype(float)
         judged = QueryLists.from_rows(*pairs.T, grades)
-        never = never_negatives(collection, judged)
+        excluded = excluded_documents(collection, judged)
         expected = {}
         for query in set(pairs[:, 0].tolist()):
             twins = [row for row in range(12) if query_texts[row] == query_texts[query]]
@@ -159,7 +159,7 @@ def test_never_negatives_are_those_of_a_loop_over_strings(tmp_path):
                 elif text in grade_of_text and doc not in relevant:
                     expected[query, doc] = grade_of_text[text]
         got = {}
-        for query in never.query_rows.tolist():
-            for doc, value in zip(*never.of(query), strict=True):
+        for query in excluded.query_rows.tolist():
+            for doc, value in zip(*excluded.of(query), strict=True):
                 got[query, int(doc)] = None if np.isnan(value) else float(value)
         assert got == expected

@@ -267,7 +267,7 @@ def test_a_language_model_by_name_ranks_and_where_embeddings_are_needed_embeds(q
     module = RankerModule(
         DualEncoder(embedder, max_length=30), SoftmaxLoss(), in_batch=OtherQueries(guide=embedder)
     )
-    assert module.in_batch._frozen[embedder].query_tower.encoder.pooling == "last"
+    assert module.in_batch._encoders_beside[embedder].query_tower.encoder.pooling == "last"
 
 
 def test_its_key_tells_what_decides_its_scores(qwen):

@@ -169,10 +169,10 @@ def through(door, name, kind, backbone):
         return HardNegativeMining(miner=name).fixed_searcher
     if door == "guide":
         module = module_of(DualEncoder(backbone, max_length=24), in_batch=OtherQueries(guide=name))
-        return module.in_batch._frozen[name]
+        return module.in_batch._encoders_beside[name]
     if door == "encoder":
         module = module_of(DualEncoder(backbone, max_length=24), margin=FromQuery(encoder=name))
-        return module.in_batch._frozen[name]
+        return module.in_batch._encoders_beside[name]
     said = settings(kind, backbone)["init_args"]
     kinds = {"cross": PairWiseBertRanker, "decoder": DecoderRanker, "features": FeatureRanker}
     ranker = ranker_options({"init_args": said}) if kind == "dual" else kinds[kind](**said)

@@ -31,7 +31,7 @@ def world(tmp_path_factory, collection_folder, runs, letor_folder):
     folder = tmp_path_factory.mktemp("world")
     collection = open_collection(str(collection_folder))
     ids = np.zeros((len(collection.queries), 2), np.int64)
-    MinedNegatives.of_queries(np.arange(len(ids)), ids, np.ones(ids.shape, np.float32), {}).save(
+    MinedNegatives.from_matrix(np.arange(len(ids)), ids, np.ones(ids.shape, np.float32), {}).save(
         folder / "negatives", collection
     )
     lists = QueryLists.from_rows([0, 0], [0, 1], [1, 3])

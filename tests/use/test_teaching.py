@@ -123,11 +123,11 @@ def test_negatives_without_a_document_for_the_queries_are_refused(tmp_path, coll
     collection = open_collection(str(collection_folder))
     doc_rows = np.full((len(collection.queries), 2), -1)
     distances = np.zeros(doc_rows.shape, np.float32)
-    MinedNegatives.of_queries(np.arange(len(doc_rows)), doc_rows, distances, {}).save(
+    MinedNegatives.from_matrix(np.arange(len(doc_rows)), doc_rows, distances, {}).save(
         tmp_path / "none", collection
     )
     doc_rows[collection.judgements("dev").query_rows] = [3, 5]
-    MinedNegatives.of_queries(np.arange(len(doc_rows)), doc_rows, distances, {}).save(
+    MinedNegatives.from_matrix(np.arange(len(doc_rows)), doc_rows, distances, {}).save(
         tmp_path / "dev", collection
     )
     for name in ("none", "dev"):

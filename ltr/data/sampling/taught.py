@@ -142,5 +142,5 @@ class TaughtRows:
             self.check([(drawn.query_row, drawn.doc_rows)])
         taught = drawn.at(np.flatnonzero(kept))
         if not kept.any():
-            taught = taught._replace(doc_rows=scored_rows[[scores.argmax()]], distances=None)
+            taught = drawn.alone(int(scored_rows[scores.argmax()]))
         return taught._replace(labels=values_of(taught.doc_rows, scored_rows, scores))

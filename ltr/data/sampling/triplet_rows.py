@@ -6,16 +6,11 @@ from dataclasses import KW_ONLY, dataclass
 
 import numpy as np
 
-from ltr.data.query_lists import LabelledList, QueryLists, values_of
+from ltr.data.query_lists import LabelledList, QueryLists, are_excluded, values_of
 from ltr.data.sampling.relevant import EpochOver, RelevantRows
 from ltr.errors import InputError
 
 log = logging.getLogger(__name__)
-
-
-# Where negatives are drawn from: how many a row gets at most, and the documents to draw from, by
-# query, with their mined distances or NaN. None draws from the whole corpus.
-Source = tuple[int, QueryLists | None]
 
 
 @dataclass(eq=False)
@@ -27,7 +22,10 @@ class TripletRows:
     """
 
     judged: QueryLists  # every query has a relevant document
-    sources: tuple[Source, ...]
+    # Of each source of negatives how many a row gets, at most, and the documents to draw from, by
+    # query, with their mined distances or NaN. None draws from the whole corpus.
+    per_row: tuple[int, ...]
+    negatives: tuple[QueryLists | None, ...]
     n_docs: int  # of the corpus
     positives: int  # relevant documents of a row, at most
     seed: int
@@ -75,7 +73,7 @@ class TripletRows:
 
     def _has_negatives(self, query_row: int) -> bool:
         forbidden = self._forbidden(query_row)
-        for _, lists in self.sources:
+        for lists in self.negatives:
             if lists is None:  # the whole corpus
                 if len(set(forbidden.tolist())) < self.n_docs:
                     return True
@@ -91,11 +89,11 @@ class TripletRows:
         """
         assert self.known is not None, "the constructor sets it"
         known_rows, grades = self.known.of(query_row)
-        relevant = known_rows[~(grades <= 0)]
+        excluded = known_rows[are_excluded(grades)]
         if self.labels is None:
-            return relevant
+            return excluded
         labelled_rows, labels = self.labels.of(query_row)
-        return np.concatenate([relevant, labelled_rows[np.isnan(labels)]])
+        return np.concatenate([excluded, labelled_rows[np.isnan(labels)]])
 
     def drawable(self) -> Iterator[tuple[int, np.ndarray]]:
         """The documents that may be drawn, by query: the relevant ones, and those of every source
@@ -106,7 +104,7 @@ class TripletRows:
             judged_rows, grades = self.judged.of(query_row)
             forbidden = self._forbidden(query_row)
             drawable = [judged_rows[grades > 0]]
-            for _, lists in self.sources:
+            for lists in self.negatives:
                 if lists is not None:
                     doc_rows, _ = _without(lists, query_row, forbidden)
                     drawable.append(doc_rows)
@@ -120,8 +118,8 @@ class TripletRows:
         distances = [np.full(len(relevant.doc_rows), np.nan, np.float32)]
         drawn_rows = []
         forbidden = self._forbidden(query_row)
-        for source in self.sources:
-            doc_rows, mined_distances = self._draw_from(source, query_row, forbidden, rng)
+        for count, lists in zip(self.per_row, self.negatives, strict=True):
+            doc_rows, mined_distances = self._draw_from(lists, count, query_row, forbidden, rng)
             drawn_rows.append(doc_rows)
             distances.append(mined_distances)
             # The next source must not draw these documents again.
@@ -138,15 +136,19 @@ class TripletRows:
         )
 
     def _draw_from(
-        self, source: Source, query_row: int, forbidden: np.ndarray, rng: np.random.Generator
+        self,
+        lists: QueryLists | None,
+        count: int,
+        query_row: int,
+        forbidden: np.ndarray,
+        rng: np.random.Generator,
     ) -> tuple[np.ndarray, np.ndarray]:
         """Documents of a source, none of them forbidden, and their distances or NaN."""
-        n, lists = source
         if lists is None:
-            drawn = _draw_outside(rng, self.n_docs, forbidden, n)
+            drawn = _draw_outside(rng, self.n_docs, forbidden, count)
             return drawn, np.full(len(drawn), np.nan, np.float32)
         doc_rows, values = _without(lists, query_row, forbidden)
-        chosen = rng.choice(len(doc_rows), min(n, len(doc_rows)), replace=False)
+        chosen = rng.choice(len(doc_rows), min(count, len(doc_rows)), replace=False)
         return doc_rows[chosen], values[chosen]
 
 

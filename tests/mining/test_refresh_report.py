@@ -1,7 +1,7 @@
 """The report of a refresh, from a manifest by hand."""
 
 from ltr.data.query_lists import QueryLists
-from ltr.mining.report import WIDTH, examples, logged_numbers, summary_lines
+from ltr.mining.refresh_report import WIDTH, examples, logged_numbers, summary_lines
 from tests.mining.audited import negatives_of
 
 MANIFEST = {
@@ -41,7 +41,7 @@ def test_what_not_every_refresh_has_is_told_where_it_is_there():
 
 
 def test_a_logger_gets_filters_but_not_the_relevant_documents_that_were_found():
-    assert logged_numbers(MANIFEST | {"overlap": 0.75}) == {
+    assert logged_numbers(MANIFEST | {"overlap": 0.75}, "mining/") == {
         "mining/seconds_encode": 1.26,
         "mining/seconds_search": 0.5,
         "mining/left_out_relative": 1200,

@@ -6,7 +6,7 @@ import torch
 
 from ltr.data.windows import Windows
 from ltr.in_batch import OtherQueries
-from ltr.in_batch.best_columns import best_columns, side_by_side
+from ltr.in_batch.best_windows import best_embeddings, windows_in_rows
 from ltr.margins import FromDistance, FromDocuments
 from ltr.use.rankers import TextRanker
 from tests.child_processes import run_ranks
@@ -18,14 +18,14 @@ COLUMNS = [0, 1, 2, 4]
 
 def test_windows_stand_side_by_side_and_the_first_fills_up():
     windows = torch.tensor([[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]])
-    assert side_by_side(windows, torch.tensor([2, 1])).tolist() == [[1, 2, 3, 4], [5, 6, 5, 6]]
+    assert windows_in_rows(windows, torch.tensor([2, 1])).tolist() == [[1, 2, 3, 4], [5, 6, 5, 6]]
 
 
 def test_each_row_has_its_own_best_window(backbone):
     """By dot product: of the windows (1, 0) and (0, 1), and of (−1, −1) twice."""
     columns = torch.tensor([[1.0, 0.0, 0.0, 1.0], [-1.0, -1.0, -1.0, -1.0]], requires_grad=True)
     rows = torch.tensor([[2.0, 1.0], [0.0, 3.0]])
-    best = best_columns(dual(backbone), rows, columns)
+    best = best_embeddings(dual(backbone), rows, columns)
     assert best.tolist() == [[[1, 0], [-1, -1]], [[0, 1], [-1, -1]]]
     (gradient,) = torch.autograd.grad(best[0].sum(), columns)
     assert gradient.tolist() == [[1, 1, 0, 0], [1, 1, 0, 0]]
@@ -65,7 +65,7 @@ def test_a_guide_and_the_encoder_of_a_margin_choose_their_own_windows(backbone):
     ranker = dual(backbone, BEST, "cosine")
     policy = OtherQueries(guide=backbone)
     policy.attach(ranker)
-    guide = policy._frozen[backbone]
+    guide = policy._encoders_beside[backbone]
     assert guide.reads.docs.windows == BEST
     batch = batch_of(ranker, LISTS)
     margin = FromDistance()

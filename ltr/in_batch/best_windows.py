@@ -12,10 +12,10 @@ from ltr.models import DualEncoder
 from ltr.processes import all_gather
 
 
-def side_by_side(windows: Tensor, counts: Tensor) -> Tensor:
+def windows_in_rows(windows: Tensor, counts: Tensor) -> Tensor:
     """The embeddings of each document's windows beside each other, ``[D, W · H]``. Where it has
     fewer than the W of the longest document of all processes, its first one is repeated: that is
-    never better than itself.
+    never better than itself. All processes must call it.
 
     Args:
         windows: ``[S, H]``, end to end.
@@ -29,14 +29,14 @@ def side_by_side(windows: Tensor, counts: Tensor) -> Tensor:
     return windows[places].flatten(1)
 
 
-def best_columns(encoder: DualEncoder, rows: Tensor, columns: Tensor) -> Tensor:
+def best_embeddings(encoder: DualEncoder, rows: Tensor, columns: Tensor) -> Tensor:
     """The embedding of each column's best window for each row, ``[R, C, H]``. The choice has no
     gradient; what is chosen has one.
 
     Args:
         encoder: compares.
         rows: ``[R, H]``.
-        columns: ``[C, W · H]``, as :func:`side_by_side` lays them out.
+        columns: ``[C, W · H]``, as :func:`windows_in_rows` lays them out.
     """
     windows = columns.reshape(-1, rows.shape[1])
     with torch.no_grad():

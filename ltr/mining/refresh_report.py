@@ -8,9 +8,9 @@ import numpy as np
 from ltr.data.collection import Collection
 from ltr.data.query_lists import QueryLists
 from ltr.data.texts import in_one_line
+from ltr.mining.filters import FILTERS
 from ltr.mining.mined_negatives import MinedNegatives
 
-FILTERS = ("skip_top", "max_score", "absolute", "relative", "judge")  # in the order of a recipe
 EXAMPLE_COLUMNS = ("query", "relevant", "negative", "distance")
 EXAMPLES = 20  # queries
 WIDTH = 120  # letters of a text, at most
@@ -76,17 +76,17 @@ def _beginning(text: str) -> str:
     return in_one_line(text)[:WIDTH]
 
 
-def logged_numbers(manifest: Mapping[str, Any]) -> dict[str, float]:
-    """The numbers of a manifest, for a logger."""
+def logged_numbers(manifest: Mapping[str, Any], prefix: str) -> dict[str, float]:
+    """The numbers of a manifest, for a logger, under names that begin with the prefix."""
     numbers = {}
     for name, value in manifest["seconds"].items():
-        numbers[f"mining/seconds_{name}"] = value
+        numbers[f"{prefix}seconds_{name}"] = value
     for name in FILTERS:
         if name in manifest["counts"]:
-            numbers[f"mining/left_out_{name}"] = manifest["counts"][name]
+            numbers[f"{prefix}left_out_{name}"] = manifest["counts"][name]
     for name, value in manifest["mean_distance"].items():
-        numbers[f"mining/distance_{name}"] = value
+        numbers[f"{prefix}distance_{name}"] = value
     for name in ("overlap", "staleness"):
         if name in manifest:
-            numbers[f"mining/{name}"] = manifest[name]
+            numbers[f"{prefix}{name}"] = manifest[name]
     return numbers
