@@ -7,8 +7,8 @@ from typing import Any, Literal, get_args
 from ltr.data.bm25 import bm25_lists
 from ltr.data.collection import Collection
 from ltr.data.query_lists import QueryLists
+from ltr.data.sampling.buckets import Buckets
 from ltr.data.sampling.list_rows import GradedLists, Keep, ListRows, n_with_both, with_two_grades
-from ltr.data.sampling.plan import Plan
 from ltr.data.sampling.taught import Labels
 from ltr.datamodules.evaluation import Evaluation
 from ltr.datamodules.loading import Loading
@@ -77,7 +77,7 @@ class ListDataModule(PoolDataModule):
         self.batch_size = batch_size
         self.labels = labels
 
-    def plan_of(self, source: OpenedSource) -> Plan:
+    def plan_of(self, source: OpenedSource) -> Buckets:
         judged = source.collection.judgements("train")
         where = f"{source.path}: split 'train'"
         pools = self._open_pools(source.collection)

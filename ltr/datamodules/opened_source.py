@@ -13,7 +13,7 @@ from ltr.data.formats import ApartTexts, TextReads
 from ltr.data.joined import Shift
 from ltr.data.own_documents import own_documents_line
 from ltr.data.query_lists import LabelledList, QueryLists
-from ltr.data.sampling.plan import Plan
+from ltr.data.sampling.plan import SourcePlan
 from ltr.data.sampling.rows import Rows
 from ltr.data.sampling.taught import Labels, TaughtRows
 from ltr.datamodules.evaluation import Evaluation
@@ -51,7 +51,7 @@ class OpenedSource:
     collection: Collection
     collator: Collator
     shift: Shift
-    plan: Plan
+    plan: SourcePlan
 
     def __init__(self, entry: DataSource) -> None:
         self.entry = entry

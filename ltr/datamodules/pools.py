@@ -14,8 +14,8 @@ from ltr.data.cross_validation import collection_of_fold
 from ltr.data.formats import ApartTexts, FeatureVectors, PairsAndTexts, TextReads
 from ltr.data.joined import JoinedCollections
 from ltr.data.query_lists import LabelledList
-from ltr.data.sampling.mixture import SourcePlan
-from ltr.data.sampling.plan import EvalBatches, Plan
+from ltr.data.sampling.mixture import PlannedSource
+from ltr.data.sampling.plan import EvalBatches, Plan, SourcePlan
 from ltr.datamodules.evaluation import Evaluation
 from ltr.datamodules.loading import Loading
 from ltr.datamodules.opened_source import OpenedSource
@@ -271,7 +271,7 @@ class PoolDataModule(RankingDataModule):
         mixture = self.mixture or Mixture()
         self.digests["mixture"] = digest_of_mixture(self._entries(), mixture)
         return plan_of_sources(
-            [SourcePlan(source.plan, source.shift) for source in trained],
+            [PlannedSource(source.plan, source.shift) for source in trained],
             [source.entry for source in trained],
             mixture,
             self.least_per_batch,
@@ -280,7 +280,7 @@ class PoolDataModule(RankingDataModule):
         )
 
     @abstractmethod
-    def plan_of(self, source: OpenedSource) -> Plan:
+    def plan_of(self, source: OpenedSource) -> SourcePlan:
         """Which training lists of a source form a batch: the result of :meth:`buckets` for rows, or
         a :class:`ltr.data.sampling.group_plan.GroupPlan`. A child also puts the digests of what it
         learns from into those of the source.

@@ -8,7 +8,6 @@ from typing import Any, get_args
 from ltr.data.bm25 import bm25_lists
 from ltr.data.query_lists import QueryLists
 from ltr.data.sampling.buckets import Buckets
-from ltr.data.sampling.plan import Plan
 from ltr.data.sampling.relevant import EpochOver
 from ltr.data.sampling.rows import Rows
 from ltr.data.sampling.taught import Labels, TaughtRows
@@ -146,7 +145,7 @@ class TripletDataModule(PoolDataModule):
             lists += source.lists_of_negatives
         return lists
 
-    def plan_of(self, source: OpenedSource) -> Plan:
+    def plan_of(self, source: OpenedSource) -> Buckets:
         audit_labels = self._apply_overlays(source)  # first: it changes the judgements
         collection = source.collection
         judged = collection.learnable("train")
@@ -198,7 +197,7 @@ class TripletDataModule(PoolDataModule):
             # batches of the current window stay as they are; a resumed run has them from its
             # checkpoint.
             number = self.trained_sources.index(source)
-            epoch, step = self.train.plan.position_of(number, *self._next_step())
+            epoch, step = self.train.plan.source_position(number, *self._next_step())
             plan.freeze_window(epoch, step)
         # With a teacher's labels the rows are wrapped.
         if isinstance(plan.rows, TaughtRows):

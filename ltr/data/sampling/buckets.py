@@ -9,7 +9,7 @@ import numpy as np
 from torch import distributed
 
 from ltr.data.query_lists import LabelledList
-from ltr.data.sampling.plan import Plan
+from ltr.data.sampling.plan import SourcePlan
 from ltr.data.sampling.rows import Rows
 from ltr.errors import InputError
 
@@ -26,7 +26,7 @@ class _Window(NamedTuple):
     batches: list[list[int]]  # the rows of each global batch
 
 
-class Buckets(Plan):
+class Buckets(SourcePlan):
     """Visits every row once an epoch, with rows of similar length in a batch.
 
     An epoch is a permutation of all rows, cut into windows of ``window`` global batches. The rows

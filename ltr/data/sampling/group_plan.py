@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 
 from ltr.data.query_lists import LabelledList
-from ltr.data.sampling.plan import Plan
+from ltr.data.sampling.plan import SourcePlan
 from ltr.data.sampling.rows import TextGroups
 from ltr.errors import InputError
 
@@ -25,7 +25,7 @@ class _NextGroup(NamedTuple):
     group: int
 
 
-class GroupPlan(Plan):
+class GroupPlan(SourcePlan):
     """Global batches of P groups (``groups_per_batch``, over all processes), no two of one owner.
 
     At every step the P owners with the most groups left give one each (ties at random). So batches
