@@ -202,9 +202,9 @@ class TripletDataModule(PoolDataModule):
         # With a teacher's labels the rows are wrapped.
         if isinstance(plan.rows, TaughtRows):
             rows_with_mined = _with_mined(source, plan.rows.rows, mined)
-            plan.replace(replace(plan.rows, rows=rows_with_mined))
+            plan.draw_from(replace(plan.rows, rows=rows_with_mined))
         else:
-            plan.replace(_with_mined(source, plan.rows, mined))
+            plan.draw_from(_with_mined(source, plan.rows, mined))
         source.awaits_negatives = False
 
     def _call_before_batch(self) -> None:

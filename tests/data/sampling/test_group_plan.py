@@ -61,7 +61,7 @@ def test_a_batch_holds_no_owner_twice_and_an_epoch_no_document(kind):
             assert 2 <= len(owners) <= 5 and (kind == "pairs" or len(owners) == len(set(owners)))
         seen = Counter((owner, doc) for step in steps for owner, docs in step for doc in docs)
         assert set(seen.values()) == {1}
-        assert sum(map(len, steps)) == plan.n_used <= plan.n_rows
+        assert sum(map(len, steps)) == plan.lists_per_step(0).sum() <= plan.n_rows
 
 
 def test_every_query_has_its_group_once_an_epoch():
@@ -90,7 +90,7 @@ def test_labels_by_hand():
     groups = LabelGroups(np.asarray([0, 0, 0, 0, 0, 1, 1]), 2, 0, where="here")
     assert groups.owners.tolist() == [0, 0, 1]
     plan = GroupPlan(groups, 2, 0)
-    assert len(plan) == 1 and plan.n_rows == 3 and plan.n_used == 2
+    assert len(plan) == 1 and plan.n_rows == 3 and plan.lists_per_step(0).sum() == 2
     seen = set()
     for epoch in range(30):
         both = dict(every_list(plan, epoch)[0])
@@ -130,7 +130,7 @@ def test_batches_stay_mixed_where_labels_are_unbalanced():
     groups = LabelGroups(np.repeat([0, 1, 2, 3], [24, 12, 8, 4]), 2, 0, where="here")
     plan = GroupPlan(groups, 2, 0)
     steps = every_list(plan, 1)
-    assert len(steps) == 12 and plan.n_used == plan.n_rows == 24
+    assert len(steps) == 12 and plan.lists_per_step(0).sum() == plan.n_rows == 24
     assert Counter(owner for step in steps for owner, _ in step) == {0: 12, 1: 6, 2: 4, 3: 2}
     assert all(len(step) == 2 and 0 in dict(step) for step in steps)
     # Any batch may come at any time: a rare label does not always wait for the end of an epoch.
