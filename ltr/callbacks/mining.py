@@ -182,9 +182,9 @@ class HardNegativeMining(Callback):
             )
         for source in sources:
             # Negatives of one kind are replaced whole by the first refresh; of several, 'mined' are.
-            if len(source.negatives) > 1 and "mined" not in source.negatives:
+            if len(source.negatives_per_row) > 1 and "mined" not in source.negatives_per_row:
                 raise _error(
-                    f"needs negatives with the source 'mined', got {', '.join(source.negatives)}; name it, with a number"
+                    f"needs negatives with the source 'mined', got {', '.join(source.negatives_per_row)}; name it, with a number"
                 )
             root = Path(trainer.default_root_dir, FOLDER, source.name)
             self._mined.append(MinedSource(source, RefreshFolders(root, self.keep)))

@@ -66,10 +66,10 @@ class GroupDataModule(PoolDataModule):
         source.digests["judgements"] = judged.digest()
         groups = QueryGroups(
             judged,
+            source.known_documents(judged),
             self.docs_per_group,
             self.seed,
             epoch_over=self.epoch_over,
             where=where,
-            known=source.known_documents(judged),
         )
         return GroupPlan(groups, self.n_groups, self.seed, self.rank, self.world_size, where=where)

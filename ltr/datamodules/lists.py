@@ -81,7 +81,7 @@ class ListDataModule(PoolDataModule):
         judged = source.collection.judgements("train")
         where = f"{source.path}: split 'train'"
         pools = self._open_pools(source.collection)
-        lists = GradedLists(judged, pools, source.known_documents(judged))
+        lists = GradedLists(judged, source.known_documents(judged), pools)
         source.digests["judgements"] = judged.digest()
         if lists.pools is not None:
             source.digests["candidates"] = lists.pools.digest()

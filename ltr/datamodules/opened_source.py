@@ -16,6 +16,7 @@ from ltr.data.query_lists import LabelledList, QueryLists
 from ltr.data.sampling.plan import SourcePlan
 from ltr.data.sampling.rows import Rows
 from ltr.data.sampling.taught import Labels, TaughtRows
+from ltr.data.sampling.triplet_rows import NegativePool
 from ltr.datamodules.evaluation import Evaluation
 from ltr.datamodules.sources import DataSource
 from ltr.mining.same_texts import known_documents
@@ -39,11 +40,10 @@ class OpenedSource:
         corpus: to be searched for the documents of evaluated lists; None where lists bring them.
         plan: of its training lists, after ``setup("fit")``.
         digests: of what is learnt from it, by name.
-        negatives: how many documents of a training list each of its sources of negatives gives, by
+        negatives_per_row: how many documents of a training list come from each of the negatives, by
             name; empty where none are drawn.
-        awaits_negatives: whether mined negatives are still to come. No batch may be drawn until
-            then.
-        lists_of_negatives: what they are drawn from, after ``setup("fit")``; None: the whole corpus.
+        negative_pools: what they are drawn from, in the same order, after ``setup("fit")``.
+        has_mined_negatives: whether rows draw from what was mined while training.
         has_soft_labels, lists_with_both: see
             :class:`ltr.datamodules.RankingDataModule`, of its training lists.
     """
@@ -59,9 +59,9 @@ class OpenedSource:
         self.name = entry.name
         self.corpus: SearchedCorpus | None = None
         self.digests: dict[str, str] = {}
-        self.negatives: dict[str, int] = {}
-        self.awaits_negatives = False
-        self.lists_of_negatives: list[QueryLists | None] = []
+        self.negatives_per_row: dict[str, int] = {}
+        self.negative_pools: tuple[NegativePool, ...] = ()
+        self.has_mined_negatives = False
         self.has_soft_labels = False
         self.lists_with_both: tuple[int, int] | None = None
 
@@ -103,16 +103,22 @@ class OpenedSource:
         return {f"{self.name} {what}": digest for what, digest in digests.items()}
 
     @property
-    def mined_per_row(self) -> int:
-        """How many documents of a row are mined negatives, once there are some.
+    def awaits_negatives(self) -> bool:
+        """Whether mined negatives are still to come. No batch may be drawn until then."""
+        return "mined" in self.negatives_per_row and not self.has_mined_negatives
 
-        They come from the source of negatives ``mined``. Without it,
+    @property
+    def mined_name(self) -> str:
+        """The name of the negatives that are mined while training: ``mined``. Without it,
         :class:`ltr.callbacks.HardNegativeMining` may run beside one other: rows draw from that one
         until the first mining, which replaces it.
         """
-        if "mined" in self.negatives:
-            return self.negatives["mined"]
-        return next(iter(self.negatives.values()))
+        return "mined" if "mined" in self.negatives_per_row else next(iter(self.negatives_per_row))
+
+    @property
+    def mined_per_row(self) -> int:
+        """How many documents of a row are mined negatives, once there are some."""
+        return self.negatives_per_row[self.mined_name]
 
     def known_documents(self, judged: QueryLists) -> QueryLists:
         """The judgements of training queries, and with them what must not be a negative either, see

@@ -1,6 +1,5 @@
 """Offline triplets: a query, relevant documents, and others to be ranked below them."""
 
-from dataclasses import replace
 from functools import reduce
 from pathlib import Path
 from typing import Any, get_args
@@ -9,9 +8,8 @@ from ltr.data.bm25 import bm25_lists
 from ltr.data.query_lists import QueryLists
 from ltr.data.sampling.buckets import Buckets
 from ltr.data.sampling.relevant import EpochOver
-from ltr.data.sampling.rows import Rows
 from ltr.data.sampling.taught import Labels, TaughtRows
-from ltr.data.sampling.triplet_rows import Source, TripletRows
+from ltr.data.sampling.triplet_rows import NegativePool, TripletRows
 from ltr.datamodules.evaluation import Evaluation
 from ltr.datamodules.loading import Loading
 from ltr.datamodules.opened_source import OpenedSource
@@ -85,28 +83,12 @@ class TripletDataModule(PoolDataModule):
         self.labels = labels
         self.negatives_per_query = negatives_per_query
         for number, source in enumerate(self.sources):
-            source.negatives = self._negatives_per_row(number, source, negatives)
-            source.awaits_negatives = "mined" in source.negatives
-
-    def _counts(self, negatives: str | Path | dict[str, int]) -> dict[str, int]:
-        """How many documents of a row each source of negatives gives."""
-        if isinstance(negatives, dict):
-            counts = dict(negatives)
-        else:
-            counts = {str(negatives): self.negatives_per_query}
-        if not counts or min(counts.values()) < 1:
-            raise InputError(
-                f"negatives must be at least one source, each with a number above 0, got {counts}",
-                option="negatives",
-            )
-        for name in counts:
-            local_path("negatives", name)
-        return counts
+            source.negatives_per_row = self._negatives_per_row(number, source, negatives)
 
     def _negatives_per_row(
         self, number: int, source: OpenedSource, negatives: str | Path | dict[str, int]
     ) -> dict[str, int]:
-        """How many documents of a row each source of negatives gives, of one source of data.
+        """How many documents of a row come from each of the negatives, by name.
 
         Args:
             number: of the source of data.
@@ -119,7 +101,18 @@ class TripletDataModule(PoolDataModule):
                 f"path[{number}]: negatives must be said once, got {own!r} there and {negatives!r} for all sources; leave one out",
                 option="negatives",
             )
-        counts = self._counts(negatives if own is None else own)
+        negatives = negatives if own is None else own
+        if isinstance(negatives, dict):
+            counts = dict(negatives)
+        else:
+            counts = {str(negatives): self.negatives_per_query}
+        if not counts or min(counts.values()) < 1:
+            raise InputError(
+                f"negatives must be at least one source, each with a number above 0, got {counts}",
+                option="negatives",
+            )
+        for name in counts:
+            local_path("negatives", name)
         is_mixed = self.mixture is not None and self.mixture.batches == "mixed"
         if "mined" in counts and is_mixed and len(self.sources) > 1:
             raise InputError(
@@ -134,7 +127,7 @@ class TripletDataModule(PoolDataModule):
         """
         if len(self.sources) == 1:
             return list(self.sources)
-        return [source for source in self.trained_sources if "mined" in source.negatives]
+        return [source for source in self.trained_sources if "mined" in source.negatives_per_row]
 
     def lists_of_negatives(self) -> list[QueryLists | None]:
         """What training rows draw their negatives from, after ``setup("fit")``: the values of mined
@@ -142,7 +135,7 @@ class TripletDataModule(PoolDataModule):
         """
         lists: list[QueryLists | None] = []
         for source in self.trained_sources:
-            lists += source.lists_of_negatives
+            lists += [pool.lists for pool in source.negative_pools]
         return lists
 
     def plan_of(self, source: OpenedSource) -> Buckets:
@@ -152,27 +145,25 @@ class TripletDataModule(PoolDataModule):
         collection.warn_of_unlearnable("train")
         where = f"{source.path}: split 'train'"
         source.digests["judgements"] = judged.digest()
-        drawn_from = []
-        for name, count in source.negatives.items():
-            drawn_from.append(self._open_negatives(source, name, count))
-        source.lists_of_negatives = [lists for _, lists in drawn_from]
-        # As in the constructor: take_negatives may have changed it after an earlier setup, and now
-        # there are no mined lists again.
-        source.awaits_negatives = "mined" in source.negatives
+        pools = []
+        for name, per_row in source.negatives_per_row.items():
+            pools.append(NegativePool(per_row, self._lists_to_draw_from(source, name)))
+        source.negative_pools = tuple(pools)
+        source.has_mined_negatives = False  # those of an earlier setup are gone
         # A row for every query while mined lists are empty: the number of rows must not change when
         # they come. None: TripletRows leaves out queries without a negative.
         queries = judged.query_rows if source.awaits_negatives else None
         rows = TripletRows(
             judged,
-            tuple(drawn_from),
+            source.known_documents(judged),
+            source.negative_pools,
             len(collection.corpus),
             self.positives,
             self.seed,
             epoch_over=self.epoch_over,
             where=where,
-            known=source.known_documents(judged),
             queries=queries,
-            labels=audit_labels,
+            audit_labels=audit_labels,
         )
         labelled_rows = source.with_labels(self.labels, rows, rows.drawable(), where)
         return self.buckets(labelled_rows, source.collator)
@@ -199,13 +190,10 @@ class TripletDataModule(PoolDataModule):
             number = self.trained_sources.index(source)
             epoch, step = self.train.plan.source_position(number, *self._next_step())
             plan.freeze_window(epoch, step)
-        # With a teacher's labels the rows are wrapped.
-        if isinstance(plan.rows, TaughtRows):
-            rows_with_mined = _with_mined(source, plan.rows.rows, mined)
-            plan.draw_from(replace(plan.rows, rows=rows_with_mined))
-        else:
-            plan.draw_from(_with_mined(source, plan.rows, mined))
-        source.awaits_negatives = False
+        assert isinstance(plan.rows, TripletRows | TaughtRows), "plan_of() has made them"
+        pool_number = list(source.negatives_per_row).index(source.mined_name)
+        plan.draw_from(plan.rows.with_lists(pool_number, mined))
+        source.has_mined_negatives = True
 
     def _call_before_batch(self) -> None:
         super()._call_before_batch()
@@ -225,7 +213,7 @@ class TripletDataModule(PoolDataModule):
             documents or label them softly; None without such an overlay.
         """
         overlays: list[Overlay] = []
-        for name in source.negatives:
+        for name in source.negatives_per_row:
             if Overlay.is_at(Path(name)):
                 overlays.append(Overlay.open(Path(name), source.collection, "negatives"))
         source.has_soft_labels = any(overlay.policy == "soft" for overlay in overlays)
@@ -248,12 +236,12 @@ class TripletDataModule(PoolDataModule):
         source.digests["audit"] = all_labels.digest()
         return all_labels
 
-    def _open_negatives(self, source: OpenedSource, name: str, count: int) -> Source:
-        """The negatives of this name, of which a row gets ``count`` documents."""
+    def _lists_to_draw_from(self, source: OpenedSource, name: str) -> QueryLists | None:
+        """What the negatives of this name are drawn from; None: the whole corpus."""
         if name == "random":
-            return count, None
+            return None
         if name == "mined":  # empty until take_negatives
-            return count, QueryLists.from_rows([], [], [])
+            return QueryLists.from_rows([], [], [])
         if name == "candidates":
             lists = source.collection.pools("train", option="negatives")
         elif name == "bm25":
@@ -262,19 +250,10 @@ class TripletDataModule(PoolDataModule):
         else:
             mined = MinedNegatives.open(negatives_in(Path(name)), source.collection, "negatives")
             lists = mined.lists
-        digest_name = "negatives" if len(source.negatives) == 1 else f"negatives {name}"
+        # Of all lists: how deep they are drawn from is an option, which a resume compares itself.
+        digest_name = "negatives" if len(source.negatives_per_row) == 1 else f"negatives {name}"
         source.digests[digest_name] = lists.digest()
         lists = lists.first(self.negatives_depth)
         if name in ("candidates", "bm25"):  # their values are scores, not distances
             lists = lists.without_values()
-        return count, lists
-
-
-def _with_mined(source: OpenedSource, rows: Rows, mined: QueryLists) -> TripletRows:
-    """The same rows with these lists as the mined negatives."""
-    assert isinstance(rows, TripletRows), "plan_of() has made them"
-    number = list(source.negatives).index("mined") if "mined" in source.negatives else 0
-    sources = list(rows.sources)
-    n, _ = sources[number]
-    sources[number] = (n, mined)
-    return replace(rows, sources=tuple(sources))
+        return lists

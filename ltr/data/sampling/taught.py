@@ -3,7 +3,7 @@
 import logging
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal, get_args
 
@@ -12,6 +12,7 @@ import numpy as np
 from ltr.data.collection import Collection
 from ltr.data.query_lists import LabelledList, QueryLists, values_of
 from ltr.data.sampling.rows import Rows
+from ltr.data.sampling.triplet_rows import TripletRows
 from ltr.data.teacher_scores import TeacherScores
 from ltr.errors import InputError, local_path, one_of
 
@@ -97,6 +98,13 @@ class TaughtRows:
     def __len__(self) -> int:
         return len(self._kept)
 
+    def with_lists(self, number: int, lists: QueryLists) -> "TaughtRows":
+        """The same rows, with other lists in a pool of negatives, see
+        :meth:`ltr.data.sampling.triplet_rows.TripletRows.with_lists`.
+        """
+        assert isinstance(self.rows, TripletRows), "other rows have no negatives"
+        return replace(self, rows=self.rows.with_lists(number, lists))
+
     def log_left_out(self) -> None:
         """Say how many rows are left out, if any."""
         if n_left_out := len(self.rows) - len(self):
@@ -107,17 +115,17 @@ class TaughtRows:
                 len(self.rows),
             )
 
-    def check(self, drawn: Iterable[tuple[int, np.ndarray]]) -> None:
+    def check(self, drawable: Iterable[tuple[int, np.ndarray]]) -> None:
         """Check that all documents have a score.
 
         Args:
-            drawn: queries with the documents that may be drawn, by row.
+            drawable: queries with the documents that may be drawn, by row.
 
         Raises:
             InputError: if not; it counts the documents without a score and names the first.
         """
         unscored_pairs: list[tuple[int, int]] = []
-        for query_row, doc_rows in drawn:
+        for query_row, doc_rows in drawable:
             scored_rows, _ = self.scores.of(query_row)
             for doc_row in doc_rows[~np.isin(doc_rows, scored_rows)].tolist():
                 unscored_pairs.append((query_row, doc_row))

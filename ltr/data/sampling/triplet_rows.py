@@ -2,59 +2,70 @@
 
 import logging
 from collections.abc import Iterator
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import KW_ONLY, dataclass, replace
+from typing import NamedTuple
 
 import numpy as np
 
 from ltr.data.query_lists import LabelledList, QueryLists, values_of
-from ltr.data.sampling.relevant import EpochOver, RelevantRows
+from ltr.data.sampling.relevant import EpochOver, RelevantDraws, not_negatives
 from ltr.errors import InputError
 
 log = logging.getLogger(__name__)
 
 
-# Where negatives are drawn from: how many a row gets at most, and the documents to draw from, by
-# query, with their mined distances or NaN. None draws from the whole corpus.
-Source = tuple[int, QueryLists | None]
+class NegativePool(NamedTuple):
+    """Documents that negatives are drawn from.
+
+    Attributes:
+        per_row: how many of them a row gets at most.
+        lists: the documents by query, with their mined distances or NaN; None: the whole corpus.
+    """
+
+    per_row: int
+    lists: QueryLists | None
 
 
 @dataclass(eq=False)
 class TripletRows:
     """Rows of one or more relevant documents of a query, followed by its negatives from one or more
-    sources, in the order of the sources. No document comes twice.
+    pools, in the order of the pools. No document comes twice.
 
-    Queries that no source has a document for are left out; an InputError if all are.
+    Queries that no pool has a document for are left out; an InputError if all are.
     """
 
     judged: QueryLists  # every query has a relevant document
-    sources: tuple[Source, ...]
+    known: QueryLists  # see ltr.mining.same_texts.known_documents
+    pools: tuple[NegativePool, ...]
     n_docs: int  # of the corpus
     positives: int  # relevant documents of a row, at most
     seed: int
     _: KW_ONLY
     epoch_over: EpochOver
     where: str  # the split, for errors
-    # The judgements, and what must not be a negative either; None: the judgements alone.
-    known: QueryLists | None = None
     # [Q] int64, the queries that have rows. None: those with a negative. They are found once:
-    # dataclasses.replace() hands them on, so rows keep their numbers when the sources change.
+    # dataclasses.replace() hands them on, so rows keep their numbers when the pools change.
     queries: np.ndarray | None = None
-    # A soft label of some negatives, or NaN for a document that must not be drawn. All other
-    # negatives have label 0.
-    labels: QueryLists | None = None
+    # By an audit: a soft label of some negatives, or NaN for a document that must not be drawn. All
+    # other negatives have label 0.
+    audit_labels: QueryLists | None = None
 
     def __post_init__(self) -> None:
-        if self.known is None:
-            self.known = self.judged
         if self.queries is None:
             self.queries = self._queries_with_negatives()
-        self.relevant = RelevantRows(
-            self.judged, self.queries, self.positives, self.epoch_over, self.seed, self.known
+        self.relevant = RelevantDraws(
+            self.judged, self.known, self.queries, self.positives, self.epoch_over, self.seed
         )
         self.query_rows = self.relevant.query_rows
 
     def __len__(self) -> int:
         return len(self.query_rows)
+
+    def with_lists(self, number: int, lists: QueryLists) -> "TripletRows":
+        """The same rows, with other lists in the pool of this number."""
+        pools = list(self.pools)
+        pools[number] = pools[number]._replace(lists=lists)
+        return replace(self, pools=tuple(pools))
 
     def _queries_with_negatives(self) -> np.ndarray:
         all_queries = self.judged.query_rows
@@ -75,7 +86,7 @@ class TripletRows:
 
     def _has_negatives(self, query_row: int) -> bool:
         forbidden = self._forbidden(query_row)
-        for _, lists in self.sources:
+        for _, lists in self.pools:
             if lists is None:  # the whole corpus
                 if len(set(forbidden.tolist())) < self.n_docs:
                     return True
@@ -86,27 +97,25 @@ class TripletRows:
         return False
 
     def _forbidden(self, query_row: int) -> np.ndarray:
-        """The documents that are no negatives of a query: relevant ones, those of the text of one or
-        of the query, and those labelled NaN.
+        """The documents that must not be drawn as negatives of a query: those of
+        :func:`not_negatives`, and those that the audit labels NaN.
         """
-        assert self.known is not None, "the constructor sets it"
-        known_rows, grades = self.known.of(query_row)
-        relevant = known_rows[~(grades <= 0)]
-        if self.labels is None:
-            return relevant
-        labelled_rows, labels = self.labels.of(query_row)
-        return np.concatenate([relevant, labelled_rows[np.isnan(labels)]])
+        forbidden = not_negatives(self.known, query_row)
+        if self.audit_labels is None:
+            return forbidden
+        labelled_rows, labels = self.audit_labels.of(query_row)
+        return np.concatenate([forbidden, labelled_rows[np.isnan(labels)]])
 
     def drawable(self) -> Iterator[tuple[int, np.ndarray]]:
-        """The documents that may be drawn, by query: the relevant ones, and those of every source
+        """The documents that may be drawn, by query: the relevant ones, and those of every pool
         but the whole corpus.
         """
-        assert self.queries is not None, "the constructor sets them"
+        assert self.queries is not None, "the constructor finds them"
         for query_row in self.queries.tolist():
             judged_rows, grades = self.judged.of(query_row)
             forbidden = self._forbidden(query_row)
             drawable = [judged_rows[grades > 0]]
-            for _, lists in self.sources:
+            for _, lists in self.pools:
                 if lists is not None:
                     doc_rows, _ = _without(lists, query_row, forbidden)
                     drawable.append(doc_rows)
@@ -120,16 +129,16 @@ class TripletRows:
         distances = [np.full(len(relevant.doc_rows), np.nan, np.float32)]
         drawn_rows = []
         forbidden = self._forbidden(query_row)
-        for source in self.sources:
-            doc_rows, mined_distances = self._draw_from(source, query_row, forbidden, rng)
+        for pool in self.pools:
+            doc_rows, mined_distances = self._draw_from(pool, query_row, forbidden, rng)
             drawn_rows.append(doc_rows)
             distances.append(mined_distances)
-            # The next source must not draw these documents again.
+            # The next pool must not give these documents again.
             forbidden = np.concatenate([forbidden, doc_rows])
         negatives = np.concatenate(drawn_rows)
         negative_labels = np.zeros(len(negatives), np.float32)
-        if self.labels is not None:
-            labelled_rows, labels = self.labels.of(query_row)
+        if self.audit_labels is not None:
+            labelled_rows, labels = self.audit_labels.of(query_row)
             negative_labels = values_of(negatives, labelled_rows, labels)
         return relevant._replace(
             doc_rows=np.concatenate([relevant.doc_rows, negatives]),
@@ -138,15 +147,14 @@ class TripletRows:
         )
 
     def _draw_from(
-        self, source: Source, query_row: int, forbidden: np.ndarray, rng: np.random.Generator
+        self, pool: NegativePool, query_row: int, forbidden: np.ndarray, rng: np.random.Generator
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Documents of a source, none of them forbidden, and their distances or NaN."""
-        n, lists = source
-        if lists is None:
-            drawn = _draw_outside(rng, self.n_docs, forbidden, n)
+        """Documents of a pool, none of them forbidden, and their distances or NaN."""
+        if pool.lists is None:
+            drawn = _draw_outside(rng, self.n_docs, forbidden, pool.per_row)
             return drawn, np.full(len(drawn), np.nan, np.float32)
-        doc_rows, values = _without(lists, query_row, forbidden)
-        chosen = rng.choice(len(doc_rows), min(n, len(doc_rows)), replace=False)
+        doc_rows, values = _without(pool.lists, query_row, forbidden)
+        chosen = rng.choice(len(doc_rows), min(pool.per_row, len(doc_rows)), replace=False)
         return doc_rows[chosen], values[chosen]
 
 

@@ -25,8 +25,12 @@ def every_list(plan, epoch) -> list[list[tuple[int, list[int]]]]:
 
 
 KINDS = {
-    "queries": lambda: QueryGroups(many_judged(43), 3, 3, epoch_over="queries", where="here"),
-    "pairs": lambda: QueryGroups(many_judged(43), 2, 3, epoch_over="pairs", where="here"),
+    "queries": lambda: QueryGroups(
+        many_judged(43), many_judged(43), 3, 3, epoch_over="queries", where="here"
+    ),
+    "pairs": lambda: QueryGroups(
+        many_judged(43), many_judged(43), 2, 3, epoch_over="pairs", where="here"
+    ),
     "labels": lambda: LabelGroups(
         shuffled_labels(35, 26, 22, 12, 14, 3, 5, 2, 8), 3, 3, where="here"
     ),
@@ -68,7 +72,7 @@ def test_every_query_has_its_group_once_an_epoch():
     """43 queries in batches of 5: 9 steps, the last of 3; in batches of 6 one query is left out,
     another one each time.
     """
-    groups = QueryGroups(many_judged(43), 3, 0, epoch_over="queries", where="here")
+    groups = QueryGroups(many_judged(43), many_judged(43), 3, 0, epoch_over="queries", where="here")
     steps = every_list(GroupPlan(groups, 5, 0), 0)
     assert [len(step) for step in steps] == [5] * 8 + [3] and sorted(
         o for step in steps for o, _ in step
@@ -156,7 +160,6 @@ def test_a_batch_does_not_depend_on_the_ones_before():
 
 
 def test_too_few_groups_are_refused():
+    judged = QueryLists.from_rows([3, 3], [1, 2], [1.0, 1.0])
     with pytest.raises(InputError, match="here: a batch needs at least 2 queries.*got 1"):
-        QueryGroups(
-            QueryLists.from_rows([3, 3], [1, 2], [1.0, 1.0]), 1, 0, epoch_over="pairs", where="here"
-        )
+        QueryGroups(judged, judged, 1, 0, epoch_over="pairs", where="here")

@@ -3,7 +3,7 @@
 import pytest
 
 from ltr.data.query_lists import QueryLists
-from ltr.data.sampling.triplet_rows import TripletRows
+from ltr.data.sampling.triplet_rows import NegativePool, TripletRows
 from ltr.errors import InputError
 
 
@@ -11,7 +11,8 @@ def test_rows_drawn_from_the_corpus_avoid_the_relevant_ones():
     judged = QueryLists.from_rows([0] * 9, range(9), [1.0] * 9)
     rows = TripletRows(
         judged,
-        ((5, None),),
+        judged,
+        (NegativePool(5, None),),
         n_docs=11,
         positives=1,
         seed=0,
@@ -25,7 +26,15 @@ def corpus_rows(n_docs: int, labels: QueryLists | None = None) -> TripletRows:
     """Query 0 has documents 0 and 1 as relevant ones; one negative is drawn from the corpus."""
     judged = QueryLists.from_rows([0, 0], [0, 1], [1.0, 1.0])
     return TripletRows(
-        judged, ((1, None),), n_docs, 1, 0, epoch_over="queries", where="here", labels=labels
+        judged,
+        judged,
+        (NegativePool(1, None),),
+        n_docs,
+        1,
+        0,
+        epoch_over="queries",
+        where="here",
+        audit_labels=labels,
     )
 
 
@@ -42,7 +51,8 @@ def test_a_document_that_is_forbidden_twice_counts_once():
 def triplet_rows(epoch: str, positives: int) -> TripletRows:
     """Queries 0 and 1 with the documents 0 to 3 and 4 to 6 of 1000."""
     judged = QueryLists.from_rows([0] * 4 + [1] * 3, range(7), [1.0] * 7)
-    return TripletRows(judged, ((5, None),), 1000, positives, 0, epoch_over=epoch, where="here")
+    pools = (NegativePool(5, None),)
+    return TripletRows(judged, judged, pools, 1000, positives, 0, epoch_over=epoch, where="here")
 
 
 def test_pairs_and_queries_are_one_where_a_row_holds_all_documents():
