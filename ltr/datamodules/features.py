@@ -23,8 +23,9 @@ from ltr.errors import InputError, at_least, one_of
 
 log = logging.getLogger(__name__)
 
-# By stage; the first is the one that the stage can't do without. ``fit`` looks at ``test`` to refuse
-# too many features before training, not after it.
+# By stage the split that it can't do without, and all that it reads. ``fit`` looks at ``test`` to
+# refuse too many features before training, not after it.
+REQUIRED_SPLIT = {"fit": "train", "validate": "dev", "test": "test", "predict": "test"}
 SPLITS_TO_READ = {
     "fit": ("train", "dev", "test"),
     "validate": ("dev",),
@@ -91,7 +92,7 @@ class FeatureDataModule(RankingDataModule):
         self.list_size = list_size
         self.keep = keep
         self.normalisation = Normalisation(normalise or [])
-        self._splits: dict[str, FeatureSplit] = {}
+        self._splits: dict[str, FeatureSplit | None] = {}
         self.n_features: int  # from setup on
 
     def prepare_data(self) -> None:
@@ -100,14 +101,14 @@ class FeatureDataModule(RankingDataModule):
             self.split(name)
 
     def open(self, stage: str) -> None:
-        names = SPLITS_TO_READ[stage]
-        if self.split(names[0]) is None:
+        required = self.split(REQUIRED_SPLIT[stage])
+        if required is None:
             # Lightning passes an enum; ``lower`` makes it the plain word, as 'fit'.
             raise InputError(
-                f"{self.path} has no {names[0]!r} split; 'ltr {stage.lower()}' needs it"
+                f"{self.path} has no {REQUIRED_SPLIT[stage]!r} split; 'ltr {stage.lower()}' needs it"
             )
         opened: list[FeatureSplit] = []
-        for name in names:
+        for name in SPLITS_TO_READ[stage]:
             split = self.split(name)
             if split is not None:
                 opened.append(split)
@@ -122,7 +123,7 @@ class FeatureDataModule(RankingDataModule):
         for split in opened:
             check_width(split, self.n_features)
         if stage == "fit":
-            self._open_training(opened[0])
+            self._open_training(required)
 
     def _open_training(self, train: FeatureSplit) -> None:
         n_zero = self.n_features - train.n_features
@@ -165,8 +166,9 @@ class FeatureDataModule(RankingDataModule):
         data has none.
         """
         if name not in self._splits:
-            self._splits |= self._read(name)
-        return self._splits.get(name)
+            splits = self._read(name)
+            self._splits |= {name: splits.get(name), **splits}
+        return self._splits[name]
 
     def _read(self, name: str) -> dict[str, FeatureSplit]:
         """This split, and those that are made with it."""

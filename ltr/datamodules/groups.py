@@ -55,7 +55,7 @@ class GroupDataModule(PoolDataModule):
         at_least(1, docs_per_group=docs_per_group)
         at_least(2, groups=groups)  # one group has nothing to be told from
         one_of(get_args(EpochOver), epoch=epoch)
-        self.n_groups = groups
+        self.groups_per_step = groups
         self.docs_per_group = docs_per_group
         self.epoch_over = epoch
 
@@ -72,4 +72,6 @@ class GroupDataModule(PoolDataModule):
             epoch_over=self.epoch_over,
             where=where,
         )
-        return GroupPlan(groups, self.n_groups, self.seed, self.rank, self.world_size, where=where)
+        return GroupPlan(
+            groups, self.groups_per_step, self.seed, self.rank, self.world_size, where=where
+        )

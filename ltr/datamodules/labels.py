@@ -14,7 +14,6 @@ from ltr.datamodules.evaluation import Evaluation
 from ltr.datamodules.loading import Loading
 from ltr.datamodules.opened_source import OpenedSource
 from ltr.datamodules.pools import EVALUATED_SPLIT, PoolDataModule
-from ltr.datamodules.ranking import RankingDataModule
 from ltr.datamodules.sources import DataSource
 from ltr.errors import InputError, at_least, one_of
 
@@ -48,6 +47,7 @@ class LabelDataModule(PoolDataModule):
     """
 
     needs_in_batch = True  # groups hold relevant texts alone
+    takes_other_splits = False
 
     def __init__(
         self,
@@ -67,7 +67,7 @@ class LabelDataModule(PoolDataModule):
             )
         # Two texts to be relevant to each other, and two groups to be told apart.
         at_least(2, groups=groups, docs_per_group=docs_per_group)
-        self.n_groups = groups
+        self.groups_per_step = groups
         self.docs_per_group = docs_per_group
         self.texts: LabelledTexts  # from setup on
         self._opened_stage = "fit"  # the stage that is set up
@@ -79,9 +79,6 @@ class LabelDataModule(PoolDataModule):
         if split == "train":
             return self.texts.label_names, self.texts.tables["train"].ids
         return super().names(split)
-
-    def test_on(self, split: str) -> None:
-        RankingDataModule.test_on(self, split)
 
     def prepare_data(self) -> None:
         self._choose_split(self.stage)
@@ -113,9 +110,9 @@ class LabelDataModule(PoolDataModule):
         where = f"{source.path}: split 'train'"
         labels = self.texts.labels["train"]
         groups = LabelGroups(labels, self.docs_per_group, self.seed, where=where)
-        if self.n_groups > groups.n_labels:
+        if self.groups_per_step > groups.n_labels:
             raise InputError(
-                f"{where}: groups must be at most {groups.n_labels}, the labels with two texts or more, got {self.n_groups}: no two groups of a batch share a label",
+                f"{where}: groups must be at most {groups.n_labels}, the labels with two texts or more, got {self.groups_per_step}: no two groups of a batch share a label",
                 option="groups",
             )
         # These replace the digests of the evaluated split: the run does not learn from that one.
@@ -124,7 +121,9 @@ class LabelDataModule(PoolDataModule):
             "texts": self.texts.tables["train"].key,
             "labels": digest_of_arrays(labels),
         }
-        return GroupPlan(groups, self.n_groups, self.seed, self.rank, self.world_size, where=where)
+        return GroupPlan(
+            groups, self.groups_per_step, self.seed, self.rank, self.world_size, where=where
+        )
 
     def measured_collection(self) -> Collection:
         self._choose_split("test")

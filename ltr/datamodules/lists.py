@@ -109,10 +109,10 @@ class ListDataModule(PoolDataModule):
         if self.unjudged == "skip":
             return None
         evaluation = self.evaluation
-        # "candidates": the pools that the collection brings.
-        takes_own_pools = evaluation.candidates in ("candidates", None)
-        if evaluation.candidates == "corpus" and "train" in collection.candidates:
-            takes_own_pools = True
+        if evaluation.candidates == "corpus":
+            takes_own_pools = "train" in collection.candidates
+        else:
+            takes_own_pools = evaluation.candidates != "bm25"
         if takes_own_pools:
             return collection.pools("train", option="candidates").first(evaluation.depth)
         queries = collection.judgements("train").query_rows

@@ -176,9 +176,13 @@ class OpenedSource:
         query_rows = judged.query_rows
         if len(query_rows) == 0:
             query_rows = np.arange(len(self.collection.queries))
-        self._leave_out_own_documents(split, query_rows)
+        self._log_own_documents(split, query_rows)
 
         if evaluation.candidates == "corpus":
+            assert self.corpus is not None, "open() makes it"
+            # Pools and BM25 leave out a query's own document. So does the search, but for those
+            # that are judged relevant, which are all known now.
+            self.corpus = replace(self.corpus, own_docs=self.collection.own_documents())
             # The module searches the documents, with the weights of the moment.
             no_docs = np.empty(0, dtype=np.int64)
             found_later = [judged.labelled(row, no_docs) for row in query_rows.tolist()]
@@ -205,15 +209,11 @@ class OpenedSource:
             )
         return lists
 
-    def _leave_out_own_documents(self, split: str, query_rows: np.ndarray) -> None:
-        """Say how many queries are documents themselves. Pools and BM25 have left these documents
-        out; a search is told which they are now that all judgements are known.
-        """
-        own_docs = self.collection.own_documents()
-        if self.corpus is not None:
-            self.corpus = replace(self.corpus, own_docs=own_docs)
+    def _log_own_documents(self, split: str, query_rows: np.ndarray) -> None:
+        """Say how many queries are documents themselves, if any."""
+        collection = self.collection
         line = own_documents_line(
-            self.collection.queries, self.collection.corpus, query_rows, own_docs
+            collection.queries, collection.corpus, query_rows, collection.own_documents()
         )
         if line:
             log.info("%s: split %r: %s", self.path, split, line)

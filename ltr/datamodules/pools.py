@@ -57,6 +57,7 @@ class PoolDataModule(RankingDataModule):
         joined: the texts of all, after ``setup``.
     """
 
+    takes_other_splits = True
     least_per_batch = 1  # lists of a mixed batch
     takes_negatives = False  # of each source its own
 
@@ -76,7 +77,7 @@ class PoolDataModule(RankingDataModule):
         self.source_names = tuple(entry.name for entry in entries)
         self.joined: JoinedCollections  # from setup on
         self._opened_for: TextReads | None = None  # the layout that the texts were opened for
-        # Of the stages that were set up, by the value of EVALUATED_SPLIT.
+        # Of the stages that were set up, by their slot, the value of EVALUATED_SPLIT.
         self._eval_batches: dict[str, EvalBatches] = {}
         self._check_sources()
 
@@ -125,7 +126,7 @@ class PoolDataModule(RankingDataModule):
                 f"a fold takes the place of all splits, got {self.evaluation.fold} and the split {split!r}; leave out one of the two",
                 option="evaluation.fold",
             )
-        self.tested_split = split
+        super().test_on(split)
 
     def names(self, split: str) -> tuple[Sequence[str], Sequence[str]]:
         return self.joined.query_ids, self.joined.doc_ids
@@ -200,50 +201,52 @@ class PoolDataModule(RankingDataModule):
         if stage != "fit":
             self._check_evaluated()
         self._open_texts()
-        split = EVALUATED_SPLIT[stage]
-        self._eval_batches.pop(split, None)  # of an earlier setup
+        slot = EVALUATED_SPLIT[stage]
+        self._eval_batches.pop(slot, None)  # of an earlier setup
         if candidates is None:
             log.info(
                 "%s: evaluation.candidates is null: training goes without validation", self.path
             )
             return
-        lists = self._lists_of_stage(stage, split)
+        if slot == "test":
+            for source in self.sources:
+                source.collection = self._with_tested_split(source.collection)
+            lists = self._lists_to_evaluate(self.sources, self.tested_split, stage)
+        else:
+            # What is not trained on has no say in which weights are best.
+            lists = self._lists_to_evaluate(self.trained_sources, slot, stage)
         if lists is None:
             log.info("%s has no judgements for 'dev': training goes without validation", self.path)
             return
-        self._eval_batches[split] = EvalBatches(
+        self._eval_batches[slot] = EvalBatches(
             lists, self.evaluation.batch_size, self.collator, self.world_size
         )
 
-    def _lists_of_stage(self, stage: str, split: str) -> list[LabelledList] | None:
-        """The lists that a stage evaluates; None where a training has none to validate with."""
-        # What is not trained on has no say in which weights are best.
-        sources = self.trained_sources if split == "dev" else list(self.sources)
-        if split == "test":
-            split = self.tested_split
-            for source in sources:
-                source.collection = self._with_tested_split(source.collection)
+    def _lists_to_evaluate(
+        self, sources: Sequence[OpenedSource], split: str, stage: str
+    ) -> list[LabelledList] | None:
+        """The lists of a split of some sources; None where a training has none to validate with."""
         # What is predicted needs no judgements: its pools are enough.
         judged_only = stage != "predict"
-        left_out: list[OpenedSource] = []
+        evaluated = list(sources)
         if judged_only:
-            left_out = [source for source in sources if split not in source.collection.qrels]
-        if left_out == sources:
-            if stage == "fit":
-                return None
-            if len(self.sources) > 1:
-                raise InputError(
-                    f"{self.path}: a source must have judgements for the split {split!r}, and none has"
-                )
-            left_out = []  # a source that stands alone says what it lacks
+            evaluated = [source for source in sources if split in source.collection.qrels]
+        if not evaluated and stage == "fit":
+            return None
+        if not evaluated and len(self.sources) > 1:
+            raise InputError(
+                f"{self.path}: a source must have judgements for the split {split!r}, and none has"
+            )
+        if not evaluated:
+            evaluated = list(sources)  # a source that stands alone says itself what it lacks
         lists: list[LabelledList] = []
-        for source in sources:
-            if source not in left_out:
-                lists += source.lists_to_evaluate(self.evaluation, split, judged_only=judged_only)
+        for source in evaluated:
+            lists += source.lists_to_evaluate(self.evaluation, split, judged_only=judged_only)
+        left_out = [source.name for source in sources if source not in evaluated]
         if left_out:
             log.info(
                 "the mean over sources leaves out %s, without judgements for %r",
-                ", ".join(source.name for source in left_out),
+                ", ".join(left_out),
                 split,
             )
         return lists

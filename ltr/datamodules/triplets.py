@@ -188,7 +188,7 @@ class TripletDataModule(PoolDataModule):
             # batches of the current window stay as they are; a resumed run has them from its
             # checkpoint.
             number = self.trained_sources.index(source)
-            epoch, step = self.train.plan.source_position(number, *self._next_step())
+            epoch, step = self.train.plan.source_position(number, *self._position())
             plan.freeze_window(epoch, step)
         assert isinstance(plan.rows, TripletRows | TaughtRows), "plan_of() has made them"
         pool_number = list(source.negatives_per_row).index(source.mined_name)
