@@ -20,7 +20,7 @@ from ltr.data.lines import Line, LineRows, lists_of_lines, look_up
 from ltr.data.own_documents import own_documents, without_own
 from ltr.data.query_lists import QueryLists
 from ltr.data.record_files import find_texts, open_table
-from ltr.data.splits import SPLITS, file_of_split, splits_in, whole_of
+from ltr.data.splits import SPLITS, file_of_split, parent_split, splits_in
 from ltr.data.tab_separated import LineLayout, layout_of
 from ltr.data.texts import Record, TextTable, first_of_each, id_of
 from ltr.errors import InputError, local_path
@@ -208,7 +208,7 @@ def with_split(collection: Collection, split: str) -> Collection:
 
     Its judgements are ``qrels/SPLIT.tsv[.gz]`` of the data folder, and its pools
     ``candidates/SPLIT.trec[.gz]``. Where there are no such pools, it has those of the split that it is
-    a part of by its name (:func:`ltr.data.splits.whole_of`): test.clean those of test. They are
+    a part of by its name (:func:`ltr.data.splits.parent_split`): test.clean those of test. They are
     restricted to its judged queries.
 
     Raises:
@@ -241,7 +241,7 @@ def _pools_of(collection: Collection, folder: Path, split: str) -> QueryLists | 
     file = file_of_split(folder, split, ".trec")
     if file is not None:
         return _lists_of_file(file, collection.queries, collection.corpus, _lists_of_pools)
-    whole = whole_of(split)
+    whole = parent_split(split)
     return None if whole is None else _pools_of(collection, folder, whole)
 
 

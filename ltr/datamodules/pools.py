@@ -231,13 +231,13 @@ class PoolDataModule(RankingDataModule):
         evaluated = list(sources)
         if judged_only:
             evaluated = [source for source in sources if split in source.collection.qrels]
-        if not evaluated and stage == "fit":
-            return None
-        if not evaluated and len(self.sources) > 1:
-            raise InputError(
-                f"{self.path}: a source must have judgements for the split {split!r}, and none has"
-            )
         if not evaluated:
+            if stage == "fit":
+                return None
+            if len(self.sources) > 1:
+                raise InputError(
+                    f"{self.path}: a source must have judgements for the split {split!r}, and none has"
+                )
             evaluated = list(sources)  # a source that stands alone says itself what it lacks
         lists: list[LabelledList] = []
         for source in evaluated:

@@ -10,8 +10,8 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, get_args, get_type_hints
 
-from ltr.data.outputs import check_plain_name
 from ltr.data.sampling.mixture import MixedBatches, OneSourceBatches, PlannedSource
+from ltr.data.splits import check_plain_name
 from ltr.entries import fits
 from ltr.errors import InputError, local_path, one_of
 
