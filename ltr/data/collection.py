@@ -19,7 +19,7 @@ from ltr.data.files import digest_of, numbered_lines, seen_from
 from ltr.data.lines import Line, LineRows, lists_of_lines, look_up
 from ltr.data.own_documents import own_documents, without_own
 from ltr.data.query_lists import QueryLists
-from ltr.data.record_files import find_texts, open_table
+from ltr.data.record_files import find_texts, open_text_files
 from ltr.data.splits import SPLITS, file_of_split, parent_split, splits_in
 from ltr.data.tab_separated import LineLayout, layout_of
 from ltr.data.texts import Record, TextTable, first_of_each, id_of
@@ -69,7 +69,7 @@ class Collection(NamedTuple):
             raise InputError(
                 f"{self.source}: split {split!r}: none of {len(judged.query_rows)} queries has a document with a grade above 0; there is nothing to learn from"
             )
-        return judged.at(np.flatnonzero(is_learnable))
+        return judged.lists_at(np.flatnonzero(is_learnable))
 
     def warn_of_unlearnable(self, split: str) -> None:
         """Count the queries that :meth:`learnable` leaves out in a warning."""
@@ -251,7 +251,7 @@ def _table(folder: Path, name: str, kind: str) -> TextTable:
         raise InputError(
             f"{folder / name}.jsonl[.gz]: there is no such file, nor {name}.parquet or a folder {name}; a data folder needs it"
         )
-    return open_table(path, kind)
+    return open_text_files(path, kind)
 
 
 def _lists_of_qrels(file: Path, queries: TextTable, corpus: TextTable) -> Noted[QueryLists]:

@@ -114,6 +114,6 @@ class ListDataModule(PoolDataModule):
         else:
             takes_own_pools = evaluation.candidates != "bm25"
         if takes_own_pools:
-            return collection.pools("train", option="candidates").first(evaluation.depth)
+            return collection.pools("train", option="candidates").cut(evaluation.depth)
         queries = collection.judgements("train").query_rows
         return bm25_lists(collection, queries, evaluation.needed_depth)

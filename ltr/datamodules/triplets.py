@@ -182,7 +182,7 @@ class TripletDataModule(PoolDataModule):
         assert self.train is not None, "setup('fit') comes first"
         plan = source.plan
         assert isinstance(plan, Buckets), "plan_of() has made it"
-        mined = negatives.lists.first(self.negatives_depth)
+        mined = negatives.lists.cut(self.negatives_depth)
         if not resumed:
             # Rows with the new negatives have other lengths, and Buckets sorts by length. The
             # batches of the current window stay as they are; a resumed run has them from its
@@ -253,7 +253,7 @@ class TripletDataModule(PoolDataModule):
         # Of all lists: how deep they are drawn from is an option, which a resume compares itself.
         digest_name = "negatives" if len(source.negatives_per_row) == 1 else f"negatives {name}"
         source.digests[digest_name] = lists.digest()
-        lists = lists.first(self.negatives_depth)
+        lists = lists.cut(self.negatives_depth)
         if name in ("candidates", "bm25"):  # their values are scores, not distances
             lists = lists.without_values()
         return lists

@@ -171,7 +171,9 @@ class Miner:
                         doc_rows, scores, is_excluded, lowest_scores[span], self.recipe
                     )
                     counts.update({"found": int((doc_rows >= 0).sum()), **left_out})
-                    chosen, suspected = self._choose(left, scores, self.judged.at(places), rng)
+                    chosen, suspected = self._choose(
+                        left, scores, self.judged.lists_at(places), rng
+                    )
                     if suspects is not None:
                         suspects[span, : chosen.shape[1]] = suspected
                         counts["judge"] += int((suspected >= 0).sum())

@@ -149,11 +149,11 @@ def never_negatives(collection: Collection, *judgements: QueryLists) -> QueryLis
     rows_with_text = np.flatnonzero(_are_among(hash_of_doc, wanted_hashes))
     docs_of_text = _by_number(hash_of_doc[rows_with_text], rows_with_text)
     has_docs = is_first & _are_among(hashes, docs_of_text.query_rows)
-    docs = docs_of_text.at(np.searchsorted(docs_of_text.query_rows, hashes[has_docs]))
+    docs = docs_of_text.lists_at(np.searchsorted(docs_of_text.query_rows, hashes[has_docs]))
     counts = np.diff(docs.offsets)
     class_of_doc = np.repeat(classes[has_docs], counts)
     value_of_doc = np.repeat(values[order][has_docs], counts)
-    queries = _by_number(class_of_query, query_rows).at(class_of_doc)
+    queries = _by_number(class_of_query, query_rows).lists_at(class_of_doc)
     counts = np.diff(queries.offsets)
     never = QueryLists.from_rows(
         queries.doc_rows, np.repeat(docs.doc_rows, counts), np.repeat(value_of_doc, counts)

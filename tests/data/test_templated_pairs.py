@@ -11,7 +11,7 @@ import pytest
 from ltr.data.collate import PairCollator
 from ltr.data.formats import JoinedPairs, SingleTexts
 from ltr.data.query_lists import LabelledList
-from ltr.data.record_files import open_table
+from ltr.data.record_files import open_text_files
 from ltr.data.template import Template
 from ltr.data.templated_pairs import TemplatedPairs
 from ltr.errors import InputError
@@ -211,20 +211,20 @@ def test_an_instruction_must_be_a_string(tmp_path, own):
     with pytest.raises(
         InputError, match="jsonl:1: the instruction of a query must be a string, got"
     ):
-        open_table(file, "query")
+        open_text_files(file, "query")
 
 
 def test_what_a_document_calls_its_instruction_is_nobodys_business(tmp_path):
     file = tmp_path / "corpus.jsonl"
     file.write_text(json.dumps({"_id": "a", "text": "w1", "instruction": ["find"]}) + "\n")
-    assert open_table(file, "document").instructions is None
+    assert open_text_files(file, "document").instructions is None
 
 
 def with_instruction(tmp_path, instruction):
     file = tmp_path / "queries.jsonl"
     records = [{"_id": "a", "text": "w1"}, {"_id": "b", "text": "w2", "instruction": instruction}]
     file.write_text("".join(json.dumps(record) + "\n" for record in records))
-    return open_table(file, "query")
+    return open_text_files(file, "query")
 
 
 def test_instructions_of_parquet_are_read(tmp_path):
@@ -233,7 +233,7 @@ def test_instructions_of_parquet_are_read(tmp_path):
 
     columns = {"_id": ["b", "a"], "text": ["w2", "w1"], "instruction": [None, "explain w9"]}
     write_table(pyarrow.table(columns), tmp_path / "queries.parquet")
-    table = open_table(tmp_path / "queries.parquet", "query")
+    table = open_text_files(tmp_path / "queries.parquet", "query")
     assert list(table.texts) == ["w1", "w2"] and list(table.instructions) == ["explain w9", ""]
 
 

@@ -86,7 +86,7 @@ class ListRows:
         # The rows of a query cut its list alike, and each takes its own part.
         rng = np.random.default_rng([self.seed, epoch, query])
         kept = cut_list(whole.labels, self.list_size, self.keep, rng)[self._parts[row]]
-        return whole.at(kept)
+        return whole.documents_at(kept)
 
 
 def cut_list(

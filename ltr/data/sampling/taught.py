@@ -148,7 +148,7 @@ class TaughtRows:
         kept = np.isin(drawn.doc_rows, scored_rows)
         if self.unscored == "refuse" and not kept.all():
             self.check([(drawn.query_row, drawn.doc_rows)])
-        taught = drawn.at(np.flatnonzero(kept))
+        taught = drawn.documents_at(np.flatnonzero(kept))
         if not kept.any():
             taught = taught._replace(doc_rows=scored_rows[[scores.argmax()]], distances=None)
         return taught._replace(labels=values_of(taught.doc_rows, scored_rows, scores))
