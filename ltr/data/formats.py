@@ -162,7 +162,7 @@ class JoinedPairs(InWindows):
         """Tokens of each joined pair, or of all pairs of a query with a window of the document."""
         if self.windows is not None:
             n_around = query_lengths + self.n_special
-            return self.windows.lengths(doc_lengths, self.n_front, n_around)
+            return self.windows.lengths_with_front(doc_lengths, self.n_front, n_around)
         return np.minimum(query_lengths + doc_lengths + self.n_special, self.max_length)
 
     def lay_out(
@@ -345,7 +345,7 @@ class SingleTexts(InWindows):
         prompt.
         """
         if self.windows is not None:
-            return self.windows.lengths(text_lengths, self.n_front, self.n_special)
+            return self.windows.lengths_with_front(text_lengths, self.n_front, self.n_special)
         return np.minimum(text_lengths + self.n_special, self.max_length)
 
     def lay_out(self, tokens: Tokens, rows: np.ndarray) -> Texts:

@@ -127,8 +127,7 @@ def _read_at_once(block: bytes, first_feature: int) -> SvmlightRows | None:
     firsts = first_of_line[n_tokens_of_line > 0]
     n_rows = len(firsts)
     if n_rows == 0:
-        nothing = np.empty(0)
-        return _typed_rows(nothing, nothing, nothing, nothing, nothing)
+        return _typed_rows(*[np.empty(0)] * 5)
     n_after_label = np.diff(firsts, append=len(starts)) - 1  # tokens of each row after its label
     if n_after_label.min() < 1:
         return None
@@ -156,8 +155,9 @@ def _read_at_once(block: bytes, first_feature: int) -> SvmlightRows | None:
     numbers = _numbers_of(body)
     if numbers is None or len(numbers) != 2 * len(colons):
         return None
-    # The letters "qid" are gone: the numbers are label, qid, feature, value, feature, value, … row
-    # after row. So a label and its qid are a pair, as a feature and its value are.
+    # The letters "qid" are gone. So row after row the numbers are pairs, and of each pair the left
+    # and the right one:
+    #     (label, qid) (feature, value) (feature, value) …
     lefts = numbers[0::2]
     rights = numbers[1::2]
     labels = lefts[qid_pairs]
