@@ -92,6 +92,7 @@ class Tokens:
         self.dtype = ids.dtype
 
     def __reduce__(self) -> tuple:
+        # A memoryview can't be pickled.
         return Tokens, (self.ids, self.offsets, self.read_as)
 
     def __len__(self) -> int:
@@ -178,7 +179,7 @@ class TokenStore(Tokens):
 
     Attributes:
         folder: where the arrays lie.
-        texts_key: of the content of the texts.
+        texts_key: of what is read of the texts, see :attr:`ltr.data.texts.TextTable.read_key`.
     """
 
     def __init__(self, folder: Path, read_as: str | list[object] = "", texts_key: str = "") -> None:
@@ -300,6 +301,7 @@ def _tokenise(folder: Path, table: TextTable, backend: Tokenizer, rendering: Ren
             lengths.clear()
             start_time = time.perf_counter()
     n_tokens, seconds = _join(folder, parts, dtype)
+    # Read by benchmarks alone.
     counts = {"texts": len(table), "tokens": n_tokens, "seconds": round(seconds, 3)}
     (folder / "manifest.json").write_text(json.dumps(counts))
     tokens_per_second = n_tokens / max(seconds, 1e-9)

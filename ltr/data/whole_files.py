@@ -1,5 +1,12 @@
 """Files and folders that are written whole or not at all, by one process at a time; and disks that
 are full.
+
+All writers make what they write beside its place (:func:`being_written`) and rename it:
+
+* :func:`write_whole`: text, in the place of a file that is there.
+* :func:`folder_once`: a folder that several processes want; who comes later takes it as it is.
+* :func:`write_folder`: a folder that is not there yet.
+* :func:`write_new`, :func:`write_new_model_folder`: what the user names, and must not exist yet.
 """
 
 import errno
@@ -162,10 +169,7 @@ def folder_once(
 
 def write_new_model_folder(path: Path, build: Callable[[Path], None]) -> None:
     """As :func:`write_folder`, for a saved model; an InputError if the folder exists already."""
-    what = "the folder of a saved model"
-    _check_is_new(path, what)
-    with being_written(path) as temporary:
-        _check_is_new(path, what)  # after another process that wrote the same
+    with _new_being_written(path, "the folder of a saved model") as temporary:
         _build_and_rename(temporary, path, build)
 
 
@@ -181,13 +185,19 @@ def write_new(path: Path, write: Callable[[Path], None], what: str) -> None:
     Raises:
         InputError: if it exists already, or the disk is full.
     """
+    with _new_being_written(path, what) as temporary, _full_disk_is_told(path):
+        write(temporary)
+        _sync(temporary)
+        os.rename(temporary, path)
+
+
+@contextmanager
+def _new_being_written(path: Path, what: str) -> Iterator[Path]:
+    """As :func:`being_written`, of a path that must not exist yet."""
     _check_is_new(path, what)
     with being_written(path) as temporary:
         _check_is_new(path, what)  # after another process that wrote the same
-        with _full_disk_is_told(path):
-            write(temporary)
-            _sync(temporary)
-            os.rename(temporary, path)
+        yield temporary
 
 
 def _check_is_new(path: Path, what: str) -> None:

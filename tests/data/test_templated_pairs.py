@@ -128,7 +128,9 @@ def test_a_cut_keeps_so_many_tokens_as_have_room():
     (ids,) = laid_out(reads, ["ж"], ["ツツ"])
     assert ids == [tokenizer.bos_token_id, *before, first, tokenizer.eos_token_id]
     assert reads.rendered("ж", "ツツ") == ["ж|"]
-    assert reads.expressible("ж", "ツツ") == "" and reads.expressible("w1", "a") == "a"
+    assert (
+        reads.document_for_proof("ж", "ツツ") == "" and reads.document_for_proof("w1", "a") == "a"
+    )
 
 
 @pytest.mark.parametrize(
@@ -140,7 +142,7 @@ def test_what_another_library_would_not_cut_is_expressed_by_a_text(pair, side):
     tokenizer.truncation_side = side
     longest = TemplatedPairs(tokenizer, 500, Template(pair=pair)).n_template + 12
     reads = TemplatedPairs(tokenizer, longest, Template(pair=pair))
-    kept = reads.expressible("w3", LONG)
+    kept = reads.document_for_proof("w3", LONG)
     assert kept and (LONG.startswith(kept) if side == "right" else LONG.endswith(kept))
     assert laid_out(reads, ["w3"], [kept]) == [
         tokenizer(reads.rendered("w3", LONG)[0])["input_ids"]
