@@ -422,7 +422,7 @@ def _lines_of_triples(file: Path, layout: LineLayout) -> Iterator[Line]:
 def _triples(file: Path, layout: LineLayout) -> Iterator[Triple]:
     """The lines of a file whose columns have been looked at."""
     for number, line in numbered_lines(file):
-        if number == layout.names:
+        if number == layout.line_of_names:
             continue
         query, *texts = line.split("\t")
         if not layout.has_labels:

@@ -58,8 +58,9 @@ class TemplatedPairs(JoinedPairs):
     its first characters where the tokenizer cuts at the left. The last ones may part a character of
     several tokens, as in sentence-transformers.
 
-    A template that holds special tokens, as that of a chat, gets no others; any other gets those that
-    the tokenizer adds. Lengths are those of the whole, but for words that the template and the texts share
+    A template that holds special tokens, as that of a chat, gets no others; any other gets those
+    that the tokenizer adds. Lengths are those of the whole, but for words that the template and the
+    texts share
     a token with.
 
     Args:

@@ -5,9 +5,10 @@ from pathlib import Path
 from typing import Literal
 
 from ltr.data.collection import open_collection
+from ltr.data.counted_columns import columns_of, separator_hint
 from ltr.data.files import digest_of, numbered_lines
 from ltr.data.record_files import find_texts, open_text_files
-from ltr.data.tab_separated import columns_of, refuse_names, separator_hint, warn_of_tabs
+from ltr.data.tab_separated import refuse_names, warn_of_tabs
 from ltr.data.texts import Record, TextTable
 from ltr.errors import InputError, local_path
 

@@ -243,9 +243,9 @@ def _once_each(folder: Path, order: np.ndarray, places: "_Places", kind: str) ->
             id_before = id_
             continue
         is_first[place] = False
-        if any(column[first] != column[number] for column in columns):
-            if conflict is None or number < conflict.second:
-                conflict = Repeat(first, number)
+        is_other = any(column[first] != column[number] for column in columns)
+        if is_other and (conflict is None or number < conflict.second):
+            conflict = Repeat(first, number)
     if conflict:
         raise InputError(
             f"{places.where(conflict.second)}: {kind} id {ids[conflict.second]!r} stands twice with different texts, first at {places.where(conflict.first)}"
