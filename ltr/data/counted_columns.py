@@ -101,8 +101,8 @@ def columns_of(file: Path, layout: str = "") -> CountedColumns:
         layout: what a line of texts must be, for errors; empty where who reads it checks the lines.
 
     Raises:
-        InputError: with ``file:line`` for a text between quotes that holds a tab or the end of a line;
-            where there is a layout, for a line of one column or with an empty one.
+        InputError: with ``file:line`` for a text between quotes that holds a tab or the end of a
+            line; where there is a layout, for a line of one column or with an empty one.
     """
 
     def build(folder: Path) -> None:

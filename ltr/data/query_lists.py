@@ -24,8 +24,8 @@ class LabelledList(NamedTuple):
     # [M] float32: all grades of the query above 0, the largest first, as a perfect ranking would
     # have them. Training lists have none.
     ideal: np.ndarray | None = None
-    # [J] int64, all judged documents of the query; in training lists also what must not be a negative
-    # of it, see ltr.mining.same_texts.known_documents.
+    # [J] int64, all judged documents of the query; in training lists also what must not be a
+    # negative of it, see ltr.mining.same_texts.known_documents.
     judged_rows: np.ndarray | None = None
     judged_grades: np.ndarray | None = None  # [J] float32, or NaN where there is none
 

@@ -166,8 +166,8 @@ class OtherColumn(NamedTuple):
     Attributes:
         number: of the column, from 1.
         what: it holds.
-        is_refused: whether the file is refused for it, as what is plain, or holds in many lines; else
-            it is said, and the column is read as texts.
+        is_refused: whether the file is refused for it, as what is plain, or holds in many lines;
+            else it is said, and the column is read as texts.
     """
 
     number: int

@@ -54,14 +54,13 @@ class TemplatedPairs(JoinedPairs):
     ``tokenizer(template.pair_text(…))`` does: so the tokens are those that any server makes of the
     same text.
 
-    Where the whole has more than ``max_length`` tokens, the last ones of the document are left out, or
-    its first characters where the tokenizer cuts at the left. The last ones may part a character of
-    several tokens, as in sentence-transformers.
+    Where the whole has more than ``max_length`` tokens, the last ones of the document are left out,
+    or its first characters where the tokenizer cuts at the left. A cut of tokens may part a character
+    of several ones, as in sentence-transformers.
 
     A template that holds special tokens, as that of a chat, gets no others; any other gets those
-    that the tokenizer adds. Lengths are those of the whole, but for words that the template and the
-    texts share
-    a token with.
+    that the tokenizer adds. Lengths are those of the whole, but for words that share a token with
+    the template's text.
 
     Args:
         tokenizer: a fast tokenizer.
@@ -224,8 +223,8 @@ class TemplatedPairs(JoinedPairs):
             texts, add_special_tokens=self._adds_special
         )
         n_behind = len(commonprefix([short.ids[::-1], long.ids[::-1]]))
-        # A tokenizer without digits makes one unknown token of each document, which are alike too. So
-        # only tokens from `begin` on count, where the texts are alike, and those that are added.
+        # A tokenizer without digits makes one unknown token of each document, and these are alike
+        # too. So only tokens from `begin` on, where the texts are alike, count, and those added.
         begin = len(texts[0]) - len(commonprefix([text[::-1] for text in texts]))
         places = range(len(short.ids) - n_behind, len(short.ids))
         is_added = short.special_tokens_mask

@@ -1,8 +1,8 @@
 """Rows and groups: the training examples of an epoch. A row number here is that of an example, not
 that of a text in its table.
 
-All draws of an epoch follow from these seeds. Some may be equal, as those of window 3 and of query 3:
-what they draw has so little in common that nothing is lost by it.
+All draws of an epoch follow from these seeds. Some may be equal, as those of window 3 and of query
+3: what they draw has so little in common that nothing is lost by it.
 
 =============================  ==========================================================
 ``[seed, epoch]``              the order of rows (``Buckets``) or of groups (``GroupPlan``)
