@@ -1,6 +1,5 @@
 """LightningDataModules: from files to batches."""
 
-from ltr.data.sampling.taught import Labels
 from ltr.datamodules.evaluation import Evaluation
 from ltr.datamodules.features import FeatureDataModule
 from ltr.datamodules.groups import GroupDataModule
@@ -10,6 +9,7 @@ from ltr.datamodules.loading import Loading
 from ltr.datamodules.pools import PoolDataModule
 from ltr.datamodules.ranking import RankingDataModule
 from ltr.datamodules.sources import Mixture
+from ltr.datamodules.training_labels import Labels
 from ltr.datamodules.triplets import TripletDataModule
 
 __all__ = [

@@ -9,12 +9,12 @@ from ltr.data.collection import Collection
 from ltr.data.query_lists import QueryLists
 from ltr.data.sampling.buckets import Buckets
 from ltr.data.sampling.list_rows import GradedLists, Keep, ListRows, n_with_both, with_two_grades
-from ltr.data.sampling.taught import Labels
 from ltr.datamodules.evaluation import Evaluation
 from ltr.datamodules.loading import Loading
 from ltr.datamodules.opened_source import OpenedSource
 from ltr.datamodules.pools import PoolDataModule
 from ltr.datamodules.sources import Mixture
+from ltr.datamodules.training_labels import Labels
 from ltr.errors import at_least, one_of
 
 log = logging.getLogger(__name__)

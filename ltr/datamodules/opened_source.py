@@ -15,10 +15,11 @@ from ltr.data.own_documents import own_documents_line
 from ltr.data.query_lists import LabelledList, QueryLists
 from ltr.data.sampling.plan import SourcePlan
 from ltr.data.sampling.rows import Rows
-from ltr.data.sampling.taught import Labels, TaughtRows
+from ltr.data.sampling.taught import TaughtRows
 from ltr.data.sampling.triplet_rows import NegativePool
 from ltr.datamodules.evaluation import Evaluation
 from ltr.datamodules.sources import DataSource
+from ltr.datamodules.training_labels import Labels
 from ltr.mining.same_texts import known_documents
 from ltr.search.corpus_search import SearchedCorpus
 

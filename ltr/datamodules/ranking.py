@@ -25,8 +25,8 @@ from ltr.data.sampling.plan import (
     TrainBatches,
 )
 from ltr.data.sampling.rows import Rows
-from ltr.data.sampling.taught import Labels
 from ltr.datamodules.loading import Loading
+from ltr.datamodules.training_labels import Labels
 from ltr.entries import check_entries
 from ltr.errors import InputError, local_path
 from ltr.processes import differences_from_rank_0, world_size

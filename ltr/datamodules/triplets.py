@@ -8,13 +8,14 @@ from ltr.data.bm25 import bm25_lists
 from ltr.data.query_lists import QueryLists
 from ltr.data.sampling.buckets import Buckets
 from ltr.data.sampling.relevant import EpochOver
-from ltr.data.sampling.taught import Labels, TaughtRows
+from ltr.data.sampling.taught import TaughtRows
 from ltr.data.sampling.triplet_rows import NegativePool, TripletRows
 from ltr.datamodules.evaluation import Evaluation
 from ltr.datamodules.loading import Loading
 from ltr.datamodules.opened_source import OpenedSource
 from ltr.datamodules.pools import PoolDataModule
 from ltr.datamodules.sources import Mixture
+from ltr.datamodules.training_labels import Labels
 from ltr.errors import InputError, at_least, local_path, one_of
 from ltr.mining.mined_negatives import MinedNegatives
 from ltr.mining.overlay import Overlay, negatives_in
