@@ -170,15 +170,28 @@ def _read_at_once(block: bytes, first_feature: int) -> SvmlightRows | None:
     begins_row = np.zeros(len(features) + 1, dtype=bool)
     begins_row[qid_pairs - np.arange(n_rows)] = True
     ascends = begins_row[1:-1] | (np.diff(features) > 0)
-    labels_fit = (np.abs(labels) <= LARGEST_LABEL) & (labels == np.floor(labels))
-    qids_fit = (qids >= 0) & (qids <= LARGEST_QID) & (qids == np.floor(qids))
-    features_are_whole = features == np.floor(features)
-    features_fit = (features >= first_feature) & (features <= LARGEST_FEATURE) & features_are_whole
-    values_fit = np.abs(values) <= LARGEST_VALUE
-    for holds in (ascends, labels_fit, qids_fit, features_fit, values_fit):
-        if not holds.all():
-            return None
+    if not ascends.all() or not _are_in_range(labels, qids, features, values, first_feature):
+        return None
     return _typed_rows(labels, qids, n_after_label - 1, features - first_feature, values)
+
+
+def _are_in_range(
+    labels: np.ndarray,
+    qids: np.ndarray,
+    features: np.ndarray,
+    values: np.ndarray,
+    first_feature: int,
+) -> bool:
+    """Whether all numbers are such that :func:`_read_line` takes them."""
+    for numbers, least, largest in (
+        (labels, -LARGEST_LABEL, LARGEST_LABEL),
+        (qids, 0, LARGEST_QID),
+        (features, first_feature, LARGEST_FEATURE),
+    ):
+        is_whole = numbers == np.floor(numbers)
+        if not (is_whole & (numbers >= least) & (numbers <= largest)).all():
+            return False
+    return bool((np.abs(values) <= LARGEST_VALUE).all())
 
 
 def _numbers_of(body: bytes) -> np.ndarray | None:

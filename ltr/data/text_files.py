@@ -1,4 +1,9 @@
-"""Texts with or without ids, from any file that a user has at hand."""
+"""Texts with or without ids, from any file that a user has at hand: what commands name beside a
+collection.
+
+The texts of a collection are opened by ``collection.py``; files whose texts have ids are read, for
+both, by ``record_files.py``.
+"""
 
 from collections.abc import Iterator
 from pathlib import Path

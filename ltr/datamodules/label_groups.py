@@ -81,7 +81,7 @@ class LabelDataModule(PoolDataModule):
         return super().names(split)
 
     def prepare_data(self) -> None:
-        self._choose_split(self.stage)
+        self._reopen_for(self.stage)
         super().prepare_data()
         reads = self._checked_reads()
         assert isinstance(reads, ApartTexts), "a cross-encoder is refused"
@@ -90,7 +90,7 @@ class LabelDataModule(PoolDataModule):
                 form.store(table)
 
     def open(self, stage: str) -> None:
-        self._choose_split(stage)
+        self._reopen_for(stage)
         super().open(stage)
         if stage == "fit":
             if "train" not in self.texts.tables:
@@ -101,8 +101,10 @@ class LabelDataModule(PoolDataModule):
             # For training batches. The lists of dev have the collator of their collection already.
             self.collator = TextCollator(None, docs, reads)
 
-    def _choose_split(self, stage: str) -> None:
-        """Each split is a collection of its own: have the one opened that the stage evaluates."""
+    def _reopen_for(self, stage: str) -> None:
+        """Have the split opened that the stage evaluates, whatever is open: each is a collection of
+        its own.
+        """
         self._opened_stage = stage
         self._opened_for = None  # so that _open_texts opens again, though the layout is the same
 
@@ -126,7 +128,7 @@ class LabelDataModule(PoolDataModule):
         )
 
     def measured_collection(self) -> Collection:
-        self._choose_split("test")
+        self._reopen_for("test")
         return super().measured_collection()
 
     def _open_collection(self, entry: DataSource) -> Collection:
