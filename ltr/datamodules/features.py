@@ -93,6 +93,8 @@ class FeatureDataModule(RankingDataModule):
         self.keep = keep
         self.normalisation = Normalisation(normalise or [])
         self._splits: dict[str, FeatureSplit | None] = {}
+        # By split, as long as the normalisation stays the same.
+        self._eval_batches: dict[str, EvalBatches] = {}
         self.n_features: int  # from setup on
 
     def prepare_data(self) -> None:
@@ -101,6 +103,7 @@ class FeatureDataModule(RankingDataModule):
             self.split(name)
 
     def open(self, stage: str) -> None:
+        self._eval_batches.clear()  # of an earlier setup
         required = self.split(REQUIRED_SPLIT[stage])
         if required is None:
             # Lightning passes an enum; ``lower`` makes it the plain word, as 'fit'.
@@ -192,12 +195,14 @@ class FeatureDataModule(RankingDataModule):
         return {name: read_letor(files[name], self.first_feature)}
 
     def eval_batches(self, split: str) -> EvalBatches | None:
-        """Made at each call, not in :meth:`open`: a checkpoint may bring the normalisation after
-        ``setup``, and then the training split need not be read.
+        """Made when they are asked for, not in :meth:`open`: a checkpoint may bring the normalisation
+        after ``setup``, and then the training split need not be read.
         """
         features = self.split(split)
         if features is None:
             return None
+        if split in self._eval_batches:
+            return self._eval_batches[split]
         if self.normalisation.n_features != self.n_features:
             # Not fitted yet, or for another number of features. Steps that learn nothing are fitted
             # to the number of features alone, so any split will do.
@@ -209,7 +214,9 @@ class FeatureDataModule(RankingDataModule):
             self.normalisation.fit(fitted_on, self.n_features)
         lists = [features.whole(query) for query in range(len(features))]
         collator = FeatureCollator(self.normalisation.apply(features))
-        return EvalBatches(lists, self.eval_batch_size, collator, self.world_size)
+        batches = EvalBatches(lists, self.eval_batch_size, collator, self.world_size)
+        self._eval_batches[split] = batches
+        return batches
 
     def evaluation_digests(self, split: str) -> dict[str, str]:
         digests = super().evaluation_digests(split)
@@ -236,6 +243,7 @@ class FeatureDataModule(RankingDataModule):
             return
         if not self.is_fitting:
             self.normalisation.load_state_dict(normalisation)
+            self._eval_batches.clear()
         elif not _equal_but_for_rounding(normalisation, self.normalisation.state_dict()):
             raise InputError(
                 "the checkpoint normalised its features differently; resume with the same training data and the same normalise",
