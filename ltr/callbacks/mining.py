@@ -12,7 +12,7 @@ from ltr.checkpoint import CONFIG
 from ltr.checkpoint import NEGATIVES as FOLDER
 from ltr.data.collection import Collection
 from ltr.datamodules import TripletDataModule
-from ltr.datamodules.opened_source import OpenedSource
+from ltr.datamodules.text_source import TextSource
 from ltr.errors import InputError
 from ltr.mining.filters import Recipe
 from ltr.mining.judge import Judge
@@ -44,7 +44,7 @@ class MinedSource:
         saved_step: of the refresh that the last checkpoint names: its folder is needed to resume.
     """
 
-    def __init__(self, source: OpenedSource, folders: RefreshFolders) -> None:
+    def __init__(self, source: TextSource, folders: RefreshFolders) -> None:
         self.source = source
         self.folders = folders
         self.log = RefreshLog(source.name)
@@ -354,7 +354,7 @@ class HardNegativeMining(Callback):
         trainer: Trainer,
         module: RankerModule,
         data: TripletDataModule,
-        source: OpenedSource,
+        source: TextSource,
     ) -> Miner:
         searcher = self.searcher(module)
         assert isinstance(searcher, DualEncoder), "setup has checked it"
@@ -370,7 +370,7 @@ class HardNegativeMining(Callback):
             seed=(data.seed, trainer.global_step),
         )
 
-    def _mine(self, miner: Miner, trainer: Trainer, source: OpenedSource) -> MinedNegatives:
+    def _mine(self, miner: Miner, trainer: Trainer, source: TextSource) -> MinedNegatives:
         corpus = source.collection.corpus.folder
         encodings = encodings_of(trainer, "mining", corpus)
         # Float32 where a validation by search reads the same shards.

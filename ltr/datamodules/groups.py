@@ -8,9 +8,9 @@ from ltr.data.sampling.group_rows import QueryGroups
 from ltr.data.sampling.relevant import EpochOver
 from ltr.datamodules.evaluation import Evaluation
 from ltr.datamodules.loading import Loading
-from ltr.datamodules.opened_source import OpenedSource
 from ltr.datamodules.pools import PoolDataModule
 from ltr.datamodules.sources import Mixture
+from ltr.datamodules.text_source import TextSource
 from ltr.errors import at_least, one_of
 
 
@@ -59,7 +59,7 @@ class GroupDataModule(PoolDataModule):
         self.docs_per_group = docs_per_group
         self.epoch_over = epoch
 
-    def plan_of(self, source: OpenedSource) -> GroupPlan:
+    def plan_of(self, source: TextSource) -> GroupPlan:
         where = f"{source.path}: split 'train'"
         judged = source.collection.learnable("train")
         source.collection.warn_of_unlearnable("train")

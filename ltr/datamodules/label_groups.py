@@ -12,9 +12,9 @@ from ltr.data.sampling.group_plan import GroupPlan
 from ltr.data.sampling.group_rows import LabelGroups
 from ltr.datamodules.evaluation import Evaluation
 from ltr.datamodules.loading import Loading
-from ltr.datamodules.opened_source import OpenedSource
 from ltr.datamodules.pools import EVALUATED_SPLIT, PoolDataModule
 from ltr.datamodules.sources import DataSource
+from ltr.datamodules.text_source import TextSource
 from ltr.errors import InputError, at_least, one_of
 
 
@@ -108,7 +108,7 @@ class LabelDataModule(PoolDataModule):
         self._opened_stage = stage
         self._opened_for = None  # so that _open_texts opens again, though the layout is the same
 
-    def plan_of(self, source: OpenedSource) -> GroupPlan:
+    def plan_of(self, source: TextSource) -> GroupPlan:
         where = f"{source.path}: split 'train'"
         labels = self.texts.labels["train"]
         groups = LabelGroups(labels, self.docs_per_group, self.seed, where=where)

@@ -11,9 +11,9 @@ from ltr.data.sampling.buckets import Buckets
 from ltr.data.sampling.list_rows import GradedLists, Keep, ListRows, n_with_both, with_two_grades
 from ltr.datamodules.evaluation import Evaluation
 from ltr.datamodules.loading import Loading
-from ltr.datamodules.opened_source import OpenedSource
 from ltr.datamodules.pools import PoolDataModule
 from ltr.datamodules.sources import Mixture
+from ltr.datamodules.text_source import TextSource
 from ltr.datamodules.training_labels import Labels
 from ltr.errors import at_least, one_of
 
@@ -77,7 +77,7 @@ class ListDataModule(PoolDataModule):
         self.batch_size = batch_size
         self.labels = labels
 
-    def plan_of(self, source: OpenedSource) -> Buckets:
+    def plan_of(self, source: TextSource) -> Buckets:
         judged = source.collection.judgements("train")
         where = f"{source.path}: split 'train'"
         pools = self._open_pools(source.collection)

@@ -18,7 +18,6 @@ from ltr.data.sampling.mixture import PlannedSource
 from ltr.data.sampling.plan import EvalBatches, Plan, SourcePlan
 from ltr.datamodules.evaluation import Evaluation
 from ltr.datamodules.loading import Loading
-from ltr.datamodules.opened_source import OpenedSource
 from ltr.datamodules.ranking import RankingDataModule
 from ltr.datamodules.sources import (
     DataSource,
@@ -28,6 +27,7 @@ from ltr.datamodules.sources import (
     plan_of_sources,
     sources_of,
 )
+from ltr.datamodules.text_source import TextSource
 from ltr.errors import InputError
 from ltr.search.corpus_search import SearchedCorpus
 
@@ -57,6 +57,7 @@ class PoolDataModule(RankingDataModule):
         joined: the texts of all, after ``setup``.
     """
 
+    # Its name is that of what it does alone: it ranks pools, or searches, and trains nothing.
     takes_other_splits = True
     least_per_batch = 1  # lists of a mixed batch
     takes_negatives = False  # of each source its own
@@ -72,7 +73,7 @@ class PoolDataModule(RankingDataModule):
         super().__init__(" + ".join(entry.path for entry in entries), loading)
         self.evaluation = evaluation
         self.mixture = mixture
-        self.sources = tuple(OpenedSource(entry) for entry in entries)
+        self.sources = tuple(TextSource(entry) for entry in entries)
         # A source that stands alone has no name: its metrics and ids are told as they are.
         self.source_names = tuple(entry.name for entry in entries)
         self.joined: JoinedCollections  # from setup on
@@ -109,7 +110,7 @@ class PoolDataModule(RankingDataModule):
         return source.collection
 
     @property
-    def trained_sources(self) -> list[OpenedSource]:
+    def trained_sources(self) -> list[TextSource]:
         """Those that are trained on: all but the one that is left out."""
         left_out = None if self.mixture is None else self.mixture.leave_out
         # A source that stands alone has no name, and is never left out.
@@ -223,7 +224,7 @@ class PoolDataModule(RankingDataModule):
         )
 
     def _lists_to_evaluate(
-        self, sources: Sequence[OpenedSource], split: str, stage: str
+        self, sources: Sequence[TextSource], split: str, stage: str
     ) -> list[LabelledList] | None:
         """The lists of a split of some sources; None where a training has none to validate with."""
         # What is predicted needs no judgements: its pools are enough.
@@ -283,7 +284,7 @@ class PoolDataModule(RankingDataModule):
         )
 
     @abstractmethod
-    def plan_of(self, source: OpenedSource) -> SourcePlan:
+    def plan_of(self, source: TextSource) -> SourcePlan:
         """Which training lists of a source form a batch: the result of :meth:`buckets` for rows, or
         a :class:`ltr.data.sampling.group_plan.GroupPlan`. A child also puts the digests of what it
         learns from into those of the source.

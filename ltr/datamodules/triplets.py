@@ -12,9 +12,9 @@ from ltr.data.sampling.taught import TaughtRows
 from ltr.data.sampling.triplet_rows import NegativePool, TripletRows
 from ltr.datamodules.evaluation import Evaluation
 from ltr.datamodules.loading import Loading
-from ltr.datamodules.opened_source import OpenedSource
 from ltr.datamodules.pools import PoolDataModule
 from ltr.datamodules.sources import Mixture
+from ltr.datamodules.text_source import TextSource
 from ltr.datamodules.training_labels import Labels
 from ltr.errors import InputError, at_least, local_path, one_of
 from ltr.mining.mined_negatives import MinedNegatives
@@ -87,7 +87,7 @@ class TripletDataModule(PoolDataModule):
             source.negatives_per_row = self._negatives_per_row(number, source, negatives)
 
     def _negatives_per_row(
-        self, number: int, source: OpenedSource, negatives: str | Path | dict[str, int]
+        self, number: int, source: TextSource, negatives: str | Path | dict[str, int]
     ) -> dict[str, int]:
         """How many documents of a row come from each of the negatives, by name.
 
@@ -122,7 +122,7 @@ class TripletDataModule(PoolDataModule):
             )
         return counts
 
-    def mined_sources(self) -> list[OpenedSource]:
+    def mined_sources(self) -> list[TextSource]:
         """The sources whose negatives are mined while training: those that say so. Of one that stands
         alone, the first mining may replace other negatives.
         """
@@ -139,7 +139,7 @@ class TripletDataModule(PoolDataModule):
             lists += [pool.lists for pool in source.negative_pools]
         return lists
 
-    def plan_of(self, source: OpenedSource) -> Buckets:
+    def plan_of(self, source: TextSource) -> Buckets:
         audit_labels = self._apply_overlays(source)  # first: it changes the judgements
         collection = source.collection
         judged = collection.learnable("train")
@@ -170,7 +170,7 @@ class TripletDataModule(PoolDataModule):
         return self.buckets(labelled_rows, source.collator)
 
     def take_negatives(
-        self, source: OpenedSource, negatives: MinedNegatives, *, resumed: bool = False
+        self, source: TextSource, negatives: MinedNegatives, *, resumed: bool = False
     ) -> None:
         """Draw from these mined negatives, from the next batch on. All processes must call it
         together.
@@ -204,7 +204,7 @@ class TripletDataModule(PoolDataModule):
                 option="negatives",
             )
 
-    def _apply_overlays(self, source: OpenedSource) -> QueryLists | None:
+    def _apply_overlays(self, source: TextSource) -> QueryLists | None:
         """Add the documents of the overlays among the negatives to the judgements: with the new grade
         where an overlay relabels, else with grade 0. In-batch lists leave out whatever is judged for
         a query, so these are never in-batch negatives.
@@ -237,7 +237,7 @@ class TripletDataModule(PoolDataModule):
         source.digests["audit"] = all_labels.digest()
         return all_labels
 
-    def _lists_to_draw_from(self, source: OpenedSource, name: str) -> QueryLists | None:
+    def _lists_to_draw_from(self, source: TextSource, name: str) -> QueryLists | None:
         """What the negatives of this name are drawn from; None: the whole corpus."""
         if name == "random":
             return None

@@ -1,4 +1,4 @@
-"""One source of a data module, opened: its collection, and what is trained on and measured of it."""
+"""One source of a data module of texts: its collection, and what is trained on and measured of it."""
 
 import logging
 from collections.abc import Iterable
@@ -26,9 +26,9 @@ from ltr.search.corpus_search import SearchedCorpus
 log = logging.getLogger(__name__)
 
 
-class OpenedSource:
-    """A source of a data module. The module opens it, and a child of :class:`PoolDataModule` makes
-    its plan.
+class TextSource:
+    """A source of a data module of texts. In ``setup`` the module opens it (:meth:`open`,
+    :meth:`place`); in that of a fit, a child of :class:`PoolDataModule` also makes its plan.
 
     Args:
         entry: what ``path`` says of it.
