@@ -37,6 +37,7 @@ log = logging.getLogger(__name__)
 EVALUATED_SPLIT = {"fit": "dev", "validate": "dev", "test": "test", "predict": "test"}
 
 
+# Its name is that of what it does without a child: it ranks pools, or searches, and trains nothing.
 class PoolDataModule(RankingDataModule):
     """Base of the data modules of texts. Opens the collection of each source, and makes the lists to
     evaluate for ``validate`` (dev), ``test`` and ``predict`` (test), from a pool of candidates for
@@ -57,7 +58,6 @@ class PoolDataModule(RankingDataModule):
         joined: the texts of all, after ``setup``.
     """
 
-    # Its name is that of what it does alone: it ranks pools, or searches, and trains nothing.
     takes_other_splits = True
     least_per_batch = 1  # lists of a mixed batch
     takes_negatives = False  # of each source its own
