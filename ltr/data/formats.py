@@ -248,7 +248,7 @@ class JoinedPairs(InWindows):
         parts.append(tokens.ids[tokens.offsets[begin] : tokens.offsets[-1]])
         lengths[rows] = np.diff(cut.offsets)
         offsets = np.concatenate([[0], np.cumsum(lengths)])
-        return Tokens(np.concatenate(parts), offsets, tokens.read_as)
+        return Tokens(np.concatenate(parts), offsets, tokens.rendering_key)
 
 
 class SingleTexts(InWindows):
@@ -355,7 +355,7 @@ class SingleTexts(InWindows):
             tokens: as :meth:`tokens` and :meth:`store` make them.
             rows: which texts.
         """
-        assert tokens.read_as == self.rendering.key, "these are tokens of another prompt"
+        assert tokens.rendering_key == self.rendering.key, "these are tokens of another prompt"
         n_windows = None
         if self.windows is not None:
             tokens, n_windows = self.windows_of(tokens, rows)

@@ -4,7 +4,7 @@ import os
 import tempfile
 from pathlib import Path
 
-from ltr.data.whole_files import means_full_disk
+from ltr.data.disk import means_full_disk
 from ltr.errors import InputError, local_path
 
 

@@ -31,7 +31,7 @@ class FieldTexts(Tokens):
     def __init__(
         self, tokens: Tokens, texts: Sequence[str], instructions: Sequence[str] | None = None
     ) -> None:
-        super().__init__(tokens.ids, tokens.offsets, tokens.read_as)
+        super().__init__(tokens.ids, tokens.offsets, tokens.rendering_key)
         self._tokens = tokens
         self.texts = texts
         self.instructions = instructions

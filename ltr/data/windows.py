@@ -122,7 +122,7 @@ class Windows:
             n_of_window = n_of_window + n_fronts[doc]
         ids = np.frombuffer(b"".join(buffers), dtype=tokens.dtype)
         offsets = np.concatenate([[0], np.cumsum(n_of_window)])
-        return Tokens(ids, offsets, tokens.read_as), counts
+        return Tokens(ids, offsets, tokens.rendering_key), counts
 
     def document_values(
         self, values: Tensor, counts: Tensor, scores: Tensor | None = None
