@@ -5,10 +5,9 @@ before anything runs.
 import copy
 import logging
 
-import numpy as np
 import torch
 
-from ltr.datamodules import RankingDataModule, TripletDataModule
+from ltr.datamodules import RankingDataModule
 from ltr.errors import InputError
 from ltr.in_batch import AllTexts, InBatch, OwnLists
 from ltr.losses import Loss
@@ -62,7 +61,7 @@ def check_groups(in_batch: InBatch, data: RankingDataModule) -> None:
 def check_distances(ranker: Ranker, margin: Margin | None, data: RankingDataModule) -> None:
     """Refuse a margin of distances where nothing gives any."""
     # A dual encoder gives those of its embeddings.
-    if isinstance(ranker, DualEncoder) or margin is None or _distances_are_known(data):
+    if isinstance(ranker, DualEncoder) or margin is None or data.has_distances:
         return
     # A margin may have others as its parts.
     for policy in margin.modules():
@@ -71,16 +70,6 @@ def check_distances(ranker: Ranker, margin: Margin | None, data: RankingDataModu
                 "the margin needs the distances of mined negatives, and the lists here have none; set negatives to a folder of mined ones, or take another margin",
                 option="margin",
             )
-
-
-def _distances_are_known(data: RankingDataModule) -> bool:
-    """Whether each negative of a training list has the distance at which it was mined."""
-    if not isinstance(data, TripletDataModule):
-        return False
-    for lists in data.lists_of_negatives():
-        if lists is None or np.isnan(lists.values).any():
-            return False
-    return True
 
 
 def check_transform(

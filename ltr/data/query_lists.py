@@ -232,6 +232,13 @@ class QueryLists(NamedTuple):
         return cls(**arrays)
 
 
+def are_excluded(values: np.ndarray) -> np.ndarray:
+    """``[R]`` bool, whether documents of these values must not be negatives of their query: those
+    that are relevant, or have its own text.
+    """
+    return ~(values <= 0)
+
+
 def check_rows(rows: np.ndarray, n: int, file: Path, mend: str, option: str | None = None) -> None:
     """Check that the array of a file holds rows of a table of n rows; an InputError otherwise."""
     if rows.ndim != 1 or rows.dtype.kind not in "iu":

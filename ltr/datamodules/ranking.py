@@ -211,6 +211,13 @@ class RankingDataModule(LightningDataModule):
         return ()
 
     @property
+    def has_distances(self) -> bool:
+        """Whether each negative of a training list has the distance at which it was mined, after
+        ``setup("fit")``.
+        """
+        return False
+
+    @property
     def has_teacher_scores(self) -> bool:
         """Whether the labels of training lists are the scores of a teacher."""
         return self.labels.scores is not None

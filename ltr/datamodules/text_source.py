@@ -16,7 +16,6 @@ from ltr.data.query_lists import LabelledList, QueryLists
 from ltr.data.sampling.plan import SourcePlan
 from ltr.data.sampling.rows import Rows
 from ltr.data.sampling.taught import TaughtRows
-from ltr.data.sampling.triplet_rows import NegativePool
 from ltr.datamodules.evaluation import Evaluation
 from ltr.datamodules.sources import DataSource
 from ltr.datamodules.training_labels import Labels
@@ -43,9 +42,8 @@ class TextSource:
         digests: of what is learnt from it, by name.
         negatives_per_row: how many documents of a training list come from each of the negatives, by
             name; empty where none are drawn.
-        negative_pools: what they are drawn from, in the same order, after ``setup("fit")``.
         has_mined_negatives: whether rows draw from what was mined while training.
-        has_soft_labels, lists_with_both: see
+        has_distances, has_soft_labels, lists_with_both: see
             :class:`ltr.datamodules.RankingDataModule`, of its training lists.
     """
 
@@ -61,8 +59,8 @@ class TextSource:
         self.corpus: SearchedCorpus | None = None
         self.digests: dict[str, str] = {}
         self.negatives_per_row: dict[str, int] = {}
-        self.negative_pools: tuple[NegativePool, ...] = ()
         self.has_mined_negatives = False
+        self.has_distances = False
         self.has_soft_labels = False
         self.lists_with_both: tuple[int, int] | None = None
 

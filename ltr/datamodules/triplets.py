@@ -4,12 +4,14 @@ from functools import reduce
 from pathlib import Path
 from typing import Any, get_args
 
+import numpy as np
+
 from ltr.data.bm25 import bm25_lists
 from ltr.data.query_lists import QueryLists
 from ltr.data.sampling.buckets import Buckets
 from ltr.data.sampling.relevant import EpochOver
 from ltr.data.sampling.taught import TaughtRows
-from ltr.data.sampling.triplet_rows import NegativePool, TripletRows
+from ltr.data.sampling.triplet_rows import TripletRows
 from ltr.datamodules.evaluation import Evaluation
 from ltr.datamodules.loading import Loading
 from ltr.datamodules.pools import PoolDataModule
@@ -130,14 +132,9 @@ class TripletDataModule(PoolDataModule):
             return list(self.sources)
         return [source for source in self.trained_sources if "mined" in source.negatives_per_row]
 
-    def lists_of_negatives(self) -> list[QueryLists | None]:
-        """What training rows draw their negatives from, after ``setup("fit")``: the values of mined
-        ones are their distances, or NaN. None: the whole corpus.
-        """
-        lists: list[QueryLists | None] = []
-        for source in self.trained_sources:
-            lists += [pool.lists for pool in source.negative_pools]
-        return lists
+    @property
+    def has_distances(self) -> bool:
+        return all(source.has_distances for source in self.trained_sources)
 
     def plan_of(self, source: TextSource) -> Buckets:
         audit_labels = self._apply_overlays(source)  # first: it changes the judgements
@@ -146,10 +143,11 @@ class TripletDataModule(PoolDataModule):
         collection.warn_of_unlearnable("train")
         where = f"{source.path}: split 'train'"
         source.digests["judgements"] = judged.digest()
-        pools = []
-        for name, per_row in source.negatives_per_row.items():
-            pools.append(NegativePool(per_row, self._lists_to_draw_from(source, name)))
-        source.negative_pools = tuple(pools)
+        negatives = [self._open_negatives(source, name) for name in source.negatives_per_row]
+        # Mined ones that are still to come (an empty list) will have them.
+        source.has_distances = all(
+            lists is not None and not np.isnan(lists.values).any() for lists in negatives
+        )
         source.has_mined_negatives = False  # those of an earlier setup are gone
         # A row for every query while mined lists are empty: the number of rows must not change when
         # they come. None: TripletRows leaves out queries without a negative.
@@ -157,7 +155,8 @@ class TripletDataModule(PoolDataModule):
         rows = TripletRows(
             judged,
             source.known_documents(judged),
-            source.negative_pools,
+            tuple(source.negatives_per_row.values()),
+            tuple(negatives),
             len(collection.corpus),
             self.positives,
             self.seed,
@@ -192,8 +191,8 @@ class TripletDataModule(PoolDataModule):
             epoch, step = self.train.plan.source_position(number, *self._position())
             plan.freeze_window(epoch, step)
         assert isinstance(plan.rows, TripletRows | TaughtRows), "plan_of() has made them"
-        pool_number = list(source.negatives_per_row).index(source.mined_name)
-        plan.draw_from(plan.rows.with_lists(pool_number, mined))
+        mined_number = list(source.negatives_per_row).index(source.mined_name)
+        plan.draw_from(plan.rows.with_negatives(mined_number, mined))
         source.has_mined_negatives = True
 
     def _call_before_batch(self) -> None:
@@ -237,8 +236,8 @@ class TripletDataModule(PoolDataModule):
         source.digests["audit"] = all_labels.digest()
         return all_labels
 
-    def _lists_to_draw_from(self, source: TextSource, name: str) -> QueryLists | None:
-        """What the negatives of this name are drawn from; None: the whole corpus."""
+    def _open_negatives(self, source: TextSource, name: str) -> QueryLists | None:
+        """The negatives of this name; None: the whole corpus."""
         if name == "random":
             return None
         if name == "mined":  # empty until take_negatives

@@ -667,8 +667,8 @@ def test_a_mixed_batch_has_the_same_distances_in_any_number_of_processes(folders
         seen = {}
         for rank in range(world_size):
             data = opened(path, rank=rank, world_size=world_size, mixture=Mixture("mixed"))
-            lists = data.lists_of_negatives()
-            assert [each is None for each in lists] == [False, True]
+            assert [source.has_distances for source in data.sources] == [True, False]
+            assert not data.has_distances
             for step in range(3):
                 batch = data.train[0, step]
                 given = batch.distances

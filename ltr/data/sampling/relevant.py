@@ -4,7 +4,7 @@ from typing import Literal
 
 import numpy as np
 
-from ltr.data.query_lists import LabelledList, QueryLists
+from ltr.data.query_lists import LabelledList, QueryLists, are_excluded
 from ltr.data.sampling.rows import in_parts
 
 # What an epoch has once: each query, or each pair of a query and a relevant document.
@@ -20,7 +20,7 @@ def not_negatives(known: QueryLists, query_row: int) -> np.ndarray:
         query_row: the query.
     """
     known_rows, grades = known.of(query_row)
-    return known_rows[~(grades <= 0)]  # not "grades > 0", which would leave out NaN
+    return known_rows[are_excluded(grades)]
 
 
 class RelevantDraws:

@@ -45,12 +45,10 @@ class TaughtRows:
     def __len__(self) -> int:
         return len(self._kept)
 
-    def with_lists(self, number: int, lists: QueryLists) -> "TaughtRows":
-        """The same rows, with other lists in a pool of negatives, see
-        :meth:`ltr.data.sampling.triplet_rows.TripletRows.with_lists`.
-        """
+    def with_negatives(self, number: int, lists: QueryLists) -> "TaughtRows":
+        """See :meth:`ltr.data.sampling.triplet_rows.TripletRows.with_negatives`."""
         assert isinstance(self.rows, TripletRows), "other rows have no negatives"
-        return replace(self, rows=self.rows.with_lists(number, lists))
+        return replace(self, rows=self.rows.with_negatives(number, lists))
 
     def log_left_out(self) -> None:
         """Say how many rows are left out, if any."""

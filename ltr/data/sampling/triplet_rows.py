@@ -3,7 +3,6 @@
 import logging
 from collections.abc import Iterator
 from dataclasses import KW_ONLY, dataclass, replace
-from typing import NamedTuple
 
 import numpy as np
 
@@ -14,29 +13,20 @@ from ltr.errors import InputError
 log = logging.getLogger(__name__)
 
 
-class NegativePool(NamedTuple):
-    """Documents that negatives are drawn from.
-
-    Attributes:
-        per_row: how many of them a row gets at most.
-        lists: the documents by query, with their mined distances or NaN; None: the whole corpus.
-    """
-
-    per_row: int
-    lists: QueryLists | None
-
-
 @dataclass(eq=False)
 class TripletRows:
     """Rows of one or more relevant documents of a query, followed by its negatives from one or more
-    pools, in the order of the pools. No document comes twice.
+    sources, in the order of the sources. No document comes twice.
 
-    Queries that no pool has a document for are left out; an InputError if all are.
+    Queries that no source has a document for are left out; an InputError if all are.
     """
 
     judged: QueryLists  # every query has a relevant document
     known: QueryLists  # see ltr.mining.same_texts.known_documents
-    pools: tuple[NegativePool, ...]
+    # Of each source of negatives how many a row gets, at most, and the documents to draw from, by
+    # query, with their mined distances or NaN. None draws from the whole corpus.
+    per_row: tuple[int, ...]
+    negatives: tuple[QueryLists | None, ...]
     n_docs: int  # of the corpus
     positives: int  # relevant documents of a row, at most
     seed: int
@@ -44,7 +34,7 @@ class TripletRows:
     epoch_over: EpochOver
     where: str  # the split, for errors
     # [Q] int64, the queries that have rows. None: those with a negative. They are found once:
-    # dataclasses.replace() hands them on, so rows keep their numbers when the pools change.
+    # dataclasses.replace() hands them on, so rows keep their numbers when the sources change.
     queries: np.ndarray | None = None
     # By an audit: a soft label of some negatives, or NaN for a document that must not be drawn. All
     # other negatives have label 0.
@@ -61,11 +51,11 @@ class TripletRows:
     def __len__(self) -> int:
         return len(self.query_rows)
 
-    def with_lists(self, number: int, lists: QueryLists) -> "TripletRows":
-        """The same rows, with other lists in the pool of this number."""
-        pools = list(self.pools)
-        pools[number] = pools[number]._replace(lists=lists)
-        return replace(self, pools=tuple(pools))
+    def with_negatives(self, number: int, lists: QueryLists) -> "TripletRows":
+        """The same rows, with these lists as the source of negatives of this number."""
+        negatives = list(self.negatives)
+        negatives[number] = lists
+        return replace(self, negatives=tuple(negatives))
 
     def _queries_with_negatives(self) -> np.ndarray:
         all_queries = self.judged.query_rows
@@ -86,7 +76,7 @@ class TripletRows:
 
     def _has_negatives(self, query_row: int) -> bool:
         forbidden = self._forbidden(query_row)
-        for _, lists in self.pools:
+        for lists in self.negatives:
             if lists is None:  # the whole corpus
                 if len(set(forbidden.tolist())) < self.n_docs:
                     return True
@@ -107,7 +97,7 @@ class TripletRows:
         return np.concatenate([forbidden, labelled_rows[np.isnan(labels)]])
 
     def drawable(self) -> Iterator[tuple[int, np.ndarray]]:
-        """The documents that may be drawn, by query: the relevant ones, and those of every pool
+        """The documents that may be drawn, by query: the relevant ones, and those of every source
         but the whole corpus.
         """
         assert self.queries is not None, "the constructor finds them"
@@ -115,7 +105,7 @@ class TripletRows:
             judged_rows, grades = self.judged.of(query_row)
             forbidden = self._forbidden(query_row)
             drawable = [judged_rows[grades > 0]]
-            for _, lists in self.pools:
+            for lists in self.negatives:
                 if lists is not None:
                     doc_rows, _ = _without(lists, query_row, forbidden)
                     drawable.append(doc_rows)
@@ -129,11 +119,11 @@ class TripletRows:
         distances = [np.full(len(relevant.doc_rows), np.nan, np.float32)]
         drawn_rows = []
         forbidden = self._forbidden(query_row)
-        for pool in self.pools:
-            doc_rows, mined_distances = self._draw_from(pool, query_row, forbidden, rng)
+        for count, lists in zip(self.per_row, self.negatives, strict=True):
+            doc_rows, mined_distances = self._draw_from(lists, count, query_row, forbidden, rng)
             drawn_rows.append(doc_rows)
             distances.append(mined_distances)
-            # The next pool must not give these documents again.
+            # The next source must not draw these documents again.
             forbidden = np.concatenate([forbidden, doc_rows])
         negatives = np.concatenate(drawn_rows)
         negative_labels = np.zeros(len(negatives), np.float32)
@@ -147,14 +137,19 @@ class TripletRows:
         )
 
     def _draw_from(
-        self, pool: NegativePool, query_row: int, forbidden: np.ndarray, rng: np.random.Generator
+        self,
+        lists: QueryLists | None,
+        count: int,
+        query_row: int,
+        forbidden: np.ndarray,
+        rng: np.random.Generator,
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Documents of a pool, none of them forbidden, and their distances or NaN."""
-        if pool.lists is None:
-            drawn = _draw_outside(rng, self.n_docs, forbidden, pool.per_row)
+        """Documents of a source, none of them forbidden, and their distances or NaN."""
+        if lists is None:
+            drawn = _draw_outside(rng, self.n_docs, forbidden, count)
             return drawn, np.full(len(drawn), np.nan, np.float32)
-        doc_rows, values = _without(pool.lists, query_row, forbidden)
-        chosen = rng.choice(len(doc_rows), min(pool.per_row, len(doc_rows)), replace=False)
+        doc_rows, values = _without(lists, query_row, forbidden)
+        chosen = rng.choice(len(doc_rows), min(count, len(doc_rows)), replace=False)
         return doc_rows[chosen], values[chosen]
 
 

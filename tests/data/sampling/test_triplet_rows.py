@@ -3,7 +3,7 @@
 import pytest
 
 from ltr.data.query_lists import QueryLists
-from ltr.data.sampling.triplet_rows import NegativePool, TripletRows
+from ltr.data.sampling.triplet_rows import TripletRows
 from ltr.errors import InputError
 
 
@@ -12,7 +12,8 @@ def test_rows_drawn_from_the_corpus_avoid_the_relevant_ones():
     rows = TripletRows(
         judged,
         judged,
-        (NegativePool(5, None),),
+        per_row=(5,),
+        negatives=(None,),
         n_docs=11,
         positives=1,
         seed=0,
@@ -28,7 +29,8 @@ def corpus_rows(n_docs: int, labels: QueryLists | None = None) -> TripletRows:
     return TripletRows(
         judged,
         judged,
-        (NegativePool(1, None),),
+        (1,),
+        (None,),
         n_docs,
         1,
         0,
@@ -51,8 +53,9 @@ def test_a_document_that_is_forbidden_twice_counts_once():
 def triplet_rows(epoch: str, positives: int) -> TripletRows:
     """Queries 0 and 1 with the documents 0 to 3 and 4 to 6 of 1000."""
     judged = QueryLists.from_rows([0] * 4 + [1] * 3, range(7), [1.0] * 7)
-    pools = (NegativePool(5, None),)
-    return TripletRows(judged, judged, pools, 1000, positives, 0, epoch_over=epoch, where="here")
+    return TripletRows(
+        judged, judged, (5,), (None,), 1000, positives, 0, epoch_over=epoch, where="here"
+    )
 
 
 def test_pairs_and_queries_are_one_where_a_row_holds_all_documents():
