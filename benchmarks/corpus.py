@@ -134,7 +134,9 @@ def make_embeddings(folder: Path, backbone: str) -> None:
 def mine(folder: Path, backbone: str) -> None:
     """Open again, and mine negatives for 1,000 queries among random embeddings."""
     collection = open_collection(folder)
-    judged = collection.judgements("test").at(np.arange(min(SEARCHED, len(collection.queries))))
+    judged = collection.judgements("test").lists_at(
+        np.arange(min(SEARCHED, len(collection.queries)))
+    )
     # A relevant document is no nearer than others here: a filter by its score would leave none.
     recipe = Recipe(relative=None)
     # None may be left with --tiny: its backbone knows no word, so all texts are the same to it.

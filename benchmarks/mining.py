@@ -48,9 +48,9 @@ from harness.sides import Result, Setting, Side
 from harness.tables import head, row
 
 from ltr.data.collection import Collection, open_collection
+from ltr.data.disk import new_array
 from ltr.data.files import read_array
 from ltr.data.query_lists import QueryLists
-from ltr.data.whole_files import new_array
 from ltr.mining.filters import Recipe
 from ltr.models.encoder.loading.model_folder import resolve
 from ltr.search.embeddings import DOCS_AT_ONCE

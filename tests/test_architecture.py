@@ -21,7 +21,7 @@ FILES = sorted((ROOT / "ltr").rglob("*.py"))
 # Files that may ask whether an object has an attribute, because the object is not ours.
 FOREIGN = {
     "ltr/datamodules/ranking.py": "modules of a user, which need not say what they read",
-    "ltr/data/whole_files.py": "posix_fallocate is there on Linux alone",
+    "ltr/data/disk.py": "posix_fallocate is there on Linux alone",
     "ltr/data/letor_splits.py": "errors of the JSON reader, some with a line number",
     "ltr/data/tokens.py": "tokenizers with and without a fast backend",
     "ltr/models/decoder_ranker.py": "models of transformers, with and without a head",

@@ -11,7 +11,7 @@ from ltr.callbacks.refresh_log import RefreshLog
 from ltr.checkpoint import CONFIG, NEGATIVES_FOLDER
 from ltr.data.collection import Collection
 from ltr.datamodules import TripletDataModule
-from ltr.datamodules.opened_source import OpenedSource
+from ltr.datamodules.text_source import TextSource
 from ltr.errors import InputError
 from ltr.mining.filters import Recipe
 from ltr.mining.judge import TextScorer
@@ -43,7 +43,7 @@ class SourceRefreshes:
         saved_step: of the refresh that the last checkpoint names: its folder is needed to resume.
     """
 
-    def __init__(self, source: OpenedSource, folders: RefreshFolders) -> None:
+    def __init__(self, source: TextSource, folders: RefreshFolders) -> None:
         self.source = source
         self.folders = folders
         self.log = RefreshLog(source.name)
@@ -186,9 +186,9 @@ class HardNegativeMining(Callback):
             )
         for source in sources:
             # Negatives of one kind are replaced whole by the first refresh; of several, 'mined' are.
-            if len(source.negatives) > 1 and "mined" not in source.negatives:
+            if len(source.negatives_per_row) > 1 and "mined" not in source.negatives_per_row:
                 raise _error(
-                    f"needs negatives with the source 'mined', got {', '.join(source.negatives)}; name it, with a number"
+                    f"needs negatives with the source 'mined', got {', '.join(source.negatives_per_row)}; name it, with a number"
                 )
             root = Path(trainer.default_root_dir, NEGATIVES_FOLDER, source.name)
             self._refreshes.append(SourceRefreshes(source, RefreshFolders(root, self.keep)))
@@ -357,7 +357,7 @@ class HardNegativeMining(Callback):
         trainer: Trainer,
         module: RankerModule,
         data: TripletDataModule,
-        source: OpenedSource,
+        source: TextSource,
     ) -> Miner:
         searcher = self.searcher(module)
         assert isinstance(searcher, DualEncoder), "setup has checked it"
@@ -373,7 +373,7 @@ class HardNegativeMining(Callback):
             seed=(data.seed, trainer.global_step),
         )
 
-    def _mine(self, miner: Miner, trainer: Trainer, source: OpenedSource) -> MinedNegatives:
+    def _mine(self, miner: Miner, trainer: Trainer, source: TextSource) -> MinedNegatives:
         corpus = source.collection.corpus.folder
         encodings = encodings_of(trainer, "mining", corpus)
         # Float32 where a validation by search reads the same shards.

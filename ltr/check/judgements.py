@@ -204,7 +204,7 @@ def _unjudged(
         if ranked is not None:
             is_in_split = np.isin(ranked.query_rows, judged.query_rows)
             if is_in_split.any():
-                lists_of_ranker["the run"] = ranked.at(np.flatnonzero(is_in_split))
+                lists_of_ranker["the run"] = ranked.lists_at(np.flatnonzero(is_in_split))
         for name, lists in lists_of_ranker.items():
             by_depth = {f"top_{depth}": unjudged_share(lists, judged, depth) for depth in DEPTHS}
             shares.setdefault(name, {})[split] = by_depth

@@ -188,7 +188,7 @@ def _against_run(
     if both.sum() < 2:
         return None
     places = np.searchsorted(ranked.query_rows, lists.query_rows[both])
-    run_values = ranked_values(ranked.at(places), judged, metric)
+    run_values = ranked_values(ranked.lists_at(places), judged, metric)
     return estimate(run_values[None], values[both][None])
 
 

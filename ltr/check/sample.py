@@ -16,7 +16,7 @@ from ltr.check.forecast import Forecast, PeakMemory, Schedule, Work, schedule_of
 from ltr.checkpoint import write_checkpoint
 from ltr.data.query_lists import LabelledList
 from ltr.datamodules import RankingDataModule, TripletDataModule
-from ltr.datamodules.opened_source import OpenedSource
+from ltr.datamodules.text_source import TextSource
 from ltr.errors import InputError
 from ltr.metrics import MeasuredLists
 from ltr.mining.mined_negatives import MinedNegatives
@@ -132,7 +132,7 @@ class Sampler(Callback):
         return (counted[-1] - counted[0]) / (len(counted) - 1)
 
 
-def _random_negatives(source: OpenedSource) -> MinedNegatives:
+def _random_negatives(source: TextSource) -> MinedNegatives:
     """Random documents in the place of mined negatives, which take as long to read."""
     collection = source.collection
     judged = collection.learnable("train")

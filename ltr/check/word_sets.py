@@ -204,7 +204,7 @@ def _text_blocks(parts: Iterable[tuple[Strings, np.ndarray]]) -> Iterator[list[l
     texts: list[list[str]] = []
     n_words = 0
     for strings, rows in parts:
-        for span in strings.spans(BYTES_AT_ONCE):
+        for span in strings.spans_of_bytes(BYTES_AT_ONCE):
             first, last = np.searchsorted(rows, [span.start, span.stop])
             if first == last:
                 continue

@@ -33,7 +33,7 @@ from ltr.data.formats import FeatureVectors, TextReads
 from ltr.data.outputs import check_file
 from ltr.data.whole_files import write_whole
 from ltr.datamodules import RankingDataModule
-from ltr.datamodules.labels import LabelDataModule
+from ltr.datamodules.label_groups import LabelDataModule
 from ltr.datamodules.pools import PoolDataModule
 from ltr.errors import InputError
 from ltr.models import DualEncoder

@@ -11,8 +11,8 @@ import torch
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 
 from ltr.cli.arguments import parser_reason
+from ltr.data.disk import DISK_FULL_TEXT, means_full_disk
 from ltr.data.files import cache_root
-from ltr.data.whole_files import DISK_FULL_TEXT, means_full_disk
 from ltr.errors import InputError
 from ltr.module import RankerModule
 from ltr.run.launchers import restarts_line

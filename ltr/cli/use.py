@@ -93,7 +93,7 @@ def rank(
     corpus = open_texts(data, "document", "--data")
     lists = lists_of_run(Path(run), queries, corpus)
     own_docs = _own_documents(queries, corpus, lists.query_rows, data)
-    lists = without_own(lists, own_docs).first(depth)
+    lists = without_own(lists, own_docs).cut(depth)
     rankings = rerank_lists(_open_text_ranker(ranker, precision, device), queries, corpus, lists)
     _write(output, run_lines(rankings, queries, corpus), len(lists.query_rows))
 

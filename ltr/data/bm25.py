@@ -209,7 +209,7 @@ def _search(
     corpus = collection.corpus
     log.info("BM25: searching %d documents for %d queries", len(corpus), len(query_rows))
     query_terms, queries = _numbered_terms(collection.queries, query_rows)
-    blocks = corpus.texts.spans(BYTES_AT_ONCE)
+    blocks = corpus.texts.spans_of_bytes(BYTES_AT_ONCE)
     n_docs_with = np.zeros(len(query_terms), dtype=np.int64)
     n_words = 0
     numbers_in = []  # of each block: the number that it has for each term of the queries

@@ -19,8 +19,8 @@ from ltr.data.files import digest_of, numbered_lines, seen_from
 from ltr.data.lines import Line, LineRows, lists_of_lines, look_up
 from ltr.data.own_documents import own_documents, without_own
 from ltr.data.query_lists import QueryLists
-from ltr.data.record_files import find_texts, open_table
-from ltr.data.splits import SPLITS, file_of_split, splits_in, whole_of
+from ltr.data.record_files import find_texts, open_text_files
+from ltr.data.splits import SPLITS, file_of_split, parent_split, splits_in
 from ltr.data.tab_separated import LineLayout, layout_of
 from ltr.data.texts import Record, TextTable, first_of_each, id_of
 from ltr.errors import InputError, local_path
@@ -69,7 +69,7 @@ class Collection(NamedTuple):
             raise InputError(
                 f"{self.source}: split {split!r}: none of {len(judged.query_rows)} queries has a document with a grade above 0; there is nothing to learn from"
             )
-        return judged.at(np.flatnonzero(is_learnable))
+        return judged.lists_at(np.flatnonzero(is_learnable))
 
     def warn_of_unlearnable(self, split: str) -> None:
         """Count the queries that :meth:`learnable` leaves out in a warning."""
@@ -208,7 +208,7 @@ def with_split(collection: Collection, split: str) -> Collection:
 
     Its judgements are ``qrels/SPLIT.tsv[.gz]`` of the data folder, and its pools
     ``candidates/SPLIT.trec[.gz]``. Where there are no such pools, it has those of the split that it is
-    a part of by its name (:func:`ltr.data.splits.whole_of`): test.clean those of test. They are
+    a part of by its name (:func:`ltr.data.splits.parent_split`): test.clean those of test. They are
     restricted to its judged queries.
 
     Raises:
@@ -241,7 +241,7 @@ def _pools_of(collection: Collection, folder: Path, split: str) -> QueryLists | 
     file = file_of_split(folder, split, ".trec")
     if file is not None:
         return _lists_of_file(file, collection.queries, collection.corpus, _lists_of_pools)
-    whole = whole_of(split)
+    whole = parent_split(split)
     return None if whole is None else _pools_of(collection, folder, whole)
 
 
@@ -251,7 +251,7 @@ def _table(folder: Path, name: str, kind: str) -> TextTable:
         raise InputError(
             f"{folder / name}.jsonl[.gz]: there is no such file, nor {name}.parquet or a folder {name}; a data folder needs it"
         )
-    return open_table(path, kind)
+    return open_text_files(path, kind)
 
 
 def _lists_of_qrels(file: Path, queries: TextTable, corpus: TextTable) -> Noted[QueryLists]:
@@ -422,7 +422,7 @@ def _lines_of_triples(file: Path, layout: LineLayout) -> Iterator[Line]:
 def _triples(file: Path, layout: LineLayout) -> Iterator[Triple]:
     """The lines of a file whose columns have been looked at."""
     for number, line in numbered_lines(file):
-        if number == layout.names:
+        if number == layout.line_of_names:
             continue
         query, *texts = line.split("\t")
         if not layout.has_labels:

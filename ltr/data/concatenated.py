@@ -50,9 +50,9 @@ class Concatenated(Sequence):
         return f"{self.names[number]}/{entry}" if self.names else entry
 
     @property
-    def read_as(self) -> str | list[object]:
+    def rendering_key(self) -> str | list[object]:
         """See :class:`ltr.data.tokens.Tokens`."""
-        return self.parts[0].read_as
+        return self.parts[0].rendering_key
 
     @property
     def dtype(self) -> np.dtype:

@@ -162,7 +162,7 @@ class JoinedPairs(InWindows):
         """Tokens of each joined pair, or of all pairs of a query with a window of the document."""
         if self.windows is not None:
             n_around = query_lengths + self.n_special
-            return self.windows.lengths(doc_lengths, self.n_front, n_around)
+            return self.windows.lengths_with_front(doc_lengths, self.n_front, n_around)
         return np.minimum(query_lengths + doc_lengths + self.n_special, self.max_length)
 
     def lay_out(
@@ -248,7 +248,7 @@ class JoinedPairs(InWindows):
         parts.append(tokens.ids[tokens.offsets[begin] : tokens.offsets[-1]])
         lengths[rows] = np.diff(cut.offsets)
         offsets = np.concatenate([[0], np.cumsum(lengths)])
-        return Tokens(np.concatenate(parts), offsets, tokens.read_as)
+        return Tokens(np.concatenate(parts), offsets, tokens.rendering_key)
 
 
 class SingleTexts(InWindows):
@@ -345,7 +345,7 @@ class SingleTexts(InWindows):
         prompt.
         """
         if self.windows is not None:
-            return self.windows.lengths(text_lengths, self.n_front, self.n_special)
+            return self.windows.lengths_with_front(text_lengths, self.n_front, self.n_special)
         return np.minimum(text_lengths + self.n_special, self.max_length)
 
     def lay_out(self, tokens: Tokens, rows: np.ndarray) -> Texts:
@@ -355,7 +355,7 @@ class SingleTexts(InWindows):
             tokens: as :meth:`tokens` and :meth:`store` make them.
             rows: which texts.
         """
-        assert tokens.read_as == self.rendering.key, "these are tokens of another prompt"
+        assert tokens.rendering_key == self.rendering.key, "these are tokens of another prompt"
         n_windows = None
         if self.windows is not None:
             tokens, n_windows = self.windows_of(tokens, rows)

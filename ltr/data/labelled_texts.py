@@ -9,10 +9,11 @@ import numpy as np
 
 from ltr.data.cache_folder import cached, made_of
 from ltr.data.collection import Collection, files_by_split
+from ltr.data.counted_columns import CountedColumns, columns_of, separator_hint
 from ltr.data.files import digest_of, map_array, numbered_lines
 from ltr.data.query_lists import QueryLists
 from ltr.data.strings import Strings
-from ltr.data.tab_separated import Columns, columns_of, refuse_names, separator_hint
+from ltr.data.tab_separated import refuse_names
 from ltr.data.texts import Record, TextTable, first_of_each, id_of
 from ltr.errors import InputError
 
@@ -104,7 +105,7 @@ def open_labelled_texts(path: str) -> LabelledTexts:
     return LabelledTexts(path, tables, labels, names)
 
 
-def _warn_of_fractions(file: Path, columns: Columns) -> None:
+def _warn_of_fractions(file: Path, columns: CountedColumns) -> None:
     """Say it where labels are numbers with fractions, as scores of similarity are."""
     if len(columns.columns) == 2 and columns.share(columns.columns[1].fractions) > 0.5:
         log.warning(

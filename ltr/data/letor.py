@@ -11,11 +11,11 @@ from typing import BinaryIO, NamedTuple
 import numpy as np
 
 from ltr.data.cache_folder import cached, made_of
+from ltr.data.disk import new_array
 from ltr.data.files import digest_of, map_array
 from ltr.data.query_lists import LabelledList
 from ltr.data.strings import Strings
 from ltr.data.svmlight import place_of, read_rows
-from ltr.data.whole_files import new_array
 from ltr.errors import InputError
 
 log = logging.getLogger(__name__)

@@ -8,9 +8,9 @@ import numpy as np
 import torch
 
 from ltr.data.cache_folder import cached, made_of
+from ltr.data.disk import new_array
 from ltr.data.files import map_array
 from ltr.data.letor import FeatureSplit
-from ltr.data.whole_files import new_array
 from ltr.entries import check_entries
 from ltr.errors import InputError
 

@@ -14,10 +14,10 @@ def own_documents(queries: TextTable, corpus: TextTable) -> np.ndarray:
     """``[Q]`` int64: for each query the row of the document that it is itself; −1 where there is
     none. Cached on disk.
 
-    That is the document with the query's id and text; white space does not count. Where most queries
-    with the id of a document begin or end that document's text, so may the others: documents have
-    titles that queries have not, or queries are the titles. An id alone says nothing: queries and
-    documents are often both numbered.
+    That is the document with the query's id and text; white space does not count. If the texts of
+    most queries that have the id of a document begin or end that document's text, this is enough
+    for all of them: documents have titles that queries have not, or queries are the titles. An id
+    alone says nothing: queries and documents are often both numbered.
     """
 
     def write(folder: Path) -> None:
@@ -32,15 +32,17 @@ def own_documents(queries: TextTable, corpus: TextTable) -> np.ndarray:
 
 def _find(queries: TextTable, corpus: TextTable) -> np.ndarray:
     doc_rows = corpus.rows(queries.ids)
-    is_whole = np.zeros(len(doc_rows), dtype=bool)
-    is_part = np.zeros(len(doc_rows), dtype=bool)
+    has_same_text = np.zeros(len(doc_rows), dtype=bool)
+    begins_or_ends = np.zeros(len(doc_rows), dtype=bool)
     rows_with_same_id = np.flatnonzero(doc_rows >= 0)
     for query_row in rows_with_same_id.tolist():
         query = in_one_line(queries.texts[query_row])
         doc = in_one_line(corpus.texts[int(doc_rows[query_row])])
-        is_whole[query_row] = doc == query
-        is_part[query_row] = f"{doc} ".startswith(f"{query} ") or f" {doc}".endswith(f" {query}")
-    is_own = is_part if 2 * is_part.sum() >= len(rows_with_same_id) else is_whole
+        has_same_text[query_row] = doc == query
+        begins_or_ends[query_row] = f"{doc} ".startswith(f"{query} ") or f" {doc}".endswith(
+            f" {query}"
+        )
+    is_own = begins_or_ends if 2 * begins_or_ends.sum() >= len(rows_with_same_id) else has_same_text
     return np.where(is_own, doc_rows, -1)
 
 

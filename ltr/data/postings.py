@@ -33,7 +33,7 @@ class Postings:
     def __init__(self, folder: Path) -> None:
         self._terms = Strings(folder, "terms")  # sorted
         # Plain arrays over the maps: a slice of a memmap is a memmap, which costs microseconds.
-        self._beginnings = np.asarray(map_array(folder / "beginnings.npy"))  # [T] of the terms
+        self._first_bytes = np.asarray(map_array(folder / "beginnings.npy"))  # [T] of the terms
         self.starts = np.asarray(map_array(folder / "starts.npy"))
         self.docs = np.asarray(map_array(folder / "docs.npy"))
         self.counts = np.asarray(map_array(folder / "counts.npy"))
@@ -41,16 +41,16 @@ class Postings:
 
     def numbers_of(self, terms: Sequence[str]) -> np.ndarray:
         """``[len(terms)]`` int64: the number t of each term; −1 for one that no document holds."""
-        # Most terms have a beginning of their own, so that few are read to find one.
-        beginnings = _beginnings([term.encode("utf-8") for term in terms])
-        firsts = np.searchsorted(self._beginnings, beginnings, side="left").tolist()
-        ends = np.searchsorted(self._beginnings, beginnings, side="right").tolist()
-        numbers = np.full(len(terms), -1)
-        for place, (term, first, end) in enumerate(zip(terms, firsts, ends, strict=True)):
-            number = bisect_left(self._terms, term, first, end)
+        # Most terms have first bytes of their own, so that few are read to find one.
+        first_bytes = first_bytes_of([term.encode("utf-8") for term in terms])
+        begins = np.searchsorted(self._first_bytes, first_bytes, side="left").tolist()
+        ends = np.searchsorted(self._first_bytes, first_bytes, side="right").tolist()
+        term_numbers = np.full(len(terms), -1)
+        for place, (term, begin, end) in enumerate(zip(terms, begins, ends, strict=True)):
+            number = bisect_left(self._terms, term, begin, end)
             if number < end and self._terms[number] == term:
-                numbers[place] = number
-        return numbers
+                term_numbers[place] = number
+        return term_numbers
 
     def n_docs_with(self, term_numbers: np.ndarray) -> np.ndarray:
         """How many documents hold each term, by number; 0 for the number −1."""
@@ -77,7 +77,7 @@ class Postings:
         del number_of
         encoded_terms = [term.encode("utf-8") for term in terms_in_order]
         Strings.write(folder, "terms", encoded_terms)
-        np.save(folder / "beginnings.npy", _beginnings(encoded_terms))
+        np.save(folder / "beginnings.npy", first_bytes_of(encoded_terms))
 
         # A word is (term, document) in one number, so that equal words are neighbours once sorted.
         words = rank_of_number[np.frombuffer(numbers, dtype=np.int32)] << 32
@@ -97,6 +97,6 @@ class Postings:
         np.save(folder / "lengths.npy", np.frombuffer(lengths, dtype=np.int32))
 
 
-def _beginnings(terms: list[bytes]) -> np.ndarray:
+def first_bytes_of(terms: list[bytes]) -> np.ndarray:
     """The first 8 bytes of each term; a shorter one ends in zeros, which no term holds."""
     return np.array(terms, dtype="S8")

@@ -32,10 +32,10 @@ def track(sequence: Sequence[Item], verb: str, noun: str) -> Iterator[Item]:
     end, reads ``encoding ━━━━ 12/40 batches of 512 texts 0:00:03``, and a line of the log
     ``encoding: 12 of 40 batches of 512 texts, 9.5 batches/s, 3 s left``.
     """
-    with tracking(len(sequence), verb, noun) as count:
+    with tracking(len(sequence), verb, noun) as report:
         for done, item in enumerate(sequence, start=1):
             yield item
-            count(done)
+            report(done)
 
 
 @contextmanager
@@ -59,11 +59,11 @@ def tracking(
     if sys.stderr.isatty() or console.is_jupyter:
         shown = _bar(console, verb, noun, total)
     else:
-        shown = nullcontext(Countdown(verb, noun, total, beside).count)
+        shown = nullcontext(Countdown(verb, noun, total, beside).report)
     _is_tracking = True
     try:
-        with shown as count:
-            yield count
+        with shown as report:
+            yield report
     finally:
         _is_tracking = False
 
@@ -84,7 +84,7 @@ class Pace:
         """Leave out time that went to something else."""
         self._since += seconds
 
-    def rate(self, done: int) -> float | None:
+    def rate_if_due(self, done: int) -> float | None:
         """How much was done in a second since this was last told; None where it was told just
         now, or nothing was done.
         """
@@ -116,9 +116,9 @@ class Countdown:
         self._total = total
         self._pace = Pace()
 
-    def count(self, done: int) -> None:
+    def report(self, done: int) -> None:
         """Say how far it is, if it is time to, and not all is done."""
-        rate = None if done >= self._total else self._pace.rate(done)
+        rate = None if done >= self._total else self._pace.rate_if_due(done)
         if rate is None:
             return
         unit = self._noun.split()[0]
@@ -141,14 +141,14 @@ def _bar(console: Console, verb: str, noun: str, total: int) -> Iterator[Callabl
     bar = Progress(*columns, console=console, transient=True)
     task = bar.add_task(verb, total=total)
 
-    def count(done: int) -> None:
+    def report(done: int) -> None:
         bar.update(task, completed=done)
 
     start = Timer(BEFORE_BAR, bar.start)
     start.daemon = True
     start.start()
     try:
-        yield count
+        yield report
     finally:
         start.cancel()
         start.join()  # it may be about to start the bar

@@ -26,10 +26,12 @@ class LabelledList(NamedTuple):
     # [M] float32: all grades of the query above 0, the largest first, as a perfect ranking would
     # have them. Training lists have none.
     ideal: np.ndarray | None = None
-    judged_rows: np.ndarray | None = None  # [J] int64, all judged documents of the query
-    judged_grades: np.ndarray | None = None  # [J] float32
+    # [J] int64, all judged documents of the query; in training lists also what must not be a
+    # negative of it, see ltr.mining.same_texts.known_documents.
+    judged_rows: np.ndarray | None = None
+    judged_grades: np.ndarray | None = None  # [J] float32, or NaN where there is none
 
-    def at(self, places: np.ndarray) -> "LabelledList":
+    def documents_at(self, places: np.ndarray) -> "LabelledList":
         """The documents at these places ``[n]``, in this order. What is known of the query stays."""
         distances = None if self.distances is None else self.distances[places]
         return self._replace(
@@ -48,28 +50,30 @@ class LabelledList(NamedTuple):
 
 
 class QueryLists(NamedTuple):
-    """For each of Q queries some documents with a value, end to end (compressed sparse rows)."""
+    """For each of Q queries some documents with a value, D in all, end to end (compressed sparse
+    rows).
+    """
 
     query_rows: np.ndarray  # [Q] int64, ascending
     # [Q + 1] int64; the documents of query i stand from offsets[i] to offsets[i + 1].
     offsets: np.ndarray
-    doc_rows: np.ndarray  # [R] int64
-    values: np.ndarray  # [R] float32: a grade, a score or a distance
+    doc_rows: np.ndarray  # [D] int64
+    values: np.ndarray  # [D] float32: a grade, a score or a distance
 
     @classmethod
     def from_rows(
         cls, query_rows: Iterable[int], doc_rows: Iterable[int], values: Iterable[float]
     ) -> "QueryLists":
-        """Group lines (query, document, value) by query; the documents of a query keep their
-        order.
+        """Group documents by query, each given with its query and value; those of a query keep
+        their order.
         """
-        query_of_line = np.fromiter(query_rows, dtype=np.int64)
-        doc_of_line = np.fromiter(doc_rows, dtype=np.int64)
-        value_of_line = np.fromiter(values, dtype=np.float32)
-        order = np.argsort(query_of_line, kind="stable")
-        queries, counts = np.unique(query_of_line, return_counts=True)
+        query_of_doc = np.fromiter(query_rows, dtype=np.int64)
+        docs = np.fromiter(doc_rows, dtype=np.int64)
+        value_of_doc = np.fromiter(values, dtype=np.float32)
+        order = np.argsort(query_of_doc, kind="stable")
+        queries, counts = np.unique(query_of_doc, return_counts=True)
         offsets = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
-        return cls(queries, offsets, doc_of_line[order], value_of_line[order])
+        return cls(queries, offsets, docs[order], value_of_doc[order])
 
     @classmethod
     def from_matrix(
@@ -91,7 +95,7 @@ class QueryLists(NamedTuple):
     @classmethod
     def end_to_end(cls, parts: Sequence["QueryLists"]) -> "QueryLists":
         """The lists of several parts, which have no query in common, one after the other: to be
-        brought into the order of their queries where they are not, see :meth:`at`.
+        brought into the order of their queries where they are not, see :meth:`lists_at`.
         """
         if not parts:
             return cls.from_rows([], [], [])
@@ -117,18 +121,18 @@ class QueryLists(NamedTuple):
         """
         check_rows(self.query_rows, n_queries, folder / "query_rows.npy", mend, option)
         check_rows(self.doc_rows, n_docs, folder / "doc_rows.npy", mend, option)
-        n_rows = len(self.doc_rows)
-        check_rows(self.offsets, n_rows + 1, folder / "offsets.npy", mend, option)
+        n_listed = len(self.doc_rows)
+        check_rows(self.offsets, n_listed + 1, folder / "offsets.npy", mend, option)
         ends = (self.offsets[:1].tolist(), self.offsets[-1:].tolist())
-        is_cut = len(self.offsets) == len(self.query_rows) + 1 and ends == ([0], [n_rows])
+        is_cut = len(self.offsets) == len(self.query_rows) + 1 and ends == ([0], [n_listed])
         if not is_cut or (np.diff(self.offsets) < 0).any():
             raise InputError(
-                f"{folder / 'offsets.npy'}: the file is damaged, it must have {len(self.query_rows) + 1} numbers from 0 to {n_rows} that never fall; {mend}",
+                f"{folder / 'offsets.npy'}: the file is damaged, it must have {len(self.query_rows) + 1} numbers from 0 to {n_listed} that never fall; {mend}",
                 option=option,
             )
         if self.values.shape != self.doc_rows.shape or self.values.dtype != np.float32:
             raise InputError(
-                f"{folder / 'values.npy'}: the file is damaged, it must have {n_rows} numbers (float32), got {self.values.dtype} of shape {self.values.shape}; {mend}",
+                f"{folder / 'values.npy'}: the file is damaged, it must have {n_listed} numbers (float32), got {self.values.dtype} of shape {self.values.shape}; {mend}",
                 option=option,
             )
 
@@ -139,7 +143,7 @@ class QueryLists(NamedTuple):
 
     @property
     def query_of_doc(self) -> np.ndarray:
-        """``[R]`` int64: the query of each document, by row."""
+        """``[D]`` int64: the query of each document, by row."""
         return np.repeat(self.query_rows, np.diff(self.offsets))
 
     def of(self, query_row: int) -> tuple[np.ndarray, np.ndarray]:
@@ -150,11 +154,11 @@ class QueryLists(NamedTuple):
         span = slice(self.offsets[place], self.offsets[place + 1])
         return self.doc_rows[span], self.values[span]
 
-    def at(self, places: np.ndarray) -> "QueryLists":
+    def lists_at(self, places: np.ndarray) -> "QueryLists":
         """The lists at these places ``[n]``, in this order.
 
         >>> lists = QueryLists.from_rows([4, 4, 7, 9], [0, 1, 2, 3], [1.0, 2.0, 3.0, 4.0])
-        >>> lists.at(np.array([0, 2])).doc_rows
+        >>> lists.lists_at(np.array([0, 2])).doc_rows
         array([0, 1, 3])
         """
         counts = np.diff(self.offsets)[places]
@@ -165,7 +169,7 @@ class QueryLists(NamedTuple):
 
     def of_queries(self, query_rows: np.ndarray) -> "QueryLists":
         """The lists of these queries, as far as they have one."""
-        return self.at(np.flatnonzero(np.isin(self.query_rows, query_rows)))
+        return self.lists_at(np.flatnonzero(np.isin(self.query_rows, query_rows)))
 
     def n_relevant(self) -> np.ndarray:
         """``[Q]``: how many documents of each query have a value above 0."""
@@ -194,7 +198,7 @@ class QueryLists(NamedTuple):
         docs = np.concatenate([self.doc_rows, other.doc_rows])
         values = np.concatenate([self.values, other.values])
         # np.unique returns where each pair occurs first, ordered by pair. Sorting these places
-        # restores the order of the lines.
+        # restores the order in which they came.
         pairs = np.stack([queries, docs])
         _, first_places = np.unique(pairs, axis=1, return_index=True)
         kept = np.sort(first_places)
@@ -209,7 +213,7 @@ class QueryLists(NamedTuple):
         order = np.lexsort((-self.doc_rows, -self.values, list_of_doc))
         return self._replace(doc_rows=self.doc_rows[order], values=self.values[order])
 
-    def first(self, depth: int | None) -> "QueryLists":
+    def cut(self, depth: int | None) -> "QueryLists":
         """The first ``depth`` documents of every query; None keeps all."""
         if depth is None:
             return self

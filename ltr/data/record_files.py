@@ -40,7 +40,7 @@ def find_texts(folder: Path, name: str) -> Path | None:
     return present[0]
 
 
-def open_table(path: Path, kind: str) -> TextTable:
+def open_text_files(path: Path, kind: str) -> TextTable:
     """Open the texts of a file, or of all files of a folder in the order of their names.
 
     Args:
@@ -105,8 +105,9 @@ def json_records(file: Path) -> Iterator[Record]:
             instruction = record.get("instruction") or ""
         except ValueError as error:
             if line.strip() in ("[", "{") or line.startswith(("[{", "[ {")):
+                value = "an array" if line[0] == "[" else "an object"
                 raise InputError(
-                    f"{source}:{number}: a line must be one JSON object, got the beginning of {'an array' if line[0] == '[' else 'an object'} over several lines; write one object a line, as jq -c does"
+                    f"{source}:{number}: a line must be one JSON object, got the beginning of {value} over several lines; write one object a line, as jq -c does"
                 ) from None
             # error.msg, not str(error): that would add "line 1 column 7", counted within this line.
             reason = error.msg if isinstance(error, json.JSONDecodeError) else error
@@ -138,7 +139,7 @@ def parquet_records(file: Path) -> Iterator[Record]:
     except ImportError:
         raise InputError(f"{file}: Parquet needs another package: pip install pyarrow") from None
     source = str(file)
-    first = 1  # row of the batch
+    first_row = 1  # of the batch
     try:
         with ParquetFile(file, buffer_size=PARQUET_BUFFER, pre_buffer=False) as opened:
             present = opened.schema_arrow.names
@@ -157,29 +158,25 @@ def parquet_records(file: Path) -> Iterator[Record]:
                     )
             for batch in opened.iter_batches(ROWS, columns=names):
                 columns = batch.select(names)  # in this order
-                yield from _records_of_batch(columns, source, first)
-                first += len(batch)
+                yield from _records_of_batch(columns, source, first_row)
+                first_row += len(batch)
     except (pyarrow.ArrowException, OSError) as error:
         text = " ".join(str(error).split())[:100]
         raise InputError(
-            f"{source}:{first}: the Parquet file is broken here or further on ({text}); fetch or write it again"
+            f"{source}:{first_row}: the Parquet file is broken here or further on ({text}); fetch or write it again"
         ) from None
 
 
-def _records_of_batch(batch: "RecordBatch", source: str, first: int) -> Iterator[Record]:
-    name_of_ids, _, *names = batch.schema.names
-    ids, texts, *others = [_values(column, source, first) for column in batch.columns]
-    without = [None] * len(ids)
-    values = dict(zip(names, others, strict=True))
-    rows = zip(
-        ids, values.get("title", without), texts, values.get("instruction", without), strict=True
-    )
-    for row, (id_, title_or_none, text_or_none, instruction_or_none) in enumerate(
-        rows, start=first
-    ):
-        title = title_or_none or ""
-        text = "" if text_or_none is None else text_or_none
-        instruction = instruction_or_none or ""
+def _records_of_batch(batch: "RecordBatch", source: str, first_row: int) -> Iterator[Record]:
+    names = batch.schema.names
+    name_of_ids = names[0]
+    columns = [_values(column, source, first_row) for column in batch.columns]
+    for row, values in enumerate(zip(*columns, strict=True), start=first_row):
+        record = dict(zip(names, values, strict=True))
+        id_ = record[name_of_ids]
+        title = record.get("title") or ""
+        text = "" if record["text"] is None else record["text"]
+        instruction = record.get("instruction") or ""
         if not (isinstance(id_, str) and isinstance(title, str) and isinstance(text, str)):
             raise InputError(
                 f"{source}:{row}: '{name_of_ids}', 'title' and 'text' must be strings, got {id_!r:.30}, {title!r:.30}, {text!r:.30}"
@@ -187,13 +184,13 @@ def _records_of_batch(batch: "RecordBatch", source: str, first: int) -> Iterator
         yield Record(id_, _with_title(title, text), source, row, instruction)
 
 
-def _values(column: "ChunkedArray", source: str, first: int) -> list[Any]:
+def _values(column: "ChunkedArray", source: str, first_row: int) -> list[Any]:
     """The values of a column; an InputError for the first that is not UTF-8."""
     try:
         return column.to_pylist()
     except UnicodeDecodeError:
         pass
-    for row, value in enumerate(column, start=first):
+    for row, value in enumerate(column, start=first_row):
         try:
             value.as_py()
         except UnicodeDecodeError as error:

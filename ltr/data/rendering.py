@@ -56,12 +56,12 @@ class Cutter:
         return text[: offsets[stop - 1][1]] if stop > 0 else ""
 
     def fitting(
-        self, field: str, around: Callable[[str], str], room: int, special: bool = False
+        self, text: str, around: Callable[[str], str], room: int, special: bool = False
     ) -> str | None:
-        """So much of a field that the whole has no more tokens than there is room for.
+        """So much of a text that the whole has no more tokens than there is room for.
 
         Args:
-            field: what is cut.
+            text: what is cut.
             around: makes the whole of it.
             room: tokens of the whole.
             special: whether those count that the tokenizer adds.
@@ -69,16 +69,16 @@ class Cutter:
         Returns:
             None where the whole has too many tokens even around nothing.
         """
-        kept = field
+        kept = text
         n_kept: int | None = None
-        # Once, as a rule. A cut may part a token that the text around shares with the field.
+        # Once, as a rule. A cut may part a token that the text shares with what is around it.
         while (n_tokens := self.n_tokens(around(kept), special)) > room:
             if n_kept == 0:
                 return None
             if n_kept is None:
-                n_kept = self.n_tokens(field)
+                n_kept = self.n_tokens(text)
             n_kept = max(0, n_kept - (n_tokens - room))
-            kept = self.cut(field, n_kept)
+            kept = self.cut(text, n_kept)
         return kept
 
 
@@ -105,12 +105,10 @@ class TemplateRendering(Rendering):
         self.reads_instructions = side == "query" and template.reads_instructions
         self._cutter = cutter
         self._room = room
+        self._budget = template.budget(side)
+        own: list[object] = [template.document]
         if side == "query":
-            self._budget = template.query_tokens
             own = [template.query, template.instruction, template.instruction_tokens]
-        else:
-            self._budget = template.document_tokens
-            own = [template.document]
         self.key = [side, *own, self._budget, room]
         self.prompt = None if template.prompt(side) is None else self.around("")
 
@@ -157,9 +155,9 @@ def rendering_of(
         room: tokens of the whole; None: it is cut later.
     """
     prompt = template.prompt(side)
-    budget = template.query_tokens if side == "query" else template.document_tokens
     reads_instructions = side == "query" and template.reads_instructions
-    if prompt is not None and budget is None and not reads_instructions:
+    if prompt is not None and template.budget(side) is None and not reads_instructions:
         return Rendering(prompt)
+    # A later cut at the right then takes of the text alone.
     ends_with_text = prompt is not None and not cutter.cuts_left
     return TemplateRendering(template, side, cutter, None if ends_with_text else room)

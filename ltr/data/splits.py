@@ -1,9 +1,10 @@
-"""The splits of a data folder, and what their files may be called."""
+"""The splits of a data folder, and what they, sources and data sets may be called."""
 
+import os
+import re
 from pathlib import Path
 
 from ltr.data.files import plain_or_gz
-from ltr.data.outputs import PLAIN_NAME, check_plain_name
 from ltr.errors import InputError
 
 # Those that training and evaluation read unasked, and how their files may be called.
@@ -13,6 +14,31 @@ NAMES_OF_SPLIT = {
     "test": ("test",),
 }
 SPLITS = tuple(NAMES_OF_SPLIT)
+
+PLAIN_NAME = re.compile(r"\w[\w.+-]*")  # what may name a folder of results on every disk
+LONGEST_NAME = 200  # bytes: a file has an ending, too
+
+
+def check_plain_name(name: str, what: str, option: str | None = None, mend: str = "") -> None:
+    """Raise an InputError for what can't name a split, a source or a data set: folders, metrics and
+    columns of tables are called so.
+
+    Args:
+        name: the name.
+        what: what it names, such as ``path[1]: name``.
+        option: that has it.
+        mend: what else to do, for the error.
+    """
+    if not PLAIN_NAME.fullmatch(name):
+        raise InputError(
+            f"{what} must be letters, digits, and . _ + - between them, since folders are called so, got {name!r}{mend}",
+            option=option,
+        )
+    if len(os.fsencode(name)) > LONGEST_NAME:
+        raise InputError(
+            f"{what} must have at most {LONGEST_NAME} bytes, since files are called so, got {name[:40]!r}…",
+            option=option,
+        )
 
 
 def split_named(name: str, option: str | None = None) -> str:
@@ -32,10 +58,10 @@ def split_named(name: str, option: str | None = None) -> str:
     return name
 
 
-def whole_of(split: str) -> str | None:
+def parent_split(split: str) -> str | None:
     """The split that another one is a part of, by its name: up to the last dot; None without one.
 
-    >>> whole_of("test.clean"), whole_of("test")
+    >>> parent_split("test.clean"), parent_split("test")
     ('test', None)
     """
     return split.rpartition(".")[0] or None

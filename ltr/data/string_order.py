@@ -44,7 +44,8 @@ def order_of(strings: Strings) -> tuple[np.ndarray, Repeat | None]:
     while len(places):
         keys = _keys(strings, order[places], n_compared)
         n_compared += KEY_BYTES
-        if keys.min() == keys.max() > 0:  # a beginning of all: nothing is to be moved
+        # If all go on alike, nothing is to be moved.
+        if keys.min() > 0 and keys.min() == keys.max():
             del keys  # the next ones need the room
             continue
         by_key = np.lexsort((keys, groups))
@@ -54,15 +55,29 @@ def order_of(strings: Strings) -> tuple[np.ndarray, Repeat | None]:
         keys = keys[by_key]
         del by_key
         is_repeat = (keys[1:] == keys[:-1]) & is_same_group
-        seconds = 1 + np.flatnonzero(is_repeat & (keys[1:] == 0))
-        if len(seconds):
-            numbers = order[places[seconds]]
-            second = seconds[numbers.argmin()]
-            repeat = _earlier(repeat, Repeat(*order[places[second - 1 : second + 1]].tolist()))
+        repeat = _earlier(repeat, _first_repeat(order, places, keys, is_repeat))
         remains, groups = _remaining_groups(keys, is_repeat, dtype)
         places = places[remains]
         del keys
     return order, repeat
+
+
+def _first_repeat(
+    order: np.ndarray, places: np.ndarray, keys: np.ndarray, is_repeat: np.ndarray
+) -> Repeat | None:
+    """Of N sorted strings the one with the lowest number that has ended and equals the one before.
+
+    Args:
+        order: the numbers of all strings.
+        places: ``[N]``, where those that are compared stand in it.
+        keys: ``[N]`` uint64; 0 for a string that has ended.
+        is_repeat: ``[N - 1]``, whether all bytes up to here are those of the string before.
+    """
+    seconds = 1 + np.flatnonzero(is_repeat & (keys[1:] == 0))
+    if not len(seconds):
+        return None
+    second = seconds[order[places[seconds]].argmin()]
+    return Repeat(*order[places[second - 1 : second + 1]].tolist())
 
 
 def _remaining_groups(
@@ -82,9 +97,11 @@ def _remaining_groups(
     return remains, np.cumsum(begins_group, dtype=dtype)[remains]
 
 
-def _earlier(one: Repeat | None, other: Repeat) -> Repeat:
-    """The one whose second string comes first."""
-    return other if one is None or other.second < one.second else one
+def _earlier(one: Repeat | None, other: Repeat | None) -> Repeat | None:
+    """The one whose second string comes first, of those that there are."""
+    if one is None or other is None:
+        return one or other
+    return other if other.second < one.second else one
 
 
 def _keys(strings: Strings, rows: np.ndarray, start: int) -> np.ndarray:
@@ -93,8 +110,8 @@ def _keys(strings: Strings, rows: np.ndarray, start: int) -> np.ndarray:
     """
     keys = np.empty(len(rows), dtype=np.uint64)
     for span in spans(len(rows), BLOCK):
-        window = strings.windows(rows[span].astype(np.int64), start, KEY_BYTES)
-        keys[span] = window.view(">u8")[:, 0]
+        columns = strings.bytes_at(rows[span].astype(np.int64), start, KEY_BYTES)
+        keys[span] = columns.view(">u8")[:, 0]
     return keys
 
 
@@ -115,8 +132,8 @@ def _rows_of_block(strings: Strings, wanted: Sequence[bytes]) -> np.ndarray:
     last = len(strings) - 1
 
     def strings_at(rows: np.ndarray) -> np.ndarray:
-        window = strings.windows(rows.clip(max=last), 0, width)
-        return window.view(f"S{width}")[:, 0]
+        columns = strings.bytes_at(rows.clip(max=last), 0, width)
+        return columns.view(f"S{width}")[:, 0]
 
     # Of each wanted string: its row is low or above, and high or below.
     low = np.zeros(len(wanted), dtype=np.int64)

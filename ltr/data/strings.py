@@ -18,7 +18,11 @@ BLOCK = 65_536  # strings whose places are looked at together
 
 
 class Strings(Sequence[str]):
-    """Strings end to end in a memory-mapped file, with their offsets."""
+    """Strings end to end in a memory-mapped file, with their offsets.
+
+    What many are read by, :meth:`between` and :meth:`in_order`, reads the file and leaves the map
+    untouched: its pages would stay in memory after the strings are let go.
+    """
 
     def __init__(self, folder: Path, name: str) -> None:
         self._folder = folder
@@ -41,9 +45,7 @@ class Strings(Sequence[str]):
         return str(self._buffer[self._offsets[row] : self._offsets[row + 1]], "utf-8")
 
     def between(self, first: int, stop: int) -> list[str]:
-        """The strings from ``first`` to ``stop``, read at once. The map is not touched, so they
-        take no memory once they are let go.
-        """
+        """The strings from ``first`` to ``stop``, read at once."""
         offsets = self._offsets[first : stop + 1]
         begin = int(offsets[0])
         with open(self._folder / f"{self._name}.npy", "rb") as file:
@@ -53,7 +55,7 @@ class Strings(Sequence[str]):
         return [blob[start:end].decode("utf-8") for start, end in ends]
 
     def in_order(self, order: np.ndarray) -> Iterator[bytes]:
-        """The bytes of the strings of these numbers ``[N]``; the map is not touched either."""
+        """The bytes of the strings of these numbers ``[N]``."""
         with open(self._folder / f"{self._name}.npy", "rb") as file:
             for span in spans(len(order), BLOCK):
                 rows = order[span]
@@ -63,15 +65,15 @@ class Strings(Sequence[str]):
                 for place, length in zip(places, lengths.tolist(), strict=True):
                     yield os.pread(file.fileno(), length, place)
 
-    def windows(self, rows: np.ndarray, start: int, width: int) -> np.ndarray:
+    def bytes_at(self, rows: np.ndarray, start: int, width: int) -> np.ndarray:
         """``[N, width]`` bytes of the strings of these numbers ``[N]``, from byte ``start`` of each;
         zeros where a string has ended.
         """
         begins = self._offsets[rows] + start
         places = begins[:, None] + np.arange(width)
-        window = self._bytes.take(places, mode="clip")
-        window[places >= self._offsets[rows + 1][:, None]] = 0
-        return window
+        found = self._bytes.take(places, mode="clip")
+        found[places >= self._offsets[rows + 1][:, None]] = 0
+        return found
 
     def lengths(self, rows: np.ndarray) -> np.ndarray:
         """Bytes of the strings of these numbers."""
@@ -85,7 +87,7 @@ class Strings(Sequence[str]):
                 hashes += hash_of(string)
         return np.frombuffer(hashes, dtype="<i8")
 
-    def spans(self, n_bytes: int) -> list[slice]:
+    def spans_of_bytes(self, n_bytes: int) -> list[slice]:
         """The spans of rows that all are cut into: of ``n_bytes`` bytes, and what is left of the
         last string.
         """

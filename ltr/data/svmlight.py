@@ -127,8 +127,7 @@ def _read_at_once(block: bytes, first_feature: int) -> SvmlightRows | None:
     firsts = first_of_line[n_tokens_of_line > 0]
     n_rows = len(firsts)
     if n_rows == 0:
-        nothing = np.empty(0)
-        return _typed_rows(nothing, nothing, nothing, nothing, nothing)
+        return _typed_rows(*[np.empty(0)] * 5)
     n_after_label = np.diff(firsts, append=len(starts)) - 1  # tokens of each row after its label
     if n_after_label.min() < 1:
         return None
@@ -156,8 +155,9 @@ def _read_at_once(block: bytes, first_feature: int) -> SvmlightRows | None:
     numbers = _numbers_of(body)
     if numbers is None or len(numbers) != 2 * len(colons):
         return None
-    # The letters "qid" are gone: the numbers are label, qid, feature, value, feature, value, … row
-    # after row. So a label and its qid are a pair, as a feature and its value are.
+    # The letters "qid" are gone. So row after row the numbers are pairs, and of each pair the left
+    # and the right one:
+    #     (label, qid) (feature, value) (feature, value) …
     lefts = numbers[0::2]
     rights = numbers[1::2]
     labels = lefts[qid_pairs]
@@ -170,15 +170,28 @@ def _read_at_once(block: bytes, first_feature: int) -> SvmlightRows | None:
     begins_row = np.zeros(len(features) + 1, dtype=bool)
     begins_row[qid_pairs - np.arange(n_rows)] = True
     ascends = begins_row[1:-1] | (np.diff(features) > 0)
-    labels_fit = (np.abs(labels) <= LARGEST_LABEL) & (labels == np.floor(labels))
-    qids_fit = (qids >= 0) & (qids <= LARGEST_QID) & (qids == np.floor(qids))
-    features_are_whole = features == np.floor(features)
-    features_fit = (features >= first_feature) & (features <= LARGEST_FEATURE) & features_are_whole
-    values_fit = np.abs(values) <= LARGEST_VALUE
-    for holds in (ascends, labels_fit, qids_fit, features_fit, values_fit):
-        if not holds.all():
-            return None
+    if not ascends.all() or not _are_in_range(labels, qids, features, values, first_feature):
+        return None
     return _typed_rows(labels, qids, n_after_label - 1, features - first_feature, values)
+
+
+def _are_in_range(
+    labels: np.ndarray,
+    qids: np.ndarray,
+    features: np.ndarray,
+    values: np.ndarray,
+    first_feature: int,
+) -> bool:
+    """Whether all numbers are such that :func:`_read_line` takes them."""
+    for numbers, least, largest in (
+        (labels, -LARGEST_LABEL, LARGEST_LABEL),
+        (qids, 0, LARGEST_QID),
+        (features, first_feature, LARGEST_FEATURE),
+    ):
+        is_whole = numbers == np.floor(numbers)
+        if not (is_whole & (numbers >= least) & (numbers <= largest)).all():
+            return False
+    return bool((np.abs(values) <= LARGEST_VALUE).all())
 
 
 def _numbers_of(body: bytes) -> np.ndarray | None:

@@ -120,8 +120,7 @@ def _check_finite(
     if not len(wrong):
         return
     place = int(wrong[0])
-    list_of_place = np.searchsorted(lists.offsets, place, side="right") - 1
-    query = collection.queries.ids[int(lists.query_rows[list_of_place])]
+    query = collection.queries.ids[int(lists.query_of_doc[place])]
     doc = collection.corpus.ids[int(lists.doc_rows[place])]
     raise InputError(
         f"{where}: scores must be finite, got {lists.values[place]} for the query {query!r} and the document {doc!r}; {SCORES.again}",

@@ -69,6 +69,10 @@ class Template:
         """Whether an instruction changes what is read of a query."""
         return "{instruction}" in self.query
 
+    def budget(self, side: Side) -> int | None:
+        """Tokens of a text of this side at most; None: as many as it has."""
+        return self.query_tokens if side == "query" else self.document_tokens
+
     def prompt(self, side: Side) -> str | None:
         """What stands in front of a text of this side, with the instruction of queries that have
         none of their own; None where something stands behind it.

@@ -31,7 +31,7 @@ class FieldTexts(Tokens):
     def __init__(
         self, tokens: Tokens, texts: Sequence[str], instructions: Sequence[str] | None = None
     ) -> None:
-        super().__init__(tokens.ids, tokens.offsets, tokens.read_as)
+        super().__init__(tokens.ids, tokens.offsets, tokens.rendering_key)
         self._tokens = tokens
         self.texts = texts
         self.instructions = instructions
@@ -54,11 +54,13 @@ class TemplatedPairs(JoinedPairs):
     ``tokenizer(template.pair_text(…))`` does: so the tokens are those that any server makes of the
     same text.
 
-    Where the whole has more than ``max_length`` tokens, the last ones of the document are left out. So
-    a character of several tokens may be parted, as sentence-transformers parts it. Where the tokenizer
-    cuts at the left, the first characters are left out. A template that holds special tokens, as that of a chat, gets no others; any other gets those that the tokenizer
-    adds. Lengths are those of the whole, but for words that the template's text and the texts share
-    a token with.
+    Where the whole has more than ``max_length`` tokens, the last ones of the document are left out,
+    or its first characters where the tokenizer cuts at the left. A cut of tokens may part a character
+    of several ones, as in sentence-transformers.
+
+    A template that holds special tokens, as that of a chat, gets no others; any other gets those
+    that the tokenizer adds. Lengths are those of the whole, but for words that share a token with
+    the template's text.
 
     Args:
         tokenizer: a fast tokenizer.
@@ -135,7 +137,7 @@ class TemplatedPairs(JoinedPairs):
             # One of just so many tokens may share one between document and template, which
             # sentence-transformers parts.
             if len(ids_of_text) >= self.max_length:
-                ids_of_texts[place] = self._cut(ids_of_text, query_texts[place], fields[place])
+                ids_of_texts[place] = self._cut_ids(ids_of_text, query_texts[place], fields[place])
         lengths = torch.tensor([len(ids_of_text) for ids_of_text in ids_of_texts])
         ids = torch.tensor(list(chain.from_iterable(ids_of_texts)), dtype=torch.int64)
         types = torch.zeros_like(ids) if self._has_types else None
@@ -151,7 +153,7 @@ class TemplatedPairs(JoinedPairs):
         character that the cut of the model parts is left out: half of it is no text.
         """
         query_text = self.query_text(query, instruction)
-        return [self._whole(query_text, self._fitting(query_text, self.docs.field(document)))]
+        return [self._whole(query_text, self._cut_document(query_text, self.docs.field(document)))]
 
     @property
     def cuts_the_end(self) -> bool:
@@ -160,16 +162,18 @@ class TemplatedPairs(JoinedPairs):
         assert pair is not None, "checked when it was made"
         return not self._cutter.cuts_left and pair.index("{query}") < pair.index("{document}")
 
-    def expressible(self, query: str, document: str) -> str:
+    def document_for_proof(self, query: str, document: str) -> str:
         """A document; so much of it as is read, where the cut parts a character, or another library
         would not cut the same: then a text must say what is read.
         """
         query_text = self.query_text(query)
         field = self.docs.field(document)
-        fitting = self._fitting(query_text, field)
+        fitting = self._cut_document(query_text, field)
         ids, fitting_ids = self._ids([self._whole(query_text, kept) for kept in (field, fitting)])
         is_cut = len(ids) > self.max_length
-        if is_cut and not (self.cuts_the_end and self._cut(ids, query_text, field) == fitting_ids):
+        if is_cut and not (
+            self.cuts_the_end and self._cut_ids(ids, query_text, field) == fitting_ids
+        ):
             return fitting
         return document
 
@@ -198,13 +202,14 @@ class TemplatedPairs(JoinedPairs):
         )
         return [encoding.ids for encoding in encodings]
 
-    def _cut(self, ids: list[int], query_text: str, field: str) -> list[int]:
+    def _cut_ids(self, ids: list[int], query_text: str, field: str) -> list[int]:
         """The tokens of a whole text without so many of its document that ``max_length`` are left."""
         if self._cutter.cuts_left:
-            (fitting_ids,) = self._ids([self._whole(query_text, self._fitting(query_text, field))])
+            (fitting_ids,) = self._ids(
+                [self._whole(query_text, self._cut_document(query_text, field))]
+            )
             return fitting_ids
-        n_around = self._cutter.n_tokens(self._whole(query_text, ""), self._adds_special)
-        if len(ids) > self.max_length < n_around:
+        if len(ids) > self.max_length and self._n_with(query_text) > self.max_length:
             raise self._no_room(query_text)
         behind = self._behind(query_text)
         return ids[: self.max_length - len(behind)] + behind
@@ -218,8 +223,8 @@ class TemplatedPairs(JoinedPairs):
             texts, add_special_tokens=self._adds_special
         )
         n_behind = len(commonprefix([short.ids[::-1], long.ids[::-1]]))
-        # Not what a tokenizer without digits makes of both: an unknown token. One that is added to
-        # a text, as at its end, has no place in it.
+        # A tokenizer without digits makes one unknown token of each document, and these are alike
+        # too. So only tokens from `begin` on, where the texts are alike, count, and those added.
         begin = len(texts[0]) - len(commonprefix([text[::-1] for text in texts]))
         places = range(len(short.ids) - n_behind, len(short.ids))
         is_added = short.special_tokens_mask
@@ -229,7 +234,7 @@ class TemplatedPairs(JoinedPairs):
             if is_added[place] or short.offsets[place][0] >= begin
         ]
 
-    def _fitting(self, query_text: str, field: str) -> str:
+    def _cut_document(self, query_text: str, field: str) -> str:
         """So much of a document that the whole has at most ``max_length`` tokens."""
         fitting = self._cutter.fitting(
             field,

@@ -1,13 +1,19 @@
-"""Texts with or without ids, from any file that a user has at hand."""
+"""Texts with or without ids, from any file that a user has at hand: what commands name beside a
+collection.
+
+The texts of a collection are opened by ``collection.py``; files whose texts have ids are read, for
+both, by ``record_files.py``.
+"""
 
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Literal
 
 from ltr.data.collection import open_collection
+from ltr.data.counted_columns import columns_of, separator_hint
 from ltr.data.files import digest_of, numbered_lines
-from ltr.data.record_files import find_texts, open_table
-from ltr.data.tab_separated import columns_of, refuse_names, separator_hint, warn_of_tabs
+from ltr.data.record_files import find_texts, open_text_files
+from ltr.data.tab_separated import refuse_names, warn_of_tabs
 from ltr.data.texts import Record, TextTable
 from ltr.errors import InputError, local_path
 
@@ -34,7 +40,7 @@ def open_texts(path: str, kind: Literal["document", "query"], option: str) -> Te
     file = _file_of_texts(Path(path), kind, option)
     suffix = Path(file.name.lower().removesuffix(".gz")).suffix
     if file.is_dir() or suffix in (".jsonl", ".parquet"):
-        return open_table(file, kind)
+        return open_text_files(file, kind)
     # The same bytes are other texts under another suffix, so the content must name the layout. The
     # words "True" and "False" once answered whether it is a .tsv; with other words, every table on
     # disk would be made again.

@@ -13,12 +13,9 @@ import numpy as np
 from ltr.data.cache_folder import cached, keep_notes, log_notes, made_of
 from ltr.data.files import encoded, map_array
 from ltr.data.growing import GrowingNumbers
-from ltr.data.string_order import order_of, rows_among
+from ltr.data.string_order import Repeat, order_of, rows_among
 from ltr.data.strings import Strings, StringsFile
 from ltr.errors import InputError
-
-# The embeddings, overrides and isolates of Unicode that change the order in which text is shown.
-
 
 INSTRUCTIONS = "instructions"
 
@@ -37,21 +34,40 @@ class Record(NamedTuple):
         """Its place, for errors: file:line."""
         return f"{self.source}:{self.line}"
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether the text has nothing but white space."""
+        return not self.text or self.text.isspace()
+
 
 class TextTable:
     """Texts with their ids, sorted by id as bytes: so a row number orders documents as their ids
     do.
+
+    Args:
+        folder: where they lie.
+        instruction: of the queries that have none of their own; empty: they have none.
+
+    Attributes:
+        key: of the texts.
+        read_key: of what is read of them: of texts and instructions.
+        instructions: of queries, empty for those without; None where none has one.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, instruction: str = "") -> None:
         self.folder = folder
         self.key = folder.name
+        self.read_key = self.key
         self.ids = Strings(folder, "ids")
         self.texts = Strings(folder, "texts")
-        # Of queries that have their own, empty for the others; None where none has one.
-        self.instructions: Strings | InstructionOfAll | None = None
+        own: Strings | None = None
         if (folder / f"{INSTRUCTIONS}.npy").exists():
-            self.instructions = Strings(folder, INSTRUCTIONS)
+            own = Strings(folder, INSTRUCTIONS)
+        self.instructions: Strings | FilledInstructions | None = own
+        if instruction:
+            self.instructions = FilledInstructions(own, instruction, len(self))
+            digest = hashlib.sha256(encoded(instruction, "instruction")).hexdigest()
+            self.read_key = f"{self.key} {digest[:32]}"
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -60,14 +76,9 @@ class TextTable:
         """The instruction of a query; empty where it has none of its own."""
         return "" if self.instructions is None else self.instructions[row]
 
-    @property
-    def read_key(self) -> str:
-        """The key of what is read of the texts: of texts and instructions."""
-        return self.key
-
     def with_instruction(self, instruction: str) -> "TextTable":
         """The same texts, with an instruction for those that have none of their own."""
-        return InstructedTable(self.folder, instruction) if instruction else self
+        return TextTable(self.folder, instruction)
 
     def text_hashes(self) -> np.ndarray:
         """``[N]`` int64: 64 bits of a hash of each text, equal where the texts are; cached on disk."""
@@ -133,7 +144,7 @@ class TextTable:
         )
 
 
-class InstructionOfAll(Sequence[str]):
+class FilledInstructions(Sequence[str]):
     """The instructions of the texts of a table: their own, and one for those that have none.
 
     Args:
@@ -163,30 +174,13 @@ class InstructionOfAll(Sequence[str]):
         return [own or self._instruction for own in self._own.between(first, stop)]
 
 
-class InstructedTable(TextTable):
-    """Queries that all have an instruction. They are the queries of their table, with its key; but
-    what is read of them has another one.
-    """
-
-    def __init__(self, folder: Path, instruction: str) -> None:
-        super().__init__(folder)
-        assert not isinstance(self.instructions, InstructionOfAll), "a table has its own ones"
-        self.instructions = InstructionOfAll(self.instructions, instruction, len(self))
-        digest = hashlib.sha256(encoded(instruction, "instruction")).hexdigest()
-        self._read_key = f"{self.key} {digest[:32]}"
-
-    @property
-    def read_key(self) -> str:
-        return self._read_key
-
-
 def _write_table(
     folder: Path, records: Iterator[Record], kind: str, source: str | Path, leave_out_empty: bool
 ) -> None:
     """Write the texts as they come, then once more in the order of their ids."""
     unsorted = folder / "unsorted"
     unsorted.mkdir()
-    empty: list[Record] = []
+    empty: list[Record] = []  # filled while the others are written
     notes = []
     if leave_out_empty:
         records = _with_text(records, empty)
@@ -216,10 +210,10 @@ def _write_table(
 def _with_text(records: Iterator[Record], empty: list[Record]) -> Iterator[Record]:
     """The records that have a text; the others are appended to ``empty``."""
     for record in records:
-        if record.text.strip():
-            yield record
-        else:
+        if record.is_empty:
             empty.append(record)
+        else:
+            yield record
 
 
 def _once_each(folder: Path, order: np.ndarray, places: "_Places", kind: str) -> np.ndarray:
@@ -239,7 +233,7 @@ def _once_each(folder: Path, order: np.ndarray, places: "_Places", kind: str) ->
     if (folder / f"{INSTRUCTIONS}.npy").exists():
         columns.append(Strings(folder, INSTRUCTIONS))
     is_first = np.ones(len(order), dtype=bool)
-    conflict: tuple[int, int] | None = None  # the numbers of the second and of the first text
+    conflict: Repeat | None = None
     first = -1
     id_before = b""
     for place, id_ in enumerate(ids.in_order(order)):
@@ -249,13 +243,12 @@ def _once_each(folder: Path, order: np.ndarray, places: "_Places", kind: str) ->
             id_before = id_
             continue
         is_first[place] = False
-        if any(column[first] != column[number] for column in columns):
-            pair = (number, first)
-            conflict = pair if conflict is None else min(conflict, pair)
+        is_other = any(column[first] != column[number] for column in columns)
+        if is_other and (conflict is None or number < conflict.second):
+            conflict = Repeat(first, number)
     if conflict:
-        second, first = conflict
         raise InputError(
-            f"{places.where(second)}: {kind} id {ids[second]!r} stands twice with different texts, first at {places.where(first)}"
+            f"{places.where(conflict.second)}: {kind} id {ids[conflict.second]!r} stands twice with different texts, first at {places.where(conflict.first)}"
         )
     return order[is_first]
 
@@ -277,7 +270,7 @@ def _write_unsorted(folder: Path, records: Iterator[Record], kind: str) -> "_Pla
                 raise InputError(
                     f"{where}: an id must not hold white space or NUL, got {id_!r}; run files could not name it"
                 )
-            if not text or text.isspace():
+            if record.is_empty:
                 raise InputError(
                     f"{where}: {kind} {id_!r} has an empty text; remove it, or give it a text"
                 )

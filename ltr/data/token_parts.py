@@ -36,7 +36,7 @@ class TokenParts:
             self.n_texts += len(part.lengths)
 
     def append(self, part: TokenPart) -> None:
-        """Write the next part."""
+        """Write the next part. By hand: who writes parts holds the lock of what they become."""
         file = self._file(self._count)
         unfinished = file.with_suffix(".tmp")
         with open(unfinished, "wb") as opened:

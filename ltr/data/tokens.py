@@ -79,20 +79,21 @@ class Tokens:
     Args:
         ids: the tokens of all texts.
         offsets: ``[texts + 1]``; those of text i stand from offsets[i] to offsets[i + 1].
-        read_as: key of the rendering that made what was tokenised.
+        rendering_key: key of the rendering that made what was tokenised.
     """
 
     def __init__(
-        self, ids: np.ndarray, offsets: np.ndarray, read_as: str | list[object] = ""
+        self, ids: np.ndarray, offsets: np.ndarray, rendering_key: str | list[object] = ""
     ) -> None:
         self.ids = ids
         self.offsets = offsets
-        self.read_as = read_as
+        self.rendering_key = rendering_key
         self._buffer = ids.data  # a slice of it costs less than a slice of the array
         self.dtype = ids.dtype
 
     def __reduce__(self) -> tuple:
-        return Tokens, (self.ids, self.offsets, self.read_as)
+        # A memoryview can't be pickled.
+        return Tokens, (self.ids, self.offsets, self.rendering_key)
 
     def __len__(self) -> int:
         return len(self.offsets) - 1
@@ -110,7 +111,7 @@ class Tokens:
 
     def between(self, first: int, stop: int) -> "Tokens":
         """The texts from one row up to another one, without a copy."""
-        return Tokens(self.ids, self.offsets[first : stop + 1], self.read_as)
+        return Tokens(self.ids, self.offsets[first : stop + 1], self.rendering_key)
 
     def views(
         self, rows: np.ndarray, counts: np.ndarray, *, last: bool = False
@@ -178,20 +179,22 @@ class TokenStore(Tokens):
 
     Attributes:
         folder: where the arrays lie.
-        texts_key: of the content of the texts.
+        read_key: of what is read of the texts, see :attr:`ltr.data.texts.TextTable.read_key`.
     """
 
-    def __init__(self, folder: Path, read_as: str | list[object] = "", texts_key: str = "") -> None:
+    def __init__(
+        self, folder: Path, rendering_key: str | list[object] = "", read_key: str = ""
+    ) -> None:
         self.folder = folder
-        self.texts_key = texts_key
+        self.read_key = read_key
         # As plain arrays over the maps: every slice of an np.memmap costs microseconds.
         ids = np.asarray(map_array(folder / "ids.npy"))
         offsets = np.asarray(map_array(folder / "offsets.npy"))
-        super().__init__(ids, offsets, read_as)
+        super().__init__(ids, offsets, rendering_key)
 
     def __reduce__(self) -> tuple:
         # A worker started by spawn maps the files again: it gets no copy of the arrays.
-        return TokenStore, (self.folder, self.read_as, self.texts_key)
+        return TokenStore, (self.folder, self.rendering_key, self.read_key)
 
     @classmethod
     def open(
@@ -300,6 +303,7 @@ def _tokenise(folder: Path, table: TextTable, backend: Tokenizer, rendering: Ren
             lengths.clear()
             start_time = time.perf_counter()
     n_tokens, seconds = _join(folder, parts, dtype)
+    # Read by benchmarks alone.
     counts = {"texts": len(table), "tokens": n_tokens, "seconds": round(seconds, 3)}
     (folder / "manifest.json").write_text(json.dumps(counts))
     tokens_per_second = n_tokens / max(seconds, 1e-9)

@@ -118,16 +118,16 @@ def read_run(path: str | Path) -> Iterator[tuple[int, RunLine]]:
         yield number, RunLine(query, doc, float(score))
 
 
-def write_run(path: str | Path, ranked: Iterable[RunLine], tag: str) -> None:
+def write_run(path: str | Path, lines: Iterable[RunLine], tag: str) -> None:
     """Write a run file whole or not at all. Lines of one query must be adjacent, best first.
 
     Scores have 9 significant digits, enough to read a float32 back exactly.
     """
     tag = "-".join(tag.split()) or "ltr"  # a column of a run file holds no white space
 
-    def lines() -> Iterator[str]:
-        for query, docs in groupby(ranked, key=lambda line: line.query):
-            for rank, (_, doc, score) in enumerate(docs, start=1):
+    def text_lines() -> Iterator[str]:
+        for query, lines_of_query in groupby(lines, key=lambda line: line.query):
+            for rank, (_, doc, score) in enumerate(lines_of_query, start=1):
                 yield f"{query} Q0 {doc} {rank} {score:.9g} {tag}\n"
 
-    write_whole(path, lines())
+    write_whole(path, text_lines())

@@ -1,21 +1,23 @@
-"""Files and folders that are written whole or not at all, by one process at a time; and disks that
-are full.
+"""Files and folders that are written whole or not at all, by one process at a time.
+
+All writers make what they write beside its place (:func:`being_written`) and rename it:
+
+* :func:`write_whole`: text, in the place of a file that is there.
+* :func:`folder_once`: a folder that several processes want; who comes later takes it as it is.
+* :func:`write_folder`: a folder that is not there yet.
+* :func:`write_new`, :func:`write_new_model_folder`: what the user names, and must not exist yet.
 """
 
-import errno
 import fcntl
 import logging
 import os
-import re
 import shutil
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO
 
-import numpy as np
-
-from ltr.data.files import cache_root
+from ltr.data.disk import full_disk_is_told
 from ltr.errors import InputError, local_path
 
 log = logging.getLogger(__name__)
@@ -25,10 +27,6 @@ log = logging.getLogger(__name__)
 UNFINISHED = ".ltr-tmp"
 PARTS = ".ltr-parts"
 LOCK = ".ltr-lock"
-
-DISK_FULL = (errno.ENOSPC, errno.EDQUOT)  # the errno of an OSError that means a full disk
-DISK_FULL_TEXT = os.strerror(errno.ENOSPC)
-SHORT_WRITE = re.compile("[0-9]+ requested and [0-9]+ written")
 
 
 @contextmanager
@@ -162,10 +160,7 @@ def folder_once(
 
 def write_new_model_folder(path: Path, build: Callable[[Path], None]) -> None:
     """As :func:`write_folder`, for a saved model; an InputError if the folder exists already."""
-    what = "the folder of a saved model"
-    _check_is_new(path, what)
-    with being_written(path) as temporary:
-        _check_is_new(path, what)  # after another process that wrote the same
+    with _new_being_written(path, "the folder of a saved model") as temporary:
         _build_and_rename(temporary, path, build)
 
 
@@ -181,13 +176,19 @@ def write_new(path: Path, write: Callable[[Path], None], what: str) -> None:
     Raises:
         InputError: if it exists already, or the disk is full.
     """
+    with _new_being_written(path, what) as temporary, full_disk_is_told(path):
+        write(temporary)
+        _sync(temporary)
+        os.rename(temporary, path)
+
+
+@contextmanager
+def _new_being_written(path: Path, what: str) -> Iterator[Path]:
+    """As :func:`being_written`, of a path that must not exist yet."""
     _check_is_new(path, what)
     with being_written(path) as temporary:
         _check_is_new(path, what)  # after another process that wrote the same
-        with _full_disk_is_told(path):
-            write(temporary)
-            _sync(temporary)
-            os.rename(temporary, path)
+        yield temporary
 
 
 def _check_is_new(path: Path, what: str) -> None:
@@ -213,7 +214,7 @@ def _build_and_rename(temporary: Path, path: Path, build: Callable[[Path], None]
 
     All files get the mode of a new file: safetensors writes some that no other user may read.
     """
-    with _full_disk_is_told(path):
+    with full_disk_is_told(path):
         temporary.mkdir()
         mode_of_new_files = temporary.stat().st_mode & 0o666
         build(temporary)
@@ -230,50 +231,3 @@ def _sync(path: Path) -> None:
         if file.is_file():
             with open(file, "rb") as opened:
                 os.fsync(opened.fileno())
-
-
-@contextmanager
-def _full_disk_is_told(path: Path) -> Iterator[None]:
-    """An InputError about ``path`` for any error that says that the disk is full."""
-    try:
-        yield
-    except BaseException as error:
-        if not means_full_disk(error):
-            raise
-        hint = ""
-        if path.is_relative_to(cache_root()):
-            hint = ", or set the environment variable LTR_CACHE to a folder of another disk"
-        raise InputError(f"{path}: the disk is full ({DISK_FULL_TEXT}); make room{hint}") from None
-
-
-def means_full_disk(error: BaseException) -> bool:
-    """Whether an error says that the disk is full, in whatever way."""
-    if isinstance(error, OSError):
-        # numpy raises this one where only a part of an array could be written.
-        is_short_write = SHORT_WRITE.fullmatch(str(error)) is not None
-        if is_short_write or error.errno in DISK_FULL:
-            return True
-    # safetensors raises an error of its own that has the text alone, and others an OSError.
-    return DISK_FULL_TEXT in str(error)
-
-
-def new_array(file: Path, dtype: np.typing.DTypeLike, shape: tuple[int, ...]) -> np.memmap:
-    """A new ``.npy`` file of zeros, mapped into memory for writing, with its disk space reserved by
-    :func:`reserve_space`.
-    """
-    array = np.lib.format.open_memmap(file, mode="w+", dtype=dtype, shape=shape)
-    reserve_space(file)
-    return array
-
-
-def reserve_space(file: Path) -> None:
-    """Reserve the disk space of a new memory map: on a full disk, a later write to the map would
-    kill the process silently.
-    """
-    if hasattr(os, "posix_fallocate"):  # Linux
-        try:
-            with open(file, "r+b") as opened:
-                os.posix_fallocate(opened.fileno(), 0, file.stat().st_size)
-        except OSError as error:
-            # posix_fallocate has not named the file.
-            raise OSError(error.errno, error.strerror, str(file)) from None

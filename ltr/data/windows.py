@@ -75,14 +75,16 @@ class Windows:
         beyond_first = np.maximum(lengths - self.size, 0)
         return 1 + -(-beyond_first // self.stride)
 
-    def lengths(self, lengths: np.ndarray, n_front: int, n_around: int | np.ndarray) -> np.ndarray:
+    def lengths_with_front(
+        self, lengths: np.ndarray, n_front: int, n_around: int | np.ndarray
+    ) -> np.ndarray:
         """Tokens of all windows of each document together, ``[D]`` int64.
 
         Args:
             lengths: ``[D]`` int64, tokens of the documents with what stands in front of them.
             n_front: tokens in front of a document, as :meth:`cut` takes them.
-            n_around: tokens that are read with a window beside it and its front; of all documents,
-                or ``[D]`` of each.
+            n_around: special tokens and those of a query that are read with each window; of all
+                documents, or ``[D]`` of each.
         """
         in_front = np.minimum(lengths, n_front)
         counts = self.counts(lengths - in_front)
@@ -120,7 +122,7 @@ class Windows:
             n_of_window = n_of_window + n_fronts[doc]
         ids = np.frombuffer(b"".join(buffers), dtype=tokens.dtype)
         offsets = np.concatenate([[0], np.cumsum(n_of_window)])
-        return Tokens(ids, offsets, tokens.read_as), counts
+        return Tokens(ids, offsets, tokens.rendering_key), counts
 
     def document_values(
         self, values: Tensor, counts: Tensor, scores: Tensor | None = None

@@ -23,8 +23,9 @@ from ltr.errors import InputError, at_least, one_of
 
 log = logging.getLogger(__name__)
 
-# By stage; the first is the one that the stage can't do without. ``fit`` looks at ``test`` to refuse
-# too many features before training, not after it.
+# By stage the split that it can't do without, and all that it reads. ``fit`` looks at ``test`` to
+# refuse too many features before training, not after it.
+REQUIRED_SPLIT = {"fit": "train", "validate": "dev", "test": "test", "predict": "test"}
 SPLITS_TO_READ = {
     "fit": ("train", "dev", "test"),
     "validate": ("dev",),
@@ -91,7 +92,9 @@ class FeatureDataModule(RankingDataModule):
         self.list_size = list_size
         self.keep = keep
         self.normalisation = Normalisation(normalise or [])
-        self._splits: dict[str, FeatureSplit] = {}
+        self._splits: dict[str, FeatureSplit | None] = {}
+        # By split, as long as the normalisation stays the same.
+        self._eval_batches: dict[str, EvalBatches] = {}
         self.n_features: int  # from setup on
 
     def prepare_data(self) -> None:
@@ -100,14 +103,15 @@ class FeatureDataModule(RankingDataModule):
             self.split(name)
 
     def open(self, stage: str) -> None:
-        names = SPLITS_TO_READ[stage]
-        if self.split(names[0]) is None:
+        self._eval_batches.clear()  # of an earlier setup
+        required = self.split(REQUIRED_SPLIT[stage])
+        if required is None:
             # Lightning passes an enum; ``lower`` makes it the plain word, as 'fit'.
             raise InputError(
-                f"{self.path} has no {names[0]!r} split; 'ltr {stage.lower()}' needs it"
+                f"{self.path} has no {REQUIRED_SPLIT[stage]!r} split; 'ltr {stage.lower()}' needs it"
             )
         opened: list[FeatureSplit] = []
-        for name in names:
+        for name in SPLITS_TO_READ[stage]:
             split = self.split(name)
             if split is not None:
                 opened.append(split)
@@ -122,7 +126,7 @@ class FeatureDataModule(RankingDataModule):
         for split in opened:
             check_width(split, self.n_features)
         if stage == "fit":
-            self._open_training(opened[0])
+            self._open_training(required)
 
     def _open_training(self, train: FeatureSplit) -> None:
         n_zero = self.n_features - train.n_features
@@ -165,8 +169,9 @@ class FeatureDataModule(RankingDataModule):
         data has none.
         """
         if name not in self._splits:
-            self._splits |= self._read(name)
-        return self._splits.get(name)
+            splits = self._read(name)
+            self._splits |= {name: splits.get(name), **splits}
+        return self._splits[name]
 
     def _read(self, name: str) -> dict[str, FeatureSplit]:
         """This split, and those that are made with it."""
@@ -190,12 +195,14 @@ class FeatureDataModule(RankingDataModule):
         return {name: read_letor(files[name], self.first_feature)}
 
     def eval_batches(self, split: str) -> EvalBatches | None:
-        """Made at each call, not in :meth:`open`: a checkpoint may bring the normalisation after
-        ``setup``, and then the training split need not be read.
+        """Made when they are asked for, not in :meth:`open`: a checkpoint may bring the normalisation
+        after ``setup``, and then the training split need not be read.
         """
         features = self.split(split)
         if features is None:
             return None
+        if split in self._eval_batches:
+            return self._eval_batches[split]
         if self.normalisation.n_features != self.n_features:
             # Not fitted yet, or for another number of features. Steps that learn nothing are fitted
             # to the number of features alone, so any split will do.
@@ -207,7 +214,9 @@ class FeatureDataModule(RankingDataModule):
             self.normalisation.fit(fitted_on, self.n_features)
         lists = [features.whole(query) for query in range(len(features))]
         collator = FeatureCollator(self.normalisation.apply(features))
-        return EvalBatches(lists, self.eval_batch_size, collator, self.world_size)
+        batches = EvalBatches(lists, self.eval_batch_size, collator, self.world_size)
+        self._eval_batches[split] = batches
+        return batches
 
     def evaluation_digests(self, split: str) -> dict[str, str]:
         digests = super().evaluation_digests(split)
@@ -234,6 +243,7 @@ class FeatureDataModule(RankingDataModule):
             return
         if not self.is_fitting:
             self.normalisation.load_state_dict(normalisation)
+            self._eval_batches.clear()
         elif not _equal_but_for_rounding(normalisation, self.normalisation.state_dict()):
             raise InputError(
                 "the checkpoint normalised its features differently; resume with the same training data and the same normalise",

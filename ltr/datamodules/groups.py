@@ -8,9 +8,9 @@ from ltr.data.sampling.group_rows import QueryGroups
 from ltr.data.sampling.relevant import EpochOver
 from ltr.datamodules.evaluation import Evaluation
 from ltr.datamodules.loading import Loading
-from ltr.datamodules.opened_source import OpenedSource
 from ltr.datamodules.pools import PoolDataModule
 from ltr.datamodules.sources import Mixture
+from ltr.datamodules.text_source import TextSource
 from ltr.errors import at_least, one_of
 
 
@@ -55,21 +55,23 @@ class GroupDataModule(PoolDataModule):
         at_least(1, docs_per_group=docs_per_group)
         at_least(2, groups=groups)  # one group has nothing to be told from
         one_of(get_args(EpochOver), epoch=epoch)
-        self.n_groups = groups
+        self.groups_per_step = groups
         self.docs_per_group = docs_per_group
         self.epoch_over = epoch
 
-    def plan_of(self, source: OpenedSource) -> GroupPlan:
+    def plan_of(self, source: TextSource) -> GroupPlan:
         where = f"{source.path}: split 'train'"
         judged = source.collection.learnable("train")
         source.collection.warn_of_unlearnable("train")
         source.digests["judgements"] = judged.digest()
         groups = QueryGroups(
             judged,
+            source.known_documents(judged),
             self.docs_per_group,
             self.seed,
             epoch_over=self.epoch_over,
             where=where,
-            known=source.known_documents(judged),
         )
-        return GroupPlan(groups, self.n_groups, self.seed, self.rank, self.world_size, where=where)
+        return GroupPlan(
+            groups, self.groups_per_step, self.seed, self.rank, self.world_size, where=where
+        )

@@ -7,14 +7,14 @@ from typing import Any, Literal, get_args
 from ltr.data.bm25 import bm25_lists
 from ltr.data.collection import Collection
 from ltr.data.query_lists import QueryLists
+from ltr.data.sampling.buckets import Buckets
 from ltr.data.sampling.list_rows import GradedLists, Keep, ListRows, n_with_both, with_two_grades
-from ltr.data.sampling.plan import Plan
-from ltr.data.sampling.taught import Labels
 from ltr.datamodules.evaluation import Evaluation
 from ltr.datamodules.loading import Loading
-from ltr.datamodules.opened_source import OpenedSource
 from ltr.datamodules.pools import PoolDataModule
 from ltr.datamodules.sources import Mixture
+from ltr.datamodules.text_source import TextSource
+from ltr.datamodules.training_labels import Labels
 from ltr.errors import at_least, one_of
 
 log = logging.getLogger(__name__)
@@ -77,11 +77,11 @@ class ListDataModule(PoolDataModule):
         self.batch_size = batch_size
         self.labels = labels
 
-    def plan_of(self, source: OpenedSource) -> Plan:
+    def plan_of(self, source: TextSource) -> Buckets:
         judged = source.collection.judgements("train")
         where = f"{source.path}: split 'train'"
         pools = self._open_pools(source.collection)
-        lists = GradedLists(judged, pools, source.known_documents(judged))
+        lists = GradedLists(judged, source.known_documents(judged), pools)
         source.digests["judgements"] = judged.digest()
         if lists.pools is not None:
             source.digests["candidates"] = lists.pools.digest()
@@ -109,11 +109,11 @@ class ListDataModule(PoolDataModule):
         if self.unjudged == "skip":
             return None
         evaluation = self.evaluation
-        # "candidates": the pools that the collection brings.
-        takes_own_pools = evaluation.candidates in ("candidates", None)
-        if evaluation.candidates == "corpus" and "train" in collection.candidates:
-            takes_own_pools = True
+        if evaluation.candidates == "corpus":
+            takes_own_pools = "train" in collection.candidates
+        else:
+            takes_own_pools = evaluation.candidates != "bm25"
         if takes_own_pools:
-            return collection.pools("train", option="candidates").first(evaluation.depth)
+            return collection.pools("train", option="candidates").cut(evaluation.depth)
         queries = collection.judgements("train").query_rows
         return bm25_lists(collection, queries, evaluation.needed_depth)

@@ -14,11 +14,10 @@ from ltr.data.cross_validation import collection_of_fold
 from ltr.data.formats import ApartTexts, FeatureVectors, PairsAndTexts, TextReads
 from ltr.data.joined import JoinedCollections
 from ltr.data.query_lists import LabelledList
-from ltr.data.sampling.mixture import SourcePlan
-from ltr.data.sampling.plan import EvalBatches, Plan
+from ltr.data.sampling.mixture import PlannedSource
+from ltr.data.sampling.plan import EvalBatches, Plan, SourcePlan
 from ltr.datamodules.evaluation import Evaluation
 from ltr.datamodules.loading import Loading
-from ltr.datamodules.opened_source import OpenedSource
 from ltr.datamodules.ranking import RankingDataModule
 from ltr.datamodules.sources import (
     DataSource,
@@ -28,6 +27,7 @@ from ltr.datamodules.sources import (
     plan_of_sources,
     sources_of,
 )
+from ltr.datamodules.text_source import TextSource
 from ltr.errors import InputError
 from ltr.search.corpus_search import SearchedCorpus
 
@@ -37,6 +37,7 @@ log = logging.getLogger(__name__)
 EVALUATED_SPLIT = {"fit": "dev", "validate": "dev", "test": "test", "predict": "test"}
 
 
+# Its name is that of what it does without a child: it ranks pools, or searches, and trains nothing.
 class PoolDataModule(RankingDataModule):
     """Base of the data modules of texts. Opens the collection of each source, and makes the lists to
     evaluate for ``validate`` (dev), ``test`` and ``predict`` (test), from a pool of candidates for
@@ -57,6 +58,7 @@ class PoolDataModule(RankingDataModule):
         joined: the texts of all, after ``setup``.
     """
 
+    takes_other_splits = True
     least_per_batch = 1  # lists of a mixed batch
     takes_negatives = False  # of each source its own
 
@@ -71,12 +73,12 @@ class PoolDataModule(RankingDataModule):
         super().__init__(" + ".join(entry.path for entry in entries), loading)
         self.evaluation = evaluation
         self.mixture = mixture
-        self.sources = tuple(OpenedSource(entry) for entry in entries)
+        self.sources = tuple(TextSource(entry) for entry in entries)
         # A source that stands alone has no name: its metrics and ids are told as they are.
         self.source_names = tuple(entry.name for entry in entries)
         self.joined: JoinedCollections  # from setup on
         self._opened_for: TextReads | None = None  # the layout that the texts were opened for
-        # Of the stages that were set up, by the value of EVALUATED_SPLIT.
+        # Of the stages that were set up, by their slot, the value of EVALUATED_SPLIT.
         self._eval_batches: dict[str, EvalBatches] = {}
         self._check_sources()
 
@@ -108,7 +110,7 @@ class PoolDataModule(RankingDataModule):
         return source.collection
 
     @property
-    def trained_sources(self) -> list[OpenedSource]:
+    def trained_sources(self) -> list[TextSource]:
         """Those that are trained on: all but the one that is left out."""
         left_out = None if self.mixture is None else self.mixture.leave_out
         # A source that stands alone has no name, and is never left out.
@@ -125,7 +127,7 @@ class PoolDataModule(RankingDataModule):
                 f"a fold takes the place of all splits, got {self.evaluation.fold} and the split {split!r}; leave out one of the two",
                 option="evaluation.fold",
             )
-        self.tested_split = split
+        super().test_on(split)
 
     def names(self, split: str) -> tuple[Sequence[str], Sequence[str]]:
         return self.joined.query_ids, self.joined.doc_ids
@@ -200,50 +202,52 @@ class PoolDataModule(RankingDataModule):
         if stage != "fit":
             self._check_evaluated()
         self._open_texts()
-        split = EVALUATED_SPLIT[stage]
-        self._eval_batches.pop(split, None)  # of an earlier setup
+        slot = EVALUATED_SPLIT[stage]
+        self._eval_batches.pop(slot, None)  # of an earlier setup
         if candidates is None:
             log.info(
                 "%s: evaluation.candidates is null: training goes without validation", self.path
             )
             return
-        lists = self._lists_of_stage(stage, split)
+        if slot == "test":
+            for source in self.sources:
+                source.collection = self._with_tested_split(source.collection)
+            lists = self._lists_to_evaluate(self.sources, self.tested_split, stage)
+        else:
+            # What is not trained on has no say in which weights are best.
+            lists = self._lists_to_evaluate(self.trained_sources, slot, stage)
         if lists is None:
             log.info("%s has no judgements for 'dev': training goes without validation", self.path)
             return
-        self._eval_batches[split] = EvalBatches(
+        self._eval_batches[slot] = EvalBatches(
             lists, self.evaluation.batch_size, self.collator, self.world_size
         )
 
-    def _lists_of_stage(self, stage: str, split: str) -> list[LabelledList] | None:
-        """The lists that a stage evaluates; None where a training has none to validate with."""
-        # What is not trained on has no say in which weights are best.
-        sources = self.trained_sources if split == "dev" else list(self.sources)
-        if split == "test":
-            split = self.tested_split
-            for source in sources:
-                source.collection = self._with_tested_split(source.collection)
+    def _lists_to_evaluate(
+        self, sources: Sequence[TextSource], split: str, stage: str
+    ) -> list[LabelledList] | None:
+        """The lists of a split of some sources; None where a training has none to validate with."""
         # What is predicted needs no judgements: its pools are enough.
         judged_only = stage != "predict"
-        left_out: list[OpenedSource] = []
+        evaluated = list(sources)
         if judged_only:
-            left_out = [source for source in sources if split not in source.collection.qrels]
-        if left_out == sources:
+            evaluated = [source for source in sources if split in source.collection.qrels]
+        if not evaluated:
             if stage == "fit":
                 return None
             if len(self.sources) > 1:
                 raise InputError(
                     f"{self.path}: a source must have judgements for the split {split!r}, and none has"
                 )
-            left_out = []  # a source that stands alone says what it lacks
+            evaluated = list(sources)  # a source that stands alone says itself what it lacks
         lists: list[LabelledList] = []
-        for source in sources:
-            if source not in left_out:
-                lists += source.lists_to_evaluate(self.evaluation, split, judged_only=judged_only)
+        for source in evaluated:
+            lists += source.lists_to_evaluate(self.evaluation, split, judged_only=judged_only)
+        left_out = [source.name for source in sources if source not in evaluated]
         if left_out:
             log.info(
                 "the mean over sources leaves out %s, without judgements for %r",
-                ", ".join(source.name for source in left_out),
+                ", ".join(left_out),
                 split,
             )
         return lists
@@ -271,7 +275,7 @@ class PoolDataModule(RankingDataModule):
         mixture = self.mixture or Mixture()
         self.digests["mixture"] = digest_of_mixture(self._entries(), mixture)
         return plan_of_sources(
-            [SourcePlan(source.plan, source.shift) for source in trained],
+            [PlannedSource(source.plan, source.shift) for source in trained],
             [source.entry for source in trained],
             mixture,
             self.least_per_batch,
@@ -280,7 +284,7 @@ class PoolDataModule(RankingDataModule):
         )
 
     @abstractmethod
-    def plan_of(self, source: OpenedSource) -> Plan:
+    def plan_of(self, source: TextSource) -> SourcePlan:
         """Which training lists of a source form a batch: the result of :meth:`buckets` for rows, or
         a :class:`ltr.data.sampling.group_plan.GroupPlan`. A child also puts the digests of what it
         learns from into those of the source.

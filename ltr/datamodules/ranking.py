@@ -25,8 +25,8 @@ from ltr.data.sampling.plan import (
     TrainBatches,
 )
 from ltr.data.sampling.rows import Rows
-from ltr.data.sampling.taught import Labels
 from ltr.datamodules.loading import Loading
+from ltr.datamodules.training_labels import Labels
 from ltr.entries import check_entries
 from ltr.errors import InputError, local_path
 from ltr.processes import differences_from_rank_0, world_size
@@ -35,8 +35,18 @@ from ltr.search.corpus_search import SearchedCorpus
 log = logging.getLogger(__name__)
 
 
-class Position(TypedDict):
-    """Where a training stands, as a checkpoint keeps it; see :meth:`RankingDataModule.state_dict`."""
+class TrainingState(TypedDict):
+    """Where a training stands, as a checkpoint keeps it.
+
+    Attributes:
+        consumed: batches that the trainer has consumed.
+        steps: of an epoch.
+        per_step: lists of a step, over all processes.
+        processes: how many shared the lists.
+        content: digests of what the run learns from.
+        kept: batches that were planned before new negatives came, which don't follow from seed and
+            position, see :meth:`ltr.data.sampling.plan.Plan.frozen_batches`.
+    """
 
     consumed: int
     steps: int
@@ -84,6 +94,7 @@ class RankingDataModule(LightningDataModule):
         refresh_seconds: how long all refreshes have taken.
         source_names: of the sources: metrics are told of each. One that stands alone has none.
         first_queries: where the queries of each source begin, after ``setup``.
+        takes_other_splits: whether the data may have splits of other names.
         tested_split: what ``test`` and ``predict`` measure; :meth:`test_on` names another split.
         digests: of each thing that the run learns from, by name, after ``setup("fit")``. They go
             into checkpoints: a resume needs the same data.
@@ -100,6 +111,7 @@ class RankingDataModule(LightningDataModule):
     has_refreshes: bool = False
     is_refreshing: bool = False
     refresh_seconds: float = 0.0
+    takes_other_splits: bool = False
     tested_split: str = "test"
     collator: Collator  # from setup on
 
@@ -112,7 +124,7 @@ class RankingDataModule(LightningDataModule):
         self.train: TrainBatches | None = None
         self.digests: dict[str, str] = {}
         self._reads: Reads | None = None  # set by hand, for use without a trainer
-        self._consumed_at_resume = 0  # batches that the run had consumed at its checkpoint
+        self._n_consumed_at_resume = 0  # batches that the run had consumed at its checkpoint
 
     @property
     def reads(self) -> Reads | None:
@@ -139,15 +151,16 @@ class RankingDataModule(LightningDataModule):
         Raises:
             InputError: where the data has no splits of other names.
         """
-        if split != "test":
+        if split != "test" and not self.takes_other_splits:
             raise InputError(
                 f"{self.path}: only a collection has splits of other names than train, dev and test, and {type(self).__name__} tests 'test' alone, got {split!r}; leave out --split",
             )
+        self.tested_split = split
 
     def setup(self, stage: str) -> None:
         if stage == "fit":
             # Of an earlier run with this data module.
-            self._consumed_at_resume = 0
+            self._n_consumed_at_resume = 0
             self.before_batch = None
         self.open(stage)
         if stage == "fit":
@@ -298,29 +311,28 @@ class RankingDataModule(LightningDataModule):
         if len(self.train) == 0:
             raise InputError(f"{self.path}: split 'train' must have a row to learn from, got none")
         if self.world_size > 1:
-            counted, option = (
-                ("groups", "groups") if self.batch_size is None else ("lists", "batch_size")
-            )
             log.info(
                 "%d processes share the %d %s of a step: %s counts those of all",
                 self.world_size,
                 planned,
-                counted,
-                option,
+                "groups" if self.batch_size is None else "lists",
+                self._step_option,
             )
         # The sampler asks for the next step at the start of each epoch. Without a trainer there is
         # none to ask: the sampler then gives a whole epoch, the one set by its set_epoch, or 0.
-        ask_next_step = None if self.trainer is None else self._next_step
-        sampler = PlanSampler(self.train.plan, ask_next_step)
+        ask_position = None if self.trainer is None else self._position
+        sampler = PlanSampler(self.train.plan, ask_position)
         return self.loading.train_loader(
             self.train, sampler, self._call_before_batch, pinned=self._on_gpu
         )
 
+    @property
+    def _step_option(self) -> str:
+        """The option that counts the lists of a step."""
+        return "groups" if self.batch_size is None else "batch_size"
+
     def state_dict(self, unfinished: int = 0) -> dict:
-        """What a checkpoint keeps: the batches that the trainer has consumed, the size of epochs
-        and steps, how many processes shared them, digests of what the run learns from, and the batches that were planned before
-        new negatives came, which don't follow from seed and position
-        (:meth:`ltr.data.sampling.plan.Plan.frozen_batches`).
+        """What a checkpoint keeps, a :class:`TrainingState`.
 
         Args:
             unfinished: how many of the last consumed batches are in no step of the optimiser yet, as
@@ -328,11 +340,11 @@ class RankingDataModule(LightningDataModule):
         """
         if self.train is None:
             return {}
-        consumed = self._consumed() - unfinished
-        epoch, step = divmod(consumed, self._steps())
+        n_consumed = self._n_consumed() - unfinished
+        epoch, step = divmod(n_consumed, self._n_steps())
         return {
-            "consumed": consumed,
-            "steps": self._steps(),
+            "consumed": n_consumed,
+            "steps": self._n_steps(),
             "per_step": self.train.plan.per_step,
             "processes": self.world_size,
             "content": self.digests,
@@ -345,7 +357,7 @@ class RankingDataModule(LightningDataModule):
         """
         if not self.is_fitting or "steps" not in state_dict:
             return
-        check_entries(state_dict, Position, type(self).__qualname__, "take another checkpoint")
+        check_entries(state_dict, TrainingState, type(self).__qualname__, "take another checkpoint")
         assert self.train is not None, "setup('fit') comes first"
         recorded = state_dict["content"]  # the digests of that run
         names = sorted({*recorded, *self.digests})
@@ -357,14 +369,13 @@ class RankingDataModule(LightningDataModule):
         per_step = self.train.plan.per_step
         recorded_per_step = state_dict["per_step"]
         if recorded_per_step != per_step:
-            option = "groups" if self.batch_size is None else "batch_size"
             raise InputError(
-                f"the checkpoint comes from steps of {recorded_per_step} lists, here they have {per_step}; {option} counts the lists of all processes: set it to {recorded_per_step}",
-                option=option,
+                f"the checkpoint comes from steps of {recorded_per_step} lists, here they have {per_step}; {self._step_option} counts the lists of all processes: set it to {recorded_per_step}",
+                option=self._step_option,
             )
-        if state_dict["steps"] != self._steps():
+        if state_dict["steps"] != self._n_steps():
             raise InputError(
-                f"the checkpoint comes from epochs of {state_dict['steps']} steps, here they have {self._steps()}; resume with the same data, batch_size and limit_train_batches"
+                f"the checkpoint comes from epochs of {state_dict['steps']} steps, here they have {self._n_steps()}; resume with the same data, batch_size and limit_train_batches"
             )
         n_before = state_dict["processes"]
         if n_before != self.world_size:
@@ -373,12 +384,12 @@ class RankingDataModule(LightningDataModule):
                 n_before,
                 self.world_size,
             )
-        self._consumed_at_resume = state_dict["consumed"]
+        self._n_consumed_at_resume = state_dict["consumed"]
         if state_dict["kept"] is not None:
-            epoch, step = self._next_step()
+            epoch, step = self._position()
             self.train.plan.restore_frozen(epoch, step, state_dict["kept"])
 
-    def _consumed(self) -> int:
+    def _n_consumed(self) -> int:
         """Batches since the start of the run that the trainer has consumed, not those that workers
         have fetched.
 
@@ -390,9 +401,9 @@ class RankingDataModule(LightningDataModule):
         total = self.trainer.fit_loop.epoch_loop.batch_progress.total
         # Lightning declares the class of ``total`` as a parent that has no ``processed``.
         processed: int = total.processed  # type: ignore[attr-defined]
-        return max(self._consumed_at_resume, processed)
+        return max(self._n_consumed_at_resume, processed)
 
-    def _steps(self) -> int:
+    def _n_steps(self) -> int:
         """Steps of an epoch in every process, as the trainer limits them."""
         assert self.train is not None, "setup('fit') comes first"
         limit = 1.0 if self.trainer is None else self.trainer.limit_train_batches
@@ -400,11 +411,11 @@ class RankingDataModule(LightningDataModule):
             return min(len(self.train), limit)
         return max(1, int(len(self.train) * limit))
 
-    def _next_step(self) -> tuple[int, int]:
+    def _position(self) -> tuple[int, int]:
         """Epoch and number in it of the first step that the trainer has not consumed: where a run
         starts, or resumes.
         """
-        return divmod(self._consumed(), self._steps())
+        return divmod(self._n_consumed(), self._n_steps())
 
     def val_dataloader(self) -> DataLoader | list:
         return self._eval_loader("dev")

@@ -10,8 +10,8 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, get_args, get_type_hints
 
-from ltr.data.outputs import check_plain_name
-from ltr.data.sampling.mixture import MixedBatches, OneSourceBatches, SourcePlan
+from ltr.data.sampling.mixture import MixedBatches, OneSourceBatches, PlannedSource
+from ltr.data.splits import check_plain_name
 from ltr.entries import fits
 from ltr.errors import InputError, local_path, one_of
 
@@ -27,7 +27,7 @@ RULES = {
     "negatives": ("a source of negatives, or several with how many documents each gives", ""),
 }
 LEAST_SHARE = 1e-6  # of that of the largest source: none is left out altogether
-Batches = Literal["one_source", "mixed"]
+BatchesOf = Literal["one_source", "mixed"]
 
 
 @dataclass(frozen=True)
@@ -46,12 +46,12 @@ class Mixture:
         InputError: for a value that is none of these.
     """
 
-    batches: Batches = "one_source"
+    batches: BatchesOf = "one_source"
     temperature: float | None = None
     leave_out: str | None = None
 
     def __post_init__(self) -> None:
-        one_of(get_args(Batches), **{"mixture.batches": self.batches})
+        one_of(get_args(BatchesOf), **{"mixture.batches": self.batches})
         temperature = self.temperature
         if temperature is not None and not 0 < temperature < math.inf:
             raise InputError(
@@ -93,15 +93,15 @@ def sources_of(path: str | Path | Sequence[Any]) -> tuple[DataSource, ...]:
             option="path",
         )
     sources = [_read_entry(number, entry) for number, entry in enumerate(path)]
-    places: dict[str, int] = {}
+    number_of_path: dict[str, int] = {}
     for number, source in enumerate(sources):
-        place = _place(source.path)
-        if place in places:
+        path_of_source = _canonical(source.path)
+        if path_of_source in number_of_path:
             raise InputError(
-                f"path[{number}]: each source must stand there once, and {source.path!r} is path[{places[place]}] too; remove one, or give the other more weight",
+                f"path[{number}]: each source must stand there once, and {source.path!r} is path[{number_of_path[path_of_source]}] too; remove one, or give the other more weight",
                 option="path",
             )
-        places[place] = number
+        number_of_path[path_of_source] = number
     weighted = [source.weight is not None for source in sources]
     if any(weighted) and not all(weighted):
         number = weighted.index(False)
@@ -149,7 +149,7 @@ def _read_entry(number: int, entry: Any) -> DataSource:
     return source if source.weight is None else replace(source, weight=float(source.weight))
 
 
-def _place(path: str) -> str:
+def _canonical(path: str) -> str:
     """What two spellings of one path have in common."""
     return path if path.startswith("ir_datasets:") else str(Path(path).absolute().resolve())
 
@@ -255,8 +255,8 @@ def digest_of_mixture(sources: Sequence[DataSource], mixture: Mixture) -> str:
 
 
 def plan_of_sources(
-    sources: Sequence[SourcePlan],
-    data_sources: Sequence[DataSource],
+    planned: Sequence[PlannedSource],
+    entries: Sequence[DataSource],
     mixture: Mixture,
     least_per_batch: int,
     rank: int,
@@ -265,18 +265,18 @@ def plan_of_sources(
     """The batches of several sources.
 
     Args:
-        sources: the plan of each that is trained on.
-        data_sources: what ``path`` says of each.
+        planned: the plan of each that is trained on.
+        entries: what ``path`` says of each.
         mixture: how they share the steps.
         least_per_batch: lists of a mixed batch at least.
         rank, world_size: this process, and how many there are.
     """
-    plans = [source.plan for source in sources]
+    plans = [source.plan for source in planned]
     plan: OneSourceBatches | MixedBatches
     if mixture.batches == "one_source":
         sizes = [len(source_plan) for source_plan in plans]
-        weights = weights_of(data_sources, mixture, sizes)
-        plan = OneSourceBatches(sources, weights, rank, world_size)
+        weights = weights_of(entries, mixture, sizes)
+        plan = OneSourceBatches(planned, weights, rank, world_size)
         unit = "batches"
     else:
         # The mixed plan deals the lists out to the processes, and the sources' plans must not.
@@ -284,21 +284,22 @@ def plan_of_sources(
             source_plan.rank = 0
             source_plan.world_size = 1
         sizes = [int(source_plan.lists_per_step(0).sum()) for source_plan in plans]
-        weights = weights_of(data_sources, mixture, sizes)
-        plan = MixedBatches(sources, weights, plans[0].per_step, least_per_batch, rank, world_size)
+        weights = weights_of(entries, mixture, sizes)
+        plan = MixedBatches(planned, weights, plans[0].per_step, least_per_batch, rank, world_size)
         unit = "lists"
-        for source, weight in zip(data_sources, weights, strict=True):
+        for entry, weight in zip(entries, weights, strict=True):
             per_batch = plan.per_step * weight / sum(weights)
-            if per_batch < least_per_batch:
+            # A list that may stand alone in a batch brings all that it is told from.
+            if least_per_batch > 1 and per_batch < least_per_batch:
                 log.warning(
                     "source %s gives %.2g groups to a batch: alone, it has nothing to be told from; give it more weight, or take batches of one source",
-                    source.name,
+                    entry.name,
                     per_batch,
                 )
-    for source, weight, size in zip(data_sources, weights, sizes, strict=True):
+    for entry, weight, size in zip(entries, weights, sizes, strict=True):
         log.info(
             "source %s: %.1f %% of the %s, %d in an epoch of its own",
-            source.name,
+            entry.name,
             100 * weight / sum(weights),
             unit,
             size,

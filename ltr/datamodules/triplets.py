@@ -1,6 +1,5 @@
 """Offline triplets: a query, relevant documents, and others to be ranked below them."""
 
-from dataclasses import replace
 from functools import reduce
 from pathlib import Path
 from typing import Any, get_args
@@ -10,16 +9,15 @@ import numpy as np
 from ltr.data.bm25 import bm25_lists
 from ltr.data.query_lists import QueryLists
 from ltr.data.sampling.buckets import Buckets
-from ltr.data.sampling.plan import Plan
 from ltr.data.sampling.relevant import EpochOver
-from ltr.data.sampling.rows import Rows
-from ltr.data.sampling.taught import Labels, TaughtRows
+from ltr.data.sampling.taught import TaughtRows
 from ltr.data.sampling.triplet_rows import TripletRows
 from ltr.datamodules.evaluation import Evaluation
 from ltr.datamodules.loading import Loading
-from ltr.datamodules.opened_source import OpenedSource
 from ltr.datamodules.pools import PoolDataModule
 from ltr.datamodules.sources import Mixture
+from ltr.datamodules.text_source import TextSource
+from ltr.datamodules.training_labels import Labels
 from ltr.errors import InputError, at_least, local_path, one_of
 from ltr.mining.mined_negatives import MinedNegatives
 from ltr.mining.overlay import Overlay, negatives_in
@@ -88,28 +86,12 @@ class TripletDataModule(PoolDataModule):
         self.labels = labels
         self.negatives_per_query = negatives_per_query
         for number, source in enumerate(self.sources):
-            source.negatives = self._negatives_per_row(number, source, negatives)
-            source.awaits_negatives = "mined" in source.negatives
-
-    def _counts(self, negatives: str | Path | dict[str, int]) -> dict[str, int]:
-        """How many documents of a row each source of negatives gives."""
-        if isinstance(negatives, dict):
-            counts = dict(negatives)
-        else:
-            counts = {str(negatives): self.negatives_per_query}
-        if not counts or min(counts.values()) < 1:
-            raise InputError(
-                f"negatives must be at least one source, each with a number above 0, got {counts}",
-                option="negatives",
-            )
-        for name in counts:
-            local_path("negatives", name)
-        return counts
+            source.negatives_per_row = self._negatives_per_row(number, source, negatives)
 
     def _negatives_per_row(
-        self, number: int, source: OpenedSource, negatives: str | Path | dict[str, int]
+        self, number: int, source: TextSource, negatives: str | Path | dict[str, int]
     ) -> dict[str, int]:
-        """How many documents of a row each source of negatives gives, of one source of data.
+        """How many documents of a row come from each of the negatives, by name.
 
         Args:
             number: of the source of data.
@@ -122,7 +104,18 @@ class TripletDataModule(PoolDataModule):
                 f"path[{number}]: negatives must be said once, got {own!r} there and {negatives!r} for all sources; leave one out",
                 option="negatives",
             )
-        counts = self._counts(negatives if own is None else own)
+        negatives = negatives if own is None else own
+        if isinstance(negatives, dict):
+            counts = dict(negatives)
+        else:
+            counts = {str(negatives): self.negatives_per_query}
+        if not counts or min(counts.values()) < 1:
+            raise InputError(
+                f"negatives must be at least one source, each with a number above 0, got {counts}",
+                option="negatives",
+            )
+        for name in counts:
+            local_path("negatives", name)
         is_mixed = self.mixture is not None and self.mixture.batches == "mixed"
         if "mined" in counts and is_mixed and len(self.sources) > 1:
             raise InputError(
@@ -131,54 +124,52 @@ class TripletDataModule(PoolDataModule):
             )
         return counts
 
-    def mined_sources(self) -> list[OpenedSource]:
+    def mined_sources(self) -> list[TextSource]:
         """The sources whose negatives are mined while training: those that say so. Of one that stands
         alone, the first mining may replace other negatives.
         """
         if len(self.sources) == 1:
             return list(self.sources)
-        return [source for source in self.trained_sources if "mined" in source.negatives]
+        return [source for source in self.trained_sources if "mined" in source.negatives_per_row]
 
     @property
     def has_distances(self) -> bool:
         return all(source.has_distances for source in self.trained_sources)
 
-    def plan_of(self, source: OpenedSource) -> Plan:
+    def plan_of(self, source: TextSource) -> Buckets:
         audit_labels = self._apply_overlays(source)  # first: it changes the judgements
         collection = source.collection
         judged = collection.learnable("train")
         collection.warn_of_unlearnable("train")
         where = f"{source.path}: split 'train'"
         source.digests["judgements"] = judged.digest()
-        negatives = [self._open_negatives(source, name) for name in source.negatives]
+        negatives = [self._open_negatives(source, name) for name in source.negatives_per_row]
         # Mined ones that are still to come (an empty list) will have them.
         source.has_distances = all(
             lists is not None and not np.isnan(lists.values).any() for lists in negatives
         )
-        # As in the constructor: take_negatives may have changed it after an earlier setup, and now
-        # there are no mined lists again.
-        source.awaits_negatives = "mined" in source.negatives
+        source.has_mined_negatives = False  # those of an earlier setup are gone
         # A row for every query while mined lists are empty: the number of rows must not change when
         # they come. None: TripletRows leaves out queries without a negative.
         queries = judged.query_rows if source.awaits_negatives else None
         rows = TripletRows(
             judged,
-            tuple(source.negatives.values()),
+            source.known_documents(judged),
+            tuple(source.negatives_per_row.values()),
             tuple(negatives),
             len(collection.corpus),
             self.positives,
             self.seed,
             epoch_over=self.epoch_over,
             where=where,
-            known=source.known_documents(judged),
             queries=queries,
-            labels=audit_labels,
+            audit_labels=audit_labels,
         )
         labelled_rows = source.with_labels(self.labels, rows, rows.drawable(), where)
         return self.buckets(labelled_rows, source.collator)
 
     def take_negatives(
-        self, source: OpenedSource, negatives: MinedNegatives, *, resumed: bool = False
+        self, source: TextSource, negatives: MinedNegatives, *, resumed: bool = False
     ) -> None:
         """Draw from these mined negatives, from the next batch on. All processes must call it
         together.
@@ -191,21 +182,18 @@ class TripletDataModule(PoolDataModule):
         assert self.train is not None, "setup('fit') comes first"
         plan = source.plan
         assert isinstance(plan, Buckets), "plan_of() has made it"
-        mined = negatives.lists.first(self.negatives_depth)
+        mined = negatives.lists.cut(self.negatives_depth)
         if not resumed:
             # Rows with the new negatives have other lengths, and Buckets sorts by length. The
             # batches of the current window stay as they are; a resumed run has them from its
             # checkpoint.
             number = self.trained_sources.index(source)
-            epoch, step = self.train.plan.position_of(number, *self._next_step())
+            epoch, step = self.train.plan.source_position(number, *self._position())
             plan.freeze_window(epoch, step)
-        # With a teacher's labels the rows are wrapped.
-        if isinstance(plan.rows, TaughtRows):
-            rows_with_mined = _with_mined(source, plan.rows.rows, mined)
-            plan.replace(replace(plan.rows, rows=rows_with_mined))
-        else:
-            plan.replace(_with_mined(source, plan.rows, mined))
-        source.awaits_negatives = False
+        assert isinstance(plan.rows, TripletRows | TaughtRows), "plan_of() has made them"
+        mined_number = list(source.negatives_per_row).index(source.mined_name)
+        plan.draw_from(plan.rows.with_negatives(mined_number, mined))
+        source.has_mined_negatives = True
 
     def _call_before_batch(self) -> None:
         super()._call_before_batch()
@@ -215,7 +203,7 @@ class TripletDataModule(PoolDataModule):
                 option="negatives",
             )
 
-    def _apply_overlays(self, source: OpenedSource) -> QueryLists | None:
+    def _apply_overlays(self, source: TextSource) -> QueryLists | None:
         """Add the documents of the overlays among the negatives to the judgements: with the new grade
         where an overlay relabels, else with grade 0. In-batch lists leave out whatever is judged for
         a query, so these are never in-batch negatives.
@@ -225,7 +213,7 @@ class TripletDataModule(PoolDataModule):
             documents or label them softly; None without such an overlay.
         """
         overlays: list[Overlay] = []
-        for name in source.negatives:
+        for name in source.negatives_per_row:
             if Overlay.is_at(Path(name)):
                 overlays.append(Overlay.open(Path(name), source.collection, "negatives"))
         source.has_soft_labels = any(overlay.policy == "soft" for overlay in overlays)
@@ -248,7 +236,7 @@ class TripletDataModule(PoolDataModule):
         source.digests["audit"] = all_labels.digest()
         return all_labels
 
-    def _open_negatives(self, source: OpenedSource, name: str) -> QueryLists | None:
+    def _open_negatives(self, source: TextSource, name: str) -> QueryLists | None:
         """The negatives of this name; None: the whole corpus."""
         if name == "random":
             return None
@@ -262,18 +250,10 @@ class TripletDataModule(PoolDataModule):
         else:
             mined = MinedNegatives.open(negatives_in(Path(name)), source.collection, "negatives")
             lists = mined.lists
-        digest_name = "negatives" if len(source.negatives) == 1 else f"negatives {name}"
+        # Of all lists: how deep they are drawn from is an option, which a resume compares itself.
+        digest_name = "negatives" if len(source.negatives_per_row) == 1 else f"negatives {name}"
         source.digests[digest_name] = lists.digest()
-        lists = lists.first(self.negatives_depth)
+        lists = lists.cut(self.negatives_depth)
         if name in ("candidates", "bm25"):  # their values are scores, not distances
             lists = lists.without_values()
         return lists
-
-
-def _with_mined(source: OpenedSource, rows: Rows, mined: QueryLists) -> TripletRows:
-    """The same rows with these lists as the mined negatives."""
-    assert isinstance(rows, TripletRows), "plan_of() has made them"
-    number = list(source.negatives).index("mined") if "mined" in source.negatives else 0
-    negatives = list(rows.negatives)
-    negatives[number] = mined
-    return replace(rows, negatives=tuple(negatives))

@@ -178,7 +178,7 @@ class Miner:
                     counts["found"] += int((doc_rows >= 0).sum())
                     counts.update(counts_of_filters)
                     chosen, suspected = self._choose(
-                        candidates, scores, self.judged.at(places), rng
+                        candidates, scores, self.judged.lists_at(places), rng
                     )
                     if suspects is not None:
                         suspects[span, : chosen.shape[1]] = suspected

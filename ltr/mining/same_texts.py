@@ -145,7 +145,7 @@ def excluded_documents(collection: Collection, *judgements: QueryLists) -> Query
 
     # Which documents: all that have such a text, for each query of the class.
     docs, line_of_doc = _docs_of_hashes(hashes[lines], hash_of_doc)
-    queries = _by_number(class_of_query, query_rows).at(classes[lines][line_of_doc])
+    queries = _by_number(class_of_query, query_rows).lists_at(classes[lines][line_of_doc])
     queries_per_doc = np.diff(queries.offsets)
     excluded = QueryLists.from_rows(
         queries.doc_rows,  # rows by number: here those of the queries of a class
@@ -170,7 +170,7 @@ def _docs_of_hashes(hashes: np.ndarray, hash_of_doc: np.ndarray) -> tuple[np.nda
     rows_with_text = np.flatnonzero(_are_among(hash_of_doc, np.unique(hashes)))
     docs_of_hash = _by_number(hash_of_doc[rows_with_text], rows_with_text)
     lines = np.flatnonzero(_are_among(hashes, docs_of_hash.query_rows))  # whose text a document has
-    docs = docs_of_hash.at(np.searchsorted(docs_of_hash.query_rows, hashes[lines]))
+    docs = docs_of_hash.lists_at(np.searchsorted(docs_of_hash.query_rows, hashes[lines]))
     return docs.doc_rows, np.repeat(lines, np.diff(docs.offsets))
 
 

@@ -184,7 +184,7 @@ class Checkpoints(Checkpoint):
         encoding = EncodingsOfRun(run_folder, "evaluation").last()
         for corpus in data.corpora:
             texts = corpus.docs
-            if encoding is None or texts.texts_key not in encoding.plan.texts:
+            if encoding is None or texts.read_key not in encoding.plan.texts:
                 continue
             try:
                 EncodingsInCache(texts.folder, run_folder).put(encoding)

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ltr.data.outputs import check_plain_name
+from ltr.data.splits import check_plain_name
 from ltr.errors import InputError, local_path
 from ltr.run.yaml_files import read_yaml
 

@@ -217,7 +217,7 @@ class Progress(Callback):
         if data is not None:
             self._pace.leave_out(data.refresh_seconds - self._refresh_seconds)
             self._refresh_seconds = data.refresh_seconds
-        rate = self._pace.rate(trainer.global_step)
+        rate = self._pace.rate_if_due(trainer.global_step)
         if rate is None:
             return
         total = trainer.estimated_stepping_batches
@@ -265,7 +265,7 @@ class Progress(Callback):
         batch_idx: int,
         dataloader_idx: int = 0,
     ) -> None:
-        self._countdown.count(batch_idx + 1)
+        self._countdown.report(batch_idx + 1)
 
     on_test_batch_end = on_validation_batch_end
     on_predict_batch_end = on_validation_batch_end

@@ -83,7 +83,7 @@ class Rankings:
         for number in np.unique(batches).tolist():
             lists, metrics = self._batches[number]
             places = np.searchsorted(lists.query_rows, query_rows[batches == number])
-            parts.append(RankedQueries(lists.at(places), metrics[places]))
+            parts.append(RankedQueries(lists.lists_at(places), metrics[places]))
         return _in_order(parts)
 
 
@@ -92,4 +92,4 @@ def _in_order(parts: list[RankedQueries]) -> RankedQueries:
     lists = QueryLists.end_to_end([part.lists for part in parts])
     order = np.argsort(lists.query_rows, kind="stable")
     metrics = [part.metrics for part in parts if len(part.metrics)] or [np.empty((0, 0))]
-    return RankedQueries(lists.at(order), np.concatenate(metrics)[order])
+    return RankedQueries(lists.lists_at(order), np.concatenate(metrics)[order])

@@ -243,5 +243,5 @@ def search_corpus(
             lists = QueryLists.from_matrix(
                 rows[is_of_rank], doc_rows[is_of_rank], scores[is_of_rank]
             )
-            found.append(lists.first(corpus.depth))
+            found.append(lists.cut(corpus.depth))
     return QueryLists.end_to_end(found)

@@ -50,7 +50,7 @@ class WindowsOfCorpus:
     def texts(self) -> TextsToEncode:
         """The windows, to be encoded by :meth:`embedder`."""
         n_docs = len(self._offsets) - 1
-        key = f"{self._store.texts_key} :{n_docs} in windows {self._form.key}"
+        key = f"{self._store.read_key} :{n_docs} in windows {self._form.key}"
         return TextsToEncode(self.n_windows, key, self._between)
 
     def embedder(self, embedder: Embedder) -> Embedder:

@@ -66,7 +66,7 @@ def share_of_rank() -> slice:
 def texts_of_store(store: TokenStore, count: int | None = None) -> TextsToEncode:
     """The texts of a token store, or only the first so many."""
     n_texts = len(store) if count is None else count
-    key = store.texts_key if n_texts == len(store) else f"{store.texts_key} :{n_texts}"
+    key = store.read_key if n_texts == len(store) else f"{store.read_key} :{n_texts}"
     return TextsToEncode(n_texts, key, store.between)
 
 

@@ -128,7 +128,7 @@ def search_run_lines(
         is_found = docs >= 0  # not -1, which stands where fewer were found
         query_rows = np.repeat(rows, is_found.sum(axis=1))
         lists = QueryLists.from_rows(query_rows, docs[is_found], scores[is_found])
-        lists = without_own(lists, own_docs).first(n_found)
+        lists = without_own(lists, own_docs).cut(n_found)
         if second is not None:
             lists = rerank(second, queries, corpus.documents, lists)
-        yield from run_lines(lists.first(k), queries, corpus.documents)
+        yield from run_lines(lists.cut(k), queries, corpus.documents)

@@ -117,12 +117,12 @@ def lists_to_score(
     """
     relevant = collection.judgements(split)
     if documents == "candidates":
-        others = collection.pools(split, option="documents").first(depth)
+        others = collection.pools(split, option="documents").cut(depth)
     elif documents == "bm25":
         others = bm25_lists(collection, relevant.query_rows, depth or 100)
     else:
         negatives = MinedNegatives.open(negatives_in(Path(documents)), collection, "documents")
-        others = negatives.lists.first(depth)
+        others = negatives.lists.cut(depth)
     # A query's own document is in no list that is trained on; pools and BM25 have left it out.
     others = without_own(others, collection.own_documents())
     query_rows = others.query_of_doc

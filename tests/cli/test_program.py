@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from ltr.__main__ import main
-from ltr.data.whole_files import new_array
+from ltr.data.disk import new_array
 from ltr.errors import InputError, Terminated
 from tests.cli.configured import config, losses  # noqa: F401
 

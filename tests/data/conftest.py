@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from ltr.data.record_files import open_table
+from ltr.data.record_files import open_text_files
 
 
 @pytest.fixture
@@ -19,6 +19,6 @@ def queries(tmp_path):
                 if id_ in own:
                     record["instruction"] = own[id_]
                 opened.write(json.dumps(record) + "\n")
-        return open_table(file, "query")
+        return open_text_files(file, "query")
 
     return made

@@ -182,7 +182,7 @@ def test_blocks_of_any_size_find_what_one_index_of_bm25s_finds(
 @pytest.mark.parametrize("n_bytes", [1, 50, 1 << 26])
 def test_spans_of_texts_have_every_row_once(n_bytes, tmp_path):
     texts = random_collection(tmp_path / "data", seed=0).corpus.texts
-    blocks = texts.spans(n_bytes)
+    blocks = texts.spans_of_bytes(n_bytes)
     assert blocks[0].start == 0 and blocks[-1].stop == len(texts)
     assert all(first.stop == second.start for first, second in pairwise(blocks))
     for block in blocks:
@@ -232,7 +232,7 @@ def test_a_kill_loses_the_block_that_was_begun(tmp_path, monkeypatch):
     assert os.waitpid(fork(until_it_is_killed), 0)[1] == signal.SIGKILL
     monkeypatch.setattr(Postings, "write", staticmethod(counted))
     lists = bm25_lists(collection, np.arange(22), depth=5)
-    n_blocks = len(collection.corpus.texts.spans(200))
+    n_blocks = len(collection.corpus.texts.spans_of_bytes(200))
     assert n_blocks > 3 and len(written) == n_blocks - 2
     for row in range(22):
         assert lists.of(row)[0].tolist() == lists_of_bm25s(collection, row, 5)[0]

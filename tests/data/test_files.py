@@ -19,12 +19,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ltr.data import whole_files
+from ltr.data import disk, whole_files
 from ltr.data.collection import open_collection
+from ltr.data.disk import new_array
 from ltr.data.files import blocks, cache_root, numbered_lines, plain_or_gz, read_array
 from ltr.data.letor import read_letor
 from ltr.data.normalise import Normalisation
-from ltr.data.whole_files import locked, new_array, write_whole
+from ltr.data.whole_files import locked, write_whole
 from ltr.errors import InputError
 from tests.child_processes import fork
 from tests.conftest import write_collection, write_letor
@@ -298,7 +299,7 @@ def test_an_array_that_was_written_in_part_means_a_full_disk(tmp_path, small_dis
     """By numpy itself, whose words are these in all versions that we take."""
     with pytest.raises(OSError, match="requested and .* written") as raised:
         np.save(tmp_path / "a.npy", np.ones(1000))
-    assert whole_files.means_full_disk(raised.value)
+    assert disk.means_full_disk(raised.value)
     with pytest.raises(InputError, match=r"made: the disk is full"):
         whole_files.write_folder(tmp_path / "made", lambda to: np.save(to / "a.npy", np.ones(1000)))
     assert not (tmp_path / "made").exists()
@@ -314,7 +315,7 @@ def test_a_full_disk_leaves_no_table_of_features(tmp_path, monkeypatch):
     def full(file: Path) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(whole_files, "reserve_space", full)
+    monkeypatch.setattr(disk, "reserve_space", full)
     with pytest.raises(
         InputError,
         match=r"cache/letor/\w+: the disk is full \(No space left on device\); make room, or .*LTR_CACHE",

@@ -76,18 +76,18 @@ def test_a_pace_leaves_out_what_it_is_told_to(clock):
     pace = Pace(done=5)
     clock[0] += 40
     pace.leave_out(20)
-    assert pace.rate(15) is None
+    assert pace.rate_if_due(15) is None
     clock[0] += 12
-    assert pace.rate(21) == 0.5
+    assert pace.rate_if_due(21) == 0.5
     clock[0] += 100
-    assert pace.rate(21) is None, "nothing was done since"
+    assert pace.rate_if_due(21) is None, "nothing was done since"
 
 
 def test_nothing_is_said_at_the_end(clock, caplog):
     caplog.set_level(logging.INFO)
     countdown = Countdown("testing", "batches", 1)
     clock[0] += 31
-    countdown.count(1)
+    countdown.report(1)
     assert lines(caplog) == []
 
 

@@ -41,7 +41,7 @@ def test_empty_lists_have_no_relevant_document():
 
 
 def test_best_first_and_the_first_of_them():
-    assert as_dict(LINES.best_first().first(1)) == {3: [(2, 0.1)], 7: [(0, 0.9)]}
+    assert as_dict(LINES.best_first().cut(1)) == {3: [(2, 0.1)], 7: [(0, 0.9)]}
     tied = QueryLists.from_rows([1, 1], [4, 6], [0.5, 0.5])
     assert as_dict(tied.best_first()) == {1: [(6, 0.5), (4, 0.5)]}
 
@@ -67,9 +67,9 @@ def test_first_and_best_first():
     lists = QueryLists.from_rows([7, 3, 7, 7], [1, 2, 3, 4], [0.5, 1.0, 2.0, 0.5])
     best = lists.best_first()
     assert best.query_rows.tolist() == [3, 7] and best.of(7)[0].tolist() == [3, 4, 1]
-    assert best.first(2).of(7)[0].tolist() == [3, 4] and best.first(2).of(3)[0].tolist() == [2]
-    assert best.first(2**63).of(7)[0].tolist() == [3, 4, 1]
-    assert best.first(None) is best and best.of(5)[0].tolist() == []
+    assert best.cut(2).of(7)[0].tolist() == [3, 4] and best.cut(2).of(3)[0].tolist() == [2]
+    assert best.cut(2**63).of(7)[0].tolist() == [3, 4, 1]
+    assert best.cut(None) is best and best.of(5)[0].tolist() == []
 
 
 def test_places_begin_anew_in_each_list():

@@ -7,7 +7,7 @@ import random
 import pytest
 
 from ltr.data.collection import open_collection
-from ltr.data.record_files import open_table
+from ltr.data.record_files import open_text_files
 from ltr.data.text_files import open_texts
 from ltr.errors import InputError
 
@@ -38,13 +38,13 @@ def bytes_of(table):
 @pytest.fixture
 def in_one_file(tmp_path):
     write_lines(tmp_path / "one/corpus.jsonl", RECORDS)
-    return bytes_of(open_table(tmp_path / "one/corpus.jsonl", "document"))
+    return bytes_of(open_text_files(tmp_path / "one/corpus.jsonl", "document"))
 
 
 def test_the_order_of_the_records_changes_nothing(tmp_path, in_one_file):
     shuffled = random.Random(0).sample(RECORDS, len(RECORDS))
     write_lines(tmp_path / "corpus.jsonl.gz", shuffled)
-    table = open_table(tmp_path / "corpus.jsonl.gz", "document")
+    table = open_text_files(tmp_path / "corpus.jsonl.gz", "document")
     assert bytes_of(table) == in_one_file and len(in_one_file) == 4
 
 
@@ -52,13 +52,13 @@ def test_a_folder_of_files_reads_as_one_file(tmp_path, in_one_file):
     write_lines(tmp_path / "corpus/b.jsonl.gz", RECORDS[:2000])
     write_lines(tmp_path / "corpus/a.jsonl", RECORDS[2000:])
     (tmp_path / "corpus/_SUCCESS").touch()
-    table = open_table(tmp_path / "corpus", "document")
+    table = open_text_files(tmp_path / "corpus", "document")
     assert bytes_of(table) == in_one_file
     # The digest is that of the content: not of the time, the place or the names.
     (tmp_path / "corpus").rename(tmp_path / "moved")
-    assert open_table(tmp_path / "moved", "document").folder == table.folder
+    assert open_text_files(tmp_path / "moved", "document").folder == table.folder
     write_lines(tmp_path / "moved/a.jsonl", RECORDS[2001:])
-    assert len(open_table(tmp_path / "moved", "document")) == len(RECORDS) - 1
+    assert len(open_text_files(tmp_path / "moved", "document")) == len(RECORDS) - 1
 
 
 @pytest.mark.parametrize("dictionary", [False, True])
@@ -67,10 +67,10 @@ def test_parquet_reads_as_json_lines(tmp_path, in_one_file, name, dictionary):
     records = [{"text": r["text"], name: r["_id"], "title": r["title"] or None} for r in RECORDS]
     options = {"row_group_size": 1700, "use_dictionary": dictionary}
     write_parquet(tmp_path / "corpus.parquet", records, **options)
-    assert bytes_of(open_table(tmp_path / "corpus.parquet", "document")) == in_one_file
+    assert bytes_of(open_text_files(tmp_path / "corpus.parquet", "document")) == in_one_file
     write_parquet(tmp_path / "corpus/1.parquet", records[:3000])
     write_parquet(tmp_path / "corpus/2.parquet", records[3000:])
-    assert bytes_of(open_table(tmp_path / "corpus", "document")) == in_one_file
+    assert bytes_of(open_text_files(tmp_path / "corpus", "document")) == in_one_file
 
 
 def test_a_collection_of_parquet_files(tmp_path):
@@ -107,7 +107,7 @@ def test_a_collection_of_parquet_files(tmp_path):
 def test_a_parquet_file_that_does_not_fit_is_one_line(tmp_path, records, message):
     write_parquet(tmp_path / "corpus.parquet", records)
     with pytest.raises(InputError, match=message):
-        open_table(tmp_path / "corpus.parquet", "document")
+        open_text_files(tmp_path / "corpus.parquet", "document")
 
 
 def test_a_column_that_stands_twice_is_refused(tmp_path):
@@ -118,7 +118,7 @@ def test_a_column_that_stands_twice_is_refused(tmp_path):
     table = pyarrow.Table.from_arrays(columns, names=["_id", "text", "text"])
     parquet.write_table(table, tmp_path / "corpus.parquet")
     with pytest.raises(InputError, match=r"must have one column 'text', got 2 of them"):
-        open_table(tmp_path / "corpus.parquet", "document")
+        open_text_files(tmp_path / "corpus.parquet", "document")
 
 
 def test_a_broken_parquet_file_is_one_line(tmp_path):
@@ -128,7 +128,7 @@ def test_a_broken_parquet_file_is_one_line(tmp_path):
     for broken in (content, content[:-100], b"", b"no Parquet"):
         (tmp_path / "corpus.parquet").write_bytes(broken)
         with pytest.raises(InputError, match=r"parquet:\d+: the Parquet file is broken") as caught:
-            open_table(tmp_path / "corpus.parquet", "document")
+            open_text_files(tmp_path / "corpus.parquet", "document")
         assert "\n" not in str(caught.value)
 
 
@@ -138,7 +138,7 @@ def test_a_repeated_id_names_both_files(tmp_path):
     with pytest.raises(
         InputError, match=r"2\.jsonl:2: .* 'b' stands twice .*, first at .*1\.jsonl:2"
     ):
-        open_table(tmp_path / "corpus", "document")
+        open_text_files(tmp_path / "corpus", "document")
 
 
 @pytest.mark.parametrize("name", ["notes.txt", "a.jsonl.zst", "inner/"])
@@ -148,7 +148,7 @@ def test_a_folder_with_other_files_is_refused(tmp_path, name):
         tmp_path / "corpus" / name
     ).touch()
     with pytest.raises(InputError, match=rf"{name.strip('/')}: a folder of texts must hold files"):
-        open_table(tmp_path / "corpus", "document")
+        open_text_files(tmp_path / "corpus", "document")
 
 
 def test_an_empty_folder_and_two_kinds_of_corpora_are_refused(tmp_path):
@@ -176,4 +176,4 @@ def test_json_over_several_lines_or_as_an_array_is_told(tmp_path, text):
     with pytest.raises(
         InputError, match=r"jsonl:1: a line must be one JSON object, got .* one obj"
     ):
-        open_table(tmp_path / "corpus.jsonl", "document")
+        open_text_files(tmp_path / "corpus.jsonl", "document")

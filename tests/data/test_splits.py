@@ -5,7 +5,7 @@ import gzip
 import pytest
 
 from ltr.data.collection import open_collection, with_split
-from ltr.data.splits import split_named, splits_in, whole_of
+from ltr.data.splits import parent_split, split_named, splits_in
 from ltr.errors import InputError
 from tests.conftest import write_collection
 
@@ -27,8 +27,8 @@ def test_what_is_no_plain_name_is_refused(name):
 
 
 def test_a_split_is_a_part_of_what_stands_before_its_last_dot():
-    assert whole_of("test.clean.hard") == "test.clean"
-    assert whole_of("test") is None
+    assert parent_split("test.clean.hard") == "test.clean"
+    assert parent_split("test") is None
 
 
 def test_the_splits_of_a_folder_are_its_tables(tmp_path):

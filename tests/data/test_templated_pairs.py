@@ -11,7 +11,7 @@ import pytest
 from ltr.data.collate import PairCollator
 from ltr.data.formats import JoinedPairs, SingleTexts
 from ltr.data.query_lists import LabelledList
-from ltr.data.record_files import open_table
+from ltr.data.record_files import open_text_files
 from ltr.data.template import Template
 from ltr.data.templated_pairs import TemplatedPairs
 from ltr.errors import InputError
@@ -128,7 +128,9 @@ def test_a_cut_keeps_so_many_tokens_as_have_room():
     (ids,) = laid_out(reads, ["ж"], ["ツツ"])
     assert ids == [tokenizer.bos_token_id, *before, first, tokenizer.eos_token_id]
     assert reads.rendered("ж", "ツツ") == ["ж|"]
-    assert reads.expressible("ж", "ツツ") == "" and reads.expressible("w1", "a") == "a"
+    assert (
+        reads.document_for_proof("ж", "ツツ") == "" and reads.document_for_proof("w1", "a") == "a"
+    )
 
 
 @pytest.mark.parametrize(
@@ -140,7 +142,7 @@ def test_what_another_library_would_not_cut_is_expressed_by_a_text(pair, side):
     tokenizer.truncation_side = side
     longest = TemplatedPairs(tokenizer, 500, Template(pair=pair)).n_template + 12
     reads = TemplatedPairs(tokenizer, longest, Template(pair=pair))
-    kept = reads.expressible("w3", LONG)
+    kept = reads.document_for_proof("w3", LONG)
     assert kept and (LONG.startswith(kept) if side == "right" else LONG.endswith(kept))
     assert laid_out(reads, ["w3"], [kept]) == [
         tokenizer(reads.rendered("w3", LONG)[0])["input_ids"]
@@ -211,20 +213,20 @@ def test_an_instruction_must_be_a_string(tmp_path, own):
     with pytest.raises(
         InputError, match="jsonl:1: the instruction of a query must be a string, got"
     ):
-        open_table(file, "query")
+        open_text_files(file, "query")
 
 
 def test_what_a_document_calls_its_instruction_is_nobodys_business(tmp_path):
     file = tmp_path / "corpus.jsonl"
     file.write_text(json.dumps({"_id": "a", "text": "w1", "instruction": ["find"]}) + "\n")
-    assert open_table(file, "document").instructions is None
+    assert open_text_files(file, "document").instructions is None
 
 
 def with_instruction(tmp_path, instruction):
     file = tmp_path / "queries.jsonl"
     records = [{"_id": "a", "text": "w1"}, {"_id": "b", "text": "w2", "instruction": instruction}]
     file.write_text("".join(json.dumps(record) + "\n" for record in records))
-    return open_table(file, "query")
+    return open_text_files(file, "query")
 
 
 def test_instructions_of_parquet_are_read(tmp_path):
@@ -233,7 +235,7 @@ def test_instructions_of_parquet_are_read(tmp_path):
 
     columns = {"_id": ["b", "a"], "text": ["w2", "w1"], "instruction": [None, "explain w9"]}
     write_table(pyarrow.table(columns), tmp_path / "queries.parquet")
-    table = open_table(tmp_path / "queries.parquet", "query")
+    table = open_text_files(tmp_path / "queries.parquet", "query")
     assert list(table.texts) == ["w1", "w2"] and list(table.instructions) == ["explain w9", ""]
 
 

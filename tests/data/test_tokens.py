@@ -60,7 +60,7 @@ def test_each_prompt_has_a_store_of_its_own(tmp_path):
     words = [tokenizer.convert_ids_to_tokens(store[0].tolist()) for store in stores]
     assert words[:3] == [["w1", "w2"], ["w3", "w1", "w2"], ["[UNK]", "w2"]]
     again = pickle.loads(pickle.dumps(stores[1]))  # as a worker gets it
-    assert (again.read_as, again[0].tolist()) == ("w3 ", stores[1][0].tolist())
+    assert (again.rendering_key, again[0].tolist()) == ("w3 ", stores[1][0].tolist())
 
 
 def test_special_tokens_in_a_text_are_split_where_the_tokenizer_splits_them(tmp_path):

@@ -112,6 +112,14 @@ def test_normalisation_is_fitted_on_train_alone(letor_folder):
         np.testing.assert_allclose(batches, expected, rtol=1e-4, atol=1e-5)
 
 
+def test_measured_lists_are_made_once_for_each_normalisation(letor_folder):
+    data = opened(letor_folder, normalise=["z-score"])
+    batches = data.eval_batches("dev")
+    assert data.eval_batches("dev") is batches
+    data.load_state_dict(data.state_dict())
+    assert data.eval_batches("dev") is not batches
+
+
 def test_a_checkpoint_brings_the_normalisation_without_a_trainer_too(letor_folder):
     """As ``FeatureDataModule.load_from_checkpoint`` has it."""
     kept = opened(letor_folder, normalise=["z-score"]).state_dict()

@@ -33,7 +33,7 @@ def test_features_and_negatives_may_be_named_by_a_path(letor_folder, tmp_path):
     data.setup("fit")
     assert len(data.train) > 0
     mined = TripletDataModule("data", tmp_path / "mined", negatives_per_query=2)
-    assert mined.sources[0].negatives == {str(tmp_path / "mined"): 2}
+    assert mined.sources[0].negatives_per_row == {str(tmp_path / "mined"): 2}
 
 
 class Seen(LightningModule):

@@ -157,6 +157,14 @@ def test_a_mixed_batch_has_the_lists_that_its_sources_give_alone(folders, kind):
         next(streams[data.train.plan.turns.source(epoch * 41 + 40)])
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_only_groups_are_warned_of_being_alone_in_a_batch(folders, kind, caplog):
+    """9 : 1 in batches of four: 0.4 of the second source. A triplet brings its own negatives."""
+    path = [{"path": folders["a"], "weight": 9}, {"path": folders["b"], "weight": 1}]
+    opened(path, kind, mixture=Mixture("mixed"))
+    assert ("source b gives 0.4 groups to a batch" in caplog.text) == (kind == "groups")
+
+
 @pytest.mark.parametrize("batches", ["one_source", "mixed"])
 @pytest.mark.parametrize("kind", KINDS)
 def test_batches_follow_from_seed_epoch_and_step_alone(folders, kind, batches):

@@ -226,7 +226,7 @@ def test_a_cut_is_that_of_sentence_transformers(kind, tmp_path):
         texts = ranker.reads.lay_out(queries, rows, documents, rows)
         for pair, ids in zip(pairs, texts.ids.split(texts.lengths.tolist()), strict=True):
             assert ids.tolist() == there.preprocess([pair])["input_ids"][0].tolist(), pair
-            n_parted += ranker.reads.expressible(*pair) != pair[1]
+            n_parted += ranker.reads.document_for_proof(*pair) != pair[1]
     assert n_parted > 0 or kind == "MiniLM"
 
 

@@ -127,7 +127,7 @@ def test_lists_at_places_and_end_to_end():
         np.array([0.5, 1.5, 2.5], np.float32),
     )
     other = QueryLists.from_rows([3], [13], [3.5])
-    both = QueryLists.end_to_end([one, other]).at(np.array([3, 0, 2, 1]))
+    both = QueryLists.end_to_end([one, other]).lists_at(np.array([3, 0, 2, 1]))
     assert both.query_rows.tolist() == [3, 2, 8, 5]
     assert both.offsets.tolist() == [0, 1, 2, 4, 4]
     assert both.doc_rows.tolist() == [13, 10, 11, 12]

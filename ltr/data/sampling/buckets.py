@@ -9,13 +9,13 @@ import numpy as np
 from torch import distributed
 
 from ltr.data.query_lists import LabelledList
-from ltr.data.sampling.plan import Plan
+from ltr.data.sampling.plan import SourcePlan
 from ltr.data.sampling.rows import Rows
 from ltr.errors import InputError
 
 Length = Callable[[LabelledList], float]
 # Lists by the number of their row; and a list with its length.
-Drawn = dict[int, LabelledList]
+ListsByRow = dict[int, LabelledList]
 LengthAndList = tuple[float, LabelledList]
 
 
@@ -26,7 +26,7 @@ class _Window(NamedTuple):
     batches: list[list[int]]  # the rows of each global batch
 
 
-class Buckets(Plan):
+class Buckets(SourcePlan):
     """Visits every row once an epoch, with rows of similar length in a batch.
 
     An epoch is a permutation of all rows, cut into windows of ``window`` global batches. The rows
@@ -61,14 +61,14 @@ class Buckets(Plan):
         self.seed = seed
         self.rank = rank
         self.world_size = world_size
-        self.window = window
+        self.batches_per_window = window
         self._version = 0
         # The epoch that was asked for last, and its permutation of the rows.
         self._permutation: tuple[int, np.ndarray] | None = None
         # The window that was planned last: steps come in order, so the next one mostly needs it.
-        self._window: _Window | None = None
+        self._planned: _Window | None = None
         # Of its rows those that were drawn to plan it, and that this process needs.
-        self._drawn: Drawn = {}
+        self._lists_by_row: ListsByRow = {}
         # A window whose batches keep their rows, though other documents are drawn for them now.
         self._frozen: _Window | None = None
 
@@ -84,54 +84,55 @@ class Buckets(Plan):
         left_over = self.n_rows % self.per_step
         if left_over:
             # The batch of the longest rows of the last window is the smaller one.
-            number = (len(self) - 1) // self.window
-            first = number * self.window
+            number = (len(self) - 1) // self.batches_per_window
+            first = number * self.batches_per_window
             order = self._order_of_batches(epoch, number, len(self) - first)
             counts[first + int(np.argmax(order))] = left_over
         return counts
 
     def lists(self, epoch: int, step: int, *, together: bool = False) -> list[LabelledList]:
-        window_number, batch_number = divmod(step, self.window)
-        if self._window is None or self._window.key != (epoch, window_number):
-            self._window, self._drawn = self._plan_window(epoch, window_number, together)
+        window_number, batch_number = divmod(step, self.batches_per_window)
+        if self._planned is None or self._planned.key != (epoch, window_number):
+            self._planned, self._lists_by_row = self._plan_window(epoch, window_number, together)
         lists = []
-        for row in self._window.batches[batch_number][self.rank :: self.world_size]:
-            if row in self._drawn:
-                lists.append(self._drawn[row])
+        for row in self._planned.batches[batch_number][self.rank :: self.world_size]:
+            if row in self._lists_by_row:
+                lists.append(self._lists_by_row[row])
             else:
                 lists.append(self.rows.draw(epoch, row))
         return lists
 
-    def replace(self, rows: Rows) -> None:
+    def draw_from(self, rows: Rows) -> None:
         """Draw other documents for the same rows, from the next batch on."""
         assert len(rows) == self.n_rows, "the plan of an epoch counts the rows"
         self.rows = rows
-        self._window = None
-        self._drawn = {}
+        self._planned = None
+        self._lists_by_row = {}
         self._version += 1
 
     def freeze_window(self, epoch: int, step: int) -> None:
         """Freeze the rows of the window that this step is in the middle of: its batches hold the
-        same rows after :meth:`replace`, whatever is drawn for them.
+        same rows after :meth:`draw_from`, whatever is drawn for them.
 
         So an epoch visits each row once, though the rows are replaced in its midst. All processes
         must call it together.
         """
-        if step % self.window == 0:  # a window begins here, and is planned with the new rows
+        window_number, batch_number = divmod(step, self.batches_per_window)
+        if batch_number == 0:  # a window begins here, and is planned with the new rows
             return
-        self._frozen, _ = self._plan_window(epoch, step // self.window, together=True)
+        self._frozen, _ = self._plan_window(epoch, window_number, together=True)
 
     def frozen_batches(self, epoch: int, step: int) -> list[list[int]] | None:
-        if self._frozen is None or self._frozen.key != (epoch, step // self.window):
+        if self._frozen is None or self._frozen.key != (epoch, step // self.batches_per_window):
             return None
         return self._frozen.batches
 
     def restore_frozen(self, epoch: int, step: int, batches: list[list[int]]) -> None:
-        number = step // self.window
+        number = step // self.batches_per_window
         rows = self._rows_of_window(epoch, number).tolist()
-        kept_rows = sorted(chain.from_iterable(batches))
+        frozen_rows = sorted(chain.from_iterable(batches))
         n_batches = math.ceil(len(rows) / self.per_step)
-        if len(batches) != n_batches or kept_rows != sorted(rows):
+        if len(batches) != n_batches or frozen_rows != sorted(rows):
             raise InputError(
                 f"the checkpoint must keep {n_batches} batches that hold {len(rows)} rows around step {step} of epoch {epoch} once each, and does not; take another checkpoint"
             )
@@ -139,30 +140,30 @@ class Buckets(Plan):
 
     def __getstate__(self) -> dict:
         # A spawned worker needs none of these: it only collates.
-        return self.__dict__ | {"_permutation": None, "_window": None, "_drawn": {}}
+        return self.__dict__ | {"_permutation": None, "_planned": None, "_lists_by_row": {}}
 
-    def _plan_window(self, epoch: int, number: int, together: bool) -> tuple[_Window, Drawn]:
+    def _plan_window(self, epoch: int, number: int, together: bool) -> tuple[_Window, ListsByRow]:
         """The batches of a window, and the lists of this process that were drawn to plan them."""
         if self._frozen is not None and self._frozen.key == (epoch, number):
             return self._frozen, {}
         rows = self._rows_of_window(epoch, number)
-        if self.window == 1:
+        if self.batches_per_window == 1:
             return _Window((epoch, number), [rows.tolist()]), {}
-        drawn = self._draw_all(epoch, rows, together)
+        lengths_and_lists = self._draw_all(epoch, rows, together)
         # From here on a row is known by its place in the window, 0 to len(rows) - 1.
-        order = np.argsort([length for length, _ in drawn], kind="stable")
+        order = np.argsort([length for length, _ in lengths_and_lists], kind="stable")
         sorted_batches = []
         for start in range(0, len(order), self.per_step):
             sorted_batches.append(order[start : start + self.per_step])
         batches = []
-        drawn_here: Drawn = {}
+        lists_by_row: ListsByRow = {}
         for batch_number in self._order_of_batches(epoch, number, len(sorted_batches)):
             places = sorted_batches[batch_number]
             batches.append(rows[places].tolist())
             for place in places[self.rank :: self.world_size]:
-                _, drawn_list = drawn[place]
-                drawn_here[int(rows[place])] = drawn_list
-        return _Window((epoch, number), batches), drawn_here
+                _, drawn_list = lengths_and_lists[place]
+                lists_by_row[int(rows[place])] = drawn_list
+        return _Window((epoch, number), batches), lists_by_row
 
     def _order_of_batches(self, epoch: int, number: int, n_batches: int) -> np.ndarray:
         """In which order the batches of a window come, which are sorted by length."""
@@ -172,7 +173,7 @@ class Buckets(Plan):
         if self._permutation is None or self._permutation[0] != epoch:
             rng = np.random.default_rng([self.seed, epoch])
             self._permutation = (epoch, rng.permutation(self.n_rows))
-        size = self.per_step * self.window
+        size = self.per_step * self.batches_per_window
         return self._permutation[1][number * size : (number + 1) * size]
 
     def _draw_all(self, epoch: int, rows: np.ndarray, together: bool) -> list[LengthAndList]:

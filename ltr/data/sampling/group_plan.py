@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 
 from ltr.data.query_lists import LabelledList
-from ltr.data.sampling.plan import Plan
+from ltr.data.sampling.plan import SourcePlan
 from ltr.data.sampling.rows import TextGroups
 from ltr.errors import InputError
 
@@ -25,7 +25,7 @@ class _NextGroup(NamedTuple):
     group: int
 
 
-class GroupPlan(Plan):
+class GroupPlan(SourcePlan):
     """Global batches of P groups (``groups_per_batch``, over all processes), no two of one owner.
 
     At every step the P owners with the most groups left give one each (ties at random). So batches
@@ -55,21 +55,20 @@ class GroupPlan(Plan):
         self.world_size = world_size
         self.n_rows = len(groups.owners)
         # Owners ascend, so the groups of an owner have consecutive numbers from its first one on.
-        _, self._first_groups, self._n_groups = np.unique(
+        _, self._first_group_of_owner, self._n_groups_of_owner = np.unique(
             groups.owners, return_index=True, return_counts=True
         )
         # Chance decides only among owners with equally many left: every epoch has these sizes.
         batches = self._batches(0)
         self._n_steps = len(batches)
         self._groups_per_step = np.fromiter(map(len, batches), dtype=np.int64)
-        self.n_used = int(self._groups_per_step.sum())
         # The epoch that was asked for last, and its batches.
         self._epoch_batches: tuple[int, list[np.ndarray]] | None = None
         if not batches:
             raise InputError(
                 f"{where}: a batch needs at least {LEAST_GROUPS} groups, to be told from each other, got {self.n_rows}"
             )
-        if left_out := self.n_rows - self.n_used:
+        if left_out := self.n_rows - int(self._groups_per_step.sum()):
             log.info(
                 "%s: %d of %d groups find none to share a batch with; other ones in each epoch",
                 where,
@@ -96,7 +95,9 @@ class GroupPlan(Plan):
         # The next group of every owner. The heap has its least entry on top: the owner with the
         # most groups left.
         heap = []
-        for n_left, group in zip(self._n_groups.tolist(), self._first_groups.tolist(), strict=True):
+        for n_left, group in zip(
+            self._n_groups_of_owner.tolist(), self._first_group_of_owner.tolist(), strict=True
+        ):
             heap.append(_NextGroup(-n_left, next(ties), group))
         heapify(heap)
         batches = []

@@ -5,7 +5,7 @@ import logging
 import numpy as np
 
 from ltr.data.query_lists import LabelledList, QueryLists
-from ltr.data.sampling.relevant import EpochOver, RelevantRows
+from ltr.data.sampling.relevant import EpochOver, RelevantDraws
 from ltr.errors import InputError
 
 log = logging.getLogger(__name__)
@@ -13,7 +13,7 @@ log = logging.getLogger(__name__)
 
 class QueryGroups:
     """Groups of ``docs_per_group`` or fewer relevant documents of a query, see
-    :class:`RelevantRows`.
+    :class:`RelevantDraws`.
 
     Every group has its own owner, so two groups of one query may share a batch: the judgements that
     they carry keep their documents from counting as each other's negatives.
@@ -25,27 +25,27 @@ class QueryGroups:
     def __init__(
         self,
         judged: QueryLists,
+        known: QueryLists,
         docs_per_group: int,
         seed: int,
         *,
         epoch_over: EpochOver,
         where: str,
-        known: QueryLists | None = None,
     ) -> None:
         n_queries = len(judged.query_rows)
         if n_queries < 2:
             raise InputError(
                 f"{where}: a batch needs at least 2 queries, to be told from each other; got {n_queries}"
             )
-        self.relevant = RelevantRows(
-            judged, judged.query_rows, docs_per_group, epoch_over, seed, known
+        self.relevant = RelevantDraws(
+            judged, known, judged.query_rows, docs_per_group, epoch_over, seed
         )
         self.owners = np.arange(len(self.relevant.query_rows))
         _log_small_groups(where, self.relevant.counts, docs_per_group)
 
     def draw(self, epoch: int, group: int) -> LabelledList:
-        relevant, _ = self.relevant.draw(epoch, group)
-        return relevant
+        labelled, _ = self.relevant.draw(epoch, group)
+        return labelled
 
 
 class LabelGroups:
@@ -112,7 +112,7 @@ class LabelGroups:
 
     def draw(self, epoch: int, group: int) -> LabelledList:
         if self._sorted_texts is None or self._sorted_texts[0] != epoch:
-            # The 1 keeps these draws apart from those of the plan, whose seed is the same.
+            # The 1 keeps these draws apart from those of the plan, see ltr.data.sampling.rows.
             rng = np.random.default_rng([self.seed, epoch, 1])
             shuffled = rng.permutation(len(self.labels))
             by_label = np.argsort(self.labels[shuffled], kind="stable")

@@ -6,6 +6,7 @@ from typing import Literal, NamedTuple, Protocol
 import numpy as np
 
 from ltr.data.query_lists import LabelledList, QueryLists
+from ltr.data.sampling.relevant import not_negatives
 from ltr.data.sampling.rows import in_parts
 from ltr.errors import InputError
 
@@ -14,7 +15,7 @@ from ltr.errors import InputError
 Keep = Literal["relevant", "any", "all"]
 
 
-class ListSource(Protocol):
+class WholeLists(Protocol):
     """Where lists come from: a :class:`GradedLists` or a split of feature vectors."""
 
     def whole(self, query: int) -> LabelledList:
@@ -27,9 +28,8 @@ class GradedLists(NamedTuple):
     """
 
     judged: QueryLists
+    known: QueryLists  # see ltr.mining.same_texts.known_documents
     pools: QueryLists | None  # the candidates; without, only judged documents are listed
-    # The judgements, and what must not be a negative either; None: the judgements alone.
-    known: QueryLists | None = None
 
     def whole(self, query: int) -> LabelledList:
         doc_rows, grades = self.judged.of(query)
@@ -38,11 +38,11 @@ class GradedLists(NamedTuple):
             pool, _ = self.pools.of(query)
             others = doc_rows[~np.isin(doc_rows, pool)]
             doc_rows = np.concatenate([pool, others])
-        known = self.judged if self.known is None else self.known
-        known_rows, known_grades = known.of(query)
-        never_negative = known_rows[~(known_grades <= 0)]
-        is_listed = ~np.isin(doc_rows, never_negative) | np.isin(doc_rows, relevant)
-        labelled = self.judged.labelled(query, doc_rows[is_listed])
+        may_be_negative = ~np.isin(doc_rows, not_negatives(self.known, query))
+        labelled = self.judged.labelled(
+            query, doc_rows[may_be_negative | np.isin(doc_rows, relevant)]
+        )
+        known_rows, known_grades = self.known.of(query)
         return labelled._replace(ideal=None, judged_rows=known_rows, judged_grades=known_grades)
 
 
@@ -63,7 +63,7 @@ class ListRows:
     """
 
     def __init__(
-        self, source: ListSource, queries: np.ndarray, list_size: int | None, keep: Keep, seed: int
+        self, source: WholeLists, queries: np.ndarray, list_size: int | None, keep: Keep, seed: int
     ) -> None:
         self.source = source
         self.list_size = list_size
@@ -86,7 +86,7 @@ class ListRows:
         # The rows of a query cut its list alike, and each takes its own part.
         rng = np.random.default_rng([self.seed, epoch, query])
         kept = cut_list(whole.labels, self.list_size, self.keep, rng)[self._parts[row]]
-        return whole.at(kept)
+        return whole.documents_at(kept)
 
 
 def cut_list(
@@ -129,7 +129,7 @@ def n_with_both(rows: ListRows) -> int:
     return n_rows
 
 
-def with_two_grades(source: ListSource, queries: np.ndarray, where: str) -> np.ndarray:
+def with_two_grades(source: WholeLists, queries: np.ndarray, where: str) -> np.ndarray:
     """The queries whose documents differ in grade; a loss learns nothing from the others.
 
     Raises:

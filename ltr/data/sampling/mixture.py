@@ -5,7 +5,6 @@ spread as evenly as they can be, and each part of the sequence has them as the w
 """
 
 import math
-from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from fractions import Fraction
 from typing import Any, NamedTuple
@@ -13,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ltr.data.query_lists import LabelledList
-from ltr.data.sampling.plan import Batches, Plan
+from ltr.data.sampling.plan import Plan, RowsOfBatches, SourcePlan
 from ltr.errors import InputError
 
 LONGEST_PERIOD = 2**20  # of a sequence; longer ones are rounded to it
@@ -82,7 +81,7 @@ def _whole_numbers(weights: Sequence[float]) -> list[int]:
     return [weight // factor for weight in whole]
 
 
-class SourcePlan(NamedTuple):
+class PlannedSource(NamedTuple):
     """What one source gives.
 
     Attributes:
@@ -90,11 +89,11 @@ class SourcePlan(NamedTuple):
         shifted: a list of the source with the numbers that its texts have among those of all.
     """
 
-    plan: Plan
+    plan: SourcePlan
     shifted: Callable[[LabelledList], LabelledList]
 
 
-class PlanOfSources(Plan):
+class MixturePlan(Plan):
     """Training lists of several sources. A source whose epoch is over begins its next one.
 
     An epoch has as many steps as the epochs of all sources together, whatever the weights.
@@ -107,7 +106,7 @@ class PlanOfSources(Plan):
 
     def __init__(
         self,
-        sources: Sequence[SourcePlan],
+        sources: Sequence[PlannedSource],
         weights: Sequence[float],
         rank: int = 0,
         world_size: int = 1,
@@ -123,36 +122,28 @@ class PlanOfSources(Plan):
     def version(self) -> int:
         return sum(source.plan.version for source in self.sources)
 
-    def lists_per_step(self, epoch: int) -> np.ndarray:
-        counts = [sum(self.lists_of_sources(epoch, step)) for step in range(len(self))]
-        return np.asarray(counts, dtype=np.int64)
 
-    @abstractmethod
-    def lists_of_sources(self, epoch: int, step: int) -> list[int]:
-        """How many lists each source gives to a step, over all processes."""
-
-
-class OneSourceBatches(PlanOfSources):
+class OneSourceBatches(MixturePlan):
     """The lists of a step are a batch of one source."""
 
     def __len__(self) -> int:
         return sum(len(source.plan) for source in self.sources)
 
     def lists(self, epoch: int, step: int, *, together: bool = False) -> list[LabelledList]:
-        number, source_epoch, source_step = self._batch_of_source(epoch, step)
+        number = self.turns.source(epoch * len(self) + step)
         source = self.sources[number]
+        source_epoch, source_step = self.source_position(number, epoch, step)
         lists = source.plan.lists(source_epoch, source_step, together=together)
         return [source.shifted(labelled) for labelled in lists]
 
-    def position_of(self, number: int, epoch: int, step: int) -> tuple[int, int]:
-        """The epoch and the step of its own that a source gives next, from a step on."""
-        n_before = self.turns.before(epoch * len(self) + step)[number]
-        return divmod(n_before, len(self.sources[number].plan))
+    def source_position(self, source: int, epoch: int, step: int) -> tuple[int, int]:
+        n_before = self.turns.before(epoch * len(self) + step)[source]
+        return divmod(n_before, len(self.sources[source].plan))
 
-    def frozen_batches(self, epoch: int, step: int) -> list[Batches | None] | None:
-        frozen: list[Batches | None] = []
+    def frozen_batches(self, epoch: int, step: int) -> list[RowsOfBatches | None] | None:
+        frozen: list[RowsOfBatches | None] = []
         for number, source in enumerate(self.sources):
-            position = self.position_of(number, epoch, step)
+            position = self.source_position(number, epoch, step)
             batches: Any = source.plan.frozen_batches(*position)
             frozen.append(batches)
         return None if frozen.count(None) == len(frozen) else frozen
@@ -164,22 +155,11 @@ class OneSourceBatches(PlanOfSources):
             )
         for number, source_batches in enumerate(batches):
             if source_batches is not None:
-                position = self.position_of(number, epoch, step)
+                position = self.source_position(number, epoch, step)
                 self.sources[number].plan.restore_frozen(*position, source_batches)
 
-    def lists_of_sources(self, epoch: int, step: int) -> list[int]:
-        number, source_epoch, source_step = self._batch_of_source(epoch, step)
-        counts = [0] * len(self.sources)
-        counts[number] = int(self.sources[number].plan.lists_per_step(source_epoch)[source_step])
-        return counts
 
-    def _batch_of_source(self, epoch: int, step: int) -> tuple[int, int, int]:
-        """The source of a step, and which epoch and step of its own this is."""
-        number = self.turns.source(epoch * len(self) + step)
-        return number, *self.position_of(number, epoch, step)
-
-
-class MixedBatches(PlanOfSources):
+class MixedBatches(MixturePlan):
     """The lists of a step are of several sources, in the order of the sources.
 
     A turn is a list here. A source gives its lists in the order of its own batches.
@@ -187,16 +167,16 @@ class MixedBatches(PlanOfSources):
     Args:
         sources: what each gives; every plan must be that of a single process, since this plan deals
             out the lists.
-        weights: as of a :class:`PlanOfSources`.
+        weights: as of a :class:`MixturePlan`.
         per_step: lists of a step, over all processes.
         least: lists of a step at least; what is left over at the end of an epoch, and is fewer, is
             left out.
-        rank, world_size: as of a :class:`PlanOfSources`.
+        rank, world_size: as of a :class:`MixturePlan`.
     """
 
     def __init__(
         self,
-        sources: Sequence[SourcePlan],
+        sources: Sequence[PlannedSource],
         weights: Sequence[float],
         per_step: int,
         least: int,
@@ -210,10 +190,10 @@ class MixedBatches(PlanOfSources):
         self.per_step = per_step
         # How many lists an epoch of each source has.
         self._n_lists = [int(source.plan.lists_per_step(0).sum()) for source in self.sources]
-        self._lists_of_epoch = sum(self._n_lists)
+        self._n_lists_of_epoch = sum(self._n_lists)
         # Of each source the epoch that was asked for last, and where its steps begin among its lists.
         self._starts: list[tuple[int, np.ndarray] | None] = [None] * len(self.sources)
-        n_full, n_left = divmod(self._lists_of_epoch, per_step)
+        n_full, n_left = divmod(self._n_lists_of_epoch, per_step)
         self._n_steps = n_full + (1 if n_left >= least else 0)
 
     def __len__(self) -> int:
@@ -227,15 +207,10 @@ class MixedBatches(PlanOfSources):
             lists += self._lists_between(number, begin, end)
         return lists[self.rank :: self.world_size]
 
-    def lists_of_sources(self, epoch: int, step: int) -> list[int]:
-        first, stop = self._turns_of_step(epoch, step)
-        counts = zip(self.turns.before(first), self.turns.before(stop), strict=True)
-        return [end - begin for begin, end in counts]
-
     def _turns_of_step(self, epoch: int, step: int) -> tuple[int, int]:
-        first = epoch * self._lists_of_epoch + step * self.per_step
-        stop = epoch * self._lists_of_epoch + (step + 1) * self.per_step
-        return first, min(stop, (epoch + 1) * self._lists_of_epoch)
+        first = epoch * self._n_lists_of_epoch + step * self.per_step
+        stop = epoch * self._n_lists_of_epoch + (step + 1) * self.per_step
+        return first, min(stop, (epoch + 1) * self._n_lists_of_epoch)
 
     def _lists_between(self, number: int, begin: int, end: int) -> list[LabelledList]:
         """The lists of a source from one to another, counted from the beginning of the training."""

@@ -17,8 +17,8 @@ from ltr.data.collate import Collator
 from ltr.data.query_lists import LabelledList
 
 # The rows of each batch of a window; of several sources, those of each that has some.
-Batches = list[list[int]]
-Frozen = Batches | list[Batches | None]
+RowsOfBatches = list[list[int]]
+Frozen = RowsOfBatches | list[RowsOfBatches | None]
 
 
 class Plan(ABC):
@@ -48,15 +48,9 @@ class Plan(ABC):
             together: all processes ask for this step now, so they may share the drawing.
         """
 
-    @abstractmethod
-    def lists_per_step(self, epoch: int) -> np.ndarray:
-        """``[steps]`` int64: how many lists each step of an epoch has, over all processes. Their sum
-        is the same in every epoch.
-        """
-
-    def position_of(self, number: int, epoch: int, step: int) -> tuple[int, int]:
-        """The epoch and the step of its own that a source gives next, from a step on; here there is
-        one source.
+    def source_position(self, source: int, epoch: int, step: int) -> tuple[int, int]:
+        """The epoch and the step of its own that a source, by its number, gives next, from a step
+        on; here there is one source.
         """
         return epoch, step
 
@@ -73,6 +67,16 @@ class Plan(ABC):
         :meth:`frozen_batches`.
         """
         raise NotImplementedError
+
+
+class SourcePlan(Plan):
+    """A plan of one source's training lists."""
+
+    @abstractmethod
+    def lists_per_step(self, epoch: int) -> np.ndarray:
+        """``[steps]`` int64: how many lists each step of an epoch has, over all processes. Their sum
+        is the same in every epoch.
+        """
 
 
 class PlanSampler(DistributedSampler):
@@ -123,7 +127,7 @@ class ShareOfRank(DistributedSampler):
 
 class TrainBatches(Dataset):
     """Training batches. A :class:`PlanSampler` passes their lists in; ``batches[epoch, step]`` draws
-    them here.
+    them here, for who looks at a batch without a loader.
     """
 
     def __init__(self, plan: Plan, collator: Collator) -> None:

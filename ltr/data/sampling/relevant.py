@@ -1,18 +1,30 @@
-"""Rows of the relevant documents of a query."""
+"""The relevant documents of each row, and what is never a negative beside them."""
 
 from typing import Literal
 
 import numpy as np
 
-from ltr.data.query_lists import LabelledList, QueryLists
+from ltr.data.query_lists import LabelledList, QueryLists, are_excluded
 from ltr.data.sampling.rows import in_parts
 
 # What an epoch has once: each query, or each pair of a query and a relevant document.
 EpochOver = Literal["queries", "pairs"]
 
 
-class RelevantRows:
-    """The relevant documents of each row of an epoch, ``size`` at most, drawn without repeats and
+def not_negatives(known: QueryLists, query_row: int) -> np.ndarray:
+    """The documents that must not be drawn as negatives of a query: relevant ones, those with the
+    text of one, and those with the text of the query, whose grade is NaN.
+
+    Args:
+        known: see :func:`ltr.mining.same_texts.known_documents`.
+        query_row: the query.
+    """
+    known_rows, grades = known.of(query_row)
+    return known_rows[are_excluded(grades)]
+
+
+class RelevantDraws:
+    """Draws the relevant documents of each row of an epoch, ``size`` at most, without repeats and
     anew in each epoch.
 
     Over ``queries``, each query has one row. Over ``pairs``, it has as many rows as its relevant
@@ -21,13 +33,12 @@ class RelevantRows:
 
     Args:
         judged: the judgements; those above 0 are relevant.
+        known: what lists carry as the judged documents of their query: the judgements, and what
+            must not be a negative of it either, see :func:`ltr.mining.same_texts.known_documents`.
         queries: ``[Q]`` int64, the queries that have rows.
         size: relevant documents of a row at most.
         epoch_over: ``queries`` or ``pairs``.
         seed: of the draws.
-        known: what lists carry as the judged documents of their query: the judgements, and what
-            must not be a negative of it either, see :func:`ltr.mining.same_texts.known_documents`.
-            None: the judgements alone.
 
     Attributes:
         query_rows: ``[R]`` int64, the query of each row.
@@ -37,14 +48,14 @@ class RelevantRows:
     def __init__(
         self,
         judged: QueryLists,
+        known: QueryLists,
         queries: np.ndarray,
         size: int,
         epoch_over: EpochOver,
         seed: int,
-        known: QueryLists | None = None,
     ) -> None:
         self.judged = judged
-        self.known = judged if known is None else known
+        self.known = known
         self.seed = seed
         n_relevant = judged.n_relevant()[np.searchsorted(judged.query_rows, queries)]
         n_parts = np.ones_like(n_relevant)

@@ -1,5 +1,16 @@
 """Rows and groups: the training examples of an epoch. A row number here is that of an example, not
 that of a text in its table.
+
+All draws of an epoch follow from these seeds. Some may be equal, as those of window 3 and of query
+3: what they draw has so little in common that nothing is lost by it.
+
+=============================  ==========================================================
+``[seed, epoch]``              the order of rows (``Buckets``) or of groups (``GroupPlan``)
+``[seed, epoch, 1]``           the texts of labels, dealt into groups (``LabelGroups``)
+``[seed, epoch, window]``      the order of the batches of a window (``Buckets``)
+``[seed, epoch, query]``       what a row of the query draws (``RelevantDraws``, ``ListRows``)
+``[seed, epoch, query, part]`` the same, of its further rows (``RelevantDraws``)
+=============================  ==========================================================
 """
 
 from typing import Protocol

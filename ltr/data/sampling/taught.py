@@ -1,72 +1,20 @@
 """Training on the scores of a teacher: they take the place of the labels that rows have."""
 
 import logging
-import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from pathlib import Path
-from typing import Literal, get_args
+from dataclasses import dataclass, replace
+from typing import Literal
 
 import numpy as np
 
-from ltr.data.collection import Collection
 from ltr.data.query_lists import LabelledList, QueryLists, values_of
 from ltr.data.sampling.rows import Rows
-from ltr.data.teacher_scores import TeacherScores
-from ltr.errors import InputError, local_path, one_of
+from ltr.data.sampling.triplet_rows import TripletRows
+from ltr.errors import InputError
 
 log = logging.getLogger(__name__)
 
 Unscored = Literal["refuse", "leave_out"]
-
-
-@dataclass(frozen=True)
-class Labels:
-    """The options that say what the labels of training lists are: grades, or a teacher's scores.
-
-    Args:
-        scores: a folder with the scores of a teacher, written by ``ltr score``. The loss must take
-            them, and documents of other lists can't be negatives. None: the labels are the grades.
-        unscored: documents without a score: ``refuse`` them, or ``leave_out``, which shortens the
-            list, and leaves out queries without any score.
-        deviation: bring the scores to this standard deviation within a list (the mean over the
-            lists), for losses that compare them with the student's; None: as they are.
-
-    Raises:
-        InputError: for a value that is none of these.
-    """
-
-    scores: str | None = None
-    unscored: Unscored = "refuse"
-    deviation: float | None = None
-
-    def __post_init__(self) -> None:
-        if self.scores == "":
-            raise InputError(
-                "scores must be a folder that 'ltr score' has written, got ''",
-                option="labels.scores",
-            )
-        if self.scores is not None:
-            local_path("labels.scores", self.scores)
-        one_of(get_args(Unscored), **{"labels.unscored": self.unscored})
-        if self.deviation is not None and not 0 < self.deviation < math.inf:
-            raise InputError(
-                f"deviation must be finite and above 0, got {self.deviation}",
-                option="labels.deviation",
-            )
-
-    def open(self, collection: Collection) -> QueryLists | None:
-        """The scores that become labels, on the scale that ``deviation`` asks for; None where
-        labels are grades.
-        """
-        if self.scores is None:
-            return None
-        teacher = TeacherScores.open(Path(self.scores), collection)
-        if self.deviation is None or teacher.deviation_in_lists == 0:
-            return teacher.lists
-        factor = self.deviation / teacher.deviation_in_lists
-        values = (teacher.lists.values * factor).astype(np.float32)
-        return teacher.lists._replace(values=values)
 
 
 @dataclass(eq=False)
@@ -97,6 +45,11 @@ class TaughtRows:
     def __len__(self) -> int:
         return len(self._kept)
 
+    def with_negatives(self, number: int, lists: QueryLists) -> "TaughtRows":
+        """See :meth:`ltr.data.sampling.triplet_rows.TripletRows.with_negatives`."""
+        assert isinstance(self.rows, TripletRows), "other rows have no negatives"
+        return replace(self, rows=self.rows.with_negatives(number, lists))
+
     def log_left_out(self) -> None:
         """Say how many rows are left out, if any."""
         if n_left_out := len(self.rows) - len(self):
@@ -107,17 +60,17 @@ class TaughtRows:
                 len(self.rows),
             )
 
-    def check(self, drawn: Iterable[tuple[int, np.ndarray]]) -> None:
+    def check(self, drawable: Iterable[tuple[int, np.ndarray]]) -> None:
         """Check that all documents have a score.
 
         Args:
-            drawn: queries with the documents that may be drawn, by row.
+            drawable: queries with the documents that may be drawn, by row.
 
         Raises:
             InputError: if not; it counts the documents without a score and names the first.
         """
         unscored_pairs: list[tuple[int, int]] = []
-        for query_row, doc_rows in drawn:
+        for query_row, doc_rows in drawable:
             scored_rows, _ = self.scores.of(query_row)
             for doc_row in doc_rows[~np.isin(doc_rows, scored_rows)].tolist():
                 unscored_pairs.append((query_row, doc_row))
@@ -140,7 +93,7 @@ class TaughtRows:
         kept = np.isin(drawn.doc_rows, scored_rows)
         if self.unscored == "refuse" and not kept.all():
             self.check([(drawn.query_row, drawn.doc_rows)])
-        taught = drawn.at(np.flatnonzero(kept))
+        taught = drawn.documents_at(np.flatnonzero(kept))
         if not kept.any():
             taught = drawn.alone(int(scored_rows[scores.argmax()]))
         return taught._replace(labels=values_of(taught.doc_rows, scored_rows, scores))

@@ -2,12 +2,12 @@
 
 import logging
 from collections.abc import Iterator
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import KW_ONLY, dataclass, replace
 
 import numpy as np
 
-from ltr.data.query_lists import LabelledList, QueryLists, are_excluded, values_of
-from ltr.data.sampling.relevant import EpochOver, RelevantRows
+from ltr.data.query_lists import LabelledList, QueryLists, values_of
+from ltr.data.sampling.relevant import EpochOver, RelevantDraws, not_negatives
 from ltr.errors import InputError
 
 log = logging.getLogger(__name__)
@@ -22,6 +22,7 @@ class TripletRows:
     """
 
     judged: QueryLists  # every query has a relevant document
+    known: QueryLists  # see ltr.mining.same_texts.known_documents
     # Of each source of negatives how many a row gets, at most, and the documents to draw from, by
     # query, with their mined distances or NaN. None draws from the whole corpus.
     per_row: tuple[int, ...]
@@ -32,27 +33,29 @@ class TripletRows:
     _: KW_ONLY
     epoch_over: EpochOver
     where: str  # the split, for errors
-    # The judgements, and what must not be a negative either; None: the judgements alone.
-    known: QueryLists | None = None
     # [Q] int64, the queries that have rows. None: those with a negative. They are found once:
     # dataclasses.replace() hands them on, so rows keep their numbers when the sources change.
     queries: np.ndarray | None = None
-    # A soft label of some negatives, or NaN for a document that must not be drawn. All other
-    # negatives have label 0.
-    labels: QueryLists | None = None
+    # By an audit: a soft label of some negatives, or NaN for a document that must not be drawn. All
+    # other negatives have label 0.
+    audit_labels: QueryLists | None = None
 
     def __post_init__(self) -> None:
-        if self.known is None:
-            self.known = self.judged
         if self.queries is None:
             self.queries = self._queries_with_negatives()
-        self.relevant = RelevantRows(
-            self.judged, self.queries, self.positives, self.epoch_over, self.seed, self.known
+        self.relevant = RelevantDraws(
+            self.judged, self.known, self.queries, self.positives, self.epoch_over, self.seed
         )
         self.query_rows = self.relevant.query_rows
 
     def __len__(self) -> int:
         return len(self.query_rows)
+
+    def with_negatives(self, number: int, lists: QueryLists) -> "TripletRows":
+        """The same rows, with these lists as the source of negatives of this number."""
+        negatives = list(self.negatives)
+        negatives[number] = lists
+        return replace(self, negatives=tuple(negatives))
 
     def _queries_with_negatives(self) -> np.ndarray:
         all_queries = self.judged.query_rows
@@ -84,22 +87,20 @@ class TripletRows:
         return False
 
     def _forbidden(self, query_row: int) -> np.ndarray:
-        """The documents that are no negatives of a query: relevant ones, those of the text of one or
-        of the query, and those labelled NaN.
+        """The documents that must not be drawn as negatives of a query: those of
+        :func:`not_negatives`, and those that the audit labels NaN.
         """
-        assert self.known is not None, "the constructor sets it"
-        known_rows, grades = self.known.of(query_row)
-        excluded = known_rows[are_excluded(grades)]
-        if self.labels is None:
-            return excluded
-        labelled_rows, labels = self.labels.of(query_row)
-        return np.concatenate([excluded, labelled_rows[np.isnan(labels)]])
+        forbidden = not_negatives(self.known, query_row)
+        if self.audit_labels is None:
+            return forbidden
+        labelled_rows, labels = self.audit_labels.of(query_row)
+        return np.concatenate([forbidden, labelled_rows[np.isnan(labels)]])
 
     def drawable(self) -> Iterator[tuple[int, np.ndarray]]:
         """The documents that may be drawn, by query: the relevant ones, and those of every source
         but the whole corpus.
         """
-        assert self.queries is not None, "the constructor sets them"
+        assert self.queries is not None, "the constructor finds them"
         for query_row in self.queries.tolist():
             judged_rows, grades = self.judged.of(query_row)
             forbidden = self._forbidden(query_row)
@@ -126,8 +127,8 @@ class TripletRows:
             forbidden = np.concatenate([forbidden, doc_rows])
         negatives = np.concatenate(drawn_rows)
         negative_labels = np.zeros(len(negatives), np.float32)
-        if self.labels is not None:
-            labelled_rows, labels = self.labels.of(query_row)
+        if self.audit_labels is not None:
+            labelled_rows, labels = self.audit_labels.of(query_row)
             negative_labels = values_of(negatives, labelled_rows, labels)
         return relevant._replace(
             doc_rows=np.concatenate([relevant.doc_rows, negatives]),

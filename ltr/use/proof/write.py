@@ -50,7 +50,9 @@ def write_proof(
     pairs = [(one.query, document) for one in lists for document in one.documents]
     form_of_pairs = forms.get("pair")
     if isinstance(form_of_pairs, TemplatedPairs):
-        pairs = [(query, form_of_pairs.expressible(query, document)) for query, document in pairs]
+        pairs = [
+            (query, form_of_pairs.document_for_proof(query, document)) for query, document in pairs
+        ]
     list_of_pair = np.repeat(np.arange(len(lists)), [len(one.documents) for one in lists])
     # Of each kind the distinct texts, and which of them each pair reads.
     fields: dict[Kind, list[tuple[str, ...]]] = {}

@@ -25,8 +25,12 @@ def every_list(plan, epoch) -> list[list[tuple[int, list[int]]]]:
 
 
 KINDS = {
-    "queries": lambda: QueryGroups(many_judged(43), 3, 3, epoch_over="queries", where="here"),
-    "pairs": lambda: QueryGroups(many_judged(43), 2, 3, epoch_over="pairs", where="here"),
+    "queries": lambda: QueryGroups(
+        many_judged(43), many_judged(43), 3, 3, epoch_over="queries", where="here"
+    ),
+    "pairs": lambda: QueryGroups(
+        many_judged(43), many_judged(43), 2, 3, epoch_over="pairs", where="here"
+    ),
     "labels": lambda: LabelGroups(
         shuffled_labels(35, 26, 22, 12, 14, 3, 5, 2, 8), 3, 3, where="here"
     ),
@@ -61,14 +65,14 @@ def test_a_batch_holds_no_owner_twice_and_an_epoch_no_document(kind):
             assert 2 <= len(owners) <= 5 and (kind == "pairs" or len(owners) == len(set(owners)))
         seen = Counter((owner, doc) for step in steps for owner, docs in step for doc in docs)
         assert set(seen.values()) == {1}
-        assert sum(map(len, steps)) == plan.n_used <= plan.n_rows
+        assert sum(map(len, steps)) == plan.lists_per_step(0).sum() <= plan.n_rows
 
 
 def test_every_query_has_its_group_once_an_epoch():
     """43 queries in batches of 5: 9 steps, the last of 3; in batches of 6 one query is left out,
     another one each time.
     """
-    groups = QueryGroups(many_judged(43), 3, 0, epoch_over="queries", where="here")
+    groups = QueryGroups(many_judged(43), many_judged(43), 3, 0, epoch_over="queries", where="here")
     steps = every_list(GroupPlan(groups, 5, 0), 0)
     assert [len(step) for step in steps] == [5] * 8 + [3] and sorted(
         o for step in steps for o, _ in step
@@ -90,7 +94,7 @@ def test_labels_by_hand():
     groups = LabelGroups(np.asarray([0, 0, 0, 0, 0, 1, 1]), 2, 0, where="here")
     assert groups.owners.tolist() == [0, 0, 1]
     plan = GroupPlan(groups, 2, 0)
-    assert len(plan) == 1 and plan.n_rows == 3 and plan.n_used == 2
+    assert len(plan) == 1 and plan.n_rows == 3 and plan.lists_per_step(0).sum() == 2
     seen = set()
     for epoch in range(30):
         both = dict(every_list(plan, epoch)[0])
@@ -130,7 +134,7 @@ def test_batches_stay_mixed_where_labels_are_unbalanced():
     groups = LabelGroups(np.repeat([0, 1, 2, 3], [24, 12, 8, 4]), 2, 0, where="here")
     plan = GroupPlan(groups, 2, 0)
     steps = every_list(plan, 1)
-    assert len(steps) == 12 and plan.n_used == plan.n_rows == 24
+    assert len(steps) == 12 and plan.lists_per_step(0).sum() == plan.n_rows == 24
     assert Counter(owner for step in steps for owner, _ in step) == {0: 12, 1: 6, 2: 4, 3: 2}
     assert all(len(step) == 2 and 0 in dict(step) for step in steps)
     # Any batch may come at any time: a rare label does not always wait for the end of an epoch.
@@ -156,7 +160,6 @@ def test_a_batch_does_not_depend_on_the_ones_before():
 
 
 def test_too_few_groups_are_refused():
+    judged = QueryLists.from_rows([3, 3], [1, 2], [1.0, 1.0])
     with pytest.raises(InputError, match="here: a batch needs at least 2 queries.*got 1"):
-        QueryGroups(
-            QueryLists.from_rows([3, 3], [1, 2], [1.0, 1.0]), 1, 0, epoch_over="pairs", where="here"
-        )
+        QueryGroups(judged, judged, 1, 0, epoch_over="pairs", where="here")

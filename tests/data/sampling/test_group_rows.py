@@ -11,7 +11,7 @@ from tests.data.sampling.judgements import many_judged
 def test_a_group_is_drawn_from_the_relevant_documents_without_repeats():
     """Query 3 has four relevant documents, 31 to 34, of which every pair comes about as often."""
     judged = many_judged()
-    groups = QueryGroups(judged, 2, 0, epoch_over="queries", where="here")
+    groups = QueryGroups(judged, judged, 2, 0, epoch_over="queries", where="here")
     drawn = Counter()
     for epoch in range(600):
         one = groups.draw(epoch, 3)

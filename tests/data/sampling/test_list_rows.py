@@ -22,7 +22,7 @@ def rows_of(grades: dict[int, float], pool: list[int], list_size=None, keep="rel
     """One query, number 3."""
     judged = QueryLists.from_rows([3] * len(grades), grades.keys(), grades.values())
     pools = QueryLists.from_rows([3] * len(pool), pool, [0.0] * len(pool))
-    lists = GradedLists(judged, pools)
+    lists = GradedLists(judged, judged, pools)
     return ListRows(
         lists, with_two_grades(lists, judged.query_rows, "here"), list_size, keep, seed=0
     )
@@ -97,7 +97,7 @@ def test_lists_with_relevant_and_irrelevant_documents_are_counted():
     judged = QueryLists.from_rows(
         [1, 1, 2, 3, 3, 4, 4], [0, 1, 0, 0, 1, 0, 1], [2, 1, 0, 1, 0, 1, -1]
     )
-    lists = GradedLists(judged, None)
+    lists = GradedLists(judged, judged, None)
     assert n_with_both(ListRows(lists, judged.query_rows, None, "relevant", seed=0)) == 2
 
 
@@ -198,8 +198,12 @@ def test_what_stays_of_a_list_are_different_documents_in_lists_of_the_size(keep)
 def test_queries_of_one_grade_have_nothing_to_rank():
     """Query 1 has grades 0 and 1, query 4 has 2 twice; its pool brings it a 0."""
     judged = QueryLists.from_rows([1, 1, 4, 4], [0, 1, 2, 3], [0, 1, 2, 2])
-    assert with_two_grades(GradedLists(judged, None), judged.query_rows, "here").tolist() == [1]
+    assert with_two_grades(
+        GradedLists(judged, judged, None), judged.query_rows, "here"
+    ).tolist() == [1]
     pools = QueryLists.from_rows([4], [9], [0.0])
-    assert with_two_grades(GradedLists(judged, pools), judged.query_rows, "here").tolist() == [1, 4]
+    assert with_two_grades(
+        GradedLists(judged, judged, pools), judged.query_rows, "here"
+    ).tolist() == [1, 4]
     with pytest.raises(InputError, match="here: no query has two documents of different grades"):
-        with_two_grades(GradedLists(judged, None), np.asarray([4]), "here")
+        with_two_grades(GradedLists(judged, judged, None), np.asarray([4]), "here")

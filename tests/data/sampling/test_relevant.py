@@ -3,16 +3,16 @@
 import numpy as np
 import pytest
 
-from ltr.data.sampling.relevant import RelevantRows
+from ltr.data.sampling.relevant import RelevantDraws
 from tests.data.sampling.judgements import many_judged
 
 
-def relevant_rows(size: int, epoch: str, seed: int = 0) -> RelevantRows:
+def relevant_rows(size: int, epoch: str, seed: int = 0) -> RelevantDraws:
     """Of the queries 2, 3, 4 and 7, with 3, 4, 5 and 3 relevant documents."""
-    return RelevantRows(many_judged(), np.asarray([2, 3, 4, 7]), size, epoch, seed)
+    return RelevantDraws(many_judged(), many_judged(), np.asarray([2, 3, 4, 7]), size, epoch, seed)
 
 
-def drawn_pairs(rows: RelevantRows, epoch: int) -> list[tuple[int, list[int]]]:
+def drawn_pairs(rows: RelevantDraws, epoch: int) -> list[tuple[int, list[int]]]:
     """Query and documents of each row."""
     lists = [rows.draw(epoch, row)[0] for row in range(len(rows.query_rows))]
     assert [len(one.doc_rows) for one in lists] == rows.counts.tolist()

@@ -9,8 +9,9 @@ import torch
 from ltr.data.collate import without_content
 from ltr.data.collection import Collection, open_collection
 from ltr.data.query_lists import LabelledList, QueryLists
-from ltr.data.sampling.taught import Labels, TaughtRows, Unscored
+from ltr.data.sampling.taught import TaughtRows, Unscored
 from ltr.data.teacher_scores import TeacherScores
+from ltr.datamodules import Labels
 from ltr.errors import InputError
 from ltr.losses import MarginMSELoss, MSELoss, WeightedSum
 

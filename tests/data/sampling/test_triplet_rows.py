@@ -11,6 +11,7 @@ def test_rows_drawn_from_the_corpus_avoid_the_relevant_ones():
     judged = QueryLists.from_rows([0] * 9, range(9), [1.0] * 9)
     rows = TripletRows(
         judged,
+        judged,
         per_row=(5,),
         negatives=(None,),
         n_docs=11,
@@ -26,7 +27,16 @@ def corpus_rows(n_docs: int, labels: QueryLists | None = None) -> TripletRows:
     """Query 0 has documents 0 and 1 as relevant ones; one negative is drawn from the corpus."""
     judged = QueryLists.from_rows([0, 0], [0, 1], [1.0, 1.0])
     return TripletRows(
-        judged, (1,), (None,), n_docs, 1, 0, epoch_over="queries", where="here", labels=labels
+        judged,
+        judged,
+        (1,),
+        (None,),
+        n_docs,
+        1,
+        0,
+        epoch_over="queries",
+        where="here",
+        audit_labels=labels,
     )
 
 
@@ -43,7 +53,9 @@ def test_a_document_that_is_forbidden_twice_counts_once():
 def triplet_rows(epoch: str, positives: int) -> TripletRows:
     """Queries 0 and 1 with the documents 0 to 3 and 4 to 6 of 1000."""
     judged = QueryLists.from_rows([0] * 4 + [1] * 3, range(7), [1.0] * 7)
-    return TripletRows(judged, (5,), (None,), 1000, positives, 0, epoch_over=epoch, where="here")
+    return TripletRows(
+        judged, judged, (5,), (None,), 1000, positives, 0, epoch_over=epoch, where="here"
+    )
 
 
 def test_pairs_and_queries_are_one_where_a_row_holds_all_documents():

@@ -1,4 +1,4 @@
-"""One source of a data module, opened: its collection, and what is trained on and measured of it."""
+"""One source of a data module of texts: its collection, and what is trained on and measured of it."""
 
 import logging
 from collections.abc import Iterable
@@ -13,20 +13,21 @@ from ltr.data.formats import ApartTexts, TextReads
 from ltr.data.joined import Shift
 from ltr.data.own_documents import own_documents_line
 from ltr.data.query_lists import LabelledList, QueryLists
-from ltr.data.sampling.plan import Plan
+from ltr.data.sampling.plan import SourcePlan
 from ltr.data.sampling.rows import Rows
-from ltr.data.sampling.taught import Labels, TaughtRows
+from ltr.data.sampling.taught import TaughtRows
 from ltr.datamodules.evaluation import Evaluation
 from ltr.datamodules.sources import DataSource
+from ltr.datamodules.training_labels import Labels
 from ltr.mining.same_texts import known_documents
 from ltr.search.corpus_search import SearchedCorpus
 
 log = logging.getLogger(__name__)
 
 
-class OpenedSource:
-    """A source of a data module. The module opens it, and a child of :class:`PoolDataModule` makes
-    its plan.
+class TextSource:
+    """A source of a data module of texts. In ``setup`` the module opens it (:meth:`open`,
+    :meth:`place`); in that of a fit, a child of :class:`PoolDataModule` also makes its plan.
 
     Args:
         entry: what ``path`` says of it.
@@ -39,10 +40,9 @@ class OpenedSource:
         corpus: to be searched for the documents of evaluated lists; None where lists bring them.
         plan: of its training lists, after ``setup("fit")``.
         digests: of what is learnt from it, by name.
-        negatives: how many documents of a training list each of its sources of negatives gives, by
+        negatives_per_row: how many documents of a training list come from each of the negatives, by
             name; empty where none are drawn.
-        awaits_negatives: whether mined negatives are still to come. No batch may be drawn until
-            then.
+        has_mined_negatives: whether rows draw from what was mined while training.
         has_distances, has_soft_labels, lists_with_both: see
             :class:`ltr.datamodules.RankingDataModule`, of its training lists.
     """
@@ -50,7 +50,7 @@ class OpenedSource:
     collection: Collection
     collator: Collator
     shift: Shift
-    plan: Plan
+    plan: SourcePlan
 
     def __init__(self, entry: DataSource) -> None:
         self.entry = entry
@@ -58,8 +58,8 @@ class OpenedSource:
         self.name = entry.name
         self.corpus: SearchedCorpus | None = None
         self.digests: dict[str, str] = {}
-        self.negatives: dict[str, int] = {}
-        self.awaits_negatives = False
+        self.negatives_per_row: dict[str, int] = {}
+        self.has_mined_negatives = False
         self.has_distances = False
         self.has_soft_labels = False
         self.lists_with_both: tuple[int, int] | None = None
@@ -102,16 +102,22 @@ class OpenedSource:
         return {f"{self.name} {what}": digest for what, digest in digests.items()}
 
     @property
-    def mined_per_row(self) -> int:
-        """How many documents of a row are mined negatives, once there are some.
+    def awaits_negatives(self) -> bool:
+        """Whether mined negatives are still to come. No batch may be drawn until then."""
+        return "mined" in self.negatives_per_row and not self.has_mined_negatives
 
-        They come from the source of negatives ``mined``. Without it,
+    @property
+    def mined_name(self) -> str:
+        """The name of the negatives that are mined while training: ``mined``. Without it,
         :class:`ltr.callbacks.HardNegativeMining` may run beside one other: rows draw from that one
         until the first mining, which replaces it.
         """
-        if "mined" in self.negatives:
-            return self.negatives["mined"]
-        return next(iter(self.negatives.values()))
+        return "mined" if "mined" in self.negatives_per_row else next(iter(self.negatives_per_row))
+
+    @property
+    def mined_per_row(self) -> int:
+        """How many documents of a row are mined negatives, once there are some."""
+        return self.negatives_per_row[self.mined_name]
 
     def known_documents(self, judged: QueryLists) -> QueryLists:
         """The judgements of training queries, and with them what must not be a negative either, see
@@ -169,9 +175,13 @@ class OpenedSource:
         query_rows = judged.query_rows
         if len(query_rows) == 0:
             query_rows = np.arange(len(self.collection.queries))
-        self._leave_out_own_documents(split, query_rows)
+        self._log_own_documents(split, query_rows)
 
         if evaluation.candidates == "corpus":
+            assert self.corpus is not None, "open() makes it"
+            # Pools and BM25 leave out a query's own document. So does the search, but for those
+            # that are judged relevant, which are all known now.
+            self.corpus = replace(self.corpus, own_docs=self.collection.own_documents())
             # The module searches the documents, with the weights of the moment.
             no_docs = np.empty(0, dtype=np.int64)
             found_later = [judged.labelled(row, no_docs) for row in query_rows.tolist()]
@@ -198,15 +208,11 @@ class OpenedSource:
             )
         return lists
 
-    def _leave_out_own_documents(self, split: str, query_rows: np.ndarray) -> None:
-        """Say how many queries are documents themselves. Pools and BM25 have left these documents
-        out; a search is told which they are now that all judgements are known.
-        """
-        own_docs = self.collection.own_documents()
-        if self.corpus is not None:
-            self.corpus = replace(self.corpus, own_docs=own_docs)
+    def _log_own_documents(self, split: str, query_rows: np.ndarray) -> None:
+        """Say how many queries are documents themselves, if any."""
+        collection = self.collection
         line = own_documents_line(
-            self.collection.queries, self.collection.corpus, query_rows, own_docs
+            collection.queries, collection.corpus, query_rows, collection.own_documents()
         )
         if line:
             log.info("%s: split %r: %s", self.path, split, line)

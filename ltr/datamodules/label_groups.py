@@ -12,10 +12,9 @@ from ltr.data.sampling.group_plan import GroupPlan
 from ltr.data.sampling.group_rows import LabelGroups
 from ltr.datamodules.evaluation import Evaluation
 from ltr.datamodules.loading import Loading
-from ltr.datamodules.opened_source import OpenedSource
 from ltr.datamodules.pools import EVALUATED_SPLIT, PoolDataModule
-from ltr.datamodules.ranking import RankingDataModule
 from ltr.datamodules.sources import DataSource
+from ltr.datamodules.text_source import TextSource
 from ltr.errors import InputError, at_least, one_of
 
 
@@ -48,6 +47,7 @@ class LabelDataModule(PoolDataModule):
     """
 
     needs_in_batch = True  # groups hold relevant texts alone
+    takes_other_splits = False
 
     def __init__(
         self,
@@ -67,7 +67,7 @@ class LabelDataModule(PoolDataModule):
             )
         # Two texts to be relevant to each other, and two groups to be told apart.
         at_least(2, groups=groups, docs_per_group=docs_per_group)
-        self.n_groups = groups
+        self.groups_per_step = groups
         self.docs_per_group = docs_per_group
         self.texts: LabelledTexts  # from setup on
         self._opened_stage = "fit"  # the stage that is set up
@@ -80,11 +80,8 @@ class LabelDataModule(PoolDataModule):
             return self.texts.label_names, self.texts.tables["train"].ids
         return super().names(split)
 
-    def test_on(self, split: str) -> None:
-        RankingDataModule.test_on(self, split)
-
     def prepare_data(self) -> None:
-        self._choose_split(self.stage)
+        self._reopen_for(self.stage)
         super().prepare_data()
         reads = self._checked_reads()
         assert isinstance(reads, ApartTexts), "a cross-encoder is refused"
@@ -93,7 +90,7 @@ class LabelDataModule(PoolDataModule):
                 form.store(table)
 
     def open(self, stage: str) -> None:
-        self._choose_split(stage)
+        self._reopen_for(stage)
         super().open(stage)
         if stage == "fit":
             if "train" not in self.texts.tables:
@@ -104,18 +101,20 @@ class LabelDataModule(PoolDataModule):
             # For training batches. The lists of dev have the collator of their collection already.
             self.collator = TextCollator(None, docs, reads)
 
-    def _choose_split(self, stage: str) -> None:
-        """Each split is a collection of its own: have the one opened that the stage evaluates."""
+    def _reopen_for(self, stage: str) -> None:
+        """Have the split opened that the stage evaluates, whatever is open: each is a collection of
+        its own.
+        """
         self._opened_stage = stage
         self._opened_for = None  # so that _open_texts opens again, though the layout is the same
 
-    def plan_of(self, source: OpenedSource) -> GroupPlan:
+    def plan_of(self, source: TextSource) -> GroupPlan:
         where = f"{source.path}: split 'train'"
         labels = self.texts.labels["train"]
         groups = LabelGroups(labels, self.docs_per_group, self.seed, where=where)
-        if self.n_groups > groups.n_labels:
+        if self.groups_per_step > groups.n_labels:
             raise InputError(
-                f"{where}: groups must be at most {groups.n_labels}, the labels with two texts or more, got {self.n_groups}: no two groups of a batch share a label",
+                f"{where}: groups must be at most {groups.n_labels}, the labels with two texts or more, got {self.groups_per_step}: no two groups of a batch share a label",
                 option="groups",
             )
         # These replace the digests of the evaluated split: the run does not learn from that one.
@@ -124,10 +123,12 @@ class LabelDataModule(PoolDataModule):
             "texts": self.texts.tables["train"].key,
             "labels": digest_of_arrays(labels),
         }
-        return GroupPlan(groups, self.n_groups, self.seed, self.rank, self.world_size, where=where)
+        return GroupPlan(
+            groups, self.groups_per_step, self.seed, self.rank, self.world_size, where=where
+        )
 
     def measured_collection(self) -> Collection:
-        self._choose_split("test")
+        self._reopen_for("test")
         return super().measured_collection()
 
     def _open_collection(self, entry: DataSource) -> Collection:

@@ -1,0 +1,365 @@
+"""Texts with tabs between: what the columns of such a file hold, counted once and kept in the cache."""
+
+import json
+import logging
+import re
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import chain, islice
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from ltr.data.cache_folder import cached, made_of
+from ltr.data.column_names import kind_of_name
+from ltr.data.files import digest_of, numbered_lines
+from ltr.entries import parse_json
+from ltr.errors import InputError
+
+log = logging.getLogger(__name__)
+
+NUMBER = re.compile(r"[+-]?([0-9]+([.,][0-9]*)?|[.,][0-9]+)([eE][+-]?[0-9]+)?")
+WHOLE_NUMBER = re.compile(r"[+-]?[0-9]+([.,]0*)?")
+CODE = re.compile(r"[A-Za-z].*[0-9]|[0-9].*[A-Za-z]")
+WORD = re.compile(
+    r"[!-~]+"
+)  # of ASCII, as ids and codes are: other scripts write texts without spaces
+
+MOST = 0.9  # of the lines: the share from which a column counts as one of numbers
+MOST_VALUES = 100  # different values of a column that is told of
+DISTINCT = 2 * MOST_VALUES  # different values of a column that are counted
+LETTERS = 30  # of a value that may be a label
+
+
+class Column(NamedTuple):
+    """What one column holds, over the lines that have as many columns as most.
+
+    Attributes:
+        numbers: lines in which it is a number.
+        words: lines in which it is one word of ASCII.
+        codes: lines in which it is one such word of letters and digits.
+        fractions: lines in which it is a number that is not whole.
+        phrases: lines in which it is several words.
+        distinct: its different values, at most ``DISTINCT`` of them.
+        values: these, where they are few and short.
+    """
+
+    numbers: int
+    words: int
+    codes: int
+    fractions: int
+    phrases: int
+    distinct: int
+    values: Sequence[str] | None
+
+
+class CountedColumns(NamedTuple):
+    """What the columns of a file hold.
+
+    Attributes:
+        lines: that are not empty, without that of the names.
+        first: number of the first line, which may be that of the names.
+        names: of the columns, where the first line holds them; empty elsewhere.
+        columns: those of the lines that have as many as most.
+        others: lines with another number of columns.
+        first_other: number of the first of them.
+        first_others: columns of that.
+        quoted: lines with quotes as spreadsheets write them.
+        first_quoted: the first of them, with its number.
+    """
+
+    lines: int
+    first: int
+    names: Sequence[str]
+    columns: Sequence[Column]
+    others: int
+    first_other: int
+    first_others: int
+    quoted: int
+    first_quoted: str
+
+    @property
+    def n_of_most(self) -> int:
+        """Lines with as many columns as most."""
+        return self.lines - self.others
+
+    def share(self, count: int) -> float:
+        """What a number of lines is of those with as many columns as most."""
+        return count / max(1, self.n_of_most)
+
+    def holds_numbers(self, column: Column) -> bool:
+        """Whether nearly all values of a column are numbers."""
+        return self.share(column.numbers) >= MOST
+
+
+def columns_of(file: Path, layout: str = "") -> CountedColumns:
+    """What the columns of a file hold: counted once, and kept in the cache. Quotes of spreadsheets get
+    a warning.
+
+    Args:
+        file: plain or ``.gz``.
+        layout: what a line of texts must be, for errors; empty where who reads it checks the lines.
+
+    Raises:
+        InputError: with ``file:line`` for a text between quotes that holds a tab or the end of a
+            line; where there is a layout, for a line of one column or with an empty one.
+    """
+
+    def build(folder: Path) -> None:
+        counted = _count_columns(file, _checked_lines(file, layout))
+        (folder / "columns.json").write_text(json.dumps(counted._asdict()), encoding="utf-8")
+
+    def open_counted(folder: Path) -> CountedColumns:
+        entries: dict[str, Any] = parse_json((folder / "columns.json").read_bytes())
+        entries["columns"] = [Column(*values) for values in entries["columns"]]
+        return CountedColumns(**entries)
+
+    content = f"columns-2 {layout} {digest_of(file)}"
+    counted = cached("columns", content, build, open_counted, made_of(file))
+    if counted.quoted:
+        log.warning(
+            "%s:%s: %d lines hold quotes as spreadsheets write them, which are read as text; save the file without them",
+            file,
+            counted.first_quoted,
+            counted.quoted,
+        )
+    return counted
+
+
+def _count_columns(file: Path, lines: Iterator[tuple[int, list[str]]]) -> CountedColumns:
+    beginning = list(islice(lines, 2))
+    if not beginning:
+        return CountedColumns(0, 1, [], [], 0, 0, 0, 0, "")
+    first, first_values = beginning[0]
+    lines_of_width: dict[int, _LinesOfWidth] = {}  # by the number of columns
+    breaks = _Breaks()
+    breaks.add(first, first_values)
+    for number, values in chain(beginning[1:], lines):
+        lines_of_width.setdefault(len(values), _LinesOfWidth(number)).add(number, values)
+        breaks.add(number, values)
+    names: list[str] = []
+    second_values = beginning[1][1] if len(beginning) > 1 else None
+    if _are_names(first_values, second_values, lines_of_width.get(len(first_values))):
+        names = [value.strip().strip('"')[:60] for value in first_values]
+    else:
+        like_first = lines_of_width.setdefault(len(first_values), _LinesOfWidth(first))
+        like_first.add(first, first_values)
+    widths = list(lines_of_width.values())
+    commonest = max(widths, key=lambda width: width.n_lines, default=_LinesOfWidth(first))
+    n_lines = sum(width.n_lines for width in widths)
+    odd = [(w.first, n_columns) for n_columns, w in lines_of_width.items() if w is not commonest]
+    first_odd_line, n_columns_of_first_odd = min(odd, default=(0, 0))
+    quoted = [(width.first_quoted, width.shown_quoted) for width in widths if width.n_quoted]
+    first_quoted, shown_quoted = min(quoted, default=(0, ""))
+    columns = commonest.columns()
+    breaks.refuse(file, len(columns), n_lines)
+    return CountedColumns(
+        lines=n_lines,
+        first=first,
+        names=names,
+        columns=columns,
+        others=n_lines - commonest.n_lines,
+        first_other=first_odd_line,
+        first_others=n_columns_of_first_odd,
+        quoted=sum(width.n_quoted for width in widths),
+        first_quoted=f"{first_quoted}: {shown_quoted}",
+    )
+
+
+class _Breaks:
+    """Tabs and line ends within quotes. A quote may also begin in one text and end in another one, as
+    in sentences of a novel; so a break is one where the columns are as many as elsewhere without it,
+    or where every other line has one.
+    """
+
+    def __init__(self) -> None:
+        # By what it is, the columns of a line with it, and those without it: how many, and where.
+        self._n_of_break: Counter[tuple[str, int, int]] = Counter()
+        self._first_line: dict[tuple[str, int, int], int] = {}
+        self._n_before = 0  # columns of the line before, where it ends within quotes
+
+    def add(self, number: int, values: list[str]) -> None:
+        """Look at one line."""
+        opened = [place for place, value in enumerate(values) if _opens(value)]
+        closed = [place for place, value in enumerate(values) if _closes(value)]
+        if self._n_before and closed[:1] == [0]:
+            n_joined = self._n_before + len(values) - 1
+            self._add_break("line end", max(self._n_before, len(values)), n_joined, number)
+        if opened and closed and opened[0] < closed[-1]:
+            self._add_break("tab", len(values), len(values) - (closed[-1] - opened[0]), number)
+        self._n_before = len(values) if opened[-1:] == [len(values) - 1] else 0
+
+    def _add_break(self, what: str, n_with: int, n_without: int, number: int) -> None:
+        key = (what, n_with, n_without)
+        self._n_of_break[key] += 1
+        self._first_line.setdefault(key, number)
+
+    def refuse(self, file: Path, n_columns: int, n_lines: int) -> None:
+        """Raise an InputError for the first break.
+
+        Args:
+            file: for the error.
+            n_columns: that most lines have.
+            n_lines: of the file.
+        """
+        for (what, n_with, n_without), count in self._n_of_break.items():
+            is_break = n_with != n_columns and n_without == n_columns
+            if is_break or 4 * count >= n_lines:
+                where = f"{file}:{self._first_line[what, n_with, n_without]}"
+                raise InputError(
+                    f"{where}: a text must hold no {what}, got one between quotes; write a space for it"
+                )
+
+
+def _checked_lines(file: Path, layout: str) -> Iterator[tuple[int, list[str]]]:
+    for number, line in numbered_lines(file):
+        where = f"{file}:{number}"
+        values = line.split("\t")
+        if layout and len(values) < 2:
+            raise InputError(
+                f"{where}: expected {layout}, got one column: {line[:60]!r}{separator_hint(line)}"
+            )
+        for column, value in enumerate(values, start=1):
+            if layout and not value.strip():
+                raise InputError(f"{where}: column {column} is empty")
+        yield number, values
+
+
+def separator_hint(line: str) -> str:
+    """What stands between the columns of a line without a tab, perhaps."""
+    if line.lstrip().startswith(("{", "[")):
+        return "; JSON is read from corpus.jsonl and queries.jsonl"
+    for separator, name in ((";", "semicolons"), ("|", "bars"), (",", "commas")):
+        if separator in line:
+            return f"; where {name} stand between the columns, write tabs"
+    return ""
+
+
+def _opens(value: str) -> bool:
+    """Whether a value begins with a quote that does not end in it."""
+    return value.startswith('"') and value.count('"') % 2 == 1
+
+
+def _closes(value: str) -> bool:
+    """Whether a value ends with a quote that did not begin in it."""
+    return value.rstrip().endswith('"') and value.count('"') % 2 == 1
+
+
+@dataclass
+class _ColumnCounts:
+    """What a :class:`Column` says, while lines are counted."""
+
+    numbers: int = 0
+    words: int = 0
+    codes: int = 0
+    fractions: int = 0
+    phrases: int = 0
+    distinct: dict[str, None] = field(default_factory=dict)  # the first different values
+
+
+class _LinesOfWidth:
+    """Counts lines that all have the same number of columns, and what their columns hold."""
+
+    def __init__(self, first: int) -> None:
+        self.first = first  # number of the first line
+        self.n_lines = 0
+        self.n_quoted = 0
+        self.first_quoted = 0
+        self.shown_quoted = ""
+        self._columns: list[_ColumnCounts] = []
+
+    def add(self, number: int, values: list[str]) -> None:
+        """Count one line."""
+        if not self._columns:
+            self._columns = [_ColumnCounts() for _ in values]
+        self.n_lines += 1
+        self.first = min(self.first, number)
+        if _is_of_spreadsheet(values):
+            self.n_quoted += 1
+            if self.n_quoted == 1 or number < self.first_quoted:
+                self.first_quoted = number
+                self.shown_quoted = repr("\t".join(values)[:60])
+        for value, counts in zip(values, self._columns, strict=True):
+            value = value.strip().strip('"')
+            if len(counts.distinct) < DISTINCT:
+                counts.distinct[value] = None
+            if NUMBER.fullmatch(value):
+                counts.numbers += 1
+                counts.words += 1
+                if WHOLE_NUMBER.fullmatch(value) is None:
+                    counts.fractions += 1
+            elif WORD.fullmatch(value):
+                counts.words += 1
+                if CODE.search(value) is not None:
+                    counts.codes += 1
+            elif " " in value:
+                counts.phrases += 1
+
+    def columns(self) -> list[Column]:
+        """What the columns hold."""
+        columns = []
+        for counts in self._columns:
+            distinct = counts.distinct
+            is_short = all(len(value) <= LETTERS and len(value.split()) <= 3 for value in distinct)
+            values = sorted(distinct) if is_short and len(distinct) <= MOST_VALUES else None
+            columns.append(
+                Column(
+                    numbers=counts.numbers,
+                    words=counts.words,
+                    codes=counts.codes,
+                    fractions=counts.fractions,
+                    phrases=counts.phrases,
+                    distinct=len(distinct),
+                    values=values,
+                )
+            )
+        return columns
+
+
+def _are_names(
+    values: list[str], second_values: list[str] | None, others: _LinesOfWidth | None
+) -> bool:
+    """Whether the first line of a file holds the names of its columns: it has words that columns are
+    called by; or it is of a few words where a column of the other lines is one of numbers, or of
+    single words where theirs all have several.
+
+    Args:
+        values: of the first line.
+        second_values: of the second line, if there is one.
+        others: the other lines of as many columns, if there are any.
+    """
+    if len(values) < 2:
+        return False
+    if all(map(kind_of_name, values)):
+        # Where the second one is of such words, too, as "doc1<TAB>document 1" and
+        # "doc2<TAB>document 2", both are texts.
+        return not second_values or not all(map(kind_of_name, second_values))
+    if others is None or others.n_lines < 3:
+        return False
+    stripped = [value.strip().strip('"') for value in values]
+    if any(len(value) > LETTERS or len(value.split()) > 3 for value in stripped):
+        return False
+    if any(map(NUMBER.fullmatch, stripped)):
+        return False
+    columns = others.columns()
+    if any(column.numbers >= MOST * others.n_lines for column in columns):
+        return True
+    is_single = all(len(value.split()) == 1 for value in stripped)
+    return is_single and all(column.phrases == others.n_lines for column in columns)
+
+
+def _is_quoted(text: str) -> bool:
+    """Whether a text stands between quotes."""
+    return len(text) > 2 and text.startswith('"') and text.endswith('"')
+
+
+def _has_doubled_quotes(text: str) -> bool:
+    """Whether the quotes within a text that stands between quotes are doubled."""
+    inside = text[1:-1]
+    return '""' in inside and '"' not in inside.replace('""', "")
+
+
+def _is_of_spreadsheet(values: list[str]) -> bool:
+    """Whether all columns stand between quotes, or one with quotes in it, which are doubled."""
+    quoted = [value for value in values if _is_quoted(value)]
+    return len(quoted) == len(values) or any(_has_doubled_quotes(text) for text in quoted)

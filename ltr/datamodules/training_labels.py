@@ -1,0 +1,63 @@
+"""What the labels of training lists are: the option ``labels`` of a data module."""
+
+import math
+from dataclasses import dataclass
+from pathlib import Path
+from typing import get_args
+
+import numpy as np
+
+from ltr.data.collection import Collection
+from ltr.data.query_lists import QueryLists
+from ltr.data.sampling.taught import Unscored
+from ltr.data.teacher_scores import TeacherScores
+from ltr.errors import InputError, local_path, one_of
+
+
+@dataclass(frozen=True)
+class Labels:
+    """The options that say what the labels of training lists are: grades, or a teacher's scores.
+
+    Args:
+        scores: a folder with the scores of a teacher, written by ``ltr score``. The loss must take
+            them, and documents of other lists can't be negatives. None: the labels are the grades.
+        unscored: documents without a score: ``refuse`` them, or ``leave_out``, which shortens the
+            list, and leaves out queries without any score.
+        deviation: bring the scores to this standard deviation within a list (the mean over the
+            lists), for losses that compare them with the student's; None: as they are.
+
+    Raises:
+        InputError: for a value that is none of these.
+    """
+
+    scores: str | None = None
+    unscored: Unscored = "refuse"
+    deviation: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.scores == "":
+            raise InputError(
+                "scores must be a folder that 'ltr score' has written, got ''",
+                option="labels.scores",
+            )
+        if self.scores is not None:
+            local_path("labels.scores", self.scores)
+        one_of(get_args(Unscored), **{"labels.unscored": self.unscored})
+        if self.deviation is not None and not 0 < self.deviation < math.inf:
+            raise InputError(
+                f"deviation must be finite and above 0, got {self.deviation}",
+                option="labels.deviation",
+            )
+
+    def open(self, collection: Collection) -> QueryLists | None:
+        """The scores that become labels, on the scale that ``deviation`` asks for; None where
+        labels are grades.
+        """
+        if self.scores is None:
+            return None
+        teacher = TeacherScores.open(Path(self.scores), collection)
+        if self.deviation is None or teacher.deviation_in_lists == 0:
+            return teacher.lists
+        factor = self.deviation / teacher.deviation_in_lists
+        values = (teacher.lists.values * factor).astype(np.float32)
+        return teacher.lists._replace(values=values)
