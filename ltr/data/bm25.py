@@ -130,11 +130,11 @@ def bm25_lists(collection: Collection, query_rows: np.ndarray, depth: int) -> Qu
         collection: its corpus is searched.
         query_rows: ``[Q]`` ascending.
         depth: documents per query at most; those that share no term with the query are left out, and
-            so is the document that a query is itself (:meth:`Collection.own_documents`).
+            so is the document that a query is itself (:meth:`Collection.documents_left_out`).
     """
     rows = np.ascontiguousarray(query_rows, dtype=np.int64)
     rows_digest = hashlib.sha256(rows.tobytes()).hexdigest()
-    own_docs = collection.own_documents()[rows]
+    own_docs = collection.documents_left_out()[rows]
     content = f"bm25-3 {collection.corpus.key} {collection.queries.key} {rows_digest} {depth}"
     if (own_docs >= 0).any():
         content += f" without {digest_of_arrays(own_docs)}"

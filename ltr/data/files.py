@@ -58,6 +58,13 @@ def seen_from(path: str | Path) -> str:
     return "" if Path(path).is_absolute() else f" (seen from {Path.cwd()})"
 
 
+def names_in(folder: Path) -> list[str]:
+    """The first names of what lies in a folder, for errors; none where it is not there."""
+    if not folder.is_dir():
+        return []
+    return sorted(entry.name for entry in folder.iterdir())[:8]
+
+
 def plain_or_gz(folder: Path, name: str) -> Path | None:
     """``folder/name`` or ``folder/name.gz``, whichever is there; None if neither is.
 

@@ -78,7 +78,7 @@ class OpenedSource:
                 reads,
                 evaluation.needed_depth,
                 evaluation.index,
-                own_docs=collection.own_documents(),
+                own_docs=collection.documents_left_out(),
             )
 
     def place(self, shift: Shift) -> None:
@@ -203,7 +203,7 @@ class OpenedSource:
         """Say how many queries are documents themselves. Pools and BM25 have left these documents
         out; a search is told which they are now that all judgements are known.
         """
-        own_docs = self.collection.own_documents()
+        own_docs = self.collection.documents_left_out()
         if self.corpus is not None:
             self.corpus = replace(self.corpus, own_docs=own_docs)
         line = own_documents_line(

@@ -5,8 +5,9 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from ltr.data.collection import Collection, lists_of_run
+from ltr.data.collection import Collection
 from ltr.data.files import read_array
+from ltr.data.judged_lists import lists_of_run
 from ltr.data.lines import lists_of_lines
 from ltr.data.query_lists import QueryLists
 from ltr.errors import InputError
