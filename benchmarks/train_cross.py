@@ -50,10 +50,12 @@ def prepare(setting: Setting) -> tuple[float, str]:
     data.setup("fit")
     plan = data.train.plan
     lists = [plan.rows.draw(0, row) for row in range(plan.n_rows)]  # of epoch 0
-    lengths = np.concatenate([data.collator.lengths(labelled) for labelled in lists])
+    lengths = np.concatenate([data.collator.costs(labelled) for labelled in lists])
     if setting.peers:
         save_pairs(setting, data, lists, lengths)
-    return float(lengths.mean()), tokenising_line(data.collator.queries, data.collator.docs)
+    return float(lengths.mean()), tokenising_line(
+        data.collator.query_tokens, data.collator.doc_tokens
+    )
 
 
 def save_pairs(

@@ -297,8 +297,8 @@ class PoolDataModule(RankingDataModule):
         collections = [source.collection for source in self.sources]
         self.joined = JoinedCollections(self.source_names, collections)
         for number, source in enumerate(self.sources):
-            source.place(self.joined.shifted(number))
-        self.first_queries = self.joined.first_query.tolist()
+            source.place(self.joined.shift_of(number))
+        self.first_queries = self.joined.first_queries.tolist()
         if len(self.sources) == 1:
             self.collator = self.sources[0].collator
         else:

@@ -172,7 +172,7 @@ class RankingDataModule(LightningDataModule):
         )
         return Buckets(
             rows,
-            collator.row_length,
+            collator.sort_length,
             self.batch_size,
             window=self.loading.bucket_window,
             seed=self.seed,

@@ -180,7 +180,7 @@ def test_lists_are_laid_out_by_the_collator():
     assert batch.pairs.lengths.tolist() == [len(ids) for ids in expected]
     assert batch.pairs.ids.tolist() == [id_ for ids in expected for id_ in ids]
     # But for words that share a token with what stands before and behind them.
-    difference = collator.lengths(lists[0]) - batch.pairs.lengths[:2].numpy()
+    difference = collator.costs(lists[0]) - batch.pairs.lengths[:2].numpy()
     assert (np.abs(difference) <= 4).all()
 
 

@@ -266,4 +266,4 @@ def test_workers_started_by_spawn_map_the_files_again(collection_folder):
         torch.equal(a, b)
         for a, b in zip(flat(pickle.loads(sent)[0, 1]), flat(data.train[0, 1]), strict=True)
     )
-    assert data.collator.docs.folder.name.encode() in sent
+    assert data.collator.doc_tokens.folder.name.encode() in sent
