@@ -160,7 +160,8 @@ def sources_of(first_queries: np.ndarray, query_rows: np.ndarray) -> np.ndarray:
 def collator_of(
     queries: Sequence[TextTable], docs: Sequence[TextTable], reads: TextReads
 ) -> Collator:
-    """The collator of what a ranker reads, on stored tokens. Says what is cut of the documents.
+    """The collator of what a ranker reads. Tokenises all texts, unless their tokens are stored
+    already, and says which share of them is cut.
 
     Args:
         queries, docs: the tables, of all sources.
@@ -175,9 +176,9 @@ def collator_of(
         return BothCollator(pairs, apart)
     query_tokens = concatenated([reads.store(table, "query") for table in queries])
     doc_tokens = concatenated([reads.store(table, "document") for table in docs])
-    whole_queries = concatenated([reads.uncut(table, "query") for table in queries])
-    whole_docs = concatenated([reads.uncut(table, "document") for table in docs])
-    say_what_is_cut(reads, whole_queries, query_tokens, whole_docs, doc_tokens)
+    uncut_queries = concatenated([reads.uncut(table, "query") for table in queries])
+    uncut_docs = concatenated([reads.uncut(table, "document") for table in docs])
+    say_what_is_cut(reads, uncut_queries, query_tokens, uncut_docs, doc_tokens)
     if isinstance(reads, JoinedPairs):
         return PairCollator(query_tokens, doc_tokens, reads)
     return TextCollator(query_tokens, doc_tokens, reads)

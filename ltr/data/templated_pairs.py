@@ -70,12 +70,17 @@ class TemplatedPairs(JoinedPairs):
             ``pair``; for windows.
     """
 
-    def _prepare(self) -> int:
+    def _check_template(self) -> None:
         if self.template.pair is None:
             raise InputError(
                 "a model that reads query and document as one text needs a template of both, got none; set template.pair",
                 option="template",
             )
+
+    def _find_special_tokens(self) -> int:
+        """Find out whether the tokenizer adds special tokens; all tokens beside those of query and
+        document.
+        """
         self._has_types = "token_type_ids" in self.tokenizer.model_input_names
         special = [
             token.content for token in self.tokenizer.added_tokens_decoder.values() if token.special
