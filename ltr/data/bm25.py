@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ltr.data.cache_folder import cached, made_of
+from ltr.data.cache_folder import cached, origin_of
 from ltr.data.collection import Collection
 from ltr.data.files import digest_of_arrays
 from ltr.data.postings import Postings
@@ -143,7 +143,7 @@ def bm25_lists(collection: Collection, query_rows: np.ndarray, depth: int) -> Qu
         content,
         lambda folder: _search(collection, rows, own_docs.tolist(), depth).save(folder),
         QueryLists.load,
-        made_of(collection.corpus.folder, collection.queries.folder),
+        origin_of(collection.corpus.folder, collection.queries.folder),
     )
 
 
@@ -158,7 +158,7 @@ def _postings_of(corpus: TextTable, block: slice) -> Postings:
         f"postings-2 {corpus.key} {block.start} {block.stop}",
         write,
         Postings,
-        made_of(corpus.folder),
+        origin_of(corpus.folder),
     )
 
 

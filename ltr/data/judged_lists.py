@@ -7,7 +7,7 @@ from typing import TypeVar
 import numpy as np
 
 from ltr.data import trec
-from ltr.data.cache_folder import cached, keep_notes, log_notes, made_of
+from ltr.data.cache_folder import cached, keep_notes, log_notes, origin_of
 from ltr.data.files import digest_of
 from ltr.data.lines import LineRows, lists_of_lines, look_up
 from ltr.data.query_lists import QueryLists
@@ -40,7 +40,7 @@ def cached_lists(
     # The reader is no part of the key, as the same bytes never pass two of them: a run has six
     # columns, judgements have three or four, and the keys of texts from triples name the layout.
     content = f"lists-2 {digest_of(file)} {queries.key} {corpus.key}"
-    origin = made_of(file, queries.folder, corpus.folder)
+    origin = origin_of(file, queries.folder, corpus.folder)
     return cached("lists", content, build, open_lists, origin)
 
 

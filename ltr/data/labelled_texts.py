@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ltr.data.cache_folder import cached, made_of
+from ltr.data.cache_folder import cached, origin_of
 from ltr.data.collection import Collection, files_by_split
 from ltr.data.files import digest_of, map_array, numbered_lines
 from ltr.data.query_lists import QueryLists
@@ -55,7 +55,7 @@ class LabelledTexts(NamedTuple):
                 content,
                 lambda folder: _same_label_lists(labels, where).save(folder),
                 QueryLists.load,
-                made_of(table.folder),
+                origin_of(table.folder),
             )
         return Collection(self.source, corpus=table, queries=table, qrels=qrels, candidates={})
 
@@ -95,7 +95,7 @@ def open_labelled_texts(path: str) -> LabelledTexts:
         content,
         lambda folder: _write_labels(folder, files),
         open_labels,
-        made_of(*files.values()),
+        origin_of(*files.values()),
     )
     tables = {}
     for split, file in files.items():

@@ -10,7 +10,7 @@ from typing import BinaryIO, NamedTuple
 
 import numpy as np
 
-from ltr.data.cache_folder import cached, made_of
+from ltr.data.cache_folder import cached, origin_of
 from ltr.data.files import digest_of, map_array
 from ltr.data.query_lists import LabelledList
 from ltr.data.strings import Strings
@@ -176,7 +176,7 @@ def read_letor(files: Sequence[Path], first_feature: int = 1) -> FeatureSplit:
         content,
         lambda folder: _write_split(folder, files, first_feature),
         FeatureSplit.open,
-        made_of(*files),
+        origin_of(*files),
     )
 
 

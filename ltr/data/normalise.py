@@ -7,7 +7,7 @@ from typing import Any, Literal, TypedDict
 import numpy as np
 import torch
 
-from ltr.data.cache_folder import cached, made_of
+from ltr.data.cache_folder import cached, origin_of
 from ltr.data.files import map_array
 from ltr.data.letor import FeatureSplit
 from ltr.data.whole_files import new_array
@@ -110,7 +110,7 @@ class Normalisation:
             content,
             lambda folder: self._write(folder, split),
             lambda folder: map_array(folder / "features.npy"),
-            made_of(split.source),
+            origin_of(split.source),
         )
 
     def normalised_list(self, features: np.ndarray) -> np.ndarray:

@@ -13,7 +13,7 @@ from itertools import chain, islice
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
-from ltr.data.cache_folder import cached, made_of
+from ltr.data.cache_folder import cached, origin_of
 from ltr.data.files import digest_of, numbered_lines
 from ltr.entries import parse_json
 from ltr.errors import InputError
@@ -160,7 +160,7 @@ def columns_of(file: Path, layout: str = "") -> Columns:
         return Columns(**entries)
 
     content = f"columns-2 {layout} {digest_of(file)}"
-    columns = cached("columns", content, build, open_counted, made_of(file))
+    columns = cached("columns", content, build, open_counted, origin_of(file))
     if columns.quoted:
         log.warning(
             "%s:%s: %d lines hold quotes as spreadsheets write them, which are read as text; save the file without them",

@@ -14,7 +14,7 @@ import torch
 from lightning.pytorch import Callback
 
 from ltr.callbacks import HardNegativeMining
-from ltr.data.cache_folder import Cache
+from ltr.data.cache_contents import Cache
 from ltr.data.collate import sources_of
 from ltr.data.cross_validation import Fold
 from ltr.data.formats import ApartTexts, JoinedPairs, SingleTexts
