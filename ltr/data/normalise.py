@@ -110,7 +110,7 @@ class Normalisation:
             content,
             lambda folder: self._write(folder, split),
             lambda folder: map_array(folder / "features.npy"),
-            origin_of(split.source),
+            origin_of(split.folder or "features in memory"),
         )
 
     def normalised_list(self, features: np.ndarray) -> np.ndarray:

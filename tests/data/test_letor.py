@@ -247,6 +247,7 @@ PLAN = '{"Fold1": {"train": ["S1"]}, "Fold2": {"train": ["S2"]}}'
 LOST = {
     "no split": (["a.csv"], None, None, r"there must be files or folders named train, dev, val, vali, .* found \['a.csv'\]"),
     "fold not chosen": (["Fold1/x", "Fold3/x"], None, None, r"choose one of the folds 1, 3 \(option fold\)"),
+    "fold not chosen of many": (["Fold10/x", "Fold2/x"], None, None, r"choose one of the folds 2, 10 \(option fold\)"),
     "no folds": (["train.txt"], None, 1, r"there are no folds, got fold 1; leave fold out \(option fold\)"),
     "fold unknown": (["Fold1/x"], None, 6, r"there is no fold 6, only 1 \(option fold\)"),
     "two files": (["train.txt", "train.txt.gz"], None, None, r"must be one source of train, got train.txt, train.txt.gz; keep"),
