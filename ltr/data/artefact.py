@@ -14,7 +14,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 
 from ltr.data.collection import Collection
-from ltr.data.files import digest_of_arrays, read_array, seen_from
+from ltr.data.files import digest_of_arrays, map_given_array, seen_from
 from ltr.data.whole_files import folder_once, write_folder
 from ltr.entries import check_entries, read_json
 from ltr.errors import InputError, local_path
@@ -113,7 +113,7 @@ class ArtefactKind:
                 )
         arrays: dict[str, np.ndarray] = {}
         for name in self.arrays:
-            arrays[name] = read_array(folder / f"{name}.npy")
+            arrays[name] = map_given_array(folder / f"{name}.npy")
         if "digest" in manifest and manifest["digest"] != self._digest(arrays):
             raise InputError(
                 f"{folder}: the arrays must be those that {MANIFEST} was written with, and have changed since; remove the folder, and {self.mend}",

@@ -208,25 +208,26 @@ def _search(
     """The lists of :func:`bm25_lists`: of each block of documents, one after the other, merged."""
     corpus = collection.corpus
     log.info("BM25: searching %d documents for %d queries", len(corpus), len(query_rows))
-    query_terms, queries = _numbered_terms(collection.queries, query_rows)
+    vocabulary, terms_of_query = _numbered_terms(collection.queries, query_rows)
     blocks = corpus.texts.spans(BYTES_AT_ONCE)
-    n_docs_with = np.zeros(len(query_terms), dtype=np.int64)
+    n_docs_with = np.zeros(len(vocabulary), dtype=np.int64)
     n_words = 0
-    numbers_in = []  # of each block: the number that it has for each term of the queries
+    numbers_of_block = []  # of each block: the number that it has for each term of the vocabulary
     for block in track(blocks, "indexing for BM25", "blocks of documents"):
         postings = _postings_of(corpus, block)
-        numbers_in.append(postings.numbers_of(query_terms))
-        n_docs_with += postings.n_docs_with(numbers_in[-1])
+        numbers = postings.numbers_of(vocabulary)
+        numbers_of_block.append(numbers)
+        n_docs_with += postings.n_docs_with(numbers)
         n_words += int(postings.lengths.sum())
     idf = _idf(n_docs_with, len(corpus))
 
-    best = [_NOTHING] * len(queries)
-    searches = list(zip(blocks, numbers_in, strict=True))
-    for block, numbers_here in track(searches, "BM25", "blocks of documents"):
+    best = [_NOTHING] * len(terms_of_query)
+    searches = list(zip(blocks, numbers_of_block, strict=True))
+    for block, numbers in track(searches, "BM25", "blocks of documents"):
         postings = _postings_of(corpus, block)
-        engine = _engine(postings, numbers_here, idf, n_words / len(corpus))
-        for place in track(range(len(queries)), "BM25", "queries"):
-            known = numbers_here[queries[place]]
+        engine = _engine(postings, numbers, idf, n_words / len(corpus))
+        for place in track(range(len(terms_of_query)), "BM25", "queries"):
+            known = numbers[terms_of_query[place]]
             known = known[known >= 0]
             if len(known):
                 score_of_doc = engine.get_scores_from_ids(known)
@@ -273,7 +274,8 @@ def _engine(
     whole corpus, so the weight of each term in each document is computed here:
     idf * tf / (tf + k1 (1 - b + b * length / mean length)).
     """
-    # Only what belongs to the terms is filled, and no memory is taken by the rest.
+    # Only what belongs to the terms is filled, and no memory is taken by the rest: a search asks for
+    # these terms alone.
     weights = np.empty(len(postings.docs), dtype=np.float32)
     for number, idf_of_term in zip(term_numbers.tolist(), idf, strict=True):
         if number >= 0:

@@ -106,7 +106,10 @@ def open_labelled_texts(path: str) -> LabelledTexts:
 
 def _warn_of_fractions(file: Path, columns: Columns) -> None:
     """Say it where labels are numbers with fractions, as scores of similarity are."""
-    if len(columns.columns) == 2 and columns.share(columns.columns[1].fractions) > 0.5:
+    if len(columns.columns) != 2:
+        return
+    _, labels = columns.columns
+    if columns.share(labels.fractions) > 0.5:
         log.warning(
             "%s: most labels are numbers with a fraction, and texts belong together where these are equal; scores of pairs are no labels of texts",
             file,

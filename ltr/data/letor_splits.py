@@ -20,7 +20,8 @@ SUFFIXES_TEXT = f"{', '.join(PLAIN_SUFFIXES)} (+ .gz)"  # for errors
 def find_splits(path: Path, fold: int | None = None) -> dict[str, list[Path]]:
     """The files of each split of a data folder, by ``train``, ``dev`` and ``test``.
 
-    Three layouts are known; a file ends in ``.txt``, ``.svm``, ``.svmlight``, ``.libsvm`` or
+    A fold is one that the data set has, not one of :mod:`ltr.data.cross_validation`. Three layouts
+    are known; a file ends in ``.txt``, ``.svm``, ``.svmlight``, ``.libsvm`` or
     ``.letor``, perhaps with ``.gz``:
 
     * files ``train.*``, ``dev.*`` (also ``val.*``, ``vali.*``, ``valid.*``, ``validation.*``) and

@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 
 from ltr.data.collection import Collection
-from ltr.data.files import read_array
+from ltr.data.files import map_given_array
 from ltr.data.judged_lists import lists_of_run
 from ltr.data.lines import lists_of_lines
 from ltr.data.query_lists import QueryLists
@@ -91,12 +91,12 @@ def _are_relevant(
 
 
 def _from_arrays(source: Path, distances: Path | None, collection: Collection) -> QueryLists:
-    array = read_array(source)
+    array = map_given_array(source)
     if distances is None:
         values = np.full(array.shape, np.nan, np.float32)
         manifest = {"distance": None}
     else:
-        values = read_array(distances)
+        values = map_given_array(distances)
         manifest = {}
     lists = negatives_of_arrays(str(source), collection, array, values, manifest).lists
     # Each pair of a query and a document gets a number of its own.

@@ -284,7 +284,7 @@ class FeatureScorer:
             mask=torch.ones(1, n_docs, dtype=torch.bool),
             query_rows=torch.zeros(1, dtype=torch.int64),
             doc_rows=torch.ones(1, n_docs, dtype=torch.int64),
-            features=torch.from_numpy(self.normalisation.normalised_list(padded)).unsqueeze(0),
+            features=torch.from_numpy(self.normalisation.apply_to_list(padded)).unsqueeze(0),
         )
         device = next(self.model.parameters()).device
         with torch.inference_mode(), in_eval_mode(self.model):
