@@ -34,7 +34,7 @@ NO_TEXT = {
 }
 
 
-def is_file(path: Path) -> bool:
+def exists_as_file(path: Path) -> bool:
     """Whether there is such a file.
 
     Raises:
@@ -72,7 +72,7 @@ def plain_or_gz(folder: Path, name: str) -> Path | None:
         InputError: if what has this name is not a file.
     """
     for file in (folder / name, folder / f"{name}.gz"):
-        if is_file(file):
+        if exists_as_file(file):
             return file
     return None
 

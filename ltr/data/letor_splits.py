@@ -4,7 +4,7 @@ import os
 from itertools import chain
 from pathlib import Path
 
-from ltr.data.files import is_file, seen_from
+from ltr.data.files import exists_as_file, seen_from
 from ltr.data.splits import NAMES_OF_SPLIT
 from ltr.entries import parse_json
 from ltr.errors import InputError
@@ -37,7 +37,7 @@ def find_splits(path: Path, fold: int | None = None) -> dict[str, list[Path]]:
     if not path.is_dir():
         raise InputError(f"{path}: there is no such data folder{seen_from(path)}", option="path")
     folds_file = path / "folds.json"
-    if is_file(folds_file):
+    if exists_as_file(folds_file):
         folds = _read_folds(folds_file)
         name = _name_of_fold(path, list(folds), fold)
         return _splits_named_in_json(folds_file, folds[name])
@@ -107,7 +107,7 @@ def _files_named(folder: Path, stem: str) -> list[Path]:
     files = []
     for suffix in SUFFIXES:
         file = folder / f"{stem}{suffix}"
-        if is_file(file):
+        if exists_as_file(file):
             files.append(file)
     return files
 

@@ -16,10 +16,11 @@ import pytest
 
 from ltr.check.word_sets import normalised
 from ltr.data import bm25
-from ltr.data.bm25 import K1, B, bm25_lists, terms
+from ltr.data.bm25 import K1, B, bm25_lists
 from ltr.data.cache_contents import Cache
 from ltr.data.collection import Collection, open_collection
 from ltr.data.postings import Postings
+from ltr.data.terms import terms
 from tests.child_processes import fork
 from tests.conftest import write_jsonl
 from tests.data.small import by_ids, small_collection
