@@ -64,7 +64,8 @@ class ArtefactKind:
             collection: the one that it was made of.
             arrays, manifest: what it holds.
             keep_existing: keep an artefact that is there already and write nothing, as several
-                processes may write the same; without it, a folder with anything in it is an OSError.
+                processes may write the same; without it, a folder with anything in it is an
+                OSError.
 
         Raises:
             InputError: with ``keep_existing``, if something else than such an artefact is there.

@@ -198,8 +198,8 @@ def _engine(
     whole corpus, so the weight of each term in each document is computed here:
     idf * tf / (tf + k1 (1 - b + b * length / mean length)).
     """
-    # Only what belongs to the terms is filled, and no memory is taken by the rest: a search asks for
-    # these terms alone.
+    # Only what belongs to the terms is filled, and no memory is taken by the rest: a search asks
+    # for these terms alone.
     weights = np.empty(len(postings.docs), dtype=np.float32)
     for number, idf_of_term in zip(term_numbers.tolist(), idf, strict=True):
         if number >= 0:

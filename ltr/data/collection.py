@@ -80,8 +80,8 @@ class Collection(NamedTuple):
         """``[Q]`` int64: for each query the document that its rankings leave out; −1 for none.
 
         That is the one that it is itself (:func:`ltr.data.own_documents.own_documents`), unless
-        people judged it relevant for the query. BEIR's rankings leave it out, too: a text that finds
-        itself says nothing.
+        people judged it relevant for the query. BEIR's rankings leave it out, too: a text that
+        finds itself says nothing.
         """
         own_docs = own_documents(self.queries, self.corpus).copy()
         for judged in self.qrels.values():
@@ -122,7 +122,8 @@ def open_collection(path: str | Path) -> Collection:
 
             * a data folder in the BEIR layout: ``corpus.jsonl[.gz]``, ``queries.jsonl[.gz]``,
               ``qrels/{train,dev,test}.tsv``, and ``candidates/{train,dev,test}.trec[.gz]`` where
-              there are fixed pools. Corpus and queries may also be ``.parquet``, or folders of files.
+              there are fixed pools. Corpus and queries may also be ``.parquet``, or folders of
+              files.
             * a file of text triples or pairs, one ``query<TAB>positive[<TAB>negative…]`` a line
             * a folder of such files, ``{train,dev,test}.tsv[.gz]``
             * ``ir_datasets:NAME``, where the splits are NAME/train, NAME/dev and NAME/test, or NAME

@@ -14,7 +14,8 @@ def concatenated(tables: Sequence[Table], names: Sequence[str] = ()) -> Table:
 
     Args:
         tables: all of one kind: ids, texts, or tokens that one tokenizer has made.
-        names: of the tables, for ids: an id is then ``NAME/ID``. A table alone may have an empty one.
+        names: of the tables, for ids: an id is then ``NAME/ID``. A table alone may have an empty
+            one.
 
     Example:
         >>> ids = concatenated([["q1", "q2"], ["q1"]], names=["a", "b"])

@@ -137,7 +137,7 @@ def save_overlay(
     while base.with_name(f"{name}-{number}").exists():
         number += 1
     folder = base.with_name(f"{name}-{number}")
-    # keep_existing=False: a folder that another audit has written meanwhile under this name is an error, not
-    # taken for ours.
+    # keep_existing=False: a folder that another audit has written meanwhile under this name is an
+    # error, not taken for ours.
     OVERLAY.write(folder, collection, arrays, {"base": base.name, **manifest}, keep_existing=False)
     return folder
