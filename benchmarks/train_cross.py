@@ -18,7 +18,7 @@ from harness.meter import Meter
 from harness.sides import Setting, Side, check_lengths, fit, load_options, tokenising_line, train
 
 if TYPE_CHECKING:
-    from ltr.data.formats import JoinedPairs
+    from ltr.data.layouts import JoinedPairs
     from ltr.datamodules import TripletDataModule
 
 CHECKED = 512  # pairs
@@ -43,7 +43,7 @@ def triplets(setting: Setting, reads: "JoinedPairs") -> "TripletDataModule":
 
 def prepare(setting: Setting) -> tuple[float, str]:
     """Save the pairs of our first epoch for sentence-transformers."""
-    from ltr.data.formats import JoinedPairs
+    from ltr.data.layouts import JoinedPairs
     from ltr.models.encoder.loading.pretrained import load_tokenizer
 
     data = triplets(setting, JoinedPairs(load_tokenizer(setting.backbone), setting.max_length))

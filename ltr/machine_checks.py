@@ -21,7 +21,7 @@ from torch import Tensor, distributed, nn
 from torch.multiprocessing import spawn
 from transformers import BertConfig, BertModel, PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
-from ltr.data.formats import SingleTexts
+from ltr.data.layouts import SingleTexts
 from ltr.data.tokens import Tokens
 from ltr.errors import InputError
 from ltr.in_batch.embedded import Embedded

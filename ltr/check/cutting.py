@@ -6,7 +6,7 @@ from ltr.check.section import Section
 from ltr.compare.tables import Table
 from ltr.data.collection import Collection
 from ltr.data.cuts import SHARE_KEPT_WHOLE, Cut, corpus_cut, cut_of, limits_in_words
-from ltr.data.formats import ApartTexts, JoinedPairs, PairsAndTexts, TextReads
+from ltr.data.layouts import ApartTexts, JoinedPairs, PairsAndTexts, TextReads
 from ltr.data.template import Side
 
 MUCH = 0.25  # of the tokens of a split's documents: cutting as much is severe

@@ -9,7 +9,7 @@ import torch
 from ltr.batch import RankingBatch
 from ltr.data.concatenated import concatenated
 from ltr.data.cuts import say_what_is_cut
-from ltr.data.formats import ApartTexts, JoinedPairs, PairsAndTexts, TextReads
+from ltr.data.layouts import ApartTexts, JoinedPairs, PairsAndTexts, TextReads
 from ltr.data.query_lists import LabelledList
 from ltr.data.texts import TextTable
 from ltr.data.tokens import Tokens

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ltr.data.formats import ApartTexts, JoinedPairs
+from ltr.data.layouts import ApartTexts, JoinedPairs
 from ltr.data.template import Side, Template
 from ltr.data.tokens import Tokens
 from ltr.spans import spans
@@ -64,7 +64,7 @@ def cut_of(
         n_beside: tokens of the query beside each document, where both are joined.
     """
     is_pair = isinstance(layout, JoinedPairs)
-    of_side = layout if isinstance(layout, JoinedPairs) else layout.form_of(side)
+    of_side = layout if isinstance(layout, JoinedPairs) else layout.layout_of(side)
     n_texts = len(uncut) if rows is None else len(rows)
     n_cut = 0
     n_lost = 0

@@ -12,7 +12,7 @@ import numpy as np
 from ltr.data.collate import Collator, SourcesCollator, collator_of
 from ltr.data.collection import Collection
 from ltr.data.concatenated import concatenated
-from ltr.data.formats import TextReads
+from ltr.data.layouts import TextReads
 from ltr.data.query_lists import LabelledList
 from ltr.data.texts import TextTable
 

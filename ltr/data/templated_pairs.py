@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from ltr.batch import Texts
-from ltr.data.formats import JoinedPairs
+from ltr.data.layouts import JoinedPairs
 from ltr.data.rendering import Cutter
 from ltr.data.template import Side
 from ltr.data.texts import TextTable
@@ -108,11 +108,11 @@ class TemplatedPairs(JoinedPairs):
     def tokens(
         self, texts: Sequence[str], side: Side, instructions: Sequence[str] | None = None
     ) -> FieldTexts:
-        """See :meth:`ltr.data.formats.JoinedPairs.tokens`."""
+        """See :meth:`ltr.data.layouts.JoinedPairs.tokens`."""
         return FieldTexts(super().tokens(texts, side, instructions), texts, instructions)
 
     def store(self, table: TextTable, side: Side) -> FieldTexts:
-        """See :meth:`ltr.data.formats.JoinedPairs.store`."""
+        """See :meth:`ltr.data.layouts.JoinedPairs.store`."""
         return FieldTexts(super().store(table, side), table.texts, table.instructions)
 
     def lay_out(
@@ -189,7 +189,7 @@ class TemplatedPairs(JoinedPairs):
         return "".join(encoding.tokens[:first]), "".join(encoding.tokens[stop:])
 
     def _n_with(self, query_text: str) -> int:
-        """See :meth:`ltr.data.formats.JoinedPairs._n_with`."""
+        """See :meth:`ltr.data.layouts.JoinedPairs._n_with`."""
         return self._cutter.n_tokens(self._whole(query_text, ""), self._adds_special)
 
     def _whole(self, query_text: str, field: str) -> str:

@@ -9,8 +9,8 @@ import numpy as np
 from ltr.data.bm25 import bm25_lists
 from ltr.data.collate import Collator, collator_of
 from ltr.data.collection import Collection
-from ltr.data.formats import ApartTexts, TextReads
 from ltr.data.joined import Shift
+from ltr.data.layouts import ApartTexts, TextReads
 from ltr.data.own_documents import own_documents_line
 from ltr.data.query_lists import LabelledList, QueryLists
 from ltr.data.sampling.plan import Plan

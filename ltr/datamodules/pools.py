@@ -11,8 +11,8 @@ from typing import Any
 
 from ltr.data.collection import Collection, open_collection, with_split
 from ltr.data.cross_validation import collection_of_fold
-from ltr.data.formats import ApartTexts, FeatureVectors, PairsAndTexts, TextReads
 from ltr.data.joined import JoinedCollections
+from ltr.data.layouts import ApartTexts, FeatureVectors, PairsAndTexts, TextReads
 from ltr.data.query_lists import LabelledList
 from ltr.data.sampling.mixture import SourcePlan
 from ltr.data.sampling.plan import EvalBatches, Plan

@@ -13,7 +13,7 @@ import torch
 from numpy.typing import ArrayLike
 
 from ltr.batch import RankingBatch
-from ltr.data.formats import ApartTexts, FeatureVectors, JoinedPairs
+from ltr.data.layouts import ApartTexts, FeatureVectors, JoinedPairs
 from ltr.data.normalise import Normalisation
 from ltr.data.tokens import Tokens
 from ltr.errors import InputError, one_of

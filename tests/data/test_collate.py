@@ -8,7 +8,7 @@ import torch
 
 from ltr.batch import Texts
 from ltr.data.collate import FeatureCollator, PairCollator
-from ltr.data.formats import JoinedPairs
+from ltr.data.layouts import JoinedPairs
 from ltr.data.query_lists import LabelledList
 from ltr.data.tokens import TokenStore
 from tests.conftest import wordpiece_tokenizer

@@ -9,8 +9,8 @@ import torch
 from ltr.data.collate import collator_of
 from ltr.data.collection import open_collection
 from ltr.data.concatenated import concatenated
-from ltr.data.formats import ApartTexts, JoinedPairs, PairsAndTexts, SingleTexts
 from ltr.data.joined import JoinedCollections
+from ltr.data.layouts import ApartTexts, JoinedPairs, PairsAndTexts, SingleTexts
 from ltr.data.query_lists import LabelledList
 from ltr.data.template import Template
 from ltr.data.templated_pairs import TemplatedPairs

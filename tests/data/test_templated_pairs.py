@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from ltr.data.collate import PairCollator
-from ltr.data.formats import JoinedPairs, SingleTexts
+from ltr.data.layouts import JoinedPairs, SingleTexts
 from ltr.data.query_lists import LabelledList
 from ltr.data.record_files import open_table
 from ltr.data.template import Template

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from ltr.data.formats import JoinedPairs
+from ltr.data.layouts import JoinedPairs
 from ltr.datamodules import GroupDataModule, LabelDataModule, TripletDataModule
 from ltr.errors import InputError
 from ltr.in_batch.embedded import Embedded

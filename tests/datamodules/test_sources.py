@@ -17,7 +17,7 @@ from ltr.callbacks import HardNegativeMining
 from ltr.data.cache_contents import Cache
 from ltr.data.collate import sources_of
 from ltr.data.cross_validation import Fold
-from ltr.data.formats import ApartTexts, JoinedPairs, SingleTexts
+from ltr.data.layouts import ApartTexts, JoinedPairs, SingleTexts
 from ltr.data.template import Template
 from ltr.datamodules import (
     Evaluation,

@@ -3,7 +3,7 @@ import pytest
 import torch
 
 from ltr.data.collection import open_collection
-from ltr.data.formats import JoinedPairs
+from ltr.data.layouts import JoinedPairs
 from ltr.datamodules import TripletDataModule
 from ltr.errors import InputError
 from ltr.mining.mined_negatives import MinedNegatives

@@ -16,7 +16,7 @@ from ltr.checkpoint import read_checkpoint
 from ltr.data.cache_contents import Cache
 from ltr.data.collection import open_collection
 from ltr.data.files import cache_root
-from ltr.data.formats import SingleTexts
+from ltr.data.layouts import SingleTexts
 from ltr.data.tokens import TokenStore
 from ltr.data.windows import Windows
 from ltr.datamodules import GroupDataModule

@@ -430,7 +430,7 @@ class ApartTexts(NamedTuple):
     queries: SingleTexts
     docs: SingleTexts
 
-    def form_of(self, side: Side) -> SingleTexts:
+    def layout_of(self, side: Side) -> SingleTexts:
         """How the texts of a side are laid out."""
         return self.queries if side == "query" else self.docs
 
@@ -468,15 +468,15 @@ class ApartTexts(NamedTuple):
         self, texts: Sequence[str], side: Side, instructions: Sequence[str] | None = None
     ) -> Tokens:
         """The tokens of a few texts, in memory, of queries with instructions of their own."""
-        return self.form_of(side).tokens(texts, instructions)
+        return self.layout_of(side).tokens(texts, instructions)
 
     def store(self, table: TextTable, side: Side) -> TokenStore:
         """The tokens of a table of texts, on disk."""
-        return self.form_of(side).store(table)
+        return self.layout_of(side).store(table)
 
     def uncut(self, table: TextTable, side: Side) -> Tokens:
         """See :meth:`JoinedPairs.uncut`."""
-        return self.form_of(side).uncut(table)
+        return self.layout_of(side).uncut(table)
 
 
 class PairsAndTexts(NamedTuple):
