@@ -144,14 +144,14 @@ class SourcesCollator(Collator):
 
     def __call__(self, lists: Sequence[LabelledList]) -> RankingBatch:
         batch = self.collator(lists)
-        sources = sources_of(self.first_queries, batch.query_rows.numpy())
+        sources = sources_of_queries(self.first_queries, batch.query_rows.numpy())
         return batch._replace(sources=torch.from_numpy(sources))
 
 
-def sources_of(first_queries: np.ndarray, query_rows: np.ndarray) -> np.ndarray:
+def sources_of_queries(first_queries: np.ndarray, query_rows: np.ndarray) -> np.ndarray:
     """``[Q]`` int64: the sources of queries, by number.
 
-    >>> sources_of(np.array([0, 12, 21]), np.array([0, 11, 12, 20, 21, 32]))
+    >>> sources_of_queries(np.array([0, 12, 21]), np.array([0, 11, 12, 20, 21, 32]))
     array([0, 0, 1, 1, 2, 2])
     """
     return np.searchsorted(first_queries, query_rows, side="right").astype(np.int64) - 1

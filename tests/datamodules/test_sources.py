@@ -15,7 +15,7 @@ from lightning.pytorch import Callback
 
 from ltr.callbacks import HardNegativeMining
 from ltr.data.cache_contents import Cache
-from ltr.data.collate import sources_of
+from ltr.data.collate import sources_of_queries
 from ltr.data.cross_validation import Fold
 from ltr.data.layouts import ApartTexts, JoinedPairs, SingleTexts
 from ltr.data.template import Template
@@ -148,7 +148,7 @@ def test_a_mixed_batch_has_the_lists_that_its_sources_give_alone(folders, kind):
         for step in range(10):
             lists = data.train.plan.lists(epoch, step)
             query_rows = np.array([one.query_row for one in lists])
-            sources = sources_of(data.joined.first_queries, query_rows)
+            sources = sources_of_queries(data.joined.first_queries, query_rows)
             assert sources.tolist() == [0, 0, 0, 1]
             for source, labelled in zip(sources.tolist(), lists, strict=True):
                 expected = data.joined.shift_of(source)(next(streams[source]))
@@ -299,7 +299,9 @@ def test_a_source_in_another_language(tmp_path):
         assert read[f"chinese/问{number}"] == expected
     assert len(read) == 10
     dev = [one for batch in data.eval_batches("dev").batches for one in batch]
-    dev_sources = sources_of(data.joined.first_queries, np.array([one.query_row for one in dev]))
+    dev_sources = sources_of_queries(
+        data.joined.first_queries, np.array([one.query_row for one in dev])
+    )
     of_chinese = [one for one, source in zip(dev, dev_sources, strict=True) if source == 1]
     assert len(dev) == 10 and len(of_chinese) == 4
     for one in of_chinese:  # BM25 of its own corpus
@@ -446,7 +448,7 @@ def test_what_is_left_out_is_tested_and_neither_trained_on_nor_validated(folders
         assert fields(data.train[0, step]) == fields(alone.train[0, step])
         assert 0 not in data.train[0, step].sources
     dev = [one.query_row for batch in data.eval_batches("dev").batches for one in batch]
-    assert set(sources_of(data.joined.first_queries, np.array(dev))) == {1}
+    assert set(sources_of_queries(data.joined.first_queries, np.array(dev))) == {1}
     assert not any(name.startswith("a judgements") for name in data.digests)
     data.setup("test")
     test = [one.query_row for batch in data.eval_batches("test").batches for one in batch]
