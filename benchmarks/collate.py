@@ -15,7 +15,7 @@ from harness.machine import machine_line
 from harness.options import LIVEQA, MEDQUAD, add_backbone, add_data, parser
 from harness.tables import head, row
 
-from ltr.data.formats import JoinedPairs
+from ltr.data.layouts import JoinedPairs
 from ltr.datamodules import Evaluation, TripletDataModule
 from ltr.models.encoder.loading.pretrained import load_tokenizer
 

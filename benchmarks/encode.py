@@ -15,7 +15,7 @@ from harness.meter import Meter
 from harness.sides import Setting, Side, fastest_attention, tokenising_line
 
 if TYPE_CHECKING:
-    from ltr.data.formats import SingleTexts
+    from ltr.data.layouts import SingleTexts
     from ltr.data.tokens import TokenStore
     from ltr.models.encoder.text_encoder import TextEncoder
 
@@ -110,7 +110,7 @@ def cosines(a: np.ndarray, b: np.ndarray) -> np.ndarray:
 def our_encoding(setting: Setting, kernels: str = "auto") -> Encoding:
     """Tokenise the corpus, unless it was done before, and load the encoder."""
     from ltr.data.collection import open_collection
-    from ltr.data.formats import SingleTexts
+    from ltr.data.layouts import SingleTexts
     from ltr.data.tokens import TokenStore
     from ltr.models.encoder.loading.pretrained import load_encoder, load_tokenizer
     from ltr.models.encoder.text_encoder import TextEncoder

@@ -49,7 +49,7 @@ from harness.tables import head, row
 
 from ltr.data.collection import Collection, open_collection
 from ltr.data.disk import new_array
-from ltr.data.files import read_array
+from ltr.data.files import map_given_array
 from ltr.data.query_lists import QueryLists
 from ltr.mining.filters import Recipe
 from ltr.models.encoder.loading.model_folder import resolve
@@ -99,7 +99,7 @@ def random_map(file: Path, n_docs: int, dim: int) -> np.ndarray:
     for span in spans(n_docs, DOCS_AT_ONCE):
         docs[span] = block[: span.stop - span.start] + rng.standard_normal(dim, dtype=np.float32)
     docs.flush()
-    return read_array(file)
+    return map_given_array(file)
 
 
 def search(n_docs: int, n_queries: int, dim: int, depth: int, folder: str) -> None:

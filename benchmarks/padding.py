@@ -11,7 +11,7 @@ from harness.machine import machine_line
 from harness.options import LIVEQA, MEDQUAD, WIKIQA, add_backbone, add_data, parser
 from harness.tables import head, row
 
-from ltr.data.formats import JoinedPairs
+from ltr.data.layouts import JoinedPairs
 from ltr.datamodules import Evaluation, Loading, TripletDataModule
 from ltr.models.encoder.chunks import chunk_spans
 from ltr.models.encoder.loading.pretrained import load_tokenizer

@@ -213,10 +213,10 @@ def train_theirs(
     docs = [[data.collection.corpus.texts[row] for row in of_list] for of_list in doc_rows]
     all_docs = [doc for of_list in docs for doc in of_list]
     collator = data.collator
-    query_lengths = collator.queries.lengths(np.asarray(query_rows))
-    doc_lengths = collator.docs.lengths(np.concatenate(doc_rows))
-    check_lengths(model, queries, collator.forms.queries.lengths(query_lengths))
-    check_lengths(model, all_docs, collator.forms.docs.lengths(doc_lengths))
+    query_lengths = collator.query_tokens.lengths(np.asarray(query_rows))
+    doc_lengths = collator.doc_tokens.lengths(np.concatenate(doc_rows))
+    check_lengths(model, queries, collator.layouts.queries.lengths(query_lengths))
+    check_lengths(model, all_docs, collator.layouts.docs.lengths(doc_lengths))
     n_rows = len(epoch[0])
     if recipe.columns == "labels":
         texts = []

@@ -16,8 +16,8 @@ from harness.processes import environment, run_apart
 from harness.tables import head, row
 
 from ltr import load
-from ltr.data.cache_folder import cache_root
 from ltr.data.collection import open_collection
+from ltr.data.files import cache_root
 from ltr.use.retriever import Retriever
 
 QUERIES = 21

@@ -18,7 +18,7 @@ from harness.meter import Meter
 from harness.sides import Setting, Side, check_lengths, fit, load_options, tokenising_line, train
 
 if TYPE_CHECKING:
-    from ltr.data.formats import JoinedPairs
+    from ltr.data.layouts import JoinedPairs
     from ltr.datamodules import TripletDataModule
 
 CHECKED = 512  # pairs
@@ -43,17 +43,19 @@ def triplets(setting: Setting, reads: "JoinedPairs") -> "TripletDataModule":
 
 def prepare(setting: Setting) -> tuple[float, str]:
     """Save the pairs of our first epoch for sentence-transformers."""
-    from ltr.data.formats import JoinedPairs
+    from ltr.data.layouts import JoinedPairs
     from ltr.models.encoder.loading.pretrained import load_tokenizer
 
     data = triplets(setting, JoinedPairs(load_tokenizer(setting.backbone), setting.max_length))
     data.setup("fit")
     plan = data.train.plan
     lists = [plan.rows.draw(0, row) for row in range(plan.n_rows)]  # of epoch 0
-    lengths = np.concatenate([data.collator.lengths(labelled) for labelled in lists])
+    lengths = np.concatenate([data.collator.costs(labelled) for labelled in lists])
     if setting.peers:
         save_pairs(setting, data, lists, lengths)
-    return float(lengths.mean()), tokenising_line(data.collator.queries, data.collator.docs)
+    return float(lengths.mean()), tokenising_line(
+        data.collator.query_tokens, data.collator.doc_tokens
+    )
 
 
 def save_pairs(

@@ -23,7 +23,7 @@ NEEDS = ("datasets", "accelerate")
 def prepare(setting: Setting) -> tuple[float, str]:
     """Draw a relevant document for each query; save the texts for sentence-transformers."""
     from ltr.data.collection import open_collection
-    from ltr.data.formats import SingleTexts
+    from ltr.data.layouts import SingleTexts
     from ltr.data.tokens import TokenStore
     from ltr.models.encoder.loading.pretrained import load_tokenizer
 

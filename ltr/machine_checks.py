@@ -22,7 +22,7 @@ from torch.multiprocessing import spawn
 from transformers import BertConfig, BertModel, PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
 from ltr.batch import RankingBatch
-from ltr.data.formats import SingleTexts
+from ltr.data.layouts import SingleTexts
 from ltr.data.tokens import Tokens
 from ltr.errors import InputError
 from ltr.in_batch.gather import gather_lists

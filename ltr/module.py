@@ -20,7 +20,7 @@ from ltr.compatibility import (
     check_margin,
     check_part,
 )
-from ltr.data.formats import JoinedPairs, PairsAndTexts, Reads
+from ltr.data.layouts import JoinedPairs, PairsAndTexts, Reads
 from ltr.data.query_lists import QueryLists
 from ltr.draws import keys_of_lists, seed_of_step
 from ltr.errors import InputError, not_negative, one_of

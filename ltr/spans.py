@@ -15,6 +15,20 @@ def spans(n: int, size: int) -> Iterator[slice]:
         yield slice(begin, min(begin + size, n))
 
 
+def rows_of_spans(starts: np.ndarray, counts: np.ndarray) -> np.ndarray:
+    """The rows of spans end to end, int64.
+
+    Args:
+        starts: ``[n]`` int64, the first row of each span.
+        counts: ``[n]`` int64, its rows.
+
+    >>> rows_of_spans(np.array([3, 9]), np.array([2, 1]))
+    array([3, 4, 9])
+    """
+    n_before = np.cumsum(counts) - counts  # rows of the spans before
+    return np.arange(counts.sum()) + np.repeat(starts - n_before, counts)
+
+
 class RowSpans:
     """Some rows of a table, ascending, as the spans that they make up: a row has a place among
     them, from 0.

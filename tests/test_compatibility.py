@@ -8,7 +8,7 @@ import torch
 
 from ltr.callbacks import LossChange, LossSchedule
 from ltr.compatibility import check_labels, check_transform
-from ltr.data.formats import JoinedPairs
+from ltr.data.layouts import JoinedPairs
 from ltr.datamodules import FeatureDataModule, ListDataModule, TripletDataModule
 from ltr.errors import InputError
 from ltr.in_batch import OtherQueries, OwnLists

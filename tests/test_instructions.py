@@ -10,7 +10,7 @@ import pytest
 
 from ltr.callbacks import HardNegativeMining
 from ltr.data.collection import open_collection
-from ltr.data.formats import ApartTexts
+from ltr.data.layouts import ApartTexts
 from ltr.data.template import Template
 from ltr.datamodules import TripletDataModule
 from ltr.in_batch import AllTexts, OtherQueries, OwnLists

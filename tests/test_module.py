@@ -5,7 +5,7 @@ from lightning.pytorch import seed_everything
 from transformers import BertConfig, BertForSequenceClassification, get_linear_schedule_with_warmup
 
 from ltr.callbacks.loss_schedule import LossChange, LossSchedule
-from ltr.data.formats import JoinedPairs
+from ltr.data.layouts import JoinedPairs
 from ltr.datamodules import TripletDataModule
 from ltr.errors import InputError
 from ltr.losses import AdaptiveMarginRankingLoss, MarginRankingLoss, RankNetLoss, SoftmaxLoss

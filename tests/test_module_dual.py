@@ -15,7 +15,7 @@ from torch import nn
 from ltr.__main__ import main
 from ltr.callbacks import LossChange, LossSchedule
 from ltr.data.collection import open_collection
-from ltr.data.formats import JoinedPairs
+from ltr.data.layouts import JoinedPairs
 from ltr.data.trec import read_run
 from ltr.datamodules import GroupDataModule, LabelDataModule, TripletDataModule
 from ltr.errors import InputError

@@ -20,7 +20,8 @@ from rich.console import Console
 from rich.table import Table
 
 from ltr.data.bm25 import bm25_lists
-from ltr.data.collection import Collection, lists_of_lines, open_collection
+from ltr.data.collection import Collection, open_collection
+from ltr.data.lines import lists_of_lines
 from ltr.data.query_lists import QueryLists
 from ltr.data.trec import read_run
 from ltr.metrics import RankingMetric

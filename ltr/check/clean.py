@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from ltr.check.leakage import KINDS, Kind, Leakage
 from ltr.data.collection import Collection
-from ltr.data.files import is_file
+from ltr.data.files import exists_as_file
 from ltr.data.outputs import check_inside
 from ltr.data.query_lists import QueryLists
 from ltr.data.whole_files import write_whole
@@ -66,7 +66,7 @@ def write_clean(
         qrels: "".join(_qrels_lines(leakage, judged, leaked)),
     }
     for file, text in texts.items():
-        if is_file(file) and file.read_text(encoding="utf-8", errors="replace") != text:
+        if exists_as_file(file) and file.read_text(encoding="utf-8", errors="replace") != text:
             raise InputError(
                 f"{file} stands there with another content; remove it, or move it away, and check again"
             )
@@ -99,7 +99,7 @@ def check_place(collection: Collection, folder: Path, split: str = "test") -> No
         )
     check_inside(folder / "qrels", "the folder of a clean split")
     for file in _files(folder, split):
-        is_file(file)  # a folder of this name is refused
+        exists_as_file(file)  # a folder of this name is refused
 
 
 def _qrels_lines(leakage: Leakage, judged: QueryLists, leaked: set[int]) -> Iterator[str]:

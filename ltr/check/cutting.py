@@ -5,8 +5,8 @@ import numpy as np
 from ltr.check.section import Section
 from ltr.compare.tables import Table
 from ltr.data.collection import Collection
-from ltr.data.cuts import WHOLE, Cut, corpus_cut, cut_of, limits
-from ltr.data.formats import ApartTexts, JoinedPairs, PairsAndTexts, TextReads
+from ltr.data.cuts import SHARE_KEPT_WHOLE, Cut, corpus_cut, cut_of, limits_in_words
+from ltr.data.layouts import ApartTexts, JoinedPairs, PairsAndTexts, TextReads
 from ltr.data.template import Side
 
 MUCH = 0.25  # of the tokens of a split's documents: cutting as much is severe
@@ -42,9 +42,17 @@ def cutting_section(collection: Collection, reads: TextReads) -> Section:
             side: Side = "query" if cut.side == "query" else "document"
             texts = "queries" if side == "query" else "documents"
             severe.append(
-                f"{cut.cut_tokens:.0%} of the tokens of the {texts} of train are cut by {limits(reads.template, side, cut.max_length)}; a length of {cut.keeps_whole:,} keeps {WHOLE:.0%} of them whole"
+                f"{cut.cut_tokens:.0%} of the tokens of the {texts} of train are cut by {limits_in_words(reads.template, side, cut.max_length)}; a length of {cut.keeps_whole:,} keeps {SHARE_KEPT_WHOLE:.0%} of them whole"
             )
-    header = ["side", "of", "texts", "max_length", "cut", "tokens cut", f"keeps {WHOLE:.0%} whole"]
+    header = [
+        "side",
+        "of",
+        "texts",
+        "max_length",
+        "cut",
+        "tokens cut",
+        f"keeps {SHARE_KEPT_WHOLE:.0%} whole",
+    ]
     table = Table("texts that are not read whole; lengths with special tokens", header, rows)
     entries: dict[str, object] = {f"{cut.side}.{cut.where}": vars(cut) for cut in cuts}
     lines = _windows_lines(collection, reads)

@@ -126,7 +126,7 @@ def _equal_text_lines(collection: Collection, split: str, entries: dict[str, obj
         lines.append(
             f"{n_equal:,} of {len(query_rows):,} queries of {split} have the text of another one, under another id: what is relevant for one is never a negative of the other"
         )
-    own_docs = collection.own_documents()
+    own_docs = collection.documents_left_out()
     entries["own_documents"] = int((own_docs[query_rows] >= 0).sum())
     line = own_documents_line(collection.queries, collection.corpus, query_rows, own_docs)
     if line:
@@ -196,7 +196,7 @@ def _unjudged(
     rows = []
     shares: dict[str, dict[str, dict[str, float]]] = {}
     if ranked is not None:
-        ranked = without_own(ranked, collection.own_documents())
+        ranked = without_own(ranked, collection.documents_left_out())
     for split, judged in collection.qrels.items():
         lists_of_ranker = {}
         if search and split != "train":

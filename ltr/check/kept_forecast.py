@@ -13,7 +13,7 @@ from ltr.check.cutting import cutting_section
 from ltr.check.forecast import Forecast, PeakMemory, Work, schedule_of
 from ltr.check.judgements import judgements_section
 from ltr.check.leakage_section import severe_leaks
-from ltr.data.formats import FeatureVectors
+from ltr.data.layouts import FeatureVectors
 from ltr.data.progress import duration
 from ltr.datamodules import RankingDataModule
 from ltr.datamodules.pools import PoolDataModule

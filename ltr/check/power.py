@@ -28,7 +28,7 @@ from ltr.check.section import Section
 from ltr.compare.ranges import possible_difference
 from ltr.compare.statistics import Estimate, estimate
 from ltr.compare.tables import PLANNED_SEEDS, Table
-from ltr.data.collate import without_content
+from ltr.data.collate import padded_lists
 from ltr.data.collection import Collection
 from ltr.data.query_lists import QueryLists
 from ltr.metrics import MeasuredLists, RankingMetric
@@ -55,7 +55,7 @@ def ranked_values(lists: QueryLists, judged: QueryLists, metric: RankingMetric) 
             docs, scores_of_query = lists.of(query_row)
             labelled.append(judged.labelled(query_row, docs))
             scores.append(scores_of_query)
-        batch = without_content(labelled)
+        batch = padded_lists(labelled)
         # Best first, whatever the scores: the first column gets the largest number.
         by_rank = -np.arange(batch.mask.shape[1], dtype=np.float32)
         ranked = batch.labels.new_tensor(by_rank).expand(batch.labels.shape)

@@ -194,7 +194,7 @@ def _validation_seconds(
 
 def _cost(data: RankingDataModule, lists: list[LabelledList]) -> int:
     """By the collator: what the scoring of a batch grows with."""
-    return int(sum(data.collator.lengths(labelled).sum() for labelled in lists))
+    return int(sum(data.collator.costs(labelled).sum() for labelled in lists))
 
 
 def _search_seconds(

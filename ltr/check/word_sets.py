@@ -11,8 +11,8 @@ from itertools import chain, pairwise
 import numpy as np
 from scipy import sparse
 
-from ltr.data.bm25 import folded, terms
 from ltr.data.strings import Strings
+from ltr.data.terms import folded, terms
 from ltr.spans import spans
 
 BYTES_AT_ONCE = 1 << 24  # of the texts that are in memory as strings
@@ -23,7 +23,7 @@ WORDS_OF_PAIRS = 1 << 19  # that are compared together: they fit into the cache
 
 
 def normalised(text: str) -> list[str]:
-    """The words of a text as BM25 has them (:func:`ltr.data.bm25.terms`). A text of no word is one
+    """The words of a text as BM25 has them (:func:`ltr.data.terms.terms`). A text of no word is one
     word itself.
 
     >>> normalised("What is  ＤＮＡ?"), normalised("?!")

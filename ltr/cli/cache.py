@@ -6,7 +6,7 @@ import time
 from rich.markup import escape
 from rich.table import Table
 
-from ltr.data.cache_folder import Cache, Entry
+from ltr.data.cache_contents import Cache, CacheEntry
 from ltr.data.console import Console, say
 from ltr.data.files import cache_root
 from ltr.errors import InputError
@@ -36,17 +36,17 @@ def cache(*, older_than: int | None = None, remove: bool = False) -> None:
         if unused:
             say("to remove what is unused: the same command with --remove")
         return
-    removed = [entry for entry in unused if entry.remove()]
+    removed = [entry for entry in unused if entry.try_remove()]
     say(f"removed: {_count_and_size(removed)}")
     if len(removed) < len(unused):
         n_kept = len(unused) - len(removed)
         say(f"kept: {n_kept} that a running command has open, or that another user owns")
 
 
-def _row(cached: Cache, entry: Entry, reason: str | None) -> list[str]:
+def _row(cached: Cache, entry: CacheEntry, reason: str | None) -> list[str]:
     data: list[str] = []
     models: list[str] = []
-    for origin in cached.sources(entry):
+    for origin in cached.first_origins(entry):
         data += origin.data
         models += [] if origin.model is None else [origin.model]
     day = ""
@@ -62,7 +62,7 @@ def _row(cached: Cache, entry: Entry, reason: str | None) -> list[str]:
     ]
 
 
-def _count_and_size(entries: list[Entry]) -> str:
+def _count_and_size(entries: list[CacheEntry]) -> str:
     total = sum(entry.size for entry in entries)
     return f"{len(entries)} {'entry' if len(entries) == 1 else 'entries'}, {_size_in_words(total)}"
 

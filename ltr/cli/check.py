@@ -27,9 +27,10 @@ from ltr.cli.messages import options_by_path
 from ltr.cli.parsed import ParsedCommand, parse
 from ltr.cli.run_paths import data_path_option, refuse_paths_from_elsewhere
 from ltr.compare.runs import check_alike, experiments
-from ltr.data.collection import Collection, lists_of_run, open_collection
+from ltr.data.collection import Collection, open_collection
 from ltr.data.console import table_console
-from ltr.data.formats import FeatureVectors, TextReads
+from ltr.data.judged_lists import lists_of_run
+from ltr.data.layouts import FeatureVectors, TextReads
 from ltr.data.outputs import check_file
 from ltr.data.whole_files import write_whole
 from ltr.datamodules import RankingDataModule

@@ -42,9 +42,9 @@ def main(args: list[str] | None = None) -> int:
 
             print(__version__, flush=True)
             return 0
-        from ltr.data.console import shown_warnings
+        from ltr.data.console import printable_warnings
 
-        with _ended_by_signals(), shown_warnings():
+        with _ended_by_signals(), printable_warnings():
             run(args)
         sys.stdout.flush()  # here an error gets its line
     except (KeyboardInterrupt, SystemExit) as stop:

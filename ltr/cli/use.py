@@ -13,8 +13,9 @@ from rich.markup import escape
 from rich.table import Table
 
 from ltr.cli.run_paths import data_of_run
-from ltr.data.collection import lists_of_run, open_collection
+from ltr.data.collection import open_collection
 from ltr.data.console import Console, say
+from ltr.data.judged_lists import lists_of_run
 from ltr.data.outputs import check_file, check_folder
 from ltr.data.own_documents import own_documents, own_documents_line, without_own
 from ltr.data.splits import SPLITS, file_of_split
@@ -199,8 +200,8 @@ def _own_documents(
     queries: TextTable, corpus: TextTable, query_rows: np.ndarray, data: str | None
 ) -> np.ndarray:
     """For each query the document that it is itself, by row, and −1 for none; as
-    :meth:`ltr.data.collection.Collection.own_documents` where there are judgements. Says how many of
-    some of the queries are documents: rankings leave these documents out.
+    :meth:`ltr.data.collection.Collection.documents_left_out` where there are judgements. Says how
+    many of some of the queries are documents: rankings leave these documents out.
 
     Args:
         queries, corpus: the texts.
@@ -209,7 +210,7 @@ def _own_documents(
     """
     own_docs = own_documents(queries, corpus)
     if data is not None and (own_docs >= 0).any() and _is_judged(data):
-        own_docs = open_collection(data).own_documents()
+        own_docs = open_collection(data).documents_left_out()
     line = own_documents_line(queries, corpus, query_rows, own_docs)
     if line:
         say(line, to=sys.stderr)

@@ -14,13 +14,13 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 
 from ltr.data.collection import Collection
-from ltr.data.files import digest_of_arrays, read_array, seen_from
+from ltr.data.files import digest_of_arrays, map_given_array, seen_from
 from ltr.data.whole_files import folder_once, write_folder
 from ltr.entries import check_entries, read_json
 from ltr.errors import InputError, local_path
 
 MANIFEST = "manifest.json"
-Kind = Literal["negatives", "scores", "overlay"]
+ArtefactName = Literal["negatives", "scores", "overlay"]
 
 
 class Artefact(NamedTuple):
@@ -35,18 +35,18 @@ class ArtefactKind:
     """A kind of artefact: how those of the kind are written and opened.
 
     Args:
-        kind: its name in the manifest.
+        name: in the manifest, there called ``kind``.
         arrays: the names of its arrays.
-        entries: a ``TypedDict`` of those entries of its manifest that are read.
+        manifest_type: a ``TypedDict`` of those entries of its manifest that are read.
         must_be: what a folder must be to be opened as one, for errors.
-        again: how to make a new one, for errors.
+        mend: what to do to get a new one, for errors.
     """
 
-    kind: Kind
+    name: ArtefactName
     arrays: tuple[str, ...]
-    entries: type
+    manifest_type: type
     must_be: str
-    again: str
+    mend: str
 
     def write(
         self,
@@ -55,7 +55,7 @@ class ArtefactKind:
         arrays: Mapping[str, np.ndarray],
         manifest: Mapping[str, Any],
         *,
-        once: bool = True,
+        keep_existing: bool = True,
     ) -> None:
         """Write an artefact, whole or not at all.
 
@@ -63,16 +63,18 @@ class ArtefactKind:
             folder: where.
             collection: the one that it was made of.
             arrays, manifest: what it holds.
-            once: keep an artefact that is there already and write nothing, as several processes may
-                write the same; without it, a folder with anything in it is an OSError.
+            keep_existing: keep an artefact that is there already and write nothing, as several
+                processes may write the same; without it, a folder with anything in it is an
+                OSError.
 
         Raises:
-            InputError: with ``once``, if something else than such an artefact is there.
+            InputError: with ``keep_existing``, if something else than such an artefact is there.
         """
         assert set(arrays) == set(self.arrays)
         digest = self._digest(arrays)
-        own_entries = {"kind": self.kind, **_binding_to(collection), "digest": digest}
-        # Last, too: the manifest may be one that was opened, and name another collection.
+        own_entries = {"kind": self.name, **_binding_to(collection), "digest": digest}
+        # First for their place in the file. Last, too: the manifest may be one that was opened, and
+        # name another collection.
         full_manifest = {**own_entries, **manifest, **own_entries}
 
         def build(temporary: Path) -> None:
@@ -81,10 +83,10 @@ class ArtefactKind:
             text = json.dumps(full_manifest, indent=1) + "\n"
             (temporary / MANIFEST).write_text(text, encoding="utf-8")
 
-        if once:
-            if folder.exists() and kind_of(folder) != self.kind:
+        if keep_existing:
+            if folder.exists() and name_in(folder) != self.name:
                 raise InputError(
-                    f"{folder}: expected a new folder, or one with {self.kind}, found something else; remove it, or take another"
+                    f"{folder}: expected a new folder, or one with {self.name}, found something else; remove it, or take another"
                 )
             folder_once(folder, build)
         else:
@@ -107,37 +109,37 @@ class ArtefactKind:
         for name, key in _binding_to(collection).items():
             if manifest.get(name) != key:
                 raise InputError(
-                    f"{folder}: these {self.kind} were made of another collection than {collection.source}; {self.again}",
+                    f"{folder}: these {self.name} were made of another collection than {collection.source}; {self.mend}",
                     option=option,
                 )
         arrays: dict[str, np.ndarray] = {}
         for name in self.arrays:
-            arrays[name] = read_array(folder / f"{name}.npy")
+            arrays[name] = map_given_array(folder / f"{name}.npy")
         if "digest" in manifest and manifest["digest"] != self._digest(arrays):
             raise InputError(
-                f"{folder}: the arrays must be those that {MANIFEST} was written with, and have changed since; remove the folder, and {self.again}",
+                f"{folder}: the arrays must be those that {MANIFEST} was written with, and have changed since; remove the folder, and {self.mend}",
                 option=option,
             )
         return Artefact(arrays, manifest)
 
     def manifest(self, folder: Path, option: str | None = None) -> dict[str, Any]:
         """The manifest of a folder; an InputError if it holds no such artefact, or is damaged."""
-        local_path(option or self.kind, folder)
+        local_path(option or self.name, folder)
         file = folder / MANIFEST
         if not file.is_file():
             raise InputError(
-                f"{folder}: {self.kind} must be {self.must_be}, and there is no {MANIFEST}{seen_from(folder)}",
+                f"{folder}: {self.name} must be {self.must_be}, and there is no {MANIFEST}{seen_from(folder)}",
                 option=option,
             )
-        manifest = read_json(file, self.again, option)
-        kind = manifest.get("kind")
-        if kind != self.kind:
-            holds = f"a folder of {kind}" if isinstance(kind, str) else f"a {MANIFEST} of no kind"
+        manifest = read_json(file, self.mend, option)
+        name = manifest.get("kind")
+        if name != self.name:
+            holds = f"a folder of {name}" if isinstance(name, str) else f"a {MANIFEST} of no kind"
             raise InputError(
-                f"{folder}: {self.kind} must be {self.must_be}, got {holds}",
+                f"{folder}: {self.name} must be {self.must_be}, got {holds}",
                 option=option,
             )
-        check_entries(manifest, self.entries, file, self.again, option=option)
+        check_entries(manifest, self.manifest_type, file, self.mend, option=option)
         return manifest
 
     def _digest(self, arrays: Mapping[str, np.ndarray]) -> str:
@@ -145,15 +147,15 @@ class ArtefactKind:
         return digest_of_arrays(*(arrays[name] for name in self.arrays))
 
 
-def kind_of(folder: Path) -> Kind | None:
-    """The kind of the artefact in a folder; None where there is none."""
-    kind: Kind | None = _manifest_or_empty(folder).get("kind")
-    return kind
+def name_in(folder: Path) -> ArtefactName | None:
+    """The name of the kind of the artefact in a folder; None where there is none."""
+    name: ArtefactName | None = _manifest_or_empty(folder).get("kind")
+    return name
 
 
 def key_of(folder: Path) -> str | None:
-    """The ``key`` of the artefact in a folder, a digest of all that decides it; None where there
-    is none.
+    """The entry ``key`` of the manifest in a folder: by it, whoever wrote negatives finds them again.
+    None where there is none.
     """
     key: str | None = _manifest_or_empty(folder).get("key")
     return key

@@ -3,24 +3,22 @@
 import hashlib
 import logging
 import math
-import re
 import sys
-import unicodedata
 from collections import defaultdict
 from collections.abc import Iterator
 from itertools import count
-from operator import add
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 
-from ltr.data.cache_folder import cached, made_of
+from ltr.data.cache_folder import cached, origin_of
 from ltr.data.collection import Collection
 from ltr.data.files import digest_of_arrays
 from ltr.data.postings import Postings
 from ltr.data.progress import track
 from ltr.data.query_lists import QueryLists
+from ltr.data.terms import terms
 from ltr.data.texts import TextTable
 
 # bm25s tries jax while it is imported, and jax takes three quarters of a GPU's memory with its first
@@ -43,80 +41,6 @@ B = 0.4
 # with it. Writing such a block takes 0.6 GB for text of English words.
 BYTES_AT_ONCE = 1 << 26
 TEXTS_AT_ONCE = 4096  # that are in memory while their terms are counted
-# Characters that are written without spaces between words, or with particles behind them: kana and
-# Chinese characters (but for the two punctuation marks among them), Hangul, Thai, Lao, Myanmar,
-# Khmer; and emoji.
-_UNSPACED = (
-    r"\u3041-\u309f\u30a1-\u30fa\u30fc-\u30ff\u3400-\u9fff\uf900-\ufaff\U00020000-\U0003ffff"
-    r"\u1100-\u11ff\ua960-\ua97f\uac00-\ud7ff"
-    r"\u0e01-\u0e3a\u0e40-\u0e4e\u0e81-\u0ece\u0edc-\u0edf"
-    r"\u1000-\u103f\u1050-\u109f\uaa60-\uaa7f\u1780-\u17d3\u17d7\u17dc-\u17dd"
-    r"\u2600-\u27bf\U0001f000-\U0001faff"
-)
-
-
-def _class_of_marks() -> str:
-    """Unicode's marks, such as the vowels of Devanagari, for a class of a regular expression: they
-    belong to the letter before, and \\w has none of them.
-    """
-    marks = []
-    for place in range(0x300, 0x1F000):
-        if unicodedata.category(chr(place)).startswith("M"):
-            marks.append(chr(place))
-    return "".join(marks)
-
-
-_MARKS = _class_of_marks()
-# A run of characters without spaces, or of any other letters and digits.
-_RUN = re.compile(
-    rf"((?:[{_UNSPACED}][{_MARKS}]*)+)|[^\W{_UNSPACED}]+(?:[{_MARKS}]+[^\W{_UNSPACED}]*)*"
-)
-_CHARACTER = re.compile(rf".[{_MARKS}]*")
-# All ASCII characters that are no part of a word, as spaces.
-_ASCII_SPACES = {place: " " for place in range(128) if not re.match(r"\w", chr(place))}
-
-# What no reader sees: Unicode's Default_Ignorable_Code_Point (soft hyphens, zero-width spaces, marks
-# of direction, variation selectors, the byte order mark), and the marks of annotations.
-_UNSEEN = re.compile(
-    "[\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u202a-\u202e\u2060-\u206f"
-    "\u3164\ufe00-\ufe0f\ufeff\uffa0\ufff0-\ufffb\U0001bca0-\U0001bca3\U0001d173-\U0001d17a"
-    "\U000e0000-\U000e0fff]"
-)
-
-
-def folded(text: str) -> str:
-    """A text as its readers see it, whatever its code: after NFKC, without case and without
-    characters that show nothing. An underscore parts words.
-
-    >>> folded("Ｗord_ＴＷＯ, in\u200bvi\u00adsible")
-    'word two, invisible'
-    """
-    if not text.isascii():
-        text = unicodedata.normalize("NFKC", _UNSEEN.sub("", text))
-    return text.casefold().replace("_", " ")
-
-
-def terms(text: str) -> list[str]:
-    """The words of a text as its readers see it (:func:`folded`). Chinese, Japanese, Korean, Thai, Lao,
-    Burmese and Khmer as single characters and pairs of neighbours, between which nothing stands, with
-    their marks.
-
-    >>> terms("The ﬁle, ２"), terms("서울은")
-    (['the', 'file', '2'], ['서', '울', '은', '서울', '울은'])
-    """
-    text = folded(text)
-    if text.isascii():  # the same, six times as fast
-        return text.translate(_ASCII_SPACES).split()
-    words = []
-    pairs: list[str] = []
-    for run in _RUN.finditer(text):
-        if run[1] is None:
-            words.append(run[0])
-            continue
-        characters = _CHARACTER.findall(run[1])
-        words += characters
-        pairs += map(add, characters, characters[1:])
-    return words + pairs
 
 
 def bm25_lists(collection: Collection, query_rows: np.ndarray, depth: int) -> QueryLists:
@@ -130,11 +54,11 @@ def bm25_lists(collection: Collection, query_rows: np.ndarray, depth: int) -> Qu
         collection: its corpus is searched.
         query_rows: ``[Q]`` ascending.
         depth: documents per query at most; those that share no term with the query are left out, and
-            so is the document that a query is itself (:meth:`Collection.own_documents`).
+            so is the document that a query is itself (:meth:`Collection.documents_left_out`).
     """
     rows = np.ascontiguousarray(query_rows, dtype=np.int64)
     rows_digest = hashlib.sha256(rows.tobytes()).hexdigest()
-    own_docs = collection.own_documents()[rows]
+    own_docs = collection.documents_left_out()[rows]
     content = f"bm25-3 {collection.corpus.key} {collection.queries.key} {rows_digest} {depth}"
     if (own_docs >= 0).any():
         content += f" without {digest_of_arrays(own_docs)}"
@@ -143,7 +67,7 @@ def bm25_lists(collection: Collection, query_rows: np.ndarray, depth: int) -> Qu
         content,
         lambda folder: _search(collection, rows, own_docs.tolist(), depth).save(folder),
         QueryLists.load,
-        made_of(collection.corpus.folder, collection.queries.folder),
+        origin_of(collection.corpus.folder, collection.queries.folder),
     )
 
 
@@ -158,7 +82,7 @@ def _postings_of(corpus: TextTable, block: slice) -> Postings:
         f"postings-2 {corpus.key} {block.start} {block.stop}",
         write,
         Postings,
-        made_of(corpus.folder),
+        origin_of(corpus.folder),
     )
 
 
@@ -208,25 +132,26 @@ def _search(
     """The lists of :func:`bm25_lists`: of each block of documents, one after the other, merged."""
     corpus = collection.corpus
     log.info("BM25: searching %d documents for %d queries", len(corpus), len(query_rows))
-    query_terms, queries = _numbered_terms(collection.queries, query_rows)
+    vocabulary, terms_of_query = _numbered_terms(collection.queries, query_rows)
     blocks = corpus.texts.spans_of_bytes(BYTES_AT_ONCE)
-    n_docs_with = np.zeros(len(query_terms), dtype=np.int64)
+    n_docs_with = np.zeros(len(vocabulary), dtype=np.int64)
     n_words = 0
-    numbers_in = []  # of each block: the number that it has for each term of the queries
+    numbers_of_block = []  # of each block: the number that it has for each term of the vocabulary
     for block in track(blocks, "indexing for BM25", "blocks of documents"):
         postings = _postings_of(corpus, block)
-        numbers_in.append(postings.numbers_of(query_terms))
-        n_docs_with += postings.n_docs_with(numbers_in[-1])
+        numbers = postings.numbers_of(vocabulary)
+        numbers_of_block.append(numbers)
+        n_docs_with += postings.n_docs_with(numbers)
         n_words += int(postings.lengths.sum())
     idf = _idf(n_docs_with, len(corpus))
 
-    best = [_NOTHING] * len(queries)
-    searches = list(zip(blocks, numbers_in, strict=True))
-    for block, numbers_here in track(searches, "BM25", "blocks of documents"):
+    best = [_NOTHING] * len(terms_of_query)
+    searches = list(zip(blocks, numbers_of_block, strict=True))
+    for block, numbers in track(searches, "BM25", "blocks of documents"):
         postings = _postings_of(corpus, block)
-        engine = _engine(postings, numbers_here, idf, n_words / len(corpus))
-        for place in track(range(len(queries)), "BM25", "queries"):
-            known = numbers_here[queries[place]]
+        engine = _engine(postings, numbers, idf, n_words / len(corpus))
+        for place in track(range(len(terms_of_query)), "BM25", "queries"):
+            known = numbers[terms_of_query[place]]
             known = known[known >= 0]
             if len(known):
                 score_of_doc = engine.get_scores_from_ids(known)
@@ -273,7 +198,8 @@ def _engine(
     whole corpus, so the weight of each term in each document is computed here:
     idf * tf / (tf + k1 (1 - b + b * length / mean length)).
     """
-    # Only what belongs to the terms is filled, and no memory is taken by the rest.
+    # Only what belongs to the terms is filled, and no memory is taken by the rest: a search asks
+    # for these terms alone.
     weights = np.empty(len(postings.docs), dtype=np.float32)
     for number, idf_of_term in zip(term_numbers.tolist(), idf, strict=True):
         if number >= 0:

@@ -9,7 +9,7 @@ import torch
 from ltr.batch import RankingBatch
 from ltr.data.concatenated import concatenated
 from ltr.data.cuts import say_what_is_cut
-from ltr.data.formats import ApartTexts, JoinedPairs, PairsAndTexts, TextReads
+from ltr.data.layouts import ApartTexts, JoinedPairs, PairsAndTexts, TextReads
 from ltr.data.query_lists import LabelledList
 from ltr.data.texts import TextTable
 from ltr.data.tokens import Tokens
@@ -19,14 +19,14 @@ class Collator(ABC):
     """Makes a batch of lists."""
 
     @abstractmethod
-    def lengths(self, ranked_list: LabelledList) -> np.ndarray:
-        """The cost of scoring each document of a list, ``[N]``."""
+    def costs(self, ranked_list: LabelledList) -> np.ndarray:
+        """The cost of scoring each document of a list, ``[N]``: tokens, or 1 for each vector."""
 
-    def row_length(self, ranked_list: LabelledList) -> float:
+    def sort_length(self, ranked_list: LabelledList) -> float:
         """The length by which training rows are sorted, so that similar ones share a batch: the
-        mean over the documents of a list.
+        mean cost of the documents of a list.
         """
-        return float(self.lengths(ranked_list).mean())
+        return float(self.costs(ranked_list).mean())
 
     @abstractmethod
     def __call__(self, lists: Sequence[LabelledList]) -> RankingBatch:
@@ -36,43 +36,49 @@ class Collator(ABC):
 class PairCollator(Collator):
     """Joins each query with each document of its list."""
 
-    def __init__(self, queries: Tokens, docs: Tokens, join: JoinedPairs) -> None:
-        self.queries = queries
-        self.docs = docs
-        self.join = join
+    def __init__(self, query_tokens: Tokens, doc_tokens: Tokens, layout: JoinedPairs) -> None:
+        self.query_tokens = query_tokens
+        self.doc_tokens = doc_tokens
+        self.layout = layout
 
-    def lengths(self, ranked_list: LabelledList) -> np.ndarray:
-        query_length = self.queries.lengths(np.asarray([ranked_list.query_row]))
-        return self.join.lengths(query_length, self.docs.lengths(ranked_list.doc_rows))
+    def costs(self, ranked_list: LabelledList) -> np.ndarray:
+        query_length = self.query_tokens.lengths(np.asarray([ranked_list.query_row]))
+        doc_lengths = self.doc_tokens.lengths(ranked_list.doc_rows)
+        return self.layout.lengths(query_length, doc_lengths)
 
     def __call__(self, lists: Sequence[LabelledList]) -> RankingBatch:
-        batch = without_content(lists)
+        batch = padded_lists(lists)
         counts = batch.mask.sum(dim=1).numpy()
         query_rows = np.repeat(batch.query_rows.numpy(), counts)
-        pairs = self.join.lay_out(self.queries, query_rows, self.docs, _all_doc_rows(lists))
+        doc_rows = _all_doc_rows(lists)
+        pairs = self.layout.lay_out(self.query_tokens, query_rows, self.doc_tokens, doc_rows)
         return batch._replace(pairs=pairs)
 
 
 class TextCollator(Collator):
-    """Lays queries and documents out apart; ``queries`` is None where lists have no query, as for
-    the groups of labelled texts.
+    """Lays queries and documents out apart; ``query_tokens`` is None where lists have no query, as
+    for the groups of labelled texts.
     """
 
-    def __init__(self, queries: Tokens | None, docs: Tokens, forms: ApartTexts) -> None:
-        self.queries = queries
-        self.docs = docs
-        self.forms = forms
+    def __init__(
+        self, query_tokens: Tokens | None, doc_tokens: Tokens, layouts: ApartTexts
+    ) -> None:
+        self.query_tokens = query_tokens
+        self.doc_tokens = doc_tokens
+        self.layouts = layouts
         # By row. Those of judged documents are needed in every epoch, and each is computed once.
         self._hashes: dict[int, int] = {}
 
-    def lengths(self, ranked_list: LabelledList) -> np.ndarray:
-        return self.forms.docs.lengths(self.docs.lengths(ranked_list.doc_rows))
+    def costs(self, ranked_list: LabelledList) -> np.ndarray:
+        doc_lengths = self.doc_tokens.lengths(ranked_list.doc_rows)
+        return self.layouts.docs.lengths(doc_lengths)
 
     def __call__(self, lists: Sequence[LabelledList]) -> RankingBatch:
-        batch = without_content(lists)
+        batch = padded_lists(lists)
         queries = None
-        if self.queries is not None:
-            queries = self.forms.queries.lay_out(self.queries, batch.query_rows.numpy())
+        if self.query_tokens is not None:
+            query_rows = batch.query_rows.numpy()
+            queries = self.layouts.queries.lay_out(self.query_tokens, query_rows)
         judged_rows = []
         judged_grades = []
         judged_hashes = []
@@ -82,7 +88,7 @@ class TextCollator(Collator):
             judged_hashes.append(self._judged_hashes(ranked_list))
         return batch._replace(
             queries=queries,
-            docs=self.forms.docs.lay_out(self.docs, _all_doc_rows(lists)),
+            docs=self.layouts.docs.lay_out(self.doc_tokens, _all_doc_rows(lists)),
             judged_rows=_padded_if_all(judged_rows, np.int64, fill=-1),
             judged_grades=_padded_if_all(judged_grades),
             judged_hashes=_padded_if_all(judged_hashes, np.int64),
@@ -96,7 +102,8 @@ class TextCollator(Collator):
         rows = ranked_list.judged_rows.tolist()
         new_rows = [row for row in rows if row not in self._hashes]
         if new_rows:
-            new_hashes = self.forms.docs.lay_out(self.docs, np.asarray(new_rows)).hashes()
+            new_texts = self.layouts.docs.lay_out(self.doc_tokens, np.asarray(new_rows))
+            new_hashes = new_texts.hashes()
             self._hashes.update(zip(new_rows, new_hashes.tolist(), strict=True))
         return np.asarray([self._hashes[row] for row in rows], dtype=np.int64)
 
@@ -110,8 +117,8 @@ class BothCollator(Collator):
         self.pair_collator = pairs
         self.text_collator = apart
 
-    def lengths(self, ranked_list: LabelledList) -> np.ndarray:
-        return self.pair_collator.lengths(ranked_list)
+    def costs(self, ranked_list: LabelledList) -> np.ndarray:
+        return self.pair_collator.costs(ranked_list)
 
     def __call__(self, lists: Sequence[LabelledList]) -> RankingBatch:
         texts_apart = self.text_collator(lists)
@@ -124,26 +131,36 @@ class SourcesCollator(Collator):
 
     Args:
         collator: makes the batch of lists of all sources.
-        first_query: ``[S]`` int64, the number of the first query of each source, ascending.
+        first_queries: ``[S]`` int64, the number of the first query of each source, ascending.
     """
 
-    def __init__(self, collator: Collator, first_query: np.ndarray) -> None:
+    def __init__(self, collator: Collator, first_queries: np.ndarray) -> None:
         self.collator = collator
-        self.first_query = first_query
+        self.first_queries = first_queries
 
-    def lengths(self, ranked_list: LabelledList) -> np.ndarray:
-        return self.collator.lengths(ranked_list)
+    def costs(self, ranked_list: LabelledList) -> np.ndarray:
+        return self.collator.costs(ranked_list)
 
     def __call__(self, lists: Sequence[LabelledList]) -> RankingBatch:
         batch = self.collator(lists)
-        sources = np.searchsorted(self.first_query, batch.query_rows.numpy(), side="right") - 1
-        return batch._replace(sources=torch.from_numpy(sources.astype(np.int64)))
+        sources = sources_of_queries(self.first_queries, batch.query_rows.numpy())
+        return batch._replace(sources=torch.from_numpy(sources))
+
+
+def sources_of_queries(first_queries: np.ndarray, query_rows: np.ndarray) -> np.ndarray:
+    """``[Q]`` int64: the sources of queries, by number.
+
+    >>> sources_of_queries(np.array([0, 12, 21]), np.array([0, 11, 12, 20, 21, 32]))
+    array([0, 0, 1, 1, 2, 2])
+    """
+    return np.searchsorted(first_queries, query_rows, side="right").astype(np.int64) - 1
 
 
 def collator_of(
     queries: Sequence[TextTable], docs: Sequence[TextTable], reads: TextReads
 ) -> Collator:
-    """The collator of what a ranker reads, on stored tokens. Says what is cut of the documents.
+    """The collator of what a ranker reads. Tokenises all texts, unless their tokens are stored
+    already, and says which share of them is cut.
 
     Args:
         queries, docs: the tables, of all sources.
@@ -158,9 +175,9 @@ def collator_of(
         return BothCollator(pairs, apart)
     query_tokens = concatenated([reads.store(table, "query") for table in queries])
     doc_tokens = concatenated([reads.store(table, "document") for table in docs])
-    whole_queries = concatenated([reads.uncut(table, "query") for table in queries])
-    whole_docs = concatenated([reads.uncut(table, "document") for table in docs])
-    say_what_is_cut(reads, whole_queries, query_tokens, whole_docs, doc_tokens)
+    uncut_queries = concatenated([reads.uncut(table, "query") for table in queries])
+    uncut_docs = concatenated([reads.uncut(table, "document") for table in docs])
+    say_what_is_cut(reads, uncut_queries, query_tokens, uncut_docs, doc_tokens)
     if isinstance(reads, JoinedPairs):
         return PairCollator(query_tokens, doc_tokens, reads)
     return TextCollator(query_tokens, doc_tokens, reads)
@@ -184,14 +201,14 @@ class FeatureCollator(Collator):
             return FeatureCollator.open, (self.features.filename,)
         return FeatureCollator, (self.features,)
 
-    def lengths(self, ranked_list: LabelledList) -> np.ndarray:
+    def costs(self, ranked_list: LabelledList) -> np.ndarray:
         return np.ones(len(ranked_list.doc_rows))
 
-    def row_length(self, ranked_list: LabelledList) -> float:
+    def sort_length(self, ranked_list: LabelledList) -> float:
         return float(len(ranked_list.doc_rows))  # lists of equal length need no padding
 
     def __call__(self, lists: Sequence[LabelledList]) -> RankingBatch:
-        batch = without_content(lists)
+        batch = padded_lists(lists)
         features = np.zeros((*batch.mask.shape, self.features.shape[1]), dtype=np.float32)
         for row, ranked_list in enumerate(lists):
             n_docs = len(ranked_list.doc_rows)
@@ -199,8 +216,8 @@ class FeatureCollator(Collator):
         return batch._replace(features=torch.from_numpy(features))
 
 
-def without_content(lists: Sequence[LabelledList]) -> RankingBatch:
-    """Lists with their labels, padded to one width, without what a ranker reads."""
+def padded_lists(lists: Sequence[LabelledList]) -> RankingBatch:
+    """Lists padded to one width, with their labels and without what a ranker reads."""
     query_rows = []
     doc_rows = []
     labels = []

@@ -14,7 +14,8 @@ def concatenated(tables: Sequence[Table], names: Sequence[str] = ()) -> Table:
 
     Args:
         tables: all of one kind: ids, texts, or tokens that one tokenizer has made.
-        names: of the tables, for ids: an id is then ``NAME/ID``.
+        names: of the tables, for ids: an id is then ``NAME/ID``. A table alone may have an empty
+            one.
 
     Example:
         >>> ids = concatenated([["q1", "q2"], ["q1"]], names=["a", "b"])
@@ -33,10 +34,11 @@ class Concatenated(Sequence):
         parts: the tables. What is asked of all must be what each of them can tell: only tokens have
             ``lengths``, ``between``, ``views`` and ``pieces``, and only those of a template ``text``
             and ``instruction``.
-        names: of the tables.
+        names: of the tables, for ids; empty for others.
     """
 
     def __init__(self, parts: Sequence[Any], names: Sequence[str] = ()) -> None:
+        assert all(names), "only a table alone has no name, and it stays as it is"
         self.parts = list(parts)
         self.names = list(names)
         self._first = np.cumsum([0, *map(len, self.parts)])
@@ -71,9 +73,10 @@ class Concatenated(Sequence):
         return lengths
 
     def between(self, first: int, stop: int) -> Any:
-        """The entries from one row up to another one, without a copy."""
+        """The tokens of the texts from one row up to another one, without a copy."""
+        assert not self.names, "ids are read one by one"
         spans = []
-        for part, begin in zip(self.parts, self._first.tolist(), strict=False):
+        for part, begin in zip(self.parts, self._first[:-1].tolist(), strict=True):
             first_of_part = max(first - begin, 0)
             stop_of_part = min(stop - begin, len(part))
             if first_of_part < stop_of_part:

@@ -1,5 +1,6 @@
-"""What the program prints, but for rankings that others read: texts that others wrote, such as names,
-paths, cards and the answers of servers, do not steer the terminal.
+"""Lines and tables that the program prints. Control characters in them are made visible: names,
+paths, cards and answers of servers must not steer the terminal. Rankings for other programs are
+printed as they are.
 """
 
 import sys
@@ -57,7 +58,7 @@ def table_console(width: int) -> Console:
 
 
 @contextmanager
-def shown_warnings() -> Iterator[None]:
+def printable_warnings() -> Iterator[None]:
     """Inside the block, what a library warns of is printed like all else."""
     line_of_warning = warnings.formatwarning
 

@@ -10,7 +10,7 @@ from itertools import chain, islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ltr.data.cache_folder import cached, made_of
+from ltr.data.cache_folder import cached, origin_of
 from ltr.data.column_names import kind_of_name
 from ltr.data.files import digest_of, numbered_lines
 from ltr.entries import parse_json
@@ -115,7 +115,7 @@ def columns_of(file: Path, layout: str = "") -> CountedColumns:
         return CountedColumns(**entries)
 
     content = f"columns-2 {layout} {digest_of(file)}"
-    counted = cached("columns", content, build, open_counted, made_of(file))
+    counted = cached("columns", content, build, open_counted, origin_of(file))
     if counted.quoted:
         log.warning(
             "%s:%s: %d lines hold quotes as spreadsheets write them, which are read as text; save the file without them",

@@ -1,5 +1,6 @@
-"""Folds: the questions of train and dev dealt anew, so that each is tested once and the test split
-is never read.
+"""Folds: the queries of train and dev dealt anew, so that each is tested once and the test split is
+never read. The folds of a LETOR data set are other ones: its files say what they are
+(:mod:`ltr.data.letor_splits`).
 """
 
 from collections.abc import Sequence
@@ -18,7 +19,7 @@ SEED = 0  # of the deal: the same for all runs of a cross-validation, whatever t
 class Fold:
     """Which part of a cross-validation is tested.
 
-    The questions of ``train`` and ``dev`` are dealt into ``of`` parts of about one size. Part
+    The queries of ``train`` and ``dev`` are dealt into ``of`` parts of about one size. Part
     ``number`` takes the place of ``test``, the part after it that of ``dev`` (after the last comes
     the first), and a run is trained on the others. This is the custom of LETOR's five folds: three
     to train, one to choose the epoch, one to test. The test split of the collection is not read.
@@ -46,7 +47,7 @@ class Fold:
         return f"{self.number} of {self.of}"
 
     def deal(self, query_rows: np.ndarray) -> dict[str, np.ndarray]:
-        """The questions of each split, of all ``[Q]``; the order of these has no effect.
+        """The queries of each split, of all ``[Q]``; the order of these has no effect.
 
         >>> {split: rows.tolist() for split, rows in Fold(3, of=3).deal(np.arange(4)).items()}
         {'train': [1], 'dev': [0, 2], 'test': [3]}
@@ -67,7 +68,7 @@ def collection_of_fold(collection: Collection, fold: Fold) -> Collection:
     """The collection with other splits: those of a fold.
 
     Raises:
-        InputError: for a collection with fewer questions than parts, or with candidates for one of
+        InputError: for a collection with fewer queries than parts, or with candidates for one of
             train and dev alone.
     """
     given = [split for split in ("train", "dev") if split in collection.qrels]
@@ -90,12 +91,12 @@ def collection_of_fold(collection: Collection, fold: Fold) -> Collection:
             f"{collection.source}: there must be candidates for both of {' and '.join(given)} or for none, and {without} has none; {collection.how_to_add_pools.format(split=without)}",
             option="evaluation.fold",
         )
+    pools = _joined(collection.candidates, with_pools) if with_pools else None
     qrels = {}
     candidates = {}
     for split, query_rows in fold.deal(judged.query_rows).items():
         qrels[split] = judged.of_queries(query_rows)
-        if with_pools:
-            pools = _joined(collection.candidates, with_pools)
+        if pools is not None:
             candidates[split] = pools.of_queries(query_rows)
     return collection._replace(qrels=qrels, candidates=candidates)
 

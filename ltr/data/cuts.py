@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ltr.data.formats import ApartTexts, JoinedPairs
+from ltr.data.layouts import ApartTexts, JoinedPairs
 from ltr.data.template import Side, Template
 from ltr.data.tokens import Tokens
 from ltr.spans import spans
@@ -15,16 +15,17 @@ from ltr.spans import spans
 log = logging.getLogger(__name__)
 
 TEXTS_AT_ONCE = 1_000_000  # whose lengths are compared
-WHOLE = 0.99  # of the texts that a length should keep whole
+SHARE_KEPT_WHOLE = 0.99  # of the texts, for the length that is proposed
 
 
 @dataclass(frozen=True)
 class Cut:
-    """What is not read of some texts, because of ``max_length`` or of a budget of the template.
+    """What is not read of some texts, because of ``max_length`` or of a budget of the template. The
+    report of ``ltr check`` has the attributes by their names.
 
     Attributes:
         side: ``query``, ``document``, or ``pair`` of both, of which the document is cut.
-        where: the split, or ``corpus``.
+        where: the split, or ``corpus`` for all texts.
         n_texts: how many there are.
         max_length: tokens that are read of each, special ones counted.
         cut_texts: the share that is not read whole.
@@ -43,28 +44,28 @@ class Cut:
 
 
 def cut_of(
-    reads: JoinedPairs | ApartTexts,
+    layout: JoinedPairs | ApartTexts,
     side: Side,
     where: str,
-    whole: Tokens,
-    read: Tokens,
+    uncut: Tokens,
+    kept: Tokens,
     rows: np.ndarray | None = None,
     n_beside: np.ndarray | int = 0,
 ) -> Cut:
     """What is not read of texts.
 
     Args:
-        reads: how the ranker reads texts.
+        layout: how the ranker reads texts.
         side: whose texts these are.
-        where: the split, or ``corpus``.
-        whole: the tokens of all texts, uncut.
-        read: those that :meth:`store` of the form gives.
+        where: the split, or ``corpus`` for all texts.
+        uncut: the tokens of all texts, as ``layout.uncut`` gives them.
+        kept: those that ``layout.store`` gives.
         rows: which of the texts; None: all.
         n_beside: tokens of the query beside each document, where both are joined.
     """
-    is_pair = isinstance(reads, JoinedPairs)
-    form = reads if isinstance(reads, JoinedPairs) else reads.form_of(side)
-    n_texts = len(whole) if rows is None else len(rows)
+    is_pair = isinstance(layout, JoinedPairs)
+    of_side = layout if isinstance(layout, JoinedPairs) else layout.layout_of(side)
+    n_texts = len(uncut) if rows is None else len(rows)
     n_cut = 0
     n_lost = 0
     n_tokens = 0
@@ -72,12 +73,12 @@ def cut_of(
     for span in spans(n_texts, TEXTS_AT_ONCE):
         places = np.arange(span.start, span.stop) if rows is None else rows[span]
         beside = n_beside[span] if isinstance(n_beside, np.ndarray) else n_beside
-        n_around = form.n_special + beside
-        lengths = whole.lengths(places)
-        kept = read.lengths(places)
-        if reads.windows is None or side == "query":
-            kept = np.minimum(kept, form.max_length - n_around)
-        lost = np.maximum(lengths - kept, 0)
+        n_around = of_side.n_special + beside
+        lengths = uncut.lengths(places)
+        n_read = kept.lengths(places)
+        if layout.windows is None or side == "query":
+            n_read = np.minimum(n_read, of_side.max_length - n_around)
+        lost = np.maximum(lengths - n_read, 0)
         n_cut += int((lost > 0).sum())
         n_lost += int(lost.sum())
         n_tokens += int(lengths.sum())
@@ -88,24 +89,24 @@ def cut_of(
         side="pair" if is_pair and side == "document" else side,
         where=where,
         n_texts=n_texts,
-        max_length=form.max_length,
+        max_length=of_side.max_length,
         cut_texts=n_cut / max(1, n_texts),
         cut_tokens=n_lost / max(1, n_tokens),
-        keeps_whole=int(np.searchsorted(counts.cumsum(), WHOLE * n_texts)),
+        keeps_whole=int(np.searchsorted(counts.cumsum(), SHARE_KEPT_WHOLE * n_texts)),
     )
 
 
 def corpus_cut(
-    reads: JoinedPairs | ApartTexts, queries: Tokens, whole: Tokens, read: Tokens
+    layout: JoinedPairs | ApartTexts, queries: Tokens, uncut: Tokens, kept: Tokens
 ) -> Cut:
-    """What is not read of all documents, beside the median query where both are joined."""
+    """What is not read of all documents, beside a query of median length where both are joined."""
     n_beside = 0
-    if isinstance(reads, JoinedPairs) and len(queries):
+    if isinstance(layout, JoinedPairs) and len(queries):
         n_beside = int(np.median(queries.lengths(np.arange(len(queries)))))
-    return cut_of(reads, "document", "corpus", whole, read, n_beside=n_beside)
+    return cut_of(layout, "document", "corpus", uncut, kept, n_beside=n_beside)
 
 
-def limits(template: Template | None, side: Side, max_length: int) -> str:
+def limits_in_words(template: Template | None, side: Side, max_length: int) -> str:
     """What bounds the texts of a side, by the names of the options."""
     budget = None
     if template is not None:
@@ -115,24 +116,24 @@ def limits(template: Template | None, side: Side, max_length: int) -> str:
 
 
 def say_what_is_cut(
-    reads: JoinedPairs | ApartTexts,
-    whole_queries: Tokens,
+    layout: JoinedPairs | ApartTexts,
+    uncut_queries: Tokens,
     queries: Tokens,
-    whole_docs: Tokens,
+    uncut_docs: Tokens,
     docs: Tokens,
 ) -> None:
     """Say which share of the queries and of the documents, and of their tokens, is cut; nothing where
-    none is. Beside a query, it is the median one.
+    none is. Of documents that are joined with a query, beside one of median length.
 
     Args:
-        reads: how the ranker reads texts.
-        whole_queries, whole_docs: the tokens of all texts, uncut.
+        layout: how the ranker reads texts.
+        uncut_queries, uncut_docs: the tokens of all texts.
         queries, docs: those that are read.
     """
-    query_cut = cut_of(reads, "query", "corpus", whole_queries, queries)
-    document_cut = corpus_cut(reads, queries, whole_docs, docs)
-    beside = " beside a query" if isinstance(reads, JoinedPairs) else ""
-    mend = "; windows would read them" if reads.windows is None else ""
+    query_cut = cut_of(layout, "query", "corpus", uncut_queries, queries)
+    document_cut = corpus_cut(layout, queries, uncut_docs, docs)
+    beside = " beside a query" if isinstance(layout, JoinedPairs) else ""
+    mend = "; windows would read them" if layout.windows is None else ""
     sides: tuple[tuple[Side, str, Cut, str], ...] = (
         ("query", "queries", query_cut, ""),
         ("document", f"documents{beside}", document_cut, mend),
@@ -141,7 +142,7 @@ def say_what_is_cut(
         if cut.cut_texts > 0:
             log.info(
                 "%s cuts %.1f%% of the %s, and leaves %.1f%% of all their tokens unread%s",
-                limits(reads.template, side, cut.max_length),
+                limits_in_words(layout.template, side, cut.max_length),
                 100 * cut.cut_texts,
                 texts,
                 100 * cut.cut_tokens,

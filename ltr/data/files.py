@@ -34,7 +34,7 @@ NO_TEXT = {
 }
 
 
-def is_file(path: Path) -> bool:
+def exists_as_file(path: Path) -> bool:
     """Whether there is such a file.
 
     Raises:
@@ -58,6 +58,13 @@ def seen_from(path: str | Path) -> str:
     return "" if Path(path).is_absolute() else f" (seen from {Path.cwd()})"
 
 
+def names_in(folder: Path) -> list[str]:
+    """The first names of what lies in a folder, for errors; none where it is not there."""
+    if not folder.is_dir():
+        return []
+    return sorted(entry.name for entry in folder.iterdir())[:8]
+
+
 def plain_or_gz(folder: Path, name: str) -> Path | None:
     """``folder/name`` or ``folder/name.gz``, whichever is there; None if neither is.
 
@@ -65,7 +72,7 @@ def plain_or_gz(folder: Path, name: str) -> Path | None:
         InputError: if what has this name is not a file.
     """
     for file in (folder / name, folder / f"{name}.gz"):
-        if is_file(file):
+        if exists_as_file(file):
             return file
     return None
 
@@ -171,8 +178,8 @@ def encoded(text: str, where: str) -> bytes:
         ) from None
 
 
-def read_array(file: Path) -> np.memmap:
-    """Map a ``.npy`` file into memory.
+def map_given_array(file: Path) -> np.memmap:
+    """Map a ``.npy`` file of others, or one that may be damaged, into memory.
 
     Raises:
         InputError: if the file is missing, empty, cut short, or no array.
@@ -186,11 +193,12 @@ def read_array(file: Path) -> np.memmap:
 
 
 def map_array(file: Path) -> np.memmap:
-    """Map a ``.npy`` file into memory. As long as the map lives it holds a shared lock of the file,
+    """Map a ``.npy`` file that this package has written into memory. As long as the map lives it holds a shared lock of the file,
     so that ``ltr cache`` knows it is in use.
     """
     described = np.lib.format.open_memmap(file, mode="r")
-    order: Literal["C", "F"] = "F" if described.flags.fnc else "C"
+    flags = described.flags
+    order: Literal["C", "F"] = "F" if flags.f_contiguous and not flags.c_contiguous else "C"
     with open(file, "rb") as opened:
         lock_shared(opened)
         # The map keeps a duplicate of the descriptor, and with it the lock.
@@ -200,13 +208,15 @@ def map_array(file: Path) -> np.memmap:
 
 
 def digest_of(path: Path) -> str:
-    """SHA-256 of a file's bytes."""
+    """SHA-256 of a file's bytes, 64 hex digits."""
     with open(path, "rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def digest_of_arrays(*arrays: np.ndarray) -> str:
-    """A digest of the values of arrays, end to end; their shapes are no part of it."""
+    """16 hex digits of the SHA-256 of the bytes of arrays, end to end; shapes and types are no part
+    of it.
+    """
     digest = hashlib.sha256()
     for array in arrays:
         digest.update(np.ascontiguousarray(array).tobytes())
@@ -214,7 +224,7 @@ def digest_of_arrays(*arrays: np.ndarray) -> str:
 
 
 def digest_of_json(value: Any) -> str:
-    """SHA-256 of a value that JSON can hold, whatever the order of its keys."""
+    """SHA-256 of a value that JSON can hold, whatever the order of its keys; 64 hex digits."""
     return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()
 
 

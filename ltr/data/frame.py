@@ -11,8 +11,8 @@ from ltr.batch import Texts
 from ltr.errors import InputError
 
 
-class TokenSpans(NamedTuple):
-    """A span of token ids for each of S texts: S buffers, and the tokens of each, ``[S]`` int64."""
+class TokenColumn(NamedTuple):
+    """Token ids for each of S texts: S buffers, and how many tokens each holds, ``[S]`` int64."""
 
     views: Sequence[memoryview | bytes]
     lengths: np.ndarray
@@ -52,7 +52,7 @@ class Frame:
             else:
                 self._parts.append(FramePart(slot, type_, [token_id]))
 
-    def fill(self, *slots: TokenSpans, dtype: np.dtype) -> Texts:
+    def fill(self, *slots: TokenColumn, dtype: np.dtype) -> Texts:
         """Put token ids in the place of the example's texts, and lay all S texts end to end.
 
         Args:
@@ -60,11 +60,11 @@ class Frame:
             dtype: of the token ids.
         """
         n_texts = len(slots[0].lengths)
-        columns: list[TokenSpans] = []  # from the left to the right of each text
+        columns: list[TokenColumn] = []  # from the left to the right of each text
         for part in self._parts:
             if part.slot is None:
                 special = np.asarray(part.ids, dtype=dtype).tobytes()
-                columns.append(TokenSpans([special] * n_texts, np.full(n_texts, len(part.ids))))
+                columns.append(TokenColumn([special] * n_texts, np.full(n_texts, len(part.ids))))
             else:
                 columns.append(slots[part.slot])
         types = [part.type for part in self._parts]

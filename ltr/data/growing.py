@@ -23,7 +23,7 @@ class GrowingArray:
         self._start = self._opened.tell()
 
     def write(self, values: bytes | array | memoryview) -> None:
-        """Append what has the bytes of some values."""
+        """Append values, given as their bytes."""
         self._n_bytes += self._opened.write(values)
 
     def close(self) -> None:

@@ -1,6 +1,6 @@
 """Several collections as one: their texts laid one behind the other.
 
-Row r of the queries of source s has the number ``first_query[s] + r`` among all, and so have its
+Row r of the queries of source s has the number ``first_queries[s] + r`` among all, and so have its
 documents. Sources whose corpus has the same texts share it: its rows are there once.
 """
 
@@ -12,7 +12,7 @@ import numpy as np
 from ltr.data.collate import Collator, SourcesCollator, collator_of
 from ltr.data.collection import Collection
 from ltr.data.concatenated import concatenated
-from ltr.data.formats import TextReads
+from ltr.data.layouts import TextReads
 from ltr.data.query_lists import LabelledList
 from ltr.data.texts import TextTable
 
@@ -43,12 +43,11 @@ class JoinedCollections:
     """Collections under names, with the numbers of their texts among those of all.
 
     Args:
-        names: of the sources, each once.
-        collections: of the sources.
+        names: each once.
 
     Attributes:
-        first_query: ``[S]`` int64, the number of the first query of each source.
-        first_doc: ``[S]`` int64, that of the first document of its corpus.
+        first_queries: ``[S]`` int64, the number of the first query of each source.
+        first_docs: ``[S]`` int64, that of the first document of its corpus.
         query_ids, doc_ids: ``SOURCE/ID`` by number; those of a shared corpus have the name of the
             first source that has it.
     """
@@ -58,32 +57,30 @@ class JoinedCollections:
         self.collections = list(collections)
         query_tables = [collection.queries for collection in self.collections]
         query_counts = [len(table) for table in query_tables]
-        self.first_query = np.cumsum([0, *query_counts])[:-1]
+        self.first_queries = np.cumsum([0, *query_counts])[:-1]
         # Each corpus once, in the order of the sources that have it first.
         self._corpora: list[TextTable] = []
         corpus_names: list[str] = []
+        number_of_corpus: dict[str, int] = {}  # by key
         corpus_of_source: list[int] = []
         for name, collection in zip(self.names, self.collections, strict=True):
-            keys = [table.key for table in self._corpora]
-            if collection.corpus.key not in keys:
+            key = collection.corpus.key
+            if key not in number_of_corpus:
+                number_of_corpus[key] = len(self._corpora)
                 self._corpora.append(collection.corpus)
                 corpus_names.append(name)
-                keys.append(collection.corpus.key)
-            corpus_of_source.append(keys.index(collection.corpus.key))
+            corpus_of_source.append(number_of_corpus[key])
         first_of_corpus = np.cumsum([0, *map(len, self._corpora)])[:-1]
-        self.first_doc = first_of_corpus[corpus_of_source]
+        self.first_docs = first_of_corpus[corpus_of_source]
         self._queries = query_tables
         self.query_ids = concatenated([table.ids for table in query_tables], self.names)
         self.doc_ids = concatenated([table.ids for table in self._corpora], corpus_names)
 
-    def source_of(self, query_rows: np.ndarray) -> np.ndarray:
-        """``[Q]`` int64: the sources of queries, by number."""
-        return np.searchsorted(self.first_query, query_rows, side="right") - 1
-
-    def shifted(self, source: int) -> "Shift":
+    def shift_of(self, source: int) -> Shift:
         """What gives a list of a source the numbers that its texts have among all."""
-        return Shift(int(self.first_query[source]), int(self.first_doc[source]))
+        return Shift(int(self.first_queries[source]), int(self.first_docs[source]))
 
     def collator(self, reads: TextReads) -> Collator:
         """Makes batches of lists of all sources; each text is tokenised once."""
-        return SourcesCollator(collator_of(self._queries, self._corpora, reads), self.first_query)
+        collator = collator_of(self._queries, self._corpora, reads)
+        return SourcesCollator(collator, self.first_queries)

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ltr.data.cache_folder import cached, made_of
+from ltr.data.cache_folder import cached, origin_of
 from ltr.data.collection import Collection, files_by_split
 from ltr.data.counted_columns import CountedColumns, columns_of, separator_hint
 from ltr.data.files import digest_of, map_array, numbered_lines
@@ -56,7 +56,7 @@ class LabelledTexts(NamedTuple):
                 content,
                 lambda folder: _same_label_lists(labels, where).save(folder),
                 QueryLists.load,
-                made_of(table.folder),
+                origin_of(table.folder),
             )
         return Collection(self.source, corpus=table, queries=table, qrels=qrels, candidates={})
 
@@ -96,7 +96,7 @@ def open_labelled_texts(path: str) -> LabelledTexts:
         content,
         lambda folder: _write_labels(folder, files),
         open_labels,
-        made_of(*files.values()),
+        origin_of(*files.values()),
     )
     tables = {}
     for split, file in files.items():
@@ -107,7 +107,10 @@ def open_labelled_texts(path: str) -> LabelledTexts:
 
 def _warn_of_fractions(file: Path, columns: CountedColumns) -> None:
     """Say it where labels are numbers with fractions, as scores of similarity are."""
-    if len(columns.columns) == 2 and columns.share(columns.columns[1].fractions) > 0.5:
+    if len(columns.columns) != 2:
+        return
+    _, labels = columns.columns
+    if columns.share(labels.fractions) > 0.5:
         log.warning(
             "%s: most labels are numbers with a fraction, and texts belong together where these are equal; scores of pairs are no labels of texts",
             file,

@@ -4,21 +4,25 @@ import logging
 import mmap
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import pairwise
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
 import numpy as np
 
-from ltr.data.cache_folder import cached, made_of
+from ltr.data.cache_folder import cached, origin_of
 from ltr.data.disk import new_array
 from ltr.data.files import digest_of, map_array
 from ltr.data.query_lists import LabelledList
 from ltr.data.strings import Strings
 from ltr.data.svmlight import place_of, read_rows
 from ltr.errors import InputError
+from ltr.spans import spans
 
 log = logging.getLogger(__name__)
+
+IDS_AT_ONCE = 65_536  # whose places are in memory while ids are written
 
 
 class RowNames(Sequence[str]):
@@ -44,8 +48,7 @@ class FeatureSplit:
     together.
 
     A split may have only some of the queries whose rows it stores (see :meth:`only`). Its own
-    queries are numbered 0 to Q - 1, and ``queries``, ``[Q]`` int64, has the stored query behind
-    each number. By default these are all S stored queries.
+    queries are numbered 0 to Q - 1.
     """
 
     key: str  # names the stored rows; splits made by `only` share it
@@ -56,42 +59,54 @@ class FeatureSplit:
     query_ids: Sequence[str]  # [Q]
     # [R]; within a query they ascend as bytes, so a row number orders documents as their ids do.
     doc_ids: Sequence[str]
-    # Where the stored rows come from, for ltr cache: their folder in the cache, if they have one.
-    source: str | Path = "features in memory"
+    folder: Path | None = None  # in the cache, from which the arrays are mapped; None: in memory
+    chosen: np.ndarray | None = None  # [Q] int64, of the S stored queries; None: all
 
-    def __post_init__(self) -> None:
-        self.queries = np.arange(len(self.offsets) - 1)
-        fields = (
+    @cached_property
+    def queries(self) -> np.ndarray:
+        """``[Q]`` int64: the stored query behind each number."""
+        return np.arange(len(self.offsets) - 1) if self.chosen is None else self.chosen
+
+    @classmethod
+    def open(cls, folder: Path, chosen: np.ndarray | None = None) -> "FeatureSplit":
+        """Map a folder that :func:`read_letor` wrote.
+
+        Args:
+            folder: in the cache.
+            chosen: ``[Q]`` int64, of the stored queries; None: all.
+        """
+        labels = map_array(folder / "labels.npy")
+        query_ids: Sequence[str] = Strings(folder, "query_ids")
+        if chosen is not None:
+            query_ids = [query_ids[query] for query in chosen]
+        doc_ids: Sequence[str] = RowNames(len(labels))
+        if (folder / "doc_ids.npy").exists():
+            doc_ids = Strings(folder, "doc_ids")
+        return cls(
+            key=folder.name,
+            features=map_array(folder / "features.npy"),
+            labels=labels,
+            offsets=map_array(folder / "offsets.npy"),
+            query_ids=query_ids,
+            doc_ids=doc_ids,
+            folder=folder,
+            chosen=chosen,
+        )
+
+    def __reduce__(self) -> tuple:
+        # A worker maps the files and is sent no rows.
+        if self.folder is not None:
+            return FeatureSplit.open, (self.folder, self.chosen)
+        return FeatureSplit, (
             self.key,
             self.features,
             self.labels,
             self.offsets,
             self.query_ids,
             self.doc_ids,
-            self.source,
+            self.folder,
+            self.chosen,
         )
-        # How pickle makes the split again: a function and its arguments. `open` and `only` put
-        # shorter ones here, so that a worker maps the files and is sent no rows.
-        self._pickled_as: tuple = (FeatureSplit, fields)
-
-    @classmethod
-    def open(cls, folder: Path) -> "FeatureSplit":
-        """Map a folder that :func:`read_letor` wrote; it is pickled as this path alone."""
-        labels = map_array(folder / "labels.npy")
-        doc_ids: Sequence[str] = RowNames(len(labels))
-        if (folder / "doc_ids.npy").exists():
-            doc_ids = Strings(folder, "doc_ids")
-        split = cls(
-            key=folder.name,
-            features=map_array(folder / "features.npy"),
-            labels=labels,
-            offsets=map_array(folder / "offsets.npy"),
-            query_ids=Strings(folder, "query_ids"),
-            doc_ids=doc_ids,
-            source=folder,
-        )
-        split._pickled_as = (cls.open, (folder,))
-        return split
 
     def only(self, queries: np.ndarray) -> "FeatureSplit":
         """The split of some queries, given by their numbers in this one, over the same rows:
@@ -99,10 +114,7 @@ class FeatureSplit:
         """
         queries = np.asarray(queries, dtype=np.int64)
         query_ids = [self.query_ids[query] for query in queries]
-        part = replace(self, query_ids=query_ids)
-        part.queries = self.queries[queries]
-        part._pickled_as = (FeatureSplit.only, (self, queries))
-        return part
+        return replace(self, query_ids=query_ids, chosen=self.queries[queries])
 
     @property
     def n_features(self) -> int:
@@ -120,9 +132,6 @@ class FeatureSplit:
         """A query with all its documents."""
         rows = self.rows(query)
         return LabelledList(query, rows, self.labels[rows])
-
-    def __reduce__(self) -> tuple:
-        return self._pickled_as
 
 
 def hold_out(split: FeatureSplit, share: float) -> tuple[FeatureSplit, FeatureSplit]:
@@ -168,7 +177,8 @@ def read_letor(files: Sequence[Path], first_feature: int = 1) -> FeatureSplit:
         raise InputError(f"{missing[0]}: there is no such file")
     digests = []
     for file in files:
-        packed = ".gz" if file.suffix == ".gz" else ""  # the bytes of a packed file mean other rows
+        # x.txt and x.txt.gz of the same bytes hold different rows.
+        packed = ".gz" if file.suffix == ".gz" else ""
         digests.append(digest_of(file) + packed)
     content = f"letor-2 {first_feature} {' '.join(digests)}"
     return cached(
@@ -176,7 +186,7 @@ def read_letor(files: Sequence[Path], first_feature: int = 1) -> FeatureSplit:
         content,
         lambda folder: _write_split(folder, files, first_feature),
         FeatureSplit.open,
-        made_of(*files),
+        origin_of(*files),
     )
 
 
@@ -192,45 +202,47 @@ class _ReadRows(NamedTuple):
 
 def _write_split(folder: Path, files: Sequence[Path], first_feature: int) -> None:
     """Read the files once, find the order of the rows, and write the arrays in that order."""
-    sparse = folder / "sparse"
-    ids = folder / "ids"
-    read = _read_files(files, first_feature, sparse, ids)
-    query_ids, query_of_row = _queries_of_rows(read.qids, files)
+    sparse_path = folder / "sparse"
+    ids_path = folder / "ids"
+    read = _read_files(files, first_feature, sparse_path, ids_path)
+    qids, query_of_row = _queries_of_rows(read.qids)
+    _warn_of_scattered(read.qids, query_of_row, files)
     # order[n] is the row of the files that becomes row n of the split.
     order = np.argsort(query_of_row, kind="stable")
     offsets = np.concatenate([[0], np.cumsum(np.bincount(query_of_row))])
     if read.id_lengths.any():
         _check_all_have_ids(read.id_lengths, files)
-        sorted_ids = _sort_by_id(order, offsets, ids, read.id_lengths, files)
-        # The ids are written while the rows are sorted: `order` is final only after this call.
-        Strings.write(folder, "doc_ids", sorted_ids)
-    Strings.write(folder, "query_ids", query_ids)
+        order = _order_by_id(order, offsets, ids_path, read.id_lengths, files)
+        Strings.write(folder, "doc_ids", _ids_in_order(order, ids_path, read.id_lengths))
+    Strings.write(folder, "query_ids", [b"%d" % qid for qid in qids])
     np.save(folder / "labels.npy", read.labels[order])
     np.save(folder / "offsets.npy", offsets)
     new_row = np.empty_like(order)
     new_row[order] = np.arange(len(order))
     features = new_array(folder / "features.npy", np.float32, (len(order), int(read.n_features)))
-    with open(sparse, "rb") as sparse_file:
-        _fill_table(features, sparse_file, read.n_blocks, new_row)
-    sparse.unlink()
-    ids.unlink()
+    with open(sparse_path, "rb") as sparse:
+        _fill_table(features, sparse, read.n_blocks, new_row)
+    sparse_path.unlink()
+    ids_path.unlink()
 
 
-def _read_files(files: Sequence[Path], first_feature: int, sparse: Path, ids: Path) -> _ReadRows:
-    """Read all rows. The file ``sparse`` takes three arrays of each block (counts, columns,
-    values), the file ``ids`` the document ids end to end.
+def _read_files(
+    files: Sequence[Path], first_feature: int, sparse_path: Path, ids_path: Path
+) -> _ReadRows:
+    """Read all rows. The file at ``sparse_path`` takes three arrays of each block (counts, columns,
+    values), the one at ``ids_path`` the document ids end to end.
     """
     labels = []
     qids = []
     id_lengths = []
     n_features = 0
-    with open(sparse, "wb") as sparse_file, open(ids, "wb") as ids_file:
+    with open(sparse_path, "wb") as sparse, open(ids_path, "wb") as ids:
         for file in files:
             for block in read_rows(file, first_feature):
-                np.save(sparse_file, block.counts)
-                np.save(sparse_file, block.columns)
-                np.save(sparse_file, block.values)
-                ids_file.writelines(block.doc_ids)
+                np.save(sparse, block.counts)
+                np.save(sparse, block.columns)
+                np.save(sparse, block.values)
+                ids.writelines(block.doc_ids)
                 labels.append(block.labels)
                 qids.append(block.qids)
                 id_lengths.append(np.fromiter(map(len, block.doc_ids), dtype=np.int32))
@@ -250,29 +262,41 @@ def _read_files(files: Sequence[Path], first_feature: int, sparse: Path, ids: Pa
     )
 
 
-def _queries_of_rows(qids: np.ndarray, files: Sequence[Path]) -> tuple[list[bytes], np.ndarray]:
-    """Query ids in the order of their first rows, and for each row the place of its query among
-    them.
+def _queries_of_rows(qids: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The different qids in the order of their first rows, and for each row the place of its query
+    among them.
+
+    >>> _queries_of_rows(np.array([7, 7, 3, 5, 3]))
+    (array([7, 3, 5]), array([0, 0, 1, 2, 1]))
     """
-    # np.unique sorts the qids by value: `by_value` numbers the queries so, row by row.
-    sorted_qids, first_row, by_value = np.unique(qids, return_index=True, return_inverse=True)
+    # np.unique sorts the qids by value.
+    sorted_qids, first_row, place_by_value = np.unique(qids, return_index=True, return_inverse=True)
     by_first_row = np.argsort(first_row)
-    number = np.empty_like(first_row)
-    number[by_first_row] = np.arange(len(sorted_qids))
-    # Each stretch of rows of one query by the row that begins it, then those after a query's first.
-    stretches = np.flatnonzero(np.diff(qids, prepend=-1))
-    first_row_of_query = first_row[by_value[stretches]]
-    later = stretches[stretches > first_row_of_query]
+    place = np.empty_like(first_row)
+    place[by_first_row] = np.arange(len(sorted_qids))
+    return sorted_qids[by_first_row], place[place_by_value]
+
+
+def _warn_of_scattered(qids: np.ndarray, query_of_row: np.ndarray, files: Sequence[Path]) -> None:
+    """Count the queries whose rows stand apart in a warning.
+
+    Args:
+        qids: ``[R]``, in the order of the files.
+        query_of_row: ``[R]``, numbers of queries in the order of their first rows.
+        files: of the split, for the warning.
+    """
+    begins = np.flatnonzero(np.diff(query_of_row, prepend=-1))  # of stretches of rows of one query
+    queries = query_of_row[begins]
+    # The first stretch of a query has a larger number than all before it.
+    later = begins[1:][queries[1:] <= np.maximum.accumulate(queries)[:-1]]
     if len(later):
         log.warning(
             "%s: query %d comes again after other queries, as %d of %d do; their rows are joined",
             place_of(files, int(later[0])),
             qids[later[0]],
             len(np.unique(qids[later])),
-            len(sorted_qids),
+            queries.max() + 1,
         )
-    query_ids = [b"%d" % qid for qid in sorted_qids[by_first_row]]
-    return query_ids, number[by_value]
 
 
 def _check_all_have_ids(id_lengths: np.ndarray, files: Sequence[Path]) -> None:
@@ -285,26 +309,32 @@ def _check_all_have_ids(id_lengths: np.ndarray, files: Sequence[Path]) -> None:
     )
 
 
-def _sort_by_id(
-    order: np.ndarray, offsets: np.ndarray, ids: Path, lengths: np.ndarray, files: Sequence[Path]
-) -> Iterator[bytes]:
-    """Sort the rows of each query in ``order``, in place, by their document ids, and yield the ids
-    in the new order.
+def _order_by_id(
+    order: np.ndarray,
+    offsets: np.ndarray,
+    ids_path: Path,
+    lengths: np.ndarray,
+    files: Sequence[Path],
+) -> np.ndarray:
+    """``[R]``: the rows of each query in the order of their document ids.
 
     Args:
         order: ``[R]``, rows of the files; those of query q stand from offsets[q] to offsets[q + 1].
         offsets: ``[Q + 1]``.
-        ids: a file with the ids of all rows end to end, in the order of the files.
+        ids_path: of a file with the ids of all rows end to end, in the order of the files.
         lengths: ``[R]``, bytes of each id, in the order of the files.
         files: of the split, for errors.
     """
     ends = np.cumsum(lengths, dtype=np.int64)
     begins = ends - lengths
-    with open(ids, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as all_ids:
+    order_by_id = np.empty_like(order)
+    with open(ids_path, "rb") as ids, mmap.mmap(ids.fileno(), 0, access=mmap.ACCESS_READ) as mapped:
         for start, stop in pairwise(offsets.tolist()):
             rows = order[start:stop]
-            spans = zip(begins[rows].tolist(), ends[rows].tolist(), rows.tolist(), strict=True)
-            id_and_row = sorted((all_ids[begin:end], row) for begin, end, row in spans)
+            spans_of_ids = zip(
+                begins[rows].tolist(), ends[rows].tolist(), rows.tolist(), strict=True
+            )
+            id_and_row = sorted((mapped[begin:end], row) for begin, end, row in spans_of_ids)
             for (id_, row), (next_id, next_row) in pairwise(id_and_row):
                 if id_ == next_id:
                     second = place_of(files, next_row)
@@ -312,9 +342,19 @@ def _sort_by_id(
                     raise InputError(
                         f"{second}: document {id_.decode()!r} stands twice in its query, first at {first}"
                     )
-            order[start:stop] = [row for _, row in id_and_row]
-            for id_, _ in id_and_row:
-                yield id_
+            order_by_id[start:stop] = [row for _, row in id_and_row]
+    return order_by_id
+
+
+def _ids_in_order(order: np.ndarray, ids_path: Path, lengths: np.ndarray) -> Iterator[bytes]:
+    """The document ids of rows in this order; the others as in :func:`_order_by_id`."""
+    ends = np.cumsum(lengths, dtype=np.int64)
+    begins = ends - lengths
+    with open(ids_path, "rb") as ids, mmap.mmap(ids.fileno(), 0, access=mmap.ACCESS_READ) as mapped:
+        for span in spans(len(order), IDS_AT_ONCE):
+            rows = order[span]
+            for begin, end in zip(begins[rows].tolist(), ends[rows].tolist(), strict=True):
+                yield mapped[begin:end]
 
 
 def _fill_table(table: np.memmap, sparse: BinaryIO, n_blocks: int, new_row: np.ndarray) -> None:

@@ -4,7 +4,7 @@ import os
 from itertools import chain
 from pathlib import Path
 
-from ltr.data.files import is_file, seen_from
+from ltr.data.files import exists_as_file, seen_from
 from ltr.data.splits import NAMES_OF_SPLIT
 from ltr.entries import parse_json
 from ltr.errors import InputError
@@ -20,7 +20,8 @@ SUFFIXES_TEXT = f"{', '.join(PLAIN_SUFFIXES)} (+ .gz)"  # for errors
 def find_splits(path: Path, fold: int | None = None) -> dict[str, list[Path]]:
     """The files of each split of a data folder, by ``train``, ``dev`` and ``test``.
 
-    Three layouts are known; a file ends in ``.txt``, ``.svm``, ``.svmlight``, ``.libsvm`` or
+    A fold is one that the data set has, not one of :mod:`ltr.data.cross_validation`. Three layouts
+    are known; a file ends in ``.txt``, ``.svm``, ``.svmlight``, ``.libsvm`` or
     ``.letor``, perhaps with ``.gz``:
 
     * files ``train.*``, ``dev.*`` (also ``val.*``, ``vali.*``, ``valid.*``, ``validation.*``) and
@@ -36,7 +37,7 @@ def find_splits(path: Path, fold: int | None = None) -> dict[str, list[Path]]:
     if not path.is_dir():
         raise InputError(f"{path}: there is no such data folder{seen_from(path)}", option="path")
     folds_file = path / "folds.json"
-    if is_file(folds_file):
+    if exists_as_file(folds_file):
         folds = _read_folds(folds_file)
         name = _name_of_fold(path, list(folds), fold)
         return _splits_named_in_json(folds_file, folds[name])
@@ -55,7 +56,10 @@ def _name_of_fold(path: Path, names: list[str], fold: int | None) -> str:
     name = f"Fold{fold}"
     if name in names:
         return name
-    numbers = ", ".join(sorted(name.removeprefix("Fold") for name in names))
+    numbers_by_size = sorted(
+        (other.removeprefix("Fold") for other in names), key=lambda number: (len(number), number)
+    )
+    numbers = ", ".join(numbers_by_size)
     if fold is None:
         raise InputError(f"{path}: choose one of the folds {numbers}", option="fold")
     raise InputError(f"{path}: there is no fold {fold}, only {numbers}", option="fold")
@@ -65,18 +69,18 @@ def _splits_in_folder(folder: Path) -> dict[str, list[Path]]:
     """The files of each split of a folder that has a file or a sub-folder for each."""
     splits = {}
     for split, names in NAMES_OF_SPLIT.items():
-        sources: list[Path] = []
+        found: list[Path] = []
         for name in names:
             if os.path.lexists(folder / name):
-                sources.append(folder / name)
-            sources += _files_of_stem(folder, name)
-        if len(sources) > 1:
-            listed = ", ".join(source.name for source in sources)
+                found.append(folder / name)
+            found += _files_named(folder, name)
+        if len(found) > 1:
+            listed = ", ".join(path.name for path in found)
             raise InputError(
                 f"{folder}: there must be one source of {split}, got {listed}; keep one"
             )
-        if sources:
-            splits[split] = _files_of_source(sources[0])
+        if found:
+            splits[split] = _files_in(found[0])
     if not splits:
         listed = ", ".join(ALL_NAMES)
         present = sorted(path.name for path in folder.iterdir())
@@ -86,24 +90,24 @@ def _splits_in_folder(folder: Path) -> dict[str, list[Path]]:
     return splits
 
 
-def _files_of_source(source: Path) -> list[Path]:
+def _files_in(path: Path) -> list[Path]:
     """A file itself, or the files of a sub-folder in the order of their names."""
-    if not source.is_dir():
-        return [source]
-    files = [file for file in source.iterdir() if file.name.endswith(SUFFIXES)]
+    if not path.is_dir():
+        return [path]
+    files = [file for file in path.iterdir() if file.name.endswith(SUFFIXES)]
     if not files:
         raise InputError(
-            f"{source}: the folder must hold files that end in {SUFFIXES_TEXT}; there are none"
+            f"{path}: the folder must hold files that end in {SUFFIXES_TEXT}; there are none"
         )
     return sorted(files)
 
 
-def _files_of_stem(folder: Path, stem: str) -> list[Path]:
+def _files_named(folder: Path, stem: str) -> list[Path]:
     """The files of a folder that are named so, whatever their suffix."""
     files = []
     for suffix in SUFFIXES:
         file = folder / f"{stem}{suffix}"
-        if is_file(file):
+        if exists_as_file(file):
             files.append(file)
     return files
 
@@ -115,13 +119,11 @@ def _read_folds(folds_file: Path) -> dict[str, dict[str, list[str]]]:
     except ValueError as error:
         line = getattr(error, "lineno", 1)
         raise InputError(f"{folds_file}:{line}: the file must be JSON ({error})") from None
-    if not isinstance(folds, dict) or not folds:  # refused below, as one bad fold is
-        folds = {"": folds}
+    if not isinstance(folds, dict) or not folds:
+        raise _no_folds(folds_file, "", folds)
     for name, splits in folds.items():
         if not _is_fold(splits):
-            raise InputError(
-                f'{folds_file}: expected {{"Fold1": {{"train": ["S1", …], "vali": […], "test": […]}}, …}}, got {name!r}: {splits!r}'
-            )
+            raise _no_folds(folds_file, name, splits)
         stems = list(chain.from_iterable(splits.values()))
         for stem in stems:
             if stems.count(stem) > 1:
@@ -129,6 +131,12 @@ def _read_folds(folds_file: Path) -> dict[str, dict[str, list[str]]]:
                     f"{folds_file}: a part must stand once in a fold, got {stem!r} twice in {name}"
                 )
     return folds
+
+
+def _no_folds(folds_file: Path, name: str, splits: object) -> InputError:
+    return InputError(
+        f'{folds_file}: expected {{"Fold1": {{"train": ["S1", …], "vali": […], "test": […]}}, …}}, got {name!r}: {splits!r}'
+    )
 
 
 def _is_fold(splits: object) -> bool:
@@ -147,14 +155,14 @@ def _splits_named_in_json(
         files = []
         for name in names:
             for stem in stems_of_name.get(name, []):
-                files.append(_file_of_stem(folds_file, stem))
+                files.append(_the_file_named(folds_file, stem))
         if files:
             splits[split] = files
     return splits
 
 
-def _file_of_stem(folds_file: Path, stem: str) -> Path:
-    files = _files_of_stem(folds_file.parent, stem)
+def _the_file_named(folds_file: Path, stem: str) -> Path:
+    files = _files_named(folds_file.parent, stem)
     if len(files) != 1:
         listed = ", ".join(file.name for file in files) or "none"
         raise InputError(

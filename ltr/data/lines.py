@@ -1,8 +1,9 @@
 """Lines of a query, a document and a value, whose ids are looked up many at a time."""
 
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 
@@ -16,7 +17,8 @@ BLOCK = 65_536  # lines whose ids are looked up together
 Line = tuple[int, tuple[str, str, float]]
 
 
-class LineRows(NamedTuple):
+@dataclass(frozen=True, eq=False)
+class LineRows:
     """R lines with rows for their ids."""
 
     numbers: np.ndarray  # [R] int64, of the lines
@@ -24,37 +26,76 @@ class LineRows(NamedTuple):
     doc_rows: np.ndarray  # [R] int64, -1 for an unknown id
     values: np.ndarray  # [R] float32
 
+    def __len__(self) -> int:
+        return len(self.numbers)
+
     def select(self, which: np.ndarray) -> "LineRows":
         """Some of the lines, by a mask or by their places here."""
-        return LineRows(*[column[which] for column in self])
+        return LineRows(
+            self.numbers[which], self.query_rows[which], self.doc_rows[which], self.values[which]
+        )
 
-    def first_of_pairs(self) -> np.ndarray:
+    @cached_property
+    def first_places(self) -> np.ndarray:
         """``[R]`` int64: for each line the place of the first one with its query and document."""
         order = np.lexsort((self.doc_rows, self.query_rows))  # lines of a pair as they come
         same_query = np.diff(self.query_rows[order]) == 0
         same_doc = np.diff(self.doc_rows[order]) == 0
         begins_pair = np.concatenate([[True], ~(same_query & same_doc)])
-        firsts = np.empty_like(order)
-        firsts[order] = order[begins_pair][np.cumsum(begins_pair) - 1]
-        return firsts
+        places = np.empty_like(order)
+        places[order] = order[begins_pair][np.cumsum(begins_pair) - 1]
+        return places
+
+    def first_conflict(self) -> int | None:
+        """The place of the first line with another value than the first one of its pair."""
+        conflicts = np.flatnonzero(self.values != self.values[self.first_places])
+        return int(conflicts[0]) if len(conflicts) else None
+
+    def without_repeats(self) -> "LineRows":
+        """The first line of each pair of a query and a document."""
+        return self.select(np.unique(self.first_places))
 
     def lists(self) -> QueryLists:
         """The lines by query."""
         return QueryLists.from_rows(self.query_rows, self.doc_rows, self.values)
 
 
-def look_up(lines: Iterable[Line], queries: TextTable, corpus: TextTable) -> LineRows | None:
-    """The rows of the ids of all lines; None if there is no line."""
-    blocks = [rows for _, rows in _blocks_with_rows(lines, queries, corpus)]
-    return _join(blocks) if blocks else None
+def look_up(
+    lines: Iterable[Line],
+    queries: TextTable,
+    corpus: TextTable,
+    refuse_unknown: str | Path | None = None,
+) -> LineRows:
+    """The rows of the ids of all lines.
 
-
-def _join(blocks: list[LineRows]) -> LineRows:
-    return LineRows(*[np.concatenate(columns) for columns in zip(*blocks, strict=True)])
+    Args:
+        lines: a line number with a query id, a document id and a value.
+        queries, corpus: the tables that know the ids.
+        refuse_unknown: where the lines come from, for the error at an unknown id; None: there is
+            none, and the row is -1.
+    """
+    numbers = [np.empty(0, dtype=np.int64)]
+    query_rows = [np.empty(0, dtype=np.int64)]
+    doc_rows = [np.empty(0, dtype=np.int64)]
+    values = [np.empty(0, dtype=np.float32)]
+    for block in _in_blocks(lines):
+        rows = _rows_of_block(block, queries, corpus)
+        if refuse_unknown is not None:
+            _refuse_unknown(refuse_unknown, block, rows)
+        numbers.append(rows.numbers)
+        query_rows.append(rows.query_rows)
+        doc_rows.append(rows.doc_rows)
+        values.append(rows.values)
+    return LineRows(
+        np.concatenate(numbers),
+        np.concatenate(query_rows),
+        np.concatenate(doc_rows),
+        np.concatenate(values),
+    )
 
 
 def lists_of_lines(
-    source: str | Path,
+    where: str | Path,
     kind: str,
     queries: TextTable,
     corpus: TextTable,
@@ -63,61 +104,53 @@ def lists_of_lines(
     """Numbered lines (query, doc, value) as lists by query, every id and pair checked.
 
     Args:
-        source: where the lines come from, for errors.
+        where: the lines come from, for errors.
         kind: what a line is, for errors.
         queries, corpus: the tables that know the ids.
         lines: a line number with a query id, a document id and a value.
     """
-    blocks = []
-    for block, rows in _blocks_with_rows(lines, queries, corpus):
-        unknown = np.flatnonzero((rows.query_rows < 0) | (rows.doc_rows < 0))
-        if len(unknown):
-            number, (query, doc, _) = block[unknown[0]]
-            if rows.query_rows[unknown[0]] < 0:
-                raise InputError(f"{source}:{number}: query {query!r} is not in the queries")
-            raise InputError(
-                f"{source}:{number}: document {doc!r} is not in the corpus, or has no text"
-            )
-        blocks.append(rows)
-    if not blocks:
-        raise InputError(f"{source}: the split is empty; at least one {kind} is needed")
-    known = _join(blocks)
-    blocks.clear()
-    firsts = known.first_of_pairs()
-    repeats = np.flatnonzero(firsts != np.arange(len(firsts)))
+    known = look_up(lines, queries, corpus, refuse_unknown=where)
+    if not len(known):
+        raise InputError(f"{where}: the split is empty; at least one {kind} is needed")
+    repeats = np.flatnonzero(known.first_places != np.arange(len(known)))
     if len(repeats):
         second = repeats[0]
-        first = firsts[second]
+        first = known.first_places[second]
         query_id = queries.ids[known.query_rows[second]]
         doc_id = corpus.ids[known.doc_rows[second]]
         raise InputError(
-            f"{source}:{known.numbers[second]}: a second {kind} for query {query_id!r} and document {doc_id!r}, first in line {known.numbers[first]}"
+            f"{where}:{known.numbers[second]}: a second {kind} for query {query_id!r} and document {doc_id!r}, first in line {known.numbers[first]}"
         )
     return known.lists()
 
 
-def _blocks_with_rows(
-    lines: Iterable[Line], queries: TextTable, corpus: TextTable
-) -> Iterator[tuple[list[Line], LineRows]]:
-    for block in _in_blocks(lines):
-        numbers = []
-        query_ids = []
-        doc_ids = []
-        values = []
-        for number, (query, doc, value) in block:
-            numbers.append(number)
-            query_ids.append(query)
-            doc_ids.append(doc)
-            values.append(value)
-        yield (
-            block,
-            LineRows(
-                np.asarray(numbers, dtype=np.int64),
-                queries.rows(query_ids),
-                corpus.rows(doc_ids),
-                np.asarray(values, dtype=np.float32),
-            ),
-        )
+def _rows_of_block(block: list[Line], queries: TextTable, corpus: TextTable) -> LineRows:
+    numbers = []
+    query_ids = []
+    doc_ids = []
+    values = []
+    for number, (query, doc, value) in block:
+        numbers.append(number)
+        query_ids.append(query)
+        doc_ids.append(doc)
+        values.append(value)
+    return LineRows(
+        np.asarray(numbers, dtype=np.int64),
+        queries.rows(query_ids),
+        corpus.rows(doc_ids),
+        np.asarray(values, dtype=np.float32),
+    )
+
+
+def _refuse_unknown(where: str | Path, block: list[Line], rows: LineRows) -> None:
+    """Raise an InputError at the first line of a block whose query or document is unknown."""
+    unknown = np.flatnonzero((rows.query_rows < 0) | (rows.doc_rows < 0))
+    if not len(unknown):
+        return
+    number, (query, doc, _) = block[unknown[0]]
+    if rows.query_rows[unknown[0]] < 0:
+        raise InputError(f"{where}:{number}: query {query!r} is not in the queries")
+    raise InputError(f"{where}:{number}: document {doc!r} is not in the corpus, or has no text")
 
 
 def _in_blocks(lines: Iterable[Line]) -> Iterator[list[Line]]:

@@ -7,19 +7,24 @@ from typing import Any, Literal, TypedDict
 import numpy as np
 import torch
 
-from ltr.data.cache_folder import cached, made_of
+from ltr.data.cache_folder import cached, origin_of
 from ltr.data.disk import new_array
 from ltr.data.files import map_array
 from ltr.data.letor import FeatureSplit
 from ltr.entries import check_entries
 from ltr.errors import InputError
+from ltr.spans import rows_of_spans, spans
 
 Step = Literal["z-score", "log1p", "quantile", "min-max"]
 # What each step learns from the training rows, by the names that a checkpoint has for it.
 STATISTICS = {"z-score": ("mean", "deviation"), "log1p": (), "quantile": ("knots",), "min-max": ()}
-CHUNK_VALUES = 1 << 22  # values of the rows in memory at a time, but for the rows of one query
+CHUNK_VALUES = 1 << 22  # of rows in memory at a time, at most, unless one query has more
+CHUNKS_OF_QUANTILES = 16  # so many times as many values are in memory while quantiles are taken
 MOST_KNOTS = 1001
 MEND = "take another checkpoint"  # where what it keeps is damaged
+
+
+Fitted = tuple[str, dict[str, np.ndarray]]  # a step, and its statistics by name
 
 
 class NormalisationState(TypedDict):
@@ -67,8 +72,7 @@ class Normalisation:
                 )
         self.steps = list(steps)
         self.n_features: int | None = None
-        # For each step its statistics by name. While fit() runs, only of the steps before.
-        self._fitted: list[dict[str, np.ndarray]] = []
+        self._fitted: list[Fitted] = []  # all steps, once it is fitted
 
     @property
     def learns(self) -> bool:
@@ -83,14 +87,15 @@ class Normalisation:
         """
         check_width(split, n_features)
         self.n_features = n_features
-        self._fitted = []
+        fitted: list[Fitted] = []
         for step in self.steps:
+            statistics: dict[str, np.ndarray] = {}
             if step == "z-score":
-                self._fitted.append(self._moments(split))
+                statistics = self._moments(split, fitted)
             elif step == "quantile":
-                self._fitted.append(self._knots(split))
-            else:
-                self._fitted.append({})
+                statistics = self._knots(split, fitted)
+            fitted.append((step, statistics))
+        self._fitted = fitted
         return self
 
     def apply(self, split: FeatureSplit) -> np.ndarray:
@@ -102,7 +107,7 @@ class Normalisation:
         if not self.steps and split.n_features == self.n_features:
             return split.features
         content = f"normalised-1 {split.key} {self.steps} {self.n_features}".encode()
-        for statistics in self._fitted:
+        for _, statistics in self._fitted:
             for statistic in statistics.values():
                 content += statistic.tobytes()
         return cached(
@@ -110,28 +115,29 @@ class Normalisation:
             content,
             lambda folder: self._write(folder, split),
             lambda folder: map_array(folder / "features.npy"),
-            made_of(split.source),
+            origin_of(split.folder or "features in memory"),
         )
 
-    def normalised_list(self, features: np.ndarray) -> np.ndarray:
+    def apply_to_list(self, features: np.ndarray) -> np.ndarray:
         """The feature vectors of one query's documents, ``[N, n_features]`` float32, after all
         steps.
         """
+        assert len(self._fitted) == len(self.steps), "fit or load_state_dict comes first"
         if len(features) == 0:
             return features  # min-max would look for the least of no values
         starts = np.array([0])
         counts = np.array([len(features)])
-        for step, statistics in zip(self.steps, self._fitted, strict=True):
+        for step, statistics in self._fitted:
             features = _apply_step(step, statistics, features, starts, counts)
         return features
 
     def state_dict(self) -> dict[str, torch.Tensor | list[str] | int | None]:
-        """What a checkpoint keeps: a statistic of step 2, say, as ``2.mean``."""
+        """What a checkpoint keeps: a statistic of the first step, say, as ``0.mean``."""
         state: dict[str, torch.Tensor | list[str] | int | None] = {
             "steps": list(self.steps),
             "n_features": self.n_features,
         }
-        for number, statistics in enumerate(self._fitted):
+        for number, (_, statistics) in enumerate(self._fitted):
             for name, statistic in statistics.items():
                 state[f"{number}.{name}"] = torch.from_numpy(statistic)
         return state
@@ -155,7 +161,7 @@ class Normalisation:
                 option="normalise",
             )
         n_features = state["n_features"]
-        fitted = []
+        fitted: list[Fitted] = []
         for number, step in enumerate(self.steps):
             statistics = {}
             for name in STATISTICS[step]:
@@ -165,15 +171,15 @@ class Normalisation:
                         f"the normalisation in the checkpoint must have {number}.{name} of {n_features} features, and has not; {MEND}"
                     )
                 statistics[name] = tensor.numpy()
-            fitted.append(statistics)
+            fitted.append((step, statistics))
         self.n_features = n_features
         self._fitted = fitted
 
     def _chunks(
-        self, split: FeatureSplit, queries: np.ndarray
+        self, split: FeatureSplit, queries: np.ndarray, fitted: list[Fitted]
     ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-        """Some stored queries at a time: the numbers of their rows, and these rows after the steps
-        fitted so far.
+        """Some stored queries at a time: the numbers of their rows, and these rows after fitted
+        steps.
         """
         assert self.n_features is not None, "fit sets it first"
         counts = np.diff(split.offsets)[queries]
@@ -184,45 +190,39 @@ class Normalisation:
         for places in np.split(np.arange(len(queries)), first_of_chunk):
             chunk_counts = counts[places]
             starts = np.cumsum(chunk_counts) - chunk_counts  # of each query among the chunk's rows
-            # From a row's place in the chunk to its place in the split is one step for all rows of
-            # a query.
-            shifts = split.offsets[queries[places]] - starts
-            rows = np.arange(chunk_counts.sum()) + np.repeat(shifts, chunk_counts)
+            rows = rows_of_spans(split.offsets[queries[places]], chunk_counts)
             x = np.zeros((len(rows), self.n_features), dtype=np.float32)
             x[:, : split.n_features] = split.features[rows]
-            # Not strict: while fit() runs, the later steps are not fitted yet.
-            for step, statistics in zip(self.steps, self._fitted, strict=False):
+            for step, statistics in fitted:
                 x = _apply_step(step, statistics, x, starts, chunk_counts)
             yield rows, x
 
-    def _moments(self, split: FeatureSplit) -> dict[str, np.ndarray]:
+    def _moments(self, split: FeatureSplit, fitted: list[Fitted]) -> dict[str, np.ndarray]:
         """Mean and population deviation of each feature, ``[n_features]`` float64 each."""
         n_rows = np.diff(split.offsets)[split.queries].sum()
         # Sums are taken about the first row: those of a constant feature are then exactly 0.
-        _, rows_of_first_query = next(self._chunks(split, split.queries[:1]))
+        _, rows_of_first_query = next(self._chunks(split, split.queries[:1], fitted))
         origin = rows_of_first_query[0].astype(np.float64)
         total = np.zeros_like(origin)
-        for _, x in self._chunks(split, split.queries):
+        for _, x in self._chunks(split, split.queries, fitted):
             total += (x - origin).sum(axis=0)
         mean = origin + total / n_rows
         squares = np.zeros_like(origin)
-        for _, x in self._chunks(split, split.queries):
+        for _, x in self._chunks(split, split.queries, fitted):
             squares += ((x - mean) ** 2).sum(axis=0)
         return {"mean": mean, "deviation": np.sqrt(squares / n_rows)}
 
-    def _knots(self, split: FeatureSplit) -> dict[str, np.ndarray]:
+    def _knots(self, split: FeatureSplit, fitted: list[Fitted]) -> dict[str, np.ndarray]:
         """Quantiles of each feature, ``[n_features, K]`` float32."""
         assert self.n_features is not None, "fit sets it first"
         n_rows = int(np.diff(split.offsets)[split.queries].sum())
         shares = np.linspace(0, 1, min(n_rows, MOST_KNOTS))
-        # A quantile needs all values of its feature at once; `width` is how many features fit into
-        # memory.
-        width = max(1, 16 * CHUNK_VALUES // n_rows)
+        # A quantile needs all values of its feature at once.
+        n_at_once = max(1, CHUNKS_OF_QUANTILES * CHUNK_VALUES // n_rows)  # features
         knots = np.empty((self.n_features, len(shares)), dtype=np.float32)
-        for start in range(0, self.n_features, width):
-            some = slice(start, start + width)
+        for some in spans(self.n_features, n_at_once):
             # Copies, as a view would keep its whole chunk in memory.
-            columns = [x[:, some].copy() for _, x in self._chunks(split, split.queries)]
+            columns = [x[:, some].copy() for _, x in self._chunks(split, split.queries, fitted)]
             quantiles = np.quantile(
                 np.concatenate(columns), shares, axis=0, method="nearest", overwrite_input=True
             )
@@ -236,7 +236,7 @@ class Normalisation:
             folder / "features.npy", np.float32, (len(split.features), self.n_features)
         )
         stored_queries = np.arange(len(split.offsets) - 1)
-        for rows, x in self._chunks(split, stored_queries):
+        for rows, x in self._chunks(split, stored_queries, self._fitted):
             table[rows] = x
         table.flush()
 
@@ -261,6 +261,7 @@ def _apply_step(
         return np.sign(x) * np.log1p(np.abs(x))
     if step == "quantile":
         return _mid_ranks(x, statistics["knots"])
+    assert step == "min-max", "there are four steps"
     low = np.repeat(np.minimum.reduceat(x, starts), counts, axis=0).astype(np.float64)
     high = np.repeat(np.maximum.reduceat(x, starts), counts, axis=0).astype(np.float64)
     return _quotient_or_0(x - low, high - low)

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import numpy as np
 
-from ltr.data.cache_folder import cached, made_of
+from ltr.data.cache_folder import cached, origin_of
 from ltr.data.files import map_array
 from ltr.data.query_lists import QueryLists
 from ltr.data.texts import TextTable, in_one_line
@@ -27,7 +27,7 @@ def own_documents(queries: TextTable, corpus: TextTable) -> np.ndarray:
         return np.asarray(map_array(folder / "doc_rows.npy"))
 
     content = f"own-documents-1 {queries.key} {corpus.key}"
-    return cached("own-documents", content, write, load, made_of(queries.folder, corpus.folder))
+    return cached("own-documents", content, write, load, origin_of(queries.folder, corpus.folder))
 
 
 def _find(queries: TextTable, corpus: TextTable) -> np.ndarray:

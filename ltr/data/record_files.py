@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ltr.data.files import digest_of, is_file, numbered_lines
+from ltr.data.files import digest_of, exists_as_file, numbered_lines
 from ltr.data.texts import Record, TextTable
 from ltr.entries import parse_json
 from ltr.errors import InputError
@@ -26,7 +26,7 @@ def find_texts(folder: Path, name: str) -> Path | None:
     Raises:
         InputError: if a file's name is that of something else, or there are texts of two kinds.
     """
-    present = [path for ending in ENDINGS if is_file(path := folder / f"{name}{ending}")]
+    present = [path for ending in ENDINGS if exists_as_file(path := folder / f"{name}{ending}")]
     if (folder / name).is_dir():
         present.append(folder / name)
     if not present:
@@ -67,7 +67,7 @@ def _files_of_folder(folder: Path) -> list[Path]:
     for path in sorted(folder.iterdir()):
         if path.name.startswith((".", "_")):
             continue
-        if _ending(path) is None or not is_file(path):
+        if _ending(path) is None or not exists_as_file(path):
             raise InputError(
                 f"{path}: a folder of texts must hold files {', '.join(ENDINGS)} alone; move it elsewhere"
             )

@@ -35,11 +35,11 @@ class ScoresManifest(TypedDict):
 
 
 SCORES = ArtefactKind(
-    kind="scores",
+    name="scores",
     arrays=QueryLists._fields,
-    entries=ScoresManifest,
+    manifest_type=ScoresManifest,
     must_be="a folder that ltr score has written",
-    again="score again",
+    mend="score again",
 )
 
 
@@ -91,11 +91,11 @@ class TeacherScores(NamedTuple):
         lists = QueryLists(**{name: np.asarray(array) for name, array in opened.arrays.items()})
         n_queries = len(collection.queries)
         n_docs = len(collection.corpus)
-        lists.check(n_queries, n_docs, folder, SCORES.again, option)
+        lists.check(n_queries, n_docs, folder, SCORES.mend, option)
         manifest = opened.manifest
         if manifest["version"] != VERSION:
             raise InputError(
-                f"{folder}: scores must be of version {VERSION}, got {manifest['version']}; {SCORES.again}",
+                f"{folder}: scores must be of version {VERSION}, got {manifest['version']}; {SCORES.mend}",
                 option=option,
             )
         _check_finite(lists, collection, str(folder), option)
@@ -123,7 +123,7 @@ def _check_finite(
     query = collection.queries.ids[int(lists.query_of_doc[place])]
     doc = collection.corpus.ids[int(lists.doc_rows[place])]
     raise InputError(
-        f"{where}: scores must be finite, got {lists.values[place]} for the query {query!r} and the document {doc!r}; {SCORES.again}",
+        f"{where}: scores must be finite, got {lists.values[place]} for the query {query!r} and the document {doc!r}; {SCORES.mend}",
         option=option,
     )
 

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from ltr.batch import Texts
-from ltr.data.formats import JoinedPairs
+from ltr.data.layouts import JoinedPairs
 from ltr.data.rendering import Cutter
 from ltr.data.template import Side
 from ltr.data.texts import TextTable
@@ -72,12 +72,17 @@ class TemplatedPairs(JoinedPairs):
             ``pair``; for windows.
     """
 
-    def _prepare(self) -> int:
+    def _check_template(self) -> None:
         if self.template.pair is None:
             raise InputError(
                 "a model that reads query and document as one text needs a template of both, got none; set template.pair",
                 option="template",
             )
+
+    def _find_special_tokens(self) -> int:
+        """Find out whether the tokenizer adds special tokens; all tokens beside those of query and
+        document.
+        """
         self._has_types = "token_type_ids" in self.tokenizer.model_input_names
         special = [
             token.content for token in self.tokenizer.added_tokens_decoder.values() if token.special
@@ -105,11 +110,11 @@ class TemplatedPairs(JoinedPairs):
     def tokens(
         self, texts: Sequence[str], side: Side, instructions: Sequence[str] | None = None
     ) -> FieldTexts:
-        """See :meth:`ltr.data.formats.JoinedPairs.tokens`."""
+        """See :meth:`ltr.data.layouts.JoinedPairs.tokens`."""
         return FieldTexts(super().tokens(texts, side, instructions), texts, instructions)
 
     def store(self, table: TextTable, side: Side) -> FieldTexts:
-        """See :meth:`ltr.data.formats.JoinedPairs.store`."""
+        """See :meth:`ltr.data.layouts.JoinedPairs.store`."""
         return FieldTexts(super().store(table, side), table.texts, table.instructions)
 
     def lay_out(
@@ -188,7 +193,7 @@ class TemplatedPairs(JoinedPairs):
         return "".join(encoding.tokens[:first]), "".join(encoding.tokens[stop:])
 
     def _n_with(self, query_text: str) -> int:
-        """See :meth:`ltr.data.formats.JoinedPairs._n_with`."""
+        """See :meth:`ltr.data.layouts.JoinedPairs._n_with`."""
         return self._cutter.n_tokens(self._whole(query_text, ""), self._adds_special)
 
     def _whole(self, query_text: str, field: str) -> str:

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ltr.data.cache_folder import cached, keep_notes, log_notes, made_of
+from ltr.data.cache_folder import cached, keep_notes, log_notes, origin_of
 from ltr.data.files import encoded, map_array
 from ltr.data.growing import GrowingNumbers
 from ltr.data.string_order import Repeat, order_of, rows_among
@@ -87,7 +87,7 @@ class TextTable:
             f"text-hashes-1 {self.key}",
             lambda folder: np.save(folder / "hashes.npy", self.texts.hashes()),
             lambda folder: np.asarray(map_array(folder / "hashes.npy")),
-            made_of(self.folder),
+            origin_of(self.folder),
         )
 
     def row(self, id_: str) -> int | None:
@@ -140,7 +140,7 @@ class TextTable:
             f"texts-1 {kind} {content}",
             lambda folder: _write_table(folder, records, kind, source, leave_out_empty),
             open_table,
-            made_of(source),
+            origin_of(source),
         )
 
 

@@ -17,7 +17,7 @@ import numpy as np
 from tokenizers import Tokenizer
 from transformers import PreTrainedTokenizerBase
 
-from ltr.data.cache_folder import cached, made_of
+from ltr.data.cache_folder import cached, origin_of
 from ltr.data.files import encoded, map_array
 from ltr.data.growing import GrowingArray
 from ltr.data.progress import track
@@ -217,7 +217,7 @@ class TokenStore(Tokens):
             f"tokens-2 {table.read_key} {rendering.key!a} {_settings(backend)}",
             lambda folder: _tokenise(folder, table, backend, rendering),
             lambda folder: cls(folder, rendering.key, table.read_key),
-            made_of(table.folder, model=tokenizer.name_or_path or None),
+            origin_of(table.folder, model=tokenizer.name_or_path or None),
         )
 
 

@@ -10,7 +10,7 @@ import torch
 
 from ltr.data.collate import FeatureCollator
 from ltr.data.files import digest_of_arrays
-from ltr.data.formats import FeatureVectors
+from ltr.data.layouts import FeatureVectors
 from ltr.data.letor import FeatureSplit, hold_out, read_letor
 from ltr.data.letor_splits import find_splits
 from ltr.data.normalise import Normalisation, Step, check_width

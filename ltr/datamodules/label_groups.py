@@ -6,8 +6,8 @@ from pathlib import Path
 from ltr.data.collate import TextCollator
 from ltr.data.collection import Collection
 from ltr.data.files import digest_of_arrays
-from ltr.data.formats import ApartTexts
 from ltr.data.labelled_texts import LabelledTexts, open_labelled_texts
+from ltr.data.layouts import ApartTexts
 from ltr.data.sampling.group_plan import GroupPlan
 from ltr.data.sampling.group_rows import LabelGroups
 from ltr.datamodules.evaluation import Evaluation

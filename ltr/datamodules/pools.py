@@ -11,8 +11,8 @@ from typing import Any
 
 from ltr.data.collection import Collection, open_collection, with_split
 from ltr.data.cross_validation import collection_of_fold
-from ltr.data.formats import ApartTexts, FeatureVectors, PairsAndTexts, TextReads
 from ltr.data.joined import JoinedCollections
+from ltr.data.layouts import ApartTexts, FeatureVectors, PairsAndTexts, TextReads
 from ltr.data.query_lists import LabelledList
 from ltr.data.sampling.mixture import PlannedSource
 from ltr.data.sampling.plan import EvalBatches, Plan, SourcePlan
@@ -301,8 +301,8 @@ class PoolDataModule(RankingDataModule):
         collections = [source.collection for source in self.sources]
         self.joined = JoinedCollections(self.source_names, collections)
         for number, source in enumerate(self.sources):
-            source.place(self.joined.shifted(number))
-        self.first_queries = self.joined.first_query.tolist()
+            source.place(self.joined.shift_of(number))
+        self.first_queries = self.joined.first_queries.tolist()
         if len(self.sources) == 1:
             self.collator = self.sources[0].collator
         else:

@@ -13,7 +13,7 @@ from torch.utils.data import DataLoader
 
 from ltr.data.collate import Collator
 from ltr.data.files import digest_of_arrays
-from ltr.data.formats import Reads
+from ltr.data.layouts import Reads
 from ltr.data.query_lists import LabelledList
 from ltr.data.sampling.buckets import Buckets
 from ltr.data.sampling.plan import (
@@ -185,7 +185,7 @@ class RankingDataModule(LightningDataModule):
         )
         return Buckets(
             rows,
-            collator.row_length,
+            collator.sort_length,
             self.batch_size,
             window=self.loading.bucket_window,
             seed=self.seed,

@@ -9,8 +9,8 @@ import numpy as np
 from ltr.data.bm25 import bm25_lists
 from ltr.data.collate import Collator, collator_of
 from ltr.data.collection import Collection
-from ltr.data.formats import ApartTexts, TextReads
 from ltr.data.joined import Shift
+from ltr.data.layouts import ApartTexts, TextReads
 from ltr.data.own_documents import own_documents_line
 from ltr.data.query_lists import LabelledList, QueryLists
 from ltr.data.sampling.plan import SourcePlan
@@ -77,7 +77,7 @@ class TextSource:
                 reads,
                 evaluation.needed_depth,
                 evaluation.index,
-                own_docs=collection.own_documents(),
+                own_docs=collection.documents_left_out(),
             )
 
     def place(self, shift: Shift) -> None:
@@ -181,7 +181,7 @@ class TextSource:
             assert self.corpus is not None, "open() makes it"
             # Pools and BM25 leave out a query's own document. So does the search, but for those
             # that are judged relevant, which are all known now.
-            self.corpus = replace(self.corpus, own_docs=self.collection.own_documents())
+            self.corpus = replace(self.corpus, own_docs=self.collection.documents_left_out())
             # The module searches the documents, with the weights of the moment.
             no_docs = np.empty(0, dtype=np.int64)
             found_later = [judged.labelled(row, no_docs) for row in query_rows.tolist()]
@@ -212,7 +212,7 @@ class TextSource:
         """Say how many queries are documents themselves, if any."""
         collection = self.collection
         line = own_documents_line(
-            collection.queries, collection.corpus, query_rows, collection.own_documents()
+            collection.queries, collection.corpus, query_rows, collection.documents_left_out()
         )
         if line:
             log.info("%s: split %r: %s", self.path, split, line)

@@ -5,8 +5,9 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from ltr.data.collection import Collection, lists_of_run
-from ltr.data.files import read_array
+from ltr.data.collection import Collection
+from ltr.data.files import map_given_array
+from ltr.data.judged_lists import lists_of_run
 from ltr.data.lines import lists_of_lines
 from ltr.data.query_lists import QueryLists, are_excluded
 from ltr.errors import InputError
@@ -90,11 +91,11 @@ def _are_excluded(
 
 
 def _from_arrays(source: Path, distances: Path | None, collection: Collection) -> QueryLists:
-    array = read_array(source)
+    array = map_given_array(source)
     if distances is None:
         values = np.full(array.shape, np.nan, np.float32)
     else:
-        values = read_array(distances)
+        values = map_given_array(distances)
     known = distances is not None
     lists = lists_of_arrays(str(source), collection, array, values, known=known)
     # Each pair of a query and a document gets a number of its own.

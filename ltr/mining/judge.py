@@ -7,7 +7,7 @@ import numpy as np
 import torch
 
 from ltr.data.collection import Collection
-from ltr.data.formats import FeatureVectors, PairsAndTexts
+from ltr.data.layouts import FeatureVectors, PairsAndTexts
 from ltr.data.query_lists import LabelledList, QueryLists
 from ltr.errors import InputError
 from ltr.models.decoder_ranker import DecoderRanker

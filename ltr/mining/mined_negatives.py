@@ -35,12 +35,12 @@ class NegativesManifest(TypedDict, total=False):
 
 
 NEGATIVES = ArtefactKind(
-    kind="negatives",
+    name="negatives",
     arrays=("ids", "distances"),
-    entries=NegativesManifest,
+    manifest_type=NegativesManifest,
     # In errors about the option negatives, which also takes the names of other sources.
     must_be="'candidates', 'bm25', 'random' or a folder with ids.npy, distances.npy and manifest.json",
-    again="mine again",
+    mend="mine again",
 )
 
 

@@ -19,7 +19,7 @@ from dataclasses import asdict, dataclass, field, replace
 import numpy as np
 
 from ltr.data.collection import Collection
-from ltr.data.formats import ApartTexts, JoinedPairs, SingleTexts
+from ltr.data.layouts import ApartTexts, JoinedPairs, SingleTexts
 from ltr.data.progress import track
 from ltr.data.query_lists import QueryLists
 from ltr.data.template import THE_TEXTS

@@ -7,7 +7,7 @@ from typing import Any, Literal, NamedTuple, TypedDict
 
 import numpy as np
 
-from ltr.data.artefact import ArtefactKind, kind_of
+from ltr.data.artefact import ArtefactKind, name_in
 from ltr.data.collection import Collection
 from ltr.data.query_lists import QueryLists, check_rows
 from ltr.errors import InputError
@@ -25,11 +25,11 @@ class OverlayManifest(TypedDict):
 
 
 OVERLAY = ArtefactKind(
-    kind="overlay",
+    name="overlay",
     arrays=("query_rows", "doc_rows", "scores", "labels"),
-    entries=OverlayManifest,
+    manifest_type=OverlayManifest,
     must_be="the folder that an audit of negatives has written",
-    again="audit the negatives again",
+    mend="audit the negatives again",
 )
 
 
@@ -58,7 +58,7 @@ class Overlay(NamedTuple):
     @staticmethod
     def is_at(folder: Path) -> bool:
         """Whether a folder is an overlay."""
-        return kind_of(folder) == OVERLAY.kind
+        return name_in(folder) == OVERLAY.name
 
     @classmethod
     def open(cls, folder: Path, collection: Collection, option: str | None = None) -> "Overlay":
@@ -75,7 +75,7 @@ class Overlay(NamedTuple):
         query_rows = arrays["query_rows"]
         doc_rows = arrays["doc_rows"]
         labels = arrays["labels"]
-        again = OVERLAY.again
+        again = OVERLAY.mend
         check_rows(query_rows, len(collection.queries), folder / "query_rows.npy", again)
         check_rows(doc_rows, len(collection.corpus), folder / "doc_rows.npy", again)
         if not len(query_rows) == len(doc_rows) == labels.size:
@@ -90,7 +90,7 @@ def _check_labels(labels: np.ndarray, policy: Remedy, file: Path) -> None:
     """Raise an InputError for labels that no audit with this policy writes."""
     if labels.ndim != 1 or labels.dtype.kind != "f":
         raise InputError(
-            f"{file}: the file is damaged, it must hold numbers [S], got {labels.dtype} of shape {labels.shape}; {OVERLAY.again}"
+            f"{file}: the file is damaged, it must hold numbers [S], got {labels.dtype} of shape {labels.shape}; {OVERLAY.mend}"
         )
     if policy == "drop":
         must_be = "NaN"
@@ -103,7 +103,7 @@ def _check_labels(labels: np.ndarray, policy: Remedy, file: Path) -> None:
         are_valid = (labels > 0) & (labels < 1)
     if not are_valid.all():
         raise InputError(
-            f"{file}: the file is damaged, labels of the policy {policy} must be {must_be}, got {labels[~are_valid][0]}; {OVERLAY.again}"
+            f"{file}: the file is damaged, labels of the policy {policy} must be {must_be}, got {labels[~are_valid][0]}; {OVERLAY.mend}"
         )
 
 
@@ -137,7 +137,7 @@ def save_overlay(
     while base.with_name(f"{name}-{number}").exists():
         number += 1
     folder = base.with_name(f"{name}-{number}")
-    # once=False: a folder that another audit has written meanwhile under this name is an error, not
-    # taken for ours.
-    OVERLAY.write(folder, collection, arrays, {"base": base.name, **manifest}, once=False)
+    # keep_existing=False: a folder that another audit has written meanwhile under this name is an
+    # error, not taken for ours.
+    OVERLAY.write(folder, collection, arrays, {"base": base.name, **manifest}, keep_existing=False)
     return folder

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from ltr.batch import RankingBatch, Texts
-from ltr.data.formats import JoinedPairs
+from ltr.data.layouts import JoinedPairs
 from ltr.data.template import THE_TEXTS, Template
 from ltr.data.templated_pairs import TemplatedPairs
 from ltr.data.windows import Windows

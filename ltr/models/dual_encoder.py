@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from ltr.batch import RankingBatch, Texts
-from ltr.data.formats import ApartTexts
+from ltr.data.layouts import ApartTexts
 from ltr.data.template import Side, Template
 from ltr.data.tokens import tokenizer_key
 from ltr.data.whole_files import write_new_model_folder
@@ -168,7 +168,7 @@ class DualEncoder(Ranker):
     def embedding_key(self, side: Side) -> list[object]:
         """All that decides the embedding of a text, for keys of what is made of embeddings."""
         tower = self.query_tower if side == "query" else self.doc_tower
-        form = self.reads.form_of(side)
+        form = self.reads.layout_of(side)
         return [
             digest_of_weights(tower),
             tower.encoder.pooling,

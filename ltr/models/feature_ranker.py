@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ltr.batch import RankingBatch
-from ltr.data.formats import FeatureVectors
+from ltr.data.layouts import FeatureVectors
 from ltr.draws import keys_at_site, keys_inside
 from ltr.dropout import KeyedDropout, keyed_dropout, use_keyed_dropout
 from ltr.errors import InputError, at_least, one_of

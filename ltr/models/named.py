@@ -22,7 +22,7 @@ from ltr.checkpoint import (
     holds_checkpoints,
     read_checkpoint,
 )
-from ltr.data.formats import FeatureVectors, PairsAndTexts
+from ltr.data.layouts import FeatureVectors, PairsAndTexts
 from ltr.data.windows import Windows
 from ltr.entries import check_entries
 from ltr.errors import InputError, local_path

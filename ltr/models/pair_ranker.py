@@ -13,7 +13,7 @@ from torch.nn import functional as F
 from transformers import PreTrainedTokenizerBase
 
 from ltr.batch import RankingBatch, Texts
-from ltr.data.formats import JoinedPairs
+from ltr.data.layouts import JoinedPairs
 from ltr.data.template import THE_TEXTS, Template
 from ltr.data.templated_pairs import TemplatedPairs
 from ltr.data.tokens import tokenizer_key

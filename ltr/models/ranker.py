@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from ltr.batch import RankingBatch
-from ltr.data.formats import Reads
+from ltr.data.layouts import Reads
 from ltr.errors import InputError, positive
 
 LOWEST_TEMPERATURE = 0.01  # of a learnt one: as in CLIP, where larger logits make training unstable

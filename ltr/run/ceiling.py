@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import torch
 
-from ltr.data.collate import without_content
+from ltr.data.collate import padded_lists
 from ltr.data.query_lists import LabelledList
 from ltr.metrics import MeasuredLists, RankingMetric
 
@@ -33,7 +33,7 @@ def ceiling(
     for lists in batches:
         if not lists:  # stands for a process that got no list
             continue
-        batch = without_content(lists)
+        batch = padded_lists(lists)
         # Ranked by their labels: no ranker of these documents does better.
         best = MeasuredLists(batch.labels, batch.labels, batch.mask, None, batch.ideal)
         for name, metric in by_name.items():

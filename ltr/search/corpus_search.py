@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from ltr.batch import RankingBatch
-from ltr.data.formats import ApartTexts
+from ltr.data.layouts import ApartTexts
 from ltr.data.query_lists import QueryLists, values_of
 from ltr.data.tokens import TokenStore
 from ltr.errors import InputError

@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from ltr.data.formats import SingleTexts
+from ltr.data.layouts import SingleTexts
 from ltr.data.tokens import Tokens, TokenStore
 from ltr.search.embedder import Embedder
 from ltr.search.encoding import TextsToEncode

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from ltr.batch import Texts
-from ltr.data.formats import SingleTexts
+from ltr.data.layouts import SingleTexts
 from ltr.data.progress import track
 from ltr.data.tokens import Tokens
 from ltr.data.windows import mean_of_windows

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import torch
 
-from ltr.data.formats import SingleTexts
+from ltr.data.layouts import SingleTexts
 from ltr.data.template import Side
 from ltr.models.dual_encoder import DualEncoder
 from ltr.models.encoder.tower import Tower
@@ -48,4 +48,4 @@ def embedder_of(
     """The embedder of one side of a dual encoder, with its weights as they stand now."""
     tower = model.query_tower if side == "query" else model.doc_tower
     key = model.embedding_key(side)
-    return Embedder(tower, model.reads.form_of(side), key, precision, precision_name)
+    return Embedder(tower, model.reads.layout_of(side), key, precision, precision_name)

@@ -20,7 +20,7 @@ from typing import Any, NotRequired, TypedDict
 
 import numpy as np
 
-from ltr.data.files import digest_of_json, is_file
+from ltr.data.files import digest_of_json, exists_as_file
 from ltr.data.progress import track, tracking
 from ltr.data.tokens import Tokens
 from ltr.data.whole_files import being_written, write_whole
@@ -202,7 +202,7 @@ class Encoding:
         """
         file = self.file(number)
         span = self.plan.span(number)
-        is_file(file)  # a folder of this name is refused
+        exists_as_file(file)  # a folder of this name is refused
         try:
             shard = read_shard(file)
             if (shard.seal.encoding, shard.seal.number) != (self.plan.key, number):
@@ -245,7 +245,7 @@ class Encoding:
             InputError: if the file is damaged.
         """
         file = self.folder / MANIFEST
-        if not is_file(file):
+        if not exists_as_file(file):
             return None
         manifest = read_json(file, AGAIN)
         check_entries(manifest, Manifest, file, AGAIN)
@@ -303,7 +303,7 @@ class Encoding:
         """
         digests = [shard.seal.digest for shard in shards]
         for file in (self.folder / f"{IDS}.npy", self.folder / f"{IDS}.offsets.npy"):
-            if is_file(file):
+            if exists_as_file(file):
                 with open(file, "rb") as opened:
                     digests.append(hashlib.file_digest(opened, "sha256").hexdigest())
         if similarity is not None:
@@ -426,7 +426,7 @@ def read_plan(folder: Path) -> EncodingPlan | None:
             f"{folder}: expected the folder of an encoding, as ltr encode writes it, got a file"
         )
     file = folder / PLAN
-    if not is_file(file):
+    if not exists_as_file(file):
         return None
     mend = "remove the folder, and encode the corpus again: ltr encode"
     entries = read_json(file, mend)

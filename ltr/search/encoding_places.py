@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from ltr.data.cache_folder import cached, entry_folder, made_of
+from ltr.data.cache_folder import cached, entry_folder, origin_of
 from ltr.data.files import lock_shared
 from ltr.data.texts import TextTable
 from ltr.data.tokens import Tokens, TokenStore
@@ -226,7 +226,7 @@ class EncodingsInCache:
         self._open(encoding.plan, build)
 
     def _open(self, plan: EncodingPlan, build: Callable[[Path], None]) -> Encoding:
-        origin = made_of(self.source, model=self.model)
+        origin = origin_of(self.source, model=self.model)
         return cached(KIND, plan.key, build, _open_in_use, origin)
 
     def _known_rows(self, plan: EncodingPlan) -> KnownRows | None:

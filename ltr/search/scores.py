@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from ltr.data.collate import Collator, PairCollator, TextCollator
-from ltr.data.formats import ApartTexts, FeatureVectors, JoinedPairs, Reads
+from ltr.data.layouts import ApartTexts, FeatureVectors, JoinedPairs, Reads
 from ltr.data.progress import track
 from ltr.data.query_lists import LabelledList
 from ltr.data.tokens import Tokens

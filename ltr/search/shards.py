@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from ltr.data.formats import SingleTexts
+from ltr.data.layouts import SingleTexts
 from ltr.data.progress import track
 from ltr.data.tokens import TokenStore
 from ltr.processes import (

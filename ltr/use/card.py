@@ -212,7 +212,7 @@ def _beside_base(code: str, model: PairRanker | DualEncoder) -> str:
 
 def _side_of_onnx(model: DualEncoder, side: Side) -> str:
     """What ``embed`` of the snippet takes for a side: tokenizer, graph, length and prompt."""
-    reads = model.reads.form_of(side)
+    reads = model.reads.layout_of(side)
     if len(model.towers) == 1:
         return f'"FOLDER", "FOLDER/model.onnx", {reads.max_length}, {reads.prompt or ""!r}'
     return f'"FOLDER/{side}", "FOLDER/{side}.onnx", {reads.max_length}, {reads.prompt or ""!r}'

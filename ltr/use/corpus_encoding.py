@@ -5,7 +5,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, get_args
 
-from ltr.data.files import is_file
+from ltr.data.files import exists_as_file
 from ltr.data.outputs import check_folder
 from ltr.data.strings import Strings
 from ltr.data.text_files import open_texts
@@ -99,7 +99,9 @@ class CorpusEncoding:
         """
         with being_written(self.folder / "finish"):  # one process at a time
             remove_unfinished(self.folder)
-            if is_file(self.folder / f"{IDS}.npy") and is_file(self.folder / MANIFEST):
+            if exists_as_file(self.folder / f"{IDS}.npy") and exists_as_file(
+                self.folder / MANIFEST
+            ):
                 with suppress(InputError):
                     return self.encoding.checked_manifest()
             # Where a manifest is, ids are whole.
@@ -121,7 +123,7 @@ class CorpusEncoding:
         Returns:
             Whether the folder is finished, and nothing in it is damaged.
         """
-        if not is_file(self.folder / MANIFEST):
+        if not exists_as_file(self.folder / MANIFEST):
             return False
         self.encoding.remove_damaged()
         try:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from ltr.data.formats import Side
+from ltr.data.layouts import Side
 from ltr.errors import InputError
 from ltr.models import DualEncoder, Ranker
 

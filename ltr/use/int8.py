@@ -13,7 +13,7 @@ import torch
 
 from ltr.data.bm25 import bm25_lists
 from ltr.data.collection import Collection
-from ltr.data.formats import SingleTexts
+from ltr.data.layouts import SingleTexts
 from ltr.data.query_lists import LabelledList
 from ltr.data.texts import TextTable
 from ltr.metrics import MeasuredLists, RankingMetric

@@ -5,7 +5,7 @@ from typing import Any
 
 import torch
 
-from ltr.data.formats import FeatureVectors
+from ltr.data.layouts import FeatureVectors
 from ltr.data.normalise import Normalisation
 from ltr.errors import InputError
 from ltr.models import DualEncoder, Ranker

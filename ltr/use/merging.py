@@ -12,7 +12,7 @@ from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 from transformers import PreTrainedTokenizerBase
 
-from ltr.data.formats import ApartTexts
+from ltr.data.layouts import ApartTexts
 from ltr.models import Ranker
 from ltr.models.encoder.text_encoder import encoders_of, merged
 from ltr.use.rankers import TextRanker

@@ -13,7 +13,7 @@ import torch
 from numpy.typing import ArrayLike
 
 from ltr.batch import RankingBatch
-from ltr.data.formats import ApartTexts, FeatureVectors, JoinedPairs
+from ltr.data.layouts import ApartTexts, FeatureVectors, JoinedPairs
 from ltr.data.normalise import Normalisation
 from ltr.data.tokens import Tokens
 from ltr.errors import InputError, one_of
@@ -284,7 +284,7 @@ class FeatureScorer:
             mask=torch.ones(1, n_docs, dtype=torch.bool),
             query_rows=torch.zeros(1, dtype=torch.int64),
             doc_rows=torch.ones(1, n_docs, dtype=torch.int64),
-            features=torch.from_numpy(self.normalisation.normalised_list(padded)).unsqueeze(0),
+            features=torch.from_numpy(self.normalisation.apply_to_list(padded)).unsqueeze(0),
         )
         device = next(self.model.parameters()).device
         with torch.inference_mode(), in_eval_mode(self.model):

@@ -70,7 +70,7 @@ class Retriever(TextRanker):
         if len(texts) == 0:
             return np.empty((0, model.dim), np.float32)
         tower = model.query_tower if side == "query" else model.doc_tower
-        form = model.reads.form_of(side)
+        form = model.reads.layout_of(side)
         form.check_one_embedding("encode")
         with self.context():
             rows = np.arange(len(texts))

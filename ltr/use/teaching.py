@@ -124,7 +124,7 @@ def lists_to_score(
         negatives = MinedNegatives.open(negatives_in(Path(documents)), collection, "documents")
         others = negatives.lists.cut(depth)
     # A query's own document is in no list that is trained on; pools and BM25 have left it out.
-    others = without_own(others, collection.own_documents())
+    others = without_own(others, collection.documents_left_out())
     query_rows = others.query_of_doc
     is_of_split = np.isin(query_rows, relevant.query_rows)
     if not is_of_split.any():

@@ -8,7 +8,7 @@ import pytest
 from ltr.check.cutting import cutting_section
 from ltr.data.collection import open_collection
 from ltr.data.cuts import cut_of
-from ltr.data.formats import ApartTexts, JoinedPairs, SingleTexts
+from ltr.data.layouts import ApartTexts, JoinedPairs, SingleTexts
 from ltr.data.template import Template
 from ltr.data.templated_pairs import TemplatedPairs
 from ltr.data.tokens import Tokens

@@ -18,8 +18,8 @@ from ltr.check.leakage_section import leakage_section, severe_leaks
 from ltr.check.near import signatures
 from ltr.check.trained_on import data_sets_of_card, open_trained_on
 from ltr.check.word_sets import WordSets, normalised
-from ltr.data.bm25 import folded
 from ltr.data.collection import open_collection
+from ltr.data.terms import folded
 from ltr.errors import InputError
 from tests.conftest import write_jsonl
 

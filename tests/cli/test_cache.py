@@ -13,7 +13,7 @@ from transformers import BertModel
 
 from ltr.__main__ import main
 from ltr.cli.cache import cache
-from ltr.data.cache_folder import cached, made_of
+from ltr.data.cache_folder import cached, origin_of
 from tests.conftest import make_backbone, write_collection
 from tests.data.test_cache_folder import HOLDER, map_a, write_three
 
@@ -92,7 +92,7 @@ def test_what_no_run_uses_is_told_and_removed(world, capsys):
 def one_entry(tmp_path, monkeypatch):
     """The cache with one entry."""
     monkeypatch.setenv("LTR_CACHE", str(tmp_path / "cache"))
-    cached("tests", "one", write_three, Path, made_of("ir_datasets:NAME"))
+    cached("tests", "one", write_three, Path, origin_of("ir_datasets:NAME"))
     return tmp_path / "cache"
 
 
@@ -111,7 +111,7 @@ def test_by_age_and_of_nothing(one_entry, capsys):
 
 
 def test_what_a_command_has_open_is_kept_and_told(one_entry, capsys):
-    array = cached("tests", "one", write_three, map_a, made_of("ir_datasets:NAME"))
+    array = cached("tests", "one", write_three, map_a, origin_of("ir_datasets:NAME"))
     assert main(["cache", "--older_than", "0", "--remove"]) == 0
     _, told = lines_of(capsys)
     assert told[1] == "removed: 0 entries, 0 B" and told[2].startswith("kept: 1 that a running")
@@ -169,7 +169,7 @@ sys.exit(main(["cache", "--older_than", "0", "--remove"]))
 def test_two_processes_remove_at_once(one_entry):
     """Each says of every entry that it lists that it is removed or kept, and none is left."""
     for number in range(60):
-        cached("tests", f"entry {number}", write_three, Path, made_of("ir_datasets:NAME"))
+        cached("tests", f"entry {number}", write_three, Path, origin_of("ir_datasets:NAME"))
     removers = [started(REMOVER) for _ in range(2)]
     for remover in removers:
         assert remover.stdout.readline() == "ready\n"

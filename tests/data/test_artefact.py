@@ -6,7 +6,7 @@ from typing import TypedDict
 import numpy as np
 import pytest
 
-from ltr.data.artefact import ArtefactKind, key_of, kind_of
+from ltr.data.artefact import ArtefactKind, key_of, name_in
 from ltr.data.collection import open_collection
 from ltr.errors import InputError
 from tests.conftest import write_collection
@@ -36,8 +36,8 @@ def test_what_was_written_is_opened(tmp_path, collection):
     arrays, manifest = SCORES.open(folder, collection)
     np.testing.assert_array_equal(arrays["values"], values)
     assert manifest["n"] == 3
-    assert (kind_of(folder), key_of(folder)) == ("scores", "k1")
-    assert (kind_of(tmp_path), key_of(tmp_path)) == (None, None)
+    assert (name_in(folder), key_of(folder)) == ("scores", "k1")
+    assert (name_in(tmp_path), key_of(tmp_path)) == (None, None)
 
 
 def test_the_first_of_several_processes_writes_and_other_content_fails(tmp_path, collection):
@@ -46,7 +46,9 @@ def test_the_first_of_several_processes_writes_and_other_content_fails(tmp_path,
     SCORES.write(folder, collection, {"values": np.ones(1)}, {"key": "second"})
     assert key_of(folder) == "first"
     with pytest.raises(OSError, match="a"):
-        SCORES.write(folder, collection, {"values": np.ones(1)}, {"key": "second"}, once=False)
+        SCORES.write(
+            folder, collection, {"values": np.ones(1)}, {"key": "second"}, keep_existing=False
+        )
     assert key_of(folder) == "first"
     assert [path.name for path in tmp_path.iterdir() if path.is_dir()] == ["a"]
 
@@ -59,7 +61,7 @@ def test_a_folder_of_something_else_is_refused_and_kept(tmp_path, collection):
     for path in (folder, tmp_path / "file", tmp_path / "overlay"):
         with pytest.raises(InputError, match="expected a new folder, or one with scores"):
             SCORES.write(path, collection, {"values": np.zeros(1)}, {})
-    assert folder.is_dir() and kind_of(tmp_path / "overlay") == "overlay"
+    assert folder.is_dir() and name_in(tmp_path / "overlay") == "overlay"
 
 
 def test_an_opened_manifest_does_not_bind_to_its_old_collection(tmp_path, collection):

@@ -16,10 +16,11 @@ import pytest
 
 from ltr.check.word_sets import normalised
 from ltr.data import bm25
-from ltr.data.bm25 import K1, B, bm25_lists, terms
-from ltr.data.cache_folder import Cache
+from ltr.data.bm25 import K1, B, bm25_lists
+from ltr.data.cache_contents import Cache
 from ltr.data.collection import Collection, open_collection
 from ltr.data.postings import Postings
+from ltr.data.terms import terms
 from tests.child_processes import fork
 from tests.conftest import write_jsonl
 from tests.data.small import by_ids, small_collection
@@ -206,7 +207,7 @@ def test_the_index_is_made_once_for_all_queries_and_named_by_its_corpus(tmp_path
     assert len(bm25_lists(collection, np.array([2]), depth=5).of(2)[0]) == 5
     lying = Cache()
     (entry,) = [entry for entry in lying.entries if entry.kind == "bm25-index"]
-    assert lying.sources(entry)[0].data == (str(tmp_path / "data/corpus.jsonl"),)
+    assert lying.first_origins(entry)[0].data == (str(tmp_path / "data/corpus.jsonl"),)
 
 
 def test_a_kill_loses_the_block_that_was_begun(tmp_path, monkeypatch):

@@ -16,13 +16,14 @@ import numpy as np
 import pytest
 
 from ltr.__main__ import main
-from ltr.data.cache_folder import Cache, cached, made_of
+from ltr.data.cache_contents import Cache
+from ltr.data.cache_folder import cached, origin_of
 from ltr.data.collection import open_collection
 from ltr.data.files import cache_root, map_array
 from tests.child_processes import fork
 from tests.conftest import write_collection
 
-ORIGIN = made_of("nothing")
+ORIGIN = origin_of("nothing")
 
 
 def test_a_folder_of_the_cache_is_built_once_for_each_content():
@@ -109,11 +110,13 @@ def test_an_entry_is_unused_once_all_that_it_was_made_of_is_gone(empty_cache, tm
     """Two sets of data with the same content share an entry: it goes with the second."""
     for name in ("data-1", "data-2", "model"):
         (tmp_path / name).mkdir()
-    origins = [made_of(tmp_path / data, model=tmp_path / "model") for data in ("data-1", "data-2")]
+    origins = [
+        origin_of(tmp_path / data, model=tmp_path / "model") for data in ("data-1", "data-2")
+    ]
     for origin in [*origins, *origins]:
         cached("tests", "shared", write_three, map_a, origin)
     (entry,) = Cache().entries
-    assert Cache().sources(entry) == origins and Cache().why_unused(entry, None) is None
+    assert Cache().first_origins(entry) == origins and Cache().why_unused(entry, None) is None
     (tmp_path / "data-1").rmdir()
     assert Cache().why_unused(entry, None) is None
     (tmp_path / "data-2").rmdir()
@@ -127,13 +130,15 @@ def test_an_entry_is_unused_once_all_that_it_was_made_of_is_gone(empty_cache, tm
 
 def test_what_was_made_of_an_entry_goes_with_it_and_names_are_never_gone(empty_cache, tmp_path):
     (tmp_path / "data").mkdir()
-    first = cached("tests", "first", write_three, Path, made_of(tmp_path / "data"))
-    second = cached("tests", "second", write_three, Path, made_of(first, model="owner/name"))
-    assert Cache().sources(listed(second)) == [made_of(tmp_path / "data", model="owner/name")]
+    first = cached("tests", "first", write_three, Path, origin_of(tmp_path / "data"))
+    second = cached("tests", "second", write_three, Path, origin_of(first, model="owner/name"))
+    assert Cache().first_origins(listed(second)) == [
+        origin_of(tmp_path / "data", model="owner/name")
+    ]
     assert Cache().why_unused(listed(second), None) is None
     (tmp_path / "data").rmdir()
     assert Cache().why_unused(listed(second), None) == f"gone: {tmp_path / 'data'}"
-    assert listed(first).remove()
+    assert listed(first).try_remove()
     assert Cache().why_unused(listed(second), None) == f"gone: {first}"
 
 
@@ -142,7 +147,7 @@ def test_an_entry_of_unknown_origin_is_unused_by_its_age_alone(empty_cache):
     folder = entry_of("old")
     (folder / "made-of").unlink()
     entry = listed(folder)
-    assert [origin.data for origin in Cache().sources(entry)] == [("unknown",)]
+    assert [origin.data for origin in Cache().first_origins(entry)] == [("unknown",)]
     assert Cache().why_unused(entry, None) is None
     ten_days_ago = time.time() - 10 * 24 * 60 * 60
     os.utime(folder / "seal", (ten_days_ago, ten_days_ago))
@@ -151,25 +156,25 @@ def test_an_entry_of_unknown_origin_is_unused_by_its_age_alone(empty_cache):
     assert Cache().why_unused(entry, 9) == "not used for 10 days"
     assert entry_of("old") == folder
     assert Cache().why_unused(listed(folder), 9) is None
-    assert Cache().sources(listed(folder)) == [ORIGIN]
-    assert not entry.remove(), "it was opened since it was listed"
+    assert Cache().first_origins(listed(folder)) == [ORIGIN]
+    assert not entry.try_remove(), "it was opened since it was listed"
     (folder / "made-of").write_text('{"data": 3}\n[\nnull\n')
-    assert [origin.data for origin in Cache().sources(listed(folder))] == [("unknown",)]
+    assert [origin.data for origin in Cache().first_origins(listed(folder))] == [("unknown",)]
 
 
 def test_an_entry_that_is_mapped_is_kept_also_for_a_forked_process(empty_cache):
     array = cached("tests", "mapped", write_three, map_a, ORIGIN)
     folder = Path(array.filename).parent
-    assert not listed(folder).remove() and folder.is_dir()
+    assert not listed(folder).try_remove() and folder.is_dir()
     view = np.asarray(array)[1:]
     del array
-    assert not listed(folder).remove()
+    assert not listed(folder).try_remove()
     child = fork(signal.pause)
     del view
-    assert not listed(folder).remove()
+    assert not listed(folder).try_remove()
     os.kill(child, 9)
     os.waitpid(child, 0)
-    assert listed(folder).remove() and not any(folder.parent.iterdir())
+    assert listed(folder).try_remove() and not any(folder.parent.iterdir())
 
 
 def test_on_a_disk_without_locks_entries_are_read_and_none_is_removed(
@@ -208,17 +213,17 @@ def test_an_entry_that_another_process_maps_is_kept_until_it_ends(empty_cache):
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
     process = subprocess.Popen(command, env=env, **pipes)
     assert process.stdout.readline() == "mapped\n"
-    assert not listed(folder).remove()
+    assert not listed(folder).try_remove()
     # Removed by hand, it stays readable where it is mapped.
     shutil.rmtree(folder)
     assert process.communicate("\n")[0] == "3\n"
     assert entry_of("held") == folder
-    assert listed(folder).remove() and not folder.exists()
+    assert listed(folder).try_remove() and not folder.exists()
 
 
 OPENER = """
 import numpy as np
-from ltr.data.cache_folder import cached, made_of
+from ltr.data.cache_folder import cached, origin_of
 from ltr.data.files import map_array
 
 def write_three(folder):
@@ -228,7 +233,7 @@ def map_a(folder):
     return map_array(folder / "a.npy")
 
 for _ in range(60):
-    array = cached("tests", "raced", write_three, map_a, made_of("nothing"))
+    array = cached("tests", "raced", write_three, map_a, origin_of("nothing"))
     assert array.tolist() == [0, 1, 2]
     del array
 """
@@ -239,7 +244,7 @@ def test_entries_are_opened_whole_while_another_process_removes_them(empty_cache
     openers = [subprocess.Popen([sys.executable, "-c", OPENER], env=env) for _ in range(2)]
     n_removed = 0
     while any(opener.poll() is None for opener in openers):
-        n_removed += sum(entry.remove() for entry in Cache().entries)
+        n_removed += sum(entry.try_remove() for entry in Cache().entries)
     assert [opener.wait() for opener in openers] == [0, 0] and n_removed > 0
 
 
@@ -255,7 +260,7 @@ def test_what_a_killed_build_has_left_is_told_and_removed(empty_cache):
 
     def seen_from_within(folder):
         assert not Cache().entries, "what is being made was not left"
-        assert not entry.remove()
+        assert not entry.try_remove()
         write_three(folder)
 
     # The next build removes it; so does ltr cache.
@@ -263,7 +268,7 @@ def test_what_a_killed_build_has_left_is_told_and_removed(empty_cache):
     assert [entry.size < 1000 for entry in Cache().entries] == [True]
     child = fork(lambda: cached("tests", "killed again", killed, map_a, ORIGIN))
     assert os.waitpid(child, 0)[1] == signal.SIGKILL
-    assert all(entry.remove() for entry in Cache().entries)
+    assert all(entry.try_remove() for entry in Cache().entries)
     assert not list((empty_cache / "tests").iterdir())
 
 

@@ -8,7 +8,7 @@ import torch
 
 from ltr.batch import Texts
 from ltr.data.collate import FeatureCollator, PairCollator
-from ltr.data.formats import JoinedPairs
+from ltr.data.layouts import JoinedPairs
 from ltr.data.query_lists import LabelledList
 from ltr.data.tokens import TokenStore
 from tests.conftest import wordpiece_tokenizer
@@ -42,8 +42,8 @@ def test_lists_are_padded_to_one_width(collator):
     assert batch.doc_rows.tolist() == [[3, 0], [5, 2]] and batch.query_rows.tolist() == [1, 0]
     assert batch.distances.tolist() == [[0.5, 0.0], [0.25, 0.75]]
     assert batch.ideal.tolist() == [[2.0, 1.0, 1.0], [1.0, 0.0, 0.0]]
-    expected = collator.join.lay_out(
-        collator.queries, np.array([1, 0, 0]), collator.docs, np.array([3, 5, 2])
+    expected = collator.layout.lay_out(
+        collator.query_tokens, np.array([1, 0, 0]), collator.doc_tokens, np.array([3, 5, 2])
     )
     assert all(
         torch.equal(ours, theirs)

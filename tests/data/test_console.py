@@ -14,7 +14,7 @@ from rich.table import Table
 
 import ltr
 from ltr.__main__ import main
-from ltr.data.console import Console, say, shown_warnings, without_controls
+from ltr.data.console import Console, printable_warnings, say, without_controls
 from tests.compare.tested import write_run
 
 RED = "\x1b[31mred"
@@ -58,7 +58,7 @@ def test_a_bar_still_moves():
 
 def test_what_a_library_warns_of_is_shown_so():
     before = warnings.formatwarning
-    with shown_warnings():
+    with printable_warnings():
         told = warnings.formatwarning(UserWarning(RED), UserWarning, "file.py", 1)
     assert "UserWarning: �[31mred" in told and "\x1b" not in told
     assert warnings.formatwarning is before

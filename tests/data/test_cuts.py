@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from ltr.data.cuts import corpus_cut, say_what_is_cut
-from ltr.data.formats import ApartTexts, JoinedPairs, SingleTexts
+from ltr.data.layouts import ApartTexts, JoinedPairs, SingleTexts
 from ltr.data.template import Template
 from ltr.data.tokens import Tokens
 from ltr.data.windows import Windows

@@ -22,7 +22,7 @@ import pytest
 from ltr.data import disk, whole_files
 from ltr.data.collection import open_collection
 from ltr.data.disk import new_array
-from ltr.data.files import blocks, cache_root, numbered_lines, plain_or_gz, read_array
+from ltr.data.files import blocks, cache_root, map_given_array, numbered_lines, plain_or_gz
 from ltr.data.letor import read_letor
 from ltr.data.normalise import Normalisation
 from ltr.data.whole_files import locked, write_whole
@@ -218,7 +218,7 @@ def test_an_array_of_objects_is_refused(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     np.save("a.npy", np.array([Evil()], dtype=object), allow_pickle=True)
     with pytest.raises(InputError, match="a.npy: expected a whole .npy file, got an error"):
-        read_array(Path("a.npy"))
+        map_given_array(Path("a.npy"))
     assert not Path("EVIL_RAN").exists()
 
 

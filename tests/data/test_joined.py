@@ -9,8 +9,8 @@ import torch
 from ltr.data.collate import collator_of
 from ltr.data.collection import open_collection
 from ltr.data.concatenated import concatenated
-from ltr.data.formats import ApartTexts, JoinedPairs, PairsAndTexts, SingleTexts
 from ltr.data.joined import JoinedCollections
+from ltr.data.layouts import ApartTexts, JoinedPairs, PairsAndTexts, SingleTexts
 from ltr.data.query_lists import LabelledList
 from ltr.data.template import Template
 from ltr.data.templated_pairs import TemplatedPairs
@@ -59,18 +59,17 @@ def some_lists(collection):
 
 def test_numbers_by_hand(joined):
     """12 queries of a, 9 of b; 36 documents of a and c, 27 of b."""
-    assert joined.first_query.tolist() == [0, 12, 21]
-    assert joined.first_doc.tolist() == [0, 36, 0]
+    assert joined.first_queries.tolist() == [0, 12, 21]
+    assert joined.first_docs.tolist() == [0, 36, 0]
     assert len(joined.query_ids) == 12 + 9 + 12 and len(joined.doc_ids) == 36 + 27
     assert joined.query_ids[12] == f"b/{joined.collections[1].queries.ids[0]}"
     assert joined.doc_ids[36 + 26] == f"b/{joined.collections[1].corpus.ids[26]}"
     assert joined.doc_ids[0] == f"a/{joined.collections[2].corpus.ids[0]}"
-    assert joined.source_of(np.array([0, 11, 12, 20, 21, 32])).tolist() == [0, 0, 1, 1, 2, 2]
     with pytest.raises(IndexError):
         joined.doc_ids[63]
     judged_rows = np.array([2, 5])
     alone = LabelledList(1, np.array([0, 2]), np.ones(2), judged_rows=judged_rows)
-    shifted = joined.shifted(1)(alone)
+    shifted = joined.shift_of(1)(alone)
     assert (shifted.query_row, shifted.doc_rows.tolist()) == (13, [36, 38])
     assert shifted.judged_rows.tolist() == [38, 41] and judged_rows.tolist() == [2, 5]
 
@@ -84,9 +83,9 @@ def test_each_list_is_read_as_it_is_alone(form, collections, joined):
     for number, collection in enumerate(collections):
         alone = collator_of([collection.queries], [collection.corpus], reads)
         lists = list(some_lists(collection))
-        by_source.append([(number, one, alone([one]), alone.row_length(one)) for one in lists])
+        by_source.append([(number, one, alone([one]), alone.sort_length(one)) for one in lists])
     in_turn = [one for of_all in zip(*by_source, strict=True) for one in of_all]
-    batch = together([joined.shifted(number)(one) for number, one, _, _ in in_turn])
+    batch = together([joined.shift_of(number)(one) for number, one, _, _ in in_turn])
     assert batch.sources.tolist() == [number for number, *_ in in_turn]
     for name in ("pairs", "queries", "docs"):
         texts = getattr(batch, name)
@@ -100,15 +99,15 @@ def test_each_list_is_read_as_it_is_alone(form, collections, joined):
             assert torch.equal(texts.windows, torch.cat([one.windows for one in expected]))
             assert texts.windows.max() > 1
     for row, (number, one, alone, length) in enumerate(in_turn):
-        assert together.row_length(joined.shifted(number)(one)) == length
+        assert together.sort_length(joined.shift_of(number)(one)) == length
         assert torch.equal(batch.labels[row], alone.labels[0])
-        assert batch.query_rows[row] == alone.query_rows[0] + joined.first_query[number]
+        assert batch.query_rows[row] == alone.query_rows[0] + joined.first_queries[number]
 
 
 def test_a_shared_corpus_has_one_store(collections, joined):
     collator = joined.collator(FORMS["apart"](wordpiece_tokenizer())).collator
-    assert [len(part) for part in collator.docs.parts] == [36, 27]
-    assert [len(part) for part in collator.queries.parts] == [12, 9, 12]
+    assert [len(part) for part in collator.doc_tokens.parts] == [36, 27]
+    assert [len(part) for part in collator.query_tokens.parts] == [12, 9, 12]
 
 
 def test_one_table_stays_as_it_is(collections):

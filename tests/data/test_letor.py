@@ -111,6 +111,17 @@ def test_small_blocks_gzip_and_shuffled_features_read_the_same(tmp_path, monkeyp
             np.testing.assert_array_equal(split.features[split.rows(query)], table[rows])
 
 
+def test_queries_that_come_again_are_counted(tmp_path, caplog):
+    """Query 4 is the last new one when it comes again, and query 9 comes again twice."""
+    file = tmp_path / "train.txt"
+    file.write_text("".join(f"0 qid:{qid} 1:1\n" for qid in (9, 4, 9, 4, 4, 9, 7)))
+    split = read_letor([file])
+    assert list(split.query_ids) == ["9", "4", "7"] and split.offsets.tolist() == [0, 3, 6, 7]
+    assert caplog.messages == [
+        f"{file}:3: query 9 comes again after other queries, as 2 of 3 do; their rows are joined"
+    ]
+
+
 def test_what_was_read_is_kept_under_the_content(file, tmp_path, monkeypatch):
     first = read_letor([file])
     (tmp_path / "copy.txt").write_text(ROWS)
@@ -247,6 +258,7 @@ PLAN = '{"Fold1": {"train": ["S1"]}, "Fold2": {"train": ["S2"]}}'
 LOST = {
     "no split": (["a.csv"], None, None, r"there must be files or folders named train, dev, val, vali, .* found \['a.csv'\]"),
     "fold not chosen": (["Fold1/x", "Fold3/x"], None, None, r"choose one of the folds 1, 3 \(option fold\)"),
+    "fold not chosen of many": (["Fold10/x", "Fold2/x"], None, None, r"choose one of the folds 2, 10 \(option fold\)"),
     "no folds": (["train.txt"], None, 1, r"there are no folds, got fold 1; leave fold out \(option fold\)"),
     "fold unknown": (["Fold1/x"], None, 6, r"there is no fold 6, only 1 \(option fold\)"),
     "two files": (["train.txt", "train.txt.gz"], None, None, r"must be one source of train, got train.txt, train.txt.gz; keep"),

@@ -200,4 +200,4 @@ def test_errors_name_the_option():
 def test_a_list_without_documents_stays_empty():
     for step in EVERY_STEP:
         n = Normalisation([step]).fit(random_split(0, f"empty-{step}"), 4)
-        assert n.normalised_list(np.zeros((0, 4), dtype=np.float32)).shape == (0, 4)
+        assert n.apply_to_list(np.zeros((0, 4), dtype=np.float32)).shape == (0, 4)

@@ -51,7 +51,7 @@ def test_a_document_that_is_judged_relevant_for_itself_stays_and_that_is_told(tm
     judged = [("t1-pro", "t1-pro", 1), ("t2-pro", "t2-con", 1)]
     queries = {id_: text for id_, text in ARGUMENTS.items() if id_.endswith("pro")}
     collection = small_collection(tmp_path, ARGUMENTS, queries, judged)
-    left_out = collection.own_documents()
+    left_out = collection.documents_left_out()
     assert left_out.tolist() == [-1, collection.corpus.row("t2-pro")]
     line = own_documents_line(collection.queries, collection.corpus, np.arange(2), left_out)
     assert line.startswith("2 of 2 queries are documents of the corpus, by id and text")

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from ltr.data.cache_folder import entry_folder
-from ltr.data.formats import JoinedPairs, SingleTexts
+from ltr.data.layouts import JoinedPairs, SingleTexts
 from ltr.data.template import Template
 from ltr.data.tokens import TokenStore
 from ltr.errors import InputError

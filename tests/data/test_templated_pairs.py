@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from ltr.data.collate import PairCollator
-from ltr.data.formats import JoinedPairs, SingleTexts
+from ltr.data.layouts import JoinedPairs, SingleTexts
 from ltr.data.query_lists import LabelledList
 from ltr.data.record_files import open_text_files
 from ltr.data.template import Template
@@ -182,7 +182,7 @@ def test_lists_are_laid_out_by_the_collator():
     assert batch.pairs.lengths.tolist() == [len(ids) for ids in expected]
     assert batch.pairs.ids.tolist() == [id_ for ids in expected for id_ in ids]
     # But for words that share a token with what stands before and behind them.
-    difference = collator.lengths(lists[0]) - batch.pairs.lengths[:2].numpy()
+    difference = collator.costs(lists[0]) - batch.pairs.lengths[:2].numpy()
     assert (np.abs(difference) <= 4).all()
 
 

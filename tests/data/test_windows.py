@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from ltr.batch import Texts
-from ltr.data.formats import ApartTexts, JoinedPairs, SingleTexts
+from ltr.data.layouts import ApartTexts, JoinedPairs, SingleTexts
 from ltr.data.template import Template
 from ltr.data.templated_pairs import TemplatedPairs
 from ltr.data.tokens import Tokens

@@ -2,7 +2,7 @@
 
 import pytest
 
-from ltr.data.formats import ApartTexts, SingleTexts
+from ltr.data.layouts import ApartTexts, SingleTexts
 from ltr.datamodules import GroupDataModule, LabelDataModule
 from tests.conftest import WORDS, wordpiece_tokenizer
 from tests.datasets import data_module

@@ -1,6 +1,6 @@
 """How data modules are read."""
 
-from ltr.data.formats import ApartTexts, FeatureVectors, JoinedPairs, SingleTexts
+from ltr.data.layouts import ApartTexts, FeatureVectors, JoinedPairs, SingleTexts
 from tests.conftest import wordpiece_tokenizer
 
 

@@ -19,7 +19,7 @@ import torch
 import yaml
 
 from ltr.batch import RankingBatch
-from ltr.data.formats import ApartTexts, FeatureVectors, JoinedPairs, SingleTexts
+from ltr.data.layouts import ApartTexts, FeatureVectors, JoinedPairs, SingleTexts
 from ltr.datamodules import RankingDataModule
 from ltr.grid import Grid
 from ltr.models.encoder.loading.pretrained import load_tokenizer

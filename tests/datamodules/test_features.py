@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from ltr.data.formats import FeatureVectors
+from ltr.data.layouts import FeatureVectors
 from ltr.datamodules import FeatureDataModule
 from ltr.datamodules.features import _equal_but_for_rounding
 from ltr.errors import InputError

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from ltr.batch import RankingBatch
-from ltr.data.formats import JoinedPairs
+from ltr.data.layouts import JoinedPairs
 from ltr.datamodules import GroupDataModule, LabelDataModule, TripletDataModule
 from ltr.errors import InputError
 from ltr.in_batch.longer_lists import queries_against_all

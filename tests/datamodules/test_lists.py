@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from ltr.data.bm25 import bm25_lists
-from ltr.data.formats import ApartTexts, JoinedPairs, SingleTexts
+from ltr.data.layouts import ApartTexts, JoinedPairs, SingleTexts
 from ltr.datamodules import ListDataModule
 from ltr.errors import InputError
 from tests.conftest import wordpiece_tokenizer, write_collection

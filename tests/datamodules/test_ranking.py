@@ -7,7 +7,7 @@ from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.tuner import Tuner
 
 from ltr.batch import RankingBatch
-from ltr.data.formats import FeatureVectors
+from ltr.data.layouts import FeatureVectors
 from ltr.datamodules import FeatureDataModule, LabelDataModule, PoolDataModule, TripletDataModule
 from ltr.errors import InputError
 from tests.datamodules.read import reads_of

@@ -14,9 +14,10 @@ import torch
 from lightning.pytorch import Callback
 
 from ltr.callbacks import HardNegativeMining
-from ltr.data.cache_folder import Cache
+from ltr.data.cache_contents import Cache
+from ltr.data.collate import sources_of_queries
 from ltr.data.cross_validation import Fold
-from ltr.data.formats import ApartTexts, JoinedPairs, SingleTexts
+from ltr.data.layouts import ApartTexts, JoinedPairs, SingleTexts
 from ltr.data.template import Template
 from ltr.datamodules import (
     Evaluation,
@@ -126,9 +127,9 @@ def test_a_batch_of_one_source_is_that_of_a_training_on_it_alone(folders, kind):
             own = divmod(given[source], len(alone[source].train))
             expected = alone[source].train[own]
             assert fields(batch) == fields(expected)
-            first_query = data.joined.first_query[source]
+            first_query = data.joined.first_queries[source]
             assert (batch.query_rows - first_query).tolist() == expected.query_rows.tolist()
-            first_doc = data.joined.first_doc[source]
+            first_doc = data.joined.first_docs[source]
             moved = torch.where(batch.mask, batch.doc_rows - first_doc, 0)
             assert moved.tolist() == expected.doc_rows.tolist()
             given[source] += 1
@@ -146,10 +147,11 @@ def test_a_mixed_batch_has_the_lists_that_its_sources_give_alone(folders, kind):
     for epoch in range(2):
         for step in range(10):
             lists = data.train.plan.lists(epoch, step)
-            sources = data.joined.source_of(np.array([one.query_row for one in lists]))
+            query_rows = np.array([one.query_row for one in lists])
+            sources = sources_of_queries(data.joined.first_queries, query_rows)
             assert sources.tolist() == [0, 0, 0, 1]
             for source, labelled in zip(sources.tolist(), lists, strict=True):
-                expected = data.joined.shifted(source)(next(streams[source]))
+                expected = data.joined.shift_of(source)(next(streams[source]))
                 assert labelled.query_row == expected.query_row
                 assert labelled.doc_rows.tolist() == expected.doc_rows.tolist()
                 assert labelled.labels.tolist() == expected.labels.tolist()
@@ -305,7 +307,10 @@ def test_a_source_in_another_language(tmp_path):
         assert read[f"chinese/问{number}"] == expected
     assert len(read) == 10
     dev = [one for batch in data.eval_batches("dev").batches for one in batch]
-    of_chinese = [one for one in dev if data.joined.source_of(np.array([one.query_row])) == [1]]
+    dev_sources = sources_of_queries(
+        data.joined.first_queries, np.array([one.query_row for one in dev])
+    )
+    of_chinese = [one for one, source in zip(dev, dev_sources, strict=True) if source == 1]
     assert len(dev) == 10 and len(of_chinese) == 4
     for one in of_chinese:  # BM25 of its own corpus
         names = {data.joined.doc_ids[row] for row in one.doc_rows.tolist()}
@@ -451,7 +456,7 @@ def test_what_is_left_out_is_tested_and_neither_trained_on_nor_validated(folders
         assert fields(data.train[0, step]) == fields(alone.train[0, step])
         assert 0 not in data.train[0, step].sources
     dev = [one.query_row for batch in data.eval_batches("dev").batches for one in batch]
-    assert set(data.joined.source_of(np.array(dev))) == {1}
+    assert set(sources_of_queries(data.joined.first_queries, np.array(dev))) == {1}
     assert not any(name.startswith("a judgements") for name in data.digests)
     data.setup("test")
     test = [one.query_row for batch in data.eval_batches("test").batches for one in batch]
@@ -478,7 +483,7 @@ def test_a_source_without_dev_is_left_out_of_the_mean_and_said(folders, caplog):
     said = [line for line in caplog.messages if "leaves out c" in line]
     assert said == ["the mean over sources leaves out c, without judgements for 'dev'"]
     queries = [one.query_row for batch in data.eval_batches("dev").batches for one in batch]
-    assert len(queries) == 30 and max(queries) < data.joined.first_query[1]
+    assert len(queries) == 30 and max(queries) < data.joined.first_queries[1]
     with caplog.at_level(logging.INFO):
         none = opened([folders["c"], folders["d"]])
     assert none.eval_batches("dev") is None

@@ -3,7 +3,7 @@ import pytest
 import torch
 
 from ltr.data.collection import open_collection
-from ltr.data.formats import JoinedPairs
+from ltr.data.layouts import JoinedPairs
 from ltr.datamodules import TripletDataModule
 from ltr.errors import InputError
 from ltr.mining.mined_negatives import MinedNegatives
@@ -266,4 +266,4 @@ def test_workers_started_by_spawn_map_the_files_again(collection_folder):
         torch.equal(a, b)
         for a, b in zip(flat(pickle.loads(sent)[0, 1]), flat(data.train[0, 1]), strict=True)
     )
-    assert data.collator.docs.folder.name.encode() in sent
+    assert data.collator.doc_tokens.folder.name.encode() in sent

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from ltr.batch import RankingBatch, Texts
-from ltr.data.collate import without_content
+from ltr.data.collate import padded_lists
 from ltr.data.query_lists import LabelledList
 from ltr.in_batch import AllTexts, OtherQueries, OwnLists, gather
 from ltr.losses import MarginRankingLoss
@@ -67,7 +67,7 @@ def mixed_lists(rng: np.random.Generator) -> list[LabelledList]:
 
 
 def batch_of(lists: list[LabelledList]) -> RankingBatch:
-    batch = without_content(lists)
+    batch = padded_lists(lists)
     batch = batch._replace(sources=batch.query_rows % 2)
     doc_rows = batch.doc_rows[batch.mask]
     return batch._replace(docs=Texts(doc_rows, torch.ones_like(doc_rows)))
@@ -240,7 +240,7 @@ def test_another_ranker_asks_no_gap_between_relevant_documents():
     without any distance is refused.
     """
     nan = float("nan")
-    batch = without_content(
+    batch = padded_lists(
         [
             LabelledList(0, np.arange(3), np.float32([2, 1, 0]), np.float32([nan, nan, 0.5])),
             LabelledList(1, np.arange(3), np.float32([-1, -3, -2]), np.float32([nan, nan, 0.0])),
@@ -248,7 +248,7 @@ def test_another_ranker_asks_no_gap_between_relevant_documents():
     )
     lists = OwnLists()(Scores(), batch, FromDistance())
     assert FromDistance()(lists).tolist() == [[0, 0, 0.5], [0, 0, 0]]
-    others = without_content(
+    others = padded_lists(
         [
             LabelledList(0, np.arange(2), np.float32([1, 0]), np.float32([nan, 0.5])),
             LabelledList(1, np.arange(2), np.float32([1, 0])),

@@ -4,7 +4,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from ltr.data.formats import JoinedPairs
+from ltr.data.layouts import JoinedPairs
 from ltr.data.query_lists import QueryLists
 from ltr.mining.audit import find_suspects
 from ltr.mining.judge import TextScorer

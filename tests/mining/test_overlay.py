@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from ltr.callbacks import LossChange, LossSchedule
-from ltr.data.formats import JoinedPairs
+from ltr.data.layouts import JoinedPairs
 from ltr.data.query_lists import QueryLists
 from ltr.datamodules import TripletDataModule
 from ltr.errors import InputError

@@ -129,7 +129,7 @@ def test_excluded_documents_are_those_of_a_loop_over_strings(tmp_path):
     collection = small_collection(tmp_path, corpus, queries, [("q0", "d0", 1)])
     query_texts = list(collection.queries.texts)
     doc_texts = list(collection.corpus.texts)
-    own = collection.own_documents()
+    own = collection.documents_left_out()
     assert (own >= 0).sum() == 3
     for _ in range(1000):
         n = int(rng.integers(1, 12))

@@ -13,7 +13,7 @@ from transformers import (
 )
 
 from ltr.batch import RankingBatch, Texts
-from ltr.data.formats import JoinedPairs
+from ltr.data.layouts import JoinedPairs
 from ltr.dropout import KeyedDropout
 from ltr.errors import InputError
 from ltr.models import DualEncoder, PairWiseBertRanker

@@ -418,7 +418,7 @@ from typing import Any
 
 from torch import nn
 
-from ltr.data.formats import FeatureVectors
+from ltr.data.layouts import FeatureVectors
 from ltr.models import FeatureRanker
 
 

@@ -9,7 +9,7 @@ from jsonargparse import ArgumentParser
 from tokenizers.normalizers import BertNormalizer
 from torch import nn
 
-from ltr.data.formats import ApartTexts, FeatureVectors, JoinedPairs
+from ltr.data.layouts import ApartTexts, FeatureVectors, JoinedPairs
 from ltr.models import DualEncoder, FeatureRanker, PairWiseBertRanker, Ranker
 from ltr.models.encoder.text_encoder import TextEncoder
 from ltr.models.ranker import all_finite, digest_of_weights, in_lists

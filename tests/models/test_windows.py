@@ -9,7 +9,7 @@ from torch import nn
 from transformers import BertConfig, BertForSequenceClassification
 
 from ltr.data.collate import PairCollator, TextCollator
-from ltr.data.formats import JoinedPairs
+from ltr.data.layouts import JoinedPairs
 from ltr.data.query_lists import LabelledList
 from ltr.data.windows import Windows
 from ltr.errors import InputError

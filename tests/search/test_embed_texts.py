@@ -6,7 +6,7 @@ import torch
 from transformers import AutoModel
 
 from ltr.data.collection import open_collection
-from ltr.data.formats import SingleTexts
+from ltr.data.layouts import SingleTexts
 from ltr.data.tokens import TokenStore
 from ltr.models.encoder.loading.pretrained import load_encoder, load_tokenizer
 from ltr.models.encoder.text_encoder import TextEncoder

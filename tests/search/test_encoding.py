@@ -15,7 +15,7 @@ import pytest
 import torch
 
 from ltr.data.collection import open_collection
-from ltr.data.formats import SingleTexts
+from ltr.data.layouts import SingleTexts
 from ltr.data.tokens import TokenStore
 from ltr.data.whole_files import being_written
 from ltr.errors import InputError

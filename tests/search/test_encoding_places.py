@@ -13,10 +13,10 @@ from lightning.pytorch import Callback, seed_everything
 from lightning.pytorch.callbacks import EMAWeightAveraging
 
 from ltr.checkpoint import read_checkpoint
-from ltr.data.cache_folder import Cache
+from ltr.data.cache_contents import Cache
 from ltr.data.collection import open_collection
 from ltr.data.files import cache_root
-from ltr.data.formats import SingleTexts
+from ltr.data.layouts import SingleTexts
 from ltr.data.tokens import TokenStore
 from ltr.data.windows import Windows
 from ltr.datamodules import GroupDataModule
@@ -143,7 +143,7 @@ def test_the_cache_has_one_store_for_tokens_and_texts(tmp_path, corpus, weights,
     assert sum(encoded) == 3 * 720, "halves do not serve where float32 is asked for"
     entries = [entry for entry in Cache().entries if entry.kind == "encodings"]
     assert len(entries) == 3
-    assert {Cache().sources(entry)[0].model for entry in entries} == {"a model"}
+    assert {Cache().first_origins(entry)[0].model for entry in entries} == {"a model"}
 
 
 def test_an_encoding_that_is_open_is_not_removed(corpus, weights):
@@ -151,10 +151,10 @@ def test_an_encoding_that_is_open_is_not_removed(corpus, weights):
     texts = texts_of_table(corpus, weights("a"))
     with place.encoding_of(weights("a"), texts, "float16") as encoding:
         (entry,) = [entry for entry in Cache().entries if entry.kind == "encodings"]
-        assert not entry.remove()
+        assert not entry.try_remove()
         assert encoding.missing() == []
     del encoding
-    assert entry.remove()
+    assert entry.try_remove()
 
 
 def test_a_killed_search_goes_on_in_the_cache_and_is_told_by_it(corpus, weights, encoded):
@@ -263,9 +263,9 @@ def test_a_test_reads_what_the_last_validation_has_encoded_of_the_best_weights(
     validated = trainer(tmp_path).validate(run.module, run.data, verbose=False)[0]
     assert validated["val/nDCG@10"] == run.validated > 0, "of the weights that are kept"
     assert sum(encoded) == after_fit and after_fit >= 2 * 720
-    assert {source.model for source in Cache().sources(entry)} == {str(tmp_path / "run")}
+    assert {source.model for source in Cache().first_origins(entry)} == {str(tmp_path / "run")}
     assert len(encodings_in_cache()) == 1
-    assert encodings_in_cache()[0].remove()
+    assert encodings_in_cache()[0].try_remove()
     assert run.test() == ndcg > 0
     assert sum(encoded) == after_fit * 3 // 2
 
@@ -284,7 +284,7 @@ def test_of_weights_that_were_best_before_the_test_encodes(
         run.test("best")
         assert sum(encoded) == 4 * 720, "each of its own weights"
         for entry in encodings_in_cache():
-            entry.remove()
+            entry.try_remove()
 
 
 def test_a_cache_that_takes_nothing_does_not_end_a_training(

@@ -7,7 +7,7 @@ from torch import nn
 
 from ltr.batch import RankingBatch, Texts
 from ltr.data.collection import open_collection
-from ltr.data.formats import FeatureVectors, JoinedPairs
+from ltr.data.layouts import FeatureVectors, JoinedPairs
 from ltr.data.tokens import TokenStore
 from ltr.errors import InputError
 from ltr.models import DualEncoder, Ranker

@@ -11,7 +11,7 @@ import torch
 
 from ltr import processes
 from ltr.data.collection import open_collection
-from ltr.data.formats import SingleTexts
+from ltr.data.layouts import SingleTexts
 from ltr.data.tokens import TokenStore
 from ltr.errors import InputError
 from ltr.models.encoder.loading.pretrained import load_encoder, load_tokenizer

@@ -157,7 +157,7 @@ class EvalBatches(Dataset):
     ) -> None:
         # Lists of similar cost share a batch. The batches are shuffled: else limit_val_batches would
         # pick the shortest lists.
-        lists = sorted(lists, key=lambda ranked_list: int(collator.lengths(ranked_list).sum()))
+        lists = sorted(lists, key=lambda ranked_list: int(collator.costs(ranked_list).sum()))
         size = max(1, min(batch_size, len(lists) // world_size))
         batches = [lists[start : start + size] for start in range(0, len(lists), size)]
         order = np.random.default_rng(0).permutation(len(batches))

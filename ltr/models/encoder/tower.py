@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from ltr.batch import Texts
-from ltr.data.formats import SingleTexts
+from ltr.data.layouts import SingleTexts
 from ltr.data.template import Side, Template
 from ltr.data.windows import Windows
 from ltr.dropout import use_keyed_dropout

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from ltr.data.files import is_file
+from ltr.data.files import exists_as_file
 from ltr.data.progress import track
 from ltr.data.strings import Strings
 from ltr.errors import InputError
@@ -46,7 +46,7 @@ class EncodedCorpus:
         if (
             name not in SIMILARITIES
             or "ranker" not in manifest
-            or not is_file(folder / f"{IDS}.npy")
+            or not exists_as_file(folder / f"{IDS}.npy")
         ):
             raise InputError(
                 f"{folder}: the encoding does not hold the ids of its documents and the similarity of its ranker; start its ltr encode again, which adds them"

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from ltr.data.formats import ApartTexts, JoinedPairs, SingleTexts
+from ltr.data.layouts import ApartTexts, JoinedPairs, SingleTexts
 from ltr.models.dual_encoder import DualEncoder
 from ltr.models.encoder.packed import in_eval_mode
 from ltr.models.encoder.text_encoder import TextEncoder

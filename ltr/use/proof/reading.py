@@ -10,7 +10,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
-from ltr.data.formats import ApartTexts, JoinedPairs, Reads
+from ltr.data.layouts import ApartTexts, JoinedPairs, Reads
 from ltr.data.template import THE_TEXTS
 from ltr.data.templated_pairs import TemplatedPairs
 from ltr.use.proof.network import Kind, TokenRow

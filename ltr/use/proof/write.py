@@ -11,7 +11,7 @@ import torch
 from ltr import __version__
 from ltr.data.collection import Collection
 from ltr.data.files import digest_of
-from ltr.data.formats import ApartTexts, JoinedPairs, SingleTexts
+from ltr.data.layouts import ApartTexts, JoinedPairs, SingleTexts
 from ltr.data.templated_pairs import TemplatedPairs
 from ltr.models import DualEncoder, Ranker
 from ltr.models.encoder.tower import Tower

@@ -40,4 +40,4 @@ class Numbered:
 def plan_of(
     lengths: np.ndarray, batch_size: int, log: Path | None = None, **options: int
 ) -> Buckets:
-    return Buckets(Numbered(lengths, log), Bare().row_length, batch_size, **{"seed": 3} | options)
+    return Buckets(Numbered(lengths, log), Bare().sort_length, batch_size, **{"seed": 3} | options)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from ltr.data.collate import without_content
+from ltr.data.collate import padded_lists
 from ltr.data.collection import Collection, open_collection
 from ltr.data.query_lists import LabelledList, QueryLists
 from ltr.data.sampling.taught import TaughtRows, Unscored
@@ -72,7 +72,7 @@ def test_training_moves_no_document_without_a_score(docs, loss):
     scores = torch.full((6, 10), 4.0, requires_grad=True)  # of each query and document
     optimizer = torch.optim.SGD([scores], lr=0.1)
     for epoch in range(100):
-        batch = without_content([rows.draw(epoch, row) for row in range(len(rows))])
+        batch = padded_lists([rows.draw(epoch, row) for row in range(len(rows))])
         predicted = scores[batch.query_rows[:, None], batch.doc_rows]
         optimizer.zero_grad()
         loss(predicted, batch.labels, batch.mask).backward()

@@ -12,7 +12,7 @@ from transformers import PreTrainedTokenizerBase
 
 from ltr.batch import Texts
 from ltr.data.files import encoded
-from ltr.data.frame import Frame, TokenSpans
+from ltr.data.frame import Frame, TokenColumn
 from ltr.data.rendering import Cutter, rendering_of
 from ltr.data.template import THE_TEXTS, Side, Template
 from ltr.data.texts import TextTable
@@ -42,8 +42,7 @@ class JoinedPairs(InWindows):
     Attributes:
         queries, docs: what is read of queries and of documents.
         n_special: tokens beside those of the two.
-        n_template: tokens around an empty query and an empty document.
-        most_of_query: tokens of the longest query that is read whole, with what stands around it.
+        n_template: tokens around an empty query and an empty document, special ones counted.
 
     Raises:
         InputError: if max_length leaves no room for a query and a document, or a window of it, or
@@ -63,43 +62,49 @@ class JoinedPairs(InWindows):
         self._cutter = Cutter(tokenizer)
         self.queries = rendering_of(template, "query", self._cutter)
         self.docs = rendering_of(template, "document", self._cutter)
-        self.n_special = self._prepare()
-        self._n_document = self._cutter.n_tokens(self.docs.around(""))
-        n_query = self._cutter.n_tokens(self.queries.around(""))
-        self.n_template = self.n_special + n_query + self._n_document
+        self._check_template()
+        self.n_special = self._find_special_tokens()
+        n_around_query = self._cutter.n_tokens(self.queries.around(""))
+        self._n_around_doc = self._cutter.n_tokens(self.docs.around(""))
+        self.n_template = self.n_special + n_around_query + self._n_around_doc
         if max_length < self.n_template + 2:
             raise InputError(
-                f"max_length must leave room for a query and a document beside {self.n_template} {self._tokens_around}, got {max_length}",
+                f"max_length must leave room for a query and a document beside {self.n_template} {self._kind_of_tokens}, got {max_length}",
                 option="max_length",
             )
         self._prepare_windows(
             windows, self.docs, self._cutter, max_length - self.n_template - 1, " a query and"
         )
-        n_both = max_length - self.n_special - self._n_document
-        self._n_least = 1 if windows is None else windows.size  # tokens of a document
-        self.most_of_query = n_both - self._n_least
-        self._n_cut_query = self.most_of_query
+        # Tokens of a query with what stands around it, and of a document without.
+        n_for_both = max_length - self.n_special - self._n_around_doc
+        self._least_of_doc = 1 if windows is None else windows.size
+        self._longest_query = n_for_both - self._least_of_doc  # that is read whole
+        # What a longer one keeps: all that a window leaves, or half of what is there for both.
+        self._length_of_cut_query = self._longest_query
         if windows is None:
-            self._n_cut_query = max(n_both // 2, n_query + 1)
+            self._length_of_cut_query = max(n_for_both // 2, n_around_query + 1)
 
-    def _prepare(self) -> int:
-        """Check the template, and find the tokens beside those of the two; returns their number."""
-        front, _, behind = self.template.document.partition("{document}")
+    def _check_template(self) -> None:
         if self.template.pair is not None:
             raise InputError(
                 "a model that reads two texts has no template of both; leave out template.pair",
                 option="template",
             )
-        if front if self._cutter.cuts_left else behind:
+        front, _, behind = self.template.document.partition("{document}")
+        text_at_cut = front if self._cutter.cuts_left else behind
+        if text_at_cut:
             raise InputError(
                 f"the document is cut where template.document must have no text, got {self.template.document!r}; set template.pair, in which nothing but the document is cut",
                 option="template",
             )
+
+    def _find_special_tokens(self) -> int:
+        """Find the tokens beside those of query and document, for :meth:`lay_out`; their number."""
         self._frame = Frame(self.tokenizer, EXAMPLE, EXAMPLE)
         return self._frame.n_special
 
     @property
-    def _tokens_around(self) -> str:
+    def _kind_of_tokens(self) -> str:
         return "special tokens" if self.template == THE_TEXTS else "tokens of the template"
 
     def tokens(
@@ -121,13 +126,13 @@ class JoinedPairs(InWindows):
     def store(self, table: TextTable, side: Side) -> Tokens:
         """The tokens of a table of texts, on disk; an InputError as :meth:`tokens`."""
         store = TokenStore.open(table, self.tokenizer, self._rendering(side))
-        warn_of_instructions(table, self.queries)
         if side == "document":
             return store
+        _warn_of_instructions(table, self.queries)
         return self._cut_queries(store, table.texts, table.instructions)
 
     def uncut(self, table: TextTable, side: Side) -> Tokens:
-        """The tokens of a table of texts, of the whole texts, whatever is read of them."""
+        """As :meth:`store`, without the budgets of the template and with long queries whole."""
         rendering = rendering_of(_without_budgets(self.template), side, self._cutter)
         return TokenStore.open(table, self.tokenizer, rendering)
 
@@ -143,9 +148,9 @@ class JoinedPairs(InWindows):
             InputError: if the instruction leaves no room for a query and a document.
         """
         text = self.queries(query, instruction)
-        if self._n_with(text) + self._n_least <= self.max_length:
+        if self._n_with(text) + self._least_of_doc <= self.max_length:
             return text
-        if self._cutter.n_tokens(self.queries.around("", instruction)) >= self._n_cut_query:
+        if self._cutter.n_tokens(self.queries.around("", instruction)) >= self._length_of_cut_query:
             raise InputError(
                 f"the instruction of a query must leave room for the query and a document among max_length {self.max_length} tokens, got {instruction[:60]!r}; raise max_length, or set template.instruction_tokens",
                 option="max_length",
@@ -153,7 +158,7 @@ class JoinedPairs(InWindows):
         fitting = self._cutter.fitting(
             self.queries.field(query),
             lambda kept: self.queries.around(kept, instruction),
-            self._n_cut_query,
+            self._length_of_cut_query,
         )
         assert fitting is not None, "there is room for more than what stands around the query"
         return self.queries.around(fitting, instruction)
@@ -161,8 +166,8 @@ class JoinedPairs(InWindows):
     def lengths(self, query_lengths: np.ndarray, doc_lengths: np.ndarray) -> np.ndarray:
         """Tokens of each joined pair, or of all pairs of a query with a window of the document."""
         if self.windows is not None:
-            n_around = query_lengths + self.n_special
-            return self.windows.lengths_with_front(doc_lengths, self.n_front, n_around)
+            n_beside_doc = query_lengths + self.n_special
+            return self.windows.lengths_with_front(doc_lengths, self.n_front, n_beside_doc)
         return np.minimum(query_lengths + doc_lengths + self.n_special, self.max_length)
 
     def lay_out(
@@ -174,21 +179,21 @@ class JoinedPairs(InWindows):
             queries, docs: the tokens, as :meth:`tokens` and :meth:`store` make them.
             query_rows, doc_rows: ``[S]`` int64.
         """
-        counts = None
+        n_windows = None
         if self.windows is not None:
-            docs, counts = self.windows_of(docs, doc_rows)
+            docs, n_windows = self.windows_of(docs, doc_rows)
             doc_rows = np.arange(len(docs))
-            query_rows = np.repeat(query_rows, counts)
+            query_rows = np.repeat(query_rows, n_windows)
         n_query = queries.lengths(query_rows)
-        n_doc = docs.lengths(doc_rows)
-        n_pair = np.minimum(n_query + n_doc + self.n_special, self.max_length)
-        n_doc = n_pair - self.n_special - n_query  # what is left for the document
-        assert (n_doc >= 0).all(), "long queries are cut when they are tokenised"
+        room = self.max_length - self.n_special - n_query
+        n_kept = np.minimum(docs.lengths(doc_rows), room)  # what stays of each document
+        assert (n_kept >= 0).all(), "long queries are cut when they are tokenised"
         assert queries.dtype == docs.dtype, "one tokenizer made both stores"
-        query_column = TokenSpans(queries.views(query_rows, n_query), n_query)
-        doc_column = TokenSpans(docs.views(doc_rows, n_doc, last=self._cutter.cuts_left), n_doc)
+        query_column = TokenColumn(queries.views(query_rows, n_query), n_query)
+        kept_views = docs.views(doc_rows, n_kept, last=self._cutter.cuts_left)
+        doc_column = TokenColumn(kept_views, n_kept)
         texts = self._frame.fill(query_column, doc_column, dtype=docs.dtype)
-        return with_windows(texts, counts)
+        return with_windows(texts, n_windows)
 
     @property
     def prompts(self) -> dict[str, str] | None:
@@ -217,14 +222,14 @@ class JoinedPairs(InWindows):
 
     def _n_with(self, query_text: str) -> int:
         """Tokens of a pair of this query, as it is read, and no document."""
-        return self._cutter.n_tokens(query_text) + self.n_special + self._n_document
+        return self._cutter.n_tokens(query_text) + self.n_special + self._n_around_doc
 
     def _cut_queries(
         self, tokens: Tokens, texts: Sequence[str], instructions: Sequence[str] | None
     ) -> Tokens:
         """The tokens of queries, with fewer of those that leave no room for a document."""
         lengths = np.diff(tokens.offsets)
-        rows = np.flatnonzero(lengths > self.most_of_query)
+        rows = np.flatnonzero(lengths > self._longest_query)
         if not len(rows):
             return tokens
         log.warning(
@@ -232,23 +237,14 @@ class JoinedPairs(InWindows):
             len(rows),
             len(tokens),
             self.max_length,
-            self._n_cut_query,
+            self._length_of_cut_query,
             texts[int(rows[0])],
         )
-        cut_texts = []
+        cut_queries = []
         for row in rows.tolist():
             instruction = "" if instructions is None else instructions[row]
-            cut_texts.append(self.query_text(texts[row], instruction))
-        cut = Tokens.from_texts(cut_texts, self.tokenizer)
-        parts = []
-        begin = 0
-        for place, row in enumerate(rows.tolist()):
-            parts += [tokens.ids[tokens.offsets[begin] : tokens.offsets[row]], cut[place]]
-            begin = row + 1
-        parts.append(tokens.ids[tokens.offsets[begin] : tokens.offsets[-1]])
-        lengths[rows] = np.diff(cut.offsets)
-        offsets = np.concatenate([[0], np.cumsum(lengths)])
-        return Tokens(np.concatenate(parts), offsets, tokens.rendering_key)
+            cut_queries.append(self.query_text(texts[row], instruction))
+        return _replaced(tokens, rows, Tokens.from_texts(cut_queries, self.tokenizer))
 
 
 class SingleTexts(InWindows):
@@ -292,15 +288,16 @@ class SingleTexts(InWindows):
         self._frame = Frame(tokenizer, EXAMPLE)
         self._cutter = Cutter(tokenizer)
         self.n_special = self._frame.n_special
-        encoded(prompt, "the prompt")
-        self.rendering = Rendering(prompt)
-        if template is not None:
+        encoded(prompt, "the prompt")  # only to refuse NUL and what is not valid Unicode
+        if template is None:
+            self.rendering = Rendering(prompt)
+        else:
             room = max_length - self.n_special
             self.rendering = rendering_of(template, side, self._cutter, room)
         self.prompt = self.rendering.prompt
         self._check_room("")
-        n_around = self.n_special + self._cutter.n_tokens(self.rendering.around(""))
-        self._prepare_windows(windows, self.rendering, self._cutter, max_length - n_around)
+        n_beside_text = self.n_special + self._cutter.n_tokens(self.rendering.around(""))
+        self._prepare_windows(windows, self.rendering, self._cutter, max_length - n_beside_text)
 
     @property
     def key(self) -> list[object]:
@@ -329,7 +326,7 @@ class SingleTexts(InWindows):
         """The tokens of a table of texts with what stands around them, on disk; an InputError as
         :meth:`tokens`.
         """
-        warn_of_instructions(table, self.rendering)
+        _warn_of_instructions(table, self.rendering)
         self._check_instructions(table.instructions)
         return TokenStore.open(table, self.tokenizer, self.rendering)
 
@@ -341,8 +338,10 @@ class SingleTexts(InWindows):
         return TokenStore.open(table, self.tokenizer, rendering)
 
     def lengths(self, text_lengths: np.ndarray) -> np.ndarray:
-        """Tokens of each text, or of all its windows, with special tokens; of the tokens of text and
-        prompt.
+        """Tokens of each text, or of all its windows, special ones counted.
+
+        Args:
+            text_lengths: tokens of each text with its prompt.
         """
         if self.windows is not None:
             return self.windows.lengths_with_front(text_lengths, self.n_front, self.n_special)
@@ -361,8 +360,8 @@ class SingleTexts(InWindows):
             tokens, n_windows = self.windows_of(tokens, rows)
             rows = np.arange(len(tokens))
         room = self.max_length - self.n_special
-        counts = np.minimum(tokens.lengths(rows), room)  # what stays of each
-        column = TokenSpans(tokens.views(rows, counts, last=self._cutter.cuts_left), counts)
+        n_kept = np.minimum(tokens.lengths(rows), room)  # what stays of each
+        column = TokenColumn(tokens.views(rows, n_kept, last=self._cutter.cuts_left), n_kept)
         return with_windows(self._frame.fill(column, dtype=tokens.dtype), n_windows)
 
     def fields(self, text: str) -> list[str]:
@@ -382,12 +381,12 @@ class SingleTexts(InWindows):
 
     def _check_room(self, instruction: str) -> None:
         around = self.rendering.around("", instruction)
-        n_around = self._cutter.n_tokens(around)
-        if self.max_length < self.n_special + n_around + 1:
+        n_prompt = self._cutter.n_tokens(around)
+        if self.max_length < self.n_special + n_prompt + 1:
             name = "prompt" if self.template is None else "template"
             mend = "; raise max_length, or set template.instruction_tokens" if instruction else ""
             raise InputError(
-                f"max_length must leave room for a token of the text beside {n_around} of the {name} {around!r:.200} and {self.n_special} special tokens, got {self.max_length}{mend}",
+                f"max_length must leave room for a token of the text beside {n_prompt} of the {name} {around!r:.200} and {self.n_special} special tokens, got {self.max_length}{mend}",
                 option="max_length",
             )
 
@@ -397,7 +396,27 @@ def _without_budgets(template: Template) -> Template:
     return replace(template, instruction_tokens=None, query_tokens=None, document_tokens=None)
 
 
-def warn_of_instructions(table: TextTable, rendering: Rendering) -> None:
+def _replaced(tokens: Tokens, rows: np.ndarray, others: Tokens) -> Tokens:
+    """Tokens of texts with those of others in the place of some.
+
+    Args:
+        tokens: of all texts.
+        rows: ``[n]`` int64, ascending: which are replaced.
+        others: n texts.
+    """
+    parts = []
+    begin = 0
+    for place, row in enumerate(rows.tolist()):
+        parts += [tokens.ids[tokens.offsets[begin] : tokens.offsets[row]], others[place]]
+        begin = row + 1
+    parts.append(tokens.ids[tokens.offsets[begin] : tokens.offsets[-1]])
+    lengths = np.diff(tokens.offsets)
+    lengths[rows] = np.diff(others.offsets)
+    offsets = np.concatenate([[0], np.cumsum(lengths)])
+    return Tokens(np.concatenate(parts), offsets, tokens.rendering_key)
+
+
+def _warn_of_instructions(table: TextTable, rendering: Rendering) -> None:
     """Say that queries have instructions where a ranker does not read them."""
     if table.instructions is not None and not rendering.reads_instructions:
         log.warning(
@@ -411,8 +430,8 @@ class ApartTexts(NamedTuple):
     queries: SingleTexts
     docs: SingleTexts
 
-    def form_of(self, side: Side) -> SingleTexts:
-        """The form of one side."""
+    def layout_of(self, side: Side) -> SingleTexts:
+        """How the texts of a side are laid out."""
         return self.queries if side == "query" else self.docs
 
     @property
@@ -449,15 +468,15 @@ class ApartTexts(NamedTuple):
         self, texts: Sequence[str], side: Side, instructions: Sequence[str] | None = None
     ) -> Tokens:
         """The tokens of a few texts, in memory, of queries with instructions of their own."""
-        return self.form_of(side).tokens(texts, instructions)
+        return self.layout_of(side).tokens(texts, instructions)
 
     def store(self, table: TextTable, side: Side) -> TokenStore:
         """The tokens of a table of texts, on disk."""
-        return self.form_of(side).store(table)
+        return self.layout_of(side).store(table)
 
     def uncut(self, table: TextTable, side: Side) -> Tokens:
         """See :meth:`JoinedPairs.uncut`."""
-        return self.form_of(side).uncut(table)
+        return self.layout_of(side).uncut(table)
 
 
 class PairsAndTexts(NamedTuple):

@@ -11,7 +11,7 @@ import torch
 from tokenizers import Tokenizer, models, processors
 from transformers import PreTrainedTokenizerFast
 
-from ltr.data.formats import JoinedPairs, SingleTexts
+from ltr.data.layouts import JoinedPairs, SingleTexts
 from ltr.data.tokens import TokenStore
 from ltr.errors import InputError
 from tests.conftest import WORDS, wordpiece_tokenizer
