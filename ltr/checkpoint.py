@@ -1,4 +1,4 @@
-"""Checkpoints of runs, written whole and read as data: nothing in them is ever run."""
+"""Checkpoints of runs, written whole and read as data: nothing in them is executed."""
 
 import logging
 import os
@@ -13,11 +13,12 @@ from ltr.errors import InputError, local_path
 
 log = logging.getLogger(__name__)
 
-# Files and folders in the folder of a run.
+# Those names in the folder of a run that the floors below ltr.run need, too; RunFolder has the
+# others.
 CONFIG = "config.yaml"
 RESULTS = "metrics.json"
 CHECKPOINTS = "checkpoints"
-NEGATIVES = "negatives"
+NEGATIVES_FOLDER = "negatives"
 # Files in the folder of checkpoints.
 BEST = "best.ckpt"
 LAST = "last.ckpt"
@@ -36,7 +37,7 @@ class RunEntry(TypedDict):
     stopped: bool
 
 
-class Checkpoint(TypedDict):
+class CheckpointEntries(TypedDict):
     """Those entries of Lightning's checkpoint that are read here."""
 
     state_dict: dict[str, Any]
@@ -70,7 +71,7 @@ def holds_checkpoints(folder: Path) -> bool:
     return any((folder / CHECKPOINTS).glob("*.ckpt"))
 
 
-def best_checkpoint(folder: Path, option: str) -> Path:
+def best_or_last_checkpoint(folder: Path, option: str) -> Path:
     """The best weights of a run, or the last ones where it kept no best.
 
     Args:
@@ -105,14 +106,14 @@ def directory_of_start(checkpoint: Path) -> Path | None:
 
 
 def read_checkpoint(
-    path: str | Path, option: str = "--ckpt_path", *, quick: bool = False
+    path: str | Path, option: str = "--ckpt_path", *, checksums: bool = True
 ) -> dict[str, Any]:
     """A checkpoint of Lightning.
 
     Args:
         path: the file.
         option: the one that names it, for errors.
-        quick: don't compare checksums, for a caller that reads no tensors of it.
+        checksums: whether to compare them; a caller that reads no tensors need not.
 
     Raises:
         InputError: if it is not there, can't be read, is damaged, or is something else.
@@ -120,12 +121,12 @@ def read_checkpoint(
     local_path(option, path)
     if not Path(path).is_file():
         raise InputError(f"{option} {path}: there is no such file")
-    if Path(path).name == CONFIG:
+    if Path(path).name == CONFIG:  # as fit takes it: users name a run by it, too
         raise InputError(
             f"{option} {path}: the file is no checkpoint; a run is named by its folder, {Path(path).parent}"
         )
     try:
-        checkpoint = _from_file(Path(path), quick)
+        checkpoint = _from_file(Path(path), checksums)
     except Exception as error:  # a broken file may raise anything in the reader
         raise InputError(
             f"{option} {path}: the checkpoint can't be read ({type(error).__name__}); take another one"
@@ -139,12 +140,12 @@ def read_checkpoint(
         )
     if isinstance(checkpoint.get("run"), dict):  # else Lightning has written it for no run of ltr
         check_format(checkpoint["run"], f"{option} {path}")
-    check_entries(checkpoint, Checkpoint, f"{option} {path}", "take another one")
+    check_entries(checkpoint, CheckpointEntries, f"{option} {path}", "take another one")
     return checkpoint
 
 
-def _from_file(path: Path, quick: bool) -> Any:
-    if not quick:
+def _from_file(path: Path, checksums: bool) -> Any:
+    if checksums:
         # torch compares no checksums, and would take damaged numbers for weights.
         with ZipFile(path) as archive:
             damaged = archive.testzip()
@@ -177,6 +178,6 @@ def write_checkpoint(checkpoint: dict[str, Any], file: Path) -> None:
 
 
 def wait_until_on_disk(file: Path) -> None:
-    """Wait until a file is on the disk."""
+    """Wait until a file is there even after a crash of the machine."""
     with open(file, "rb") as stream:
         os.fsync(stream.fileno())

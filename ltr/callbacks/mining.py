@@ -8,8 +8,7 @@ import lightning
 from lightning.pytorch import Callback, LightningModule, Trainer
 
 from ltr.callbacks.refresh_log import RefreshLog
-from ltr.checkpoint import CONFIG
-from ltr.checkpoint import NEGATIVES as FOLDER
+from ltr.checkpoint import CONFIG, NEGATIVES_FOLDER
 from ltr.data.collection import Collection
 from ltr.datamodules import TripletDataModule
 from ltr.datamodules.opened_source import OpenedSource
@@ -26,7 +25,7 @@ from ltr.module import RankerModule
 from ltr.processes import by_rank_0
 from ltr.search.encoding_places import EncodingsInCache, EncodingsOfRun
 from ltr.search.numbers import Numbers
-from ltr.trainer_state import data_of, encodings_of, is_trial
+from ltr.trainer_state import data_of, is_trial, place_of_encodings
 
 log = logging.getLogger(__name__)
 
@@ -186,7 +185,7 @@ class HardNegativeMining(Callback):
                 raise _error(
                     f"needs negatives with the source 'mined', got {', '.join(source.negatives)}; name it, with a number"
                 )
-            root = Path(trainer.default_root_dir, FOLDER, source.name)
+            root = Path(trainer.default_root_dir, NEGATIVES_FOLDER, source.name)
             self._mined.append(MinedSource(source, RefreshFolders(root, self.keep)))
 
     def searcher(self, module: RankerModule) -> Ranker | None:
@@ -372,7 +371,7 @@ class HardNegativeMining(Callback):
 
     def _mine(self, miner: Miner, trainer: Trainer, source: OpenedSource) -> MinedNegatives:
         corpus = source.collection.corpus.folder
-        encodings = encodings_of(trainer, "mining", corpus)
+        encodings = place_of_encodings(trainer, "mining", corpus)
         # Float32 where a validation by search reads the same shards.
         numbers: Numbers = "float16" if source.corpus is None else "float32"
         if self.fixed_searcher is not None:

@@ -213,7 +213,7 @@ def _checked_test(
 def _measured_row(part: MeasuredPart) -> MeasuredRow:
     """The row of a part that was measured now. That of a data set is kept."""
     place = part.place
-    report = read_metrics(place.results).get("test")
+    report = read_metrics(place.metrics).get("test")
     if report is None:
         raise InputError(
             f"{place.path}: the results on {part.name} are gone, since the run has saved other weights meanwhile; test it again"

@@ -177,7 +177,7 @@ class RankerCLI(ParsedCommand):
             return ending.exception()
         again = "start it again"
         folder = self.options.trainer.default_root_dir
-        if self._command == "fit" and RunFolder(folder).holds_weights():
+        if self._command == "fit" and RunFolder(folder).holds_checkpoints():
             again = f"'ltr fit {quote(folder)}' resumes the run"
         return InputError(f"{ending.line}; {again}")
 
@@ -230,7 +230,7 @@ class RankerCLI(ParsedCommand):
         found = by_rank_0(self._take)
         if isinstance(found, NothingToDo):
             raise found
-        self._place.check_common()
+        self._place.check_seen_by_all()
         self._checkpoint = found
         self._log_into(self._place.log)
 
@@ -248,7 +248,7 @@ class RankerCLI(ParsedCommand):
         config = self.options
         folder = self._run
         folder.check_writable()
-        folder.check_foreign()
+        folder.check_no_hpc_checkpoint()
         if is_rank_0():
             self._stack.enter_context(folder.owned())
             if self._place is not folder:
@@ -256,7 +256,7 @@ class RankerCLI(ParsedCommand):
             # Before the folder is let go: of a start that failed, it removes what lies there.
             self._stack.enter_context(wandb_run_ended())
         # A damaged file would be found when the results are written.
-        read_metrics(self._place.results)
+        read_metrics(self._place.metrics)
         if self._command != "fit":
             return checkpoint_to_measure(folder, config.ckpt_path, self._identity)
         trainer = config.trainer
@@ -354,7 +354,7 @@ class RankerCLI(ParsedCommand):
             return
         folder = RunFolder(self.trainer.default_root_dir)
         best = self.config_init.fit.best
-        difference = difference_line(read_metrics(folder.results))
+        difference = difference_line(read_metrics(folder.metrics))
         if difference is not None:
             log.info("%s", difference)
         log.info(
@@ -390,7 +390,7 @@ class RankerCLI(ParsedCommand):
         # Only rank 0 writes the results, and a trial run writes none.
         if is_trial(self.trainer) or not self.trainer.is_global_zero:
             return
-        results = read_metrics(RunFolder(self.trainer.default_root_dir).results)
+        results = read_metrics(RunFolder(self.trainer.default_root_dir).metrics)
         line = ceiling_line(results[command])
         if line is not None:
             log.info("%s", line)

@@ -371,7 +371,7 @@ class Checkpoints(Checkpoint):
         checkpoint = self._resumable_checkpoint(trainer, moment)
         folder.checkpoints.mkdir(parents=True, exist_ok=True)
         try:
-            write_checkpoint(checkpoint, folder.temporary_last)
+            write_checkpoint(checkpoint, folder.temporary_checkpoint)
             # best.ckpt comes first. A run that is killed between the two resumes from the last.ckpt
             # before, and its validation finds the same weights best again. Where there is no
             # last.ckpt before, it resumes from best.ckpt, which must be whole until there is one.
@@ -379,12 +379,12 @@ class Checkpoints(Checkpoint):
             is_first = not folder.last.is_file()
             if writes_best:
                 self._write_best(folder, checkpoint, only_weights=only_weights and not is_first)
-            os.replace(folder.temporary_last, folder.last)
+            os.replace(folder.temporary_checkpoint, folder.last)
             if writes_best and only_weights and is_first:
                 # No run resumes from best.ckpt any more: replace it by its weights.
                 self._write_best(folder, checkpoint, only_weights=True)
         finally:
-            folder.temporary_last.unlink(missing_ok=True)
+            folder.temporary_checkpoint.unlink(missing_ok=True)
             folder.temporary_best.unlink(missing_ok=True)
         seconds = time.monotonic() - start
         # A write of 10 s makes the next one cheap 200 s after this one began.
@@ -393,8 +393,8 @@ class Checkpoints(Checkpoint):
     def _write_best(
         self, folder: RunFolder, checkpoint: Mapping[str, Any], *, only_weights: bool
     ) -> None:
-        """Put a checkpoint among the best; the whole of it lies in ``temporary_last``."""
-        source = folder.temporary_last
+        """Put a checkpoint among the best; the whole of it lies in ``temporary_checkpoint``."""
+        source = folder.temporary_checkpoint
         if only_weights:
             source = folder.temporary_best
             weights = dict(checkpoint)
@@ -435,7 +435,7 @@ class Checkpoints(Checkpoint):
         """
         if self.best.save_top_k in (0, 1) or not folder.best.is_file():
             return
-        step = read_checkpoint(folder.best, quick=True)["global_step"]
+        step = read_checkpoint(folder.best, checksums=False)["global_step"]
         file = folder.step_file(step)
         if not file.is_file():
             link_or_copy(folder.best, file)

@@ -167,7 +167,7 @@ def log_results(loggers: Sequence[Logger], run: RunFolder) -> None:
         import wandb  # here, not above: it takes a second, and most commands don't need it
 
         artifact = wandb.Artifact(f"results-{logger.experiment.id}", type="results")
-        for file in (run.results, run.per_query, run.ranking, run.metadata, run.config):
+        for file in (run.metrics, run.per_query, run.test_run, run.ir_metadata, run.config):
             if file.is_file():
                 artifact.add_file(str(file))
         logger.experiment.log_artifact(artifact)

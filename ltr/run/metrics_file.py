@@ -1,4 +1,6 @@
-"""``metrics.json`` of a run: what each of its entries is. It is read here, and nowhere else."""
+"""``metrics.json`` of a run: what each of its entries is. It is read here; only
+:func:`ltr.checkpoint.directory_of_start`, on a floor below, reads its own entry.
+"""
 
 from pathlib import Path
 from typing import Any, NotRequired, TypedDict

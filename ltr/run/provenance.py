@@ -94,7 +94,7 @@ def write_ir_metadata(run: RunFolder, test: Mapping[str, Any], config: Mapping[s
         },
     }
     text = yaml.safe_dump(metadata, sort_keys=False, allow_unicode=True)
-    write_whole(run.metadata, [text])
+    write_whole(run.ir_metadata, [text])
 
 
 def _class_of(part: Any) -> str | None:

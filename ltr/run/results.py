@@ -159,7 +159,7 @@ class ResultsWriter(Callback):
     ) -> None:
         """New weights are about to be saved: remove the results of the old ones."""
         if trainer.is_global_zero and not is_trial(trainer):
-            RunFolder(trainer.default_root_dir).remove_results()
+            RunFolder(trainer.default_root_dir).remove_rankings()
         fit = {"steps": trainer.global_step, "seconds": round(self._seconds(), 3)}
 
         def with_fit(results: dict[str, Any]) -> dict[str, Any]:
@@ -221,7 +221,7 @@ class ResultsWriter(Callback):
         with self._ranked_by_all() as blocks:
             if trainer.is_global_zero and not is_trial(trainer):
                 run = RunFolder(trainer.default_root_dir)
-                self._write_ranking(trainer, run.prediction, blocks)
+                self._write_ranking(trainer, run.predict_run, blocks)
 
     @contextmanager
     def _ranked_by_all(self) -> Iterator[Iterator[RankedQueries]]:
@@ -249,7 +249,7 @@ class ResultsWriter(Callback):
                 metrics.append(block.metrics)
                 yield block
 
-        query_ids = self._write_ranking(trainer, run.ranking, watched())
+        query_ids = self._write_ranking(trainer, run.test_run, watched())
         report["queries"] = sum(map(len, query_rows))
 
         def lines() -> Iterator[str]:
@@ -317,7 +317,7 @@ class ResultsWriter(Callback):
 def rewrite_results(trainer: Trainer, change: Callable[[dict], dict]) -> None:
     """Change ``metrics.json``, at rank 0 and not in a trial run."""
     if trainer.is_global_zero and not is_trial(trainer):
-        path = RunFolder(trainer.default_root_dir).results
+        path = RunFolder(trainer.default_root_dir).metrics
         results = {"format": FORMAT} | change(read_metrics(path))
         write_whole(path, [json.dumps(results, indent=1, ensure_ascii=False), "\n"])
 
@@ -336,7 +336,7 @@ def _logged_metrics(trainer: Trainer, prefix: str) -> dict[str, Any]:
 
 def summary_line(folder: RunFolder, best: BestOptions) -> str:
     """What a training has reached."""
-    results = read_metrics(folder.results)
+    results = read_metrics(folder.metrics)
     if "fit" not in results or not folder.last.is_file():
         return "nothing was trained"
     fit = results["fit"]
@@ -376,7 +376,7 @@ def worse_than_start_warning(folder: RunFolder, best: BestOptions) -> str | None
     """A warning where the best weights of a training rank worse than those it started from; else
     None.
     """
-    start = _monitored_at_start(read_metrics(folder.results), best)
+    start = _monitored_at_start(read_metrics(folder.metrics), best)
     scores = folder.kept_scores(best.monitor)
     # Scores are negated where the lowest value of the metric is the best.
     if start is None or not scores or max(scores.values()) >= best.sign * start:

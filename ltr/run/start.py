@@ -49,7 +49,7 @@ def checkpoint_to_resume(
     """
     if requested is None:
         # Only rank 0 refuses: a later rank may see what rank 0 has already written for this run.
-        if folder.holds_weights() and is_rank_0():
+        if folder.holds_checkpoints() and is_rank_0():
             raise InputError(
                 f"{folder.path} already holds a run; resume it (ltr fit {quote(str(folder.path))}), choose another folder "
                 "(--trainer.default_root_dir), or remove it"
@@ -57,7 +57,7 @@ def checkpoint_to_resume(
         return None
     file = _named_checkpoint(folder, requested)
     if file is None:
-        if folder.holds_weights():
+        if folder.holds_checkpoints():
             raise InputError(
                 f"{folder.path} holds weights that no run can resume from; to start from them: another folder, --init_from"
             )
@@ -65,7 +65,7 @@ def checkpoint_to_resume(
         return None
     checkpoint = read_checkpoint(file)
     is_of_this_run = file.resolve().parent == folder.checkpoints.resolve()
-    if folder.holds_weights() and not is_of_this_run:
+    if folder.holds_checkpoints() and not is_of_this_run:
         raise InputError(f"--ckpt_path {file} is not of the run in {folder.path}; {NEW_RUN}")
     if "optimizer_states" not in checkpoint:
         raise InputError(
@@ -91,7 +91,7 @@ def _named_checkpoint(folder: RunFolder, requested: str) -> Path | None:
     if requested == "last":
         return folder.file_to_resume()
     if requested == "best":
-        return folder.file_to_measure("best")
+        return folder.file_named("best")
     return Path(requested)
 
 
@@ -110,7 +110,7 @@ def checkpoint_to_measure(
             several.
     """
     if requested is None:
-        if folder.holds_weights():
+        if folder.holds_checkpoints():
             raise InputError(
                 f"{folder.path} holds trained weights; say which to take (--ckpt_path best or last), or choose another folder "
                 "(--trainer.default_root_dir) for those that the model starts from"
@@ -121,7 +121,7 @@ def checkpoint_to_measure(
         return None
     file = requested
     if requested in ("best", "last"):
-        file = str(folder.file_to_measure(requested))
+        file = str(folder.file_named(requested))
     checkpoint_identity = read_checkpoint(file).get("run", {}).get("identity", {})
     hint = "take the configuration of its run: ltr test RUN"
     check_same(ranker_options(identity), ranker_options(checkpoint_identity), file, hint)

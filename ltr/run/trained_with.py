@@ -9,7 +9,7 @@ import torch
 from lightning.pytorch import Trainer
 from torch import Tensor
 
-from ltr.checkpoint import best_checkpoint, holds_checkpoints
+from ltr.checkpoint import best_or_last_checkpoint, holds_checkpoints
 from ltr.data.files import digest_of
 from ltr.models.encoder.loading.model_folder import resolve
 from ltr.run.metrics_file import StartDigests, TrainedWith
@@ -79,7 +79,7 @@ def _digest_of_model(name: str) -> str | None:
     if not path.is_dir():
         return None
     if holds_checkpoints(path):
-        return digest_of(best_checkpoint(path, name))[:16]
+        return digest_of(best_or_last_checkpoint(path, name))[:16]
     return _digest_of_files(path, MODEL_SUFFIXES)
 
 

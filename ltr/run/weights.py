@@ -3,14 +3,14 @@
 from contextlib import suppress
 from pathlib import Path
 
-from ltr.checkpoint import best_checkpoint, holds_checkpoints, read_checkpoint
+from ltr.checkpoint import best_or_last_checkpoint, holds_checkpoints, read_checkpoint
 from ltr.data.files import seen_from
 from ltr.errors import InputError, local_path
 from ltr.models.named import load_weights
 from ltr.module import RankerModule
 from ltr.run.config_file import read_config
 from ltr.run.metrics_file import StartDigests, read_metrics
-from ltr.run.run_folder import RunFolder
+from ltr.run.run_folder import run_of_checkpoint
 from ltr.run.trained_with import StartWeights, digest_of_weights
 from ltr.run.training_recipe import TrainingRecipe
 
@@ -45,7 +45,7 @@ def take_weights(module: RankerModule, path: str | Path, option: str) -> StartWe
             f"{option} {path}: there is no such file or run folder{seen_from(path)}; "
             "a package or a model of the hub is named as model.ranker.backbone"
         )
-    file = best_checkpoint(local, option) if local.is_dir() else local
+    file = best_or_last_checkpoint(local, option) if local.is_dir() else local
     checkpoint = read_checkpoint(file, option)
     where = f"{option} {file}"
     load_weights(module.ranker, checkpoint, where)
@@ -68,12 +68,12 @@ def _recipe_of_run(file: Path) -> str | None:
     """A digest of the recipe of the run that a checkpoint lies in, and of the checkpoint's name: the
     best weights of one seed are not the last ones of another. None where nobody knows it.
     """
-    folder = RunFolder.from_checkpoint(file)
+    folder = run_of_checkpoint(file)
     if folder is None or not folder.config.is_file():
         return None
     with suppress(InputError):  # damaged files of a run whose weights are whole
         config = read_config(folder.config)
-        metrics = read_metrics(folder.results)
+        metrics = read_metrics(folder.metrics)
         if "trained_with" in metrics:
             return f"{TrainingRecipe.of(config, metrics['trained_with']).digest()} {file.name}"
     return None

@@ -50,7 +50,7 @@ def test_the_metadata_say_what_made_a_run_file(tmp_path):
     }
     run = RunFolder(tmp_path)
     write_ir_metadata(run, test, config)
-    metadata = yaml.safe_load(run.metadata.read_text())
+    metadata = yaml.safe_load(run.ir_metadata.read_text())
     assert metadata["platform"]["hardware"]["cpu"] == "a machine"
     assert metadata["platform"]["software"]["libraries"]["python"] == ["torch==2.0"]
     assert metadata["implementation"]["source"]["commit"] == "abc"
