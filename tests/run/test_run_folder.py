@@ -429,11 +429,11 @@ def test_a_second_name_leaves_no_other_file(tmp_path, monkeypatch):
     assert second.samefile(file) and sorted(tmp_path.iterdir()) == [file, second]
 
     def fail(*_):
-        raise OSError
+        raise OSError("the disk is full")
 
     monkeypatch.setattr("os.link", fail)
     monkeypatch.setattr("shutil.copyfile", lambda _, to: to.write_text("wei") and fail())
-    with pytest.raises(OSError):  # noqa: PT011  # the one of above
+    with pytest.raises(OSError, match="the disk is full"):
         run_folder.link_or_copy(file, tmp_path / "step=1.ckpt")
     assert sorted(tmp_path.iterdir()) == [file, second]
 
