@@ -2,6 +2,7 @@
 
 import logging
 import os
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NotRequired, TypedDict
 from zipfile import BadZipFile, ZipFile
@@ -47,6 +48,35 @@ class CheckpointEntries(TypedDict):
     run: NotRequired[RunEntry]
 
 
+# The part of a checkpoint of Lightning that tells how far training is.
+
+
+class _Counter(TypedDict):
+    processed: int
+
+
+class _EpochProgress(TypedDict):
+    current: _Counter
+
+
+class _FitLoopEntry(TypedDict):
+    epoch_progress: _EpochProgress
+
+
+class _LoopsEntry(TypedDict):
+    fit_loop: _FitLoopEntry
+
+
+class ResumableEntries(TypedDict):
+    """What a checkpoint must have to be resumed, beside its weights."""
+
+    global_step: int
+    loops: _LoopsEntry
+    callbacks: dict[str, Any]
+    optimizer_states: list[dict[str, Any]]
+    lr_schedulers: list[dict[str, Any]]
+
+
 REQUIRED_KEYS = {"state_dict", "pytorch-lightning_version"}  # in every checkpoint of Lightning
 
 
@@ -64,6 +94,11 @@ def check_format(entries: dict[str, Any], where: str | Path) -> None:
         raise InputError(
             f"{where}: this ltr reads runs of format {FORMAT}, got {shown(entries.get('format'))}; train the run again, or test again what was never trained, in another folder"
         )
+
+
+def check_resumable(checkpoint: Mapping[str, Any], file: str | Path) -> None:
+    """Raise an InputError for a checkpoint that says in no known way where its run stands."""
+    check_entries(checkpoint, ResumableEntries, file, "take another one")
 
 
 def holds_checkpoints(folder: Path) -> bool:

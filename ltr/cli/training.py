@@ -32,7 +32,7 @@ from ltr.processes import by_rank_0, lost_connection, rank, world_size
 from ltr.run import lightning_internals as internals
 from ltr.run.agreement import check_agreement
 from ltr.run.checkpoints import Checkpoints
-from ltr.run.identity import identity
+from ltr.run.identity import identity_of
 from ltr.run.launchers import (
     check_nodes,
     has_launcher,
@@ -51,12 +51,6 @@ from ltr.run.results import (
     worse_than_start_warning,
 )
 from ltr.run.run_folder import RunFolder
-from ltr.run.start import (
-    Limits,
-    NothingToDo,
-    checkpoint_to_measure,
-    checkpoint_to_resume,
-)
 from ltr.run.together import (
     LONGEST_WAIT,
     Ending,
@@ -66,6 +60,12 @@ from ltr.run.together import (
 )
 from ltr.run.trainer_checks import check_callbacks
 from ltr.run.weights import take_weights
+from ltr.run.which_checkpoint import (
+    Limits,
+    NothingToDo,
+    checkpoint_to_measure,
+    checkpoint_to_resume,
+)
 from ltr.trainer_state import is_trial
 
 log = logging.getLogger(__name__)
@@ -189,7 +189,7 @@ class RankerCLI(ParsedCommand):
         check_nodes(config.trainer.num_nodes)
         plain = self.plain_options()
         self._plain = plain
-        self._identity = identity(plain)
+        self._identity = identity_of(plain)
         self._results = ResultsWriter(plain)
         self._run = RunFolder(config.trainer.default_root_dir or folder_by_name(config, plain))
         self._place = self._run

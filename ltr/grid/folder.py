@@ -234,8 +234,8 @@ def _reached_its_end(run: RunFolder) -> bool:
     where they are damaged, not.
     """
     # Lightning takes seconds to import.
-    from ltr.checkpoint import read_checkpoint
-    from ltr.run.counters import check_resumable, finished_message
+    from ltr.checkpoint import check_resumable, read_checkpoint
+    from ltr.run.which_checkpoint import Limits, finished_message
 
     if not run.last.is_file():
         return True
@@ -246,7 +246,6 @@ def _reached_its_end(run: RunFolder) -> bool:
     with suppress(InputError):
         checkpoint = read_checkpoint(run.last, checksums=False)
         check_resumable(checkpoint, run.last)
-        max_epochs = trainer.get("max_epochs")
-        max_steps = trainer.get("max_steps", -1)
-        return finished_message(checkpoint, max_epochs, max_steps, max_time) is not None
+        limits = Limits(trainer.get("max_epochs"), trainer.get("max_steps", -1), max_time)
+        return finished_message(checkpoint, limits) is not None
     return False

@@ -297,6 +297,13 @@ class RunFolder:
             return self.best
         return None
 
+    def complete_last(self) -> None:
+        """Let ``best.ckpt`` be ``last.ckpt``, too, where a run was killed between writing the two,
+        which hold the same weights.
+        """
+        if not self.last.is_file():
+            link_or_copy(self.best, self.last)
+
     def file_named(self, which: str, option: str = "--ckpt_path") -> Path:
         """The file ``best`` (the last one where no best was kept) or ``last``; an InputError if there
         is none. What ``--ckpt_path last`` means to ``fit`` is :meth:`file_to_resume`.

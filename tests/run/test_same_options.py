@@ -13,7 +13,7 @@ import pytest
 
 from ltr.grid.folder import decisive_options
 from ltr.run.agreement import _options
-from ltr.run.identity import identity
+from ltr.run.identity import identity_of
 from ltr.run.same_options import (
     deciding_callbacks,
     deciding_options,
@@ -46,7 +46,7 @@ def test_whole_configurations_have_the_answers_that_they_had():
     for config, expected in STORED["configurations"]:
         words = chain.from_iterable((f"--{path}", repr(v)) for path, v in flat_options(config))
         answers = (
-            identity(config),
+            identity_of(config),
             recipe_options(config),
             deciding_options(config, "set"),
             decisive_options({"base": [], "seed": 0, "options": list(words)}),
