@@ -180,9 +180,9 @@ def drop_unwritten(stream: TextIO) -> None:
     os.close(kept)
 
 
-def who_computes() -> str:
-    """The processes of a run, by machine, process number and launcher: what tells the starts of a
-    run apart in its log. Every process must ask.
+def gather_places() -> str:
+    """Where the processes of a run are, by machine, process number and launcher: what tells the
+    starts of a run apart in its log. Every process must ask.
     """
     hosts = gather_objects(socket.gethostname())
     number = "1 process" if len(hosts) == 1 else f"{len(hosts)} processes"

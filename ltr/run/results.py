@@ -19,8 +19,7 @@ from ltr.data.whole_files import write_whole
 from ltr.entries import check_entries
 from ltr.module import RankerModule
 from ltr.run.ceiling import ceiling_of_sources
-from ltr.run.checkpoint_options import BestOptions
-from ltr.run.checkpoints import best_first
+from ltr.run.checkpoint_options import BestOptions, best_first
 from ltr.run.config_file import read_config
 from ltr.run.loggers import log_results
 from ltr.run.metrics_file import read_metrics
@@ -392,5 +391,5 @@ def worse_than_start_warning(folder: RunFolder, best: BestOptions) -> str | None
 
 def _monitored_at_start(results: dict[str, Any], best: BestOptions) -> float | None:
     """The value of ``best.monitor`` before training; None where it was not measured."""
-    name = (best.monitor or "").removeprefix("val/")
+    name = best.metric
     return results.get("start", {}).get(name)
