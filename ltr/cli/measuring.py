@@ -29,13 +29,13 @@ from ltr.data.files import digest_of
 from ltr.data.splits import split_named
 from ltr.datamodules.pools import PoolDataModule
 from ltr.errors import InputError
+from ltr.run.content_digests import digests_of_models
 from ltr.run.data_sets import SUITE, data_sets
 from ltr.run.identity import identity_of
 from ltr.run.launchers import has_launched_several
 from ltr.run.log import route_messages
 from ltr.run.metrics_file import read_metrics
 from ltr.run.run_folder import RunFolder
-from ltr.run.trained_with import digests_of_models
 from ltr.run.which_checkpoint import checkpoint_to_measure
 
 SPLIT = "--split"

@@ -24,8 +24,8 @@ from ltr.mining.side_process import is_beside_training
 from ltr.models import DualEncoder
 from ltr.module import RankerModule
 from ltr.processes import by_rank_0
+from ltr.run.init_from import take_weights
 from ltr.run.run_folder import RunFolder
-from ltr.run.weights import take_weights
 from ltr.search.encoding_places import EncodingOfFolder, Encodings, TemporaryEncodings
 from ltr.trainer_state import callbacks_of, place_of_encodings
 

@@ -33,6 +33,7 @@ from ltr.run import lightning_internals as internals
 from ltr.run.agreement import check_agreement
 from ltr.run.checkpoints import Checkpoints
 from ltr.run.identity import identity_of
+from ltr.run.init_from import take_weights
 from ltr.run.launchers import (
     check_nodes,
     has_launcher,
@@ -42,15 +43,11 @@ from ltr.run.launchers import (
     take_rank,
 )
 from ltr.run.log import Progress, route_messages
-from ltr.run.loggers import build_loggers, continue_curves, wandb_run_ended
+from ltr.run.loggers import build_loggers, continue_curves, ending_wandb_run
 from ltr.run.metrics_file import read_metrics
-from ltr.run.results import (
-    ResultsWriter,
-    ceiling_line,
-    summary_line,
-    worse_than_start_warning,
-)
+from ltr.run.results import ResultsWriter
 from ltr.run.run_folder import RunFolder
+from ltr.run.summary import ceiling_line, made_worse_warning, summary_line
 from ltr.run.together import (
     LONGEST_WAIT,
     Ending,
@@ -59,7 +56,6 @@ from ltr.run.together import (
     number_of,
 )
 from ltr.run.trainer_checks import check_callbacks
-from ltr.run.weights import take_weights
 from ltr.run.which_checkpoint import (
     Limits,
     NothingToDo,
@@ -219,9 +215,9 @@ class RankerCLI(ParsedCommand):
             self.datamodule.test_on(config.split)
         if config.init_from is None or self._checkpoint is not None:
             return
-        start = take_weights(self.model, config.init_from, "--init_from")
-        self._results.start = start
-        log.info("the ranker starts from the weights of %s", start.file)
+        weights = take_weights(self.model, config.init_from, "--init_from")
+        self._results.init_weights = weights
+        log.info("the ranker starts from the weights of %s", weights.file)
 
     def _begin(self) -> None:
         """Take the folders, and find the checkpoint that the command starts from. Where the
@@ -254,7 +250,7 @@ class RankerCLI(ParsedCommand):
             if self._place is not folder:
                 self._stack.enter_context(self._place.owned())
             # Before the folder is let go: of a start that failed, it removes what lies there.
-            self._stack.enter_context(wandb_run_ended())
+            self._stack.enter_context(ending_wandb_run())
         # A damaged file would be found when the results are written.
         read_metrics(self._place.metrics)
         if self._command != "fit":
@@ -363,7 +359,7 @@ class RankerCLI(ParsedCommand):
             folder.path,
             quote(str(folder.path)),
         )
-        warning = worse_than_start_warning(folder, best)
+        warning = made_worse_warning(folder, best)
         if warning is not None:
             log.warning("%s", warning)
 

@@ -15,9 +15,9 @@ from typing import Any
 from ltr import __version__
 from ltr.errors import InputError
 from ltr.processes import differences_from_rank_0, gather_objects, world_size
+from ltr.run.content_digests import MODEL_OPTIONS, digest_without_weights
 from ltr.run.provenance import versions
 from ltr.run.same_options import deciding_options, flat_options, without_parents
-from ltr.run.trained_with import MODEL_OPTIONS, digest_of_small_files
 
 # Seconds that clocks may be apart, as many as Kerberos and MUNGE allow.
 CLOCKS_APART = 300.0
@@ -77,7 +77,7 @@ def _models(config: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     """A digest of each model that is named, without its weights: rank 0 gives those to all."""
     for path, value in flat_options(config["model"]):
         if path.rpartition(".")[2] in MODEL_OPTIONS and isinstance(value, str):
-            digest = digest_of_small_files(value)
+            digest = digest_without_weights(value)
             if digest is not None:
                 yield f"the digest of model.{path}", digest
 

@@ -104,6 +104,15 @@ class RunFolder:
         """
         return self if split == "test" else RunFolder(self.splits / split)
 
+    def experiment(self) -> str:
+        """The name of the folder that the run lies in, also of a :meth:`folder_of_set` and a
+        :meth:`folder_of_split`; empty where its path has none.
+        """
+        path = self.path
+        while path.parent.name in (self.sets.name, self.splits.name):
+            path = path.parent.parent
+        return path.parent.name
+
     def remove_rankings(self) -> None:
         """Remove what the weights of before have ranked, on all data sets and splits."""
         for file in (self.test_run, self.ir_metadata, self.per_query, self.predict_run):

@@ -5,7 +5,7 @@ import subprocess
 import yaml
 
 from ltr.run import provenance as module
-from ltr.run.provenance import provenance, write_ir_metadata
+from ltr.run.provenance import made_by, write_ir_metadata
 from ltr.run.run_folder import RunFolder
 
 
@@ -32,7 +32,7 @@ def test_a_changed_checkout_has_a_plus_sign_and_an_installed_package_no_commit(
 
 
 def test_the_metadata_say_what_made_a_run_file(tmp_path):
-    origin = provenance()
+    origin = made_by()
     assert list(origin)[:1] == ["ltr"] and "torch" in origin["packages"]
     test = {
         "made": origin | {"commit": "abc", "packages": {"torch": "2.0"}, "machine": "a machine"},

@@ -438,6 +438,15 @@ def test_a_second_name_leaves_no_other_file(tmp_path, monkeypatch):
     assert sorted(tmp_path.iterdir()) == [file, second]
 
 
+def test_what_lies_in_a_run_is_of_its_experiment():
+    """The run files of all that was measured have one tag."""
+    run = RunFolder("runs/a/seed=0")
+    of_set = run.folder_of_set("b")
+    for folder in (run, of_set, run.folder_of_split("dev"), of_set.folder_of_split("dev")):
+        assert folder.experiment() == "a"
+    assert RunFolder("run").folder_of_split("dev").experiment() == ""
+
+
 def test_the_steps_that_are_kept_are_those_of_files_with_a_number(tmp_path):
     run = RunFolder(tmp_path)
     run.checkpoints.mkdir()

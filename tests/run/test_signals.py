@@ -357,7 +357,7 @@ def test_a_signal_while_the_results_of_a_validation_are_written(
 
     changes = {"trainer.val_check_interval": 3}
     with monkeypatch.context() as patch:
-        patch.setattr("ltr.run.results.write_whole", signalling)
+        patch.setattr("ltr.run.metrics_file.write_whole", signalling)
         run = tmp_path / "stopped/run"
         assert main(start(run, _written(world, run.parent, **changes))) == 143
     assert asked == ["metrics.json"]

@@ -9,13 +9,13 @@ from ltr.errors import InputError, local_path
 from ltr.models.named import load_weights
 from ltr.module import RankerModule
 from ltr.run.config_file import read_config
-from ltr.run.metrics_file import StartDigests, read_metrics
+from ltr.run.content_digests import InitWeights, digest_of_weights
+from ltr.run.metrics_file import InitDigests, read_metrics
 from ltr.run.run_folder import run_of_checkpoint
-from ltr.run.trained_with import StartWeights, digest_of_weights
 from ltr.run.training_recipe import TrainingRecipe
 
 
-def take_weights(module: RankerModule, path: str | Path, option: str) -> StartWeights:
+def take_weights(module: RankerModule, path: str | Path, option: str) -> InitWeights:
     """Load the weights of another run's ranker into this one.
 
     A miner that is trained beside the ranker takes its weights too, if the other run has one.
@@ -32,24 +32,30 @@ def take_weights(module: RankerModule, path: str | Path, option: str) -> StartWe
         InputError: if there is no checkpoint, or its weights do not fit.
     """
     local_path(option, path)
-    local = Path(path)
+    folder_or_file = Path(path)
     # The files by which transformers and sentence-transformers know a model.
-    is_model = (local / "config.json").is_file() or (local / "modules.json").is_file()
-    if is_model and not holds_checkpoints(local):
+    is_model = (folder_or_file / "config.json").is_file() or (
+        folder_or_file / "modules.json"
+    ).is_file()
+    if is_model and not holds_checkpoints(folder_or_file):
         raise InputError(
             f"{option} {path}: this is a model, and weights are taken from a run folder or a "
             "checkpoint; name the model as model.ranker.backbone"
         )
-    if not local.exists():
+    if not folder_or_file.exists():
         raise InputError(
             f"{option} {path}: there is no such file or run folder{seen_from(path)}; "
             "a package or a model of the hub is named as model.ranker.backbone"
         )
-    file = best_or_last_checkpoint(local, option) if local.is_dir() else local
+    file = (
+        best_or_last_checkpoint(folder_or_file, option)
+        if folder_or_file.is_dir()
+        else folder_or_file
+    )
     checkpoint = read_checkpoint(file, option)
     where = f"{option} {file}"
     load_weights(module.ranker, checkpoint, where)
-    module.ranker.new_parts = ()
+    module.ranker.new_parts = ()  # none is untrained any more, of which Health would warn
     has_miner = any(name.startswith("miner.") for name in checkpoint["state_dict"])
     if module.miner is not None and has_miner:
         load_weights(module.miner, checkpoint, where, "miner.")
@@ -57,11 +63,11 @@ def take_weights(module: RankerModule, path: str | Path, option: str) -> StartWe
     for name, weight in checkpoint["state_dict"].items():
         if name.startswith(("ranker.", "miner.")):
             weights[name] = weight
-    digests: StartDigests = {
+    digests: InitDigests = {
         "weights": digest_of_weights(weights),
         "recipe": _recipe_of_run(file),
     }
-    return StartWeights(file, digests)
+    return InitWeights(file, digests)
 
 
 def _recipe_of_run(file: Path) -> str | None:
