@@ -32,26 +32,20 @@ def take_weights(module: RankerModule, path: str | Path, option: str) -> InitWei
         InputError: if there is no checkpoint, or its weights do not fit.
     """
     local_path(option, path)
-    folder_or_file = Path(path)
+    found = Path(path)
     # The files by which transformers and sentence-transformers know a model.
-    is_model = (folder_or_file / "config.json").is_file() or (
-        folder_or_file / "modules.json"
-    ).is_file()
-    if is_model and not holds_checkpoints(folder_or_file):
+    is_model = (found / "config.json").is_file() or (found / "modules.json").is_file()
+    if is_model and not holds_checkpoints(found):
         raise InputError(
             f"{option} {path}: this is a model, and weights are taken from a run folder or a "
             "checkpoint; name the model as model.ranker.backbone"
         )
-    if not folder_or_file.exists():
+    if not found.exists():
         raise InputError(
             f"{option} {path}: there is no such file or run folder{seen_from(path)}; "
             "a package or a model of the hub is named as model.ranker.backbone"
         )
-    file = (
-        best_or_last_checkpoint(folder_or_file, option)
-        if folder_or_file.is_dir()
-        else folder_or_file
-    )
+    file = best_or_last_checkpoint(found, option) if found.is_dir() else found
     checkpoint = read_checkpoint(file, option)
     where = f"{option} {file}"
     load_weights(module.ranker, checkpoint, where)
