@@ -47,13 +47,13 @@ from ltr.run.loggers import build_loggers, continue_curves, ending_wandb_run
 from ltr.run.metrics_file import read_metrics
 from ltr.run.results import ResultsWriter
 from ltr.run.run_folder import RunFolder
+from ltr.run.signals import exception_of, number_of
 from ltr.run.summary import ceiling_line, made_worse_warning, summary_line
 from ltr.run.together import (
     LONGEST_WAIT,
+    BeginWatch,
     Ending,
-    MeetOthers,
-    Together,
-    number_of,
+    EndWatch,
 )
 from ltr.run.trainer_checks import check_callbacks
 from ltr.run.which_checkpoint import (
@@ -110,7 +110,7 @@ class RankerCLI(ParsedCommand):
         self._checkpoint: str | None = None  # that the command starts from; from _begin on
         self._results: ResultsWriter  # from _plan on
         self._checkpoints: Checkpoints | None = None  # the callback, once the trainer is there
-        self._together = Together(
+        self._end_watch = EndWatch(
             lambda: None if self._checkpoints is None else self._checkpoints.signal_here
         )
 
@@ -131,10 +131,10 @@ class RankerCLI(ParsedCommand):
             cause = stop if isinstance(stop, KeyboardInterrupt) else stop.__context__
             if isinstance(cause, KeyboardInterrupt):
                 # Lightning has killed the processes that it has started itself.
-                if self._together.first_is_gone():
+                if self._end_watch.first_is_gone():
                     _say_lost("its store does not answer")
                 gone = [] if has_launcher() else range(1, world_size())
-                self._together.tell(Ending(number_of(cause), ""), gone)
+                self._end_watch.tell(Ending.by_signal(number_of(cause)), gone)
             raise
         except Exception as error:
             lost = lost_connection(error)
@@ -146,11 +146,13 @@ class RankerCLI(ParsedCommand):
                     raise
                 raise ending from error
             line = one_line(error) or f"{type(error).__name__}: {' '.join(str(error).split())}"
-            self._together.tell(Ending(0, f"process {rank()} of {world_size()} has ended: {line}"))
+            self._end_watch.tell(
+                Ending.by_error(f"process {rank()} of {world_size()} has ended: {line}")
+            )
             say_restarts(error)
             raise
         finally:
-            self._together.finish()
+            self._end_watch.finish()
 
     def _end_without_others(self, lost: str, error: Exception) -> BaseException:
         """What ends this process where another one is gone, or did not come: the signal that has
@@ -161,16 +163,18 @@ class RankerCLI(ParsedCommand):
             error: of a collective operation.
         """
         if self._checkpoints is not None and self._checkpoints.heard is not None:
-            if self._together.first_is_gone():
+            if self._end_watch.first_is_gone():
                 _say_lost(lost)
             return self._checkpoints.heard
         if world_size() == 1:
             return InputError(
                 f"the processes of this command could not meet ({lost}); all of them must be started, and MASTER_ADDR and MASTER_PORT must name a free port that they can reach"
             )
-        ending = self._together.find_ending(lost, error, internals.longest_wait(self.trainer))
+        ending = self._end_watch.find_and_tell_ending(
+            lost, error, internals.longest_wait(self.trainer)
+        )
         if ending.number:
-            return ending.exception()
+            return exception_of(ending.number)
         again = "start it again"
         folder = self.options.trainer.default_root_dir
         if self._command == "fit" and RunFolder(folder).holds_checkpoints():
@@ -204,7 +208,7 @@ class RankerCLI(ParsedCommand):
         internals.limit_waiting(self.trainer, LONGEST_WAIT)
         if has_launcher():
             join_processes(self.trainer)
-            self._together.begin()
+            self._end_watch.begin()
             check_agreement(self._plain)
             self._begin()
         config = self.config_init[self._command]
@@ -288,7 +292,7 @@ class RankerCLI(ParsedCommand):
         if self._command == "mine":
             mining = [each for each in callbacks if isinstance(each, HardNegativeMining)]
             return super().instantiate_trainer(
-                callbacks=[MeetOthers(self._together), *mining],
+                callbacks=[BeginWatch(self._end_watch), *mining],
                 logger=False,
                 enable_progress_bar=False,
             )
@@ -301,7 +305,7 @@ class RankerCLI(ParsedCommand):
         if has_progress_bar is None:
             has_progress_bar = sys.stdout.isatty()
             kwargs["enable_progress_bar"] = has_progress_bar
-        callbacks.insert(0, MeetOthers(self._together))
+        callbacks.insert(0, BeginWatch(self._end_watch))
         callbacks.append(self._results)
         if not has_progress_bar:
             callbacks.append(Progress())

@@ -3,7 +3,6 @@
 import logging
 import math
 import os
-import signal
 import time
 from collections.abc import Mapping
 from enum import Enum, auto
@@ -25,7 +24,7 @@ from ltr.run.checkpoint_options import BestOptions, LastOptions, best_first
 from ltr.run.counters import Moment, set_counters
 from ltr.run.log import gather_places
 from ltr.run.run_folder import RunFolder, link_or_copy
-from ltr.run.signals import NAMES, Signals
+from ltr.run.signals import Signals, name_of
 from ltr.search.encoding_places import EncodingsInCache, EncodingsOfRun
 from ltr.trainer_state import callbacks_of, data_of, is_trial
 
@@ -58,7 +57,7 @@ class Checkpoints(Checkpoint):
     A checkpoint is written between two optimiser steps, when weights, optimiser and progress agree,
     as a whole file or not at all. A run that was killed at any moment resumes from ``last.ckpt`` to
     the very weights and validations of a run that was not. The first signal
-    (:data:`ltr.run.signals.NAMES`) finishes the step and saves; a validation that is due or running
+    (:data:`ltr.errors.ENDING_SIGNALS`) finishes the step and saves; a validation that is due or running
     is done by the resumed run. The second ends the run at once, but for those of a cluster that
     follow within seconds.
 
@@ -203,7 +202,7 @@ class Checkpoints(Checkpoint):
         if isinstance(exception, KeyboardInterrupt) and is_fit and folder.last.is_file():
             end = "interrupted"
             if isinstance(exception, Terminated):
-                end = f"ended by {NAMES[signal.Signals(exception.number)]}"
+                end = f"ended by {name_of(exception.number)}"
             log.warning(
                 "%s; 'ltr fit %s' resumes from %s", end, quote(str(folder.path)), folder.last
             )
