@@ -39,12 +39,13 @@ from ltr.run.launchers import (
     has_launcher,
     is_rank_0,
     join_processes,
-    take_launched,
     take_rank,
+    use_launched_processes,
 )
-from ltr.run.log import Progress, route_messages
+from ltr.run.log import route_messages
 from ltr.run.loggers import build_loggers, continue_curves, ending_wandb_run
 from ltr.run.metrics_file import read_metrics
+from ltr.run.progress_lines import ProgressLines
 from ltr.run.results import ResultsWriter
 from ltr.run.run_folder import RunFolder
 from ltr.run.signals import exception_of, number_of
@@ -286,7 +287,7 @@ class RankerCLI(ParsedCommand):
 
     def instantiate_trainer(self, **kwargs: Any) -> Trainer:
         config = self.config_init[self._command]
-        take_launched(config.trainer)  # not into config.yaml: others may resume the run
+        use_launched_processes(config.trainer)  # not into config.yaml: others may resume the run
         callbacks = config.trainer.callbacks or []
         callbacks = list(callbacks) if isinstance(callbacks, list | tuple) else [callbacks]
         if self._command == "mine":
@@ -308,7 +309,7 @@ class RankerCLI(ParsedCommand):
         callbacks.insert(0, BeginWatch(self._end_watch))
         callbacks.append(self._results)
         if not has_progress_bar:
-            callbacks.append(Progress())
+            callbacks.append(ProgressLines())
         if fits and has_our_loggers:
             callbacks.append(LearningRateMonitor())
         self._checkpoints = Checkpoints(config.best, config.last, self._identity)

@@ -19,7 +19,7 @@ from ltr.errors import InputError
 from ltr.grid.definition import Cell, Grid
 from ltr.run.config_file import read_config
 from ltr.run.run_folder import RunFolder
-from ltr.run.same_options import role_of_option
+from ltr.run.same_options import may_differ_for
 
 # In the values of an option that --option+ adds to: stands for its value in the base's files.
 IN_BASE = "base"
@@ -224,7 +224,7 @@ def decisive_options(content: Mapping[str, Any]) -> dict[str, Any]:
             values_of[option] = [value]
     deciding = {}
     for name, values in values_of.items():
-        if "cell" not in role_of_option(name.removeprefix("--")):
+        if "cell" not in may_differ_for(name.removeprefix("--")):
             deciding[name] = values
     return {"base": content["base"], "seed": content["seed"]} | deciding
 

@@ -50,20 +50,20 @@ def ceiling(
 def ceiling_of_sources(
     metrics: Sequence[RankingMetric],
     batches: Sequence[Sequence[LabelledList]],
-    first_query: Sequence[int],
+    first_queries: Sequence[int],
 ) -> dict[str, float]:
     """The mean of :func:`ceiling` over the sources that have lists.
 
     Args:
         metrics, batches: as of :func:`ceiling`.
-        first_query: the number of the first query of each source, ascending.
+        first_queries: the number of the first query of each source, ascending.
     """
-    by_source: list[list[list[LabelledList]]] = [[] for _ in first_query]
+    by_source: list[list[list[LabelledList]]] = [[] for _ in first_queries]
     for lists in batches:
         for batches_of_source in by_source:
             batches_of_source.append([])
         for labelled in lists:
-            source = bisect_right(first_query, labelled.query_row) - 1
+            source = bisect_right(first_queries, labelled.query_row) - 1
             by_source[source][-1].append(labelled)
     values: dict[str, list[float]] = {}
     for batches_of_source in by_source:

@@ -10,7 +10,7 @@ from ltr.run.same_options import (
     are_same,
     deciding_callbacks,
     deciding_options,
-    without_parents,
+    last_name_of_path,
 )
 
 
@@ -24,7 +24,7 @@ def identity_of(config: Mapping[str, Any]) -> dict[str, Any]:
     """
     options = {}
     for path, value in deciding_options(config, "resume").items():
-        options[path] = without_parents(value)
+        options[path] = last_name_of_path(value)
     callbacks = deciding_callbacks(config, "resume")
     if callbacks:
         options["trainer.callbacks"] = callbacks

@@ -17,7 +17,7 @@ from ltr.run.same_options import (
     deciding_callbacks,
     deciding_options,
     flat_options,
-    without_parents,
+    last_name_of_path,
 )
 
 
@@ -54,7 +54,7 @@ class TrainingRecipe:
 
     def digest(self) -> str:
         """A digest that runs of one recipe share."""
-        options = {name: without_parents(value) for name, value in self.options.items()}
+        options = {name: last_name_of_path(value) for name, value in self.options.items()}
         options |= self.trained_with["models"]
         init = None
         if self._init_digests is not None:
@@ -74,7 +74,7 @@ class TrainingRecipe:
             if name in models or name in other_models:
                 if models.get(name) != other_models.get(name):
                     differences.append(f"{name} ({value!r}, {other_value!r}: other content)")
-            elif not are_same(name, without_parents(value), without_parents(other_value)):
+            elif not are_same(name, last_name_of_path(value), last_name_of_path(other_value)):
                 differences.append(f"{name} ({value!r}, {other_value!r})")
         data = self.trained_with["data"]
         other_data = other.trained_with["data"]

@@ -18,7 +18,7 @@ from ltr.run.same_options import (
     deciding_callbacks,
     deciding_options,
     flat_options,
-    role_of_option,
+    may_differ_for,
 )
 from ltr.run.training_recipe import recipe_options
 
@@ -29,8 +29,8 @@ ASKING = ("resume", "seeds", "set", "cell", "processes")
 @pytest.mark.parametrize("deciding", STORED["options"])
 def test_an_option_decides_to_those_whom_it_did(deciding):
     for path in STORED["options"][deciding]:
-        role = role_of_option(path)
-        assert [who for who in ASKING if who not in role] == deciding.split(), path
+        may_differ = may_differ_for(path)
+        assert [who for who in ASKING if who not in may_differ] == deciding.split(), path
 
 
 @pytest.mark.parametrize("deciding", STORED["callbacks"])
