@@ -41,25 +41,25 @@ def build_loggers(
         is_fit: whether the command is ``fit``.
         tags: of the run there.
     """
-    run = RunFolder(folder)
+    run_folder = RunFolder(folder)
     # CSVLogger makes a new subfolder for every start, so a resumed run erases nothing.
-    loggers: list[Logger] = [CSVLogger(folder, name=run.curves.name)]
+    loggers: list[Logger] = [CSVLogger(folder, name=run_folder.curves.name)]
     if not wandb_project:
         return loggers
     offline = "WANDB_MODE" not in os.environ and not has_wandb_key()
     if offline:
-        log.info("Weights & Biases: no key found, logging offline into %s", run.wandb)
+        log.info("Weights & Biases: no key found, logging offline into %s", run_folder.wandb)
     # Only rank 0 logs. Were each rank to make an id, the last one would stay for the resume.
-    if is_fit and is_rank_0() and not run.wandb_id.is_file():
+    if is_fit and is_rank_0() and not run_folder.wandb_id.is_file():
         # In a sweep, the agent of wandb has already made the run, and gives its id.
         new_id = os.environ.get("WANDB_RUN_ID") or secrets.token_hex(4)
-        write_whole(run.wandb_id, [new_id])
-    known_id = run.wandb_id.read_text().strip() if run.wandb_id.is_file() else None
+        write_whole(run_folder.wandb_id, [new_id])
+    known_id = run_folder.wandb_id.read_text().strip() if run_folder.wandb_id.is_file() else None
     names = _name_parts(folder)
     experiment = names
     if len(names) > 1 and names[-1].startswith("seed="):
         experiment = names[:-1]
-    n_starts = len(list(run.wandb.glob("offline-run-*")))
+    n_starts = len(list(run_folder.wandb.glob("offline-run-*")))
     wandb_logger = _OneRunLogger(
         n_starts * ROWS_OF_A_START,
         save_dir=folder.absolute(),
