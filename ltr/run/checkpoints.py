@@ -57,9 +57,9 @@ class Checkpoints(Checkpoint):
     A checkpoint is written between two optimiser steps, when weights, optimiser and progress agree,
     as a whole file or not at all. A run that was killed at any moment resumes from ``last.ckpt`` to
     the very weights and validations of a run that was not. The first signal
-    (:data:`ltr.errors.ENDING_SIGNALS`) finishes the step and saves; a validation that is due or running
-    is done by the resumed run. The second ends the run at once, but for those of a cluster that
-    follow within seconds.
+    (:data:`ltr.errors.ENDING_SIGNALS`) finishes the step and saves; a validation that is due or
+    running is done by the resumed run. The second ends the run at once, but for those of a cluster
+    that follow within seconds.
 
     What is best is told by the files that are there, so a run folder may be moved and copied.
 

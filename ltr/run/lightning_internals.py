@@ -1,4 +1,5 @@
-"""What ltr.run needs of Lightning and Lightning does not publish: every such attribute and function.
+"""What ltr.run needs of Lightning and Lightning does not publish: all such attributes and functions.
+
 The keys in a checkpoint are in :mod:`ltr.run.counters`.
 
 ``tests/run/test_lightning_internals.py`` checks that each is there and takes what it is given.

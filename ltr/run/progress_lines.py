@@ -53,9 +53,9 @@ class ProgressLines(Callback):
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self._pace.leave_out(time.monotonic() - self._validation_began)
 
-    # The batches of an evaluation are counted once its corpus is searched, which has lines of its own.
-    # RankerModule searches in on_test_start and on_predict_start, but in on_validation_epoch_start,
-    # which comes after that hook of the callbacks.
+    # The batches of an evaluation are counted once its corpus is searched, which has lines of its
+    # own. RankerModule searches in on_test_start and on_predict_start, but for a validation in
+    # on_validation_epoch_start, which comes after that hook of the callbacks.
 
     def on_validation_batch_start(
         self,

@@ -1,8 +1,8 @@
 """What each option is to those who ask whether two configurations are the same: one table.
 
 A resume, the seeds of an experiment, a data set that was measured, a cell of a grid that was made
-and the processes of a run each look at other options. The table says of each option for whom of them
-it may differ.
+and the processes of a run each look at other options. The table says of each option for whom of
+them it may differ.
 """
 
 from collections.abc import Iterator, Mapping
@@ -24,9 +24,9 @@ RUNS: MayDiffer = frozenset({"resume", "seeds", "set"})  # where and how fast
 SHOWS: MayDiffer = RUNS | {"cell"}  # what is shown of it
 EACH: MayDiffer = RUNS | {"processes"}  # each process has its own; of a folder the content counts
 
-# By path, without ``init_args``: an option stands for all below it that are not named, also for those
-# that a later Lightning adds. What is not named at all, as ``best.save_top_k`` and ``init_from``, is
-# one of RUNS.
+# By path, without ``init_args``: an option stands for all below it that are not named, also for
+# those that a later Lightning adds. What is not named at all, as ``best.save_top_k`` and
+# ``init_from``, is one of RUNS.
 OPTIONS: dict[str, MayDiffer] = {
     "seed_everything": SEED,
     "config": EACH,

@@ -37,13 +37,14 @@ GRACE_SECONDS = 30.0
 
 # Names in the store, and who writes and reads them.
 #
-# * Who ends the run writes ENDED, which only the first to write it can, and its KNOWN. The others read
-#   it, write their KNOWN and end. The first process, with which the store may end, waits for all KNOWN.
+# * Who ends the run writes ENDED, which stays as the first one wrote it, and its KNOWN. The others
+#   read it, write their KNOWN and end. The first process, with which the store may end, waits for
+#   all KNOWN.
 # * A signal to another process than the first is ASKED; the first then gets it, too.
-# * Who fails in a collective operation writes WAITS, calls the ROLL, and waits a while for the HERE or
-#   WAITS of the others. Who writes neither is gone.
-# * Who has come to its end by itself writes DONE. Of another one whose process has failed, the one that
-#   has started it writes ENDED.
+# * Who fails in a collective operation writes WAITS, calls the ROLL, and waits a while for the HERE
+#   or WAITS of the others. Who writes neither is gone.
+# * Who has come to its end by itself writes DONE. For one that was killed, the process that has
+#   started it writes ENDED.
 ENDED = "ended"  # the first ending
 ASKED = "asked"  # the signal that has come to a process which is not the first
 ROLL = "roll"
