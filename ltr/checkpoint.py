@@ -51,16 +51,16 @@ class CheckpointEntries(TypedDict):
 # The part of a checkpoint of Lightning that tells how far training is.
 
 
-class _Counter(TypedDict):
+class _CounterEntry(TypedDict):
     processed: int
 
 
-class _EpochProgress(TypedDict):
-    current: _Counter
+class _EpochProgressEntry(TypedDict):
+    current: _CounterEntry
 
 
 class _FitLoopEntry(TypedDict):
-    epoch_progress: _EpochProgress
+    epoch_progress: _EpochProgressEntry
 
 
 class _LoopsEntry(TypedDict):
