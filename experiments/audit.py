@@ -167,7 +167,7 @@ def train_judge(out: Path) -> PairWiseBertRanker:
         json.dumps({"model": model, "data": data, "trainer": {"max_epochs": 1, "devices": 1}})
     )
     train_and_test(run, config, test=False)
-    weights = read_checkpoint(RunFolder(run).file_to_measure("last"))["state_dict"]
+    weights = read_checkpoint(RunFolder(run).file_named("last"))["state_dict"]
     judge = PairWiseBertRanker(BACKBONE, max_length=TOKENS + 32)
     prefix = "ranker."  # of the module that was trained
     of_ranker = {}

@@ -29,7 +29,7 @@ def main() -> None:
     shutil.copytree(asked.source, part)
     (part / "candidates").mkdir(exist_ok=True)
     with (
-        open(RunFolder(asked.run).ranking) as ranking,
+        open(RunFolder(asked.run).test_run) as ranking,
         open(part / "candidates/test.trec", "w") as pools,
     ):
         for line in ranking:

@@ -1,7 +1,8 @@
-"""Checkpoints of runs, written whole and read as data: nothing in them is ever run."""
+"""Checkpoints of runs, written whole and read as data: nothing in them is executed."""
 
 import logging
 import os
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NotRequired, TypedDict
 from zipfile import BadZipFile, ZipFile
@@ -13,7 +14,8 @@ from ltr.errors import InputError, local_path
 
 log = logging.getLogger(__name__)
 
-# Files and folders in the folder of a run.
+# Those names in the folder of a run that the floors below ltr.run need, too; RunFolder has the
+# others.
 CONFIG = "config.yaml"
 RESULTS = "metrics.json"
 CHECKPOINTS = "checkpoints"
@@ -36,7 +38,7 @@ class RunEntry(TypedDict):
     stopped: bool
 
 
-class Checkpoint(TypedDict):
+class CheckpointEntries(TypedDict):
     """Those entries of Lightning's checkpoint that are read here."""
 
     state_dict: dict[str, Any]
@@ -44,6 +46,35 @@ class Checkpoint(TypedDict):
     global_step: NotRequired[int]
     callbacks: NotRequired[dict[str, Any]]
     run: NotRequired[RunEntry]
+
+
+# The part of a checkpoint of Lightning that tells how far training is.
+
+
+class _CounterEntry(TypedDict):
+    processed: int
+
+
+class _EpochProgressEntry(TypedDict):
+    current: _CounterEntry
+
+
+class _FitLoopEntry(TypedDict):
+    epoch_progress: _EpochProgressEntry
+
+
+class _LoopsEntry(TypedDict):
+    fit_loop: _FitLoopEntry
+
+
+class ResumableEntries(TypedDict):
+    """What a checkpoint must have to be resumed, beside its weights."""
+
+    global_step: int
+    loops: _LoopsEntry
+    callbacks: dict[str, Any]
+    optimizer_states: list[dict[str, Any]]
+    lr_schedulers: list[dict[str, Any]]
 
 
 REQUIRED_KEYS = {"state_dict", "pytorch-lightning_version"}  # in every checkpoint of Lightning
@@ -65,12 +96,17 @@ def check_format(entries: dict[str, Any], where: str | Path) -> None:
         )
 
 
+def check_resumable(checkpoint: Mapping[str, Any], file: str | Path) -> None:
+    """Raise an InputError for a checkpoint that says in no known way where its run stands."""
+    check_entries(checkpoint, ResumableEntries, file, "take another one")
+
+
 def holds_checkpoints(folder: Path) -> bool:
     """Whether a folder is that of a run that has been trained."""
     return any((folder / CHECKPOINTS).glob("*.ckpt"))
 
 
-def best_checkpoint(folder: Path, option: str) -> Path:
+def best_or_last_checkpoint(folder: Path, option: str) -> Path:
     """The best weights of a run, or the last ones where it kept no best.
 
     Args:
@@ -105,14 +141,14 @@ def directory_of_start(checkpoint: Path) -> Path | None:
 
 
 def read_checkpoint(
-    path: str | Path, option: str = "--ckpt_path", *, quick: bool = False
+    path: str | Path, option: str = "--ckpt_path", *, checksums: bool = True
 ) -> dict[str, Any]:
     """A checkpoint of Lightning.
 
     Args:
         path: the file.
         option: the one that names it, for errors.
-        quick: don't compare checksums, for a caller that reads no tensors of it.
+        checksums: whether to compare them; a caller that reads no tensors need not.
 
     Raises:
         InputError: if it is not there, can't be read, is damaged, or is something else.
@@ -120,12 +156,12 @@ def read_checkpoint(
     local_path(option, path)
     if not Path(path).is_file():
         raise InputError(f"{option} {path}: there is no such file")
-    if Path(path).name == CONFIG:
+    if Path(path).name == CONFIG:  # as fit takes it: users name a run by it, too
         raise InputError(
             f"{option} {path}: the file is no checkpoint; a run is named by its folder, {Path(path).parent}"
         )
     try:
-        checkpoint = _from_file(Path(path), quick)
+        checkpoint = _from_file(Path(path), checksums)
     except Exception as error:  # a broken file may raise anything in the reader
         raise InputError(
             f"{option} {path}: the checkpoint can't be read ({type(error).__name__}); take another one"
@@ -139,12 +175,12 @@ def read_checkpoint(
         )
     if isinstance(checkpoint.get("run"), dict):  # else Lightning has written it for no run of ltr
         check_format(checkpoint["run"], f"{option} {path}")
-    check_entries(checkpoint, Checkpoint, f"{option} {path}", "take another one")
+    check_entries(checkpoint, CheckpointEntries, f"{option} {path}", "take another one")
     return checkpoint
 
 
-def _from_file(path: Path, quick: bool) -> Any:
-    if not quick:
+def _from_file(path: Path, checksums: bool) -> Any:
+    if checksums:
         # torch compares no checksums, and would take damaged numbers for weights.
         with ZipFile(path) as archive:
             damaged = archive.testzip()
@@ -177,6 +213,6 @@ def write_checkpoint(checkpoint: dict[str, Any], file: Path) -> None:
 
 
 def wait_until_on_disk(file: Path) -> None:
-    """Wait until a file is on the disk."""
+    """Wait until a file is there even after a crash of the machine."""
     with open(file, "rb") as stream:
         os.fsync(stream.fileno())

@@ -35,7 +35,7 @@ from ltr.models.encoder.loading.pooling import Pooling
 from ltr.models.encoder.loading.pretrained import load_encoder, load_tokenizer
 from ltr.models.encoder.packed import is_causal, one_line
 from ltr.models.encoder.text_encoder import TextEncoder
-from ltr.run.provenance import provenance
+from ltr.run.provenance import made_by
 from ltr.search.embed_texts import encode_in_memory
 from ltr.search.exact import search_exactly
 from ltr.search.faiss_index import FaissIndex
@@ -103,7 +103,7 @@ def examine(backbone: str | None = None) -> Iterator[ReportLine]:
 
 def machine() -> Iterator[ReportLine]:
     """What the numbers come from: processor, GPUs, versions, allocator, linear layers."""
-    facts = provenance()
+    facts = made_by()
     yield ReportLine("machine", facts["machine"])
     capabilities = torch.cpu.get_capabilities()
     features = [name if capabilities.get(name) else f"no {name}" for name in FEATURES]

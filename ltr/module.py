@@ -36,7 +36,7 @@ from ltr.processes import rank, world_size
 from ltr.search.corpus_search import batch_of_found, search_corpora
 from ltr.search.encoding_places import EncodingsOfRun
 from ltr.source_metrics import SourceMetrics
-from ltr.trainer_state import data_of, encodings_of, is_trial, validates_before_training
+from ltr.trainer_state import data_of, is_trial, place_of_encodings, validates_before_training
 
 log = logging.getLogger(__name__)
 
@@ -445,7 +445,7 @@ class RankerModule(LightningModule):
             self.ranker,
             data.corpora,
             data.query_rows_of_rank(split),
-            lambda corpus: encodings_of(self.trainer, "evaluation", corpus.docs.folder),
+            lambda corpus: place_of_encodings(self.trainer, "evaluation", corpus.docs.folder),
             trial=is_trial(self.trainer),
             precision=self.trainer.precision_plugin.forward_context,
             precision_name=str(self.trainer.precision),

@@ -43,13 +43,14 @@ def is_trial(trainer: Trainer) -> bool:
     return bool(trainer.fast_dev_run)  # type: ignore[attr-defined]  # Lightning sets it without declaring it
 
 
-def encodings_of(trainer: Trainer, user: str, source: Path) -> Encodings:
+def place_of_encodings(trainer: Trainer, user: str, source: Path) -> Encodings:
     """Where the embeddings of a corpus lie: for the weights of a training, which pass, in its run
     folder; else in the cache, where they are found again.
 
     Args:
         trainer: of the run.
-        user: what encodes, in one word.
+        user: what encodes: the name under which a run keeps its last encoding, such as
+            ``evaluation``.
         source: where the texts lie; for ``ltr cache``.
     """
     run_folder = Path(trainer.default_root_dir)
@@ -57,4 +58,4 @@ def encodings_of(trainer: Trainer, user: str, source: Path) -> Encodings:
         return TemporaryEncodings(run_folder)
     if trainer.state.fn == "fit":
         return EncodingsOfRun(run_folder, user)
-    return EncodingsInCache(source, run_folder, run_folder)
+    return EncodingsInCache(source, model=run_folder, run_folder=run_folder)

@@ -21,8 +21,8 @@ from ltr.datamodules import FeatureDataModule, Labels, TripletDataModule
 from ltr.errors import InputError, local_path
 from ltr.grid import Grid
 from ltr.models import DualEncoder, PairWiseBertRanker
+from ltr.run.init_from import take_weights
 from ltr.run.run_folder import RunFolder
-from ltr.run.weights import take_weights
 from ltr.use.export import export
 from ltr.use.teaching import score_lists
 from tests.conftest import write_cheap_grid

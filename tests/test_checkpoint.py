@@ -5,7 +5,7 @@ import torch
 
 from ltr.checkpoint import (
     FORMAT,
-    best_checkpoint,
+    best_or_last_checkpoint,
     holds_checkpoints,
     read_checkpoint,
     write_checkpoint,
@@ -24,16 +24,16 @@ def test_the_best_weights_or_else_the_last(tmp_path, caplog):
     with pytest.raises(
         InputError, match=r"--ckpt_path best: there is no .*best\.ckpt; train first"
     ):
-        best_checkpoint(tmp_path, "--ckpt_path")
+        best_or_last_checkpoint(tmp_path, "--ckpt_path")
     folder = tmp_path / "checkpoints"
     folder.mkdir()
     assert not holds_checkpoints(tmp_path)
     (folder / "last.ckpt").touch()
-    assert best_checkpoint(tmp_path, "--ckpt_path") == folder / "last.ckpt"
+    assert best_or_last_checkpoint(tmp_path, "--ckpt_path") == folder / "last.ckpt"
     assert "there is no best.ckpt; taking last.ckpt" in caplog.text
     assert holds_checkpoints(tmp_path)
     (folder / "best.ckpt").touch()
-    assert best_checkpoint(tmp_path, "--ckpt_path") == folder / "best.ckpt"
+    assert best_or_last_checkpoint(tmp_path, "--ckpt_path") == folder / "best.ckpt"
 
 
 def test_what_was_written_is_read(tmp_path):
@@ -52,7 +52,7 @@ def test_one_wrong_bit_is_refused_unless_no_tensor_is_read(tmp_path):
     file.write_bytes(content)
     with pytest.raises(InputError, match=r"can't be read \(BadZipFile\); take another one"):
         read_checkpoint(file)
-    assert read_checkpoint(file, quick=True)["pytorch-lightning_version"] == "2.6.0"
+    assert read_checkpoint(file, checksums=False)["pytorch-lightning_version"] == "2.6.0"
 
 
 def test_weights_without_a_checkpoint_are_refused(tmp_path):

@@ -25,7 +25,7 @@ from ltr.module import RankerModule
 from ltr.processes import by_rank_0
 from ltr.search.encoding_places import EncodingsInCache, EncodingsOfRun
 from ltr.search.numbers import Numbers
-from ltr.trainer_state import data_of, encodings_of, is_trial
+from ltr.trainer_state import data_of, is_trial, place_of_encodings
 
 log = logging.getLogger(__name__)
 
@@ -375,7 +375,7 @@ class HardNegativeMining(Callback):
 
     def _mine(self, miner: Miner, trainer: Trainer, source: TextSource) -> MinedNegatives:
         corpus = source.collection.corpus.folder
-        encodings = encodings_of(trainer, "mining", corpus)
+        encodings = place_of_encodings(trainer, "mining", corpus)
         # Float32 where a validation by search reads the same shards.
         numbers: Numbers = "float16" if source.corpus is None else "float32"
         if self.fixed_searcher is not None:

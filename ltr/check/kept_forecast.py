@@ -17,7 +17,9 @@ from ltr.data.layouts import FeatureVectors
 from ltr.data.progress import duration
 from ltr.datamodules import RankingDataModule
 from ltr.datamodules.pools import PoolDataModule
-from ltr.run.results import rewrite_results
+from ltr.run.metrics_file import read_metrics, write_metrics
+from ltr.run.results import writes_results
+from ltr.run.run_folder import RunFolder
 from ltr.trainer_state import callbacks_of, data_of, is_trial, validates_before_training
 
 log = logging.getLogger(__name__)
@@ -139,12 +141,12 @@ class KeptForecast(Callback):
             "after_batches": self._batches,
             "works": {work.name: round(work.times * work.seconds, 3) for work in works},
         }
-        rewrite_results(trainer, lambda results: results | {"forecast": kept})
+        if writes_results(trainer):
+            file = RunFolder(trainer.default_root_dir).metrics
+            write_metrics(file, read_metrics(file) | {"forecast": kept})
 
     def on_fit_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        if trainer.ckpt_path or is_trial(trainer) or not self._batches:
-            return
-        if not trainer.is_global_zero:
+        if trainer.ckpt_path or not self._batches or not writes_results(trainer):
             return
         took = {
             "seconds": round(time.perf_counter() - self._began, 3),
@@ -152,7 +154,8 @@ class KeptForecast(Callback):
             "memory": self._memory.bytes(),
             "disk": _bytes_in(Path(trainer.default_root_dir)),
         }
-        rewrite_results(trainer, lambda results: results | {"took": took})
+        file = RunFolder(trainer.default_root_dir).metrics
+        write_metrics(file, read_metrics(file) | {"took": took})
 
 
 def _bytes_in(folder: Path) -> int:

@@ -49,7 +49,7 @@ def _options_of_run(folder: RunFolder, command: str, others: list[str]) -> list[
             # refused, since it is there already.
             checkpoint = folder.file_to_resume() or "last"
         else:
-            checkpoint = folder.file_to_measure("best")
+            checkpoint = folder.file_named("best")
         options += ["--ckpt_path", str(checkpoint)]
     refuse_paths_from_elsewhere(folder, command, others)
     return options + data_path_option(folder)

@@ -150,11 +150,11 @@ def read_row(place: RunFolder) -> SetRow | None:
     Raises:
         InputError: if the file is damaged.
     """
-    if not place.row.is_file():
+    if not place.set_row.is_file():
         return None
     mend = "remove it, and the set is measured again"
-    row = read_json(place.row, mend)
-    check_entries(row, SetRow, place.row, mend)
+    row = read_json(place.set_row, mend)
+    check_entries(row, SetRow, place.set_row, mend)
     return cast(SetRow, row)
 
 
@@ -165,7 +165,7 @@ def known_row(part: MeasuredPart) -> SetRow | None:
     row = None if part.data_set is None else read_row(part.place)
     if row is None or part.key is None or row["key"] != part.key:
         return None
-    if not is_tested(part.place.path) or row["results"] != digest_of(part.place.results):
+    if not is_tested(part.place.path) or row["results"] != digest_of(part.place.metrics):
         return None
     return row
 
@@ -180,7 +180,7 @@ def write_row(part: MeasuredPart, queries: int, metrics: dict[str, float | None]
     """
     assert part.data_set is not None, "a split has no row"
     row: SetRow = {
-        "results": digest_of(part.place.results),
+        "results": digest_of(part.place.metrics),
         "set": part.name,
         "path": _absolute(part.data_set.path),
         "content": part.content,
@@ -189,7 +189,7 @@ def write_row(part: MeasuredPart, queries: int, metrics: dict[str, float | None]
         "queries": queries,
         "metrics": metrics,
     }
-    write_whole(part.place.row, [json.dumps(row, indent=1, ensure_ascii=False), "\n"])
+    write_whole(part.place.set_row, [json.dumps(row, indent=1, ensure_ascii=False), "\n"])
 
 
 def check_place(part: MeasuredPart) -> None:

@@ -29,14 +29,14 @@ from ltr.data.files import digest_of
 from ltr.data.splits import split_named
 from ltr.datamodules.pools import PoolDataModule
 from ltr.errors import InputError
+from ltr.run.content_digests import digests_of_models
 from ltr.run.data_sets import SUITE, data_sets
-from ltr.run.identity import identity
+from ltr.run.identity import identity_of
 from ltr.run.launchers import has_launched_several
 from ltr.run.log import route_messages
 from ltr.run.metrics_file import read_metrics
 from ltr.run.run_folder import RunFolder
-from ltr.run.start import checkpoint_to_measure
-from ltr.run.trained_with import digests_of_models
+from ltr.run.which_checkpoint import checkpoint_to_measure
 
 SPLIT = "--split"
 DATA_PATHS = (DATA_PATH, "--data.init_args.path")
@@ -198,7 +198,7 @@ def _checked_test(
     config.split = split_named(config.split, "split")
     options = command.plain_options()
     folder = RunFolder(config.trainer.default_root_dir or folder_by_name(config, options))
-    checkpoint = checkpoint_to_measure(folder, config.ckpt_path, identity(options))
+    checkpoint = checkpoint_to_measure(folder, config.ckpt_path, identity_of(options))
     if options["trainer"].get("fast_dev_run"):
         raise InputError(
             f"{option}: a trial run measures nothing; leave out --trainer.fast_dev_run, or name one {part}"
@@ -213,7 +213,7 @@ def _checked_test(
 def _measured_row(part: MeasuredPart) -> MeasuredRow:
     """The row of a part that was measured now. That of a data set is kept."""
     place = part.place
-    report = read_metrics(place.results).get("test")
+    report = read_metrics(place.metrics).get("test")
     if report is None:
         raise InputError(
             f"{place.path}: the results on {part.name} are gone, since the run has saved other weights meanwhile; test it again"

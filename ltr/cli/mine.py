@@ -24,10 +24,10 @@ from ltr.mining.side_process import is_beside_training
 from ltr.models import DualEncoder
 from ltr.module import RankerModule
 from ltr.processes import by_rank_0
+from ltr.run.init_from import take_weights
 from ltr.run.run_folder import RunFolder
-from ltr.run.weights import take_weights
 from ltr.search.encoding_places import EncodingOfFolder, Encodings, TemporaryEncodings
-from ltr.trainer_state import callbacks_of, encodings_of
+from ltr.trainer_state import callbacks_of, place_of_encodings
 
 log = logging.getLogger(__name__)
 
@@ -179,7 +179,7 @@ class _Mining(LightningModule):
             return EncodingOfFolder(Path(self.encoded))
         if is_beside_training(run_folder):  # of weights that pass
             return TemporaryEncodings(run_folder)
-        return encodings_of(self.trainer, "mining", miner.collection.corpus.folder)
+        return place_of_encodings(self.trainer, "mining", miner.collection.corpus.folder)
 
     def predict_step(self, batch: int, batch_idx: int) -> int:
         return batch  # all is done

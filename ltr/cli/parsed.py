@@ -18,7 +18,7 @@ from ltr.datamodules import RankingDataModule
 from ltr.errors import InputError
 from ltr.module import RankerModule
 from ltr.run.checkpoint_options import BestOptions, LastOptions
-from ltr.run.trainer_checks import check_options
+from ltr.run.trainer_checks import check_trainer_options
 
 STRICT = {"exit_on_error": False, "allow_abbrev": False}
 
@@ -136,7 +136,7 @@ class ParsedCommand(LightningCLI):
         """Not yet: see :meth:`seed`."""
 
     def before_instantiate_classes(self) -> None:
-        check_options(self.options.trainer)
+        check_trainer_options(self.options.trainer)
 
     def instantiate_classes(self) -> None:
         """Not yet: see :meth:`make`."""

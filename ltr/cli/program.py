@@ -9,8 +9,8 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext, supp
 from typing import Any
 
 from ltr.cli.commands import BY_NAME, Stdout, asks_for_usage, command_of, usage
-from ltr.errors import InputError, Terminated
-from ltr.run.signals import NAMES, OF_CLUSTER, end_at_once
+from ltr.errors import ENDING_SIGNALS, InputError, Terminated
+from ltr.run.signals import CLUSTER_SIGNALS, end_at_once
 
 
 def main(args: list[str] | None = None) -> int:
@@ -31,7 +31,7 @@ def main(args: list[str] | None = None) -> int:
     if os.environ.get("LOCAL_RANK", "0") != "0" and has_rank_0 and is_in_main_thread:
         # Not rank 0: ignore the signals. Rank 0 gets them too, saves, and then ends this process;
         # it would wait for ever for one that has left by itself.
-        for number in NAMES:  # its keys are the signals
+        for number in ENDING_SIGNALS:
             signal.signal(number, signal.SIG_IGN)
     try:
         if asks_for_usage(args):
@@ -163,7 +163,7 @@ def _ended_by_signals() -> Iterator[None]:
         yield
         return
     handlers: dict[signal.Signals, Any] = {}  # those of before: functions or numbers
-    for number in (*OF_CLUSTER, signal.SIGHUP):
+    for number in (*CLUSTER_SIGNALS, signal.SIGHUP):
         if signal.getsignal(number) == signal.SIG_IGN:  # under nohup, or not rank 0
             continue
         handlers[number] = signal.signal(number, end_at_once)

@@ -21,7 +21,7 @@ def reproduce(run: str, *, output: str | None = None) -> None:
     """
     check_folder(output, "--output")
     folder = RunFolder(run)
-    if folder.path.name == folder.results.name:  # the file of its results was named
+    if folder.path.name == folder.metrics.name:  # the file of its results was named
         folder = RunFolder(folder.path.parent)
     then = read_run(folder.path)
     if not then.config:

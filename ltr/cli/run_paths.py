@@ -77,7 +77,7 @@ def refuse_paths_from_elsewhere(folder: RunFolder, command: str, words: Sequence
 
 def _started_elsewhere(folder: RunFolder) -> Path | None:
     """The working directory in which a run was started, if it is another one than this."""
-    started_in = read_metrics(folder.results).get("directory")
+    started_in = read_metrics(folder.metrics).get("directory")
     if started_in is None or Path(started_in) == Path.cwd():
         return None
     return Path(started_in)

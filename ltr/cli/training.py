@@ -32,40 +32,37 @@ from ltr.processes import by_rank_0, lost_connection, rank, world_size
 from ltr.run import lightning_internals as internals
 from ltr.run.agreement import check_agreement
 from ltr.run.checkpoints import Checkpoints
-from ltr.run.identity import identity
+from ltr.run.identity import identity_of
+from ltr.run.init_from import take_weights
 from ltr.run.launchers import (
     check_nodes,
     has_launcher,
     is_rank_0,
     join_processes,
-    take_launched,
     take_rank,
+    use_launched_processes,
 )
-from ltr.run.log import Progress, route_messages
-from ltr.run.loggers import build_loggers, continue_curves, wandb_run_ended
+from ltr.run.log import route_messages
+from ltr.run.loggers import build_loggers, continue_curves, ending_wandb_run
 from ltr.run.metrics_file import read_metrics
-from ltr.run.results import (
-    ResultsWriter,
-    ceiling_line,
-    summary_line,
-    worse_than_start_warning,
-)
+from ltr.run.progress_lines import ProgressLines
+from ltr.run.results import ResultsWriter
 from ltr.run.run_folder import RunFolder
-from ltr.run.start import (
+from ltr.run.signals import exception_of, number_of
+from ltr.run.summary import ceiling_line, made_worse_warning, summary_line
+from ltr.run.together import (
+    LONGEST_WAIT,
+    BeginWatch,
+    Ending,
+    EndWatch,
+)
+from ltr.run.trainer_checks import check_callbacks
+from ltr.run.which_checkpoint import (
     Limits,
     NothingToDo,
     checkpoint_to_measure,
     checkpoint_to_resume,
 )
-from ltr.run.together import (
-    LONGEST_WAIT,
-    Ending,
-    MeetOthers,
-    Together,
-    number_of,
-)
-from ltr.run.trainer_checks import check_callbacks
-from ltr.run.weights import take_weights
 from ltr.trainer_state import is_trial
 
 log = logging.getLogger(__name__)
@@ -114,7 +111,7 @@ class RankerCLI(ParsedCommand):
         self._checkpoint: str | None = None  # that the command starts from; from _begin on
         self._results: ResultsWriter  # from _plan on
         self._checkpoints: Checkpoints | None = None  # the callback, once the trainer is there
-        self._together = Together(
+        self._end_watch = EndWatch(
             lambda: None if self._checkpoints is None else self._checkpoints.signal_here
         )
 
@@ -135,10 +132,10 @@ class RankerCLI(ParsedCommand):
             cause = stop if isinstance(stop, KeyboardInterrupt) else stop.__context__
             if isinstance(cause, KeyboardInterrupt):
                 # Lightning has killed the processes that it has started itself.
-                if self._together.first_is_gone():
+                if self._end_watch.first_is_gone():
                     _say_lost("its store does not answer")
                 gone = [] if has_launcher() else range(1, world_size())
-                self._together.tell(Ending(number_of(cause), ""), gone)
+                self._end_watch.tell(Ending.by_signal(number_of(cause)), gone)
             raise
         except Exception as error:
             lost = lost_connection(error)
@@ -150,11 +147,13 @@ class RankerCLI(ParsedCommand):
                     raise
                 raise ending from error
             line = one_line(error) or f"{type(error).__name__}: {' '.join(str(error).split())}"
-            self._together.tell(Ending(0, f"process {rank()} of {world_size()} has ended: {line}"))
+            self._end_watch.tell(
+                Ending.by_error(f"process {rank()} of {world_size()} has ended: {line}")
+            )
             say_restarts(error)
             raise
         finally:
-            self._together.finish()
+            self._end_watch.finish()
 
     def _end_without_others(self, lost: str, error: Exception) -> BaseException:
         """What ends this process where another one is gone, or did not come: the signal that has
@@ -165,19 +164,21 @@ class RankerCLI(ParsedCommand):
             error: of a collective operation.
         """
         if self._checkpoints is not None and self._checkpoints.heard is not None:
-            if self._together.first_is_gone():
+            if self._end_watch.first_is_gone():
                 _say_lost(lost)
             return self._checkpoints.heard
         if world_size() == 1:
             return InputError(
                 f"the processes of this command could not meet ({lost}); all of them must be started, and MASTER_ADDR and MASTER_PORT must name a free port that they can reach"
             )
-        ending = self._together.find_ending(lost, error, internals.longest_wait(self.trainer))
+        ending = self._end_watch.find_and_tell_ending(
+            lost, error, internals.longest_wait(self.trainer)
+        )
         if ending.number:
-            return ending.exception()
+            return exception_of(ending.number)
         again = "start it again"
         folder = self.options.trainer.default_root_dir
-        if self._command == "fit" and RunFolder(folder).holds_weights():
+        if self._command == "fit" and RunFolder(folder).holds_checkpoints():
             again = f"'ltr fit {quote(folder)}' resumes the run"
         return InputError(f"{ending.line}; {again}")
 
@@ -189,7 +190,7 @@ class RankerCLI(ParsedCommand):
         check_nodes(config.trainer.num_nodes)
         plain = self.plain_options()
         self._plain = plain
-        self._identity = identity(plain)
+        self._identity = identity_of(plain)
         self._results = ResultsWriter(plain)
         self._run = RunFolder(config.trainer.default_root_dir or folder_by_name(config, plain))
         self._place = self._run
@@ -208,7 +209,7 @@ class RankerCLI(ParsedCommand):
         internals.limit_waiting(self.trainer, LONGEST_WAIT)
         if has_launcher():
             join_processes(self.trainer)
-            self._together.begin()
+            self._end_watch.begin()
             check_agreement(self._plain)
             self._begin()
         config = self.config_init[self._command]
@@ -219,9 +220,9 @@ class RankerCLI(ParsedCommand):
             self.datamodule.test_on(config.split)
         if config.init_from is None or self._checkpoint is not None:
             return
-        start = take_weights(self.model, config.init_from, "--init_from")
-        self._results.start = start
-        log.info("the ranker starts from the weights of %s", start.file)
+        weights = take_weights(self.model, config.init_from, "--init_from")
+        self._results.init_weights = weights
+        log.info("the ranker starts from the weights of %s", weights.file)
 
     def _begin(self) -> None:
         """Take the folders, and find the checkpoint that the command starts from. Where the
@@ -230,7 +231,7 @@ class RankerCLI(ParsedCommand):
         found = by_rank_0(self._take)
         if isinstance(found, NothingToDo):
             raise found
-        self._place.check_common()
+        self._place.check_seen_by_all()
         self._checkpoint = found
         self._log_into(self._place.log)
 
@@ -248,15 +249,15 @@ class RankerCLI(ParsedCommand):
         config = self.options
         folder = self._run
         folder.check_writable()
-        folder.check_foreign()
+        folder.check_no_hpc_checkpoint()
         if is_rank_0():
             self._stack.enter_context(folder.owned())
             if self._place is not folder:
                 self._stack.enter_context(self._place.owned())
             # Before the folder is let go: of a start that failed, it removes what lies there.
-            self._stack.enter_context(wandb_run_ended())
+            self._stack.enter_context(ending_wandb_run())
         # A damaged file would be found when the results are written.
-        read_metrics(self._place.results)
+        read_metrics(self._place.metrics)
         if self._command != "fit":
             return checkpoint_to_measure(folder, config.ckpt_path, self._identity)
         trainer = config.trainer
@@ -286,13 +287,13 @@ class RankerCLI(ParsedCommand):
 
     def instantiate_trainer(self, **kwargs: Any) -> Trainer:
         config = self.config_init[self._command]
-        take_launched(config.trainer)  # not into config.yaml: others may resume the run
+        use_launched_processes(config.trainer)  # not into config.yaml: others may resume the run
         callbacks = config.trainer.callbacks or []
         callbacks = list(callbacks) if isinstance(callbacks, list | tuple) else [callbacks]
         if self._command == "mine":
             mining = [each for each in callbacks if isinstance(each, HardNegativeMining)]
             return super().instantiate_trainer(
-                callbacks=[MeetOthers(self._together), *mining],
+                callbacks=[BeginWatch(self._end_watch), *mining],
                 logger=False,
                 enable_progress_bar=False,
             )
@@ -305,10 +306,10 @@ class RankerCLI(ParsedCommand):
         if has_progress_bar is None:
             has_progress_bar = sys.stdout.isatty()
             kwargs["enable_progress_bar"] = has_progress_bar
-        callbacks.insert(0, MeetOthers(self._together))
+        callbacks.insert(0, BeginWatch(self._end_watch))
         callbacks.append(self._results)
         if not has_progress_bar:
-            callbacks.append(Progress())
+            callbacks.append(ProgressLines())
         if fits and has_our_loggers:
             callbacks.append(LearningRateMonitor())
         self._checkpoints = Checkpoints(config.best, config.last, self._identity)
@@ -354,7 +355,7 @@ class RankerCLI(ParsedCommand):
             return
         folder = RunFolder(self.trainer.default_root_dir)
         best = self.config_init.fit.best
-        difference = difference_line(read_metrics(folder.results))
+        difference = difference_line(read_metrics(folder.metrics))
         if difference is not None:
             log.info("%s", difference)
         log.info(
@@ -363,7 +364,7 @@ class RankerCLI(ParsedCommand):
             folder.path,
             quote(str(folder.path)),
         )
-        warning = worse_than_start_warning(folder, best)
+        warning = made_worse_warning(folder, best)
         if warning is not None:
             log.warning("%s", warning)
 
@@ -390,7 +391,7 @@ class RankerCLI(ParsedCommand):
         # Only rank 0 writes the results, and a trial run writes none.
         if is_trial(self.trainer) or not self.trainer.is_global_zero:
             return
-        results = read_metrics(RunFolder(self.trainer.default_root_dir).results)
+        results = read_metrics(RunFolder(self.trainer.default_root_dir).metrics)
         line = ceiling_line(results[command])
         if line is not None:
             log.info("%s", line)

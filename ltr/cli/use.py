@@ -23,7 +23,7 @@ from ltr.data.text_files import open_texts
 from ltr.data.texts import TextTable
 from ltr.data.trec import RunLine, write_run
 from ltr.errors import InputError
-from ltr.run.run_folder import RunFolder
+from ltr.run.run_folder import RunFolder, run_of_checkpoint
 from ltr.search.budget import RECALL, Budget, bytes_of
 from ltr.search.encoding_places import EncodingOfFolder
 from ltr.use.export import Form
@@ -249,7 +249,7 @@ def _queries_to_measure(
 def _data_of_ranker(ranker: str) -> str | None:
     """Where the data of the run lies that a ranker is of; None where it is of no run."""
     path = Path(ranker)
-    folder = RunFolder(path) if path.is_dir() else RunFolder.from_checkpoint(path)
+    folder = RunFolder(path) if path.is_dir() else run_of_checkpoint(path)
     if folder is None or not folder.config.is_file():
         return None
     path_of_data = data_of_run(folder)

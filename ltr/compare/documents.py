@@ -55,7 +55,7 @@ class Ranking:
         Raises:
             InputError: if the file ranks nothing, or a line of it is none of a run.
         """
-        file = self.run.place.ranking
+        file = self.run.place.test_run
         documents: dict[str, list[tuple[str, float]]] = {}
         for _, line in trec.read_run(file):
             documents.setdefault(line.query, []).append((line.doc, line.score))

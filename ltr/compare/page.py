@@ -136,7 +136,7 @@ def _rankings(experiments: Sequence[Experiment]) -> dict[str, Ranking]:
     rankings = {}
     for experiment in experiments:
         run = experiment.runs[0]
-        if not run.place.ranking.is_file():
+        if not run.place.test_run.is_file():
             return {}
         rankings[experiment.name] = Ranking(run, collection)
     return rankings

@@ -46,7 +46,7 @@ class Run:
             return None
         if "trained_with" not in self.metrics:
             raise InputError(
-                f"{RunFolder(self.folder).results}: trained_with must say what the run was trained with, and is not there; train the run again"
+                f"{RunFolder(self.folder).metrics}: trained_with must say what the run was trained with, and is not there; train the run again"
             )
         return TrainingRecipe.of(self.config, self.metrics["trained_with"])
 
@@ -83,7 +83,7 @@ def read_run(folder: Path, data_set: DataSet | None = None, split: str = "test")
         InputError: if it was not tested, or its files are damaged or don't fit each other.
     """
     files = RunFolder(folder)
-    metrics = read_metrics(files.results)
+    metrics = read_metrics(files.metrics)
     place = files
     again = f"ltr test {folder}"
     places = []
@@ -99,7 +99,7 @@ def read_run(folder: Path, data_set: DataSet | None = None, split: str = "test")
         places.append(split)
     where = ""
     if places:
-        metrics = metrics | {"test": read_metrics(place.results).get("test")}
+        metrics = metrics | {"test": read_metrics(place.metrics).get("test")}
         where = f" on {', '.join(places)}"
     if not isinstance(metrics.get("test"), dict) or not place.per_query.is_file():
         raise InputError(f"{folder}: a run must have been tested{where} to be compared; {again}")
@@ -118,7 +118,7 @@ def is_tested(folder: Path) -> bool:
             neither.
     """
     files = RunFolder(folder)
-    read_metrics(files.results)
+    read_metrics(files.metrics)
     if files.config.is_file():
         read_config(files.config)
     try:

@@ -217,7 +217,7 @@ def _without_inner_path(path: Path) -> Path:
     """
     if path.parent.name == "wandb" and path.name.startswith(("offline-run-", "run-")):
         return path.parent.parent
-    if path.name == RunFolder(path.parent).results.name:
+    if path.name == RunFolder(path.parent).metrics.name:
         return path.parent
     return path
 
@@ -239,9 +239,9 @@ def _runs_in(folder: Path) -> list[Path]:
 def _is_run(folder: Path) -> bool:
     """Whether it was trained or tested, be it on other data or splits than its own test alone."""
     files = RunFolder(folder)
-    if files.results.is_file() or any(files.sets.rglob(files.row.name)):
+    if files.metrics.is_file() or any(files.sets.rglob(files.set_row.name)):
         return True
-    return any(files.splits.glob(f"*/{files.results.name}"))
+    return any(files.splits.glob(f"*/{files.metrics.name}"))
 
 
 def _by_seed(folder: Path) -> tuple[str, int, str]:

@@ -19,7 +19,7 @@ from ltr.errors import InputError
 from ltr.grid.definition import Cell, Grid
 from ltr.run.config_file import read_config
 from ltr.run.run_folder import RunFolder
-from ltr.run.same_options import role_of_option
+from ltr.run.same_options import may_differ_for
 
 # In the values of an option that --option+ adds to: stands for its value in the base's files.
 IN_BASE = "base"
@@ -78,16 +78,16 @@ class GridFolder:
         # options; it will be written anew.
         if not run.config.is_file():
             return False
-        if not run.cell.is_file():
+        if not run.grid_cell.is_file():
             raise InputError(
                 f"{run.path} holds a run that no grid has made; name another folder (--runs)"
             )
         now = decisive_options(self.content(cell))
-        made_of = read_json(run.cell, MEND)
-        check_entries(made_of, CellContent, run.cell, MEND)
+        made_of = read_json(run.grid_cell, MEND)
+        check_entries(made_of, CellContent, run.grid_cell, MEND)
         if len(made_of["options"]) % 2:
             raise InputError(
-                f"{run.cell}: the file is damaged, each of the options must have a value; {MEND}"
+                f"{run.grid_cell}: the file is damaged, each of the options must have a value; {MEND}"
             )
         then = decisive_options(made_of)
         differing = [name for name in now.keys() | then.keys() if now.get(name) != then.get(name)]
@@ -98,7 +98,7 @@ class GridFolder:
             )
         # An interrupted test lacks one of its files. A run that was tested and has steps left to train
         # has results of weights that are not its last.
-        has_results = is_tested(run.path) and run.ranking.is_file()
+        has_results = is_tested(run.path) and run.test_run.is_file()
         return has_results and _reached_its_end(run)
 
     def content(self, cell: Cell) -> dict[str, Any]:
@@ -154,7 +154,7 @@ class GridFolder:
             with FileLock(run.path / ".cell", timeout=-1 if wait else 0, poll_interval=0.5):
                 if self.is_made(cell):  # by now
                     return True
-                write_whole(run.cell, [json.dumps(self.content(cell), indent=1), "\n"])
+                write_whole(run.grid_cell, [json.dumps(self.content(cell), indent=1), "\n"])
                 where = ["--trainer.default_root_dir", str(run.path)]
                 seed = ["--seed_everything", str(cell.seed)]
                 run_command([*self.fit_words(cell), *where, *seed, "--ckpt_path", "last"])
@@ -178,7 +178,7 @@ class GridFolder:
         score_of: dict[tuple[str, ...], float] = {}
         for cell in cells:
             run = self.run_folder(cell)
-            if not run.ranking.is_file():
+            if not run.test_run.is_file():
                 raise InputError(
                     f"{run.path} is not there yet, so nothing can be chosen; leave out --table to make it"
                 )
@@ -224,7 +224,7 @@ def decisive_options(content: Mapping[str, Any]) -> dict[str, Any]:
             values_of[option] = [value]
     deciding = {}
     for name, values in values_of.items():
-        if "cell" not in role_of_option(name.removeprefix("--")):
+        if "cell" not in may_differ_for(name.removeprefix("--")):
             deciding[name] = values
     return {"base": content["base"], "seed": content["seed"]} | deciding
 
@@ -234,8 +234,8 @@ def _reached_its_end(run: RunFolder) -> bool:
     where they are damaged, not.
     """
     # Lightning takes seconds to import.
-    from ltr.checkpoint import read_checkpoint
-    from ltr.run.counters import check_resumable, finished_message
+    from ltr.checkpoint import check_resumable, read_checkpoint
+    from ltr.run.which_checkpoint import Limits, finished_message
 
     if not run.last.is_file():
         return True
@@ -244,9 +244,8 @@ def _reached_its_end(run: RunFolder) -> bool:
     if isinstance(max_time, str) and max_time.startswith("{"):
         max_time = yaml.safe_load(max_time)  # the parser dumps a mapping as text
     with suppress(InputError):
-        checkpoint = read_checkpoint(run.last, quick=True)
+        checkpoint = read_checkpoint(run.last, checksums=False)
         check_resumable(checkpoint, run.last)
-        max_epochs = trainer.get("max_epochs")
-        max_steps = trainer.get("max_steps", -1)
-        return finished_message(checkpoint, max_epochs, max_steps, max_time) is not None
+        limits = Limits(trainer.get("max_epochs"), trainer.get("max_steps", -1), max_time)
+        return finished_message(checkpoint, limits) is not None
     return False

@@ -17,7 +17,7 @@ from jsonargparse import ArgumentError, ArgumentParser
 
 from ltr.checkpoint import (
     CONFIG,
-    best_checkpoint,
+    best_or_last_checkpoint,
     directory_of_start,
     holds_checkpoints,
     read_checkpoint,
@@ -112,7 +112,7 @@ def open_ranker(
     local_path(option, name)
     path = Path(name)
     if path.is_file() or _is_run_folder(path):
-        file = best_checkpoint(path, option) if path.is_dir() else path
+        file = best_or_last_checkpoint(path, option) if path.is_dir() else path
         where = f"{option} {file}"
         checkpoint = read_checkpoint(file, option)
         ranker = _ranker_of_checkpoint(checkpoint, file, where, needs, changes or {})

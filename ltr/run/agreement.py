@@ -15,9 +15,9 @@ from typing import Any
 from ltr import __version__
 from ltr.errors import InputError
 from ltr.processes import differences_from_rank_0, gather_objects, world_size
+from ltr.run.content_digests import MODEL_OPTIONS, digest_without_weights
 from ltr.run.provenance import versions
-from ltr.run.same_options import deciding_options, flat_options, without_parents
-from ltr.run.trained_with import MODEL_OPTIONS, digest_of_small_files
+from ltr.run.same_options import deciding_options, flat_options, last_name_of_path
 
 # Seconds that clocks may be apart, as many as Kerberos and MUNGE allow.
 CLOCKS_APART = 300.0
@@ -32,7 +32,7 @@ def check_agreement(config: Mapping[str, Any]) -> None:
     """
     if world_size() == 1:
         return
-    facts = _software() | _encodings() | dict(_options(config)) | dict(_models(config))
+    facts = _software() | _text_encodings() | dict(_options(config)) | dict(_models(config))
     differences = differences_from_rank_0(facts)
     if differences:
         raise InputError(
@@ -65,7 +65,7 @@ def _digest_of_code() -> str:
     return digest.hexdigest()[:8]
 
 
-def _encodings() -> dict[str, str]:
+def _text_encodings() -> dict[str, str]:
     """Of file names, and of text in files that don't say theirs: both come from the locale."""
     return {
         "the encoding of file names": sys.getfilesystemencoding(),
@@ -77,7 +77,7 @@ def _models(config: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     """A digest of each model that is named, without its weights: rank 0 gives those to all."""
     for path, value in flat_options(config["model"]):
         if path.rpartition(".")[2] in MODEL_OPTIONS and isinstance(value, str):
-            digest = digest_of_small_files(value)
+            digest = digest_without_weights(value)
             if digest is not None:
                 yield f"the digest of model.{path}", digest
 
@@ -85,5 +85,7 @@ def _models(config: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
 def _options(config: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     """The options that must be the same, each by its path. A folder may be mounted elsewhere."""
     for path, value in deciding_options(config, "processes").items():
-        value = [*map(without_parents, value)] if isinstance(value, list) else value
-        yield path, repr(without_parents(value))
+        if isinstance(value, list):
+            yield path, repr([*map(last_name_of_path, value)])
+        else:
+            yield path, repr(last_name_of_path(value))

@@ -2,6 +2,7 @@
 
 import math
 from bisect import bisect_right
+from collections import defaultdict
 from collections.abc import Sequence
 
 import torch
@@ -50,24 +51,25 @@ def ceiling(
 def ceiling_of_sources(
     metrics: Sequence[RankingMetric],
     batches: Sequence[Sequence[LabelledList]],
-    first_query: Sequence[int],
+    first_queries: Sequence[int],
 ) -> dict[str, float]:
     """The mean of :func:`ceiling` over the sources that have lists.
 
     Args:
         metrics, batches: as of :func:`ceiling`.
-        first_query: the number of the first query of each source, ascending.
+        first_queries: the number of the first query of each source, ascending.
     """
-    by_source: list[list[list[LabelledList]]] = [[] for _ in first_query]
+    batches_of: defaultdict[int, list[list[LabelledList]]] = defaultdict(list)
     for lists in batches:
-        for batches_of_source in by_source:
-            batches_of_source.append([])
+        lists_of: defaultdict[int, list[LabelledList]] = defaultdict(list)
         for labelled in lists:
-            source = bisect_right(first_query, labelled.query_row) - 1
-            by_source[source][-1].append(labelled)
+            source = bisect_right(first_queries, labelled.query_row) - 1
+            lists_of[source].append(labelled)
+        for source, lists_of_source in lists_of.items():
+            batches_of[source].append(lists_of_source)
     values: dict[str, list[float]] = {}
-    for batches_of_source in by_source:
-        for name, value in ceiling(metrics, batches_of_source).items():
+    for source in sorted(batches_of):
+        for name, value in ceiling(metrics, batches_of[source]).items():
             values.setdefault(name, []).append(value)
     return {
         name: math.fsum(values_of_metric) / len(values_of_metric)

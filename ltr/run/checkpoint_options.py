@@ -2,6 +2,7 @@
 written.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from ltr.errors import InputError
@@ -15,8 +16,8 @@ class BestOptions:
     Args:
         monitor: What says how good weights are: a metric of the validation, such as
             ``val/nDCG@10``. None keeps no best ones.
-        save_top_k: How many of the best are kept: ``best.ckpt``, and beside it ``step=N.ckpt`` for
-            each of the k. -1 keeps those of every validation, 0 none.
+        save_top_k: How many of the best are kept: ``best.ckpt``, and beside it, where they are
+            several, ``step=N.ckpt`` for each. -1 keeps those of every validation, 0 none.
         save_weights_only: Whether they are kept without the state of the optimiser: a third of the
             size, but no resume.
     """
@@ -33,13 +34,24 @@ class BestOptions:
             )
 
     @property
+    def metric(self) -> str:
+        """What is monitored, as ``metrics.json`` names it; empty where nothing is."""
+        return (self.monitor or "").removeprefix("val/")
+
+    @property
     def sign(self) -> float:
-        """-1 for a metric whose lowest value is the best, else 1."""
-        measure = (self.monitor or "").removeprefix("val/")
-        name = measure.partition("@")[0]
+        """-1 for a metric whose lowest value is the best, else 1. Weights have a score, the value of
+        the metric times this sign: higher is better.
+        """
+        name = self.metric.partition("@")[0]
         if name in MEASURES and MEASURES[name].lower_is_better:
             return -1.0
         return 1.0
+
+
+def best_first(scores: Mapping[int, float]) -> list[int]:
+    """The steps of scores, the highest score first; of equal scores the earlier step first."""
+    return sorted(scores, key=lambda step: (-scores[step], step))
 
 
 @dataclass

@@ -3,10 +3,9 @@
 import logging
 import math
 import os
-import signal
 import time
 from collections.abc import Mapping
-from enum import Enum
+from enum import Enum, auto
 from pathlib import Path
 from shlex import quote
 from typing import Any, NoReturn, TypedDict
@@ -21,11 +20,11 @@ from ltr.models.encoder.text_encoder import encoders_of
 from ltr.models.ranker import check_finite
 from ltr.processes import settle_order_of_sums
 from ltr.run import lightning_internals as internals
-from ltr.run.checkpoint_options import BestOptions, LastOptions
+from ltr.run.checkpoint_options import BestOptions, LastOptions, best_first
 from ltr.run.counters import Moment, set_counters
-from ltr.run.log import who_computes
+from ltr.run.log import gather_places
 from ltr.run.run_folder import RunFolder, link_or_copy
-from ltr.run.signals import NAMES, Signals
+from ltr.run.signals import Signals, name_of
 from ltr.search.encoding_places import EncodingsInCache, EncodingsOfRun
 from ltr.trainer_state import callbacks_of, data_of, is_trial
 
@@ -40,9 +39,9 @@ MAX_SHARE_OF_TIME = 0.05
 class Phase(Enum):
     """Whether a validation is running, and so what a signal does."""
 
-    TRAINING = "no validation is under way; a signal waits for the end of the optimiser step"
-    VALIDATING = "a signal ends the run within the validation; the resumed run does it anew"
-    LEAVING_VALIDATION = "the validation has ended, or a signal has ended it; its results and its checkpoint are written now"
+    OUTSIDE = auto()  # of a validation; a signal waits for the end of the optimiser step
+    VALIDATING = auto()  # a signal ends the run at once; the resumed run does the validation anew
+    LEAVING_VALIDATION = auto()  # it has ended, by itself or a signal; its results are written now
 
 
 class CheckpointsState(TypedDict):
@@ -58,9 +57,9 @@ class Checkpoints(Checkpoint):
     A checkpoint is written between two optimiser steps, when weights, optimiser and progress agree,
     as a whole file or not at all. A run that was killed at any moment resumes from ``last.ckpt`` to
     the very weights and validations of a run that was not. The first signal
-    (:data:`ltr.run.signals.NAMES`) finishes the step and saves; a validation that is due or running
-    is done by the resumed run. The second ends the run at once, but for those of a cluster that
-    follow within seconds.
+    (:data:`ltr.errors.ENDING_SIGNALS`) finishes the step and saves; a validation that is due or
+    running is done by the resumed run. The second ends the run at once, but for those of a cluster
+    that follow within seconds.
 
     What is best is told by the files that are there, so a run folder may be moved and copied.
 
@@ -77,8 +76,8 @@ class Checkpoints(Checkpoint):
         identity: dict[str, Any] | None = None,
     ) -> None:
         super().__init__()
-        self.best = best or BestOptions()
-        self.last = last or LastOptions()
+        self.best_options = best or BestOptions()
+        self.last_options = last or LastOptions()
         self.identity = identity or {}
         self._signals = Signals()
         # The scores of the best weights that are kept, by step; higher is better.
@@ -86,23 +85,23 @@ class Checkpoints(Checkpoint):
 
         # The last validation was among the best: best.ckpt is to be written with last.ckpt.
         self._best_is_due = False
-        # The last validation was of the best weights of all: a test reads what it has encoded.
-        self._best_is_newest = False
+        # The weights of the last validation are the best of all: a test reads what it has encoded.
+        self._newest_is_best = False
         # last.every_n_steps asks for last.ckpt.
         self._last_is_due = False
-        # From this time.monotonic() on, last.ckpt is written even where nothing asks for it: so late
-        # that writing takes less than MAX_SHARE_OF_TIME of the time. 0: from now on.
-        self._cheap_from = 0.0
+        # From this time.monotonic() on, last.ckpt is written even where nothing asks for it: writing
+        # then takes less than MAX_SHARE_OF_TIME of the time since the last write. 0: from now on.
+        self._next_cheap_write = 0.0
 
         # Optimiser steps before the batch at hand.
         self._steps_before_batch = 0
         # Batches since the last optimiser step: above 0 in the middle of accumulated gradients.
         self._batches_since_step = 0
 
-        self._phase = Phase.TRAINING
-        # The states of all callbacks before the validation; empty in TRAINING. A resume that does a
+        self._phase = Phase.OUTSIDE
+        # The states of all callbacks before the validation; empty OUTSIDE. A resume that does a
         # validation anew needs them, since callbacks such as EarlyStopping count validations.
-        self._callbacks_before: dict[str, Any] = {}
+        self._states_before_validation: dict[str, Any] = {}
 
         # Something has asked training to stop, as EarlyStopping does. Checkpoints keep it, so that
         # a resume stops too.
@@ -134,17 +133,17 @@ class Checkpoints(Checkpoint):
         scores: dict[int, float] = {}
         if trainer.is_global_zero:
             folder = RunFolder(trainer.default_root_dir)
-            self._add_step_file_of_best(folder)
-            scores = folder.kept_scores(self.best.monitor)
+            self._name_best_by_step(folder)
+            scores = folder.kept_scores(self.best_options.monitor)
         self._scores = trainer.strategy.broadcast(scores)  # so that all ranks decide alike
         # A run before this one, with the same callback, may have ended anywhere.
         self._best_is_due = False
-        self._best_is_newest = False
+        self._newest_is_best = False
         self._last_is_due = False
-        self._cheap_from = 0.0
+        self._next_cheap_write = 0.0
         self._batches_since_step = 0
-        self._phase = Phase.TRAINING
-        self._callbacks_before = {}
+        self._phase = Phase.OUTSIDE
+        self._states_before_validation = {}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         check_entries(
@@ -160,8 +159,8 @@ class Checkpoints(Checkpoint):
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         if not is_trial(trainer):
             moment = f"goes on from step {trainer.global_step}" if trainer.ckpt_path else "begins"
-            # Where the processes are is for the log of the run alone.
-            log.debug("the run %s: %s", moment, who_computes())
+            places = gather_places()  # on every rank, whoever has a log
+            log.debug("the run %s: %s", moment, places)
         if self._asked_to_stop:  # before the run was interrupted
             trainer.should_stop = True
         settle_order_of_sums(trainer.strategy.model)
@@ -175,16 +174,18 @@ class Checkpoints(Checkpoint):
 
     def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         """Move what the last validation has encoded into the cache where its weights are the best, so
-        that a test finds it. What is left of the encodings goes with the training.
+        that a test finds it.
         """
         data = data_of(trainer)
-        if stage != "fit" or data is None or not trainer.is_global_zero or not self._best_is_newest:
+        if stage != "fit" or data is None or not trainer.is_global_zero or not self._newest_is_best:
             return
         run_folder = Path(trainer.default_root_dir)
         encoding = EncodingsOfRun(run_folder, "evaluation").last()
+        if encoding is None:
+            return
         for corpus in data.corpora:
             texts = corpus.docs
-            if encoding is None or texts.read_key not in encoding.plan.texts:
+            if texts.read_key not in encoding.plan.texts:
                 continue
             try:
                 EncodingsInCache(texts.folder, run_folder).put(encoding)
@@ -201,12 +202,18 @@ class Checkpoints(Checkpoint):
         if isinstance(exception, KeyboardInterrupt) and is_fit and folder.last.is_file():
             end = "interrupted"
             if isinstance(exception, Terminated):
-                end = f"ended by {NAMES[signal.Signals(exception.number)]}"
+                end = f"ended by {name_of(exception.number)}"
             log.warning(
                 "%s; 'ltr fit %s' resumes from %s", end, quote(str(folder.path)), folder.last
             )
 
-    # Steps
+    # Steps. Which hook saves after a batch:
+    #
+    # * a validation is due: on_validation_end
+    # * the epoch ends here: on_train_epoch_end, also after a validation
+    # * neither: on_train_batch_end, where last.every_n_steps or a signal asks for it
+    #
+    # A signal ends the run in the hook that saves; where a validation is due, before it.
 
     def on_train_batch_start(
         self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int
@@ -226,7 +233,7 @@ class Checkpoints(Checkpoint):
         if self._batches_since_step:  # in the middle of accumulated gradients
             return
         validation_is_due = internals.validation_is_due(trainer)
-        self._last_is_due = trainer.global_step % self.last.every_n_steps == 0
+        self._last_is_due = trainer.global_step % self.last_options.every_n_steps == 0
         must_end = self._signals.pending is not None and not _is_complete(trainer)
         if validation_is_due:
             if must_end:
@@ -241,7 +248,6 @@ class Checkpoints(Checkpoint):
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         is_whole = internals.all_batches_trained(trainer)
-        # Read once: a signal that comes meanwhile waits for the next step.
         pending = self._signals.pending
         # An epoch that is not whole was cut short by max_steps, and is the last: the run ends by
         # itself.
@@ -254,7 +260,7 @@ class Checkpoints(Checkpoint):
 
     def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         if trainer.state.fn == "fit" and not trainer.sanity_checking:
-            self._callbacks_before = internals.callback_states(trainer)
+            self._states_before_validation = internals.callback_states(trainer)
             self._phase = Phase.VALIDATING
             if self._signals.pending is not None:
                 self._end_if_validating(trainer)
@@ -266,7 +272,7 @@ class Checkpoints(Checkpoint):
             self._phase = Phase.LEAVING_VALIDATION
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        if self._phase is Phase.TRAINING:
+        if self._phase is Phase.OUTSIDE:
             return
         self._note_score(trainer)
         pending = self._signals.pending
@@ -276,25 +282,25 @@ class Checkpoints(Checkpoint):
         # repeat batches. New best weights can't wait.
         if is_within_epoch and (self._best_is_due or not self._batches_since_step):
             self._save_if_due_or_cheap(trainer, Moment.AFTER_STEP, pending)
-        self._phase = Phase.TRAINING
-        self._callbacks_before = {}
+        self._phase = Phase.OUTSIDE
+        self._states_before_validation = {}
         may_end = is_within_epoch and not self._batches_since_step
         if pending is not None and may_end and not _is_complete(trainer):
             raise pending
 
     def _note_score(self, trainer: Trainer) -> None:
         """Note the score of these weights, and whether they are among the best."""
-        score = trainer.callback_metrics.get(self.best.monitor or "")
+        score = trainer.callback_metrics.get(self.best_options.monitor or "")
         step = trainer.global_step
-        k = self.best.save_top_k
-        self._best_is_newest = False
+        k = self.best_options.save_top_k
+        self._newest_is_best = False
         if score is None or k == 0 or math.isnan(score):
             return
-        self._scores[step] = self.best.sign * float(score)
+        self._scores[step] = self.best_options.sign * float(score)
         ranked = best_first(self._scores)
         kept = ranked if k == -1 else ranked[:k]
         self._best_is_due = step in kept
-        self._best_is_newest = step == ranked[0]
+        self._newest_is_best = step == ranked[0]
         self._scores = {kept_step: self._scores[kept_step] for kept_step in kept}
 
     # Ending early
@@ -318,7 +324,8 @@ class Checkpoints(Checkpoint):
         """End the run within a validation, which the resumed run does anew.
 
         A validation of averaged weights is finished instead: while it runs, the model does not have
-        the weights that are trained on.
+        the weights that are trained on. So is one in the middle of accumulated gradients, whose step
+        is not done.
         """
         is_averaged = bool(callbacks_of(trainer, WeightAveraging))
         may_end = self._phase is Phase.VALIDATING and not self._batches_since_step
@@ -343,12 +350,15 @@ class Checkpoints(Checkpoint):
 
         A run with refreshes of negatives always writes it: a refresh may follow, takes longer than
         a write, and is ended by a signal without a further save.
+
+        ``pending`` is handed over, since the caller has read it once: a signal that comes meanwhile
+        waits for the next step.
         """
         data = data_of(trainer)
         refreshes = data is not None and data.has_refreshes
         is_due = self._best_is_due or self._last_is_due or refreshes
         ends = pending is not None or _is_complete(trainer)
-        if is_due or ends or time.monotonic() >= self._cheap_from:
+        if is_due or ends or time.monotonic() >= self._next_cheap_write:
             self._save(trainer, moment)
 
     def _save(self, trainer: Trainer, moment: Moment) -> None:
@@ -371,37 +381,29 @@ class Checkpoints(Checkpoint):
         checkpoint = self._resumable_checkpoint(trainer, moment)
         folder.checkpoints.mkdir(parents=True, exist_ok=True)
         try:
-            write_checkpoint(checkpoint, folder.temporary_last)
+            write_checkpoint(checkpoint, folder.temporary_checkpoint)
+            step = checkpoint["global_step"]
+            only_weights = self.best_options.save_weights_only
             # best.ckpt comes first. A run that is killed between the two resumes from the last.ckpt
             # before, and its validation finds the same weights best again. Where there is no
             # last.ckpt before, it resumes from best.ckpt, which must be whole until there is one.
-            only_weights = self.best.save_weights_only
-            is_first = not folder.last.is_file()
-            if writes_best:
-                self._write_best(folder, checkpoint, only_weights=only_weights and not is_first)
-            os.replace(folder.temporary_last, folder.last)
-            if writes_best and only_weights and is_first:
+            must_resume = not folder.last.is_file()
+            if writes_best and only_weights and not must_resume:
+                _write_weights(checkpoint, folder.temporary_best)
+                self._keep_best(folder, folder.temporary_best, step)
+            elif writes_best:
+                self._keep_best(folder, folder.temporary_checkpoint, step)
+            os.replace(folder.temporary_checkpoint, folder.last)
+            if writes_best and only_weights and must_resume:
                 # No run resumes from best.ckpt any more: replace it by its weights.
-                self._write_best(folder, checkpoint, only_weights=True)
+                _write_weights(checkpoint, folder.temporary_best)
+                self._keep_best(folder, folder.temporary_best, step)
         finally:
-            folder.temporary_last.unlink(missing_ok=True)
+            folder.temporary_checkpoint.unlink(missing_ok=True)
             folder.temporary_best.unlink(missing_ok=True)
         seconds = time.monotonic() - start
         # A write of 10 s makes the next one cheap 200 s after this one began.
-        self._cheap_from = start + seconds / MAX_SHARE_OF_TIME
-
-    def _write_best(
-        self, folder: RunFolder, checkpoint: Mapping[str, Any], *, only_weights: bool
-    ) -> None:
-        """Put a checkpoint among the best; the whole of it lies in ``temporary_last``."""
-        source = folder.temporary_last
-        if only_weights:
-            source = folder.temporary_best
-            weights = dict(checkpoint)
-            for part in ("callbacks", "optimizer_states", "lr_schedulers"):
-                del weights[part]
-            write_checkpoint(weights, source)
-        self._keep_best(folder, source, checkpoint["global_step"])
+        self._next_cheap_write = start + seconds / MAX_SHARE_OF_TIME
 
     def _resumable_checkpoint(self, trainer: Trainer, moment: Moment) -> dict[str, Any]:
         """A checkpoint of Lightning that resumes at a moment, and what we add to it."""
@@ -410,13 +412,13 @@ class Checkpoints(Checkpoint):
         repeats_batches = self._batches_since_step > 0
         if repeats_batches and data is not None:
             # Lightning has stored the state of the data after the batches since the last step. A
-            # resume repeats them, so the state before them takes its place.
+            # resume repeats them, so the state before them takes its place, under Lightning's key.
             checkpoint[type(data).__qualname__] = data.state_dict(self._batches_since_step)
         # A resume from the middle of accumulated gradients repeats these batches and the validation
         # after them, so it needs the states of the callbacks from before that validation.
         repeats_validation = repeats_batches or moment is Moment.VALIDATION_DUE
-        if repeats_validation and self._callbacks_before:
-            checkpoint["callbacks"] = self._callbacks_before
+        if repeats_validation and self._states_before_validation:
+            checkpoint["callbacks"] = self._states_before_validation
         set_counters(checkpoint, moment, self._batches_since_step)
         checkpoint["run"] = {
             "format": FORMAT,
@@ -424,18 +426,18 @@ class Checkpoints(Checkpoint):
             # True if the run has ended early. A request to stop counts only from min_epochs and
             # min_steps on.
             "stopped": self._asked_to_stop and internals.may_stop(trainer),
-            "monitor": self.best.monitor,
+            "monitor": self.best_options.monitor,
             "scores": dict(self._scores),
         }
         return checkpoint
 
-    def _add_step_file_of_best(self, folder: RunFolder) -> None:
-        """Where several of the best are kept, give the ``best.ckpt`` that is there its
-        ``step=N.ckpt`` too: a run that kept only one made none.
+    def _name_best_by_step(self, folder: RunFolder) -> None:
+        """Where several of the best are kept, name the ``best.ckpt`` that is there ``step=N.ckpt``,
+        too: a run that kept only one made none.
         """
-        if self.best.save_top_k in (0, 1) or not folder.best.is_file():
+        if self.best_options.save_top_k in (0, 1) or not folder.best.is_file():
             return
-        step = read_checkpoint(folder.best, quick=True)["global_step"]
+        step = read_checkpoint(folder.best, checksums=False)["global_step"]
         file = folder.step_file(step)
         if not file.is_file():
             link_or_copy(folder.best, file)
@@ -444,19 +446,22 @@ class Checkpoints(Checkpoint):
         """Put a checkpoint among the best, and remove those that no longer are."""
         if best_first(self._scores)[0] == step:
             link_or_copy(file, folder.best)
-        if self.best.save_top_k != 1:
+        if self.best_options.save_top_k != 1:
             link_or_copy(file, folder.step_file(step))
-        if self.best.save_top_k == -1:  # all of them are
+        if self.best_options.save_top_k == -1:  # all of them are
             return
         # Those of another metric stay: they were the best by what the run was told before.
-        for kept_step in folder.kept_scores(self.best.monitor):
+        for kept_step in folder.kept_scores(self.best_options.monitor):
             if kept_step not in self._scores:
                 folder.step_file(kept_step).unlink(missing_ok=True)
 
 
-def best_first(scores: Mapping[int, float]) -> list[int]:
-    """The steps of scores, the highest score first; of equal scores the earlier step first."""
-    return sorted(scores, key=lambda step: (-scores[step], step))
+def _write_weights(checkpoint: Mapping[str, Any], file: Path) -> None:
+    """Write a checkpoint without what only a resume needs."""
+    weights = dict(checkpoint)
+    for part in ("callbacks", "optimizer_states", "lr_schedulers"):
+        del weights[part]
+    write_checkpoint(weights, file)
 
 
 def _is_complete(trainer: Trainer) -> bool:

@@ -17,21 +17,21 @@ class ClassEntry(TypedDict):
     init_args: NotRequired[dict[str, Any] | None]
 
 
-class DataOptions(TypedDict):
+class DataOptionsEntry(TypedDict):
     """The options of a data module that are read again."""
 
     path: NotRequired[str | list[Any] | None]  # a list: of several sources
     evaluation: NotRequired[dict[str, Any] | None]
 
 
-class Data(TypedDict):
+class DataEntry(TypedDict):
     """A data module with its options."""
 
     class_path: str
-    init_args: NotRequired[DataOptions]
+    init_args: NotRequired[DataOptionsEntry]
 
 
-class Model(TypedDict):
+class ModelEntry(TypedDict):
     """The options of :class:`ltr.module.RankerModule` that are read again."""
 
     ranker: ClassEntry | str
@@ -47,7 +47,7 @@ class BestEntry(TypedDict):
     save_top_k: NotRequired[int]
 
 
-class Trainer(TypedDict):
+class TrainerEntry(TypedDict):
     """The options of Lightning's trainer that are read again."""
 
     precision: NotRequired[str | int | None]
@@ -65,9 +65,9 @@ class Configuration(TypedDict):
     """The whole file: the options of ``ltr fit``."""
 
     seed_everything: int | bool
-    model: Model
-    data: Data
-    trainer: Trainer
+    model: ModelEntry
+    data: DataEntry
+    trainer: TrainerEntry
     best: NotRequired[BestEntry]
     init_from: NotRequired[str | None]
 
@@ -84,7 +84,7 @@ def read_config(file: Path) -> dict[str, Any]:
     options = read_yaml(file)
     if options is None:
         raise InputError(
-            f"{file}: the file must hold the options of a run, and holds nothing; restore it"
+            f"{file}: the file must hold the options of a run, and holds nothing; {MEND}"
         )
     check_entries(options, Configuration, file, MEND)
     return options

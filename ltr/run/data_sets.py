@@ -92,7 +92,8 @@ def _sets_of_file(file: Path) -> Iterator[DataSet]:
     sets = read_yaml(file, "a suite")
     if not sets:
         raise InputError(f"{file}: a suite must have a line name: path for each set, and has none")
-    for name, path in dict[Any, Any](sets).items():  # YAML has other keys than texts, too
+    # read_yaml promises keys that are texts, YAML does not: checked here.
+    for name, path in dict[Any, Any](sets).items():
         if not isinstance(name, str) or not isinstance(path, str) or not path:
             raise InputError(
                 f"{file}: a line of a suite must be name: path, two texts, got {name!r}: {path!r}"

@@ -10,11 +10,11 @@ from ltr.run.same_options import (
     are_same,
     deciding_callbacks,
     deciding_options,
-    without_parents,
+    last_name_of_path,
 )
 
 
-def identity(config: Mapping[str, Any]) -> dict[str, Any]:
+def identity_of(config: Mapping[str, Any]) -> dict[str, Any]:
     """The options that make a run what it is, by their paths. The content of the data and the steps
     of an epoch are none of it: the data module compares them when it takes its state from a
     checkpoint.
@@ -24,7 +24,7 @@ def identity(config: Mapping[str, Any]) -> dict[str, Any]:
     """
     options = {}
     for path, value in deciding_options(config, "resume").items():
-        options[path] = without_parents(value)
+        options[path] = last_name_of_path(value)
     callbacks = deciding_callbacks(config, "resume")
     if callbacks:
         options["trainer.callbacks"] = callbacks
@@ -42,28 +42,30 @@ def ranker_options(options: Mapping[str, Any]) -> dict[str, Any]:
     return part
 
 
-def check_same(now: Mapping[str, Any], then: Mapping[str, Any], path: str, hint: str) -> None:
+def check_identity(
+    ours: Mapping[str, Any], of_checkpoint: Mapping[str, Any], file: str, hint: str
+) -> None:
     """Check that a checkpoint comes from a run with this identity.
 
     Args:
-        now: the identity of this configuration.
-        then: that of the checkpoint; empty where it says none.
-        path: the checkpoint.
+        ours: the identity of this configuration.
+        of_checkpoint: that of the checkpoint; empty where it says none.
+        file: the checkpoint.
         hint: what to do otherwise.
 
     Raises:
         InputError: if not; it names the options that differ.
     """
-    if not then:
+    if not of_checkpoint:
         return
     changes = []
-    for name in sorted({*now, *then}):
-        value = now.get(name)
-        value_then = then.get(name)
-        if not are_same(name, value, value_then):
-            changes.append(f"{name} was {value_then!r} and is {value!r}")
+    for path in sorted({*ours, *of_checkpoint}):
+        value = ours.get(path)
+        value_before = of_checkpoint.get(path)
+        if not are_same(path, value, value_before):
+            changes.append(f"{path} was {value_before!r} and is {value!r}")
     if changes:
         more = f" and {len(changes) - 3} more" if len(changes) > 3 else ""
         raise InputError(
-            f"{path} comes from another configuration: {', '.join(changes[:3])}{more}; {hint}"
+            f"{file} comes from another configuration: {', '.join(changes[:3])}{more}; {hint}"
         )

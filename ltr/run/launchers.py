@@ -39,7 +39,7 @@ def restarts_line() -> str:
 
 
 def is_rank_0() -> bool:
-    """Whether this is the first process of the run."""
+    """Whether this is the first process of the run, also before the processes have met."""
     return rank_zero_only.rank == 0  # type: ignore[attr-defined]  # Lightning sets it without declaring it
 
 
@@ -52,12 +52,12 @@ def has_launcher() -> bool:
     return any(launcher.detect() for launcher in LAUNCHERS)
 
 
-def take_launched(trainer: MutableMapping[str, Any]) -> None:
+def use_launched_processes(trainer_options: MutableMapping[str, Any]) -> None:
     """Let a trainer run on the processes that torchrun or srun has started, where its options name
     none. So the command stays the same where fewer nodes come back.
 
     Args:
-        trainer: its options; ``num_nodes`` and ``devices`` are set.
+        trainer_options: ``num_nodes`` and ``devices`` are set.
 
     Raises:
         InputError: if they name other processes, or the nodes have unequally many.
@@ -70,11 +70,11 @@ def take_launched(trainer: MutableMapping[str, Any]) -> None:
         raise InputError(
             f"each node must have as many processes as any other, got {processes_per_node} of {processes} on this one; start equally many on each, or all of them on one"
         )
-    if trainer["num_nodes"] == 1:
-        trainer["num_nodes"] = processes // processes_per_node
-    if trainer["devices"] == "auto":
-        trainer["devices"] = processes_per_node
-    named = trainer["num_nodes"], trainer["devices"]
+    if trainer_options["num_nodes"] == 1:
+        trainer_options["num_nodes"] = processes // processes_per_node
+    if trainer_options["devices"] == "auto":
+        trainer_options["devices"] = processes_per_node
+    named = trainer_options["num_nodes"], trainer_options["devices"]
     if isinstance(named[1], int) and named != (processes // processes_per_node, processes_per_node):
         raise InputError(
             f"trainer.num_nodes and trainer.devices must be the {processes // processes_per_node} nodes with {processes_per_node} processes each that the launcher has started, got {named[0]} and {named[1]}; leave them out"

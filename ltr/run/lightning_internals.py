@@ -1,4 +1,6 @@
-"""What an exact resume needs of Lightning and Lightning does not publish: every such name is here.
+"""What ltr.run needs of Lightning and Lightning does not publish: all such attributes and functions.
+
+The keys in a checkpoint are in :mod:`ltr.run.counters`.
 
 ``tests/run/test_lightning_internals.py`` checks that each is there and takes what it is given.
 """
@@ -51,12 +53,13 @@ def average_without_rounding(trainer: Trainer) -> None:
 
 
 def _average(
-    rounded: Callable[[Tensor, Tensor, Tensor], Tensor],
+    average: Callable[[Tensor, Tensor, Tensor], Tensor],
     averaged: Tensor,
-    now: Tensor,
+    weights: Tensor,
     count: Tensor,
 ) -> Tensor:
-    return torch.where(averaged == now, now, rounded(averaged, now, count).to(now.dtype))
+    rounded = average(averaged, weights, count).to(weights.dtype)
+    return torch.where(averaged == weights, weights, rounded)  # equal numbers stay as they are
 
 
 def limit_waiting(trainer: Trainer, longest: timedelta) -> None:
@@ -155,6 +158,17 @@ def validation_is_due(trainer: Trainer) -> bool:
     return trainer.fit_loop.epoch_loop._should_check_val_fx(fetcher)
 
 
+# What these say after a batch that was trained on:
+#
+#                        within the epoch   the last one   the one of max_steps, within the epoch
+# epoch_has_begun        True               True           True
+# fetched_last_batch     False              True           False
+# all_batches_trained    False              True           False
+# epoch_ends_here        False              True           True
+#
+# Of the last batch they say so while it trains, too.
+
+
 def epoch_ends_here(trainer: Trainer) -> bool:
     """Whether no further batch of the epoch will be trained on: none is left, or ``max_steps`` ends
     training within the epoch.
@@ -168,9 +182,7 @@ def all_batches_trained(trainer: Trainer) -> bool:
 
 
 def fetched_last_batch(trainer: Trainer) -> bool:
-    """Whether the batch that was last fetched is the last one of its epoch. It is true already
-    while that batch trains; :func:`all_batches_trained` is true only after it.
-    """
+    """Whether the batch that was last fetched is the last one of its epoch."""
     return trainer.fit_loop.epoch_loop.batch_progress.is_last_batch
 
 

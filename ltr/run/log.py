@@ -4,24 +4,17 @@ import logging
 import os
 import socket
 import sys
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from logging.handlers import MemoryHandler
 from pathlib import Path
-from typing import Any, TextIO
+from typing import TextIO
 
 from lightning.fabric.plugins.environments import TorchElasticEnvironment
-from lightning.pytorch import Callback, LightningModule, Trainer
 
 from ltr.data import progress
 from ltr.data.console import say, without_controls
-from ltr.data.progress import Countdown, Pace, duration
-from ltr.module import RankerModule
 from ltr.processes import gather_objects
-from ltr.trainer_state import data_of
-
-log = logging.getLogger(__name__)
 
 OURS = "ltr"
 OTHERS = (
@@ -72,7 +65,7 @@ def route_messages(is_rank_0: bool) -> Iterator[Callable[[Path], None]]:
             to_file.setTarget(target)
             to_file.capacity = 0  # from here on every message is written at once
             to_file.flush()
-            to_stdout.kept_in = file
+            to_stdout.keep_in(file)
 
     logging.captureWarnings(True)
     try:
@@ -104,11 +97,15 @@ class _TerminalHandler(logging.StreamHandler):
     """Is silent once nobody reads any more, as in ``ltr … | head``; the command goes on. Texts in a
     message do not steer the terminal.
 
-    Where stdout goes into a file on a full disk, messages that are in the log of a run, too, are
-    left out, and a line says so once. Others are what the command is for, and their error ends it.
+    Where stdout goes into a file, the disk may be full. If a log has the messages, too, the handler
+    goes silent, and a line says so once. Else they are what the command is for: the error ends it.
     """
 
-    kept_in: Path | None = None  # the log of the run
+    _log_file: Path | None = None
+
+    def keep_in(self, log_file: Path) -> None:
+        """Let it know the log that has its messages, too."""
+        self._log_file = log_file
 
     def format(self, record: logging.LogRecord) -> str:
         return without_controls(super().format(record))
@@ -124,11 +121,11 @@ class _TerminalHandler(logging.StreamHandler):
         drop_unwritten(self.stream)
         if self.stream is sys.stderr:  # nothing is left to say it by
             return
-        if self.kept_in is None:
+        if self._log_file is None:
             raise error
         self.addFilter(lambda _: False)
         say(
-            f"ltr: the output is not written any more: {error.strerror}; what is said is in {self.kept_in}",
+            f"ltr: the output is not written any more: {error.strerror}; what is said is in {self._log_file}",
             to=sys.stderr,
         )
 
@@ -175,14 +172,14 @@ def drop_unwritten(stream: TextIO) -> None:
     """
     kept = os.dup(stream.fileno())
     silence(stream)
-    stream.flush()
+    stream.flush()  # to nowhere
     os.dup2(kept, stream.fileno())
     os.close(kept)
 
 
-def who_computes() -> str:
-    """The processes of a run, by machine, process number and launcher: what tells the starts of a
-    run apart in its log. Every process must ask.
+def gather_places() -> str:
+    """Where the processes of a run are, by machine, process number and launcher: what tells the
+    starts of a run apart in its log. Every process must ask.
     """
     hosts = gather_objects(socket.gethostname())
     number = "1 process" if len(hosts) == 1 else f"{len(hosts)} processes"
@@ -195,77 +192,3 @@ def who_computes() -> str:
         requeues = os.environ.get("SLURM_RESTART_COUNT", "0")
         parts.append(f"job {os.environ['SLURM_JOB_ID']} of SLURM, restart {requeues}")
     return "; ".join(parts)
-
-
-class Progress(Callback):
-    """Lines now and then, for places without a terminal: in training the step, the rate, the loss
-    and the time left; in an evaluation how many batches are done.
-    """
-
-    def __init__(self) -> None:
-        self._pace = Pace()
-        # Of the data module's refresh_seconds: what the pace leaves out already.
-        self._refresh_seconds = 0.0
-        self._validation_began = 0.0
-        self._countdown = Countdown("validating", "batches", 0)
-
-    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        self._pace = Pace(trainer.global_step)
-
-    def on_train_batch_end(self, trainer: Trainer, pl_module: LightningModule, *_: Any) -> None:
-        data = data_of(trainer)
-        if data is not None:
-            self._pace.leave_out(data.refresh_seconds - self._refresh_seconds)
-            self._refresh_seconds = data.refresh_seconds
-        rate = self._pace.rate_if_due(trainer.global_step)
-        if rate is None:
-            return
-        total = trainer.estimated_stepping_batches
-        assert isinstance(pl_module, RankerModule) and pl_module.last_step is not None
-        total_steps = ""
-        time_left = ""
-        if total != float("inf"):
-            total_steps = f" of {int(total):,}"
-            time_left = f", {duration((total - trainer.global_step) / rate)} of training left"
-        loss = pl_module.last_step.loss.item()
-        place = f"step {trainer.global_step:,}{total_steps}, epoch {trainer.current_epoch + 1}"
-        log.info("%s: %.3g steps/s, loss %.4g%s", place, rate, loss, time_left)
-
-    def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        self._validation_began = time.monotonic()
-
-    def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        self._pace.leave_out(time.monotonic() - self._validation_began)
-
-    # The batches of an evaluation begin when the corpus is searched.
-
-    def on_validation_batch_start(
-        self,
-        trainer: Trainer,
-        pl_module: LightningModule,
-        batch: Any,
-        batch_idx: int,
-        dataloader_idx: int = 0,
-    ) -> None:
-        if batch_idx == 0:
-            self._countdown = Countdown("validating", "batches", int(sum(trainer.num_val_batches)))
-
-    def on_test_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        self._countdown = Countdown("testing", "batches", int(sum(trainer.num_test_batches)))
-
-    def on_predict_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        self._countdown = Countdown("ranking", "batches", int(sum(trainer.num_predict_batches)))
-
-    def on_validation_batch_end(
-        self,
-        trainer: Trainer,
-        pl_module: LightningModule,
-        outputs: Any,
-        batch: Any,
-        batch_idx: int,
-        dataloader_idx: int = 0,
-    ) -> None:
-        self._countdown.report(batch_idx + 1)
-
-    on_test_batch_end = on_validation_batch_end
-    on_predict_batch_end = on_validation_batch_end

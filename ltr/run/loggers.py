@@ -41,25 +41,25 @@ def build_loggers(
         is_fit: whether the command is ``fit``.
         tags: of the run there.
     """
-    run = RunFolder(folder)
+    run_folder = RunFolder(folder)
     # CSVLogger makes a new subfolder for every start, so a resumed run erases nothing.
-    loggers: list[Logger] = [CSVLogger(folder, name=run.curves.name)]
+    loggers: list[Logger] = [CSVLogger(folder, name=run_folder.curves.name)]
     if not wandb_project:
         return loggers
     offline = "WANDB_MODE" not in os.environ and not has_wandb_key()
     if offline:
-        log.info("Weights & Biases: no key found, logging offline into %s", run.wandb)
+        log.info("Weights & Biases: no key found, logging offline into %s", run_folder.wandb)
     # Only rank 0 logs. Were each rank to make an id, the last one would stay for the resume.
-    if is_fit and is_rank_0() and not run.wandb_id.is_file():
+    if is_fit and is_rank_0() and not run_folder.wandb_id.is_file():
         # In a sweep, the agent of wandb has already made the run, and gives its id.
         new_id = os.environ.get("WANDB_RUN_ID") or secrets.token_hex(4)
-        write_whole(run.wandb_id, [new_id])
-    known_id = run.wandb_id.read_text().strip() if run.wandb_id.is_file() else None
+        write_whole(run_folder.wandb_id, [new_id])
+    known_id = run_folder.wandb_id.read_text().strip() if run_folder.wandb_id.is_file() else None
     names = _name_parts(folder)
     experiment = names
     if len(names) > 1 and names[-1].startswith("seed="):
         experiment = names[:-1]
-    n_starts = len(list(run.wandb.glob("offline-run-*")))
+    n_starts = len(list(run_folder.wandb.glob("offline-run-*")))
     wandb_logger = _OneRunLogger(
         n_starts * ROWS_OF_A_START,
         save_dir=folder.absolute(),
@@ -91,10 +91,10 @@ class _OneRunLogger(WandbLogger):
     @property
     @rank_zero_experiment
     def experiment(self) -> Any:
-        run = super().experiment
-        if run.offline and run.step < self._first_row:
-            run.log({}, step=self._first_row)
-        return run
+        wandb_run = super().experiment
+        if wandb_run.offline and wandb_run.step < self._first_row:
+            wandb_run.log({}, step=self._first_row)
+        return wandb_run
 
 
 def continue_curves(
@@ -110,14 +110,14 @@ def continue_curves(
         is_fit: whether the command is ``fit``.
         checkpoint: that it resumes from; None begins a run.
     """
-    ours = [logger for logger in loggers if isinstance(logger, TensorBoardLogger)]
-    if not ours:
+    tensorboards = [logger for logger in loggers if isinstance(logger, TensorBoardLogger)]
+    if not tensorboards:
         return
     purge_step = None
     if is_fit:
         # A start before this one may have been killed before its first checkpoint.
         purge_step = 0 if checkpoint is None else read_checkpoint(checkpoint)["global_step"]
-    for logger in ours:
+    for logger in tensorboards:
         internals.continue_tensorboard(logger, "/".join(_name_parts(folder)), purge_step)
 
 
@@ -133,7 +133,7 @@ def _name_parts(folder: Path) -> tuple[str, ...]:
 
 
 @contextmanager
-def wandb_run_ended() -> Iterator[None]:
+def ending_wandb_run() -> Iterator[None]:
     """End the run of Weights & Biases that a command has begun: its process may go on to another
     run, or end without hooks.
     """
@@ -157,7 +157,7 @@ def _wandb_run() -> Any:
     return sys.modules["wandb"].run
 
 
-def log_results(loggers: Sequence[Logger], run: RunFolder) -> None:
+def log_test_to_wandb(loggers: Sequence[Logger], folder: RunFolder) -> None:
     """Tell Weights & Biases what a test has left in a run folder: an artefact of its files, and the
     table of its queries.
     """
@@ -167,11 +167,17 @@ def log_results(loggers: Sequence[Logger], run: RunFolder) -> None:
         import wandb  # here, not above: it takes a second, and most commands don't need it
 
         artifact = wandb.Artifact(f"results-{logger.experiment.id}", type="results")
-        for file in (run.results, run.per_query, run.ranking, run.metadata, run.config):
+        for file in (
+            folder.metrics,
+            folder.per_query,
+            folder.test_run,
+            folder.ir_metadata,
+            folder.config,
+        ):
             if file.is_file():
                 artifact.add_file(str(file))
         logger.experiment.log_artifact(artifact)
-        lines = run.per_query.read_text(encoding="utf-8").splitlines()
+        lines = folder.per_query.read_text(encoding="utf-8").splitlines()
         header = lines[0].split("\t")
         rows: list[list[str | float | None]] = []
         for line in lines[1:]:

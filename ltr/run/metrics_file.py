@@ -1,15 +1,22 @@
-"""``metrics.json`` of a run: what each of its entries is. It is read here, and nowhere else."""
+"""``metrics.json`` of a run: what each of its entries is. It is read and written here; only
+:func:`ltr.checkpoint.directory_of_start`, on a floor below, reads its own entry.
+"""
 
+import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NotRequired, TypedDict
 
-from ltr.checkpoint import check_format
+from ltr.checkpoint import FORMAT, check_format
+from ltr.data.whole_files import write_whole
 from ltr.entries import check_entries, read_json
 from ltr.errors import InputError
 
 
 class Made(TypedDict):
-    """With what a report was made, see :func:`ltr.run.provenance.provenance`."""
+    """With what a report was made, see :func:`ltr.run.provenance.made_by`, which adds the version
+    of Python.
+    """
 
     ltr: str
     packages: dict[str, str]
@@ -26,7 +33,9 @@ class TestedFold(TypedDict):
 
 
 class Report(TypedDict):
-    """Of an evaluation. Beside these it has the value of each metric, by its name."""
+    """Of an evaluation. Beside these it has the value of each metric, by its name; and its seconds,
+    and of a test how many queries it has.
+    """
 
     conventions: dict[str, str]  # how each metric is counted
     lower_is_better: list[str]
@@ -48,7 +57,7 @@ class Fit(TypedDict):
     steps: int
 
 
-class StartDigests(TypedDict):
+class InitDigests(TypedDict):
     """What tells the weights that a run starts from: a digest of them, and one of the recipe of the
     run that they come from, null where nobody knows it.
     """
@@ -59,16 +68,16 @@ class StartDigests(TypedDict):
 
 class TrainedWith(TypedDict):
     """What a configuration can't say of a training, since paths don't tell what is in the files. See
-    :mod:`ltr.run.trained_with`.
+    :mod:`ltr.run.content_digests`.
     """
 
     data: dict[str, str]  # digests of the training data, and of the dev data that choose the best
     models: dict[str, str]  # digests of the local models that options name, by option
-    init_from: NotRequired[StartDigests]  # of a run that starts from the weights of another
+    init_from: NotRequired[InitDigests]  # of a run that starts from the weights of another
 
 
 class Validation(TypedDict):
-    """A validation while training. Beside these it has the value of each metric."""
+    """A validation while training. Beside these it has its epoch and the value of each metric."""
 
     step: int
     seconds: float  # of training until then, over all resumes, without validations
@@ -130,6 +139,12 @@ def read_metrics(file: Path) -> dict[str, Any]:
         values = dict[str, float | None]
         check_entries(validation, values, file, MEND, path=f"validations.{number}")
     return metrics
+
+
+def write_metrics(file: Path, metrics: Mapping[str, Any]) -> None:
+    """Write ``metrics.json`` of a run, whole or not at all."""
+    text = json.dumps({"format": FORMAT} | dict(metrics), indent=1, ensure_ascii=False)
+    write_whole(file, [text, "\n"])
 
 
 def _check_values(report: dict[str, Any], file: Path, name: str) -> None:

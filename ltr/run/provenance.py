@@ -30,27 +30,29 @@ PACKAGES = (
 )
 
 
-def provenance() -> dict[str, Any]:
+def made_by() -> dict[str, Any]:
     """Version and commit of ltr, those of the packages that numbers depend on, the machine, and the
     date.
     """
-    origin: dict[str, Any] = {"ltr": __version__}
+    made: dict[str, Any] = {"ltr": __version__}
     commit = _commit()
     if commit is not None:
-        origin["commit"] = commit
-    origin["python"] = platform.python_version()
-    origin["packages"] = versions()
-    origin["machine"] = _machine()
-    origin["date"] = str(datetime.datetime.now(datetime.UTC).date())
-    return origin
+        made["commit"] = commit
+    made["python"] = platform.python_version()
+    made["packages"] = versions()
+    made["machine"] = _machine()
+    made["date"] = str(datetime.datetime.now(datetime.UTC).date())
+    return made
 
 
-def write_ir_metadata(run: RunFolder, test: Mapping[str, Any], config: Mapping[str, Any]) -> None:
+def write_ir_metadata(
+    folder: RunFolder, test: Mapping[str, Any], config: Mapping[str, Any]
+) -> None:
     """Write ``ir-metadata.yml`` beside ``test.run``: what made the run file, in the schema of
     ir_metadata.
 
     Args:
-        run: the folder of the run.
+        folder: of the run.
         test: the test part of its metrics.
         config: its configuration; empty where it has none.
 
@@ -58,21 +60,21 @@ def write_ir_metadata(run: RunFolder, test: Mapping[str, Any], config: Mapping[s
         Breuer, Keller & Schaer (2022), ir_metadata: an extensible metadata schema for IR
         experiments.
     """
-    origin = test["made"]  # as provenance() returned it
+    made = test["made"]  # as made_by() returned it
     model = config.get("model", {})
     data = config.get("data", {}).get("init_args", {})
-    source = {"lang": ["python"], "version": origin["ltr"]}
-    if "commit" in origin:
-        source["commit"] = origin["commit"]
-    libraries = [f"{name}=={number}" for name, number in origin["packages"].items()]
+    source = {"lang": ["python"], "version": made["ltr"]}
+    if "commit" in made:
+        source["commit"] = made["commit"]
+    libraries = [f"{name}=={number}" for name, number in made["packages"].items()]
     metadata = {
         "platform": {
-            "hardware": {"cpu": origin["machine"]},
+            "hardware": {"cpu": made["machine"]},
             "operating system": {"kernel": platform.release(), "distribution": platform.system()},
             "software": {"libraries": {"python": libraries}},
         },
         "implementation": {
-            "executable": {"cmd": f"ltr test {run.path}"},
+            "executable": {"cmd": f"ltr test {folder.path}"},
             "source": source,
         },
         "resources": {"runtime": f"{test['seconds']} s"},
@@ -94,7 +96,7 @@ def write_ir_metadata(run: RunFolder, test: Mapping[str, Any], config: Mapping[s
         },
     }
     text = yaml.safe_dump(metadata, sort_keys=False, allow_unicode=True)
-    write_whole(run.metadata, [text])
+    write_whole(folder.ir_metadata, [text])
 
 
 def _class_of(part: Any) -> str | None:
@@ -106,12 +108,12 @@ def _class_of(part: Any) -> str | None:
 
 @cache
 def versions() -> dict[str, str]:
-    """The versions of those packages that are installed."""
-    versions = {}
+    """The versions of those of ``PACKAGES`` that are installed."""
+    found = {}
     for name in PACKAGES:
         with suppress(PackageNotFoundError):
-            versions[name] = version(name)
-    return versions
+            found[name] = version(name)
+    return found
 
 
 @cache

@@ -62,7 +62,8 @@ class Rankings:
         """What all processes have ranked, in blocks, in the order of the queries. Every process must
         go through them; at those but the first they are empty.
         """
-        # Which query is where: of each own query its row, its batch and its place there.
+        # Of each own query, in the order of their rows, its row and its batch. Of three batches with
+        # the rows [4, 7], [] and [1]: own_rows [1, 4, 7], batches [2, 0, 0].
         rows_of_batches = [batch.lists.query_rows for batch in self._batches]
         own_rows = np.concatenate([np.empty(0, np.int64), *rows_of_batches])
         counts = [len(rows) for rows in rows_of_batches]
@@ -91,5 +92,6 @@ def _in_order(parts: list[RankedQueries]) -> RankedQueries:
     """The queries of several parts in the order of their rows."""
     lists = QueryLists.end_to_end([part.lists for part in parts])
     order = np.argsort(lists.query_rows, kind="stable")
+    # A part without queries has no M.
     metrics = [part.metrics for part in parts if len(part.metrics)] or [np.empty((0, 0))]
     return RankedQueries(lists.lists_at(order), np.concatenate(metrics)[order])

@@ -6,9 +6,9 @@ import subprocess
 import sys
 
 from ltr.data.console import say
-from ltr.run.signals import OF_CLUSTER, WARNINGS
+from ltr.run.signals import CLUSTER_SIGNALS, WARN_OF_END
 
-CODES = {128 + number for number in WARNINGS}
+CODES_OF_WARNED = {128 + number for number in WARN_OF_END}
 SECONDS = 60  # until an answer of SLURM is given up
 
 
@@ -22,12 +22,12 @@ def requeue_if_warned(code: int) -> None:
     Args:
         code: the exit code of the command, which has saved.
     """
-    if code not in CODES or "SLURM_JOB_ID" not in os.environ:
+    if code not in CODES_OF_WARNED or "SLURM_JOB_ID" not in os.environ:
         return
     # SLURM ends a job that it puts into the queue, and first of all the process that asks for it.
     # Programs that it starts ignore these signals, too.
-    for known in OF_CLUSTER:
-        signal.signal(known, signal.SIG_IGN)
+    for each in CLUSTER_SIGNALS:
+        signal.signal(each, signal.SIG_IGN)
     job = _job()
     try:
         asked = subprocess.run(

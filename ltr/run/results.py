@@ -1,10 +1,9 @@
 """The results of a run: metrics.json, test.run, per_query.tsv."""
 
-import json
 import math
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypedDict
@@ -12,22 +11,18 @@ from typing import Any, TypedDict
 import numpy as np
 from lightning.pytorch import Callback, LightningModule, Trainer
 
-from ltr.checkpoint import FORMAT
-from ltr.data.progress import duration
 from ltr.data.trec import RunLine, write_run
 from ltr.data.whole_files import write_whole
 from ltr.entries import check_entries
 from ltr.module import RankerModule
 from ltr.run.ceiling import ceiling_of_sources
-from ltr.run.checkpoint_options import BestOptions
-from ltr.run.checkpoints import best_first
 from ltr.run.config_file import read_config
-from ltr.run.loggers import log_results
-from ltr.run.metrics_file import read_metrics
-from ltr.run.provenance import provenance, write_ir_metadata
+from ltr.run.content_digests import InitWeights, digests_of_training
+from ltr.run.loggers import log_test_to_wandb
+from ltr.run.metrics_file import read_metrics, write_metrics
+from ltr.run.provenance import made_by, write_ir_metadata
 from ltr.run.rankings import RankedQueries, Rankings
 from ltr.run.run_folder import RunFolder
-from ltr.run.trained_with import StartWeights, trained_with
 from ltr.trainer_state import data_of, is_trial, validates_before_training
 
 
@@ -44,9 +39,9 @@ class ResultsWriter(Callback):
     * ``metrics.json``, by key:
         * ``format``: of the run, see :data:`ltr.checkpoint.FORMAT`;
         * ``directory``: the working directory of the last ``fit``, from which relative paths count;
-        * ``start``: the metrics of the weights that training starts from;
+        * ``start``: the metrics, before training, of the weights that training starts from;
         * ``init_from``: the checkpoint of these weights;
-        * ``trained_with``: digests of what it is trained with, see :mod:`ltr.run.trained_with`;
+        * ``trained_with``: digests of what it is trained with, see :mod:`ltr.run.content_digests`;
         * ``validations``: a row for each validation of ``fit``: epoch, step, the seconds of training
           until then as ``fit`` counts them, and the metrics;
         * ``fit``: its steps, and the seconds of training over all resumes, without validations;
@@ -65,31 +60,27 @@ class ResultsWriter(Callback):
         config: the configuration of the run, as plain dicts, lists and values.
 
     Attributes:
-        start: the weights of another run that a new run starts from; None for none.
+        init_weights: those of another run that a new run starts from, set once they are loaded;
+            None for none.
     """
 
     def __init__(self, config: Mapping[str, Any]) -> None:
         self.config = config
-        self.start: StartWeights | None = None
+        self.init_weights: InitWeights | None = None
         # What this process has ranked in the evaluation that runs, or that ran last.
         self._rankings = Rankings()
         # When that evaluation began.
         self._evaluation_began = 0.0
-        # Seconds of training up to the last stop of its clock.
-        self._trained_seconds = 0.0
-        # When the clock was started again; None while it is stopped.
-        self._training_since: float | None = None
-        # The metrics of the weights that training starts from.
-        self._start_metrics: dict[str, Any] = {}
+        # Of training, without validations.
+        self._stopwatch = _Stopwatch(0.0)
+        self._metrics_before_training: dict[str, Any] = {}
 
     # Collecting
 
     def _begin_evaluation(self, *args: Any, **kwargs: Any) -> None:
         self._rankings.clear()
         self._evaluation_began = time.perf_counter()
-        # Stop the clock of training; on_validation_end starts it again.
-        self._trained_seconds = self._seconds()
-        self._training_since = None
+        self._stopwatch.stop()  # on_validation_end starts it again
 
     on_validation_start = _begin_evaluation
     on_test_start = _begin_evaluation
@@ -106,127 +97,113 @@ class ResultsWriter(Callback):
     # Writing
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        self._training_since = time.perf_counter()
         is_resume = bool(trainer.ckpt_path)
-        new_entries: dict[str, Any] = {}
         if not is_resume:
-            self._trained_seconds = 0.0
-            if self._start_metrics:  # of the sanity check, which has run before this hook
-                new_entries["start"] = self._start_metrics
-            if self.start is not None:
-                new_entries["init_from"] = self.config["init_from"]
-        # Relative paths in config.yaml are relative to this folder.
-        directory = os.getcwd()
-
-        def with_start(results: dict[str, Any]) -> dict[str, Any]:
-            kept = dict(results)
-            kept.pop("took", None)  # of what was trained before
-            if not is_resume:  # what another run left in this folder
-                for name in (
-                    "validations",
-                    "start",
-                    "init_from",
-                    "trained_with",
-                    "forecast",
-                ):
-                    kept.pop(name, None)
-            digests = trained_with(self.config, trainer, self.start)
-            # A resume takes no weights of another run; the start of the run has told their digest.
-            then = kept.get("trained_with", {})
-            if "init_from" in then:
-                digests["init_from"] = then["init_from"]
-            return kept | {"directory": directory, "trained_with": digests} | new_entries
-
-        rewrite_results(trainer, with_start)
-
-    def _seconds(self) -> float:
-        """The seconds of training until now."""
-        if self._training_since is None:
-            return self._trained_seconds
-        seconds = time.perf_counter() - self._training_since
-        return self._trained_seconds + seconds
+            self._stopwatch = _Stopwatch(0.0)
+        self._stopwatch.start()
+        if not writes_results(trainer):
+            return
+        file = RunFolder(trainer.default_root_dir).metrics
+        metrics = read_metrics(file)
+        metrics.pop("took", None)  # of what was trained before
+        if not is_resume:  # what another run left in this folder
+            for name in ("validations", "start", "init_from", "trained_with", "forecast"):
+                metrics.pop(name, None)
+        digests = digests_of_training(self.config, trainer)
+        if is_resume and "init_from" in metrics.get("trained_with", {}):
+            digests["init_from"] = metrics["trained_with"]["init_from"]
+        elif self.init_weights is not None:
+            digests["init_from"] = self.init_weights.digests
+        metrics["directory"] = os.getcwd()  # relative paths in config.yaml are relative to it
+        metrics["trained_with"] = digests
+        if not is_resume and self._metrics_before_training:
+            # Of the sanity check, which has run before this hook.
+            metrics["start"] = self._metrics_before_training
+        if not is_resume and self.init_weights is not None:
+            metrics["init_from"] = self.config["init_from"]
+        write_metrics(file, metrics)
 
     def state_dict(self) -> dict[str, Any]:
-        return {"seconds": self._seconds()}
+        return {"seconds": self._stopwatch.seconds}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         check_entries(state_dict, ResultsState, type(self).__qualname__, "take another checkpoint")
-        self._trained_seconds = state_dict["seconds"]
-        self._training_since = None
+        self._stopwatch = _Stopwatch(state_dict["seconds"])
 
     def on_save_checkpoint(
         self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]
     ) -> None:
-        """New weights are about to be saved: remove the results of the old ones."""
-        if trainer.is_global_zero and not is_trial(trainer):
-            RunFolder(trainer.default_root_dir).remove_results()
-        fit = {"steps": trainer.global_step, "seconds": round(self._seconds(), 3)}
-
-        def with_fit(results: dict[str, Any]) -> dict[str, Any]:
-            kept = dict(results)
-            kept.pop("validate", None)
-            kept.pop("test", None)
-            return kept | {"fit": fit}
-
-        rewrite_results(trainer, with_fit)
+        """New weights are about to be saved, if only as the last ones: remove the results of the
+        old ones.
+        """
+        if not writes_results(trainer):
+            return
+        folder = RunFolder(trainer.default_root_dir)
+        folder.remove_rankings()
+        fit = {"steps": trainer.global_step, "seconds": round(self._stopwatch.seconds, 3)}
+        metrics = read_metrics(folder.metrics)
+        metrics.pop("validate", None)
+        metrics.pop("test", None)
+        write_metrics(folder.metrics, metrics | {"fit": fit})
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        file = RunFolder(trainer.default_root_dir).metrics
         if trainer.state.fn != "fit":
-
-            def with_report(results: dict[str, Any]) -> dict[str, Any]:
-                return results | {"validate": self._report(trainer, pl_module, "val/")}
-
-            rewrite_results(trainer, with_report)
+            if writes_results(trainer):
+                report = self._report(trainer, pl_module, "dev")
+                write_metrics(file, read_metrics(file) | {"validate": report})
             return
-        self._training_since = time.perf_counter()
+        trained_seconds = self._stopwatch.seconds
+        self._stopwatch.start()
         if trainer.sanity_checking:
-            self._start_metrics = {}
+            self._metrics_before_training = {}
             if validates_before_training(trainer):
-                self._start_metrics = _logged_metrics(trainer, "val/")
-                self._log_start(trainer)
+                self._metrics_before_training = _logged_metrics(trainer, "val/")
+                self._log_before_training(trainer)
             return
         row = {
             "epoch": trainer.current_epoch,
             "step": trainer.global_step,
-            "seconds": round(self._trained_seconds, 3),
+            "seconds": round(trained_seconds, 3),
         }
         row |= _logged_metrics(trainer, "val/")
+        if not writes_results(trainer):
+            return
+        metrics = read_metrics(file)
+        earlier = []
+        for validation in metrics.get("validations", []):
+            if validation["step"] < row["step"]:  # a resumed run may repeat a validation
+                earlier.append(validation)
+        write_metrics(file, metrics | {"validations": [*earlier, row]})
 
-        def with_row(results: dict[str, Any]) -> dict[str, Any]:
-            earlier = []
-            for validation in results.get("validations", []):
-                if validation["step"] < row["step"]:  # a resumed run may repeat a validation
-                    earlier.append(validation)
-            return results | {"validations": [*earlier, row]}
-
-        rewrite_results(trainer, with_row)
-
-    def _log_start(self, trainer: Trainer) -> None:
+    def _log_before_training(self, trainer: Trainer) -> None:
         """Log the metrics from before training, which Lightning does not, as those of step 0."""
-        if not self._start_metrics:
+        if not self._metrics_before_training:
             return
         values = {}
-        for name, value in self._start_metrics.items():
+        for name, value in self._metrics_before_training.items():
             if value is not None:
                 values[f"val/{name}"] = value
         for logger in trainer.loggers:
             logger.log_metrics(values, step=0)
 
     def on_test_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        with self._ranked_by_all() as blocks:
-            if trainer.is_global_zero and not is_trial(trainer):
+        with self._blocks_of_all() as blocks:
+            if writes_results(trainer):
                 self._write_test(trainer, pl_module, blocks)
 
     def on_predict_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        with self._ranked_by_all() as blocks:
-            if trainer.is_global_zero and not is_trial(trainer):
-                run = RunFolder(trainer.default_root_dir)
-                self._write_ranking(trainer, run.prediction, blocks)
+        with self._blocks_of_all() as blocks:
+            if writes_results(trainer):
+                folder = RunFolder(trainer.default_root_dir)
+                self._write_ranking(trainer, folder.predict_run, blocks)
 
     @contextmanager
-    def _ranked_by_all(self) -> Iterator[Iterator[RankedQueries]]:
-        """What all processes have ranked, for rank 0 to write. The others send it; they also do so
-        where rank 0 fails, and don't wait for it.
+    def _blocks_of_all(self) -> Iterator[Iterator[RankedQueries]]:
+        """Inside the block: what all processes have ranked, which rank 0 writes.
+
+        To go through the blocks is to send them, so at the end every process goes through those that
+        are left: the others have written none, and rank 0 may have failed.
         """
         blocks = self._rankings.all_blocks()
         try:
@@ -238,18 +215,19 @@ class ResultsWriter(Callback):
     def _write_test(
         self, trainer: Trainer, pl_module: LightningModule, blocks: Iterator[RankedQueries]
     ) -> None:
-        run = RunFolder(trainer.default_root_dir)
-        report = self._report(trainer, pl_module, "test/")
+        folder = RunFolder(trainer.default_root_dir)
+        report = self._report(trainer, pl_module, "test")
+        # The blocks pass once: the run file takes them, and we note their rows and metrics.
         query_rows: list[np.ndarray] = []
         metrics: list[np.ndarray] = []
 
-        def watched() -> Iterator[RankedQueries]:
+        def noted() -> Iterator[RankedQueries]:
             for block in blocks:
                 query_rows.append(block.lists.query_rows)
                 metrics.append(block.metrics)
                 yield block
 
-        query_ids = self._write_ranking(trainer, run.ranking, watched())
+        query_ids = self._write_ranking(trainer, folder.test_run, noted())
         report["queries"] = sum(map(len, query_rows))
 
         def lines() -> Iterator[str]:
@@ -259,12 +237,12 @@ class ResultsWriter(Callback):
                     cells = [f"{value:.6f}" for value in values]
                     yield "\t".join([query_ids[row], *cells]) + "\n"
 
-        write_whole(run.per_query, lines())
-        rewrite_results(trainer, lambda results: results | {"test": report})
+        write_whole(folder.per_query, lines())
+        write_metrics(folder.metrics, read_metrics(folder.metrics) | {"test": report})
         # What lies beside the run, such as results on another data set, has no configuration of its own.
-        config = read_config(run.config) if run.config.is_file() else self.config
-        write_ir_metadata(run, report, config)
-        log_results(trainer.loggers, run)
+        config = read_config(folder.config) if folder.config.is_file() else self.config
+        write_ir_metadata(folder, report, config)
+        log_test_to_wandb(trainer.loggers, folder)
 
     def _write_ranking(
         self, trainer: Trainer, file: Path, blocks: Iterator[RankedQueries]
@@ -281,18 +259,21 @@ class ResultsWriter(Callback):
                     for doc_row, score in zip(doc_rows.tolist(), scores.tolist(), strict=True):
                         yield RunLine(query_ids[query_row], doc_ids[doc_row], score)
 
-        experiment = file.parent.parent.name  # the folder above that of the run
-        write_run(file, lines(), tag=experiment or "ltr")
+        write_run(file, lines(), tag=RunFolder(file.parent).experiment() or "ltr")
         return query_ids
 
-    def _report(self, trainer: Trainer, pl_module: LightningModule, prefix: str) -> dict[str, Any]:
-        """The metrics of an evaluation, and what they are metrics of."""
+    def _report(self, trainer: Trainer, pl_module: LightningModule, split: str) -> dict[str, Any]:
+        """The metrics of an evaluation, and what they are metrics of.
+
+        Args:
+            trainer, pl_module: of the evaluation.
+            split: ``dev``, or ``test`` for the split that is tested.
+        """
         data = data_of(trainer)
         assert data is not None and isinstance(pl_module, RankerModule)
         measures = pl_module.ranking_metrics
-        split = {"val/": "dev", "test/": "test"}[prefix]
         eval_batches = data.eval_batches(split)
-        report = _logged_metrics(trainer, prefix)
+        report = _logged_metrics(trainer, "test/" if split == "test" else "val/")
         report["conventions"] = {metric.name: metric.convention for metric in measures}
         report["lower_is_better"] = [
             metric.name for metric in measures if metric.measure.lower_is_better
@@ -300,7 +281,7 @@ class ResultsWriter(Callback):
         report |= data.conventions()
         if any(data.source_names):
             report["sources"] = list(data.source_names)
-        if prefix == "test/" and data.tested_split != "test":
+        if split == "test" and data.tested_split != "test":
             report["split"] = data.tested_split
         report["evaluated"] = data.evaluation_digests(split)
         # Where the whole corpus is searched, no candidates limit what can be reached.
@@ -310,16 +291,41 @@ class ResultsWriter(Callback):
             )
         report["checkpoint"] = str(trainer.ckpt_path) if trainer.ckpt_path else None
         report["seconds"] = round(time.perf_counter() - self._evaluation_began, 3)
-        report["made"] = provenance()
+        report["made"] = made_by()
         return report
 
 
-def rewrite_results(trainer: Trainer, change: Callable[[dict], dict]) -> None:
-    """Change ``metrics.json``, at rank 0 and not in a trial run."""
-    if trainer.is_global_zero and not is_trial(trainer):
-        path = RunFolder(trainer.default_root_dir).results
-        results = {"format": FORMAT} | change(read_metrics(path))
-        write_whole(path, [json.dumps(results, indent=1, ensure_ascii=False), "\n"])
+def writes_results(trainer: Trainer) -> bool:
+    """Whether this process writes results: rank 0, and not in a trial run."""
+    return trainer.is_global_zero and not is_trial(trainer)
+
+
+class _Stopwatch:
+    """Stands still until it is started, and after a stop.
+
+    Args:
+        seconds: from which it goes on.
+    """
+
+    def __init__(self, seconds: float) -> None:
+        self._stopped_at = seconds
+        self._started: float | None = None  # None while it stands still
+
+    @property
+    def seconds(self) -> float:
+        """How many have passed while it ran."""
+        if self._started is None:
+            return self._stopped_at
+        return self._stopped_at + (time.perf_counter() - self._started)
+
+    def start(self) -> None:
+        """Let it run from where it was stopped last."""
+        self._started = time.perf_counter()
+
+    def stop(self) -> None:
+        """Let it stand still."""
+        self._stopped_at = self.seconds
+        self._started = None
 
 
 def _logged_metrics(trainer: Trainer, prefix: str) -> dict[str, Any]:
@@ -332,65 +338,3 @@ def _logged_metrics(trainer: Trainer, prefix: str) -> dict[str, Any]:
             value = float(logged)
             metrics[name.removeprefix(prefix)] = None if math.isnan(value) else value
     return metrics
-
-
-def summary_line(folder: RunFolder, best: BestOptions) -> str:
-    """What a training has reached."""
-    results = read_metrics(folder.results)
-    if "fit" not in results or not folder.last.is_file():
-        return "nothing was trained"
-    fit = results["fit"]
-    text = f"trained {fit['steps']:,} steps in {duration(fit['seconds'])}"
-    scores = folder.kept_scores(best.monitor)
-    if not scores:
-        return f"{text}; last.ckpt has the weights"
-    step = best_first(scores)[0]
-    text += f"; best {best.monitor} {best.sign * scores[step]:.4f} at step {step:,}"
-    start = _monitored_at_start(results, best)
-    if start is not None:
-        text += f" ({start:.4f} before training)"
-    return text
-
-
-def ceiling_line(report: dict[str, Any]) -> str | None:
-    """A line where the candidates of an evaluation don't hold all that is relevant; else None.
-
-    Args:
-        report: the part of ``metrics.json`` for this evaluation.
-    """
-    highest = report.get("ceiling", {})
-    recall = highest.get("R", 1.0)
-    if recall >= 1.0:
-        return None
-    limits = []
-    for name, value in highest.items():
-        if name != "R" and value < 1:
-            limits.append(f"{name} {value:.4f}")
-    text = f"the candidates hold {recall:.1%} of the relevant documents"
-    if not limits:  # each metric can reach 1 with those that are there
-        return text
-    return f"{text}; no ranker of them can reach more than {', '.join(limits)}"
-
-
-def worse_than_start_warning(folder: RunFolder, best: BestOptions) -> str | None:
-    """A warning where the best weights of a training rank worse than those it started from; else
-    None.
-    """
-    start = _monitored_at_start(read_metrics(folder.results), best)
-    scores = folder.kept_scores(best.monitor)
-    # Scores are negated where the lowest value of the metric is the best.
-    if start is None or not scores or max(scores.values()) >= best.sign * start:
-        return None
-    best_value = best.sign * max(scores.values())
-    return (
-        f"training made the ranker worse: the best {best.monitor} is {best_value:.4f}, and it started from "
-        f"{start:.4f}. Likely causes: a learning rate that is too high (try a third of model.lr); negatives that are relevant "
-        "(ltr negatives audit); texts that are cut where dev needs them (max_length); scores that all become one value (the "
-        "callback ltr.callbacks.Health tells)"
-    )
-
-
-def _monitored_at_start(results: dict[str, Any], best: BestOptions) -> float | None:
-    """The value of ``best.monitor`` before training; None where it was not measured."""
-    name = (best.monitor or "").removeprefix("val/")
-    return results.get("start", {}).get(name)

@@ -1,4 +1,8 @@
-"""The folder of a run: where everything lies, who owns it, and which checkpoint is meant."""
+"""The folder of a run: where its files lie, who owns it, and which checkpoint is meant.
+
+What training keeps for itself alone is not named here: the folder ``encodings``
+(:mod:`ltr.search.encoding_places`).
+"""
 
 import logging
 import os
@@ -18,7 +22,7 @@ from ltr.checkpoint import (
     LAST,
     NEGATIVES_FOLDER,
     RESULTS,
-    best_checkpoint,
+    best_or_last_checkpoint,
     holds_checkpoints,
     read_checkpoint,
     wait_until_on_disk,
@@ -42,20 +46,22 @@ class RunFolder:
         checkpoints: the folder of the checkpoints.
         last: the newest checkpoint.
         best: the checkpoint of the best weights.
-        temporary_last, temporary_best: the two while they are written.
+        temporary_checkpoint: a whole checkpoint while it is written, before it is named.
+        temporary_best: the weights of the best one alone, likewise.
         config: the whole configuration of ``fit``.
         log: every message, also those of other packages.
-        results: the metrics of training, validation and test.
+        metrics: the metrics of training, validation and test.
         per_query: the metrics of each test query.
-        ranking: the test candidates in their order, as a run file.
-        prediction: the same, written by ``predict``.
-        metadata: what made ``ranking``.
+        test_run: the test candidates in their order, as a run file.
+        predict_run: the same, written by ``predict``.
+        ir_metadata: what made ``test_run``.
         negatives: the folder of the negatives that were mined while training.
-        cell: written by ``ltr grid``: which options of the grid this run has.
-        lock: held by the command that works in the folder.
-        row: of a folder :meth:`folder_of_set`, its row of the table; what was measured there is whole.
+        grid_cell: written by ``ltr grid``: which options of the grid this run has.
+        set_row: of a folder :meth:`folder_of_set`: its row of the table of measured sets. It is
+            written last, so where it is, all that was measured is there.
         sets: the folder of what was measured on other data sets, see :meth:`folder_of_set`.
         splits: the folder of what was measured on other splits than test, see :meth:`folder_of_split`.
+        lock: held by the command that works in the folder.
         curves: the folder of the CSV files of the loggers.
         wandb: the folder of Weights & Biases.
         wandb_id: the id of the run there.
@@ -67,34 +73,24 @@ class RunFolder:
         self.checkpoints = self.path / CHECKPOINTS
         self.last = self.checkpoints / LAST
         self.best = self.checkpoints / BEST
-        self.temporary_last = self.checkpoints / ".checkpoint.tmp"
+        self.temporary_checkpoint = self.checkpoints / ".checkpoint.tmp"
         self.temporary_best = self.checkpoints / ".best.tmp"
         self.config = self.path / CONFIG
         self.log = self.path / "train.log"
-        self.results = self.path / RESULTS
+        self.metrics = self.path / RESULTS
         self.per_query = self.path / "per_query.tsv"
-        self.ranking = self.path / "test.run"
-        self.prediction = self.path / "predict.run"
-        self.metadata = self.path / "ir-metadata.yml"
+        self.test_run = self.path / "test.run"
+        self.predict_run = self.path / "predict.run"
+        self.ir_metadata = self.path / "ir-metadata.yml"
         self.negatives = self.path / NEGATIVES_FOLDER
-        self.cell = self.path / "cell.json"
-        self.row = self.path / "row.json"
+        self.grid_cell = self.path / "cell.json"
+        self.set_row = self.path / "row.json"
         self.sets = self.path / "sets"
         self.splits = self.path / "splits"
         self.lock = self.path / ".lock"
         self.curves = self.path / "logs"
         self.wandb = self.path / "wandb"
         self.wandb_id = self.wandb / "run-id"
-
-    @classmethod
-    def from_checkpoint(cls, file: Path) -> "RunFolder | None":
-        """The run whose folder of checkpoints a file lies in, by the path of the file; None for a
-        file with less than two folders above it.
-        """
-        parents = file.absolute().parents
-        if len(parents) < 2:
-            return None
-        return cls(parents[1])
 
     def folder_of_set(self, name: str) -> "RunFolder":
         """Where the results on another data set lie: laid out as those on the run's own data, which
@@ -103,14 +99,23 @@ class RunFolder:
         return RunFolder(self.sets / name)
 
     def folder_of_split(self, split: str) -> "RunFolder":
-        """Where the results on a split lie, of the run's own data or, of a folder :meth:`folder_of_set`, of
-        another data set: those of ``test`` here, those of others apart from them.
+        """Where the results on a split lie: those of ``test`` here, those of each other split in a
+        folder below. A folder :meth:`folder_of_set` has splits, too.
         """
         return self if split == "test" else RunFolder(self.splits / split)
 
-    def remove_results(self) -> None:
+    def experiment(self) -> str:
+        """The name of the folder that the run lies in, also of a :meth:`folder_of_set` and a
+        :meth:`folder_of_split`; empty where its path has none.
+        """
+        path = self.path
+        while path.parent.name in (self.sets.name, self.splits.name):
+            path = path.parent.parent
+        return path.parent.name
+
+    def remove_rankings(self) -> None:
         """Remove what the weights of before have ranked, on all data sets and splits."""
-        for file in (self.ranking, self.metadata, self.per_query, self.prediction):
+        for file in (self.test_run, self.ir_metadata, self.per_query, self.predict_run):
             file.unlink(missing_ok=True)
         for folder in (self.sets, self.splits):
             remove(folder)
@@ -119,18 +124,20 @@ class RunFolder:
         """Raise an InputError if nothing can be written here."""
         check_inside(self.path, "--trainer.default_root_dir")
 
-    def check_foreign(self) -> None:
+    def check_no_hpc_checkpoint(self) -> None:
         """Raise an InputError if Lightning has left a checkpoint here at a signal of SLURM: in a job
         it would load it unasked and without our checks.
         """
-        for file in sorted(self.path.glob("hpc_ckpt*")):
+        files = sorted(self.path.glob("hpc_ckpt*"))
+        if files:
             raise InputError(
-                f"{file} is a checkpoint of Lightning and not of this run, and a job of SLURM would load it unasked; remove it, or choose another folder (--trainer.default_root_dir)"
+                f"{files[0]} is a checkpoint of Lightning and not of this run, and a job of SLURM would load it unasked; remove it, or choose another folder (--trainer.default_root_dir)"
             )
 
-    def check_common(self) -> None:
+    def check_seen_by_all(self) -> None:
         """Raise an InputError on every rank unless all processes see one folder here. Else the one
-        that resumes would go on from the last checkpoint, and another begin anew.
+        that resumes would go on from the last checkpoint, and another begin anew. Rank 0 has the
+        folder already (:meth:`owned`).
         """
         if world_size() == 1:
             return
@@ -152,11 +159,7 @@ class RunFolder:
         all_see = all(gather_objects(sees_all))
         file.unlink()
         if all_see:
-            if not all(gather_objects(rank() == 0 or self._lock_is_held())):
-                log.warning(
-                    "%s lies on a disk whose locks hold on one machine alone (of NFS: nolock or local_lock, of Lustre: localflock); start no second command in this folder from another machine",
-                    self.path,
-                )
+            self._warn_of_local_locks()
             return
         if rank() != 0:  # rank 0 owns its folder, and leaves it as it was
             _remove_empty(new_folders)
@@ -164,15 +167,25 @@ class RunFolder:
             f"{self.path.absolute()} must be one folder that all processes of a run see, and process {rank()} of {world_size()} does not see the files of all others there; name a folder on a common disk (--trainer.default_root_dir)"
         )
 
-    def _lock_is_held(self) -> bool:
-        """Whether this process sees that rank 0 holds the lock."""
-        if not self.lock.is_file():  # nobody has asked for it, and to ask would write it
-            return True
+    def _warn_of_local_locks(self) -> None:
+        """Warn where another rank could take the lock that rank 0 holds."""
+        if any(gather_objects(rank() != 0 and self._could_take_lock())):
+            log.warning(
+                "%s lies on a disk whose locks hold on one machine alone (of NFS: nolock or local_lock, of Lustre: localflock); start no second command in this folder from another machine",
+                self.path,
+            )
+
+    def _could_take_lock(self) -> bool:
+        """Whether this process gets the lock. False, too, where the disk has no locks, and where
+        the lock is not there: to ask for it would write it.
+        """
+        if not self.lock.is_file():
+            return False
         try:
             with FileLock(self.lock, timeout=0):
-                return False
+                return True
         except OSError:  # a Timeout is one
-            return True
+            return False
 
     def _new_folders(self) -> list[Path]:
         """The run folder and those above it that are not there yet, the innermost first."""
@@ -183,7 +196,7 @@ class RunFolder:
             new_folders.append(folder)
         return new_folders
 
-    def holds_weights(self) -> bool:
+    def holds_checkpoints(self) -> bool:
         """Whether something was trained here."""
         return holds_checkpoints(self.path)
 
@@ -203,9 +216,9 @@ class RunFolder:
         return sorted(steps)
 
     def kept_scores(self, monitor: str | None) -> dict[int, float]:
-        """The scores of the best weights that are kept, by step; higher is better, since a metric
-        whose lowest value is the best was negated. Scores by another metric than ``monitor`` are
-        left out.
+        """The scores of the best weights that are kept, by step; higher is better, see
+        :attr:`ltr.run.checkpoint_options.BestOptions.sign`. Scores by another metric than
+        ``monitor`` are left out.
         """
         files = [self.best]
         for step in self.kept_steps():
@@ -214,13 +227,13 @@ class RunFolder:
         for file in files:
             if not file.is_file():
                 continue
-            checkpoint = read_checkpoint(file, quick=True)
+            checkpoint = read_checkpoint(file, checksums=False)
             step = checkpoint.get("global_step", -1)
-            run = checkpoint.get("run", {})  # what ltr.run.checkpoints adds to each checkpoint
+            entry = checkpoint.get("run", {})  # what ltr.run.checkpoints adds to each checkpoint
             # Its "scores" has one for each checkpoint that was kept when it was written. We take that
             # of the checkpoint itself.
-            if run.get("monitor") == monitor and step in run.get("scores", {}):
-                scores[step] = run["scores"][step]
+            if entry.get("monitor") == monitor and step in entry.get("scores", {}):
+                scores[step] = entry["scores"][step]
         return scores
 
     @contextmanager
@@ -241,31 +254,41 @@ class RunFolder:
                 f"{self.path}: another command is running in this folder; wait for it, or choose another folder (--trainer.default_root_dir)"
             ) from None
         logs_before = self._logs()
-        results_before = _written_at(self.results)
+        metrics_before = _written_at(self.metrics)
         try:
             yield
         except BaseException:
-            # A command that failed before training leaves nothing: no logs of this start and no new
-            # folder. Once training has begun, ResultsWriter has written metrics.json.
-            has_begun = _written_at(self.results) != results_before
-            for logs in self._logs() - logs_before:
-                in_wandb = logs.parent == self.wandb
-                is_kept = has_begun if in_wandb else (logs / "metrics.csv").exists()
-                if not is_kept:
-                    remove(logs)
-            for file in self.wandb.glob("*"):
-                if not file.exists():  # a link to what has been removed
-                    file.unlink()
-            for folder in (self.curves, self.wandb):
-                with suppress(OSError):  # logs of other starts, or none
-                    folder.rmdir()
-            names = {file.name for file in self.path.iterdir()}
-            if new_folders and names <= {self.lock.name, self.log.name, self.config.name}:
-                shutil.rmtree(self.path)
-                _remove_empty(new_folders[1:])
+            # Once training has begun, ResultsWriter has written metrics.json.
+            has_begun = _written_at(self.metrics) != metrics_before
+            self._remove_traces(self._logs() - logs_before, new_folders, has_begun)
             raise
         finally:
             lock.release()
+
+    def _remove_traces(
+        self, new_logs: set[Path], new_folders: Sequence[Path], has_begun: bool
+    ) -> None:
+        """Remove what a failed start has left.
+
+        * Logs of Weights & Biases stay if training has begun, curves if they have a row.
+        * Folders of logs go if no start has left anything in them.
+        * Of a run that is new, all goes if there is no more than its lock, log and configuration.
+        """
+        for logs in new_logs:
+            in_wandb = logs.parent == self.wandb
+            is_kept = has_begun if in_wandb else (logs / "metrics.csv").exists()
+            if not is_kept:
+                remove(logs)
+        for file in self.wandb.glob("*"):
+            if not file.exists():  # a link to what has been removed
+                file.unlink()
+        for folder in (self.curves, self.wandb):
+            with suppress(OSError):  # logs of other starts, or none
+                folder.rmdir()
+        names = {file.name for file in self.path.iterdir()}
+        if new_folders and names <= {self.lock.name, self.log.name, self.config.name}:
+            shutil.rmtree(self.path)
+            _remove_empty(new_folders[1:])
 
     def _logs(self) -> set[Path]:
         """What the loggers have made: folders, one for each start, and files and links of Weights &
@@ -283,17 +306,34 @@ class RunFolder:
             return self.best
         return None
 
-    def file_to_measure(self, which: str, option: str = "--ckpt_path") -> Path:
-        """The file of ``--ckpt_path best`` or ``last``; an InputError if there is none. What ``last``
-        means to ``fit`` is :meth:`file_to_resume`.
+    def complete_last(self) -> None:
+        """Let ``best.ckpt`` be ``last.ckpt``, too, where a run was killed between writing the two,
+        which hold the same weights.
+        """
+        if not self.last.is_file():
+            link_or_copy(self.best, self.last)
+
+    def file_named(self, which: str, option: str = "--ckpt_path") -> Path:
+        """The file ``best`` (the last one where no best was kept) or ``last``; an InputError if there
+        is none. What ``--ckpt_path last`` means to ``fit`` is :meth:`file_to_resume`.
         """
         if which == "best":
-            return best_checkpoint(self.path, option)
+            return best_or_last_checkpoint(self.path, option)
         if self.last.is_file():
             return self.last
         raise InputError(
             f"{option} {which}: there is no {self.last.absolute()}; train first, or name a checkpoint file"
         )
+
+
+def run_of_checkpoint(file: Path) -> RunFolder | None:
+    """The run whose folder of checkpoints a file lies in, by the path of the file; None for a file
+    with less than two folders above it.
+    """
+    parents = file.absolute().parents
+    if len(parents) < 2:
+        return None
+    return RunFolder(parents[1])
 
 
 def _written_at(file: Path) -> int | None:
@@ -315,8 +355,13 @@ def link_or_copy(file: Path, target: Path) -> None:
     temporary = target.with_name(f".{target.name}.tmp")
     temporary.unlink(missing_ok=True)
     try:
-        os.link(file, temporary)
-    except OSError:
-        shutil.copyfile(file, temporary)
-        wait_until_on_disk(temporary)
-    os.replace(temporary, target)
+        try:
+            os.link(file, temporary)
+        except OSError:
+            shutil.copyfile(file, temporary)
+            wait_until_on_disk(temporary)
+        os.replace(temporary, target)
+    finally:
+        # After a copy that failed. Also where both names are links to one file: os.replace then
+        # leaves both.
+        temporary.unlink(missing_ok=True)

@@ -1,8 +1,8 @@
 """What each option is to those who ask whether two configurations are the same: one table.
 
 A resume, the seeds of an experiment, a data set that was measured, a cell of a grid that was made
-and the processes of a run each look at other options. The role of an option says who of them may
-find another value there.
+and the processes of a run each look at other options. The table says of each option for whom of
+them it may differ.
 """
 
 from collections.abc import Iterator, Mapping
@@ -11,22 +11,23 @@ from typing import Any, Literal
 # Who asks: a resume of the run, seeds of its experiment, what was measured on a data set by the same
 # weights, a cell of a grid that was made, and the processes of the run.
 Asking = Literal["resume", "seeds", "set", "cell", "processes"]
-Role = frozenset[Asking]
+MayDiffer = frozenset[Asking]
 
-# The roles: to whom an option may have another value.
-LEARNS: Role = frozenset()  # decides what a run learns
-RESUMABLE: Role = frozenset({"resume"})  # likewise, and a run may go on with another value
-TRAINS: Role = frozenset({"resume", "set"})  # acts in training alone
-EPOCHS: Role = frozenset({"set"})  # acts in training alone, and decides what an epoch is
-SEED: Role = frozenset({"seeds", "set"})
-MEASURES: Role = frozenset({"resume", "seeds"})  # decides what is measured, and nothing of training
-RUNS: Role = frozenset({"resume", "seeds", "set"})  # where and how fast
-SHOWS: Role = RUNS | {"cell"}  # what is shown of it
-EACH: Role = RUNS | {"processes"}  # each process has its own; a folder is compared by its content
+# For whom an option may have another value.
+LEARNS: MayDiffer = frozenset()  # for nobody: it decides what a run learns
+RESUMABLE: MayDiffer = frozenset({"resume"})  # likewise, and a run may go on with another value
+TRAINS: MayDiffer = frozenset({"resume", "set"})  # acts in training alone
+EPOCHS: MayDiffer = frozenset({"set"})  # acts in training alone, and decides what an epoch is
+SEED: MayDiffer = frozenset({"seeds", "set"})
+MEASURES: MayDiffer = frozenset({"resume", "seeds"})  # decides what is measured alone
+RUNS: MayDiffer = frozenset({"resume", "seeds", "set"})  # where and how fast
+SHOWS: MayDiffer = RUNS | {"cell"}  # what is shown of it
+EACH: MayDiffer = RUNS | {"processes"}  # each process has its own; of a folder the content counts
 
-# By path, without ``init_args``: the role of an option and of all below it that are not named. A
-# further option, also one that a later Lightning adds, has the role of those around it.
-ROLES: dict[str, Role] = {
+# By path, without ``init_args``: an option stands for all below it that are not named, also for
+# those that a later Lightning adds. What is not named at all, as ``best.save_top_k`` and
+# ``init_from``, is one of RUNS.
+OPTIONS: dict[str, MayDiffer] = {
     "seed_everything": SEED,
     "config": EACH,
     "ckpt_path": EACH,
@@ -89,9 +90,9 @@ ROLES: dict[str, Role] = {
     "trainer.default_root_dir": EACH,
     "trainer.model_registry": RUNS,
 }
-# By class, for a resume and for seeds: callbacks that decide what is learnt, also a user's that is
-# named after one, and those of Lightning and of ltr that only watch. All others act in training.
-CALLBACKS: dict[str, Role] = {
+# By class, for a resume and for seeds: callbacks that decide what is learnt, and those of Lightning
+# and of ltr that only watch. All others act in training.
+CALLBACKS: dict[str, MayDiffer] = {
     "HardNegativeMining": LEARNS,
     "LossSchedule": LEARNS,
     "DeviceStatsMonitor": RUNS,
@@ -109,22 +110,26 @@ CALLBACKS: dict[str, Role] = {
 PATH_STARTS = ("/", "./", "../", "~")
 
 
-def role_of_option(path: str) -> Role:
-    """The role of an option."""
+def may_differ_for(path: str) -> MayDiffer:
+    """For whom an option may differ."""
     while path:
-        if path in ROLES:
-            return ROLES[path]
+        if path in OPTIONS:
+            return OPTIONS[path]
         path = path.rpartition(".")[0]
     return RUNS
 
 
-def role_of_callback(class_path: str) -> Role:
-    """The role of a callback of this class."""
+def callback_may_differ_for(class_path: str) -> MayDiffer:
+    """For whom a callback of this class may be another one.
+
+    A user's class that has the name of one that decides what is learnt in its own does so, too. One
+    that has the name of one that only watches may do more.
+    """
     package = class_path.partition(".")[0]
     class_name = class_path.rpartition(".")[2]
-    for name, role in CALLBACKS.items():
-        if role == LEARNS and name in class_name:
-            return role
+    for name, may_differ in CALLBACKS.items():
+        if may_differ == LEARNS and name in class_name:
+            return may_differ
     if package in ("lightning", "ltr"):
         return CALLBACKS.get(class_name, TRAINS)
     return TRAINS
@@ -139,7 +144,7 @@ def deciding_options(config: Mapping[str, Any], asking: Asking) -> dict[str, Any
     """
     options = {}
     for path, value in flat_options(config):
-        if asking not in role_of_option(path):
+        if asking not in may_differ_for(path):
             options[path] = value
     return options
 
@@ -157,7 +162,7 @@ def deciding_callbacks(config: Mapping[str, Any], asking: Asking) -> list[Any]:
     deciding = []
     for callback in callbacks:
         class_path = callback["class_path"] if isinstance(callback, dict) else callback
-        if asking not in role_of_callback(str(class_path)):
+        if asking not in callback_may_differ_for(str(class_path)):
             deciding.append(callback)
     return deciding
 
@@ -179,8 +184,10 @@ def flat_options(options: Any, path: str = "") -> Iterator[tuple[str, Any]]:
             yield from flat_options(value, f"{path}{name}.")
 
 
-def without_parents(value: Any) -> Any:
-    """The last name of a path, since a folder may be mounted elsewhere; any other value as it is."""
+def last_name_of_path(value: Any) -> Any:
+    """The last name of a value that begins as a path does, since a folder may be mounted elsewhere;
+    any other value, such as ``runs/neg``, as it is. :func:`are_same` compares the two.
+    """
     if isinstance(value, str) and value.startswith(PATH_STARTS):
         return _last_name(value)
     return value

@@ -9,31 +9,23 @@ from collections.abc import Callable
 from types import FrameType
 from typing import Any
 
-from ltr.errors import Terminated
+from ltr.errors import ENDING_SIGNALS, Terminated
 
 log = logging.getLogger(__name__)
 
-NAMES = {
-    signal.SIGINT: "Ctrl-C",
-    signal.SIGTERM: "SIGTERM",
-    signal.SIGUSR1: "SIGUSR1",
-    signal.SIGUSR2: "SIGUSR2",
-    signal.SIGHUP: "SIGHUP",
-}
-
 # By these a cluster warns of the end of a job. SIGTERM says no more than that the run must end:
 # SLURM also sends it for scancel.
-WARNINGS = (signal.SIGUSR1, signal.SIGUSR2)
-# The signals of a cluster. Within so many seconds of the first signal they repeat it: SLURM sends
-# SIGTERM twice within 30 ms when it preempts a job or its time is up, and a launcher passes on what
-# its processes got already.
-OF_CLUSTER = (signal.SIGTERM, *WARNINGS)
+WARN_OF_END = (signal.SIGUSR1, signal.SIGUSR2)
+# Within so many seconds of the first signal those of a cluster repeat it: SLURM sends SIGTERM twice
+# within 30 ms when it preempts a job or its time is up, and a launcher passes on what its processes
+# got already.
+CLUSTER_SIGNALS = (signal.SIGTERM, *WARN_OF_END)
 REPEAT_SECONDS = 5.0
 
 
 class Signals:
-    """Keeps the first of these signals until the run can save; a second one ends it at once, unless
-    it only repeats the first.
+    """Keeps the first of ``ENDING_SIGNALS`` until the run can save; a second one ends it at once,
+    unless it only repeats the first.
 
     Attributes:
         pending: the exception to end the run with; None as long as no signal has come, and on all
@@ -48,7 +40,7 @@ class Signals:
         self._previous: dict[signal.Signals, Any] = {}
 
     def listen(self, *, is_rank_0: bool, on_signal: Callable[[], None]) -> None:
-        """Take over these signals, but for SIGHUP under ``nohup``.
+        """Take over ``ENDING_SIGNALS``, but for SIGHUP under ``nohup``.
 
         Args:
             is_rank_0: whether this process saves. The other processes only hear the signals: rank 0
@@ -68,33 +60,33 @@ class Signals:
 
         def hear(number: int, frame: FrameType | None) -> None:
             if os.getpid() == owner and self.heard is None:
-                self.heard = _exception_of(number)
+                self.heard = exception_of(number)
 
         def handle(number: int, frame: FrameType | None) -> None:
             if os.getpid() != owner:  # a data worker, which is forked with this handler
                 return
-            first = time.monotonic()
+            came_at = time.monotonic()
 
             def end_unless_repeated(number: int, frame: FrameType | None) -> None:
-                if number in OF_CLUSTER and time.monotonic() < first + REPEAT_SECONDS:
+                if number in CLUSTER_SIGNALS and time.monotonic() < came_at + REPEAT_SECONDS:
                     return
                 end_at_once(number, frame)
 
-            for known in self._previous:
+            for each in self._previous:
                 # The next signal ends the run at once. Not so SIGHUP: closing a terminal sends it
                 # twice, once by the terminal and once by the shell.
-                is_hangup = known == signal.SIGHUP
-                signal.signal(known, signal.SIG_IGN if is_hangup else end_unless_repeated)
+                is_hangup = each == signal.SIGHUP
+                signal.signal(each, signal.SIG_IGN if is_hangup else end_unless_repeated)
             _write_to_terminal(
-                f"\n{NAMES[signal.Signals(number)]}: finishing this step, then saving last.ckpt; Ctrl-C, or SIGTERM after {REPEAT_SECONDS:g} s, to stop at once\n"
+                f"\n{name_of(number)}: finishing this step, then saving last.ckpt; Ctrl-C, or SIGTERM after {REPEAT_SECONDS:g} s, to stop at once\n"
             )
-            self.pending = _exception_of(number)
+            self.pending = exception_of(number)
             on_signal()
 
-        for known in NAMES:
-            if known == signal.SIGHUP and signal.getsignal(known) == signal.SIG_IGN:
+        for each in ENDING_SIGNALS:
+            if each == signal.SIGHUP and signal.getsignal(each) == signal.SIG_IGN:
                 continue  # nohup
-            self._previous[known] = signal.signal(known, handle if is_rank_0 else hear)
+            self._previous[each] = signal.signal(each, handle if is_rank_0 else hear)
 
     def release(self, *, leaves: bool = False) -> None:
         """Give the signals back to the handlers from before.
@@ -107,9 +99,9 @@ class Signals:
                 are ignored then, too: they would end it before it has told its error.
         """
         has_come = leaves or self.pending is not None or self.heard is not None
-        for known, handler in self._previous.items():
-            is_ignored = known in OF_CLUSTER and has_come
-            signal.signal(known, signal.SIG_IGN if is_ignored else handler)
+        for each, handler in self._previous.items():
+            is_ignored = each in CLUSTER_SIGNALS and has_come
+            signal.signal(each, signal.SIG_IGN if is_ignored else handler)
         self._previous = {}
 
 
@@ -119,14 +111,25 @@ def end_at_once(number: int, frame: FrameType | None) -> None:
     After a signal of a cluster, others of it are ignored: they would break off what the program
     still closes.
     """
-    if number in OF_CLUSTER:
-        for known in OF_CLUSTER:
-            signal.signal(known, signal.SIG_IGN)
-    raise _exception_of(number)
+    if number in CLUSTER_SIGNALS:
+        for each in CLUSTER_SIGNALS:
+            signal.signal(each, signal.SIG_IGN)
+    raise exception_of(number)
 
 
-def _exception_of(number: int) -> KeyboardInterrupt:
+def exception_of(number: int) -> KeyboardInterrupt:
+    """What ends a process as a signal does."""
     return KeyboardInterrupt() if number == signal.SIGINT else Terminated(number)
+
+
+def number_of(stop: KeyboardInterrupt) -> int:
+    """The number of the signal that an exception stands for."""
+    return stop.number if isinstance(stop, Terminated) else signal.SIGINT
+
+
+def name_of(number: int) -> str:
+    """What a user calls a signal."""
+    return "Ctrl-C" if number == signal.SIGINT else signal.Signals(number).name
 
 
 def _write_to_terminal(text: str) -> None:

@@ -3,7 +3,6 @@
 import json
 import os
 import secrets
-import signal
 import subprocess
 import sys
 import threading
@@ -18,10 +17,9 @@ from typing import NamedTuple, NoReturn, TypeVar
 from lightning.pytorch import Callback, LightningModule, Trainer
 from torch.distributed import PrefixStore, TCPStore
 
-from ltr.errors import Terminated
 from ltr.processes import by_rank_0, rank, world_size
 from ltr.run import lightning_internals as internals
-from ltr.run.signals import how_ended
+from ltr.run.signals import how_ended, number_of
 
 T = TypeVar("T")
 
@@ -37,11 +35,20 @@ STORE_SECONDS = 5.0
 # next needs the other.
 GRACE_SECONDS = 30.0
 
-# Names in the store.
+# Names in the store, and who writes and reads them.
+#
+# * Who ends the run writes ENDED, which stays as the first one wrote it, and its KNOWN. The others
+#   read it, write their KNOWN and end. The first process, with which the store may end, waits for
+#   all KNOWN.
+# * A signal to another process than the first is ASKED; the first then gets it, too.
+# * Who fails in a collective operation writes WAITS, calls the ROLL, and waits a while for the HERE
+#   or WAITS of the others. Who writes neither is gone.
+# * Who has come to its end by itself writes DONE. For one that was killed, the process that has
+#   started it writes ENDED.
 ENDED = "ended"  # the first ending
 ASKED = "asked"  # the signal that has come to a process which is not the first
-ROLL = "roll"  # is called where a collective operation has failed
-HERE = "here"  # an answer to it, of a rank
+ROLL = "roll"
+HERE = "here"  # this rank has heard it
 WAITS = "waits"  # a collective operation has failed in this rank
 KNOWN = "known"  # this rank knows the ending, or is gone
 DONE = "done"  # this rank has come to its end by itself
@@ -58,13 +65,19 @@ class Ending(NamedTuple):
     number: int
     line: str
 
+    @classmethod
+    def by_signal(cls, number: int) -> "Ending":
+        """By a signal of this number."""
+        return cls(number, "")
+
+    @classmethod
+    def by_error(cls, line: str) -> "Ending":
+        """By what this line says."""
+        return cls(0, line)
+
     def exit_code(self) -> int:
         """Of a process that ends by it."""
         return 128 + self.number if self.number else 2
-
-    def exception(self) -> KeyboardInterrupt:
-        """What ends a process as the signal does."""
-        return KeyboardInterrupt() if self.number == signal.SIGINT else Terminated(self.number)
 
 
 class Roll(NamedTuple):
@@ -79,8 +92,8 @@ class Roll(NamedTuple):
     absent: list[int]
 
 
-class Together:
-    """Looks from a thread whether another process of the run has ended, by the store through which
+class EndWatch:
+    """Watches from a thread whether another process of the run has ended, by the store through which
     the processes have met. This one then ends with it: by itself, where it needs the other next, or
     after ``GRACE_SECONDS``.
 
@@ -102,12 +115,16 @@ class Together:
         self.started: Sequence[subprocess.Popen[bytes]] = []
         self._store: PrefixStore | None = None
         self._ending: Ending | None = None  # that the thread has found
+        self._has_answered = False  # the call of the roll
+        # A signal that came to another process than the first: that one has passed it on, and the
+        # first one has taken it.
+        self._has_passed_on = False
         self._over = threading.Event()
         self._working_thread = 0
 
     def begin(self) -> None:
-        """Begin to look, once the processes have met. Does nothing where they have not, or where it
-        looks already.
+        """Begin to watch, once the processes have met. Does nothing where they have not, or where it
+        watches already.
         """
         if world_size() == 1 or self._store is not None:
             return
@@ -123,10 +140,10 @@ class Together:
             return
         self._store = PrefixStore(f"ltr/{token}", client)
         self._working_thread = threading.get_ident()
-        threading.Thread(target=self._look, args=(self._store,), daemon=True).start()
+        threading.Thread(target=self._watch, args=(self._store,), daemon=True).start()
 
     def finish(self) -> None:
-        """Look no more: the work of this process is done, or it fails and says so."""
+        """Watch no more: the work of this process is done, or it fails and says so."""
         self._over.set()
         store = self._store
         if store is not None:
@@ -162,12 +179,11 @@ class Together:
         store = self._store
         if store is None or self._ending is not None or rank() == 0:
             return False
-        answers = _in_time(lambda: store.check([ENDED]) or True, False)
-        return not answers and self._ending is None
+        return not _answers(store) and self._ending is None
 
-    def find_ending(self, lost: str, error: Exception, limit: timedelta | None) -> Ending:
-        """What ends the run, where a collective operation has failed in this process. The others get
-        to know it, too.
+    def find_and_tell_ending(self, lost: str, error: Exception, limit: timedelta | None) -> Ending:
+        """What ends the run, where a collective operation has failed in this process; the others are
+        told, too.
 
         Args:
             lost: what the error says of the connection to another process.
@@ -187,7 +203,7 @@ class Together:
             else:
                 names = _named(roll.gone) if roll.gone else "another one"
                 line = f"{me} lost the connection to {names} ({lost}), which has ended or can't be reached; its own output says why"
-            ending = Ending(0, line)
+            ending = Ending.by_error(line)
         self.tell(ending, roll.gone)
         return ending
 
@@ -214,35 +230,46 @@ class Together:
             gone = [other for other in others if other not in {*here, *waiting}]
             return Roll(gone, absent=[other for other in here if other not in waiting])
 
-        # Without the store, the process that held it is gone.
+        # Where the store does not answer, process 0, which holds it, is gone.
         return _in_time(ask, Roll(gone=[0], absent=[]))
 
-    def _look(self, store: PrefixStore) -> None:
-        """The thread."""
-        answered = False
-        passed_on = False
-        ending = Ending(0, "process 0 has ended, or can't be reached; its own output says why")
+    def _watch(self, store: PrefixStore) -> None:
+        fallback = Ending.by_error(
+            "process 0 has ended, or can't be reached; its own output says why"
+        )
         with suppress(RuntimeError):  # of a store that is gone
             while not store.check([ENDED]):
                 if self._over.wait(POLL_SECONDS):
                     return
-                if not answered and store.check([ROLL]):
+                if not self._has_answered and store.check([ROLL]):
                     store.set(f"{HERE}/{rank()}", "")
-                    answered = True
+                    self._has_answered = True
                 self._tell_for_started(store)
-                signal_here = self._signal_here()
-                if rank() != 0 and signal_here is not None and not passed_on:
-                    store.set(ASKED, str(number_of(signal_here)))
-                    passed_on = True
-                if rank() == 0 and not passed_on and store.check([ASKED]):
-                    passed_on = True
-                    if signal_here is None:
-                        os.kill(os.getpid(), int(store.get(ASKED)))
+                if rank() == 0:
+                    self._take_signal_of_others(store)
+                else:
+                    self._pass_signal_on(store)
             self._ending = _read(store)
-            ending = self._ending or ending
             store.set(f"{KNOWN}/{rank()}", "")
         if not self._over.wait(GRACE_SECONDS):
-            self._end_at_once(ending)
+            self._end_at_once(self._ending or fallback)
+
+    def _pass_signal_on(self, store: PrefixStore) -> None:
+        """Tell the first process of a signal that has come to this one, once."""
+        signal_here = self._signal_here()
+        if signal_here is not None and not self._has_passed_on:
+            store.set(ASKED, str(number_of(signal_here)))
+            self._has_passed_on = True
+
+    def _take_signal_of_others(self, store: PrefixStore) -> None:
+        """Let a signal that has come to another process come to this one, the first, too, once;
+        unless one has come here already.
+        """
+        signal_here = self._signal_here()
+        if not self._has_passed_on and store.check([ASKED]):
+            self._has_passed_on = True
+            if signal_here is None:
+                os.kill(os.getpid(), int(store.get(ASKED)))
 
     def _tell_for_started(self, store: PrefixStore) -> None:
         """Tell all processes of a started one that could not tell its end itself: the system has
@@ -253,7 +280,7 @@ class Together:
             if code and not store.check([f"{DONE}/{number}"]):
                 store.set(f"{KNOWN}/{number}", "")
                 line = f"process {number} of {world_size()} {how_ended(code)}; its own output or the log of the system says why"
-                store.compare_set(ENDED, "", json.dumps(Ending(0, line)))
+                store.compare_set(ENDED, "", json.dumps(Ending.by_error(line)))
 
     def _end_at_once(self, ending: Ending) -> NoReturn:
         """End this process, whatever it does. It may hang where no exception reaches it."""
@@ -265,22 +292,24 @@ class Together:
         os._exit(ending.exit_code())
 
 
-class MeetOthers(Callback):
-    """Begins to look where a trainer has let the processes meet."""
+class BeginWatch(Callback):
+    """Begins the watch once a trainer has let the processes meet. Where an error ends the trainer,
+    it notes the place.
+    """
 
-    def __init__(self, together: Together) -> None:
-        self._together = together
+    def __init__(self, end_watch: EndWatch) -> None:
+        self._end_watch = end_watch
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        self._together.begin()
+        self._end_watch.begin()
         if world_size() > 1:
             internals.leave_endings_to_us(trainer)
-            self._together.started = internals.started_processes(trainer)
+            self._end_watch.started = internals.started_processes(trainer)
 
     def on_exception(
         self, trainer: Trainer, pl_module: LightningModule, exception: BaseException
     ) -> None:
-        self._together.place = internals.place(trainer)
+        self._end_watch.place = internals.place(trainer)
 
 
 def operation_of(error: BaseException) -> str:
@@ -308,15 +337,20 @@ def _place_of(thread: int) -> str:
     return f"in {code.co_name} ({code.co_filename}:{frame.f_lineno})"
 
 
-def number_of(stop: KeyboardInterrupt) -> int:
-    """The number of the signal that an exception stands for."""
-    return stop.number if isinstance(stop, Terminated) else signal.SIGINT
-
-
 def _read(store: PrefixStore) -> Ending | None:
     if not store.check([ENDED]):
         return None
     return Ending(*json.loads(store.get(ENDED)))
+
+
+def _answers(store: PrefixStore) -> bool:
+    """Whether the store is there."""
+
+    def ask() -> bool:
+        store.check([ENDED])  # whatever it says
+        return True
+
+    return _in_time(ask, False)
 
 
 def _in_time(ask: Callable[[], T], otherwise: T) -> T:

@@ -29,31 +29,32 @@ REFUSED = {
     LearningRateFinder: "trains before the run begins, so no resume is exact; compare runs with several model.lr",
 }
 
+ABOVE_0 = 1e-9
+
 # The least values of options that Lightning does not check: a lower one fails in the first step, or
 # is silently ignored.
 LEAST_VALUES = {
     "accumulate_grad_batches": 1,
     "gradient_clip_val": 0,
-    "val_check_interval": 1e-9,  # a share of an epoch: anything above 0
+    "val_check_interval": ABOVE_0,  # a share of an epoch
     "check_val_every_n_epoch": 1,
 }
 
 
-def check_options(trainer: Mapping[str, Any]) -> None:
+def check_trainer_options(trainer_options: Mapping[str, Any]) -> None:
     """Raise an InputError for an option of the trainer below its least value, where Lightning does
     not check it, and for a ``max_time`` that is none.
     """
     for name, least in LEAST_VALUES.items():
-        value = trainer[name]
+        value = trainer_options[name]
         if isinstance(value, int | float) and value < least:
-            # A least value within 0 and 1 stands for "above 0".
-            bound = "above 0" if 0 < least < 1 else f"at least {least}"
+            bound = "above 0" if least == ABOVE_0 else f"at least {least}"
             raise InputError(f"{name} must be {bound}, got {value}", option=f"trainer.{name}")
     try:
-        Timer(trainer["max_time"])
+        Timer(trainer_options["max_time"])
     except (MisconfigurationException, TypeError, OverflowError):
         raise InputError(
-            f"max_time must be days, hours, minutes and seconds as 00:12:00:00, or as {{hours: 12}}, got {trainer['max_time']!r}",
+            f"max_time must be days, hours, minutes and seconds as 00:12:00:00, or as {{hours: 12}}, got {trainer_options['max_time']!r}",
             option="trainer.max_time",
         ) from None
 

@@ -11,13 +11,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from ltr.run.metrics_file import StartDigests, TrainedWith
+from ltr.run.metrics_file import InitDigests, TrainedWith
 from ltr.run.same_options import (
     are_same,
     deciding_callbacks,
     deciding_options,
     flat_options,
-    without_parents,
+    last_name_of_path,
 )
 
 
@@ -54,12 +54,12 @@ class TrainingRecipe:
 
     def digest(self) -> str:
         """A digest that runs of one recipe share."""
-        options = {name: without_parents(value) for name, value in self.options.items()}
+        options = {name: last_name_of_path(value) for name, value in self.options.items()}
         options |= self.trained_with["models"]
-        start = None
-        if self._start is not None:
-            start = self._start["recipe"] or self._start["weights"]
-        parts = [options, self.trained_with["data"], start]
+        init = None
+        if self._init_digests is not None:
+            init = self._init_digests["recipe"] or self._init_digests["weights"]
+        parts = [options, self.trained_with["data"], init]
         text = json.dumps(parts, sort_keys=True, default=str)
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
@@ -74,7 +74,7 @@ class TrainingRecipe:
             if name in models or name in other_models:
                 if models.get(name) != other_models.get(name):
                     differences.append(f"{name} ({value!r}, {other_value!r}: other content)")
-            elif not are_same(name, without_parents(value), without_parents(other_value)):
+            elif not are_same(name, last_name_of_path(value), last_name_of_path(other_value)):
                 differences.append(f"{name} ({value!r}, {other_value!r})")
         data = self.trained_with["data"]
         other_data = other.trained_with["data"]
@@ -94,16 +94,16 @@ class TrainingRecipe:
         """Whether two runs start alike: both from their backbones, or from the same weights, or
         from the weights of runs of one recipe.
         """
-        start = self._start
-        other_start = other._start
-        if start is None or other_start is None:
-            return start == other_start
-        if start["weights"] == other_start["weights"]:
+        digests = self._init_digests
+        others = other._init_digests
+        if digests is None or others is None:
+            return digests == others
+        if digests["weights"] == others["weights"]:
             return True
-        return start["recipe"] is not None and start["recipe"] == other_start["recipe"]
+        return digests["recipe"] is not None and digests["recipe"] == others["recipe"]
 
     @property
-    def _start(self) -> StartDigests | None:
+    def _init_digests(self) -> InitDigests | None:
         """What tells the weights of another run that it starts from; None where there is none."""
         return self.trained_with.get("init_from")
 
@@ -115,6 +115,6 @@ def recipe_options(config: Mapping[str, Any]) -> dict[str, Any]:
         for path, value in flat_options(callback):
             options[f"trainer.callbacks[{number}].{path}"] = value
     best = config.get("best", {})
-    # What is best is tested. Without kept weights it is the last ones, whatever is monitored.
+    # The best weights are tested. Without any it is the last ones, whatever is monitored.
     options["best.monitor"] = None if best.get("save_top_k") == 0 else best.get("monitor")
     return options

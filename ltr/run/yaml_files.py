@@ -1,4 +1,4 @@
-"""Configurations and grids: YAML files, read strictly."""
+"""Configurations, grids and suites: YAML files, read strictly."""
 
 import copy
 import io
@@ -23,9 +23,8 @@ class _StrictLoader(yaml.SafeLoader):
         for key, _ in node.value:
             # "<<" takes in the options of an anchor, and may stand there several times.
             is_merge = key.tag == "tag:yaml.org,2002:merge"
-            if is_merge or not isinstance(
-                key, yaml.ScalarNode
-            ):  # a key that is a list is refused later
+            is_list = not isinstance(key, yaml.ScalarNode)  # refused later
+            if is_merge or is_list:
                 continue
             typed_key = (key.tag, key.value)  # 1 and "1" are two keys
             if typed_key in seen:

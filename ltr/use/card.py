@@ -22,7 +22,7 @@ from ltr.models.encoder.text_encoder import encoders_of
 from ltr.models.pair_ranker import PairRanker
 from ltr.run.config_file import read_config
 from ltr.run.metrics_file import read_metrics
-from ltr.run.run_folder import RunFolder
+from ltr.run.run_folder import RunFolder, run_of_checkpoint
 from ltr.use.int8 import METRIC, GraphMeasurement
 from ltr.use.proof.reading import is_rendered_by_caller
 
@@ -186,9 +186,9 @@ def card(
     if source.is_dir():
         run = RunFolder(source)
     elif source.is_file():
-        run = RunFolder.from_checkpoint(source)
+        run = run_of_checkpoint(source)
     if run is not None and run.config.is_file():
-        parts.append(_training(read_config(run.config), read_metrics(run.results)))
+        parts.append(_training(read_config(run.config), read_metrics(run.metrics)))
         parts.append(_results(run.path))
     parts.append("## Citation\n\n" + CITATION.format(version=__version__))
     return "\n\n".join(parts)
@@ -356,7 +356,7 @@ def _class_with_options(part: Any) -> str | None:
 def _results(folder: Path) -> str:
     """The test metrics of this run with intervals, and those of the other seeds beside it."""
     run = RunFolder(folder)
-    if read_metrics(run.results).get("test") is None or not run.per_query.is_file():
+    if read_metrics(run.metrics).get("test") is None or not run.per_query.is_file():
         return "It was not tested."
     alone = Experiment(folder.name, [read_run(folder)])  # a single fold may be one, too
     with_seeds = alone  # or this run with the seeds beside it, where they were tested

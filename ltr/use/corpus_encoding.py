@@ -12,7 +12,7 @@ from ltr.data.text_files import open_texts
 from ltr.data.texts import TextTable
 from ltr.data.whole_files import being_written
 from ltr.errors import InputError, one_of
-from ltr.run.provenance import provenance
+from ltr.run.provenance import made_by
 from ltr.search.embedder import embedder_of
 from ltr.search.encoding import AGAIN, IDS, MANIFEST, PLAN, Encoding, Worker, plan_of
 from ltr.search.encoding_places import texts_of_table
@@ -62,7 +62,7 @@ class CorpusEncoding:
             "ranker": str(retriever.name),
             "similarity": retriever.model.similarity.name,
             "corpus": str(documents.folder),
-            "made": provenance(),
+            "made": made_by(),
         }
 
     @property

@@ -11,7 +11,7 @@ from ltr.errors import InputError
 from ltr.models import DualEncoder, Ranker
 from ltr.models.named import open_ranker
 from ltr.run.config_file import read_config
-from ltr.run.run_folder import RunFolder
+from ltr.run.run_folder import run_of_checkpoint
 from ltr.use.rankers import FeatureScorer, Precision, Reranker, TextRanker
 from ltr.use.retriever import Retriever
 
@@ -72,7 +72,7 @@ def _text_ranker(model: Ranker, precision: Precision, name: str | Path) -> TextR
 
 def _precision_of_run(checkpoint: Path) -> Precision:
     """The precision of the run that a checkpoint lies in; ``32-true`` where it lies in none."""
-    run = RunFolder.from_checkpoint(checkpoint)
+    run = run_of_checkpoint(checkpoint)
     if run is None or not run.config.is_file():
         return "32-true"
     names: dict[str, Precision] = {

@@ -17,7 +17,7 @@ from ltr.margins import FromDistance
 from ltr.mining.filters import Recipe
 from ltr.models import DualEncoder
 from ltr.module import LastStep, RankerModule
-from ltr.run.loggers import wandb_run_ended
+from ltr.run.loggers import ending_wandb_run
 from tests.conftest import QUIET
 from tests.datasets import data_module
 
@@ -39,7 +39,7 @@ def test_a_refresh_is_logged_with_its_margins_and_the_active_pairs(
     )
     online = WandbLogger(save_dir=tmp_path, offline=True)
     with (
-        wandb_run_ended(),
+        ending_wandb_run(),
         mock.patch.object(online.experiment, "log_artifact") as kept,
         mock.patch.object(online.experiment, "log") as logged,
     ):

@@ -14,7 +14,7 @@ from ltr.__main__ import main
 from ltr.data.trec import read_run
 from ltr.data.windows import Windows
 from ltr.models import DualEncoder, PairWiseBertRanker
-from ltr.run.identity import identity
+from ltr.run.identity import identity_of
 from ltr.search.encoding import Encoding
 from ltr.use.export import export
 from ltr.use.rankers import TextRanker
@@ -45,7 +45,7 @@ def test_a_run_reads_windows_in_training_and_in_use(tmp_path, backbone, collecti
     assert main(["fit", "--config", str(config)]) == 0
     run = tmp_path / "run"
     assert main(["test", str(run)]) == 0
-    identified = identity(yaml.safe_load((run / "config.yaml").read_text()))
+    identified = identity_of(yaml.safe_load((run / "config.yaml").read_text()))
     assert {name: identified[f"model.ranker.windows.{name}"] for name in WINDOWS} == WINDOWS
 
     ranker = ltr.load(run)

@@ -36,7 +36,7 @@ from ltr.models import DecoderRanker, DualEncoder, FeatureRanker, PairWiseBertRa
 from ltr.models.encoder.text_encoder import TextEncoder
 from ltr.models.named import open_ranker, ranker_named
 from ltr.module import RankerModule
-from ltr.run.weights import take_weights
+from ltr.run.init_from import take_weights
 from tests.decoders import save_decoder
 
 PAGE = (Path(__file__).parents[2] / "docs/use.md").read_text()

@@ -87,10 +87,10 @@ def _hold_lock(rank: int, port: int, path: str) -> None:
     handler.emit = lambda record: told.append(record.getMessage())  # type: ignore[method-assign]
     logging.getLogger("ltr").addHandler(handler)
     with folder.owned() if rank == 0 else nullcontext():
-        folder.check_common()
+        folder.check_seen_by_all()
     assert told == []
     distributed.barrier()
-    folder.check_common()  # nobody holds it, as where another machine does not see the lock
+    folder.check_seen_by_all()  # nobody holds it, as where another machine does not see the lock
     assert len(told) == 1 and "whose locks hold on one machine alone" in told[0]
     distributed.destroy_process_group()
 

@@ -9,7 +9,7 @@ from ltr.data.query_lists import LabelledList
 from ltr.data.sampling.plan import EvalBatches
 from ltr.metrics import RankingMetric
 from ltr.run.ceiling import ceiling
-from ltr.run.results import ceiling_line
+from ltr.run.summary import ceiling_line
 from tests.conftest import write_collection
 from tests.run.measured import results
 

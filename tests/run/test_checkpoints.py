@@ -12,8 +12,8 @@ from torch.utils.data import DataLoader
 
 from ltr.__main__ import main
 from ltr.losses import RankNetLoss
-from ltr.run.checkpoint_options import BestOptions
-from ltr.run.checkpoints import Checkpoints, best_first
+from ltr.run.checkpoint_options import BestOptions, best_first
+from ltr.run.checkpoints import Checkpoints
 from tests.run.interrupted import (
     _finished,
     _slow,

@@ -2,7 +2,8 @@
 
 import pytest
 
-from ltr.run.counters import Moment, finished_message, set_counters
+from ltr.run.counters import Moment, set_counters
+from ltr.run.which_checkpoint import Limits, finished_message
 
 
 def four(begun: int, done: int) -> dict[str, int]:
@@ -110,10 +111,12 @@ def test_a_run_is_finished_at_the_first_of_its_limits(limits, message):
     checkpoint = written_by_lightning()
     set_counters(checkpoint, Moment.EPOCH_END)
     checkpoint["callbacks"] = {"Timer": {"time_elapsed": {"train": 5.0, "sanity_check": 0.0}}}
-    said = finished_message(checkpoint, *limits)
+    said = finished_message(checkpoint, Limits(*limits))
     assert said == message or (message is not None and said.startswith(message))
 
 
 def test_a_run_that_was_stopped_is_finished_before_its_limits():
     checkpoint = written_by_lightning() | {"run": {"stopped": True}}
-    assert finished_message(checkpoint, 9, -1, None) == "the run was stopped early at step 6"
+    assert (
+        finished_message(checkpoint, Limits(9, -1, None)) == "the run was stopped early at step 6"
+    )

@@ -7,7 +7,7 @@ import yaml
 
 from ltr.__main__ import main
 from ltr.errors import InputError
-from ltr.run.identity import check_same, identity, ranker_options
+from ltr.run.identity import check_identity, identity_of, ranker_options
 from tests.run.resumes import configured
 from tests.run.test_run_folder import common_world, config, fit, told  # noqa: F401  # fixtures and helpers
 
@@ -35,7 +35,7 @@ CONFIG = {
 
 
 def test_an_identity_names_what_decides_and_leaves_out_what_does_not():
-    assert identity(CONFIG) == {
+    assert identity_of(CONFIG) == {
         "seed_everything": 3,
         "model.ranker.class_path": "ltr.models.DualEncoder",
         "model.ranker.backbone": "bert",
@@ -47,7 +47,7 @@ def test_an_identity_names_what_decides_and_leaves_out_what_does_not():
         "trainer.accumulate_grad_batches": 1,
         "trainer.overfit_batches": 0,
     }
-    assert ranker_options(identity(CONFIG)) == {
+    assert ranker_options(identity_of(CONFIG)) == {
         "model.ranker.class_path": "ltr.models.DualEncoder",
         "model.ranker.backbone": "bert",
     }
@@ -61,7 +61,7 @@ def test_a_callback_decides_by_its_class_and_not_by_what_its_options_say():
     }
     own = "my.OwnHardNegativeMining"
     trainer = CONFIG["trainer"] | {"callbacks": [mining, kept, own]}
-    assert identity(CONFIG | {"trainer": trainer})["trainer.callbacks"] == [mining, own]
+    assert identity_of(CONFIG | {"trainer": trainer})["trainer.callbacks"] == [mining, own]
 
 
 def test_what_differs_is_named_and_counted():
@@ -69,20 +69,20 @@ def test_what_differs_is_named_and_counted():
     then = {"a": 1, "b": 3, "c": None, "e": 0}
     message = r"x.ckpt comes from another configuration: b was 3 and is 2, c was None and is 3, d was None and is 4 and 1 more; do"
     with pytest.raises(InputError, match=message):
-        check_same(now, then, "x.ckpt", "do")
-    check_same(now, now, "x.ckpt", "do")
-    check_same(now, {}, "x.ckpt", "do")  # a checkpoint that was made in Python
+        check_identity(now, then, "x.ckpt", "do")
+    check_identity(now, now, "x.ckpt", "do")
+    check_identity(now, {}, "x.ckpt", "do")  # a checkpoint that was made in Python
 
 
 def test_a_path_of_data_is_the_same_whole_or_by_its_last_name():
     then = {"data.negatives": "runs/neg", "model.ranker.backbone": "owner/bert"}
     for path in ("runs/neg", "./runs/neg", "/mine/runs/neg/"):
         data = {"class_path": "a.B", "init_args": {"negatives": path}}
-        now = identity(CONFIG | {"data": data})
-        check_same(then | {"data.negatives": now["data.negatives"]}, then, "x", "do")
+        now = identity_of(CONFIG | {"data": data})
+        check_identity(then | {"data.negatives": now["data.negatives"]}, then, "x", "do")
     for change in ({"data.negatives": "other/neg"}, {"model.ranker.backbone": "bert"}):
         with pytest.raises(InputError, match=f"{next(iter(change))} was"):
-            check_same(then | change, then, "x", "do")
+            check_identity(then | change, then, "x", "do")
 
 
 REFUSED = {
@@ -162,7 +162,9 @@ def test_pooling_length_and_prompts_of_text_rankers_decide(tmp_path):
         other = yaml.safe_load(yaml.safe_dump(base))
         other["model"]["ranker"]["init_args"][name] = value
         with pytest.raises(InputError, match=f"model.ranker.{name}"):
-            check_same(ranker_options(identity(other)), ranker_options(identity(base)), "x", "do")
+            check_identity(
+                ranker_options(identity_of(other)), ranker_options(identity_of(base)), "x", "do"
+            )
     quick = yaml.safe_load(yaml.safe_dump(base))
     quick["model"]["ranker"]["init_args"]["encoder"] = {
         "max_tokens": 4096,
@@ -170,4 +172,4 @@ def test_pooling_length_and_prompts_of_text_rankers_decide(tmp_path):
         "kernels": "plain",
         "compile": True,
     }
-    assert identity(quick) == identity(base)
+    assert identity_of(quick) == identity_of(base)

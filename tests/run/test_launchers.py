@@ -16,8 +16,8 @@ from ltr.run.launchers import (
     has_launcher,
     is_rank_0,
     restarts_line,
-    take_launched,
     take_rank,
+    use_launched_processes,
 )
 
 
@@ -61,26 +61,26 @@ def test_a_trainer_runs_on_the_processes_that_were_started(monkeypatch, variable
     """6 processes, 2 of them on each node: 3 nodes."""
     launched(monkeypatch, **variables)
     trainer = {"num_nodes": 1, "devices": "auto"}
-    take_launched(trainer)
+    use_launched_processes(trainer)
     assert trainer == {"num_nodes": 3, "devices": 2}
-    take_launched(trainer)  # which names them now
+    use_launched_processes(trainer)  # which names them now
     with pytest.raises(InputError, match="must be the 3 nodes with 2 processes each that the"):
-        take_launched({"num_nodes": 2, "devices": 2})
+        use_launched_processes({"num_nodes": 2, "devices": 2})
     with pytest.raises(InputError, match="got 3 and 1; leave them out"):
-        take_launched({"num_nodes": 1, "devices": 1})
+        use_launched_processes({"num_nodes": 1, "devices": 1})
 
 
 def test_without_a_launcher_the_options_stay(monkeypatch):
     launched(monkeypatch)
     trainer = {"num_nodes": 1, "devices": "auto"}
-    take_launched(trainer)
+    use_launched_processes(trainer)
     assert trainer == {"num_nodes": 1, "devices": "auto"}
 
 
 def test_nodes_with_unequally_many_processes_are_refused(monkeypatch):
     launched(monkeypatch, **TORCHRUN | {"WORLD_SIZE": "3"})
     with pytest.raises(InputError, match="as many processes as any other, got 2 of 3 on this one"):
-        take_launched({"num_nodes": 1, "devices": "auto"})
+        use_launched_processes({"num_nodes": 1, "devices": "auto"})
 
 
 @pytest.mark.parametrize("name", ["RANK", "LOCAL_RANK", "SLURM_PROCID"])

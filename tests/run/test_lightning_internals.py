@@ -23,7 +23,7 @@ from torch.utils.data import DataLoader
 from ltr.run import lightning_internals as internals
 from ltr.run.checkpoints import Checkpoints
 from ltr.run.counters import Moment, set_counters
-from ltr.run.signals import OF_CLUSTER
+from ltr.run.signals import CLUSTER_SIGNALS
 from ltr.run.together import LONGEST_WAIT
 from tests.run.plain import Plain
 
@@ -117,7 +117,7 @@ def test_lightning_answers_no_signal_of_slurm(monkeypatch, tmp_path):
     job |= {"SLURM_JOB_NAME": "train", "SLURM_PROCID": "0", "SLURM_LOCALID": "0"}
     for name, value in job.items():
         monkeypatch.setenv(name, value)
-    before = {known: signal.signal(known, signal.SIG_DFL) for known in OF_CLUSTER}
+    before = {known: signal.signal(known, signal.SIG_DFL) for known in CLUSTER_SIGNALS}
     try:
         trainer = Trainer(
             default_root_dir=tmp_path, accelerator="cpu", logger=False, enable_checkpointing=False

@@ -403,7 +403,7 @@ def test_tensorboard_forgets_a_start_without_a_checkpoint(config, tmp_path):
     child.until(tmp_path / "waits")
     child.send(signal.SIGKILL)
     child.process.join()
-    assert not RunFolder(run).holds_weights()
+    assert not RunFolder(run).holds_checkpoints()
     time.sleep(1.0)
     call(*fit(run, changed(config, "again.yaml", logger=logger, max_epochs=1)))
     curves = event_accumulator.EventAccumulator(str(tmp_path / "curves/lightning_logs/mine"))

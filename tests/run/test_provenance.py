@@ -5,7 +5,7 @@ import subprocess
 import yaml
 
 from ltr.run import provenance as module
-from ltr.run.provenance import provenance, write_ir_metadata
+from ltr.run.provenance import made_by, write_ir_metadata
 from ltr.run.run_folder import RunFolder
 
 
@@ -32,7 +32,7 @@ def test_a_changed_checkout_has_a_plus_sign_and_an_installed_package_no_commit(
 
 
 def test_the_metadata_say_what_made_a_run_file(tmp_path):
-    origin = provenance()
+    origin = made_by()
     assert list(origin)[:1] == ["ltr"] and "torch" in origin["packages"]
     test = {
         "made": origin | {"commit": "abc", "packages": {"torch": "2.0"}, "machine": "a machine"},
@@ -50,7 +50,7 @@ def test_the_metadata_say_what_made_a_run_file(tmp_path):
     }
     run = RunFolder(tmp_path)
     write_ir_metadata(run, test, config)
-    metadata = yaml.safe_load(run.metadata.read_text())
+    metadata = yaml.safe_load(run.ir_metadata.read_text())
     assert metadata["platform"]["hardware"]["cpu"] == "a machine"
     assert metadata["platform"]["software"]["libraries"]["python"] == ["torch==2.0"]
     assert metadata["implementation"]["source"]["commit"] == "abc"

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from ltr.run.requeue import requeue_if_warned
-from ltr.run.signals import OF_CLUSTER
+from ltr.run.signals import CLUSTER_SIGNALS
 
 WARNED = 128 + signal.SIGUSR1
 
@@ -33,7 +33,7 @@ def scontrol(monkeypatch, tmp_path) -> Path:
 
 @pytest.fixture(autouse=True)
 def _handlers():
-    before = {known: signal.getsignal(known) for known in OF_CLUSTER}
+    before = {known: signal.getsignal(known) for known in CLUSTER_SIGNALS}
     yield
     for known, handler in before.items():
         signal.signal(known, handler)

@@ -11,8 +11,8 @@ from ltr.checkpoint import FORMAT
 from ltr.datamodules import FeatureDataModule, TripletDataModule
 from ltr.models import DualEncoder
 from ltr.run.checkpoint_options import BestOptions
-from ltr.run.results import worse_than_start_warning
 from ltr.run.run_folder import RunFolder
+from ltr.run.summary import made_worse_warning
 from tests.conftest import write_collection, write_letor
 from tests.datasets import data_module
 from tests.run.measured import (
@@ -123,7 +123,7 @@ def test_a_training_that_made_it_worse_says_so(config, tmp_path, monitor, start,
     )
     found = results(tmp_path)
     (tmp_path / "run/metrics.json").write_text(json.dumps(found | {"start": {monitor: start}}))
-    told = worse_than_start_warning(RunFolder(tmp_path / "run"), BestOptions(f"val/{monitor}"))
+    told = made_worse_warning(RunFolder(tmp_path / "run"), BestOptions(f"val/{monitor}"))
     assert (told is not None) == warns
     if told:
         value = found["validations"][0][monitor]

@@ -17,7 +17,7 @@ from ltr.errors import InputError
 from ltr.module import RankerModule
 from ltr.run import run_folder
 from ltr.run.checkpoints import Checkpoints
-from ltr.run.run_folder import RunFolder
+from ltr.run.run_folder import RunFolder, run_of_checkpoint
 from tests.child_processes import run_ranks
 from tests.conftest import write_letor
 from tests.run.resumes import configured
@@ -152,7 +152,7 @@ def test_only_the_run_of_wandb_that_failed_before_training_is_removed(tmp_path):
             latest.unlink(missing_ok=True)
             latest.symlink_to("offline-run-2")
             if begins:
-                run.results.write_text("{}")
+                run.metrics.write_text("{}")
             raise InputError("refused")
 
     with pytest.raises(InputError):
@@ -415,8 +415,36 @@ def test_a_checkpoint_lies_in_a_run_from_wherever_it_is_named(tmp_path, monkeypa
         (run / "checkpoints", "best.ckpt"),
     ):
         monkeypatch.chdir(directory)
-        assert RunFolder.from_checkpoint(Path(name)).path == run
-    assert RunFolder.from_checkpoint(Path("/best.ckpt")) is None
+        assert run_of_checkpoint(Path(name)).path == run
+    assert run_of_checkpoint(Path("/best.ckpt")) is None
+
+
+def test_a_second_name_leaves_no_other_file(tmp_path, monkeypatch):
+    """Not where it is there already, and not where the copy of a disk without links fails."""
+    file = tmp_path / "best.ckpt"
+    file.write_text("weights")
+    second = tmp_path / "last.ckpt"
+    run_folder.link_or_copy(file, second)
+    run_folder.link_or_copy(file, second)
+    assert second.samefile(file) and sorted(tmp_path.iterdir()) == [file, second]
+
+    def fail(*_):
+        raise OSError("the disk is full")
+
+    monkeypatch.setattr("os.link", fail)
+    monkeypatch.setattr("shutil.copyfile", lambda _, to: to.write_text("wei") and fail())
+    with pytest.raises(OSError, match="the disk is full"):
+        run_folder.link_or_copy(file, tmp_path / "step=1.ckpt")
+    assert sorted(tmp_path.iterdir()) == [file, second]
+
+
+def test_what_lies_in_a_run_is_of_its_experiment():
+    """The run files of all that was measured have one tag."""
+    run = RunFolder("runs/a/seed=0")
+    of_set = run.folder_of_set("b")
+    for folder in (run, of_set, run.folder_of_split("dev"), of_set.folder_of_split("dev")):
+        assert folder.experiment() == "a"
+    assert RunFolder("run").folder_of_split("dev").experiment() == ""
 
 
 def test_the_steps_that_are_kept_are_those_of_files_with_a_number(tmp_path):
@@ -878,7 +906,7 @@ def _look_together(number: int, store: Path, folders: list[Path]) -> None:
     )
     run_folder.COMMON_SECONDS = 0.2
     try:
-        RunFolder(folders[number]).check_common()
+        RunFolder(folders[number]).check_seen_by_all()
     except InputError as error:
         store.with_name(f"told{number}").write_text(str(error))
 
@@ -916,7 +944,7 @@ def test_results_on_other_data_and_splits_have_places_of_their_own(tmp_path):
     assert len({place.path for place in places}) == 4
     for place in places:
         place.path.mkdir(parents=True)
-        place.ranking.touch()
+        place.test_run.touch()
     run.checkpoints.mkdir()
-    run.remove_results()
+    run.remove_rankings()
     assert [file.name for file in run.path.iterdir()] == ["checkpoints"]

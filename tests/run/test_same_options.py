@@ -13,12 +13,12 @@ import pytest
 
 from ltr.grid.folder import decisive_options
 from ltr.run.agreement import _options
-from ltr.run.identity import identity
+from ltr.run.identity import identity_of
 from ltr.run.same_options import (
     deciding_callbacks,
     deciding_options,
     flat_options,
-    role_of_option,
+    may_differ_for,
 )
 from ltr.run.training_recipe import recipe_options
 
@@ -29,8 +29,8 @@ ASKING = ("resume", "seeds", "set", "cell", "processes")
 @pytest.mark.parametrize("deciding", STORED["options"])
 def test_an_option_decides_to_those_whom_it_did(deciding):
     for path in STORED["options"][deciding]:
-        role = role_of_option(path)
-        assert [who for who in ASKING if who not in role] == deciding.split(), path
+        may_differ = may_differ_for(path)
+        assert [who for who in ASKING if who not in may_differ] == deciding.split(), path
 
 
 @pytest.mark.parametrize("deciding", STORED["callbacks"])
@@ -46,7 +46,7 @@ def test_whole_configurations_have_the_answers_that_they_had():
     for config, expected in STORED["configurations"]:
         words = chain.from_iterable((f"--{path}", repr(v)) for path, v in flat_options(config))
         answers = (
-            identity(config),
+            identity_of(config),
             recipe_options(config),
             deciding_options(config, "set"),
             decisive_options({"base": [], "seed": 0, "options": list(words)}),

@@ -13,8 +13,9 @@ import yaml
 
 from ltr.__main__ import main
 from ltr.data.whole_files import write_whole
+from ltr.errors import ENDING_SIGNALS
 from ltr.run import checkpoints
-from ltr.run.signals import NAMES, Signals, _write_to_terminal
+from ltr.run.signals import Signals, _write_to_terminal
 from tests.child_processes import until
 from tests.run.interrupted import (
     _finished,
@@ -155,7 +156,7 @@ def test_a_folder_with_a_checkpoint_of_lightning_is_refused(world, tmp_path, cap
 
 def test_a_sigterm_that_is_repeated_behind_the_save_is_ignored():
     """Behind a step that is done and saved within milliseconds."""
-    before = {known: signal.getsignal(known) for known in NAMES}
+    before = {known: signal.getsignal(known) for known in ENDING_SIGNALS}
     came = []
     try:
         signal.signal(signal.SIGTERM, lambda number, frame: came.append(number))
@@ -187,7 +188,7 @@ def test_a_run_in_a_thread_trains_and_says_that_it_handles_no_signal(world, tmp_
 
 def test_another_process_than_the_first_hears_a_signal_and_goes_on():
     """Rank 0 needs it until it has saved. The first signal is the reason where it ends."""
-    before = {known: signal.getsignal(known) for known in NAMES}
+    before = {known: signal.getsignal(known) for known in ENDING_SIGNALS}
     try:
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
         signals = Signals()
@@ -357,7 +358,7 @@ def test_a_signal_while_the_results_of_a_validation_are_written(
 
     changes = {"trainer.val_check_interval": 3}
     with monkeypatch.context() as patch:
-        patch.setattr("ltr.run.results.write_whole", signalling)
+        patch.setattr("ltr.run.metrics_file.write_whole", signalling)
         run = tmp_path / "stopped/run"
         assert main(start(run, _written(world, run.parent, **changes))) == 143
     assert asked == ["metrics.json"]
@@ -445,12 +446,13 @@ def test_two_requeues_by_sigterm(world, tmp_path):
 
 def test_of_several_processes_only_the_first_is_ended_by_a_signal(monkeypatch):
     """From the start on: it would wait for one that is gone, until Lightning kills it."""
-    before = {known: signal.getsignal(known) for known in NAMES}
+    before = {known: signal.getsignal(known) for known in ENDING_SIGNALS}
     try:
         monkeypatch.setenv("LOCAL_RANK", "1")
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(
-                "ltr.cli.program.run", lambda args: [signal.raise_signal(known) for known in NAMES]
+                "ltr.cli.program.run",
+                lambda args: [signal.raise_signal(known) for known in ENDING_SIGNALS],
             )
             assert main(["fit"]) == 0
             monkeypatch.setenv("LOCAL_RANK", "0")

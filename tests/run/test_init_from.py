@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import pytest
 
 from ltr.errors import InputError
-from ltr.run.weights import take_weights
+from ltr.run.init_from import take_weights
 
 MODULE = SimpleNamespace()  # nothing of it is touched before the path is known to be right
 

@@ -7,7 +7,8 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from ltr.run.trained_with import digest_of_weights, trained_with
+from ltr.errors import InputError
+from ltr.run.content_digests import digest_of_weights, digests_of_training
 from ltr.run.training_recipe import TrainingRecipe
 from tests.run.test_identity import CONFIG
 
@@ -22,7 +23,7 @@ def config_with(backbone: Path | str) -> dict:
 
 def recipe_with(backbone: Path | str) -> TrainingRecipe:
     config = config_with(backbone)
-    return TrainingRecipe.of(config, trained_with(config, TRAINER, None))
+    return TrainingRecipe.of(config, digests_of_training(config, TRAINER))
 
 
 @pytest.fixture
@@ -71,7 +72,7 @@ def test_a_run_that_is_named_as_a_judge_is_told_by_its_best_weights(tmp_path):
         judge = {"judge": str(tmp_path / name / "run")}
         mining = {"class_path": "ltr.callbacks.HardNegativeMining", "init_args": judge}
         config = CONFIG | {"trainer": CONFIG["trainer"] | {"callbacks": [mining]}}
-        return TrainingRecipe.of(config, trained_with(config, TRAINER, None))
+        return TrainingRecipe.of(config, digests_of_training(config, TRAINER))
 
     first = recipe_judged_by("a")
     assert list(first.trained_with["models"]) == ["trainer.callbacks[0].judge"]
@@ -91,3 +92,11 @@ def test_weights_are_told_by_names_types_shapes_and_values():
     ]
     for change in changes:
         assert digest_of_weights(weights | change) != digest_of_weights(weights)
+
+
+def test_a_run_without_its_best_weights_is_told_by_the_option_that_names_it(tmp_path):
+    run = tmp_path / "run"
+    (run / "checkpoints").mkdir(parents=True)
+    (run / "checkpoints/step=3.ckpt").touch()
+    with pytest.raises(InputError, match="^model.ranker.backbone best: there is no "):
+        recipe_with(run)

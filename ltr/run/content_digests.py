@@ -9,10 +9,10 @@ import torch
 from lightning.pytorch import Trainer
 from torch import Tensor
 
-from ltr.checkpoint import best_checkpoint, holds_checkpoints
+from ltr.checkpoint import best_or_last_checkpoint, holds_checkpoints
 from ltr.data.files import digest_of
 from ltr.models.encoder.loading.model_folder import resolve
-from ltr.run.metrics_file import StartDigests, TrainedWith
+from ltr.run.metrics_file import InitDigests, TrainedWith
 from ltr.run.training_recipe import recipe_options
 from ltr.trainer_state import data_of
 
@@ -23,8 +23,8 @@ MODEL_SUFFIXES = {".json", ".txt", ".model", ".safetensors", ".bin"}
 SMALL_SUFFIXES = {".json", ".txt", ".model"}
 
 
-class StartWeights(NamedTuple):
-    """The weights that a run starts from.
+class InitWeights(NamedTuple):
+    """The weights of another run that a run starts from.
 
     Attributes:
         file: the checkpoint that they come from.
@@ -32,18 +32,15 @@ class StartWeights(NamedTuple):
     """
 
     file: Path
-    digests: StartDigests
+    digests: InitDigests
 
 
-def trained_with(
-    config: Mapping[str, Any], trainer: Trainer, start: StartWeights | None
-) -> TrainedWith:
-    """The digests of a run whose data is set up.
+def digests_of_training(config: Mapping[str, Any], trainer: Trainer) -> TrainedWith:
+    """The digests of a run whose data is set up, but for those of the weights that it starts from.
 
     Args:
         config: its configuration, as plain dicts, lists and values.
         trainer: of the run.
-        start: the weights of another run that it starts from.
     """
     data = data_of(trainer)
     data_digests: dict[str, str] = {}
@@ -52,10 +49,7 @@ def trained_with(
         if data.eval_batches("dev") is not None:
             for name, digest in data.evaluation_digests("dev").items():
                 data_digests[f"dev {name}"] = digest
-    digests: TrainedWith = {"data": data_digests, "models": digests_of_models(config)}
-    if start is not None:
-        digests["init_from"] = start.digests
-    return digests
+    return {"data": data_digests, "models": digests_of_models(config)}
 
 
 def digests_of_models(config: Mapping[str, Any]) -> dict[str, str]:
@@ -63,15 +57,15 @@ def digests_of_models(config: Mapping[str, Any]) -> dict[str, str]:
     models = {}
     for path, value in recipe_options(config).items():
         if path.rpartition(".")[2] in MODEL_OPTIONS and isinstance(value, str):
-            model_digest = _digest_of_model(value)
+            model_digest = _digest_of_model(value, path)
             if model_digest is not None:
                 models[path] = model_digest
     return models
 
 
-def _digest_of_model(name: str) -> str | None:
+def _digest_of_model(name: str, option: str) -> str | None:
     """A digest of the files of a model, or of the checkpoint of a run; None for one of the hub, which
-    its name tells.
+    its name tells. The option names it, for errors.
     """
     path = Path(resolve(name))
     if path.is_file():
@@ -79,11 +73,11 @@ def _digest_of_model(name: str) -> str | None:
     if not path.is_dir():
         return None
     if holds_checkpoints(path):
-        return digest_of(best_checkpoint(path, name))[:16]
+        return digest_of(best_or_last_checkpoint(path, option))[:16]
     return _digest_of_files(path, MODEL_SUFFIXES)
 
 
-def digest_of_small_files(name: str) -> str | None:
+def digest_without_weights(name: str) -> str | None:
     """A digest of the configuration and the tokenizer of a model; None where it is no folder."""
     path = Path(resolve(name))
     return _digest_of_files(path, SMALL_SUFFIXES) if path.is_dir() else None

@@ -1,4 +1,4 @@
-"""Which checkpoint a command starts from: the one that it resumes, or the one that it measures."""
+"""Which checkpoint a command takes: the one that it resumes, or the one that it measures."""
 
 import logging
 from collections.abc import Mapping
@@ -7,12 +7,13 @@ from pathlib import Path
 from shlex import quote
 from typing import Any, NamedTuple
 
-from ltr.checkpoint import read_checkpoint
+from lightning.pytorch.callbacks import Timer
+
+from ltr.checkpoint import check_resumable, read_checkpoint
 from ltr.errors import InputError
-from ltr.run.counters import check_resumable, finished_message
-from ltr.run.identity import check_same, ranker_options
+from ltr.run.identity import check_identity, ranker_options
 from ltr.run.launchers import is_rank_0
-from ltr.run.run_folder import RunFolder, link_or_copy
+from ltr.run.run_folder import RunFolder
 
 log = logging.getLogger(__name__)
 
@@ -24,7 +25,13 @@ class NothingToDo(Exception):
 
 
 class Limits(NamedTuple):
-    """Where a training ends; see :func:`ltr.run.counters.finished_message`."""
+    """Where a training ends: the options of the trainer.
+
+    Attributes:
+        max_epochs: None or -1 for no limit.
+        max_steps: -1 for no limit.
+        max_time: over all resumes; None for no limit.
+    """
 
     max_epochs: int | None
     max_steps: int
@@ -48,16 +55,20 @@ def checkpoint_to_resume(
         NothingToDo: if the run is finished.
     """
     if requested is None:
-        # Only rank 0 refuses: a later rank may see what rank 0 has already written for this run.
-        if folder.holds_weights() and is_rank_0():
+        # Only rank 0 refuses: where Lightning starts the other processes, each comes here alone and
+        # later, and may see what rank 0 has already written for this run.
+        if folder.holds_checkpoints() and is_rank_0():
             raise InputError(
                 f"{folder.path} already holds a run; resume it (ltr fit {quote(str(folder.path))}), choose another folder "
                 "(--trainer.default_root_dir), or remove it"
             )
         return None
-    file = _named_checkpoint(folder, requested)
+    if requested == "last":
+        file = folder.file_to_resume()
+    else:
+        file = Path(_file_of(folder, requested))
     if file is None:
-        if folder.holds_weights():
+        if folder.holds_checkpoints():
             raise InputError(
                 f"{folder.path} holds weights that no run can resume from; to start from them: another folder, --init_from"
             )
@@ -65,34 +76,25 @@ def checkpoint_to_resume(
         return None
     checkpoint = read_checkpoint(file)
     is_of_this_run = file.resolve().parent == folder.checkpoints.resolve()
-    if folder.holds_weights() and not is_of_this_run:
+    if folder.holds_checkpoints() and not is_of_this_run:
         raise InputError(f"--ckpt_path {file} is not of the run in {folder.path}; {NEW_RUN}")
     if "optimizer_states" not in checkpoint:
         raise InputError(
             f"--ckpt_path {file} holds weights only, and no run can resume from it; {NEW_RUN}"
         )
     check_resumable(checkpoint, f"--ckpt_path {file}")
-    check_same(identity, checkpoint.get("run", {}).get("identity", {}), str(file), NEW_RUN)
-    done = finished_message(checkpoint, *limits)
+    check_identity(identity, checkpoint.get("run", {}).get("identity", {}), str(file), NEW_RUN)
+    done = finished_message(checkpoint, limits)
     if done is None:
         log.info("resuming from %s, step %d", file, checkpoint["global_step"])
         return str(file)
     if not is_of_this_run:
         raise InputError(f"--ckpt_path {file}: {done}, so nothing is left to train; {NEW_RUN}")
-    if file == folder.best and not folder.last.is_file() and is_rank_0():
-        # The run was killed between writing best.ckpt and last.ckpt, which hold the same weights.
-        link_or_copy(folder.best, folder.last)
+    if file == folder.best and is_rank_0():
+        folder.complete_last()
     raise NothingToDo(
         f"{folder.path}: {done}; nothing to do, nothing changed; next: ltr test {quote(str(folder.path))}"
     )
-
-
-def _named_checkpoint(folder: RunFolder, requested: str) -> Path | None:
-    if requested == "last":
-        return folder.file_to_resume()
-    if requested == "best":
-        return folder.file_to_measure("best")
-    return Path(requested)
 
 
 def checkpoint_to_measure(
@@ -110,7 +112,7 @@ def checkpoint_to_measure(
             several.
     """
     if requested is None:
-        if folder.holds_weights():
+        if folder.holds_checkpoints():
             raise InputError(
                 f"{folder.path} holds trained weights; say which to take (--ckpt_path best or last), or choose another folder "
                 "(--trainer.default_root_dir) for those that the model starts from"
@@ -119,10 +121,34 @@ def checkpoint_to_measure(
             "no --ckpt_path: the weights that the model starts from are used, not trained ones"
         )
         return None
-    file = requested
-    if requested in ("best", "last"):
-        file = str(folder.file_to_measure(requested))
+    file = _file_of(folder, requested)
     checkpoint_identity = read_checkpoint(file).get("run", {}).get("identity", {})
     hint = "take the configuration of its run: ltr test RUN"
-    check_same(ranker_options(identity), ranker_options(checkpoint_identity), file, hint)
+    check_identity(ranker_options(identity), ranker_options(checkpoint_identity), file, hint)
     return file
+
+
+def _file_of(folder: RunFolder, requested: str) -> str:
+    """The file of ``best`` or ``last``; any other word is a file itself."""
+    if requested in ("best", "last"):
+        return str(folder.file_named(requested))
+    return requested
+
+
+def finished_message(checkpoint: dict[str, Any], limits: Limits) -> str | None:
+    """Why a run has nothing left to train, as a message; None where something is left."""
+    epochs = checkpoint["loops"]["fit_loop"]["epoch_progress"]["current"]["processed"]
+    steps = checkpoint["global_step"]
+    # It has ended early; "stopped" in the state of Checkpoints says only that it was asked to.
+    if checkpoint.get("run", {}).get("stopped"):
+        return f"the run was stopped early at step {steps}"
+    if 0 <= limits.max_steps <= steps:
+        return f"the run has done its {steps} steps (trainer.max_steps)"
+    if limits.max_epochs is not None and 0 <= limits.max_epochs <= epochs:
+        return f"the run has done its {epochs} epochs (trainer.max_epochs), {steps} steps"
+    timer = Timer(limits.max_time)
+    timer.load_state_dict(checkpoint.get("callbacks", {}).get(timer.state_key, {}))
+    left = timer.time_remaining()
+    if left is not None and left <= 0:
+        return f"the run has used up its time at step {steps} (trainer.max_time {limits.max_time}; give it more to train on)"
+    return None
