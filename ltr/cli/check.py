@@ -20,7 +20,7 @@ from ltr.check.leakage import THRESHOLD, find_leakage
 from ltr.check.leakage_section import leakage_section
 from ltr.check.power import power_section
 from ltr.check.report_formats import as_html, as_json, print_sections
-from ltr.check.sample import EnoughSampled, Sampler
+from ltr.check.sample import EnoughSampled, TrainingSample
 from ltr.check.section import Section
 from ltr.check.trained_on import open_trained_on
 from ltr.cli.messages import options_by_path
@@ -194,7 +194,7 @@ def _experiment_sections(
         _check_one_collection(data_module)
         _check_fits_data(data_module, run, leakage_options)
         data_module.reads = command.model.reads
-        trainer, sampler = _sampling_trainer(command, Path(temporary))
+        trainer, sample = _sampling_trainer(command, Path(temporary))
         with suppress(EnoughSampled):
             trainer.fit(command.model, datamodule=data_module)
     metric = command.model.ranking_metrics[0].name
@@ -212,7 +212,7 @@ def _experiment_sections(
             None if isinstance(data_module, LabelDataModule) else leakage_options,
             command.options.get("model.ranker.init_args.backbone"),
         )
-    yield forecast_section(sampler.forecast, sampler.schedule)
+    yield forecast_section(sample.forecast, sample.schedule)
 
 
 def _check_one_collection(data: RankingDataModule) -> None:
@@ -271,7 +271,7 @@ def _values_of_seeds(folder: Path, metric: str) -> np.ndarray | None:
     return values[:, np.isfinite(values).all(axis=0)]
 
 
-def _sampling_trainer(command: ParsedCommand, folder: Path) -> tuple[Trainer, Sampler]:
+def _sampling_trainer(command: ParsedCommand, folder: Path) -> tuple[Trainer, TrainingSample]:
     """A trainer that only samples what training takes, and the callback by which it does.
 
     Args:
@@ -286,9 +286,9 @@ def _sampling_trainer(command: ParsedCommand, folder: Path) -> tuple[Trainer, Sa
     for callback in callbacks:
         if not isinstance(callback, HardNegativeMining | LearningRateMonitor):
             others.append(callback)
-    sampler = Sampler(dict(options), mining[0] if mining else None)
+    sample = TrainingSample(dict(options), mining[0] if mining else None)
     trainer = command.instantiate_trainer(
-        callbacks=[*others, sampler],
+        callbacks=[*others, sample],
         default_root_dir=str(folder),
         devices=1,
         num_nodes=1,
@@ -300,4 +300,4 @@ def _sampling_trainer(command: ParsedCommand, folder: Path) -> tuple[Trainer, Sa
         limit_val_batches=0,
         num_sanity_val_steps=0,
     )
-    return trainer, sampler
+    return trainer, sample
