@@ -9,7 +9,7 @@ from statistics import mean, stdev
 
 import numpy as np
 
-from ltr.compare.ranges import possible_difference
+from ltr.compare.ranges import infinite_beyond_range
 from ltr.compare.runs import Experiment, check_alike
 from ltr.compare.statistics import (
     ROUNDING,
@@ -273,7 +273,7 @@ def uncorrected_comparison(
         wins=int((gains > 0).sum()),
         ties=int((gains == 0).sum()),
         losses=int((gains < 0).sum()),
-        detectable=possible_difference(difference.detectable(level), metric),
+        detectable=infinite_beyond_range(difference.detectable(level), metric),
         has_several_seeds=has_several_seeds,
     )
 

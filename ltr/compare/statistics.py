@@ -24,6 +24,7 @@ ROUNDING = 1e-9  # a smaller difference is rounding alone: values have six digit
 BLOCK = 2**24  # signs that are drawn at once
 EXACT = 16  # up to so many differences that are not 0, all sign flips are counted
 MOST_QUERIES = 10**7  # a plan looks for no more
+PLANNED_SEEDS = (3, 5, 10)  # for which plans are shown
 DRAWS = 512  # of the variances, over which a power is the mean
 
 

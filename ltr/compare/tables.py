@@ -8,8 +8,8 @@ from typing import NamedTuple
 from ltr.compare.comparison import MetricResult
 from ltr.compare.group_result import Comparison, GroupResult, Row
 from ltr.compare.ranges import interval_of_difference, interval_of_mean
+from ltr.compare.statistics import PLANNED_SEEDS
 
-PLANNED_SEEDS = (3, 5, 10)  # the columns of a plan
 # The columns of a table of comparisons, behind their names.
 COMPARED = [
     "verdict",
