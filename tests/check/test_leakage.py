@@ -17,7 +17,7 @@ from ltr.check.leakage import find_leakage
 from ltr.check.leakage_section import leakage_section, severe_leaks
 from ltr.check.near import signatures
 from ltr.check.trained_on import data_sets_of_card, open_trained_on
-from ltr.check.word_sets import WordSets, normalised
+from ltr.check.word_sets import WordSets, words_of
 from ltr.data.bm25 import folded
 from ltr.data.collection import open_collection
 from ltr.errors import InputError
@@ -113,7 +113,7 @@ def test_a_signature_is_that_of_datasketch(folder):
 
 
 def test_words_of_a_text():
-    assert normalised("Don't ÉTÉ; 中国") == ["don", "t", "été", "中", "国", "中国"]
+    assert words_of("Don't ÉTÉ; 中国") == ["don", "t", "été", "中", "国", "中国"]
 
 
 @pytest.mark.parametrize(
@@ -136,12 +136,12 @@ def test_words_of_a_text():
     ],
 )
 def test_what_no_reader_sees_hides_no_leak(text):
-    assert normalised(text) == ["invisible", "double"]
+    assert words_of(text) == ["invisible", "double"]
 
 
 def test_an_invisible_character_parts_no_accent():
     """a + joiner + accent is one letter: the joiner goes before letters are composed."""
-    assert normalised("cafe\u200d\u0301") == normalised("café") == ["café"]
+    assert words_of("cafe\u200d\u0301") == words_of("café") == ["café"]
 
 
 def test_invisible_characters_are_those_of_unicode():
