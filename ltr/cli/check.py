@@ -127,11 +127,13 @@ def _leakage(
     folder = None if backbone is None else Path(resolve(backbone))
     if leakage_options.write:
         check_place(collection, Path(collection.source))
-    trained_on = open_trained_on(leakage_options.trained_on, folder, collection.source)
-    leakage = find_leakage(collection, trained_on.collections, leakage_options.threshold)
+    trained_on, absent = open_trained_on(leakage_options.trained_on, folder, collection.source)
+    leakage = find_leakage(collection, trained_on, leakage_options.threshold)
     section = leakage_section(leakage)
-    if trained_on.line is not None:
-        section.lines.append(trained_on.line)
+    if absent:
+        section.lines.append(
+            f"the model card of the backbone names data sets that are not here, and were not looked at: {', '.join(absent)}; name their folders with --trained_on"
+        )
     if leakage_options.write:
         clean = write_clean(leakage, Path(collection.source))
         section.lines.append(

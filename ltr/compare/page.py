@@ -2,18 +2,16 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from typing import NamedTuple
 
 import numpy as np
-from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-from ltr import __version__
 from ltr.compare import figures
 from ltr.compare.comparison import MetricResult
 from ltr.compare.documents import Ranking, TopDocument, collection_of, text_of
 from ltr.compare.group_result import GroupResult
+from ltr.compare.html import rendered
 from ltr.compare.runs import Experiment
 from ltr.compare.statistics import differences_by_query
 from ltr.compare.tables import Table
@@ -72,12 +70,10 @@ def page(results: Sequence[MetricResult], tables: Sequence[Table], notes: Sequen
         metrics = ", ".join(result.main.metric for result in results)
         title = f"{len(experiments)} experiments by {metrics}"
         drawings, differing = _figures(experiments, [result.main for result in results])
-    environment = Environment(
-        loader=PackageLoader("ltr.compare", "."), autoescape=True, undefined=StrictUndefined
-    )
-    return environment.get_template("page.html").render(
+    return rendered(
+        "ltr.compare",
+        "page.html",
         title=title,
-        made=f"ltr {__version__}, {datetime.now(UTC):%Y-%m-%d %H:%M} UTC",
         tables=tables,
         notes=notes,
         drawings=drawings,

@@ -216,8 +216,8 @@ def test_other_data_counts_as_training(folder, tmp_path):
         {"x1": "document number5 ALONE5", "x2": "more"},
         {"train": [("o1", "x2"), ("o2", "x1")]},
     )
-    trained_on = open_trained_on([str(other)])
-    leakage = find_leakage(open_collection(folder), trained_on.collections)
+    trained_on, _ = open_trained_on([str(other)])
+    leakage = find_leakage(open_collection(folder), trained_on)
     of_other = counts(leakage, other=f"train of {other}")
     # q4 is o1; q2 shares the text of d5 with o2.
     assert of_other == {"equal": 1, "near": 0, "set": 0, "document": 1}
@@ -227,9 +227,8 @@ def test_data_sets_of_a_model_card(tmp_path):
     card = tmp_path / "README.md"
     card.write_text("---\ndatasets:\n- a/b\n- ms_marco\nlanguage: en\n---\n# A model\n")
     assert data_sets_of_card(card) == ["a/b", "ms_marco"]
-    trained_on = open_trained_on([], tmp_path)
-    assert trained_on.absent == ["a/b", "ms_marco"]
-    assert "a/b, ms_marco" in trained_on.line
+    _, absent = open_trained_on([], tmp_path)
+    assert absent == ["a/b", "ms_marco"]
     for text in ("no front matter", "---\ndatasets: [\n---\n", "---\ndatasets: 3\n---\n"):
         card.write_text(text)
         assert data_sets_of_card(card) == []
@@ -361,7 +360,7 @@ def test_a_threshold_of_one_finds_texts_of_the_same_words(tmp_path):
 )
 def test_a_card_of_a_stranger_ends_no_check(tmp_path, front):
     (tmp_path / "README.md").write_text(f"---\n{front}\n---\n")
-    assert open_trained_on([], tmp_path).collections == []
+    assert open_trained_on([], tmp_path)[0] == []
 
 
 def test_other_data_is_named_once_and_not_the_data_itself(folder, tmp_path, capsys):
