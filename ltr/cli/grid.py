@@ -10,7 +10,7 @@ from ltr.cli.messages import one_line
 from ltr.cli.near_names import near_option
 from ltr.cli.process import run_one_of_many
 from ltr.compare.comparison import compare
-from ltr.compare.group_result import GroupResult, Row
+from ltr.compare.group_result import ExperimentResult, GroupResult
 from ltr.compare.query_groups import grouped
 from ltr.compare.runs import experiments
 from ltr.data.console import say
@@ -207,14 +207,14 @@ def _print_best(
         folds: how many there were.
     """
     sign = -1 if result.lower_is_better else 1
-    best_of: dict[tuple[str, ...], Row] = {}  # by what the rivals share
+    best_of: dict[tuple[str, ...], ExperimentResult] = {}  # by what the rivals share
     for row in result.rows:
         names = names_of[row.experiment.name]
         rivals = () if grid.choose is None else grid.fixed_names(names)
         best = best_of.get(rivals)
-        if best is None or sign * row.mean.mean > sign * best.mean.mean:
+        if best is None or sign * row.estimate.mean > sign * best.estimate.mean:
             best_of[rivals] = row
     for row in best_of.values():
         say(
-            f"chosen by {folds} folds: {row.experiment.name} ({result.metric} {row.mean.mean:.4f} on {result.n_queries:,} questions of train and dev)"
+            f"chosen by {folds} folds: {row.experiment.name} ({result.metric} {row.estimate.mean:.4f} on {result.n_queries:,} questions of train and dev)"
         )

@@ -20,16 +20,20 @@ from ltr.compare.statistics import (
 )
 from ltr.errors import InputError
 
-MANY_SEEDS = 10  # from here on nobody adds one after the other
+MANY_SEEDS = 10  # fewer may have been added one by one, until p was small
+# Seeds on the side that has fewer, and how many times as many the other side has: below the first
+# and above the second, the test finds false differences too often (experiments/significance.py).
+ENOUGH_SEEDS = 5
+UNEVEN = 2
 
 
 @dataclass(frozen=True)
-class Row:
+class ExperimentResult:
     """An experiment by one metric.
 
     Attributes:
-        experiment: the runs.
-        mean: over seeds and queries, with what it varies by.
+        experiment: the runs; in a result over all sets, those on the first set.
+        estimate: the mean over seeds and queries, with what it varies by.
         deviation: of the means of the seeds; None with one seed.
         start: mean on dev before training, None where no run measured it.
         ceiling: the best value that a ranker of its candidates could reach; None where there is no
@@ -38,7 +42,7 @@ class Row:
     """
 
     experiment: Experiment
-    mean: Estimate
+    estimate: Estimate
     deviation: float | None
     start: float | None
     ceiling: float | None
@@ -61,7 +65,6 @@ class Comparison:
         detectable: the difference that this data shows with a probability of 0.8, at alpha divided
             by the number of comparisons, the strictest level of Holm's; infinite where so few
             queries can show none.
-        has_several_seeds: whether both experiments have.
         corrected: ``p`` after Holm's correction over the whole family.
         verdict: in words.
     """
@@ -76,9 +79,13 @@ class Comparison:
     ties: int
     losses: int
     detectable: float
-    has_several_seeds: bool
     corrected: float = math.nan
     verdict: str = ""
+
+    @property
+    def has_several_seeds(self) -> bool:
+        """Whether both experiments have."""
+        return _has_several_seeds(self.difference)
 
 
 @dataclass(frozen=True)
@@ -99,7 +106,7 @@ class GroupResult:
     metric: str
     convention: str
     n_queries: int
-    rows: list[Row]
+    rows: list[ExperimentResult]
     comparisons: list[Comparison]
     notes: list[str]
     lower_is_better: bool = False
@@ -150,8 +157,7 @@ def group_result(
 
 def _uneven_seeds_note(numbers: Iterable[tuple[int, int]]) -> list[str]:
     """A note where a side of a comparison has fewer than five seeds and the other more than twice
-    as many: the test then finds false differences too often, see experiments/significance.py. With
-    a single seed the test over queries is taken, which needs no others.
+    as many. With a single seed the test over queries is taken, which needs no others.
 
     Args:
         numbers: of the seeds on both sides of each comparison.
@@ -159,7 +165,7 @@ def _uneven_seeds_note(numbers: Iterable[tuple[int, int]]) -> list[str]:
     uneven = set()
     for pair in numbers:
         fewer, more = sorted(pair)
-        if 1 < fewer < 5 and more > 2 * fewer:
+        if 1 < fewer < ENOUGH_SEEDS and more > UNEVEN * fewer:
             uneven.add(f"{fewer} and {more}")
     if not uneven:
         return []
@@ -172,13 +178,12 @@ def _missing_values_note(experiments: Sequence[Experiment], metric: str) -> list
     """A note where a query has a value in some runs only: the means that these runs tell are over
     other queries.
     """
-    queries = experiments[0].queries(metric)
-    has_value = np.isfinite([row for each in experiments for row in each.values(metric, queries)])
+    _, has_value = _queries_and_values(experiments, metric)
     n_missing = int((has_value.any(axis=0) & ~has_value.all(axis=0)).sum())
     if not n_missing:
         return []
     return [
-        f"{n_missing} of {len(queries)} queries have a value of {metric} in some runs and none in others, and are left out of all; the runs were tested by other versions of ltr, or rank other documents"
+        f"{n_missing} of {has_value.shape[1]} queries have a value of {metric} in some runs and none in others, and are left out of all; the runs were tested by other versions of ltr, or rank other documents"
     ]
 
 
@@ -209,11 +214,18 @@ def values_by_experiment(experiments: Sequence[Experiment], metric: str) -> dict
 
 def queries_with_values(experiments: Sequence[Experiment], metric: str) -> list[str]:
     """The queries that have a value in every run."""
+    queries, has_value = _queries_and_values(experiments, metric)
+    in_every_run = has_value.all(axis=0)
+    return [query for query, is_kept in zip(queries, in_every_run, strict=True) if is_kept]
+
+
+def _queries_and_values(
+    experiments: Sequence[Experiment], metric: str
+) -> tuple[list[str], np.ndarray]:
+    """The queries, and ``[R, Q]`` bool: whether each run has a value of them."""
     queries = experiments[0].queries(metric)
-    has_values = np.ones(len(queries), dtype=bool)
-    for experiment in experiments:
-        has_values &= np.isfinite(experiment.values(metric, queries)).all(axis=0)
-    return [query for query, has_value in zip(queries, has_values, strict=True) if has_value]
+    values = np.concatenate([experiment.values(metric, queries) for experiment in experiments])
+    return queries, np.isfinite(values)
 
 
 def _comparison_over_queries(
@@ -232,8 +244,7 @@ def _comparison_over_queries(
         estimate(values[name], values[base]),
         randomisation_p(by_query),
         gains,
-        deviation=float(gains.std(ddof=1)),
-        has_several_seeds=min(len(values[name]), len(values[base])) > 1,
+        query_deviation=float(gains.std(ddof=1)),
         level=level,
         metric=metric,
     )
@@ -246,8 +257,7 @@ def uncorrected_comparison(
     p_models: float,
     gains: np.ndarray,
     *,
-    deviation: float,
-    has_several_seeds: bool,
+    query_deviation: float,
     level: float,
     metric: str,
 ) -> Comparison:
@@ -258,33 +268,39 @@ def uncorrected_comparison(
         difference: of their means.
         p_models: of the randomisation test over the queries.
         gains: by query or by set, above 0 where the experiment is better.
-        deviation: of a query, that the effect is relative to.
-        has_several_seeds: whether both experiments have.
+        query_deviation: of the differences over queries, that the effect is relative to.
         level: the strictest of the family.
         metric: of which no two values differ by more than its range.
     """
+    effect = math.nan
+    if query_deviation > ROUNDING:
+        effect = float(gains.mean()) / query_deviation
     return Comparison(
         name=name,
         baseline=base,
         difference=difference,
-        p=difference.p if has_several_seeds else p_models,
+        p=difference.p if _has_several_seeds(difference) else p_models,
         p_models=p_models,
-        effect=float(gains.mean()) / deviation if deviation > ROUNDING else math.nan,
+        effect=effect,
         wins=int((gains > 0).sum()),
         ties=int((gains == 0).sum()),
         losses=int((gains < 0).sum()),
         detectable=infinite_beyond_range(difference.detectable(level), metric),
-        has_several_seeds=has_several_seeds,
     )
 
 
-def _row(experiment: Experiment, metric: str, values: np.ndarray) -> Row:
+def _has_several_seeds(difference: Estimate) -> bool:
+    """Whether both rankers of a difference have: one of a single seed adds no number of seeds."""
+    return len(difference.n_seeds) == 2
+
+
+def _row(experiment: Experiment, metric: str, values: np.ndarray) -> ExperimentResult:
     deviation = None
     if len(experiment.runs) > 1:
         deviation = stdev(values.mean(axis=1).tolist())
-    return Row(
+    return ExperimentResult(
         experiment=experiment,
-        mean=estimate(values),
+        estimate=estimate(values),
         deviation=deviation,
         start=_mean_or_none(experiment.starts(metric)),
         ceiling=_ceiling(experiment, metric),

@@ -62,7 +62,7 @@ def page(results: Sequence[MetricResult], tables: Sequence[Table], notes: Sequen
     experiments = [row.experiment for row in first.main.rows]
     drawings: dict[str, Markup] = {}
     differing: dict[str, list[Query]] = {}
-    if first.mean is not None:
+    if first.over_sets is not None:
         title = f"{len(experiments)} experiments on {len(first.groups)} sets"
     elif first.changes:
         title = f"{len(experiments)} experiments on {', '.join(first.groups)}"

@@ -292,7 +292,7 @@ def estimate(first: np.ndarray, second: np.ndarray | None = None) -> Estimate:
     )
 
 
-def estimate_of_mean(
+def estimate_over_sets(
     first: Sequence[np.ndarray], second: Sequence[np.ndarray] | None = None
 ) -> Estimate:
     r"""The mean over K data sets of a ranker's values, each set counting alike, or the difference of

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from ltr.compare.comparison import MetricResult
-from ltr.compare.group_result import Comparison, GroupResult, Row
+from ltr.compare.group_result import Comparison, ExperimentResult, GroupResult
 from ltr.compare.ranges import interval_of_difference, interval_of_mean
 from ltr.compare.statistics import PLANNED_SEEDS
 
@@ -67,7 +67,7 @@ def tables(
         if main.comparisons:
             made.append(_comparison_table(result, alpha))
         made.append(_table_of_means(result))
-        if main.comparisons and result.mean is not None:
+        if main.comparisons and result.over_sets is not None:
             title = f"{main.metric}{_on_split(main)} by set, {_against(main, alpha)}"
             made.append(_comparisons_by_group(title, result))
         if main.comparisons and plan is not None:
@@ -79,13 +79,13 @@ def footnotes(results: Sequence[MetricResult]) -> list[str]:
     """What must stand beside the tables."""
     described: list[GroupResult] = []
     for result in results:
-        described += result.groups.values() if result.mean is None else [result.mean]
+        described += result.groups.values() if result.over_sets is None else [result.over_sets]
     lines = [f"{result.metric}: {result.convention}" for result in described]
     lines += [note for result in described for note in result.notes]
     lines = list(dict.fromkeys(lines))  # in order, each once
     n_comparisons = sum(len(result.comparisons) for result in described)
     corrected = _family(n_comparisons)
-    if results[0].mean is not None and n_comparisons:
+    if results[0].over_sets is not None and n_comparisons:
         lines.append(
             "the mean: each set counts alike, queries are drawn within sets, and seeds are those of all sets; its wins / ties / losses are of sets"
         )
@@ -131,7 +131,7 @@ def _comparison_table(result: MetricResult, alpha: float) -> Table:
     against = _against(main, alpha)
     if result.changes:
         return _comparisons_by_group(f"{main.metric} by split, {against}", result)
-    over = "" if result.mean is None else f", mean of {len(result.groups)} sets,"
+    over = "" if result.over_sets is None else f", mean of {len(result.groups)} sets,"
     title = f"{main.metric}{_on_split(main)}{over} {against}"
     lines = _comparison_lines(main, _comparison_names(main))
     return Table(title, ["experiment", *COMPARED], lines)
@@ -156,8 +156,8 @@ def _against(result: GroupResult, alpha: float) -> str:
 
 def _table_of_means(result: MetricResult) -> Table:
     """The experiments, on all groups."""
-    if result.mean is not None:
-        return _means_by_set(result, result.mean)
+    if result.over_sets is not None:
+        return _means_by_set(result, result.over_sets)
     if result.changes:
         return _means_by_split(result)
     return _experiment_table(result.main)
@@ -168,13 +168,13 @@ def _means_by_set(result: MetricResult, mean: GroupResult) -> Table:
     header = ["set", "queries", *(row.experiment.name for row in mean.rows)]
     lines = []
     for name, group_result in result.groups.items():
-        cells = [f"{row.mean.mean:.4f}" for row in group_result.rows]
+        cells = [f"{row.estimate.mean:.4f}" for row in group_result.rows]
         lines.append([name, f"{group_result.n_queries:,}", *cells])
     whole = ["mean of the sets", f"{mean.n_queries:,}"]
     intervals = ["its 95 % interval", ""]
     for row in mean.rows:
         whole.append(_mean_cell(row))
-        low, high = interval_of_mean(row.mean, mean.metric)
+        low, high = interval_of_mean(row.estimate, mean.metric)
         intervals.append(f"{low:.4f} to {high:.4f}")
     title = f"{mean.metric}{_on_split(mean)}, mean of {len(result.groups)} sets"
     return Table(title, header, [*lines, whole, intervals])
@@ -207,7 +207,7 @@ def _experiment_table(result: GroupResult) -> Table:
     header = ["experiment", "seeds", result.metric, "95 % interval"]
     lines = []
     for row in result.rows:
-        low, high = interval_of_mean(row.mean, result.metric)
+        low, high = interval_of_mean(row.estimate, result.metric)
         lines.append(
             [
                 row.experiment.name,
@@ -237,10 +237,10 @@ def _on_split(result: GroupResult) -> str:
     return "" if split == "test" else f" on {split}"
 
 
-def _mean_cell(row: Row) -> str:
+def _mean_cell(row: ExperimentResult) -> str:
     """The mean, and the deviation of the seeds where there are several."""
     deviation = "" if row.deviation is None else f" ± {row.deviation:.4f}"
-    return f"{row.mean.mean:.4f}{deviation}"
+    return f"{row.estimate.mean:.4f}{deviation}"
 
 
 def _number(value: float | None, form: str) -> str:

@@ -409,7 +409,7 @@ def _metric_row(result: GroupResult, with_seeds: Experiment) -> str:
         result: of the run alone.
         with_seeds: the run and those beside it that differ in their seed.
     """
-    mean = result.rows[0].mean
+    mean = result.rows[0].estimate
     low, high = interval_of_mean(mean, result.metric)
     all_seeds = ""
     deviation = group_result(result.metric, [with_seeds]).rows[0].deviation

@@ -45,7 +45,7 @@ def test_values_by_hand():
     assert on_a.means("AP") == [pytest.approx(0.3)] and on_b.means("AP") == [pytest.approx(0.9)]
     assert on_a.starts("AP") == [] and not on_a.runs[0].sources
     (result,) = compare(groups)
-    assert [row.mean.mean for row in result.main.rows] == pytest.approx([0.6, 0.7])
+    assert [row.estimate.mean for row in result.main.rows] == pytest.approx([0.6, 0.7])
     assert result.main.comparisons[0].difference.mean == pytest.approx(0.1)
 
 
