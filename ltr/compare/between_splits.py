@@ -2,7 +2,6 @@
 
 from ltr.compare.group_result import queries_with_values, values_by_experiment
 from ltr.compare.query_groups import Groups
-from ltr.compare.run import tested_weights
 from ltr.compare.statistics import Estimate, estimate_of_change
 from ltr.errors import InputError
 
@@ -12,11 +11,9 @@ def check_weights(groups: Groups) -> None:
     for experiments in groups.experiments.values():
         for experiment, experiment_there in zip(groups.first, experiments, strict=True):
             for run, run_there in zip(experiment.runs, experiment_there.runs, strict=True):
-                weights = tested_weights(run)
-                weights_there = tested_weights(run_there)
-                if weights != weights_there:
+                if run.weights != run_there.weights:
                     raise InputError(
-                        f"{run.folder} must have been tested by the same weights on all splits, and was by {weights} on {run.split} and by {weights_there} on {run_there.split}; test it again: ltr test {run.folder} --split {run.split} {run_there.split}"
+                        f"{run.folder} must have been tested by the same weights on all splits, and was by {run.weights} on {run.split} and by {run_there.weights} on {run_there.split}; test it again: ltr test {run.folder} --split {run.split} {run_there.split}"
                     )
 
 

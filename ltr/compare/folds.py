@@ -1,4 +1,4 @@
-"""The runs of a cross-validation as one: each question was tested once, by the run that had not
+"""The runs of a cross-validation as one: each query was tested once, by the run that had not
 learnt from it.
 """
 
@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 from ltr.compare.run import Run, run_differences
+from ltr.data.cross_validation import Fold
 from ltr.data.files import digest_of_json
 from ltr.errors import InputError
 
@@ -16,7 +17,7 @@ from ltr.errors import InputError
 def joined_folds(runs: Sequence[Run]) -> list[Run]:
     """Those runs that tested a whole split, and for each seed one made of the runs of its folds.
 
-    The joined run has the values of all questions, and their means. Its seconds of training are
+    The joined run has the values of all queries, and their means. Its seconds of training are
     those of all folds together.
 
     Raises:
@@ -40,13 +41,11 @@ def _check_folds(folds: Sequence[Run]) -> None:
     """
     first = folds[0]
     assert first.fold is not None, "whole runs are none of these"
-    expected = [
-        {"number": number, "of": first.fold["of"]} for number in range(1, first.fold["of"] + 1)
-    ]
-    if [run.fold for run in folds] != expected:
-        got = ", ".join(f"{run.fold['number']} of {run.fold['of']}" for run in folds if run.fold)
+    n_folds = first.fold.of
+    if [run.fold for run in folds] != [Fold(number, n_folds) for number in range(1, n_folds + 1)]:
+        got = ", ".join(str(run.fold) for run in folds)
         raise InputError(
-            f"{first.folder.parent}: each of the {first.fold['of']} folds must be there once, got {got}; make those that are missing"
+            f"{first.folder.parent}: each of the {n_folds} folds must be there once, got {got}; make those that are missing"
         )
     for run in folds[1:]:
         differences = run_differences(_without_fold(first), _without_fold(run))
@@ -60,7 +59,7 @@ def _check_folds(folds: Sequence[Run]) -> None:
 
 def _joined(folds: Sequence[Run]) -> Run:
     """The runs of the folds of one seed as one run."""
-    folds = sorted(folds, key=lambda run: run.fold["number"] if run.fold else 0)
+    folds = sorted(folds, key=lambda run: run.fold.number if run.fold else 0)
     _check_folds(folds)
     first = folds[0]
     alone = _without_fold(first)
@@ -85,7 +84,9 @@ def _joined(folds: Sequence[Run]) -> Run:
 
 
 def _without_fold(run: Run) -> Run:
-    """A run without what tells its fold from the others: the option, and the digests of its data."""
+    """A run without what tells its fold from the others: the option, the digests of its data, and the
+    metrics before training, on a dev split of its own.
+    """
     config = copy.deepcopy(run.config)
     options = config.get("data", {}).get("init_args", {})
     if options.get("evaluation"):
@@ -97,7 +98,7 @@ def _without_fold(run: Run) -> Run:
 
 
 def _joined_report(folds: Sequence[Run]) -> dict[str, Any]:
-    """The test part of the metrics, of all questions."""
+    """The test part of the metrics, of all queries."""
     report = {name: entry for name, entry in folds[0].test.items() if name != "fold"}
     for metric in report["conventions"]:
         values = []
@@ -114,9 +115,9 @@ def _joined_report(folds: Sequence[Run]) -> dict[str, Any]:
 
 
 def _joined_ceiling(folds: Sequence[Run]) -> dict[str, float | None]:
-    """The mean ceiling of each metric, weighted by the questions that have a value."""
+    """The mean ceiling of each metric, weighted by the queries that have a value."""
     ceiling: dict[str, float | None] = {}
-    for metric, values in folds[0].by_query.items():
+    for metric in folds[0].by_query:
         highest = []
         weights = []
         for run in folds:
@@ -136,9 +137,9 @@ def _digests_of_all(digests_of_folds: Sequence[Mapping[str, Any]]) -> dict[str, 
     """By name the digest that all folds share, else one of all their digests."""
     joined = {}
     for name in digests_of_folds[0]:
-        digests = [digests.get(name) for digests in digests_of_folds]
-        if all(digest == digests[0] for digest in digests):
-            joined[name] = digests[0]
+        of_folds = [digests.get(name) for digests in digests_of_folds]
+        if all(digest == of_folds[0] for digest in of_folds):
+            joined[name] = of_folds[0]
         else:
-            joined[name] = digest_of_json(digests)[:32]
+            joined[name] = digest_of_json(of_folds)[:32]  # as long as those of the folds
     return joined

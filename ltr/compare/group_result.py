@@ -10,6 +10,7 @@ from statistics import mean, stdev
 import numpy as np
 
 from ltr.compare.ranges import infinite_beyond_range
+from ltr.compare.run import Run
 from ltr.compare.runs import Experiment, check_alike
 from ltr.compare.statistics import (
     ROUNDING,
@@ -130,7 +131,8 @@ def group_result(
     Raises:
         InputError: if the runs can't be compared.
     """
-    notes = check_alike(experiments, metric)
+    check_alike(experiments, metric)
+    notes = _candidates_note(experiments)
     n_seeds = {experiment.name: len(experiment.runs) for experiment in experiments}
     notes += _uneven_seeds_note([(n_seeds[name], n_seeds[base]) for name, base in pairs])
     notes += _few_seeds_note([min(n_seeds[name], n_seeds[base]) for name, base in pairs])
@@ -153,6 +155,36 @@ def group_result(
         lower_is_better=lower_is_better,
         notes=notes,
     )
+
+
+def _candidates_note(experiments: Sequence[Experiment]) -> list[str]:
+    """A note where the runs ranked different candidates."""
+    # The first experiment that ranked some candidates is named with them.
+    experiment_of_candidates: dict[tuple[str | None, str], str] = {}
+    for experiment in experiments:
+        for run in experiment.runs:
+            # The report has their name, and among what was evaluated their digest.
+            digest = run.test["evaluated"].get("candidates")
+            candidates = (digest, _candidates_in_words(run))
+            experiment_of_candidates.setdefault(candidates, experiment.name)
+    if len(experiment_of_candidates) == 1:
+        return []
+    said = set()
+    ranked = []
+    for (_, words), name in experiment_of_candidates.items():
+        ranked.append(f"{name}: {words}{', of other content' if words in said else ''}")
+        said.add(words)
+    return [f"the runs rank other candidates, so whole systems are compared ({'; '.join(ranked)})"]
+
+
+def _candidates_in_words(run: Run) -> str:
+    """What a run ranked, as its options say: ``bm25, 50 deep``, ``corpus, 100 deep, index Flat``."""
+    words = run.test.get("candidates", "its own")
+    if run.test.get("depth") is not None:
+        words += f", {run.test['depth']} deep"
+    if "index" in run.test:
+        words += f", index {run.test['index']}"
+    return words
 
 
 def _uneven_seeds_note(numbers: Iterable[tuple[int, int]]) -> list[str]:

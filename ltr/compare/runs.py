@@ -119,11 +119,8 @@ def experiments(
     return read
 
 
-def check_alike(experiments: Sequence[Experiment], metric: str) -> list[str]:
+def check_alike(experiments: Sequence[Experiment], metric: str) -> None:
     """Check that the numbers of all runs may be compared.
-
-    Returns:
-        Notes to print: one if the runs ranked different candidates.
 
     Raises:
         InputError: for other data, another way to count the metric, or a run without it.
@@ -136,28 +133,6 @@ def check_alike(experiments: Sequence[Experiment], metric: str) -> list[str]:
                     f"{run.folder} was tested on several sources, {', '.join(run.sources)}, and a mean over all queries is none of its metrics; measure each (ltr test {run.folder} --data.path A B), and compare there (--data A B)"
                 )
             _check_pair(first, run, metric)
-
-    note = _candidates_note(experiments)
-    return [] if note is None else [note]
-
-
-def _candidates_note(experiments: Sequence[Experiment]) -> str | None:
-    """A note if the runs ranked different candidates."""
-    # The first experiment that ranked some candidates is named with them.
-    experiment_of_candidates: dict[tuple[str | None, str], str] = {}
-    for experiment in experiments:
-        for run in experiment.runs:
-            digest = run.test["evaluated"].get("candidates")
-            candidates = (digest, _candidates_in_words(run))
-            experiment_of_candidates.setdefault(candidates, experiment.name)
-    if len(experiment_of_candidates) == 1:
-        return None
-    said = set()
-    ranked = []
-    for (_, words), name in experiment_of_candidates.items():
-        ranked.append(f"{name}: {words}{', of other content' if words in said else ''}")
-        said.add(words)
-    return f"the runs rank other candidates, so whole systems are compared ({'; '.join(ranked)})"
 
 
 def _check_pair(first: Run, run: Run, metric: str) -> None:
@@ -182,16 +157,6 @@ def _check_pair(first: Run, run: Run, metric: str) -> None:
         raise InputError(
             f"{first.folder} and {run.folder} were tested on other queries; test both again on the same data"
         )
-
-
-def _candidates_in_words(run: Run) -> str:
-    """What a run ranked, as its options say: ``bm25, 50 deep``, ``corpus, 100 deep, index Flat``."""
-    words = run.test.get("candidates", "its own")
-    if run.test.get("depth") is not None:
-        words += f", {run.test['depth']} deep"
-    if "index" in run.test:
-        words += f", index {run.test['index']}"
-    return words
 
 
 def _run_folders(path: str) -> list[Path]:
@@ -227,6 +192,7 @@ def _runs_in(folder: Path) -> list[Path]:
     if _is_run(folder):
         return [folder]
     runs = []
+    # Runs of any name; seeds of experiments; folds of a seed; folds of the seeds of experiments.
     for pattern in ("*", "*/seed=*", "*/fold=*", "*/*/fold=*"):
         runs += [inner for inner in folder.glob(pattern) if _is_run(inner)]
     if not runs:
