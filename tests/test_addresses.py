@@ -12,7 +12,7 @@ from ltr.__main__ import main
 from ltr.callbacks import HardNegativeMining
 from ltr.checkpoint import read_checkpoint
 from ltr.cli.arguments import refuse_addresses
-from ltr.compare.runs import experiments
+from ltr.compare.experiment import read_experiments
 from ltr.data.collection import open_collection
 from ltr.data.files import cache_root
 from ltr.data.trec import read_run
@@ -169,7 +169,7 @@ CALLS = {
     "run folder": (lambda path: RunFolder(path), "the run folder"),
     "checkpoint": (lambda path: read_checkpoint(path), "--ckpt_path"),
     "weights": (lambda path: take_weights(None, path, "--init_from"), "--init_from"),
-    "runs": (lambda path: experiments([str(path)]), "run"),
+    "runs": (lambda path: read_experiments([str(path)]), "run"),
     "grid": (lambda path: Grid.read(Path(path)), "file"),
     "run file": (lambda path: list(read_run(path)), "the file"),
     "teacher": (lambda path: score_lists([], None, None, Path(path)), "output"),

@@ -26,7 +26,7 @@ from ltr.check.trained_on import open_trained_on
 from ltr.cli.messages import options_by_path
 from ltr.cli.parsed import ParsedCommand, parse
 from ltr.cli.run_paths import data_path_option, refuse_paths_from_elsewhere
-from ltr.compare.runs import check_alike, experiments
+from ltr.compare.experiment import check_alike, read_experiments
 from ltr.data.collection import Collection, lists_of_run, open_collection
 from ltr.data.console import table_console
 from ltr.data.formats import FeatureVectors, TextReads
@@ -263,7 +263,7 @@ def _values_of_seeds(folder: Path, metric: str) -> np.ndarray | None:
     if len(tested) < 2:
         return None
     try:
-        (experiment,) = experiments(tested)
+        (experiment,) = read_experiments(tested)
         check_alike([experiment], metric)
     except InputError as error:  # others have other options, or were tested on other queries
         log.warning("the seeds beside %s don't count: %s", folder, error.message)

@@ -10,9 +10,9 @@ from ltr.cli.messages import one_line
 from ltr.cli.near_names import near_option
 from ltr.cli.process import run_one_of_many
 from ltr.compare.comparison import compare
+from ltr.compare.experiment import read_experiments
 from ltr.compare.group_result import ExperimentResult, GroupResult
 from ltr.compare.query_groups import grouped
-from ltr.compare.runs import experiments
 from ltr.data.console import say
 from ltr.data.outputs import check_folder, check_inside
 from ltr.errors import InputError
@@ -181,7 +181,7 @@ def _compare_made(
         notes.append(f"{len(missing)} of {len(cells)} runs are not there yet, first {first}")
     if not made:
         raise InputError(f"{notes[0]}, so there is nothing to compare")
-    compared = experiments([str(folder.root / cell.folder) for cell in made])
+    compared = read_experiments([str(folder.root / cell.folder) for cell in made])
     # The name of each experiment in the comparison, by its folder.
     name_of = {experiment.runs[0].folder.parent: experiment.name for experiment in compared}
     combinations = list(dict.fromkeys(cell.names for cell in made))

@@ -5,7 +5,7 @@ from pathlib import Path
 from ltr.cli.process import run_in_process
 from ltr.cli.run_paths import data_path_option, refuse_paths_from_elsewhere
 from ltr.compare.reproduction import other_seeds, reproduction_lines
-from ltr.compare.run import Run, is_tested, read_run, recipe_differences
+from ltr.compare.tested_run import Run, is_tested, read_run, recipe_differences
 from ltr.data.console import say
 from ltr.data.outputs import check_folder, check_inside
 from ltr.errors import InputError

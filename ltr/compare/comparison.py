@@ -9,8 +9,8 @@ from ltr.compare.between_splits import changes_of_means, check_weights
 from ltr.compare.group_result import Comparison, GroupResult, group_result
 from ltr.compare.over_sets import mean_over_sets
 from ltr.compare.query_groups import Groups
-from ltr.compare.run import Run
 from ltr.compare.statistics import Estimate, holm
+from ltr.compare.tested_run import Run
 from ltr.errors import InputError
 
 K = TypeVar("K", bound=Hashable)

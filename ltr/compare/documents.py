@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from ltr.compare.run import Run
+from ltr.compare.tested_run import Run
 from ltr.data import trec
 from ltr.data.collection import Collection, open_collection, with_split
 from ltr.data.query_lists import values_of

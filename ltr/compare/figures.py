@@ -11,7 +11,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from ltr.compare.runs import Experiment
+from ltr.compare.experiment import Experiment
 from ltr.data.console import without_controls
 
 # Okabe and Ito's colours that can be seen on white and on black.

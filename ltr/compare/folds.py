@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from ltr.compare.run import Run, run_differences
+from ltr.compare.tested_run import Run, run_differences
 from ltr.data.cross_validation import Fold
 from ltr.data.files import digest_of_json
 from ltr.errors import InputError

@@ -9,9 +9,8 @@ from statistics import mean, stdev
 
 import numpy as np
 
+from ltr.compare.experiment import Experiment, check_alike
 from ltr.compare.ranges import infinite_beyond_range
-from ltr.compare.run import Run
-from ltr.compare.runs import Experiment, check_alike
 from ltr.compare.statistics import (
     ROUNDING,
     Estimate,
@@ -19,6 +18,7 @@ from ltr.compare.statistics import (
     estimate,
     randomisation_p,
 )
+from ltr.compare.tested_run import Run
 from ltr.errors import InputError
 
 MANY_SEEDS = 10  # fewer may have been added one by one, until p was small

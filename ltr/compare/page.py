@@ -10,9 +10,9 @@ from markupsafe import Markup
 from ltr.compare import figures
 from ltr.compare.comparison import MetricResult
 from ltr.compare.documents import Ranking, TopDocument, collection_of, text_of
+from ltr.compare.experiment import Experiment
 from ltr.compare.group_result import GroupResult
 from ltr.compare.html import rendered
-from ltr.compare.runs import Experiment
 from ltr.compare.statistics import differences_by_query
 from ltr.compare.tables import Table
 

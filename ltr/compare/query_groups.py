@@ -5,8 +5,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from ltr.compare.run import Run, values_by_source
-from ltr.compare.runs import Experiment
+from ltr.compare.experiment import Experiment
+from ltr.compare.tested_run import Run, values_by_source
 from ltr.errors import InputError
 
 

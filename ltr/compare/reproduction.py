@@ -7,8 +7,8 @@ from pathlib import Path
 
 from scipy import stats
 
-from ltr.compare.run import Run, read_run
-from ltr.compare.runs import check_alike, experiments
+from ltr.compare.experiment import check_alike, read_experiments
+from ltr.compare.tested_run import Run, read_run
 from ltr.errors import InputError
 
 SAME = 1e-6  # what float32 sums may differ by on the same machine
@@ -23,7 +23,7 @@ def other_seeds(folder: Path) -> list[Run]:
         if other == own:
             continue
         with suppress(InputError):
-            both = experiments([str(own), str(other)])
+            both = read_experiments([str(own), str(other)])
             if len(both) > 1:  # the folders say that they are no seeds of one experiment
                 continue
             for metric in both[0].runs[0].test["conventions"]:

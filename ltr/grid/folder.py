@@ -11,7 +11,7 @@ from typing import Any, TypedDict
 import yaml
 from filelock import FileLock, Timeout
 
-from ltr.compare.run import is_tested
+from ltr.compare.tested_run import is_tested
 from ltr.data.console import say
 from ltr.data.whole_files import write_whole
 from ltr.entries import check_entries, read_json

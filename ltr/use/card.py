@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from ltr import __version__
+from ltr.compare.experiment import Experiment, read_experiments
 from ltr.compare.group_result import GroupResult, group_result
 from ltr.compare.query_groups import grouped
 from ltr.compare.ranges import interval_of_mean
-from ltr.compare.run import read_run
-from ltr.compare.runs import Experiment, experiments
+from ltr.compare.tested_run import read_run
 from ltr.data.progress import duration
 from ltr.data.template import Side
 from ltr.data.templated_pairs import TemplatedPairs
@@ -362,7 +362,7 @@ def _results(folder: Path) -> str:
     with_seeds = alone  # or this run with the seeds beside it, where they were tested
     if folder.name.startswith("seed="):
         with suppress(InputError, ValueError):  # others were not tested, or have other options
-            (with_seeds,) = experiments([str(folder.parent)])
+            (with_seeds,) = read_experiments([str(folder.parent)])
     lines = ["## Results", ""]
     groups = grouped([alone])
     seeds_of_groups = grouped([with_seeds]).experiments

@@ -9,9 +9,9 @@ import pytest
 
 from ltr.__main__ import main
 from ltr.compare.comparison import compare
+from ltr.compare.experiment import Experiment, check_alike
 from ltr.compare.query_groups import Groups, grouped
-from ltr.compare.run import Run
-from ltr.compare.runs import Experiment, check_alike
+from ltr.compare.tested_run import Run
 from ltr.errors import InputError
 from tests.compare.tested import MADE, QUERIES, write_run
 

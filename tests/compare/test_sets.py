@@ -13,10 +13,10 @@ import pytest
 from ltr.__main__ import main
 from ltr.compare.comparison import compare
 from ltr.compare.csv_lines import as_csv
+from ltr.compare.experiment import Experiment, read_experiments
 from ltr.compare.query_groups import Groups
-from ltr.compare.run import Run
-from ltr.compare.runs import Experiment, experiments
 from ltr.compare.tables import footnotes, tables
+from ltr.compare.tested_run import Run
 from ltr.run.data_sets import DataSet
 from tests.compare.tested import MADE, forget_test, write_run
 
@@ -155,7 +155,7 @@ def test_the_command_compares_the_sets_and_their_mean(tested, capsys):
 def test_several_pairs_and_metrics_name_their_rows(tested):
     sets = {}
     for name in ("A", "B"):
-        sets[name] = experiments(["runs/base", "runs/new"], DataSet(name, name))
+        sets[name] = read_experiments(["runs/base", "runs/new"], DataSet(name, name))
     results = compare(Groups("set", sets), ["AP"], [("new", "base"), ("base", "new")])
     *_, by_set = tables(results)
     assert [row[0] for row in by_set.rows] == [

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from ltr.compare.folds import joined_folds
-from ltr.compare.run import Run, read_run, run_differences, seed_in_name
+from ltr.compare.tested_run import Run, read_run, run_differences, seed_in_name
 from ltr.compare.wandb_runs import PREFIX, fetch_runs
 from ltr.errors import InputError, local_path
 from ltr.run.data_sets import DataSet
@@ -81,7 +81,7 @@ class Experiment:
         return seconds
 
 
-def experiments(
+def read_experiments(
     paths: Iterable[str], data_set: DataSet | None = None, split: str = "test"
 ) -> list[Experiment]:
     """Read runs, and put those together that differ in their seed alone.
