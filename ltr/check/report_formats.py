@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from ltr import __version__
 from ltr.check.section import Section
 from ltr.compare.html import rendered
-from ltr.compare.terminal import print_tables
+from ltr.compare.table_formats import print_tables
 from ltr.data.console import Console
 
 

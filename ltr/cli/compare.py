@@ -8,10 +8,8 @@ from ltr.compare import comparison, tables
 from ltr.compare.comparison import MetricResult, pairs_with_baselines
 from ltr.compare.csv_lines import as_csv
 from ltr.compare.experiment import read_experiments
-from ltr.compare.latex import as_latex
-from ltr.compare.markdown import as_markdown
 from ltr.compare.query_groups import Groups, grouped
-from ltr.compare.terminal import print_tables
+from ltr.compare.table_formats import as_latex, as_markdown, print_tables
 from ltr.data.console import table_console, without_controls
 from ltr.data.outputs import check_file
 from ltr.data.splits import split_named

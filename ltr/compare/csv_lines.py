@@ -52,10 +52,10 @@ def as_csv(results: Sequence[MetricResult]) -> str:
     first split to this one comes next, with its 95 % interval; nothing for the first.
     """
     only_test = list(results[0].groups) == ["test"]
-    header: list[str] = []
-    if results[0].over_sets is not None or not only_test:
-        header.append(results[0].by)
-    if results[0].changes:
+    names_group = results[0].over_sets is not None or not only_test
+    has_changes = bool(results[0].changes)
+    header = [results[0].by] if names_group else []
+    if has_changes:
         header += CHANGE_COLUMNS
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
@@ -70,9 +70,11 @@ def as_csv(results: Sequence[MetricResult]) -> str:
         )
         for group, group_result in groups.items():
             for row in group_result.rows:
-                change = result.changes.get(group, {}).get(row.experiment.name)
-                first_cells = [group, *_change_values(change, group_result.metric)]
-                cells = first_cells[: len(header)] + _experiment_values(row, group_result)
+                cells: list[object] = [group] if names_group else []
+                if has_changes:
+                    change = result.changes.get(group, {}).get(row.experiment.name)
+                    cells += _change_values(change, group_result.metric)
+                cells += _experiment_values(row, group_result)
                 has_baseline = False
                 for comparison in group_result.comparisons:
                     if comparison.name == row.experiment.name:

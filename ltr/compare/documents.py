@@ -16,6 +16,8 @@ from ltr.errors import InputError
 
 log = logging.getLogger(__name__)
 
+LETTERS = 300  # of a text, as a page shows it
+
 
 @dataclass(frozen=True)
 class TopDocument:
@@ -65,7 +67,7 @@ class Ranking:
             ranked.sort(key=lambda document: (document[1], document[0]), reverse=True)
         return documents
 
-    def top(self, query: str, n: int, letters: int = 300) -> list[TopDocument]:
+    def top(self, query: str, n: int, letters: int = LETTERS) -> list[TopDocument]:
         """The first n documents of a query."""
         doc_rows, grades = self._judged.of(row_of(self.collection.queries, query))
         grade_of = dict(zip(doc_rows.tolist(), grades.tolist(), strict=True))

@@ -39,7 +39,7 @@ def over_training(
     experiments: Sequence[Experiment], metric: str, by: Literal["step", "seconds"] = "step"
 ) -> str | None:
     """The metric on dev by step, or by seconds of training, with that before training at 0: a line
-    for each seed. None where nothing was validated, or no run says when it was.
+    for each seed. None where nothing was validated.
     """
     curves: dict[str, list[Points]] = {}
     n_points = 0
@@ -100,13 +100,11 @@ def precision(by_rank: Mapping[str, np.ndarray]) -> str:
 
 
 def _curve(metrics: Mapping[str, Any], metric: str, by: str) -> Points:
-    """Steps or seconds, and values on dev; at 0 is the measurement before training. Rows of an ltr
-    that kept no seconds are left out where these are asked for.
-    """
+    """Steps or seconds, and values on dev; at 0 is the measurement before training."""
     start = {"step": 0, "seconds": 0.0} | metrics.get("start", {})
     points: Points = []
     for row in [start, *metrics.get("validations", [])]:
-        if row.get(metric) is not None and by in row:
+        if row.get(metric) is not None:
             points.append((row[by], row[metric]))
     return points
 

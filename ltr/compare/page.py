@@ -9,7 +9,7 @@ from markupsafe import Markup
 
 from ltr.compare import figures
 from ltr.compare.comparison import MetricResult
-from ltr.compare.documents import Ranking, TopDocument, collection_of, text_of
+from ltr.compare.documents import LETTERS, Ranking, TopDocument, collection_of, text_of
 from ltr.compare.experiment import Experiment
 from ltr.compare.group_result import GroupResult
 from ltr.compare.html import rendered
@@ -19,7 +19,6 @@ from ltr.compare.tables import Table
 QUERIES = 10  # shown of a comparison
 DOCUMENTS = 5  # shown of a query
 RANKS = 20  # of the figure of the precision
-LETTERS = 300  # shown of the text of a query
 
 
 class Side(NamedTuple):
@@ -31,7 +30,7 @@ class Side(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Query:
+class DifferingQuery:
     """A query on which two experiments differ.
 
     Attributes:
@@ -61,7 +60,7 @@ def page(results: Sequence[MetricResult], tables: Sequence[Table], notes: Sequen
     first = results[0]
     experiments = [row.experiment for row in first.main.rows]
     drawings: dict[str, Markup] = {}
-    differing: dict[str, list[Query]] = {}
+    differing: dict[str, list[DifferingQuery]] = {}
     if first.over_sets is not None:
         title = f"{len(experiments)} experiments on {len(first.groups)} sets"
     elif first.changes:
@@ -69,7 +68,9 @@ def page(results: Sequence[MetricResult], tables: Sequence[Table], notes: Sequen
     else:
         metrics = ", ".join(result.main.metric for result in results)
         title = f"{len(experiments)} experiments by {metrics}"
-        drawings, differing = _figures(experiments, [result.main for result in results])
+        drawings, differing = _drawings_and_queries(
+            experiments, [result.main for result in results]
+        )
     return rendered(
         "ltr.compare",
         "page.html",
@@ -81,9 +82,9 @@ def page(results: Sequence[MetricResult], tables: Sequence[Table], notes: Sequen
     )
 
 
-def _figures(
+def _drawings_and_queries(
     experiments: Sequence[Experiment], results: Sequence[GroupResult]
-) -> tuple[dict[str, Markup], dict[str, list[Query]]]:
+) -> tuple[dict[str, Markup], dict[str, list[DifferingQuery]]]:
     """What a page shows of one group: figures by their captions, and by their titles the queries on
     which two experiments differ most.
     """
@@ -105,14 +106,14 @@ def _figures(
         for comparison in result.comparisons:
             name = comparison.name
             base = comparison.baseline
-            by_query = _differences(experiment_of[name], experiment_of[base], metric)
+            difference_of_query = _differences(experiment_of[name], experiment_of[base], metric)
             caption = f"{metric} by query: {name} minus {base}, means over the seeds"
-            values = np.array(list(by_query.values()))
+            values = np.array(list(difference_of_query.values()))
             figure = figures.differences(values, metric, name, base, number_of[name])
             drawings[caption] = Markup(figure)
             if rankings:
-                pair = [experiment_of[name], experiment_of[base]]
-                queries = _most_differing(by_query, result, pair, rankings)
+                pair = (experiment_of[name], experiment_of[base])
+                queries = _most_differing(difference_of_query, result, pair, rankings)
                 if queries:
                     differing[f"Where {name} and {base} differ most in {metric}"] = queries
     if rankings:
@@ -141,38 +142,38 @@ def _rankings(experiments: Sequence[Experiment]) -> dict[str, Ranking]:
 def _differences(experiment: Experiment, base: Experiment, metric: str) -> dict[str, float]:
     """By query, the difference of the means over the seeds, where both have a value."""
     queries = experiment.queries(metric)
-    by_query = differences_by_query(
+    differences = differences_by_query(
         experiment.values(metric, queries), base.values(metric, queries)
     )
-    differences = {}
-    for query, difference in zip(queries, by_query.tolist(), strict=True):
+    difference_of_query = {}
+    for query, difference in zip(queries, differences.tolist(), strict=True):
         if np.isfinite(difference):
-            differences[query] = difference
-    return differences
+            difference_of_query[query] = difference
+    return difference_of_query
 
 
 def _most_differing(
-    by_query: dict[str, float],
+    difference_of_query: dict[str, float],
     result: GroupResult,
-    experiments: Sequence[Experiment],
+    pair: tuple[Experiment, Experiment],
     rankings: dict[str, Ranking],
-) -> list[Query]:
+) -> list[DifferingQuery]:
     """The queries on which an experiment and its baseline differ most, the largest difference
     first.
     """
-    largest_first = sorted(by_query, key=lambda query: -abs(by_query[query]))
+    largest_first = sorted(difference_of_query, key=lambda query: -abs(difference_of_query[query]))
     most_differing = []
     for query in largest_first[:QUERIES]:
-        difference = by_query[query]
+        difference = difference_of_query[query]
         if difference == 0:
             break  # nor do those that follow differ
         sides = []
-        for experiment in experiments:
+        for experiment in pair:
             value = float(experiment.values(result.metric, [query]).mean())
             top = rankings[experiment.name].top(query, DOCUMENTS)
             sides.append(Side(experiment.name, value, top))
-        texts = rankings[experiments[0].name].collection.queries
+        texts = rankings[pair[0].name].collection.queries
         text = f"{query}: {text_of(texts, query, LETTERS)}"
         gain = -difference if result.lower_is_better else difference
-        most_differing.append(Query(text, difference, gain, sides))
+        most_differing.append(DifferingQuery(text, difference, gain, sides))
     return most_differing

@@ -23,11 +23,11 @@ def other_seeds(folder: Path) -> list[Run]:
         if other == own:
             continue
         with suppress(InputError):
-            both = read_experiments([str(own), str(other)])
-            if len(both) > 1:  # the folders say that they are no seeds of one experiment
+            read = read_experiments([str(own), str(other)])
+            if len(read) > 1:  # the folders say that they are no seeds of one experiment
                 continue
-            for metric in both[0].runs[0].test["conventions"]:
-                check_alike(both, metric)
+            for metric in read[0].runs[0].test["conventions"]:
+                check_alike(read, metric)
             others.append(read_run(other))
     return others
 
