@@ -19,7 +19,7 @@ from ltr.data.trec import read_run
 from ltr.data.whole_files import write_whole
 from ltr.datamodules import FeatureDataModule, Labels, TripletDataModule
 from ltr.errors import InputError, local_path
-from ltr.grid import Grid
+from ltr.grid.definition import Grid
 from ltr.models import DualEncoder, PairWiseBertRanker
 from ltr.run.run_folder import RunFolder
 from ltr.run.weights import take_weights

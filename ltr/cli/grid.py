@@ -186,7 +186,7 @@ def _compare_made(
     name_of = {experiment.runs[0].folder.parent: experiment.name for experiment in compared}
     combinations = list(dict.fromkeys(cell.names for cell in made))
     names = [name_of[folder.root / experiment_folder(values)] for values in combinations]
-    place_pairs, lonely = folder.grid.pairs(combinations)
+    place_pairs, lonely = folder.grid.pairs_by_place(combinations)
     pairs = [(names[place], names[baseline_place]) for place, baseline_place in place_pairs]
     results = compare(grouped(compared), folder.grid.metrics, pairs)
     show(results, files=files, remarks=[*notes, *lonely])
@@ -210,7 +210,7 @@ def _print_best(
     best_of: dict[tuple[str, ...], ExperimentResult] = {}  # by what the rivals share
     for row in result.rows:
         names = names_of[row.experiment.name]
-        rivals = () if grid.choose is None else grid.fixed_names(names)
+        rivals = () if grid.choose is None else grid.names_but_chosen(names)
         best = best_of.get(rivals)
         if best is None or sign * row.estimate.mean > sign * best.estimate.mean:
             best_of[rivals] = row
