@@ -137,7 +137,7 @@ def pairs_with_baselines(
 
 
 def _first_metric(run: Run) -> str:
-    conventions = run.test["conventions"]
+    conventions = run.report["conventions"]
     if not conventions:
         raise InputError(f"{run.folder} was measured by no metric; test it again")
     return next(iter(conventions))

@@ -121,7 +121,7 @@ def collection_of(run: Run) -> Collection | None:
         return None
     # A relative folder is looked for from where the run was started. What is not there, such as
     # ``package:NAME`` or a name on the hub, is opened as it is.
-    from_start = Path(run.metrics.get("directory", "."), path)
+    from_start = Path(run.results.get("directory", "."), path)
     try:
         collection = open_collection(str(from_start) if from_start.exists() else path)
         if run.split != "test":
@@ -129,7 +129,7 @@ def collection_of(run: Run) -> Collection | None:
     except (InputError, OSError) as error:
         log.warning("documents are not shown: %s", error)
         return None
-    evaluated = run.test["evaluated"]
+    evaluated = run.report["evaluated"]
     has_same_queries = evaluated.get("queries") == collection.queries.key
     has_same_documents = evaluated.get("documents") == collection.corpus.key
     if has_same_queries and has_same_documents:

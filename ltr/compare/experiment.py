@@ -59,7 +59,7 @@ class Experiment:
         """Of each seed, as the run itself says; NaN where no query had a value."""
         means = []
         for run in self.runs:
-            mean = run.test[metric]
+            mean = run.report[metric]
             means.append(math.nan if mean is None else mean)
         return means
 
@@ -67,7 +67,7 @@ class Experiment:
         """On dev before training, of the seeds that measured it."""
         starts = []
         for run in self.runs:
-            start = run.metrics.get("start", {}).get(metric)
+            start = run.results.get("start", {}).get(metric)
             if start is not None:
                 starts.append(start)
         return starts
@@ -76,8 +76,8 @@ class Experiment:
         """Of the seeds that say it."""
         seconds = []
         for run in self.runs:
-            if "fit" in run.metrics:
-                seconds.append(run.metrics["fit"]["seconds"])
+            if "fit" in run.results:
+                seconds.append(run.results["fit"]["seconds"])
         return seconds
 
 
@@ -137,19 +137,19 @@ def check_alike(experiments: Sequence[Experiment], metric: str) -> None:
 
 def _check_pair(first: Run, run: Run, metric: str) -> None:
     """Check that a run was tested on what the first one was, and counts the metric as it does."""
-    conventions = run.test["conventions"]
+    conventions = run.report["conventions"]
     if metric not in conventions:
         raise InputError(
             f"{run.folder} was not measured by {metric}, but by {', '.join(conventions)}; name one with --metric",
             option="metric",
         )
-    expected = first.test["conventions"][metric]
+    expected = first.report["conventions"][metric]
     if conventions[metric] != expected:
         raise InputError(
             f"{metric} is counted in two ways: {first.folder} says '{expected}', {run.folder} says '{conventions[metric]}'; test both with the same options"
         )
     for part, words in SAME_DATA.items():
-        if first.test["evaluated"].get(part) != run.test["evaluated"].get(part):
+        if first.report["evaluated"].get(part) != run.report["evaluated"].get(part):
             raise InputError(
                 f"{first.folder} and {run.folder} were tested on other {words}; runs can be compared on the same data alone"
             )

@@ -46,7 +46,7 @@ def over_training(
     for experiment in experiments:
         curves[experiment.name] = []
         for run in experiment.runs:
-            curve = _curve(run.metrics, metric, by)
+            curve = _curve(run.results, metric, by)
             if curve:
                 curves[experiment.name].append(curve)
                 n_points = max(n_points, len(curve))

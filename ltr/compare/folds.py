@@ -49,7 +49,7 @@ def _check_folds(folds: Sequence[Run]) -> None:
         )
     for run in folds[1:]:
         differences = run_differences(_without_fold(first), _without_fold(run))
-        if run.test["conventions"] != first.test["conventions"]:
+        if run.report["conventions"] != first.report["conventions"]:
             differences.append("metrics")
         if differences:
             raise InputError(
@@ -63,13 +63,13 @@ def _joined(folds: Sequence[Run]) -> Run:
     _check_folds(folds)
     first = folds[0]
     alone = _without_fold(first)
-    metrics = dict(alone.metrics)
-    metrics["test"] = _joined_report(folds)
-    if all("fit" in run.metrics for run in folds):  # not of folds that were tested untrained
-        metrics["fit"] = {"seconds": math.fsum(run.metrics["fit"]["seconds"] for run in folds)}
-    if all("trained_with" in run.metrics for run in folds):
-        data = [run.metrics["trained_with"]["data"] for run in folds]
-        metrics["trained_with"] = metrics["trained_with"] | {"data": _digests_of_all(data)}
+    results = dict(alone.results)
+    results["test"] = _joined_report(folds)
+    if all("fit" in run.results for run in folds):  # not of folds that were tested untrained
+        results["fit"] = {"seconds": math.fsum(run.results["fit"]["seconds"] for run in folds)}
+    if all("trained_with" in run.results for run in folds):
+        data = [run.results["trained_with"]["data"] for run in folds]
+        results["trained_with"] = results["trained_with"] | {"data": _digests_of_all(data)}
     by_query: dict[str, dict[str, float]] = {}
     for metric in first.by_query:
         by_query[metric] = {}
@@ -80,7 +80,7 @@ def _joined(folds: Sequence[Run]) -> Run:
                     f"{run.folder}: each question must be tested in one fold, and {min(twice)!r} was tested in two; the data has changed, make all folds again"
                 )
             by_query[metric] |= run.by_query[metric]
-    return replace(alone, folder=first.folder.parent, metrics=metrics, by_query=by_query)
+    return replace(alone, folder=first.folder.parent, results=results, by_query=by_query)
 
 
 def _without_fold(run: Run) -> Run:
@@ -91,25 +91,25 @@ def _without_fold(run: Run) -> Run:
     options = config.get("data", {}).get("init_args", {})
     if options.get("evaluation"):
         options["evaluation"]["fold"] = None
-    metrics = {name: entry for name, entry in run.metrics.items() if name != "start"}
-    if "trained_with" in metrics:
-        metrics["trained_with"] = metrics["trained_with"] | {"data": {}}
-    return replace(run, config=config, metrics=metrics)
+    results = {name: entry for name, entry in run.results.items() if name != "start"}
+    if "trained_with" in results:
+        results["trained_with"] = results["trained_with"] | {"data": {}}
+    return replace(run, config=config, results=results)
 
 
 def _joined_report(folds: Sequence[Run]) -> dict[str, Any]:
     """The test part of the metrics, of all queries."""
-    report = {name: entry for name, entry in folds[0].test.items() if name != "fold"}
+    report = {name: entry for name, entry in folds[0].report.items() if name != "fold"}
     for metric in report["conventions"]:
         values = []
         for run in folds:
             values += [value for value in run.by_query[metric].values() if not math.isnan(value)]
         report[metric] = math.fsum(values) / len(values) if values else None
-    report["evaluated"] = _digests_of_all([run.test["evaluated"] for run in folds])
+    report["evaluated"] = _digests_of_all([run.report["evaluated"] for run in folds])
     if "queries" in report:
-        report["queries"] = sum(run.test["queries"] for run in folds)
+        report["queries"] = sum(run.report["queries"] for run in folds)
     report.pop("ceiling", None)
-    if all(run.test.get("ceiling") for run in folds):
+    if all(run.report.get("ceiling") for run in folds):
         report["ceiling"] = _joined_ceiling(folds)
     return report
 
@@ -121,7 +121,7 @@ def _joined_ceiling(folds: Sequence[Run]) -> dict[str, float | None]:
         highest = []
         weights = []
         for run in folds:
-            value = run.test["ceiling"].get(metric)
+            value = run.report["ceiling"].get(metric)
             if value is not None:
                 values = run.by_query[metric]
                 highest.append(value)

@@ -138,8 +138,8 @@ def group_result(
     notes += _few_seeds_note([min(n_seeds[name], n_seeds[base]) for name, base in pairs])
     notes += _missing_values_note(experiments, metric)
     values = values_by_experiment(experiments, metric)
-    test = experiments[0].runs[0].test
-    lower_is_better = metric in test["lower_is_better"]
+    report = experiments[0].runs[0].report
+    lower_is_better = metric in report["lower_is_better"]
     rows = [_row(experiment, metric, values[experiment.name]) for experiment in experiments]
     comparisons = []
     for name, base in pairs:
@@ -148,7 +148,7 @@ def group_result(
         )
     return GroupResult(
         metric=metric,
-        convention=test["conventions"][metric],
+        convention=report["conventions"][metric],
         n_queries=next(iter(values.values())).shape[1],
         rows=rows,
         comparisons=comparisons,
@@ -164,7 +164,7 @@ def _candidates_note(experiments: Sequence[Experiment]) -> list[str]:
     for experiment in experiments:
         for run in experiment.runs:
             # The report has their name, and among what was evaluated their digest.
-            digest = run.test["evaluated"].get("candidates")
+            digest = run.report["evaluated"].get("candidates")
             candidates = (digest, _candidates_in_words(run))
             experiment_of_candidates.setdefault(candidates, experiment.name)
     if len(experiment_of_candidates) == 1:
@@ -179,11 +179,11 @@ def _candidates_note(experiments: Sequence[Experiment]) -> list[str]:
 
 def _candidates_in_words(run: Run) -> str:
     """What a run ranked, as its options say: ``bm25, 50 deep``, ``corpus, 100 deep, index Flat``."""
-    words = run.test.get("candidates", "its own")
-    if run.test.get("depth") is not None:
-        words += f", {run.test['depth']} deep"
-    if "index" in run.test:
-        words += f", index {run.test['index']}"
+    words = run.report.get("candidates", "its own")
+    if run.report.get("depth") is not None:
+        words += f", {run.report['depth']} deep"
+    if "index" in run.report:
+        words += f", index {run.report['index']}"
     return words
 
 
@@ -342,7 +342,7 @@ def _row(experiment: Experiment, metric: str, values: np.ndarray) -> ExperimentR
 
 def _ceiling(experiment: Experiment, metric: str) -> float | None:
     """What all runs of an experiment say; None if they differ, or if it is 1, which is no limit."""
-    ceilings = {run.test.get("ceiling", {}).get(metric) for run in experiment.runs}
+    ceilings = {run.report.get("ceiling", {}).get(metric) for run in experiment.runs}
     if len(ceilings) > 1:
         return None
     ceiling = ceilings.pop()

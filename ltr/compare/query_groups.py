@@ -57,16 +57,18 @@ def grouped(experiments: Sequence[Experiment]) -> Groups:
 def _on_source(run: Run, source: str) -> Run:
     """A run with its values of the queries of one source, and their means."""
     # Of all sources together are their names, the ceiling, and the metrics on dev before training.
-    report = {name: entry for name, entry in run.test.items() if name not in ("sources", "ceiling")}
-    metrics = {name: entry for name, entry in run.metrics.items() if name != "start"}
+    report = {
+        name: entry for name, entry in run.report.items() if name not in ("sources", "ceiling")
+    }
+    results = {name: entry for name, entry in run.results.items() if name != "start"}
     by_query: dict[str, dict[str, float]] = {}
     for metric, values in run.by_query.items():
         by_query[metric] = values_by_source(values, run.sources)[source]
         counted = [value for value in by_query[metric].values() if not math.isnan(value)]
         report[metric] = math.fsum(counted) / len(counted) if counted else None
-    evaluated = dict(run.test["evaluated"])
+    evaluated = dict(run.report["evaluated"])
     for name in ("queries", "documents"):
         if f"{source} {name}" in evaluated:
             evaluated[name] = evaluated[f"{source} {name}"]
     report["evaluated"] = evaluated
-    return replace(run, metrics=metrics | {"test": report}, by_query=by_query)
+    return replace(run, results=results | {"test": report}, by_query=by_query)

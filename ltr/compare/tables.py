@@ -114,7 +114,7 @@ def _provenance_line(result: GroupResult) -> str:
     for row in result.rows:
         for run in row.experiment.runs:
             seeds.add(run.seed)
-            made = run.test["made"] | run.test["made"]["packages"]
+            made = run.report["made"] | run.report["made"]["packages"]
             for name in PROVENANCE:
                 if name in made:
                     values[name].add(made[name])

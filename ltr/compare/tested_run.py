@@ -24,7 +24,7 @@ class Run:
         folder: where it lies.
         seed: of ``seed_everything``.
         config: its configuration; empty where it has none.
-        metrics: what metrics.json says.
+        results: what metrics.json says.
         by_query: the values by metric and query; NaN where a query has none.
         split: that the results are on.
     """
@@ -32,7 +32,7 @@ class Run:
     folder: Path
     seed: int
     config: dict[str, Any] = field(repr=False)
-    metrics: dict[str, Any]
+    results: dict[str, Any]
     by_query: dict[str, dict[str, float]] = field(repr=False)
     split: str = "test"
 
@@ -45,16 +45,16 @@ class Run:
         """
         if not self.config:
             return None
-        if "trained_with" not in self.metrics:
+        if "trained_with" not in self.results:
             raise InputError(
                 f"{RunFolder(self.folder).results}: trained_with must say what the run was trained with, and is not there; train the run again"
             )
-        return TrainingRecipe.of(self.config, self.metrics["trained_with"])
+        return TrainingRecipe.of(self.config, self.results["trained_with"])
 
     @property
     def fold(self) -> Fold | None:
         """Its part of a cross-validation; None where it is of none."""
-        fold = self.metrics["test"].get("fold")
+        fold = self.report.get("fold")
         return None if fold is None else Fold(**fold)
 
     @property
@@ -62,7 +62,7 @@ class Run:
         """The file of the weights that were tested, without its folder, which may be named in several
         ways; or ``untrained``.
         """
-        checkpoint = self.test["checkpoint"]
+        checkpoint = self.report["checkpoint"]
         return "untrained" if checkpoint is None else Path(checkpoint).name
 
     @property
@@ -75,7 +75,7 @@ class Run:
     @property
     def sources(self) -> list[str]:
         """The names of the sources that it was tested on together; empty: one collection."""
-        return self.metrics["test"].get("sources", [])
+        return self.report.get("sources", [])
 
     @property
     def place(self) -> RunFolder:
@@ -83,9 +83,9 @@ class Run:
         return RunFolder(self.folder).folder_of_split(self.split)
 
     @property
-    def test(self) -> dict[str, Any]:
-        """The test part of the metrics."""
-        return self.metrics["test"]
+    def report(self) -> dict[str, Any]:
+        """What the test of its split says, a part of the results."""
+        return self.results["test"]
 
 
 def read_run(folder: Path, data_set: DataSet | None = None, split: str = "test") -> Run:
@@ -100,14 +100,14 @@ def read_run(folder: Path, data_set: DataSet | None = None, split: str = "test")
         InputError: if it was not tested, or its files are damaged or don't fit each other.
     """
     files = RunFolder(folder)
-    metrics = read_metrics(files.results)
+    results = read_metrics(files.results)
     place = files
     again = f"ltr test {folder}"
     measured_on = []
     if data_set is not None:
         place = files.folder_of_set(data_set.name)
         # Metrics on dev before training are of the run's own data.
-        metrics = {name: value for name, value in metrics.items() if name != "start"}
+        results = {name: value for name, value in results.items() if name != "start"}
         again += f" --data.path {data_set.path} …"
         measured_on.append(data_set.name)
     if split != "test":
@@ -116,15 +116,15 @@ def read_run(folder: Path, data_set: DataSet | None = None, split: str = "test")
         measured_on.append(split)
     where = ""
     if measured_on:
-        metrics = metrics | {"test": read_metrics(place.results).get("test")}
+        results = results | {"test": read_metrics(place.results).get("test")}
         where = f" on {', '.join(measured_on)}"
-    if not isinstance(metrics.get("test"), dict) or not place.per_query.is_file():
+    if not isinstance(results.get("test"), dict) or not place.per_query.is_file():
         raise InputError(f"{folder}: a run must have been tested{where} to be compared; {again}")
     config: dict[str, Any] = {}
     if files.config.is_file():
         config = read_config(files.config)
     seed = config.get("seed_everything", seed_in_name(folder.resolve()) or 0)
-    return Run(folder, seed, config, metrics, _values(place, metrics), split)
+    return Run(folder, seed, config, results, _values(place, results), split)
 
 
 def is_tested(folder: Path) -> bool:
@@ -176,10 +176,10 @@ def recipe_differences(first: Run, second: Run) -> list[str]:
     return recipe.differences(other)
 
 
-def _values(place: RunFolder, metrics: dict[str, Any]) -> dict[str, dict[str, float]]:
+def _values(place: RunFolder, results: dict[str, Any]) -> dict[str, dict[str, float]]:
     """Read per_query.tsv: by metric and query."""
     file = place.per_query
-    names = list(metrics["test"]["conventions"])
+    names = list(results["test"]["conventions"])
     try:
         with open(file, newline="", encoding="utf-8") as opened:
             lines = list(csv.reader(opened, delimiter="\t", quoting=csv.QUOTE_NONE))
@@ -212,12 +212,12 @@ def _values(place: RunFolder, metrics: dict[str, Any]) -> dict[str, dict[str, fl
         queries.add(query)
         for name, value in zip(names, numbers, strict=True):
             values[name][query] = value
-    sources = metrics["test"].get("sources", [])
+    sources = results["test"].get("sources", [])
     for name in names:
         on_sources = [values[name]]
         if sources:
             on_sources = list(values_by_source(values[name], sources).values())
-        _check_mean(file, name, metrics["test"][name], on_sources)
+        _check_mean(file, name, results["test"][name], on_sources)
     return values
 
 

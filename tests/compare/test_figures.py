@@ -36,7 +36,7 @@ def test_the_metric_before_training_is_at_step_0_and_the_legend_names_an_experim
         write_run(tmp_path / f"a/seed={seed}", [0.5] * 40, seed=seed, start=0.25)
     (experiment,) = read_experiments([str(tmp_path / "a")])
     for run in experiment.runs:
-        run.metrics["validations"] = [{"step": 10, "AP": 0.5}, {"step": 20, "AP": None}]
+        run.results["validations"] = [{"step": 10, "AP": 0.5}, {"step": 20, "AP": None}]
     assert figures.over_training([experiment], "AP") is not None
     lines = drawn[0].get_lines()
     assert [line.get_xydata().tolist() for line in lines] == [[[0, 0.25], [10, 0.5]]] * 2
@@ -48,10 +48,10 @@ def test_the_start_alone_is_no_curve_by_seconds(tmp_path, drawn):
         write_run(tmp_path / f"a/seed={seed}", [0.5] * 40, seed=seed, start=0.25)
     (experiment,) = read_experiments([str(tmp_path / "a")])
     for run in experiment.runs:
-        run.metrics["validations"] = []
+        run.results["validations"] = []
     assert figures.over_training([experiment], "AP", by="seconds") is None
     last = {"step": 20, "seconds": 7.5, "AP": 0.75}
-    experiment.runs[1].metrics["validations"].append(last)
+    experiment.runs[1].results["validations"].append(last)
     assert figures.over_training([experiment], "AP", by="seconds") is not None
     lines = [line.get_xydata().tolist() for line in drawn[0].get_lines()]
     assert lines == [[[0, 0.25]], [[0, 0.25], [7.5, 0.75]]]

@@ -53,10 +53,10 @@ def test_the_folds_of_a_seed_are_one_run_of_all_questions(tmp_path, monkeypatch,
     # A fold takes 10 s with seed 0 and 11 s with seed 1.
     assert arm.training_seconds() == [30, 33]
     # (10 × 0.85 + 20 × 0.90 + 10 × 0.95) / 40
-    assert arm.runs[0].test["ceiling"]["AP"] == pytest.approx(0.9)
+    assert arm.runs[0].report["ceiling"]["AP"] == pytest.approx(0.9)
     assert arm.starts("AP") == []
-    assert arm.runs[0].test["queries"] == 40
-    assert arm.runs[0].test["evaluated"]["queries"] == "q"
+    assert arm.runs[0].report["queries"] == 40
+    assert arm.runs[0].report["evaluated"]["queries"] == "q"
 
 
 def test_folds_of_an_untrained_ranker_are_joined(tmp_path):
@@ -86,14 +86,14 @@ def test_judgements_that_differ_in_one_fold_are_seen(tmp_path):
     write_folds(tmp_path / "arm/seed=0")
     write_folds(tmp_path / "arm/seed=1", seed=1)
     (arm,) = read_experiments([str(tmp_path / "arm")])
-    first, second = [run.test["evaluated"]["judgements"] for run in arm.runs]
+    first, second = [run.report["evaluated"]["judgements"] for run in arm.runs]
     assert first == second
     edit(
         tmp_path / "arm/seed=1/fold=2",
         test={"evaluated": {"judgements": "x", "queries": "q", "documents": "d"}},
     )
     (arm,) = read_experiments([str(tmp_path / "arm")])
-    first, second = [run.test["evaluated"]["judgements"] for run in arm.runs]
+    first, second = [run.report["evaluated"]["judgements"] for run in arm.runs]
     assert first != second
 
 
