@@ -1,6 +1,6 @@
 """A comparison as one self-contained HTML page."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -82,17 +82,15 @@ def page(results: Sequence[MetricResult], tables: Sequence[Table], notes: Sequen
     )
 
 
-def _drawings_and_queries(
-    experiments: Sequence[Experiment], results: Sequence[GroupResult]
-) -> tuple[dict[str, Markup], dict[str, list[DifferingQuery]]]:
-    """What a page shows of one group: figures by their captions, and by their titles the queries on
-    which two experiments differ most.
-    """
+def _drawings(
+    experiments: Sequence[Experiment],
+    results: Sequence[GroupResult],
+    rankings: Mapping[str, Ranking],
+) -> dict[str, Markup]:
+    """The figures of one group, by their captions."""
     experiment_of = {experiment.name: experiment for experiment in experiments}
     number_of = {experiment.name: number for number, experiment in enumerate(experiments)}
-    rankings = _rankings(experiments)
     drawings = {}
-    differing = {}
     for result in results:
         metric = result.metric
         by_step = figures.over_training(experiments, metric)
@@ -111,16 +109,33 @@ def _drawings_and_queries(
             values = np.array(list(difference_of_query.values()))
             figure = figures.differences(values, metric, name, base, number_of[name])
             drawings[caption] = Markup(figure)
-            if rankings:
-                pair = (experiment_of[name], experiment_of[base])
-                queries = _most_differing(difference_of_query, result, pair, rankings)
-                if queries:
-                    differing[f"Where {name} and {base} differ most in {metric}"] = queries
     if rankings:
         by_rank = {name: ranking.precision(RANKS) for name, ranking in rankings.items()}
         caption = "Precision at each rank, first seed of each experiment"
         drawings[caption] = Markup(figures.precision(by_rank))
-    return drawings, differing
+    return drawings
+
+
+def _differing(
+    experiments: Sequence[Experiment],
+    results: Sequence[GroupResult],
+    rankings: Mapping[str, Ranking],
+) -> dict[str, list[DifferingQuery]]:
+    """The queries on which two experiments differ most, by the titles of their sections; none
+    without rankings.
+    """
+    if not rankings:
+        return {}
+    experiment_of = {experiment.name: experiment for experiment in experiments}
+    differing = {}
+    for result in results:
+        for comparison in result.comparisons:
+            pair = (experiment_of[comparison.name], experiment_of[comparison.baseline])
+            queries = _most_differing(result, pair, rankings)
+            if queries:
+                title = f"Where {comparison.name} and {comparison.baseline} differ most in {result.metric}"
+                differing[title] = queries
+    return differing
 
 
 def _rankings(experiments: Sequence[Experiment]) -> dict[str, Ranking]:
@@ -153,14 +168,14 @@ def _differences(experiment: Experiment, base: Experiment, metric: str) -> dict[
 
 
 def _most_differing(
-    difference_of_query: dict[str, float],
     result: GroupResult,
     pair: tuple[Experiment, Experiment],
-    rankings: dict[str, Ranking],
+    rankings: Mapping[str, Ranking],
 ) -> list[DifferingQuery]:
     """The queries on which an experiment and its baseline differ most, the largest difference
     first.
     """
+    difference_of_query = _differences(*pair, result.metric)
     largest_first = sorted(difference_of_query, key=lambda query: -abs(difference_of_query[query]))
     most_differing = []
     for query in largest_first[:QUERIES]:

@@ -18,6 +18,7 @@ from ltr.check.leakage_section import leakage_section, severe_leaks
 from ltr.check.near import signatures
 from ltr.check.trained_on import data_sets_of_card, open_trained_on
 from ltr.check.word_sets import WordSets, words_of
+from ltr.cli.check import _leakage, _LeakageOptions
 from ltr.data.bm25 import folded
 from ltr.data.collection import open_collection
 from ltr.errors import InputError
@@ -223,12 +224,15 @@ def test_other_data_counts_as_training(folder, tmp_path):
     assert of_other == {"equal": 1, "near": 0, "set": 0, "document": 1}
 
 
-def test_data_sets_of_a_model_card(tmp_path):
+def test_data_sets_of_a_model_card(folder, tmp_path):
     card = tmp_path / "README.md"
     card.write_text("---\ndatasets:\n- a/b\n- ms_marco\nlanguage: en\n---\n# A model\n")
     assert data_sets_of_card(card) == ["a/b", "ms_marco"]
     _, absent = open_trained_on([], tmp_path)
     assert absent == ["a/b", "ms_marco"]
+    leakage_options = _LeakageOptions([], 0.6, False)
+    section = _leakage(open_collection(folder), leakage_options, str(tmp_path))
+    assert "not looked at: a/b, ms_marco; name their folders" in section.lines[-1]
     for text in ("no front matter", "---\ndatasets: [\n---\n", "---\ndatasets: 3\n---\n"):
         card.write_text(text)
         assert data_sets_of_card(card) == []
