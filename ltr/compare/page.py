@@ -68,9 +68,10 @@ def page(results: Sequence[MetricResult], tables: Sequence[Table], notes: Sequen
     else:
         metrics = ", ".join(result.main.metric for result in results)
         title = f"{len(experiments)} experiments by {metrics}"
-        drawings, differing = _drawings_and_queries(
-            experiments, [result.main for result in results]
-        )
+        on_group = [result.main for result in results]
+        rankings = _rankings(experiments)
+        drawings = _drawings(experiments, on_group, rankings)
+        differing = _differing(experiments, on_group, rankings)
     return rendered(
         "ltr.compare",
         "page.html",
