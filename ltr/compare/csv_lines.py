@@ -54,7 +54,7 @@ def as_csv(results: Sequence[MetricResult]) -> str:
     only_test = list(results[0].groups) == ["test"]
     names_group = results[0].over_sets is not None or not only_test
     has_changes = bool(results[0].changes)
-    header = [results[0].by] if names_group else []
+    header: list[str] = [results[0].by] if names_group else []
     if has_changes:
         header += CHANGE_COLUMNS
     out = io.StringIO()

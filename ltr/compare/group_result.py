@@ -63,9 +63,8 @@ class Comparison:
             differences over their deviation; NaN if all queries differ by the same, or none does.
         wins, ties, losses: queries on which the experiment is better, equal, worse, by the means
             over the seeds.
-        detectable: the difference that this data shows with a probability of 0.8, at alpha divided
-            by the number of comparisons, the strictest level of Holm's; infinite where so few
-            queries can show none.
+        detectable: the difference that this data shows with a probability of 0.8, at the strictest
+            level of Holm's; infinite where so few queries can show none.
         corrected: ``p`` after Holm's correction over the whole family.
         verdict: in words.
     """
@@ -101,6 +100,7 @@ class GroupResult:
         rows: one for each experiment.
         comparisons: each experiment against each baseline.
         notes: what must stand beside the numbers.
+        level: of one comparison, the strictest of the family.
         lower_is_better: whether the metric counts what is wrong.
     """
 
@@ -110,7 +110,8 @@ class GroupResult:
     rows: list[ExperimentResult]
     comparisons: list[Comparison]
     notes: list[str]
-    lower_is_better: bool = False
+    level: float
+    lower_is_better: bool
 
 
 def group_result(
@@ -152,8 +153,9 @@ def group_result(
         n_queries=next(iter(values.values())).shape[1],
         rows=rows,
         comparisons=comparisons,
-        lower_is_better=lower_is_better,
         notes=notes,
+        level=level,
+        lower_is_better=lower_is_better,
     )
 
 

@@ -81,6 +81,7 @@ def mean_over_sets(
         rows=rows,
         comparisons=comparisons,
         notes=list(dict.fromkeys(notes)),
+        level=level,
         lower_is_better=first.lower_is_better,
     )
 

@@ -59,7 +59,6 @@ def tables(
         alpha: the level of each family.
         plan: the difference to plan for, of one group; None for no plan.
     """
-    n_comparisons = sum(len(result.main.comparisons) for result in results)
     made = []
     for result in results:
         main = result.main
@@ -71,7 +70,7 @@ def tables(
             title = f"{main.metric}{_on_split(main)} by set, {_against(main, alpha)}"
             made.append(_comparisons_by_group(title, result))
         if main.comparisons and plan is not None:
-            made.append(_plan_table(main, plan, level=alpha / n_comparisons))
+            made.append(_plan_table(main, plan))
     return made
 
 
@@ -283,12 +282,12 @@ def effect_or_none(comparison: Comparison) -> float | None:
     return None if math.isnan(comparison.effect) else comparison.effect
 
 
-def _plan_table(result: GroupResult, difference: float, level: float) -> Table:
+def _plan_table(result: GroupResult, difference: float) -> Table:
     title = f"queries that show a difference of {difference:g} in {result.metric} with a probability of 0.8"
     header = ["experiment", *(f"{n} seeds" for n in PLANNED_SEEDS)]
     rows = []
     for name, comparison in zip(_comparison_names(result), result.comparisons, strict=True):
-        rows.append([name, *_queries_needed(comparison, difference, level)])
+        rows.append([name, *_queries_needed(comparison, difference, result.level)])
     return Table(title, header, rows)
 
 
