@@ -58,7 +58,7 @@ class KeptForecast(Callback):
         self._counting_since = 0.0  # when the batches to warm up were done
         self._validation_seconds = 0.0  # of all validations so far
         self._validation_seconds_before = 0.0  # of those before the counting began
-        self._refresh_seconds_before = 0.0  # likewise
+        self._refresh_seconds_before = 0.0  # of the refreshes before then
         self._validation_began = 0.0
         self._longest_validation = 0.0
         self._batches = 0
