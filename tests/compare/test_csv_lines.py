@@ -34,7 +34,7 @@ def test_a_name_is_no_formula_and_intervals_stay_inside_the_measure(runs):
     row = result.main.rows[0]
     wide = replace(row.estimate, mean=0.83, query_variance=0.1, query_freedom=2.0)
     for sign in "=+-@\t":
-        named = replace(row, mean=wide, experiment=replace(row.experiment, name=f"{sign}1+1"))
+        named = replace(row, estimate=wide, experiment=replace(row.experiment, name=f"{sign}1+1"))
         alone = replace(result.main, rows=[named], comparisons=[])
         text = as_csv([replace(result, groups={"test": alone})])
         (line,) = csv.DictReader(io.StringIO(text))
