@@ -2,7 +2,7 @@
 
 import json
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -209,7 +209,7 @@ class GridFolder:
         return chosen
 
 
-def decisive_options(content: CellContent) -> dict[str, Any]:
+def decisive_options(content: Mapping[str, Any]) -> dict[str, Any]:
     """What changes a cell's result: the base's files, and each option as it was said last, with
     what ``--option+`` has added.
 

@@ -381,7 +381,7 @@ def _result_lines(alone: Experiment, with_seeds: Experiment) -> list[str]:
         alone: the run.
         with_seeds: the run and those beside it that differ in their seed.
     """
-    test = alone.runs[0].test
+    test = alone.runs[0].report
     try:
         results = [group_result(metric, [alone]) for metric in test["conventions"]]
     except InputError:  # its files are read by now: only queries can be missing
