@@ -249,7 +249,7 @@ def values_by_experiment(experiments: Sequence[Experiment], metric: str) -> dict
 def queries_with_values(experiments: Sequence[Experiment], metric: str) -> list[str]:
     """The queries that have a value in every run."""
     queries, has_value = _queries_and_values(experiments, metric)
-    in_every_run = has_value.all(axis=0).tolist()
+    in_every_run: np.ndarray = np.all(has_value, axis=0)
     return [query for query, is_kept in zip(queries, in_every_run, strict=True) if is_kept]
 
 
