@@ -37,7 +37,7 @@ from ltr.compare.statistics import estimate, holm
 from ltr.compare.tables import p_value
 from ltr.data.letor import FeatureSplit
 from ltr.datamodules import FeatureDataModule, Loading
-from ltr.grid import Grid
+from ltr.grid.definition import Grid
 from ltr.metrics import RankingMetric
 
 TREES = 300

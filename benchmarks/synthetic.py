@@ -21,7 +21,7 @@ from harness.runs import Run, train_all
 from harness.tables import head, row
 
 from ltr.data.synthetic import synthetic_splits, true_weights
-from ltr.grid import Grid
+from ltr.grid.definition import Grid
 from ltr.metrics import swapped_pairs
 
 GRID = Path("experiments", "grids", "synthetic.yaml")

@@ -13,8 +13,8 @@ import numpy as np
 import torch
 
 from ltr.compare.documents import Ranking
-from ltr.compare.run import Run
-from ltr.compare.runs import experiments
+from ltr.compare.experiment import read_experiments
+from ltr.compare.tested_run import Run
 from ltr.data.collection import Collection, open_collection
 from ltr.metrics import NDCG, MeasuredLists
 
@@ -68,7 +68,7 @@ def main() -> None:
     columns = ["experiment", *names, f"nDCG@10, grade {asked.least:g} or more"]
     print(f"| {' | '.join(columns)} |")
     print("| --- " * len(columns) + "|")
-    for experiment in experiments(asked.runs):
+    for experiment in read_experiments(asked.runs):
         of_runs = [top_of(run, collection, asked.least) for run in experiment.runs]
         cells = [experiment.name]
         for grade in grades:

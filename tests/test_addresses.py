@@ -12,14 +12,14 @@ from ltr.__main__ import main
 from ltr.callbacks import HardNegativeMining
 from ltr.checkpoint import read_checkpoint
 from ltr.cli.arguments import refuse_addresses
-from ltr.compare.runs import experiments
+from ltr.compare.experiment import read_experiments
 from ltr.data.collection import open_collection
 from ltr.data.files import cache_root
 from ltr.data.trec import read_run
 from ltr.data.whole_files import write_whole
 from ltr.datamodules import FeatureDataModule, Labels, TripletDataModule
 from ltr.errors import InputError, local_path
-from ltr.grid import Grid
+from ltr.grid.definition import Grid
 from ltr.models import DualEncoder, PairWiseBertRanker
 from ltr.run.init_from import take_weights
 from ltr.run.run_folder import RunFolder
@@ -169,7 +169,7 @@ CALLS = {
     "run folder": (lambda path: RunFolder(path), "the run folder"),
     "checkpoint": (lambda path: read_checkpoint(path), "--ckpt_path"),
     "weights": (lambda path: take_weights(None, path, "--init_from"), "--init_from"),
-    "runs": (lambda path: experiments([str(path)]), "run"),
+    "runs": (lambda path: read_experiments([str(path)]), "run"),
     "grid": (lambda path: Grid.read(Path(path)), "file"),
     "run file": (lambda path: list(read_run(path)), "the file"),
     "teacher": (lambda path: score_lists([], None, None, Path(path)), "output"),

@@ -200,9 +200,9 @@ PLANTED = [
     ),
     (
         "ltr/run/results.py",
-        "from ltr.compare.run import Run",
+        "from ltr.compare.tested_run import Run",
         above,
-        "ltr/run/results.py (floor 7) imports ltr.compare.run.Run",
+        "ltr/run/results.py (floor 7) imports ltr.compare.tested_run.Run",
     ),
     ("ltr/batch.py", "import transformers", above, "ltr/batch.py (floor 1) imports transformers"),
     (
@@ -224,7 +224,7 @@ PLANTED = [
 def test_two_rooms_that_import_each_other_are_found(tmp_path):
     shutil.copytree(ROOT / "ltr", tmp_path / "ltr", ignore=shutil.ignore_patterns("__pycache__"))
     with open(tmp_path / "ltr/run/trainer_checks.py", "a") as opened:
-        opened.write("\ndef f():\n    from ltr.compare.run import Run\n")
+        opened.write("\ndef f():\n    from ltr.compare.tested_run import Run\n")
     assert mutual(tmp_path) == [("compare", "run")]
 
 

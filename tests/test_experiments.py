@@ -15,7 +15,7 @@ import yaml
 
 from ltr.__main__ import main
 from ltr.data.collection import open_collection
-from ltr.grid import Cell, Grid
+from ltr.grid.definition import Cell, Grid
 from tests.conftest import write_letor
 
 ROOT = Path(__file__).parents[1]

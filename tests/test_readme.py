@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from ltr.grid import Grid
+from ltr.grid.definition import Grid
 from tests.child_processes import run_command
 from tests.cli.configured import metrics
 from tests.conftest import write_letor

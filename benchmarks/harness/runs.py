@@ -14,7 +14,7 @@ from typing import NamedTuple
 import torch
 
 from ltr.__main__ import main as ltr
-from ltr.grid import Cell, Grid
+from ltr.grid.definition import Cell, Grid
 
 
 class Run(NamedTuple):

@@ -117,7 +117,6 @@ def _qrels_lines(leakage: Leakage, judged: QueryLists, leaked: set[int]) -> Iter
 def _leak_lines(leakage: Leakage, split: str, kinds: Sequence[Kind]) -> Iterator[str]:
     """By query, then by kind, then by where the partner is."""
     sortable_lines = []
-    order = list(KINDS)
     for number, leaks in enumerate(leakage.leaks_of(split, kinds)):
         queries = leaks.part.collection.queries
         partners = leaks.other.collection.queries
@@ -136,7 +135,8 @@ def _leak_lines(leakage: Leakage, split: str, kinds: Sequence[Kind]) -> Iterator
                 "partner": partners.ids[partner_row],
                 "partner_text": partners.texts[partner_row],
             }
-            key = (query_row, order.index(leaks.kind), number)
+            # The leaks come by kind, then by where the partner is.
+            key = (query_row, number)
             sortable_lines.append((key, json.dumps(entries, ensure_ascii=False) + "\n"))
     for _, line in sorted(sortable_lines):
         yield line

@@ -38,7 +38,7 @@ def cutting_section(collection: Collection, reads: TextReads) -> Section:
             ]
         )
         if cut.cut_tokens >= MUCH and cut.where == "train":
-            # Of a pair the document is cut.
+            # A pair is cut at its document.
             side: Side = "query" if cut.side == "query" else "document"
             texts = "queries" if side == "query" else "documents"
             severe.append(
@@ -54,9 +54,19 @@ def cutting_section(collection: Collection, reads: TextReads) -> Section:
         f"keeps {SHARE_KEPT_WHOLE:.0%} whole",
     ]
     table = Table("texts that are not read whole; lengths with special tokens", header, rows)
-    entries: dict[str, object] = {f"{cut.side}.{cut.where}": vars(cut) for cut in cuts}
+    entries: dict[str, object] = {}
+    for cut in cuts:
+        entries[f"{cut.side}.{cut.where}"] = {
+            "side": cut.side,
+            "where": cut.where,
+            "n_texts": cut.n_texts,
+            "max_length": cut.max_length,
+            "cut_texts": cut.cut_texts,
+            "cut_tokens": cut.cut_tokens,
+            "keeps_whole": cut.keeps_whole,
+        }
     lines = _windows_lines(collection, reads)
-    return Section("What will be cut", [table], lines, severe, entries)
+    return Section("What will be cut", [table], lines=lines, severe=severe, entries=entries)
 
 
 def _cuts(collection: Collection, reads: JoinedPairs | ApartTexts) -> list[Cut]:

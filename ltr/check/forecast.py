@@ -3,6 +3,7 @@
 import math
 import resource
 import sys
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,6 +31,11 @@ class Work:
     times: int
     seconds: float
 
+    @property
+    def total_seconds(self) -> float:
+        """All times together."""
+        return self.times * self.seconds
+
 
 @dataclass(frozen=True)
 class Forecast:
@@ -50,7 +56,7 @@ class Forecast:
     @property
     def seconds(self) -> float:
         """Of the whole training."""
-        return sum(work.times * work.seconds for work in self.works)
+        return sum(work.total_seconds for work in self.works)
 
 
 @dataclass(frozen=True)
@@ -58,8 +64,8 @@ class Schedule:
     """How often a training does what.
 
     Attributes:
-        steps: of the optimiser; of one epoch where the training has no last one.
-        has_end: whether it has one.
+        steps: of the optimiser: all, or those of one epoch where the training has no last step.
+        has_end: whether the training has a last step.
         validations: while training, with the one before the first step.
         refreshes: of mined negatives.
     """
@@ -88,17 +94,6 @@ def schedule_of(
     steps = int(total) if has_end else math.ceil(epoch_batches / step_batches)
     batches = steps * step_batches
     epochs = max(1, math.ceil(batches / epoch_batches))
-    interval = trainer.val_check_interval or 1.0  # a share of an epoch, or a number of batches
-    if isinstance(interval, float):
-        interval = max(1, int(epoch_batches * interval))
-    every_n_epochs = trainer.check_val_every_n_epoch
-    if every_n_epochs is None:  # batches are counted on from epoch to epoch
-        validations = batches // interval
-    else:
-        whole_epochs = batches // epoch_batches
-        validations = (whole_epochs // every_n_epochs) * (epoch_batches // interval)
-        if (whole_epochs + 1) % every_n_epochs == 0:  # the last epoch may not be whole
-            validations += (batches - whole_epochs * epoch_batches) // interval
     refreshes = 0
     if mining is not None:
         refreshes = int(mines_first)
@@ -106,14 +101,51 @@ def schedule_of(
             refreshes += (steps - 1) // mining.schedule.steps
         elif mining.schedule.epochs is not None:
             refreshes += (epochs - 1) // mining.schedule.epochs
-    return Schedule(steps, has_end, int(validations) + int(validates_first), refreshes)
+    validations = _validations(trainer, batches, epoch_batches) + int(validates_first)
+    return Schedule(steps, has_end, validations, refreshes)
+
+
+def _validations(trainer: Trainer, batches: int, epoch_batches: int) -> int:
+    """How often so many training batches are interrupted by a validation.
+
+    25 batches in epochs of 10, validated after each half of an epoch: 4 times in the two whole
+    epochs, and once in the rest.
+    """
+    interval = trainer.val_check_interval or 1.0  # a share of an epoch, or a number of batches
+    if isinstance(interval, float):
+        interval = max(1, int(epoch_batches * interval))
+    every_n_epochs = trainer.check_val_every_n_epoch
+    if every_n_epochs is None:  # batches are counted on from epoch to epoch
+        return int(batches // interval)
+    whole_epochs, rest = divmod(batches, epoch_batches)
+    validations = (whole_epochs // every_n_epochs) * (epoch_batches // interval)
+    if (whole_epochs + 1) % every_n_epochs == 0:  # the last epoch may not be whole
+        validations += rest // interval
+    return int(validations)
+
+
+def works_of(schedule: Schedule, seconds: Mapping[str, float]) -> list[Work]:
+    """The kinds of work whose seconds are known, each as often as the schedule has it.
+
+    Args:
+        schedule: how often the training does what.
+        seconds: of one time of each kind, by its name.
+    """
+    times = {
+        "step": schedule.steps,
+        "validation": schedule.validations,
+        "refresh of negatives": schedule.refreshes,
+        # One is written with each validation, and one at the end of a training without any.
+        "checkpoint": max(1, schedule.validations),
+    }
+    return [Work(name, times[name], each) for name, each in seconds.items()]
 
 
 def forecast_section(forecast: Forecast, schedule: Schedule) -> Section:
     """A forecast as a table."""
     rows = []
     for work in forecast.works:
-        total = duration(work.times * work.seconds)
+        total = duration(work.total_seconds)
         rows.append([work.name, f"{work.times:,}", f"{work.seconds:.3g}", total])
     rows.append(["all", "", "", duration(forecast.seconds)])
     lines = []
@@ -136,7 +168,7 @@ def forecast_section(forecast: Forecast, schedule: Schedule) -> Section:
     if parts:
         lines.append(", ".join(parts))
     table = Table("what the training will take", ["work", "times", "seconds each", "in all"], rows)
-    return Section("Forecast", [table], lines, [], entries)
+    return Section("Forecast", [table], lines, entries=entries)
 
 
 def _size_in_words(size: int) -> str:
@@ -145,8 +177,8 @@ def _size_in_words(size: int) -> str:
 
 
 class PeakMemory:
-    """The most memory that this process takes from here on; where the system does not forget an
-    earlier peak, from its start on.
+    """The most memory that this process takes: from here on under Linux, which is told to forget the
+    earlier peak; elsewhere from its start on.
     """
 
     def __init__(self) -> None:
@@ -155,8 +187,8 @@ class PeakMemory:
         if torch.cuda.is_available():
             torch.cuda.reset_peak_memory_stats()
 
-    def bytes(self) -> int:
-        """The peak of the process."""
+    def process_peak(self) -> int:
+        """Bytes of the process."""
         with suppress(OSError):
             for line in Path("/proc/self/status").read_text().splitlines():
                 if line.startswith("VmHWM:"):
@@ -164,6 +196,6 @@ class PeakMemory:
         unit = 1 if sys.platform == "darwin" else 1024
         return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
 
-    def device_bytes(self) -> int | None:
-        """The peak on the GPU; None without one."""
+    def device_peak(self) -> int | None:
+        """Bytes on the GPU; None without one."""
         return torch.cuda.max_memory_allocated() if torch.cuda.is_available() else None

@@ -3,6 +3,7 @@ what the pools hold.
 """
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
@@ -37,8 +38,27 @@ def judgements_section(
         search: whether to search by BM25, for up to 1,000 queries of each split but ``train``.
     """
     counts = _counts_of_grades(collection)
-    tables = [_table_of_judgements(collection), _table_of_grades(counts)]
-    severe, lines, entries = _missing_judgements(collection, counts)
+    own_docs = collection.documents_left_out()
+    lines: list[str] = []
+    severe: list[str] = []
+    split_entries = {}
+    for split in collection.qrels:
+        split_entries[split] = _entries_of_split(collection, split, counts[split], own_docs)
+        split_lines, split_severe = _lines_of_split(
+            collection, split, split_entries[split], own_docs
+        )
+        lines += split_lines
+        severe += split_severe
+    n_unjudged = _unjudged_queries(collection)
+    if n_unjudged:
+        lines.append(
+            f"{n_unjudged:,} of {len(collection.queries):,} queries have no judgement in any split"
+        )
+    entries: dict[str, object] = {
+        "queries_without_judgement": n_unjudged,
+        "splits": split_entries,
+    }
+    tables = [_table_of_judgements(split_entries), _table_of_grades(counts)]
     table_of_unjudged, shares = _unjudged(collection, ranked, search)
     if shares:
         tables.append(table_of_unjudged)
@@ -52,7 +72,7 @@ def judgements_section(
             severe.append(
                 f"the candidates of {split} hold {values['R']:.1%} of the relevant documents; no re-ranking of them finds the others"
             )
-    return Section("Judgements", tables, lines, severe, entries)
+    return Section("Judgements", tables, lines=lines, severe=severe, entries=entries)
 
 
 def _counts_of_grades(collection: Collection) -> dict[str, dict[float, int]]:
@@ -64,77 +84,72 @@ def _counts_of_grades(collection: Collection) -> dict[str, dict[float, int]]:
     return counts_of
 
 
-def _missing_judgements(
-    collection: Collection, counts_of: dict[str, dict[float, int]]
-) -> tuple[list[str], list[str], dict[str, object]]:
-    """What is severe, what is not, and the numbers: queries that nobody judged, and those without a
-    relevant document.
-    """
-    severe: list[str] = []
+def _entries_of_split(
+    collection: Collection, split: str, counts: dict[float, int], own_docs: np.ndarray
+) -> dict[str, Any]:
+    """The numbers of a split, from its counts of grades and the document that each query is."""
+    judged = collection.qrels[split]
+    n_relevant = judged.n_relevant()
+    n_queries = len(judged.query_rows)
+    class_sizes = np.bincount(
+        classes_of_queries(collection.queries, judged.query_rows), minlength=1
+    )
+    shown = list(counts.items())[:MOST_GRADES]
+    return {
+        "queries": n_queries,
+        "judgements": len(judged.values),
+        "without_relevant": int((n_relevant == 0).sum()),
+        "relevant_mean": float(n_relevant.mean()) if n_queries else 0.0,
+        "relevant_median": float(np.median(n_relevant)) if n_queries else 0.0,
+        "relevant_most": int(n_relevant.max(initial=0)),
+        "grades": len(counts),
+        "of_grade": {f"{grade:.9g}": count for grade, count in shown},
+        "equal_queries": int(class_sizes[class_sizes > 1].sum()),
+        "own_documents": int((own_docs[judged.query_rows] >= 0).sum()),
+    }
+
+
+def _lines_of_split(
+    collection: Collection, split: str, entries: dict[str, Any], own_docs: np.ndarray
+) -> tuple[list[str], list[str]]:
+    """What a split says and what of it is severe, from its numbers."""
     lines: list[str] = []
-    split_entries: dict[str, dict[str, object]] = {}
+    severe: list[str] = []
+    judged = collection.qrels[split]
+    n_queries = entries["queries"]
+    n_without = entries["without_relevant"]
+    if n_without:
+        line = f"{n_without:,} of {n_queries:,} queries of {split} have no relevant document: no metric by rank counts them"
+        if split == "train":
+            line = f"{n_without:,} of {n_queries:,} queries of train have no relevant document: they teach nothing and are left out"
+        if n_without >= MANY_WITHOUT * n_queries:
+            severe.append(line)
+        else:
+            lines.append(line)
+    if entries["equal_queries"]:
+        lines.append(
+            f"{entries['equal_queries']:,} of {n_queries:,} queries of {split} have the text of another one, under another id: what is relevant for one is never a negative of the other"
+        )
+    own_line = own_documents_line(
+        collection.queries, collection.corpus, judged.query_rows, own_docs
+    )
+    if own_line:
+        lines.append(f"{split}: {own_line}")
+    if n_queries and (judged.values > 0).all():
+        lines.append(
+            f"nobody has judged a document of {split} irrelevant: what is not judged counts as irrelevant"
+        )
+    return lines, severe
+
+
+def _unjudged_queries(collection: Collection) -> int:
+    """How many queries no split judges."""
     judged_rows = [np.empty(0, dtype=np.int64)]
-    for split, judged in collection.qrels.items():
-        judged_rows.append(judged.query_rows)
-        n_relevant = judged.n_relevant()
-        n_without = int((n_relevant == 0).sum())
-        n_queries = len(judged.query_rows)
-        counts = counts_of[split]
-        shown = list(counts.items())[:MOST_GRADES]
-        split_entries[split] = {
-            "queries": n_queries,
-            "judgements": len(judged.values),
-            "without_relevant": n_without,
-            "relevant_mean": float(n_relevant.mean()) if n_queries else 0.0,
-            "relevant_median": float(np.median(n_relevant)) if n_queries else 0.0,
-            "relevant_most": int(n_relevant.max(initial=0)),
-            "grades": len(counts),
-            "of_grade": {f"{grade:.9g}": count for grade, count in shown},
-        }
-        if n_without:
-            line = f"{n_without:,} of {n_queries:,} queries of {split} have no relevant document: no metric by rank counts them"
-            if split == "train":
-                line = f"{n_without:,} of {n_queries:,} queries of train have no relevant document: they teach nothing and are left out"
-            if n_without >= MANY_WITHOUT * n_queries:
-                severe.append(line)
-            else:
-                lines.append(line)
-        lines += _equal_text_lines(collection, split, split_entries[split])
-        if n_queries and (judged.values > 0).all():
-            lines.append(
-                f"nobody has judged a document of {split} irrelevant: what is not judged counts as irrelevant"
-            )
-    n_unjudged = len(collection.queries) - len(np.unique(np.concatenate(judged_rows)))
-    if n_unjudged:
-        lines.append(
-            f"{n_unjudged:,} of {len(collection.queries):,} queries have no judgement in any split"
-        )
-    return severe, lines, {"queries_without_judgement": n_unjudged, "splits": split_entries}
+    judged_rows += [judged.query_rows for judged in collection.qrels.values()]
+    return len(collection.queries) - len(np.unique(np.concatenate(judged_rows)))
 
 
-def _equal_text_lines(collection: Collection, split: str, entries: dict[str, object]) -> list[str]:
-    """What is said of queries of one text, and of queries that are documents; their numbers become
-    entries of the split.
-    """
-    query_rows = collection.qrels[split].query_rows
-    classes = classes_of_queries(collection.queries, query_rows)
-    counts = np.bincount(classes, minlength=1)
-    n_equal = int(counts[counts > 1].sum())
-    entries["equal_queries"] = n_equal
-    lines = []
-    if n_equal:
-        lines.append(
-            f"{n_equal:,} of {len(query_rows):,} queries of {split} have the text of another one, under another id: what is relevant for one is never a negative of the other"
-        )
-    own_docs = collection.documents_left_out()
-    entries["own_documents"] = int((own_docs[query_rows] >= 0).sum())
-    line = own_documents_line(collection.queries, collection.corpus, query_rows, own_docs)
-    if line:
-        lines.append(f"{split}: {line}")
-    return lines
-
-
-def _table_of_judgements(collection: Collection) -> Table:
+def _table_of_judgements(split_entries: dict[str, dict[str, Any]]) -> Table:
     header = [
         "split",
         "queries",
@@ -145,17 +160,16 @@ def _table_of_judgements(collection: Collection) -> Table:
         "most",
     ]
     rows = []
-    for split, judged in collection.qrels.items():
-        n_relevant = judged.n_relevant()
+    for split, entries in split_entries.items():
         rows.append(
             [
                 split,
-                f"{len(judged.query_rows):,}",
-                f"{len(judged.values):,}",
-                f"{int((n_relevant == 0).sum()):,}",
-                f"{np.median(n_relevant) if len(n_relevant) else 0.0:,.9g}",
-                f"{n_relevant.mean() if len(n_relevant) else 0.0:.2f}",
-                f"{n_relevant.max(initial=0):,}",
+                f"{entries['queries']:,}",
+                f"{entries['judgements']:,}",
+                f"{entries['without_relevant']:,}",
+                f"{entries['relevant_median']:,.9g}",
+                f"{entries['relevant_mean']:.2f}",
+                f"{entries['relevant_most']:,}",
             ]
         )
     return Table("judged queries, and relevant documents of a query", header, rows)
@@ -177,7 +191,7 @@ def _table_of_grades(counts_of: dict[str, dict[float, int]]) -> Table:
     return Table("judgements by grade", header, rows)
 
 
-def sampled(query_rows: np.ndarray, count: int = QUERIES) -> np.ndarray:
+def sample_of(query_rows: np.ndarray, count: int = QUERIES) -> np.ndarray:
     """``[n]`` ascending: so many of the queries at most, the same ones each time."""
     if len(query_rows) <= count:
         return query_rows
@@ -186,7 +200,7 @@ def sampled(query_rows: np.ndarray, count: int = QUERIES) -> np.ndarray:
 
 def found_by_bm25(collection: Collection, split: str) -> QueryLists:
     """The best documents of the corpus for up to 1,000 judged queries of a split; cached."""
-    return bm25_lists(collection, sampled(collection.qrels[split].query_rows), max(DEPTHS))
+    return bm25_lists(collection, sample_of(collection.qrels[split].query_rows), max(DEPTHS))
 
 
 def _unjudged(
@@ -239,7 +253,7 @@ def _ceilings(collection: Collection) -> dict[str, dict[str, float]]:
         if judged is None:
             continue
         pools = collection.pools(split, option="candidates")
-        rows = sampled(judged.query_rows)
+        rows = sample_of(judged.query_rows)
         batches = []
         for span in spans(len(rows), LISTS):
             lists = []

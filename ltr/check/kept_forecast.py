@@ -10,7 +10,7 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 
 from ltr.callbacks import HardNegativeMining
 from ltr.check.cutting import cutting_section
-from ltr.check.forecast import Forecast, PeakMemory, Work, schedule_of
+from ltr.check.forecast import Forecast, PeakMemory, schedule_of, works_of
 from ltr.check.judgements import judgements_section
 from ltr.check.leakage_section import severe_leaks
 from ltr.data.layouts import FeatureVectors
@@ -27,6 +27,7 @@ log = logging.getLogger(__name__)
 WARM_UP = 2  # batches that are not counted
 COUNTED = 20  # batches after which the forecast is made
 LEAST = 100  # batches of a training that has a forecast
+REFRESH = 0.01  # seconds that are more than the question whether a refresh is due
 
 
 def severe_lines(data: RankingDataModule) -> list[str]:
@@ -57,9 +58,9 @@ class KeptForecast(Callback):
     def __init__(self) -> None:
         self._began = 0.0
         self._counting_since = 0.0  # when the batches to warm up were done
-        self._validated = 0.0  # seconds of validations so far
-        self._validated_before = 0.0  # of those before the counting began
-        self._refreshed_before = 0.0  # seconds of refreshes, likewise
+        self._validation_seconds = 0.0  # of all validations so far
+        self._validation_seconds_before = 0.0  # of those before the counting began
+        self._refresh_seconds_before = 0.0  # of the refreshes before then
         self._validation_began = 0.0
         self._longest_validation = 0.0
         self._batches = 0
@@ -68,12 +69,12 @@ class KeptForecast(Callback):
 
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self._began = time.perf_counter()
-        self._validated = 0.0
+        self._validation_seconds = 0.0
         self._longest_validation = 0.0
         self._batches = 0
         self._memory = PeakMemory()
         data = data_of(trainer)
-        if data is None or not trainer.is_global_zero or is_trial(trainer) or trainer.ckpt_path:
+        if data is None or not trainer.is_global_zero or _has_no_forecast(trainer):
             return
         for line in severe_lines(data):
             log.warning("%s (ltr check says more)", line)
@@ -85,27 +86,25 @@ class KeptForecast(Callback):
         if trainer.sanity_checking and not validates_before_training(trainer):
             return  # a few batches say nothing of a whole validation
         seconds = time.perf_counter() - self._validation_began
-        self._validated += seconds
+        self._validation_seconds += seconds
         self._longest_validation = max(self._longest_validation, seconds)
 
     def on_train_batch_end(self, trainer: Trainer, pl_module: LightningModule, *_: Any) -> None:
         self._batches += 1
         data = data_of(trainer)
-        if data is None or trainer.ckpt_path or is_trial(trainer):
+        if data is None or _has_no_forecast(trainer):
             return
         if self._batches == WARM_UP:
             self._counting_since = time.perf_counter()
-            self._validated_before = self._validated
-            self._refreshed_before = data.refresh_seconds
-            self._mined_first = data.refresh_seconds > 0.01
+            self._validation_seconds_before = self._validation_seconds
+            self._refresh_seconds_before = data.refresh_seconds
+            self._mined_first = data.refresh_seconds > REFRESH
         if self._batches == WARM_UP + COUNTED:
             self._keep_forecast(trainer, data)
 
     def _keep_forecast(self, trainer: Trainer, data: RankingDataModule) -> None:
         """Make the forecast, tell it, and keep it."""
-        mining = None
-        for callback in callbacks_of(trainer, HardNegativeMining):
-            mining = callback
+        mining = next(iter(callbacks_of(trainer, HardNegativeMining)), None)
         schedule = schedule_of(
             trainer,
             validates_first=validates_before_training(trainer),
@@ -116,22 +115,23 @@ class KeptForecast(Callback):
         if not schedule.has_end or schedule.steps * accumulated < LEAST:
             return
         spent = time.perf_counter() - self._counting_since
-        spent -= self._validated - self._validated_before
-        spent -= data.refresh_seconds - self._refreshed_before
-        works = [Work("step", schedule.steps, spent / COUNTED * accumulated)]
+        spent -= self._validation_seconds - self._validation_seconds_before
+        spent -= data.refresh_seconds - self._refresh_seconds_before
+        seconds = {"step": spent / COUNTED * accumulated}
+        untimed = []
         if schedule.validations and self._longest_validation:
-            works.append(Work("validation", schedule.validations, self._longest_validation))
+            seconds["validation"] = self._longest_validation
+        elif schedule.validations:
+            untimed.append(f"{schedule.validations} validations")
         if schedule.refreshes and self._mined_first:
-            works.append(Work("refresh of negatives", schedule.refreshes, self._refreshed_before))
+            seconds["refresh of negatives"] = self._refresh_seconds_before
+        elif schedule.refreshes:
+            untimed.append(f"{schedule.refreshes} refreshes of negatives")
+        works = works_of(schedule, seconds)
         forecast = Forecast(works)
         parts = []
         for work in works:
-            parts.append(f"{work.times:,} × {work.name} {duration(work.times * work.seconds)}")
-        untimed = []
-        if schedule.validations and not self._longest_validation:
-            untimed.append(f"{schedule.validations} validations")
-        if schedule.refreshes and not self._mined_first:
-            untimed.append(f"{schedule.refreshes} refreshes of negatives")
+            parts.append(f"{work.times:,} × {work.name} {duration(work.total_seconds)}")
         scope = "in all"
         if untimed:
             scope = f"without {' and '.join(untimed)}, of which none was timed yet"
@@ -139,7 +139,7 @@ class KeptForecast(Callback):
         kept = {
             "seconds": round(forecast.seconds, 3),
             "after_batches": self._batches,
-            "works": {work.name: round(work.times * work.seconds, 3) for work in works},
+            "works": {work.name: round(work.total_seconds, 3) for work in works},
         }
         if writes_results(trainer):
             file = RunFolder(trainer.default_root_dir).metrics
@@ -150,12 +150,17 @@ class KeptForecast(Callback):
             return
         took = {
             "seconds": round(time.perf_counter() - self._began, 3),
-            "validations": round(self._validated, 3),
-            "memory": self._memory.bytes(),
+            "validations": round(self._validation_seconds, 3),
+            "memory": self._memory.process_peak(),
             "disk": _bytes_in(Path(trainer.default_root_dir)),
         }
         file = RunFolder(trainer.default_root_dir).metrics
         write_metrics(file, read_metrics(file) | {"took": took})
+
+
+def _has_no_forecast(trainer: Trainer) -> bool:
+    """Whether a run was resumed, or is a trial: it is not a whole training."""
+    return bool(trainer.ckpt_path) or is_trial(trainer)
 
 
 def _bytes_in(folder: Path) -> int:

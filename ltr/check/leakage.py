@@ -27,7 +27,7 @@ KINDS: dict[Kind, str] = {
 }
 
 
-class Part(NamedTuple):
+class JudgedQueries(NamedTuple):
     """Queries with their judgements: a split of the collection, or the split train of other data.
 
     Attributes:
@@ -57,20 +57,20 @@ class Leaks(NamedTuple):
     """
 
     kind: Kind
-    part: Part
-    other: Part
+    part: JudgedQueries
+    other: JudgedQueries
     query_rows: np.ndarray
     partner_rows: np.ndarray
     similarity: np.ndarray
 
 
-class SameTexts(NamedTuple):
+class AlikeTexts(NamedTuple):
     """Which documents of a corpus have the text of another one, or nearly.
 
     Attributes:
         is_equal: ``[D]`` bool, whether a document has the words of another one.
-        nearest_rows: ``[D]`` int64: a document of other words that is near enough; -1 for none.
         equal_rows: ``[D]`` int64: the first document with the same words.
+        nearest_rows: ``[D]`` int64: a document of other words that is near enough; -1 for none.
         similarity: ``[D]`` float32, to that of ``nearest_rows``.
         is_judged: ``[D]`` bool.
         is_relevant_elsewhere: ``[D]`` bool, whether nobody judged a document whose words are those
@@ -78,8 +78,8 @@ class SameTexts(NamedTuple):
     """
 
     is_equal: np.ndarray
-    nearest_rows: np.ndarray
     equal_rows: np.ndarray
+    nearest_rows: np.ndarray
     similarity: np.ndarray
     is_judged: np.ndarray
     is_relevant_elsewhere: np.ndarray
@@ -93,15 +93,15 @@ class Leakage:
         collection: that was looked at.
         parts: its splits, then the other data.
         leaks: of each kind, from each part into each other one; also those without a query.
-        corpus: the texts of the corpus beside each other; None where they were not looked at.
+        alike_texts: those of the corpus; None where they were not looked at.
         threshold: of near texts.
         n_cut: buckets of many alike texts, in which not all pairs were compared.
     """
 
     collection: Collection
-    parts: list[Part]
+    parts: list[JudgedQueries]
     leaks: list[Leaks]
-    corpus: SameTexts | None
+    alike_texts: AlikeTexts | None
     threshold: float
     n_cut: int
 
@@ -144,18 +144,18 @@ def find_leakage(
         )
     parts = _splits(collection)
     for name, other in trained_on:
-        parts.append(Part(f"train of {name}", other, other.judgements("train"), True))
-    same_queries, n_cut = _same_queries(parts, threshold)
+        parts.append(JudgedQueries(f"train of {name}", other, other.judgements("train"), True))
+    leaks_of_queries, n_cut = _alike_queries(parts, threshold)
     documents = _Documents.from_parts(parts, with_corpus)
-    corpus = None
+    alike_texts = None
     if with_corpus:
-        corpus, n_cut_of_corpus = _same_texts(parts, documents, threshold)
+        alike_texts, n_cut_of_corpus = _alike_texts(parts, documents, threshold)
         n_cut += n_cut_of_corpus
-    leaks = [*same_queries, *_same_documents(parts, documents)]
-    return Leakage(collection, parts, leaks, corpus, threshold, n_cut)
+    leaks = [*leaks_of_queries, *_common_documents(parts, documents)]
+    return Leakage(collection, parts, leaks, alike_texts, threshold, n_cut)
 
 
-def find_same_queries(collection: Collection, threshold: float = THRESHOLD) -> Leakage:
+def find_alike_queries(collection: Collection, threshold: float = THRESHOLD) -> Leakage:
     """Find the queries that are equal or near to one of another split, and nothing else.
 
     Args:
@@ -163,19 +163,19 @@ def find_same_queries(collection: Collection, threshold: float = THRESHOLD) -> L
         threshold: as of :func:`find_leakage`.
     """
     parts = _splits(collection)
-    leaks, n_cut = _same_queries(parts, threshold)
+    leaks, n_cut = _alike_queries(parts, threshold)
     return Leakage(collection, parts, leaks, None, threshold, n_cut)
 
 
-def _splits(collection: Collection) -> list[Part]:
+def _splits(collection: Collection) -> list[JudgedQueries]:
     parts = []
     for split in SPLITS:
         if split in collection.qrels:
-            parts.append(Part(split, collection, collection.qrels[split], False))
+            parts.append(JudgedQueries(split, collection, collection.qrels[split], False))
     return parts
 
 
-def _same_queries(parts: Sequence[Part], threshold: float) -> tuple[list[Leaks], int]:
+def _alike_queries(parts: Sequence[JudgedQueries], threshold: float) -> tuple[list[Leaks], int]:
     """Equal and near queries of each two parts, and the number of buckets that were cut."""
     tables = [(part.collection.queries.texts, part.judged.query_rows) for part in parts]
     sets = WordSets.from_tables(tables)
@@ -183,7 +183,8 @@ def _same_queries(parts: Sequence[Part], threshold: float) -> tuple[list[Leaks],
     part_of = np.repeat(np.arange(len(parts)), [len(part.judged.query_rows) for part in parts])
     # A class is of equal queries; near ones are looked for among the first of each class.
     _, firsts, class_of = np.unique(sets.keys, return_index=True, return_inverse=True)
-    # [C, L]: the first query of each class in each part, -1 for none.
+    # [C, L]: the first query of each class in each part, -1 for none. Written backwards, so that of
+    # each class the first query is written last.
     first_row = np.full((len(firsts), len(parts)), -1)
     first_row[class_of[::-1], part_of[::-1]] = rows[::-1]
     best = nearest(sets.take(firsts), first_row >= 0, threshold, across=True)
@@ -197,7 +198,7 @@ def _same_queries(parts: Sequence[Part], threshold: float) -> tuple[list[Leaks],
         ones = np.ones(int(is_equal.sum()), np.float32)
         query_rows = part.judged.query_rows
         leaks.append(Leaks("equal", part, other, query_rows[is_equal], partners[is_equal], ones))
-        near_classes = best.text[classes, other_number]
+        near_classes = best.rows[classes, other_number]
         is_near = (near_classes >= 0) & ~is_equal
         leaks.append(
             Leaks(
@@ -206,13 +207,13 @@ def _same_queries(parts: Sequence[Part], threshold: float) -> tuple[list[Leaks],
                 other,
                 query_rows[is_near],
                 first_row[near_classes[is_near], other_number],
-                best.similarity[classes[is_near], other_number],
+                best.similarities[classes[is_near], other_number],
             )
         )
     return leaks, best.n_cut
 
 
-def _pairs_of_parts(parts: Sequence[Part]) -> Iterator[tuple[int, int]]:
+def _pairs_of_parts(parts: Sequence[JudgedQueries]) -> Iterator[tuple[int, int]]:
     """The numbers of each part of the collection and of each other part, in this order."""
     for number, part in enumerate(parts):
         for other_number in range(len(parts)):
@@ -235,18 +236,22 @@ class _Documents(NamedTuple):
     relevant: list[tuple[np.ndarray, np.ndarray]]
 
     @classmethod
-    def from_parts(cls, parts: Sequence[Part], with_corpus: bool) -> "_Documents":
+    def from_parts(cls, parts: Sequence[JudgedQueries], with_corpus: bool) -> "_Documents":
         """Of all parts; without the corpus only of the documents that are relevant."""
-        own_relevant = [_relevant(part.judged)[1] for part in parts if not part.is_other]
+        pairs_of_part = [_relevant(part.judged) for part in parts]
         corpus = parts[0].collection.corpus
-        own_rows = np.unique(np.concatenate(own_relevant))
         if with_corpus:
             own_rows = np.arange(len(corpus))
+        else:
+            own_docs = []
+            for part, (_, docs) in zip(parts, pairs_of_part, strict=True):
+                if not part.is_other:
+                    own_docs.append(docs)
+            own_rows = np.unique(np.concatenate(own_docs))
         tables = [(corpus.texts, own_rows)]
         places = []  # of the documents of the pairs of each part, among all that are compared
         n_before = len(own_rows)
-        for part in parts:
-            docs = _relevant(part.judged)[1]
+        for part, (_, docs) in zip(parts, pairs_of_part, strict=True):
             if not part.is_other:
                 places.append(np.searchsorted(own_rows, docs))
                 continue
@@ -257,14 +262,13 @@ class _Documents(NamedTuple):
         sets = WordSets.from_tables(tables)
         class_of = np.unique(sets.keys, return_inverse=True)[1]
         relevant = []
-        for part, doc_places in zip(parts, places, strict=True):
-            query_rows = _relevant(part.judged)[0]
+        for (query_rows, _), doc_places in zip(pairs_of_part, places, strict=True):
             pairs = np.unique(np.stack([query_rows, class_of[doc_places]]), axis=1)
             relevant.append((pairs[0], pairs[1]))
         return cls(sets, class_of, relevant)
 
 
-def _same_documents(parts: Sequence[Part], documents: _Documents) -> Iterator[Leaks]:
+def _common_documents(parts: Sequence[JudgedQueries], documents: _Documents) -> Iterator[Leaks]:
     """Queries of each two parts that have all their relevant documents in common, or one."""
     by_kind: dict[Kind, list[tuple[np.ndarray, np.ndarray]]] = {
         "set": [_whole_sets(*pairs) for pairs in documents.relevant],
@@ -284,11 +288,10 @@ def _with_common_key(
     for each the first other query, by its first such key.
     """
     known_keys, firsts = np.unique(others[1], return_index=True)
-    # A key above all others has no place among them; the last one is unequal to it.
-    places = np.searchsorted(known_keys, pairs[1]).clip(max=len(known_keys) - 1)
-    is_known = known_keys[places] == pairs[1] if len(known_keys) else np.zeros(len(places), bool)
+    is_known = np.isin(pairs[1], known_keys)
     query_rows, first_places = np.unique(pairs[0][is_known], return_index=True)
-    return query_rows, others[0][firsts[places[is_known][first_places]]]
+    places = np.searchsorted(known_keys, pairs[1][is_known][first_places])
+    return query_rows, others[0][firsts[places]]
 
 
 def _relevant(judged: QueryLists) -> tuple[np.ndarray, np.ndarray]:
@@ -311,28 +314,30 @@ def _whole_sets(queries: np.ndarray, docs: np.ndarray) -> tuple[np.ndarray, np.n
     return distinct, np.add.reduceat(keys.numpy().view(np.uint64), begins)
 
 
-def _same_texts(
-    parts: Sequence[Part], documents: _Documents, threshold: float
-) -> tuple[SameTexts, int]:
+def _alike_texts(
+    parts: Sequence[JudgedQueries], documents: _Documents, threshold: float
+) -> tuple[AlikeTexts, int]:
     """Equal and near texts of the corpus, and the number of buckets that were cut."""
     n_docs = len(parts[0].collection.corpus)
     own_parts = [number for number, part in enumerate(parts) if not part.is_other]
-    _, firsts, class_of, counts = np.unique(
-        documents.class_of[:n_docs], return_index=True, return_inverse=True, return_counts=True
+    # The classes of documents, numbered anew: those of other data are none of them.
+    own_classes = documents.class_of[:n_docs]
+    _, firsts, class_of_doc, counts = np.unique(
+        own_classes, return_index=True, return_inverse=True, return_counts=True
     )
     one_group = np.ones((len(firsts), 1), bool)
     best = nearest(documents.sets.take(firsts), one_group, threshold, across=False)
-    nearest_class = best.text[class_of, 0]
+    nearest_class = best.rows[class_of_doc, 0]
     is_judged = np.zeros(n_docs, bool)
     for number in own_parts:
         is_judged[parts[number].judged.doc_rows] = True
     relevant = np.concatenate([documents.relevant[number][1] for number in own_parts])
-    is_relevant = np.isin(documents.class_of[:n_docs], relevant)
-    texts = SameTexts(
-        is_equal=counts[class_of] > 1,
+    is_relevant = np.isin(own_classes, relevant)
+    texts = AlikeTexts(
+        is_equal=counts[class_of_doc] > 1,
+        equal_rows=firsts[class_of_doc],
         nearest_rows=np.where(nearest_class >= 0, firsts[nearest_class], -1),
-        equal_rows=firsts[class_of],
-        similarity=best.similarity[class_of, 0],
+        similarity=best.similarities[class_of_doc, 0],
         is_judged=is_judged,
         is_relevant_elsewhere=is_relevant & ~is_judged,
     )

@@ -5,7 +5,7 @@ from importlib.util import find_spec
 
 import numpy as np
 
-from ltr.check.leakage import KINDS, Leakage, SameTexts, find_same_queries
+from ltr.check.leakage import KINDS, AlikeTexts, Leakage, find_alike_queries
 from ltr.check.section import Section
 from ltr.compare.tables import Table
 from ltr.data.collection import Collection
@@ -22,15 +22,17 @@ MANY = 0.01  # of the queries of dev or test that are equal or near: severe from
 def leakage_section(leakage: Leakage) -> Section:
     """What leaks between the splits, with examples, counts and the share of each split."""
     tables = [_table_of_leaks(leakage)] if len(leakage.parts) > 1 else []
-    if leakage.corpus is not None:
-        tables.append(_corpus_table(leakage.corpus))
+    if leakage.alike_texts is not None:
+        tables.append(_corpus_table(leakage.alike_texts))
     examples = list(_examples(leakage))
     if examples:
         header = ["leak", "similarity", "query or text", "stands also in"]
         title = f"The nearest {EXAMPLES} of each kind"
         tables.append(Table(title, header, examples, text_columns=header[2:]))
     severe, lines = _in_words(leakage)
-    return Section("Leakage between splits", tables, lines, severe, _entries(leakage))
+    return Section(
+        "Leakage between splits", tables, lines=lines, severe=severe, entries=_entries(leakage)
+    )
 
 
 def severe_leaks(collection: Collection) -> list[str]:
@@ -41,7 +43,8 @@ def severe_leaks(collection: Collection) -> list[str]:
     n_queries = sum(len(judged.query_rows) for judged in collection.qrels.values())
     if len(collection.qrels) < 2 or n_queries > MOST_QUERIES or find_spec("datasketch") is None:
         return []
-    return _in_words(find_same_queries(collection))[0]
+    severe, _ = _in_words(find_alike_queries(collection))
+    return severe
 
 
 def _share(n: int, total: int) -> str:
@@ -51,29 +54,29 @@ def _share(n: int, total: int) -> str:
 def _table_of_leaks(leakage: Leakage) -> Table:
     header = ["queries of", "stand also in", "queries"]
     header += KINDS.values()
-    rows: dict[tuple[str, str], list[str]] = {}
-    for kind in KINDS:
-        for leaks in leakage.leaks:
-            if leaks.kind != kind:
-                continue
-            n = len(leaks.part.judged.query_rows)
-            names = (leaks.part.name, leaks.other.name)
-            cells = rows.setdefault(names, [*names, f"{n:,}"])
-            cells.append(_share(len(leaks.query_rows), n))
+    leaks_of = {(leaks.part.name, leaks.other.name, leaks.kind): leaks for leaks in leakage.leaks}
+    n_queries = {part.name: len(part.judged.query_rows) for part in leakage.parts}
+    rows = []
+    for part, other in dict.fromkeys((part, other) for part, other, _ in leaks_of):
+        cells = [part, other, f"{n_queries[part]:,}"]
+        for kind in KINDS:
+            n_leaks = len(leaks_of[part, other, kind].query_rows)
+            cells.append(_share(n_leaks, n_queries[part]))
+        rows.append(cells)
     title = f"Queries of a split that stand in another; near: {leakage.threshold:g} and above"
-    return Table(title, header, list(rows.values()), text_columns=header[1:2])
+    return Table(title, header, rows, text_columns=header[1:2])
 
 
-def _corpus_table(corpus: SameTexts) -> Table:
+def _corpus_table(alike: AlikeTexts) -> Table:
     rows = []
     kinds = {
-        "equal to another text": corpus.is_equal,
-        "near to another text": corpus.nearest_rows >= 0,
-        "equal to a relevant text, but judged for no query": corpus.is_relevant_elsewhere,
+        "equal to another text": alike.is_equal,
+        "near to another text": alike.nearest_rows >= 0,
+        "equal to a relevant text, but judged for no query": alike.is_relevant_elsewhere,
     }
     for words, chosen in kinds.items():
         cells = [words]
-        for group in (np.ones_like(corpus.is_judged), corpus.is_judged, ~corpus.is_judged):
+        for group in (np.ones_like(alike.is_judged), alike.is_judged, ~alike.is_judged):
             cells.append(_share(int((chosen & group).sum()), int(group.sum())))
         rows.append(cells)
     return Table("Texts of the corpus", ["", "all", "judged", "not judged"], rows)
@@ -81,11 +84,11 @@ def _corpus_table(corpus: SameTexts) -> Table:
 
 def _examples(leakage: Leakage) -> Iterator[list[str]]:
     for kind, words in KINDS.items():
-        alike = [leaks for leaks in leakage.leaks if leaks.kind == kind]
+        of_kind = [leaks for leaks in leakage.leaks if leaks.kind == kind]
         # What is measured comes first, then what is trained on.
-        alike.sort(key=lambda leaks: list(SPLITS).index(leaks.part.name), reverse=True)
+        of_kind.sort(key=lambda leaks: list(SPLITS).index(leaks.part.name), reverse=True)
         rows = []
-        for leaks in alike:
+        for leaks in of_kind:
             queries = leaks.part.collection.queries
             partners = leaks.other.collection.queries
             order = np.argsort(-leaks.similarity, kind="stable")[:EXAMPLES]
@@ -99,19 +102,19 @@ def _examples(leakage: Leakage) -> Iterator[list[str]]:
                     ]
                 )
         yield from rows[:EXAMPLES]
-    if leakage.corpus is None:
+    alike = leakage.alike_texts
+    if alike is None:
         return
-    table = leakage.collection.corpus
-    corpus = leakage.corpus
-    later = np.flatnonzero(corpus.equal_rows != np.arange(len(table)))
+    corpus = leakage.collection.corpus
+    later = np.flatnonzero(alike.equal_rows != np.arange(len(corpus)))
     for row in later[:EXAMPLES]:
-        cells = [_shown("", table, row), _shown("", table, corpus.equal_rows[row])]
+        cells = [_shown("", corpus, row), _shown("", corpus, alike.equal_rows[row])]
         yield ["equal text", "1.00", *cells]
-    near = np.argsort(-corpus.similarity, kind="stable")
-    near = near[corpus.nearest_rows[near] > near]  # else a pair would stand there twice
+    near = np.argsort(-alike.similarity, kind="stable")
+    near = near[alike.nearest_rows[near] > near]  # else a pair would stand there twice
     for row in near[:EXAMPLES]:
-        cells = [_shown("", table, row), _shown("", table, corpus.nearest_rows[row])]
-        yield ["near text", f"{corpus.similarity[row]:.2f}", *cells]
+        cells = [_shown("", corpus, row), _shown("", corpus, alike.nearest_rows[row])]
+        yield ["near text", f"{alike.similarity[row]:.2f}", *cells]
 
 
 def _shown(part: str, table: TextTable, row: int) -> str:
@@ -124,11 +127,12 @@ def _in_words(leakage: Leakage) -> tuple[list[str], list[str]]:
     """What is severe, and what else is found, a sentence each."""
     severe: list[str] = []
     lines: list[str] = []
-    measured = [part for part in leakage.parts if not part.is_other and part.name != "train"]
+    measured = []
     if len(leakage.parts) == 1:
         (only,) = leakage.parts
         lines.append(f"{only.name} is the only split: there is no other one to leak into it")
-        measured = []
+    else:
+        measured = [part for part in leakage.parts if not part.is_other and part.name != "train"]
     for part in measured:
         rows = leakage.leaked(part.name, ["equal", "near"])
         n = len(part.judged.query_rows)
@@ -147,10 +151,10 @@ def _in_words(leakage: Leakage) -> tuple[list[str], list[str]]:
             severe.append(text)
         else:
             lines.append(text)
-    corpus = leakage.corpus
-    if corpus is not None and corpus.is_relevant_elsewhere.any():
+    alike = leakage.alike_texts
+    if alike is not None and alike.is_relevant_elsewhere.any():
         lines.append(
-            f"{int(corpus.is_relevant_elsewhere.sum()):,} documents that nobody judged have the text of a relevant one: a ranker that finds them is told it is wrong"
+            f"{int(alike.is_relevant_elsewhere.sum()):,} documents that nobody judged have the text of a relevant one: a ranker that finds them is told it is wrong"
         )
     if leakage.n_cut:
         lines.append(
@@ -171,16 +175,16 @@ def _entries(leakage: Leakage) -> dict[str, object]:
         "n_queries": n_queries,
         "queries": queries,
     }
-    corpus = leakage.corpus
-    if corpus is not None:
-        is_near = corpus.nearest_rows >= 0
+    alike = leakage.alike_texts
+    if alike is not None:
+        is_near = alike.nearest_rows >= 0
         entries["corpus"] = {
             "texts": len(is_near),
-            "judged": int(corpus.is_judged.sum()),
-            "equal": int(corpus.is_equal.sum()),
-            "equal_judged": int((corpus.is_equal & corpus.is_judged).sum()),
+            "judged": int(alike.is_judged.sum()),
+            "equal": int(alike.is_equal.sum()),
+            "equal_judged": int((alike.is_equal & alike.is_judged).sum()),
             "near": int(is_near.sum()),
-            "near_judged": int((is_near & corpus.is_judged).sum()),
-            "equal_to_relevant_not_judged": int(corpus.is_relevant_elsewhere.sum()),
+            "near_judged": int((is_near & alike.is_judged).sum()),
+            "equal_to_relevant_not_judged": int(alike.is_relevant_elsewhere.sum()),
         }
     return entries

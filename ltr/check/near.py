@@ -5,17 +5,17 @@ from collections.abc import Iterator
 import numpy as np
 
 from ltr.check.parity import Parity
-from ltr.check.word_sets import WordSets, mixed
+from ltr.check.word_sets import WordSets, murmur_finalised
 from ltr.errors import InputError
 from ltr.spans import spans
 
 # The largest threshold that datasketch makes bands for; pairs are compared exactly afterwards.
-MOST = 0.99
+MOST_THRESHOLD = 0.99
 # Of the signature of a text. At a threshold of 0.6, datasketch makes 42 bands of 6 of them: a pair at
 # 0.6 is missed with a probability of 0.13, one at 0.7 of 0.005.
 PERMUTATIONS = 256
 # What a missed pair costs the bands, beside one that is looked at for nothing.
-WEIGHTS = (0.1, 0.9)
+LSH_WEIGHTS = (0.1, 0.9)
 WORDS_AT_ONCE = 1 << 9  # hashed under all permutations: what comes of them fits into the cache
 PAIRS_AT_ONCE = 1 << 20
 NEIGHBOURS = 128  # that a text is compared with in a bucket, whatever its size
@@ -28,41 +28,43 @@ class NearestTexts:
         groups: ``[N, L]`` bool, the groups that each text is in.
 
     Attributes:
-        similarity: ``[N, L]`` float32, 0 where none is near enough.
-        text: ``[N, L]`` int64, -1 where none is near enough.
+        similarities: ``[N, L]`` float32, 0 where none is near enough.
+        rows: ``[N, L]`` int64, the nearest text, -1 where none is near enough.
         n_cut: buckets in which not all pairs were compared.
     """
 
     def __init__(self, groups: np.ndarray) -> None:
         self._groups = groups
-        self.similarity = np.zeros(groups.shape, np.float32)
-        self.text = np.full(groups.shape, -1)
+        self.similarities = np.zeros(groups.shape, np.float32)
+        self.rows = np.full(groups.shape, -1)
         self.n_cut = 0
 
-    def keep_better(self, texts: np.ndarray, partners: np.ndarray, similarity: np.ndarray) -> None:
+    def keep_better(
+        self, texts: np.ndarray, partners: np.ndarray, similarities: np.ndarray
+    ) -> None:
         """Note the partner of each text ``[P]``, in the groups of the partner, where it is nearer than
         the one before; of equally near ones the first.
         """
         for group in range(self._groups.shape[1]):
             chosen = np.flatnonzero(self._groups[partners, group])
             # Of each text the best pair comes first.
-            chosen = chosen[np.lexsort((partners[chosen], -similarity[chosen], texts[chosen]))]
-            rows, first_places = np.unique(texts[chosen], return_index=True)
+            chosen = chosen[np.lexsort((partners[chosen], -similarities[chosen], texts[chosen]))]
+            own_rows, first_places = np.unique(texts[chosen], return_index=True)
             pairs = chosen[first_places]
-            similarity_now = similarity[pairs].astype(np.float32)
-            similarity_before = self.similarity[rows, group]
-            is_earlier = partners[pairs] < self.text[rows, group]
-            is_better = similarity_now > similarity_before
-            is_better |= (similarity_now == similarity_before) & is_earlier
-            self.similarity[rows[is_better], group] = similarity_now[is_better]
-            self.text[rows[is_better], group] = partners[pairs[is_better]]
+            similarities_now = similarities[pairs].astype(np.float32)
+            similarities_before = self.similarities[own_rows, group]
+            is_earlier = partners[pairs] < self.rows[own_rows, group]
+            is_better = similarities_now > similarities_before
+            is_better |= (similarities_now == similarities_before) & is_earlier
+            self.similarities[own_rows[is_better], group] = similarities_now[is_better]
+            self.rows[own_rows[is_better], group] = partners[pairs[is_better]]
 
 
 def nearest(sets: WordSets, groups: np.ndarray, threshold: float, *, across: bool) -> NearestTexts:
     """Find for each text the nearest one of each group, at a similarity of the threshold or above.
 
     Pairs are candidates that MinHash puts into one bucket of a band; the exact similarity of their
-    words then decides. Of a bucket of more than 128 texts each is compared with the 128 that follow.
+    words then decides. Each text of a bucket is compared with the 128 that follow it there.
 
     Args:
         sets: N texts, no two of them equal.
@@ -81,20 +83,21 @@ def nearest(sets: WordSets, groups: np.ndarray, threshold: float, *, across: boo
         ends = np.searchsorted(keys[order], keys[order], side="right")
         best.n_cut += len(np.unique(ends[ends - np.arange(n_texts) > NEIGHBOURS + 1]))
         for first, second in _pairs(order, ends):
-            seems_near = _may_be_near(sets, first, second, threshold)
+            # Each test leaves fewer pairs to the next one, which takes longer.
+            seems_near = _sizes_allow(sets, first, second, threshold)
             if across:
                 seems_near &= _are_across(groups[first], groups[second])
             first, second = first[seems_near], second[seems_near]
-            seems_near = parity.may_be_near(first, second, threshold)
+            seems_near = parity.bits_allow(first, second, threshold)
             first, second = first[seems_near], second[seems_near]
             for earlier in bands[:number]:
                 is_new = earlier[first] != earlier[second]
                 first, second = first[is_new], second[is_new]
-            similarity = sets.similarities(first, second)
-            is_near = similarity >= threshold
-            first, second, similarity = first[is_near], second[is_near], similarity[is_near]
-            best.keep_better(first, second, similarity)
-            best.keep_better(second, first, similarity)
+            similarities = sets.similarities(first, second)
+            is_near = similarities >= threshold
+            first, second, similarities = first[is_near], second[is_near], similarities[is_near]
+            best.keep_better(first, second, similarities)
+            best.keep_better(second, first, similarities)
     return best
 
 
@@ -104,7 +107,7 @@ def band_keys(sets: WordSets, threshold: float) -> np.ndarray:
     """
     datasketch = _datasketch()
     lsh = datasketch.MinHashLSH(
-        threshold=min(threshold, MOST), num_perm=PERMUTATIONS, weights=WEIGHTS
+        threshold=min(threshold, MOST_THRESHOLD), num_perm=PERMUTATIONS, weights=LSH_WEIGHTS
     )
     keys = np.empty((lsh.b, len(sets)), np.uint32)
     a, b = datasketch.MinHash(num_perm=lsh.b * lsh.r).permutations
@@ -112,7 +115,7 @@ def band_keys(sets: WordSets, threshold: float) -> np.ndarray:
     for texts in sets.text_spans(WORDS_AT_ONCE):
         values = signatures(sets, texts, a, b).reshape(lsh.b, lsh.r, -1)
         sums = (values * multipliers[:, None]).sum(axis=1, dtype=np.uint32)
-        keys[:, texts] = mixed(sums)
+        keys[:, texts] = murmur_finalised(sums)
     return keys
 
 
@@ -126,7 +129,7 @@ def signatures(sets: WordSets, texts: slice, a: np.ndarray, b: np.ndarray) -> np
         b: ``[P]`` uint32.
     """
     hashes, starts = sets.elements(texts)
-    permuted = a[:, None] * mixed(hashes)
+    permuted = a[:, None] * murmur_finalised(hashes)
     permuted += b[:, None]
     return np.minimum.reduceat(permuted, starts, axis=1)
 
@@ -169,18 +172,20 @@ def _joined(pairs: list[tuple[np.ndarray, np.ndarray]]) -> tuple[np.ndarray, np.
     return np.concatenate(firsts), np.concatenate(seconds)
 
 
-def _may_be_near(
+def _sizes_allow(
     sets: WordSets, first: np.ndarray, second: np.ndarray, threshold: float
 ) -> np.ndarray:
-    """``[P]`` bool: whether the sizes allow it. The smaller set holds all that both share."""
+    """``[P]`` bool: whether the sizes allow that two texts are near. The smaller set holds all that
+    both share.
+    """
     sizes = sets.sizes[first]
     other_sizes = sets.sizes[second]
     return np.minimum(sizes, other_sizes) >= threshold * np.maximum(sizes, other_sizes)
 
 
 def _are_across(first: np.ndarray, second: np.ndarray) -> np.ndarray:
-    """``[P]`` bool: whether two texts, by their groups ``[P, L]``, are in different groups: not both
-    in one alone.
+    """``[P]`` bool: whether some group has one of two texts and some other group the other, by their
+    groups ``[P, L]``.
     """
     is_same = (first == second).all(axis=1) & (first.sum(axis=1) == 1)
     return ~is_same

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from ltr.check.word_sets import WordSets, mixed
+from ltr.check.word_sets import WordSets, murmur_finalised
 from ltr.spans import spans
 
 FEWEST_BITS = 64
@@ -40,12 +40,12 @@ class Parity:
         for texts in sets.text_spans(ELEMENTS_AT_ONCE // 2):
             hashes, starts = sets.elements(texts)
             text_of_hash = np.repeat(np.arange(len(starts)), np.diff(starts, append=len(hashes)))
-            places = text_of_hash * n_bits + (mixed(hashes) >> shift)
+            places = text_of_hash * n_bits + (murmur_finalised(hashes) >> shift)
             counts = np.bincount(places, minlength=len(starts) * n_bits)
             packed = np.packbits((counts & 1).astype(bool))
             self._bits[texts] = packed.view(np.uint64).reshape(len(starts), -1)
 
-    def may_be_near(self, first: np.ndarray, second: np.ndarray, threshold: float) -> np.ndarray:
+    def bits_allow(self, first: np.ndarray, second: np.ndarray, threshold: float) -> np.ndarray:
         """``[P]`` bool: whether the bits of two texts allow that they are near; texts that are near
         always pass.
         """

@@ -21,13 +21,15 @@ variance and a correlation :math:`\rho`, the variance of the mean difference ove
 With a run beside BM25 both are measured: :math:`v = \mathrm{var}(x_q - y_q) / Q`.
 """
 
+import math
+
 import numpy as np
 
 from ltr.check.judgements import found_by_bm25
 from ltr.check.section import Section
-from ltr.compare.ranges import possible_difference
-from ltr.compare.statistics import Estimate, estimate
-from ltr.compare.tables import PLANNED_SEEDS, Table
+from ltr.compare.ranges import infinite_beyond_range
+from ltr.compare.statistics import PLANNED_SEEDS, Estimate, estimate
+from ltr.compare.tables import Table
 from ltr.data.collate import padded_lists
 from ltr.data.collection import Collection
 from ltr.data.query_lists import QueryLists
@@ -73,7 +75,14 @@ def difference_before_runs(variance: float, n_queries: int, correlation: float) 
         correlation: of the values of the two rankers.
     """
     query_variance = 2 * (1 - correlation) * variance / n_queries
-    return Estimate(0.0, query_variance, (), (), n_queries, ())
+    return Estimate(
+        mean=0.0,
+        query_variance=query_variance,
+        seed_variances=(),
+        shared_variances=(),
+        n_queries=n_queries,
+        n_seeds=(),
+    )
 
 
 def difference_of_seeds(values: np.ndarray) -> Estimate:
@@ -84,14 +93,16 @@ def difference_of_seeds(values: np.ndarray) -> Estimate:
         values: ``[S, Q]`` of one way to train, S at least 2.
     """
     one = estimate(values)
-    # Without a part of the query itself, this is what seed and query make together.
+    (seed_variance,) = one.seed_variances
+    (shared_variance,) = one.shared_variances
+    (n_seeds,) = one.n_seeds
     return Estimate(
         mean=0.0,
-        query_variance=2 * one.shared_variances[0],
-        seed_variances=one.seed_variances * 2,
-        shared_variances=one.shared_variances * 2,
+        query_variance=2 * shared_variance,  # no query favours either, so only e_sq is left
+        seed_variances=(seed_variance, seed_variance),  # of both rankers
+        shared_variances=(shared_variance, shared_variance),
         n_queries=one.n_queries,
-        n_seeds=one.n_seeds * 2,
+        n_seeds=(n_seeds, n_seeds),
         alike=True,
     )
 
@@ -116,8 +127,12 @@ def power_section(
     severe = []
     entries: dict[str, object] = {"metric": metric_name, "alpha": ALPHA, "power": POWER}
 
-    def shown_by(difference: Estimate) -> float:
-        return possible_difference(difference.detectable(ALPHA, POWER), metric_name)
+    def add_row(split: str, what: str, n_queries: int, difference: Estimate) -> float | None:
+        """Returns the smallest difference that the row names; None where it names none."""
+        smallest = infinite_beyond_range(difference.detectable(ALPHA, POWER), metric_name)
+        is_none = math.isinf(smallest)
+        rows.append([split, what, f"{n_queries:,}", "none" if is_none else f"{smallest:.3f}"])
+        return None if is_none else smallest
 
     for split, judged in collection.qrels.items():
         if split == "train":
@@ -133,32 +148,31 @@ def power_section(
             continue
         split_entries: dict[str, object] = {"queries": n_queries, "bm25": float(known.mean())}
         variance = float(known.var(ddof=1))
+        smallest_of: dict[float, float | None] = {}
         for correlation in CORRELATIONS:
-            shown = shown_by(difference_before_runs(variance, n_queries, correlation))
             what = f"two rankers whose values correlate by {correlation}"
-            rows.append([split, what, f"{n_queries:,}", _difference_in_words(shown)])
-            split_entries[f"correlation_{correlation}"] = _or_none(shown)
-        shown = shown_by(difference_before_runs(variance, n_queries, max(CORRELATIONS)))
-        if shown > WEAK:
-            what = "any difference" if np.isinf(shown) else f"a difference below {shown:.3f}"
+            difference = difference_before_runs(variance, n_queries, correlation)
+            smallest_of[correlation] = add_row(split, what, n_queries, difference)
+            split_entries[f"correlation_{correlation}"] = smallest_of[correlation]
+        smallest = smallest_of[max(CORRELATIONS)]
+        if smallest is None or smallest > WEAK:
+            what = "any difference" if smallest is None else f"a difference below {smallest:.3f}"
             severe.append(
                 f"{split} has {n_queries:,} queries: it can't show {what} in {metric_name}, even of rankers that are much alike"
             )
         measured = None if ranked is None else _against_run(lists, values, ranked, judged, metric)
         if measured is not None:
-            shown = shown_by(measured.planned(n_queries, 1))
-            rows.append(
-                [split, "the run and BM25, measured", f"{n_queries:,}", _difference_in_words(shown)]
+            difference = measured.planned(n_queries, 1)
+            split_entries["run_and_bm25"] = add_row(
+                split, "the run and BM25, measured", n_queries, difference
             )
-            split_entries["run_and_bm25"] = _or_none(shown)
         if seed_values is not None and split == "test":
             n_tested = seed_values.shape[1]
             by_seeds: dict[str, float | None] = {}
             for n_seeds in PLANNED_SEEDS:
-                shown = shown_by(difference_of_seeds(seed_values).planned(n_tested, n_seeds))
                 what = f"two ways to train, {n_seeds} seeds each, as these seeds vary"
-                rows.append([split, what, f"{n_tested:,}", _difference_in_words(shown)])
-                by_seeds[str(n_seeds)] = _or_none(shown)
+                difference = difference_of_seeds(seed_values).planned(n_tested, n_seeds)
+                by_seeds[str(n_seeds)] = add_row(split, what, n_tested, difference)
             split_entries["seeds"] = by_seeds
         entries[split] = split_entries
     header = ["split", "of", "queries", f"smallest difference in {metric_name}"]
@@ -173,7 +187,13 @@ def power_section(
         lines.append(
             f"{len(seed_values)} seeds tell little of how seeds vary, so the differences named for more seeds are large; each further seed makes them smaller"
         )
-    return Section("What dev and test can show", [table] if rows else [], lines, severe, entries)
+    return Section(
+        "What dev and test can show",
+        [table] if rows else [],
+        lines=lines,
+        severe=severe,
+        entries=entries,
+    )
 
 
 def _against_run(
@@ -190,11 +210,3 @@ def _against_run(
     places = np.searchsorted(ranked.query_rows, lists.query_rows[both])
     run_values = ranked_values(ranked.lists_at(places), judged, metric)
     return estimate(run_values[None], values[both][None])
-
-
-def _difference_in_words(difference: float) -> str:
-    return "none" if np.isinf(difference) else f"{difference:.3f}"
-
-
-def _or_none(difference: float) -> float | None:
-    return None if np.isinf(difference) else difference

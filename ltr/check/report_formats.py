@@ -1,14 +1,12 @@
-"""The sections of a check as a page: in the terminal, as JSON, as one self-contained HTML file."""
+"""The sections of a check in the terminal, as JSON, as one self-contained HTML file."""
 
 import json
 from collections.abc import Sequence
-from datetime import UTC, datetime
-
-from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
 
 from ltr import __version__
 from ltr.check.section import Section
-from ltr.compare.terminal import print_tables
+from ltr.compare.html import rendered
+from ltr.compare.table_formats import print_tables
 from ltr.data.console import Console
 
 
@@ -53,13 +51,6 @@ def as_html(source: str, sections: Sequence[Section]) -> str:
         source: what was checked.
         sections: of the check.
     """
-    environment = Environment(
-        loader=ChoiceLoader([PackageLoader("ltr.check", "."), PackageLoader("ltr.compare", ".")]),
-        autoescape=True,
-        undefined=StrictUndefined,
-    )
-    return environment.get_template("page_of_check.html").render(
-        title=f"Check of {source}",
-        made=f"ltr {__version__}, {datetime.now(UTC):%Y-%m-%d %H:%M} UTC",
-        sections=sections,
+    return rendered(
+        "ltr.check", "page_of_check.html", title=f"Check of {source}", sections=sections
     )

@@ -10,11 +10,14 @@ from typing import Any
 import numpy as np
 import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
+from torch import nn
 
 from ltr.callbacks import HardNegativeMining
-from ltr.check.forecast import Forecast, PeakMemory, Schedule, Work, schedule_of
+from ltr.check.forecast import Forecast, PeakMemory, Schedule, schedule_of, works_of
 from ltr.checkpoint import write_checkpoint
+from ltr.data.layouts import SingleTexts
 from ltr.data.query_lists import LabelledList
+from ltr.data.tokens import Tokens
 from ltr.datamodules import RankingDataModule, TripletDataModule
 from ltr.datamodules.text_source import TextSource
 from ltr.errors import InputError
@@ -28,7 +31,8 @@ from ltr.search.index import DenseIndex
 from ltr.trainer_state import data_of
 
 WARM_UP = 1  # batches that are not counted: they allocate memory
-BATCHES = (2, 200)  # that are counted, at least and at most
+LEAST_BATCHES = 2  # that are counted
+MOST_BATCHES = 200
 SECONDS = 10.0  # after which counting ends, once there are enough batches
 SECONDS_OF_SAMPLE = 2.0  # of each other kind of work
 DOCS_SEARCHED = 20_000
@@ -39,14 +43,14 @@ class EnoughSampled(Exception):  # noqa: N818  # it ends a training as an interr
     """Ends the training whose steps were sampled."""
 
 
-class Sampler(Callback):
+class TrainingSample(Callback):
     """Times the first steps of a training and samples its other work; then ends it by raising
     :class:`EnoughSampled`.
 
-    The trainer must neither validate nor mine: its options say how often it would.
+    The trainer that runs here has validation and mining switched off.
 
     Args:
-        trainer_options: of the configuration.
+        trainer_options: those of the real training, which say how often it validates.
         mining: the callback that would refresh negatives, if there is one.
 
     Attributes:
@@ -57,7 +61,7 @@ class Sampler(Callback):
     def __init__(
         self, trainer_options: Mapping[str, Any], mining: HardNegativeMining | None
     ) -> None:
-        self._options = trainer_options
+        self._configured = trainer_options
         self._mining = mining
         self._mines_first = False
         self._ends: list[float] = []  # when each batch was done
@@ -80,7 +84,7 @@ class Sampler(Callback):
         self._ends.append(time.perf_counter())
         n_counted = len(self._ends) - WARM_UP
         is_long = self._ends[-1] - self._began >= SECONDS
-        if n_counted >= BATCHES[1] or (n_counted >= BATCHES[0] and is_long):
+        if n_counted >= MOST_BATCHES or (n_counted >= LEAST_BATCHES and is_long):
             self._finish(trainer, pl_module)
             raise EnoughSampled
 
@@ -95,47 +99,52 @@ class Sampler(Callback):
         data = data_of(trainer)
         assert data is not None, "the command line gives one"
         batches = data.eval_batches("dev")
-        validates = batches is not None and self._options["limit_val_batches"] != 0
-        validates_first = validates and self._options["num_sanity_val_steps"] == -1
+        validates = batches is not None and self._configured["limit_val_batches"] != 0
+        validates_first = validates and self._configured["num_sanity_val_steps"] == -1
         self.schedule = schedule_of(
             trainer,
             validates_first=validates_first,
             mining=self._mining,
             mines_first=self._mines_first,
         )
-        per_batch = self._seconds_per_batch()
-        works = [
-            Work("step", self.schedule.steps, per_batch * trainer.accumulate_grad_batches),
-        ]
         disk = 0
+        seconds = {"step": self._seconds_per_batch() * trainer.accumulate_grad_batches}
         if validates:
-            seconds = _validation_seconds(trainer, module, data, self._options)
-            works.append(Work("validation", self.schedule.validations, seconds))
+            if data.corpora:
+                seconds["validation"] = _seconds_of_search(trainer, module, data)
+            else:
+                limit = self._configured["limit_val_batches"]
+                seconds["validation"] = _seconds_of_batches(trainer, module, data, limit)
         if self.schedule.refreshes:
             assert isinstance(data, TripletDataModule) and self._mining is not None
-            seconds, disk_of_refreshes = _refresh_cost(module, data, self._mining, trainer)
-            works.append(Work("refresh of negatives", self.schedule.refreshes, seconds))
+            refresh_seconds, refresh_bytes = _refresh_cost(module, data, self._mining, trainer)
+            seconds["refresh of negatives"] = refresh_seconds
             kept = self._mining.keep or self.schedule.refreshes
-            disk += disk_of_refreshes * min(kept, self.schedule.refreshes)
-        seconds, size = _checkpoint_cost(trainer)
-        works.append(Work("checkpoint", max(1, self.schedule.validations), seconds))
+            disk += refresh_bytes * min(kept, self.schedule.refreshes)
+        seconds["checkpoint"], checkpoint_bytes = _checkpoint_cost(trainer)
         # Where one validation chooses, the best checkpoint is the last one: two names of one file.
         choices = self.schedule.validations - int(validates_first)
-        disk += size if choices <= 1 else 2 * size
-        self.forecast = Forecast(works, self._memory.bytes(), self._memory.device_bytes(), disk)
+        disk += checkpoint_bytes if choices <= 1 else 2 * checkpoint_bytes
+        self.forecast = Forecast(
+            works_of(self.schedule, seconds),
+            self._memory.process_peak(),
+            self._memory.device_peak(),
+            disk,
+        )
 
     def _seconds_per_batch(self) -> float:
         """The mean over the counted batches; where there are few, over all of them."""
-        if len(self._ends) <= WARM_UP + 1:
+        n_counted = len(self._ends) - WARM_UP
+        if n_counted < LEAST_BATCHES:
             return (self._ends[-1] - self._began) / len(self._ends)
-        counted = self._ends[WARM_UP - 1 :]
-        return (counted[-1] - counted[0]) / (len(counted) - 1)
+        return (self._ends[-1] - self._ends[WARM_UP - 1]) / n_counted
 
 
 def _random_negatives(source: TextSource) -> MinedNegatives:
     """Random documents in the place of mined negatives, which take as long to read."""
     collection = source.collection
     judged = collection.learnable("train")
+    # One more than a row takes: a relevant document among them is no negative.
     shape = (len(judged.query_rows), source.mined_per_row + 1)
     rows = np.random.default_rng(0).integers(len(collection.corpus), size=shape)
     distances = np.zeros(shape, np.float32)
@@ -148,27 +157,28 @@ def _wait(device: torch.device) -> None:
         torch.cuda.synchronize(device)
 
 
-def _validation_seconds(
-    trainer: Trainer, module: RankerModule, data: RankingDataModule, options: Mapping[str, Any]
+def _seconds_of_search(trainer: Trainer, module: RankerModule, data: RankingDataModule) -> float:
+    """Of one validation by a search of the corpus."""
+    assert isinstance(module.ranker, DualEncoder), "only texts read apart can be searched"
+    (corpus,) = data.corpora  # ltr check refuses several sources
+    query_rows = data.query_rows_of_rank("dev")
+    return _search_seconds(
+        trainer, module.ranker, corpus.queries, corpus.docs, query_rows, corpus.depth
+    )
+
+
+def _seconds_of_batches(
+    trainer: Trainer, module: RankerModule, data: RankingDataModule, limit: int | float | None
 ) -> float:
-    """Of one validation: of all its batches, or of a search of the corpus."""
+    """Of one validation of all its batches, or of as many as ``limit_val_batches`` says."""
     batches = data.eval_batches("dev")
     assert batches is not None, "there is something to validate"
-    if data.corpora:
-        assert isinstance(module.ranker, DualEncoder), "only texts read apart can be searched"
-        (corpus,) = data.corpora  # ltr check refuses several sources
-        query_rows = data.query_rows_of_rank("dev")
-        return _search_seconds(
-            trainer, module.ranker, corpus.queries, corpus.docs, query_rows, corpus.depth
-        )
-    limit = options["limit_val_batches"]
     count = len(batches)
     if limit is not None:
         count = max(1, min(count, limit) if isinstance(limit, int) else int(count * limit))
-    costs = [_cost(data, lists) for lists in batches.batches[:count]]
+    n_tokens = [_n_tokens(data, lists) for lists in batches.batches[:count]]
     was_training = module.training
     module.eval()
-    # The first batch also starts workers and allocates memory, once in each validation.
     ends = [time.perf_counter()]
     with torch.inference_mode():
         for batch in data.val_dataloader():
@@ -184,24 +194,28 @@ def _validation_seconds(
             if is_long or len(ends) > count:
                 break
     module.train(was_training)
-    first = ends[1] - ends[0]
-    n_batches = len(ends) - 1
-    if n_batches == count:
+    n_timed = len(ends) - 1
+    if n_timed == count:
         return ends[-1] - ends[0]
-    # Lists of similar length share a batch, so batches take as long as they are.
-    return first + (ends[-1] - ends[1]) * sum(costs[1:]) / sum(costs[1:n_batches])
+    # The first batch also starts workers and allocates memory, once in each validation. Lists of
+    # similar length share a batch, so each further batch takes as long as its lists are.
+    first_seconds = ends[1] - ends[0]
+    seconds_after_first = ends[-1] - ends[1]
+    tokens_after_first = sum(n_tokens[1:])
+    timed_tokens_after_first = sum(n_tokens[1:n_timed])
+    return first_seconds + seconds_after_first * tokens_after_first / timed_tokens_after_first
 
 
-def _cost(data: RankingDataModule, lists: list[LabelledList]) -> int:
-    """By the collator: what the scoring of a batch grows with."""
+def _n_tokens(data: RankingDataModule, lists: list[LabelledList]) -> int:
+    """The lengths of a batch's lists, as the collator counts them."""
     return int(sum(data.collator.costs(labelled).sum() for labelled in lists))
 
 
 def _search_seconds(
     trainer: Trainer,
     encoder: DualEncoder,
-    queries: Any,
-    docs: Any,
+    queries: Tokens,
+    docs: Tokens,
     query_rows: np.ndarray,
     depth: int,
 ) -> float:
@@ -225,7 +239,9 @@ def _search_seconds(
     return seconds + spent * (n_all / n_docs) * (len(query_rows) / n_queries)
 
 
-def _encoding_seconds(tower: Any, store: Any, form: Any, rows: np.ndarray) -> float:
+def _encoding_seconds(
+    tower: nn.Module, store: Tokens, form: SingleTexts, rows: np.ndarray
+) -> float:
     """To encode these texts, from a random sample that grows until it takes long enough."""
     shuffled = np.random.default_rng(0).permutation(rows)
     count = min(len(rows), 64)

@@ -7,7 +7,7 @@ from ltr.compare.tables import Table
 
 @dataclass(frozen=True)
 class Section:
-    """What one check has found; a page lays several out.
+    """What one check has found.
 
     Attributes:
         title: of the section, as ``Leakage between splits``.

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import yaml
 
@@ -12,28 +12,9 @@ from ltr.errors import InputError
 CARD = "README.md"
 
 
-class TrainedOn(NamedTuple):
-    """Other data, as :func:`ltr.check.leakage.find_leakage` takes it.
-
-    Attributes:
-        collections: with their names.
-        absent: the names that a model card has of data sets that are not here.
-    """
-
-    collections: list[tuple[str, Collection]]
-    absent: list[str]
-
-    @property
-    def line(self) -> str | None:
-        """A line about what could not be looked at; None where nothing was left out."""
-        if not self.absent:
-            return None
-        return f"the model card of the backbone names data sets that are not here, and were not looked at: {', '.join(self.absent)}; name their folders with --trained_on"
-
-
 def open_trained_on(
     paths: Sequence[str], backbone: Path | None = None, checked: str | None = None
-) -> TrainedOn:
+) -> tuple[list[tuple[str, Collection]], list[str]]:
     """Open the data that a ranker was trained on beside its own.
 
     Args:
@@ -41,18 +22,23 @@ def open_trained_on(
         backbone: the folder of the encoder, whose model card may name data sets.
         checked: the path of the data that is checked.
 
+    Returns:
+        The collections with their names, and the names that the model card has of data sets that are
+        not here.
+
     Raises:
         InputError: for a path that is no collection, has no split ``train``, or stands there twice.
     """
     collections = []
-    others = [] if checked is None else [checked]
-    for number, path in enumerate(paths):
-        places = [Path(each).resolve() for each in (*paths[:number], *others)]
-        if Path(path).resolve() in places:
+    taken = set() if checked is None else {Path(checked).resolve()}
+    for path in paths:
+        place = Path(path).resolve()
+        if place in taken:
             raise InputError(
                 f"{path}: other data that was trained on must be named once, and not be the data that is checked, all of which would leak; leave it out",
                 option="trained_on",
             )
+        taken.add(place)
         collection = open_collection(path)
         if "train" not in collection.qrels:
             raise InputError(
@@ -62,16 +48,16 @@ def open_trained_on(
         collections.append((path, collection))
     absent: list[str] = []
     if backbone is None:
-        return TrainedOn(collections, absent)
+        return collections, absent
     for name in data_sets_of_card(backbone / CARD):
         if name in paths:
             continue
-        trained_on = _collection_here(name)
-        if trained_on is None:
+        here = _collection_here(name)
+        if here is None:
             absent.append(name)
         else:
-            collections.append((name, trained_on))
-    return TrainedOn(collections, absent)
+            collections.append((name, here))
+    return collections, absent
 
 
 def _collection_here(name: str) -> Collection | None:

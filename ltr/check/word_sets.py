@@ -15,18 +15,18 @@ from ltr.data.strings import Strings
 from ltr.data.terms import folded, terms
 from ltr.spans import spans
 
-BYTES_AT_ONCE = 1 << 24  # of the texts that are in memory as strings
+BYTES_AT_ONCE = 1 << 24  # of a file that is read
 KNOWN_WORDS = 1 << 20  # whose hashes are kept while texts are read
-WORDS_OF_TEXTS = 1 << 16  # that are in memory as strings
+WORDS_OF_TEXTS = 1 << 16  # that are turned into numbers together
 WORDS_AT_ONCE = 1 << 22  # that are looked up together
 WORDS_OF_PAIRS = 1 << 19  # that are compared together: they fit into the cache
 
 
-def normalised(text: str) -> list[str]:
+def words_of(text: str) -> list[str]:
     """The words of a text as BM25 has them (:func:`ltr.data.terms.terms`). A text of no word is one
     word itself.
 
-    >>> normalised("What is  ＤＮＡ?"), normalised("?!")
+    >>> words_of("What is  ＤＮＡ?"), words_of("?!")
     (['what', 'is', 'dna'], ['?!'])
     """
     return terms(text) or ["".join(folded(text).split())]
@@ -59,6 +59,7 @@ class WordSets:
         n_with = np.zeros(len(vocabulary), np.int64)
         for span in spans(len(words), WORDS_AT_ONCE):
             n_with += np.bincount(words[span], minlength=len(vocabulary))
+        # n is at most N^(2/3) where n^3 is at most N^2, and at most N^(1/3) where n^3 is at most N.
         cubes = n_with.astype(np.float64) ** 3
         self.weights = np.ones(len(vocabulary), np.uint8)
         self.weights += cubes <= float(n_texts) ** 2
@@ -74,24 +75,25 @@ class WordSets:
         return len(self.keys)
 
     @classmethod
-    def from_tables(cls, parts: Iterable[tuple[Strings, np.ndarray]]) -> "WordSets":
+    def from_tables(cls, tables: Iterable[tuple[Strings, np.ndarray]]) -> "WordSets":
         """Of the texts of tables, one table after the other.
 
         Args:
-            parts: of each table its texts, and which of them: ``[n]`` int64, ascending.
+            tables: of each its texts, and which of them: ``[n]`` int64, ascending.
         """
         keys = array("Q")
-        counts = array("q", [0])
+        counts = array("q")
         hashes = array("I")
         hash_of = _Hashes()
         forgotten = [np.empty(0, np.uint32)]  # hashes of words that hash_of does not have any more
-        for texts in _text_blocks(parts):
-            keys.extend(map(_key, texts))
-            n_words = [len(words) for words in texts]
-            every_word = map(hash_of.__getitem__, chain.from_iterable(texts))
+        for word_lists in _word_list_blocks(tables):
+            keys.extend(map(_key, word_lists))
+            n_words = [len(words) for words in word_lists]
+            every_word = map(hash_of.__getitem__, chain.from_iterable(word_lists))
             # The number of the text in the upper 32 bits, the hash of the word in the lower ones.
             numbers = np.fromiter(every_word, np.uint64, sum(n_words))
-            numbers |= np.repeat(np.arange(len(texts), dtype=np.uint64) << np.uint64(32), n_words)
+            text_numbers = np.arange(len(word_lists), dtype=np.uint64)
+            numbers |= np.repeat(text_numbers << np.uint64(32), n_words)
             # By text, then by hash; of equal ones the first is kept.
             numbers.sort()
             distinct = numbers[np.append(True, numbers[1:] != numbers[:-1])]
@@ -108,7 +110,7 @@ class WordSets:
         places = words.view(np.int32)
         for span in spans(len(words), WORDS_AT_ONCE):
             places[span] = np.searchsorted(vocabulary, words[span])
-        offsets = np.cumsum(np.frombuffer(counts, np.int64))
+        offsets = np.concatenate([[0], np.cumsum(np.frombuffer(counts, np.int64))])
         return cls(np.frombuffer(keys, np.uint64), offsets, places, vocabulary)
 
     def take(self, texts: np.ndarray) -> "WordSets":
@@ -117,7 +119,7 @@ class WordSets:
         offsets = np.concatenate([[0], np.cumsum(counts)])
         shifts = self.offsets[texts] - offsets[:-1]
         words = np.empty(offsets[-1], np.int32)
-        for span in _spans_of(offsets, WORDS_AT_ONCE):
+        for span in _spans_of_size(offsets, WORDS_AT_ONCE):
             begin, end = offsets[span.start], offsets[span.stop]
             places = np.arange(begin, end) + np.repeat(shifts[span], counts[span])
             words[begin:end] = self.words[places]
@@ -125,7 +127,7 @@ class WordSets:
 
     def text_spans(self, n_words: int) -> Iterator[slice]:
         """Spans of texts that have about so many words together, a text at least."""
-        return _spans_of(self.offsets, n_words)
+        return _spans_of_size(self.offsets, n_words)
 
     def elements(self, texts: slice) -> tuple[np.ndarray, np.ndarray]:
         """The sets of a span of texts with each word as often as it weighs: ``[E]`` uint32 hashes,
@@ -137,6 +139,7 @@ class WordSets:
         starts = np.cumsum(weights, dtype=np.int64) - weights
         copies = np.arange(int(weights.sum())) - np.repeat(starts, weights)
         hashes = np.repeat(self.vocabulary[words], weights)
+        # Copies of a word become other hashes: multiples of the golden ratio lie far apart.
         hashes += copies.astype(np.uint32) * np.uint32(0x9E3779B9)
         return hashes, starts[self.offsets[texts] - begin]
 
@@ -147,7 +150,7 @@ class WordSets:
         n_words = np.diff(self.offsets)
         ends = np.cumsum(n_words[first] + n_words[second])
         common = np.empty(len(first), np.int64)
-        for pairs in _spans_of(np.concatenate([[0], ends]), WORDS_OF_PAIRS):
+        for pairs in _spans_of_size(np.concatenate([[0], ends]), WORDS_OF_PAIRS):
             # A word that one of them does not have weighs 0 there.
             both = self._weighed[first[pairs]].minimum(self._weighed[second[pairs]])
             n_before = np.concatenate([[0], np.cumsum(both.data, dtype=np.int64)])
@@ -164,7 +167,7 @@ class WordSets:
         return sparse.csr_array((weights, self.words, self.offsets), shape=shape)
 
 
-def _spans_of(offsets: np.ndarray, size: int) -> Iterator[slice]:
+def _spans_of_size(offsets: np.ndarray, size: int) -> Iterator[slice]:
     """Spans of what stands between offsets ``[N + 1]``, of about this size each, one at least."""
     n = len(offsets) - 1
     begins = np.searchsorted(offsets, np.arange(0, int(offsets[-1]), size))
@@ -172,7 +175,7 @@ def _spans_of(offsets: np.ndarray, size: int) -> Iterator[slice]:
         yield slice(begin, end)
 
 
-def mixed(numbers: np.ndarray) -> np.ndarray:
+def murmur_finalised(numbers: np.ndarray) -> np.ndarray:
     """The finaliser of MurmurHash3, 32 bits: what datasketch does to a hash before it permutes it."""
     numbers = numbers ^ (numbers >> np.uint32(16))
     numbers = numbers * np.uint32(0x85EBCA6B)
@@ -197,24 +200,26 @@ def _key(words: list[str]) -> int:
     return int.from_bytes(digest, "little")
 
 
-def _text_blocks(parts: Iterable[tuple[Strings, np.ndarray]]) -> Iterator[list[list[str]]]:
+def _word_list_blocks(
+    tables: Iterable[tuple[Strings, np.ndarray]],
+) -> Iterator[list[list[str]]]:
     """The words of the texts of some rows of each table, ascending, for some texts at once. Whole
     spans of a file are read at once.
     """
-    texts: list[list[str]] = []
+    word_lists: list[list[str]] = []
     n_words = 0
-    for strings, rows in parts:
+    for strings, rows in tables:
         for span in strings.spans_of_bytes(BYTES_AT_ONCE):
             first, last = np.searchsorted(rows, [span.start, span.stop])
             if first == last:
                 continue
             span_texts = strings.between(span.start, span.stop)
             for row in (rows[first:last] - span.start).tolist():
-                texts.append(normalised(span_texts[row]))
-                n_words += len(texts[-1])
+                word_lists.append(words_of(span_texts[row]))
+                n_words += len(word_lists[-1])
                 if n_words >= WORDS_OF_TEXTS:
-                    yield texts
-                    texts = []
+                    yield word_lists
+                    word_lists = []
                     n_words = 0
-    if texts:
-        yield texts
+    if word_lists:
+        yield word_lists

@@ -20,13 +20,13 @@ from ltr.check.leakage import THRESHOLD, find_leakage
 from ltr.check.leakage_section import leakage_section
 from ltr.check.power import power_section
 from ltr.check.report_formats import as_html, as_json, print_sections
-from ltr.check.sample import EnoughSampled, Sampler
+from ltr.check.sample import EnoughSampled, TrainingSample
 from ltr.check.section import Section
 from ltr.check.trained_on import open_trained_on
 from ltr.cli.messages import options_by_path
 from ltr.cli.parsed import ParsedCommand, parse
 from ltr.cli.run_paths import data_path_option, refuse_paths_from_elsewhere
-from ltr.compare.runs import check_alike, experiments
+from ltr.compare.experiment import check_alike, read_experiments
 from ltr.data.collection import Collection, open_collection
 from ltr.data.console import table_console
 from ltr.data.judged_lists import lists_of_run
@@ -128,11 +128,13 @@ def _leakage(
     folder = None if backbone is None else Path(resolve(backbone))
     if leakage_options.write:
         check_place(collection, Path(collection.source))
-    trained_on = open_trained_on(leakage_options.trained_on, folder, collection.source)
-    leakage = find_leakage(collection, trained_on.collections, leakage_options.threshold)
+    trained_on, absent = open_trained_on(leakage_options.trained_on, folder, collection.source)
+    leakage = find_leakage(collection, trained_on, leakage_options.threshold)
     section = leakage_section(leakage)
-    if trained_on.line is not None:
-        section.lines.append(trained_on.line)
+    if absent:
+        section.lines.append(
+            f"the model card of the backbone names data sets that are not here, and were not looked at: {', '.join(absent)}; name their folders with --trained_on"
+        )
     if leakage_options.write:
         clean = write_clean(leakage, Path(collection.source))
         section.lines.append(
@@ -195,7 +197,7 @@ def _experiment_sections(
         _check_one_collection(data_module)
         _check_fits_data(data_module, run, leakage_options)
         data_module.reads = command.model.reads
-        trainer, sampler = _sampling_trainer(command, Path(temporary))
+        trainer, sample = _sampling_trainer(command, Path(temporary))
         with suppress(EnoughSampled):
             trainer.fit(command.model, datamodule=data_module)
     metric = command.model.ranking_metrics[0].name
@@ -213,7 +215,7 @@ def _experiment_sections(
             None if isinstance(data_module, LabelDataModule) else leakage_options,
             command.options.get("model.ranker.init_args.backbone"),
         )
-    yield forecast_section(sampler.forecast, sampler.schedule)
+    yield forecast_section(sample.forecast, sample.schedule)
 
 
 def _check_one_collection(data: RankingDataModule) -> None:
@@ -262,7 +264,7 @@ def _values_of_seeds(folder: Path, metric: str) -> np.ndarray | None:
     if len(tested) < 2:
         return None
     try:
-        (experiment,) = experiments(tested)
+        (experiment,) = read_experiments(tested)
         check_alike([experiment], metric)
     except InputError as error:  # others have other options, or were tested on other queries
         log.warning("the seeds beside %s don't count: %s", folder, error.message)
@@ -272,7 +274,7 @@ def _values_of_seeds(folder: Path, metric: str) -> np.ndarray | None:
     return values[:, np.isfinite(values).all(axis=0)]
 
 
-def _sampling_trainer(command: ParsedCommand, folder: Path) -> tuple[Trainer, Sampler]:
+def _sampling_trainer(command: ParsedCommand, folder: Path) -> tuple[Trainer, TrainingSample]:
     """A trainer that only samples what training takes, and the callback by which it does.
 
     Args:
@@ -287,9 +289,9 @@ def _sampling_trainer(command: ParsedCommand, folder: Path) -> tuple[Trainer, Sa
     for callback in callbacks:
         if not isinstance(callback, HardNegativeMining | LearningRateMonitor):
             others.append(callback)
-    sampler = Sampler(dict(options), mining[0] if mining else None)
+    sample = TrainingSample(dict(options), mining[0] if mining else None)
     trainer = command.instantiate_trainer(
-        callbacks=[*others, sampler],
+        callbacks=[*others, sample],
         default_root_dir=str(folder),
         devices=1,
         num_nodes=1,
@@ -301,4 +303,4 @@ def _sampling_trainer(command: ParsedCommand, folder: Path) -> tuple[Trainer, Sa
         limit_val_batches=0,
         num_sanity_val_steps=0,
     )
-    return trainer, sampler
+    return trainer, sample

@@ -7,11 +7,9 @@ from types import MappingProxyType
 from ltr.compare import comparison, tables
 from ltr.compare.comparison import MetricResult, pairs_with_baselines
 from ltr.compare.csv_lines import as_csv
-from ltr.compare.latex import as_latex
-from ltr.compare.markdown import as_markdown
+from ltr.compare.experiment import read_experiments
 from ltr.compare.query_groups import Groups, grouped
-from ltr.compare.runs import experiments
-from ltr.compare.terminal import print_tables
+from ltr.compare.table_formats import as_latex, as_markdown, print_tables
 from ltr.data.console import table_console, without_controls
 from ltr.data.outputs import check_file
 from ltr.data.splits import split_named
@@ -75,9 +73,9 @@ def _groups(
         if plan is not None or data is not None:
             other = "--plan" if plan is not None else "--data"
             raise InputError(f"{other} is of one split, got {', '.join(splits)}; name one of them")
-        return Groups("split", {name: experiments(runs, split=name) for name in splits})
+        return Groups("split", {name: read_experiments(runs, split=name) for name in splits})
     if data is None:
-        groups = grouped(experiments(runs, split=splits[0]))
+        groups = grouped(read_experiments(runs, split=splits[0]))
         if groups.by == "set" and plan is not None:
             raise InputError(
                 "--plan is of one data set, and these runs were tested on several; leave it out"
@@ -90,7 +88,7 @@ def _groups(
         raise InputError(f"--data must name two data sets or more, got {sets[0].name}")
     on_sets = {}
     for data_set in sets:
-        on_sets[data_set.name] = experiments(runs, data_set, splits[0])
+        on_sets[data_set.name] = read_experiments(runs, data_set, splits[0])
     return Groups("set", on_sets)
 
 

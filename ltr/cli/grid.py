@@ -10,9 +10,9 @@ from ltr.cli.messages import one_line
 from ltr.cli.near_names import near_option
 from ltr.cli.process import run_one_of_many
 from ltr.compare.comparison import compare
-from ltr.compare.group_result import GroupResult, Row
+from ltr.compare.experiment import read_experiments
+from ltr.compare.group_result import ExperimentResult, GroupResult
 from ltr.compare.query_groups import grouped
-from ltr.compare.runs import experiments
 from ltr.data.console import say
 from ltr.data.outputs import check_folder, check_inside
 from ltr.errors import InputError
@@ -181,12 +181,12 @@ def _compare_made(
         notes.append(f"{len(missing)} of {len(cells)} runs are not there yet, first {first}")
     if not made:
         raise InputError(f"{notes[0]}, so there is nothing to compare")
-    compared = experiments([str(folder.root / cell.folder) for cell in made])
+    compared = read_experiments([str(folder.root / cell.folder) for cell in made])
     # The name of each experiment in the comparison, by its folder.
     name_of = {experiment.runs[0].folder.parent: experiment.name for experiment in compared}
     combinations = list(dict.fromkeys(cell.names for cell in made))
     names = [name_of[folder.root / experiment_folder(values)] for values in combinations]
-    place_pairs, lonely = folder.grid.pairs(combinations)
+    place_pairs, lonely = folder.grid.pairs_by_place(combinations)
     pairs = [(names[place], names[baseline_place]) for place, baseline_place in place_pairs]
     results = compare(grouped(compared), folder.grid.metrics, pairs)
     show(results, files=files, remarks=[*notes, *lonely])
@@ -207,14 +207,14 @@ def _print_best(
         folds: how many there were.
     """
     sign = -1 if result.lower_is_better else 1
-    best_of: dict[tuple[str, ...], Row] = {}  # by what the rivals share
+    best_of: dict[tuple[str, ...], ExperimentResult] = {}  # by what the rivals share
     for row in result.rows:
         names = names_of[row.experiment.name]
-        rivals = () if grid.choose is None else grid.fixed_names(names)
+        rivals = () if grid.choose is None else grid.names_but_chosen(names)
         best = best_of.get(rivals)
-        if best is None or sign * row.mean.mean > sign * best.mean.mean:
+        if best is None or sign * row.estimate.mean > sign * best.estimate.mean:
             best_of[rivals] = row
     for row in best_of.values():
         say(
-            f"chosen by {folds} folds: {row.experiment.name} ({result.metric} {row.mean.mean:.4f} on {result.n_queries:,} questions of train and dev)"
+            f"chosen by {folds} folds: {row.experiment.name} ({result.metric} {row.estimate.mean:.4f} on {result.n_queries:,} questions of train and dev)"
         )

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, TypedDict, cast
 
 from ltr.cli.messages import one_line
 from ltr.cli.parsed import data_module
-from ltr.compare.run import is_tested
+from ltr.compare.tested_run import is_tested
 from ltr.data.files import digest_of, digest_of_json
 from ltr.data.whole_files import write_whole
 from ltr.datamodules import FeatureDataModule

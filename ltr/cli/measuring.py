@@ -22,8 +22,8 @@ from ltr.cli.process import run_in_process
 from ltr.cli.run_names import folder_by_name
 from ltr.cli.training import run_configured
 from ltr.cli.words import split_off_option
+from ltr.compare.table_formats import print_tables
 from ltr.compare.tables import Table
-from ltr.compare.terminal import print_tables
 from ltr.data.console import table_console
 from ltr.data.files import digest_of
 from ltr.data.splits import split_named

@@ -5,7 +5,7 @@ from pathlib import Path
 from ltr.cli.process import run_in_process
 from ltr.cli.run_paths import data_path_option, refuse_paths_from_elsewhere
 from ltr.compare.reproduction import other_seeds, reproduction_lines
-from ltr.compare.run import Run, is_tested, read_run, recipe_differences
+from ltr.compare.tested_run import Run, is_tested, read_run, recipe_differences
 from ltr.data.console import say
 from ltr.data.outputs import check_folder, check_inside
 from ltr.errors import InputError
@@ -57,7 +57,7 @@ def reproduce(run: str, *, output: str | None = None) -> None:
         raise InputError(
             f"{again.path} holds a run of other options than {folder.path}, they differ in {', '.join(differences[:3])}; restore what differs and remove it, or name another folder (--output)"
         )
-    made = now.test["made"]
+    made = now.report["made"]
     say(
         f"{again.path} was tested on {made['date']}, by ltr {made['ltr']} {made.get('commit', '')}; remove it to train again"
     )
@@ -71,11 +71,11 @@ def _weights_tested(run: Run, folder: RunFolder) -> str:
     Raises:
         InputError: for one that no training writes, such as another run's.
     """
-    name = Path(run.test["checkpoint"] or folder.best).name
+    name = Path(run.report["checkpoint"] or folder.best).name
     step = name.removeprefix("step=").removesuffix(".ckpt")
     is_step = step.isdecimal() and name == folder.step_file(int(step)).name
     if name not in (folder.best.name, folder.last.name) and not is_step:
         raise InputError(
-            f"{folder.path} was tested by {run.test['checkpoint']}, which its training has not written; test it by weights of its own: ltr test {folder.path}"
+            f"{folder.path} was tested by {run.report['checkpoint']}, which its training has not written; test it by weights of its own: ltr test {folder.path}"
         )
     return name

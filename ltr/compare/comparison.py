@@ -1,16 +1,19 @@
 """Experiments against a baseline: differences, tests, and what they say in words."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Literal, TypeVar
 
-from ltr.compare.across_groups import changes_of_means, check_weights, mean_over_sets
+from ltr.compare.between_splits import changes_of_means, check_weights
 from ltr.compare.group_result import Comparison, GroupResult, group_result
+from ltr.compare.over_sets import mean_over_sets
 from ltr.compare.query_groups import Groups
-from ltr.compare.run import Run
 from ltr.compare.statistics import Estimate, holm
+from ltr.compare.tested_run import Run
 from ltr.errors import InputError
+
+K = TypeVar("K", bound=Hashable)
 
 
 @dataclass(frozen=True)
@@ -20,20 +23,21 @@ class MetricResult:
     Attributes:
         by: what a group is, see :class:`Groups`.
         groups: of each group by itself, by its name.
-        mean: of sets, of the means over them; its wins, ties and losses count sets. None of splits.
+        over_sets: of sets, of the means over them; its wins, ties and losses count sets. None of
+            splits.
         changes: of each split but the first, by the name of an experiment: its mean there minus its
             mean on the first split. Empty of sets.
     """
 
     by: Literal["split", "set"]
     groups: dict[str, GroupResult]
-    mean: GroupResult | None
+    over_sets: GroupResult | None
     changes: dict[str, dict[str, Estimate]]
 
     @property
     def main(self) -> GroupResult:
         """The mean over the sets, or what was found on the first split."""
-        return next(iter(self.groups.values())) if self.mean is None else self.mean
+        return next(iter(self.groups.values())) if self.over_sets is None else self.over_sets
 
 
 def compare(
@@ -70,52 +74,50 @@ def compare(
     n_comparisons = max(1, len(pairs) * len(metrics))
     n_groups = len(groups.experiments)
     level = alpha / (n_comparisons * n_groups)
-    results = []
-    means = []
+    of_groups: dict[tuple[str, str], GroupResult] = {}  # by metric and group
+    over_sets: dict[str, GroupResult] = {}  # by metric
     for metric in metrics:
         for name, experiments in groups.experiments.items():
             try:
-                results.append(group_result(metric, experiments, pairs, level))
+                of_groups[metric, name] = group_result(metric, experiments, pairs, level)
             except InputError as error:
                 where = f"{name}: " if n_groups > 1 else ""
                 raise InputError(f"{where}{error.message}", option=error.option) from None
         if groups.by == "set":
-            set_results = results[-n_groups:]
-            means.append(mean_over_sets(set_results, groups, pairs, level=alpha / n_comparisons))
-    judged_results = iter(_judged(results, alpha))
-    judged_means = iter(_judged(means, alpha))
+            of_sets = [of_groups[metric, name] for name in groups.experiments]
+            over_sets[metric] = mean_over_sets(of_sets, groups, pairs, level=alpha / n_comparisons)
+    of_groups = _corrected(of_groups, alpha)
+    over_sets = _corrected(over_sets, alpha)
     by_metric = []
     for metric in metrics:
         by_metric.append(
             MetricResult(
                 by=groups.by,
-                groups={name: next(judged_results) for name in groups.experiments},
-                mean=next(judged_means) if groups.by == "set" else None,
+                groups={name: of_groups[metric, name] for name in groups.experiments},
+                over_sets=over_sets.get(metric),
                 changes=changes_of_means(groups, metric) if groups.by == "split" else {},
             )
         )
     return by_metric
 
 
-def _judged(results: Sequence[GroupResult], alpha: float) -> list[GroupResult]:
+def _corrected(results: Mapping[K, GroupResult], alpha: float) -> dict[K, GroupResult]:
     """The same results with corrected p values and verdicts: all of their comparisons are one
     family, of the level ``alpha``.
     """
     p_values = []
-    for result in results:
+    for result in results.values():
         p_values += [comparison.p for comparison in result.comparisons]
-    corrected = holm(p_values)
-
-    judged_results = []
-    for result in results:
-        n = len(result.comparisons)
+    corrected_p_values = iter(holm(p_values))
+    corrected = {}
+    for key, result in results.items():
         comparisons = []
-        for comparison, p in zip(result.comparisons, corrected[:n], strict=True):
+        for comparison in result.comparisons:
+            p = next(corrected_p_values)
             verdict = _verdict(comparison, p <= alpha, result.lower_is_better)
             comparisons.append(replace(comparison, corrected=p, verdict=verdict))
-        judged_results.append(replace(result, comparisons=comparisons))
-        corrected = corrected[n:]  # those of the results that follow
-    return judged_results
+        corrected[key] = replace(result, comparisons=comparisons)
+    return corrected
 
 
 def pairs_with_baselines(
@@ -135,7 +137,7 @@ def pairs_with_baselines(
 
 
 def _first_metric(run: Run) -> str:
-    conventions = run.test["conventions"]
+    conventions = run.report["conventions"]
     if not conventions:
         raise InputError(f"{run.folder} was measured by no metric; test it again")
     return next(iter(conventions))
@@ -165,14 +167,15 @@ def _full_name(name: str, known: Sequence[str]) -> str:
     """The experiment that is meant: by its name, by the end of its name, or by a longer path to
     it.
     """
+    if name in known:
+        return name
     path = f"/{name.strip('/')}"
-    exact = [other for other in known if other == name]
     ends_with_it = [other for other in known if f"/{other}".endswith(path)]  # b names a/b
+    if len(ends_with_it) == 1:
+        return ends_with_it[0]
     is_its_end = [other for other in known if path.endswith(f"/{other}")]  # runs/a/b names a/b
-    longest = sorted(is_its_end, key=len)[-1:]  # runs/a/b names a/b rather than b
-    matches = exact or ends_with_it or longest
-    if len(matches) != 1:
+    if ends_with_it or not is_its_end:
         raise InputError(
             f"the baseline must be one of {', '.join(known)}, got {name!r}", option="baseline"
         )
-    return matches[0]
+    return max(is_its_end, key=len)  # runs/a/b names a/b rather than b

@@ -5,7 +5,7 @@ import io
 from collections.abc import Sequence
 
 from ltr.compare.comparison import MetricResult
-from ltr.compare.group_result import Comparison, GroupResult, Row
+from ltr.compare.group_result import Comparison, ExperimentResult, GroupResult
 from ltr.compare.ranges import interval_of_difference, interval_of_mean
 from ltr.compare.statistics import Estimate
 from ltr.compare.tables import effect_or_none
@@ -52,10 +52,10 @@ def as_csv(results: Sequence[MetricResult]) -> str:
     first split to this one comes next, with its 95 % interval; nothing for the first.
     """
     only_test = list(results[0].groups) == ["test"]
-    header: list[str] = []
-    if results[0].mean is not None or not only_test:
-        header.append(results[0].by)
-    if results[0].changes:
+    names_group = results[0].over_sets is not None or not only_test
+    has_changes = bool(results[0].changes)
+    header: list[str] = [results[0].by] if names_group else []
+    if has_changes:
         header += CHANGE_COLUMNS
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
@@ -65,12 +65,16 @@ def as_csv(results: Sequence[MetricResult]) -> str:
 
     write(header + EXPERIMENT_COLUMNS + COMPARISON_COLUMNS)
     for result in results:
-        groups = result.groups if result.mean is None else {"": result.mean} | result.groups
+        groups = (
+            result.groups if result.over_sets is None else {"": result.over_sets} | result.groups
+        )
         for group, group_result in groups.items():
             for row in group_result.rows:
-                change = result.changes.get(group, {}).get(row.experiment.name)
-                first_cells = [group, *_change_values(change, group_result.metric)]
-                cells = first_cells[: len(header)] + _experiment_values(row, group_result)
+                cells: list[object] = [group] if names_group else []
+                if has_changes:
+                    change = result.changes.get(group, {}).get(row.experiment.name)
+                    cells += _change_values(change, group_result.metric)
+                cells += _experiment_values(row, group_result)
                 has_baseline = False
                 for comparison in group_result.comparisons:
                     if comparison.name == row.experiment.name:
@@ -95,15 +99,15 @@ def _change_values(change: Estimate | None, metric: str) -> list[object]:
     return [change.mean, *interval_of_difference(change, metric)]
 
 
-def _experiment_values(row: Row, result: GroupResult) -> list[object]:
+def _experiment_values(row: ExperimentResult, result: GroupResult) -> list[object]:
     """In the order of :data:`EXPERIMENT_COLUMNS`."""
-    low, high = interval_of_mean(row.mean, result.metric)
+    low, high = interval_of_mean(row.estimate, result.metric)
     return [
         result.metric,
         row.experiment.name,
         len(row.experiment.runs),
         result.n_queries,
-        row.mean.mean,
+        row.estimate.mean,
         row.deviation,
         low,
         high,

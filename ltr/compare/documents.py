@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from ltr.compare.run import Run
+from ltr.compare.tested_run import Run
 from ltr.data import trec
 from ltr.data.collection import Collection, open_collection, with_split
 from ltr.data.query_lists import values_of
@@ -15,6 +15,8 @@ from ltr.data.texts import TextTable, beginning
 from ltr.errors import InputError
 
 log = logging.getLogger(__name__)
+
+LETTERS = 300  # of a text, as a page shows it
 
 
 @dataclass(frozen=True)
@@ -65,7 +67,7 @@ class Ranking:
             ranked.sort(key=lambda document: (document[1], document[0]), reverse=True)
         return documents
 
-    def top(self, query: str, n: int, letters: int = 300) -> list[TopDocument]:
+    def top(self, query: str, n: int, letters: int = LETTERS) -> list[TopDocument]:
         """The first n documents of a query."""
         doc_rows, grades = self._judged.of(row_of(self.collection.queries, query))
         grade_of = dict(zip(doc_rows.tolist(), grades.tolist(), strict=True))
@@ -119,7 +121,7 @@ def collection_of(run: Run) -> Collection | None:
         return None
     # A relative folder is looked for from where the run was started. What is not there, such as
     # ``package:NAME`` or a name on the hub, is opened as it is.
-    from_start = Path(run.metrics.get("directory", "."), path)
+    from_start = Path(run.results.get("directory", "."), path)
     try:
         collection = open_collection(str(from_start) if from_start.exists() else path)
         if run.split != "test":
@@ -127,7 +129,7 @@ def collection_of(run: Run) -> Collection | None:
     except (InputError, OSError) as error:
         log.warning("documents are not shown: %s", error)
         return None
-    evaluated = run.test["evaluated"]
+    evaluated = run.report["evaluated"]
     has_same_queries = evaluated.get("queries") == collection.queries.key
     has_same_documents = evaluated.get("documents") == collection.corpus.key
     if has_same_queries and has_same_documents:

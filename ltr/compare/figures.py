@@ -11,7 +11,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from ltr.compare.runs import Experiment
+from ltr.compare.experiment import Experiment
 from ltr.data.console import without_controls
 
 # Okabe and Ito's colours that can be seen on white and on black.
@@ -39,14 +39,14 @@ def over_training(
     experiments: Sequence[Experiment], metric: str, by: Literal["step", "seconds"] = "step"
 ) -> str | None:
     """The metric on dev by step, or by seconds of training, with that before training at 0: a line
-    for each seed. None where nothing was validated, or no run says when it was.
+    for each seed. None where nothing was validated.
     """
     curves: dict[str, list[Points]] = {}
     n_points = 0
     for experiment in experiments:
         curves[experiment.name] = []
         for run in experiment.runs:
-            curve = _curve(run.metrics, metric, by)
+            curve = _curve(run.results, metric, by)
             if curve:
                 curves[experiment.name].append(curve)
                 n_points = max(n_points, len(curve))
@@ -100,13 +100,11 @@ def precision(by_rank: Mapping[str, np.ndarray]) -> str:
 
 
 def _curve(metrics: Mapping[str, Any], metric: str, by: str) -> Points:
-    """Steps or seconds, and values on dev; at 0 is the measurement before training. Rows of an ltr
-    that kept no seconds are left out where these are asked for.
-    """
+    """Steps or seconds, and values on dev; at 0 is the measurement before training."""
     start = {"step": 0, "seconds": 0.0} | metrics.get("start", {})
     points: Points = []
     for row in [start, *metrics.get("validations", [])]:
-        if row.get(metric) is not None and by in row:
+        if row.get(metric) is not None:
             points.append((row[by], row[metric]))
     return points
 

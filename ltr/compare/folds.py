@@ -1,4 +1,4 @@
-"""The runs of a cross-validation as one: each question was tested once, by the run that had not
+"""The runs of a cross-validation as one: each query was tested once, by the run that had not
 learnt from it.
 """
 
@@ -8,7 +8,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from ltr.compare.run import Run, run_differences
+from ltr.compare.tested_run import Run, run_differences
+from ltr.data.cross_validation import Fold
 from ltr.data.files import digest_of_json
 from ltr.errors import InputError
 
@@ -16,7 +17,7 @@ from ltr.errors import InputError
 def joined_folds(runs: Sequence[Run]) -> list[Run]:
     """Those runs that tested a whole split, and for each seed one made of the runs of its folds.
 
-    The joined run has the values of all questions, and their means. Its seconds of training are
+    The joined run has the values of all queries, and their means. Its seconds of training are
     those of all folds together.
 
     Raises:
@@ -40,17 +41,15 @@ def _check_folds(folds: Sequence[Run]) -> None:
     """
     first = folds[0]
     assert first.fold is not None, "whole runs are none of these"
-    expected = [
-        {"number": number, "of": first.fold["of"]} for number in range(1, first.fold["of"] + 1)
-    ]
-    if [run.fold for run in folds] != expected:
-        got = ", ".join(f"{run.fold['number']} of {run.fold['of']}" for run in folds if run.fold)
+    n_folds = first.fold.of
+    if [run.fold for run in folds] != [Fold(number, n_folds) for number in range(1, n_folds + 1)]:
+        got = ", ".join(str(run.fold) for run in folds)
         raise InputError(
-            f"{first.folder.parent}: each of the {first.fold['of']} folds must be there once, got {got}; make those that are missing"
+            f"{first.folder.parent}: each of the {n_folds} folds must be there once, got {got}; make those that are missing"
         )
     for run in folds[1:]:
         differences = run_differences(_without_fold(first), _without_fold(run))
-        if run.test["conventions"] != first.test["conventions"]:
+        if run.report["conventions"] != first.report["conventions"]:
             differences.append("metrics")
         if differences:
             raise InputError(
@@ -60,17 +59,17 @@ def _check_folds(folds: Sequence[Run]) -> None:
 
 def _joined(folds: Sequence[Run]) -> Run:
     """The runs of the folds of one seed as one run."""
-    folds = sorted(folds, key=lambda run: run.fold["number"] if run.fold else 0)
+    folds = sorted(folds, key=lambda run: run.fold.number if run.fold else 0)
     _check_folds(folds)
     first = folds[0]
     alone = _without_fold(first)
-    metrics = dict(alone.metrics)
-    metrics["test"] = _joined_report(folds)
-    if all("fit" in run.metrics for run in folds):  # not of folds that were tested untrained
-        metrics["fit"] = {"seconds": math.fsum(run.metrics["fit"]["seconds"] for run in folds)}
-    if all("trained_with" in run.metrics for run in folds):
-        data = [run.metrics["trained_with"]["data"] for run in folds]
-        metrics["trained_with"] = metrics["trained_with"] | {"data": _digests_of_all(data)}
+    results = dict(alone.results)
+    results["test"] = _joined_report(folds)
+    if all("fit" in run.results for run in folds):  # not of folds that were tested untrained
+        results["fit"] = {"seconds": math.fsum(run.results["fit"]["seconds"] for run in folds)}
+    if all("trained_with" in run.results for run in folds):
+        data = [run.results["trained_with"]["data"] for run in folds]
+        results["trained_with"] = results["trained_with"] | {"data": _digests_of_all(data)}
     by_query: dict[str, dict[str, float]] = {}
     for metric in first.by_query:
         by_query[metric] = {}
@@ -81,46 +80,48 @@ def _joined(folds: Sequence[Run]) -> Run:
                     f"{run.folder}: each question must be tested in one fold, and {min(twice)!r} was tested in two; the data has changed, make all folds again"
                 )
             by_query[metric] |= run.by_query[metric]
-    return replace(alone, folder=first.folder.parent, metrics=metrics, by_query=by_query)
+    return replace(alone, folder=first.folder.parent, results=results, by_query=by_query)
 
 
 def _without_fold(run: Run) -> Run:
-    """A run without what tells its fold from the others: the option, and the digests of its data."""
+    """A run without what tells its fold from the others: the option, the digests of its data, and the
+    metrics before training, on a dev split of its own.
+    """
     config = copy.deepcopy(run.config)
     options = config.get("data", {}).get("init_args", {})
     if options.get("evaluation"):
         options["evaluation"]["fold"] = None
-    metrics = {name: entry for name, entry in run.metrics.items() if name != "start"}
-    if "trained_with" in metrics:
-        metrics["trained_with"] = metrics["trained_with"] | {"data": {}}
-    return replace(run, config=config, metrics=metrics)
+    results = {name: entry for name, entry in run.results.items() if name != "start"}
+    if "trained_with" in results:
+        results["trained_with"] = results["trained_with"] | {"data": {}}
+    return replace(run, config=config, results=results)
 
 
 def _joined_report(folds: Sequence[Run]) -> dict[str, Any]:
-    """The test part of the metrics, of all questions."""
-    report = {name: entry for name, entry in folds[0].test.items() if name != "fold"}
+    """The test part of the metrics, of all queries."""
+    report = {name: entry for name, entry in folds[0].report.items() if name != "fold"}
     for metric in report["conventions"]:
         values = []
         for run in folds:
             values += [value for value in run.by_query[metric].values() if not math.isnan(value)]
         report[metric] = math.fsum(values) / len(values) if values else None
-    report["evaluated"] = _digests_of_all([run.test["evaluated"] for run in folds])
+    report["evaluated"] = _digests_of_all([run.report["evaluated"] for run in folds])
     if "queries" in report:
-        report["queries"] = sum(run.test["queries"] for run in folds)
+        report["queries"] = sum(run.report["queries"] for run in folds)
     report.pop("ceiling", None)
-    if all(run.test.get("ceiling") for run in folds):
+    if all(run.report.get("ceiling") for run in folds):
         report["ceiling"] = _joined_ceiling(folds)
     return report
 
 
 def _joined_ceiling(folds: Sequence[Run]) -> dict[str, float | None]:
-    """The mean ceiling of each metric, weighted by the questions that have a value."""
+    """The mean ceiling of each metric, weighted by the queries that have a value."""
     ceiling: dict[str, float | None] = {}
-    for metric, values in folds[0].by_query.items():
+    for metric in folds[0].by_query:
         highest = []
         weights = []
         for run in folds:
-            value = run.test["ceiling"].get(metric)
+            value = run.report["ceiling"].get(metric)
             if value is not None:
                 values = run.by_query[metric]
                 highest.append(value)
@@ -136,9 +137,9 @@ def _digests_of_all(digests_of_folds: Sequence[Mapping[str, Any]]) -> dict[str, 
     """By name the digest that all folds share, else one of all their digests."""
     joined = {}
     for name in digests_of_folds[0]:
-        digests = [digests.get(name) for digests in digests_of_folds]
-        if all(digest == digests[0] for digest in digests):
-            joined[name] = digests[0]
+        of_folds = [digests.get(name) for digests in digests_of_folds]
+        if all(digest == of_folds[0] for digest in of_folds):
+            joined[name] = of_folds[0]
         else:
-            joined[name] = digest_of_json(digests)[:32]
+            joined[name] = digest_of_json(of_folds)[:32]  # as long as those of the folds
     return joined

@@ -9,8 +9,8 @@ from statistics import mean, stdev
 
 import numpy as np
 
-from ltr.compare.ranges import possible_difference
-from ltr.compare.runs import Experiment, check_alike
+from ltr.compare.experiment import Experiment, check_alike
+from ltr.compare.ranges import infinite_beyond_range
 from ltr.compare.statistics import (
     ROUNDING,
     Estimate,
@@ -18,18 +18,23 @@ from ltr.compare.statistics import (
     estimate,
     randomisation_p,
 )
+from ltr.compare.tested_run import Run
 from ltr.errors import InputError
 
-MANY_SEEDS = 10  # from here on nobody adds one after the other
+MANY_SEEDS = 10  # fewer may have been added one by one, until p was small
+# Seeds on the side that has fewer, and how many times as many the other side has: below the first
+# and above the second, the test finds false differences too often (experiments/significance.py).
+ENOUGH_SEEDS = 5
+UNEVEN = 2
 
 
 @dataclass(frozen=True)
-class Row:
+class ExperimentResult:
     """An experiment by one metric.
 
     Attributes:
-        experiment: the runs.
-        mean: over seeds and queries, with what it varies by.
+        experiment: the runs; in a result over all sets, those on the first set.
+        estimate: the mean over seeds and queries, with what it varies by.
         deviation: of the means of the seeds; None with one seed.
         start: mean on dev before training, None where no run measured it.
         ceiling: the best value that a ranker of its candidates could reach; None where there is no
@@ -38,7 +43,7 @@ class Row:
     """
 
     experiment: Experiment
-    mean: Estimate
+    estimate: Estimate
     deviation: float | None
     start: float | None
     ceiling: float | None
@@ -58,10 +63,8 @@ class Comparison:
             differences over their deviation; NaN if all queries differ by the same, or none does.
         wins, ties, losses: queries on which the experiment is better, equal, worse, by the means
             over the seeds.
-        detectable: the difference that this data shows with a probability of 0.8, at alpha divided
-            by the number of comparisons, the strictest level of Holm's; infinite where so few
-            queries can show none.
-        has_several_seeds: whether both experiments have.
+        detectable: the difference that this data shows with a probability of 0.8, at the strictest
+            level of Holm's; infinite where so few queries can show none.
         corrected: ``p`` after Holm's correction over the whole family.
         verdict: in words.
     """
@@ -76,9 +79,13 @@ class Comparison:
     ties: int
     losses: int
     detectable: float
-    has_several_seeds: bool
     corrected: float = math.nan
     verdict: str = ""
+
+    @property
+    def has_several_seeds(self) -> bool:
+        """Whether both experiments have."""
+        return _has_several_seeds(self.difference)
 
 
 @dataclass(frozen=True)
@@ -93,16 +100,18 @@ class GroupResult:
         rows: one for each experiment.
         comparisons: each experiment against each baseline.
         notes: what must stand beside the numbers.
+        level: of one comparison, the strictest of the family.
         lower_is_better: whether the metric counts what is wrong.
     """
 
     metric: str
     convention: str
     n_queries: int
-    rows: list[Row]
+    rows: list[ExperimentResult]
     comparisons: list[Comparison]
     notes: list[str]
-    lower_is_better: bool = False
+    level: float
+    lower_is_better: bool
 
 
 def group_result(
@@ -123,14 +132,15 @@ def group_result(
     Raises:
         InputError: if the runs can't be compared.
     """
-    notes = check_alike(experiments, metric)
+    check_alike(experiments, metric)
+    notes = _candidates_note(experiments)
     n_seeds = {experiment.name: len(experiment.runs) for experiment in experiments}
     notes += _uneven_seeds_note([(n_seeds[name], n_seeds[base]) for name, base in pairs])
     notes += _few_seeds_note([min(n_seeds[name], n_seeds[base]) for name, base in pairs])
     notes += _missing_values_note(experiments, metric)
     values = values_by_experiment(experiments, metric)
-    test = experiments[0].runs[0].test
-    lower_is_better = metric in test["lower_is_better"]
+    report = experiments[0].runs[0].report
+    lower_is_better = metric in report["lower_is_better"]
     rows = [_row(experiment, metric, values[experiment.name]) for experiment in experiments]
     comparisons = []
     for name, base in pairs:
@@ -139,19 +149,49 @@ def group_result(
         )
     return GroupResult(
         metric=metric,
-        convention=test["conventions"][metric],
+        convention=report["conventions"][metric],
         n_queries=next(iter(values.values())).shape[1],
         rows=rows,
         comparisons=comparisons,
-        lower_is_better=lower_is_better,
         notes=notes,
+        level=level,
+        lower_is_better=lower_is_better,
     )
+
+
+def _candidates_note(experiments: Sequence[Experiment]) -> list[str]:
+    """A note where the runs ranked different candidates."""
+    # The first experiment that ranked some candidates is named with them.
+    experiment_of_candidates: dict[tuple[str | None, str], str] = {}
+    for experiment in experiments:
+        for run in experiment.runs:
+            # The report has their name, and among what was evaluated their digest.
+            digest = run.report["evaluated"].get("candidates")
+            candidates = (digest, _candidates_in_words(run))
+            experiment_of_candidates.setdefault(candidates, experiment.name)
+    if len(experiment_of_candidates) == 1:
+        return []
+    said = set()
+    ranked = []
+    for (_, words), name in experiment_of_candidates.items():
+        ranked.append(f"{name}: {words}{', of other content' if words in said else ''}")
+        said.add(words)
+    return [f"the runs rank other candidates, so whole systems are compared ({'; '.join(ranked)})"]
+
+
+def _candidates_in_words(run: Run) -> str:
+    """What a run ranked, as its options say: ``bm25, 50 deep``, ``corpus, 100 deep, index Flat``."""
+    words = run.report.get("candidates", "its own")
+    if run.report.get("depth") is not None:
+        words += f", {run.report['depth']} deep"
+    if "index" in run.report:
+        words += f", index {run.report['index']}"
+    return words
 
 
 def _uneven_seeds_note(numbers: Iterable[tuple[int, int]]) -> list[str]:
     """A note where a side of a comparison has fewer than five seeds and the other more than twice
-    as many: the test then finds false differences too often, see experiments/significance.py. With
-    a single seed the test over queries is taken, which needs no others.
+    as many. With a single seed the test over queries is taken, which needs no others.
 
     Args:
         numbers: of the seeds on both sides of each comparison.
@@ -159,7 +199,7 @@ def _uneven_seeds_note(numbers: Iterable[tuple[int, int]]) -> list[str]:
     uneven = set()
     for pair in numbers:
         fewer, more = sorted(pair)
-        if 1 < fewer < 5 and more > 2 * fewer:
+        if 1 < fewer < ENOUGH_SEEDS and more > UNEVEN * fewer:
             uneven.add(f"{fewer} and {more}")
     if not uneven:
         return []
@@ -172,13 +212,12 @@ def _missing_values_note(experiments: Sequence[Experiment], metric: str) -> list
     """A note where a query has a value in some runs only: the means that these runs tell are over
     other queries.
     """
-    queries = experiments[0].queries(metric)
-    has_value = np.isfinite([row for each in experiments for row in each.values(metric, queries)])
+    _, has_value = _queries_and_values(experiments, metric)
     n_missing = int((has_value.any(axis=0) & ~has_value.all(axis=0)).sum())
     if not n_missing:
         return []
     return [
-        f"{n_missing} of {len(queries)} queries have a value of {metric} in some runs and none in others, and are left out of all; the runs were tested by other versions of ltr, or rank other documents"
+        f"{n_missing} of {has_value.shape[1]} queries have a value of {metric} in some runs and none in others, and are left out of all; the runs were tested by other versions of ltr, or rank other documents"
     ]
 
 
@@ -209,11 +248,18 @@ def values_by_experiment(experiments: Sequence[Experiment], metric: str) -> dict
 
 def queries_with_values(experiments: Sequence[Experiment], metric: str) -> list[str]:
     """The queries that have a value in every run."""
+    queries, has_value = _queries_and_values(experiments, metric)
+    in_every_run: np.ndarray = np.all(has_value, axis=0)
+    return [query for query, is_kept in zip(queries, in_every_run, strict=True) if is_kept]
+
+
+def _queries_and_values(
+    experiments: Sequence[Experiment], metric: str
+) -> tuple[list[str], np.ndarray]:
+    """The queries, and ``[R, Q]`` bool: whether each run has a value of them."""
     queries = experiments[0].queries(metric)
-    has_values = np.ones(len(queries), dtype=bool)
-    for experiment in experiments:
-        has_values &= np.isfinite(experiment.values(metric, queries)).all(axis=0)
-    return [query for query, has_value in zip(queries, has_values, strict=True) if has_value]
+    values = np.concatenate([experiment.values(metric, queries) for experiment in experiments])
+    return queries, np.isfinite(values)
 
 
 def _comparison_over_queries(
@@ -232,8 +278,7 @@ def _comparison_over_queries(
         estimate(values[name], values[base]),
         randomisation_p(by_query),
         gains,
-        deviation=float(gains.std(ddof=1)),
-        has_several_seeds=min(len(values[name]), len(values[base])) > 1,
+        query_deviation=float(gains.std(ddof=1)),
         level=level,
         metric=metric,
     )
@@ -246,8 +291,7 @@ def uncorrected_comparison(
     p_models: float,
     gains: np.ndarray,
     *,
-    deviation: float,
-    has_several_seeds: bool,
+    query_deviation: float,
     level: float,
     metric: str,
 ) -> Comparison:
@@ -258,33 +302,39 @@ def uncorrected_comparison(
         difference: of their means.
         p_models: of the randomisation test over the queries.
         gains: by query or by set, above 0 where the experiment is better.
-        deviation: of a query, that the effect is relative to.
-        has_several_seeds: whether both experiments have.
+        query_deviation: of the differences over queries, that the effect is relative to.
         level: the strictest of the family.
         metric: of which no two values differ by more than its range.
     """
+    effect = math.nan
+    if query_deviation > ROUNDING:
+        effect = float(gains.mean()) / query_deviation
     return Comparison(
         name=name,
         baseline=base,
         difference=difference,
-        p=difference.p if has_several_seeds else p_models,
+        p=difference.p if _has_several_seeds(difference) else p_models,
         p_models=p_models,
-        effect=float(gains.mean()) / deviation if deviation > ROUNDING else math.nan,
+        effect=effect,
         wins=int((gains > 0).sum()),
         ties=int((gains == 0).sum()),
         losses=int((gains < 0).sum()),
-        detectable=possible_difference(difference.detectable(level), metric),
-        has_several_seeds=has_several_seeds,
+        detectable=infinite_beyond_range(difference.detectable(level), metric),
     )
 
 
-def _row(experiment: Experiment, metric: str, values: np.ndarray) -> Row:
+def _has_several_seeds(difference: Estimate) -> bool:
+    """Whether both rankers of a difference have: one of a single seed adds no number of seeds."""
+    return len(difference.n_seeds) == 2
+
+
+def _row(experiment: Experiment, metric: str, values: np.ndarray) -> ExperimentResult:
     deviation = None
     if len(experiment.runs) > 1:
         deviation = stdev(values.mean(axis=1).tolist())
-    return Row(
+    return ExperimentResult(
         experiment=experiment,
-        mean=estimate(values),
+        estimate=estimate(values),
         deviation=deviation,
         start=_mean_or_none(experiment.starts(metric)),
         ceiling=_ceiling(experiment, metric),
@@ -294,7 +344,7 @@ def _row(experiment: Experiment, metric: str, values: np.ndarray) -> Row:
 
 def _ceiling(experiment: Experiment, metric: str) -> float | None:
     """What all runs of an experiment say; None if they differ, or if it is 1, which is no limit."""
-    ceilings = {run.test.get("ceiling", {}).get(metric) for run in experiment.runs}
+    ceilings = {run.report.get("ceiling", {}).get(metric) for run in experiment.runs}
     if len(ceilings) > 1:
         return None
     ceiling = ceilings.pop()

@@ -1,27 +1,24 @@
 """A comparison as one self-contained HTML page."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from typing import NamedTuple
 
 import numpy as np
-from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-from ltr import __version__
 from ltr.compare import figures
 from ltr.compare.comparison import MetricResult
-from ltr.compare.documents import Ranking, TopDocument, collection_of, text_of
+from ltr.compare.documents import LETTERS, Ranking, TopDocument, collection_of, text_of
+from ltr.compare.experiment import Experiment
 from ltr.compare.group_result import GroupResult
-from ltr.compare.runs import Experiment
+from ltr.compare.html import rendered
 from ltr.compare.statistics import differences_by_query
 from ltr.compare.tables import Table
 
 QUERIES = 10  # shown of a comparison
 DOCUMENTS = 5  # shown of a query
 RANKS = 20  # of the figure of the precision
-LETTERS = 300  # shown of the text of a query
 
 
 class Side(NamedTuple):
@@ -33,7 +30,7 @@ class Side(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Query:
+class DifferingQuery:
     """A query on which two experiments differ.
 
     Attributes:
@@ -63,21 +60,22 @@ def page(results: Sequence[MetricResult], tables: Sequence[Table], notes: Sequen
     first = results[0]
     experiments = [row.experiment for row in first.main.rows]
     drawings: dict[str, Markup] = {}
-    differing: dict[str, list[Query]] = {}
-    if first.mean is not None:
+    differing: dict[str, list[DifferingQuery]] = {}
+    if first.over_sets is not None:
         title = f"{len(experiments)} experiments on {len(first.groups)} sets"
     elif first.changes:
         title = f"{len(experiments)} experiments on {', '.join(first.groups)}"
     else:
         metrics = ", ".join(result.main.metric for result in results)
         title = f"{len(experiments)} experiments by {metrics}"
-        drawings, differing = _figures(experiments, [result.main for result in results])
-    environment = Environment(
-        loader=PackageLoader("ltr.compare", "."), autoescape=True, undefined=StrictUndefined
-    )
-    return environment.get_template("page.html").render(
+        on_group = [result.main for result in results]
+        rankings = _rankings(experiments)
+        drawings = _drawings(experiments, on_group, rankings)
+        differing = _differing(experiments, on_group, rankings)
+    return rendered(
+        "ltr.compare",
+        "page.html",
         title=title,
-        made=f"ltr {__version__}, {datetime.now(UTC):%Y-%m-%d %H:%M} UTC",
         tables=tables,
         notes=notes,
         drawings=drawings,
@@ -85,17 +83,15 @@ def page(results: Sequence[MetricResult], tables: Sequence[Table], notes: Sequen
     )
 
 
-def _figures(
-    experiments: Sequence[Experiment], results: Sequence[GroupResult]
-) -> tuple[dict[str, Markup], dict[str, list[Query]]]:
-    """What a page shows of one group: figures by their captions, and by their titles the queries on
-    which two experiments differ most.
-    """
+def _drawings(
+    experiments: Sequence[Experiment],
+    results: Sequence[GroupResult],
+    rankings: Mapping[str, Ranking],
+) -> dict[str, Markup]:
+    """The figures of one group, by their captions."""
     experiment_of = {experiment.name: experiment for experiment in experiments}
     number_of = {experiment.name: number for number, experiment in enumerate(experiments)}
-    rankings = _rankings(experiments)
     drawings = {}
-    differing = {}
     for result in results:
         metric = result.metric
         by_step = figures.over_training(experiments, metric)
@@ -109,21 +105,38 @@ def _figures(
         for comparison in result.comparisons:
             name = comparison.name
             base = comparison.baseline
-            by_query = _differences(experiment_of[name], experiment_of[base], metric)
+            difference_of_query = _differences(experiment_of[name], experiment_of[base], metric)
             caption = f"{metric} by query: {name} minus {base}, means over the seeds"
-            values = np.array(list(by_query.values()))
+            values = np.array(list(difference_of_query.values()))
             figure = figures.differences(values, metric, name, base, number_of[name])
             drawings[caption] = Markup(figure)
-            if rankings:
-                pair = [experiment_of[name], experiment_of[base]]
-                queries = _most_differing(by_query, result, pair, rankings)
-                if queries:
-                    differing[f"Where {name} and {base} differ most in {metric}"] = queries
     if rankings:
         by_rank = {name: ranking.precision(RANKS) for name, ranking in rankings.items()}
         caption = "Precision at each rank, first seed of each experiment"
         drawings[caption] = Markup(figures.precision(by_rank))
-    return drawings, differing
+    return drawings
+
+
+def _differing(
+    experiments: Sequence[Experiment],
+    results: Sequence[GroupResult],
+    rankings: Mapping[str, Ranking],
+) -> dict[str, list[DifferingQuery]]:
+    """The queries on which two experiments differ most, by the titles of their sections; none
+    without rankings.
+    """
+    if not rankings:
+        return {}
+    experiment_of = {experiment.name: experiment for experiment in experiments}
+    differing = {}
+    for result in results:
+        for comparison in result.comparisons:
+            pair = (experiment_of[comparison.name], experiment_of[comparison.baseline])
+            queries = _most_differing(result, pair, rankings)
+            if queries:
+                title = f"Where {comparison.name} and {comparison.baseline} differ most in {result.metric}"
+                differing[title] = queries
+    return differing
 
 
 def _rankings(experiments: Sequence[Experiment]) -> dict[str, Ranking]:
@@ -145,38 +158,38 @@ def _rankings(experiments: Sequence[Experiment]) -> dict[str, Ranking]:
 def _differences(experiment: Experiment, base: Experiment, metric: str) -> dict[str, float]:
     """By query, the difference of the means over the seeds, where both have a value."""
     queries = experiment.queries(metric)
-    by_query = differences_by_query(
+    differences = differences_by_query(
         experiment.values(metric, queries), base.values(metric, queries)
     )
-    differences = {}
-    for query, difference in zip(queries, by_query.tolist(), strict=True):
+    difference_of_query = {}
+    for query, difference in zip(queries, differences.tolist(), strict=True):
         if np.isfinite(difference):
-            differences[query] = difference
-    return differences
+            difference_of_query[query] = difference
+    return difference_of_query
 
 
 def _most_differing(
-    by_query: dict[str, float],
     result: GroupResult,
-    experiments: Sequence[Experiment],
-    rankings: dict[str, Ranking],
-) -> list[Query]:
+    pair: tuple[Experiment, Experiment],
+    rankings: Mapping[str, Ranking],
+) -> list[DifferingQuery]:
     """The queries on which an experiment and its baseline differ most, the largest difference
     first.
     """
-    largest_first = sorted(by_query, key=lambda query: -abs(by_query[query]))
+    difference_of_query = _differences(*pair, result.metric)
+    largest_first = sorted(difference_of_query, key=lambda query: -abs(difference_of_query[query]))
     most_differing = []
     for query in largest_first[:QUERIES]:
-        difference = by_query[query]
+        difference = difference_of_query[query]
         if difference == 0:
             break  # nor do those that follow differ
         sides = []
-        for experiment in experiments:
+        for experiment in pair:
             value = float(experiment.values(result.metric, [query]).mean())
             top = rankings[experiment.name].top(query, DOCUMENTS)
             sides.append(Side(experiment.name, value, top))
-        texts = rankings[experiments[0].name].collection.queries
+        texts = rankings[pair[0].name].collection.queries
         text = f"{query}: {text_of(texts, query, LETTERS)}"
         gain = -difference if result.lower_is_better else difference
-        most_differing.append(Query(text, difference, gain, sides))
+        most_differing.append(DifferingQuery(text, difference, gain, sides))
     return most_differing

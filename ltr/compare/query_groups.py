@@ -5,8 +5,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from ltr.compare.run import Run
-from ltr.compare.runs import Experiment
+from ltr.compare.experiment import Experiment
+from ltr.compare.tested_run import Run, values_by_source
 from ltr.errors import InputError
 
 
@@ -56,22 +56,19 @@ def grouped(experiments: Sequence[Experiment]) -> Groups:
 
 def _on_source(run: Run, source: str) -> Run:
     """A run with its values of the queries of one source, and their means."""
-    prefix = f"{source}/"
+    # Of all sources together are their names, the ceiling, and the metrics on dev before training.
+    report = {
+        name: entry for name, entry in run.report.items() if name not in ("sources", "ceiling")
+    }
+    results = {name: entry for name, entry in run.results.items() if name != "start"}
     by_query: dict[str, dict[str, float]] = {}
-    report = {name: entry for name, entry in run.test.items() if name not in ("sources", "ceiling")}
     for metric, values in run.by_query.items():
-        own_values: dict[str, float] = {}
-        for query, value in values.items():
-            if query.startswith(prefix):
-                own_values[query.removeprefix(prefix)] = value
-        counted = [value for value in own_values.values() if not math.isnan(value)]
-        by_query[metric] = own_values
+        by_query[metric] = values_by_source(values, run.sources)[source]
+        counted = [value for value in by_query[metric].values() if not math.isnan(value)]
         report[metric] = math.fsum(counted) / len(counted) if counted else None
-    evaluated = dict(run.test["evaluated"])
+    evaluated = dict(run.report["evaluated"])
     for name in ("queries", "documents"):
         if f"{source} {name}" in evaluated:
             evaluated[name] = evaluated[f"{source} {name}"]
     report["evaluated"] = evaluated
-    # Metrics on dev before training are of all sources.
-    metrics = {name: entry for name, entry in run.metrics.items() if name != "start"}
-    return replace(run, metrics=metrics | {"test": report}, by_query=by_query)
+    return replace(run, results=results | {"test": report}, by_query=by_query)

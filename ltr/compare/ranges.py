@@ -22,7 +22,7 @@ def interval_of_difference(difference: Estimate, metric: str) -> tuple[float, fl
     return max(low, least - most), min(high, most - least)
 
 
-def possible_difference(difference: float, metric: str) -> float:
+def infinite_beyond_range(difference: float, metric: str) -> float:
     """A difference that data could show; infinite where no two values of the metric differ by it."""
     least, most = _range_of(metric)
     return difference if difference <= most - least else math.inf

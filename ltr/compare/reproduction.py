@@ -7,8 +7,8 @@ from pathlib import Path
 
 from scipy import stats
 
-from ltr.compare.run import Run, read_run
-from ltr.compare.runs import check_alike, experiments
+from ltr.compare.experiment import check_alike, read_experiments
+from ltr.compare.tested_run import Run, read_run
 from ltr.errors import InputError
 
 SAME = 1e-6  # what float32 sums may differ by on the same machine
@@ -23,11 +23,11 @@ def other_seeds(folder: Path) -> list[Run]:
         if other == own:
             continue
         with suppress(InputError):
-            both = experiments([str(own), str(other)])
-            if len(both) > 1:  # the folders say that they are no seeds of one experiment
+            read = read_experiments([str(own), str(other)])
+            if len(read) > 1:  # the folders say that they are no seeds of one experiment
                 continue
-            for metric in both[0].runs[0].test["conventions"]:
-                check_alike(both, metric)
+            for metric in read[0].runs[0].report["conventions"]:
+                check_alike(read, metric)
             others.append(read_run(other))
     return others
 
@@ -48,15 +48,15 @@ def reproduction_lines(then: Run, now: Run, others: list[Run]) -> list[str]:
     Raises:
         InputError: if the two were tested on other data.
     """
-    if then.test["evaluated"] != now.test["evaluated"]:
+    if then.report["evaluated"] != now.report["evaluated"]:
         raise InputError(
             f"{now.folder} was tested on other data than {then.folder}; restore the data"
         )
     lines = []
-    for metric in then.test["conventions"]:
+    for metric in then.report["conventions"]:
         old = _value(then, metric)
         new = _value(now, metric)
-        seeds = [old, *(_value(other, metric) for other in others if metric in other.test)]
+        seeds = [old, *(_value(other, metric) for other in others if metric in other.report)]
         verdict = _verdict(old, new, [value for value in seeds if not math.isnan(value)])
         lines.append(f"{metric}: {old:.4f} then, {new:.4f} now: {verdict}")
     return lines
@@ -64,7 +64,7 @@ def reproduction_lines(then: Run, now: Run, others: list[Run]) -> list[str]:
 
 def _value(run: Run, metric: str) -> float:
     """The value of a metric, NaN where no query could be measured."""
-    value = run.test[metric]
+    value = run.report[metric]
     return math.nan if value is None else value
 
 

@@ -24,6 +24,7 @@ ROUNDING = 1e-9  # a smaller difference is rounding alone: values have six digit
 BLOCK = 2**24  # signs that are drawn at once
 EXACT = 16  # up to so many differences that are not 0, all sign flips are counted
 MOST_QUERIES = 10**7  # a plan looks for no more
+PLANNED_SEEDS = (3, 5, 10)  # for which plans are shown
 DRAWS = 512  # of the variances, over which a power is the mean
 
 
@@ -81,9 +82,9 @@ class Estimate:
             return 1.0
         return max(1.0, self.error**4 / denominator)
 
-    def interval(self, level: float = 0.95) -> tuple[float, float]:
+    def interval(self, confidence: float = 0.95) -> tuple[float, float]:
         """The range of means that the values are compatible with."""
-        half = self.error * float(stats.t.ppf((1 + level) / 2, self.freedom))
+        half = self.error * float(stats.t.ppf((1 + confidence) / 2, self.freedom))
         return self.mean - half, self.mean + half
 
     @property
@@ -130,18 +131,20 @@ class Estimate:
             return math.inf
         if self.error == 0:
             return 0.0
+        true_draws, test_draws = _draws()
         freedoms = self._freedoms
+        known_freedoms = self.known_freedoms or freedoms  # nu_i
         true_parts = []
         drawn_parts = []
-        known_freedoms = self.known_freedoms or freedoms
         for number, part in enumerate((self.query_variance, *self.seed_variances)):
+            # Seeds that vary alike have one true variance: row 1 is that of both rankers.
             row = min(number, 1) if self.alike else number
-            true_parts.append(part / _chi_squared(known_freedoms[number], _draws()[row]))
-            drawn = _chi_squared(freedoms[number], _draws()[3 + number])
+            true_parts.append(part / _chi_squared(known_freedoms[number], true_draws[row]))
+            drawn = _chi_squared(freedoms[number], test_draws[number])
             drawn_parts.append(true_parts[-1] * drawn)
-        true_variance = self._whole(true_parts)
-        drawn_variance = self._whole(drawn_parts)
-        # Satterthwaite's degrees of freedom of what the test estimates.
+        true_variance = self._whole(true_parts)  # v
+        drawn_variance = self._whole(drawn_parts)  # w
+        # Satterthwaite's degrees of freedom of what the test estimates, n.
         denominator = np.zeros(DRAWS)
         for part, freedom in zip(drawn_parts, freedoms, strict=True):
             denominator += part**2 / freedom
@@ -152,10 +155,10 @@ class Estimate:
         def missing(difference: float) -> float:
             return power - float(special.ndtr((difference - critical) / scale).mean())
 
-        enough = self.error
-        while missing(enough) > 0:
-            enough *= 2
-        return float(optimize.brentq(missing, 0, enough, rtol=1e-9))
+        high = self.error
+        while missing(high) > 0:
+            high *= 2
+        return float(optimize.brentq(missing, 0, high, rtol=1e-9))
 
     @property
     def _freedoms(self) -> tuple[float, ...]:
@@ -177,23 +180,27 @@ class Estimate:
         """The same with other numbers of queries and seeds, as far as this data tells what they
         vary by.
         """
-        # First undo the divisions: the variances of one query, of one seed of each ranker, and of
-        # both together. An estimated difference of variances may come out below 0.
+        # First undo the divisions: the variances of one query, of one seed of each ranker, and of the
+        # interaction of query and seed. An estimated difference of variances may come out below 0.
         var_query = max(0.0, self.query_variance - sum(self.shared_variances)) * self.n_queries
         var_seed = []
-        var_both = []
-        for i, n in enumerate(self.n_seeds):
-            var_seed.append(max(0.0, (self.seed_variances[i] - self.shared_variances[i]) * n))
-            var_both.append(self.shared_variances[i] * self.n_queries * n)
+        var_interaction = []
+        for variance, shared, n in zip(
+            self.seed_variances, self.shared_variances, self.n_seeds, strict=True
+        ):
+            var_seed.append(max(0.0, (variance - shared) * n))
+            var_interaction.append(shared * self.n_queries * n)
         # Then divide by the new numbers, as the attributes say.
         seed_variances = []
-        for seed, both in zip(var_seed, var_both, strict=True):
-            seed_variances.append((seed + both / n_queries) / n_seeds)
+        shared_variances = []
+        for seed, interaction in zip(var_seed, var_interaction, strict=True):
+            seed_variances.append((seed + interaction / n_queries) / n_seeds)
+            shared_variances.append(interaction / (n_queries * n_seeds))
         return Estimate(
             mean=self.mean,
-            query_variance=(var_query + sum(var_both) / n_seeds) / n_queries,
+            query_variance=(var_query + sum(var_interaction) / n_seeds) / n_queries,
             seed_variances=tuple(seed_variances),
-            shared_variances=tuple(both / (n_queries * n_seeds) for both in var_both),
+            shared_variances=tuple(shared_variances),
             n_queries=n_queries,
             n_seeds=(n_seeds,) * len(self.n_seeds),
             known_freedoms=self.known_freedoms or self._freedoms,
@@ -230,10 +237,10 @@ class Estimate:
 
 @cache
 def _draws() -> np.ndarray:
-    """``[6, D]``: numbers from 0 to 1 that fill the cube evenly, the same ones each time; three for the
-    true variances of queries and of the seeds of two rankers, three for those that a test estimates.
+    """``[2, 3, D]``: numbers from 0 to 1 that fill the cube evenly, the same ones each time: for the
+    true variances, and for those that a test estimates; of queries and of the seeds of two rankers.
     """
-    return stats.qmc.Sobol(6, seed=0).random(DRAWS).T
+    return stats.qmc.Sobol(6, seed=0).random(DRAWS).T.reshape(2, 3, DRAWS)
 
 
 def _chi_squared(freedom: float, probabilities: np.ndarray) -> np.ndarray:
@@ -291,7 +298,7 @@ def estimate(first: np.ndarray, second: np.ndarray | None = None) -> Estimate:
     )
 
 
-def estimate_of_mean(
+def estimate_over_sets(
     first: Sequence[np.ndarray], second: Sequence[np.ndarray] | None = None
 ) -> Estimate:
     r"""The mean over K data sets of a ranker's values, each set counting alike, or the difference of
@@ -340,7 +347,7 @@ def estimate_of_mean(
     set_variances = np.array([part.query_variance for part in parts]) / n_sets**2
     freedoms = np.array([part.n_queries - 1 for part in parts])
     whole = float(set_variances.sum())
-    by_set = float((set_variances**2 / freedoms).sum())
+    squares_over_freedoms = float((set_variances**2 / freedoms).sum())  # Satterthwaite's
     return Estimate(
         mean=float(np.mean([part.mean for part in parts])),
         query_variance=whole,
@@ -348,7 +355,9 @@ def estimate_of_mean(
         shared_variances=tuple((np.array(shared_variances).sum(axis=0) / n_sets**2).tolist()),
         n_queries=sum(part.n_queries for part in parts),
         n_seeds=tuple(n_seeds),
-        query_freedom=whole**2 / by_set if by_set > 0 else float(freedoms.sum()),
+        query_freedom=(
+            whole**2 / squares_over_freedoms if squares_over_freedoms > 0 else float(freedoms.sum())
+        ),
     )
 
 
@@ -395,6 +404,7 @@ def estimate_of_change(
         weight = sign * len(names) / len(queries)
         linear_sq[:, places] += weight * (values - values.mean(axis=1, keepdims=True))
     changes_s = second.mean(axis=1, keepdims=True) - first.mean(axis=1, keepdims=True)
+    # linear_sq sums to 0 over the queries, so the mean of both together is that of changes_s.
     both = {*first_queries} & {*second_queries}
     kinds = (len(first_queries) - len(both), len(both), len(second_queries) - len(both))
     fewest = min(number for number in kinds if number > 0)

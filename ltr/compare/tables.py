@@ -6,10 +6,10 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from ltr.compare.comparison import MetricResult
-from ltr.compare.group_result import Comparison, GroupResult, Row
+from ltr.compare.group_result import Comparison, ExperimentResult, GroupResult
 from ltr.compare.ranges import interval_of_difference, interval_of_mean
+from ltr.compare.statistics import PLANNED_SEEDS
 
-PLANNED_SEEDS = (3, 5, 10)  # the columns of a plan
 # The columns of a table of comparisons, behind their names.
 COMPARED = [
     "verdict",
@@ -38,8 +38,8 @@ class Table(NamedTuple):
         title: stands above it.
         header: the names of the columns.
         rows: cells of the columns.
-        text_columns: the columns that hold texts, beside the first one and ``verdict``; the others hold
-            numbers, which stand to the right.
+        text_columns: the columns that hold texts, beside the first one; the others hold numbers, which
+            stand to the right.
     """
 
     title: str
@@ -59,7 +59,6 @@ def tables(
         alpha: the level of each family.
         plan: the difference to plan for, of one group; None for no plan.
     """
-    n_comparisons = sum(len(result.main.comparisons) for result in results)
     made = []
     for result in results:
         main = result.main
@@ -67,11 +66,11 @@ def tables(
         if main.comparisons:
             made.append(_comparison_table(result, alpha))
         made.append(_table_of_means(result))
-        if main.comparisons and result.mean is not None:
+        if main.comparisons and result.over_sets is not None:
             title = f"{main.metric}{_on_split(main)} by set, {_against(main, alpha)}"
             made.append(_comparisons_by_group(title, result))
         if main.comparisons and plan is not None:
-            made.append(_plan_table(main, plan, level=alpha / n_comparisons))
+            made.append(_plan_table(main, plan))
     return made
 
 
@@ -79,24 +78,24 @@ def footnotes(results: Sequence[MetricResult]) -> list[str]:
     """What must stand beside the tables."""
     described: list[GroupResult] = []
     for result in results:
-        described += result.groups.values() if result.mean is None else [result.mean]
+        described += result.groups.values() if result.over_sets is None else [result.over_sets]
     lines = [f"{result.metric}: {result.convention}" for result in described]
     lines += [note for result in described for note in result.notes]
     lines = list(dict.fromkeys(lines))  # in order, each once
     n_comparisons = sum(len(result.comparisons) for result in described)
-    corrected = _family(n_comparisons)
-    if results[0].mean is not None and n_comparisons:
+    correction = _family(n_comparisons)
+    if results[0].over_sets is not None and n_comparisons:
         lines.append(
             "the mean: each set counts alike, queries are drawn within sets, and seeds are those of all sets; its wins / ties / losses are of sets"
         )
-        corrected_sets = _family(n_comparisons * len(results[0].groups))
-        corrected = f"of means: {corrected}; of sets, apart from them: {corrected_sets}"
+        correction_of_sets = _family(n_comparisons * len(results[0].groups))
+        correction = f"of means: {correction}; of sets, apart from them: {correction_of_sets}"
     if results[0].changes:
         lines.append(
             "the difference of two splits is that of one experiment's means; queries are drawn, and each comes with the splits that it is in"
         )
     if n_comparisons:
-        lines.append(f"{P_VALUES}; {corrected}; effect: Cohen's d over queries")
+        lines.append(f"{P_VALUES}; {correction}; effect: Cohen's d over queries")
     return [*lines, _provenance_line(described[0])]
 
 
@@ -114,7 +113,7 @@ def _provenance_line(result: GroupResult) -> str:
     for row in result.rows:
         for run in row.experiment.runs:
             seeds.add(run.seed)
-            made = run.test["made"] | run.test["made"]["packages"]
+            made = run.report["made"] | run.report["made"]["packages"]
             for name in PROVENANCE:
                 if name in made:
                     values[name].add(made[name])
@@ -131,21 +130,21 @@ def _comparison_table(result: MetricResult, alpha: float) -> Table:
     against = _against(main, alpha)
     if result.changes:
         return _comparisons_by_group(f"{main.metric} by split, {against}", result)
-    over = "" if result.mean is None else f", mean of {len(result.groups)} sets,"
+    over = "" if result.over_sets is None else f", mean of {len(result.groups)} sets,"
     title = f"{main.metric}{_on_split(main)}{over} {against}"
-    lines = _comparison_lines(main, _comparison_names(main))
-    return Table(title, ["experiment", *COMPARED], lines)
+    rows = _comparison_rows(main, _comparison_names(main))
+    return Table(title, ["experiment", *COMPARED], rows)
 
 
 def _comparisons_by_group(title: str, result: MetricResult) -> Table:
     """The comparisons on each split or set."""
-    lines = []
+    rows = []
     for group, group_result in result.groups.items():
         names = _comparison_names(group_result)
         # Where there are several comparisons, each says which.
         names = [group] if len(names) == 1 else [f"{group}: {name}" for name in names]
-        lines += _comparison_lines(group_result, names)
-    return Table(title, [result.by, *COMPARED], lines)
+        rows += _comparison_rows(group_result, names)
+    return Table(title, [result.by, *COMPARED], rows)
 
 
 def _against(result: GroupResult, alpha: float) -> str:
@@ -156,8 +155,8 @@ def _against(result: GroupResult, alpha: float) -> str:
 
 def _table_of_means(result: MetricResult) -> Table:
     """The experiments, on all groups."""
-    if result.mean is not None:
-        return _means_by_set(result, result.mean)
+    if result.over_sets is not None:
+        return _means_by_set(result, result.over_sets)
     if result.changes:
         return _means_by_split(result)
     return _experiment_table(result.main)
@@ -166,18 +165,18 @@ def _table_of_means(result: MetricResult) -> Table:
 def _means_by_set(result: MetricResult, mean: GroupResult) -> Table:
     """The mean of each experiment on each set, and the mean of these."""
     header = ["set", "queries", *(row.experiment.name for row in mean.rows)]
-    lines = []
+    rows = []
     for name, group_result in result.groups.items():
-        cells = [f"{row.mean.mean:.4f}" for row in group_result.rows]
-        lines.append([name, f"{group_result.n_queries:,}", *cells])
+        cells = [f"{row.estimate.mean:.4f}" for row in group_result.rows]
+        rows.append([name, f"{group_result.n_queries:,}", *cells])
     whole = ["mean of the sets", f"{mean.n_queries:,}"]
     intervals = ["its 95 % interval", ""]
     for row in mean.rows:
         whole.append(_mean_cell(row))
-        low, high = interval_of_mean(row.mean, mean.metric)
+        low, high = interval_of_mean(row.estimate, mean.metric)
         intervals.append(f"{low:.4f} to {high:.4f}")
     title = f"{mean.metric}{_on_split(mean)}, mean of {len(result.groups)} sets"
-    return Table(title, header, [*lines, whole, intervals])
+    return Table(title, header, [*rows, whole, intervals])
 
 
 def _means_by_split(result: MetricResult) -> Table:
@@ -185,30 +184,30 @@ def _means_by_split(result: MetricResult) -> Table:
     metric = result.main.metric
     first_split = next(iter(result.groups))
     header = ["experiment", "seeds"]
-    lines = []
+    rows = []
     for row in result.main.rows:
-        lines.append([row.experiment.name, str(len(row.experiment.runs))])
+        rows.append([row.experiment.name, str(len(row.experiment.runs))])
     for split, group_result in result.groups.items():
         header.append(f"{split}, {group_result.n_queries:,} queries")
-        for line, row in zip(lines, group_result.rows, strict=True):
-            line.append(_mean_cell(row))
+        for cells, row in zip(rows, group_result.rows, strict=True):
+            cells.append(_mean_cell(row))
         if split == first_split:
             continue
         header += [f"{split} − {first_split}", "95 % interval"]
-        for line, row in zip(lines, group_result.rows, strict=True):
+        for cells, row in zip(rows, group_result.rows, strict=True):
             change = result.changes[split][row.experiment.name]
             low, high = interval_of_difference(change, metric)
-            line += [f"{change.mean:+.4f}", f"{low:+.4f} to {high:+.4f}"]
-    return Table(f"{metric} by split", header, lines)
+            cells += [f"{change.mean:+.4f}", f"{low:+.4f} to {high:+.4f}"]
+    return Table(f"{metric} by split", header, rows)
 
 
 def _experiment_table(result: GroupResult) -> Table:
     """The mean of each experiment, and what else is known of it."""
     header = ["experiment", "seeds", result.metric, "95 % interval"]
-    lines = []
+    rows = []
     for row in result.rows:
-        low, high = interval_of_mean(row.mean, result.metric)
-        lines.append(
+        low, high = interval_of_mean(row.estimate, result.metric)
+        rows.append(
             [
                 row.experiment.name,
                 str(len(row.experiment.runs)),
@@ -217,18 +216,18 @@ def _experiment_table(result: GroupResult) -> Table:
             ]
         )
     optional = {
-        "before training, dev": [_number(row.start, ".4f") for row in result.rows],
-        "ceiling": [_number(row.ceiling, ".4f") for row in result.rows],
-        "training, s": [_number(row.seconds, ",.0f") for row in result.rows],
+        "before training, dev": [_number_or_empty(row.start, ".4f") for row in result.rows],
+        "ceiling": [_number_or_empty(row.ceiling, ".4f") for row in result.rows],
+        "training, s": [_number_or_empty(row.seconds, ",.0f") for row in result.rows],
     }
     for name, cells in optional.items():
         if not any(cells):
             continue
         header.append(name)
-        for line, cell in zip(lines, cells, strict=True):
-            line.append(cell)
+        for row_cells, cell in zip(rows, cells, strict=True):
+            row_cells.append(cell)
     title = f"{result.metric}{_on_split(result)}, {result.n_queries:,} queries"
-    return Table(title, header, lines)
+    return Table(title, header, rows)
 
 
 def _on_split(result: GroupResult) -> str:
@@ -237,23 +236,23 @@ def _on_split(result: GroupResult) -> str:
     return "" if split == "test" else f" on {split}"
 
 
-def _mean_cell(row: Row) -> str:
+def _mean_cell(row: ExperimentResult) -> str:
     """The mean, and the deviation of the seeds where there are several."""
     deviation = "" if row.deviation is None else f" ± {row.deviation:.4f}"
-    return f"{row.mean.mean:.4f}{deviation}"
+    return f"{row.estimate.mean:.4f}{deviation}"
 
 
-def _number(value: float | None, form: str) -> str:
+def _number_or_empty(value: float | None, form: str) -> str:
     """The number in a form such as ``.4f``; an empty cell for None."""
     return "" if value is None else f"{value:{form}}"
 
 
-def _comparison_lines(result: GroupResult, names: Sequence[str]) -> list[list[str]]:
-    """A line for each comparison, under its name and the columns of :data:`COMPARED`."""
-    lines = []
+def _comparison_rows(result: GroupResult, names: Sequence[str]) -> list[list[str]]:
+    """A row for each comparison, under its name and the columns of :data:`COMPARED`."""
+    rows = []
     for name, comparison in zip(names, result.comparisons, strict=True):
         low, high = interval_of_difference(comparison.difference, result.metric)
-        lines.append(
+        rows.append(
             [
                 name,
                 comparison.verdict,
@@ -262,11 +261,11 @@ def _comparison_lines(result: GroupResult, names: Sequence[str]) -> list[list[st
                 p_value(comparison.p),
                 p_value(comparison.corrected),
                 p_value(comparison.p_models),
-                _number(effect_or_none(comparison), "+.2f"),
+                _number_or_empty(effect_or_none(comparison), "+.2f"),
                 f"{comparison.wins} / {comparison.ties} / {comparison.losses}",
             ]
         )
-    return lines
+    return rows
 
 
 def _comparison_names(result: GroupResult) -> list[str]:
@@ -283,13 +282,13 @@ def effect_or_none(comparison: Comparison) -> float | None:
     return None if math.isnan(comparison.effect) else comparison.effect
 
 
-def _plan_table(result: GroupResult, difference: float, level: float) -> Table:
+def _plan_table(result: GroupResult, difference: float) -> Table:
     title = f"queries that show a difference of {difference:g} in {result.metric} with a probability of 0.8"
     header = ["experiment", *(f"{n} seeds" for n in PLANNED_SEEDS)]
-    lines = []
+    rows = []
     for name, comparison in zip(_comparison_names(result), result.comparisons, strict=True):
-        lines.append([name, *_queries_needed(comparison, difference, level)])
-    return Table(title, header, lines)
+        rows.append([name, *_queries_needed(comparison, difference, result.level)])
+    return Table(title, header, rows)
 
 
 def _queries_needed(comparison: Comparison, difference: float, level: float) -> list[str]:

@@ -1,5 +1,1 @@
 """A family of experiments from one file: what its cells are, and which of them are made."""
-
-from ltr.grid.definition import Cell, Grid
-
-__all__ = ["Cell", "Grid"]

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -11,7 +11,6 @@ from ltr.data.cross_validation import Fold
 from ltr.errors import InputError, local_path
 from ltr.run.yaml_files import read_yaml
 
-KEYS = {"base", "options", "axes", "seeds", "choose", "metrics", "baseline"}
 REQUIRED = {"base", "axes"}
 
 
@@ -69,8 +68,8 @@ class Grid:
         seeds: of each combination.
         choose: the axis whose value is chosen on dev with the first seed; only that one is trained
             with the others.
-        metrics: that the experiments are compared by; none: the first one.
-        baseline: values of axes that the others on their axis are compared with; none: the first
+        metrics: that the experiments are compared by; empty: the first one.
+        baseline: values of axes that the others on their axis are compared with; empty: the first
             experiment.
     """
 
@@ -94,8 +93,9 @@ class Grid:
         if not file.is_file():
             raise InputError(f"{file}: there is no such grid file")
         content = read_yaml(file, "a grid") or {}
-        if not REQUIRED <= content.keys() <= KEYS:
-            optional = ", ".join(sorted(KEYS - REQUIRED))
+        known_keys = {each.name for each in fields(cls)} - {"name"}
+        if not REQUIRED <= content.keys() <= known_keys:
+            optional = ", ".join(sorted(known_keys - REQUIRED))
             keys = ", ".join(sorted(map(str, content)))
             raise InputError(
                 f"{file}: a grid must have base and axes, and perhaps {optional}; got {keys}"
@@ -109,30 +109,11 @@ class Grid:
             seeds=_seeds(file, content.get("seeds", [0, 1, 2])),
             choose=_choose(file, content.get("choose"), axes),
             metrics=tuple(map(str, _as_list(content.get("metrics")))),
-            baseline=tuple(_safe_name(as_word(name)) for name in _as_list(content.get("baseline"))),
+            baseline=_baseline(file, content.get("baseline"), axes, content.get("choose")),
         )
-        known = grid.value_names()
-        for name in grid.baseline:
-            n_axes = sum(name in axis for axis in grid.axes.values())
-            if n_axes == 0:
-                raise InputError(
-                    f"{file}: baseline must be a value of an axis, {', '.join(known)}, got {name!r}"
-                )
-            if n_axes > 1:
-                raise InputError(
-                    f"{file}: baseline {name!r} must be a value of one axis, and is one of {n_axes}; give them other names"
-                )
-            if grid.choose is not None and name in grid.axes[grid.choose]:
-                raise InputError(
-                    f"{file}: baseline {name!r} is a value of the axis {grid.choose}, of which one is chosen, so nothing is compared with it; leave it out"
-                )
         if any("seed_everything" in cell.options for cell in grid.cells()):
             raise InputError(f"{file}: seeds are named by seeds, not by the option seed_everything")
         return grid
-
-    def value_names(self) -> list[str]:
-        """The names of the values of all axes."""
-        return [name for axis in self.axes.values() for name in axis]
 
     def cells(
         self,
@@ -150,7 +131,7 @@ class Grid:
         Raises:
             InputError: if no axis has one of these names, or folds are too few.
         """
-        known = self.value_names()
+        known = [name for axis in self.axes.values() for name in axis]
         unknown = sorted(name for name in only if _safe_name(name) not in known)
         if unknown:
             raise InputError(
@@ -164,16 +145,16 @@ class Grid:
         for axis in self.axes.values():
             kept = axis.keys() & wanted
             axes.append([(name, axis[name]) for name in axis if not kept or name in kept])
-        for combination in product(*axes):
+        for chosen_values in product(*axes):
             options = dict(self.options)
-            for _, options_of_value in combination:
+            for _, options_of_value in chosen_values:
                 options |= options_of_value
-            names = tuple(name for name, _ in combination)
+            names = tuple(name for name, _ in chosen_values)
             for seed in self.seeds if seeds is None else seeds:
                 for fold in folds:
                     yield Cell(names, options, seed, fold)
 
-    def pairs(
+    def pairs_by_place(
         self, combinations: Sequence[tuple[str, ...]]
     ) -> tuple[list[tuple[int, int]], list[str]]:
         """Which combinations to compare, by their places: each with its neighbour that has the
@@ -187,7 +168,7 @@ class Grid:
         """
         if not self.baseline:
             return [(place, 0) for place in range(1, len(combinations))], []
-        place_of = {self.fixed_names(names): place for place, names in enumerate(combinations)}
+        place_of = {self.names_but_chosen(names): place for place, names in enumerate(combinations)}
         pairs: list[tuple[int, int]] = []
         lonely: list[str] = []
         for baseline_value in self.baseline:
@@ -196,7 +177,7 @@ class Grid:
             )
             for place, names in enumerate(combinations):
                 neighbour = (*names[:axis_place], baseline_value, *names[axis_place + 1 :])
-                other = place_of.get(self.fixed_names(neighbour))
+                other = place_of.get(self.names_but_chosen(neighbour))
                 if other is None:
                     lonely.append(
                         f"{'/'.join(names)} is not compared with {baseline_value}, which is not there"
@@ -206,7 +187,7 @@ class Grid:
                     pairs.append((place, other))
         return pairs, lonely
 
-    def fixed_names(self, names: Sequence[str]) -> tuple[str, ...]:
+    def names_but_chosen(self, names: Sequence[str]) -> tuple[str, ...]:
         """The names of a combination on the axes of which nothing is chosen. Cells that share them
         are those among which one is chosen.
         """
@@ -258,6 +239,28 @@ def _choose(file: Path, content: Any, axes: Mapping[str, Any]) -> str | None:
     if content is None or (isinstance(content, str) and content in axes):
         return content
     raise InputError(f"{file}: choose must be one of the axes {', '.join(axes)}, got {content!r}")
+
+
+def _baseline(
+    file: Path, content: Any, axes: Mapping[str, Mapping[str, Any]], choose: str | None
+) -> tuple[str, ...]:
+    known = [name for axis in axes.values() for name in axis]
+    baseline = tuple(_safe_name(as_word(name)) for name in _as_list(content))
+    for name in baseline:
+        n_axes = sum(name in axis for axis in axes.values())
+        if n_axes == 0:
+            raise InputError(
+                f"{file}: baseline must be a value of an axis, {', '.join(known)}, got {name!r}"
+            )
+        if n_axes > 1:
+            raise InputError(
+                f"{file}: baseline {name!r} must be a value of one axis, and is one of {n_axes}; give them other names"
+            )
+        if choose is not None and name in axes[choose]:
+            raise InputError(
+                f"{file}: baseline {name!r} is a value of the axis {choose}, of which one is chosen, so nothing is compared with it; leave it out"
+            )
+    return baseline
 
 
 def _values_of_axis(file: Path, axis: str, content: Any) -> dict[str, dict[str, Any]]:

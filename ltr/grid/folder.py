@@ -11,7 +11,7 @@ from typing import Any, TypedDict
 import yaml
 from filelock import FileLock, Timeout
 
-from ltr.compare.run import is_tested
+from ltr.compare.tested_run import is_tested
 from ltr.data.console import say
 from ltr.data.whole_files import write_whole
 from ltr.entries import check_entries, read_json
@@ -23,7 +23,6 @@ from ltr.run.same_options import may_differ_for
 
 # In the values of an option that --option+ adds to: stands for its value in the base's files.
 IN_BASE = "base"
-
 
 MEND = "remove the folder, or name another one (--runs)"
 
@@ -82,6 +81,14 @@ class GridFolder:
             raise InputError(
                 f"{run.path} holds a run that no grid has made; name another folder (--runs)"
             )
+        self._check_same_options(run, cell)
+        # An interrupted test lacks one of its files. A run that was tested and has steps left to train
+        # has results of weights that are not its last.
+        has_results = is_tested(run.path) and run.test_run.is_file()
+        return has_results and _reached_its_end(run)
+
+    def _check_same_options(self, run: RunFolder, cell: Cell) -> None:
+        """Check that a run was made by the options that its cell has now."""
         now = decisive_options(self.content(cell))
         made_of = read_json(run.grid_cell, MEND)
         check_entries(made_of, CellContent, run.grid_cell, MEND)
@@ -96,12 +103,8 @@ class GridFolder:
             raise InputError(
                 f"{run.path} was made by other options than {self.grid.name} has now ({names}); remove it, or name another folder (--runs)"
             )
-        # An interrupted test lacks one of its files. A run that was tested and has steps left to train
-        # has results of weights that are not its last.
-        has_results = is_tested(run.path) and run.test_run.is_file()
-        return has_results and _reached_its_end(run)
 
-    def content(self, cell: Cell) -> dict[str, Any]:
+    def content(self, cell: Cell) -> CellContent:
         """What lies in the cell's run folder, in ``cell.json``."""
         return {
             "base": [file.read_text() for file in self.grid.base],
@@ -130,14 +133,14 @@ class GridFolder:
                 if not self._train_and_test(cell, run_command, wait):
                     elsewhere.append(cell)
             except InputError as error:
-                say(f"{self.root / cell.folder}: {error}", to=sys.stderr)
+                say(f"{self.run_folder(cell).path}: {error}", to=sys.stderr)
                 failed.append(str(cell.folder))
 
         for number, cell in enumerate(cells, start=1):
-            say(f"{self.root / cell.folder} ({number} of {len(cells)})")
+            say(f"{self.run_folder(cell).path} ({number} of {len(cells)})")
             try_cell(cell, wait=False)
         for cell in list(elsewhere):
-            say(f"{self.root / cell.folder}: another process works on it; waiting")
+            say(f"{self.run_folder(cell).path}: another process works on it; waiting")
             try_cell(cell, wait=True)
         if failed:
             raise InputError(
@@ -174,8 +177,8 @@ class GridFolder:
         """
         from ltr.run.checkpoint_options import BestOptions  # torch takes seconds to import
 
-        best_of: dict[tuple[str, ...], Cell] = {}  # by the names that its rivals share
-        score_of: dict[tuple[str, ...], float] = {}
+        # Score and cell of the best, by the names that its rivals share.
+        best_of: dict[tuple[str, ...], tuple[float, Cell]] = {}
         for cell in cells:
             run = self.run_folder(cell)
             if not run.test_run.is_file():
@@ -197,11 +200,10 @@ class GridFolder:
             score = max(scores.values())
             measured = BestOptions(monitor).sign * score  # the metric itself
             say(f"{cell.experiment}: {monitor} {measured:.4f} with seed {cell.seed}")
-            rivals = self.grid.fixed_names(cell.names)
-            if rivals not in score_of or score > score_of[rivals]:
-                best_of[rivals] = cell
-                score_of[rivals] = score
-        chosen = list(best_of.values())
+            rivals = self.grid.names_but_chosen(cell.names)
+            if rivals not in best_of or score > best_of[rivals][0]:
+                best_of[rivals] = (score, cell)
+        chosen = [cell for _, cell in best_of.values()]
         names = ", ".join(str(cell.experiment) for cell in chosen)
         say("chosen on dev:", names)
         return chosen
@@ -222,11 +224,12 @@ def decisive_options(content: Mapping[str, Any]) -> dict[str, Any]:
             values_of[option] = [*values_of.get(option, [IN_BASE]), value]
         else:
             values_of[option] = [value]
-    deciding = {}
+    deciding: dict[str, Any] = {"base": content["base"], "seed": content["seed"]}
     for name, values in values_of.items():
+        # Those who may find another value of it.
         if "cell" not in may_differ_for(name.removeprefix("--")):
             deciding[name] = values
-    return {"base": content["base"], "seed": content["seed"]} | deciding
+    return deciding
 
 
 def _reached_its_end(run: RunFolder) -> bool:

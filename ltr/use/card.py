@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from ltr import __version__
+from ltr.compare.experiment import Experiment, read_experiments
 from ltr.compare.group_result import GroupResult, group_result
 from ltr.compare.query_groups import grouped
 from ltr.compare.ranges import interval_of_mean
-from ltr.compare.run import read_run
-from ltr.compare.runs import Experiment, experiments
+from ltr.compare.tested_run import read_run
 from ltr.data.progress import duration
 from ltr.data.template import Side
 from ltr.data.templated_pairs import TemplatedPairs
@@ -362,7 +362,7 @@ def _results(folder: Path) -> str:
     with_seeds = alone  # or this run with the seeds beside it, where they were tested
     if folder.name.startswith("seed="):
         with suppress(InputError, ValueError):  # others were not tested, or have other options
-            (with_seeds,) = experiments([str(folder.parent)])
+            (with_seeds,) = read_experiments([str(folder.parent)])
     lines = ["## Results", ""]
     groups = grouped([alone])
     seeds_of_groups = grouped([with_seeds]).experiments
@@ -381,7 +381,7 @@ def _result_lines(alone: Experiment, with_seeds: Experiment) -> list[str]:
         alone: the run.
         with_seeds: the run and those beside it that differ in their seed.
     """
-    test = alone.runs[0].test
+    test = alone.runs[0].report
     try:
         results = [group_result(metric, [alone]) for metric in test["conventions"]]
     except InputError:  # its files are read by now: only queries can be missing
@@ -409,7 +409,7 @@ def _metric_row(result: GroupResult, with_seeds: Experiment) -> str:
         result: of the run alone.
         with_seeds: the run and those beside it that differ in their seed.
     """
-    mean = result.rows[0].mean
+    mean = result.rows[0].estimate
     low, high = interval_of_mean(mean, result.metric)
     all_seeds = ""
     deviation = group_result(result.metric, [with_seeds]).rows[0].deviation

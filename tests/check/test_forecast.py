@@ -10,7 +10,14 @@ import yaml
 from ltr.__main__ import main
 from ltr.callbacks import HardNegativeMining
 from ltr.check import kept_forecast
-from ltr.check.forecast import Forecast, Schedule, Work, forecast_section, schedule_of
+from ltr.check.forecast import (
+    Forecast,
+    Schedule,
+    Work,
+    forecast_section,
+    schedule_of,
+    works_of,
+)
 from ltr.check.kept_forecast import difference_line
 from ltr.cli.check import _check_fits_data, _LeakageOptions
 from ltr.datamodules import FeatureDataModule, LabelDataModule
@@ -38,6 +45,7 @@ VALIDATIONS = [
     ({"val_check_interval": 4}, 8),  # after batches 4 and 8 of each epoch
     ({"val_check_interval": 15, "check_val_every_n_epoch": None}, 2),
     ({"estimated_stepping_batches": 25}, 2),
+    ({"estimated_stepping_batches": 25, "val_check_interval": 0.5}, 5),
     ({"accumulate_grad_batches": 2, "estimated_stepping_batches": 20}, 4),
 ]
 
@@ -83,6 +91,19 @@ def test_seconds_by_hand():
     section = forecast_section(forecast, Schedule(10, True, 2, 0))
     assert forecast.seconds == section.entries["seconds"] == 60
     assert section.tables[0].rows[-1] == ["all", "", "", "1 min 00 s"]
+
+
+def test_the_works_are_those_whose_seconds_are_known_as_often_as_the_schedule_has_them():
+    """A training that never validates writes one checkpoint."""
+    schedule = Schedule(steps=10, has_end=True, validations=0, refreshes=4)
+    seconds = {"step": 0.5, "refresh of negatives": 3.0, "checkpoint": 1.0}
+    works = works_of(schedule, seconds)
+    assert works == [
+        Work("step", 10, 0.5),
+        Work("refresh of negatives", 4, 3.0),
+        Work("checkpoint", 1, 1.0),
+    ]
+    assert [work.total_seconds for work in works] == [5.0, 12.0, 1.0]
 
 
 def test_the_difference_of_a_run():

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from ltr.__main__ import main
-from ltr.check.judgements import judgements_section, sampled, unjudged_share
+from ltr.check.judgements import judgements_section, sample_of, unjudged_share
 from ltr.data.collection import open_collection
 from ltr.data.query_lists import QueryLists
 from tests.conftest import write_collection, write_jsonl
@@ -71,9 +71,9 @@ def test_the_share_counts_documents_and_not_queries():
 
 def test_a_sample_is_the_same_each_time_and_ascends():
     rows = np.arange(5000)
-    first = sampled(rows, 1000)
+    first = sample_of(rows, 1000)
     assert len(np.unique(first)) == 1000 and (np.diff(first) > 0).all()
-    assert (sampled(rows, 1000) == first).all() and len(sampled(rows[:10])) == 10
+    assert (sample_of(rows, 1000) == first).all() and len(sample_of(rows[:10])) == 10
 
 
 BAD = {

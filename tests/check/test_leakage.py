@@ -17,7 +17,8 @@ from ltr.check.leakage import find_leakage
 from ltr.check.leakage_section import leakage_section, severe_leaks
 from ltr.check.near import signatures
 from ltr.check.trained_on import data_sets_of_card, open_trained_on
-from ltr.check.word_sets import WordSets, normalised
+from ltr.check.word_sets import WordSets, words_of
+from ltr.cli.check import _leakage, _LeakageOptions
 from ltr.data.collection import open_collection
 from ltr.data.terms import folded
 from ltr.errors import InputError
@@ -113,7 +114,7 @@ def test_a_signature_is_that_of_datasketch(folder):
 
 
 def test_words_of_a_text():
-    assert normalised("Don't ÉTÉ; 中国") == ["don", "t", "été", "中", "国", "中国"]
+    assert words_of("Don't ÉTÉ; 中国") == ["don", "t", "été", "中", "国", "中国"]
 
 
 @pytest.mark.parametrize(
@@ -136,12 +137,12 @@ def test_words_of_a_text():
     ],
 )
 def test_what_no_reader_sees_hides_no_leak(text):
-    assert normalised(text) == ["invisible", "double"]
+    assert words_of(text) == ["invisible", "double"]
 
 
 def test_an_invisible_character_parts_no_accent():
     """a + joiner + accent is one letter: the joiner goes before letters are composed."""
-    assert normalised("cafe\u200d\u0301") == normalised("café") == ["café"]
+    assert words_of("cafe\u200d\u0301") == words_of("café") == ["café"]
 
 
 def test_invisible_characters_are_those_of_unicode():
@@ -216,20 +217,22 @@ def test_other_data_counts_as_training(folder, tmp_path):
         {"x1": "document number5 ALONE5", "x2": "more"},
         {"train": [("o1", "x2"), ("o2", "x1")]},
     )
-    trained_on = open_trained_on([str(other)])
-    leakage = find_leakage(open_collection(folder), trained_on.collections)
+    trained_on, _ = open_trained_on([str(other)])
+    leakage = find_leakage(open_collection(folder), trained_on)
     of_other = counts(leakage, other=f"train of {other}")
     # q4 is o1; q2 shares the text of d5 with o2.
     assert of_other == {"equal": 1, "near": 0, "set": 0, "document": 1}
 
 
-def test_data_sets_of_a_model_card(tmp_path):
+def test_data_sets_of_a_model_card(folder, tmp_path):
     card = tmp_path / "README.md"
     card.write_text("---\ndatasets:\n- a/b\n- ms_marco\nlanguage: en\n---\n# A model\n")
     assert data_sets_of_card(card) == ["a/b", "ms_marco"]
-    trained_on = open_trained_on([], tmp_path)
-    assert trained_on.absent == ["a/b", "ms_marco"]
-    assert "a/b, ms_marco" in trained_on.line
+    _, absent = open_trained_on([], tmp_path)
+    assert absent == ["a/b", "ms_marco"]
+    leakage_options = _LeakageOptions([], 0.6, False)
+    section = _leakage(open_collection(folder), leakage_options, str(tmp_path))
+    assert "not looked at: a/b, ms_marco; name their folders" in section.lines[-1]
     for text in ("no front matter", "---\ndatasets: [\n---\n", "---\ndatasets: 3\n---\n"):
         card.write_text(text)
         assert data_sets_of_card(card) == []
@@ -361,7 +364,7 @@ def test_a_threshold_of_one_finds_texts_of_the_same_words(tmp_path):
 )
 def test_a_card_of_a_stranger_ends_no_check(tmp_path, front):
     (tmp_path / "README.md").write_text(f"---\n{front}\n---\n")
-    assert open_trained_on([], tmp_path).collections == []
+    assert open_trained_on([], tmp_path)[0] == []
 
 
 def test_other_data_is_named_once_and_not_the_data_itself(folder, tmp_path, capsys):

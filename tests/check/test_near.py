@@ -74,7 +74,7 @@ def test_bits_let_every_near_pair_pass(case, threshold):
     """And turn most others away: of pairs that share nothing, nine of ten."""
     texts, sets, expected = case
     first, second = all_pairs(len(texts))
-    passes = Parity(sets).may_be_near(first, second, threshold).reshape(expected.shape)
+    passes = Parity(sets).bits_allow(first, second, threshold).reshape(expected.shape)
     is_near = expected >= threshold
     assert is_near.any() and passes[is_near].all()
     if threshold >= 0.6:
@@ -111,20 +111,20 @@ def test_the_nearest_texts_are_those_of_all_pairs(case):
     assert best.n_cut == 0
     for column in (0, 1):
         best_of_all = np.where(groups[:, column], expected, 0).max(axis=1)
-        is_found = best.text[:, column] >= 0
+        is_found = best.rows[:, column] >= 0
         assert is_found[best_of_all >= 0.9].all() and (best_of_all >= 0.9).any()
         assert not is_found[best_of_all < 0.7].any()
         rows = np.flatnonzero(is_found)
-        partners = best.text[rows, column]
+        partners = best.rows[rows, column]
         assert groups[partners, column].all()
         np.testing.assert_allclose(
-            best.similarity[rows, column], expected[rows, partners], rtol=1e-6
+            best.similarities[rows, column], expected[rows, partners], rtol=1e-6
         )
     across = nearest(distinct, groups, 0.7, across=True)
     own = np.arange(len(firsts)), group
-    assert (across.text[own] == -1).all()
+    assert (across.rows[own] == -1).all()
     np.testing.assert_array_equal(
-        across.text[np.arange(len(firsts)), 1 - group], best.text[np.arange(len(firsts)), 1 - group]
+        across.rows[np.arange(len(firsts)), 1 - group], best.rows[np.arange(len(firsts)), 1 - group]
     )
 
 
@@ -134,7 +134,7 @@ def test_a_large_bucket_is_cut_and_said(tmp_path):
     sets = sets_of(tmp_path / "alike", [f"{common} own{number}" for number in range(300)])
     best = nearest(sets, np.ones((300, 1), bool), 0.6, across=False)
     assert best.n_cut > 0
-    assert (best.text >= 0).all()
+    assert (best.rows >= 0).all()
     # 20 words of weight 1 that both have, and 3 of each one's own word.
-    assert np.unique(best.similarity).tolist() == [np.float32(20 / 26)]
-    assert best.text[0] == 1 and best.text[299] < 299
+    assert np.unique(best.similarities).tolist() == [np.float32(20 / 26)]
+    assert best.rows[0] == 1 and best.rows[299] < 299

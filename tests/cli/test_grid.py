@@ -17,7 +17,7 @@ import yaml
 from filelock import FileLock, Timeout
 
 from ltr.__main__ import main
-from ltr.grid import Grid
+from ltr.grid.definition import Grid
 from tests.child_processes import until
 from tests.grid.grids import LOSSES, folder, steps, write_grid  # noqa: F401
 

@@ -12,7 +12,7 @@ import torch
 
 from ltr.__main__ import main
 from ltr.compare.documents import Ranking, collection_of
-from ltr.compare.run import read_run
+from ltr.compare.tested_run import read_run
 from ltr.errors import InputError
 from tests.conftest import write_collection, write_letor
 from tests.use.runs import trained, trained_on_texts

@@ -8,7 +8,7 @@ import torch
 import yaml
 
 from ltr.__main__ import main
-from ltr.compare.run import is_tested
+from ltr.compare.tested_run import is_tested
 from ltr.data.trec import read_run
 from tests.cli.configured import metrics
 from tests.conftest import QUIET, write_collection

@@ -34,7 +34,7 @@ def test_experiments_are_compared_with_the_first_one(runs):
     assert (found.metric, found.n_queries, found.convention) == ("AP", 40, CONVENTION)
     base, good, same = (values_of(runs / name) for name in ("base", "good", "same"))
     for row, own in zip(found.rows, (base, good, same), strict=True):
-        assert row.mean == estimate(own) and row.deviation == pytest.approx(
+        assert row.estimate == estimate(own) and row.deviation == pytest.approx(
             own.mean(axis=1).std(ddof=1)
         )
         assert (row.start, row.ceiling, row.seconds) == (pytest.approx(0.4), 0.9, 11.0)

@@ -6,7 +6,12 @@ import math
 from dataclasses import replace
 
 from ltr.compare.csv_lines import COMPARISON_COLUMNS, as_csv
-from ltr.compare.ranges import RANGES, interval_of_difference, interval_of_mean, possible_difference
+from ltr.compare.ranges import (
+    RANGES,
+    infinite_beyond_range,
+    interval_of_difference,
+    interval_of_mean,
+)
 from ltr.compare.tables import tables
 from ltr.metrics import MEASURES
 from tests.compare.tested import compared
@@ -27,9 +32,9 @@ def test_a_name_is_no_formula_and_intervals_stay_inside_the_measure(runs):
     """
     (result,) = compared(["runs"])
     row = result.main.rows[0]
-    wide = replace(row.mean, mean=0.83, query_variance=0.1, query_freedom=2.0)
+    wide = replace(row.estimate, mean=0.83, query_variance=0.1, query_freedom=2.0)
     for sign in "=+-@\t":
-        named = replace(row, mean=wide, experiment=replace(row.experiment, name=f"{sign}1+1"))
+        named = replace(row, estimate=wide, experiment=replace(row.experiment, name=f"{sign}1+1"))
         alone = replace(result.main, rows=[named], comparisons=[])
         text = as_csv([replace(result, groups={"test": alone})])
         (line,) = csv.DictReader(io.StringIO(text))
@@ -44,5 +49,8 @@ def test_a_name_is_no_formula_and_intervals_stay_inside_the_measure(runs):
     assert interval_of_mean(wide, "tau") == (max(low, -1), 1)
     assert "0.0000 to 1.0000" in str(tables([replace(result, groups={"test": alone})]))
     assert set(RANGES) == set(MEASURES)
-    assert possible_difference(0.9, "AP") == 0.9 and possible_difference(1.1, "AP") == math.inf
-    assert possible_difference(1.1, "tau") == 1.1 and possible_difference(3.0, "swapped_pairs") == 3
+    assert infinite_beyond_range(0.9, "AP") == 0.9 and infinite_beyond_range(1.1, "AP") == math.inf
+    assert (
+        infinite_beyond_range(1.1, "tau") == 1.1
+        and infinite_beyond_range(3.0, "swapped_pairs") == 3
+    )

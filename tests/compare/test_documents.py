@@ -5,7 +5,7 @@ import json
 import pytest
 
 from ltr.compare.documents import Ranking, collection_of
-from ltr.compare.run import Run
+from ltr.compare.tested_run import Run
 from ltr.data.collection import open_collection
 from ltr.errors import InputError
 from tests.conftest import write_collection

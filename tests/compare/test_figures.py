@@ -8,7 +8,7 @@ from matplotlib.colors import to_hex
 
 from ltr.__main__ import main
 from ltr.compare import figures
-from ltr.compare.runs import experiments
+from ltr.compare.experiment import read_experiments
 from tests.compare.tested import write_run
 
 
@@ -34,24 +34,24 @@ def test_the_metric_before_training_is_at_step_0_and_the_legend_names_an_experim
 ):
     for seed in (0, 1):
         write_run(tmp_path / f"a/seed={seed}", [0.5] * 40, seed=seed, start=0.25)
-    (experiment,) = experiments([str(tmp_path / "a")])
+    (experiment,) = read_experiments([str(tmp_path / "a")])
     for run in experiment.runs:
-        run.metrics["validations"] = [{"step": 10, "AP": 0.5}, {"step": 20, "AP": None}]
+        run.results["validations"] = [{"step": 10, "AP": 0.5}, {"step": 20, "AP": None}]
     assert figures.over_training([experiment], "AP") is not None
     lines = drawn[0].get_lines()
     assert [line.get_xydata().tolist() for line in lines] == [[[0, 0.25], [10, 0.5]]] * 2
     assert [text.get_text() for text in drawn[0].get_legend().get_texts()] == ["a"]
 
 
-def test_a_curve_by_seconds_leaves_out_what_has_none(tmp_path, drawn):
+def test_the_start_alone_is_no_curve_by_seconds(tmp_path, drawn):
     for seed in (0, 1):
         write_run(tmp_path / f"a/seed={seed}", [0.5] * 40, seed=seed, start=0.25)
-    (experiment,) = experiments([str(tmp_path / "a")])
+    (experiment,) = read_experiments([str(tmp_path / "a")])
     for run in experiment.runs:
-        run.metrics["validations"] = [{"step": 10, "AP": 0.5}]
+        run.results["validations"] = []
     assert figures.over_training([experiment], "AP", by="seconds") is None
     last = {"step": 20, "seconds": 7.5, "AP": 0.75}
-    experiment.runs[1].metrics["validations"].append(last)
+    experiment.runs[1].results["validations"].append(last)
     assert figures.over_training([experiment], "AP", by="seconds") is not None
     lines = [line.get_xydata().tolist() for line in drawn[0].get_lines()]
     assert lines == [[[0, 0.25]], [[0, 0.25], [7.5, 0.75]]]
@@ -60,7 +60,7 @@ def test_a_curve_by_seconds_leaves_out_what_has_none(tmp_path, drawn):
 
 def test_nothing_is_drawn_where_nothing_was_validated(tmp_path):
     write_run(tmp_path / "a", [0.5] * 40, start=None)
-    assert figures.over_training(experiments([str(tmp_path / "a")]), "AP") is None
+    assert figures.over_training(read_experiments([str(tmp_path / "a")]), "AP") is None
 
 
 def test_differences_are_sorted_and_the_last_one_has_its_width(drawn):

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import yaml
 
-from ltr.compare.runs import experiments
+from ltr.compare.experiment import read_experiments
 from ltr.errors import InputError
 from tests.compare.tested import QUERIES, write_run
 
@@ -45,7 +45,7 @@ def test_the_folds_of_a_seed_are_one_run_of_all_questions(tmp_path, monkeypatch,
     monkeypatch.chdir(tmp_path)
     write_folds(tmp_path / "arm/seed=0")
     write_folds(tmp_path / "arm/seed=1", seed=1, gain=0.1)
-    (arm,) = experiments(paths)
+    (arm,) = read_experiments(paths)
     assert arm.name == "arm" and [run.seed for run in arm.runs] == [0, 1]
     np.testing.assert_allclose(arm.values("AP", QUERIES), [VALUES, VALUES + 0.1], atol=1e-6)
     # The mean over questions: (10 × 0.177 + 20 × 0.4 + 10 × 0.623) / 40, not the mean of folds.
@@ -53,10 +53,10 @@ def test_the_folds_of_a_seed_are_one_run_of_all_questions(tmp_path, monkeypatch,
     # A fold takes 10 s with seed 0 and 11 s with seed 1.
     assert arm.training_seconds() == [30, 33]
     # (10 × 0.85 + 20 × 0.90 + 10 × 0.95) / 40
-    assert arm.runs[0].test["ceiling"]["AP"] == pytest.approx(0.9)
+    assert arm.runs[0].report["ceiling"]["AP"] == pytest.approx(0.9)
     assert arm.starts("AP") == []
-    assert arm.runs[0].test["queries"] == 40
-    assert arm.runs[0].test["evaluated"]["queries"] == "q"
+    assert arm.runs[0].report["queries"] == 40
+    assert arm.runs[0].report["evaluated"]["queries"] == "q"
 
 
 def test_folds_of_an_untrained_ranker_are_joined(tmp_path):
@@ -65,7 +65,7 @@ def test_folds_of_an_untrained_ranker_are_joined(tmp_path):
         metrics = json.loads((run / "metrics.json").read_text())
         del metrics["fit"]
         (run / "metrics.json").write_text(json.dumps(metrics))
-    (arm,) = experiments([str(tmp_path / "arm")])
+    (arm,) = read_experiments([str(tmp_path / "arm")])
     assert arm.training_seconds() == []
 
 
@@ -78,22 +78,22 @@ def test_the_mean_is_weighted_by_questions(tmp_path):
         rows = [f"{query}\t{value}\n" for query in QUERIES[part]]
         (run / "per_query.tsv").write_text("query\tAP\n" + "".join(rows))
         edit(run, test={"AP": value})
-    (arm,) = experiments([str(tmp_path / "arm")])
+    (arm,) = read_experiments([str(tmp_path / "arm")])
     assert arm.means("AP") == [0.5]
 
 
 def test_judgements_that_differ_in_one_fold_are_seen(tmp_path):
     write_folds(tmp_path / "arm/seed=0")
     write_folds(tmp_path / "arm/seed=1", seed=1)
-    (arm,) = experiments([str(tmp_path / "arm")])
-    first, second = [run.test["evaluated"]["judgements"] for run in arm.runs]
+    (arm,) = read_experiments([str(tmp_path / "arm")])
+    first, second = [run.report["evaluated"]["judgements"] for run in arm.runs]
     assert first == second
     edit(
         tmp_path / "arm/seed=1/fold=2",
         test={"evaluated": {"judgements": "x", "queries": "q", "documents": "d"}},
     )
-    (arm,) = experiments([str(tmp_path / "arm")])
-    first, second = [run.test["evaluated"]["judgements"] for run in arm.runs]
+    (arm,) = read_experiments([str(tmp_path / "arm")])
+    first, second = [run.report["evaluated"]["judgements"] for run in arm.runs]
     assert first != second
 
 
@@ -144,4 +144,4 @@ def test_what_is_no_cross_validation_is_refused(case, tmp_path):
     write_folds(tmp_path / "arm/seed=0")
     change(tmp_path / "arm/seed=0")
     with pytest.raises(InputError, match=text):
-        experiments([str(tmp_path / "arm")])
+        read_experiments([str(tmp_path / "arm")])

@@ -9,9 +9,9 @@ import pytest
 
 from ltr.__main__ import main
 from ltr.compare.comparison import compare
+from ltr.compare.experiment import Experiment, check_alike
 from ltr.compare.query_groups import Groups, grouped
-from ltr.compare.run import Run
-from ltr.compare.runs import Experiment, check_alike
+from ltr.compare.tested_run import Run
 from ltr.errors import InputError
 from tests.compare.tested import MADE, QUERIES, write_run
 
@@ -45,14 +45,14 @@ def test_values_by_hand():
     assert on_a.means("AP") == [pytest.approx(0.3)] and on_b.means("AP") == [pytest.approx(0.9)]
     assert on_a.starts("AP") == [] and not on_a.runs[0].sources
     (result,) = compare(groups)
-    assert [row.mean.mean for row in result.main.rows] == pytest.approx([0.6, 0.7])
+    assert [row.estimate.mean for row in result.main.rows] == pytest.approx([0.6, 0.7])
     assert result.main.comparisons[0].difference.mean == pytest.approx(0.1)
 
 
 def test_a_source_whose_queries_have_no_value_has_no_mean():
     groups = grouped([of_two_sources("base", {"a/1": math.nan, "b/1": 0.5})])
     (experiment,) = groups.experiments["a"]
-    assert experiment.runs[0].test["AP"] is None and math.isnan(experiment.means("AP")[0])
+    assert experiment.runs[0].report["AP"] is None and math.isnan(experiment.means("AP")[0])
 
 
 def test_texts_of_a_source_that_differ_are_refused():
@@ -61,8 +61,8 @@ def test_texts_of_a_source_that_differ_are_refused():
     first = of_two_sources("first", values)
     second = of_two_sources("second", values)
     texts = {"a queries": "q", "a documents": "d", "b queries": "q", "b documents": "d"}
-    first.runs[0].test["evaluated"].update(texts)
-    second.runs[0].test["evaluated"].update(texts | {"b documents": "other"})
+    first.runs[0].report["evaluated"].update(texts)
+    second.runs[0].report["evaluated"].update(texts | {"b documents": "other"})
     by_source = grouped([first, second]).experiments
     check_alike(by_source["a"], "AP")
     with pytest.raises(InputError, match="were tested on other texts of documents"):
@@ -73,7 +73,7 @@ def test_other_sources_are_refused():
     values = {"a/1": 0.5, "a/2": 0.5}
     first = of_two_sources("first", values)
     second = of_two_sources("second", values, sources=("a",))
-    alone = replace(second.runs[0], metrics={"test": {"AP": 0.5}})
+    alone = replace(second.runs[0], results={"test": {"AP": 0.5}})
     with pytest.raises(InputError, match="tested on other sources, a, b and a; test both"):
         grouped([first, second])
     with pytest.raises(InputError, match="other sources, a, b and one collection"):

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from ltr.compare.reproduction import other_seeds, reproduction_lines
-from ltr.compare.run import Run
+from ltr.compare.tested_run import Run
 from ltr.errors import InputError
 from tests.compare.tested import write_run
 

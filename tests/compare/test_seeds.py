@@ -10,8 +10,8 @@ import yaml
 
 from ltr.__main__ import main
 from ltr.compare.comparison import compare
+from ltr.compare.experiment import read_experiments
 from ltr.compare.query_groups import grouped
-from ltr.compare.runs import experiments
 from ltr.errors import InputError
 from ltr.run.training_recipe import TrainingRecipe
 from tests.conftest import write_letor
@@ -186,7 +186,7 @@ def test_runs_that_were_trained_otherwise_are_no_seeds_of_one_experiment(two, ca
 @pytest.mark.parametrize("case", TAKEN)
 def test_seeds_may_differ_in_what_trains_the_same(two, case):
     set_option(two / "seed=1", *TAKEN[case])
-    (experiment,) = experiments([str(two)])
+    (experiment,) = read_experiments([str(two)])
     assert len(experiment.runs) == 2 and compare(grouped([experiment]))[0].main.notes == []
 
 
@@ -200,7 +200,7 @@ def test_other_training_data_is_refused_by_its_content(trained, tmp_path):
     assert main(["test", str(tmp_path / "x/seed=1")]) == 0
     message = f"data.path ('{trained}/letor', '{tmp_path}/letor': other data)"
     with pytest.raises(InputError, match=re.escape(message)):
-        experiments([str(tmp_path / "x")])
+        read_experiments([str(tmp_path / "x")])
 
 
 def test_seeds_may_each_start_from_their_own_seed_of_one_experiment(trained, tmp_path):
@@ -249,10 +249,10 @@ def test_a_run_whose_results_were_lost_is_no_seed(two, capsys):
 def test_best_weights_of_one_seed_are_not_pooled_with_the_last_of_another(two):
     assert main(["test", str(two / "seed=1"), "--ckpt_path", "last"]) == 0
     with pytest.raises(InputError, match=r"the tested weights \(best\.ckpt, last\.ckpt\)"):
-        experiments([str(two)])
+        read_experiments([str(two)])
 
 
 def test_a_lost_configuration_is_no_proof_of_equal_options(two):
     (two / "seed=1/config.yaml").unlink()
     with pytest.raises(InputError, match=r"config\.yaml \(there, missing\)"):
-        experiments([str(two)])
+        read_experiments([str(two)])

@@ -13,10 +13,10 @@ import pytest
 from ltr.__main__ import main
 from ltr.compare.comparison import compare
 from ltr.compare.csv_lines import as_csv
+from ltr.compare.experiment import Experiment, read_experiments
 from ltr.compare.query_groups import Groups
-from ltr.compare.run import Run
-from ltr.compare.runs import Experiment, experiments
 from ltr.compare.tables import footnotes, tables
+from ltr.compare.tested_run import Run
 from ltr.run.data_sets import DataSet
 from tests.compare.tested import MADE, forget_test, write_run
 
@@ -54,11 +54,11 @@ def test_each_set_counts_alike_in_the_mean():
     base = [[0.2, 0.4, 0.6], [0.1, 0.2, 0.3, 0.4, 0.5]]
     new = [[0.3, 0.5, 0.7], [0.4, 0.5, 0.6, 0.7, 0.8]]
     (result,) = compare(suite(base, new))
-    (of_mean,) = result.mean.comparisons
+    (of_mean,) = result.over_sets.comparisons
     assert of_mean.difference.mean == pytest.approx(0.2)
-    assert [row.mean.mean for row in result.mean.rows] == pytest.approx([0.35, 0.55])
+    assert [row.estimate.mean for row in result.over_sets.rows] == pytest.approx([0.35, 0.55])
     assert (of_mean.wins, of_mean.ties, of_mean.losses) == (2, 0, 0), "of sets"
-    assert list(result.groups) == ["s0", "s1"] and result.mean.n_queries == 8
+    assert list(result.groups) == ["s0", "s1"] and result.over_sets.n_queries == 8
 
 
 def test_the_randomisation_test_of_the_mean_weighs_queries_as_the_mean_does():
@@ -70,7 +70,7 @@ def test_the_randomisation_test_of_the_mean_weighs_queries_as_the_mean_does():
     weighted = np.concatenate([differences[0] / 4, differences[1] / 6])
     sums = np.array([np.dot(signs, weighted) for signs in product((1, -1), repeat=5)])
     expected = (abs(sums) >= abs(weighted.sum()) - 1e-12).mean()
-    assert result.mean.comparisons[0].p == pytest.approx(expected)
+    assert result.over_sets.comparisons[0].p == pytest.approx(expected)
 
 
 def test_sets_are_a_family_and_means_another():
@@ -81,7 +81,7 @@ def test_sets_are_a_family_and_means_another():
     new = [base[0] + 0.1, base[1] + [0.1, -0.1] * 5]
     (result,) = compare(suite(base, new))
     first, second = (of_set.comparisons[0] for of_set in result.groups.values())
-    (of_mean,) = result.mean.comparisons
+    (of_mean,) = result.over_sets.comparisons
     assert first.p == 2**-15 and first.corrected == 2**-14 and first.verdict.startswith("better")
     assert second.corrected == second.p > 0.9 and second.verdict.startswith("not shown")
     assert of_mean.corrected == of_mean.p
@@ -95,7 +95,7 @@ def test_lower_is_better_turns_the_verdict():
     base = [np.linspace(0.5, 0.9, 12), np.linspace(0.5, 0.9, 12)]
     new = [values - 0.2 for values in base]
     (result,) = compare(suite(base, new, metric="E", lower=True))
-    (of_mean,) = result.mean.comparisons
+    (of_mean,) = result.over_sets.comparisons
     assert of_mean.verdict.startswith("better") and of_mean.difference.mean < 0 < of_mean.wins
 
 
@@ -111,10 +111,10 @@ def test_seeds_are_those_of_all_sets():
         "s1": [experiment("base", *base), experiment("new", *good_there)],
     }
     (result,) = compare(Groups("set", sets))
-    of_mean = result.mean.comparisons[0].difference
+    of_mean = result.over_sets.comparisons[0].difference
     assert of_mean.seed_variances == pytest.approx((0, 0), abs=1e-12)
     assert result.groups["s0"].comparisons[0].difference.seed_variances[0] == pytest.approx(0.01)
-    assert result.mean.rows[1].deviation == pytest.approx(0)
+    assert result.over_sets.rows[1].deviation == pytest.approx(0)
 
 
 @pytest.fixture
@@ -155,7 +155,7 @@ def test_the_command_compares_the_sets_and_their_mean(tested, capsys):
 def test_several_pairs_and_metrics_name_their_rows(tested):
     sets = {}
     for name in ("A", "B"):
-        sets[name] = experiments(["runs/base", "runs/new"], DataSet(name, name))
+        sets[name] = read_experiments(["runs/base", "runs/new"], DataSet(name, name))
     results = compare(Groups("set", sets), ["AP"], [("new", "base"), ("base", "new")])
     *_, by_set = tables(results)
     assert [row[0] for row in by_set.rows] == [

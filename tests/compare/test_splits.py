@@ -13,8 +13,8 @@ import pytest
 from ltr.__main__ import main
 from ltr.compare.comparison import compare
 from ltr.compare.csv_lines import as_csv
+from ltr.compare.experiment import read_experiments
 from ltr.compare.query_groups import Groups
-from ltr.compare.runs import experiments
 from ltr.compare.statistics import estimate, estimate_of_change
 from ltr.compare.tables import footnotes, tables
 from tests.compare import tested
@@ -146,7 +146,9 @@ SPLITS = ("test", "test.clean")
 
 
 def compared(metrics=()):
-    by_split = {split: experiments(["runs/base", "runs/good"], split=split) for split in SPLITS}
+    by_split = {
+        split: read_experiments(["runs/base", "runs/good"], split=split) for split in SPLITS
+    }
     return compare(Groups("split", by_split), metrics)
 
 
@@ -167,7 +169,10 @@ def test_both_splits_stand_side_by_side(both):
     ]
     for row in means.rows:
         values = np.array(
-            [list(run.by_query["AP"].values()) for run in experiments([f"runs/{row[0]}"])[0].runs]
+            [
+                list(run.by_query["AP"].values())
+                for run in read_experiments([f"runs/{row[0]}"])[0].runs
+            ]
         )
         whole, clean = values.mean(), values[:, N_LEAKED:].mean()
         assert [cell.split(" ")[0] for cell in row[2:5]] == [
@@ -282,5 +287,5 @@ def test_what_can_t_be_compared_is_one_line(both, capsys, name):
 
 def test_a_run_that_was_measured_on_a_split_alone_is_a_run(both):
     forget_test(both / "base/seed=0")
-    (found,) = experiments(["runs/base/seed=0"], split="test.clean")
+    (found,) = read_experiments(["runs/base/seed=0"], split="test.clean")
     assert len(found.runs) == 1 and found.split == "test.clean"

@@ -7,7 +7,7 @@ import pytest
 from scipy import stats
 
 from ltr.compare.group_result import _uneven_seeds_note
-from ltr.compare.statistics import estimate, estimate_of_mean, holm, randomisation_p
+from ltr.compare.statistics import estimate, estimate_over_sets, holm, randomisation_p
 
 
 def test_two_rankers_by_hand():
@@ -264,7 +264,7 @@ def test_the_mean_of_two_sets_by_hand():
     of freedom.
     """
     base = [np.zeros((1, 2)), np.zeros((1, 3))]
-    found = estimate_of_mean([np.array([[0.0, 2.0]]), np.array([[1.0, 1.0, 4.0]])], base)
+    found = estimate_over_sets([np.array([[0.0, 2.0]]), np.array([[1.0, 1.0, 4.0]])], base)
     assert found.mean == 1.5 and found.n_queries == 5
     assert (
         found.query_variance == pytest.approx(0.5)
@@ -272,7 +272,7 @@ def test_the_mean_of_two_sets_by_hand():
     )
     assert found.freedom == pytest.approx(8 / 3)
     # The other way round: the same size, the other sign.
-    turned = estimate_of_mean(base, [np.array([[0.0, 2.0]]), np.array([[1.0, 1.0, 4.0]])])
+    turned = estimate_over_sets(base, [np.array([[0.0, 2.0]]), np.array([[1.0, 1.0, 4.0]])])
     assert turned.mean == -1.5 and turned.error == found.error
 
 
@@ -282,7 +282,7 @@ def test_the_mean_of_two_sets_with_seeds_by_hand():
     the second e = ±1 in all four cells, so var(e) = 4 / 1, and shared = 4 / (2² · 2 · 2) = 0.25.
     """
     sets = [np.array([[0.0, 2.0], [2.0, 4.0]]), np.array([[1.0, 3.0], [3.0, 1.0]])]
-    found = estimate_of_mean(sets)
+    found = estimate_over_sets(sets)
     assert found.mean == 2 and found.n_seeds == (2,)
     assert found.seed_variances == pytest.approx(
         (0.25,)
@@ -295,7 +295,7 @@ def test_the_mean_of_one_set_is_that_set():
     rng = np.random.default_rng(0)
     first = rng.normal(size=(3, 20))
     second = rng.normal(size=(4, 20))
-    one = estimate_of_mean([first], [second])
+    one = estimate_over_sets([first], [second])
     plain = estimate(first, second)
     assert one.mean == pytest.approx(plain.mean) and one.error == pytest.approx(plain.error)
     assert one.freedom == pytest.approx(plain.freedom) and one.p == pytest.approx(plain.p)
@@ -312,7 +312,7 @@ def test_its_variance_is_that_of_queries_resampled_within_sets():
     parts = [estimate(values).query_variance / 4 for values in sets]
     expected = parts[0] * 9 / 10 + parts[1] * 39 / 40
     assert means.var() == pytest.approx(expected, rel=0.05)
-    assert estimate_of_mean(sets).query_variance == pytest.approx(sum(parts))
+    assert estimate_over_sets(sets).query_variance == pytest.approx(sum(parts))
 
 
 @pytest.mark.parametrize("n_seeds", [1, 4])
@@ -335,13 +335,13 @@ def test_equal_rankers_differ_in_the_mean_as_seldom_as_it_says(n_seeds):
                 of_both = rng.normal(0, deviation / 4, (n_seeds, n))
                 of_sets.append(of_query + of_seed + of_both)
             both.append(of_sets)
-        n_found += estimate_of_mean(*both).p < 0.05
+        n_found += estimate_over_sets(*both).p < 0.05
     assert 0.02 <= n_found / n_draws <= 0.08
 
 
 def test_other_sets_and_other_seeds_are_refused():
     values = np.zeros((2, 3))
     with pytest.raises(ValueError, match="the same sets, got 1 and 2"):
-        estimate_of_mean([values], [values, values])
+        estimate_over_sets([values], [values, values])
     with pytest.raises(ValueError, match="the same seeds on each data set"):
-        estimate_of_mean([values, np.zeros((3, 3))])
+        estimate_over_sets([values, np.zeros((3, 3))])

@@ -8,7 +8,7 @@ import wandb
 import yaml
 
 from ltr.__main__ import main
-from ltr.compare.runs import experiments
+from ltr.compare.experiment import read_experiments
 from ltr.errors import InputError
 from tests.compare.tested import write_run
 from tests.conftest import write_letor
@@ -58,17 +58,17 @@ def test_runs_at_weights_and_biases_are_compared_as_those_here(tmp_path, monkeyp
         assert main(["test", str(run)]) == 0
     folders = [tmp_path / loss / "seed=3" for loss in ("RankNetLoss", "SoftmaxLoss")]
     monkeypatch.setattr(wandb, "Api", lambda: Server(folders))
-    both = experiments(["wandb:team/project"])
+    both = read_experiments(["wandb:team/project"])
     assert [one.name for one in both] == ["RankNetLoss", "SoftmaxLoss"]
-    here = experiments([str(tmp_path / "*Loss")])
+    here = read_experiments([str(tmp_path / "*Loss")])
     assert [one.runs[0].by_query for one in both] == [one.runs[0].by_query for one in here]
-    (one,) = experiments(["wandb:team/project:SoftmaxLoss"])
+    (one,) = read_experiments(["wandb:team/project:SoftmaxLoss"])
     assert one.runs[0].seed == 3 and one.runs[0].by_query == here[1].runs[0].by_query
     monkeypatch.setattr(wandb, "Api", lambda: Server(folders, results=False))
     with pytest.raises(
         InputError, match="no run there has results; test them with Weights & Biases"
     ):
-        experiments(["wandb:team/project"])
+        read_experiments(["wandb:team/project"])
 
 
 def test_a_group_of_others_does_not_lead_out_of_the_folder_of_derived_data(tmp_path, monkeypatch):
@@ -81,7 +81,7 @@ def test_a_group_of_others_does_not_lead_out_of_the_folder_of_derived_data(tmp_p
             server, "runs", lambda *_, group=group, **__: [server_run(server, group)]
         )
         monkeypatch.setattr(wandb, "Api", lambda: server)
-        (one,) = experiments(["wandb:team/project"])
+        (one,) = read_experiments(["wandb:team/project"])
         assert (tmp_path / "cache/wandb") in one.runs[0].folder.parents and (
             mine / "metrics.json"
         ).is_file()
@@ -89,7 +89,7 @@ def test_a_group_of_others_does_not_lead_out_of_the_folder_of_derived_data(tmp_p
     with pytest.raises(
         InputError, match="^wandb:team/project: two runs of the group same have the seed 0"
     ):
-        experiments(["wandb:team/project"])
+        read_experiments(["wandb:team/project"])
 
 
 def server_run(server, group):

@@ -9,9 +9,9 @@ import yaml
 
 from ltr.checkpoint import FORMAT
 from ltr.compare.comparison import MetricResult, compare
+from ltr.compare.experiment import read_experiments
 from ltr.compare.group_result import GroupResult
 from ltr.compare.query_groups import grouped
-from ltr.compare.runs import experiments
 
 QUERIES = [f"q{n}" for n in range(40)]
 
@@ -73,7 +73,7 @@ def forget_test(folder: Path) -> None:
 
 def compared(paths, **options) -> list[MetricResult]:
     """Runs compared on their own test."""
-    return compare(grouped(experiments(paths)), **options)
+    return compare(grouped(read_experiments(paths)), **options)
 
 
 def compared_in_one_group(paths, **options) -> list[GroupResult]:

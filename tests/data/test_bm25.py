@@ -14,7 +14,7 @@ import bm25s
 import numpy as np
 import pytest
 
-from ltr.check.word_sets import normalised
+from ltr.check.word_sets import words_of
 from ltr.data import bm25
 from ltr.data.bm25 import K1, B, bm25_lists
 from ltr.data.cache_contents import Cache
@@ -58,7 +58,7 @@ def test_terms_of_other_scripts_and_forms(text, expected):
     of a letter are one letter.
     """
     assert terms(text) == expected
-    assert normalised(text) == expected, "one rule for BM25 and ltr check"
+    assert words_of(text) == expected, "one rule for BM25 and ltr check"
 
 
 def test_a_noun_finds_itself_behind_particles_and_under_other_forms(tmp_path):

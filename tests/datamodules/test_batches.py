@@ -21,7 +21,7 @@ import yaml
 from ltr.batch import RankingBatch
 from ltr.data.layouts import ApartTexts, FeatureVectors, JoinedPairs, SingleTexts
 from ltr.datamodules import RankingDataModule
-from ltr.grid import Grid
+from ltr.grid.definition import Grid
 from ltr.models.encoder.loading.pretrained import load_tokenizer
 from tests.datasets import data_module
 

@@ -6,7 +6,7 @@ import pytest
 
 from ltr.__main__ import main
 from ltr.errors import InputError
-from ltr.grid import Grid
+from ltr.grid.definition import Grid
 from tests.grid.grids import LOSSES, folder, steps, write_grid  # noqa: F401
 
 
@@ -146,8 +146,8 @@ def test_a_baseline_is_compared_with_its_neighbours(folder):
         ("logistic", "constant"),
         ("logistic", "learnt"),
     ]
-    assert grid.pairs(names) == ([(1, 0), (3, 2)], [])
-    assert grid.pairs(names[:2] + names[3:]) == (
+    assert grid.pairs_by_place(names) == ([(1, 0), (3, 2)], [])
+    assert grid.pairs_by_place(names[:2] + names[3:]) == (
         [(1, 0)],
         ["logistic/learnt is not compared with constant, which is not there"],
     )
@@ -155,9 +155,12 @@ def test_a_baseline_is_compared_with_its_neighbours(folder):
     chosen = [
         (*one, f"lr={n % 2 + 1}") for n, one in enumerate(names)
     ]  # other rates were best for the neighbours
-    assert Grid.read(Path("grids/losses.yaml")).pairs(chosen) == ([(1, 0), (3, 2)], [])
+    assert Grid.read(Path("grids/losses.yaml")).pairs_by_place(chosen) == ([(1, 0), (3, 2)], [])
     write_grid(folder, axes=axes)
-    assert Grid.read(Path("grids/losses.yaml")).pairs(names) == ([(1, 0), (2, 0), (3, 0)], [])
+    assert Grid.read(Path("grids/losses.yaml")).pairs_by_place(names) == (
+        [(1, 0), (2, 0), (3, 0)],
+        [],
+    )
 
 
 def test_a_grid_without_axes_is_its_base(folder):

@@ -11,7 +11,7 @@ import yaml
 from filelock import FileLock
 
 from ltr.__main__ import main
-from ltr.grid import Grid
+from ltr.grid.definition import Grid
 from ltr.grid.folder import GridFolder, decisive_options
 from tests.child_processes import run_command
 from tests.grid.grids import LOSSES, folder, steps, write_grid  # noqa: F401

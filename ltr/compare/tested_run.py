@@ -2,11 +2,12 @@
 
 import csv
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from ltr.data.cross_validation import Fold
 from ltr.errors import InputError
 from ltr.run.config_file import read_config
 from ltr.run.data_sets import DataSet
@@ -23,7 +24,7 @@ class Run:
         folder: where it lies.
         seed: of ``seed_everything``.
         config: its configuration; empty where it has none.
-        metrics: what metrics.json says.
+        results: what metrics.json says.
         by_query: the values by metric and query; NaN where a query has none.
         split: that the results are on.
     """
@@ -31,7 +32,7 @@ class Run:
     folder: Path
     seed: int
     config: dict[str, Any] = field(repr=False)
-    metrics: dict[str, Any]
+    results: dict[str, Any]
     by_query: dict[str, dict[str, float]] = field(repr=False)
     split: str = "test"
 
@@ -44,21 +45,37 @@ class Run:
         """
         if not self.config:
             return None
-        if "trained_with" not in self.metrics:
+        if "trained_with" not in self.results:
             raise InputError(
                 f"{RunFolder(self.folder).metrics}: trained_with must say what the run was trained with, and is not there; train the run again"
             )
-        return TrainingRecipe.of(self.config, self.metrics["trained_with"])
+        return TrainingRecipe.of(self.config, self.results["trained_with"])
 
     @property
-    def fold(self) -> dict[str, int] | None:
-        """Its part of a cross-validation, ``{"number": 1, "of": 5}``; None where it is of none."""
-        return self.metrics["test"].get("fold")
+    def fold(self) -> Fold | None:
+        """Its part of a cross-validation; None where it is of none."""
+        fold = self.report.get("fold")
+        return None if fold is None else Fold(**fold)
+
+    @property
+    def weights(self) -> str:
+        """The file of the weights that were tested, without its folder, which may be named in several
+        ways; or ``untrained``.
+        """
+        checkpoint = self.report["checkpoint"]
+        return "untrained" if checkpoint is None else Path(checkpoint).name
+
+    @property
+    def kind_of_weights(self) -> str:
+        """Which weights were tested: ``best.ckpt``, ``last.ckpt``, ``step=N.ckpt`` for those of any
+        one step, or ``untrained``.
+        """
+        return "step=N.ckpt" if self.weights.startswith("step=") else self.weights
 
     @property
     def sources(self) -> list[str]:
-        """The names of the sources that it was tested on together; none: one collection."""
-        return self.metrics["test"].get("sources", [])
+        """The names of the sources that it was tested on together; empty: one collection."""
+        return self.report.get("sources", [])
 
     @property
     def place(self) -> RunFolder:
@@ -66,9 +83,9 @@ class Run:
         return RunFolder(self.folder).folder_of_split(self.split)
 
     @property
-    def test(self) -> dict[str, Any]:
-        """The test part of the metrics."""
-        return self.metrics["test"]
+    def report(self) -> dict[str, Any]:
+        """What the test of its split says, a part of the results."""
+        return self.results["test"]
 
 
 def read_run(folder: Path, data_set: DataSet | None = None, split: str = "test") -> Run:
@@ -83,31 +100,31 @@ def read_run(folder: Path, data_set: DataSet | None = None, split: str = "test")
         InputError: if it was not tested, or its files are damaged or don't fit each other.
     """
     files = RunFolder(folder)
-    metrics = read_metrics(files.metrics)
+    results = read_metrics(files.metrics)
     place = files
     again = f"ltr test {folder}"
-    places = []
+    measured_on = []
     if data_set is not None:
         place = files.folder_of_set(data_set.name)
         # Metrics on dev before training are of the run's own data.
-        metrics = {name: value for name, value in metrics.items() if name != "start"}
+        results = {name: value for name, value in results.items() if name != "start"}
         again += f" --data.path {data_set.path} …"
-        places.append(data_set.name)
+        measured_on.append(data_set.name)
     if split != "test":
         place = place.folder_of_split(split)
         again += f" --split {split}"
-        places.append(split)
+        measured_on.append(split)
     where = ""
-    if places:
-        metrics = metrics | {"test": read_metrics(place.metrics).get("test")}
-        where = f" on {', '.join(places)}"
-    if not isinstance(metrics.get("test"), dict) or not place.per_query.is_file():
+    if measured_on:
+        results = results | {"test": read_metrics(place.metrics).get("test")}
+        where = f" on {', '.join(measured_on)}"
+    if not isinstance(results.get("test"), dict) or not place.per_query.is_file():
         raise InputError(f"{folder}: a run must have been tested{where} to be compared; {again}")
     config: dict[str, Any] = {}
     if files.config.is_file():
         config = read_config(files.config)
     seed = config.get("seed_everything", seed_in_name(folder.resolve()) or 0)
-    return Run(folder, seed, config, metrics, _values(place, metrics), split)
+    return Run(folder, seed, config, results, _values(place, results), split)
 
 
 def is_tested(folder: Path) -> bool:
@@ -134,31 +151,15 @@ def seed_in_name(folder: Path) -> int | None:
     return int(seed) if seed.isdecimal() else None
 
 
-def tested_weights(run: Run) -> str:
-    """The file of the weights of a run that were tested, without its folder, which may be named in
-    several ways; or ``untrained``.
-    """
-    checkpoint = run.test["checkpoint"]
-    return "untrained" if checkpoint is None else Path(checkpoint).name
-
-
-def _kind_of_weights(run: Run) -> str:
-    """Which weights of a run were tested: ``best.ckpt``, ``last.ckpt``, ``step=N.ckpt`` for those of
-    any one step, or ``untrained``.
-    """
-    name = tested_weights(run)
-    return "step=N.ckpt" if name.startswith("step=") else name
-
-
 def run_differences(first: Run, second: Run) -> list[str]:
     """What two runs differ in beside their seed, with both values: options, and which of their
     weights were tested.
     """
     differences = recipe_differences(first, second)
-    weights = _kind_of_weights(first)
-    other_weights = _kind_of_weights(second)
-    if weights != other_weights:
-        differences.append(f"the tested weights ({weights}, {other_weights})")
+    if first.kind_of_weights != second.kind_of_weights:
+        differences.append(
+            f"the tested weights ({first.kind_of_weights}, {second.kind_of_weights})"
+        )
     return differences
 
 
@@ -175,10 +176,10 @@ def recipe_differences(first: Run, second: Run) -> list[str]:
     return recipe.differences(other)
 
 
-def _values(place: RunFolder, metrics: dict[str, Any]) -> dict[str, dict[str, float]]:
+def _values(place: RunFolder, results: dict[str, Any]) -> dict[str, dict[str, float]]:
     """Read per_query.tsv: by metric and query."""
     file = place.per_query
-    names = list(metrics["test"]["conventions"])
+    names = list(results["test"]["conventions"])
     try:
         with open(file, newline="", encoding="utf-8") as opened:
             lines = list(csv.reader(opened, delimiter="\t", quoting=csv.QUOTE_NONE))
@@ -211,26 +212,28 @@ def _values(place: RunFolder, metrics: dict[str, Any]) -> dict[str, dict[str, fl
         queries.add(query)
         for name, value in zip(names, numbers, strict=True):
             values[name][query] = value
-    sources = metrics["test"].get("sources", [])
+    sources = results["test"].get("sources", [])
     for name in names:
-        _check_mean(file, name, metrics["test"][name], _values_of_sources(values[name], sources))
+        on_sources = [values[name]]
+        if sources:
+            on_sources = list(values_by_source(values[name], sources).values())
+        _check_mean(file, name, results["test"][name], on_sources)
     return values
 
 
-def _values_of_sources(values: dict[str, float], sources: Sequence[str]) -> list[list[float]]:
-    """The values of each source, whose name stands before the queries; all together where there are
-    no sources.
-    """
-    if not sources:
-        return [list(values.values())]
-    by_source: dict[str, list[float]] = {name: [] for name in sources}
-    for query, value in values.items():
-        by_source.setdefault(query.partition("/")[0], []).append(value)
-    return list(by_source.values())
+def values_by_source(
+    values: Mapping[str, float], sources: Sequence[str]
+) -> dict[str, dict[str, float]]:
+    """By source the values of its own queries, before whose names that of the source stands."""
+    by_source: dict[str, dict[str, float]] = {source: {} for source in sources}
+    for name, value in values.items():
+        source, _, query = name.partition("/")
+        by_source.setdefault(source, {})[query] = value
+    return by_source
 
 
 def _check_mean(
-    file: Path, name: str, mean: float | None, values_of_sources: Iterable[Iterable[float]]
+    file: Path, name: str, mean: float | None, values_of_sources: Iterable[Mapping[str, float]]
 ) -> None:
     """Check that the values of the queries have the mean that metrics.json says, which is that over
     the sources; None where no query has a value. The values are rounded to 6 digits, the mean is a
@@ -238,7 +241,7 @@ def _check_mean(
     """
     means = []
     for values in values_of_sources:
-        counted = [value for value in values if not math.isnan(value)]
+        counted = [value for value in values.values() if not math.isnan(value)]
         if counted:
             means.append(math.fsum(counted) / len(counted))
     if not means and mean is None:

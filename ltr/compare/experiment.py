@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from ltr.compare.folds import joined_folds
-from ltr.compare.run import Run, read_run, run_differences, seed_in_name
+from ltr.compare.tested_run import Run, read_run, run_differences, seed_in_name
 from ltr.compare.wandb_runs import PREFIX, fetch_runs
 from ltr.errors import InputError, local_path
 from ltr.run.data_sets import DataSet
@@ -59,7 +59,7 @@ class Experiment:
         """Of each seed, as the run itself says; NaN where no query had a value."""
         means = []
         for run in self.runs:
-            mean = run.test[metric]
+            mean = run.report[metric]
             means.append(math.nan if mean is None else mean)
         return means
 
@@ -67,7 +67,7 @@ class Experiment:
         """On dev before training, of the seeds that measured it."""
         starts = []
         for run in self.runs:
-            start = run.metrics.get("start", {}).get(metric)
+            start = run.results.get("start", {}).get(metric)
             if start is not None:
                 starts.append(start)
         return starts
@@ -76,12 +76,12 @@ class Experiment:
         """Of the seeds that say it."""
         seconds = []
         for run in self.runs:
-            if "fit" in run.metrics:
-                seconds.append(run.metrics["fit"]["seconds"])
+            if "fit" in run.results:
+                seconds.append(run.results["fit"]["seconds"])
         return seconds
 
 
-def experiments(
+def read_experiments(
     paths: Iterable[str], data_set: DataSet | None = None, split: str = "test"
 ) -> list[Experiment]:
     """Read runs, and put those together that differ in their seed alone.
@@ -119,11 +119,8 @@ def experiments(
     return read
 
 
-def check_alike(experiments: Sequence[Experiment], metric: str) -> list[str]:
+def check_alike(experiments: Sequence[Experiment], metric: str) -> None:
     """Check that the numbers of all runs may be compared.
-
-    Returns:
-        Notes to print: one if the runs ranked different candidates.
 
     Raises:
         InputError: for other data, another way to count the metric, or a run without it.
@@ -137,44 +134,22 @@ def check_alike(experiments: Sequence[Experiment], metric: str) -> list[str]:
                 )
             _check_pair(first, run, metric)
 
-    note = _candidates_note(experiments)
-    return [] if note is None else [note]
-
-
-def _candidates_note(experiments: Sequence[Experiment]) -> str | None:
-    """A note if the runs ranked different candidates."""
-    # The first experiment that ranked some candidates is named with them.
-    experiment_of_candidates: dict[tuple[str | None, str], str] = {}
-    for experiment in experiments:
-        for run in experiment.runs:
-            digest = run.test["evaluated"].get("candidates")
-            candidates = (digest, _candidates_in_words(run))
-            experiment_of_candidates.setdefault(candidates, experiment.name)
-    if len(experiment_of_candidates) == 1:
-        return None
-    said = set()
-    ranked = []
-    for (_, words), name in experiment_of_candidates.items():
-        ranked.append(f"{name}: {words}{', of other content' if words in said else ''}")
-        said.add(words)
-    return f"the runs rank other candidates, so whole systems are compared ({'; '.join(ranked)})"
-
 
 def _check_pair(first: Run, run: Run, metric: str) -> None:
     """Check that a run was tested on what the first one was, and counts the metric as it does."""
-    conventions = run.test["conventions"]
+    conventions = run.report["conventions"]
     if metric not in conventions:
         raise InputError(
             f"{run.folder} was not measured by {metric}, but by {', '.join(conventions)}; name one with --metric",
             option="metric",
         )
-    expected = first.test["conventions"][metric]
+    expected = first.report["conventions"][metric]
     if conventions[metric] != expected:
         raise InputError(
             f"{metric} is counted in two ways: {first.folder} says '{expected}', {run.folder} says '{conventions[metric]}'; test both with the same options"
         )
     for part, words in SAME_DATA.items():
-        if first.test["evaluated"].get(part) != run.test["evaluated"].get(part):
+        if first.report["evaluated"].get(part) != run.report["evaluated"].get(part):
             raise InputError(
                 f"{first.folder} and {run.folder} were tested on other {words}; runs can be compared on the same data alone"
             )
@@ -182,16 +157,6 @@ def _check_pair(first: Run, run: Run, metric: str) -> None:
         raise InputError(
             f"{first.folder} and {run.folder} were tested on other queries; test both again on the same data"
         )
-
-
-def _candidates_in_words(run: Run) -> str:
-    """What a run ranked, as its options say: ``bm25, 50 deep``, ``corpus, 100 deep, index Flat``."""
-    words = run.test.get("candidates", "its own")
-    if run.test.get("depth") is not None:
-        words += f", {run.test['depth']} deep"
-    if "index" in run.test:
-        words += f", index {run.test['index']}"
-    return words
 
 
 def _run_folders(path: str) -> list[Path]:
@@ -227,6 +192,7 @@ def _runs_in(folder: Path) -> list[Path]:
     if _is_run(folder):
         return [folder]
     runs = []
+    # Runs of any name; seeds of experiments; folds of a seed; folds of the seeds of experiments.
     for pattern in ("*", "*/seed=*", "*/fold=*", "*/*/fold=*"):
         runs += [inner for inner in folder.glob(pattern) if _is_run(inner)]
     if not runs:

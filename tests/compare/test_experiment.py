@@ -7,7 +7,7 @@ import pytest
 
 from ltr.__main__ import main
 from ltr.checkpoint import FORMAT
-from ltr.compare.runs import experiments
+from ltr.compare.experiment import read_experiments
 from tests.compare.tested import (
     compared_in_one_group,
     config,
@@ -19,25 +19,30 @@ def test_a_run_under_two_names_counts_once(runs):
     """A second copy would make Holm's family larger, and every p with it."""
     (runs / "latest").symlink_to(runs / "good")
     paths = ["runs/base", "runs/good", "runs/latest", f"{runs}/../runs/good/seed=1"]
-    assert [(one.name, len(one.runs)) for one in experiments(paths)] == [("base", 3), ("good", 3)]
+    assert [(one.name, len(one.runs)) for one in read_experiments(paths)] == [
+        ("base", 3),
+        ("good", 3),
+    ]
 
 
 def test_folders_of_runs_and_of_experiments_side_by_side_and_results_stand_for_their_run(runs):
     write_run(runs / "single", [0.5] * 40)
-    assert [one.name for one in experiments(["runs"])] == ["single", "base", "good", "same"]
-    assert [one.name for one in experiments(["runs/base", "runs/good/seed=0/metrics.json"])] == [
+    assert [one.name for one in read_experiments(["runs"])] == ["single", "base", "good", "same"]
+    assert [
+        one.name for one in read_experiments(["runs/base", "runs/good/seed=0/metrics.json"])
+    ] == [
         "base",
         "good",
     ]
 
 
 def test_names_are_told_apart_and_seeds_are_sorted(runs):
-    assert [one.name for one in experiments(["runs/good", "runs/base"])] == ["good", "base"]
-    assert [one.name for one in experiments(["runs/base"])] == ["base"]
-    (both,) = experiments(["runs/base/seed=2", "runs/base/seed=0"])
+    assert [one.name for one in read_experiments(["runs/good", "runs/base"])] == ["good", "base"]
+    assert [one.name for one in read_experiments(["runs/base"])] == ["base"]
+    (both,) = read_experiments(["runs/base/seed=2", "runs/base/seed=0"])
     assert [run.seed for run in both.runs] == [0, 2]
-    assert [one.name for one in experiments(["runs"])] == ["base", "good", "same"]
-    assert [len(one.runs) for one in experiments(["runs/b*", "runs/base/seed=1"])] == [3]
+    assert [one.name for one in read_experiments(["runs"])] == ["base", "good", "same"]
+    assert [len(one.runs) for one in read_experiments(["runs/b*", "runs/base/seed=1"])] == [3]
 
 
 REFUSED = {
@@ -203,7 +208,7 @@ def test_runs_that_cannot_be_compared_are_one_line_and_exit_code_2(case, runs, c
 def test_without_a_configuration_the_folder_says_the_seed(runs):
     for file in runs.glob("base/*/config.yaml"):
         file.unlink()
-    assert [run.seed for run in experiments(["runs/base"])[0].runs] == [0, 1, 2]
+    assert [run.seed for run in read_experiments(["runs/base"])[0].runs] == [0, 1, 2]
 
 
 def test_other_candidates_are_said(runs):
@@ -237,7 +242,7 @@ def test_exact_and_approximate_search_are_said(tmp_path):
 def test_an_offline_folder_stands_for_its_run(tmp_path):
     run = write_run(tmp_path / "a/seed=0", [0.5] * 40)
     (run / "wandb/offline-run-20261122_101010-abcd").mkdir(parents=True)
-    (one,) = experiments([str(run / "wandb/offline-run-20261122_101010-abcd")])
+    (one,) = read_experiments([str(run / "wandb/offline-run-20261122_101010-abcd")])
     assert one.runs[0].folder == run
 
 
@@ -245,7 +250,7 @@ def test_seeds_are_sorted_by_number_and_what_all_names_share_is_left_out(tmp_pat
     for seed in (10, 9):
         write_run(tmp_path / f"all/x/a/seed={seed}", [0.5] * 40, seed=seed)
     write_run(tmp_path / "all/x/b/c", [0.5] * 40)
-    a, b = experiments([str(tmp_path / "all/x/a"), str(tmp_path / "all/x/b/c")])
+    a, b = read_experiments([str(tmp_path / "all/x/a"), str(tmp_path / "all/x/b/c")])
     assert (a.name, b.name) == ("a", "b/c")
     assert [run.folder.name for run in a.runs] == ["seed=9", "seed=10"]
 
@@ -254,7 +259,7 @@ def test_what_an_experiment_says_of_its_seeds(tmp_path):
     """Only the first seed was measured before training; both say their seconds, 10 and 11."""
     write_run(tmp_path / "a/seed=0", [0.5] * 20 + [0.7] * 20, start=0.3)
     write_run(tmp_path / "a/seed=1", [0.2] * 40, seed=1, start=None)
-    (found,) = experiments([str(tmp_path / "a")])
+    (found,) = read_experiments([str(tmp_path / "a")])
     assert found.starts("AP") == [0.3] and found.training_seconds() == [10.0, 11.0]
     assert found.means("AP") == pytest.approx([0.6, 0.2])
     assert found.values("AP", ["q39", "q0"]).tolist() == [[0.7, 0.5], [0.2, 0.2]]
@@ -262,13 +267,13 @@ def test_what_an_experiment_says_of_its_seeds(tmp_path):
 
 def test_a_name_does_not_depend_on_how_a_folder_is_written(runs, monkeypatch):
     monkeypatch.chdir(runs / "base/seed=0")
-    found = experiments([".", "../seed=1", str(runs / "base/seed=2"), "../../good"])
+    found = read_experiments([".", "../seed=1", str(runs / "base/seed=2"), "../../good"])
     assert [(one.name, len(one.runs)) for one in found] == [("base", 3), ("good", 3)]
     monkeypatch.chdir(runs / "base")
-    assert [one.name for one in experiments(["seed=0", "../good"])] == ["base", "good"]
+    assert [one.name for one in read_experiments(["seed=0", "../good"])] == ["base", "good"]
     monkeypatch.chdir(runs.parent)
     elsewhere = write_run(runs.parent / "x/other", [0.5] * 40)
-    names = [one.name for one in experiments(["runs/base", str(elsewhere)])]
+    names = [one.name for one in read_experiments(["runs/base", str(elsewhere)])]
     assert names == ["runs/base", "x/other"]
 
 
