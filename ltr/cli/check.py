@@ -23,7 +23,7 @@ from ltr.check.report_formats import as_html, as_json, print_sections
 from ltr.check.sample import EnoughSampled, Sampler
 from ltr.check.section import Section
 from ltr.check.trained_on import open_trained_on
-from ltr.cli.messages import options_by_path
+from ltr.cli.messages import errors_with_paths
 from ltr.cli.parsed import ParsedCommand, parse
 from ltr.cli.run_paths import data_path_option, refuse_paths_from_elsewhere
 from ltr.compare.runs import check_alike, experiments
@@ -188,7 +188,7 @@ def _experiment_sections(
     with tempfile.TemporaryDirectory() as temporary:
         command = parse(["fit", *words])
         command.seed()
-        with options_by_path(command.options):
+        with errors_with_paths(command.options):
             command.make()
         data_module = command.datamodule
         _check_one_collection(data_module)

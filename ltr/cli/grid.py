@@ -6,7 +6,7 @@ from pathlib import Path
 
 from ltr.cli import arguments
 from ltr.cli.compare import check_files, show
-from ltr.cli.messages import one_line
+from ltr.cli.messages import line_for_user
 from ltr.cli.near_names import near_option
 from ltr.cli.process import run_one_of_many
 from ltr.compare.comparison import compare
@@ -152,7 +152,7 @@ def _check_options(folder: GridFolder, cells: Sequence[Cell]) -> None:
         try:
             measured = parse(folder.fit_words(cell)).options.model.metrics or METRICS
         except Exception as error:
-            line = one_line(error)
+            line = line_for_user(error)
             if line is None:
                 raise
             raise InputError(

@@ -8,7 +8,7 @@ from pathlib import Path
 from pkgutil import resolve_name
 from typing import Any, NamedTuple, TypedDict, cast
 
-from ltr.cli.messages import one_line
+from ltr.cli.messages import line_for_user
 from ltr.cli.parsed import data_module
 from ltr.compare.run import is_tested
 from ltr.data.files import digest_of, digest_of_json
@@ -120,7 +120,7 @@ def how_measured(
     except Exception as error:  # whatever a hub raises that can't be reached
         if not data_set.path.startswith(HUB):
             raise
-        line = one_line(error) or " ".join(str(error).split())
+        line = line_for_user(error) or " ".join(str(error).split())
         raise InputError(
             f"{DATA_PATH}: {data_set.name} can't be fetched, so nothing was measured; fetch it where there is a network, or name a folder ({data_set.path}: {line[:160]})"
         ) from error

@@ -21,7 +21,7 @@ from ltr.run.launchers import restarts_line
 NO_MEMORY = ("DefaultCPUAllocator", "CUDA error: out of memory", "STATUS_ALLOC_FAILED")
 
 
-def one_line(error: BaseException) -> str | None:
+def line_for_user(error: BaseException) -> str | None:
     """What to tell the user of an error that is theirs to mend; None for a mistake of ours, which
     deserves its traceback.
     """
@@ -35,7 +35,7 @@ def one_line(error: BaseException) -> str | None:
         (ValueError, OSError, ImportError, MisconfigurationException, jsonargparse.ArgumentError),
     ):
         return None
-    bad_input = input_error(error)
+    bad_input = input_error_behind(error)
     if bad_input is not None:
         return str(bad_input)
     if isinstance(error, OSError) and means_full_disk(error):
@@ -70,22 +70,22 @@ def _has_no_working_directory() -> bool:
     return False
 
 
-def input_error(error: BaseException | None) -> InputError | None:
+def input_error_behind(error: BaseException | None) -> InputError | None:
     """The InputError behind an error: the parser wraps what a constructor raised."""
     while error is not None and not isinstance(error, InputError):
         error = error.__cause__ or error.__context__
     return error
 
 
-def say_restarts(error: BaseException) -> None:
+def add_restarts(error: BaseException) -> None:
     """Let the InputError behind an error say that torchrun starts the command again, if it does."""
-    bad_input = input_error(error)
+    bad_input = input_error_behind(error)
     if bad_input is not None:
         bad_input.message += restarts_line()
 
 
 @contextmanager
-def options_by_path(config: jsonargparse.Namespace) -> Iterator[None]:
+def errors_with_paths(config: jsonargparse.Namespace) -> Iterator[None]:
     """Inside the block an InputError tells its option by the path in the configuration:
     ``data.batch_size`` for ``batch_size``.
 
@@ -95,7 +95,7 @@ def options_by_path(config: jsonargparse.Namespace) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        bad_input = input_error(error)
+        bad_input = input_error_behind(error)
         if bad_input is not None and bad_input.option is not None:
             bad_input.option = path_of(bad_input, config)
         raise

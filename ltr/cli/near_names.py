@@ -39,7 +39,7 @@ CLASSES = {
 }
 
 
-def question(names: Iterable[str]) -> str:
+def did_you_mean(names: Iterable[str]) -> str:
     """``; did you mean A or B?``, to stand behind a message; nothing for no name."""
     choices = " or ".join(names)
     return f"; did you mean {choices}?" if choices else ""

@@ -9,7 +9,7 @@ from lightning.pytorch.cli import LightningArgumentParser, LightningCLI
 
 from ltr.cli.arguments import refuse_addresses
 from ltr.cli.configuration import full_arguments, refuse_unknown_empty_keys
-from ltr.cli.messages import input_error, say_restarts
+from ltr.cli.messages import input_error_behind, add_restarts
 from ltr.cli.mine import MiningTrainer
 from ltr.cli.refused import refusal
 from ltr.cli.run_config import RunConfig
@@ -60,7 +60,7 @@ class ParsedCommand(LightningCLI):
                 args=args,
             )
         except Exception as error:
-            say_restarts(error)
+            add_restarts(error)
             raise
 
     @property
@@ -116,7 +116,7 @@ class ParsedCommand(LightningCLI):
         try:
             self.config = parser.parse_args(args)
         except jsonargparse.ArgumentError as error:
-            if input_error(error) is not None:
+            if input_error_behind(error) is not None:
                 raise
             raise InputError(refusal(error, args, self._parser(self._command))) from error
         refuse_addresses(self.options)

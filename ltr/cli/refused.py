@@ -19,7 +19,7 @@ import ltr.margins
 import ltr.models
 from ltr.cli.arguments import parser_reason, unknown_words
 from ltr.cli.configuration import configuration_files
-from ltr.cli.near_names import near_class, near_option, question
+from ltr.cli.near_names import near_class, near_option, did_you_mean
 from ltr.cli.words import values_of_option
 from ltr.run.yaml_files import read_yaml
 
@@ -56,7 +56,7 @@ def refusal(error: Exception, args: Sequence[str], parser: jsonargparse.Argument
     elif match := re.match(r"(\S+): (\S+): Option '([^']+)' is not accepted", reason):
         path, class_path, name = match.groups()
         known = [*_options_of_class(path, class_path), *_options(parser, args)]
-        near = question(near_option(f"{path}.{name}", known))
+        near = did_you_mean(near_option(f"{path}.{name}", known))
         reason = f"{class_path} has no option {path}.{name}{near}"
     elif match := re.match(r"(\S+): there is no (\w+)", reason):
         reason = _no_class(*match.groups())
@@ -74,7 +74,7 @@ def _no_option(word: str, known: Sequence[str], dashes: str) -> str:
     """The dashes stand before an option on the command line, and not before one in a file."""
     name = word.lstrip("-").partition("=")[0]
     near = [f"{dashes}{option}" for option in near_option(name, known)]
-    return f"there is no option {word}{question(near)}"
+    return f"there is no option {word}{did_you_mean(near)}"
 
 
 def _no_class(path: str, name: str) -> str:
@@ -82,7 +82,7 @@ def _no_class(path: str, name: str) -> str:
     near = [] if package is None else near_class(name, _classes(package))
     if path == "data" and not near:
         return f"data: there is no data module {name}; the folder or file of the data is an option of its own, --data.path"
-    return f"{path}: there is no {name}{question(near)}"
+    return f"{path}: there is no {name}{did_you_mean(near)}"
 
 
 def _package_of(path: str) -> ModuleType | None:

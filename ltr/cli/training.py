@@ -21,7 +21,7 @@ from lightning.pytorch.loggers.logger import DummyLogger
 from ltr.callbacks import HardNegativeMining
 from ltr.check.kept_forecast import KeptForecast, difference_line
 from ltr.cli.configuration import full_arguments
-from ltr.cli.messages import input_error, one_line, options_by_path, say_restarts
+from ltr.cli.messages import input_error_behind, line_for_user, errors_with_paths, add_restarts
 from ltr.cli.mine import mining_of
 from ltr.cli.parsed import ParsedCommand
 from ltr.cli.run_names import class_names, folder_by_name
@@ -121,7 +121,7 @@ class RankerCLI(ParsedCommand):
     def run(self) -> None:
         """Run the command. What ends it is told to the other processes of the run."""
         try:
-            with options_by_path(self.options):
+            with errors_with_paths(self.options):
                 self.seed()
                 self._plan()
                 self.make()
@@ -149,9 +149,9 @@ class RankerCLI(ParsedCommand):
                     _say_lost(lost)
                     raise
                 raise ending from error
-            line = one_line(error) or f"{type(error).__name__}: {' '.join(str(error).split())}"
+            line = line_for_user(error) or f"{type(error).__name__}: {' '.join(str(error).split())}"
             self._together.tell(Ending(0, f"process {rank()} of {world_size()} has ended: {line}"))
-            say_restarts(error)
+            add_restarts(error)
             raise
         finally:
             self._together.finish()
@@ -273,7 +273,7 @@ class RankerCLI(ParsedCommand):
             if not internals.comes_of_restoring(error):
                 raise
             file = self.config_init[self._command].ckpt_path
-            bad_input = input_error(error)
+            bad_input = input_error_behind(error)
             if bad_input is not None:  # of a part that has looked at its own state
                 bad_input.message = f"--ckpt_path {file}: {bad_input.message}"
                 raise
