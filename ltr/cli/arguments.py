@@ -9,7 +9,7 @@ from typing import Any
 import docstring_parser
 import jsonargparse
 
-from ltr.cli.near_names import near_option, did_you_mean
+from ltr.cli.near_names import did_you_mean, near_option
 from ltr.errors import InputError, local_path
 
 # The type of one word of a parameter that is a list, by the parameter's annotation.
@@ -179,9 +179,7 @@ def _no_option(word: str, known: Collection[str]) -> str:
     name = word.lstrip("-").partition("=")[0]
     # --data.path is --data here.
     near = near_option(name, known) or near_option(name.partition(".")[0], known)
-    return (
-        f"there is no option {word.partition('=')[0]}{did_you_mean(f'--{option}' for option in near)}"
-    )
+    return f"there is no option {word.partition('=')[0]}{did_you_mean(f'--{option}' for option in near)}"
 
 
 def unknown_words(text: str) -> list[str]:

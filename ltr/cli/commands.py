@@ -94,14 +94,14 @@ COMMANDS = (
     ),
     Command(
         "rank",
-        "ltr.cli.use:rank",
+        "ltr.cli.rank:rank",
         ('order texts for a query      ltr rank RUN --query "…" --documents FILE',),
         other_names=("rerank",),
         stdout=Stdout.RESULTS,
     ),
     Command(
         "search",
-        "ltr.cli.use:search",
+        "ltr.cli.search:search",
         ("search a corpus              ltr search RUN --corpus PATH",),
         other_names=("retrieve",),
         stdout=Stdout.RESULTS,
@@ -115,7 +115,7 @@ COMMANDS = (
     ),
     Command(
         "export",
-        "ltr.cli.use:export",
+        "ltr.cli.export_ranker:export",
         ("for sentence-transformers, transformers or ONNX   ltr export RUN FOLDER",),
         stdout=Stdout.RESULTS,
     ),
@@ -135,7 +135,7 @@ COMMANDS = (
     ),
     Command(
         "score",
-        "ltr.cli.use:score",
+        "ltr.cli.score:score",
         ("a teacher's scores, to distil  ltr score RUN --data PATH --output FOLDER",),
         other_names=("distil",),
         stdout=Stdout.RESULTS,

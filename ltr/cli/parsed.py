@@ -9,7 +9,7 @@ from lightning.pytorch.cli import LightningArgumentParser, LightningCLI
 
 from ltr.cli.arguments import refuse_addresses
 from ltr.cli.configuration import full_arguments, refuse_unknown_empty_keys
-from ltr.cli.messages import input_error_behind, add_restarts
+from ltr.cli.messages import add_restarts, input_error_behind
 from ltr.cli.mine import MiningTrainer
 from ltr.cli.refused import refusal
 from ltr.cli.run_config import RunConfig

@@ -19,7 +19,7 @@ import ltr.margins
 import ltr.models
 from ltr.cli.arguments import parser_reason, unknown_words
 from ltr.cli.configuration import configuration_files
-from ltr.cli.near_names import near_class, near_option, did_you_mean
+from ltr.cli.near_names import did_you_mean, near_class, near_option
 from ltr.cli.words import values_of_option
 from ltr.run.yaml_files import read_yaml
 

@@ -21,7 +21,7 @@ from lightning.pytorch.loggers.logger import DummyLogger
 from ltr.callbacks import HardNegativeMining
 from ltr.check.kept_forecast import KeptForecast, difference_line
 from ltr.cli.configuration import full_arguments
-from ltr.cli.messages import input_error_behind, line_for_user, errors_with_paths, add_restarts
+from ltr.cli.messages import add_restarts, errors_with_paths, input_error_behind, line_for_user
 from ltr.cli.mine import mining_of
 from ltr.cli.parsed import ParsedCommand
 from ltr.cli.run_names import class_names, folder_by_name

@@ -2,7 +2,7 @@
 
 import pytest
 
-from ltr.cli.near_names import near_class, near_option, did_you_mean
+from ltr.cli.near_names import did_you_mean, near_class, near_option
 
 KNOWN = [
     "ckpt_path",
