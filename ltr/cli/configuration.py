@@ -6,6 +6,7 @@ from typing import Any
 
 import jsonargparse
 
+from ltr.cli.option_paths import beginnings
 from ltr.cli.run_paths import data_path_option, refuse_paths_from_elsewhere
 from ltr.cli.words import option_names, values_of_option
 from ltr.errors import InputError, local_path
@@ -86,10 +87,9 @@ def refuse_unknown_empty_keys(words: Sequence[str], parser: jsonargparse.Argumen
     """Raise an InputError for an unknown key whose value is an empty mapping (``foo: {}``): the
     parser would ignore it without a word.
     """
-    known = set()
+    known = set[str]()
     for action in parser._actions:
-        parts = action.dest.split(".")
-        known |= {".".join(parts[:end]) for end in range(1, len(parts) + 1)}
+        known.update(beginnings(action.dest))
     for file in configuration_files(words):
         for key in _empty_keys(read_yaml(Path(file)) or {}):
             is_of_a_class = "class_path" in key or "init_args" in key

@@ -10,7 +10,8 @@ import jsonargparse
 import torch
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 
-from ltr.cli.arguments import parser_reason
+from ltr.cli.option_paths import beginnings, without_init_args
+from ltr.cli.parser_texts import parser_reason
 from ltr.data.files import cache_root
 from ltr.data.whole_files import DISK_FULL_TEXT, means_full_disk
 from ltr.errors import InputError
@@ -108,11 +109,10 @@ def path_of(error: InputError, config: jsonargparse.Namespace) -> str | None:
     class_of = {"model": RankerModule.__name__}  # by the path of the object
     paths = set()
     for key, value in vars(config.as_flat()).items():
-        path = key.replace(".init_args", "")
+        path = without_init_args(key)
         if path.endswith(".class_path"):
             class_of[path.removesuffix(".class_path")] = str(value).rpartition(".")[2]
-        parts = path.split(".")
-        paths |= {".".join(parts[:end]) for end in range(1, len(parts) + 1)}
+        paths.update(beginnings(path))
     ending = f".{error.option}"
     candidates = [path for path in paths if path == error.option or path.endswith(ending)]
     if len(candidates) > 1:

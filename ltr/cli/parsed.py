@@ -7,7 +7,7 @@ import jsonargparse
 import yaml
 from lightning.pytorch.cli import LightningArgumentParser, LightningCLI
 
-from ltr.cli.arguments import refuse_addresses
+from ltr.cli.addresses import refuse_addresses
 from ltr.cli.configuration import full_arguments, refuse_unknown_empty_keys
 from ltr.cli.messages import add_restarts, input_error_behind
 from ltr.cli.mine import MiningTrainer
