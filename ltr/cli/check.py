@@ -24,7 +24,7 @@ from ltr.check.sample import EnoughSampled, Sampler
 from ltr.check.section import Section
 from ltr.check.trained_on import open_trained_on
 from ltr.cli.messages import errors_with_paths
-from ltr.cli.parsed import ParsedCommand, parse
+from ltr.cli.parsed import ParsedCommand
 from ltr.cli.run_paths import data_path_option, refuse_paths_from_elsewhere
 from ltr.compare.runs import check_alike, experiments
 from ltr.data.collection import Collection, lists_of_run, open_collection
@@ -91,8 +91,9 @@ def check(
     leakage_options = _LeakageOptions(trained_on or [], threshold, write)
     if folder is None and config is None:
         reads = None if backbone is None else DualEncoder(backbone).reads
+        collection = open_collection(source)
         made = _collection_sections(
-            open_collection(source), run, reads, METRICS[0], None, leakage_options, backbone
+            collection, run, reads, METRICS[0], None, leakage_options, backbone
         )
     elif backbone is not None:
         raise InputError(
@@ -149,8 +150,16 @@ def _collection_sections(
     leakage_options: _LeakageOptions | None,
     backbone: str | None,
 ) -> Iterator[Section]:
-    """The sections about data, one after the other; that of leakage where ``leakage_options`` asks for it:
-    a collection of labelled texts is one split alone.
+    """The sections about data, one after the other.
+
+    Args:
+        collection: the data.
+        run: a run file whose rankings are judged, or None.
+        reads: what a ranker makes of texts; None: no section of what it cuts.
+        metric: for the section of power.
+        seed_values: of the tested seeds of a run, or None.
+        leakage_options: None: no section of leakage.
+        backbone: for the section of leakage.
     """
     ranked = None
     if run is not None:
@@ -186,7 +195,7 @@ def _experiment_sections(
     if data is not None:
         words += ["--data.path", data]
     with tempfile.TemporaryDirectory() as temporary:
-        command = parse(["fit", *words])
+        command = ParsedCommand(["fit", *words])
         command.seed()
         with errors_with_paths(command.options):
             command.make()
@@ -209,6 +218,7 @@ def _experiment_sections(
             reads,
             metric,
             seed_values,
+            # The splits of labelled texts are not compared.
             None if isinstance(data_module, LabelDataModule) else leakage_options,
             command.options.get("model.ranker.init_args.backbone"),
         )
@@ -276,17 +286,15 @@ def _sampling_trainer(command: ParsedCommand, folder: Path) -> tuple[Trainer, Sa
 
     Args:
         command: ``ltr fit``, whose parts are made.
-        folder: is written into, and goes.
+        folder: a temporary one; the caller removes it.
     """
-    options = command.config_init.fit.trainer
-    callbacks = options.callbacks or []
-    callbacks = list(callbacks) if isinstance(callbacks, list | tuple) else [callbacks]
+    callbacks = command.callbacks()
     mining = [each for each in callbacks if isinstance(each, HardNegativeMining)]
     others = []
     for callback in callbacks:
         if not isinstance(callback, HardNegativeMining | LearningRateMonitor):
             others.append(callback)
-    sampler = Sampler(dict(options), mining[0] if mining else None)
+    sampler = Sampler(dict(command.made.trainer), mining[0] if mining else None)
     trainer = command.instantiate_trainer(
         callbacks=[*others, sampler],
         default_root_dir=str(folder),

@@ -16,14 +16,14 @@ from ltr.run.yaml_files import read_yaml
 CONFIG = ("--config", "-c")
 
 
-def full_arguments(args: list[str]) -> list[str]:
-    """The arguments, with a run folder after the command spelt out: ``ltr test RUN`` takes its
-    configuration and best weights.
+def full_command_line(command_line: list[str]) -> list[str]:
+    """The command line, with a run folder after the command spelt out: ``ltr test RUN`` takes its
+    configuration and best weights. Configuration files that hold nothing are left out.
 
     Raises:
         InputError: for a folder that holds no run, or a configuration file that can't be read.
     """
-    command, *words = args
+    command, *words = command_line
     if words and not words[0].startswith("-"):
         words = _options_of_run(RunFolder(words[0]), command, words[1:]) + words[1:]
     return [command, *_without_empty_files(words)]
@@ -65,16 +65,18 @@ def configuration_files(words: Sequence[str]) -> Iterator[str]:
             yield file
 
 
-def _without_empty_files(args: Iterable[str]) -> Iterator[str]:
-    """The arguments without configuration files that hold nothing, which the parser would refuse."""
-    words = iter(args)
+def _without_empty_files(words: Iterable[str]) -> Iterator[str]:
+    """The words without configuration files that hold nothing, which the parser would refuse. An
+    InputError for an address, and where no file is named.
+    """
+    words = iter(words)
     for word in words:
         name, equals, value = word.partition("=")
         if name not in CONFIG:
             yield word
             continue
         file = value if equals else next(words, "")
-        local_path(name, file)
+        local_path(name, file)  # raises for an address
         if file == "":
             raise InputError(f"{name} must be followed by a file, and nothing is there")
         is_empty = Path(file).is_file() and read_yaml(Path(file)) is None

@@ -31,6 +31,7 @@ def line_for_user(error: BaseException) -> str | None:
         return f"no memory is left ({text}); a step needs less of it with encoder.keep_tokens, a smaller encoder.max_tokens, fewer lists in a step, or more processes"
     if isinstance(error, OverflowError):
         return f"a number is too large: {error} (LTR_DEBUG=1 shows where)"
+    # Of what a user can cause; all else is ours, whatever it says.
     if not isinstance(
         error,
         (ValueError, OSError, ImportError, MisconfigurationException, jsonargparse.ArgumentError),
