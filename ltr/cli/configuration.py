@@ -29,8 +29,8 @@ def full_command_line(command_line: list[str]) -> list[str]:
     return [command, *_without_empty_files(words)]
 
 
-def _options_of_run(folder: RunFolder, command: str, others: list[str]) -> list[str]:
-    """The options that a run folder stands for, beside others that are given."""
+def _options_of_run(folder: RunFolder, command: str, words: list[str]) -> list[str]:
+    """The options that a run folder stands for, beside words that are given."""
     if folder.path.is_file():
         raise InputError(
             f"ltr {command} takes a run folder as its first word, got a file; name a configuration by --config {folder.path}"
@@ -44,7 +44,7 @@ def _options_of_run(folder: RunFolder, command: str, others: list[str]) -> list[
             f"{folder.config}: the file must hold the configuration of a run, and holds nothing; restore it"
         )
     options = ["--config", str(folder.config), "--trainer.default_root_dir", str(folder.path)]
-    if "--ckpt_path" not in option_names(others):
+    if "--ckpt_path" not in option_names(words):
         if command == "fit":
             # A run without a checkpoint begins under "last". Without --ckpt_path its folder would be
             # refused, since it is there already.
@@ -52,7 +52,7 @@ def _options_of_run(folder: RunFolder, command: str, others: list[str]) -> list[
         else:
             checkpoint = folder.file_to_measure("best")
         options += ["--ckpt_path", str(checkpoint)]
-    refuse_paths_from_elsewhere(folder, command, others)
+    refuse_paths_from_elsewhere(folder, command, words)
     return options + data_path_option(folder)
 
 

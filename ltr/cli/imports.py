@@ -9,7 +9,6 @@ def imports_on_stderr() -> AbstractContextManager[TextIO]:
     """Inside the block, what is printed goes to stderr: some packages speak when they are imported,
     and stdout is for results.
 
-    It stands around what imports them alone. A command prints its results to stdout, so it can't be
-    opened around a whole command, as the lines of progress are sent to stderr.
+    It stands around what imports them alone: around a whole command it would take the results, too.
     """
     return redirect_stdout(sys.stderr)

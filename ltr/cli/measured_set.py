@@ -39,29 +39,6 @@ class KeptResult(TypedDict):
     metrics: dict[str, float | None]
 
 
-class MeasuredPart(NamedTuple):
-    """A data set or a split, one of several that a run is measured on.
-
-    Attributes:
-        name: of its row in the table.
-        options: of ``ltr test``, for this part alone.
-        folder: where its results go.
-        data_set: whose result is kept; None for a split, which is measured each time.
-        ranked: which documents of a data set are, in words.
-        content: a digest of a data set; None where nobody knows it.
-        key: tells whether a data set was measured by the same weights, in the same way; None where
-            nobody knows its content.
-    """
-
-    name: str
-    options: list[str]
-    folder: RunFolder
-    data_set: DataSet | None = None
-    ranked: str = ""
-    content: str | None = None
-    key: str | None = None
-
-
 class HowMeasured(NamedTuple):
     """How a data set is measured.
 
@@ -74,6 +51,27 @@ class HowMeasured(NamedTuple):
     options: Sequence[str] = ()
     ranked: str = "its lists"
     content: str | None = None
+
+
+class MeasuredPart(NamedTuple):
+    """A data set or a split, one of several that a run is measured on.
+
+    Attributes:
+        name: of its row in the table.
+        options: of ``ltr test``, for this part alone.
+        folder: where its results go.
+        data_set: whose result is kept; None for a split, which is measured each time.
+        how: a data set is measured.
+        key: tells whether a data set was measured by the same weights, in the same way; None where
+            nobody knows its content.
+    """
+
+    name: str
+    options: list[str]
+    folder: RunFolder
+    data_set: DataSet | None = None
+    how: HowMeasured = HowMeasured()
+    key: str | None = None
 
 
 def how_measured(options: Mapping[str, Any], data_set: DataSet) -> HowMeasured:
@@ -189,9 +187,9 @@ def write_result(part: MeasuredPart, queries: int, metrics: dict[str, float | No
         "results": digest_of(part.folder.results),
         "set": part.name,
         "path": _absolute(part.data_set.path),
-        "content": part.content,
+        "content": part.how.content,
         "key": part.key,
-        "ranked": part.ranked,
+        "ranked": part.how.ranked,
         "queries": queries,
         "metrics": metrics,
     }
@@ -204,7 +202,7 @@ def refuse_other_results(part: MeasuredPart) -> None:
         return
     path = part.data_set.path
     result = read_result(part.folder)
-    if result is None or result["content"] == part.content or result["path"] == _absolute(path):
+    if result is None or result["content"] == part.how.content or result["path"] == _absolute(path):
         return
     raise InputError(
         f"{DATA_PATH}: {part.folder.path} has the results on {result['path']}, which is another data set than {path}; remove it, or name one of them otherwise in a file: {SUITE}FILE"

@@ -173,8 +173,7 @@ def _plan_of_sets(command_line: list[str], words: Sequence[str]) -> MeasuringPla
             part_options,
             set_folder.folder_of_split(options["split"]),
             data_set,
-            how.ranked,
-            how.content,
+            how,
             key_of_set(options, weights_digest, how),
         )
         parts.append(part)
@@ -225,7 +224,7 @@ def _measured_row(part: MeasuredPart) -> MeasuredRow:
     metrics = {name: report[name] for name in report["conventions"]}
     if part.data_set is not None:
         write_result(part, report["queries"], metrics)
-    return MeasuredRow(part.name, metrics, report["queries"], part.ranked)
+    return MeasuredRow(part.name, metrics, report["queries"], part.how.ranked)
 
 
 def _show(plan: MeasuringPlan, rows: Sequence[MeasuredRow], known: Sequence[str]) -> None:

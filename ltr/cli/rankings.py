@@ -1,5 +1,5 @@
-"""What ``ltr rank`` and ``ltr search`` share: which documents are left out of rankings, and how these
-are printed and written.
+"""What commands that rank share: checks of their options, which documents are left out of rankings,
+and how these are printed and written.
 """
 
 import sys
