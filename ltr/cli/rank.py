@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from ltr.cli.opened_rankers import open_text_ranker
-from ltr.cli.rankings import (
+from ltr.cli.rank_and_search import (
     check_at_least_one,
     find_own_documents,
     print_hits,

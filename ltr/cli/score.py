@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Literal
 
 from ltr.cli.opened_rankers import open_text_ranker
-from ltr.cli.rankings import check_at_least_one
+from ltr.cli.rank_and_search import check_at_least_one
 from ltr.data.collection import open_collection
 from ltr.data.console import say
 from ltr.data.outputs import check_folder

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from ltr.cli.opened_rankers import data_of_ranker, open_ranker, open_text_ranker
-from ltr.cli.rankings import (
+from ltr.cli.rank_and_search import (
     check_at_least_one,
     find_own_documents,
     print_hits,
