@@ -239,16 +239,16 @@ def _check_fits_data(
 ) -> None:
     """Refuse what the data of a configuration has no answer to."""
     asked = {"run": run, "trained_on": leakage_options.trained_on, "write": leakage_options.write}
-    for option, value in asked.items():
-        if value and not isinstance(data, PoolDataModule):
+    given = [option for option, value in asked.items() if value]
+    if not isinstance(data, PoolDataModule):
+        for option in given:
             raise InputError(
                 f"--{option} is for collections of texts, and {type(data).__name__} reads none; leave it out",
                 option=option,
             )
-    if not isinstance(data, PoolDataModule):
         return
-    for option in ("trained_on", "write"):
-        if asked[option] and isinstance(data, LabelDataModule):
+    for option in given:
+        if option != "run" and isinstance(data, LabelDataModule):
             raise InputError(
                 f"--{option} is of what leaks between the splits of a collection, and those of labelled texts are not compared; leave it out",
                 option=option,

@@ -44,20 +44,19 @@ def run_grid(command_line: list[str]) -> None:
             raise InputError(
                 f"ltr grid gives {name} to each run itself, by base and seeds of the grid file; leave it out"
             )
-        is_option = name.startswith("--")
         is_of_fit = _is_of_fit(name)
-        is_unknown = is_option and not near_option(name.removeprefix("--"), own_options)
-        if not (is_of_fit or is_unknown):
+        is_own = not name.startswith("--") or near_option(name.removeprefix("--"), own_options)
+        if is_own and not is_of_fit:
             own_words.append(word)
             continue
         if not equals:
             value = next(words, "")
         if value == "" or value.startswith("--"):
-            if is_unknown and not is_of_fit:
-                raise InputError(
-                    f"ltr grid: the option {name} is none of ltr grid, and one of ltr fit must have a value; see ltr grid --help"
-                )
-            raise InputError(f"ltr grid: the option {name} must have a value, and has none")
+            if is_of_fit:
+                raise InputError(f"ltr grid: the option {name} must have a value, and has none")
+            raise InputError(
+                f"ltr grid: the option {name} is none of ltr grid, and one of ltr fit must have a value; see ltr grid --help"
+            )
         fit_options += [name, value]
     call_with(grid, own_words, "ltr grid", fit_options=fit_options)
 
