@@ -69,13 +69,13 @@ def _without_empty_files(words: Iterable[str]) -> Iterator[str]:
     """The words without configuration files that hold nothing, which the parser would refuse. An
     InputError for an address, and where no file is named.
     """
-    words = iter(words)
-    for word in words:
+    remaining = iter(words)
+    for word in remaining:
         name, equals, value = word.partition("=")
         if name not in CONFIG:
             yield word
             continue
-        file = value if equals else next(words, "")
+        file = value if equals else next(remaining, "")
         local_path(name, file)  # raises for an address
         if file == "":
             raise InputError(f"{name} must be followed by a file, and nothing is there")

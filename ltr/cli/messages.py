@@ -108,7 +108,7 @@ def path_of(error: InputError, config: jsonargparse.Namespace) -> str | None:
     place is not certain.
     """
     class_of = {"model": RankerModule.__name__}  # by the path of the object
-    paths = set()
+    paths = set[str]()
     for key, value in vars(config.as_flat()).items():
         path = without_init_args(key)
         if path.endswith(".class_path"):
