@@ -8,12 +8,13 @@ from pathlib import Path
 from pkgutil import resolve_name
 from typing import Any, NamedTuple, TypedDict, cast
 
+import jsonargparse
+
 from ltr.cli.messages import line_for_user
-from ltr.cli.parsed import make_data_module
 from ltr.compare.run import is_tested
 from ltr.data.files import digest_of, digest_of_json
 from ltr.data.whole_files import write_whole
-from ltr.datamodules import FeatureDataModule
+from ltr.datamodules import FeatureDataModule, RankingDataModule
 from ltr.datamodules.pools import PoolDataModule
 from ltr.entries import check_entries, read_json
 from ltr.errors import InputError
@@ -72,6 +73,23 @@ class MeasuredPart(NamedTuple):
     data_set: DataSet | None = None
     how: HowMeasured = HowMeasured()
     key: str | None = None
+
+
+def make_data_module(options: Mapping[str, Any], path: str | None = None) -> RankingDataModule:
+    """The data module of a whole configuration.
+
+    Args:
+        options: the configuration, as plain dicts, lists and values.
+        path: of other data; None for that of the configuration.
+    """
+    parser = jsonargparse.ArgumentParser(exit_on_error=False)
+    parser.add_subclass_arguments(RankingDataModule, "data")
+    init_args = dict(options["data"].get("init_args") or {})
+    if path is not None:
+        init_args["path"] = path
+    config = parser.parse_object({"data": {**options["data"], "init_args": init_args}})
+    data: RankingDataModule = parser.instantiate(config).data
+    return data
 
 
 def how_measured(options: Mapping[str, Any], data_set: DataSet) -> HowMeasured:

@@ -15,10 +15,11 @@ from ltr.cli.measured_set import (
     how_measured,
     key_of_set,
     known_result,
+    make_data_module,
     refuse_other_results,
     write_result,
 )
-from ltr.cli.parsed import ParsedCommand, make_data_module
+from ltr.cli.parsed import ParsedCommand
 from ltr.cli.process import run_in_process
 from ltr.cli.training import run_configured
 from ltr.cli.words import split_off_option

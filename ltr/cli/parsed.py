@@ -1,6 +1,5 @@
 """Commands with a configuration, parsed: their options are checked, and nothing is made or run yet."""
 
-from collections.abc import Mapping
 from typing import Any
 
 import jsonargparse
@@ -170,20 +169,3 @@ class ParsedCommand(LightningCLI):
     def run_subcommand(self) -> None:
         """Call the method of the trainer that the command is named after."""
         super()._run_subcommand(self._command)
-
-
-def make_data_module(options: Mapping[str, Any], path: str | None = None) -> RankingDataModule:
-    """The data module of a whole configuration.
-
-    Args:
-        options: the configuration, as plain dicts, lists and values.
-        path: of other data; None for that of the configuration.
-    """
-    parser = jsonargparse.ArgumentParser(exit_on_error=False)
-    parser.add_subclass_arguments(RankingDataModule, "data")
-    init_args = dict(options["data"].get("init_args") or {})
-    if path is not None:
-        init_args["path"] = path
-    config = parser.parse_object({"data": {**options["data"], "init_args": init_args}})
-    data: RankingDataModule = parser.instantiate(config).data
-    return data
