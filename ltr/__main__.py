@@ -14,8 +14,8 @@ __all__ = ["main", "program"]
 
 def program() -> NoReturn:
     """Run a command, and end the process with its exit code."""
-    # Read when torch is imported. Where another process is gone, its libraries would warn by the
-    # addresses of forty functions; what has ended is said in one line.
+    # torch reads this when it is imported. Else a lost process makes it print a C++ stack of forty
+    # frames; ours is one line.
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
     code = main()
     if rank_of_launcher() == "0":  # it has saved; the others may end earlier

@@ -11,8 +11,7 @@ import ltr
 from ltr.__main__ import main
 from ltr.callbacks import HardNegativeMining
 from ltr.checkpoint import read_checkpoint
-from ltr.cli.arguments import refuse_addresses
-from ltr.compare.experiment import read_experiments
+from ltr.cli.addresses import refuse_addresses
 from ltr.data.collection import open_collection
 from ltr.data.files import cache_root
 from ltr.data.trec import read_run

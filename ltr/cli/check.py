@@ -23,8 +23,8 @@ from ltr.check.report_formats import as_html, as_json, print_sections
 from ltr.check.sample import EnoughSampled, TrainingSample
 from ltr.check.section import Section
 from ltr.check.trained_on import open_trained_on
-from ltr.cli.messages import options_by_path
-from ltr.cli.parsed import ParsedCommand, parse
+from ltr.cli.messages import errors_with_paths
+from ltr.cli.parsed import ParsedCommand
 from ltr.cli.run_paths import data_path_option, refuse_paths_from_elsewhere
 from ltr.compare.experiment import check_alike, read_experiments
 from ltr.data.collection import Collection, open_collection
@@ -92,8 +92,9 @@ def check(
     leakage_options = _LeakageOptions(trained_on or [], threshold, write)
     if folder is None and config is None:
         reads = None if backbone is None else DualEncoder(backbone).reads
+        collection = open_collection(source)
         made = _collection_sections(
-            open_collection(source), run, reads, METRICS[0], None, leakage_options, backbone
+            collection, run, reads, METRICS[0], None, leakage_options, backbone
         )
     elif backbone is not None:
         raise InputError(
@@ -152,8 +153,16 @@ def _collection_sections(
     leakage_options: _LeakageOptions | None,
     backbone: str | None,
 ) -> Iterator[Section]:
-    """The sections about data, one after the other; that of leakage where ``leakage_options`` asks for it:
-    a collection of labelled texts is one split alone.
+    """The sections about data, one after the other.
+
+    Args:
+        collection: the data.
+        run: a run file whose rankings are judged, or None.
+        reads: what a ranker makes of texts; None: no section of what it cuts.
+        metric: for the section of power.
+        seed_values: of the tested seeds of a run, or None.
+        leakage_options: None: no section of leakage.
+        backbone: for the section of leakage.
     """
     ranked = None
     if run is not None:
@@ -189,9 +198,9 @@ def _experiment_sections(
     if data is not None:
         words += ["--data.path", data]
     with tempfile.TemporaryDirectory() as temporary:
-        command = parse(["fit", *words])
+        command = ParsedCommand(["fit", *words])
         command.seed()
-        with options_by_path(command.options):
+        with errors_with_paths(command.options):
             command.make()
         data_module = command.datamodule
         _check_one_collection(data_module)
@@ -212,6 +221,7 @@ def _experiment_sections(
             reads,
             metric,
             seed_values,
+            # The splits of labelled texts are not compared.
             None if isinstance(data_module, LabelDataModule) else leakage_options,
             command.options.get("model.ranker.init_args.backbone"),
         )
@@ -232,16 +242,16 @@ def _check_fits_data(
 ) -> None:
     """Refuse what the data of a configuration has no answer to."""
     asked = {"run": run, "trained_on": leakage_options.trained_on, "write": leakage_options.write}
-    for option, value in asked.items():
-        if value and not isinstance(data, PoolDataModule):
+    given = [option for option, value in asked.items() if value]
+    if not isinstance(data, PoolDataModule):
+        for option in given:
             raise InputError(
                 f"--{option} is for collections of texts, and {type(data).__name__} reads none; leave it out",
                 option=option,
             )
-    if not isinstance(data, PoolDataModule):
         return
-    for option in ("trained_on", "write"):
-        if asked[option] and isinstance(data, LabelDataModule):
+    for option in given:
+        if option != "run" and isinstance(data, LabelDataModule):
             raise InputError(
                 f"--{option} is of what leaks between the splits of a collection, and those of labelled texts are not compared; leave it out",
                 option=option,
@@ -279,17 +289,15 @@ def _sampling_trainer(command: ParsedCommand, folder: Path) -> tuple[Trainer, Tr
 
     Args:
         command: ``ltr fit``, whose parts are made.
-        folder: is written into, and goes.
+        folder: a temporary one; the caller removes it.
     """
-    options = command.config_init.fit.trainer
-    callbacks = options.callbacks or []
-    callbacks = list(callbacks) if isinstance(callbacks, list | tuple) else [callbacks]
+    callbacks = command.callbacks()
     mining = [each for each in callbacks if isinstance(each, HardNegativeMining)]
     others = []
     for callback in callbacks:
         if not isinstance(callback, HardNegativeMining | LearningRateMonitor):
             others.append(callback)
-    sample = TrainingSample(dict(options), mining[0] if mining else None)
+    sample = TrainingSample(dict(command.made.trainer), mining[0] if mining else None)
     trainer = command.instantiate_trainer(
         callbacks=[*others, sample],
         default_root_dir=str(folder),

@@ -9,18 +9,18 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
-from ltr.cli.near_names import question
+from ltr.cli.near_names import did_you_mean
 from ltr.errors import InputError
 
 HELP = {"-h", "--help", "help"}
 
 
 class Stdout(Enum):
-    """What stands on stdout beside what a command prints itself."""
+    """What a command's stdout is for, and what is done for that before it runs."""
 
-    RESULTS = "nothing: it is for results, and lines of progress go to stderr"
-    MESSAGES = "what is logged, until nobody reads any more (ltr negatives diff … | head)"
-    OWN = "what the command itself sends there"
+    RESULTS = "lines of progress go to stderr"
+    MESSAGES = "the log goes to stdout, until nobody reads any more (ltr negatives diff … | head)"
+    OWN = "nothing: the command arranges it"
 
 
 @dataclass(frozen=True)
@@ -34,11 +34,11 @@ class Command:
             :func:`ltr.cli.arguments.call_with`.
         help: its lines of ``ltr --help``, behind the column of names.
         other_names: what it is called elsewhere: too differently for a likeness to show.
-        stdout: where its results go.
+        stdout: what it is for.
         parses_itself: the function gets the words, with the name of the command before them, and not
             the values of its parameters.
-        has_rank_0: of the processes that a launcher starts the first one acts for all: after a
-            signal it saves, and ends the others. Else each works alone.
+        acts_by_rank_0: whether rank 0 alone hears a signal, saves, and ends the others. Else each
+            process that a launcher starts works alone.
     """
 
     name: str
@@ -47,7 +47,7 @@ class Command:
     other_names: tuple[str, ...] = ()
     stdout: Stdout = Stdout.OWN
     parses_itself: bool = False
-    has_rank_0: bool = True
+    acts_by_rank_0: bool = True
 
     def load(self) -> Callable[..., Any]:
         """The function, imported now."""
@@ -56,6 +56,8 @@ class Command:
         return function
 
 
+# LightningCLI calls the method of the trainer that has the name of the command. All but ``mine`` are
+# Lightning's own, that one is ltr.cli.mine:MiningTrainer.mine.
 COMMANDS = (
     Command(
         "fit",
@@ -92,14 +94,14 @@ COMMANDS = (
     ),
     Command(
         "rank",
-        "ltr.cli.use:rank",
+        "ltr.cli.rank:rank",
         ('order texts for a query      ltr rank RUN --query "…" --documents FILE',),
         other_names=("rerank",),
         stdout=Stdout.RESULTS,
     ),
     Command(
         "search",
-        "ltr.cli.use:search",
+        "ltr.cli.search:search",
         ("search a corpus              ltr search RUN --corpus PATH",),
         other_names=("retrieve",),
         stdout=Stdout.RESULTS,
@@ -109,11 +111,11 @@ COMMANDS = (
         "ltr.cli.encode:encode",
         ("a corpus, on any number of machines   ltr encode RUN --corpus PATH --output FOLDER",),
         stdout=Stdout.RESULTS,
-        has_rank_0=False,
+        acts_by_rank_0=False,
     ),
     Command(
         "export",
-        "ltr.cli.use:export",
+        "ltr.cli.export_ranker:export",
         ("for sentence-transformers, transformers or ONNX   ltr export RUN FOLDER",),
         stdout=Stdout.RESULTS,
     ),
@@ -133,7 +135,7 @@ COMMANDS = (
     ),
     Command(
         "score",
-        "ltr.cli.use:score",
+        "ltr.cli.score:score",
         ("a teacher's scores, to distil  ltr score RUN --data PATH --output FOLDER",),
         other_names=("distil",),
         stdout=Stdout.RESULTS,
@@ -234,40 +236,57 @@ def usage() -> str:
     return BEFORE_COMMANDS + "".join(lines) + BEHIND_COMMANDS
 
 
-def asks_for_usage(args: Sequence[str]) -> bool:
+def asks_for_usage(command_line: Sequence[str]) -> bool:
     """Whether the words ask for the help of all commands: none, or that of a group."""
-    if not args or args[0] in HELP:
+    if not command_line or command_line[0] in HELP:
         return True
-    return args[0] in GROUPS and args[1:2] != [] and args[1] in HELP
+    return command_line[0] in GROUPS and command_line[1:2] != [] and command_line[1] in HELP
 
 
-def command_of(args: Sequence[str]) -> Command:
-    """The command that the first word calls, or the first two.
+def command_of(command_line: Sequence[str]) -> Command:
+    """The command that the first two words call, or the first one.
 
     Args:
-        args: the words of a command line; not empty.
+        command_line: not empty.
 
     Raises:
         InputError: for words that call none, with the command that was probably meant.
     """
-    for name in (" ".join(args[:2]), args[0]):
+    command = find_command(command_line)
+    if command is not None:
+        return command
+    first, *others = command_line
+    if first in GROUPS:
+        word = others[0] if others else ""
+        raise _no_command(word, f"the word after ltr {first}", f"{first} ")
+    raise _no_command(first, "the command", "")
+
+
+def find_command(command_line: Sequence[str]) -> Command | None:
+    """The command that the first two words call, or the first one; None where they call none."""
+    for name in (" ".join(command_line[:2]), *command_line[:1]):
         if name in BY_NAME:
             return BY_NAME[name]
-    group = f"{args[0]} " if args[0] in GROUPS else ""
+    return None
+
+
+def _no_command(word: str, what: str, group: str) -> InputError:
+    """What is said of a word that is no command.
+
+    Args:
+        word: the one in its place; empty where there is none.
+        what: the place.
+        group: the word before it, and a space; empty for none.
+    """
     known = [name.removeprefix(group) for name in BY_NAME if name.startswith(group)]
-    word = args[0]
-    what = "the command"
-    if group:
-        word = args[1] if len(args) > 1 else ""
-        what = f"the word after ltr {args[0]}"
     choices = f"{what} must be one of {', '.join(known)}"
     if word == "" or word.startswith("-"):
-        raise InputError(f"{choices}; see ltr --help")
+        return InputError(f"{choices}; see ltr --help")
     near = near_command(word, known)
     if not near:
-        raise InputError(f"{choices}, got {word!r}; see ltr --help")
-    meant = question(f"ltr {group}{name}" for name in near)
-    raise InputError(f"there is no command '{group}{word}'{meant} (all commands: ltr --help)")
+        return InputError(f"{choices}, got {word!r}; see ltr --help")
+    meant = did_you_mean(f"ltr {group}{name}" for name in near)
+    return InputError(f"there is no command '{group}{word}'{meant} (all commands: ltr --help)")
 
 
 def near_command(word: str, known: Sequence[str]) -> list[str]:
@@ -275,7 +294,8 @@ def near_command(word: str, known: Sequence[str]) -> list[str]:
 
     Args:
         word: that is no command.
-        known: the names that it may stand for.
+        known: the names that it may stand for: at the top with their group (``negatives diff``),
+            and below a group without, so other names lead to a group's commands at the top alone.
     """
     for command in COMMANDS:
         if word in command.other_names and command.name in known:

@@ -59,7 +59,7 @@ def compare(
     groups = _groups(runs, data, split, plan)
     names = [experiment.name for experiment in groups.first]
     pairs = pairs_with_baselines(names, baseline or [])
-    show(comparison.compare(groups, metric or [], pairs, alpha), alpha, plan, files)
+    print_and_write(comparison.compare(groups, metric or [], pairs, alpha), alpha, plan, files)
 
 
 def _groups(
@@ -93,12 +93,12 @@ def _groups(
 
 
 def check_files(files: Mapping[str, str | None]) -> None:
-    """Raise an InputError for a file of :func:`show` that can't be written."""
+    """Raise an InputError for a file of :func:`print_and_write` that can't be written."""
     for form, file in files.items():
         check_file(file, f"--{form}")
 
 
-def show(
+def print_and_write(
     results: Sequence[MetricResult],
     alpha: float = 0.05,
     plan: float | None = None,

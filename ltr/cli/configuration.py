@@ -6,6 +6,7 @@ from typing import Any
 
 import jsonargparse
 
+from ltr.cli.option_paths import beginnings
 from ltr.cli.run_paths import data_path_option, refuse_paths_from_elsewhere
 from ltr.cli.words import option_names, values_of_option
 from ltr.errors import InputError, local_path
@@ -15,21 +16,21 @@ from ltr.run.yaml_files import read_yaml
 CONFIG = ("--config", "-c")
 
 
-def full_arguments(args: list[str]) -> list[str]:
-    """The arguments, with a run folder after the command spelt out: ``ltr test RUN`` takes its
-    configuration and best weights.
+def full_command_line(command_line: list[str]) -> list[str]:
+    """The command line, with a run folder after the command spelt out: ``ltr test RUN`` takes its
+    configuration and best weights. Configuration files that hold nothing are left out.
 
     Raises:
         InputError: for a folder that holds no run, or a configuration file that can't be read.
     """
-    command, *words = args
+    command, *words = command_line
     if words and not words[0].startswith("-"):
         words = _options_of_run(RunFolder(words[0]), command, words[1:]) + words[1:]
     return [command, *_without_empty_files(words)]
 
 
-def _options_of_run(folder: RunFolder, command: str, others: list[str]) -> list[str]:
-    """The options that a run folder stands for, beside others that are given."""
+def _options_of_run(folder: RunFolder, command: str, words: list[str]) -> list[str]:
+    """The options that a run folder stands for, beside words that are given."""
     if folder.path.is_file():
         raise InputError(
             f"ltr {command} takes a run folder as its first word, got a file; name a configuration by --config {folder.path}"
@@ -43,7 +44,7 @@ def _options_of_run(folder: RunFolder, command: str, others: list[str]) -> list[
             f"{folder.config}: the file must hold the configuration of a run, and holds nothing; restore it"
         )
     options = ["--config", str(folder.config), "--trainer.default_root_dir", str(folder.path)]
-    if "--ckpt_path" not in option_names(others):
+    if "--ckpt_path" not in option_names(words):
         if command == "fit":
             # A run without a checkpoint begins under "last". Without --ckpt_path its folder would be
             # refused, since it is there already.
@@ -51,7 +52,7 @@ def _options_of_run(folder: RunFolder, command: str, others: list[str]) -> list[
         else:
             checkpoint = folder.file_named("best")
         options += ["--ckpt_path", str(checkpoint)]
-    refuse_paths_from_elsewhere(folder, command, others)
+    refuse_paths_from_elsewhere(folder, command, words)
     return options + data_path_option(folder)
 
 
@@ -64,16 +65,18 @@ def configuration_files(words: Sequence[str]) -> Iterator[str]:
             yield file
 
 
-def _without_empty_files(args: Iterable[str]) -> Iterator[str]:
-    """The arguments without configuration files that hold nothing, which the parser would refuse."""
-    words = iter(args)
-    for word in words:
+def _without_empty_files(words: Iterable[str]) -> Iterator[str]:
+    """The words without configuration files that hold nothing, which the parser would refuse. An
+    InputError for an address, and where no file is named.
+    """
+    remaining = iter(words)
+    for word in remaining:
         name, equals, value = word.partition("=")
         if name not in CONFIG:
             yield word
             continue
-        file = value if equals else next(words, "")
-        local_path(name, file)
+        file = value if equals else next(remaining, "")
+        local_path(name, file)  # raises for an address
         if file == "":
             raise InputError(f"{name} must be followed by a file, and nothing is there")
         is_empty = Path(file).is_file() and read_yaml(Path(file)) is None
@@ -86,10 +89,9 @@ def refuse_unknown_empty_keys(words: Sequence[str], parser: jsonargparse.Argumen
     """Raise an InputError for an unknown key whose value is an empty mapping (``foo: {}``): the
     parser would ignore it without a word.
     """
-    known = set()
+    known = set[str]()
     for action in parser._actions:
-        parts = action.dest.split(".")
-        known |= {".".join(parts[:end]) for end in range(1, len(parts) + 1)}
+        known.update(beginnings(action.dest))
     for file in configuration_files(words):
         for key in _empty_keys(read_yaml(Path(file)) or {}):
             is_of_a_class = "class_path" in key or "init_args" in key

@@ -1,11 +1,10 @@
 """``ltr encode``: the embeddings of a corpus, for searches and miners of one machine or of many."""
 
 import os
-import sys
-from contextlib import redirect_stdout
 
 import torch
 
+from ltr.cli.imports import imports_on_stderr
 from ltr.data.console import say
 from ltr.data.outputs import check_folder
 from ltr.search.encoding import PLAN
@@ -42,17 +41,16 @@ def encode(
     check_folder(output, "--output", PLAN)
     if device is None and torch.cuda.is_available():
         device = f"cuda:{_gpu_of_process()}"
-    # Some packages speak when they are imported, and stdout is for results.
-    with redirect_stdout(sys.stderr):
-        encoding = open_encoding(ranker, corpus, output, numbers, precision, device)
-    is_whole = encoding.check()
-    encoding.encode_missing()
-    manifest = encoding.finish()
-    if encoding.overlap is not None:
+    with imports_on_stderr():
+        job = open_encoding(ranker, corpus, output, numbers, precision, device)
+    is_whole = job.check()
+    job.encode_missing()
+    manifest = job.finish()
+    if job.overlap is not None:
         say(
-            f"{numbers}: of the 100 nearest texts of a sample {100 * encoding.overlap:.1f} % stay the same"
+            f"{numbers}: of the 100 nearest texts of a sample {100 * job.overlap:.1f} % stay the same"
         )
-    n_shards = encoding.encoding.plan.n_shards
+    n_shards = job.encoding.plan.n_shards
     say(
         f"{output}: {manifest['count']:,} texts in {n_shards:,} shards, {manifest['dim']} dimensions in {manifest['numbers']}"
         f"{', all checked' if is_whole else ''}; digest {manifest['digest']}"

@@ -1,8 +1,6 @@
 """``ltr export-corpus``: a corpus that was encoded is handed over to another program."""
 
-import sys
-from contextlib import redirect_stdout
-
+from ltr.cli.imports import imports_on_stderr
 from ltr.data.console import say
 from ltr.use.handover.hand_over import Format, hand_over
 
@@ -17,7 +15,6 @@ def export_corpus(encoded: str, *, format: Format, output: str) -> None:
         format: ``parquet``, a file; or ``faiss``, a folder with index.faiss and ids.txt.
         output: The new file or folder.
     """
-    # Some packages speak when they are imported, and stdout is for results.
-    with redirect_stdout(sys.stderr):
+    with imports_on_stderr():
         line = hand_over(encoded, format, output)
     say(line)

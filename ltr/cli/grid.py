@@ -2,13 +2,14 @@
 
 import inspect
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 
-from ltr.cli import arguments
-from ltr.cli.compare import check_files, show
-from ltr.cli.messages import one_line
+from ltr.cli.arguments import call_with
+from ltr.cli.compare import check_files, print_and_write
+from ltr.cli.messages import line_for_user
 from ltr.cli.near_names import near_option
-from ltr.cli.process import run_one_of_many
+from ltr.cli.process import run_in_process
 from ltr.compare.comparison import compare
 from ltr.compare.experiment import read_experiments
 from ltr.compare.group_result import ExperimentResult, GroupResult
@@ -23,42 +24,46 @@ FIT_OPTIONS = ("--wandb", "--init_from")  # and all with a dot
 GIVEN_BY_GRID = ("--config", "--ckpt_path", "--seed_everything")
 
 
-def run_grid(args: list[str]) -> None:
-    """Call :func:`grid` with the arguments of a command line. What is like no option of ``ltr grid``
-    is taken for one of ``ltr fit``, which says what is wrong with it.
+def run_grid(command_line: list[str]) -> None:
+    """Call :func:`grid` with the words of a command line. What is like no option of ``ltr grid`` is
+    taken for one of ``ltr fit``, which says what is wrong with it.
 
     Args:
-        args: the command with its arguments.
+        command_line: the command with its words.
 
     Raises:
         InputError: for an option of ``ltr fit`` without a value, or one that the grid itself gives.
     """
     own_options = ["help", *inspect.signature(grid).parameters]
-    own = list[str]()
+    own_words = list[str]()
     fit_options = list[str]()
-    words = iter(args[1:])
+    words = iter(command_line[1:])
     for word in words:
         name, equals, value = word.partition("=")
         if name in GIVEN_BY_GRID:
             raise InputError(
                 f"ltr grid gives {name} to each run itself, by base and seeds of the grid file; leave it out"
             )
-        is_option = name.startswith("--")
-        is_of_fit = name in FIT_OPTIONS or (is_option and "." in name)
-        is_unknown = is_option and not near_option(name.removeprefix("--"), own_options)
-        if not (is_of_fit or is_unknown):
-            own.append(word)
+        is_of_fit = _is_of_fit(name)
+        is_own = not name.startswith("--") or near_option(name.removeprefix("--"), own_options)
+        if is_own and not is_of_fit:
+            own_words.append(word)
             continue
         if not equals:
             value = next(words, "")
         if value == "" or value.startswith("--"):
-            if is_unknown and not is_of_fit:
-                raise InputError(
-                    f"ltr grid: the option {name} is none of ltr grid, and one of ltr fit must have a value; see ltr grid --help"
-                )
-            raise InputError(f"ltr grid: the option {name} must have a value, and has none")
+            if is_of_fit:
+                raise InputError(f"ltr grid: the option {name} must have a value, and has none")
+            raise InputError(
+                f"ltr grid: the option {name} is none of ltr grid, and one of ltr fit must have a value; see ltr grid --help"
+            )
         fit_options += [name, value]
-    arguments.call_with(grid, own, "ltr grid", fit_options=fit_options)
+    call_with(grid, own_words, "ltr grid", fit_options=fit_options)
+
+
+def _is_of_fit(name: str) -> bool:
+    """Whether a word is certainly an option of ``ltr fit``."""
+    return name in FIT_OPTIONS or (name.startswith("--") and "." in name)
 
 
 def grid(
@@ -111,9 +116,11 @@ def grid(
     if not table:
         check_inside(root, "--runs")
     folder = GridFolder(definition, root, fit_options)
-    unknown = [name for name in fit_options[::2] if "." not in name and name not in FIT_OPTIONS]
-    if unknown:
-        _check_options(folder, list(definition.cells())[:1])
+    # What is perhaps no option of ltr fit either is refused before anything else, even with --table:
+    # by parsing one cell with it.
+    taken_for_fit = [name for name in fit_options[::2] if not _is_of_fit(name)]
+    if taken_for_fit:
+        _refuse_options(folder, list(definition.cells())[:1])
     if folds is not None:
         seeds = seeds or [definition.seeds[0]]
     seeds = list(dict.fromkeys(seeds or definition.seeds))
@@ -133,31 +140,33 @@ def grid(
 
 def _make_missing(folder: GridFolder, cells: Sequence[Cell]) -> None:
     missing = folder.missing(cells)
-    _check_options(folder, missing)
-    folder.make(missing, run_one_of_many)
+    _refuse_options(folder, missing)
+    # A cell that refuses its input does not end the others.
+    folder.make(missing, partial(run_in_process, refusal_ends_program=False))
 
 
-def _check_options(folder: GridFolder, cells: Sequence[Cell]) -> None:
-    """Parse the options of each experiment before the first is trained: the last one would be
-    refused hours later.
+def _refuse_options(folder: GridFolder, cells: Sequence[Cell]) -> None:
+    """Raise an InputError for what ``ltr fit`` or the metrics of the grid have against the options of
+    an experiment. This is before the first is trained: the last one would be refused hours later.
     """
     if not cells:
         return
-    from ltr.cli.parsed import parse  # Lightning takes seconds to import
+    from ltr.cli.parsed import ParsedCommand  # Lightning takes seconds to import
     from ltr.module import METRICS
 
     name = folder.grid.name
     one_of_each = {cell.experiment: cell for cell in cells}
     for experiment, cell in one_of_each.items():
         try:
-            measured = parse(folder.fit_words(cell)).options.model.metrics or METRICS
+            command = ParsedCommand(folder.fit_words(cell))
         except Exception as error:
-            line = one_line(error)
+            line = line_for_user(error)
             if line is None:
                 raise
             raise InputError(
                 f"{name}: {experiment} would be refused, so nothing was trained: {line}"
             ) from None
+        measured = command.options.model.metrics or METRICS
         unknown = [metric for metric in folder.grid.metrics if metric not in measured]
         if unknown:
             raise InputError(
@@ -184,33 +193,33 @@ def _compare_made(
     compared = read_experiments([str(folder.root / cell.folder) for cell in made])
     # The name of each experiment in the comparison, by its folder.
     name_of = {experiment.runs[0].folder.parent: experiment.name for experiment in compared}
-    combinations = list(dict.fromkeys(cell.names for cell in made))
-    names = [name_of[folder.root / experiment_folder(values)] for values in combinations]
-    place_pairs, lonely = folder.grid.pairs_by_place(combinations)
+    values = list(dict.fromkeys(cell.names for cell in made))  # on the axes, of each experiment
+    names = [name_of[folder.root / experiment_folder(each)] for each in values]
+    place_pairs, lonely_lines = folder.grid.pairs_by_place(values)
     pairs = [(names[place], names[baseline_place]) for place, baseline_place in place_pairs]
     results = compare(grouped(compared), folder.grid.metrics, pairs)
-    show(results, files=files, remarks=[*notes, *lonely])
+    print_and_write(results, files=files, remarks=[*notes, *lonely_lines])
     if folds is not None:
-        names_of = dict(zip(names, combinations, strict=True))
-        _print_best(folder.grid, names_of, results[0].main, folds)
+        values_of = dict(zip(names, values, strict=True))
+        _print_best(folder.grid, values_of, results[0].main, folds)
 
 
 def _print_best(
-    grid: Grid, names_of: Mapping[str, tuple[str, ...]], result: GroupResult, folds: int
+    definition: Grid, values_of: Mapping[str, tuple[str, ...]], result: GroupResult, folds: int
 ) -> None:
     """Say which experiment a cross-validation chooses: on the axis that the grid chooses, else of all.
 
     Args:
-        grid: that was cross-validated.
-        names_of: the values on the axes of each experiment, by its name in the comparison.
+        definition: of the grid that was cross-validated.
+        values_of: the values on the axes of each experiment, by its name in the comparison.
         result: of the metric that chooses.
         folds: how many there were.
     """
     sign = -1 if result.lower_is_better else 1
     best_of: dict[tuple[str, ...], ExperimentResult] = {}  # by what the rivals share
     for row in result.rows:
-        names = names_of[row.experiment.name]
-        rivals = () if grid.choose is None else grid.names_but_chosen(names)
+        values = values_of[row.experiment.name]
+        rivals = () if definition.choose is None else definition.names_but_chosen(values)
         best = best_of.get(rivals)
         if best is None or sign * row.estimate.mean > sign * best.estimate.mean:
             best_of[rivals] = row

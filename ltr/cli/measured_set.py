@@ -3,17 +3,18 @@ which tells whether it was measured before, by the same weights and in the same 
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from pkgutil import resolve_name
 from typing import Any, NamedTuple, TypedDict, cast
 
-from ltr.cli.messages import one_line
-from ltr.cli.parsed import data_module
+import jsonargparse
+
+from ltr.cli.messages import line_for_user
 from ltr.compare.tested_run import is_tested
 from ltr.data.files import digest_of, digest_of_json
 from ltr.data.whole_files import write_whole
-from ltr.datamodules import FeatureDataModule
+from ltr.datamodules import FeatureDataModule, RankingDataModule
 from ltr.datamodules.pools import PoolDataModule
 from ltr.entries import check_entries, read_json
 from ltr.errors import InputError
@@ -26,7 +27,7 @@ DATA_PATH = "--data.path"
 DEPTH = 100  # of a set without pools, where the configuration names no depth
 
 
-class SetRow(TypedDict):
+class KeptResult(TypedDict):
     """``row.json`` of a set: its row of the table. It is written when all else of the set is."""
 
     results: str  # a digest of the metrics.json beside it: the row tells of this file alone
@@ -39,32 +40,59 @@ class SetRow(TypedDict):
     metrics: dict[str, float | None]
 
 
+class HowMeasured(NamedTuple):
+    """How a data set is measured.
+
+    Attributes:
+        options: of ``ltr test``, for what is ranked of this set alone.
+        ranked: which documents are ranked, in words.
+        content: a digest of the data; None where nobody knows it.
+    """
+
+    options: Sequence[str] = ()
+    ranked: str = "its lists"
+    content: str | None = None
+
+
 class MeasuredPart(NamedTuple):
     """A data set or a split, one of several that a run is measured on.
 
     Attributes:
         name: of its row in the table.
         options: of ``ltr test``, for this part alone.
-        place: where its results go.
-        data_set: whose row is kept; None for a split, which is measured each time.
-        ranked: which documents of a data set are, in words.
-        content: a digest of a data set; None where nobody knows it.
+        folder: where its results go.
+        data_set: whose result is kept; None for a split, which is measured each time.
+        how: a data set is measured.
         key: tells whether a data set was measured by the same weights, in the same way; None where
             nobody knows its content.
     """
 
     name: str
     options: list[str]
-    place: RunFolder
+    folder: RunFolder
     data_set: DataSet | None = None
-    ranked: str = ""
-    content: str | None = None
+    how: HowMeasured = HowMeasured()
     key: str | None = None
 
 
-def how_measured(
-    options: Mapping[str, Any], data_set: DataSet
-) -> tuple[list[str], str, str | None]:
+def make_data_module(options: Mapping[str, Any], path: str | None = None) -> RankingDataModule:
+    """The data module of a whole configuration.
+
+    Args:
+        options: the configuration, as plain dicts, lists and values.
+        path: of other data; None for that of the configuration.
+    """
+    parser = jsonargparse.ArgumentParser(exit_on_error=False)
+    parser.add_subclass_arguments(RankingDataModule, "data")
+    init_args = dict(options["data"].get("init_args") or {})
+    if path is not None:
+        init_args["path"] = path
+    config = parser.parse_object({"data": {**options["data"], "init_args": init_args}})
+    data: RankingDataModule = parser.instantiate(config).data
+    return data
+
+
+def how_measured(options: Mapping[str, Any], data_set: DataSet) -> HowMeasured:
     """How a set is measured: as the configuration says; where it says pools and the set has none, a
     dual encoder searches the corpus, and other rankers get the best of BM25.
 
@@ -72,47 +100,20 @@ def how_measured(
         options: the configuration of ``ltr test``, whole, as plain dicts, lists and values.
         data_set: its name and path.
 
-    Returns:
-        The options of ``ltr test`` for what is ranked of this set alone; which documents are ranked,
-        in words; and a digest of the data, or None where nobody knows it.
-
     Raises:
         InputError: for a set that can't be measured.
     """
-    own_options: list[str] = []
-    ranked = "its lists"
-    content = None
     try:
-        data = data_module(options, data_set.path)
+        data = make_data_module(options, data_set.path)
         data.test_on(options["split"])
         if isinstance(data, PoolDataModule):
-            collection = data.measured_collection()
-            keys = [collection.queries.key, collection.corpus.key]
-            keys.append(collection.judgements(data.tested_split).digest())
-            candidates = data.evaluation.candidates
-            depth = data.evaluation.depth
-            if candidates == "candidates" and data.tested_split not in collection.candidates:
-                ranker = resolve_name(options["model"]["ranker"]["class_path"])
-                if issubclass(ranker, DualEncoder):
-                    candidates = "corpus"
-                    depth = max(depth or 0, DEPTH)  # a search must go as deep as the metrics look
-                else:
-                    candidates = "bm25"
-                    depth = depth or DEPTH
-                own_options = [
-                    *("--data.evaluation.candidates", candidates),
-                    *("--data.evaluation.depth", str(depth)),
-                ]
-            if candidates == "candidates":
-                keys.append(collection.candidates[data.tested_split].digest())
-            ranked = "its pools" if candidates == "candidates" else str(candidates)
-            ranked += f", {depth} deep" if depth is not None else ""
-            content = digest_of_json(keys)[:16]
-        elif isinstance(data, FeatureDataModule):
+            return _how_ranked(options, data)
+        if isinstance(data, FeatureDataModule):
             split = data.split("test")
             if split is None:
                 raise InputError(f"{data_set.path} has no 'test' split")
-            content = digest_of_json([split.key])[:16]
+            return HowMeasured(content=digest_of_json([split.key])[:16])
+        return HowMeasured()
     except InputError as error:
         raise InputError(
             f"{DATA_PATH}: {data_set.name} can't be measured, so nothing was: {error.message}"
@@ -120,88 +121,109 @@ def how_measured(
     except Exception as error:  # whatever a hub raises that can't be reached
         if not data_set.path.startswith(HUB):
             raise
-        line = one_line(error) or " ".join(str(error).split())
+        line = line_for_user(error) or " ".join(str(error).split())
         raise InputError(
             f"{DATA_PATH}: {data_set.name} can't be fetched, so nothing was measured; fetch it where there is a network, or name a folder ({data_set.path}: {line[:160]})"
         ) from error
-    return own_options, ranked, content
 
 
-def key_of_set(
-    options: Mapping[str, Any], weights: object, own_options: list[str], content: str | None
-) -> str | None:
-    """The key of a :class:`MeasuredPart` that is a data set.
+def _how_ranked(options: Mapping[str, Any], data: PoolDataModule) -> HowMeasured:
+    """How a set of texts is measured. The arguments are the configuration and the set's data."""
+    own_options: list[str] = []
+    collection = data.measured_collection()
+    keys = [collection.queries.key, collection.corpus.key]
+    keys.append(collection.judgements(data.tested_split).digest())
+    candidates = data.evaluation.candidates
+    depth = data.evaluation.depth
+    if candidates == "candidates" and data.tested_split not in collection.candidates:
+        ranker = resolve_name(options["model"]["ranker"]["class_path"])
+        if issubclass(ranker, DualEncoder):
+            candidates = "corpus"
+            depth = max(depth or 0, DEPTH)  # a search must go as deep as the metrics look
+        else:
+            candidates = "bm25"
+            depth = depth or DEPTH
+        own_options += ["--data.evaluation.candidates", candidates]
+        own_options += ["--data.evaluation.depth", str(depth)]
+    if candidates == "candidates":
+        keys.append(collection.candidates[data.tested_split].digest())
+    ranked = "its pools" if candidates == "candidates" else str(candidates)
+    ranked += f", {depth} deep" if depth is not None else ""
+    return HowMeasured(own_options, ranked, digest_of_json(keys)[:16])
+
+
+def key_of_set(options: Mapping[str, Any], weights_digest: object, how: HowMeasured) -> str | None:
+    """The key of a :class:`MeasuredPart` that is a data set; None where nobody knows its content.
 
     Args:
         options: the configuration of ``ltr test``.
-        weights: what tells them from others.
-        own_options: of this set alone.
-        content: a digest of the data; None where nobody knows it.
+        weights_digest: a digest, or some, of the weights that are measured.
+        how: of the set.
     """
-    if content is None:
+    if how.content is None:
         return None
-    said = {"weights": weights, "content": content, "own": own_options}
+    said = {"weights": weights_digest, "content": how.content, "own": how.options}
     return digest_of_json(said | deciding_options(options, "set"))[:16]
 
 
-def read_row(place: RunFolder) -> SetRow | None:
-    """The row of a set that was measured; None where it was not.
+def read_result(folder: RunFolder) -> KeptResult | None:
+    """The result of a set that was measured; None where it was not.
 
     Raises:
         InputError: if the file is damaged.
     """
-    if not place.set_row.is_file():
+    if not folder.set_row.is_file():
         return None
     mend = "remove it, and the set is measured again"
-    row = read_json(place.set_row, mend)
-    check_entries(row, SetRow, place.set_row, mend)
-    return cast(SetRow, row)
+    result = read_json(folder.set_row, mend)
+    check_entries(result, KeptResult, folder.set_row, mend)
+    return cast(KeptResult, result)
 
 
-def known_row(part: MeasuredPart) -> SetRow | None:
-    """The row of a data set that was measured before, by the same weights and in the same way, and
+def known_result(part: MeasuredPart) -> KeptResult | None:
+    """The result of a data set that was measured before, by the same weights and in the same way, and
     whose results are its own, and whole; else None.
     """
-    row = None if part.data_set is None else read_row(part.place)
-    if row is None or part.key is None or row["key"] != part.key:
+    result = None if part.data_set is None else read_result(part.folder)
+    if result is None or part.key is None or result["key"] != part.key:
         return None
-    if not is_tested(part.place.path) or row["results"] != digest_of(part.place.metrics):
+    if not is_tested(part.folder.path) or result["results"] != digest_of(part.folder.metrics):
         return None
-    return row
+    return result
 
 
-def write_row(part: MeasuredPart, queries: int, metrics: dict[str, float | None]) -> None:
-    """Write the row of a data set that was measured.
+def write_result(part: MeasuredPart, queries: int, metrics: dict[str, float | None]) -> None:
+    """Write the result of a data set that was measured.
 
     Args:
         part: the data set.
         queries: how many there are.
         metrics: their means.
     """
-    assert part.data_set is not None, "a split has no row"
-    row: SetRow = {
-        "results": digest_of(part.place.metrics),
+    assert part.data_set is not None, "of a split no result is kept"
+    result: KeptResult = {
+        "results": digest_of(part.folder.metrics),
         "set": part.name,
         "path": _absolute(part.data_set.path),
-        "content": part.content,
+        "content": part.how.content,
         "key": part.key,
-        "ranked": part.ranked,
+        "ranked": part.how.ranked,
         "queries": queries,
         "metrics": metrics,
     }
-    write_whole(part.place.set_row, [json.dumps(row, indent=1, ensure_ascii=False), "\n"])
+    write_whole(part.folder.set_row, [json.dumps(result, indent=1, ensure_ascii=False), "\n"])
 
 
-def check_place(part: MeasuredPart) -> None:
+def refuse_other_results(part: MeasuredPart) -> None:
     """Raise an InputError where the results of another data set of this name lie."""
     if part.data_set is None:
         return
     path = part.data_set.path
-    row = read_row(part.place)
-    if row is None or row["content"] == part.content or row["path"] == _absolute(path):
+    result = read_result(part.folder)
+    if result is None or result["content"] == part.how.content or result["path"] == _absolute(path):
         return
     raise InputError(
-        f"{DATA_PATH}: {part.place.path} has the results on {row['path']}, which is another data set than {path}; remove it, or name one of them otherwise in a file: {SUITE}FILE"
+        f"{DATA_PATH}: {part.folder.path} has the results on {result['path']}, which is another data set than {path}; remove it, or name one of them otherwise in a file: {SUITE}FILE"
     )
 
 

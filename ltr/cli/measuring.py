@@ -8,18 +8,19 @@ from statistics import fmean
 from typing import Any, Literal, NamedTuple
 
 from ltr.cli.compare import WIDTH
+from ltr.cli.folder_of_command import folder_of_command
 from ltr.cli.measured_set import (
     DATA_PATH,
     MeasuredPart,
-    check_place,
     how_measured,
     key_of_set,
-    known_row,
-    write_row,
+    known_result,
+    make_data_module,
+    refuse_other_results,
+    write_result,
 )
-from ltr.cli.parsed import data_module, parse
+from ltr.cli.parsed import ParsedCommand
 from ltr.cli.process import run_in_process
-from ltr.cli.run_names import folder_by_name
 from ltr.cli.training import run_configured
 from ltr.cli.words import split_off_option
 from ltr.compare.table_formats import print_tables
@@ -47,16 +48,16 @@ class MeasuringPlan(NamedTuple):
 
     Attributes:
         by: what the parts are.
-        args: the command with the options of all parts.
+        command_line: the command with the options of all parts.
         folder: of the run.
-        split: the one that is measured, of data sets.
+        split: the one that data sets are measured on; None where the parts are splits.
         parts: in the order of the table.
     """
 
     by: Literal["set", "split"]
-    args: list[str]
+    command_line: list[str]
     folder: RunFolder
-    split: str
+    split: str | None
     parts: list[MeasuredPart]
 
 
@@ -69,7 +70,7 @@ class MeasuredRow(NamedTuple):
     ranked: str
 
 
-def run_test(args: list[str]) -> None:
+def run_test(command_line: list[str]) -> None:
     """Run ``ltr test``. Of several data sets or splits each is measured in a process of its own, and
     a table is printed.
 
@@ -77,14 +78,14 @@ def run_test(args: list[str]) -> None:
     ``splits``. A data set that was measured by the same weights is not measured again.
 
     Args:
-        args: the command with its options.
+        command_line: the command with its words.
 
     Raises:
         InputError: for what can't be measured. Of several parts it is told before any work.
     """
-    plan = planned(args)
+    plan = planned(command_line)
     if plan is None:
-        run_configured(args)
+        run_configured(command_line)
         return
     rows: list[MeasuredRow] = []
     known: list[str] = []
@@ -92,33 +93,35 @@ def run_test(args: list[str]) -> None:
         if plan.by == "set":  # what measures a split takes the folder of the run itself
             stack.enter_context(plan.folder.owned())
         for part in plan.parts:
-            check_place(part)
+            refuse_other_results(part)
         for part in plan.parts:
-            row = known_row(part)
-            if row is None:
-                run_in_process([*plan.args, *part.options])
+            result = known_result(part)
+            if result is None:
+                run_in_process([*plan.command_line, *part.options])
                 rows.append(_measured_row(part))
-            else:
-                known.append(part.name)
-                rows.append(MeasuredRow(part.name, row["metrics"], row["queries"], row["ranked"]))
+                continue
+            known.append(part.name)
+            rows.append(
+                MeasuredRow(part.name, result["metrics"], result["queries"], result["ranked"])
+            )
     _show(plan, rows, known)
 
 
 # What is measured
 
 
-def planned(args: list[str]) -> MeasuringPlan | None:
+def planned(command_line: list[str]) -> MeasuringPlan | None:
     """What is measured one after the other; None for one split of one data set.
 
     Args:
-        args: the command with its options.
+        command_line: the command with its words.
     """
-    others, words = split_off_option(args, (SPLIT,))
+    others, words = split_off_option(command_line, (SPLIT,))
     if len(words) > 1:
         splits = list(dict.fromkeys(split_named(word, "split") for word in words))
         with route_messages(is_rank_0=True):
             return _plan_of_splits(others, splits)
-    others, words = split_off_option(args, DATA_PATHS)
+    others, words = split_off_option(command_line, DATA_PATHS)
     if names_several_sets(words):
         with route_messages(is_rank_0=True):
             return _plan_of_sets(others, words)
@@ -130,60 +133,63 @@ def names_several_sets(paths: Sequence[str]) -> bool:
     return len(paths) > 1 or any(path.startswith(SUITE) for path in paths)
 
 
-def _plan_of_splits(args: list[str], splits: Sequence[str]) -> MeasuringPlan:
-    _, paths = split_off_option(args, DATA_PATHS)
+def _plan_of_splits(command_line: list[str], splits: Sequence[str]) -> MeasuringPlan:
+    _, paths = split_off_option(command_line, DATA_PATHS)
     if names_several_sets(paths):
         raise InputError(
             f"{SPLIT}: several data sets are measured on one split at a time, got {', '.join(splits)} and {DATA_PATH} of several; name one split"
         )
-    options, folder, checkpoint = _checked_test(args, SPLIT, "split")
-    data = data_module(options)
+    options, folder, checkpoint = _checked_test(command_line, SPLIT, "split")
+    data = make_data_module(options)
     for split in splits:
         data.test_on(split)
         if isinstance(data, PoolDataModule):
             data.measured_collection()
-    weights = [] if checkpoint is None else ["--ckpt_path", checkpoint]
+    checkpoint_option = [] if checkpoint is None else ["--ckpt_path", checkpoint]
     parts = [
-        MeasuredPart(split, [*weights, SPLIT, split], folder.folder_of_split(split))
+        MeasuredPart(split, [*checkpoint_option, SPLIT, split], folder.folder_of_split(split))
         for split in splits
     ]
-    return MeasuringPlan("split", args, folder, "", parts)
+    return MeasuringPlan("split", command_line, folder, None, parts)
 
 
-def _plan_of_sets(args: list[str], words: Sequence[str]) -> MeasuringPlan:
+def _plan_of_sets(command_line: list[str], words: Sequence[str]) -> MeasuringPlan:
     sets = data_sets(words, DATA_PATH)
-    first = [*args, DATA_PATH, sets[0].path]
-    options, folder, checkpoint = _checked_test(first, DATA_PATH, "data set")
-    measured = [how_measured(options, data_set) for data_set in sets]
-    weights = []
-    digest: object = digests_of_models(options)
+    # The command on the first set: the parser takes one. All but the data is the same for the others.
+    on_first = [*command_line, DATA_PATH, sets[0].path]
+    options, folder, checkpoint = _checked_test(on_first, DATA_PATH, "data set")
+    how_of_each = [how_measured(options, data_set) for data_set in sets]
+    checkpoint_option = []
+    weights_digest: object = digests_of_models(options)
     if checkpoint is not None:
-        weights = ["--ckpt_path", checkpoint]
-        digest = digest_of(Path(checkpoint))
+        checkpoint_option = ["--ckpt_path", checkpoint]
+        weights_digest = digest_of(Path(checkpoint))
     parts = []
-    for data_set, (own_options, ranked, content) in zip(sets, measured, strict=True):
+    for data_set, how in zip(sets, how_of_each, strict=True):
         set_folder = folder.folder_of_set(data_set.name)
-        part_options = [
-            *(DATA_PATH, data_set.path, *own_options),
-            *("--trainer.default_root_dir", str(set_folder.path), *weights),
-        ]
-        place = set_folder.folder_of_split(options["split"])
-        key = key_of_set(options, digest, own_options, content)
-        parts.append(
-            MeasuredPart(data_set.name, part_options, place, data_set, ranked, content, key)
+        part_options = [DATA_PATH, data_set.path, *how.options]
+        part_options += ["--trainer.default_root_dir", str(set_folder.path), *checkpoint_option]
+        part = MeasuredPart(
+            data_set.name,
+            part_options,
+            set_folder.folder_of_split(options["split"]),
+            data_set,
+            how,
+            key_of_set(options, weights_digest, how),
         )
-    return MeasuringPlan("set", args, folder, options["split"], parts)
+        parts.append(part)
+    return MeasuringPlan("set", command_line, folder, options["split"], parts)
 
 
 def _checked_test(
-    args: list[str], option: str, part: str
+    command_line: list[str], option: str, kind: str
 ) -> tuple[dict[str, Any], RunFolder, str | None]:
     """Parse and check ``ltr test`` of several parts without running it.
 
     Args:
-        args: the command with its options.
+        command_line: the command with its words.
         option: that names several parts.
-        part: what it names: a split, or a data set.
+        kind: what it names: a split, or a data set.
 
     Returns:
         The whole configuration as plain dicts, lists and values; the folder of the run; and the
@@ -191,17 +197,16 @@ def _checked_test(
     """
     if has_launched_several():
         raise InputError(
-            f"{option}: several {part}s are measured one after the other, by processes that ltr starts; start one process without torchrun or srun, and name their number: --trainer.devices"
+            f"{option}: several {kind}s are measured one after the other, by processes that ltr starts; start one process without torchrun or srun, and name their number: --trainer.devices"
         )
-    command = parse(args)
-    config = command.options
-    config.split = split_named(config.split, "split")
+    command = ParsedCommand(command_line)
+    command.options.split = split_named(command.options.split, "split")
     options = command.plain_options()
-    folder = RunFolder(config.trainer.default_root_dir or folder_by_name(config, options))
-    checkpoint = checkpoint_to_measure(folder, config.ckpt_path, identity_of(options))
+    folder = folder_of_command(command)
+    checkpoint = checkpoint_to_measure(folder, command.options.ckpt_path, identity_of(options))
     if options["trainer"].get("fast_dev_run"):
         raise InputError(
-            f"{option}: a trial run measures nothing; leave out --trainer.fast_dev_run, or name one {part}"
+            f"{option}: a trial run measures nothing; leave out --trainer.fast_dev_run, or name one {kind}"
         )
     folder.check_writable()
     return options, folder, checkpoint
@@ -211,17 +216,16 @@ def _checked_test(
 
 
 def _measured_row(part: MeasuredPart) -> MeasuredRow:
-    """The row of a part that was measured now. That of a data set is kept."""
-    place = part.place
-    report = read_metrics(place.metrics).get("test")
+    """The row of a part that was measured now. The result on a data set is kept."""
+    report = read_metrics(part.folder.metrics).get("test")
     if report is None:
         raise InputError(
-            f"{place.path}: the results on {part.name} are gone, since the run has saved other weights meanwhile; test it again"
+            f"{part.folder.path}: the results on {part.name} are gone, since the run has saved other weights meanwhile; test it again"
         )
     metrics = {name: report[name] for name in report["conventions"]}
     if part.data_set is not None:
-        write_row(part, report["queries"], metrics)
-    return MeasuredRow(part.name, metrics, report["queries"], part.ranked)
+        write_result(part, report["queries"], metrics)
+    return MeasuredRow(part.name, metrics, report["queries"], part.how.ranked)
 
 
 def _show(plan: MeasuringPlan, rows: Sequence[MeasuredRow], known: Sequence[str]) -> None:
@@ -233,12 +237,15 @@ def _show(plan: MeasuringPlan, rows: Sequence[MeasuredRow], known: Sequence[str]
     lines = []
     for row in rows:
         cells = [_number(row.metrics.get(name)) for name in metrics]
-        lines.append([row.name, *cells, f"{row.queries:,}", row.ranked])
-    header = [plan.by, *metrics, "queries", "ranked"]
+        lines.append([row.name, *cells, f"{row.queries:,}"])
+    header = [plan.by, *metrics, "queries"]
     compare = f"to compare them: ltr compare {quote(str(path))} OTHER"
     notes = []
     if plan.by == "set":
         title = f"{path}, {plan.split}"
+        header.append("ranked")  # splits are all ranked alike
+        for line, row in zip(lines, rows, strict=True):
+            line.append(row.ranked)
         means = [_number(_mean([row.metrics.get(name) for row in rows])) for name in metrics]
         lines.append([f"mean of {len(rows)} sets", *means, "", ""])
         if known:
@@ -246,9 +253,6 @@ def _show(plan: MeasuringPlan, rows: Sequence[MeasuredRow], known: Sequence[str]
         notes.append(f"the results of each set lie in {plan.folder.sets}; {compare} --data …")
     else:
         title = str(path)
-        header.pop()  # all are ranked alike
-        for line in lines:
-            line.pop()
         splits = " ".join(row.name for row in rows)
         notes.append(
             f"the results on test lie in {path}, those on another split in {plan.folder.splits}; {compare} {SPLIT} {splits}"

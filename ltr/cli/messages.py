@@ -10,7 +10,8 @@ import jsonargparse
 import torch
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 
-from ltr.cli.arguments import parser_reason
+from ltr.cli.option_paths import beginnings, without_init_args
+from ltr.cli.parser_texts import parser_reason
 from ltr.data.disk import DISK_FULL_TEXT, means_full_disk
 from ltr.data.files import cache_root
 from ltr.errors import InputError
@@ -21,7 +22,7 @@ from ltr.run.launchers import restarts_line
 NO_MEMORY = ("DefaultCPUAllocator", "CUDA error: out of memory", "STATUS_ALLOC_FAILED")
 
 
-def one_line(error: BaseException) -> str | None:
+def line_for_user(error: BaseException) -> str | None:
     """What to tell the user of an error that is theirs to mend; None for a mistake of ours, which
     deserves its traceback.
     """
@@ -30,12 +31,13 @@ def one_line(error: BaseException) -> str | None:
         return f"no memory is left ({text}); a step needs less of it with encoder.keep_tokens, a smaller encoder.max_tokens, fewer lists in a step, or more processes"
     if isinstance(error, OverflowError):
         return f"a number is too large: {error} (LTR_DEBUG=1 shows where)"
+    # Of what a user can cause; all else is ours, whatever it says.
     if not isinstance(
         error,
         (ValueError, OSError, ImportError, MisconfigurationException, jsonargparse.ArgumentError),
     ):
         return None
-    bad_input = input_error(error)
+    bad_input = input_error_behind(error)
     if bad_input is not None:
         return str(bad_input)
     if isinstance(error, OSError) and means_full_disk(error):
@@ -70,22 +72,22 @@ def _has_no_working_directory() -> bool:
     return False
 
 
-def input_error(error: BaseException | None) -> InputError | None:
+def input_error_behind(error: BaseException | None) -> InputError | None:
     """The InputError behind an error: the parser wraps what a constructor raised."""
     while error is not None and not isinstance(error, InputError):
         error = error.__cause__ or error.__context__
     return error
 
 
-def say_restarts(error: BaseException) -> None:
+def add_restarts(error: BaseException) -> None:
     """Let the InputError behind an error say that torchrun starts the command again, if it does."""
-    bad_input = input_error(error)
+    bad_input = input_error_behind(error)
     if bad_input is not None:
         bad_input.message += restarts_line()
 
 
 @contextmanager
-def options_by_path(config: jsonargparse.Namespace) -> Iterator[None]:
+def errors_with_paths(config: jsonargparse.Namespace) -> Iterator[None]:
     """Inside the block an InputError tells its option by the path in the configuration:
     ``data.batch_size`` for ``batch_size``.
 
@@ -95,7 +97,7 @@ def options_by_path(config: jsonargparse.Namespace) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        bad_input = input_error(error)
+        bad_input = input_error_behind(error)
         if bad_input is not None and bad_input.option is not None:
             bad_input.option = path_of(bad_input, config)
         raise
@@ -106,13 +108,12 @@ def path_of(error: InputError, config: jsonargparse.Namespace) -> str | None:
     place is not certain.
     """
     class_of = {"model": RankerModule.__name__}  # by the path of the object
-    paths = set()
+    paths = set[str]()
     for key, value in vars(config.as_flat()).items():
-        path = key.replace(".init_args", "")
+        path = without_init_args(key)
         if path.endswith(".class_path"):
             class_of[path.removesuffix(".class_path")] = str(value).rpartition(".")[2]
-        parts = path.split(".")
-        paths |= {".".join(parts[:end]) for end in range(1, len(parts) + 1)}
+        paths.update(beginnings(path))
     ending = f".{error.option}"
     candidates = [path for path in paths if path == error.option or path.endswith(ending)]
     if len(candidates) > 1:

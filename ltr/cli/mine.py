@@ -81,7 +81,7 @@ class MiningTrainer(Trainer):
             )
         if ckpt_path is not None:
             take_weights(model, ckpt_path, "--ckpt_path")
-        callback = mining_of(self)
+        callback = mining_callback(self)
         searcher = model.searcher if callback is None else callback.searcher(model)
         if not isinstance(searcher, DualEncoder):
             raise InputError(
@@ -107,13 +107,13 @@ class MiningTrainer(Trainer):
             rescorer,
             seed=(datamodule.seed, 0),
         )
-        about = {"split": split, "checkpoint": ckpt_path}
+        manifest_entries = {"split": split, "checkpoint": ckpt_path}
         one_batch = range(1)  # predict wants data; all is done in on_predict_start
-        mining = _Mining(miner, output, trec, encoded, about)
+        mining = _Mining(miner, output, trec, encoded, manifest_entries)
         self.predict(mining, one_batch, return_predictions=False)
 
 
-def mining_of(trainer: Trainer) -> HardNegativeMining | None:
+def mining_callback(trainer: Trainer) -> HardNegativeMining | None:
     """The callback of a trainer that mines while training, if it has one."""
     return next(iter(callbacks_of(trainer, HardNegativeMining)), None)
 
@@ -129,7 +129,7 @@ class _Mining(LightningModule):
         output: str | None,
         trec: str | None,
         encoded: str | None,
-        about: dict[str, str | None],
+        manifest_entries: dict[str, str | None],
     ) -> None:
         super().__init__()
         scorers = [scorer for scorer in (miner.judge, miner.rescorer) if scorer is not None]
@@ -139,7 +139,7 @@ class _Mining(LightningModule):
         self.output = output
         self.trec = trec
         self.encoded = encoded
-        self.about = about
+        self.manifest_entries = manifest_entries
 
     def on_predict_start(self) -> None:
         miner = self.miner
@@ -148,14 +148,13 @@ class _Mining(LightningModule):
             folder = run.negatives / f"mined-{miner.key[:8]}"
         else:
             folder = Path(self.output)
-        # None: there is no folder. "none": a folder without a key, so not of negatives.
-        key_there = by_rank_0(lambda: (key_of(folder) or "none") if folder.exists() else None)
-        if key_there is not None and key_there != miner.key:
+        is_there, key = by_rank_0(lambda: (folder.exists(), key_of(folder)))
+        if is_there and key != miner.key:  # or no folder of negatives, which has no key
             raise InputError(
                 f"{folder} must be a new folder, and is there already; name another one",
                 option="output",
             )
-        if key_there is not None:
+        if is_there:
             log.info("the same negatives are there already, and not mined again")
             negatives = MinedNegatives.open(folder, miner.collection)
         else:
@@ -164,7 +163,7 @@ class _Mining(LightningModule):
             negatives = miner.mine(
                 encodings, precision, str(self.trainer.precision), numbers="float16"
             )
-            negatives.manifest.update(self.about)
+            negatives.manifest.update(self.manifest_entries)
             for line in summary_lines(negatives.manifest):
                 log.info("%s", line)
             by_rank_0(lambda: negatives.save(folder, miner.collection))

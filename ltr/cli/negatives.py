@@ -24,8 +24,7 @@ from ltr.mining.overlay import Remedy, save_overlay
 from ltr.models.ranker import digest_of_weights
 from ltr.run.run_folder import RunFolder
 
-# Lines go through the log, which is silent once nobody reads any more (ltr negatives diff … | head):
-# the command goes on.
+# Lines go through the log, see ltr.cli.commands.Stdout.MESSAGES.
 log = logging.getLogger(__name__)
 
 

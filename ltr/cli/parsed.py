@@ -1,19 +1,20 @@
 """Commands with a configuration, parsed: their options are checked, and nothing is made or run yet."""
 
-from collections.abc import Mapping
 from typing import Any
 
 import jsonargparse
 import yaml
+from lightning.pytorch import Callback
 from lightning.pytorch.cli import LightningArgumentParser, LightningCLI
 
-from ltr.cli.arguments import refuse_addresses
-from ltr.cli.configuration import full_arguments, refuse_unknown_empty_keys
-from ltr.cli.messages import input_error, say_restarts
+from ltr.cli.addresses import refuse_addresses
+from ltr.cli.configuration import full_command_line, refuse_unknown_empty_keys
+from ltr.cli.messages import add_restarts, input_error_behind
 from ltr.cli.mine import MiningTrainer
+from ltr.cli.model_help import ModelHelp
 from ltr.cli.refused import refusal
-from ltr.cli.run_config import RunConfig
-from ltr.cli.strict_parser import ModelHelp, StrictParser
+from ltr.cli.strict_parser import StrictParser
+from ltr.cli.write_config import WriteConfig
 from ltr.datamodules import RankingDataModule
 from ltr.errors import InputError
 from ltr.module import RankerModule
@@ -25,21 +26,19 @@ STRICT = {"exit_on_error": False, "allow_abbrev": False}
 
 class ParsedCommand(LightningCLI):
     """A command of a configuration. LightningCLI does all that is to do in its constructor; this one
-    only parses and checks, and whoever wants more calls :meth:`seed` and :meth:`make`.
+    only parses and checks, and whoever wants more calls :meth:`seed`, :meth:`make` and
+    :meth:`run_subcommand`.
 
     Args:
-        args: the command with its options.
-
-    Attributes:
-        given_recipe: of ``ltr mine``: the options of its recipe that the arguments name, else None.
+        command_line: the command with its words; a run folder may stand for some of them.
 
     Raises:
-        InputError: for what the parser or the checks of plain options have against the arguments.
+        InputError: for what the parser or the checks of plain options have against the words.
     """
 
-    def __init__(self, args: list[str]) -> None:
-        self._command = args[0]
-        self.given_recipe: jsonargparse.Namespace | None = None
+    def __init__(self, command_line: list[str]) -> None:
+        self._command = command_line[0]
+        self._command_line = full_command_line(command_line)
         try:
             super().__init__(
                 RankerModule,
@@ -54,13 +53,13 @@ class ParsedCommand(LightningCLI):
                     "log_every_n_steps": 10,
                     "num_sanity_val_steps": -1,
                 },
-                save_config_callback=RunConfig,
+                save_config_callback=WriteConfig,
                 save_config_kwargs={"save_to_log_dir": False},
                 parser_kwargs=STRICT | dict.fromkeys(self.subcommands(), STRICT),
-                args=args,
+                args=self._command_line,
             )
         except Exception as error:
-            say_restarts(error)
+            add_restarts(error)
             raise
 
     @property
@@ -68,11 +67,27 @@ class ParsedCommand(LightningCLI):
         """The options of the command, as they are configured."""
         return self.config[self._command]
 
+    @property
+    def made(self) -> jsonargparse.Namespace:
+        """The same with the objects that :meth:`make` has made of them."""
+        return self.config_init[self._command]
+
     def plain_options(self) -> dict[str, Any]:
-        """The same as plain dicts, lists and values."""
+        """The options of the command as plain dicts, lists and values."""
         text = self._parser(self._command).dump(self.options, skip_unset=False)
         options: dict[str, Any] = yaml.safe_load(text)
         return options
+
+    def given(self, name: str) -> Any:
+        """What the words and their configurations say of an option; None where they say nothing, and
+        :attr:`options` has its default.
+        """
+        return self.parser.parse_args(self._command_line, defaults=False)[self._command].get(name)
+
+    def callbacks(self) -> list[Callback]:
+        """The callbacks that the configuration names, made."""
+        callbacks = self.made.trainer.callbacks or []
+        return list(callbacks) if isinstance(callbacks, list | tuple) else [callbacks]
 
     # What the parser reads
 
@@ -116,13 +131,10 @@ class ParsedCommand(LightningCLI):
         try:
             self.config = parser.parse_args(args)
         except jsonargparse.ArgumentError as error:
-            if input_error(error) is not None:
+            if input_error_behind(error) is not None:
                 raise
             raise InputError(refusal(error, args, self._parser(self._command))) from error
         refuse_addresses(self.options)
-        if self._command == "mine":
-            # Again without defaults, which would hide what the arguments have said.
-            self.given_recipe = parser.parse_args(args, defaults=False).mine.get("recipe")
         refuse_unknown_empty_keys(args, self._parser(self._command))
 
     def _parse_ckpt_path(self) -> None:
@@ -142,7 +154,7 @@ class ParsedCommand(LightningCLI):
         """Not yet: see :meth:`make`."""
 
     def _run_subcommand(self, subcommand: str) -> None:
-        """Not here."""
+        """Not yet: see :meth:`run_subcommand`."""
 
     def seed(self) -> None:
         """Seed this process as the configuration says."""
@@ -151,34 +163,9 @@ class ParsedCommand(LightningCLI):
     def make(self) -> None:
         """Make the data, the model, and what the trainer is given."""
         self.config_init = self.parser.instantiate(self.config)
-        self.datamodule = self.config_init[self._command].data
-        self.model = self.config_init[self._command].model
+        self.datamodule = self.made.data
+        self.model = self.made.model
 
-
-def parse(args: list[str]) -> ParsedCommand:
-    """Parse and check a command without running it.
-
-    Args:
-        args: the command with its options; a run folder may stand for some of them.
-
-    Raises:
-        InputError: for what the parser or the checks of plain options have against the arguments.
-    """
-    return ParsedCommand(full_arguments(args))
-
-
-def data_module(options: Mapping[str, Any], path: str | None = None) -> RankingDataModule:
-    """The data module of a whole configuration.
-
-    Args:
-        options: the configuration, as plain dicts, lists and values.
-        path: of other data; None for that of the configuration.
-    """
-    parser = jsonargparse.ArgumentParser(exit_on_error=False)
-    parser.add_subclass_arguments(RankingDataModule, "data")
-    init_args = dict(options["data"].get("init_args") or {})
-    if path is not None:
-        init_args["path"] = path
-    config = parser.parse_object({"data": {**options["data"], "init_args": init_args}})
-    data: RankingDataModule = parser.instantiate(config).data
-    return data
+    def run_subcommand(self) -> None:
+        """Call the method of the trainer that the command is named after."""
+        super()._run_subcommand(self._command)

@@ -8,36 +8,26 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from typing import Any
 
-from ltr.cli.commands import BY_NAME, Stdout, asks_for_usage, command_of, usage
+from ltr.cli.commands import Stdout, asks_for_usage, command_of, find_command, usage
 from ltr.errors import ENDING_SIGNALS, InputError, Terminated
 from ltr.run.signals import CLUSTER_SIGNALS, end_at_once
 
+NOBODY_READS = 128 + signal.SIGPIPE  # the exit code
 
-def main(args: list[str] | None = None) -> int:
+
+def main(command_line: list[str] | None = None) -> int:
     """Run a command and return the exit code: 0; 2 for bad input (one line on stderr); 130, 143,
     138, 140 or 129 after a signal; 141 where nobody reads the output any more.
     """
-    args = sys.argv[1:] if args is None else args
-    # None where the caller has closed it, as some schedulers do.
-    if sys.stdin is None:
-        sys.stdin = open(os.devnull)  # noqa: SIM115  # for the life of the process
-    if sys.stdout is None:
-        sys.stdout = open(os.devnull, "w")  # noqa: SIM115  # for the life of the process
-    if sys.stderr is None:
-        sys.stderr = open(os.devnull, "w")  # noqa: SIM115  # for the life of the process
-    is_in_main_thread = threading.current_thread() is threading.main_thread()
-    # Python lets no other thread set handlers.
-    has_rank_0 = not args or args[0] not in BY_NAME or BY_NAME[args[0]].has_rank_0
-    if os.environ.get("LOCAL_RANK", "0") != "0" and has_rank_0 and is_in_main_thread:
-        # Not rank 0: ignore the signals. Rank 0 gets them too, saves, and then ends this process;
-        # it would wait for ever for one that has left by itself.
-        for number in ENDING_SIGNALS:
-            signal.signal(number, signal.SIG_IGN)
+    command_line = sys.argv[1:] if command_line is None else command_line
+    _open_closed_streams()
+    if os.environ.get("LOCAL_RANK", "0") != "0":
+        _leave_signals_to_rank_0(command_line)
     try:
-        if asks_for_usage(args):
+        if asks_for_usage(command_line):
             print(usage(), end="", flush=True)
             return 0
-        if args[0] == "--version":
+        if command_line[0] == "--version":
             from ltr import __version__
 
             print(__version__, flush=True)
@@ -45,59 +35,101 @@ def main(args: list[str] | None = None) -> int:
         from ltr.data.console import printable_warnings
 
         with _ended_by_signals(), printable_warnings():
-            run(args)
+            run(command_line)
         sys.stdout.flush()  # here an error gets its line
     except (KeyboardInterrupt, SystemExit) as stop:
-        # Lightning catches a KeyboardInterrupt (Terminated is one) and exits with 1: the signal is
-        # then the context of the SystemExit. rich does the same with a BrokenPipeError.
-        cause = stop if isinstance(stop, KeyboardInterrupt) else stop.__context__
-        if isinstance(cause, KeyboardInterrupt):
-            return _exit_code(cause)
-        if isinstance(cause, BrokenPipeError):
-            return 128 + signal.SIGPIPE
-        raise
+        code = _code_of_stop(stop)
+        if code is None:
+            raise
+        return code
     except BrokenPipeError:  # a table in ltr … | head
         from ltr.run.log import silence
 
         silence(sys.stdout)
-        return 128 + signal.SIGPIPE
+        return NOBODY_READS
     except Exception as error:
         # A signal that has come while a library was at work may have become an error of its own.
         interrupt = _interrupt_behind(error)
         if interrupt is not None:
-            return _exit_code(interrupt)
-        from ltr.data.console import say
-
-        message = _message(error)
-        if message is None or os.environ.get("LTR_DEBUG") == "1":
+            return _code_of_interrupt(interrupt)
+        line = _line_for_user(error)
+        if line is None or os.environ.get("LTR_DEBUG") == "1":
             raise
-        rank = rank_of_launcher()
-        speaker = "ltr:" if rank == "0" else f"ltr [rank {rank}]:"
-        # A name may hold the end of a line.
-        say(speaker, " ".join(message.splitlines()), to=sys.stderr)
-        _flush_or_drop_output()
+        _tell(line)
         return 2
     return 0
 
 
-def run(args: list[str]) -> None:
+def _open_closed_streams() -> None:
+    """A stream is None where the caller has closed it, as some schedulers do."""
+    if sys.stdin is None:
+        sys.stdin = open(os.devnull)  # noqa: SIM115  # for the life of the process
+    if sys.stdout is None:
+        sys.stdout = open(os.devnull, "w")  # noqa: SIM115  # for the life of the process
+    if sys.stderr is None:
+        sys.stderr = open(os.devnull, "w")  # noqa: SIM115  # for the life of the process
+
+
+def _leave_signals_to_rank_0(command_line: list[str]) -> None:
+    """Ignore the signals in a process that is not the first of its node. Rank 0 gets them too,
+    saves, and then ends this one; it would wait for ever for one that has left by itself.
+    """
+    command = find_command(command_line)
+    if command is not None and not command.acts_by_rank_0:
+        return
+    if threading.current_thread() is not threading.main_thread():
+        return  # Python lets no other thread set handlers
+    for number in ENDING_SIGNALS:
+        signal.signal(number, signal.SIG_IGN)
+
+
+def _code_of_stop(stop: BaseException) -> int | None:
+    """The exit code after a signal or a closed pipe; None where a command has ended the program with
+    a code of its own.
+    """
+    # Lightning catches a KeyboardInterrupt (Terminated is one) and exits with 1: the signal is
+    # then the context of the SystemExit. rich does the same with a BrokenPipeError.
+    cause = stop if isinstance(stop, KeyboardInterrupt) else stop.__context__
+    if isinstance(cause, KeyboardInterrupt):
+        return _code_of_interrupt(cause)
+    if isinstance(cause, BrokenPipeError):
+        return NOBODY_READS
+    return None
+
+
+def _code_of_interrupt(interrupt: KeyboardInterrupt) -> int:
+    return 128 + (interrupt.number if isinstance(interrupt, Terminated) else signal.SIGINT)
+
+
+def _tell(line: str) -> None:
+    """Print what the user can mend."""
+    from ltr.data.console import say
+
+    rank = rank_of_launcher()
+    speaker = "ltr:" if rank == "0" else f"ltr [rank {rank}]:"
+    # A name may hold the end of a line.
+    say(speaker, " ".join(line.splitlines()), to=sys.stderr)
+    _flush_or_drop_output()
+
+
+def run(command_line: list[str]) -> None:
     """Run a command; an InputError for what the user can mend.
 
     Args:
-        args: the command with its arguments; not empty.
+        command_line: the command with its words; not empty.
     """
     with suppress(FileNotFoundError):  # of a folder that was removed
         # A class of one's own in the working directory is found by the console script, too.
         if os.getcwd() not in sys.path:
             sys.path.insert(0, os.getcwd())
-    command = command_of(args)
+    command = command_of(command_line)
     function = command.load()
     if command.parses_itself:
-        function(args)
+        function(command_line)
         return
     from ltr.cli.arguments import call_with
 
-    words = args[len(command.name.split()) :]
+    words = command_line[len(command.name.split()) :]
     with _open_stdout(command.stdout):
         call_with(function, words, f"ltr {command.name}")
 
@@ -115,24 +147,24 @@ def _open_stdout(stdout: Stdout) -> AbstractContextManager[object]:
     return route_messages(is_rank_0=True)
 
 
-def _message(error: Exception) -> str | None:
-    """What to tell the user of an error; None for a mistake of ours."""
+def _line_for_user(error: Exception) -> str | None:
+    """As :func:`ltr.cli.messages.line_for_user`, whose file imports torch: an InputError may come
+    before that, and is told at once.
+    """
     if isinstance(error, InputError):
         return str(error)
-    from ltr.cli.messages import one_line
+    from ltr.cli.messages import line_for_user
 
-    return one_line(error)
+    return line_for_user(error)
 
 
 def _interrupt_behind(error: BaseException | None) -> KeyboardInterrupt | None:
-    """What a signal has raised, if the error came while that was handled."""
+    """What a signal has raised, if the error came while that was handled: the contexts lead there,
+    whatever is named as a cause.
+    """
     while error is not None and not isinstance(error, KeyboardInterrupt):
         error = error.__context__
     return error
-
-
-def _exit_code(interrupt: KeyboardInterrupt) -> int:
-    return 128 + (interrupt.number if isinstance(interrupt, Terminated) else signal.SIGINT)
 
 
 def _flush_or_drop_output() -> None:

@@ -7,7 +7,6 @@ import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import ModuleType
-from typing import Any
 
 import jsonargparse
 
@@ -17,14 +16,16 @@ import ltr.in_batch
 import ltr.losses
 import ltr.margins
 import ltr.models
-from ltr.cli.arguments import parser_reason, unknown_words
 from ltr.cli.configuration import configuration_files
-from ltr.cli.near_names import near_class, near_option, question
+from ltr.cli.near_names import did_you_mean, near_class, near_option, no_option
+from ltr.cli.option_paths import is_at_or_below, value_at
+from ltr.cli.parser_texts import parser_reason, unknown_words
 from ltr.cli.words import values_of_option
 from ltr.run.yaml_files import read_yaml
 
-# Where the classes of a part are, by its path. A part of a part is one of the same package.
-PACKAGES = {
+# Where the classes of a part are, by its path. Those of a path below are looked for in the same
+# package.
+PACKAGE_OF_PART = {
     "model.ranker": ltr.models,
     "model.miner": ltr.models,
     "model.loss": ltr.losses,
@@ -36,27 +37,29 @@ PACKAGES = {
 EXAMPLE = "experiments/cross_encoder/own.yaml"
 
 
-def refusal(error: Exception, args: Sequence[str], parser: jsonargparse.ArgumentParser) -> str:
+def refusal(
+    error: Exception, command_line: Sequence[str], parser: jsonargparse.ArgumentParser
+) -> str:
     """One line on what the parser has refused.
 
     Args:
         error: of the parser.
-        args: the command with its options.
+        command_line: the command with its words.
         parser: of the command.
     """
-    command = args[0]
+    command = command_line[0]
     text = " ".join(str(error).split())
     reason = parser_reason(text)
     words = unknown_words(text)
     if words:
-        known = list(_options(parser, args))
+        known = list(_options(parser, command_line))
         reason = "; ".join(_no_option(word, known, "--") for word in words)
     elif match := re.search(r"does not accept option '([^']+)'", reason):
-        reason = _no_option(match[1], list(_options(parser, args)), "")
+        reason = _no_option(match[1], list(_options(parser, command_line)), "")
     elif match := re.match(r"(\S+): (\S+): Option '([^']+)' is not accepted", reason):
         path, class_path, name = match.groups()
-        known = [*_options_of_class(path, class_path), *_options(parser, args)]
-        near = question(near_option(f"{path}.{name}", known))
+        known = [*_options_of_class(path, class_path), *_options(parser, command_line)]
+        near = did_you_mean(near_option(f"{path}.{name}", known))
         reason = f"{class_path} has no option {path}.{name}{near}"
     elif match := re.match(r"(\S+): there is no (\w+)", reason):
         reason = _no_class(*match.groups())
@@ -73,8 +76,7 @@ def refusal(error: Exception, args: Sequence[str], parser: jsonargparse.Argument
 def _no_option(word: str, known: Sequence[str], dashes: str) -> str:
     """The dashes stand before an option on the command line, and not before one in a file."""
     name = word.lstrip("-").partition("=")[0]
-    near = [f"{dashes}{option}" for option in near_option(name, known)]
-    return f"there is no option {word}{question(near)}"
+    return no_option(word, [f"{dashes}{option}" for option in near_option(name, known)])
 
 
 def _no_class(path: str, name: str) -> str:
@@ -82,12 +84,12 @@ def _no_class(path: str, name: str) -> str:
     near = [] if package is None else near_class(name, _classes(package))
     if path == "data" and not near:
         return f"data: there is no data module {name}; the folder or file of the data is an option of its own, --data.path"
-    return f"{path}: there is no {name}{question(near)}"
+    return f"{path}: there is no {name}{did_you_mean(near)}"
 
 
 def _package_of(path: str) -> ModuleType | None:
-    for part, package in PACKAGES.items():
-        if path == part or path.startswith(f"{part}."):
+    for part, package in PACKAGE_OF_PART.items():
+        if is_at_or_below(path, part):
             return package
     return None
 
@@ -96,29 +98,27 @@ def _classes(package: ModuleType) -> list[str]:
     return [name for name in package.__all__ if isinstance(vars(package)[name], type)]
 
 
-def _options(parser: jsonargparse.ArgumentParser, args: Sequence[str]) -> Iterator[str]:
-    """The options that there are: those of the parser, and those of the classes that the arguments
+def _options(parser: jsonargparse.ArgumentParser, command_line: Sequence[str]) -> Iterator[str]:
+    """The options that there are: those of the parser, and those of the classes that the words
     name.
     """
     for action in parser._actions:
         if action.dest not in ("help", "print_config"):
             yield action.dest
-    for path in PACKAGES:
-        for class_path in _chosen(args, path):
+    for path in PACKAGE_OF_PART:
+        for class_path in _class_paths_named(command_line, path):
             yield from _options_of_class(path, class_path)
 
 
-def _chosen(args: Sequence[str], path: str) -> Iterator[str]:
+def _class_paths_named(words: Sequence[str], path: str) -> Iterator[str]:
     """The classes of a part, as configuration files and options name them."""
-    for file in configuration_files(args):
-        value: Any = read_yaml(Path(file))
-        for key in path.split("."):
-            value = value.get(key) if isinstance(value, dict) else None
+    for file in configuration_files(words):
+        value = value_at(read_yaml(Path(file)), path)
         if isinstance(value, dict):
             value = value.get("class_path")
         if isinstance(value, str):
             yield value
-    yield from values_of_option(args, (f"--{path}",))
+    yield from values_of_option(words, (f"--{path}",))
 
 
 def _options_of_class(path: str, class_path: str) -> list[str]:
@@ -126,9 +126,11 @@ def _options_of_class(path: str, class_path: str) -> list[str]:
     module, _, name = class_path.rpartition(".")
     try:
         package = importlib.import_module(module) if module else _package_of(path)
-        found = vars(package).get(name)
-    except (ImportError, TypeError):
+    except (ImportError, TypeError):  # the latter of a relative path, .package.Name
         return []
+    if package is None:
+        return []
+    found = vars(package).get(name)
     if not isinstance(found, type):
         return []
     parser = jsonargparse.ArgumentParser(add_help=False)

@@ -23,45 +23,47 @@ def reproduce(run: str, *, output: str | None = None) -> None:
     folder = RunFolder(run)
     if folder.path.name == folder.metrics.name:  # the file of its results was named
         folder = RunFolder(folder.path.parent)
-    then = read_run(folder.path)
-    if not then.config:
+    old_run = read_run(folder.path)
+    if not old_run.config:
         raise InputError(
             f"{folder.path} has no config.yaml, so nobody knows how it was trained; restore it"
         )
-    again = RunFolder(folder.path / "reproduced" if output is None else output)
-    if again.path.resolve() == folder.path.resolve():
+    new_folder = RunFolder(folder.path / "reproduced" if output is None else output)
+    if new_folder.path.resolve() == folder.path.resolve():
         raise InputError(
             f"--output must be a folder of its own, got that of the run, {folder.path}"
         )
-    weights = _weights_tested(then, folder)
-    if not again.config.is_file() or not is_tested(again.path):
+    weights = _weights_tested(old_run, folder)
+    if not new_folder.config.is_file() or not is_tested(new_folder.path):
         refuse_paths_from_elsewhere(folder, "fit", [])
-        check_inside(again.path, "--output")
-        where = ["--trainer.default_root_dir", str(again.path), *data_path_option(folder)]
-        run_in_process(["fit", "--config", str(folder.config), *where, "--ckpt_path", "last"])
-        file = again.checkpoints / weights
+        check_inside(new_folder.path, "--output")
+        words = ["--config", str(folder.config)]
+        words += ["--trainer.default_root_dir", str(new_folder.path), *data_path_option(folder)]
+        # A run without a checkpoint begins under "last", and what is there is resumed.
+        run_in_process(["fit", *words, "--ckpt_path", "last"])
+        file = new_folder.checkpoints / weights
         if not file.is_file():
             raise InputError(
-                f"{folder.path} was tested by {weights}, and {again.path} has kept no such weights, so it was not trained as before; see the validations in the metrics.json of both"
+                f"{folder.path} was tested by {weights}, and {new_folder.path} has kept no such weights, so it was not trained as before; see the validations in the metrics.json of both"
             )
-        run_in_process(["test", str(again.path), "--ckpt_path", str(file)])
-    now = read_run(again.path)
-    if _weights_tested(now, again) != weights:
+        run_in_process(["test", str(new_folder.path), "--ckpt_path", str(file)])
+    new_run = read_run(new_folder.path)
+    if _weights_tested(new_run, new_folder) != weights:
         raise InputError(
-            f"{again.path} was not tested by {weights}, as {folder.path} was; ltr test {again.path} --ckpt_path {again.checkpoints / weights}"
+            f"{new_folder.path} was not tested by {weights}, as {folder.path} was; ltr test {new_folder.path} --ckpt_path {new_folder.checkpoints / weights}"
         )
-    differences = recipe_differences(then, now)
-    if now.seed != then.seed:
-        differences.insert(0, f"seed_everything ({then.seed}, {now.seed})")
+    differences = recipe_differences(old_run, new_run)
+    if new_run.seed != old_run.seed:
+        differences.insert(0, f"seed_everything ({old_run.seed}, {new_run.seed})")
     if differences:
         raise InputError(
-            f"{again.path} holds a run of other options than {folder.path}, they differ in {', '.join(differences[:3])}; restore what differs and remove it, or name another folder (--output)"
+            f"{new_folder.path} holds a run of other options than {folder.path}, they differ in {', '.join(differences[:3])}; restore what differs and remove it, or name another folder (--output)"
         )
-    made = now.report["made"]
+    made = new_run.report["made"]
     say(
-        f"{again.path} was tested on {made['date']}, by ltr {made['ltr']} {made.get('commit', '')}; remove it to train again"
+        f"{new_folder.path} was tested on {made['date']}, by ltr {made['ltr']} {made.get('commit', '')}; remove it to train again"
     )
-    for line in reproduction_lines(then, now, other_seeds(folder.path)):
+    for line in reproduction_lines(old_run, new_run, other_seeds(folder.path)):
         say(line)
 
 

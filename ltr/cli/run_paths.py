@@ -8,13 +8,14 @@ from pathlib import Path
 from shlex import quote
 from typing import Any
 
+from ltr.cli.option_paths import is_at_or_below, value_at, without_init_args
 from ltr.cli.words import option_names
 from ltr.errors import InputError
 from ltr.run.metrics_file import read_metrics
 from ltr.run.run_folder import RunFolder
 from ltr.run.yaml_files import read_yaml
 
-SOURCES = ("candidates", "bm25", "random", "mined")  # of negatives, which are no folders
+NEGATIVES_BY_NAME = ("candidates", "bm25", "random", "mined")  # which are no folders
 
 
 def data_path_option(folder: RunFolder) -> list[str]:
@@ -40,14 +41,14 @@ def data_of_run(folder: RunFolder) -> Any:
     if started_in is None:
         return path
     if isinstance(path, list):
-        return [_source_then(source, started_in) for source in path]
-    return _source_then(path, started_in)
+        return [_source_from_here(source, started_in) for source in path]
+    return _source_from_here(path, started_in)
 
 
-def _source_then(source: Any, started_in: Path) -> Any:
+def _source_from_here(source: Any, started_in: Path) -> Any:
     """A source with its path as seen from here, where it is there."""
     if isinstance(source, dict):
-        return source | {"path": _source_then(source.get("path"), started_in)}
+        return source | {"path": _source_from_here(source.get("path"), started_in)}
     is_there = isinstance(source, str) and (started_in / source).exists()
     return str(started_in / source) if is_there else source
 
@@ -64,9 +65,9 @@ def refuse_paths_from_elsewhere(folder: RunFolder, command: str, words: Sequence
     started_in = _started_elsewhere(folder)
     if started_in is None:
         return
-    given = [name.replace("init_args.", "") for name in option_names(words)]
+    given = [without_init_args(name.removeprefix("--")) for name in option_names(words)]
     for option, value in _paths_read(folder, command):
-        is_given = any(f"--{option}.".startswith(f"{name}.") for name in given)
+        is_given = any(is_at_or_below(option, name) for name in given)
         path_then = started_in / value
         is_same = path_then.exists() and Path(value).exists() and path_then.samefile(value)
         if path_then.exists() and not is_given and not is_same:
@@ -95,19 +96,10 @@ def _paths_read(folder: RunFolder, command: str) -> Iterator[tuple[str, str]]:
             names.append("init_from")
     config = read_yaml(folder.config)
     for name in names:
-        value = _entry(config, name)
+        value = value_at(config, name)
         for text in value if isinstance(value, dict) else [value]:
-            if isinstance(text, str) and text and text not in SOURCES:
+            if isinstance(text, str) and text and text not in NEGATIVES_BY_NAME:
                 yield name, text
-
-
-def _entry(config: Any, path: str) -> Any:
-    """The value of an option by its path; None where there is none."""
-    for name in path.split("."):
-        if isinstance(config, dict) and name not in config:
-            config = config.get("init_args")
-        config = config.get(name) if isinstance(config, dict) else None
-    return config
 
 
 def _data_options(file: Path) -> dict[str, Any]:

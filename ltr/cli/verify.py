@@ -1,8 +1,8 @@
 """``ltr verify``: does a library or a server compute what an exported ranker does?"""
 
 import sys
-from contextlib import redirect_stdout
 
+from ltr.cli.imports import imports_on_stderr
 from ltr.data.console import say
 from ltr.use.verify.verification import verify as verify_proof
 
@@ -19,9 +19,8 @@ def verify(folder: str, *, with_: str | None = None) -> None:
             of a server, with a route /rerank or /embeddings. None: the library that the folder is
             for.
     """
-    # Some packages speak when they are imported, and stdout is for results.
     try:
-        with redirect_stdout(sys.stderr):
+        with imports_on_stderr():
             verified = verify_proof(folder, with_)
     except KeyboardInterrupt:
         say(f"interrupted; {folder} is not verified", to=sys.stderr)

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from ltr.checkpoint import FORMAT
-from ltr.cli.configuration import _without_empty_files, full_arguments
+from ltr.cli.configuration import _without_empty_files, full_command_line
 from ltr.cli.run_paths import _data_options, data_of_run, data_path_option
 from ltr.data.collection import open_collection
 from ltr.data.files import seen_from
@@ -157,21 +157,21 @@ def test_a_path_from_where_the_run_was_started_is_not_looked_for_here(
     run = run_started_in(tmp_path / "start", **options)
     words = [command, run, "--ckpt_path", "x.ckpt"]
     monkeypatch.chdir(tmp_path / "start")
-    assert full_arguments(words)
+    assert full_command_line(words)
     (tmp_path / "here" / value).mkdir(parents=True)
     monkeypatch.chdir(tmp_path / "here")
     with pytest.raises(InputError) as error:
-        full_arguments(words)
+        full_command_line(words)
     assert str(error.value) == (
         f"{run}: {option} is {value!r}, a path from where the run was started; run the command there: cd {tmp_path / 'start'}"
     )
-    assert full_arguments([*words, f"--{option}", "x"]), "said anew"
+    assert full_command_line([*words, f"--{option}", "x"]), "said anew"
     (tmp_path / "here" / value).rmdir()
     (tmp_path / "here" / value).symlink_to(tmp_path / "start" / value)
-    assert full_arguments(words), "it is the same folder"
+    assert full_command_line(words), "it is the same folder"
     (tmp_path / "here" / value).unlink()
     (tmp_path / "start" / value).rmdir()
-    assert full_arguments(words), "it is gone: what reads it says so"
+    assert full_command_line(words), "it is gone: what reads it says so"
 
 
 def test_what_a_command_does_not_read_may_be_a_path_from_elsewhere(tmp_path, monkeypatch):
@@ -184,8 +184,8 @@ def test_what_a_command_does_not_read_may_be_a_path_from_elsewhere(tmp_path, mon
     (tmp_path / "b/run/checkpoints").mkdir()
     (tmp_path / "b/run/checkpoints/last.ckpt").write_bytes(b"")
     monkeypatch.chdir(tmp_path)
-    assert full_arguments(["test", run, "--ckpt_path", "x.ckpt"])
-    assert full_arguments(["fit", other])
+    assert full_command_line(["test", run, "--ckpt_path", "x.ckpt"])
+    assert full_command_line(["fit", other])
 
 
 def test_an_error_about_a_relative_path_says_from_where_it_counts(tmp_path, monkeypatch):

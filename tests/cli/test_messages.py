@@ -7,7 +7,7 @@ from lightning.fabric.loggers import tensorboard
 
 from ltr.__main__ import main
 from ltr.cli.commands import BY_NAME
-from ltr.cli.messages import one_line
+from ltr.cli.messages import line_for_user
 from tests.child_processes import run_ranks
 from tests.cli.configured import config, losses, metrics, write_config  # noqa: F401
 
@@ -385,6 +385,6 @@ def test_a_logger_that_is_not_installed(config, tmp_path, monkeypatch):
     ],
 )
 def test_memory_that_is_used_up_is_no_mistake_of_ours(text):
-    line = one_line(RuntimeError(text))
+    line = line_for_user(RuntimeError(text))
     assert line.startswith("no memory is left (") and "\n" not in line
-    assert one_line(RuntimeError("CUDA error: device-side assert triggered")) is None
+    assert line_for_user(RuntimeError("CUDA error: device-side assert triggered")) is None

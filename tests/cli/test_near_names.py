@@ -2,7 +2,7 @@
 
 import pytest
 
-from ltr.cli.near_names import near_class, near_option, question
+from ltr.cli.near_names import did_you_mean, near_class, near_option
 
 KNOWN = [
     "ckpt_path",
@@ -66,5 +66,5 @@ def test_another_name_is_none_of_another_part():
 
 
 def test_the_question():
-    assert question(["a", "b"]) == "; did you mean a or b?"
-    assert question([]) == ""
+    assert did_you_mean(["a", "b"]) == "; did you mean a or b?"
+    assert did_you_mean([]) == ""

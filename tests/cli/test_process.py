@@ -89,14 +89,14 @@ def test_a_command_for_another_program_has_its_own_exit_code(args, code):
 )
 def test_what_a_command_has_refused_is_said_once(monkeypatch, code, ends_by):
     """Its own line is on the terminal; after a kill it has said nothing."""
-    monkeypatch.setattr(process, "_exit_code", lambda _: code)
+    monkeypatch.setattr(process, "_run_and_wait", lambda _: code)
     if ends_by is None:
         process.run_in_process(["test"])
-        process.run_one_of_many(["test"])
+        process.run_in_process(["test"], refusal_ends_program=False)
         return
     with pytest.raises(ends_by) as ended:
         process.run_in_process(["test"])
     if code == 2:
         assert ended.value.code == 2
     with pytest.raises(InputError, match="ltr test .*, see above; called again"):
-        process.run_one_of_many(["test"])
+        process.run_in_process(["test"], refusal_ends_program=False)

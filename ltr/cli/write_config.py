@@ -9,7 +9,7 @@ from ltr.run.run_folder import RunFolder
 from ltr.trainer_state import is_trial
 
 
-class RunConfig(SaveConfigCallback):
+class WriteConfig(SaveConfigCallback):
     """Writes the whole configuration of a ``fit`` into its run folder, and tells it to the loggers."""
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
