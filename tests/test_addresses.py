@@ -12,6 +12,7 @@ from ltr.__main__ import main
 from ltr.callbacks import HardNegativeMining
 from ltr.checkpoint import read_checkpoint
 from ltr.cli.addresses import refuse_addresses
+from ltr.compare.experiment import read_experiments
 from ltr.data.collection import open_collection
 from ltr.data.files import cache_root
 from ltr.data.trec import read_run
