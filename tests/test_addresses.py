@@ -25,7 +25,7 @@ from ltr.run.init_from import take_weights
 from ltr.run.run_folder import RunFolder
 from ltr.use.export import export
 from ltr.use.teaching import score_lists
-from tests.conftest import write_cheap_grid
+from tests.world.configurations import write_cheap_grid
 
 ADDRESS = "s3://bucket/a b/x"
 END = f"must be a local path, got '{ADDRESS}'; copy it to a local folder, or mount it"

@@ -26,8 +26,8 @@ from ltr.use.corpus_encoding import open_encoding
 from ltr.use.load import load
 from ltr.use.retriever import SearchableCorpus
 from tests.child_processes import run_command
-from tests.conftest import write_collection
 from tests.slurm import cluster, kill_all_with, why_not
+from tests.world.collections import write_collection
 
 ROOT = Path(__file__).parents[1]
 DRIVERS = ROOT / "examples/cluster"

@@ -24,8 +24,8 @@ from ltr.losses import (
     WeightedSum,
 )
 from ltr.margins import Constant
-from tests.conftest import wordpiece_tokenizer
-from tests.rankers import data_for, feature_ranker, trainer
+from tests.world.backbones import wordpiece_tokenizer
+from tests.world.rankers import data_for, feature_ranker, trainer
 
 # They know only relevant or not. BCELoss pushes all relevant documents up, and orders none.
 OF_TWO_GRADES = (

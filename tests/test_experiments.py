@@ -16,7 +16,7 @@ import yaml
 from ltr.__main__ import main
 from ltr.data.collection import open_collection
 from ltr.grid.definition import Cell, Grid
-from tests.conftest import write_letor
+from tests.world.features import write_letor
 
 ROOT = Path(__file__).parents[1]
 FILES = sorted(ROOT.glob("experiments/*/*.yaml"))

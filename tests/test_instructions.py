@@ -20,10 +20,10 @@ from ltr.mining.miner import Miner
 from ltr.models import DecoderRanker, DualEncoder, PairWiseBertRanker
 from ltr.module import RankerModule
 from ltr.search.scores import pair_scores
-from tests.conftest import write_collection
-from tests.datasets import data_module
-from tests.decoders import save_decoder
-from tests.rankers import trainer
+from tests.world.collections import write_collection
+from tests.world.data_modules import data_module
+from tests.world.decoders import save_decoder
+from tests.world.rankers import trainer
 
 POOLS = {"candidates": "bm25", "depth": 4}
 INSTRUCTIONS = {"a": "w1 w2 w3", "b": "w4 w5"}

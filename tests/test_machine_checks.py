@@ -11,7 +11,7 @@ from ltr.machine_checks import ReportLine, check_encoding, check_gather, check_s
 from ltr.models.encoder import attention, text_encoder
 from ltr.models.encoder.self_check import PathCheck
 from ltr.search.faiss_index import FaissIndex
-from tests.decoders import save_decoder
+from tests.world.decoders import save_decoder
 
 ROOT = Path(__file__).parents[1]
 right = attention._attend_packed

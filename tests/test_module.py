@@ -14,9 +14,16 @@ from ltr.mining.mined_negatives import MinedNegatives
 from ltr.models import DualEncoder, FeatureRanker, PairWiseBertRanker
 from ltr.models.encoder.text_encoder import TextEncoder
 from ltr.module import RankerModule
-from tests.conftest import wordpiece_tokenizer
-from tests.datasets import data_module
-from tests.rankers import batches, cross_encoder, data_for, feature_ranker, first_batch, trainer
+from tests.world.backbones import wordpiece_tokenizer
+from tests.world.data_modules import data_module
+from tests.world.rankers import (
+    batches,
+    cross_encoder,
+    data_for,
+    feature_ranker,
+    first_batch,
+    trainer,
+)
 
 
 @pytest.mark.parametrize(

@@ -23,11 +23,13 @@ from ltr.in_batch import AllTexts, OtherQueries
 from ltr.losses import BatchHardTripletLoss, MarginRankingLoss, SoftmaxLoss
 from ltr.margins import Annealed, FromDistance, FromDocuments, FromQuery, Learnable
 from ltr.module import RankerModule
-from tests.cli.configured import losses, metrics, write_config
-from tests.conftest import wordpiece_tokenizer, write_collection
-from tests.datasets import data_module
-from tests.rankers import cross_encoder, data_for, dual_encoder, trainer
 from tests.test_ranks import two_processes
+from tests.world.backbones import wordpiece_tokenizer
+from tests.world.collections import write_collection
+from tests.world.configurations import write_config
+from tests.world.data_modules import data_module
+from tests.world.rankers import cross_encoder, data_for, dual_encoder, trainer
+from tests.world.runs import losses, metrics
 
 
 def dual_config(

@@ -18,8 +18,8 @@ from ltr.losses import ListNetLoss, RankNetLoss
 from ltr.margins import Learnable
 from ltr.metrics import RankingMetric
 from ltr.models.feature_ranker import PRESETS
-from tests.conftest import write_letor
-from tests.rankers import batches, cross_encoder, data_for, feature_ranker, trainer
+from tests.world.features import write_letor
+from tests.world.rankers import batches, cross_encoder, data_for, feature_ranker, trainer
 
 NOT_OF_GRADES = (
     "KLDivergenceLoss",

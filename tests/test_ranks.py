@@ -13,9 +13,10 @@ from ltr.__main__ import main
 from ltr.data.trec import read_run
 from ltr.metrics import RankingMetric
 from tests.child_processes import run_command, run_ranks
-from tests.cli.configured import metrics, write_config
-from tests.conftest import QUIET, write_collection
 from tests.test_metrics import random_lists
+from tests.world.collections import write_collection
+from tests.world.configurations import QUIET, write_config
+from tests.world.runs import metrics
 
 pytestmark = pytest.mark.usefixtures("programs_begin_warm")
 ROOT = Path(__file__).parents[1]

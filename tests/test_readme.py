@@ -14,9 +14,9 @@ import yaml
 
 from ltr.grid.definition import Grid
 from tests.child_processes import run_command
-from tests.cli.configured import metrics
-from tests.conftest import write_letor
 from tests.run.resumes import BASE
+from tests.world.features import write_letor
+from tests.world.runs import metrics
 
 ROOT = Path(__file__).parents[1]
 

@@ -30,7 +30,7 @@ from ltr.models import DualEncoder, PairWiseBertRanker, Ranker
 from ltr.module import LastStep, RankerModule
 from ltr.similarity import euclidean
 from tests.child_processes import run_ranks
-from tests.rankers import trainer
+from tests.world.rankers import trainer
 
 LABELS = [[1.0, 0.0, 0.0], [0.0, 0.0, 1.0]]
 

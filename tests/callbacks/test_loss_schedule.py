@@ -25,9 +25,10 @@ from ltr.losses import (
     SoftmaxLoss,
 )
 from ltr.margins import Annealed, Constant, FromDistance, Learnable, NormalSample
-from tests.cli.configured import losses, metrics, write_config
-from tests.rankers import cross_encoder, data_for, trainer
 from tests.run.kills import Child, waiting
+from tests.world.configurations import write_config
+from tests.world.rankers import cross_encoder, data_for, trainer
+from tests.world.runs import losses, metrics
 
 calls: list[tuple] = []
 

@@ -33,8 +33,8 @@ from ltr.models.ranker import digest_of_weights
 from ltr.module import RankerModule
 from ltr.search import encoding
 from tests.child_processes import until
-from tests.conftest import QUIET
-from tests.datasets import data_module
+from tests.world.configurations import QUIET
+from tests.world.data_modules import data_module
 
 RECIPE = Recipe(depth=12, n=4, relative=None)
 

@@ -18,8 +18,8 @@ from ltr.mining.filters import Recipe
 from ltr.models import DualEncoder
 from ltr.module import LastStep, RankerModule
 from ltr.run.loggers import ending_wandb_run
-from tests.conftest import QUIET
-from tests.datasets import data_module
+from tests.world.configurations import QUIET
+from tests.world.data_modules import data_module
 
 
 def test_a_refresh_is_logged_with_its_margins_and_the_active_pairs(

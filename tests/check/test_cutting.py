@@ -13,7 +13,8 @@ from ltr.data.template import Template
 from ltr.data.templated_pairs import TemplatedPairs
 from ltr.data.tokens import Tokens
 from ltr.data.windows import Windows
-from tests.conftest import wordpiece_tokenizer, write_jsonl
+from tests.world.backbones import wordpiece_tokenizer
+from tests.world.collections import write_jsonl
 
 
 def test_shares_by_hand():

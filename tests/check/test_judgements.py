@@ -9,8 +9,7 @@ from ltr.__main__ import main
 from ltr.check.judgements import judgements_section, sample_of, unjudged_share
 from ltr.data.collection import open_collection
 from ltr.data.query_lists import QueryLists
-from tests.conftest import write_collection, write_jsonl
-from tests.data.small import small_collection
+from tests.world.collections import small_collection, write_collection, write_jsonl
 
 
 @pytest.fixture

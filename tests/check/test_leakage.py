@@ -22,7 +22,7 @@ from ltr.cli.check import _leakage, _LeakageOptions
 from ltr.data.collection import open_collection
 from ltr.data.terms import folded
 from ltr.errors import InputError
-from tests.conftest import write_jsonl
+from tests.world.collections import write_jsonl
 
 HEADER = "query-id\tcorpus-id\tscore\n"
 MEDQUAD = Path("examples/medquad")

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from ltr.data.collection import open_collection
-from tests.conftest import write_collection
+from tests.world.collections import write_collection
 
 ROOT = Path(__file__).parents[2]
 

@@ -16,7 +16,7 @@ from ltr.compare.statistics import estimate
 from ltr.data.collection import open_collection
 from ltr.data.query_lists import QueryLists
 from ltr.metrics import RankingMetric
-from tests.conftest import write_collection
+from tests.world.collections import write_collection
 
 
 def test_the_variance_before_runs_by_hand():

@@ -21,7 +21,7 @@ from ltr.mining.miner import Miner
 from ltr.mining.overlay import Overlay
 from ltr.models import DualEncoder, PairWiseBertRanker
 from ltr.search.encoding_places import TemporaryEncodings
-from tests.conftest import wordpiece_tokenizer
+from tests.world.backbones import wordpiece_tokenizer
 
 
 @pytest.fixture(scope="module")

@@ -14,8 +14,9 @@ from ltr.__main__ import main
 from ltr.cli.measuring import DATA_PATHS, names_several_sets
 from ltr.cli.words import split_off_option
 from ltr.errors import InputError
-from tests.conftest import write_collection, write_letor
-from tests.use.runs import trained, trained_on_texts
+from tests.world.collections import write_collection
+from tests.world.features import write_letor
+from tests.world.runs import trained, trained_on_texts
 
 MEASURED: list[str] = []  # the data sets that a test has measured, in order
 

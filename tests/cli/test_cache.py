@@ -14,8 +14,9 @@ from transformers import BertModel
 from ltr.__main__ import main
 from ltr.cli.cache import cache
 from ltr.data.cache_folder import cached, origin_of
-from tests.conftest import make_backbone, write_collection
 from tests.data.test_cache_folder import HOLDER, map_a, write_three
+from tests.world.backbones import make_backbone
+from tests.world.collections import write_collection
 
 
 def lines_of(capsys):

@@ -13,10 +13,7 @@ import pytest
 import yaml
 
 from ltr.__main__ import main
-from tests.compare.tested import (
-    compared_in_one_group,
-    runs,  # noqa: F401  # a fixture
-)
+from tests.world.tested_runs import compared_in_one_group
 
 
 def test_the_command_prints_and_writes_its_tables(runs, capsys):
@@ -85,8 +82,8 @@ def test_it_starts_without_lightning(runs):
 
 def test_a_real_run_can_be_compared(tmp_path, capsys):
     """Two seeds of a feature ranker under two losses, from fit to the table."""
-    from tests.conftest import write_letor
     from tests.run.resumes import BASE
+    from tests.world.features import write_letor
 
     write_letor(tmp_path / "letor")
     base = BASE | {

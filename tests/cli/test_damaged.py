@@ -20,9 +20,12 @@ from ltr.grid.folder import GridFolder
 from ltr.mining.mined_negatives import MinedNegatives
 from ltr.mining.overlay import save_overlay
 from tests.cli import damages
-from tests.compare.tested import write_run
-from tests.conftest import QUIET, make_backbone, write_collection, write_letor
 from tests.run.resumes import BASE
+from tests.world.backbones import make_backbone
+from tests.world.collections import write_collection
+from tests.world.configurations import QUIET
+from tests.world.features import write_letor
+from tests.world.tested_runs import write_run
 
 KINDS: dict[str, Callable[[bytes], Iterator[damages.Damage]]] = {
     ".json": damages.of_json,

@@ -14,8 +14,9 @@ from ltr.__main__ import main
 from ltr.compare.documents import Ranking, collection_of
 from ltr.compare.tested_run import read_run
 from ltr.errors import InputError
-from tests.conftest import write_collection, write_letor
-from tests.use.runs import trained, trained_on_texts
+from tests.world.collections import write_collection
+from tests.world.features import write_letor
+from tests.world.runs import trained, trained_on_texts
 
 HEADER = "query-id\tcorpus-id\tscore\n"
 RESULTS = ("metrics.json", "per_query.tsv", "test.run", "ir-metadata.yml")

@@ -9,7 +9,7 @@ from ltr.__main__ import main
 from ltr.cli.commands import BY_NAME
 from ltr.cli.messages import line_for_user
 from tests.child_processes import run_ranks
-from tests.cli.configured import config, losses, metrics, write_config  # noqa: F401
+from tests.world.configurations import write_config
 
 TENSORBOARD = "lightning.pytorch.loggers.TensorBoardLogger"
 BAD = {
@@ -152,7 +152,7 @@ def test_bad_input_is_one_line_and_exit_code_2(
 def test_bad_files_are_one_line_and_exit_code_2(
     name, text, message, tmp_path, backbone, capsys, monkeypatch
 ):
-    from tests.conftest import write_collection
+    from tests.world.collections import write_collection
 
     monkeypatch.delenv("LTR_DEBUG", raising=False)
     folder = write_collection(tmp_path / "data", n_queries=2)

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from ltr.__main__ import main
-from tests.conftest import write_cheap_grid
+from tests.world.configurations import write_cheap_grid
 
 PROC = Path("/proc/nope/x")
 pytestmark = pytest.mark.skipif(not Path("/proc/self").exists(), reason="a folder of Linux")

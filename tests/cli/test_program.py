@@ -10,7 +10,6 @@ import pytest
 from ltr.__main__ import main
 from ltr.data.disk import new_array
 from ltr.errors import InputError, Terminated
-from tests.cli.configured import config, losses  # noqa: F401
 
 
 def test_a_mistake_of_ours_keeps_its_traceback(config, monkeypatch):

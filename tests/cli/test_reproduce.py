@@ -8,8 +8,8 @@ import yaml
 
 from ltr import __version__
 from ltr.__main__ import main
-from tests.conftest import write_letor
 from tests.run.resumes import BASE
+from tests.world.features import write_letor
 
 
 @pytest.fixture

@@ -10,9 +10,10 @@ import yaml
 from ltr.__main__ import main
 from ltr.compare.tested_run import is_tested
 from ltr.data.trec import read_run
-from tests.cli.configured import metrics
-from tests.conftest import QUIET, write_collection
 from tests.test_ranks import two_processes
+from tests.world.collections import write_collection
+from tests.world.configurations import QUIET
+from tests.world.runs import metrics
 
 
 @pytest.fixture(scope="module")

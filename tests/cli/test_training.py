@@ -13,7 +13,8 @@ import yaml
 
 from ltr.__main__ import main
 from ltr.data.trec import read_qrels, read_run
-from tests.cli.configured import config, losses, metrics, write_config  # noqa: F401
+from tests.world.configurations import write_config
+from tests.world.runs import losses, metrics
 
 
 def test_fit_then_validate_and_test(config, tmp_path, collection_folder):

@@ -18,8 +18,9 @@ from ltr.run.identity import identity_of
 from ltr.search.encoding import Encoding
 from ltr.use.export import export
 from ltr.use.rankers import TextRanker
-from tests.cli.configured import metrics, write_config
 from tests.test_ranks import two_processes
+from tests.world.configurations import write_config
+from tests.world.runs import metrics
 
 WINDOWS = {"size": 4, "stride": 2, "score": "best"}
 LONG = " ".join(f"w{n}" for n in range(40))

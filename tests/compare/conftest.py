@@ -1,5 +1,5 @@
 """Fixtures of this room."""
 
-from tests.compare.tested import runs
+from tests.world.tested_runs import runs
 
 __all__ = ["runs"]

@@ -10,11 +10,7 @@ from ltr.__main__ import main
 from ltr.compare.comparison import pairs_with_baselines
 from ltr.compare.statistics import estimate, holm, randomisation_p
 from ltr.errors import InputError
-from tests.compare.tested import (
-    CONVENTION,
-    compared_in_one_group,
-    write_run,
-)
+from tests.world.tested_runs import CONVENTION, compared_in_one_group, write_run
 
 
 def values_of(folder: Path, column: int = 1) -> np.ndarray:
@@ -136,7 +132,7 @@ def test_few_seeds_against_many_are_said_of_the_pairs_that_are_compared(tmp_path
 
 def test_few_queries_without_variance_show_nothing(tmp_path, monkeypatch):
     """Three queries, one value: of eight sign flips two are as far from 0."""
-    monkeypatch.setattr("tests.compare.tested.QUERIES", ["q0", "q1", "q2"])
+    monkeypatch.setattr("tests.world.tested_runs.QUERIES", ["q0", "q1", "q2"])
     for name, value in (("low", 0.0), ("high", 1.0)):
         for seed in range(2):
             write_run(tmp_path / f"{name}/seed={seed}", [value] * 3, seed=seed, loss=name)

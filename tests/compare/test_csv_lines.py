@@ -14,7 +14,7 @@ from ltr.compare.ranges import (
 )
 from ltr.compare.tables import tables
 from ltr.metrics import MEASURES
-from tests.compare.tested import compared
+from tests.world.tested_runs import compared
 
 
 def test_csv_has_a_line_for_each_baseline_and_one_for_an_experiment_without(runs):

@@ -8,7 +8,7 @@ from ltr.compare.documents import Ranking, collection_of
 from ltr.compare.tested_run import Run
 from ltr.data.collection import open_collection
 from ltr.errors import InputError
-from tests.conftest import write_collection
+from tests.world.collections import write_collection
 
 
 @pytest.fixture

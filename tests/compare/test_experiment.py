@@ -8,11 +8,7 @@ import pytest
 from ltr.__main__ import main
 from ltr.checkpoint import FORMAT
 from ltr.compare.experiment import read_experiments
-from tests.compare.tested import (
-    compared_in_one_group,
-    config,
-    write_run,
-)
+from tests.world.tested_runs import compared_in_one_group, config, write_run
 
 
 def test_a_run_under_two_names_counts_once(runs):

@@ -9,7 +9,7 @@ from matplotlib.colors import to_hex
 from ltr.__main__ import main
 from ltr.compare import figures
 from ltr.compare.experiment import read_experiments
-from tests.compare.tested import write_run
+from tests.world.tested_runs import write_run
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ import yaml
 
 from ltr.compare.experiment import read_experiments
 from ltr.errors import InputError
-from tests.compare.tested import QUERIES, write_run
+from tests.world.tested_runs import QUERIES, write_run
 
 VALUES = np.linspace(0.1, 0.7, 40)
 PARTS = [slice(0, 10), slice(10, 30), slice(30, 40)]

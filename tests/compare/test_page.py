@@ -14,8 +14,8 @@ from ltr.__main__ import main
 from ltr.checkpoint import FORMAT
 from ltr.data.collection import open_collection
 from tests.compare.browser import CHROMIUM, Browser
-from tests.compare.tested import MADE, TRAINED_WITH
-from tests.conftest import write_collection
+from tests.world.collections import write_collection
+from tests.world.tested_runs import MADE, TRAINED_WITH
 
 EVIL = "<script>document.title='taken'</script> & <img src=http://elsewhere.example/x.png> "
 

@@ -13,7 +13,7 @@ from ltr.compare.experiment import Experiment, check_alike
 from ltr.compare.query_groups import Groups, grouped
 from ltr.compare.tested_run import Run
 from ltr.errors import InputError
-from tests.compare.tested import MADE, QUERIES, write_run
+from tests.world.tested_runs import MADE, QUERIES, write_run
 
 
 def of_two_sources(name, values, sources=("a", "b")):

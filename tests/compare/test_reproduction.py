@@ -7,7 +7,7 @@ import pytest
 from ltr.compare.reproduction import other_seeds, reproduction_lines
 from ltr.compare.tested_run import Run
 from ltr.errors import InputError
-from tests.compare.tested import write_run
+from tests.world.tested_runs import write_run
 
 
 def run_of(value, **evaluated):

@@ -14,8 +14,8 @@ from ltr.compare.experiment import read_experiments
 from ltr.compare.query_groups import grouped
 from ltr.errors import InputError
 from ltr.run.training_recipe import TrainingRecipe
-from tests.conftest import write_letor
 from tests.run.resumes import BASE
+from tests.world.features import write_letor
 
 
 def callback(name: str, **options: object) -> dict:

@@ -18,7 +18,7 @@ from ltr.compare.query_groups import Groups
 from ltr.compare.tables import footnotes, tables
 from ltr.compare.tested_run import Run
 from ltr.run.data_sets import DataSet
-from tests.compare.tested import MADE, forget_test, write_run
+from tests.world.tested_runs import MADE, forget_test, write_run
 
 
 def experiment(name: str, *by_seed, metric: str = "AP", lower: bool = False) -> Experiment:

@@ -17,8 +17,8 @@ from ltr.compare.experiment import read_experiments
 from ltr.compare.query_groups import Groups
 from ltr.compare.statistics import estimate, estimate_of_change
 from ltr.compare.tables import footnotes, tables
-from tests.compare import tested
-from tests.compare.tested import QUERIES, forget_test, write_run
+from tests.world import tested_runs
+from tests.world.tested_runs import QUERIES, forget_test, write_run
 
 N_LEAKED = 8  # the first queries of test are not in test.clean
 
@@ -229,7 +229,7 @@ def test_one_split_is_compared_as_test_is(both, capsys):
 
 
 def test_csv_of_test_alone_has_no_split(runs):
-    header = as_csv(tested.compared(["runs"])).splitlines()[0]
+    header = as_csv(tested_runs.compared(["runs"])).splitlines()[0]
     assert header.startswith("metric,experiment,")
 
 

@@ -3,7 +3,7 @@
 import pytest
 
 from ltr.compare.tables import footnotes, p_value, tables
-from tests.compare.tested import MADE, compared, write_run
+from tests.world.tested_runs import MADE, compared, write_run
 
 
 @pytest.mark.parametrize(

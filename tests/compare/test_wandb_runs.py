@@ -10,9 +10,9 @@ import yaml
 from ltr.__main__ import main
 from ltr.compare.experiment import read_experiments
 from ltr.errors import InputError
-from tests.compare.tested import write_run
-from tests.conftest import write_letor
 from tests.run.resumes import BASE
+from tests.world.features import write_letor
+from tests.world.tested_runs import write_run
 
 
 class Server:

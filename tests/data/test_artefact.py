@@ -9,7 +9,7 @@ import pytest
 from ltr.data.artefact import ArtefactKind, key_of, name_in
 from ltr.data.collection import open_collection
 from ltr.errors import InputError
-from tests.conftest import write_collection
+from tests.world.collections import write_collection
 
 
 class Entries(TypedDict, total=False):

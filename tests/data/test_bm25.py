@@ -22,8 +22,7 @@ from ltr.data.collection import Collection, open_collection
 from ltr.data.postings import Postings
 from ltr.data.terms import terms
 from tests.child_processes import fork
-from tests.conftest import write_jsonl
-from tests.data.small import by_ids, small_collection
+from tests.world.collections import by_ids, small_collection, write_jsonl
 
 
 def test_terms_of_words_and_of_chinese():

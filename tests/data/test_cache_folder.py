@@ -21,7 +21,7 @@ from ltr.data.cache_folder import cached, origin_of
 from ltr.data.collection import open_collection
 from ltr.data.files import cache_root, map_array
 from tests.child_processes import fork
-from tests.conftest import write_collection
+from tests.world.collections import write_collection
 
 ORIGIN = origin_of("nothing")
 

@@ -11,8 +11,8 @@ from ltr.data.collate import FeatureCollator, PairCollator
 from ltr.data.layouts import JoinedPairs
 from ltr.data.query_lists import LabelledList
 from ltr.data.tokens import TokenStore
-from tests.conftest import wordpiece_tokenizer
-from tests.data.tokenizers import TEXTS, table_of
+from tests.world.backbones import wordpiece_tokenizer
+from tests.world.tokenizers import TEXTS, table_of
 
 
 @pytest.fixture

@@ -15,7 +15,7 @@ from rich.table import Table
 import ltr
 from ltr.__main__ import main
 from ltr.data.console import Console, printable_warnings, say, without_controls
-from tests.compare.tested import write_run
+from tests.world.tested_runs import write_run
 
 RED = "\x1b[31mred"
 # A title of the window, the beginning of a sequence in one character, an order turned round, a

@@ -10,7 +10,7 @@ from ltr.data.layouts import ApartTexts, JoinedPairs, SingleTexts
 from ltr.data.template import Template
 from ltr.data.tokens import Tokens
 from ltr.data.windows import Windows
-from tests.conftest import wordpiece_tokenizer
+from tests.world.backbones import wordpiece_tokenizer
 
 QUERIES = Tokens(np.zeros(9, np.uint16), np.array([0, 1, 4, 9]))  # of 1, 3 and 5 tokens
 DOCS = Tokens(np.zeros(40, np.uint16), np.array([0, 2, 8, 20, 40]))  # of 2, 6, 12 and 20 tokens

@@ -28,7 +28,8 @@ from ltr.data.normalise import Normalisation
 from ltr.data.whole_files import locked, write_whole
 from ltr.errors import InputError
 from tests.child_processes import fork
-from tests.conftest import write_collection, write_letor
+from tests.world.collections import write_collection
+from tests.world.features import write_letor
 
 TEXT = "\ufeffone\r\n\n  \nfour é\nlast"
 

@@ -15,7 +15,8 @@ from ltr.data.query_lists import LabelledList
 from ltr.data.template import Template
 from ltr.data.templated_pairs import TemplatedPairs
 from ltr.data.windows import Windows
-from tests.conftest import wordpiece_tokenizer, write_collection
+from tests.world.backbones import wordpiece_tokenizer
+from tests.world.collections import write_collection
 
 PAIR = Template("{instruction} a {query}", "{document}", "{query} a {document}", "w9")
 FORMS = {

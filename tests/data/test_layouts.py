@@ -14,8 +14,9 @@ from transformers import PreTrainedTokenizerFast
 from ltr.data.layouts import JoinedPairs, SingleTexts
 from ltr.data.tokens import TokenStore
 from ltr.errors import InputError
-from tests.conftest import WORDS, wordpiece_tokenizer
-from tests.data.tokenizers import (
+from tests.world.backbones import wordpiece_tokenizer
+from tests.world.collections import WORDS
+from tests.world.tokenizers import (
     KINDS,
     TEXTS,
     byte_level_bpe,

@@ -8,7 +8,7 @@ from ltr.data.bm25 import bm25_lists
 from ltr.data.collection import open_collection
 from ltr.data.own_documents import own_documents, own_documents_line, without_own
 from ltr.data.query_lists import QueryLists
-from tests.data.small import by_ids, small_collection
+from tests.world.collections import by_ids, small_collection
 
 ARGUMENTS = {
     "t1-pro": "zoos protect rare animals and teach children",

@@ -11,8 +11,8 @@ from ltr.data.layouts import JoinedPairs, SingleTexts
 from ltr.data.template import Template
 from ltr.data.tokens import TokenStore
 from ltr.errors import InputError
-from tests.conftest import wordpiece_tokenizer
-from tests.data.tokenizers import KINDS, TEXTS, byte_level_bpe, table_of
+from tests.world.backbones import wordpiece_tokenizer
+from tests.world.tokenizers import KINDS, TEXTS, byte_level_bpe, table_of
 
 TEMPLATE = Template("Do {instruction}: {query}", "Read: {document}", instruction="find w1")
 BEHIND = Template("{instruction}: {query} ?", "Read: {document} !", instruction="w1")

@@ -7,7 +7,7 @@ import pytest
 from ltr.data.collection import open_collection, with_split
 from ltr.data.splits import parent_split, split_named, splits_in
 from ltr.errors import InputError
-from tests.conftest import write_collection
+from tests.world.collections import write_collection
 
 HEADER = "query-id\tcorpus-id\tscore\n"
 

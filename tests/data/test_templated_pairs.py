@@ -15,7 +15,7 @@ from ltr.data.record_files import open_text_files
 from ltr.data.template import Template
 from ltr.data.templated_pairs import TemplatedPairs
 from ltr.errors import InputError
-from tests.data.tokenizers import KINDS, TEXTS, byte_level_bpe, llama_like, table_of
+from tests.world.tokenizers import KINDS, TEXTS, byte_level_bpe, llama_like, table_of
 
 PLAIN = Template(
     query="Do: {instruction}\nAsk: {query}",

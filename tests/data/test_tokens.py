@@ -14,8 +14,8 @@ from ltr.data.cache_contents import Cache
 from ltr.data.token_parts import TokenPart, TokenParts
 from ltr.data.tokens import Rendering, Tokens, TokenStore
 from ltr.data.whole_files import parts_of
-from tests.conftest import wordpiece_tokenizer
-from tests.data.tokenizers import TEXTS, byte_level_bpe, table_of
+from tests.world.backbones import wordpiece_tokenizer
+from tests.world.tokenizers import TEXTS, byte_level_bpe, table_of
 
 
 def test_views_are_the_first_or_last_tokens_and_read_nothing(tmp_path):
@@ -78,7 +78,7 @@ import sys, time
 import ltr.data.tokens as tokens
 from pathlib import Path
 from ltr.data.texts import TextTable
-from tests.conftest import wordpiece_tokenizer
+from tests.world.backbones import wordpiece_tokenizer
 tokens.BATCH = 1
 tokens.TEXTS_OF_PART = int(sys.argv[3])
 plain = tokens.backend_without_cutting

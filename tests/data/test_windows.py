@@ -13,8 +13,9 @@ from ltr.data.templated_pairs import TemplatedPairs
 from ltr.data.tokens import Tokens
 from ltr.data.windows import Windows, best_windows, mean_of_windows
 from ltr.errors import InputError
-from tests.conftest import WORDS, wordpiece_tokenizer
-from tests.data.tokenizers import KINDS, TEXTS, byte_level_bpe
+from tests.world.backbones import wordpiece_tokenizer
+from tests.world.collections import WORDS
+from tests.world.tokenizers import KINDS, TEXTS, byte_level_bpe
 
 COUNTED = [" ".join(itertools.islice(itertools.cycle(WORDS), n)) for n in (1, 3, 4, 5, 7, 8, 25)]
 

@@ -4,8 +4,9 @@ import pytest
 
 from ltr.data.layouts import ApartTexts, SingleTexts
 from ltr.datamodules import GroupDataModule, LabelDataModule
-from tests.conftest import WORDS, wordpiece_tokenizer
-from tests.datasets import data_module
+from tests.world.backbones import wordpiece_tokenizer
+from tests.world.collections import WORDS
+from tests.world.data_modules import data_module
 
 
 def apart() -> ApartTexts:

@@ -1,7 +1,7 @@
 """How data modules are read."""
 
 from ltr.data.layouts import ApartTexts, FeatureVectors, JoinedPairs, SingleTexts
-from tests.conftest import wordpiece_tokenizer
+from tests.world.backbones import wordpiece_tokenizer
 
 
 def reads_of(kind: str) -> JoinedPairs | ApartTexts | FeatureVectors | None:

@@ -23,7 +23,7 @@ from ltr.data.layouts import ApartTexts, FeatureVectors, JoinedPairs, SingleText
 from ltr.datamodules import RankingDataModule
 from ltr.grid.definition import Grid
 from ltr.models.encoder.loading.pretrained import load_tokenizer
-from tests.datasets import data_module
+from tests.world.data_modules import data_module
 
 ROOT = Path(__file__).parents[2]
 RECORDED = Path(__file__).with_name("batches.json")

@@ -11,10 +11,10 @@ from ltr.datamodules import Evaluation, GroupDataModule, ListDataModule, Triplet
 from ltr.mining.audit import find_suspects
 from ltr.mining.imported import negatives_of_file
 from ltr.mining.judge import TextScorer
-from tests.data.small import by_ids, small_collection
 from tests.datamodules.read import reads_of
 from tests.mining.audited import negatives_of
 from tests.mining.test_judge import ByNumber
+from tests.world.collections import by_ids, small_collection
 
 TOPICS = ["uniforms", "power", "trade", "space", "taxes", "zoos"]
 CORPUS = {}

@@ -14,8 +14,8 @@ from ltr.data.layouts import FeatureVectors
 from ltr.datamodules import FeatureDataModule
 from ltr.datamodules.features import _equal_but_for_rounding
 from ltr.errors import InputError
-from tests.conftest import write_letor
-from tests.datasets import data_module
+from tests.world.data_modules import data_module
+from tests.world.features import write_letor
 
 
 def opened(path, stage="fit", **options) -> FeatureDataModule:

@@ -11,12 +11,13 @@ from ltr.data.layouts import JoinedPairs
 from ltr.datamodules import GroupDataModule, LabelDataModule, TripletDataModule
 from ltr.errors import InputError
 from ltr.in_batch.longer_lists import queries_against_all
-from tests.conftest import WORDS, wordpiece_tokenizer, write_collection
 from tests.datamodules.grouped import (
     apart,
     opened,
 )
-from tests.datasets import data_module
+from tests.world.backbones import wordpiece_tokenizer
+from tests.world.collections import WORDS, write_collection
+from tests.world.data_modules import data_module
 
 
 def batches(data, epoch) -> list:

@@ -7,12 +7,12 @@ import pytest
 
 from ltr.datamodules import LabelDataModule
 from ltr.errors import InputError
-from tests.conftest import write_collection
 from tests.datamodules.grouped import (
     apart,
     opened,
 )
-from tests.datasets import data_module
+from tests.world.collections import write_collection
+from tests.world.data_modules import data_module
 
 
 def test_labelled_texts_are_queries_against_the_others_of_their_split(labelled, caplog):

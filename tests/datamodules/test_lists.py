@@ -9,8 +9,9 @@ from ltr.data.bm25 import bm25_lists
 from ltr.data.layouts import ApartTexts, JoinedPairs, SingleTexts
 from ltr.datamodules import ListDataModule
 from ltr.errors import InputError
-from tests.conftest import wordpiece_tokenizer, write_collection
-from tests.datasets import data_module
+from tests.world.backbones import wordpiece_tokenizer
+from tests.world.collections import write_collection
+from tests.world.data_modules import data_module
 
 
 def opened(path, reads=None, **options) -> ListDataModule:

@@ -13,9 +13,9 @@ from ltr.datamodules import (
     TripletDataModule,
 )
 from ltr.errors import InputError
-from tests.conftest import write_collection
 from tests.datamodules.read import reads_of
-from tests.datasets import data_module
+from tests.world.collections import write_collection
+from tests.world.data_modules import data_module
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from ltr.data.layouts import FeatureVectors
 from ltr.datamodules import FeatureDataModule, LabelDataModule, PoolDataModule, TripletDataModule
 from ltr.errors import InputError
 from tests.datamodules.read import reads_of
-from tests.datasets import data_module
+from tests.world.data_modules import data_module
 
 
 @pytest.mark.parametrize("kind", [PoolDataModule, *PoolDataModule.__subclasses__()])

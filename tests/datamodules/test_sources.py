@@ -32,9 +32,10 @@ from ltr.in_batch import AllTexts, OtherQueries
 from ltr.losses import SoftmaxLoss
 from ltr.mining.filters import Recipe
 from ltr.mining.mined_negatives import MinedNegatives
-from tests.conftest import wordpiece_tokenizer, write_collection, write_jsonl
-from tests.datasets import data_module
-from tests.rankers import dual_encoder, trainer
+from tests.world.backbones import wordpiece_tokenizer
+from tests.world.collections import write_collection, write_jsonl
+from tests.world.data_modules import data_module
+from tests.world.rankers import dual_encoder, trainer
 
 KINDS = {
     "triplets": (TripletDataModule, {"negatives_per_query": 3, "batch_size": 4}),

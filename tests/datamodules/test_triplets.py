@@ -7,8 +7,9 @@ from ltr.data.layouts import JoinedPairs
 from ltr.datamodules import TripletDataModule
 from ltr.errors import InputError
 from ltr.mining.mined_negatives import MinedNegatives
-from tests.conftest import wordpiece_tokenizer, write_collection
-from tests.datasets import data_module
+from tests.world.backbones import wordpiece_tokenizer
+from tests.world.collections import write_collection
+from tests.world.data_modules import data_module
 
 
 def module(folder, **options):

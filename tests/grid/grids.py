@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from tests.conftest import write_letor
 from tests.run.resumes import BASE
+from tests.world.features import write_letor
 
 LOSSES = {
     "ranknet": {"model.loss": "ltr.losses.RankNetLoss"},

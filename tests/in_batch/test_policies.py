@@ -15,8 +15,8 @@ from ltr.in_batch import AllTexts, OtherQueries, OwnLists
 from ltr.losses import MarginRankingLoss, SoftmaxLoss
 from ltr.margins import FromDistance, FromDocuments, FromQuery, NormalSample
 from tests.child_processes import run_ranks
-from tests.conftest import write_collection
-from tests.rankers import data_for, dual_encoder, first_batch
+from tests.world.collections import write_collection
+from tests.world.rankers import data_for, dual_encoder, first_batch
 
 
 @pytest.mark.parametrize("margin", [float("nan"), float("inf")])

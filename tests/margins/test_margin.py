@@ -18,8 +18,8 @@ from ltr.margins import (
     NormalSample,
 )
 from ltr.mining.mined_negatives import MinedNegatives
-from tests.cli.configured import write_config
 from tests.margins.lists import lists_of
+from tests.world.configurations import write_config
 
 
 def test_no_gradient_reaches_scores_or_distances_through_a_margin_of_them(lists):

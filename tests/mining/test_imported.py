@@ -13,8 +13,8 @@ from ltr.errors import InputError
 from ltr.mining.imported import negatives_of_file
 from ltr.mining.mined_negatives import MinedNegatives
 from ltr.models import DualEncoder
-from tests.conftest import write_collection
-from tests.datasets import data_module
+from tests.world.collections import write_collection
+from tests.world.data_modules import data_module
 
 
 @pytest.fixture(scope="module")

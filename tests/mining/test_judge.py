@@ -9,10 +9,10 @@ from ltr.data.query_lists import QueryLists
 from ltr.mining.audit import find_suspects
 from ltr.mining.judge import TextScorer
 from ltr.models import PairWiseBertRanker, Ranker
-from tests.conftest import wordpiece_tokenizer
 from tests.mining.audited import (
     negatives_of,
 )
+from tests.world.backbones import wordpiece_tokenizer
 
 
 class ByNumber(Ranker):

@@ -18,7 +18,7 @@ from ltr.models import DualEncoder, PairWiseBertRanker
 from ltr.models.encoder.text_encoder import TextEncoder
 from ltr.search import exact, shards
 from ltr.search.encoding_places import TemporaryEncodings
-from tests.conftest import write_collection
+from tests.world.collections import write_collection
 
 
 @pytest.fixture(scope="module")

@@ -17,12 +17,12 @@ from ltr.in_batch import AllTexts, OtherQueries, OwnLists
 from ltr.losses import BCELoss, RankNetLoss, SoftmaxLoss
 from ltr.mining.mined_negatives import MinedNegatives
 from ltr.mining.overlay import Overlay, negatives_in, save_overlay
-from tests.conftest import wordpiece_tokenizer
-from tests.datasets import data_module
 from tests.mining.audited import (
     negatives_of,
 )
-from tests.rankers import data_for, dual_encoder, trainer
+from tests.world.backbones import wordpiece_tokenizer
+from tests.world.data_modules import data_module
+from tests.world.rankers import data_for, dual_encoder, trainer
 
 
 @pytest.fixture

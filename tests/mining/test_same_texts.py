@@ -11,8 +11,7 @@ from ltr.mining import same_texts
 from ltr.mining.miner import keys_as_read
 from ltr.mining.same_texts import SameTextFilter, TextKeys, excluded_documents, known_documents
 from ltr.models import DualEncoder
-from tests.conftest import write_collection
-from tests.data.small import by_ids, small_collection
+from tests.world.collections import by_ids, small_collection, write_collection
 
 TEXTS = ["w1 w2", "w3", "w1 w2", "w1 w2 w9", "W3"]  # 2 is 0 again; cut to two words, so is 3
 

@@ -19,7 +19,8 @@ from ltr.errors import InputError
 from ltr.models import DualEncoder, PairWiseBertRanker
 from ltr.models.encoder.loading.architecture import max_positions
 from ltr.models.encoder.text_encoder import CHUNK_TOKENS, TextEncoder
-from tests.conftest import WORDS, wordpiece_tokenizer
+from tests.world.backbones import wordpiece_tokenizer
+from tests.world.collections import WORDS
 
 QUERIES = ["w1 w2", "w3", "w4 w5 w6"]
 DOCS = ["w7", "w8 w9 w10 w11 w12 w13", "w14 w15"]

@@ -19,8 +19,8 @@ from ltr.module import RankerModule
 from ltr.use.merging import merged_and_compared
 from ltr.use.rankers import TextRanker
 from tests.child_processes import ELSEWHERE, without_ltr
-from tests.decoders import CONFIGS, decoder, save_decoder
-from tests.rankers import losses_of_repeated_batch
+from tests.world.decoders import CONFIGS, decoder, save_decoder
+from tests.world.rankers import losses_of_repeated_batch
 
 pytest.importorskip("peft")
 LENGTHS = [7, 1, 200, 3, 7, 12, 90, 1, 5]

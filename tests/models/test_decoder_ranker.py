@@ -27,10 +27,10 @@ from ltr.models.encoder.text_encoder import TextEncoder
 from ltr.module import RankerModule
 from ltr.use.export import export
 from ltr.use.rankers import TextRanker
-from tests.cli.configured import write_config
-from tests.data.tokenizers import KINDS, byte_level_bpe, llama_like, xlm_roberta_like
-from tests.decoders import CONFIGS, decoder_tokenizer, save_decoder
-from tests.rankers import data_for, first_batch, losses_of_repeated_batch, trainer
+from tests.world.configurations import write_config
+from tests.world.decoders import CONFIGS, decoder_tokenizer, save_decoder
+from tests.world.rankers import data_for, first_batch, losses_of_repeated_batch, trainer
+from tests.world.tokenizers import KINDS, byte_level_bpe, llama_like, xlm_roberta_like
 
 # What is saved in `make test`; the others in `make test-long`.
 SHORT = [(("yes", "no"), "qwen3"), (("yes", "no"), "gemma2"), (None, "gemma3")]

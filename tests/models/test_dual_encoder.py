@@ -34,8 +34,9 @@ from ltr.models import DualEncoder
 from ltr.models.encoder.loading.model_folder import resolve
 from ltr.models.encoder.text_encoder import TextEncoder
 from ltr.use.rankers import TextRanker
-from tests.conftest import WORDS, wordpiece_tokenizer
-from tests.data.tokenizers import table_of
+from tests.world.backbones import wordpiece_tokenizer
+from tests.world.collections import WORDS
+from tests.world.tokenizers import table_of
 
 Reading = TextEncoder.Options
 

@@ -37,7 +37,7 @@ from ltr.models.encoder.text_encoder import TextEncoder
 from ltr.models.named import open_ranker, ranker_named
 from ltr.module import RankerModule
 from ltr.run.init_from import take_weights
-from tests.decoders import save_decoder
+from tests.world.decoders import save_decoder
 
 PAGE = (Path(__file__).parents[2] / "docs/use.md").read_text()
 FEATURES = {

@@ -19,9 +19,9 @@ from ltr.errors import InputError
 from ltr.losses import RankNetLoss
 from ltr.models import DecoderRanker, DualEncoder, FeatureRanker, PairWiseBertRanker
 from ltr.use.rankers import TextRanker
-from tests.conftest import wordpiece_tokenizer
-from tests.decoders import save_decoder
-from tests.rankers import data_for, feature_ranker, trainer
+from tests.world.backbones import wordpiece_tokenizer
+from tests.world.decoders import save_decoder
+from tests.world.rankers import data_for, feature_ranker, trainer
 
 PAIRS = [("w1 w2", "w3 w4"), ("w1 w2", "w5 w6 w7"), ("w7", "w8 w9 w10 w1 w1")]
 

@@ -22,7 +22,8 @@ from ltr.models.pair_ranker import PairRanker
 from ltr.search.scores import pair_scores
 from ltr.use.rankers import TextRanker
 from ltr.use.retriever import Retriever
-from tests.conftest import WORDS, wordpiece_tokenizer
+from tests.world.backbones import wordpiece_tokenizer
+from tests.world.collections import WORDS
 
 SIZE, STRIDE = 6, 4
 QUERIES = ["w1 w2", "w50 w3 w9"]

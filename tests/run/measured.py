@@ -5,8 +5,8 @@ import json
 import pytest
 import yaml
 
-from tests.conftest import write_letor
 from tests.run.resumes import BASE
+from tests.world.features import write_letor
 
 
 @pytest.fixture

@@ -24,7 +24,10 @@ import yaml
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 from ltr.__main__ import main as ltr
-from tests.conftest import QUIET, make_backbone, write_collection, write_letor
+from tests.world.backbones import make_backbone
+from tests.world.collections import write_collection
+from tests.world.configurations import QUIET
+from tests.world.features import write_letor
 
 # 24 lists of features, 4 a step: 6 steps an epoch. The other variants change this.
 BASE = {

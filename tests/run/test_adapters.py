@@ -24,13 +24,13 @@ from ltr.models.encoder.text_encoder import TextEncoder
 from ltr.run.checkpoints import Checkpoints
 from ltr.use.export import export
 from tests.child_processes import ELSEWHERE, without_ltr
-from tests.conftest import make_backbone
-from tests.rankers import cross_encoder, data_for
 from tests.run.interrupted import _whole, _written
 from tests.run.kills import start
 from tests.run.resumes import differences, outcome
 from tests.test_ranks import two_processes
-from tests.use.runs import trained_on_texts
+from tests.world.backbones import make_backbone
+from tests.world.rankers import cross_encoder, data_for
+from tests.world.runs import trained_on_texts
 
 pytest.importorskip("peft")
 LORA = "--model.ranker.init_args.encoder.lora"

@@ -18,10 +18,10 @@ from ltr.run import agreement
 from ltr.run.agreement import check_agreement
 from ltr.run.run_folder import RunFolder
 from tests.child_processes import run_ranks
-from tests.conftest import write_collection
 from tests.run.interrupted import _written
 from tests.run.nodes import TWO, Starts, free_port
 from tests.run.resumes import GROUPS
+from tests.world.collections import write_collection
 
 CONFIG = {
     "seed_everything": 3,

@@ -10,8 +10,8 @@ from ltr.data.sampling.plan import EvalBatches
 from ltr.metrics import RankingMetric
 from ltr.run.ceiling import ceiling
 from ltr.run.summary import ceiling_line
-from tests.conftest import write_collection
 from tests.run.measured import results
+from tests.world.collections import write_collection
 
 
 def lists(*given):

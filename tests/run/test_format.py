@@ -9,8 +9,8 @@ import yaml
 
 from ltr.__main__ import main
 from ltr.checkpoint import FORMAT
-from tests.conftest import write_letor
 from tests.run.resumes import BASE
+from tests.world.features import write_letor
 
 RUN = Path("runs/c/seed=3")
 NEW = ["--trainer.default_root_dir", "new"]

@@ -114,7 +114,7 @@ HONOURED = (
 
 @pytest.mark.long
 def test_a_resume_is_refused_under_another_identity_and_else_honoured(config, tmp_path, capsys):  # noqa: F811
-    from tests.conftest import write_letor
+    from tests.world.features import write_letor
 
     write_letor(tmp_path / "other", seed=1)
     assert fit(config, "run", "--trainer.max_epochs", "1") == 0

@@ -23,10 +23,10 @@ from ltr.__main__ import main
 from ltr.run.loggers import build_loggers
 from ltr.run.run_folder import RunFolder
 from tests.child_processes import run_command, until
-from tests.conftest import write_letor
 from tests.run.kills import Child, waiting
 from tests.run.kills import start as fit
 from tests.run.resumes import BASE
+from tests.world.features import write_letor
 
 # Weights & Biases holds back what it writes for 15 s, which a kill loses.
 FLUSH_SECONDS = "WANDB_X_TRANSACTION_LOG_FLUSH_INTERVAL"

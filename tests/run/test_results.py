@@ -13,11 +13,12 @@ from ltr.models import DualEncoder
 from ltr.run.checkpoint_options import BestOptions
 from ltr.run.run_folder import RunFolder
 from ltr.run.summary import made_worse_warning
-from tests.conftest import write_collection, write_letor
-from tests.datasets import data_module
 from tests.run.measured import (
     results,
 )
+from tests.world.collections import write_collection
+from tests.world.data_modules import data_module
+from tests.world.features import write_letor
 
 
 def test_the_start_is_measured_once_and_is_that_of_the_untrained_weights(config, tmp_path, capsys):

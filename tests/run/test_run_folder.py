@@ -19,9 +19,9 @@ from ltr.run import run_folder
 from ltr.run.checkpoints import Checkpoints
 from ltr.run.run_folder import RunFolder, run_of_checkpoint
 from tests.child_processes import run_ranks
-from tests.conftest import write_letor
 from tests.run.resumes import configured
-from tests.use.runs import trained_on_texts
+from tests.world.features import write_letor
+from tests.world.runs import trained_on_texts
 
 
 @pytest.fixture(scope="session")

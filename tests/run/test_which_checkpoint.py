@@ -3,7 +3,7 @@
 import torch
 
 from ltr.__main__ import main
-from tests.cli.configured import config, metrics  # noqa: F401
+from tests.world.runs import metrics
 
 
 def test_an_unreadable_checkpoint(config, tmp_path, capsys, monkeypatch):

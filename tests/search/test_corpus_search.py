@@ -29,7 +29,7 @@ from ltr.search.corpus_search import SearchedCorpus, batch_of_found, search_corp
 from ltr.search.encoding_places import EncodingsOfRun, TemporaryEncodings
 from ltr.search.faiss_index import FaissIndex
 from tests.child_processes import fork, run_ranks
-from tests.conftest import write_collection
+from tests.world.collections import write_collection
 
 # of the tiny collection
 DOCS = 720

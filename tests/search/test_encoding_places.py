@@ -38,7 +38,7 @@ from ltr.search.encoding_places import (
     texts_of_table,
 )
 from tests.child_processes import fork
-from tests.rankers import data_for, dual_encoder, trainer
+from tests.world.rankers import data_for, dual_encoder, trainer
 
 
 @pytest.fixture(autouse=True)

@@ -13,7 +13,7 @@ from ltr.errors import InputError
 from ltr.models import DualEncoder, Ranker
 from ltr.search.embed_texts import encode_in_memory
 from ltr.search.scores import pair_scores, to_device
-from tests.conftest import wordpiece_tokenizer
+from tests.world.backbones import wordpiece_tokenizer
 
 QUERY_ROWS = np.array([3, 0, 3, 1, 0])
 DOC_ROWS = np.array([10, 11, 12, 10, 11])

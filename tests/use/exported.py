@@ -16,7 +16,7 @@ from ltr.__main__ import main
 from ltr.models import PairWiseBertRanker
 from ltr.models.encoder.text_encoder import TextEncoder
 from tests.child_processes import ELSEWHERE, Elsewhere, without_ltr
-from tests.conftest import wordpiece_tokenizer
+from tests.world.backbones import wordpiece_tokenizer
 
 # 12 tokens each: of 20, 3 are special, so 5 of the document are left, where cutting the longer one
 # would leave 8 and 9.

@@ -16,7 +16,7 @@ from ltr.data.trec import read_run
 from ltr.errors import InputError
 from ltr.search import encoding as room
 from ltr.use.corpus_encoding import open_encoding
-from tests.use.runs import trained_on_texts
+from tests.world.runs import trained_on_texts
 
 
 def encode(ranker, corpus, output, *options: str) -> int:

@@ -18,13 +18,13 @@ from ltr.models import PairWiseBertRanker
 from ltr.models.encoder.text_encoder import TextEncoder
 from ltr.use.export import export
 from ltr.use.rankers import TextRanker
-from tests.conftest import make_backbone
 from tests.run.kills import Child
 from tests.use.exported import (
     PAIRS,
     classifier,
 )
-from tests.use.runs import trained_on_texts
+from tests.world.backbones import make_backbone
+from tests.world.runs import trained_on_texts
 
 
 @pytest.mark.parametrize("name", ["cross", "bert", "roberta", "cls", "max"])

@@ -13,7 +13,7 @@ from ltr.errors import InputError
 from ltr.models import DualEncoder, PairWiseBertRanker
 from ltr.use.rankers import Reranker
 from ltr.use.retriever import Retriever
-from tests.conftest import write_collection
+from tests.world.collections import write_collection
 
 # As mteb's loaders give them; of a document the text has the title, too.
 BATCHES = [{"text": ["w1 w2", "w3"], "id": ["a", "b"]}, {"text": ["w4 w5 w6"], "id": ["c"]}]
@@ -120,7 +120,7 @@ def test_mteb_measures_what_ltr_test_does(tmp_path, backbone, monkeypatch, kind)
     monkeypatch.setenv("MTEB_CACHE", str(tmp_path / "mteb"))
     mteb = pytest.importorskip("mteb")
     from ltr.__main__ import main
-    from tests.use.runs import trained_on_texts
+    from tests.world.runs import trained_on_texts
 
     data = write_collection(tmp_path / "data", n_queries=12, seed=3)
     run = trained_on_texts(tmp_path, kind, data, backbone)

@@ -16,7 +16,7 @@ from ltr.models import DualEncoder, PairWiseBertRanker
 from ltr.use.rankers import TextRanker
 from ltr.use.retriever import Retriever
 from tests.use.loaded import texts_of_run
-from tests.use.runs import trained_on_texts
+from tests.world.runs import trained_on_texts
 
 
 @pytest.mark.parametrize("kind", ["cross", "dual"])

@@ -12,8 +12,8 @@ from ltr.models import DualEncoder
 from ltr.use.export import export
 from ltr.use.load import load
 from ltr.use.onnx_graph import Session
-from tests.data.tokenizers import byte_level_bpe
 from tests.use.exported import PAIRS
+from tests.world.tokenizers import byte_level_bpe
 
 
 @pytest.mark.parametrize(

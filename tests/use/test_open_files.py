@@ -14,7 +14,7 @@ from ltr.data.collection import open_collection
 from ltr.data.query_lists import QueryLists
 from ltr.data.teacher_scores import TeacherScores
 from ltr.mining.mined_negatives import MinedNegatives
-from tests.use.runs import trained
+from tests.world.runs import trained
 
 OPEN_FILES = Path("/proc/self/fd")
 pytestmark = pytest.mark.skipif(not OPEN_FILES.exists(), reason="a folder of Linux")

@@ -30,8 +30,8 @@ from ltr.use import export as export_module
 from ltr.use.export import export
 from ltr.use.load import load
 from ltr.use.onnx_graph import Session
-from tests.conftest import wordpiece_tokenizer
-from tests.data.tokenizers import (
+from tests.world.backbones import wordpiece_tokenizer
+from tests.world.tokenizers import (
     byte_level_bpe,
     llama_like,
     modernbert_like,

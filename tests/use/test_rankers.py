@@ -15,7 +15,7 @@ from ltr.use.retriever import Retriever
 from tests.use.loaded import (
     texts_of_run,
 )
-from tests.use.runs import trained
+from tests.world.runs import trained
 
 
 @pytest.mark.parametrize("kind", ["cross", "dual"])

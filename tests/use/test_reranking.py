@@ -11,7 +11,7 @@ from ltr.use import reranking
 from ltr.use.rankers import TextRanker
 from ltr.use.reranking import rank_table, rerank, search_and_rerank, search_run_lines
 from ltr.use.retriever import Retriever
-from tests.data.small import small_collection
+from tests.world.collections import small_collection
 
 
 def test_a_second_ranker_orders_what_was_found(retriever, backbone, collection_folder):

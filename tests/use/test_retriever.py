@@ -13,7 +13,7 @@ from ltr.errors import InputError
 from ltr.models import DualEncoder
 from ltr.search import encoding
 from ltr.use.retriever import Retriever, SearchableCorpus, table_of_texts
-from tests.conftest import write_collection
+from tests.world.collections import write_collection
 
 
 @pytest.fixture

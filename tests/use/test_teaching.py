@@ -23,8 +23,8 @@ from ltr.use import teaching
 from ltr.use.rankers import TextRanker
 from ltr.use.teaching import Teacher, lists_to_score, score_lists
 from tests.child_processes import forkserver, until
-from tests.datasets import data_module
-from tests.use.runs import trained_on_texts
+from tests.world.data_modules import data_module
+from tests.world.runs import trained_on_texts
 
 
 @pytest.fixture(scope="module")
@@ -233,7 +233,7 @@ def test_documents_without_a_score_are_left_out_where_it_is_asked(
 def test_damaged_scores_and_those_of_another_collection_are_refused(
     scores, tmp_path, collection_folder
 ):
-    from tests.conftest import write_collection
+    from tests.world.collections import write_collection
 
     other = open_collection(str(write_collection(tmp_path / "other", n_queries=3)))
     with pytest.raises(InputError, match="of another collection"):

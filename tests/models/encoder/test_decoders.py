@@ -9,7 +9,7 @@ from ltr.errors import InputError
 from ltr.models.encoder import attention, packed, text_encoder
 from ltr.models.encoder.packed import enable_packing, is_causal
 from ltr.models.encoder.text_encoder import TextEncoder
-from tests.decoders import CONFIGS, decoder
+from tests.world.decoders import CONFIGS, decoder
 
 # One token, equal ones, longer than the window, and up to 200.
 LENGTHS = [7, 1, 200, 3, 7, 12, 90, 1, 5]

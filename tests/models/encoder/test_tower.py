@@ -12,8 +12,8 @@ from sentence_transformers.sentence_transformer import modules as parts
 from ltr.errors import InputError
 from ltr.models import DualEncoder
 from ltr.models.encoder.text_encoder import TextEncoder
-from tests.conftest import wordpiece_tokenizer
 from tests.models.test_dual_encoder import CLOSE, PROMPTS, built, embeddings, ready  # noqa: F401
+from tests.world.backbones import wordpiece_tokenizer
 
 
 @pytest.mark.parametrize("setting", [

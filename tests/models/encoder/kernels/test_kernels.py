@@ -19,7 +19,7 @@ from ltr.models import PairWiseBertRanker
 from ltr.models.encoder import attention
 from ltr.models.encoder.kernels import linear, use_plain
 from ltr.models.encoder.text_encoder import TextEncoder
-from tests.conftest import wordpiece_tokenizer
+from tests.world.backbones import wordpiece_tokenizer
 
 SIZES = {
     "hidden_size": 16,

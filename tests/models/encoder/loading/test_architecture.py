@@ -26,8 +26,8 @@ from ltr.models.encoder.loading.architecture import (
 from ltr.models.encoder.loading.pretrained import load_encoder
 from ltr.models.encoder.text_encoder import TextEncoder
 from ltr.use.rankers import TextRanker
-from tests.conftest import wordpiece_tokenizer
 from tests.models.encoder.test_packed import CONFIGS, built
+from tests.world.backbones import wordpiece_tokenizer
 
 PADDING_INDEX = {"roberta": 1, "xlm-roberta": 1}
 

@@ -11,7 +11,7 @@ from ltr.data.windows import Windows
 from ltr.models import DecoderRanker, DualEncoder, PairWiseBertRanker
 from ltr.models.encoder.loading.model_folder import ModelFolder
 from ltr.models.named import ranker_named
-from tests.decoders import save_decoder
+from tests.world.decoders import save_decoder
 
 
 def saved(kind: str, backbone: str, folder: Path) -> str:

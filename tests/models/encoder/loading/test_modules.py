@@ -19,8 +19,8 @@ from ltr.models.encoder.loading.model_folder import ModelFolder
 from ltr.models.encoder.loading.modules import saved_head
 from ltr.models.named import ranker_named
 from ltr.use.rankers import TextRanker
-from tests.conftest import wordpiece_tokenizer
 from tests.use.exported import classifier
+from tests.world.backbones import wordpiece_tokenizer
 
 
 @pytest.fixture(scope="module")

@@ -37,7 +37,7 @@ from ltr.models.encoder.loading.pretrained import (
 )
 from ltr.models.encoder.text_encoder import TextEncoder
 from ltr.models.named import ranker_named
-from tests.conftest import wordpiece_tokenizer
+from tests.world.backbones import wordpiece_tokenizer
 
 
 def test_a_backbone_with_a_decoder_is_refused(tmp_path):

@@ -11,7 +11,7 @@ from ltr.models import DecoderRanker, DualEncoder, PairWiseBertRanker
 from ltr.models.encoder.text_encoder import TextEncoder
 from ltr.models.named import ranker_named
 from ltr.use.export import export
-from tests.decoders import save_decoder
+from tests.world.decoders import save_decoder
 
 KINDS = ["dual", "dual with a template", "cross", "decoder", "decoder for transformers"]
 

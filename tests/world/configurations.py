@@ -1,13 +1,16 @@
-"""A whole experiment over the tiny world, as a configuration, and what its run writes."""
+"""Configurations over the small worlds."""
 
-import csv
-import json
 from pathlib import Path
 
-import pytest
 import yaml
 
-from tests.conftest import QUIET
+# Options of the trainer that keep a test quiet.
+QUIET = {
+    "accelerator": "cpu",
+    "enable_progress_bar": False,
+    "enable_model_summary": False,
+    "log_every_n_steps": 1,
+}
 
 
 def write_config(folder: Path, backbone: str, collection: Path, **changes) -> Path:
@@ -45,15 +48,18 @@ def write_config(folder: Path, backbone: str, collection: Path, **changes) -> Pa
     return file
 
 
-@pytest.fixture
-def config(tmp_path, backbone, collection_folder):
-    return write_config(tmp_path, backbone, collection_folder)
-
-
-def metrics(folder: Path) -> dict:
-    return json.loads((folder / "metrics.json").read_text())
-
-
-def losses(folder: Path) -> list[str]:
-    file = max((folder / "logs").glob("version_*/metrics.csv"))
-    return [row["train/loss"] for row in csv.DictReader(open(file)) if row["train/loss"]]
+def write_cheap_grid(folder: Path, backbone: str) -> None:
+    """A configuration ``a.yaml`` and a grid ``grid.yaml`` of it. The data is nowhere, so nothing is
+    trained.
+    """
+    config = {
+        "model": {
+            "ranker": {"class_path": "DualEncoder", "init_args": {"backbone": backbone}},
+            "loss": "SoftmaxLoss",
+        },
+        "data": {"class_path": "TripletDataModule", "init_args": {"path": "data"}},
+        "trainer": QUIET,
+    }
+    (folder / "a.yaml").write_text(yaml.safe_dump(config))
+    grid = {"base": "a.yaml", "axes": {"lr": {"low": {"model.lr": 0.1}}}}
+    (folder / "grid.yaml").write_text(yaml.safe_dump(grid))

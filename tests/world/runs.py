@@ -1,5 +1,7 @@
-"""Tiny runs for the tests of what a trained ranker does."""
+"""Tiny runs that are trained and tested, and what a run writes."""
 
+import csv
+import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -81,3 +83,12 @@ def copied_run(tmp_path_factory, collection_folder, backbone) -> Callable[..., P
         return Path(shutil.copytree(trained_runs[key], folder / "run"))
 
     return copy
+
+
+def metrics(folder: Path) -> dict:
+    return json.loads((folder / "metrics.json").read_text())
+
+
+def losses(folder: Path) -> list[str]:
+    file = max((folder / "logs").glob("version_*/metrics.csv"))
+    return [row["train/loss"] for row in csv.DictReader(open(file)) if row["train/loss"]]

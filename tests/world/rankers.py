@@ -14,7 +14,7 @@ from ltr.losses import Loss
 from ltr.models import DualEncoder, FeatureRanker, PairWiseBertRanker, Ranker
 from ltr.models.encoder.text_encoder import TextEncoder
 from ltr.module import RankerModule
-from tests.datasets import data_module
+from tests.world.data_modules import data_module
 
 
 def trainer(folder: Path, **options) -> Trainer:

@@ -16,7 +16,8 @@ from transformers import PreTrainedTokenizerFast
 
 from ltr.data.texts import Record, TextTable
 from ltr.models.encoder.loading.pretrained import load_tokenizer
-from tests.conftest import WORDS, wordpiece_tokenizer
+from tests.world.backbones import wordpiece_tokenizer
+from tests.world.collections import WORDS
 
 TEXTS = [
     "w1 w2 w3",

@@ -17,7 +17,7 @@ from transformers import (
     Qwen3Config,
 )
 
-from tests.conftest import WORDS
+from tests.world.collections import WORDS
 
 # As Qwen's, but for the roles: messages between <|im_start|> and <|im_end|>.
 CHAT = (

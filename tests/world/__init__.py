@@ -1,0 +1,1 @@
+"""What tests share: small collections, tiny models of every kind, and runs over them."""

@@ -1,0 +1,86 @@
+"""Small collections: one that can be learnt, and those written by hand."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from ltr.data.collection import open_collection
+
+WORDS = [f"w{i}" for i in range(60)]
+
+
+def write_jsonl(path: Path, rows: list[dict]) -> None:
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+
+def write_collection(folder: Path, n_queries: int = 30, n_docs: int = 8, seed: int = 0) -> Path:
+    """Queries ``w{q} …`` whose relevant document repeats their word: learnable, with pools of
+    ``n_docs`` and three splits.
+    """
+    generator = torch.Generator().manual_seed(seed)
+
+    def words(n: int) -> list[str]:
+        return [WORDS[i] for i in torch.randint(0, len(WORDS), (n,), generator=generator).tolist()]
+
+    (folder / "qrels").mkdir(parents=True)
+    (folder / "candidates").mkdir()
+    queries = []
+    docs = []
+    for split in ("train", "dev", "test"):
+        qrels = ["query-id\tcorpus-id\tscore\n"]
+        run = []
+        for q in range(n_queries):
+            query = f"{split}-q{q}"
+            queries.append({"_id": query, "text": " ".join([WORDS[q % len(WORDS)], *words(2)])})
+            for d in range(n_docs):
+                doc = f"{query}-d{d}"
+                length = 3 + int(torch.randint(0, 12, (1,), generator=generator))
+                docs.append(
+                    {
+                        "_id": doc,
+                        "text": " ".join(
+                            ([WORDS[q % len(WORDS)]] * 3 if d == 0 else []) + words(length)
+                        ),
+                    }
+                )
+                run.append(f"{query} Q0 {doc} {d + 1} {n_docs - d} pool\n")
+                if d < 2:
+                    qrels.append(f"{query}\t{doc}\t{int(d == 0)}\n")
+        (folder / "qrels" / f"{split}.tsv").write_text("".join(qrels))
+        (folder / "candidates" / f"{split}.trec").write_text("".join(run))
+    write_jsonl(folder / "corpus.jsonl", docs)
+    write_jsonl(folder / "queries.jsonl", queries)
+    return folder
+
+
+def small_collection(folder, corpus, queries, judged, instructions=None, **splits):
+    """A data folder of texts by id, with judgements (query, document, grade) of train, and of other
+    splits by name.
+    """
+    (folder / "qrels").mkdir(parents=True)
+    lines = [json.dumps({"_id": id_, "text": text}) for id_, text in corpus.items()]
+    (folder / "corpus.jsonl").write_text("\n".join(lines) + "\n")
+    lines = []
+    for id_, text in queries.items():
+        record = {"_id": id_, "text": text}
+        if instructions and id_ in instructions:
+            record["instruction"] = instructions[id_]
+        lines.append(json.dumps(record))
+    (folder / "queries.jsonl").write_text("\n".join(lines) + "\n")
+    for split, judgements in {"train": judged, **splits}.items():
+        text = "".join(f"{query}\t{doc}\t{grade}\n" for query, doc, grade in judgements)
+        (folder / "qrels" / f"{split}.tsv").write_text(text)
+    return open_collection(folder)
+
+
+def by_ids(collection, lists):
+    """Lists as {query: {document: value}} by ids; NaN is None."""
+    queries = {}
+    for query_row in lists.query_rows.tolist():
+        docs = {}
+        for doc_row, value in zip(*lists.of(query_row), strict=True):
+            docs[collection.corpus.ids[int(doc_row)]] = None if np.isnan(value) else float(value)
+        queries[collection.queries.ids[query_row]] = docs
+    return queries
