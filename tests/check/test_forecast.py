@@ -22,6 +22,7 @@ from ltr.check.kept_forecast import difference_line
 from ltr.cli.check import _check_fits_data, _LeakageOptions
 from ltr.datamodules import FeatureDataModule, LabelDataModule
 from ltr.errors import InputError
+from tests.cli.conftest import config  # noqa: F401  # a fixture
 from tests.world.collections import write_collection, write_jsonl
 from tests.world.configurations import write_config
 from tests.world.runs import metrics

@@ -3,6 +3,7 @@
 import torch
 
 from ltr.__main__ import main
+from tests.cli.conftest import config  # noqa: F401  # a fixture
 from tests.world.runs import metrics
 
 
