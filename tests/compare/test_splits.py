@@ -132,11 +132,11 @@ def both(tmp_path, monkeypatch):
             options = {"seed": seed, "loss": name}
             write_run(run, values, report={"checkpoint": "best.ckpt"}, **options)
             report = {"checkpoint": "best.ckpt", "evaluated": {"judgements": "clean"}}
-            monkeypatch.setattr(tested, "QUERIES", QUERIES[N_LEAKED:])
+            monkeypatch.setattr(tested_runs, "QUERIES", QUERIES[N_LEAKED:])
             place = run / "splits/test.clean"
             write_run(place, values[N_LEAKED:], report=report, start=None, **options)
             (place / "config.yaml").unlink()
-            monkeypatch.setattr(tested, "QUERIES", QUERIES)
+            monkeypatch.setattr(tested_runs, "QUERIES", QUERIES)
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("LTR_DEBUG", raising=False)
     return tmp_path / "runs"
