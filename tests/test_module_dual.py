@@ -290,10 +290,10 @@ def test_the_corpus_is_searched_as_brute_force_finds_it(tmp_path, backbone, coll
     stores = data.collator
     with torch.no_grad():
         docs = module.ranker.doc_tower(
-            forms.docs.lay_out(stores.docs, np.arange(len(collection.corpus)))
+            forms.docs.lay_out(stores.doc_tokens, np.arange(len(collection.corpus)))
         )
         queries = module.ranker.query_tower(
-            forms.queries.lay_out(stores.queries, np.arange(len(collection.queries)))
+            forms.queries.lay_out(stores.query_tokens, np.arange(len(collection.queries)))
         )
     scores = nn.functional.normalize(queries) @ nn.functional.normalize(docs).T / 0.1
     found: dict[str, list[tuple[str, float]]] = {}
