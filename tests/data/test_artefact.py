@@ -8,8 +8,8 @@ import pytest
 
 from ltr.data.artefact import ArtefactKind, key_of, name_in
 from ltr.data.collection import open_collection
-from ltr.errors import InputError
 from tests.world.collections import write_collection
+from tests.world.refusals import refused
 
 
 class Entries(TypedDict, total=False):
@@ -59,7 +59,7 @@ def test_a_folder_of_something_else_is_refused_and_kept(tmp_path, collection):
     (tmp_path / "file").write_text("x")
     OVERLAY.write(tmp_path / "overlay", collection, {"values": np.zeros(1)}, {})
     for path in (folder, tmp_path / "file", tmp_path / "overlay"):
-        with pytest.raises(InputError, match="expected a new folder, or one with scores"):
+        with refused("expected a new folder, or one with scores"):
             SCORES.write(path, collection, {"values": np.zeros(1)}, {})
     assert folder.is_dir() and name_in(tmp_path / "overlay") == "overlay"
 
@@ -70,7 +70,7 @@ def test_an_opened_manifest_does_not_bind_to_its_old_collection(tmp_path, collec
     opened = SCORES.open(tmp_path / "a", collection)
     SCORES.write(tmp_path / "b", other, opened.arrays, opened.manifest)
     assert SCORES.open(tmp_path / "b", other).manifest["n"] == 1
-    with pytest.raises(InputError, match="made of another collection"):
+    with refused("made of another collection"):
         SCORES.open(tmp_path / "b", collection)
 
 
@@ -79,7 +79,7 @@ def test_arrays_that_have_changed_are_refused(tmp_path, collection):
     folder = tmp_path / "a"
     SCORES.write(folder, collection, {"values": np.arange(3.0)}, {})
     np.save(folder / "values.npy", np.array([0.0, 1.0, 3.0]))
-    with pytest.raises(InputError, match="have changed since; remove the folder, and score again"):
+    with refused("have changed since; remove the folder, and score again"):
         SCORES.open(folder, collection, "labels.scores")
     manifest = json.loads((folder / "manifest.json").read_text())
     del manifest["digest"]
@@ -90,34 +90,30 @@ def test_arrays_that_have_changed_are_refused(tmp_path, collection):
 def test_another_kind_another_collection_and_damage_are_one_line(tmp_path, collection):
     folder = tmp_path / "a"
     SCORES.write(folder, collection, {"values": np.zeros(2)}, {})
-    with pytest.raises(
-        InputError, match="a: overlay must be the folder of an audit, got a folder of scores"
-    ):
+    with refused("a: overlay must be the folder of an audit, got a folder of scores"):
         OVERLAY.open(folder, collection)
     other = open_collection(str(write_collection(tmp_path / "other", seed=9)))
-    with pytest.raises(
-        InputError, match="these scores were made of another collection .*; score again"
-    ):
+    with refused("these scores were made of another collection .*; score again"):
         SCORES.open(folder, other)
-    with pytest.raises(InputError, match="scores must be a folder that ltr score has written"):
+    with refused("scores must be a folder that ltr score has written"):
         SCORES.open(tmp_path / "nowhere", collection, "labels.scores")
     (folder / "values.npy").write_bytes(b"")
-    with pytest.raises(InputError, match="expected a whole .npy file"):
+    with refused("expected a whole .npy file"):
         SCORES.open(folder, collection)
     whole = (folder / "manifest.json").read_text()
     deep = "[" * 100_000 + "]" * 100_000
     of_another_type = whole.replace("{", '{"n": "three",', 1)
     for text in ("{", "[]", whole[:-3], "", deep, "null", of_another_type):
         (folder / "manifest.json").write_text(text)
-        with pytest.raises(InputError, match="a/manifest.json: the file is damaged.*; score again"):
+        with refused("a/manifest.json: the file is damaged.*; score again"):
             SCORES.open(folder, collection)
     for text in ("{}", '{"kind": null}', '{"kind": ["scores"]}'):
         (folder / "manifest.json").write_text(text)
-        with pytest.raises(InputError, match="a folder that .*, got a manifest.json of no kind"):
+        with refused("a folder that .*, got a manifest.json of no kind"):
             SCORES.open(folder, collection)
     (folder / "manifest.json").write_bytes(b'{"kind": "\xe9"}')
-    with pytest.raises(InputError, match="a/manifest.json: the file is damaged .*utf-8"):
+    with refused("a/manifest.json: the file is damaged .*utf-8"):
         SCORES.open(folder, collection)
     (folder / "manifest.json").unlink()
-    with pytest.raises(InputError, match="that ltr score has written, and there is no manifest"):
+    with refused("that ltr score has written, and there is no manifest"):
         SCORES.open(folder, collection)

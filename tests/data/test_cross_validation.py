@@ -8,7 +8,7 @@ from ltr.data.cross_validation import Fold, collection_of_fold
 from ltr.data.query_lists import QueryLists
 from ltr.datamodules import LabelDataModule
 from ltr.datamodules.evaluation import Evaluation
-from ltr.errors import InputError
+from tests.world.refusals import refused
 
 
 @pytest.mark.parametrize(("n_queries", "of"), [(3, 3), (11, 5), (40, 7)])
@@ -89,7 +89,7 @@ REFUSED = {
 @pytest.mark.parametrize("case", REFUSED)
 def test_what_can_not_be_dealt_is_refused(case, collection_folder):
     change, text = REFUSED[case]
-    with pytest.raises(InputError, match=text):
+    with refused(text):
         collection_of_fold(change(collection_of(collection_folder)), Fold(1, 3))
 
 
@@ -102,10 +102,10 @@ def test_what_can_not_be_dealt_is_refused(case, collection_folder):
     ],
 )
 def test_a_fold_that_is_none_is_refused(number, of, text):
-    with pytest.raises(InputError, match=text):
+    with refused(text):
         Fold(number, of)
 
 
 def test_labelled_texts_have_no_questions_to_deal():
-    with pytest.raises(InputError, match="labelled texts have no questions to be dealt into folds"):
+    with refused("labelled texts have no questions to be dealt into folds"):
         LabelDataModule("x", evaluation=Evaluation(candidates=None, fold=Fold(1, 3)))

@@ -8,6 +8,7 @@ import pytest
 from ltr.data import labelled_texts
 from ltr.data.labelled_texts import open_labelled_texts
 from ltr.errors import InputError
+from tests.world.refusals import refused
 
 
 def of_split(texts, split) -> dict[str, str]:
@@ -101,16 +102,14 @@ def test_broken_files_are_refused_with_their_line(tmp_path, case):
 
 def test_a_text_with_two_labels_is_refused_with_both_lines(tmp_path):
     (tmp_path / "train.tsv").write_text("fine\tb\nboth\ta\nboth\tb\n")
-    with pytest.raises(
-        InputError,
-        match=r"train.tsv:3: a text must have one label, got 'b', but 'a' at .*train.tsv:2: 'both'",
+    with refused(
+        r"train.tsv:3: a text must have one label, got 'b', but 'a' at .*train.tsv:2: 'both'",
     ):
         open_labelled_texts(str(tmp_path))
     (tmp_path / "train.tsv").write_text("fine\tb\nboth\ta\n")
     (tmp_path / "test.tsv").write_text("both\tb\n")
-    with pytest.raises(
-        InputError,
-        match=r"test.tsv:1: a text must have one label, got 'b', but 'a' at .*train.tsv:2",
+    with refused(
+        r"test.tsv:1: a text must have one label, got 'b', but 'a' at .*train.tsv:2",
     ):
         open_labelled_texts(str(tmp_path))
 
@@ -118,27 +117,23 @@ def test_a_text_with_two_labels_is_refused_with_both_lines(tmp_path):
 def test_a_broken_gzip_file_is_refused(tmp_path):
     whole = gzip.compress("".join(f"text {i}\tlabel {i % 7}\n" for i in range(5000)).encode())
     (tmp_path / "train.tsv.gz").write_bytes(whole[: len(whole) // 2])
-    with pytest.raises(InputError, match=r"train.tsv.gz:\d+: the gzip file is broken here"):
+    with refused(r"train.tsv.gz:\d+: the gzip file is broken here"):
         open_labelled_texts(str(tmp_path))
 
 
 def test_missing_files_are_said(tmp_path):
-    with pytest.raises(InputError, match="there is no such data folder or file"):
+    with refused("there is no such data folder or file"):
         open_labelled_texts(str(tmp_path / "nowhere"))
     (tmp_path / "corpus.jsonl").write_text("{}\n")
-    with pytest.raises(
-        InputError, match=r"must hold \{train,dev,test\}.tsv.*found \['corpus.jsonl'\]"
-    ):
+    with refused(r"must hold \{train,dev,test\}.tsv.*found \['corpus.jsonl'\]"):
         open_labelled_texts(str(tmp_path))
 
 
 def test_there_must_be_something_to_find_and_not_too_much(tmp_path, monkeypatch):
     (tmp_path / "dev.tsv").write_text("one\ta\ntwo\tb\n")
-    with pytest.raises(InputError, match="split 'dev': no two texts have the same label"):
+    with refused("split 'dev': no two texts have the same label"):
         open_labelled_texts(str(tmp_path)).collection("dev")
     monkeypatch.setattr(labelled_texts, "MOST_PAIRS", 5)
     (tmp_path / "dev.tsv").write_text("one\ta\ntwo\ta\nthree\ta\n")
-    with pytest.raises(
-        InputError, match="split 'dev': 6 pairs of texts share a label, more than the 5"
-    ):
+    with refused("split 'dev': 6 pairs of texts share a label, more than the 5"):
         open_labelled_texts(str(tmp_path)).collection("dev")

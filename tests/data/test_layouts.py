@@ -13,9 +13,9 @@ from transformers import PreTrainedTokenizerFast
 
 from ltr.data.layouts import JoinedPairs, SingleTexts
 from ltr.data.tokens import TokenStore
-from ltr.errors import InputError
 from tests.world.backbones import wordpiece_tokenizer
 from tests.world.collections import WORDS
+from tests.world.refusals import refused
 from tests.world.tokenizers import (
     KINDS,
     TEXTS,
@@ -125,9 +125,7 @@ def test_prompts_are_tokenised_together_with_their_texts(kind, side):
         assert one_by_one(form.lay_out(tokens, rows)) == expected, prompt
         lengths = form.lengths(tokens.lengths(rows)).tolist()
         assert lengths == [len(ids) for ids, _ in expected]
-        with pytest.raises(
-            InputError, match=f"a token of the text beside .* of the prompt .*, got {n_prompt} "
-        ):
+        with refused(f"a token of the text beside .* of the prompt .*, got {n_prompt} "):
             SingleTexts(tokenizer, n_prompt, prompt)
 
 
@@ -227,7 +225,7 @@ def test_a_query_that_leaves_no_room_keeps_half(caplog):
         laid_out = join.lay_out(again, np.arange(4), docs, np.zeros(4, np.int64))
         assert [ids for ids, _ in one_by_one(laid_out)] == expected
     assert join.rendered(words, "w9") == ["w1 w2 w3", "w9"]
-    with pytest.raises(InputError, match="room for a query and a document beside 3"):
+    with refused("room for a query and a document beside 3"):
         JoinedPairs(tokenizer, 4)
 
 
@@ -272,5 +270,5 @@ def test_a_tokenizer_by_which_no_special_token_can_be_found_is_refused():
     )
     tokenizer = PreTrainedTokenizerFast(tokenizer_object=backend)
     for form in (SingleTexts, JoinedPairs):
-        with pytest.raises(InputError, match="the tokenizer must know 'a'"):
+        with refused("the tokenizer must know 'a'"):
             form(tokenizer, 20)

@@ -9,7 +9,7 @@ import pytest
 from ltr.data.collection import open_collection
 from ltr.data.record_files import open_text_files
 from ltr.data.text_files import open_texts
-from ltr.errors import InputError
+from tests.world.refusals import refused
 
 # More than the rows of a Parquet file that are read at once.
 RECORDS = [{"_id": f"d{n:05d}", "text": f"text {n} é", "title": "t" * (n % 3)} for n in range(5000)]
@@ -106,7 +106,7 @@ def test_a_collection_of_parquet_files(tmp_path):
 )
 def test_a_parquet_file_that_does_not_fit_is_one_line(tmp_path, records, message):
     write_parquet(tmp_path / "corpus.parquet", records)
-    with pytest.raises(InputError, match=message):
+    with refused(message):
         open_text_files(tmp_path / "corpus.parquet", "document")
 
 
@@ -117,7 +117,7 @@ def test_a_column_that_stands_twice_is_refused(tmp_path):
     columns = [pyarrow.array(["a"])] * 3
     table = pyarrow.Table.from_arrays(columns, names=["_id", "text", "text"])
     parquet.write_table(table, tmp_path / "corpus.parquet")
-    with pytest.raises(InputError, match=r"must have one column 'text', got 2 of them"):
+    with refused(r"must have one column 'text', got 2 of them"):
         open_text_files(tmp_path / "corpus.parquet", "document")
 
 
@@ -127,17 +127,14 @@ def test_a_broken_parquet_file_is_one_line(tmp_path):
     content[20_000:21_000] = bytes(1000)
     for broken in (content, content[:-100], b"", b"no Parquet"):
         (tmp_path / "corpus.parquet").write_bytes(broken)
-        with pytest.raises(InputError, match=r"parquet:\d+: the Parquet file is broken") as caught:
+        with refused(r"parquet:\d+: the Parquet file is broken"):
             open_text_files(tmp_path / "corpus.parquet", "document")
-        assert "\n" not in str(caught.value)
 
 
 def test_a_repeated_id_names_both_files(tmp_path):
     write_lines(tmp_path / "corpus/1.jsonl", [{"_id": "a", "text": "x"}, {"_id": "b", "text": "x"}])
     write_lines(tmp_path / "corpus/2.jsonl", [{"_id": "c", "text": "x"}, {"_id": "b", "text": "y"}])
-    with pytest.raises(
-        InputError, match=r"2\.jsonl:2: .* 'b' stands twice .*, first at .*1\.jsonl:2"
-    ):
+    with refused(r"2\.jsonl:2: .* 'b' stands twice .*, first at .*1\.jsonl:2"):
         open_text_files(tmp_path / "corpus", "document")
 
 
@@ -147,18 +144,16 @@ def test_a_folder_with_other_files_is_refused(tmp_path, name):
     (tmp_path / "corpus" / name).mkdir() if name[-1] == "/" else (
         tmp_path / "corpus" / name
     ).touch()
-    with pytest.raises(InputError, match=rf"{name.strip('/')}: a folder of texts must hold files"):
+    with refused(rf"{name.strip('/')}: a folder of texts must hold files"):
         open_text_files(tmp_path / "corpus", "document")
 
 
 def test_an_empty_folder_and_two_kinds_of_corpora_are_refused(tmp_path):
     (tmp_path / "corpus").mkdir()
-    with pytest.raises(InputError, match=r"there is no file .*\.jsonl, .* in this folder"):
+    with refused(r"there is no file .*\.jsonl, .* in this folder"):
         open_collection(tmp_path)
     write_lines(tmp_path / "corpus.jsonl", RECORDS[:2])
-    with pytest.raises(
-        InputError, match=r"must be one file or one folder, got corpus\.jsonl and corpus;"
-    ):
+    with refused(r"must be one file or one folder, got corpus\.jsonl and corpus;"):
         open_collection(tmp_path)
 
 
@@ -173,7 +168,5 @@ def test_an_empty_folder_and_two_kinds_of_corpora_are_refused(tmp_path):
 )
 def test_json_over_several_lines_or_as_an_array_is_told(tmp_path, text):
     (tmp_path / "corpus.jsonl").write_text(text)
-    with pytest.raises(
-        InputError, match=r"jsonl:1: a line must be one JSON object, got .* one obj"
-    ):
+    with refused(r"jsonl:1: a line must be one JSON object, got .* one obj"):
         open_text_files(tmp_path / "corpus.jsonl", "document")

@@ -10,8 +10,8 @@ from ltr.data.cache_folder import entry_folder
 from ltr.data.layouts import JoinedPairs, SingleTexts
 from ltr.data.template import Template
 from ltr.data.tokens import TokenStore
-from ltr.errors import InputError
 from tests.world.backbones import wordpiece_tokenizer
+from tests.world.refusals import refused
 from tests.world.tokenizers import KINDS, TEXTS, byte_level_bpe, table_of
 
 TEMPLATE = Template("Do {instruction}: {query}", "Read: {document}", instruction="find w1")
@@ -132,19 +132,19 @@ def test_an_instruction_that_leaves_no_room_is_refused(queries):
         SingleTexts(tokenizer, 60, template=BEHIND, side="query").store,
     ):
         store(queries(b="explain w9"))
-        with pytest.raises(InputError, match="raise max_length, or set template"):
+        with refused("raise max_length, or set template"):
             store(queries(b=LONG))
 
 
 def test_a_template_that_does_not_fit_is_refused():
     tokenizer = wordpiece_tokenizer()
-    with pytest.raises(InputError, match="cut where template.document must have no text"):
+    with refused("cut where template.document must have no text"):
         JoinedPairs(tokenizer, 40, BEHIND)
-    with pytest.raises(InputError, match="has no template of both; leave out template.pair"):
+    with refused("has no template of both; leave out template.pair"):
         JoinedPairs(tokenizer, 40, Template(pair="{query}{document}"))
-    with pytest.raises(InputError, match="room for a token of the text beside 3 of the template"):
+    with refused("room for a token of the text beside 3 of the template"):
         SingleTexts(tokenizer, 5, template=BEHIND, side="query")
-    with pytest.raises(InputError, match=r"beside 9 tokens of the template, got 10"):
+    with refused(r"beside 9 tokens of the template, got 10"):
         JoinedPairs(tokenizer, 10, Template("w1 w2 w3 {query}", "w4 w5 w6 {document}"))
 
 

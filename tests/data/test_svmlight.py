@@ -8,7 +8,7 @@ import pytest
 
 from ltr.data import svmlight
 from ltr.data.svmlight import _read_at_once, _read_line_by_line, place_of, read_rows
-from ltr.errors import InputError
+from tests.world.refusals import refused
 
 
 def careful(block: bytes):
@@ -108,7 +108,7 @@ def test_blocks_end_at_lines_and_count_them(tmp_path, monkeypatch):
             [np.concatenate(column) for column in list(zip(*parts, strict=True))[:5]], whole
         )
     (tmp_path / "a.txt").write_text(text + "1 qid:1 1:x\n")
-    with pytest.raises(InputError, match="a.txt:51: the value of feature 1"):
+    with refused("a.txt:51: the value of feature 1"):
         list(read_rows(tmp_path / "a.txt", 1))
 
 
@@ -143,9 +143,8 @@ BAD_LINES = {
 @pytest.mark.parametrize("line", BAD_LINES)
 def test_a_bad_line_is_named_with_its_number(tmp_path, line):
     (tmp_path / "train.txt").write_bytes(f"# head\n1 qid:1 1:5\n\n{line}\nworse\n".encode())
-    with pytest.raises(InputError, match=r"train.txt:4: " + BAD_LINES[line]) as caught:
+    with refused(r"train.txt:4: " + BAD_LINES[line]):
         list(read_rows(tmp_path / "train.txt", 1))
-    assert "\n" not in str(caught.value)
 
 
 def test_labels_of_every_notation_and_up_to_seven_digits():
@@ -158,9 +157,7 @@ def test_labels_of_every_notation_and_up_to_seven_digits():
 
 def test_a_colon_too_many_in_one_line_does_not_make_up_for_one_missing_in_another(tmp_path):
     (tmp_path / "train.txt").write_text("0 qid:1 5\n0:7 qid:2 1:3\n")
-    with pytest.raises(
-        InputError, match=r"train.txt:1: after the qid each entry must be feature:value, got '5'"
-    ):
+    with refused(r"train.txt:1: after the qid each entry must be feature:value, got '5'"):
         list(read_rows(tmp_path / "train.txt", 1))
 
 
@@ -168,7 +165,7 @@ def test_a_document_id_is_utf8(tmp_path):
     (tmp_path / "train.txt").write_bytes(
         b"1 qid:1 1:5 # docid = \xc3\xa9\n1 qid:1 1:5 # docid = \xff\n"
     )
-    with pytest.raises(InputError, match="train.txt:2: a document id must be UTF-8"):
+    with refused("train.txt:2: a document id must be UTF-8"):
         list(read_rows(tmp_path / "train.txt", 1))
 
 
@@ -176,11 +173,9 @@ def test_broken_gzip_and_missing_file(tmp_path):
     whole = gzip.compress(b"".join(b"1 qid:%d 1:5\n" % i for i in range(1000)))
     (tmp_path / "cut.txt.gz").write_bytes(whole[:-12])
     (tmp_path / "none.txt.gz").write_bytes(b"no gzip")
-    with pytest.raises(InputError, match=r"cut.txt.gz:1: the gzip file is broken here or further"):
+    with refused(r"cut.txt.gz:1: the gzip file is broken here or further"):
         list(read_rows(tmp_path / "cut.txt.gz", 1))
-    with pytest.raises(
-        InputError, match=r"none.txt.gz: a file of this name must be gzip, and this"
-    ):
+    with refused(r"none.txt.gz: a file of this name must be gzip, and this"):
         list(read_rows(tmp_path / "none.txt.gz", 1))
-    with pytest.raises(InputError, match="there is no such file"):
+    with refused("there is no such file"):
         list(read_rows(tmp_path / "nowhere", 1))

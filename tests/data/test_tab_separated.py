@@ -5,7 +5,7 @@ import pytest
 from ltr.data.collection import open_collection
 from ltr.data.labelled_texts import open_labelled_texts
 from ltr.data.text_files import open_texts
-from ltr.errors import InputError
+from tests.world.refusals import refused
 
 HEADERS = [
     (open_collection, "query\tnegative\tpositive"),
@@ -23,16 +23,15 @@ def test_a_header_is_no_text(tmp_path, read, header):
     file = tmp_path / "train.tsv"
     row = "\t".join(f"w{n}" for n, _ in enumerate(header.split("\t")))
     file.write_text(f"{header}\n{row}\n")
-    with pytest.raises(
-        InputError,
-        match=r"train\.tsv:1: (every line must hold texts, got the names|columns must be)",
+    with refused(
+        r"train\.tsv:1: (every line must hold texts, got the names|columns must be)",
     ):
         read(str(file))
 
 
 def test_a_header_below_empty_lines_is_one(tmp_path):
     (tmp_path / "train.tsv").write_text("\n\nquery\ttitle\tbody\nw1\tw2\tw3\n")
-    with pytest.raises(InputError, match=r"train\.tsv:3: columns must be called"):
+    with refused(r"train\.tsv:3: columns must be called"):
         open_collection(str(tmp_path))
 
 

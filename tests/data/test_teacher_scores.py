@@ -8,7 +8,7 @@ import pytest
 from ltr.data.collection import open_collection
 from ltr.data.query_lists import QueryLists
 from ltr.data.teacher_scores import TeacherScores, scale_of
-from ltr.errors import InputError
+from tests.world.refusals import refused
 
 LISTS = QueryLists.from_rows([0, 0, 1, 1], [0, 1, 0, 1], [1, 3, 5, 5])
 
@@ -54,16 +54,16 @@ def test_changed_values_and_another_version_are_refused(tmp_path, collection_fol
     folder = tmp_path / "scores"
     TeacherScores(LISTS, {}).save(folder, collection)
     np.save(folder / "values.npy", LISTS.values + 1)
-    with pytest.raises(InputError, match="have changed since; remove the folder, and score again"):
+    with refused("have changed since; remove the folder, and score again"):
         TeacherScores.open(folder, collection)
     np.save(folder / "values.npy", LISTS.values)
     TeacherScores.open(folder, collection)
     manifest = json.loads((folder / "manifest.json").read_text())
     (folder / "manifest.json").write_text(json.dumps(manifest | {"counts": {"queries": 2}}))
-    with pytest.raises(InputError, match="damaged, counts.documents must be there, and is not; sc"):
+    with refused("damaged, counts.documents must be there, and is not; sc"):
         TeacherScores.open(folder, collection)
     (folder / "manifest.json").write_text(json.dumps(manifest | {"version": "scores-0"}))
-    with pytest.raises(InputError, match="scores must be of version scores-1, got scores-0; score"):
+    with refused("scores must be of version scores-1, got scores-0; score"):
         TeacherScores.open(folder, collection)
 
 
@@ -75,7 +75,7 @@ def test_an_array_in_a_list_is_refused(tmp_path, collection_folder, name):
     TeacherScores(LISTS, {}).save(folder, collection)
     array = np.load(folder / f"{name}.npy")
     np.save(folder / f"{name}.npy", array[None])
-    with pytest.raises(InputError, match=rf"{name}\.npy: .* of shape \(1, {len(array)}\); score"):
+    with refused(rf"{name}\.npy: .* of shape \(1, {len(array)}\); score"):
         TeacherScores.open(folder, collection)
 
 
@@ -90,7 +90,7 @@ def test_scores_that_are_no_numbers_are_neither_written_nor_read(
         f"scores must be finite, got {value} for the query {collection.queries.ids[1]!r} "
         f"and the document {collection.corpus.ids[1]!r}; score again"
     )
-    with pytest.raises(InputError, match=f"new: {message}"):
+    with refused(f"new: {message}"):
         TeacherScores(LISTS._replace(values=values), {}).save(tmp_path / "new", collection)
     assert not (tmp_path / "new").exists()
     folder = tmp_path / "scores"
@@ -99,5 +99,5 @@ def test_scores_that_are_no_numbers_are_neither_written_nor_read(
     manifest = json.loads((folder / "manifest.json").read_text())
     digest = LISTS._replace(values=values).digest()
     (folder / "manifest.json").write_text(json.dumps(manifest | {"digest": digest}))
-    with pytest.raises(InputError, match=f"scores: {message}"):
+    with refused(f"scores: {message}"):
         TeacherScores.open(folder, collection)

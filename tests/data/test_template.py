@@ -3,7 +3,7 @@
 import pytest
 
 from ltr.data.template import Template
-from ltr.errors import InputError
+from tests.world.refusals import refused
 
 
 def test_fields_are_filled_in_once_and_braces_of_texts_stay():
@@ -57,5 +57,5 @@ def test_the_plain_template_adds_nothing():
     ],
 )
 def test_bad_templates_are_refused(options, said):
-    with pytest.raises(InputError, match=said):
+    with refused(said):
         Template(**options)

@@ -14,7 +14,7 @@ from ltr.data.query_lists import LabelledList
 from ltr.data.record_files import open_text_files
 from ltr.data.template import Template
 from ltr.data.templated_pairs import TemplatedPairs
-from ltr.errors import InputError
+from tests.world.refusals import refused
 from tests.world.tokenizers import KINDS, TEXTS, byte_level_bpe, llama_like, table_of
 
 PLAIN = Template(
@@ -197,9 +197,9 @@ def test_no_pair_is_no_text():
 def test_what_leaves_no_room_is_refused():
     tokenizer = byte_level_bpe()
     n_template = TemplatedPairs(tokenizer, 500, PLAIN).n_template
-    with pytest.raises(InputError, match=f"beside {n_template} tokens of the template, got 9"):
+    with refused(f"beside {n_template} tokens of the template, got 9"):
         TemplatedPairs(tokenizer, 9, PLAIN)
-    with pytest.raises(InputError, match="needs a template of both, got none"):
+    with refused("needs a template of both, got none"):
         TemplatedPairs(tokenizer, 500, Template())
     cut = Template(PLAIN.query, PLAIN.document, PLAIN.pair, PLAIN.instruction, query_tokens=3)
     (ids,) = laid_out(TemplatedPairs(tokenizer, n_template + 5, cut), [LONG], ["w1 w2"])
@@ -210,9 +210,7 @@ def test_what_leaves_no_room_is_refused():
 def test_an_instruction_must_be_a_string(tmp_path, own):
     file = tmp_path / "queries.jsonl"
     file.write_text(json.dumps({"_id": "a", "text": "w1", "instruction": own}) + "\n")
-    with pytest.raises(
-        InputError, match="jsonl:1: the instruction of a query must be a string, got"
-    ):
+    with refused("jsonl:1: the instruction of a query must be a string, got"):
         open_text_files(file, "query")
 
 
@@ -242,9 +240,8 @@ def test_instructions_of_parquet_are_read(tmp_path):
 def test_an_instruction_that_leaves_no_room_is_refused_at_the_start(tmp_path):
     reads = TemplatedPairs(byte_level_bpe(), 120, PLAIN)
     reads.store(with_instruction(tmp_path, "explain w9"), "query")
-    with pytest.raises(
-        InputError,
-        match="the instruction of a query must leave room .* max_length 120 tokens, got 'w1 w2",
+    with refused(
+        "the instruction of a query must leave room .* max_length 120 tokens, got 'w1 w2",
     ):
         reads.store(with_instruction(tmp_path, LONG), "query")
     cut = replace(PLAIN, instruction_tokens=5)

@@ -6,7 +6,7 @@ import json
 import pytest
 
 from ltr.data.text_files import open_texts
-from ltr.errors import InputError
+from tests.world.refusals import refused
 
 TABLES = {
     "a.jsonl": json.dumps({"_id": "b", "text": "w1"})
@@ -60,5 +60,5 @@ def test_a_file_of_one_text_a_line(tmp_path, name):
 @pytest.mark.parametrize(("name", "content", "said"), BAD)
 def test_broken_files_of_texts(tmp_path, name, content, said):
     (tmp_path / name).write_text(content)
-    with pytest.raises(InputError, match=said):
+    with refused(said):
         open_texts(str(tmp_path / name), "document", "--documents")

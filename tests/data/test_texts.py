@@ -5,7 +5,7 @@ import random
 import pytest
 
 from ltr.data.texts import Record, TextTable, beginning, first_of_each, id_of
-from ltr.errors import InputError
+from tests.world.refusals import refused
 
 
 def table(*pairs: tuple[str, str]) -> TextTable:
@@ -41,7 +41,7 @@ def test_texts_are_sorted_by_their_ids_as_bytes():
     ],
 )
 def test_what_makes_no_table(pairs, message):
-    with pytest.raises(InputError, match=message):
+    with refused(message):
         table(*pairs)
 
 
@@ -91,7 +91,7 @@ def test_twins_count_once_and_other_texts_of_an_id_are_refused():
             if pairs[before - 1][1] != text and conflict is None:
                 conflict = f"f:{place}: document id '{id_}' stands twice with different texts, first at f:{before}$"
         if conflict:
-            with pytest.raises(InputError, match=conflict):
+            with refused(conflict):
                 table(*pairs)
             continue
         texts = table(*pairs)
@@ -101,5 +101,5 @@ def test_twins_count_once_and_other_texts_of_an_id_are_refused():
 
 def test_a_query_twice_with_another_instruction_is_refused():
     records = [Record("q", "text", "f", 1, "do"), Record("q", "text", "f", 2, "do not")]
-    with pytest.raises(InputError, match="f:2: query id 'q' stands twice"):
+    with refused("f:2: query id 'q' stands twice"):
         TextTable.open("instructions of twins", iter(records), "query")

@@ -3,7 +3,7 @@
 import pytest
 
 from ltr.data.trec import Judgement, RunLine, read_qrels, read_run, write_run
-from ltr.errors import InputError
+from tests.world.refusals import refused
 
 
 def test_a_run_is_read_back_as_it_was_written(tmp_path):
@@ -61,15 +61,13 @@ def test_a_header_may_come_after_blank_lines(tmp_path):
 )
 def test_a_number_is_of_ascii_digits_and_finite(tmp_path, number):
     (tmp_path / "a.tsv").write_text(f"q1\td1\t{number}\n")
-    with pytest.raises(
-        InputError,
-        match=r"a.tsv:1: (a grade must be a whole number below 10\^7|expected 4 columns)",
+    with refused(
+        r"a.tsv:1: (a grade must be a whole number below 10\^7|expected 4 columns)",
     ):
         list(read_qrels(tmp_path / "a.tsv"))
     (tmp_path / "a.trec").write_text(f"q1 Q0 d1 1 {number} t\n")
-    with pytest.raises(
-        InputError,
-        match=r"a.trec:1: (a score must be a finite number \(float32\)|expected 6 columns)",
+    with refused(
+        r"a.trec:1: (a score must be a finite number \(float32\)|expected 6 columns)",
     ):
         list(read_run(tmp_path / "a.trec"))
 
@@ -78,7 +76,7 @@ def test_a_number_is_of_ascii_digits_and_finite(tmp_path, number):
 def test_a_rank_is_a_whole_number(tmp_path, rank):
     """Not used, but a line of another order, score before rank, has none there."""
     (tmp_path / "a.trec").write_text(f"q1 Q0 d1 1 2.5 t\nq1 Q0 d2 {rank} 2 t\n")
-    with pytest.raises(InputError, match=f"a.trec:2: a rank must be a whole number, got '{rank}'"):
+    with refused(f"a.trec:2: a rank must be a whole number, got '{rank}'"):
         list(read_run(tmp_path / "a.trec"))
 
 

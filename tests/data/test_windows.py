@@ -12,9 +12,9 @@ from ltr.data.template import Template
 from ltr.data.templated_pairs import TemplatedPairs
 from ltr.data.tokens import Tokens
 from ltr.data.windows import Windows, best_windows, mean_of_windows
-from ltr.errors import InputError
 from tests.world.backbones import wordpiece_tokenizer
 from tests.world.collections import WORDS
+from tests.world.refusals import refused
 from tests.world.tokenizers import KINDS, TEXTS, byte_level_bpe
 
 COUNTED = [" ".join(itertools.islice(itertools.cycle(WORDS), n)) for n in (1, 3, 4, 5, 7, 8, 25)]
@@ -202,7 +202,7 @@ def test_a_score_that_is_no_number_is_not_hidden():
     ],
 )
 def test_windows_that_can_not_be_are_refused(options, message):
-    with pytest.raises(InputError, match=message) as error:
+    with refused(message) as error:
         Windows(**options)
     assert error.value.option == "windows"
 
@@ -211,11 +211,11 @@ def test_a_window_without_room_is_refused():
     """[CLS], two [SEP], a token of the query: 20 leave 16. [CLS] and [SEP]: 20 leave 18."""
     tokenizer = wordpiece_tokenizer()
     JoinedPairs(tokenizer, 20, windows=Windows(16, 1))
-    with pytest.raises(InputError, match="windows.size must be at most 16, .* got 17"):
+    with refused("windows.size must be at most 16, .* got 17"):
         JoinedPairs(tokenizer, 20, windows=Windows(17, 1))
     SingleTexts(tokenizer, 20, windows=Windows(18, 1))
     SingleTexts(tokenizer, 20, "w1 w2 ", windows=Windows(16, 1))
-    with pytest.raises(InputError, match="windows.size must be at most 16, .* got 17"):
+    with refused("windows.size must be at most 16, .* got 17"):
         SingleTexts(tokenizer, 20, "w1 w2 ", windows=Windows(17, 1))
 
 
@@ -235,11 +235,11 @@ def test_a_query_keeps_what_a_window_leaves():
 
 def test_templates_in_which_a_window_is_no_part_are_refused():
     tokenizer = wordpiece_tokenizer()
-    with pytest.raises(InputError, match="nothing stands behind"):
+    with refused("nothing stands behind"):
         SingleTexts(
             tokenizer, 20, template=Template(document="{document} w1"), windows=Windows(4, 4)
         )
-    with pytest.raises(InputError, match="leave out windows"):
+    with refused("leave out windows"):
         TemplatedPairs(tokenizer, 64, Template(pair="{query} {document}"), windows=Windows(4, 4))
 
 

@@ -8,8 +8,8 @@ import pytest
 from ltr.data.query_lists import QueryLists
 from ltr.data.sampling.group_plan import GroupPlan
 from ltr.data.sampling.group_rows import LabelGroups, QueryGroups
-from ltr.errors import InputError
 from tests.data.sampling.judgements import many_judged, shuffled_labels
+from tests.world.refusals import refused
 
 
 def plans(groups, groups_per_batch, world_size) -> list[GroupPlan]:
@@ -161,5 +161,5 @@ def test_a_batch_does_not_depend_on_the_ones_before():
 
 def test_too_few_groups_are_refused():
     judged = QueryLists.from_rows([3, 3], [1, 2], [1.0, 1.0])
-    with pytest.raises(InputError, match="here: a batch needs at least 2 queries.*got 1"):
+    with refused("here: a batch needs at least 2 queries.*got 1"):
         QueryGroups(judged, judged, 1, 0, epoch_over="pairs", where="here")

@@ -14,8 +14,8 @@ from ltr.data.sampling.list_rows import (
     n_with_both,
     with_two_grades,
 )
-from ltr.errors import InputError
 from tests.data.sampling.judgements import labels_by_epoch
+from tests.world.refusals import refused
 
 
 def rows_of(grades: dict[int, float], pool: list[int], list_size=None, keep="relevant") -> ListRows:
@@ -205,5 +205,5 @@ def test_queries_of_one_grade_have_nothing_to_rank():
     assert with_two_grades(
         GradedLists(judged, judged, pools), judged.query_rows, "here"
     ).tolist() == [1, 4]
-    with pytest.raises(InputError, match="here: no query has two documents of different grades"):
+    with refused("here: no query has two documents of different grades"):
         with_two_grades(GradedLists(judged, judged, None), np.asarray([4]), "here")
