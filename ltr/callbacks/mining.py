@@ -309,9 +309,10 @@ class HardNegativeMining(Callback):
             if name.startswith(("ranker.", "miner.")):
                 weights[name] = value
         config = Path(trainer.default_root_dir, CONFIG)
-        folder = refreshes.folders.path(trainer.global_step)
+        step = trainer.global_step
+        folder = refreshes.folders.path(step)
         device = trainer.strategy.root_device
-        self._side_process.start(config, weights, lightning.__version__, folder, device)
+        self._side_process.start(config, weights, step, lightning.__version__, folder, device)
 
     def _take_from_side_process(
         self, trainer: Trainer, module: RankerModule, data: TripletDataModule, began: RefreshMoment

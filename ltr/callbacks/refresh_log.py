@@ -35,8 +35,9 @@ class RefreshLog:
 
     def __init__(self, source: str = "") -> None:
         self._source = source
-        # True between a refresh and the end of the next step.
-        self._awaits_step = False
+        # Between a refresh and the end of the next batch: the step of that batch, as loggers count,
+        # from 0.
+        self._step_after_refresh: int | None = None
         # The share of active pairs in the last step before the refresh; None before any step.
         self._active_before: float | None = None
 
@@ -63,7 +64,8 @@ class RefreshLog:
             log.info("%s", line)
         if module.last_step is not None:
             self._active_before = float(active_share(module, module.last_step))
-        self._awaits_step = not self._source
+        if not self._source:
+            self._step_after_refresh = trainer.global_step
         prefix = f"mining/{self._source}/" if self._source else "mining/"
         numbers = logged_numbers(negatives.manifest, prefix)
         for logger in trainer.loggers:
@@ -74,9 +76,10 @@ class RefreshLog:
 
     def report_next_step(self, trainer: Trainer, module: RankerModule) -> None:
         """Report the first step after a refresh."""
-        if not self._awaits_step or module.last_step is None:
+        if self._step_after_refresh is None or module.last_step is None:
             return
-        self._awaits_step = False
+        step = self._step_after_refresh
+        self._step_after_refresh = None
         numbers = {}
         if self._active_before is not None:
             numbers["mining/active_before"] = self._active_before
@@ -90,8 +93,7 @@ class RefreshLog:
             numbers["mining/margin_median"] = median
             numbers["mining/margin_high"] = high
         for logger in trainer.loggers:
-            # As Lightning counts the loss of this step: from 0.
-            logger.log_metrics(numbers, trainer.global_step - 1)
+            logger.log_metrics(numbers, step)
             if isinstance(logger, WandbLogger) and len(margins):
                 import wandb
 

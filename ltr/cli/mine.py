@@ -79,8 +79,9 @@ class MiningTrainer(Trainer):
                 f"ltr mine mines of one collection, and path names {len(datamodule.sources)}; name one of them: --data.path PATH",
                 option="data.path",
             )
+        step = 0
         if ckpt_path is not None:
-            take_weights(model, ckpt_path, "--ckpt_path")
+            step = take_weights(model, ckpt_path, "--ckpt_path").step
         callback = mining_callback(self)
         searcher = model.searcher if callback is None else callback.searcher(model)
         if not isinstance(searcher, DualEncoder):
@@ -105,7 +106,7 @@ class MiningTrainer(Trainer):
             min_negatives,
             judge,
             rescorer,
-            seed=(datamodule.seed, 0),
+            seed=(datamodule.seed, step),  # as a refresh of this step
         )
         manifest_entries = {"split": split, "checkpoint": ckpt_path}
         one_batch = range(1)  # predict wants data; all is done in on_predict_start

@@ -34,8 +34,7 @@ class GroupDataModule(PoolDataModule):
         mixture: how several sources share the steps, see :class:`ltr.datamodules.Mixture`.
 
     Raises:
-        InputError: at ``setup``, for a query without a relevant document, fewer groups than
-            processes, or a cross-encoder.
+        InputError: at ``setup``, for fewer groups than processes, or a cross-encoder.
     """
 
     needs_in_batch = True  # groups hold relevant documents alone

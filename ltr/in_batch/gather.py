@@ -122,7 +122,7 @@ def _check_forms(fields: dict[str, Tensor]) -> None:
         for *flags, length in forms.tolist():
             got.append((*map(bool, flags), length))
         raise ValueError(
-            f"all ranks must have queries or none, judged_rows or none, judged_grades or none, keys or none, distances or none, and embeddings of one length; got, as ({', '.join(OPTIONAL)}, length) of each rank: {got}"
+            f"all ranks must have queries or none, judged_rows or none, judged_grades or none, hashes or none, distances or none, and embeddings of one length; got, as ({', '.join(OPTIONAL)}, length) of each rank: {got}"
         )
 
 

@@ -46,6 +46,7 @@ class SideProcess:
         self,
         config: Path,
         weights: dict[str, torch.Tensor],
+        step: int,
         version: str,
         folder: Path,
         device: torch.device,
@@ -55,6 +56,7 @@ class SideProcess:
         Args:
             config: the configuration of the run.
             weights: of its module, as they stand.
+            step: of the training, from which what is drawn at random depends.
             version: of Lightning, which a checkpoint names.
             folder: where the negatives come to lie.
             device: of the training. Where it is a GPU both share it, as the others have work too.
@@ -74,7 +76,11 @@ class SideProcess:
         # The process has a run folder of its own: that of the run is held by the training.
         run_folder = _run_folder_beside(folder)
         run_folder.mkdir(parents=True, exist_ok=True)
-        checkpoint = {"state_dict": weights, "pytorch-lightning_version": version}
+        checkpoint = {
+            "state_dict": weights,
+            "global_step": step,
+            "pytorch-lightning_version": version,
+        }
         write_checkpoint(checkpoint, run_folder / "weights.ckpt")
         options = {
             "config": config,

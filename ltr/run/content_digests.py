@@ -28,10 +28,12 @@ class InitWeights(NamedTuple):
 
     Attributes:
         file: the checkpoint that they come from.
+        step: how many steps had been trained; 0 where it does not say.
         digests: what tells them from others.
     """
 
     file: Path
+    step: int
     digests: InitDigests
 
 

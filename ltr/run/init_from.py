@@ -61,7 +61,7 @@ def take_weights(module: RankerModule, path: str | Path, option: str) -> InitWei
         "weights": digest_of_weights(weights),
         "recipe": _recipe_of_run(file),
     }
-    return InitWeights(file, digests)
+    return InitWeights(file, checkpoint.get("global_step", 0), digests)
 
 
 def _recipe_of_run(file: Path) -> str | None:

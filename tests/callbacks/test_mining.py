@@ -718,6 +718,7 @@ def test_a_refresh_beside_the_training_is_taken_when_it_is_there(
     assert (state["step"], state["key"]) == (2, manifest["key"])
     first = json.loads((run / "negatives/step=0/manifest.json").read_text())
     assert manifest["weights"] != first["weights"]
+    assert (first["seed"][1], manifest["seed"][1]) == (0, 2), "the step, as where it is mined here"
 
 
 @pytest.mark.long

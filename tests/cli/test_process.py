@@ -41,7 +41,7 @@ for number in (signal.SIGTERM, signal.SIGUSR1):
     signal.signal(number, lambda number, frame: asked.append(number))
 side = side_process.SideProcess()
 folder = Path(sys.argv[1])
-side.start(folder / "config.yaml", {}, "2", folder / "negatives/step=2", torch.device("cpu"))
+side.start(folder / "config.yaml", {}, 2, "2", folder / "negatives/step=2", torch.device("cpu"))
 while len(asked) < 2:
     time.sleep(0.01)
 time.sleep(1)

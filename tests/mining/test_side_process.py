@@ -44,7 +44,7 @@ def side(tmp_path, monkeypatch):
     folder.mkdir(parents=True)
     (folder / "old").touch()
     side = SideProcess()
-    side.start(tmp_path / "config.yaml", {"w": torch.ones(2)}, "2.0", folder, CPU)
+    side.start(tmp_path / "config.yaml", {"w": torch.ones(2)}, 4, "2.0", folder, CPU)
     return side, side._process
 
 
@@ -58,7 +58,8 @@ def test_it_mines_alone_with_a_copy_of_the_weights_into_a_new_folder(side, tmp_p
     assert options["--trainer.devices"] == "1"
     assert "WORLD_SIZE" not in process.env and "LOCAL_RANK" not in process.env
     assert process.env["KEPT"] == "yes"
-    assert torch.load(weights, weights_only=True)["state_dict"]["w"].tolist() == [1, 1]
+    checkpoint = torch.load(weights, weights_only=True)
+    assert checkpoint["state_dict"]["w"].tolist() == [1, 1] and checkpoint["global_step"] == 4
     assert not folder.exists(), "that of an earlier run is gone"
 
 
@@ -67,7 +68,7 @@ def test_on_a_gpu_it_takes_that_of_the_training(tmp_path, monkeypatch):
     (tmp_path / "config.yaml").write_text("seed_everything: 1\n")
     side = SideProcess()
     gpu = torch.device("cuda", 3)
-    side.start(tmp_path / "config.yaml", {}, "2.0", tmp_path / "negatives/step=4", gpu)
+    side.start(tmp_path / "config.yaml", {}, 4, "2.0", tmp_path / "negatives/step=4", gpu)
     command = side._process.command
     assert command[command.index("--trainer.devices") + 1] == "[3]", "1 would be the first one"
 
@@ -106,4 +107,4 @@ def test_the_end_ends_it_and_removes_the_copy(side, tmp_path):
 
 def test_a_run_without_a_configuration_is_refused(tmp_path):
     with pytest.raises(InputError, match="needs .*config.yaml; start the run by ltr fit"):
-        SideProcess().start(tmp_path / "config.yaml", {}, "2.0", tmp_path / "step=0", CPU)
+        SideProcess().start(tmp_path / "config.yaml", {}, 0, "2.0", tmp_path / "step=0", CPU)
