@@ -202,13 +202,13 @@ def _experiment_sections(
         command.seed()
         with errors_with_paths(command.options):
             command.make()
-        data_module = command.datamodule
-        _check_one_collection(data_module)
-        _check_fits_data(data_module, run, leakage_options)
-        data_module.reads = command.model.reads
-        trainer, sample = _sampling_trainer(command, Path(temporary))
-        with suppress(EnoughSampled):
-            trainer.fit(command.model, datamodule=data_module)
+            data_module = command.datamodule
+            _check_one_collection(data_module)
+            _check_fits_data(data_module, run, leakage_options)
+            data_module.reads = command.model.reads
+            trainer, sample = _sampling_trainer(command, Path(temporary))
+            with suppress(EnoughSampled):
+                trainer.fit(command.model, datamodule=data_module)
     metric = command.model.ranking_metrics[0].name
     if folder is not None:
         seed_values = _values_of_seeds(Path(folder), metric)

@@ -13,6 +13,7 @@ from ltr.cli.words import option_names
 from ltr.errors import InputError
 from ltr.run.metrics_file import read_metrics
 from ltr.run.run_folder import RunFolder
+from ltr.run.same_options import MODEL_OPTIONS, flat_options
 from ltr.run.yaml_files import read_yaml
 
 NEGATIVES_BY_NAME = ("candidates", "bm25", "random", "mined")  # which are no folders
@@ -46,11 +47,27 @@ def data_of_run(folder: RunFolder) -> Any:
 
 
 def _source_from_here(source: Any, started_in: Path) -> Any:
-    """A source with its path as seen from here, where it is there."""
-    if isinstance(source, dict):
-        return source | {"path": _source_from_here(source.get("path"), started_in)}
-    is_there = isinstance(source, str) and (started_in / source).exists()
-    return str(started_in / source) if is_there else source
+    """A source with its path, and those of its negatives, as seen from here."""
+    if not isinstance(source, dict):
+        return _from_here(source, started_in)
+    seen = source | {"path": _from_here(source.get("path"), started_in)}
+    negatives = source.get("negatives")
+    if isinstance(negatives, dict):
+        counts = {_negatives_from_here(name, started_in): n for name, n in negatives.items()}
+        return seen | {"negatives": counts}
+    if negatives is not None:
+        return seen | {"negatives": _negatives_from_here(negatives, started_in)}
+    return seen
+
+
+def _negatives_from_here(name: Any, started_in: Path) -> Any:
+    return name if name in NEGATIVES_BY_NAME else _from_here(name, started_in)
+
+
+def _from_here(path: Any, started_in: Path) -> Any:
+    """A path as seen from here, if something is there."""
+    is_there = isinstance(path, str) and (started_in / path).exists()
+    return str(started_in / path) if is_there else path
 
 
 def refuse_paths_from_elsewhere(folder: RunFolder, command: str, words: Sequence[str]) -> None:
@@ -89,17 +106,28 @@ def _paths_read(folder: RunFolder, command: str) -> Iterator[tuple[str, str]]:
     with their values, as far as the command reads them. Other texts may be among them, such as the
     name of a model or of a source of negatives.
     """
-    names = ["model.ranker.backbone", "model.ranker.doc_backbone"]
-    if command == "fit":
-        names += ["data.negatives", "data.labels.scores"]
-        if folder.file_to_resume() is None:
-            names.append("init_from")
     config = read_yaml(folder.config)
+    yield from _model_names(value_at(config, "model"), "model")
+    if command != "fit":
+        return
+    callbacks = value_at(config, "trainer.callbacks")
+    for callback in callbacks if isinstance(callbacks, list) else [callbacks]:
+        yield from _model_names(callback, "trainer.callbacks")
+    names = ["data.negatives", "data.labels.scores"]
+    if folder.file_to_resume() is None:
+        names.append("init_from")
     for name in names:
         value = value_at(config, name)
         for text in value if isinstance(value, dict) else [value]:
             if isinstance(text, str) and text and text not in NEGATIVES_BY_NAME:
                 yield name, text
+
+
+def _model_names(options: Any, path: str) -> Iterator[tuple[str, str]]:
+    """The options of this part of a configuration that name a model, with their values."""
+    for option, value in flat_options(options, f"{path}."):
+        if option.rpartition(".")[2] in MODEL_OPTIONS and isinstance(value, str) and value:
+            yield option, value
 
 
 def _data_options(file: Path) -> dict[str, Any]:

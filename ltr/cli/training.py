@@ -397,9 +397,7 @@ class RankerCLI(ParsedCommand):
     def after_test(self) -> None:
         self._check_measured(self.trainer.num_test_batches, "trainer.limit_test_batches")
         self._say_ceiling()
-        log.info(
-            "test.run, per_query.tsv and metrics.json lie in %s", self.trainer.default_root_dir
-        )
+        self._say_place("test.run, per_query.tsv and metrics.json lie")
 
     def _check_measured(self, n_batches: Sequence[int | float], option: str) -> None:
         if sum(n_batches) == 0:
@@ -419,7 +417,12 @@ class RankerCLI(ParsedCommand):
             log.info("%s", line)
 
     def after_predict(self) -> None:
-        log.info("predict.run lies in %s", self.trainer.default_root_dir)
+        self._say_place("predict.run lies")
+
+    def _say_place(self, what_lies: str) -> None:
+        """Say where the results are; a trial run writes none."""
+        if not is_trial(self.trainer):
+            log.info("%s in %s", what_lies, self.trainer.default_root_dir)
 
 
 def _class_names(made: jsonargparse.Namespace) -> list[str]:

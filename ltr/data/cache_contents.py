@@ -171,7 +171,7 @@ def _entries(root: Path) -> Iterator[CacheEntry]:
             folder = path.with_name(match[1])
             left[folder] = left.get(folder, 0) + _size(path)
         elif KEY.fullmatch(path.name):
-            with suppress(FileNotFoundError):  # no entry, or removed just now
+            with suppress(FileNotFoundError, NotADirectoryError):  # no entry, or removed just now
                 yield CacheEntry(path, _size(path), _last_used(path), _read_origins(path / ORIGINS))
     for folder, size in left.items():
         is_left = parts_of(folder).exists() or not folder.exists()

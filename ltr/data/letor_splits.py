@@ -152,12 +152,13 @@ def _splits_named_in_json(
     """The files of each split of a fold that ``folds.json`` names."""
     splits = {}
     for split, names in NAMES_OF_SPLIT.items():
-        files = []
-        for name in names:
-            for stem in stems_of_name.get(name, []):
-                files.append(_the_file_named(folds_file, stem))
-        if files:
-            splits[split] = files
+        given = [name for name in names if name in stems_of_name]
+        if len(given) > 1:
+            raise InputError(
+                f"{folds_file}: a split must stand once in a fold, got {' and '.join(given)}, which are one; leave one out"
+            )
+        if given:
+            splits[split] = [_the_file_named(folds_file, stem) for stem in stems_of_name[given[0]]]
     return splits
 
 

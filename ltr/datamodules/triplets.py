@@ -116,6 +116,12 @@ class TripletDataModule(PoolDataModule):
             )
         for name in counts:
             local_path("negatives", name)
+        if len({Path(name).name for name in counts}) < len(counts):
+            # By it a checkpoint and a comparison know a folder, which may be mounted elsewhere.
+            raise InputError(
+                f"the last name of each folder of negatives must be its own, got {', '.join(counts)}; rename one",
+                option="negatives",
+            )
         is_mixed = self.mixture is not None and self.mixture.batches == "mixed"
         if "mined" in counts and is_mixed and len(self.sources) > 1:
             raise InputError(
@@ -251,7 +257,8 @@ class TripletDataModule(PoolDataModule):
             mined = MinedNegatives.open(negatives_in(Path(name)), source.collection, "negatives")
             lists = mined.lists
         # Of all lists: how deep they are drawn from is an option, which a resume compares itself.
-        digest_name = "negatives" if len(source.negatives_per_row) == 1 else f"negatives {name}"
+        is_alone = len(source.negatives_per_row) == 1
+        digest_name = "negatives" if is_alone else f"negatives {Path(name).name}"
         source.digests[digest_name] = lists.digest()
         lists = lists.cut(self.negatives_depth)
         if name in ("candidates", "bm25"):  # their values are scores, not distances

@@ -15,9 +15,9 @@ from typing import Any
 from ltr import __version__
 from ltr.errors import InputError
 from ltr.processes import differences_from_rank_0, gather_objects, world_size
-from ltr.run.content_digests import MODEL_OPTIONS, digest_without_weights
+from ltr.run.content_digests import digest_without_weights
 from ltr.run.provenance import versions
-from ltr.run.same_options import deciding_options, flat_options, last_name_of_path
+from ltr.run.same_options import MODEL_OPTIONS, deciding_options, flat_options, last_name_of_path
 
 # Seconds that clocks may be apart, as many as Kerberos and MUNGE allow.
 CLOCKS_APART = 300.0

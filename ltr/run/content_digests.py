@@ -13,11 +13,10 @@ from ltr.checkpoint import best_or_last_checkpoint, holds_checkpoints
 from ltr.data.files import digest_of
 from ltr.models.encoder.loading.model_folder import resolve
 from ltr.run.metrics_file import InitDigests, TrainedWith
+from ltr.run.same_options import MODEL_OPTIONS
 from ltr.run.training_recipe import recipe_options
 from ltr.trainer_state import data_of
 
-# The options that name a model, by the last part of their paths.
-MODEL_OPTIONS = {"backbone", "doc_backbone", "encoder", "guide", "judge", "miner"}
 # The files of a model: its configuration, tokenizer and weights, and not its card.
 MODEL_SUFFIXES = {".json", ".txt", ".model", ".safetensors", ".bin"}
 SMALL_SUFFIXES = {".json", ".txt", ".model"}

@@ -23,11 +23,9 @@ def identity_of(config: Mapping[str, Any]) -> dict[str, Any]:
         config: the whole configuration of ``fit``, as plain dicts, lists and values.
     """
     options = {}
-    for path, value in deciding_options(config, "resume").items():
+    deciding = deciding_options(config, "resume") | deciding_callbacks(config, "resume")
+    for path, value in deciding.items():
         options[path] = last_name_of_path(value)
-    callbacks = deciding_callbacks(config, "resume")
-    if callbacks:
-        options["trainer.callbacks"] = callbacks
     return options
 
 

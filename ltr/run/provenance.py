@@ -1,8 +1,10 @@
 """Where a result comes from: versions, machine and commit, for metrics.json and beside a run file."""
 
 import datetime
+import json
 import os
 import platform
+import shlex
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -74,7 +76,7 @@ def write_ir_metadata(
             "software": {"libraries": {"python": libraries}},
         },
         "implementation": {
-            "executable": {"cmd": f"ltr test {folder.path}"},
+            "executable": {"cmd": _command(folder, data.get("path"))},
             "source": source,
         },
         "resources": {"runtime": f"{test['seconds']} s"},
@@ -97,6 +99,18 @@ def write_ir_metadata(
     }
     text = yaml.safe_dump(metadata, sort_keys=False, allow_unicode=True)
     write_whole(folder.ir_metadata, [text])
+
+
+def _command(folder: RunFolder, data_path: Any) -> str:
+    """The command that makes what lies in the folder of a run, of a data set or of a split."""
+    run = folder.run_path()
+    words = ["ltr", "test", str(run)]
+    below = folder.path.relative_to(run).parts
+    if folder.sets.name in below[::2]:
+        words += ["--data.path", data_path if isinstance(data_path, str) else json.dumps(data_path)]
+    if folder.splits.name in below[::2]:
+        words += ["--split", folder.path.name]
+    return shlex.join(words)
 
 
 def _class_of(part: Any) -> str | None:

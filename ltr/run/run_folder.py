@@ -104,14 +104,16 @@ class RunFolder:
         """
         return self if split == "test" else RunFolder(self.splits / split)
 
-    def experiment(self) -> str:
-        """The name of the folder that the run lies in, also of a :meth:`folder_of_set` and a
-        :meth:`folder_of_split`; empty where its path has none.
-        """
+    def run_path(self) -> Path:
+        """The path of the run, also of a :meth:`folder_of_set` and a :meth:`folder_of_split`."""
         path = self.path
         while path.parent.name in (self.sets.name, self.splits.name):
             path = path.parent.parent
-        return path.parent.name
+        return path
+
+    def experiment(self) -> str:
+        """The name of the folder that the run lies in; empty where its path has none."""
+        return self.run_path().parent.name
 
     def remove_rankings(self) -> None:
         """Remove what the weights of before have ranked, on all data sets and splits."""

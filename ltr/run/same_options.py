@@ -107,6 +107,8 @@ CALLBACKS: dict[str, MayDiffer] = {
     "TQDMProgressBar": RUNS,
 }
 
+# The options that name a model, by the last part of their paths.
+MODEL_OPTIONS = {"backbone", "doc_backbone", "encoder", "guide", "judge", "miner"}
 PATH_STARTS = ("/", "./", "../", "~")
 
 
@@ -149,8 +151,9 @@ def deciding_options(config: Mapping[str, Any], asking: Asking) -> dict[str, Any
     return options
 
 
-def deciding_callbacks(config: Mapping[str, Any], asking: Asking) -> list[Any]:
-    """The callbacks that another configuration must have, too.
+def deciding_callbacks(config: Mapping[str, Any], asking: Asking) -> dict[str, Any]:
+    """The options of those callbacks that another configuration must have, too, by their paths. They
+    are numbered without the others.
 
     Args:
         config: a whole configuration, as plain dicts, lists and values.
@@ -164,11 +167,15 @@ def deciding_callbacks(config: Mapping[str, Any], asking: Asking) -> list[Any]:
         class_path = callback["class_path"] if isinstance(callback, dict) else callback
         if asking not in callback_may_differ_for(str(class_path)):
             deciding.append(callback)
-    return deciding
+    options: dict[str, Any] = {}
+    for number, callback in enumerate(deciding):
+        options.update(flat_options(callback, f"trainer.callbacks[{number}]."))
+    return options
 
 
 def flat_options(options: Any, path: str = "") -> Iterator[tuple[str, Any]]:
     """The path and the value of every leaf of nested options. ``init_args`` adds nothing to a path.
+    Of negatives by folder, each adds the last name of its folder, which may be mounted elsewhere.
 
     Args:
         options: a dict, or a leaf.
@@ -181,7 +188,7 @@ def flat_options(options: Any, path: str = "") -> Iterator[tuple[str, Any]]:
         if name == "init_args":
             yield from flat_options(value, path)
         else:
-            yield from flat_options(value, f"{path}{name}.")
+            yield from flat_options(value, f"{path}{_last_name(name)}.")
 
 
 def last_name_of_path(value: Any) -> Any:
@@ -197,11 +204,11 @@ def are_same(name: str, value: Any, other_value: Any) -> bool:
     """Whether two values of an option are the same.
 
     An identity holds a path like ``runs/neg`` whole, and one like ``/mine/runs/neg`` by its last
-    name, ``neg``. Below ``data`` the two are taken for the same.
+    name, ``neg``. Of the data and of callbacks the two are taken for the same.
     """
     if value == other_value:
         return True
-    if not name.startswith("data."):
+    if not name.startswith(("data.", "trainer.callbacks")):
         return False
     if not isinstance(value, str) or not isinstance(other_value, str):
         return False

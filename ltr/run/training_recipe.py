@@ -16,7 +16,6 @@ from ltr.run.same_options import (
     are_same,
     deciding_callbacks,
     deciding_options,
-    flat_options,
     last_name_of_path,
 )
 
@@ -110,10 +109,7 @@ class TrainingRecipe:
 
 def recipe_options(config: Mapping[str, Any]) -> dict[str, Any]:
     """The options of a configuration that decide what is learnt, but for the seed."""
-    options = deciding_options(config, "seeds")
-    for number, callback in enumerate(deciding_callbacks(config, "seeds")):
-        for path, value in flat_options(callback):
-            options[f"trainer.callbacks[{number}].{path}"] = value
+    options = deciding_options(config, "seeds") | deciding_callbacks(config, "seeds")
     best = config.get("best", {})
     # The best weights are tested. Without any it is the last ones, whatever is monitored.
     options["best.monitor"] = None if best.get("save_top_k") == 0 else best.get("monitor")

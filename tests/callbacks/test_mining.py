@@ -584,7 +584,7 @@ def test_a_run_is_not_resumed_without_its_negatives_or_with_another_recipe(
     assert "negatives/step=0, which are not there (any more)" in capsys.readouterr().err
     other = configuration(tmp_path, collection_folder, backbone, recipe={"depth": 11})
     assert main([*other, "--ckpt_path", "last"]) == 2
-    assert "trainer.callbacks was" in capsys.readouterr().err
+    assert "trainer.callbacks[0].recipe.depth was 12 and is 11" in capsys.readouterr().err
 
 
 def test_negatives_of_the_same_weights_are_found_and_not_mined_again(

@@ -110,12 +110,20 @@ def test_the_paths_of_several_sources_of_a_run_from_elsewhere(tmp_path, monkeypa
     run = there / "run"
     run.mkdir(parents=True)
     (there / "mine").mkdir()
-    sources = [{"path": "mine", "weight": 2}, {"path": "gone"}]
+    (there / "bm25").mkdir()  # which as negatives are those of BM25
+    sources = [
+        {"path": "mine", "weight": 2, "negatives": {"mine": 3, "bm25": 1}},
+        {"path": "gone", "negatives": "mine"},
+    ]
     config = {"data": {"class_path": "X", "init_args": {"path": sources}}}
     (run / "config.yaml").write_text(json.dumps(config))  # which is YAML, too
     (run / "metrics.json").write_text(json.dumps({"format": FORMAT, "directory": str(there)}))
     monkeypatch.chdir(tmp_path)
-    from_here = [{"path": str(there / "mine"), "weight": 2}, {"path": "gone"}]
+    mine = str(there / "mine")
+    from_here = [
+        {"path": mine, "weight": 2, "negatives": {mine: 3, "bm25": 1}},
+        {"path": "gone", "negatives": mine},
+    ]
     assert data_of_run(RunFolder(run)) == from_here
     assert data_path_option(RunFolder(run)) == ["--data.path", json.dumps(from_here)]
     monkeypatch.chdir(there)
@@ -148,6 +156,12 @@ def run_started_in(folder, **options):
         ("fit", "init_from", "base", {"init_from": "base"}),
         ("fit", "model.ranker.backbone", "bb", {"ranker": {"backbone": "bb"}}),
         ("test", "model.ranker.doc_backbone", "bb", {"ranker": {"doc_backbone": "bb"}}),
+        (
+            "fit",
+            "trainer.callbacks.judge",
+            "base",
+            {"trainer": {"callbacks": [{"class_path": "X", "init_args": {"judge": "base"}}]}},
+        ),
     ],
 )
 def test_a_path_from_where_the_run_was_started_is_not_looked_for_here(

@@ -115,6 +115,7 @@ def test_an_entry_is_unused_once_all_that_it_was_made_of_is_gone(empty_cache, tm
     ]
     for origin in [*origins, *origins]:
         cached("tests", "shared", write_three, map_a, origin)
+    (tmp_path / "cache/tests" / ("0" * 32)).write_text("a file of others")
     (entry,) = Cache().entries
     assert Cache().first_origins(entry) == origins and Cache().why_unused(entry, None) is None
     (tmp_path / "data-1").rmdir()

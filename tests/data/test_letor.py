@@ -265,6 +265,7 @@ LOST = {
     "empty folder": (["train/x.csv"], None, None, r"train: the folder must hold files that end in .txt, .*; there are none"),
     "part missing": (["S1.txt"], PLAN, 2, r"folds.json: there must be one file S2 with the end .*, got none"),
     "part in two splits": (["S1.txt"], '{"Fold1": {"train": ["S1"], "vali": ["S1"]}}', 1, r"a part must .* 'S1' twice in Fold1"),
+    "split by two names": (["S1.txt", "S2.txt"], '{"Fold1": {"dev": ["S1"], "vali": ["S2"]}}', 1, r"a split must .* got .*dev.* and .*which are one"),
     "split without a part": (["S1.txt"], '{"Fold1": {"train": []}}', 1, r"folds.json: expected .*, got 'Fold1': {'train': \[\]}"),
     "part twice": (["S1.txt", "S1.svm"], PLAN, 1, r"folds.json: there must be one file S1 .*, got S1.txt, S1.svm"),
     "plan without a fold": (["S1.txt"], PLAN, None, r"choose one of the folds 1, 2"),

@@ -268,3 +268,8 @@ def test_workers_started_by_spawn_map_the_files_again(collection_folder):
         for a, b in zip(flat(pickle.loads(sent)[0, 1]), flat(data.train[0, 1]), strict=True)
     )
     assert data.collator.doc_tokens.folder.name.encode() in sent
+
+
+def test_folders_of_negatives_are_known_by_their_last_names(collection_folder):
+    with pytest.raises(InputError, match="last name of each folder .*, got /a/neg, /b/neg; rename"):
+        TripletDataModule(str(collection_folder), {"/a/neg": 2, "/b/neg": 3})

@@ -61,7 +61,29 @@ def test_a_callback_decides_by_its_class_and_not_by_what_its_options_say():
     }
     own = "my.OwnHardNegativeMining"
     trainer = CONFIG["trainer"] | {"callbacks": [mining, kept, own]}
-    assert identity_of(CONFIG | {"trainer": trainer})["trainer.callbacks"] == [mining, own]
+    identity = identity_of(CONFIG | {"trainer": trainer})
+    assert identity.items() - identity_of(CONFIG).items() == {
+        ("trainer.callbacks[0].class_path", "ltr.callbacks.HardNegativeMining"),
+        ("trainer.callbacks[0].keep", 2),
+        ("trainer.callbacks[1]", own),
+    }
+
+
+def test_a_folder_may_be_mounted_elsewhere_wherever_an_option_names_it():
+    def identity_in(root: str) -> dict:
+        negatives = {f"{root}/negatives": 3, "bm25": 4}
+        judge = {"judge": f"{root}/judge"}
+        mining = {"class_path": "ltr.callbacks.HardNegativeMining", "init_args": judge}
+        data = {"class_path": "TripletDataModule", "init_args": {"negatives": negatives}}
+        return identity_of({"data": data, "trainer": {"callbacks": [mining]}})
+
+    here = identity_in("/mine")
+    assert here["data.negatives.negatives"] == 3
+    check_identity(here, identity_in("/others/of"), "x.ckpt", "do")
+    check_identity(here, identity_in("runs"), "x.ckpt", "do")  # as seen from where it was started
+    other = here | {"trainer.callbacks[0].judge": "judge-2"}
+    with pytest.raises(InputError, match=r"callbacks\[0\].judge was 'judge' and is 'judge-2'"):
+        check_identity(other, here, "x.ckpt", "do")
 
 
 def test_what_differs_is_named_and_counted():

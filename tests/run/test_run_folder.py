@@ -17,6 +17,7 @@ from ltr.errors import InputError
 from ltr.module import RankerModule
 from ltr.run import run_folder
 from ltr.run.checkpoints import Checkpoints
+from ltr.run.provenance import _command
 from ltr.run.run_folder import RunFolder, run_of_checkpoint
 from tests.child_processes import run_ranks
 from tests.run.resumes import configured
@@ -445,6 +446,19 @@ def test_what_lies_in_a_run_is_of_its_experiment():
     for folder in (run, of_set, run.folder_of_split("dev"), of_set.folder_of_split("dev")):
         assert folder.experiment() == "a"
     assert RunFolder("run").folder_of_split("dev").experiment() == ""
+
+
+def test_what_made_a_result_is_a_command_that_makes_it_again():
+    run = RunFolder("runs/a b")
+    commands = {
+        "ltr test 'runs/a b'": run,
+        "ltr test 'runs/a b' --split dev": run.folder_of_split("dev"),
+        "ltr test 'runs/a b' --data.path sets/x": run.folder_of_set("x"),
+        "ltr test 'runs/a b' --data.path sets/x --split dev": run.folder_of_set(
+            "x"
+        ).folder_of_split("dev"),
+    }
+    assert {_command(folder, "sets/x"): folder for folder in commands.values()} == commands
 
 
 def test_the_steps_that_are_kept_are_those_of_files_with_a_number(tmp_path):
