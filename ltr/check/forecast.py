@@ -65,15 +65,22 @@ class Schedule:
 
     Attributes:
         steps: of the optimiser: all, or those of one epoch where the training has no last step.
+        batches: that these steps train on.
         has_end: whether the training has a last step.
         validations: while training, with the one before the first step.
         refreshes: of mined negatives.
     """
 
     steps: int
+    batches: int
     has_end: bool
     validations: int
     refreshes: int
+
+    @property
+    def batches_per_step(self) -> float:
+        """The mean: the last step of an epoch may have fewer."""
+        return self.batches / self.steps
 
 
 def schedule_of(
@@ -88,11 +95,13 @@ def schedule_of(
         mines_first: whether negatives are mined before the first step.
     """
     epoch_batches = max(1, int(trainer.num_training_batches))
-    step_batches = trainer.accumulate_grad_batches
+    accumulated = trainer.accumulate_grad_batches
+    epoch_steps = math.ceil(epoch_batches / accumulated)  # the last batch of an epoch makes one
     total = trainer.estimated_stepping_batches
     has_end = math.isfinite(total) and total > 0
-    steps = int(total) if has_end else math.ceil(epoch_batches / step_batches)
-    batches = steps * step_batches
+    steps = int(total) if has_end else epoch_steps
+    whole_epochs, steps_of_rest = divmod(steps, epoch_steps)
+    batches = whole_epochs * epoch_batches + steps_of_rest * accumulated
     epochs = max(1, math.ceil(batches / epoch_batches))
     refreshes = 0
     if mining is not None:
@@ -102,7 +111,7 @@ def schedule_of(
         elif mining.schedule.epochs is not None:
             refreshes += (epochs - 1) // mining.schedule.epochs
     validations = _validations(trainer, batches, epoch_batches) + int(validates_first)
-    return Schedule(steps, has_end, validations, refreshes)
+    return Schedule(steps, batches, has_end, validations, refreshes)
 
 
 def _validations(trainer: Trainer, batches: int, epoch_batches: int) -> int:

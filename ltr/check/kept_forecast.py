@@ -111,13 +111,12 @@ class KeptForecast(Callback):
             mining=mining,
             mines_first=self._mined_first,
         )
-        accumulated = trainer.accumulate_grad_batches
-        if not schedule.has_end or schedule.steps * accumulated < LEAST:
+        if not schedule.has_end or schedule.batches < LEAST:
             return
         spent = time.perf_counter() - self._counting_since
         spent -= self._validation_seconds - self._validation_seconds_before
         spent -= data.refresh_seconds - self._refresh_seconds_before
-        seconds = {"step": spent / COUNTED * accumulated}
+        seconds = {"step": spent / COUNTED * schedule.batches_per_step}
         untimed = []
         if schedule.validations and self._longest_validation:
             seconds["validation"] = self._longest_validation

@@ -108,7 +108,7 @@ class TrainingSample(Callback):
             mines_first=self._mines_first,
         )
         disk = 0
-        seconds = {"step": self._seconds_per_batch() * trainer.accumulate_grad_batches}
+        seconds = {"step": self._seconds_per_batch() * self.schedule.batches_per_step}
         if validates:
             if data.corpora:
                 seconds["validation"] = _seconds_of_search(trainer, module, data)

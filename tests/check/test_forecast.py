@@ -62,6 +62,25 @@ def test_validations_by_hand(changes, expected):
     assert first.validations == expected + 1
 
 
+@pytest.mark.parametrize(
+    ("steps", "batches", "validations"),
+    [(30, 100, 10), (7, 24, 2), (float("inf"), 10, 1)],
+)
+def test_an_epochs_last_step_may_have_fewer_batches(steps, batches, validations):
+    """Epochs of ten batches, four a step: three steps of 4, 4 and 2 batches. Ten epochs are 100
+    batches; seven steps are two epochs and 4 batches.
+    """
+    schedule = schedule_of(
+        trainer(accumulate_grad_batches=4, estimated_stepping_batches=steps),
+        validates_first=False,
+        mining=HardNegativeMining(every_n_epochs=1),
+        mines_first=True,
+    )
+    assert (schedule.batches, schedule.validations) == (batches, validations)
+    assert schedule.batches_per_step == batches / schedule.steps
+    assert schedule.refreshes == -(-batches // 10)  # before each epoch
+
+
 def test_refreshes_by_hand():
     """Four epochs of ten steps: before the first, and before each of the three others; or after
     steps 15 and 30.
@@ -78,7 +97,7 @@ def test_refreshes_by_hand():
 def test_a_training_without_end_is_forecast_for_an_epoch():
     endless = trainer(estimated_stepping_batches=float("inf"))
     schedule = schedule_of(endless, validates_first=False, mining=None, mines_first=False)
-    assert (schedule.steps, schedule.has_end) == (10, False)
+    assert (schedule.steps, schedule.batches, schedule.has_end) == (10, 10, False)
     section = forecast_section(Forecast([Work("step", 10, 0.5)], disk=2_000_000), schedule)
     assert section.entries["seconds"] == 5.0
     assert section.lines == [
@@ -90,14 +109,14 @@ def test_a_training_without_end_is_forecast_for_an_epoch():
 def test_seconds_by_hand():
     """10 × 3 s + 2 × 15 s = 60 s."""
     forecast = Forecast([Work("step", 10, 3.0), Work("validation", 2, 15.0)])
-    section = forecast_section(forecast, Schedule(10, True, 2, 0))
+    section = forecast_section(forecast, Schedule(10, 10, True, 2, 0))
     assert forecast.seconds == section.entries["seconds"] == 60
     assert section.tables[0].rows[-1] == ["all", "", "", "1 min 00 s"]
 
 
 def test_the_works_are_those_whose_seconds_are_known_as_often_as_the_schedule_has_them():
     """A training that never validates writes one checkpoint."""
-    schedule = Schedule(steps=10, has_end=True, validations=0, refreshes=4)
+    schedule = Schedule(steps=10, batches=10, has_end=True, validations=0, refreshes=4)
     seconds = {"step": 0.5, "refresh of negatives": 3.0, "checkpoint": 1.0}
     works = works_of(schedule, seconds)
     assert works == [
