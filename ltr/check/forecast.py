@@ -67,15 +67,22 @@ class Schedule:
         steps: of the optimiser: all, or those of one epoch where the training has no last step.
         batches: that these steps train on.
         has_end: whether the training has a last step.
-        validations: while training, with the one before the first step.
+        validates_first: whether it measures the weights that it starts from.
+        choices: validations while training, after each of which a checkpoint is written.
         refreshes: of mined negatives.
     """
 
     steps: int
     batches: int
     has_end: bool
-    validations: int
+    validates_first: bool
+    choices: int
     refreshes: int
+
+    @property
+    def validations(self) -> int:
+        """All, with the one before the first step."""
+        return self.choices + int(self.validates_first)
 
     @property
     def batches_per_step(self) -> float:
@@ -110,11 +117,11 @@ def schedule_of(
             refreshes += (steps - 1) // mining.schedule.steps
         elif mining.schedule.epochs is not None:
             refreshes += (epochs - 1) // mining.schedule.epochs
-    validations = _validations(trainer, batches, epoch_batches) + int(validates_first)
-    return Schedule(steps, batches, has_end, validations, refreshes)
+    choices = _validations_while_training(trainer, batches, epoch_batches)
+    return Schedule(steps, batches, has_end, validates_first, choices, refreshes)
 
 
-def _validations(trainer: Trainer, batches: int, epoch_batches: int) -> int:
+def _validations_while_training(trainer: Trainer, batches: int, epoch_batches: int) -> int:
     """How often so many training batches are interrupted by a validation.
 
     25 batches in epochs of 10, validated after each half of an epoch: 4 times in the two whole
@@ -144,8 +151,8 @@ def works_of(schedule: Schedule, seconds: Mapping[str, float]) -> list[Work]:
         "step": schedule.steps,
         "validation": schedule.validations,
         "refresh of negatives": schedule.refreshes,
-        # One is written with each validation, and one at the end of a training without any.
-        "checkpoint": max(1, schedule.validations),
+        # One is written after each of these, and one at the end of a training without any.
+        "checkpoint": max(1, schedule.choices),
     }
     return [Work(name, times[name], each) for name, each in seconds.items()]
 

@@ -123,8 +123,7 @@ class TrainingSample(Callback):
             disk += refresh_bytes * min(kept, self.schedule.refreshes)
         seconds["checkpoint"], checkpoint_bytes = _checkpoint_cost(trainer)
         # Where one validation chooses, the best checkpoint is the last one: two names of one file.
-        choices = self.schedule.validations - int(validates_first)
-        disk += checkpoint_bytes if choices <= 1 else 2 * checkpoint_bytes
+        disk += checkpoint_bytes if self.schedule.choices <= 1 else 2 * checkpoint_bytes
         self.forecast = Forecast(
             works_of(self.schedule, seconds),
             self._memory.process_peak(),

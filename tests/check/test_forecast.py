@@ -109,14 +109,14 @@ def test_a_training_without_end_is_forecast_for_an_epoch():
 def test_seconds_by_hand():
     """10 × 3 s + 2 × 15 s = 60 s."""
     forecast = Forecast([Work("step", 10, 3.0), Work("validation", 2, 15.0)])
-    section = forecast_section(forecast, Schedule(10, 10, True, 2, 0))
+    section = forecast_section(forecast, Schedule(10, 10, True, False, 2, 0))
     assert forecast.seconds == section.entries["seconds"] == 60
     assert section.tables[0].rows[-1] == ["all", "", "", "1 min 00 s"]
 
 
 def test_the_works_are_those_whose_seconds_are_known_as_often_as_the_schedule_has_them():
     """A training that never validates writes one checkpoint."""
-    schedule = Schedule(steps=10, batches=10, has_end=True, validations=0, refreshes=4)
+    schedule = Schedule(10, 10, has_end=True, validates_first=False, choices=0, refreshes=4)
     seconds = {"step": 0.5, "refresh of negatives": 3.0, "checkpoint": 1.0}
     works = works_of(schedule, seconds)
     assert works == [
@@ -125,6 +125,13 @@ def test_the_works_are_those_whose_seconds_are_known_as_often_as_the_schedule_ha
         Work("checkpoint", 1, 1.0),
     ]
     assert [work.total_seconds for work in works] == [5.0, 12.0, 1.0]
+
+
+def test_no_checkpoint_is_written_of_the_weights_that_a_training_starts_from():
+    """Four epochs: five validations, and a checkpoint after the four that come while training."""
+    schedule = schedule_of(trainer(), validates_first=True, mining=None, mines_first=False)
+    works = works_of(schedule, {"validation": 2.0, "checkpoint": 1.0})
+    assert works == [Work("validation", 5, 2.0), Work("checkpoint", 4, 1.0)]
 
 
 def test_the_difference_of_a_run():
