@@ -147,9 +147,11 @@ class KeptForecast(Callback):
     def on_fit_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         if trainer.ckpt_path or not self._batches or not writes_results(trainer):
             return
+        data = data_of(trainer)
         took = {
             "seconds": round(time.perf_counter() - self._began, 3),
             "validations": round(self._validation_seconds, 3),
+            "refreshes": round(0.0 if data is None else data.refresh_seconds, 3),
             "memory": self._memory.process_peak(),
             "disk": _bytes_in(Path(trainer.default_root_dir)),
         }
@@ -184,9 +186,11 @@ def difference_line(results: dict[str, Any]) -> str | None:
     if forecast is None or took is None:
         return None
     seconds = took["seconds"]
-    scope = ""
-    if took["validations"] and "validation" not in forecast["works"]:
-        seconds -= took["validations"]
-        scope = " without validations"
+    left_out = []
+    for work, kind in [("validation", "validations"), ("refresh of negatives", "refreshes")]:
+        if took[kind] and work not in forecast["works"]:
+            seconds -= took[kind]
+            left_out.append(kind)
+    scope = f" without {' and '.join(left_out)}" if left_out else ""
     ratio = seconds / forecast["seconds"] - 1 if forecast["seconds"] else 0.0
     return f"forecast {duration(forecast['seconds'])}, took {duration(seconds)}{scope} ({100 * ratio:+.0f} %)"

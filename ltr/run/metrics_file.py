@@ -96,6 +96,7 @@ class Took(TypedDict):
 
     seconds: float
     validations: float  # seconds of these
+    refreshes: float  # seconds of these, where negatives are mined
     memory: int  # bytes of the process at most
     disk: int  # bytes of the run folder
 

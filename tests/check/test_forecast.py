@@ -137,13 +137,17 @@ def test_no_checkpoint_is_written_of_the_weights_that_a_training_starts_from():
 def test_the_difference_of_a_run():
     works = {"step": 80.0, "validation": 20.0}
     forecast = {"seconds": 100.0, "works": works}
-    results = {"forecast": forecast, "took": {"seconds": 110.0, "validations": 20.0}}
+    took = {"seconds": 110.0, "validations": 20.0, "refreshes": 0.0}
+    results = {"forecast": forecast, "took": took}
     assert difference_line(results) == "forecast 1 min 40 s, took 1 min 50 s (+10 %)"
     results = {
         "forecast": {"seconds": 100.0, "works": {"step": 100.0}},
-        "took": {"seconds": 200.0, "validations": 110.0},
+        "took": {"seconds": 200.0, "validations": 110.0, "refreshes": 0.0},
     }
     said = "forecast 1 min 40 s, took 1 min 30 s without validations (-10 %)"
+    assert difference_line(results) == said
+    results["took"] = {"seconds": 200.0, "validations": 80.0, "refreshes": 30.0}
+    said = "forecast 1 min 40 s, took 1 min 30 s without validations and refreshes (-10 %)"
     assert difference_line(results) == said
     assert difference_line({"took": {"seconds": 1.0}}) is None
 
