@@ -78,10 +78,15 @@ def nearest(sets: WordSets, groups: np.ndarray, threshold: float, *, across: boo
         return best
     bands = band_keys(sets, threshold)
     parity = Parity(sets)
-    for number, keys in enumerate(bands):
+    bands_before = []
+    for keys in bands:
         order = np.argsort(keys, kind="stable")
         ends = np.searchsorted(keys[order], keys[order], side="right")
-        best.n_cut += len(np.unique(ends[ends - np.arange(n_texts) > NEIGHBOURS + 1]))
+        n_from_here = ends - np.arange(
+            n_texts
+        )  # of each place, the texts of its bucket from there on
+        cut_buckets = np.unique(ends[n_from_here > NEIGHBOURS + 1])
+        best.n_cut += len(cut_buckets)
         for first, second in _pairs(order, ends):
             # Each test leaves fewer pairs to the next one, which takes longer.
             seems_near = _sizes_allow(sets, first, second, threshold)
@@ -90,15 +95,39 @@ def nearest(sets: WordSets, groups: np.ndarray, threshold: float, *, across: boo
             first, second = first[seems_near], second[seems_near]
             seems_near = parity.bits_allow(first, second, threshold)
             first, second = first[seems_near], second[seems_near]
-            for earlier in bands[:number]:
-                is_new = earlier[first] != earlier[second]
+            for band in bands_before:
+                is_new = ~band.has_compared(first, second)
                 first, second = first[is_new], second[is_new]
             similarities = sets.similarities(first, second)
             is_near = similarities >= threshold
             first, second, similarities = first[is_near], second[is_near], similarities[is_near]
             best.keep_better(first, second, similarities)
             best.keep_better(second, first, similarities)
+        bands_before.append(_Band(keys, order if len(cut_buckets) else None))
     return best
+
+
+class _Band:
+    """A band whose buckets were looked through.
+
+    Args:
+        keys: of each text its bucket.
+        order: of the texts by bucket; None where no bucket was cut.
+    """
+
+    def __init__(self, keys: np.ndarray, order: np.ndarray | None) -> None:
+        self._keys = keys
+        self._places: np.ndarray | None = None  # of the texts in the order
+        if order is not None:
+            self._places = np.empty(len(order), np.int32)
+            self._places[order] = np.arange(len(order))
+
+    def has_compared(self, first: np.ndarray, second: np.ndarray) -> np.ndarray:
+        """``[P]`` bool: whether two texts were compared here."""
+        is_compared = self._keys[first] == self._keys[second]
+        if self._places is not None:
+            is_compared &= np.abs(self._places[first] - self._places[second]) <= NEIGHBOURS
+        return is_compared
 
 
 def band_keys(sets: WordSets, threshold: float) -> np.ndarray:

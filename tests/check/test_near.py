@@ -138,3 +138,17 @@ def test_a_large_bucket_is_cut_and_said(tmp_path):
     # 20 words of weight 1 that both have, and 3 of each one's own word.
     assert np.unique(best.similarities).tolist() == [np.float32(20 / 26)]
     assert best.rows[0] == 1 and best.rows[299] < 299
+
+
+def test_a_pair_that_a_cut_bucket_left_out_is_found_in_another_bucket(tmp_path, monkeypatch):
+    """In the first band the eight texts share a bucket, in which 0 and 7 stand too far apart; in the
+    second band they have one of their own.
+    """
+    monkeypatch.setattr(near, "NEIGHBOURS", 2)
+    bands = np.array([[0] * 8, [1, 2, 3, 4, 5, 6, 7, 1]], np.uint32)
+    monkeypatch.setattr(near, "band_keys", lambda sets, threshold: bands)
+    others = [f"x{number} y{number} z{number}" for number in range(6)]
+    sets = sets_of(tmp_path / "texts", ["a b c d e f g h", *others, "a b c d e f g i"])
+    best = nearest(sets, np.ones((8, 1), bool), 0.5, across=False)
+    assert best.n_cut == 1
+    assert best.rows[:, 0].tolist() == [7, *[-1] * 6, 0]
