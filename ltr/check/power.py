@@ -177,7 +177,7 @@ def power_section(
         entries[split] = split_entries
     header = ["split", "of", "queries", f"smallest difference in {metric_name}"]
     title = f"shown with a probability of {POWER:g} at level {ALPHA:g}"
-    table = Table(title, header, rows, text_columns=header[1:2])
+    table = Table(title, header, rows, text_columns=["of"])
     lines = []
     if rows and seed_values is None:
         lines.append(
@@ -203,10 +203,14 @@ def _against_run(
     judged: QueryLists,
     metric: RankingMetric,
 ) -> Estimate | None:
-    """The difference of a run and BM25 over the queries that both have; None for fewer than two."""
-    both = np.isin(lists.query_rows, ranked.query_rows) & np.isfinite(values)
-    if both.sum() < 2:
-        return None
-    places = np.searchsorted(ranked.query_rows, lists.query_rows[both])
+    """The difference of a run and BM25 over the queries of which both have a value; None for fewer
+    than two.
+    """
+    is_ranked = np.isin(lists.query_rows, ranked.query_rows)
+    places = np.searchsorted(ranked.query_rows, lists.query_rows[is_ranked])
     run_values = ranked_values(ranked.lists_at(places), judged, metric)
-    return estimate(run_values[None], values[both][None])
+    bm25_values = values[is_ranked]
+    has_both = np.isfinite(run_values) & np.isfinite(bm25_values)
+    if has_both.sum() < 2:
+        return None
+    return estimate(run_values[None, has_both], bm25_values[None, has_both])

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from ltr.check.judgements import found_by_bm25
 from ltr.check.power import (
     difference_before_runs,
     difference_of_seeds,
@@ -112,6 +113,22 @@ def test_values_by_hand_keep_the_order_of_the_ranking():
     judged = QueryLists.from_rows([0, 1, 2], [5, 6, 6], [1.0, 2.0, 0.0])
     values = ranked_values(lists, judged, RankingMetric("RR"))
     assert values[:2].tolist() == [0.5, 1.0] and math.isnan(values[2])
+
+
+def test_a_query_that_a_run_gives_no_value_is_left_out(tmp_path):
+    """The order of labels needs two of them: the run ranks none but the relevant document of the
+    first query of dev. Without it there are as many queries as when the run does not rank it.
+    """
+    collection = open_collection(write_collection(tmp_path / "c"))
+    judged = collection.qrels["dev"]
+    found = found_by_bm25(collection, "dev")
+    relevant, _ = judged.of(judged.query_rows[0])
+    one = QueryLists.from_rows(judged.query_rows[:1], relevant[:1], [1.0])
+    rest = found.lists_at(np.arange(1, len(found.query_rows)))
+    ranked = QueryLists.end_to_end([one, rest])
+    sections = [power_section(collection, "tau", run) for run in (ranked, rest)]
+    assert sections[0].entries == sections[1].entries
+    assert "run_and_bm25" in sections[0].entries["dev"]
 
 
 def test_a_split_of_few_queries_is_severe(tmp_path):
