@@ -116,9 +116,6 @@ def collection_of(run: Run) -> Collection | None:
     if not isinstance(path, str):
         log.warning("documents are not shown of several sources: %s", run.folder)
         return None
-    if run.fold is not None:
-        log.warning("documents are not shown of a fold: %s", run.folder)
-        return None
     # A relative folder is looked for from where the run was started. What is not there, such as
     # ``package:NAME`` or a name on the hub, is opened as it is.
     from_start = Path(run.results.get("directory", "."), path)

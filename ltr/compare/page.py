@@ -1,5 +1,6 @@
 """A comparison as one self-contained HTML page."""
 
+import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -15,6 +16,8 @@ from ltr.compare.group_result import GroupResult
 from ltr.compare.html import rendered
 from ltr.compare.statistics import differences_by_query
 from ltr.compare.tables import Table
+
+log = logging.getLogger(__name__)
 
 QUERIES = 10  # shown of a comparison
 DOCUMENTS = 5  # shown of a query
@@ -141,7 +144,7 @@ def _differing(
 
 def _rankings(experiments: Sequence[Experiment]) -> dict[str, Ranking]:
     """What the first run of each experiment ranks, by experiment; empty where one lacks its run
-    file, or the texts are gone.
+    file, or the texts are gone, and a warning says which.
     """
     collection = collection_of(experiments[0].runs[0])
     if collection is None:
@@ -149,7 +152,12 @@ def _rankings(experiments: Sequence[Experiment]) -> dict[str, Ranking]:
     rankings = {}
     for experiment in experiments:
         run = experiment.runs[0]
-        if not run.place.test_run.is_file():
+        file = run.place.test_run
+        if not file.is_file():
+            log.warning(
+                "documents are not shown: there is no %s; a cross-validation has none of its own",
+                file,
+            )
             return {}
         rankings[experiment.name] = Ranking(run, collection)
     return rankings

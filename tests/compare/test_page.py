@@ -241,3 +241,15 @@ def test_the_page_works_in_a_browser(page, tmp_path):
         )
     finally:
         browser.close()
+
+
+def test_documents_that_cannot_be_shown_are_said(page, tmp_path, caplog):
+    """A run without test.run, as the folds of a cross-validation are together."""
+    runs = page.parent / "runs"
+    shutil.copytree(runs / "good", tmp_path / "other")
+    (tmp_path / "other/seed=0/test.run").unlink()
+    file = tmp_path / "page.html"
+    assert main(["compare", str(runs / "good"), str(tmp_path / "other"), "--html", str(file)]) == 0
+    assert "Precision at each rank" not in file.read_text()
+    missing = tmp_path / "other/seed=0/test.run"
+    assert f"documents are not shown: there is no {missing};" in caplog.text
