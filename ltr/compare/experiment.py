@@ -195,6 +195,9 @@ def _runs_in(folder: Path) -> list[Path]:
     # Runs of any name; seeds of experiments; folds of a seed; folds of the seeds of experiments.
     for pattern in ("*", "*/seed=*", "*/fold=*", "*/*/fold=*"):
         runs += [inner for inner in folder.glob(pattern) if _is_run(inner)]
+    if not runs:  # the cells of a grid of several axes lie deeper
+        for pattern in ("**/seed=*", "**/fold=*"):
+            runs += [inner for inner in folder.glob(pattern) if _is_run(inner)]
     if not runs:
         raise InputError(
             f"{folder} is no run folder, and holds none: there is no metrics.json; ltr fit makes one"

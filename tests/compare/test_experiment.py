@@ -251,6 +251,15 @@ def test_seeds_are_sorted_by_number_and_what_all_names_share_is_left_out(tmp_pat
     assert [run.folder.name for run in a.runs] == ["seed=9", "seed=10"]
 
 
+def test_the_cells_of_a_grid_of_two_axes_are_found(tmp_path):
+    for seed in (0, 1):
+        write_run(tmp_path / f"grid/softmax/lr=0.1/seed={seed}", [0.5] * 40, seed=seed)
+    write_run(tmp_path / "grid/ranknet/lr=0.1/seed=0", [0.5] * 40, loss="SoftmaxLoss")
+    found = read_experiments([str(tmp_path / "grid")])
+    names = [(one.name, len(one.runs)) for one in found]
+    assert names == [("ranknet/lr=0.1", 1), ("softmax/lr=0.1", 2)]
+
+
 def test_what_an_experiment_says_of_its_seeds(tmp_path):
     """Only the first seed was measured before training; both say their seconds, 10 and 11."""
     write_run(tmp_path / "a/seed=0", [0.5] * 20 + [0.7] * 20, start=0.3)
