@@ -55,7 +55,8 @@ def open_trained_on(
         here = _collection_here(name)
         if here is None:
             absent.append(name)
-        else:
+        elif Path(name).resolve() not in taken:  # the data that is checked has its own train
+            taken.add(Path(name).resolve())
             collections.append((name, here))
     return collections, absent
 

@@ -8,6 +8,7 @@ import datasketch
 import numpy as np
 import pytest
 import regex
+import yaml
 
 from ltr.__main__ import main
 from ltr.check import leakage_section as leakage_section_module
@@ -365,6 +366,15 @@ def test_a_threshold_of_one_finds_texts_of_the_same_words(tmp_path):
 def test_a_card_of_a_stranger_ends_no_check(tmp_path, front):
     (tmp_path / "README.md").write_text(f"---\n{front}\n---\n")
     assert open_trained_on([], tmp_path)[0] == []
+
+
+def test_a_card_that_names_the_data_that_is_checked_adds_none(folder, tmp_path):
+    """All of it would leak. Other data that it names twice is there once."""
+    other = write_folder(tmp_path / "o", {"o1": "a b"}, {"x": "c"}, {"train": [("o1", "x")]})
+    names = [f"{folder}/../{folder.name}", str(other), f"{other}/../o"]
+    (tmp_path / "README.md").write_text("---\n" + yaml.safe_dump({"datasets": names}) + "---\n")
+    found, absent = open_trained_on([], tmp_path, str(folder))
+    assert [name for name, _ in found] == [str(other)] and absent == []
 
 
 def test_other_data_is_named_once_and_not_the_data_itself(folder, tmp_path, capsys):
