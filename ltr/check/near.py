@@ -78,7 +78,7 @@ def nearest(sets: WordSets, groups: np.ndarray, threshold: float, *, across: boo
         return best
     bands = band_keys(sets, threshold)
     parity = Parity(sets)
-    bands_before = []
+    bands_before: list[_Band] = []
     for keys in bands:
         order = np.argsort(keys, kind="stable")
         ends = np.searchsorted(keys[order], keys[order], side="right")
