@@ -38,11 +38,11 @@ from ltr.run.launchers import (
     has_launcher,
     is_rank_0,
     join_processes,
-    take_rank,
+    tell_lightning_rank,
     use_launched_processes,
 )
 from ltr.run.log import route_messages
-from ltr.run.loggers import build_loggers, continue_curves, ending_wandb_run
+from ltr.run.loggers import build_loggers, continue_tensorboards, ending_wandb_run
 from ltr.run.metrics_file import read_metrics
 from ltr.run.progress_lines import ProgressLines
 from ltr.run.results import ResultsWriter
@@ -51,9 +51,9 @@ from ltr.run.signals import exception_of, number_of
 from ltr.run.summary import ceiling_line, made_worse_warning, summary_line
 from ltr.run.together import (
     LONGEST_WAIT,
-    BeginWatch,
     Ending,
     EndWatch,
+    EndWatchCallback,
 )
 from ltr.run.trainer_checks import check_callbacks
 from ltr.run.which_checkpoint import (
@@ -70,7 +70,7 @@ log = logging.getLogger(__name__)
 def run_configured(command_line: list[str]) -> None:
     """Parse the words and run the command; an InputError for what the user can mend."""
     transformers.utils.logging.disable_progress_bar()  # even for loading weights, a tenth of a second
-    take_rank()
+    tell_lightning_rank()
     with ExitStack() as stack:
         log_into = stack.enter_context(route_messages(is_rank_0=is_rank_0()))
         try:
@@ -162,7 +162,7 @@ class RankerCLI(ParsedCommand):
 
     def _tell_of_signal(self, interrupt: KeyboardInterrupt) -> None:
         """Tell the other processes that a signal ends this one."""
-        if self._end_watch.first_is_gone():
+        if self._end_watch.rank_0_is_gone():
             _say_lost("its store does not answer")
         # Those that Lightning has started itself it has killed.
         gone = [] if has_launcher() else range(1, world_size())
@@ -186,10 +186,10 @@ class RankerCLI(ParsedCommand):
             lost: what the error says of it.
             error: of a collective operation.
         """
-        if self._checkpoints is not None and self._checkpoints.heard is not None:
-            if self._end_watch.first_is_gone():
+        if self._checkpoints is not None and self._checkpoints.heard_on_other_rank is not None:
+            if self._end_watch.rank_0_is_gone():
                 _say_lost(lost)
-            return self._checkpoints.heard
+            return self._checkpoints.heard_on_other_rank
         if world_size() == 1:
             return InputError(
                 f"the processes of this command could not meet ({lost}); all of them must be started, and MASTER_ADDR and MASTER_PORT must name a free port that they can reach"
@@ -259,7 +259,7 @@ class RankerCLI(ParsedCommand):
         is_fit = self._command == "fit"
         if made.trainer.logger in (None, True):
             self.trainer.loggers = build_loggers(folder, made.wandb, is_fit, _class_names(made))
-        continue_curves(self.trainer.loggers, folder, is_fit, self._checkpoint)
+        continue_tensorboards(self.trainer.loggers, folder, is_fit, self._checkpoint)
 
     def _checkpoint_of_taken(self) -> str | NothingToDo | None:
         """Take the folders.
@@ -314,7 +314,7 @@ class RankerCLI(ParsedCommand):
         if self._command == "mine":
             mining = [each for each in callbacks if isinstance(each, HardNegativeMining)]
             return super().instantiate_trainer(
-                callbacks=[BeginWatch(self._end_watch), *mining],
+                callbacks=[EndWatchCallback(self._end_watch), *mining],
                 logger=False,
                 enable_progress_bar=False,
             )
@@ -327,7 +327,7 @@ class RankerCLI(ParsedCommand):
         if has_progress_bar is None:
             has_progress_bar = sys.stdout.isatty()
             kwargs["enable_progress_bar"] = has_progress_bar
-        callbacks.insert(0, BeginWatch(self._end_watch))
+        callbacks.insert(0, EndWatchCallback(self._end_watch))
         callbacks.append(self._results)
         if not has_progress_bar:
             callbacks.append(ProgressLines())

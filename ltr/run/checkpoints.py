@@ -22,7 +22,7 @@ from ltr.processes import settle_order_of_sums
 from ltr.run import lightning_internals as internals
 from ltr.run.checkpoint_options import BestOptions, LastOptions, best_first
 from ltr.run.counters import Moment, set_counters
-from ltr.run.log import gather_places
+from ltr.run.log import gather_hosts
 from ltr.run.run_folder import RunFolder, link_or_copy
 from ltr.run.signals import Signals, name_of
 from ltr.search.encoding_places import EncodingsInCache, EncodingsOfRun
@@ -108,14 +108,14 @@ class Checkpoints(Checkpoint):
         self._asked_to_stop = False
 
     @property
-    def heard(self) -> KeyboardInterrupt | None:
-        """The signal that came to this process, which is not the first one; None without."""
-        return self._signals.heard
+    def heard_on_other_rank(self) -> KeyboardInterrupt | None:
+        """The signal that came to this process, if it is not rank 0; None without."""
+        return self._signals.heard_on_other_rank
 
     @property
     def signal_here(self) -> KeyboardInterrupt | None:
-        """The signal that came to this process, the first one or another; None without."""
-        return self._signals.pending or self._signals.heard
+        """The signal that came to this process, whatever its rank; None without."""
+        return self._signals.pending or self._signals.heard_on_other_rank
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         if trainer.strategy.restore_checkpoint_after_setup:
@@ -159,7 +159,7 @@ class Checkpoints(Checkpoint):
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         if not is_trial(trainer):
             moment = f"goes on from step {trainer.global_step}" if trainer.ckpt_path else "begins"
-            places = gather_places()  # on every rank, whoever has a log
+            places = gather_hosts()  # on every rank, whoever has a log
             log.debug("the run %s: %s", moment, places)
         if self._asked_to_stop:  # before the run was interrupted
             trainer.should_stop = True
@@ -278,8 +278,8 @@ class Checkpoints(Checkpoint):
         pending = self._signals.pending
         # After the last batch of an epoch on_train_epoch_end follows, and saves.
         is_within_epoch = not internals.fetched_last_batch(trainer)
-        # In the middle of accumulated gradients last.ckpt waits for the step, since a resume would
-        # repeat batches. New best weights can't wait.
+        # In the middle of accumulated gradients last.ckpt is not written here, since a resume would
+        # repeat batches: a later moment writes it. New best weights can't wait.
         if is_within_epoch and (self._best_is_due or not self._batches_since_step):
             self._save_if_due_or_cheap(trainer, Moment.AFTER_STEP, pending)
         self._phase = Phase.OUTSIDE
@@ -348,8 +348,8 @@ class Checkpoints(Checkpoint):
         time. Else a later moment writes it. If the run is killed before that moment, its resume
         repeats a little work, which costs less than a write each time.
 
-        A run with refreshes of negatives always writes it: a refresh may follow, takes longer than
-        a write, and is ended by a signal without a further save.
+        A run with refreshes of negatives always writes it: a refresh may follow, which takes longer
+        than a write, and between two epochs a signal ends it without a further save (_on_signal).
 
         ``pending`` is handed over, since the caller has read it once: a signal that comes meanwhile
         waits for the next step.
@@ -387,14 +387,14 @@ class Checkpoints(Checkpoint):
             # best.ckpt comes first. A run that is killed between the two resumes from the last.ckpt
             # before, and its validation finds the same weights best again. Where there is no
             # last.ckpt before, it resumes from best.ckpt, which must be whole until there is one.
-            must_resume = not folder.last.is_file()
-            if writes_best and only_weights and not must_resume:
+            best_must_be_resumable = not folder.last.is_file()
+            if writes_best and only_weights and not best_must_be_resumable:
                 _write_weights(checkpoint, folder.temporary_best)
                 self._keep_best(folder, folder.temporary_best, step)
             elif writes_best:
                 self._keep_best(folder, folder.temporary_checkpoint, step)
             os.replace(folder.temporary_checkpoint, folder.last)
-            if writes_best and only_weights and must_resume:
+            if writes_best and only_weights and best_must_be_resumable:
                 # No run resumes from best.ckpt any more: replace it by its weights.
                 _write_weights(checkpoint, folder.temporary_best)
                 self._keep_best(folder, folder.temporary_best, step)

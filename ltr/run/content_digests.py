@@ -19,7 +19,7 @@ from ltr.trainer_state import data_of
 
 # The files of a model: its configuration, tokenizer and weights, and not its card.
 MODEL_SUFFIXES = {".json", ".txt", ".model", ".safetensors", ".bin"}
-SMALL_SUFFIXES = {".json", ".txt", ".model"}
+SUFFIXES_WITHOUT_WEIGHTS = {".json", ".txt", ".model"}
 
 
 class InitWeights(NamedTuple):
@@ -81,7 +81,7 @@ def _digest_of_model(name: str, option: str) -> str | None:
 def digest_without_weights(name: str) -> str | None:
     """A digest of the configuration and the tokenizer of a model; None where it is no folder."""
     path = Path(resolve(name))
-    return _digest_of_files(path, SMALL_SUFFIXES) if path.is_dir() else None
+    return _digest_of_files(path, SUFFIXES_WITHOUT_WEIGHTS) if path.is_dir() else None
 
 
 def _digest_of_files(folder: Path, suffixes: Collection[str]) -> str:

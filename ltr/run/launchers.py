@@ -19,7 +19,7 @@ from ltr.run import lightning_internals as internals
 LAUNCHERS = (TorchElasticEnvironment, SLURMEnvironment, LSFEnvironment, MPIEnvironment)
 
 
-def take_rank() -> None:
+def tell_lightning_rank() -> None:
     """Tell Lightning the number of this process. It reads the environment when it is imported, and
     Ray Train sets that later, in processes that have imported all.
     """
@@ -39,7 +39,7 @@ def restarts_line() -> str:
 
 
 def is_rank_0() -> bool:
-    """Whether this is the first process of the run, also before the processes have met."""
+    """Whether this is rank 0 of the run, also before the processes have met."""
     return rank_zero_only.rank == 0  # type: ignore[attr-defined]  # Lightning sets it without declaring it
 
 
@@ -47,7 +47,7 @@ def has_launcher() -> bool:
     """Whether a launcher has started this process. It has started the others too, and they know each
     other once they have met (:func:`join_processes`).
 
-    Else the first process begins alone, and Lightning starts the others when it trains.
+    Else rank 0 begins alone, and Lightning starts the others when it trains.
     """
     return any(launcher.detect() for launcher in LAUNCHERS)
 

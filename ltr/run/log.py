@@ -65,7 +65,7 @@ def route_messages(is_rank_0: bool) -> Iterator[Callable[[Path], None]]:
             to_file.setTarget(target)
             to_file.capacity = 0  # from here on every message is written at once
             to_file.flush()
-            to_stdout.keep_in(file)
+            to_stdout.point_to(file)
 
     logging.captureWarnings(True)
     try:
@@ -103,7 +103,7 @@ class _TerminalHandler(logging.StreamHandler):
 
     _log_file: Path | None = None
 
-    def keep_in(self, log_file: Path) -> None:
+    def point_to(self, log_file: Path) -> None:
         """Let it know the log that has its messages, too."""
         self._log_file = log_file
 
@@ -177,7 +177,7 @@ def drop_unwritten(stream: TextIO) -> None:
     os.close(kept)
 
 
-def gather_places() -> str:
+def gather_hosts() -> str:
     """Where the processes of a run are, by machine, process number and launcher: what tells the
     starts of a run apart in its log. Every process must ask.
     """

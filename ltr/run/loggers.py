@@ -97,7 +97,7 @@ class _OneRunLogger(WandbLogger):
         return wandb_run
 
 
-def continue_curves(
+def continue_tensorboards(
     loggers: Sequence[Logger], folder: Path, is_fit: bool, checkpoint: str | None
 ) -> None:
     """Let TensorBoard show all starts of a run as one, under the name that it has in Weights &

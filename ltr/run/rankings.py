@@ -1,4 +1,4 @@
-"""What an evaluation has ranked: each process keeps its own queries, and the first one gets those of
+"""What an evaluation has ranked: each process keeps its own queries, and rank 0 gets those of
 all in blocks, in the order of the queries.
 
 Letters of shapes: B queries of a batch or a block, N documents of each, M metrics.
@@ -13,7 +13,7 @@ import torch
 from ltr.data.query_lists import QueryLists
 from ltr.processes import gather_at_rank_0, gather_objects
 
-QUERIES_AT_ONCE = 1024  # that the first process gets of the others
+QUERIES_AT_ONCE = 1024  # that rank 0 gets of the others
 
 
 class RankedQueries(NamedTuple):
@@ -60,7 +60,7 @@ class Rankings:
 
     def all_blocks(self) -> Iterator[RankedQueries]:
         """What all processes have ranked, in blocks, in the order of the queries. Every process must
-        go through them; at those but the first they are empty.
+        go through them; at the others than rank 0 they are empty.
         """
         # Of each own query, in the order of their rows, its row and its batch. Of three batches with
         # the rows [4, 7], [] and [1]: own_rows [1, 4, 7], batches [2, 0, 0].

@@ -219,12 +219,12 @@ class ResultsWriter(Callback):
         report = self._report(trainer, pl_module, "test")
         # The blocks pass once: the run file takes them, and we note their rows and metrics.
         query_rows: list[np.ndarray] = []
-        metrics: list[np.ndarray] = []
+        metrics_of_queries: list[np.ndarray] = []
 
         def noted() -> Iterator[RankedQueries]:
             for block in blocks:
                 query_rows.append(block.lists.query_rows)
-                metrics.append(block.metrics)
+                metrics_of_queries.append(block.metrics)
                 yield block
 
         query_ids = self._write_ranking(trainer, folder.test_run, noted())
@@ -232,7 +232,7 @@ class ResultsWriter(Callback):
 
         def lines() -> Iterator[str]:
             yield "\t".join(["query", *report["conventions"]]) + "\n"
-            for rows, values_of_rows in zip(query_rows, metrics, strict=True):
+            for rows, values_of_rows in zip(query_rows, metrics_of_queries, strict=True):
                 for row, values in zip(rows.tolist(), values_of_rows.tolist(), strict=True):
                     cells = [f"{value:.6f}" for value in values]
                     yield "\t".join([query_ids[row], *cells]) + "\n"
@@ -266,17 +266,16 @@ class ResultsWriter(Callback):
         """The metrics of an evaluation, and what they are metrics of.
 
         Args:
-            trainer, pl_module: of the evaluation.
             split: ``dev``, or ``test`` for the split that is tested.
         """
         data = data_of(trainer)
         assert data is not None and isinstance(pl_module, RankerModule)
-        measures = pl_module.ranking_metrics
+        metrics = pl_module.ranking_metrics
         eval_batches = data.eval_batches(split)
         report = _logged_metrics(trainer, "test/" if split == "test" else "val/")
-        report["conventions"] = {metric.name: metric.convention for metric in measures}
+        report["conventions"] = {metric.name: metric.convention for metric in metrics}
         report["lower_is_better"] = [
-            metric.name for metric in measures if metric.measure.lower_is_better
+            metric.name for metric in metrics if metric.measure.lower_is_better
         ]
         report |= data.conventions()
         if any(data.source_names):
@@ -287,7 +286,7 @@ class ResultsWriter(Callback):
         # Where the whole corpus is searched, no candidates limit what can be reached.
         if eval_batches is not None and not data.corpora:
             report["ceiling"] = ceiling_of_sources(
-                measures, eval_batches.batches, data.first_queries
+                metrics, eval_batches.batches, data.first_queries
             )
         report["checkpoint"] = str(trainer.ckpt_path) if trainer.ckpt_path else None
         report["seconds"] = round(time.perf_counter() - self._evaluation_began, 3)
@@ -308,15 +307,15 @@ class _Stopwatch:
     """
 
     def __init__(self, seconds: float) -> None:
-        self._stopped_at = seconds
+        self._seconds_before = seconds
         self._started: float | None = None  # None while it stands still
 
     @property
     def seconds(self) -> float:
         """How many have passed while it ran."""
         if self._started is None:
-            return self._stopped_at
-        return self._stopped_at + (time.perf_counter() - self._started)
+            return self._seconds_before
+        return self._seconds_before + (time.perf_counter() - self._started)
 
     def start(self) -> None:
         """Let it run from where it was stopped last."""
@@ -324,7 +323,7 @@ class _Stopwatch:
 
     def stop(self) -> None:
         """Let it stand still."""
-        self._stopped_at = self.seconds
+        self._seconds_before = self.seconds
         self._started = None
 
 

@@ -16,10 +16,10 @@ log = logging.getLogger(__name__)
 # By these a cluster warns of the end of a job. SIGTERM says no more than that the run must end:
 # SLURM also sends it for scancel.
 WARN_OF_END = (signal.SIGUSR1, signal.SIGUSR2)
+CLUSTER_SIGNALS = (signal.SIGTERM, *WARN_OF_END)
 # Within so many seconds of the first signal those of a cluster repeat it: SLURM sends SIGTERM twice
 # within 30 ms when it preempts a job or its time is up, and a launcher passes on what its processes
 # got already.
-CLUSTER_SIGNALS = (signal.SIGTERM, *WARN_OF_END)
 REPEAT_SECONDS = 5.0
 
 
@@ -29,13 +29,13 @@ class Signals:
 
     Attributes:
         pending: the exception to end the run with; None as long as no signal has come, and on all
-            ranks but the first.
-        heard: the same on the other ranks, which don't end by it. When rank 0 is gone, it says why.
+            ranks but 0.
+        heard_on_other_rank: the same on the other ranks, which don't end by it. When rank 0 is gone, it says why.
     """
 
     def __init__(self) -> None:
         self.pending: KeyboardInterrupt | None = None
-        self.heard: KeyboardInterrupt | None = None
+        self.heard_on_other_rank: KeyboardInterrupt | None = None
         # The handlers from before ``listen``, functions or numbers; empty while it does not listen.
         self._previous: dict[signal.Signals, Any] = {}
 
@@ -55,12 +55,12 @@ class Signals:
                 )
             return
         self.pending = None  # of a run before this one
-        self.heard = None
+        self.heard_on_other_rank = None
         owner = os.getpid()
 
         def hear(number: int, frame: FrameType | None) -> None:
-            if os.getpid() == owner and self.heard is None:
-                self.heard = exception_of(number)
+            if os.getpid() == owner and self.heard_on_other_rank is None:
+                self.heard_on_other_rank = exception_of(number)
 
         def handle(number: int, frame: FrameType | None) -> None:
             if os.getpid() != owner:  # a data worker, which is forked with this handler
@@ -95,10 +95,10 @@ class Signals:
         repeat the first. Lightning restores their handlers when the trainer ends.
 
         Args:
-            leaves: an error ends this process, which is not the first one. The signals of a cluster
-                are ignored then, too: they would end it before it has told its error.
+            leaves: an error ends this process, which is not rank 0. The signals of a cluster are
+                ignored then, too: they would end it before it has told its error.
         """
-        has_come = leaves or self.pending is not None or self.heard is not None
+        has_come = leaves or self.pending is not None or self.heard_on_other_rank is not None
         for each, handler in self._previous.items():
             is_ignored = each in CLUSTER_SIGNALS and has_come
             signal.signal(each, signal.SIG_IGN if is_ignored else handler)

@@ -38,15 +38,15 @@ GRACE_SECONDS = 30.0
 # Names in the store, and who writes and reads them.
 #
 # * Who ends the run writes ENDED, which stays as the first one wrote it, and its KNOWN. The others
-#   read it, write their KNOWN and end. The first process, with which the store may end, waits for
-#   all KNOWN.
-# * A signal to another process than the first is ASKED; the first then gets it, too.
+#   read it, write their KNOWN and end. Rank 0, with which the store may end, waits up to
+#   STORE_SECONDS for all KNOWN.
+# * A signal to another process than rank 0 is ASKED; rank 0 then gets it, too.
 # * Who fails in a collective operation writes WAITS, calls the ROLL, and waits a while for the HERE
 #   or WAITS of the others. Who writes neither is gone.
 # * Who has come to its end by itself writes DONE. For one that was killed, the process that has
 #   started it writes ENDED.
 ENDED = "ended"  # the first ending
-ASKED = "asked"  # the signal that has come to a process which is not the first
+ASKED = "asked"  # the signal that has come to another process than rank 0
 ROLL = "roll"
 HERE = "here"  # this rank has heard it
 WAITS = "waits"  # a collective operation has failed in this rank
@@ -97,8 +97,7 @@ class EndWatch:
     the processes have met. This one then ends with it: by itself, where it needs the other next, or
     after ``GRACE_SECONDS``.
 
-    A signal to a process that is not the first is passed on to the first, which saves and ends the
-    run.
+    A signal to another process than rank 0 is passed on to that one, which saves and ends the run.
 
     Args:
         signal_here: the signal that has come to this process while it trains; None without.
@@ -116,9 +115,9 @@ class EndWatch:
         self._store: PrefixStore | None = None
         self._ending: Ending | None = None  # that the thread has found
         self._has_answered = False  # the call of the roll
-        # A signal that came to another process than the first: that one has passed it on, and the
-        # first one has taken it.
-        self._has_passed_on = False
+        # Of a signal that came to another process than rank 0: whether that one has passed it on; on
+        # rank 0, whether it has taken one.
+        self._signal_is_handled = False
         self._over = threading.Event()
         self._working_thread = 0
 
@@ -166,20 +165,21 @@ class EndWatch:
             store.compare_set(ENDED, "", json.dumps(ending))
             for number in (rank(), *gone):
                 store.set(f"{KNOWN}/{number}", "")
-            # The store may end with the first process.
+            # The store may end with rank 0.
             while rank() == 0 and not store.check(all_know):
                 time.sleep(POLL_SECONDS / 5)
 
         _in_time(say, None)
 
-    def first_is_gone(self) -> bool:
-        """Whether the first process has ended without a word: its store does not answer, and nothing
+    def rank_0_is_gone(self) -> bool:
+        """Whether rank 0 has ended without a word: its store does not answer, and nothing
         was told before.
         """
         store = self._store
         if store is None or self._ending is not None or rank() == 0:
             return False
-        return not _answers(store) and self._ending is None
+        is_silent = not _answers(store)
+        return is_silent and self._ending is None  # the thread may have read one meanwhile
 
     def find_and_tell_ending(self, lost: str, error: Exception, limit: timedelta | None) -> Ending:
         """What ends the run, where a collective operation has failed in this process; the others are
@@ -191,7 +191,7 @@ class EndWatch:
             limit: of waiting in it.
         """
         store = self._store
-        # The thread may know it already, and the store may be gone with the first process.
+        # The thread may know it already, and the store may be gone with rank 0.
         ending = self._ending
         roll = Roll(gone=[], absent=[]) if ending is not None else self._call_roll()
         if ending is None and store is not None:
@@ -230,7 +230,7 @@ class EndWatch:
             gone = [other for other in others if other not in {*here, *waiting}]
             return Roll(gone, absent=[other for other in here if other not in waiting])
 
-        # Where the store does not answer, process 0, which holds it, is gone.
+        # Where the store does not answer, rank 0, which holds it, is gone.
         return _in_time(ask, Roll(gone=[0], absent=[]))
 
     def _watch(self, store: PrefixStore) -> None:
@@ -255,19 +255,19 @@ class EndWatch:
             self._end_at_once(self._ending or fallback)
 
     def _pass_signal_on(self, store: PrefixStore) -> None:
-        """Tell the first process of a signal that has come to this one, once."""
+        """Tell rank 0 of a signal that has come to this process, once."""
         signal_here = self._signal_here()
-        if signal_here is not None and not self._has_passed_on:
+        if signal_here is not None and not self._signal_is_handled:
             store.set(ASKED, str(number_of(signal_here)))
-            self._has_passed_on = True
+            self._signal_is_handled = True
 
     def _take_signal_of_others(self, store: PrefixStore) -> None:
-        """Let a signal that has come to another process come to this one, the first, too, once;
-        unless one has come here already.
+        """Let a signal that has come to another process come to this one, rank 0, too, once; unless
+        one has come here already.
         """
         signal_here = self._signal_here()
-        if not self._has_passed_on and store.check([ASKED]):
-            self._has_passed_on = True
+        if not self._signal_is_handled and store.check([ASKED]):
+            self._signal_is_handled = True
             if signal_here is None:
                 os.kill(os.getpid(), int(store.get(ASKED)))
 
@@ -292,7 +292,7 @@ class EndWatch:
         os._exit(ending.exit_code())
 
 
-class BeginWatch(Callback):
+class EndWatchCallback(Callback):
     """Begins the watch once a trainer has let the processes meet. Where an error ends the trainer,
     it notes the place.
     """

@@ -16,7 +16,7 @@ from ltr.run.launchers import (
     has_launcher,
     is_rank_0,
     restarts_line,
-    take_rank,
+    tell_lightning_rank,
     use_launched_processes,
 )
 
@@ -89,10 +89,10 @@ def test_a_process_gets_its_number_after_lightning_was_imported(monkeypatch, nam
     for other in ("RANK", "LOCAL_RANK", "SLURM_PROCID"):
         monkeypatch.delenv(other, raising=False)
     monkeypatch.setattr(rank_zero_only, "rank", 0)
-    take_rank()
+    tell_lightning_rank()
     assert is_rank_0()
     monkeypatch.setenv(name, "1")
-    take_rank()
+    tell_lightning_rank()
     assert not is_rank_0()
 
 

@@ -195,7 +195,7 @@ def test_another_process_than_the_first_hears_a_signal_and_goes_on():
         signals.listen(is_rank_0=False, on_signal=lambda: pytest.fail("it is not its business"))
         for known in (signal.SIGUSR1, signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             signal.raise_signal(known)
-        assert signals.pending is None and signals.heard.number == signal.SIGUSR1
+        assert signals.pending is None and signals.heard_on_other_rank.number == signal.SIGUSR1
         signals.release()
         signal.raise_signal(signal.SIGTERM)  # the launcher ends what is left, which ends by itself
     finally:
