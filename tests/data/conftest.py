@@ -1,10 +1,9 @@
 """Tables of queries that several files read."""
 
-import json
-
 import pytest
 
 from ltr.data.record_files import open_text_files
+from tests.world.collections import write_jsonl
 
 
 @pytest.fixture
@@ -12,13 +11,12 @@ def queries(tmp_path):
     """Makes tables of three queries, of which some have instructions."""
 
     def made(**own):
+        records = [{"_id": id_, "text": f"w{n}"} for n, id_ in enumerate("abc", start=1)]
+        for record in records:
+            if record["_id"] in own:
+                record["instruction"] = own[record["_id"]]
         file = tmp_path / f"{len(list(tmp_path.iterdir()))}.jsonl"
-        with open(file, "w") as opened:
-            for id_, text in (("a", "w1"), ("b", "w2"), ("c", "w3")):
-                record = {"_id": id_, "text": text}
-                if id_ in own:
-                    record["instruction"] = own[id_]
-                opened.write(json.dumps(record) + "\n")
+        write_jsonl(file, records)
         return open_text_files(file, "query")
 
     return made

@@ -15,6 +15,7 @@ from ltr.data.layouts import JoinedPairs, SingleTexts
 from ltr.data.tokens import TokenStore
 from tests.world.backbones import wordpiece_tokenizer
 from tests.world.collections import WORDS
+from tests.world.laid_out import ids_of, ids_of_pairs
 from tests.world.refusals import refused
 from tests.world.tokenizers import (
     KINDS,
@@ -23,6 +24,7 @@ from tests.world.tokenizers import (
     random_prompts,
     sentencepiece_like,
     table_of,
+    tokenizer_of,
 )
 
 # Every number of words around the cut; a zero-width space is a text without a token for some
@@ -31,27 +33,18 @@ COUNTED = ["\u200b", *(" ".join(WORDS[:n]) for n in range(1, 26))]
 SIDES = ["right", "left"]
 
 
-def tokenizer_of(kind, side):
-    tokenizer = KINDS[kind]()
-    tokenizer.truncation_side = side
-    return tokenizer
-
-
 def one_by_one(texts):
     """Ids and types of each text, as lists."""
-    lengths = texts.lengths.tolist()
-    types = (
-        [None] * len(lengths)
-        if texts.type_ids is None
-        else [t.tolist() for t in texts.type_ids.split(lengths)]
-    )
-    return [
-        (ids.tolist(), type_ids)
-        for ids, type_ids in zip(texts.ids.split(lengths), types, strict=True)
-    ]
+    ids = ids_of(texts)
+    if texts.type_ids is None:
+        return [(ids_of_text, None) for ids_of_text in ids]
+    return list(zip(ids, ids_of(texts._replace(ids=texts.type_ids)), strict=True))
 
 
-def as_the_tokenizer_says(encoding):
+def as_the_tokenizer_says(tokenizer, *texts, **options):
+    """Ids and types of a text, or of a pair, in which the document is cut."""
+    options["truncation"] = "only_second" if len(texts) == 2 else True
+    encoding = tokenizer(*texts, **options)
     return encoding["input_ids"], encoding.get("token_type_ids")
 
 
@@ -63,7 +56,7 @@ def medquad(file, n):
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("side", SIDES)
 @pytest.mark.parametrize("max_length", [48, 20, 15])
-def test_joined_pairs_equal_the_tokenizer_own(kind, side, max_length, tmp_path):
+def test_joined_pairs_equal_the_tokenizer_own(kind, side, max_length):
     tokenizer = tokenizer_of(kind, side)
     texts = TEXTS + COUNTED
     store = TokenStore.open(table_of(texts), tokenizer)
@@ -73,39 +66,35 @@ def test_joined_pairs_equal_the_tokenizer_own(kind, side, max_length, tmp_path):
     query_rows = np.repeat(fitting, len(rows))
     doc_rows = np.tile(rows, len(fitting))
     joined = join.lay_out(store, query_rows, store, doc_rows)
-    encodings = [
-        tokenizer(texts[q], texts[d], truncation="only_second", max_length=max_length)
+    assert one_by_one(joined) == [
+        as_the_tokenizer_says(tokenizer, texts[q], texts[d], max_length=max_length)
         for q, d in zip(query_rows, doc_rows, strict=True)
     ]
-    assert one_by_one(joined) == list(map(as_the_tokenizer_says, encodings))
     lengths = join.lengths(store.lengths(query_rows), store.lengths(doc_rows))
-    assert (
-        joined.lengths.tolist() == lengths.tolist()
-        and lengths.max() <= max_length
-        and len(fitting) >= 6
-    )
+    assert joined.lengths.tolist() == lengths.tolist() and lengths.max() <= max_length
+    assert len(fitting) >= 6
     assert {t.dtype for t in joined if t is not None} == {torch.int64}
 
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("side", SIDES)
 @pytest.mark.parametrize("max_length", [48, 9, 3])
-def test_single_texts_equal_the_tokenizer_own(kind, side, max_length, tmp_path):
+def test_single_texts_equal_the_tokenizer_own(kind, side, max_length):
     tokenizer = tokenizer_of(kind, side)
     texts = TEXTS + COUNTED
     store = TokenStore.open(table_of(texts), tokenizer)
     form = SingleTexts(tokenizer, max_length)
     rows = np.arange(len(texts))
     single = form.lay_out(store, rows)
-    encodings = [tokenizer(text, truncation=True, max_length=max_length) for text in texts]
-    assert one_by_one(single) == list(map(as_the_tokenizer_says, encodings))
+    assert one_by_one(single) == [
+        as_the_tokenizer_says(tokenizer, text, max_length=max_length) for text in texts
+    ]
     assert single.lengths.tolist() == form.lengths(store.lengths(rows)).tolist()
     assert {t.dtype for t in single if t is not None} == {torch.int64}
 
 
-@pytest.mark.parametrize(
-    "kind", sorted(KINDS.keys() - {"many words"})
-)  # a copy of these takes long
+# A copy of many words takes long.
+@pytest.mark.parametrize("kind", sorted(KINDS.keys() - {"many words"}))
 @pytest.mark.parametrize("side", SIDES)
 def test_prompts_are_tokenised_together_with_their_texts(kind, side):
     """Each is cut behind one token of a text, and behind some."""
@@ -117,10 +106,9 @@ def test_prompts_are_tokenised_together_with_their_texts(kind, side):
         n_prompt = len(tokenizer(prompt)["input_ids"])
         max_length = n_prompt + (1, 2, 9, 30)[number % 4]
         form = SingleTexts(tokenizer, max_length, prompt)
-        encodings = [
-            tokenizer(prompt + text, truncation=True, max_length=max_length) for text in texts
+        expected = [
+            as_the_tokenizer_says(tokenizer, prompt + text, max_length=max_length) for text in texts
         ]
-        expected = list(map(as_the_tokenizer_says, encodings))
         tokens = form.store(table) if number % 5 == 1 else form.tokens(texts)
         assert one_by_one(form.lay_out(tokens, rows)) == expected, prompt
         lengths = form.lengths(tokens.lengths(rows)).tolist()
@@ -133,7 +121,7 @@ def test_a_space_at_the_end_of_a_prompt_opens_the_first_word_of_a_byte_level_bpe
     """``w2 : Ġw1``, as in no prompt apart: ``w2 : Ġ w1``."""
     tokenizer = byte_level_bpe()
     form = SingleTexts(tokenizer, 48, "w2: ")
-    (ids, _), *_ = one_by_one(form.lay_out(form.tokens(["w1"]), np.array([0])))
+    (ids,) = ids_of(form.lay_out(form.tokens(["w1"]), np.array([0])))
     tokens = tokenizer.convert_ids_to_tokens(ids)
     assert tokens == ["<s>", "w", "2", ":", "Ġw", "1", "</s>"]
 
@@ -154,34 +142,27 @@ def test_tokens_of_another_prompt_are_not_laid_out():
 
 @pytest.mark.parametrize("side", SIDES)
 @pytest.mark.parametrize("max_length", [32, 256])
-def test_real_texts_equal_the_tokenizer_own(side, max_length, tmp_path):
+def test_real_texts_equal_the_tokenizer_own(side, max_length):
     tokenizer = tokenizer_of("MiniLM", side)
     queries = medquad("queries", 60)
     docs = medquad("corpus", 60)
-    query_store, doc_store = (
-        TokenStore.open(table_of(texts), tokenizer) for texts in (queries, docs)
-    )
+    query_store = TokenStore.open(table_of(queries), tokenizer)
+    doc_store = TokenStore.open(table_of(docs), tokenizer)
     rows = np.flatnonzero(query_store.lengths(np.arange(60)) < 28)
     pairs = JoinedPairs(tokenizer, max_length).lay_out(query_store, rows, doc_store, rows)
     assert len(rows) > 30
     assert one_by_one(pairs) == [
-        as_the_tokenizer_says(
-            tokenizer(queries[i], docs[i], truncation="only_second", max_length=max_length)
-        )
-        for i in rows
+        as_the_tokenizer_says(tokenizer, queries[i], docs[i], max_length=max_length) for i in rows
     ]
     form = SingleTexts(tokenizer, max_length, "passage: ")
     single = form.lay_out(form.store(table_of(docs)), rows)
     assert one_by_one(single) == [
-        as_the_tokenizer_says(
-            tokenizer("passage: " + docs[i], truncation=True, max_length=max_length)
-        )
-        for i in rows
+        as_the_tokenizer_says(tokenizer, "passage: " + docs[i], max_length=max_length) for i in rows
     ]
 
 
 @pytest.mark.parametrize("kind", [wordpiece_tokenizer, byte_level_bpe, sentencepiece_like])
-def test_a_batch_is_its_texts_one_after_the_other(kind, tmp_path):
+def test_a_batch_is_its_texts_one_after_the_other(kind):
     tokenizer = kind()
     store = TokenStore.open(table_of(TEXTS), tokenizer)
     join = JoinedPairs(tokenizer, 60)
@@ -190,19 +171,15 @@ def test_a_batch_is_its_texts_one_after_the_other(kind, tmp_path):
     query_rows = np.array([0, 2, 0, 1, 0])
     doc_rows = np.array([3, 3, 5, 3, 3])
 
-    def alone(i):
-        return one_by_one(join.lay_out(store, query_rows[[i]], store, doc_rows[[i]]))[0]
+    def pairs(order):
+        return one_by_one(join.lay_out(store, query_rows[order], store, doc_rows[order]))
 
-    def text_alone(i):
-        return one_by_one(single.lay_out(prompted_store, doc_rows[[i]]))[0]
+    def texts(order):
+        return one_by_one(single.lay_out(prompted_store, doc_rows[order]))
 
     for order in ([0, 1, 2, 3, 4], [4, 0, 3, 2, 1], [], [2, 2]):
-        assert one_by_one(join.lay_out(store, query_rows[order], store, doc_rows[order])) == [
-            alone(i) for i in order
-        ]
-        assert one_by_one(single.lay_out(prompted_store, doc_rows[order])) == [
-            text_alone(i) for i in order
-        ]
+        for laid_out in (pairs, texts):
+            assert laid_out(order) == [laid_out([one])[0] for one in order]
 
 
 def test_a_query_that_leaves_no_room_keeps_half(caplog):
@@ -222,8 +199,7 @@ def test_a_query_that_leaves_no_room_keeps_half(caplog):
     assert "2 of 4 queries leave no room" in caplog.text and "cut to 3 tokens" in caplog.text
     for tokens in (join.store(table, "query"), in_memory):
         again = pickle.loads(pickle.dumps(tokens))
-        laid_out = join.lay_out(again, np.arange(4), docs, np.zeros(4, np.int64))
-        assert [ids for ids, _ in one_by_one(laid_out)] == expected
+        assert ids_of(join.lay_out(again, np.arange(4), docs, np.zeros(4, np.int64))) == expected
     assert join.rendered(words, "w9") == ["w1 w2 w3", "w9"]
     with refused("room for a query and a document beside 3"):
         JoinedPairs(tokenizer, 4)
@@ -239,26 +215,23 @@ def test_any_query_is_read_as_the_tokenizer_reads_what_is_left_of_it(kind, side)
     draws = np.random.default_rng(0)
     words = [*WORDS, "é", "naïve", "中文字", "unknown", "—", "😀"]
     n_cut = 0
-    forms = [JoinedPairs(tokenizer, max_length) for max_length in (8, 13, 30)]
-    for join in forms * 16:
-        max_length = join.max_length
-        query, document = (" ".join(draws.choice(words, draws.integers(1, n))) for n in (30, 12))
-        n_query = len(tokenizer(query, add_special_tokens=False)["input_ids"])
-        fits = n_query + join.n_special + 1 <= max_length
-        piece, _ = join.rendered(query, document)
-        assert (piece == query) == fits and piece in query
-        assert piece in (query, query[: len(piece)] if side == "right" else query[-len(piece) :])
-        tokens = join.tokens([query], "query")
-        if not fits:
-            n_cut += 1
-            half = (max_length - join.n_special) // 2
-            assert half - 8 < tokens.lengths(np.array([0])) <= half
-        place = np.zeros(1, np.int64)
-        (laid_out,) = one_by_one(
-            join.lay_out(tokens, place, join.tokens([document], "document"), place)
-        )
-        expected = tokenizer(piece, document, truncation="only_second", max_length=max_length)
-        assert laid_out[0] == expected["input_ids"]
+    for max_length in (8, 13, 30):
+        join = JoinedPairs(tokenizer, max_length)
+        half = (max_length - join.n_special) // 2
+        queries = [" ".join(draws.choice(words, draws.integers(1, 30))) for _ in range(16)]
+        docs = [" ".join(draws.choice(words, draws.integers(1, 12))) for _ in range(16)]
+        kept = join.tokens(queries, "query").lengths(np.arange(16))
+        laid_out = ids_of_pairs(join, queries, docs)
+        for query, document, n_kept, ids in zip(queries, docs, kept, laid_out, strict=True):
+            n_query = len(tokenizer(query, add_special_tokens=False)["input_ids"])
+            fits = n_query + join.n_special + 1 <= max_length
+            piece, _ = join.rendered(query, document)
+            assert (piece == query) == fits
+            assert query.startswith(piece) if side == "right" else query.endswith(piece)
+            assert fits or half - 8 < n_kept <= half
+            n_cut += not fits
+            expected, _ = as_the_tokenizer_says(tokenizer, piece, document, max_length=max_length)
+            assert ids == expected
     assert n_cut >= 8
 
 

@@ -7,40 +7,32 @@ import numpy as np
 import pytest
 
 from ltr.data.cache_folder import entry_folder
-from ltr.data.layouts import JoinedPairs, SingleTexts
+from ltr.data.layouts import ApartTexts, JoinedPairs, SingleTexts
 from ltr.data.template import Template
 from ltr.data.tokens import TokenStore
 from tests.world.backbones import wordpiece_tokenizer
+from tests.world.laid_out import ids_of, ids_of_pairs
 from tests.world.refusals import refused
-from tests.world.tokenizers import KINDS, TEXTS, byte_level_bpe, table_of
+from tests.world.tokenizers import KINDS, TEXTS, byte_level_bpe, table_of, tokenizer_of
 
 TEMPLATE = Template("Do {instruction}: {query}", "Read: {document}", instruction="find w1")
 BEHIND = Template("{instruction}: {query} ?", "Read: {document} !", instruction="w1")
 LONG = "w1 w2 w3 w4 w5 w6 w7 w8 w9 " * 9
 
 
-def pair_ids(reads, queries, docs):
-    rows = np.arange(len(queries))
-    texts = reads.lay_out(
-        reads.tokens(queries, "query"), rows, reads.tokens(docs, "document"), rows
-    )
-    return [ids.tolist() for ids in texts.ids.split(texts.lengths.tolist())]
-
-
 def single_ids(form, texts, instructions=None):
-    laid_out = form.lay_out(form.tokens(texts, instructions), np.arange(len(texts)))
-    return [ids.tolist() for ids in laid_out.ids.split(laid_out.lengths.tolist())]
+    return ids_of(form.lay_out(form.tokens(texts, instructions), np.arange(len(texts))))
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_tokens_are_those_of_the_texts_in_their_templates(kind):
     """As the tokenizer makes them of the whole strings, in pairs and alone."""
-    tokenizer = KINDS[kind]()
+    tokenizer = tokenizer_of(kind)
     queries = [f"Do find w1: {text}" for text in TEXTS]
     docs = [f"Read: {text}" for text in TEXTS[::-1]]
     reads = JoinedPairs(tokenizer, 10_000, TEMPLATE)
     expected = [tokenizer(*pair)["input_ids"] for pair in zip(queries, docs, strict=True)]
-    assert pair_ids(reads, TEXTS, TEXTS[::-1]) == expected
+    assert ids_of_pairs(reads, TEXTS, TEXTS[::-1]) == expected
     assert reads.rendered(TEXTS[0], TEXTS[-1]) == [queries[0], docs[0]]
     form = SingleTexts(tokenizer, 10_000, template=BEHIND, side="query")
     behind = [tokenizer(f"w1: {text} ?")["input_ids"] for text in TEXTS]
@@ -48,7 +40,7 @@ def test_tokens_are_those_of_the_texts_in_their_templates(kind):
 
 
 def test_a_template_that_says_nothing_or_a_prompt_changes_no_tokens_and_no_keys():
-    """Folders in the cache, keys of encodings and tokens are those of before there were templates."""
+    """Folders in the cache, keys of encodings and tokens are those from before templates."""
     tokenizer = byte_level_bpe()
     table = table_of(["w1 w2", "w3"])
     backend = tokenizer.backend_tokenizer
@@ -64,16 +56,14 @@ def test_a_template_that_says_nothing_or_a_prompt_changes_no_tokens_and_no_keys(
     same = SingleTexts(tokenizer, 24, template=TEMPLATE, side="document")
     assert prompt.key == same.key == [24, "Read: "]
     assert prompt.store(table).folder == same.store(table).folder == in_cache("Read: ")
-    keys = [
-        SingleTexts(tokenizer, 24, template=template, side="query").key
-        for template in (
-            TEMPLATE,
-            Template("Do {instruction}: {query}", instruction="find w2"),
-            Template("Do find w1: {query}"),  # which reads no instruction of a query's own
-            Template("Do find w1: {query}", query_tokens=9),
-            BEHIND,
-        )
+    templates = [
+        TEMPLATE,
+        Template("Do {instruction}: {query}", instruction="find w2"),
+        Template("Do find w1: {query}"),  # which reads no instruction of a query's own
+        Template("Do find w1: {query}", query_tokens=9),
+        BEHIND,
     ]
+    keys = [SingleTexts(tokenizer, 24, template=one, side="query").key for one in templates]
     assert all(keys.count(key) == 1 for key in keys)
 
 
@@ -92,14 +82,8 @@ def test_the_text_is_cut_and_what_stands_around_it_never_is(side):
 
 def test_budgets_cut_a_field_before_it_is_put_in():
     tokenizer = byte_level_bpe()
-    template = Template(
-        "{instruction}|{query}",
-        "|{document}",
-        instruction="w1 w2 w3",
-        instruction_tokens=2,
-        query_tokens=3,
-        document_tokens=4,
-    )
+    fields = ("{instruction}|{query}", "|{document}", None, "w1 w2 w3")
+    template = Template(*fields, instruction_tokens=2, query_tokens=3, document_tokens=4)
     query, document = JoinedPairs(tokenizer, 500, template).rendered("w4 w5 w6 w7", LONG)
     counts = [len(tokenizer.tokenize(part)) for part in [*query.split("|"), document[1:]]]
     assert counts == [2, 3, 4]
@@ -111,13 +95,11 @@ def test_budgets_cut_a_field_before_it_is_put_in():
 def test_an_instruction_of_a_query_changes_the_tokens_of_that_query_alone(queries, form, caplog):
     caplog.set_level(logging.WARNING, logger="ltr")
     tokenizer = byte_level_bpe()
-    if form == "pairs":
-        reads = JoinedPairs(tokenizer, 100, TEMPLATE)
-        stores = [reads.store(queries(), "query"), reads.store(queries(b="explain w9"), "query")]
-    else:
-        reads = SingleTexts(tokenizer, 100, template=TEMPLATE, side="query")
-        stores = [reads.store(queries()), reads.store(queries(b="explain w9"))]
-    plain, own = stores[0], pickle.loads(pickle.dumps(stores[1]))
+    reads = JoinedPairs(tokenizer, 100, TEMPLATE)
+    if form == "single":
+        reads = ApartTexts(*[SingleTexts(tokenizer, 100, template=TEMPLATE, side="query")] * 2)
+    plain = reads.store(queries(), "query")
+    own = pickle.loads(pickle.dumps(reads.store(queries(b="explain w9"), "query")))
     assert own[0].tolist() == plain[0].tolist() and own[2].tolist() == plain[2].tolist()
     alone = tokenizer("Do explain w9: w2", add_special_tokens=False)["input_ids"]
     assert own[1].tolist() == alone != plain[1].tolist()
@@ -146,10 +128,3 @@ def test_a_template_that_does_not_fit_is_refused():
         SingleTexts(tokenizer, 5, template=BEHIND, side="query")
     with refused(r"beside 9 tokens of the template, got 10"):
         JoinedPairs(tokenizer, 10, Template("w1 w2 w3 {query}", "w4 w5 w6 {document}"))
-
-
-def test_instructions_that_no_template_reads_are_told(queries, caplog):
-    with caplog.at_level(logging.WARNING, logger="ltr"):
-        JoinedPairs(byte_level_bpe(), 100, Template("Do: {query}")).store(queries(b="w9"), "query")
-    (line,) = [record.getMessage() for record in caplog.records]
-    assert "does not read: its template has no {instruction}" in line

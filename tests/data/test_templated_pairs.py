@@ -1,6 +1,5 @@
 """The tokens of a query and a document in a template are those of the whole text."""
 
-import json
 import logging
 import pickle
 from dataclasses import replace
@@ -9,13 +8,16 @@ import numpy as np
 import pytest
 
 from ltr.data.collate import PairCollator
-from ltr.data.layouts import JoinedPairs, SingleTexts
+from ltr.data.layouts import ApartTexts, JoinedPairs, SingleTexts
 from ltr.data.query_lists import LabelledList
 from ltr.data.record_files import open_text_files
 from ltr.data.template import Template
 from ltr.data.templated_pairs import TemplatedPairs
+from tests.world.collections import write_jsonl
+from tests.world.laid_out import ids_of
+from tests.world.laid_out import ids_of_pairs as laid_out
 from tests.world.refusals import refused
-from tests.world.tokenizers import KINDS, TEXTS, byte_level_bpe, llama_like, table_of
+from tests.world.tokenizers import KINDS, TEXTS, byte_level_bpe, llama_like, table_of, tokenizer_of
 
 PLAIN = Template(
     query="Do: {instruction}\nAsk: {query}",
@@ -26,19 +28,15 @@ PLAIN = Template(
 LONG = " ".join(f"w{number}" for number in range(1, 13)) * 9
 
 
-def laid_out(reads, queries, docs):
-    """The token ids of each query with the document of the same place."""
-    rows = np.arange(len(queries))
-    texts = reads.lay_out(
-        reads.tokens(queries, "query"), rows, reads.tokens(docs, "document"), rows
-    )
-    return [ids.tolist() for ids in texts.ids.split(texts.lengths.tolist())]
+def kept_of(text, kept, side):
+    """Whether it is the begin of a text, or, where the left side is cut, its end."""
+    return text.startswith(kept) if side == "right" else text.endswith(kept)
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_tokens_are_those_of_the_whole_text(kind):
     """As any server makes them of the same string, whatever stands at the borders of the fields."""
-    tokenizer = KINDS[kind]()
+    tokenizer = tokenizer_of(kind)
     reads = TemplatedPairs(tokenizer, 10_000, PLAIN)
     docs = TEXTS[::-1]
     expected = []
@@ -62,8 +60,7 @@ def test_a_template_with_special_tokens_gets_no_others():
 @pytest.mark.parametrize("side", ["right", "left"])
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_document_is_cut_and_nothing_else(kind, side):
-    tokenizer = KINDS[kind]()
-    tokenizer.truncation_side = side
+    tokenizer = tokenizer_of(kind, side)
     longest = TemplatedPairs(tokenizer, 10_000, PLAIN).n_template + 14
     reads = TemplatedPairs(tokenizer, longest, PLAIN)
     (ids,) = laid_out(reads, ["w3"], [LONG])
@@ -74,21 +71,14 @@ def test_the_document_is_cut_and_nothing_else(kind, side):
     begin = "Judge.\nDo: find w1\nAsk: w3\nRead: "
     assert shown.startswith(begin) and shown.endswith("\nAnswer:")
     kept = shown.removeprefix(begin).removesuffix("\nAnswer:")
-    assert kept and (LONG.startswith(kept) if side == "right" else LONG.endswith(kept))
+    assert kept and kept_of(LONG, kept, side)
 
 
 def test_each_field_has_its_budget():
     """Of byte-level tokens: those of a text alone are counted."""
     tokenizer = byte_level_bpe()
-    template = Template(
-        "{instruction}|{query}",
-        "{document}",
-        "{query}|{document}",
-        "w1 w2 w3",
-        instruction_tokens=2,
-        query_tokens=3,
-        document_tokens=4,
-    )
+    fields = ("{instruction}|{query}", "{document}", "{query}|{document}", "w1 w2 w3")
+    template = Template(*fields, instruction_tokens=2, query_tokens=3, document_tokens=4)
     parts = TemplatedPairs(tokenizer, 10_000, template).rendered("w4 w5 w6 w7", LONG)[0].split("|")
     assert [len(tokenizer.tokenize(part)) for part in parts] == [2, 3, 4]
     for part, whole in zip(parts, ["w1 w2 w3", "w4 w5 w6 w7", LONG], strict=True):
@@ -107,7 +97,7 @@ def test_a_cut_does_not_pass_its_budget_inside_a_character(side):
     for budget in range(1, n_tokens + 1):
         template = Template(pair="{query}|{document}", document_tokens=budget)
         kept = TemplatedPairs(tokenizer, 500, template).rendered("w1", text)[0].removeprefix("w1|")
-        assert text.startswith(kept) if side == "right" else text.endswith(kept)
+        assert kept_of(text, kept, side)
         assert len(tokenizer.tokenize(kept)) <= budget
         kept_letters.append(len(kept))
     # ж has two tokens and ツ three: from the left they end at 2, 5, 7, 10, 12, 15; from the right at
@@ -128,14 +118,14 @@ def test_a_cut_keeps_so_many_tokens_as_have_room():
     (ids,) = laid_out(reads, ["ж"], ["ツツ"])
     assert ids == [tokenizer.bos_token_id, *before, first, tokenizer.eos_token_id]
     assert reads.rendered("ж", "ツツ") == ["ж|"]
-    assert (
-        reads.document_for_proof("ж", "ツツ") == "" and reads.document_for_proof("w1", "a") == "a"
-    )
+    assert reads.document_for_proof("ж", "ツツ") == ""
+    assert reads.document_for_proof("w1", "a") == "a"
 
 
-@pytest.mark.parametrize(
-    ("pair", "side"), [("{document}|{query}", "right"), ("{query}|{document}", "left")]
-)
+OTHER_ENDS = [("{document}|{query}", "right"), ("{query}|{document}", "left")]
+
+
+@pytest.mark.parametrize("pair, side", OTHER_ENDS)
 def test_what_another_library_would_not_cut_is_expressed_by_a_text(pair, side):
     """It cuts the end of the whole, or its begin with what the template has there."""
     tokenizer = byte_level_bpe()
@@ -143,10 +133,9 @@ def test_what_another_library_would_not_cut_is_expressed_by_a_text(pair, side):
     longest = TemplatedPairs(tokenizer, 500, Template(pair=pair)).n_template + 12
     reads = TemplatedPairs(tokenizer, longest, Template(pair=pair))
     kept = reads.document_for_proof("w3", LONG)
-    assert kept and (LONG.startswith(kept) if side == "right" else LONG.endswith(kept))
-    assert laid_out(reads, ["w3"], [kept]) == [
-        tokenizer(reads.rendered("w3", LONG)[0])["input_ids"]
-    ]
+    assert kept and kept_of(LONG, kept, side)
+    (shown,) = reads.rendered("w3", LONG)
+    assert laid_out(reads, ["w3"], [kept]) == [tokenizer(shown)["input_ids"]]
     (ids,) = laid_out(reads, ["w3"], [LONG])
     query = tokenizer("|w3" if side == "right" else "w3|", add_special_tokens=False)["input_ids"]
     assert (ids[-1 - len(query) : -1] if side == "right" else ids[1 : 1 + len(query)]) == query
@@ -157,8 +146,7 @@ def test_an_instruction_of_a_query_changes_the_tokens_of_that_query_alone(querie
         reads = TemplatedPairs(byte_level_bpe(), 500, PLAIN)
         of_queries = pickle.loads(pickle.dumps(reads.store(queries(**own), "query")))
         docs = reads.store(table_of(["w4", "w5"]), "document")
-        texts = reads.lay_out(of_queries, np.array([0, 1, 2]), docs, np.array([0, 1, 0]))
-        return [ids.tolist() for ids in texts.ids.split(texts.lengths.tolist())], reads
+        return ids_of(reads.lay_out(of_queries, np.arange(3), docs, np.array([0, 1, 0]))), reads
 
     plain, reads = stored()
     own, _ = stored(b="explain w9")
@@ -207,24 +195,13 @@ def test_what_leaves_no_room_is_refused():
 
 
 @pytest.mark.parametrize("own", [3, ["find"], {"a": "b"}])
-def test_an_instruction_must_be_a_string(tmp_path, own):
-    file = tmp_path / "queries.jsonl"
-    file.write_text(json.dumps({"_id": "a", "text": "w1", "instruction": own}) + "\n")
+def test_the_instruction_of_a_query_must_be_a_string(tmp_path, own):
+    """What a document calls its instruction is nobody's business."""
+    file = tmp_path / "texts.jsonl"
+    write_jsonl(file, [{"_id": "a", "text": "w1", "instruction": own}])
     with refused("jsonl:1: the instruction of a query must be a string, got"):
         open_text_files(file, "query")
-
-
-def test_what_a_document_calls_its_instruction_is_nobodys_business(tmp_path):
-    file = tmp_path / "corpus.jsonl"
-    file.write_text(json.dumps({"_id": "a", "text": "w1", "instruction": ["find"]}) + "\n")
     assert open_text_files(file, "document").instructions is None
-
-
-def with_instruction(tmp_path, instruction):
-    file = tmp_path / "queries.jsonl"
-    records = [{"_id": "a", "text": "w1"}, {"_id": "b", "text": "w2", "instruction": instruction}]
-    file.write_text("".join(json.dumps(record) + "\n" for record in records))
-    return open_text_files(file, "query")
 
 
 def test_instructions_of_parquet_are_read(tmp_path):
@@ -237,15 +214,13 @@ def test_instructions_of_parquet_are_read(tmp_path):
     assert list(table.texts) == ["w1", "w2"] and list(table.instructions) == ["explain w9", ""]
 
 
-def test_an_instruction_that_leaves_no_room_is_refused_at_the_start(tmp_path):
+def test_an_instruction_that_leaves_no_room_is_refused_at_the_start(queries):
     reads = TemplatedPairs(byte_level_bpe(), 120, PLAIN)
-    reads.store(with_instruction(tmp_path, "explain w9"), "query")
-    with refused(
-        "the instruction of a query must leave room .* max_length 120 tokens, got 'w1 w2",
-    ):
-        reads.store(with_instruction(tmp_path, LONG), "query")
+    reads.store(queries(b="explain w9"), "query")
+    with refused("instruction of a query must leave room .* max_length 120 tokens, got 'w1 w2"):
+        reads.store(queries(b=LONG), "query")
     cut = replace(PLAIN, instruction_tokens=5)
-    TemplatedPairs(byte_level_bpe(), 120, cut).store(with_instruction(tmp_path, LONG), "query")
+    TemplatedPairs(byte_level_bpe(), 120, cut).store(queries(b=LONG), "query")
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -253,20 +228,18 @@ def test_a_query_that_leaves_no_room_for_a_document_is_cut(kind, caplog):
     """To half of the tokens that the template leaves; and a document beside it to the other half.
     What is read is the text that is said, of a query with its own instruction too.
     """
-    tokenizer = KINDS[kind]()
+    tokenizer = tokenizer_of(kind)
     reads = TemplatedPairs(tokenizer, 120, PLAIN)
-    long = " ".join(f"w{number}" for number in range(1, 13)) + f" {LONG} {LONG}"
+    long = f"{LONG} {LONG} {LONG}"
     queries = [long, "w1", f"é中 {long}"]
-    tokens = reads.tokens(queries, "query", ["", "", "explain w9"])
+    instructions = ["", "", "explain w9"]
+    tokens = reads.tokens(queries, "query", instructions)
     rows = np.arange(3)
-    docs = reads.tokens([long] * 3, "document")
-    ids = reads.lay_out(tokens, rows, docs, rows)
+    pairs = ids_of(reads.lay_out(tokens, rows, reads.tokens([long] * 3, "document"), rows))
     half = (120 - reads.n_special) // 2
     assert half - 4 <= tokens.lengths(np.array([0])) <= half
     assert "2 of 3 queries leave no room for a document among max_length 120" in caplog.text
-    for ids_of_pair, query, instruction in zip(
-        ids.ids.split(ids.lengths.tolist()), queries, ["", "", "explain w9"], strict=True
-    ):
+    for ids_of_pair, query, instruction in zip(pairs, queries, instructions, strict=True):
         assert 100 <= len(ids_of_pair) <= 120
         query_text = reads.query_text(query, instruction)
         assert query_text.startswith(f"Do: {instruction or 'find w1'}\nAsk: {query[:7]}")
@@ -275,31 +248,34 @@ def test_a_query_that_leaves_no_room_for_a_document_is_cut(kind, caplog):
         assert abs(len(tokenizer(text)["input_ids"]) - len(ids_of_pair)) <= 2
 
 
-def test_a_long_query_of_a_source_is_cut_in_training_batches(tmp_path):
+def test_a_long_query_of_a_source_is_cut_in_training_batches():
     """The same in a store on disk, and in a process that was handed the collator."""
     reads = TemplatedPairs(byte_level_bpe(), 120, PLAIN)
     table = table_of(["w1", LONG], "q")
     tokens = pickle.loads(pickle.dumps(reads.store(table, "query")))
     docs = reads.store(table_of([LONG]), "document")
-    ids = reads.lay_out(tokens, np.array([1, 0]), docs, np.array([0, 0]))
-    in_memory = reads.lay_out(
-        reads.tokens(["w1", LONG], "query"), np.array([1, 0]), docs, np.array([0, 0])
+    in_memory = reads.tokens(["w1", LONG], "query")
+    stored, expected = (
+        reads.lay_out(each, np.array([1, 0]), docs, np.array([0, 0]))
+        for each in (tokens, in_memory)
     )
-    assert ids.lengths.max() <= 120 and ids.ids.tolist() == in_memory.ids.tolist()
+    assert stored.lengths.max() <= 120 and stored.ids.tolist() == expected.ids.tolist()
 
 
-@pytest.mark.parametrize("kind", ["joined", "single", "template"])
-def test_instructions_that_are_not_read_are_told(tmp_path, caplog, kind):
-    table = with_instruction(tmp_path, "explain w9")
-    tokenizer = byte_level_bpe()
+READERS = {
+    "joined": lambda tokenizer: JoinedPairs(tokenizer, 100),
+    "in a template": lambda tokenizer: JoinedPairs(tokenizer, 100, Template("Do: {query}")),
+    "apart": lambda tokenizer: ApartTexts(*[SingleTexts(tokenizer, 100)] * 2),
+    "one text": lambda tokenizer: TemplatedPairs(
+        tokenizer, 200, Template(pair="{query} {document}")
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", READERS)
+def test_instructions_that_are_not_read_are_told(queries, caplog, kind):
     with caplog.at_level(logging.WARNING, logger="ltr"):
-        if kind == "joined":
-            JoinedPairs(tokenizer, 100).store(table, "query")
-        elif kind == "single":
-            SingleTexts(tokenizer, 100).store(table)
-        else:
-            TemplatedPairs(tokenizer, 200, Template(pair="{query} {document}")).store(
-                table, "query"
-            )
-    (line,) = [record.getMessage() for record in caplog.records]
-    assert line.startswith("queries have instructions") and "does not read" in line
+        READERS[kind](byte_level_bpe()).store(queries(b="explain w9"), "query")
+    (line,) = caplog.messages
+    assert line.startswith("queries have instructions")
+    assert "does not read: its template has no {instruction}" in line

@@ -14,14 +14,11 @@ from ltr.data.tokens import Tokens
 from ltr.data.windows import Windows, best_windows, mean_of_windows
 from tests.world.backbones import wordpiece_tokenizer
 from tests.world.collections import WORDS
+from tests.world.laid_out import ids_of
 from tests.world.refusals import refused
-from tests.world.tokenizers import KINDS, TEXTS, byte_level_bpe
+from tests.world.tokenizers import KINDS, TEXTS, byte_level_bpe, tokenizer_of
 
 COUNTED = [" ".join(itertools.islice(itertools.cycle(WORDS), n)) for n in (1, 3, 4, 5, 7, 8, 25)]
-
-
-def in_lists(texts):
-    return [ids.tolist() for ids in texts.ids.split(texts.lengths.tolist())]
 
 
 def tokens_of(*lengths):
@@ -36,15 +33,15 @@ def test_windows_by_hand():
     """
     windows, counts = Windows(4, 3).cut(tokens_of(8, 7, 4, 0), np.array([0, 1, 2, 3]))
     assert counts.tolist() == [3, 2, 1, 1]
-    assert [windows[row].tolist() for row in range(len(windows))] == [
+    first, second, third, last = np.split(np.arange(len(windows)), counts.cumsum()[:-1])
+    assert [windows[row].tolist() for row in first] == [
         [100, 101, 102, 103],
         [103, 104, 105, 106],
         [106, 107],
-        [200, 201, 202, 203],
-        [203, 204, 205, 206],
-        [300, 301, 302, 303],
-        [],
     ]
+    assert [windows[row].tolist() for row in second] == [[200, 201, 202, 203], [203, 204, 205, 206]]
+    assert [windows[row].tolist() for row in third] == [[300, 301, 302, 303]]
+    assert [windows[row].tolist() for row in last] == [[]]
 
 
 def test_what_stands_in_front_is_read_with_each_window():
@@ -80,35 +77,21 @@ def test_windows_hold_every_token_and_their_lengths_are_known(size, n_front):
 @pytest.mark.parametrize("stride", [2, 5])
 def test_windows_of_pairs_are_those_of_the_tokenizer(kind, stride):
     """transformers cuts a pair into overflowing windows: its stride is what two windows share."""
-    tokenizer = KINDS[kind]()
+    tokenizer = tokenizer_of(kind)
     query = "w1 w2"
     texts = [*TEXTS, *COUNTED]
     n_query = len(tokenizer(query, add_special_tokens=False)["input_ids"])
     form = JoinedPairs(tokenizer, 64, windows=Windows(5, stride))
-    laid_out = form.lay_out(
-        form.tokens([query], "query"),
-        np.zeros(len(texts), np.int64),
-        form.tokens(texts, "document"),
-        np.arange(len(texts)),
-    )
-    expected, counts = [], []
-    for text in texts:
-        encoding = tokenizer(
-            query,
-            text,
-            truncation="only_second",
-            max_length=5 + n_query + form.n_special,
-            stride=5 - stride,
-            return_overflowing_tokens=True,
-        )
-        expected += encoding["input_ids"]
-        counts.append(len(encoding["input_ids"]))
-    assert in_lists(laid_out) == expected and laid_out.windows.tolist() == counts
-    lengths = form.lengths(
-        np.full(len(texts), n_query), form.tokens(texts, "document").lengths(np.arange(len(texts)))
-    )
-    of_docs = torch.tensor([len(ids) for ids in expected]).split(counts)
-    assert lengths.tolist() == [int(each.sum()) for each in of_docs]
+    docs = form.tokens(texts, "document")
+    rows = np.arange(len(texts))
+    laid_out = form.lay_out(form.tokens([query], "query"), 0 * rows, docs, rows)
+    options = {"max_length": 5 + n_query + form.n_special, "stride": 5 - stride}
+    options |= {"truncation": "only_second", "return_overflowing_tokens": True}
+    expected = [tokenizer(query, text, **options)["input_ids"] for text in texts]
+    assert ids_of(laid_out) == sum(expected, [])
+    assert laid_out.windows.tolist() == [len(windows) for windows in expected]
+    lengths = form.lengths(np.full(len(texts), n_query), docs.lengths(rows))
+    assert lengths.tolist() == [sum(map(len, windows)) for windows in expected]
 
 
 @pytest.mark.parametrize("form", ["pair", "text"])
@@ -117,21 +100,17 @@ def test_a_document_of_one_window_is_laid_out_as_without_windows(form):
     texts = [text for text in COUNTED if len(text.split()) <= 8]
     rows = np.arange(len(texts))
     windows = Windows(8, 4)
-    if form == "pair":
-        queries = JoinedPairs(tokenizer, 24).tokens(["w1 w2"], "query")
-        both = [
-            each.lay_out(queries, rows * 0, each.tokens(texts, "document"), rows)
-            for each in (JoinedPairs(tokenizer, 24), JoinedPairs(tokenizer, 24, windows=windows))
-        ]
-    else:
-        both = [
-            each.lay_out(each.tokens(texts), rows)
-            for each in (
-                SingleTexts(tokenizer, 24, "w3 "),
-                SingleTexts(tokenizer, 24, "w3 ", windows=windows),
-            )
-        ]
-    plain, windowed = both
+
+    def laid_out(**options):
+        if form == "text":
+            reads = SingleTexts(tokenizer, 24, "w3 ", **options)
+            return reads.lay_out(reads.tokens(texts), rows)
+        reads = JoinedPairs(tokenizer, 24, **options)
+        queries = reads.tokens(["w1 w2"], "query")
+        return reads.lay_out(queries, rows * 0, reads.tokens(texts, "document"), rows)
+
+    plain = laid_out()
+    windowed = laid_out(windows=windows)
     assert windowed.windows.tolist() == [1] * len(texts) and plain.windows is None
     for ours, theirs in zip(windowed[:3], plain[:3], strict=True):
         assert torch.equal(ours, theirs)
@@ -142,12 +121,10 @@ def test_a_prompt_stands_before_every_window_and_shares_no_token_with_the_text()
     """To this tokenizer a space belongs to the word behind it."""
     tokenizer = byte_level_bpe()
     form = SingleTexts(tokenizer, 32, "w9: ", windows=Windows(4, 4))
-    (whole,) = [
-        tokenizer("w9: " + text, add_special_tokens=False)["input_ids"] for text in COUNTED[-1:]
-    ]
+    whole = tokenizer(f"w9: {COUNTED[-1]}", add_special_tokens=False)["input_ids"]
     n_front = len(tokenizer("w9:", add_special_tokens=False)["input_ids"])
     begin, end = tokenizer.bos_token_id, tokenizer.eos_token_id
-    windows = in_lists(form.lay_out(form.tokens(COUNTED[-1:]), np.array([0])))
+    windows = ids_of(form.lay_out(form.tokens(COUNTED[-1:]), np.array([0])))
     assert len(windows) > 2
     assert windows == [
         [begin, *whole[:n_front], *whole[first : first + 4], end]
@@ -159,9 +136,7 @@ def test_keys_of_dropout_are_those_of_the_document_and_of_text_tell_documents_ap
     texts = Texts(torch.arange(6), torch.tensor([1, 2, 3]), windows=torch.tensor([2, 1]))
     assert texts.with_keys(torch.tensor([7, 8])).keys.tolist() == [7, 7, 8]
     assert Texts(*texts[:2]).with_keys(torch.tensor([7, 8, 9])).keys.tolist() == [7, 8, 9]
-    swapped = Texts(
-        torch.tensor([1, 2, 0, 3, 4, 5]), torch.tensor([2, 1, 3]), windows=texts.windows
-    )
+    swapped = texts._replace(ids=torch.tensor([1, 2, 0, 3, 4, 5]), lengths=torch.tensor([2, 1, 3]))
     keys = texts.hashes()
     assert keys[0] != swapped.hashes()[0], "the order of windows counts"
     assert keys[1] == swapped.hashes()[1] == Texts(*texts[:2]).hashes()[2]
@@ -193,17 +168,17 @@ def test_a_score_that_is_no_number_is_not_hidden():
 
 
 @pytest.mark.parametrize(
-    ("options", "message"),
+    "options, words",
     [
-        ({"size": 0, "stride": 1}, "windows.size must be at least 1, got 0"),
-        ({"size": 4, "stride": 0}, "windows.stride must be from 1 to windows.size 4, got 0"),
-        ({"size": 4, "stride": 5}, "windows.stride must be from 1 to windows.size 4, got 5"),
-        ({"size": 4, "stride": 4, "score": "max"}, "windows.score must be best or mean, got 'max'"),
+        ((0, 1), "windows.size must be at least 1, got 0"),
+        ((4, 0), "windows.stride must be from 1 to windows.size 4, got 0"),
+        ((4, 5), "windows.stride must be from 1 to windows.size 4, got 5"),
+        ((4, 4, "max"), "windows.score must be best or mean, got 'max'"),
     ],
 )
-def test_windows_that_can_not_be_are_refused(options, message):
-    with refused(message) as error:
-        Windows(**options)
+def test_windows_that_can_not_be_are_refused(options, words):
+    with refused(words) as error:
+        Windows(*options)
     assert error.value.option == "windows"
 
 
@@ -235,18 +210,16 @@ def test_a_query_keeps_what_a_window_leaves():
 
 def test_templates_in_which_a_window_is_no_part_are_refused():
     tokenizer = wordpiece_tokenizer()
+    windows = Windows(4, 4)
     with refused("nothing stands behind"):
-        SingleTexts(
-            tokenizer, 20, template=Template(document="{document} w1"), windows=Windows(4, 4)
-        )
+        SingleTexts(tokenizer, 20, template=Template(document="{document} w1"), windows=windows)
     with refused("leave out windows"):
-        TemplatedPairs(tokenizer, 64, Template(pair="{query} {document}"), windows=Windows(4, 4))
+        TemplatedPairs(tokenizer, 64, Template(pair="{query} {document}"), windows=windows)
 
 
 def test_a_budget_of_the_template_bounds_the_windows():
-    form = SingleTexts(
-        wordpiece_tokenizer(), 20, template=Template(document_tokens=6), windows=Windows(4, 4)
-    )
+    template = Template(document_tokens=6)
+    form = SingleTexts(wordpiece_tokenizer(), 20, template=template, windows=Windows(4, 4))
     texts = form.lay_out(form.tokens([" ".join(WORDS[:20])]), np.array([0]))
     assert texts.windows.tolist() == [2] and texts.lengths.tolist() == [6, 4]
 
@@ -254,12 +227,11 @@ def test_a_budget_of_the_template_bounds_the_windows():
 def test_a_form_without_windows_cuts_as_ever():
     tokenizer = wordpiece_tokenizer()
     texts = [" ".join(WORDS[:20])]
-    forms = ApartTexts(
-        SingleTexts(tokenizer, 12), SingleTexts(tokenizer, 12, windows=Windows(4, 2))
-    )
+    single = SingleTexts(tokenizer, 12)
+    forms = ApartTexts(single, SingleTexts(tokenizer, 12, windows=Windows(4, 2)))
     assert forms.windows == Windows(4, 2) and forms.queries.windows is None
     plain = forms.without_windows().docs
-    assert plain.key == SingleTexts(tokenizer, 12).key != forms.docs.key
-    assert in_lists(plain.lay_out(plain.tokens(texts), np.array([0]))) == in_lists(
-        SingleTexts(tokenizer, 12).lay_out(plain.tokens(texts), np.array([0]))
-    )
+    assert plain.key == single.key != forms.docs.key
+    tokens = plain.tokens(texts)
+    row = np.array([0])
+    assert ids_of(plain.lay_out(tokens, row)) == ids_of(single.lay_out(tokens, row))

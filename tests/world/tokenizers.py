@@ -1,6 +1,7 @@
 """Tiny tokenizers of every kind, and texts and prompts to give them."""
 
 import random
+from functools import cache
 
 from tokenizers import (
     AddedToken,
@@ -251,3 +252,15 @@ def table_of(texts: list[str], name: object = "t") -> TextTable:
     """A table of these texts, numbered."""
     records = (Record(f"{i:03d}", text, "here", i) for i, text in enumerate(texts))
     return TextTable.open(f"{name} {texts}", records, "document")
+
+
+@cache
+def _made_once(kind: str) -> PreTrainedTokenizerFast:
+    return KINDS[kind]()
+
+
+def tokenizer_of(kind: str, side: str = "right") -> PreTrainedTokenizerFast:
+    """One of a kind, which all tests share; it cuts texts at this side."""
+    tokenizer = _made_once(kind)
+    tokenizer.truncation_side = side
+    return tokenizer
