@@ -22,11 +22,11 @@ class Turns:
     """An endless sequence of sources, in which each has its share.
 
     The sequence repeats after ``period`` turns, in which source s has :math:`w_s` of them, whole
-    numbers without a common factor. Its turn j stands where
+    numbers without a common factor. The j-th of its turns stands where
 
     .. math:: (j + 1/2) \\cdot \\text{period} / w_s
 
-    puts it among those of all; where two fall together, the earlier source comes first. So the
+    puts it among the turns of all; where two fall together, the earlier source comes first. So the
     first n turns have each of two or three sources within one of its share of n.
 
     Args:
@@ -202,10 +202,13 @@ class MixedBatches(MixturePlan):
     def lists(self, epoch: int, step: int, *, together: bool = False) -> list[LabelledList]:
         first, stop = self._turns_of_step(epoch, step)
         lists: list[LabelledList] = []
-        spans = zip(self.turns.before(first), self.turns.before(stop), strict=True)
-        for number, (begin, end) in enumerate(spans):
+        from_to = zip(self.turns.before(first), self.turns.before(stop), strict=True)
+        for number, (begin, end) in enumerate(from_to):
             lists += self._lists_between(number, begin, end)
         return lists[self.rank :: self.world_size]
+
+    def source_position(self, source: int, epoch: int, step: int) -> tuple[int, int]:
+        raise AssertionError("a step may begin in the middle of a source's batch")
 
     def _turns_of_step(self, epoch: int, step: int) -> tuple[int, int]:
         first = epoch * self._n_lists_of_epoch + step * self.per_step

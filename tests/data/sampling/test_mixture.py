@@ -197,3 +197,10 @@ def test_buckets_say_how_many_lists_each_step_has(window, n_rows):
         assert sum(one, []) == [
             row for step in range(len(plan)) for row in told(plan.lists(epoch, step))
         ]
+
+
+def test_a_step_of_several_sources_is_at_no_step_of_one_of_them():
+    """Its lists may be the last ones of a source's batch and the first of the next."""
+    plan = MixedBatches(sources(Counted([2, 2]), Counted([2])), [2, 1], per_step=3, least=1)
+    with pytest.raises(AssertionError, match="middle of a source's batch"):
+        plan.source_position(0, 0, 1)
