@@ -150,8 +150,8 @@ def batches(
                 int(query_row),
                 np.asarray(chosen),
                 np.asarray(labels, np.float32),
-                judged_rows=doc_rows,
-                judged_grades=grades,
+                known_rows=doc_rows,
+                known_grades=grades,
             )
         )
         if len(lists) == examples:

@@ -83,8 +83,8 @@ class TextCollator(Collator):
         judged_grades = []
         judged_hashes = []
         for ranked_list in lists:
-            judged_rows.append(ranked_list.judged_rows)
-            judged_grades.append(ranked_list.judged_grades)
+            judged_rows.append(ranked_list.known_rows)
+            judged_grades.append(ranked_list.known_grades)
             judged_hashes.append(self._judged_hashes(ranked_list))
         return batch._replace(
             queries=queries,
@@ -97,9 +97,9 @@ class TextCollator(Collator):
     def _judged_hashes(self, ranked_list: LabelledList) -> np.ndarray | None:
         """The hashes of the judged texts of a training list, ``[J]`` int64; None for other lists."""
         is_for_evaluation = ranked_list.ideal is not None  # training lists have no ideal grades
-        if ranked_list.judged_rows is None or is_for_evaluation:  # no loss asks for its hashes
+        if ranked_list.known_rows is None or is_for_evaluation:  # no loss asks for its hashes
             return None
-        rows = ranked_list.judged_rows.tolist()
+        rows = ranked_list.known_rows.tolist()
         new_rows = [row for row in rows if row not in self._hashes]
         if new_rows:
             new_texts = self.layouts.docs.lay_out(self.doc_tokens, np.asarray(new_rows))

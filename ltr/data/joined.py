@@ -31,11 +31,11 @@ class Shift:
     def __call__(self, labelled: LabelledList) -> LabelledList:
         if self.first_query == 0 and self.first_doc == 0:  # of the first source: nothing is copied
             return labelled
-        judged_rows = labelled.judged_rows
+        known_rows = labelled.known_rows
         return labelled._replace(
             query_row=labelled.query_row + self.first_query,
             doc_rows=labelled.doc_rows + self.first_doc,
-            judged_rows=None if judged_rows is None else judged_rows + self.first_doc,
+            known_rows=None if known_rows is None else known_rows + self.first_doc,
         )
 
 

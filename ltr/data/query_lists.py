@@ -27,9 +27,9 @@ class LabelledList(NamedTuple):
     # have them. Training lists have none.
     ideal: np.ndarray | None = None
     # [J] int64, all judged documents of the query; in training lists also what must not be a
-    # negative of it, see ltr.mining.same_texts.known_documents.
-    judged_rows: np.ndarray | None = None
-    judged_grades: np.ndarray | None = None  # [J] float32, or NaN where there is none
+    # negative of it though nobody judged it, see ltr.data.sampling.rows.
+    known_rows: np.ndarray | None = None
+    known_grades: np.ndarray | None = None  # [J] float32, NaN for the query's own text
 
     def documents_at(self, places: np.ndarray) -> "LabelledList":
         """The documents at these places ``[n]``, in this order. What is known of the query stays."""
@@ -54,7 +54,8 @@ class QueryLists(NamedTuple):
     rows).
     """
 
-    query_rows: np.ndarray  # [Q] int64, ascending
+    # [Q] int64, ascending, as `of` needs them; end_to_end and lists_at keep the order they are given.
+    query_rows: np.ndarray
     # [Q + 1] int64; the documents of query i stand from offsets[i] to offsets[i + 1].
     offsets: np.ndarray
     doc_rows: np.ndarray  # [D] int64
@@ -120,12 +121,17 @@ class QueryLists(NamedTuple):
             InputError: about the first file that can't be.
         """
         check_rows(self.query_rows, n_queries, folder / "query_rows.npy", mend, option)
+        if (np.diff(self.query_rows) <= 0).any():
+            raise InputError(
+                f"{folder / 'query_rows.npy'}: the file is damaged, its numbers must rise; {mend}",
+                option=option,
+            )
         check_rows(self.doc_rows, n_docs, folder / "doc_rows.npy", mend, option)
         n_listed = len(self.doc_rows)
         check_rows(self.offsets, n_listed + 1, folder / "offsets.npy", mend, option)
         ends = (self.offsets[:1].tolist(), self.offsets[-1:].tolist())
-        is_cut = len(self.offsets) == len(self.query_rows) + 1 and ends == ([0], [n_listed])
-        if not is_cut or (np.diff(self.offsets) < 0).any():
+        has_offsets = len(self.offsets) == len(self.query_rows) + 1 and ends == ([0], [n_listed])
+        if not has_offsets or (np.diff(self.offsets) < 0).any():
             raise InputError(
                 f"{folder / 'offsets.npy'}: the file is damaged, it must have {len(self.query_rows) + 1} numbers from 0 to {n_listed} that never fall; {mend}",
                 option=option,
@@ -138,7 +144,7 @@ class QueryLists(NamedTuple):
 
     @property
     def place_in_list(self) -> np.ndarray:
-        """``[R]`` int64: the place of each document in the list of its query, from 0."""
+        """``[D]`` int64: the place of each document in the list of its query, from 0."""
         return np.arange(len(self.doc_rows)) - np.repeat(self.offsets[:-1], np.diff(self.offsets))
 
     @property
@@ -186,8 +192,8 @@ class QueryLists(NamedTuple):
             doc_rows=doc_rows,
             labels=values_of(doc_rows, judged_rows, grades),
             ideal=np.sort(grades[grades > 0])[::-1],
-            judged_rows=judged_rows,
-            judged_grades=grades,
+            known_rows=judged_rows,
+            known_grades=grades,
         )
 
     def joined(self, other: "QueryLists") -> "QueryLists":
@@ -208,7 +214,7 @@ class QueryLists(NamedTuple):
         """The documents of each query sorted by value, largest first; of documents with equal
         values the one with the larger row comes first, as in trec_eval.
         """
-        # By places: the queries of these lists may stand in any order.
+        # By places: the queries need not ascend here.
         list_of_doc = np.repeat(np.arange(len(self.query_rows)), np.diff(self.offsets))
         order = np.lexsort((-self.doc_rows, -self.values, list_of_doc))
         return self._replace(doc_rows=self.doc_rows[order], values=self.values[order])
@@ -248,11 +254,11 @@ class QueryLists(NamedTuple):
         return cls(**arrays)
 
 
-def are_excluded(values: np.ndarray) -> np.ndarray:
-    """``[R]`` bool, whether documents of these values must not be negatives of their query: those
+def cannot_be_negatives(values: np.ndarray) -> np.ndarray:
+    """``[D]`` bool, whether documents of these values must not be negatives of their query: those
     that are relevant, or have its own text.
     """
-    return ~(values <= 0)
+    return ~(values <= 0)  # above 0, or NaN
 
 
 def check_rows(rows: np.ndarray, n: int, file: Path, mend: str, option: str | None = None) -> None:

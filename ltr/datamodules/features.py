@@ -14,7 +14,7 @@ from ltr.data.layouts import FeatureVectors
 from ltr.data.letor import FeatureSplit, hold_out, read_letor
 from ltr.data.letor_splits import find_splits
 from ltr.data.normalise import Normalisation, Step, check_width
-from ltr.data.sampling.list_rows import Keep, ListRows, n_with_both, with_two_grades
+from ltr.data.sampling.list_rows import Keep, ListRows, n_with_relevant_and_not, with_two_grades
 from ltr.data.sampling.plan import EvalBatches, Plan
 from ltr.data.synthetic import synthetic_splits
 from ltr.datamodules.loading import Loading
@@ -161,7 +161,7 @@ class FeatureDataModule(RankingDataModule):
             len(train),
         )
         rows = ListRows(train, queries, self.list_size, self.keep, self.seed)
-        self.lists_with_both = (n_with_both(rows), len(rows))
+        self.lists_with_both = (n_with_relevant_and_not(rows), len(rows))
         return self.buckets(rows, self.collator)
 
     def split(self, name: str) -> FeatureSplit | None:

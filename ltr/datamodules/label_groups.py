@@ -112,9 +112,9 @@ class LabelDataModule(PoolDataModule):
         where = f"{source.path}: split 'train'"
         labels = self.texts.labels["train"]
         groups = LabelGroups(labels, self.docs_per_group, self.seed, where=where)
-        if self.groups_per_step > groups.n_labels:
+        if self.groups_per_step > groups.n_trained_labels:
             raise InputError(
-                f"{where}: groups must be at most {groups.n_labels}, the labels with two texts or more, got {self.groups_per_step}: no two groups of a batch share a label",
+                f"{where}: groups must be at most {groups.n_trained_labels}, the labels with two texts or more, got {self.groups_per_step}: no two groups of a batch share a label",
                 option="groups",
             )
         # These replace the digests of the evaluated split: the run does not learn from that one.

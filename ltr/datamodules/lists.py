@@ -8,7 +8,13 @@ from ltr.data.bm25 import bm25_lists
 from ltr.data.collection import Collection
 from ltr.data.query_lists import QueryLists
 from ltr.data.sampling.buckets import Buckets
-from ltr.data.sampling.list_rows import GradedLists, Keep, ListRows, n_with_both, with_two_grades
+from ltr.data.sampling.list_rows import (
+    GradedLists,
+    Keep,
+    ListRows,
+    n_with_relevant_and_not,
+    with_two_grades,
+)
 from ltr.datamodules.evaluation import Evaluation
 from ltr.datamodules.loading import Loading
 from ltr.datamodules.pools import PoolDataModule
@@ -99,7 +105,7 @@ class ListDataModule(PoolDataModule):
             )
         rows = ListRows(lists, queries, self.list_size, self.keep, self.seed)
         if not self.has_teacher_scores:
-            source.lists_with_both = (n_with_both(rows), len(rows))
+            source.lists_with_both = (n_with_relevant_and_not(rows), len(rows))
         drawable = ((query, lists.whole(query).doc_rows) for query in queries.tolist())
         labelled_rows = source.with_labels(self.labels, rows, drawable, where)
         return self.buckets(labelled_rows, source.collator)

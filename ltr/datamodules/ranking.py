@@ -278,16 +278,16 @@ class RankingDataModule(LightningDataModule):
         judgements: list[np.ndarray] = []
         # Where every list brings all judgements of its query, the digest of judgements is of these
         # alone, and so the same for any candidates. Otherwise it is of the candidates' labels too.
-        all_bring_judgements = all(labelled.judged_rows is not None for labelled in lists)
+        all_bring_judgements = all(labelled.known_rows is not None for labelled in lists)
         for labelled in lists:
             query_rows.append(labelled.query_row)
             candidates.append(labelled.doc_rows)
             if not all_bring_judgements:
                 judgements += [labelled.doc_rows, labelled.labels]
-            if labelled.judged_rows is not None:
-                judgements.append(labelled.judged_rows)
-            if labelled.judged_grades is not None:
-                judgements.append(labelled.judged_grades)
+            if labelled.known_rows is not None:
+                judgements.append(labelled.known_rows)
+            if labelled.known_grades is not None:
+                judgements.append(labelled.known_grades)
         queries = np.array(query_rows)
         return {
             "judgements": _digest(queries, judgements),

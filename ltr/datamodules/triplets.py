@@ -11,7 +11,7 @@ from ltr.data.query_lists import QueryLists
 from ltr.data.sampling.buckets import Buckets
 from ltr.data.sampling.relevant import EpochOver
 from ltr.data.sampling.taught import TaughtRows
-from ltr.data.sampling.triplet_rows import TripletRows
+from ltr.data.sampling.triplet_rows import Negatives, TripletRows
 from ltr.datamodules.evaluation import Evaluation
 from ltr.datamodules.loading import Loading
 from ltr.datamodules.pools import PoolDataModule
@@ -149,10 +149,12 @@ class TripletDataModule(PoolDataModule):
         collection.warn_of_unlearnable("train")
         where = f"{source.path}: split 'train'"
         source.digests["judgements"] = judged.digest()
-        negatives = [self._open_negatives(source, name) for name in source.negatives_per_row]
+        negatives = []
+        for name, per_row in source.negatives_per_row.items():
+            negatives.append(Negatives(per_row, self._open_negatives(source, name)))
         # Mined ones that are still to come (an empty list) will have them.
         source.has_distances = all(
-            lists is not None and not np.isnan(lists.values).any() for lists in negatives
+            lists is not None and not np.isnan(lists.values).any() for _, lists in negatives
         )
         source.has_mined_negatives = False  # those of an earlier setup are gone
         # A row for every query while mined lists are empty: the number of rows must not change when
@@ -161,7 +163,6 @@ class TripletDataModule(PoolDataModule):
         rows = TripletRows(
             judged,
             source.known_documents(judged),
-            tuple(source.negatives_per_row.values()),
             tuple(negatives),
             len(collection.corpus),
             self.positives,

@@ -9,7 +9,7 @@ from ltr.data.collection import Collection
 from ltr.data.files import map_given_array
 from ltr.data.judged_lists import lists_of_run
 from ltr.data.lines import lists_of_lines
-from ltr.data.query_lists import QueryLists, are_excluded
+from ltr.data.query_lists import QueryLists, cannot_be_negatives
 from ltr.errors import InputError
 from ltr.mining.mined_negatives import MinedNegatives, lists_of_arrays
 from ltr.mining.same_texts import excluded_documents
@@ -86,7 +86,7 @@ def _are_excluded(
     known = [np.empty(0, np.int64)]
     for documents in [*judgements, excluded_documents(collection, *judgements)]:
         pairs = documents.query_of_doc * n_docs
-        known.append((pairs + documents.doc_rows)[are_excluded(documents.values)])
+        known.append((pairs + documents.doc_rows)[cannot_be_negatives(documents.values)])
     return np.isin(query_rows * n_docs + doc_rows, np.concatenate(known))
 
 

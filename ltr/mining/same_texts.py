@@ -11,7 +11,7 @@ import numpy as np
 
 from ltr.data.collection import Collection
 from ltr.data.own_documents import own_documents
-from ltr.data.query_lists import OWN_TEXT, QueryLists, are_excluded
+from ltr.data.query_lists import OWN_TEXT, QueryLists, cannot_be_negatives
 from ltr.data.texts import TextTable
 from ltr.spans import spans
 
@@ -42,7 +42,7 @@ class SameTextFilter:
 
     def __init__(self, known: QueryLists, text_keys: TextKeys) -> None:
         self._text_keys = text_keys
-        is_excluded = are_excluded(known.values)
+        is_excluded = cannot_be_negatives(known.values)
         relevant_queries = known.query_of_doc[is_excluded]
         relevant_rows = known.doc_rows[is_excluded]
         lengths = self._text_keys.lengths(relevant_rows)

@@ -68,11 +68,11 @@ def test_numbers_by_hand(joined):
     assert joined.doc_ids[0] == f"a/{joined.collections[2].corpus.ids[0]}"
     with pytest.raises(IndexError):
         joined.doc_ids[63]
-    judged_rows = np.array([2, 5])
-    alone = LabelledList(1, np.array([0, 2]), np.ones(2), judged_rows=judged_rows)
+    known_rows = np.array([2, 5])
+    alone = LabelledList(1, np.array([0, 2]), np.ones(2), known_rows=known_rows)
     shifted = joined.shift_of(1)(alone)
     assert (shifted.query_row, shifted.doc_rows.tolist()) == (13, [36, 38])
-    assert shifted.judged_rows.tolist() == [38, 41] and judged_rows.tolist() == [2, 5]
+    assert shifted.known_rows.tolist() == [38, 41] and known_rows.tolist() == [2, 5]
 
 
 @pytest.mark.parametrize("form", FORMS)

@@ -1,8 +1,12 @@
 """Documents by query: made of lines and of a matrix, cut, sorted and joined."""
 
+from pathlib import Path
+
 import numpy as np
+import pytest
 
 from ltr.data.query_lists import LabelledList, QueryLists, values_of
+from tests.world.refusals import refused
 
 LINES = QueryLists.from_rows([7, 3, 7], [1, 2, 0], [0.5, 0.1, 0.9])
 
@@ -81,7 +85,17 @@ def test_a_document_alone_was_not_mined():
     """What is known of the query stays."""
     mined = np.array([0.5, 0.25], np.float32)
     judged = np.array([3, 8])
-    labelled = LabelledList(2, np.array([3, 4]), np.ones(2, np.float32), mined, judged_rows=judged)
+    labelled = LabelledList(2, np.array([3, 4]), np.ones(2, np.float32), mined, known_rows=judged)
     alone = labelled.alone(8)
     assert alone.doc_rows.tolist() == [8] and alone.labels.tolist() == [0.0]
-    assert alone.distances is None and alone.query_row == 2 and alone.judged_rows is judged
+    assert alone.distances is None and alone.query_row == 2 and alone.known_rows is judged
+
+
+@pytest.mark.parametrize("query_rows", [[2, 1], [1, 1]])
+def test_lists_of_a_folder_are_in_the_order_of_their_queries(query_rows):
+    """A query that stands out of order would silently have no list."""
+    lists = QueryLists.from_rows([1, 2], [0, 0], [1.0, 2.0])
+    lists.check(3, 1, Path("f"), "score again", "labels.scores")
+    disordered = lists._replace(query_rows=np.array(query_rows))
+    with refused("query_rows.npy: the file is damaged, its numbers must rise; score again"):
+        disordered.check(3, 1, Path("f"), "score again", "labels.scores")

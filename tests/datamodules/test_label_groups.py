@@ -28,7 +28,7 @@ def test_labelled_texts_are_queries_against_the_others_of_their_split(labelled, 
     )
     lists = [one for batch in data.eval_batches("dev").batches for one in batch]
     assert sorted(one.query_row for one in lists) == list(range(15))
-    assert all(len(one.judged_rows) == 4 and one.query_row not in one.judged_rows for one in lists)
+    assert all(len(one.known_rows) == 4 and one.query_row not in one.known_rows for one in lists)
     assert all(batch.queries is not None for batch in data.val_dataloader())
     data.setup("test")
     assert {text.split()[1] for text in data.collection.corpus.texts} == {"test"} and len(

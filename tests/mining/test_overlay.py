@@ -138,7 +138,7 @@ def test_no_other_row_brings_a_suspect_in_as_irrelevant(
     )
     for row in range(len(data.train.plan.rows)):
         one = data.train.plan.rows.draw(0, row)
-        assert suspects[one.query_row] in one.judged_rows
+        assert suspects[one.query_row] in one.known_rows
 
 
 def test_overlays_are_numbered_and_bound_to_their_negatives(mined, collection, tmp_path):

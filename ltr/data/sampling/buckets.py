@@ -13,7 +13,7 @@ from ltr.data.sampling.plan import SourcePlan
 from ltr.data.sampling.rows import Rows
 from ltr.errors import InputError
 
-Length = Callable[[LabelledList], float]
+LengthOf = Callable[[LabelledList], float]
 # Lists by the number of their row; and a list with its length.
 ListsByRow = dict[int, LabelledList]
 LengthAndList = tuple[float, LabelledList]
@@ -46,7 +46,7 @@ class Buckets(SourcePlan):
     def __init__(
         self,
         rows: Rows,
-        length: Length,
+        length: LengthOf,
         batch_size: int,
         *,
         seed: int,
@@ -83,7 +83,8 @@ class Buckets(SourcePlan):
         counts = np.full(len(self), self.per_step)
         left_over = self.n_rows % self.per_step
         if left_over:
-            # The batch of the longest rows of the last window is the smaller one.
+            # Of the sorted batches of the last window the last one, of its longest rows, is smaller. It
+            # comes where the order has the largest number.
             number = (len(self) - 1) // self.batches_per_window
             first = number * self.batches_per_window
             order = self._order_of_batches(epoch, number, len(self) - first)

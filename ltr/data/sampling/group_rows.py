@@ -61,7 +61,7 @@ class LabelGroups:
         where: the split, for errors and the log.
 
     Attributes:
-        n_labels: how many labels have two texts or more.
+        n_trained_labels: how many labels have two texts or more.
 
     Raises:
         InputError: if fewer than two labels have two texts or more.
@@ -72,10 +72,10 @@ class LabelGroups:
         self.seed = seed
         counts = np.bincount(labels)
         n_labels = int((counts > 0).sum())
-        self.n_labels = int((counts > 1).sum())
-        if self.n_labels < 2:
+        self.n_trained_labels = int((counts > 1).sum())
+        if self.n_trained_labels < 2:
             raise InputError(
-                f"{where}: at least two labels must have two texts or more, got {self.n_labels} of {n_labels} labels; groups are told from groups of other labels"
+                f"{where}: at least two labels must have two texts or more, got {self.n_trained_labels} of {n_labels} labels; groups are told from groups of other labels"
             )
         # A group is a stretch of the texts sorted by label, which draw() makes: the texts of a
         # label stand there from stop - count to stop, in every epoch.
@@ -93,7 +93,7 @@ class LabelGroups:
         self._stops = np.asarray(stops, dtype=np.int64)
         # The epoch that was asked for last, and its texts: shuffled, then sorted by label.
         self._sorted_texts: tuple[int, np.ndarray] | None = None
-        if n_single := n_labels - self.n_labels:
+        if n_single := n_labels - self.n_trained_labels:
             log.info(
                 "%s: %d of %d labels have one text only and are left out",
                 where,

@@ -16,9 +16,9 @@ Keep = Literal["relevant", "any", "all"]
 
 
 class WholeLists(Protocol):
-    """Where lists come from: a :class:`GradedLists` or a split of feature vectors."""
+    """Gives the list of a query: a :class:`GradedLists` or a split of feature vectors."""
 
-    def whole(self, query: int) -> LabelledList:
+    def whole(self, query_row: int) -> LabelledList:
         """A query with all its documents."""
 
 
@@ -28,22 +28,21 @@ class GradedLists(NamedTuple):
     """
 
     judged: QueryLists
-    known: QueryLists  # see ltr.mining.same_texts.known_documents
+    known: QueryLists  # see ltr.data.sampling.rows
     pools: QueryLists | None  # the candidates; without, only judged documents are listed
 
-    def whole(self, query: int) -> LabelledList:
-        doc_rows, grades = self.judged.of(query)
-        relevant = doc_rows[grades > 0]
+    def whole(self, query_row: int) -> LabelledList:
+        judged_rows, grades = self.judged.of(query_row)
+        listed = judged_rows
         if self.pools is not None:
-            pool, _ = self.pools.of(query)
-            others = doc_rows[~np.isin(doc_rows, pool)]
-            doc_rows = np.concatenate([pool, others])
-        may_be_negative = ~np.isin(doc_rows, not_negatives(self.known, query))
-        labelled = self.judged.labelled(
-            query, doc_rows[may_be_negative | np.isin(doc_rows, relevant)]
-        )
-        known_rows, known_grades = self.known.of(query)
-        return labelled._replace(ideal=None, judged_rows=known_rows, judged_grades=known_grades)
+            pool, _ = self.pools.of(query_row)
+            others = judged_rows[~np.isin(judged_rows, pool)]
+            listed = np.concatenate([pool, others])
+        relevant = judged_rows[grades > 0]
+        forbidden = np.setdiff1d(not_negatives(self.known, query_row), relevant)
+        labelled = self.judged.labelled(query_row, listed[~np.isin(listed, forbidden)])
+        known_rows, known_grades = self.known.of(query_row)
+        return labelled._replace(ideal=None, known_rows=known_rows, known_grades=known_grades)
 
 
 class ListRows:
@@ -52,8 +51,8 @@ class ListRows:
     A query has one row, or with ``keep`` ``all`` as many as its list has parts.
 
     Args:
-        source: has the whole lists.
-        queries: ``[Q]`` int64, the queries to rank.
+        whole_lists: give the list of each query.
+        query_rows: ``[Q]`` int64, the queries to rank.
         list_size: documents of a row at most; None: no limit.
         keep: what stays of a longer list.
         seed: of the draws.
@@ -63,28 +62,33 @@ class ListRows:
     """
 
     def __init__(
-        self, source: WholeLists, queries: np.ndarray, list_size: int | None, keep: Keep, seed: int
+        self,
+        whole_lists: WholeLists,
+        query_rows: np.ndarray,
+        list_size: int | None,
+        keep: Keep,
+        seed: int,
     ) -> None:
-        self.source = source
+        self.whole_lists = whole_lists
         self.list_size = list_size
         self.keep = keep
         self.seed = seed
-        n_parts = np.ones(len(queries), dtype=np.int64)
+        n_parts = np.ones(len(query_rows), dtype=np.int64)
         if list_size is not None and keep == "all":
-            lengths = [len(source.whole(query).doc_rows) for query in queries]
+            lengths = [len(whole_lists.whole(query_row).doc_rows) for query_row in query_rows]
             n_parts = -(-np.asarray(lengths) // list_size)  # rounded up
-        self.query_rows, self._parts = in_parts(queries, n_parts)
+        self.query_rows, self._parts = in_parts(query_rows, n_parts)
 
     def __len__(self) -> int:
         return len(self.query_rows)
 
     def draw(self, epoch: int, row: int) -> LabelledList:
-        query = int(self.query_rows[row])
-        whole = self.source.whole(query)
+        query_row = int(self.query_rows[row])
+        whole = self.whole_lists.whole(query_row)
         if self.list_size is None or len(whole.doc_rows) <= self.list_size:
             return whole
         # The rows of a query cut its list alike, and each takes its own part.
-        rng = np.random.default_rng([self.seed, epoch, query])
+        rng = np.random.default_rng([self.seed, epoch, query_row])
         kept = cut_list(whole.labels, self.list_size, self.keep, rng)[self._parts[row]]
         return whole.documents_at(kept)
 
@@ -98,8 +102,7 @@ def cut_list(
     Args:
         labels: ``[N]``, the grades of the documents.
         size: documents that stay in one array, at most; 2 or more, or nothing could be ranked.
-        keep: see :class:`ltr.datamodules.ListDataModule`; ``all`` returns ⌈N / size⌉ arrays,
-            the others just one.
+        keep: see :data:`Keep`; ``all`` returns ⌈N / size⌉ arrays, the others just one.
         rng: draws them.
     """
     order = rng.permutation(len(labels))
@@ -108,18 +111,27 @@ def cut_list(
         return np.array_split(order, n_parts)
     if keep == "relevant":
         order = order[np.argsort(-labels[order], kind="stable")]
-        grades = labels[order]
-        if grades[size - 1] > 0 and grades[-1] <= 0:
-            # No room for an irrelevant document, and many losses know only relevant or not: the best
-            # one takes the last place.
-            order[size - 1] = order[np.argmax(grades <= 0)]
-        elif grades[0] == grades[size - 1] and grades[-1] < grades[0]:
-            # Nothing could be ranked: the best document of another grade takes the last place.
-            order[size - 1] = order[np.argmax(grades < grades[0])]
+        order[size - 1] = order[_place_of_last(labels[order], size)]
     return [order[:size]]
 
 
-def n_with_both(rows: ListRows) -> int:
+def _place_of_last(grades: np.ndarray, size: int) -> int:
+    """Which document becomes the last of the ``size`` that stay, by its place.
+
+    Args:
+        grades: ``[N]`` of the whole list, the largest first.
+        size: below N.
+    """
+    if grades[size - 1] > 0 and grades[-1] <= 0:
+        # No room for an irrelevant document, and many losses know only relevant or not: the best one.
+        return int(np.argmax(grades <= 0))
+    if grades[0] == grades[size - 1] and grades[-1] < grades[0]:
+        # Nothing could be ranked: the best document of another grade.
+        return int(np.argmax(grades < grades[0]))
+    return size - 1
+
+
+def n_with_relevant_and_not(rows: ListRows) -> int:
     """How many rows have a relevant and an irrelevant document, in the first epoch."""
     n_rows = 0
     for row in range(len(rows)):
@@ -129,13 +141,16 @@ def n_with_both(rows: ListRows) -> int:
     return n_rows
 
 
-def with_two_grades(source: WholeLists, queries: np.ndarray, where: str) -> np.ndarray:
+def with_two_grades(whole_lists: WholeLists, query_rows: np.ndarray, where: str) -> np.ndarray:
     """The queries whose documents differ in grade; a loss learns nothing from the others.
 
     Raises:
         InputError: if there are none.
     """
-    kept = [query for query in queries if np.ptp(source.whole(query).labels) > 0]
+    kept = []
+    for query_row in query_rows:
+        if np.ptp(whole_lists.whole(query_row).labels) > 0:
+            kept.append(query_row)
     if not kept:
         raise InputError(
             f"{where}: no query has two documents of different grades; there is nothing to rank"

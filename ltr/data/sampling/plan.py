@@ -55,16 +55,16 @@ class Plan(ABC):
         return epoch, step
 
     def frozen_batches(self, epoch: int, step: int) -> Frozen | None:
-        """The rows of the batches around this step, if they were frozen; else None. Of several
-        sources, those of each.
+        """The rows of the batches of the window that this step lies in, if they were frozen; else
+        None. Of several sources, those of each.
 
         A checkpoint keeps them, as they do not follow from (seed, epoch, step).
         """
         return None
 
     def restore_frozen(self, epoch: int, step: int, batches: Any) -> None:
-        """Freeze the batches around this step again, as a checkpoint has them from
-        :meth:`frozen_batches`.
+        """Freeze the batches of the window that this step lies in again, as a checkpoint has them
+        from :meth:`frozen_batches`.
         """
         raise NotImplementedError
 
@@ -111,8 +111,8 @@ class PlanSampler(DistributedSampler):
 
 
 class ShareOfRank(DistributedSampler):
-    """Every ``world_size``-th of ``n_batches`` batches, without the padding of its base class: each
-    batch is evaluated exactly once, whatever the number of processes.
+    """Every ``world_size``-th of ``n_batches`` batches: each is evaluated exactly once, whatever the
+    number of processes. It is a ``DistributedSampler`` for the reason of :class:`PlanSampler`.
     """
 
     def __init__(self, n_batches: int, rank: int, world_size: int) -> None:

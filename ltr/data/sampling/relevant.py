@@ -4,7 +4,7 @@ from typing import Literal
 
 import numpy as np
 
-from ltr.data.query_lists import LabelledList, QueryLists, are_excluded
+from ltr.data.query_lists import LabelledList, QueryLists, cannot_be_negatives
 from ltr.data.sampling.rows import in_parts
 
 # What an epoch has once: each query, or each pair of a query and a relevant document.
@@ -16,11 +16,11 @@ def not_negatives(known: QueryLists, query_row: int) -> np.ndarray:
     text of one, and those with the text of the query, whose grade is NaN.
 
     Args:
-        known: see :func:`ltr.mining.same_texts.known_documents`.
+        known: see :mod:`ltr.data.sampling.rows`.
         query_row: the query.
     """
     known_rows, grades = known.of(query_row)
-    return known_rows[are_excluded(grades)]
+    return known_rows[cannot_be_negatives(grades)]
 
 
 class RelevantDraws:
@@ -33,8 +33,7 @@ class RelevantDraws:
 
     Args:
         judged: the judgements; those above 0 are relevant.
-        known: what lists carry as the judged documents of their query: the judgements, and what
-            must not be a negative of it either, see :func:`ltr.mining.same_texts.known_documents`.
+        known: what lists carry as known of their query, see :mod:`ltr.data.sampling.rows`.
         queries: ``[Q]`` int64, the queries that have rows.
         size: relevant documents of a row at most.
         epoch_over: ``queries`` or ``pairs``.
@@ -87,7 +86,7 @@ class RelevantDraws:
             query_row,
             judged_rows[drawn],
             grades[drawn],
-            judged_rows=known_rows,
-            judged_grades=known_grades,
+            known_rows=known_rows,
+            known_grades=known_grades,
         )
         return relevant, rng

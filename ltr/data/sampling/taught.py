@@ -19,7 +19,7 @@ Unscored = Literal["refuse", "leave_out"]
 
 @dataclass(eq=False)
 class TaughtRows:
-    """Rows of other rows' documents, with the scores of a teacher as labels.
+    """The rows of ``rows``, with the scores of a teacher as labels.
 
     With ``leave_out``, rows of queries without any score are left out; an InputError if all are.
     """
@@ -31,19 +31,19 @@ class TaughtRows:
     where: str  # the split, for errors
 
     def __post_init__(self) -> None:
-        self._kept = np.arange(len(self.rows))  # the numbers that these rows have among the others
+        self._numbers = np.arange(len(self.rows))  # of these rows, among those of ``rows``
         if self.unscored == "leave_out":
             scored_queries = self.scores.query_rows[np.diff(self.scores.offsets) > 0]
-            self._kept = np.flatnonzero(np.isin(self.rows.query_rows, scored_queries))
-        if len(self._kept) == 0:
+            self._numbers = np.flatnonzero(np.isin(self.rows.query_rows, scored_queries))
+        if len(self._numbers) == 0:
             raise InputError(
                 f"{self.where}: no query has a document with a score; score the documents that are trained on",
                 option="labels.scores",
             )
-        self.query_rows = self.rows.query_rows[self._kept]
+        self.query_rows = self.rows.query_rows[self._numbers]
 
     def __len__(self) -> int:
-        return len(self._kept)
+        return len(self._numbers)
 
     def with_negatives(self, number: int, lists: QueryLists) -> "TaughtRows":
         """See :meth:`ltr.data.sampling.triplet_rows.TripletRows.with_negatives`."""
@@ -88,12 +88,12 @@ class TaughtRows:
         If none of its documents has a score, the query's document of the best score stands alone: a
         list can't be empty, and a made-up label would be learnt.
         """
-        drawn = self.rows.draw(epoch, int(self._kept[row]))
+        drawn = self.rows.draw(epoch, int(self._numbers[row]))
         scored_rows, scores = self.scores.of(drawn.query_row)
-        kept = np.isin(drawn.doc_rows, scored_rows)
-        if self.unscored == "refuse" and not kept.all():
+        has_score = np.isin(drawn.doc_rows, scored_rows)
+        if self.unscored == "refuse" and not has_score.all():
             self.check([(drawn.query_row, drawn.doc_rows)])
-        taught = drawn.documents_at(np.flatnonzero(kept))
-        if not kept.any():
+        taught = drawn.documents_at(np.flatnonzero(has_score))
+        if not has_score.any():
             taught = drawn.alone(int(scored_rows[scores.argmax()]))
         return taught._replace(labels=values_of(taught.doc_rows, scored_rows, scores))

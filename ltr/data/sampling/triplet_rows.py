@@ -3,6 +3,7 @@
 import logging
 from collections.abc import Iterator
 from dataclasses import KW_ONLY, dataclass, replace
+from typing import NamedTuple
 
 import numpy as np
 
@@ -13,28 +14,38 @@ from ltr.errors import InputError
 log = logging.getLogger(__name__)
 
 
+class Negatives(NamedTuple):
+    """What negatives are drawn from, as mined lists or the corpus.
+
+    Attributes:
+        per_row: how many of them a row gets, at most.
+        lists: the documents to draw from, by query, with their mined distances or NaN; None: the
+            whole corpus.
+    """
+
+    per_row: int
+    lists: QueryLists | None
+
+
 @dataclass(eq=False)
 class TripletRows:
-    """Rows of one or more relevant documents of a query, followed by its negatives from one or more
-    sources, in the order of the sources. No document comes twice.
+    """Rows of one or more relevant documents of a query, followed by its negatives, in the order of
+    ``negatives``. No document comes twice.
 
-    Queries that no source has a document for are left out; an InputError if all are.
+    Queries without a document to draw as a negative are left out; an InputError if all are.
     """
 
     judged: QueryLists  # every query has a relevant document
-    known: QueryLists  # see ltr.mining.same_texts.known_documents
-    # Of each source of negatives how many a row gets, at most, and the documents to draw from, by
-    # query, with their mined distances or NaN. None draws from the whole corpus.
-    per_row: tuple[int, ...]
-    negatives: tuple[QueryLists | None, ...]
+    known: QueryLists  # see ltr.data.sampling.rows
+    negatives: tuple[Negatives, ...]
     n_docs: int  # of the corpus
-    positives: int  # relevant documents of a row, at most
+    positives_per_row: int  # relevant documents, at most
     seed: int
     _: KW_ONLY
     epoch_over: EpochOver
     where: str  # the split, for errors
     # [Q] int64, the queries that have rows. None: those with a negative. They are found once:
-    # dataclasses.replace() hands them on, so rows keep their numbers when the sources change.
+    # dataclasses.replace() hands them on, so rows keep their numbers when the negatives change.
     queries: np.ndarray | None = None
     # By an audit: a soft label of some negatives, or NaN for a document that must not be drawn. All
     # other negatives have label 0.
@@ -44,7 +55,12 @@ class TripletRows:
         if self.queries is None:
             self.queries = self._queries_with_negatives()
         self.relevant = RelevantDraws(
-            self.judged, self.known, self.queries, self.positives, self.epoch_over, self.seed
+            self.judged,
+            self.known,
+            self.queries,
+            self.positives_per_row,
+            self.epoch_over,
+            self.seed,
         )
         self.query_rows = self.relevant.query_rows
 
@@ -52,9 +68,9 @@ class TripletRows:
         return len(self.query_rows)
 
     def with_negatives(self, number: int, lists: QueryLists) -> "TripletRows":
-        """The same rows, with these lists as the source of negatives of this number."""
+        """The same rows, with these lists as the negatives of this number."""
         negatives = list(self.negatives)
-        negatives[number] = lists
+        negatives[number] = negatives[number]._replace(lists=lists)
         return replace(self, negatives=tuple(negatives))
 
     def _queries_with_negatives(self) -> np.ndarray:
@@ -76,7 +92,7 @@ class TripletRows:
 
     def _has_negatives(self, query_row: int) -> bool:
         forbidden = self._forbidden(query_row)
-        for lists in self.negatives:
+        for _, lists in self.negatives:
             if lists is None:  # the whole corpus
                 if len(set(forbidden.tolist())) < self.n_docs:
                     return True
@@ -97,7 +113,7 @@ class TripletRows:
         return np.concatenate([forbidden, labelled_rows[np.isnan(labels)]])
 
     def drawable(self) -> Iterator[tuple[int, np.ndarray]]:
-        """The documents that may be drawn, by query: the relevant ones, and those of every source
+        """The documents that may be drawn, by query: the relevant ones, and those of all negatives
         but the whole corpus.
         """
         assert self.queries is not None, "the constructor finds them"
@@ -105,7 +121,7 @@ class TripletRows:
             judged_rows, grades = self.judged.of(query_row)
             forbidden = self._forbidden(query_row)
             drawable = [judged_rows[grades > 0]]
-            for lists in self.negatives:
+            for _, lists in self.negatives:
                 if lists is not None:
                     doc_rows, _ = _without(lists, query_row, forbidden)
                     drawable.append(doc_rows)
@@ -119,11 +135,11 @@ class TripletRows:
         distances = [np.full(len(relevant.doc_rows), np.nan, np.float32)]
         drawn_rows = []
         forbidden = self._forbidden(query_row)
-        for count, lists in zip(self.per_row, self.negatives, strict=True):
+        for count, lists in self.negatives:
             doc_rows, mined_distances = self._draw_from(lists, count, query_row, forbidden, rng)
             drawn_rows.append(doc_rows)
             distances.append(mined_distances)
-            # The next source must not draw these documents again.
+            # The next negatives must not be these documents again.
             forbidden = np.concatenate([forbidden, doc_rows])
         negatives = np.concatenate(drawn_rows)
         negative_labels = np.zeros(len(negatives), np.float32)
@@ -144,7 +160,7 @@ class TripletRows:
         forbidden: np.ndarray,
         rng: np.random.Generator,
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Documents of a source, none of them forbidden, and their distances or NaN."""
+        """Documents of some negatives, none of them forbidden, and their distances or NaN."""
         if lists is None:
             drawn = _draw_outside(rng, self.n_docs, forbidden, count)
             return drawn, np.full(len(drawn), np.nan, np.float32)
@@ -158,7 +174,7 @@ def _without(
 ) -> tuple[np.ndarray, np.ndarray]:
     """The documents of a query that are not forbidden, and their values."""
     doc_rows, values = lists.of(query_row)
-    # [forbidden, documents]: faster than np.isin for so few documents.
+    # Of shape [forbidden, documents]: faster than np.isin for so few documents.
     kept = (doc_rows != forbidden[:, None]).all(axis=0)
     return doc_rows[kept], values[kept]
 

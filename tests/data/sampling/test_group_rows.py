@@ -20,7 +20,7 @@ def test_a_group_is_drawn_from_the_relevant_documents_without_repeats():
             one.labels.tolist() == [grades[rows == doc].item() for doc in one.doc_rows]
             and len(set(one.doc_rows)) == 2
         )
-        assert one.judged_rows is not None and one.judged_rows.tolist() == [30, 31, 32, 33, 34]
+        assert one.known_rows is not None and one.known_rows.tolist() == [30, 31, 32, 33, 34]
         drawn[frozenset(one.doc_rows.tolist())] += 1
     assert (
         len(drawn) == 6 and min(drawn.values()) > 65 and max(drawn.values()) < 135
@@ -35,4 +35,6 @@ def test_a_rest_of_two_is_a_group_and_a_rest_of_one_is_not():
         (owner, len(groups.draw(0, group).doc_rows))
         for group, owner in enumerate(groups.owners.tolist())
     ]
-    assert sizes == [(0, 3), (0, 3), (0, 2), (1, 3), (1, 3), (2, 2)] and groups.n_labels == 3
+    assert (
+        sizes == [(0, 3), (0, 3), (0, 2), (1, 3), (1, 3), (2, 2)] and groups.n_trained_labels == 3
+    )

@@ -11,7 +11,7 @@ from ltr.data.sampling.list_rows import (
     GradedLists,
     ListRows,
     cut_list,
-    n_with_both,
+    n_with_relevant_and_not,
     with_two_grades,
 )
 from tests.data.sampling.judgements import labels_by_epoch
@@ -37,8 +37,8 @@ def test_a_list_is_the_pool_and_the_judged_documents_beside_it():
         and one.labels.tolist() == [0, 1, 0, 2, 0]
     )
     assert (
-        one.judged_rows.tolist() == [9, 4, 7]
-        and one.judged_grades.tolist() == [2, 0, 1]
+        one.known_rows.tolist() == [9, 4, 7]
+        and one.known_grades.tolist() == [2, 0, 1]
         and one.ideal is None
     )
 
@@ -98,7 +98,9 @@ def test_lists_with_relevant_and_irrelevant_documents_are_counted():
         [1, 1, 2, 3, 3, 4, 4], [0, 1, 0, 0, 1, 0, 1], [2, 1, 0, 1, 0, 1, -1]
     )
     lists = GradedLists(judged, judged, None)
-    assert n_with_both(ListRows(lists, judged.query_rows, None, "relevant", seed=0)) == 2
+    assert (
+        n_with_relevant_and_not(ListRows(lists, judged.query_rows, None, "relevant", seed=0)) == 2
+    )
 
 
 @pytest.mark.parametrize("others, expected", [({}, [1, 1, 0]), ({9: 2}, [2, 1, 0])])
@@ -157,7 +159,7 @@ def test_features_keep_the_relevant_documents_too():
         one = rows.draw(epoch, 0)
         assert (
             len(set(one.doc_rows.tolist())) == 4
-            and (one.labels == rows.source.labels[one.doc_rows]).all()
+            and (one.labels == rows.whole_lists.labels[one.doc_rows]).all()
         )
         counts[one.doc_rows] += 1
     assert counts[2] == counts[6] == 400

@@ -1,7 +1,7 @@
 """Rows of relevant documents with others below them."""
 
 from ltr.data.query_lists import QueryLists
-from ltr.data.sampling.triplet_rows import TripletRows
+from ltr.data.sampling.triplet_rows import Negatives, TripletRows
 from tests.world.refusals import refused
 
 
@@ -10,10 +10,9 @@ def test_rows_drawn_from_the_corpus_avoid_the_relevant_ones():
     rows = TripletRows(
         judged,
         judged,
-        per_row=(5,),
-        negatives=(None,),
+        negatives=(Negatives(5, None),),
         n_docs=11,
-        positives=1,
+        positives_per_row=1,
         seed=0,
         epoch_over="queries",
         where="here",
@@ -27,8 +26,7 @@ def corpus_rows(n_docs: int, labels: QueryLists | None = None) -> TripletRows:
     return TripletRows(
         judged,
         judged,
-        (1,),
-        (None,),
+        (Negatives(1, None),),
         n_docs,
         1,
         0,
@@ -52,7 +50,14 @@ def triplet_rows(epoch: str, positives: int) -> TripletRows:
     """Queries 0 and 1 with the documents 0 to 3 and 4 to 6 of 1000."""
     judged = QueryLists.from_rows([0] * 4 + [1] * 3, range(7), [1.0] * 7)
     return TripletRows(
-        judged, judged, (5,), (None,), 1000, positives, 0, epoch_over=epoch, where="here"
+        judged,
+        judged,
+        (Negatives(5, None),),
+        1000,
+        positives,
+        0,
+        epoch_over=epoch,
+        where="here",
     )
 
 
@@ -73,5 +78,5 @@ def test_each_pair_draws_negatives_of_its_own():
     assert sorted(one.doc_rows[0] for one in lists) == list(range(7)) and all(
         one.labels.tolist() == [1] + [0] * 5 for one in lists
     )
-    assert all(not set(one.doc_rows[1:].tolist()) & set(one.judged_rows.tolist()) for one in lists)
+    assert all(not set(one.doc_rows[1:].tolist()) & set(one.known_rows.tolist()) for one in lists)
     assert len({tuple(sorted(one.doc_rows[1:].tolist())) for one in lists}) == 7
