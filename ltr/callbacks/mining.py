@@ -326,8 +326,7 @@ class HardNegativeMining(Callback):
         negatives = refreshes.folders.open(began.step, refreshes.source.collection)
         staleness = trainer.global_step - began.step
         negatives.manifest.update(step=began.step, staleness=staleness)
-        if refreshes.negatives is not None:
-            negatives.manifest["overlap"] = round(negatives.overlap(refreshes.negatives), 4)
+        negatives.note_overlap(refreshes.negatives)
         self._end_side_process()
         self._take(trainer, module, data, refreshes, negatives, began)
         refreshes.folders.remove_older(began.step, refreshes.saved_step)

@@ -86,6 +86,13 @@ class MinedNegatives(NamedTuple):
             shares.append(np.isin(doc_rows, other_doc_rows).mean())
         return float(np.mean(shares)) if shares else 0.0
 
+    def note_overlap(self, previous: "MinedNegatives | None") -> None:
+        """Let the manifest say the overlap with the negatives of the refresh before. The first
+        refresh has none.
+        """
+        if previous is not None:
+            self.manifest["overlap"] = round(self.overlap(previous), 4)
+
     def save(self, folder: Path, collection: Collection) -> None:
         """Write ``ids.npy`` and ``distances.npy``, ``[Q, K]`` each, with −1 and 0 where a query has
         fewer negatives, and ``manifest.json``, whole or not at all, to a folder that must be new.

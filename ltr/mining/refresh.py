@@ -131,8 +131,7 @@ class RefreshFolders:
             return self.open(moment.step, miner.collection)
         negatives = mine()
         negatives.manifest.update(epoch=moment.epoch, step=moment.step)
-        if previous is not None:
-            negatives.manifest["overlap"] = round(negatives.overlap(previous), 4)
+        negatives.note_overlap(previous)
         if write:
             by_rank_0(lambda: _replace(folder, negatives, miner.collection))
         return negatives

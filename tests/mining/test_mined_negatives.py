@@ -64,6 +64,10 @@ def test_overlap_of_two_refreshes():
         )
     )
     assert now.overlap(before) == 0.75
+    now.note_overlap(None)
+    assert now.manifest == {}, "of a first refresh nothing is said"
+    now.note_overlap(before)
+    assert now.manifest == {"overlap": 0.75}
 
 
 def test_negatives_are_not_written_over_and_checked(tmp_path, collection):
