@@ -19,7 +19,7 @@ from ltr.check.forecast import (
     works_of,
 )
 from ltr.check.kept_forecast import difference_line
-from ltr.cli.check import _check_fits_data, _LeakageOptions
+from ltr.cli.check import _check_fits_data, _LeakageOptions, check
 from ltr.datamodules import FeatureDataModule, LabelDataModule
 from ltr.errors import InputError
 from tests.cli.conftest import config  # noqa: F401  # a fixture
@@ -265,3 +265,15 @@ def test_a_configuration_and_a_backbone_are_not_both_taken(config, capsys):  # n
     assert "leave out --backbone" in capsys.readouterr().err
     assert main(["check", str(config.parent / "nowhere")]) == 2
     assert "must be a run folder, but there is no" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("data", [None, "elsewhere", "runs/a"])
+def test_a_run_is_checked_whatever_data_says(monkeypatch, data):
+    """Also where ``--data`` has the name of the run folder."""
+    monkeypatch.setattr("ltr.cli.check.open_collection", lambda path: pytest.fail("no run"))
+    asked = []
+    monkeypatch.setattr(
+        "ltr.cli.check._experiment_sections", lambda *words: asked.append(words) or []
+    )
+    check("runs/a", data=data)
+    assert [words[:3] for words in asked] == [("runs/a", None, data)]
