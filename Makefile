@@ -30,7 +30,7 @@ test: env  ## Run the tests (J=1: one after the other)
 	HF_HUB_OFFLINE=1 WANDB_MODE=offline OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(or $(J),$(WORKERS)) --dist loadfile --max-worker-restart 0
 
 test-long: env  ## Run the tests that make test leaves out
-	HF_HUB_OFFLINE=1 WANDB_MODE=offline OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m long -n $(or $(J),auto) --max-worker-restart 0
+	HF_HUB_OFFLINE=1 WANDB_MODE=offline OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m long -n $(or $(J),$(WORKERS)) --max-worker-restart 0
 
 # What others install: the newest versions that the packages allow, and the oldest that setup.cfg names. torch alone is
 # that of constraints.txt. T: tests, where not all are run.
