@@ -9,7 +9,7 @@ import torch
 from ltr.callbacks import LossChange, LossSchedule
 from ltr.compatibility import check_labels, check_transform
 from ltr.data.layouts import JoinedPairs
-from ltr.datamodules import FeatureDataModule, ListDataModule, TripletDataModule
+from ltr.datamodules import FeatureDataModule, Labels, ListDataModule, TripletDataModule
 from ltr.errors import InputError
 from ltr.in_batch import OtherQueries, OwnLists
 from ltr.losses import (
@@ -107,11 +107,8 @@ def test_judged_documents_alone_are_no_lists_for_a_softmax(tmp_path, collection_
     """Where only relevant documents are judged, as in most sets of BEIR."""
     folder = tmp_path / "collection"  # the fixture is of the whole session
     shutil.copytree(collection_folder, folder)
-    pool = (folder / "candidates/train.trec").read_text().splitlines()
-    query, _, first, *_ = pool[0].split()
-    second = pool[1].split()[2]
-    qrels = folder / "qrels/train.tsv"
-    qrels.write_text(f"{query}\t{first}\t1\n{query}\t{second}\t2\n")
+    judged = [f"train-q0\ttrain-q0-d{grade}\t{grade}\n" for grade in (1, 2)]
+    (folder / "qrels/train.tsv").write_text("".join(judged))
     data = ListDataModule(str(folder), unjudged="skip")
     data.reads = JoinedPairs(wordpiece_tokenizer(), 24)
     data.setup("fit")
@@ -119,12 +116,10 @@ def test_judged_documents_alone_are_no_lists_for_a_softmax(tmp_path, collection_
         check_labels(SoftmaxLoss(), OwnLists(), data)
 
 
-def test_a_run_refuses_such_lists_before_its_first_step(tmp_path):
-    module = feature_ranker(2, SoftmaxLoss(), "linear")
-    data = data_for(module, FeatureDataModule, write_letor(tmp_path / "data", [[1, 2], [2, 1]]))
-    with pytest.raises(InputError, match="none of the 2 training lists has both"):
-        trainer(tmp_path, max_epochs=1).fit(module, data)
-    assert module.last_step is None
+def fit(module, folder, ckpt_path=None, **options):
+    run = trainer(folder, **options)
+    run.fit(module, data_for(module, FeatureDataModule, folder, batch_size=2), ckpt_path=ckpt_path)
+    return run
 
 
 def test_a_run_says_after_an_epoch_that_most_lists_had_no_gradient(tmp_path, caplog):
@@ -137,9 +132,7 @@ def test_a_run_says_after_an_epoch_that_most_lists_had_no_gradient(tmp_path, cap
     module = feature_ranker(2, MarginRankingLoss(0.1), "linear")
     with torch.no_grad():
         module.ranker.head.weight.copy_(torch.tensor([[5.0, 0.0]]))
-    data = data_for(module, FeatureDataModule, folder, batch_size=2)
-    with caplog.at_level("WARNING"):
-        trainer(tmp_path, max_epochs=2).fit(module, data)
+    fit(module, folder, max_epochs=2)
     said = [line for line in caplog.messages if "in the first epoch" in line]
     assert said == [
         "in the first epoch 4 of 4 lists gave MarginRankingLoss no gradient, so nothing was learnt from them: they are in order already, or have nothing to be told apart"
@@ -149,66 +142,69 @@ def test_a_run_says_after_an_epoch_that_most_lists_had_no_gradient(tmp_path, cap
 def test_a_run_that_resumes_says_nothing_of_its_first_epoch(tmp_path, caplog):
     """The second epoch alone is no first epoch, whatever its lists give."""
     folder = write_letor(tmp_path / "data", [[1, 0], [0, 1]])
-    module = feature_ranker(2, MarginRankingLoss(1.0), "linear")
-    data = data_for(module, FeatureDataModule, folder, batch_size=2)
-    first = trainer(tmp_path, max_epochs=1)
-    first.fit(module, data)
     checkpoint = tmp_path / "first.ckpt"
+    first = fit(feature_ranker(2, MarginRankingLoss(1.0), "linear"), folder, max_epochs=1)
     first.save_checkpoint(checkpoint)
     module = feature_ranker(2, MarginRankingLoss(1.0), "linear")
-    data = data_for(module, FeatureDataModule, folder, batch_size=2)
     module.loss.forward = lambda scores, *_: (scores * 0.0).sum()  # no list has a gradient
-    with caplog.at_level("WARNING"):
-        trainer(tmp_path, max_epochs=2).fit(module, data, ckpt_path=checkpoint)
+    fit(module, folder, checkpoint, max_epochs=2)
     assert not [line for line in caplog.messages if "in the first epoch" in line]
 
 
 def test_a_schedule_warns_of_each_kind_of_loss_once_and_by_its_name(tmp_path, caplog):
     """Query 0 has no irrelevant document. Two stages of one loss, then another one."""
     folder = write_letor(tmp_path / "data", [[1, 2], [1, 0]])
-    module = feature_ranker(2, SoftmaxLoss(), "linear")
     changes = [
         LossChange(epoch=1, options={"temperature": 0.5}),
         LossChange(epoch=2, loss=BCELoss()),
         LossChange(epoch=3, loss=RankNetLoss()),
     ]
-    data = data_for(module, FeatureDataModule, folder, batch_size=2)
-    with caplog.at_level("WARNING"):
-        run = trainer(tmp_path, max_epochs=1, callbacks=[LossSchedule(changes)])
-        run.fit(module, data)
+    module = feature_ranker(2, SoftmaxLoss(), "linear")
+    fit(module, folder, max_epochs=1, callbacks=[LossSchedule(changes)])
     said = [line for line in caplog.messages if "learns no order" in line]
     assert sorted(line.split(" so ")[1].split()[0] for line in said) == ["BCELoss", "SoftmaxLoss"]
     assert all(line.startswith("1 of 2 training lists") for line in said)
 
 
+# Also where a later stage brings a margin policy, which the first one has not.
+LATER = LossSchedule([LossChange(epoch=1, loss=MarginRankingLoss(0.5), margin=Constant(0.2))])
+
+
 @pytest.mark.parametrize(
-    ("loss", "message"),
+    ("loss", "transform", "callbacks", "message"),
     [
-        (MarginRankingLoss(1.0), "sigmoid .* MarginRankingLoss asks for a gap of 1"),
-        (SoftmaxLoss(), "^SoftmaxLoss tells relevant documents"),
+        (SoftmaxLoss(), "none", [], "none of the 2 training lists has both"),
+        (SoftmaxLoss(), "none", [LATER], "^SoftmaxLoss tells relevant documents"),
+        (
+            MarginRankingLoss(1.0),
+            "sigmoid",
+            [LATER],
+            "sigmoid .* MarginRankingLoss asks for a gap of 1",
+        ),
     ],
-    ids=["transform", "labels"],
+    ids=["labels", "labels of a schedule", "transform of a schedule"],
 )
-def test_a_schedule_refuses_its_first_loss_by_its_name(tmp_path, loss, message):
-    """Also where a later stage brings a margin policy, which the first one has not."""
+def test_a_run_refuses_its_first_loss_by_its_name_before_the_first_step(
+    tmp_path, loss, transform, callbacks, message
+):
     folder = write_letor(tmp_path / "data", [[1, 2], [2, 1]])
-    module = feature_ranker(2, loss, "linear", transform="sigmoid")
-    later = LossChange(epoch=1, loss=MarginRankingLoss(0.5), margin=Constant(0.2))
-    data = data_for(module, FeatureDataModule, folder, batch_size=2)
+    module = feature_ranker(2, loss, "linear", transform=transform)
     with pytest.raises(InputError, match=message):
-        trainer(tmp_path, max_epochs=1, callbacks=[LossSchedule([later])]).fit(module, data)
+        fit(module, folder, max_epochs=1, callbacks=callbacks)
     assert module.last_step is None
 
 
 def test_transformed_scores_are_refused_with_labels_of_a_teacher_and_margins_out_of_reach():
     data = TripletDataModule("somewhere")
-    check_transform("softmax", BCELoss(), None, data)
-    check_transform("softmax", MarginRankingLoss(0.3), None, data)
-    check_transform("none", MarginRankingLoss(1.0), None, data)
-    check_transform("softmax", MarginRankingLoss(1.0), Constant(0.2), data)
+    for transform, loss, margin in (
+        ("softmax", BCELoss(), None),
+        ("softmax", MarginRankingLoss(0.3), None),
+        ("none", MarginRankingLoss(1.0), None),
+        ("softmax", MarginRankingLoss(1.0), Constant(0.2)),
+    ):
+        check_transform(transform, loss, margin, data)
     with pytest.raises(InputError, match="after transform: sigmoid .* asks for a gap of 1, which"):
         check_transform("sigmoid", MarginRankingLoss(1.0), None, data)
-    taught = TripletDataModule("somewhere")
-    taught.labels = type(taught.labels)(scores="scores")
+    taught = TripletDataModule("somewhere", labels=Labels(scores="scores"))
     with pytest.raises(InputError, match="the softmax of a score can't be compared with them"):
         check_transform("softmax", BCELoss(), None, taught)

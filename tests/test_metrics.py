@@ -1,6 +1,7 @@
 """Against pytrec_eval where it has the measure, against a plain loop or SciPy elsewhere."""
 
 import math
+import statistics
 
 import numpy as np
 import pytest
@@ -54,12 +55,10 @@ def as_trec(scores, labels, mask, ties, ideal):
     for q in range(len(scores)):
         name = [f"d{ties[q, d]:03d}" for d in range(width)]
         run[f"q{q}"] = {name[d]: float(scores[q, d]) for d in range(width) if mask[q, d]}
-        judged = {
-            name[d]: int(labels[q, d])
-            for d in range(width)
-            if mask[q, d] and (labels[q, d] > 0 or d % 2)
-        }  # others: unjudged
-        judged |= {f"outside{m}": int(g) for m, g in enumerate(ideal[q, width:])}
+        judged = {f"outside{m}": int(g) for m, g in enumerate(ideal[q, width:])}
+        for d in range(width):
+            if mask[q, d] and (labels[q, d] > 0 or d % 2):  # others: unjudged
+                judged[name[d]] = int(labels[q, d])
         qrels[f"q{q}"] = judged
     return qrels, run
 
@@ -70,20 +69,22 @@ def test_equals_trec_eval(measure, seed):
     lists = random_lists(seed)
     qrels, run = as_trec(*lists)
     result = pytrec_eval.RelevanceEvaluator(qrels, {TREC[measure]}).evaluate(run)
-    expected = torch.tensor(
-        [result[f"q{q}"][TREC[measure]] for q in range(len(run))], dtype=torch.float64
-    )
+    expected = [result[f"q{q}"][TREC[measure]] for q in range(len(run))]
     metric = RankingMetric(measure, empty="zero")
-    torch.testing.assert_close(metric.per_query(*lists).double(), expected, atol=1e-6, rtol=0)
+    assert metric.per_query(*lists).tolist() == pytest.approx(expected, abs=1e-6, rel=0)
     for part in (slice(0, 7), slice(7, None)):
         metric.update(*(t[part] for t in lists))
-    assert metric.compute().item() == pytest.approx(expected.mean().item(), abs=1e-6)
+    assert metric.compute().item() == pytest.approx(statistics.mean(expected), abs=1e-6)
 
 
 def ranked_grades(scores, labels, mask, ties):
     docs = [d for d in range(len(scores)) if mask[d]]
     docs.sort(key=lambda d: (-scores[d].item(), -ties[d].item()))
     return [labels[d].item() for d in docs]
+
+
+def exp_dcg_at_5(grades):
+    return sum((2**grade - 1) / math.log2(rank + 2) for rank, grade in enumerate(grades[:5]))
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -93,10 +94,8 @@ def test_exponential_gain_and_err_equal_a_plain_loop(seed):
     err = RankingMetric("ERR@5", "zero", max_grade=3).per_query(*lists)
     for q, (scores, labels, mask, ties, ideal) in enumerate(zip(*lists, strict=True)):
         grades = ranked_grades(scores, labels, mask, ties)
-        best = sorted(ideal.tolist(), reverse=True)
-        dcg, top = (
-            sum((2**g - 1) / math.log2(r + 2) for r, g in enumerate(x[:5])) for x in (grades, best)
-        )
+        dcg = exp_dcg_at_5(grades)
+        top = exp_dcg_at_5(sorted(ideal.tolist(), reverse=True))
         assert ndcg[q].item() == pytest.approx(dcg / top if top else 0.0, abs=1e-6)
         reading = 1.0
         value = 0.0
@@ -119,9 +118,8 @@ def test_swapped_pairs_and_tau_equal_a_plain_loop_and_scipy(seed):
         if not pairs:
             assert swapped[q].isnan() and tau[q].isnan()
             continue
-        assert swapped[q].item() == sum(
-            1.0 if s[i] < s[j] else 0.5 * (s[i] == s[j]) for i, j in pairs
-        )
+        expected = sum(1.0 if s[i] < s[j] else 0.5 * (s[i] == s[j]) for i, j in pairs)
+        assert swapped[q].item() == expected
         expected = stats.kendalltau(s, y).statistic
         assert tau[q].item() == pytest.approx(0.0 if math.isnan(expected) else expected, abs=1e-6)
 
@@ -153,73 +151,61 @@ def test_queries_with_nothing_to_find_count_as_the_option_says():
         metric = RankingMetric("RR", empty)
         metric.update(*lists)
         assert metric.compute().item() == value
-    assert (
-        "left out" in RankingMetric("RR", "skip").convention
-        and "count 0" in RankingMetric("RR", "zero").convention
-    )
+    assert "left out" in RankingMetric("RR", "skip").convention
+    assert "count 0" in RankingMetric("RR", "zero").convention
 
 
 def test_padding_with_any_score_changes_nothing():
-    scores, labels, mask, ties, ideal = random_lists(0)
+    scores, labels, mask, *others = lists = random_lists(0)
+    noisy = torch.where(mask, scores, torch.inf), torch.where(mask, labels, 3.0), mask, *others
     for measure in [*TREC, "swapped_pairs", "tau", "nDCG_exp@10", "ERR"]:
         metric = RankingMetric(measure)
-        noisy = (
-            torch.where(mask, scores, torch.inf),
-            torch.where(mask, labels, 3.0),
-            mask,
-            ties,
-            ideal,
-        )
-        torch.testing.assert_close(
-            metric.per_query(*noisy),
-            metric.per_query(scores, labels, mask, ties, ideal),
-            equal_nan=True,
-        )
+        expected = metric.per_query(*lists)
+        torch.testing.assert_close(metric.per_query(*noisy), expected, equal_nan=True)
 
 
 @pytest.mark.parametrize(
-    "measure", ["NDCG@10", "P", "nDCG@0", "nDCG@x", "nDCG@", "nDCG@²", "tau@3", ""]
+    "name", ["NDCG@10", "P", "nDCG@0", "nDCG@x", "nDCG@", "nDCG@²", "tau@3", ""]
 )
-def test_an_unknown_measure_is_refused(measure):
+def test_an_unknown_measure_is_refused(name):
     with pytest.raises(ValueError, match="a measure must be one of nDCG"):
-        RankingMetric(measure)
+        RankingMetric(name)
 
 
-def test_a_label_that_is_nan_is_refused_except_at_the_padding():
-    scores = torch.tensor([[0.3, 0.1]])
+SCORES = torch.tensor([[0.3, 0.1]])
+
+
+def test_the_label_of_the_padding_may_be_nan():
     labels = torch.tensor([[1.0, math.nan]])
-    assert RankingMetric("nDCG").per_query(scores, labels, torch.tensor([[True, False]])) == 1.0
-    with pytest.raises(ValueError, match="labels must be grades to be measured, got NaN"):
-        RankingMetric("nDCG").per_query(scores, labels)
+    assert RankingMetric("nDCG").per_query(SCORES, labels, torch.tensor([[True, False]])) == 1.0
 
 
 @pytest.mark.parametrize("wrong", [math.nan, math.inf, -math.inf])
 def test_a_grade_that_is_no_number_is_refused_also_of_a_document_that_is_not_ranked(wrong):
     """Its query would be taken for one without a relevant document, and left out."""
-    scores = torch.tensor([[0.3, 0.1]])
     labels = torch.tensor([[1.0, 0.0]])
+    told = "labels must be grades to be measured, got NaN or infinity"
     for measure in ("nDCG_exp", "nDCG", "AP", "tau"):
         metric = RankingMetric(measure)
-        with pytest.raises(ValueError, match="labels must be grades to be measured"):
-            metric.per_query(scores, torch.tensor([[wrong, 0.0]]))
-        with pytest.raises(ValueError, match="labels must be grades to be measured"):
-            metric.per_query(scores, labels, None, None, torch.tensor([[1.0, wrong]]))
+        with pytest.raises(ValueError, match=told):
+            metric.per_query(SCORES, torch.tensor([[wrong, 0.0]]))
+        with pytest.raises(ValueError, match=told):
+            metric.per_query(SCORES, labels, None, None, torch.tensor([[1.0, wrong]]))
 
 
 @pytest.mark.parametrize("dtype", [torch.int64, torch.float64])
 def test_two_grades_that_are_one_float32_are_refused(dtype):
     """2^24 + 1 is 2^24 as float32; 2^24 and 2^25 are themselves."""
-    scores = torch.tensor([[0.3, 0.1]])
     wide = torch.tensor([[2**24, 2**24 + 1]], dtype=dtype)
-    for lists in ((scores, wide), (scores, torch.ones(1, 2), None, None, wide)):
+    for lists in ((SCORES, wide), (SCORES, torch.ones(1, 2), None, None, wide)):
         with pytest.raises(ValueError, match="numbers that float32 can hold, .* got 16777217"):
             RankingMetric("nDCG").per_query(*lists)
     with pytest.raises(ValueError, match="numbers that float32 can hold"):
-        RankNetLoss()(scores, wide)
-    assert RankNetLoss()(scores.double(), wide) > 0
+        RankNetLoss()(SCORES, wide)
+    assert RankNetLoss()(SCORES.double(), wide) > 0
     exact = torch.tensor([[2**24, 2**25]], dtype=dtype)
-    assert RankingMetric("swapped_pairs").per_query(scores, exact).item() == 1.0
-    assert RankNetLoss()(scores, torch.tensor([[0.1, 1e-9]], dtype=torch.float64)) > 0
+    assert RankingMetric("swapped_pairs").per_query(SCORES, exact).item() == 1.0
+    assert RankNetLoss()(SCORES, torch.tensor([[0.1, 1e-9]], dtype=torch.float64)) > 0
 
 
 @pytest.mark.parametrize("empty", ["skip", "zero", "one"])
@@ -228,7 +214,7 @@ def test_two_grades_that_are_one_float32_are_refused(dtype):
 def test_a_measure_that_is_no_number_is_never_left_out(measure, empty, wrong, monkeypatch):
     """Of a query with something to find; of one without, it may be anything."""
     metric = RankingMetric(measure, empty)
-    scores = torch.tensor([[0.3, 0.1], [0.3, 0.1]])
+    scores = SCORES.expand(2, 2)
     labels = torch.tensor([[1.0, 0.0], [0.0, 0.0]])
     expected = {"skip": 1.0, "zero": 0.5, "one": 1.0}[empty]
     metric.update(scores, labels)
@@ -237,19 +223,18 @@ def test_a_measure_that_is_no_number_is_never_left_out(measure, empty, wrong, mo
     monkeypatch.setattr(type(metric.measure), "per_query", lambda self, lists: broken)
     metric.update(scores, labels)
     assert metric.compute().item() == expected
-    with pytest.raises(ValueError, match=f"^{measure} of a query with .* must be a number"):
+    told = f"^{measure} of a query with .* must be a number"
+    with pytest.raises(ValueError, match=told):
         metric.update(scores, labels.flip(0))
-    of_sources = SourceMetrics([metric], ["one"])
     lists = MeasuredLists(scores, labels.flip(0))
-    with pytest.raises(ValueError, match=f"^{measure} of a query with .* must be a number"):
-        of_sources.update(lists, torch.zeros(2, dtype=torch.int64))
+    with pytest.raises(ValueError, match=told):
+        SourceMetrics([metric], ["one"]).update(lists, torch.zeros(2, dtype=torch.int64))
 
 
 @pytest.mark.parametrize("max_grade", [-1.0, 0.0, float("nan")])
 def test_a_scale_without_a_grade_is_refused(max_grade):
-    with pytest.raises(
-        InputError, match=r"max_grade must be finite and above 0, got .* \(option max_grade\)"
-    ):
+    told = r"max_grade must be finite and above 0, got .* \(option max_grade\)"
+    with pytest.raises(InputError, match=told):
         RankingMetric("ERR", max_grade=max_grade)
 
 
@@ -260,16 +245,11 @@ def test_what_is_no_tensor_is_refused():
         swapped_pairs(torch.ones(1, 1), np.ones((1, 1)))
 
 
-def test_a_nan_score_is_refused():
+def test_a_nan_score_and_a_grade_above_the_scale_are_refused():
     with pytest.raises(ValueError, match="diverged"):
-        RankingMetric().update(torch.tensor([[float("nan"), 1.0]]), torch.tensor([[1.0, 0.0]]))
-
-
-def test_a_grade_above_the_scale_is_refused_by_err():
+        RankingMetric().update(torch.tensor([[math.nan, 1.0]]), torch.tensor([[1.0, 0.0]]))
     with pytest.raises(ValueError, match="max_grade"):
-        RankingMetric("ERR", max_grade=2).update(
-            torch.tensor([[1.0, 0.0]]), torch.tensor([[3.0, 0.0]])
-        )
+        RankingMetric("ERR", max_grade=2).update(SCORES, torch.tensor([[3.0, 0.0]]))
 
 
 class Sorts(TorchDispatchMode):
@@ -286,10 +266,10 @@ class Sorts(TorchDispatchMode):
 
 
 def sorts_of(measures):
-    scores, labels, mask, ties, ideal = random_lists(0)
     metrics = [RankingMetric(measure) for measure in measures]
+    tensors = random_lists(0)
     with Sorts() as seen:
-        lists = MeasuredLists(scores, labels, mask, ties, ideal)
+        lists = MeasuredLists(*tensors)
         for metric in metrics:
             metric.per_query(lists)
             metric.update(lists)
@@ -325,12 +305,10 @@ def test_grades_below_zero_count_as_zero_by_rank_and_as_grades_in_pairs():
     labels = torch.tensor([[-2.0, 1.0, 0.0]])
     for measure in ("nDCG", "nDCG_exp", "AP", "RR", "ERR", "R@2"):
         metric = RankingMetric(measure)
-        assert metric.per_query(scores, labels) == metric.per_query(scores, labels.clamp(min=0)), (
-            measure
-        )
-    assert swapped_pairs(scores, labels).tolist() == [2.0] and kendall_tau(
-        scores, labels
-    ).item() == pytest.approx(-1 / 3)
+        from_zero = metric.per_query(scores, labels.clamp(min=0))
+        assert metric.per_query(scores, labels) == from_zero, measure
+    assert swapped_pairs(scores, labels).tolist() == [2.0]
+    assert kendall_tau(scores, labels).item() == pytest.approx(-1 / 3)
 
 
 def test_swapped_pairs_are_exact_beyond_what_float32_counts():
@@ -342,6 +320,5 @@ def test_swapped_pairs_are_exact_beyond_what_float32_counts():
     scores[0, -1] = 2.0
     # The first relevant one, at 2, stands above 4,998 others and ties with the last; the other
     # 4,999 stand below all.
-    assert (
-        RankingMetric("swapped_pairs").per_query(scores, labels).item() == (n - 1) * (n - 1) + 0.5
-    )
+    swapped = RankingMetric("swapped_pairs").per_query(scores, labels).item()
+    assert swapped == (n - 1) * (n - 1) + 0.5
