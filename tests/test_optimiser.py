@@ -5,6 +5,7 @@ import math
 import pytest
 import torch
 from torch import nn
+from transformers import get_linear_schedule_with_warmup
 
 from ltr.optimiser import adamw, rate_factor
 
@@ -15,14 +16,10 @@ def test_matrices_decay_vectors_do_not_and_numbers_have_a_rate_of_their_own():
     number = nn.Parameter(torch.ones(()))
     frozen = nn.Parameter(torch.ones(2, 2), requires_grad=False)
     groups = adamw([number, matrix, frozen, vector], 2e-5, 0.1, None).param_groups
-    assert [(group["lr"], group["weight_decay"]) for group in groups] == [
-        (2e-5, 0.1),
-        (2e-5, 0.0),
-        (1e-3, 0.0),
-    ]
-    for group, expected in zip(groups, (matrix, vector, number), strict=True):
-        (parameter,) = group["params"]
-        assert parameter is expected
+    expected = ((matrix, 2e-5, 0.1), (vector, 2e-5, 0.0), (number, 1e-3, 0.0))
+    for group, (parameter, rate, decay) in zip(groups, expected, strict=True):
+        assert len(group["params"]) == 1 and group["params"][0] is parameter
+        assert (group["lr"], group["weight_decay"]) == (rate, decay)
 
 
 def test_numbers_never_have_a_lower_rate_than_the_others():
@@ -47,3 +44,14 @@ def test_numbers_never_have_a_lower_rate_than_the_others():
 def test_the_rate_by_hand(total, warmup, decay, expected):
     factor = rate_factor(total, warmup, decay)
     assert [factor(step) for step in range(len(expected))] == expected
+
+
+def test_the_rate_is_that_of_transformers():
+    """A share of the steps that is no whole number is rounded up: 1.9 of 19."""
+    optimizer = torch.optim.AdamW([torch.zeros(1, requires_grad=True)], lr=1.0)
+    expected = get_linear_schedule_with_warmup(optimizer, 2, 19)
+    factor = rate_factor(19, 0.1, True)
+    for step in range(19):
+        assert factor(step) == pytest.approx(optimizer.param_groups[0]["lr"])
+        optimizer.step()
+        expected.step()
