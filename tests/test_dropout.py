@@ -160,23 +160,17 @@ def test_a_text_is_read_with_its_own_masks_beside_any_others(pooling, attention)
     computed again: the same outputs and gradients, and others under other keys.
     """
     config = BertConfig(
-        hidden_size=16,
-        num_hidden_layers=2,
-        num_attention_heads=2,
-        intermediate_size=24,
-        vocab_size=60,
-        hidden_dropout_prob=0.3,
-        attention_probs_dropout_prob=attention,
-    )
+        vocab_size=60, hidden_size=16, num_hidden_layers=2, num_attention_heads=2,
+        intermediate_size=24, hidden_dropout_prob=0.3, attention_probs_dropout_prob=attention,
+    )  # fmt: skip
     torch.manual_seed(0)
     model = BertModel(config, add_pooling_layer=False).train()
     of_keys = keys(len(LENGTHS))
     every = list(range(len(LENGTHS)))
 
     def read(places_of_parts, of_keys=of_keys, padded=False, **options):
-        encoder = TextEncoder(
-            copy.deepcopy(model), 0, TextEncoder.Options(pooling=pooling, **options)
-        )
+        options = TextEncoder.Options(pooling=pooling, **options)
+        encoder = TextEncoder(copy.deepcopy(model), 0, options)
         assert encoder.reads_packed
         if padded:
             encoder.reads_packed = False

@@ -96,17 +96,17 @@ def neural_ndcg(scores, grades, gains, ranks, discount):
     return 1 - (p @ gains / torch.log2(2 + torch.arange(n).double())).sum()
 
 
+PLAIN = {
+    LambdaRankLoss: lambdarank,
+    LambdaLoss: lambda_loss,
+    ApproxNDCGLoss: approx_ndcg,
+    NeuralNDCGLoss: neural_ndcg,
+}
+
+
 @pytest.mark.parametrize("largest", [4, 300, 10**6])
-@pytest.mark.parametrize(
-    ("loss", "plain"),
-    [
-        (LambdaRankLoss, lambdarank),
-        (LambdaLoss, lambda_loss),
-        (ApproxNDCGLoss, approx_ndcg),
-        (NeuralNDCGLoss, neural_ndcg),
-    ],
-)
-def test_losses_of_ndcg_equal_whole_numbers(loss, plain, largest):
+@pytest.mark.parametrize("loss", PLAIN)
+def test_losses_of_ndcg_equal_whole_numbers(loss, largest):
     """Value and gradient, in float64 and in float32."""
     for seed in range(30):
         scores, grades = random_list(seed, largest)
@@ -118,7 +118,7 @@ def test_losses_of_ndcg_equal_whole_numbers(loss, plain, largest):
         best = (gains.sort(descending=True).values / torch.log2(2.0 + positions)).sum()
         ranks = by_rank(scores)
         scores.requires_grad_()
-        expected = plain(scores, labels, gains / best, ranks, 1 / torch.log2(1 + ranks))
+        expected = PLAIN[loss](scores, labels, gains / best, ranks, 1 / torch.log2(1 + ranks))
         (expected_gradient,) = torch.autograd.grad(expected, scores)
         for dtype, precision in ((torch.float64, 1e-9), (torch.float32, 3e-5)):
             given = scores.detach().to(dtype).requires_grad_()
@@ -165,7 +165,7 @@ def test_err_and_its_swaps_equal_whole_numbers(max_grade):
         assert loss(scores[None].float(), labels).item() == pytest.approx(expected, abs=1e-5)
 
 
-@pytest.mark.parametrize("loss", [LambdaRankLoss, LambdaLoss, ApproxNDCGLoss, NeuralNDCGLoss])
+@pytest.mark.parametrize("loss", PLAIN)
 def test_lists_of_a_batch_have_gains_of_their_own(loss):
     """A list of small grades beside one of large grades learns as alone."""
     scores = torch.tensor([[0.3, -0.2, 0.1], [0.5, 0.4, -1.0]])

@@ -1,3 +1,4 @@
+import itertools
 import math
 
 import pytest
@@ -12,9 +13,14 @@ DOCS = torch.tensor([[4.0, 6.0], [1.0, 2.0], [0.0, 0.0]])
 
 
 def embeddings(*shape, seed=0, dtype=torch.float64):
-    return torch.randn(
-        *shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64
-    ).to(dtype)
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randn(*shape, generator=generator, dtype=torch.float64).to(dtype)
+
+
+def queries_and_docs(*shape, width, dtype=torch.float64):
+    """Of 4 queries and 5 documents, to be learnt."""
+    queries = embeddings(*shape, 4, width).to(dtype).requires_grad_()
+    return queries, embeddings(*shape, 5, width, seed=1).to(dtype).requires_grad_()
 
 
 def test_values_by_hand():
@@ -35,9 +41,7 @@ def test_values_by_hand():
 
 @EVERY
 def test_gradcheck(similarity):
-    queries = embeddings(3, 4).requires_grad_()
-    docs = embeddings(5, 4, seed=1).requires_grad_()
-    assert torch.autograd.gradcheck(similarity, (queries, docs))
+    assert torch.autograd.gradcheck(similarity, queries_and_docs(width=4))
 
 
 @EVERY
@@ -51,30 +55,25 @@ def test_a_text_is_most_like_itself_and_gets_less_so_the_further_it_moves(simila
 @pytest.mark.parametrize("shape", [(), (3,), (2, 3)])
 def test_euclidean_is_minus_cdist_of_torch(shape):
     """torch.cdist with its differences in full: value and gradient, for any leading dimensions."""
-    inputs = (
-        embeddings(*shape, 4, 6).requires_grad_(),
-        embeddings(*shape, 5, 6, seed=1).requires_grad_(),
-    )
+    inputs = queries_and_docs(*shape, width=6)
     ours = euclidean(*inputs)
     expected = -torch.cdist(*inputs, compute_mode="donot_use_mm_for_euclid_dist")
     weights = embeddings(*shape, 4, 5, seed=2)
     torch.testing.assert_close(ours, expected)
     torch.testing.assert_close(squared_euclidean(*inputs), -expected.square())
-    gradients = [
+    of_ours, of_torch = (
         torch.autograd.grad((scores * weights).sum(), inputs) for scores in (ours, expected)
-    ]
-    for our, their in zip(*gradients, strict=True):
-        torch.testing.assert_close(our, their)
+    )
+    torch.testing.assert_close(of_ours, of_torch)
 
 
 @EVERY
 def test_leading_dimensions_are_batches(similarity):
     queries = embeddings(2, 3, 4, 6)
     docs = embeddings(2, 3, 5, 6, seed=1)
-    singly = [[similarity(queries[a, b], docs[a, b]) for b in range(3)] for a in range(2)]
-    torch.testing.assert_close(
-        similarity(queries, docs), torch.stack([torch.stack(row) for row in singly])
-    )
+    together = similarity(queries, docs)
+    for a, b in itertools.product(range(2), range(3)):
+        torch.testing.assert_close(together[a, b], similarity(queries[a, b], docs[a, b]))
 
 
 def test_a_distance_of_zero_has_a_zero_gradient():
@@ -84,9 +83,8 @@ def test_a_distance_of_zero_has_a_zero_gradient():
     x = embeddings(6, 4).requires_grad_()
     scores = euclidean(x, x)
     same = torch.eye(6, dtype=torch.bool)
-    exact = (
-        x.detach().round(decimals=1).requires_grad_()
-    )  # a distance of zero in full: sums of squares of few digits
+    # A distance of zero in full: sums of squares of few digits.
+    exact = x.detach().round(decimals=1).requires_grad_()
     twins = euclidean(exact[:1].expand(3, 4), exact[:1].expand(2, 4))
     assert (twins == 0).all() and (torch.autograd.grad(twins.sum(), exact)[0] == 0).all()
     (gradient,) = torch.autograd.grad(scores.masked_fill(same, 0.0).sum(), x, retain_graph=True)
@@ -115,12 +113,8 @@ def test_distances_of_close_embeddings_far_from_the_origin_keep_their_digits():
     queries = x[:10]
     docs = x[10:]
     expected = -(queries.unsqueeze(1) - docs).norm(dim=2)
-    torch.testing.assert_close(
-        euclidean((queries + 100).float(), (docs + 100).float()).double(),
-        expected,
-        rtol=1e-6,
-        atol=0,
-    )
+    moved = euclidean((queries + 100).float(), (docs + 100).float())
+    torch.testing.assert_close(moved.double(), expected, rtol=1e-6, atol=0)
 
 
 def test_an_embedding_of_length_zero_has_cosine_zero():
@@ -130,34 +124,27 @@ def test_an_embedding_of_length_zero_has_cosine_zero():
     assert (scores == 0).all() and x.grad.isfinite().all()
 
 
+PRECISION = {torch.float64: 1e-12, torch.float32: 1e-5, torch.float16: 1e-3, torch.bfloat16: 1e-2}
+
+
 @EVERY
-@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("dtype", PRECISION)
 def test_scores_are_float32_or_better_and_gradients_of_the_embeddings_type(similarity, dtype):
     """Half precision only rounds the embeddings that come in: the same numbers in float64 give the
     same scores and gradient.
     """
-    low = (
-        embeddings(3, 4).to(dtype).requires_grad_(),
-        embeddings(5, 4, seed=1).to(dtype).requires_grad_(),
-    )
+    low = queries_and_docs(width=4, dtype=dtype)
     exact = [x.detach().double().requires_grad_() for x in low]
     scores = similarity(*low)
     expected = similarity(*exact)
     assert scores.dtype == (torch.float64 if dtype == torch.float64 else torch.float32)
     torch.testing.assert_close(scores.double(), expected, rtol=1e-5, atol=1e-5)
-    precision = {
-        torch.float64: 1e-12,
-        torch.float32: 1e-5,
-        torch.float16: 1e-3,
-        torch.bfloat16: 1e-2,
-    }[dtype]
-    for x, y in zip(low, exact, strict=True):
-        (gradient,) = torch.autograd.grad(scores.sum(), x, retain_graph=True)
-        (expected_gradient,) = torch.autograd.grad(expected.sum(), y, retain_graph=True)
+    close = {"rtol": PRECISION[dtype], "atol": PRECISION[dtype]}
+    gradients = torch.autograd.grad(scores.sum(), low)
+    expected_gradients = torch.autograd.grad(expected.sum(), exact)
+    for gradient, expected_gradient in zip(gradients, expected_gradients, strict=True):
         assert gradient.dtype == dtype
-        torch.testing.assert_close(
-            gradient.double(), expected_gradient, rtol=precision, atol=precision
-        )
+        torch.testing.assert_close(gradient.double(), expected_gradient, **close)
 
 
 @EVERY
@@ -166,10 +153,7 @@ def test_autocast_changes_neither_scores_nor_gradients(similarity, dtype):
     """Float32 to the last bit, in a model's forward pass. The backward pass is outside, as torch
     asks for.
     """
-    inputs = (
-        embeddings(3, 64).to(dtype).requires_grad_(),
-        embeddings(5, 64, seed=1).to(dtype).requires_grad_(),
-    )
+    inputs = queries_and_docs(width=64, dtype=dtype)
     expected = similarity(*inputs)
     with torch.autocast("cpu", dtype=torch.bfloat16):
         scores = similarity(*inputs)
@@ -180,10 +164,7 @@ def test_autocast_changes_neither_scores_nor_gradients(similarity, dtype):
 
 
 def test_autocast_around_the_backward_pass_leaves_the_gradient_of_the_distance_as_it_is():
-    inputs = (
-        embeddings(3, 64, dtype=torch.float32).requires_grad_(),
-        embeddings(5, 64, seed=1, dtype=torch.float32).requires_grad_(),
-    )
+    inputs = queries_and_docs(width=64, dtype=torch.float32)
     scores = euclidean(*inputs)
     expected = torch.autograd.grad(scores.sum(), inputs, retain_graph=True)
     with torch.autocast("cpu", dtype=torch.bfloat16):
