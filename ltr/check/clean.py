@@ -135,7 +135,6 @@ def _leak_lines(leakage: Leakage, split: str, kinds: Sequence[Kind]) -> Iterator
                 "partner": partners.ids[partner_row],
                 "partner_text": partners.texts[partner_row],
             }
-            # The leaks come by kind, then by where the partner is.
             key = (query_row, number)
             sortable_lines.append((key, json.dumps(entries, ensure_ascii=False) + "\n"))
     for _, line in sorted(sortable_lines):

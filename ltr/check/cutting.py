@@ -38,7 +38,7 @@ def cutting_section(collection: Collection, reads: TextReads) -> Section:
             ]
         )
         if cut.cut_tokens >= MUCH and cut.where == "train":
-            # A pair is cut at its document.
+            # A side is query, document or pair, and a pair is cut at its document.
             side: Side = "query" if cut.side == "query" else "document"
             texts = "queries" if side == "query" else "documents"
             severe.append(
@@ -73,21 +73,25 @@ def _cuts(collection: Collection, reads: JoinedPairs | ApartTexts) -> list[Cut]:
     """Of queries and documents of each split, and of the corpus. A document that is joined with a
     query is counted with each that judges it.
     """
-    queries = reads.store(collection.queries, "query")
-    docs = reads.store(collection.corpus, "document")
-    whole_queries = reads.uncut(collection.queries, "query")
-    whole_docs = reads.uncut(collection.corpus, "document")
+    cut_queries = reads.store(collection.queries, "query")
+    cut_docs = reads.store(collection.corpus, "document")
+    uncut_queries = reads.uncut(collection.queries, "query")
+    uncut_docs = reads.uncut(collection.corpus, "document")
     query_cuts = []
     doc_cuts = []
     for split, judged in collection.qrels.items():
-        query_cuts.append(cut_of(reads, "query", split, whole_queries, queries, judged.query_rows))
+        query_cuts.append(
+            cut_of(reads, "query", split, uncut_queries, cut_queries, judged.query_rows)
+        )
         doc_rows = np.unique(judged.doc_rows)
-        n_beside: np.ndarray | int = 0
+        n_query_tokens: np.ndarray | int = 0
         if isinstance(reads, JoinedPairs):
             doc_rows = judged.doc_rows
-            n_beside = queries.lengths(judged.query_of_doc)
-        doc_cuts.append(cut_of(reads, "document", split, whole_docs, docs, doc_rows, n_beside))
-    return [*query_cuts, *doc_cuts, corpus_cut(reads, queries, whole_docs, docs)]
+            n_query_tokens = cut_queries.lengths(judged.query_of_doc)
+        doc_cuts.append(
+            cut_of(reads, "document", split, uncut_docs, cut_docs, doc_rows, n_query_tokens)
+        )
+    return [*query_cuts, *doc_cuts, corpus_cut(reads, cut_queries, uncut_docs, cut_docs)]
 
 
 def _windows_lines(collection: Collection, reads: JoinedPairs | ApartTexts) -> list[str]:

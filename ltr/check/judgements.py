@@ -23,7 +23,7 @@ DEPTHS = (10, 100)  # of the best documents, of which the unjudged are counted
 MANY_WITHOUT = 0.1  # of the queries of a split without a relevant document: severe from here on
 LOW_CEILING = 0.8  # of the relevant documents that are in the pools: severe below
 MOST_GRADES = 8  # that a table shows; more are scores rather than grades
-LISTS = 256  # whose ceiling is computed at once
+LISTS_AT_ONCE = 256  # whose ceiling is computed at once
 
 
 def judgements_section(
@@ -67,7 +67,7 @@ def judgements_section(
     if ceilings:
         tables.append(_table_of_ceilings(ceilings))
         entries["ceiling"] = ceilings
-    for split, values in ceilings.items():
+    for split, values in ceilings.items():  # ceiling() adds R to the metrics
         if values["R"] < LOW_CEILING:
             severe.append(
                 f"the candidates of {split} hold {values['R']:.1%} of the relevant documents; no re-ranking of them finds the others"
@@ -228,7 +228,7 @@ def _unjudged(
             rows.append([split, name, f"{len(lists.query_rows):,}", *cells])
     header = ["split", "ranker", "queries", *(f"unjudged of the top {depth}" for depth in DEPTHS)]
     title = "share of the best documents that nobody has judged"
-    return Table(title, header, rows, text_columns=header[1:2]), shares
+    return Table(title, header, rows, text_columns=["ranker"]), shares
 
 
 def unjudged_share(lists: QueryLists, judged: QueryLists, depth: int) -> float:
@@ -255,7 +255,7 @@ def _ceilings(collection: Collection) -> dict[str, dict[str, float]]:
         pools = collection.pools(split, option="candidates")
         rows = sample_of(judged.query_rows)
         batches = []
-        for span in spans(len(rows), LISTS):
+        for span in spans(len(rows), LISTS_AT_ONCE):
             lists = []
             for query_row in rows[span].tolist():
                 docs, _ = pools.of(query_row)

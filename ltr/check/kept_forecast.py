@@ -26,8 +26,8 @@ log = logging.getLogger(__name__)
 
 WARM_UP = 2  # batches that are not counted
 COUNTED = 20  # batches after which the forecast is made
-LEAST = 100  # batches of a training that has a forecast
-REFRESH = 0.01  # seconds that are more than the question whether a refresh is due
+LEAST_BATCHES = 100  # batches of a training that has a forecast
+LEAST_REFRESH_SECONDS = 0.01  # seconds that are more than the question whether a refresh is due
 
 
 def severe_lines(data: RankingDataModule) -> list[str]:
@@ -60,7 +60,7 @@ class KeptForecast(Callback):
         self._counting_since = 0.0  # when the batches to warm up were done
         self._validation_seconds = 0.0  # of all validations so far
         self._validation_seconds_before = 0.0  # of those before the counting began
-        self._refresh_seconds_before = 0.0  # of the refreshes before then
+        self._first_refresh_seconds = 0.0  # of the one before then, if there was one
         self._validation_began = 0.0
         self._longest_validation = 0.0
         self._batches = 0
@@ -97,8 +97,8 @@ class KeptForecast(Callback):
         if self._batches == WARM_UP:
             self._counting_since = time.perf_counter()
             self._validation_seconds_before = self._validation_seconds
-            self._refresh_seconds_before = data.refresh_seconds
-            self._mined_first = data.refresh_seconds > REFRESH
+            self._first_refresh_seconds = data.refresh_seconds
+            self._mined_first = data.refresh_seconds > LEAST_REFRESH_SECONDS
         if self._batches == WARM_UP + COUNTED:
             self._keep_forecast(trainer, data)
 
@@ -111,11 +111,11 @@ class KeptForecast(Callback):
             mining=mining,
             mines_first=self._mined_first,
         )
-        if not schedule.has_end or schedule.batches < LEAST:
+        if not schedule.has_end or schedule.batches < LEAST_BATCHES:
             return
         spent = time.perf_counter() - self._counting_since
         spent -= self._validation_seconds - self._validation_seconds_before
-        spent -= data.refresh_seconds - self._refresh_seconds_before
+        spent -= data.refresh_seconds - self._first_refresh_seconds
         seconds = {"step": spent / COUNTED * schedule.batches_per_step}
         untimed = []
         if schedule.validations and self._longest_validation:
@@ -123,7 +123,7 @@ class KeptForecast(Callback):
         elif schedule.validations:
             untimed.append(f"{schedule.validations} validations")
         if schedule.refreshes and self._mined_first:
-            seconds["refresh of negatives"] = self._refresh_seconds_before
+            seconds["refresh of negatives"] = self._first_refresh_seconds
         elif schedule.refreshes:
             untimed.append(f"{schedule.refreshes} refreshes of negatives")
         works = works_of(schedule, seconds)

@@ -34,13 +34,13 @@ class JudgedQueries(NamedTuple):
         name: ``train``, ``dev`` or ``test``; else ``train of PATH``.
         collection: its texts.
         judged: the judgements.
-        is_other: whether it is of other data.
+        is_trained_on: whether it is of other data, which a ranker was trained on.
     """
 
     name: str
     collection: Collection
     judged: QueryLists
-    is_other: bool
+    is_trained_on: bool
 
 
 class Leaks(NamedTuple):
@@ -73,8 +73,8 @@ class AlikeTexts(NamedTuple):
         nearest_rows: ``[D]`` int64: a document of other words that is near enough; -1 for none.
         similarity: ``[D]`` float32, to that of ``nearest_rows``.
         is_judged: ``[D]`` bool.
-        is_relevant_elsewhere: ``[D]`` bool, whether nobody judged a document whose words are those
-            of a relevant one.
+        is_unjudged_copy: ``[D]`` bool, whether nobody judged a document whose words are those of a
+            relevant one.
     """
 
     is_equal: np.ndarray
@@ -82,7 +82,7 @@ class AlikeTexts(NamedTuple):
     nearest_rows: np.ndarray
     similarity: np.ndarray
     is_judged: np.ndarray
-    is_relevant_elsewhere: np.ndarray
+    is_unjudged_copy: np.ndarray
 
 
 @dataclass(frozen=True)
@@ -198,7 +198,7 @@ def _alike_queries(parts: Sequence[JudgedQueries], threshold: float) -> tuple[li
         ones = np.ones(int(is_equal.sum()), np.float32)
         query_rows = part.judged.query_rows
         leaks.append(Leaks("equal", part, other, query_rows[is_equal], partners[is_equal], ones))
-        near_classes = best.rows[classes, other_number]
+        near_classes = best.nearest[classes, other_number]
         is_near = (near_classes >= 0) & ~is_equal
         leaks.append(
             Leaks(
@@ -217,7 +217,7 @@ def _pairs_of_parts(parts: Sequence[JudgedQueries]) -> Iterator[tuple[int, int]]
     """The numbers of each part of the collection and of each other part, in this order."""
     for number, part in enumerate(parts):
         for other_number in range(len(parts)):
-            if number != other_number and not part.is_other:
+            if number != other_number and not part.is_trained_on:
                 yield number, other_number
 
 
@@ -241,19 +241,19 @@ class _Documents(NamedTuple):
         pairs_of_part = [_relevant(part.judged) for part in parts]
         corpus = parts[0].collection.corpus
         if with_corpus:
-            own_rows = np.arange(len(corpus))
+            corpus_rows = np.arange(len(corpus))
         else:
-            own_docs = []
+            docs_of_splits = []
             for part, (_, docs) in zip(parts, pairs_of_part, strict=True):
-                if not part.is_other:
-                    own_docs.append(docs)
-            own_rows = np.unique(np.concatenate(own_docs))
-        tables = [(corpus.texts, own_rows)]
+                if not part.is_trained_on:
+                    docs_of_splits.append(docs)
+            corpus_rows = np.unique(np.concatenate(docs_of_splits))
+        tables = [(corpus.texts, corpus_rows)]
         places = []  # of the documents of the pairs of each part, among all that are compared
-        n_before = len(own_rows)
+        n_before = len(corpus_rows)
         for part, (_, docs) in zip(parts, pairs_of_part, strict=True):
-            if not part.is_other:
-                places.append(np.searchsorted(own_rows, docs))
+            if not part.is_trained_on:
+                places.append(np.searchsorted(corpus_rows, docs))
                 continue
             rows, inverse = np.unique(docs, return_inverse=True)
             tables.append((part.collection.corpus.texts, rows))
@@ -284,8 +284,15 @@ def _common_documents(parts: Sequence[JudgedQueries], documents: _Documents) -> 
 def _with_common_key(
     pairs: tuple[np.ndarray, np.ndarray], others: tuple[np.ndarray, np.ndarray]
 ) -> tuple[np.ndarray, np.ndarray]:
-    """The queries of some pairs of a query and a key, by query, whose key other pairs have too; and
-    for each the first other query, by its first such key.
+    """Which queries have a key in common with others.
+
+    Args:
+        pairs: queries and keys ``[n]``, by query.
+        others: the same of other queries.
+
+    Returns:
+        ``[m]``, the queries with a common key, ascending; and of each its partner: the first of the
+        others that has the first of these keys.
     """
     known_keys, firsts = np.unique(others[1], return_index=True)
     is_known = np.isin(pairs[1], known_keys)
@@ -300,17 +307,18 @@ def _relevant(judged: QueryLists) -> tuple[np.ndarray, np.ndarray]:
     return judged.query_of_doc[is_relevant], judged.doc_rows[is_relevant]
 
 
-def _whole_sets(queries: np.ndarray, docs: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def _whole_sets(queries: np.ndarray, classes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Each query, and a key of the set of all its documents: a sum of hashes of 64 bits.
 
     Args:
         queries: ``[n]`` int64, ascending.
-        docs: ``[n]`` int64; no pair stands twice.
+        classes: ``[n]`` int64, of documents; no pair stands twice.
     """
     distinct, begins = np.unique(queries, return_index=True)
     if len(distinct) == 0:
         return distinct, np.zeros(0, np.uint64)
-    keys = keys_inside(torch.zeros(1, dtype=torch.int64), torch.from_numpy(docs))
+    # A hash of 64 bits of each class.
+    keys = keys_inside(torch.zeros(1, dtype=torch.int64), torch.from_numpy(classes))
     return distinct, np.add.reduceat(keys.numpy().view(np.uint64), begins)
 
 
@@ -319,15 +327,15 @@ def _alike_texts(
 ) -> tuple[AlikeTexts, int]:
     """Equal and near texts of the corpus, and the number of buckets that were cut."""
     n_docs = len(parts[0].collection.corpus)
-    own_parts = [number for number, part in enumerate(parts) if not part.is_other]
-    # The classes of documents, numbered anew: those of other data are none of them.
+    own_parts = [number for number, part in enumerate(parts) if not part.is_trained_on]
+    # Classes of the corpus alone, numbered from 0.
     own_classes = documents.class_of[:n_docs]
     _, firsts, class_of_doc, counts = np.unique(
         own_classes, return_index=True, return_inverse=True, return_counts=True
     )
     one_group = np.ones((len(firsts), 1), bool)
     best = nearest(documents.sets.take(firsts), one_group, threshold, across=False)
-    nearest_class = best.rows[class_of_doc, 0]
+    nearest_class = best.nearest[class_of_doc, 0]
     is_judged = np.zeros(n_docs, bool)
     for number in own_parts:
         is_judged[parts[number].judged.doc_rows] = True
@@ -339,6 +347,6 @@ def _alike_texts(
         nearest_rows=np.where(nearest_class >= 0, firsts[nearest_class], -1),
         similarity=best.similarities[class_of_doc, 0],
         is_judged=is_judged,
-        is_relevant_elsewhere=is_relevant & ~is_judged,
+        is_unjudged_copy=is_relevant & ~is_judged,
     )
     return texts, best.n_cut

@@ -28,7 +28,9 @@ def leakage_section(leakage: Leakage) -> Section:
     if examples:
         header = ["leak", "similarity", "query or text", "stands also in"]
         title = f"The nearest {EXAMPLES} of each kind"
-        tables.append(Table(title, header, examples, text_columns=header[2:]))
+        tables.append(
+            Table(title, header, examples, text_columns=["query or text", "stands also in"])
+        )
     severe, lines = _in_words(leakage)
     return Section(
         "Leakage between splits", tables, lines=lines, severe=severe, entries=_entries(leakage)
@@ -64,7 +66,7 @@ def _table_of_leaks(leakage: Leakage) -> Table:
             cells.append(_share(n_leaks, n_queries[part]))
         rows.append(cells)
     title = f"Queries of a split that stand in another; near: {leakage.threshold:g} and above"
-    return Table(title, header, rows, text_columns=header[1:2])
+    return Table(title, header, rows, text_columns=["stand also in"])
 
 
 def _corpus_table(alike: AlikeTexts) -> Table:
@@ -72,7 +74,7 @@ def _corpus_table(alike: AlikeTexts) -> Table:
     kinds = {
         "equal to another text": alike.is_equal,
         "near to another text": alike.nearest_rows >= 0,
-        "equal to a relevant text, but judged for no query": alike.is_relevant_elsewhere,
+        "equal to a relevant text, but judged for no query": alike.is_unjudged_copy,
     }
     for words, chosen in kinds.items():
         cells = [words]
@@ -132,7 +134,9 @@ def _in_words(leakage: Leakage) -> tuple[list[str], list[str]]:
         (only,) = leakage.parts
         lines.append(f"{only.name} is the only split: there is no other one to leak into it")
     else:
-        measured = [part for part in leakage.parts if not part.is_other and part.name != "train"]
+        measured = [
+            part for part in leakage.parts if not part.is_trained_on and part.name != "train"
+        ]
     for part in measured:
         rows = leakage.leaked(part.name, ["equal", "near"])
         n = len(part.judged.query_rows)
@@ -152,9 +156,9 @@ def _in_words(leakage: Leakage) -> tuple[list[str], list[str]]:
         else:
             lines.append(text)
     alike = leakage.alike_texts
-    if alike is not None and alike.is_relevant_elsewhere.any():
+    if alike is not None and alike.is_unjudged_copy.any():
         lines.append(
-            f"{int(alike.is_relevant_elsewhere.sum()):,} documents that nobody judged have the text of a relevant one: a ranker that finds them is told it is wrong"
+            f"{int(alike.is_unjudged_copy.sum()):,} documents that nobody judged have the text of a relevant one: a ranker that finds them is told it is wrong"
         )
     if leakage.n_cut:
         lines.append(
@@ -185,6 +189,6 @@ def _entries(leakage: Leakage) -> dict[str, object]:
             "equal_judged": int((alike.is_equal & alike.is_judged).sum()),
             "near": int(is_near.sum()),
             "near_judged": int((is_near & alike.is_judged).sum()),
-            "equal_to_relevant_not_judged": int(alike.is_relevant_elsewhere.sum()),
+            "equal_to_relevant_not_judged": int(alike.is_unjudged_copy.sum()),
         }
     return entries

@@ -29,14 +29,14 @@ class NearestTexts:
 
     Attributes:
         similarities: ``[N, L]`` float32, 0 where none is near enough.
-        rows: ``[N, L]`` int64, the nearest text, -1 where none is near enough.
+        nearest: ``[N, L]`` int64, the nearest text, -1 where none is near enough.
         n_cut: buckets in which not all pairs were compared.
     """
 
     def __init__(self, groups: np.ndarray) -> None:
         self._groups = groups
         self.similarities = np.zeros(groups.shape, np.float32)
-        self.rows = np.full(groups.shape, -1)
+        self.nearest = np.full(groups.shape, -1)
         self.n_cut = 0
 
     def keep_better(
@@ -49,15 +49,15 @@ class NearestTexts:
             chosen = np.flatnonzero(self._groups[partners, group])
             # Of each text the best pair comes first.
             chosen = chosen[np.lexsort((partners[chosen], -similarities[chosen], texts[chosen]))]
-            own_rows, first_places = np.unique(texts[chosen], return_index=True)
+            own_texts, first_places = np.unique(texts[chosen], return_index=True)
             pairs = chosen[first_places]
             similarities_now = similarities[pairs].astype(np.float32)
-            similarities_before = self.similarities[own_rows, group]
-            is_earlier = partners[pairs] < self.rows[own_rows, group]
+            similarities_before = self.similarities[own_texts, group]
+            is_earlier = partners[pairs] < self.nearest[own_texts, group]
             is_better = similarities_now > similarities_before
             is_better |= (similarities_now == similarities_before) & is_earlier
-            self.similarities[own_rows[is_better], group] = similarities_now[is_better]
-            self.rows[own_rows[is_better], group] = partners[pairs[is_better]]
+            self.similarities[own_texts[is_better], group] = similarities_now[is_better]
+            self.nearest[own_texts[is_better], group] = partners[pairs[is_better]]
 
 
 def nearest(sets: WordSets, groups: np.ndarray, threshold: float, *, across: bool) -> NearestTexts:
@@ -138,26 +138,30 @@ def band_keys(sets: WordSets, threshold: float) -> np.ndarray:
     lsh = datasketch.MinHashLSH(
         threshold=min(threshold, MOST_THRESHOLD), num_perm=PERMUTATIONS, weights=LSH_WEIGHTS
     )
-    keys = np.empty((lsh.b, len(sets)), np.uint32)
-    a, b = datasketch.MinHash(num_perm=lsh.b * lsh.r).permutations
-    multipliers = (np.random.default_rng(0).integers(1 << 31, size=lsh.r) * 2 + 1).astype(np.uint32)
-    for texts in sets.text_spans(WORDS_AT_ONCE):
-        values = signatures(sets, texts, a, b).reshape(lsh.b, lsh.r, -1)
+    n_bands = lsh.b
+    n_rows = lsh.r
+    keys = np.empty((n_bands, len(sets)), np.uint32)
+    a, b = datasketch.MinHash(num_perm=n_bands * n_rows).permutations
+    # The n_rows numbers of a band become one: a sum in which each has an odd multiplier of its own.
+    multipliers = np.random.default_rng(0).integers(1 << 31, size=n_rows) * 2 + 1
+    multipliers = multipliers.astype(np.uint32)
+    for span in sets.text_spans(WORDS_AT_ONCE):
+        values = signatures(sets, span, a, b).reshape(n_bands, n_rows, -1)
         sums = (values * multipliers[:, None]).sum(axis=1, dtype=np.uint32)
-        keys[:, texts] = murmur_finalised(sums)
+        keys[:, span] = murmur_finalised(sums)
     return keys
 
 
-def signatures(sets: WordSets, texts: slice, a: np.ndarray, b: np.ndarray) -> np.ndarray:
+def signatures(sets: WordSets, span: slice, a: np.ndarray, b: np.ndarray) -> np.ndarray:
     """``[P, n]`` uint32: the MinHash of a span of texts, as that of datasketch has it.
 
     Args:
         sets: of all texts.
-        texts: the span.
+        span: the texts.
         a: ``[P]`` uint32, with ``b`` the permutations.
         b: ``[P]`` uint32.
     """
-    hashes, starts = sets.elements(texts)
+    hashes, starts = sets.elements(span)
     permuted = a[:, None] * murmur_finalised(hashes)
     permuted += b[:, None]
     return np.minimum.reduceat(permuted, starts, axis=1)
@@ -213,8 +217,8 @@ def _sizes_allow(
 
 
 def _are_across(first: np.ndarray, second: np.ndarray) -> np.ndarray:
-    """``[P]`` bool: whether some group has one of two texts and some other group the other, by their
-    groups ``[P, L]``.
+    """``[P]`` bool, by the groups of two texts ``[P, L]``: False only where both are in one group
+    alone, the same one.
     """
     is_same = (first == second).all(axis=1) & (first.sum(axis=1) == 1)
     return ~is_same

@@ -8,7 +8,7 @@ from ltr.spans import spans
 FEWEST_BITS = 64
 MOST_BITS = 4096
 BITS_PER_ELEMENT = 4  # of a text of average size; fewer would coincide too often
-ELEMENTS_AT_ONCE = 1 << 18
+WORDS_AT_ONCE = 1 << 17  # each is one to three elements, by its weight
 BYTES_OF_PAIRS = 1 << 20  # of bits that are compared together: they fit into the cache
 
 
@@ -37,13 +37,13 @@ class Parity:
         n_bits = 1 << int(np.ceil(np.log2(np.clip(wanted, FEWEST_BITS, MOST_BITS))))
         shift = np.uint32(32 - n_bits.bit_length() + 1)
         self._bits = np.empty((len(sets), n_bits // 64), np.uint64)
-        for texts in sets.text_spans(ELEMENTS_AT_ONCE // 2):
-            hashes, starts = sets.elements(texts)
+        for span in sets.text_spans(WORDS_AT_ONCE):
+            hashes, starts = sets.elements(span)
             text_of_hash = np.repeat(np.arange(len(starts)), np.diff(starts, append=len(hashes)))
             places = text_of_hash * n_bits + (murmur_finalised(hashes) >> shift)
             counts = np.bincount(places, minlength=len(starts) * n_bits)
             packed = np.packbits((counts & 1).astype(bool))
-            self._bits[texts] = packed.view(np.uint64).reshape(len(starts), -1)
+            self._bits[span] = packed.view(np.uint64).reshape(len(starts), -1)
 
     def bits_allow(self, first: np.ndarray, second: np.ndarray, threshold: float) -> np.ndarray:
         """``[P]`` bool: whether the bits of two texts allow that they are near; texts that are near

@@ -2,10 +2,7 @@ r"""What a split can show: the difference that this many queries, and seeds, can
 
 The machinery is that of ``ltr compare``: :class:`ltr.compare.statistics.Estimate` says what a
 difference varies by, and :meth:`~ltr.compare.statistics.Estimate.detectable` which true difference
-a test finds with a probability of 0.8, given that the variance is itself an estimate. Were it known,
-that would be
-
-.. math:: \delta = \sqrt{v}\,\bigl(t_{1 - \alpha/2} + t_{0.8}\bigr)
+a test finds with a probability of 0.8, given that the variance is itself an estimate.
 
 Where an experiment was tested with S seeds, its seeds tell the variances of
 :math:`x_{sq} = \mu + a_q + b_s + e_{sq}`, and two ways to train that vary alike differ by
@@ -41,7 +38,7 @@ POWER = 0.8
 # Of the values of two rankers: of two that are trained alike, and of two of different kinds.
 CORRELATIONS = (0.9, 0.5)
 WEAK = 0.1  # a split that shows no smaller difference: severe
-LISTS = 256  # measured at once
+LISTS_AT_ONCE = 256  # measured at once
 FEW_SEEDS = 4  # from which the named differences are up to some five times as large as from many
 
 
@@ -50,13 +47,11 @@ def ranked_values(lists: QueryLists, judged: QueryLists, metric: RankingMetric) 
     query that has nothing to find.
     """
     values = [np.empty(0)]
-    for span in spans(len(lists.query_rows), LISTS):
+    for span in spans(len(lists.query_rows), LISTS_AT_ONCE):
         labelled = []
-        scores = []
         for query_row in lists.query_rows[span].tolist():
-            docs, scores_of_query = lists.of(query_row)
+            docs, _ = lists.of(query_row)
             labelled.append(judged.labelled(query_row, docs))
-            scores.append(scores_of_query)
         batch = padded_lists(labelled)
         # Best first, whatever the scores: the first column gets the largest number.
         by_rank = -np.arange(batch.mask.shape[1], dtype=np.float32)

@@ -35,6 +35,8 @@ LEAST_BATCHES = 2  # that are counted
 MOST_BATCHES = 200
 SECONDS = 10.0  # after which counting ends, once there are enough batches
 SECONDS_OF_SAMPLE = 2.0  # of each other kind of work
+TEXTS_FIRST = 64  # of the first sample of texts
+GROWTH = 4  # the next sample would take about this many times as long
 DOCS_SEARCHED = 20_000
 QUERIES_SEARCHED = 256
 
@@ -111,7 +113,7 @@ class TrainingSample(Callback):
         seconds = {"step": self._seconds_per_batch() * self.schedule.batches_per_step}
         if validates:
             if data.corpora:
-                seconds["validation"] = _seconds_of_search(trainer, module, data)
+                seconds["validation"] = _seconds_of_validation_by_search(trainer, module, data)
             else:
                 limit = self._configured["limit_val_batches"]
                 seconds["validation"] = _seconds_of_batches(trainer, module, data, limit)
@@ -156,12 +158,14 @@ def _wait(device: torch.device) -> None:
         torch.cuda.synchronize(device)
 
 
-def _seconds_of_search(trainer: Trainer, module: RankerModule, data: RankingDataModule) -> float:
+def _seconds_of_validation_by_search(
+    trainer: Trainer, module: RankerModule, data: RankingDataModule
+) -> float:
     """Of one validation by a search of the corpus."""
     assert isinstance(module.ranker, DualEncoder), "only texts read apart can be searched"
     (corpus,) = data.corpora  # ltr check refuses several sources
     query_rows = data.query_rows_of_rank("dev")
-    return _search_seconds(
+    return _seconds_to_encode_and_search(
         trainer, module.ranker, corpus.queries, corpus.docs, query_rows, corpus.depth
     )
 
@@ -174,7 +178,8 @@ def _seconds_of_batches(
     assert batches is not None, "there is something to validate"
     count = len(batches)
     if limit is not None:
-        count = max(1, min(count, limit) if isinstance(limit, int) else int(count * limit))
+        limited = min(count, limit) if isinstance(limit, int) else int(count * limit)
+        count = max(1, limited)
     n_tokens = [_n_tokens(data, lists) for lists in batches.batches[:count]]
     was_training = module.training
     module.eval()
@@ -210,7 +215,7 @@ def _n_tokens(data: RankingDataModule, lists: list[LabelledList]) -> int:
     return int(sum(data.collator.costs(labelled).sum() for labelled in lists))
 
 
-def _search_seconds(
+def _seconds_to_encode_and_search(
     trainer: Trainer,
     encoder: DualEncoder,
     queries: Tokens,
@@ -243,7 +248,7 @@ def _encoding_seconds(
 ) -> float:
     """To encode these texts, from a random sample that grows until it takes long enough."""
     shuffled = np.random.default_rng(0).permutation(rows)
-    count = min(len(rows), 64)
+    count = min(len(rows), TEXTS_FIRST)
     while True:
         sample = shuffled[:count]
         begin = time.perf_counter()
@@ -253,10 +258,10 @@ def _encoding_seconds(
         else:
             encode_in_memory(tower, store, form, sample)
         seconds = time.perf_counter() - begin
-        if count == len(rows) or seconds >= SECONDS_OF_SAMPLE / 4:
+        if count == len(rows) or seconds >= SECONDS_OF_SAMPLE / GROWTH:
             whole = int(form.lengths(store.lengths(rows)).sum())
             return seconds * whole / int(form.lengths(store.lengths(sample)).sum())
-        count = min(len(rows), count * 4)
+        count = min(len(rows), count * GROWTH)
 
 
 def _refresh_cost(
@@ -268,7 +273,7 @@ def _refresh_cost(
     searcher.to(module.device)
     collection = data.collection
     query_rows = collection.learnable("train").query_rows
-    seconds = _search_seconds(
+    seconds = _seconds_to_encode_and_search(
         trainer,
         searcher,
         searcher.reads.queries.store(collection.queries),

@@ -13,7 +13,8 @@ class Section:
         title: of the section, as ``Leakage between splits``.
         tables: of numbers.
         lines: what is found, one sentence each.
-        severe: what ``ltr fit`` says too, one line each.
+        severe: what is likely to spoil the experiment, one line each. ``ltr fit`` says what
+            :func:`ltr.check.kept_forecast.severe_lines` finds of it.
         entries: numbers with names, for JSON.
     """
 

@@ -65,11 +65,11 @@ class WordSets:
         self.weights += cubes <= float(n_texts) ** 2
         self.weights += cubes <= n_texts
         self.sizes = np.zeros(n_texts, np.int64)
-        for texts in self.text_spans(WORDS_AT_ONCE):
-            begin = self.offsets[texts.start]
-            weights = self.weights[self.words[begin : self.offsets[texts.stop]]]
-            starts = self.offsets[texts] - begin
-            self.sizes[texts] = np.add.reduceat(weights, starts, dtype=np.int64)
+        for span in self.text_spans(WORDS_AT_ONCE):
+            begin = self.offsets[span.start]
+            weights = self.weights[self.words[begin : self.offsets[span.stop]]]
+            starts = self.offsets[span] - begin
+            self.sizes[span] = np.add.reduceat(weights, starts, dtype=np.int64)
 
     def __len__(self) -> int:
         return len(self.keys)
@@ -89,9 +89,9 @@ class WordSets:
         for word_lists in _word_list_blocks(tables):
             keys.extend(map(_key, word_lists))
             n_words = [len(words) for words in word_lists]
-            every_word = map(hash_of.__getitem__, chain.from_iterable(word_lists))
+            hash_of_each_word = map(hash_of.__getitem__, chain.from_iterable(word_lists))
             # The number of the text in the upper 32 bits, the hash of the word in the lower ones.
-            numbers = np.fromiter(every_word, np.uint64, sum(n_words))
+            numbers = np.fromiter(hash_of_each_word, np.uint64, sum(n_words))
             text_numbers = np.arange(len(word_lists), dtype=np.uint64)
             numbers |= np.repeat(text_numbers << np.uint64(32), n_words)
             # By text, then by hash; of equal ones the first is kept.
@@ -99,7 +99,7 @@ class WordSets:
             distinct = numbers[np.append(True, numbers[1:] != numbers[:-1])]
             n_distinct = np.bincount((distinct >> np.uint64(32)).astype(np.int64))
             counts.frombytes(n_distinct.astype(np.int64).tobytes())
-            hashes.frombytes(distinct.astype(np.uint32).tobytes())
+            hashes.frombytes(distinct.astype(np.uint32).tobytes())  # without the number of the text
             if len(hash_of) > KNOWN_WORDS:
                 forgotten.append(np.fromiter(hash_of.values(), np.uint32))
                 hash_of.clear()
@@ -129,19 +129,19 @@ class WordSets:
         """Spans of texts that have about so many words together, a text at least."""
         return _spans_of_size(self.offsets, n_words)
 
-    def elements(self, texts: slice) -> tuple[np.ndarray, np.ndarray]:
+    def elements(self, span: slice) -> tuple[np.ndarray, np.ndarray]:
         """The sets of a span of texts with each word as often as it weighs: ``[E]`` uint32 hashes,
         all different within a text, and where each text begins among them.
         """
-        begin = self.offsets[texts.start]
-        words = self.words[begin : self.offsets[texts.stop]]
+        begin = self.offsets[span.start]
+        words = self.words[begin : self.offsets[span.stop]]
         weights = self.weights[words]
         starts = np.cumsum(weights, dtype=np.int64) - weights
         copies = np.arange(int(weights.sum())) - np.repeat(starts, weights)
         hashes = np.repeat(self.vocabulary[words], weights)
         # Copies of a word become other hashes: multiples of the golden ratio lie far apart.
         hashes += copies.astype(np.uint32) * np.uint32(0x9E3779B9)
-        return hashes, starts[self.offsets[texts] - begin]
+        return hashes, starts[self.offsets[span] - begin]
 
     def similarities(self, first: np.ndarray, second: np.ndarray) -> np.ndarray:
         """``[P]`` float64: of each pair of texts, the weight of the words that both have over that

@@ -168,7 +168,7 @@ def test_a_configuration_is_checked_and_nothing_is_left(config, capsys, tmp_path
 
 def test_a_run_keeps_a_forecast_and_says_the_difference(config, capsys, monkeypatch):  # noqa: F811
     """16 steps, forecast after 1 + 5 of them; with as few a run of the project makes none."""
-    monkeypatch.setattr(kept_forecast, "LEAST", 16)
+    monkeypatch.setattr(kept_forecast, "LEAST_BATCHES", 16)
     monkeypatch.setattr(kept_forecast, "WARM_UP", 1)
     monkeypatch.setattr(kept_forecast, "COUNTED", 5)
     assert main(["fit", "--config", str(config)]) == 0
@@ -186,7 +186,7 @@ def test_a_run_keeps_a_forecast_and_says_the_difference(config, capsys, monkeypa
 @pytest.mark.parametrize("batches", [0, 2])
 def test_validations_that_were_not_timed_are_left_out(config, capsys, monkeypatch, batches):  # noqa: F811
     """A sanity check of two batches is not the time of a validation."""
-    monkeypatch.setattr(kept_forecast, "LEAST", 16)
+    monkeypatch.setattr(kept_forecast, "LEAST_BATCHES", 16)
     monkeypatch.setattr(kept_forecast, "WARM_UP", 1)
     monkeypatch.setattr(kept_forecast, "COUNTED", 5)
     words = ["--config", str(config), "--trainer.num_sanity_val_steps", str(batches)]

@@ -50,7 +50,7 @@ def case(request, tmp_path, monkeypatch):
     monkeypatch.setattr(word_sets, "WORDS_AT_ONCE", 50)
     monkeypatch.setattr(word_sets, "WORDS_OF_PAIRS", 500)
     monkeypatch.setattr(near, "WORDS_AT_ONCE", 50)
-    monkeypatch.setattr("ltr.check.parity.ELEMENTS_AT_ONCE", 300)
+    monkeypatch.setattr("ltr.check.parity.WORDS_AT_ONCE", 150)
     monkeypatch.setattr("ltr.check.parity.BYTES_OF_PAIRS", 1 << 12)
     rng = np.random.default_rng(request.param)
     texts = texts_of(rng, 120, *((300, 12), (3000, 400))[request.param])
@@ -111,20 +111,21 @@ def test_the_nearest_texts_are_those_of_all_pairs(case):
     assert best.n_cut == 0
     for column in (0, 1):
         best_of_all = np.where(groups[:, column], expected, 0).max(axis=1)
-        is_found = best.rows[:, column] >= 0
+        is_found = best.nearest[:, column] >= 0
         assert is_found[best_of_all >= 0.9].all() and (best_of_all >= 0.9).any()
         assert not is_found[best_of_all < 0.7].any()
         rows = np.flatnonzero(is_found)
-        partners = best.rows[rows, column]
+        partners = best.nearest[rows, column]
         assert groups[partners, column].all()
         np.testing.assert_allclose(
             best.similarities[rows, column], expected[rows, partners], rtol=1e-6
         )
     across = nearest(distinct, groups, 0.7, across=True)
     own = np.arange(len(firsts)), group
-    assert (across.rows[own] == -1).all()
+    assert (across.nearest[own] == -1).all()
     np.testing.assert_array_equal(
-        across.rows[np.arange(len(firsts)), 1 - group], best.rows[np.arange(len(firsts)), 1 - group]
+        across.nearest[np.arange(len(firsts)), 1 - group],
+        best.nearest[np.arange(len(firsts)), 1 - group],
     )
 
 
@@ -134,10 +135,10 @@ def test_a_large_bucket_is_cut_and_said(tmp_path):
     sets = sets_of(tmp_path / "alike", [f"{common} own{number}" for number in range(300)])
     best = nearest(sets, np.ones((300, 1), bool), 0.6, across=False)
     assert best.n_cut > 0
-    assert (best.rows >= 0).all()
+    assert (best.nearest >= 0).all()
     # 20 words of weight 1 that both have, and 3 of each one's own word.
     assert np.unique(best.similarities).tolist() == [np.float32(20 / 26)]
-    assert best.rows[0] == 1 and best.rows[299] < 299
+    assert best.nearest[0] == 1 and best.nearest[299] < 299
 
 
 def test_a_pair_that_a_cut_bucket_left_out_is_found_in_another_bucket(tmp_path, monkeypatch):
@@ -151,4 +152,4 @@ def test_a_pair_that_a_cut_bucket_left_out_is_found_in_another_bucket(tmp_path, 
     sets = sets_of(tmp_path / "texts", ["a b c d e f g h", *others, "a b c d e f g i"])
     best = nearest(sets, np.ones((8, 1), bool), 0.5, across=False)
     assert best.n_cut == 1
-    assert best.rows[:, 0].tolist() == [7, *[-1] * 6, 0]
+    assert best.nearest[:, 0].tolist() == [7, *[-1] * 6, 0]
