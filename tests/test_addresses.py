@@ -186,13 +186,10 @@ def test_in_python(name, kind, files):
     assert error.value.message == f"{option}: {END}"
 
 
-def test_where_a_ranker_is_saved(backbone, files):
+def test_where_a_ranker_is_saved_and_where_derived_data_lies(backbone, files, monkeypatch):
     ranker = PairWiseBertRanker(backbone, max_length=20)
     with pytest.raises(InputError, match="the output: must be a local path"):
         ranker.save(ADDRESS)
-
-
-def test_the_folder_of_derived_data(files, monkeypatch):
     monkeypatch.setenv("LTR_CACHE", ADDRESS)
     with pytest.raises(InputError, match="LTR_CACHE: must be a local path"):
         cache_root()

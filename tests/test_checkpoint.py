@@ -21,9 +21,8 @@ def checkpoint(weight: float) -> dict:
 
 
 def test_the_best_weights_or_else_the_last(tmp_path, caplog):
-    with pytest.raises(
-        InputError, match=r"--ckpt_path best: there is no .*best\.ckpt; train first"
-    ):
+    missing = r"--ckpt_path best: there is no .*best\.ckpt; train first"
+    with pytest.raises(InputError, match=missing):
         best_or_last_checkpoint(tmp_path, "--ckpt_path")
     folder = tmp_path / "checkpoints"
     folder.mkdir()
@@ -56,14 +55,14 @@ def test_one_wrong_bit_is_refused_unless_no_tensor_is_read(tmp_path):
 
 
 def test_weights_without_a_checkpoint_are_refused(tmp_path):
-    torch.save({"state_dict": {}}, tmp_path / "own.ckpt")
-    missing = r"no Lightning checkpoint, it has no pytorch-lightning_version; weights alone"
-    with pytest.raises(InputError, match=missing):
-        read_checkpoint(tmp_path / "own.ckpt")
-    torch.save([1.0], tmp_path / "own.ckpt")
-    missing = r"it has no pytorch-lightning_version and no state_dict; weights alone"
-    with pytest.raises(InputError, match=missing):
-        read_checkpoint(tmp_path / "own.ckpt")
+    for content, missing in (
+        ({"state_dict": {}}, "no pytorch-lightning_version"),
+        ([1.0], "no pytorch-lightning_version and no state_dict"),
+    ):
+        torch.save(content, tmp_path / "own.ckpt")
+        told = rf"no Lightning checkpoint, it has {missing}; weights alone"
+        with pytest.raises(InputError, match=told):
+            read_checkpoint(tmp_path / "own.ckpt")
 
 
 @pytest.mark.parametrize(
@@ -86,14 +85,11 @@ def test_an_entry_of_another_type_is_named_with_the_file(tmp_path, entries, text
         read_checkpoint(tmp_path / "own.ckpt")
 
 
-def test_the_configuration_of_a_run_is_no_checkpoint(tmp_path):
+def test_what_is_no_checkpoint_is_named_with_its_option(tmp_path):
     (tmp_path / "config.yaml").write_text("seed_everything: 0\n")
     text = rf"source .*config\.yaml: the file is no checkpoint; a run is named by its folder, {tmp_path}"
     with pytest.raises(InputError, match=text):
         read_checkpoint(tmp_path / "config.yaml", "source")
-
-
-def test_a_file_that_is_not_there_is_named_with_its_option(tmp_path):
     with pytest.raises(InputError, match=r"--init_from .*none\.ckpt: there is no such file"):
         read_checkpoint(tmp_path / "none.ckpt", "--init_from")
 

@@ -92,9 +92,8 @@ def test_each_query_is_read_with_its_own_instruction(kind, together, backbone, d
     collection = open_collection(str(together))
     texts = query_texts(ranker.reads, collection)
     assert len(texts) == 30
-    for id_, query, text in zip(
-        collection.queries.ids, collection.queries.texts, texts, strict=True
-    ):
+    queries = collection.queries
+    for id_, query, text in zip(queries.ids, queries.texts, texts, strict=True):
         assert f"{INSTRUCTIONS[id_[0]]} a {query}" in text
     # Another instruction of one query changes what is read of that query, and its scores, alone.
     changed = tmp_path / "changed"
@@ -108,16 +107,11 @@ def test_each_query_is_read_with_its_own_instruction(kind, together, backbone, d
     differs = [a != b for a, b in zip(texts, query_texts(ranker.reads, other), strict=True)]
     assert np.flatnonzero(differs).tolist() == [row]
     rows = np.arange(30)
-    scores = [
-        pair_scores(
-            ranker,
-            ranker.reads.store(each.queries, "query"),
-            ranker.reads.store(each.corpus, "document"),
-            rows,
-            np.zeros_like(rows),
-        )
-        for each in (collection, other)
-    ]
+    scores = []
+    for each in (collection, other):
+        queries = ranker.reads.store(each.queries, "query")
+        docs = ranker.reads.store(each.corpus, "document")
+        scores.append(pair_scores(ranker, queries, docs, rows, np.zeros_like(rows)))
     assert np.flatnonzero(np.abs(scores[0] - scores[1]) > 1e-6).tolist() == [row]
 
 

@@ -20,11 +20,11 @@ right = attention._attend_packed
 @pytest.fixture
 def alone(monkeypatch):
     """Without the check that starts two processes."""
-    monkeypatch.setattr(
-        machine_checks,
-        "check_gather",
-        lambda backend: ReportLine(f"gather, {backend}", "", "not run", "in this test"),
-    )
+
+    def not_run(backend):
+        return ReportLine(f"gather, {backend}", "", "not run", "in this test")
+
+    monkeypatch.setattr(machine_checks, "check_gather", not_run)
 
 
 def report(text: str) -> dict[str, list[str]]:
@@ -36,33 +36,17 @@ def report(text: str) -> dict[str, list[str]]:
 
 @pytest.mark.long
 def test_the_command_in_a_pipe():
-    done = subprocess.run(
-        [sys.executable, "-m", "ltr", "doctor"],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-    )
+    command = [sys.executable, "-m", "ltr", "doctor"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     assert (done.returncode, done.stderr) == (0, "")
     found = report(done.stdout)
-    assert (
-        found["torch"][0] == torch.__version__ and "allocator" in found and "CPU features" in found
-    )
-    assert "cores" in found["machine"][0] and found["linear layers, CPU, float32"][0] in (
-        "torch",
-        "oneDNN",
-    )
+    assert found["torch"][0] == torch.__version__
+    assert "allocator" in found and "CPU features" in found and "cores" in found["machine"][0]
+    assert found["linear layers, CPU, float32"][0] in ("torch", "oneDNN")
     checks = {what: result for what, (_, result, _) in found.items() if result}
-    precisions = [
-        f"{precision}, {stage}"
-        for precision in ("float32", "bfloat16")
-        for stage in ("training", "inference")
-    ]
-    on_cpu = [
-        *(f"attention, CPU, {one}" for one in precisions),
-        "search, Flat",
-        "search, IVF1,Flat",
-        "gather, two processes, gloo",
-    ]
+    on_cpu = ["search, Flat", "search, IVF1,Flat", "gather, two processes, gloo"]
+    for precision in ("float32", "bfloat16"):
+        on_cpu += [f"attention, CPU, {precision}, {stage}" for stage in ("training", "inference")]
     assert {checks.pop(what) for what in on_cpu} == {"ok"}
     if torch.cuda.device_count() < 2:
         assert checks.pop("gather, two processes, nccl") == "not run"
@@ -108,13 +92,10 @@ def test_a_wrong_kernel_with_another_path_has_fallen_back(kernel, alone, monkeyp
 
     monkeypatch.setattr(machine_checks, "_tiny", broken)
     assert main(["doctor"]) == 0
-    found = {
-        what: rest
-        for what, rest in report(capsys.readouterr().out).items()
-        if what.startswith("attention")
-    }
+    lines = report(capsys.readouterr().out).items()
+    found = [rest for what, rest in lines if what.startswith("attention")]
     assert len(found) == 4
-    for uses, result, why in found.values():
+    for uses, result, why in found:
         assert (uses, result) == ("padded, by transformers", "fell back")
         assert ("no kernel image" in why) if kernel is missing else ("give wrong" in why)
 
@@ -128,18 +109,13 @@ def test_a_wrong_kernel_without_another_path_is_exit_code_1(
     """
     if padded_error != 0:
         monkeypatch.setattr(text_encoder, "CHECKS_ITSELF", ("cpu",))
-    monkeypatch.setattr(
-        text_encoder.TextEncoder,
-        "check_packed",
-        lambda *args: PathCheck("give wrong outputs", 1.0, padded_error),
-    )
+    wrong = PathCheck("give wrong outputs", 1.0, padded_error)
+    monkeypatch.setattr(text_encoder.TextEncoder, "check_packed", lambda *args: wrong)
     with pytest.raises(SystemExit) as stop:
         main(["doctor"])
     assert stop.value.code == 1
-    assert report(capsys.readouterr().out)["attention, CPU, float32, training"][1:] == [
-        "wrong",
-        "packed texts give wrong outputs",
-    ]
+    found = report(capsys.readouterr().out)["attention, CPU, float32, training"]
+    assert found[1:] == ["wrong", "packed texts give wrong outputs"]
 
 
 def test_an_encoder_that_is_always_padded_has_no_finding(monkeypatch):
@@ -166,16 +142,18 @@ def one_too_few(scores, rows):
 
 @pytest.mark.parametrize("fault", [the_worst, one_twice, neighbours, one_too_few])
 def test_a_wrong_search_is_found(fault, monkeypatch):
-    assert [check_search(factory).result for factory in ("Flat", "IVF1,Flat")] == ["ok", "ok"]
-    exact = machine_checks.search_exactly
-    approximate = FaissIndex.search
-    monkeypatch.setattr(
-        machine_checks, "search_exactly", lambda *args, **options: fault(*exact(*args, **options))
-    )
-    monkeypatch.setattr(
-        FaissIndex, "search", lambda *args, **options: fault(*approximate(*args, **options))
-    )
-    assert [check_search(factory).result for factory in ("Flat", "IVF1,Flat")] == ["wrong", "wrong"]
+    def results():
+        return [check_search(factory).result for factory in ("Flat", "IVF1,Flat")]
+
+    assert results() == ["ok", "ok"]
+    for owner, name in ((machine_checks, "search_exactly"), (FaissIndex, "search")):
+        right_search = getattr(owner, name)
+
+        def wrong_search(*args, right_search=right_search, **options):
+            return fault(*right_search(*args, **options))
+
+        monkeypatch.setattr(owner, name, wrong_search)
+    assert results() == ["wrong", "wrong"]
 
 
 def test_a_search_without_faiss_is_not_run(monkeypatch):
@@ -187,11 +165,8 @@ def test_a_search_without_faiss_is_not_run(monkeypatch):
 def test_an_encoding_that_autocast_spoils_is_found():
     encoder, tokenizer = machine_checks._tiny()
     assert check_encoding(encoder, tokenizer, torch.bfloat16).result == "ok"
-    hook = encoder.register_forward_hook(
-        lambda *args: args[2] + 0.1 * torch.is_autocast_enabled("cpu")
-    )
+    encoder.register_forward_hook(lambda *args: args[2] + 0.1 * torch.is_autocast_enabled("cpu"))
     assert check_encoding(encoder, tokenizer, torch.bfloat16).result == "wrong"
-    hook.remove()
 
 
 def test_a_wrong_gather_is_found(monkeypatch):

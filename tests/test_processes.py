@@ -43,10 +43,14 @@ def _refused_at_1() -> None:
         _refused()
 
 
-def _work_together(number: int, root: str) -> None:
+def _join(number: int, root: str, n_ranks: int = 2) -> None:
     distributed.init_process_group(
-        "gloo", init_method=f"file://{root}/store", rank=number, world_size=2
+        "gloo", init_method=f"file://{root}/store", rank=number, world_size=n_ranks
     )
+
+
+def _work_together(number: int, root: str) -> None:
+    _join(number, root)
     assert (rank(), world_size(), exchange_device().type) == (number, 2, "cpu")
 
     assert by_rank_0(lambda: number + 5) == 5
@@ -81,15 +85,9 @@ def test_two_processes_work_together(tmp_path):
     assert [file.name for file in tmp_path.iterdir() if file.is_dir()] == []
 
 
-def _meet(number: int, root: str) -> None:
-    distributed.init_process_group(
-        "gloo", init_method=f"file://{root}/store", rank=number, world_size=2
-    )
-    all_gather(torch.ones(1))
-
-
 def _wait_for_a_killed_one(number: int, root: str) -> None:
-    _meet(number, root)
+    _join(number, root)
+    all_gather(torch.ones(1))
     if number == 1:
         os.kill(os.getpid(), signal.SIGKILL)
     try:
@@ -141,16 +139,14 @@ def test_one_process_needs_no_other():
 
 def test_a_new_folder_replaces_those_of_killed_runs_alone(tmp_path):
     """A killed run leaves a lock that nobody holds; a folder without a lock is none of ours."""
-    killed = tmp_path / "part-killed"
-    alive = tmp_path / "part-alive"
-    for folder in (killed, alive):
+    alive, killed, of_user, other = (
+        tmp_path / name
+        for name in ("part-alive", "part-killed", "part-of-the-user", "other-killed")
+    )
+    for folder in (alive, killed, of_user, other):
         folder.mkdir()
-        (folder / "lock").touch()
-    of_user = tmp_path / "part-of-the-user"
-    other = tmp_path / "other-killed"
-    for folder in (of_user, other):
-        folder.mkdir()
-    (other / "lock").touch()
+        if folder != of_user:
+            (folder / "lock").touch()
     with FileLock(alive / "lock"), shared_folder(tmp_path, "part") as new:
         assert sorted(tmp_path.iterdir()) == sorted([alive, of_user, other, new])
     assert sorted(tmp_path.iterdir()) == sorted([alive, of_user, other])
@@ -187,9 +183,7 @@ def _as_on_a_gpu(_: nn.Module, inputs: tuple) -> None:
 
 
 def _sum_in_steps(number: int, root: str) -> None:
-    distributed.init_process_group(
-        "gloo", init_method=f"file://{root}/store", rank=number, world_size=3
-    )
+    _join(number, root, 3)
     inputs = torch.randn(700, generator=torch.Generator().manual_seed(number))
     model = DistributedDataParallel(_Chain())
     model.register_forward_pre_hook(_as_on_a_gpu)
