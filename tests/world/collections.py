@@ -84,3 +84,21 @@ def by_ids(collection, lists):
             docs[collection.corpus.ids[int(doc_row)]] = None if np.isnan(value) else float(value)
         queries[collection.queries.ids[query_row]] = docs
     return queries
+
+
+def corpus_texts(folder: Path) -> dict[str, str]:
+    """The texts of a data folder's documents by id, in order."""
+    docs = [json.loads(line) for line in (folder / "corpus.jsonl").read_text().splitlines()]
+    return {doc["_id"]: doc["text"] for doc in docs}
+
+
+def write_corpus(folder: Path, texts: dict[str, str]) -> None:
+    write_jsonl(folder / "corpus.jsonl", [{"_id": i, "text": text} for i, text in texts.items()])
+
+
+def write_collection_with_twin(folder: Path, **sizes: int) -> Path:
+    """A collection whose corpus ends with ``twin``, which has the text of ``train-q0-d0``."""
+    write_collection(folder, **sizes)
+    texts = corpus_texts(folder)
+    write_corpus(folder, texts | {"twin": texts["train-q0-d0"]})
+    return folder
