@@ -1,9 +1,16 @@
-"""Batches of embedded lists."""
+"""Batches of embedded lists, and processes that share them."""
 
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
 import torch
 from torch import Tensor
 
 from ltr.batch import RankingBatch
+from ltr.in_batch import gather
 
 
 def bools(*rows: str) -> torch.Tensor:
@@ -40,3 +47,33 @@ def embedded(
     )
     queries = (-1.0 - query_rows).unsqueeze(1) if with_queries else None
     return lists, queries, doc_rows.float().unsqueeze(2)
+
+
+def on_ranks(function: Callable[[int], Any], n_ranks: int) -> list[Any]:
+    """What ``function(rank)`` gives in each of the processes of a job. They are threads, which meet in
+    each gather.
+    """
+    this = threading.local()
+    barrier = threading.Barrier(n_ranks)
+    sent: list[Any] = [None] * n_ranks
+
+    def all_gather(tensor: Tensor) -> Tensor:
+        sent[this.rank] = tensor.detach()
+        barrier.wait()
+        gathered = torch.stack(list(sent))
+        barrier.wait()
+        return gathered
+
+    def run(rank: int) -> Any:
+        this.rank = rank
+        try:
+            return function(rank)
+        except BaseException:
+            barrier.abort()
+            raise
+
+    with pytest.MonkeyPatch.context() as patch, ThreadPoolExecutor(n_ranks) as threads:
+        patch.setattr(gather, "all_gather", all_gather)
+        patch.setattr(gather, "rank", lambda: this.rank)
+        patch.setattr(gather, "world_size", lambda: n_ranks)
+        return list(threads.map(run, range(n_ranks)))

@@ -31,18 +31,24 @@ def test_each_row_has_its_own_best_window(backbone):
     assert gradient.tolist() == [[1, 1, 0, 0], [1, 1, 0, 0]]
 
 
+def scores_alone(plain):
+    """``[query, column]``: the highest score of a document's windows, each a text of its own."""
+    alone = TextRanker(plain)
+    return np.array(
+        [
+            [max(alone.score([(query, text) for text in windows_of(DOCS[doc])])) for doc in COLUMNS]
+            for query in QUERIES
+        ]
+    )
+
+
 @pytest.mark.parametrize("similarity", ["dot", "cosine", "euclidean"])
 def test_scores_are_those_of_the_best_windows(backbone, similarity):
     plain, ranker = dual(backbone, similarity=similarity), dual(backbone, BEST, similarity)
     policy = OtherQueries()
     policy.attach(ranker)
     lists = policy(ranker.eval(), batch_of(ranker, LISTS))
-    alone = TextRanker(plain)
-    expected = [
-        [max(alone.score([(query, text) for text in windows_of(DOCS[doc])])) for doc in COLUMNS]
-        for query in QUERIES
-    ]
-    np.testing.assert_allclose(lists.scores.detach(), expected, atol=1e-4)
+    np.testing.assert_allclose(lists.scores.detach(), scores_alone(plain), atol=1e-4)
     assert lists.mask.all() and lists.labels.tolist() == [[1, 0, 0, 0], [0, 0, 1, 0]]
     assert lists.embeddings.shape == (2, 4, 16)
 
@@ -71,14 +77,7 @@ def test_a_guide_and_the_encoder_of_a_margin_choose_their_own_windows(backbone):
     margin = FromDistance()
     margin.encoder = backbone
     lists = policy(ranker.eval(), batch, margin)
-    plain = dual(backbone, similarity="cosine").eval()
-    alone = TextRanker(plain)
-    expected = np.array(
-        [
-            [max(alone.score([(query, text) for text in windows_of(DOCS[doc])])) for doc in COLUMNS]
-            for query in QUERIES
-        ]
-    )
+    expected = scores_alone(dual(backbone, similarity="cosine").eval())
     frozen_queries, frozen_docs = lists.frozen
     cosines = torch.nn.functional.cosine_similarity(frozen_queries.unsqueeze(1), frozen_docs, dim=2)
     np.testing.assert_allclose(cosines, expected, atol=1e-4)
@@ -112,7 +111,7 @@ def test_two_processes_have_the_scores_and_gradients_of_one(backbone, tmp_path):
     expected = scores_and_gradients(ranker, batch_of(ranker, LISTS))
     run_ranks(_rank, str(tmp_path), backbone)
     first, second = (torch.load(tmp_path / str(rank)) for rank in (0, 1))
-    torch.testing.assert_close(first[0], expected[0], atol=1e-5, rtol=1e-4)
-    torch.testing.assert_close(second[0], expected[0], atol=1e-5, rtol=1e-4)
+    for scores in (first[0], second[0]):
+        torch.testing.assert_close(scores, expected[0], atol=1e-5, rtol=1e-4)
     for ours, theirs, one in zip(first[1:], second[1:], expected[1:], strict=True):
         torch.testing.assert_close((ours + theirs) / 2, one, atol=1e-4, rtol=1e-3)

@@ -2,15 +2,14 @@
 documents under two ids, in however many processes.
 """
 
-import threading
-
 import numpy as np
 import pytest
 import torch
 
 from ltr.batch import RankingBatch
-from ltr.in_batch import gather
+from ltr.in_batch.gather import gather_lists
 from ltr.in_batch.longer_lists import all_against_all, queries_against_all
+from tests.in_batch.batches import on_ranks
 
 N_TEXTS = 9  # a text is a number, on both sides: few, so that many are equal
 
@@ -82,8 +81,8 @@ class Drawn:
     def texts(self):
         """(list, side, text, label, real) of the square's texts."""
         texts = [(b, "query", text, None, True) for b, text in enumerate(self.queries)]
-        for b, (docs, labels) in enumerate(zip(self.docs, self.labels, strict=True)):
-            for text, label in zip(docs, labels, strict=True):
+        for b, pairs in enumerate(zip(self.docs, self.labels, strict=True)):
+            for text, label in zip(*pairs, strict=True):
                 texts.append((b, "doc", text, label, text >= 0))
         return texts
 
@@ -130,43 +129,6 @@ class Drawn:
         return text != other_text
 
 
-def on_ranks(lists: RankingBatch, vectors: list[torch.Tensor], n_ranks: int, monkeypatch) -> list:
-    """What each of the processes gathers of lists and embeddings, which they deal out: threads that
-    meet.
-    """
-    barrier = threading.Barrier(n_ranks)
-    numbers = threading.local()
-    sent = [None] * n_ranks
-
-    def all_gather(tensor):
-        sent[numbers.rank] = tensor.detach()
-        barrier.wait()
-        gathered = torch.stack(list(sent))
-        barrier.wait()
-        return gathered
-
-    monkeypatch.setattr(gather, "all_gather", all_gather)
-    monkeypatch.setattr(gather, "world_size", lambda: n_ranks)
-    results = [None] * n_ranks
-
-    def run(number):
-        numbers.rank = number
-        try:
-            dealt = [None if t is None else t[number::n_ranks] for t in lists]
-            dealt_vectors = [vector[number::n_ranks] for vector in vectors]
-            results[number] = gather.gather_lists(RankingBatch(*dealt), *dealt_vectors)
-        except BaseException:
-            barrier.abort()
-            raise
-
-    threads = [threading.Thread(target=run, args=(number,)) for number in range(n_ranks)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    return results
-
-
 def test_masks_are_those_of_a_double_loop_over_strings():
     """Of 150 batches; each kind of equal texts is there."""
     n_twins = n_own = 0
@@ -188,13 +150,19 @@ def test_masks_are_those_of_a_double_loop_over_strings():
 
 
 @pytest.mark.parametrize("n_ranks", [2, 4])
-def test_processes_have_the_masks_and_labels_of_one(n_ranks, monkeypatch):
+def test_processes_have_the_masks_and_labels_of_one(n_ranks):
+    def gathered(rank):
+        """Of lists and embeddings, which the processes deal out."""
+        dealt = (None if each is None else each[rank::n_ranks] for each in lists)
+        return gather_lists(RankingBatch(*dealt), *(each[rank::n_ranks] for each in vectors))
+
     for seed in range(60):
         lists, *vectors = Drawn(seed).embedded()
+        of_ranks = on_ranks(gathered, n_ranks)
         for form in (queries_against_all, all_against_all):
             whole = form(lists, *vectors)
-            for gathered in on_ranks(lists, vectors, n_ranks, monkeypatch):
-                found = form(*gathered)
+            for of_rank in of_ranks:
+                found = form(*of_rank)
                 assert found.mask.equal(whole.mask) and found.labels.equal(whole.labels), seed
 
 

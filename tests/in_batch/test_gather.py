@@ -7,6 +7,7 @@ from torch import distributed
 from ltr.batch import RankingBatch, ScoredLists
 from ltr.in_batch.gather import gather_lists, gather_scored
 from tests.child_processes import run_ranks
+from tests.in_batch.batches import bools
 from tests.rank_gradients import BATCHES, FORMS, LOSSES, RANKS, differences
 
 
@@ -49,6 +50,10 @@ def lists_of(rank: int) -> tuple[RankingBatch, torch.Tensor, torch.Tensor]:
     return lists, queries, docs.requires_grad_()
 
 
+# What a batch may have or not.
+MAYBE = ("judged_rows", "judged_grades", "doc_hashes", "judged_hashes", "distances")
+
+
 def _gather(rank: int, folder: str) -> None:
     distributed.init_process_group(
         "gloo", init_method=f"file://{folder}/store", rank=rank, world_size=3
@@ -57,21 +62,13 @@ def _gather(rank: int, folder: str) -> None:
     whole = gather_lists(lists, queries, docs)
     refused = []
     others = [(lists, None, docs)]
-    for name in ("judged_rows", "judged_grades", "doc_hashes", "judged_hashes", "distances"):
-        others.append((lists._replace(**{name: None}), queries, docs))
-    others.append((lists, queries, docs[..., :1]))
+    others += [(lists._replace(**{name: None}), queries, docs) for name in MAYBE]
+    others += [(lists, queries, docs[..., :1])]
     for other in others:
         with pytest.raises(ValueError, match="all ranks must have") as error:
             gather_lists(*(other if rank == 2 else (lists, queries, docs)))
         refused.append(str(error.value))
-    without_judgements = lists._replace(
-        judged_rows=None,
-        judged_grades=None,
-        doc_hashes=None,
-        judged_hashes=None,
-        distances=None,
-    )
-    groups = gather_lists(without_judgements, None, docs)
+    groups = gather_lists(lists._replace(**dict.fromkeys(MAYBE)), None, docs)
     no_lists = RankingBatch(*(None if t is None else t[:0] for t in lists))
     none, *_ = gather_lists(no_lists, queries[:0], docs[:0])
     scored = gather_scored(
@@ -86,11 +83,9 @@ def _gather(rank: int, folder: str) -> None:
     )
     torch.save(scored, f"{folder}/scored-{rank}")
     gradients = None
-    if (
-        rank == 0
-        # alone: a backward pass with communication would wait for the others, and fail when they
-        # have left
-    ):
+    # Alone: a backward pass with communication would wait for the others, and fail when they have
+    # left.
+    if rank == 0:
         _, whole_queries, whole_docs = whole
         weights = torch.arange(1.0, 19.0).view(3, 3, 2)
         value = (whole_docs * weights).sum() + 5 * whole_queries[0].sum()
@@ -111,38 +106,24 @@ def test_every_rank_has_the_lists_of_all_in_the_order_of_the_batch(three_ranks):
     """Rank 0 has the lists 0 and 3 of the batch, rank 1 none, rank 2 the list 2: that of rank 2 stands
     between those of rank 0.
     """
+    none = -(2**60)  # a hash or a row of 0, less 2^60
     for (whole, queries, docs), *_ in three_ranks:
         assert queries.tolist() == [[0, -1], [-200, -201], [-6, -7]]
-        zero = [0, 0]
-        assert docs.tolist() == [
-            [[0, 1], [2, 3], [4, 5]],
-            [[200, 201], zero, zero],
-            [[6, 7], [8, 9], [10, 11]],
-        ]
-        assert (
-            whole.labels.tolist() == [[1, 1, 1], [3, 0, 0], [1, 1, 1]]
-            and not whole.labels.requires_grad
-        )
-        assert (
-            whole.distances.tolist() == [[0.5] * 3, [2.5, 0, 0], [0.5] * 3]
-            and not whole.distances.requires_grad
-        )
-        assert whole.mask.tolist() == [
-            [True, True, True],
-            [True, False, False],
-            [True, False, False],
-        ], "both later lists have one document"
+        assert docs[0].tolist() == [[0, 1], [2, 3], [4, 5]]
+        assert docs[1].tolist() == [[200, 201], [0, 0], [0, 0]]
+        assert docs[2].tolist() == [[6, 7], [8, 9], [10, 11]]
+        assert whole.labels.tolist() == [[1, 1, 1], [3, 0, 0], [1, 1, 1]]
+        assert whole.distances.tolist() == [[0.5] * 3, [2.5, 0, 0], [0.5] * 3]
+        for constant in (whole.labels, whole.distances, whole.judged_grades):
+            assert not constant.requires_grad
+        # Both later lists have one document.
+        assert whole.mask.equal(bools("111", "100", "100"))
         assert whole.query_rows.tolist() == [0, 20, 1]
-        assert (whole.doc_rows - 2**60).tolist() == [[0, 1, 2], [20, -(2**60), -(2**60)], [3, 4, 5]]
+        assert (whole.doc_rows - 2**60).tolist() == [[0, 1, 2], [20, none, none], [3, 4, 5]]
         assert whole.judged_rows.tolist() == [[0, -1], [40, 41], [1, -1]]
         assert whole.judged_grades.tolist() == [[1.5, 0], [3.5, 3.5], [1.5, 0]]
-        assert not whole.judged_grades.requires_grad
-        assert (whole.judged_hashes - 2**60).tolist() == [[0, -(2**60)], [40, 41], [1, -(2**60)]]
-        assert (-(2**60) - whole.doc_hashes).tolist() == [
-            [0, 1, 2],
-            [0, -(2**60), -(2**60)],
-            [3, 4, 5],
-        ]
+        assert (whole.judged_hashes - 2**60).tolist() == [[0, none], [40, 41], [1, none]]
+        assert (-(2**60) - whole.doc_hashes).tolist() == [[0, 1, 2], [0, none, none], [3, 4, 5]]
 
 
 def test_scored_lists_are_gathered_with_what_any_rank_has(three_ranks):
@@ -160,27 +141,16 @@ def test_scored_lists_are_gathered_with_what_any_rank_has(three_ranks):
 
 
 def test_what_no_rank_has_is_not_there_and_what_some_have_is_refused_by_all(three_ranks):
-    whole_form = "(True, True, True, True, True, True, 2)"
+    has_all = (*[True] * 6, 2)
+    others = []
+    for place in (2, 0, 1, 3, 4, 5):  # the queries, which come third, are left out first
+        others.append(has_all[:place] + (False,) + has_all[place + 1 :])
+    others.append(has_all[:-1] + (1,))
     for (_, _, whole_docs), (groups, queries, docs), n_none, refused, *_ in three_ranks:
-        assert (
-            queries is None
-            and groups.judged_rows is None
-            and groups.distances is None
-            and docs.equal(whole_docs)
-        )
-        assert n_none == 0
-        assert [message.split(": ")[-1] for message in refused] == [
-            f"[{whole_form}, {whole_form}, {other}]"
-            for other in (
-                "(True, True, False, True, True, True, 2)",
-                "(False, True, True, True, True, True, 2)",
-                "(True, False, True, True, True, True, 2)",
-                "(True, True, True, False, True, True, 2)",
-                "(True, True, True, True, False, True, 2)",
-                "(True, True, True, True, True, False, 2)",
-                "(True, True, True, True, True, True, 1)",
-            )
-        ]
+        assert queries is None and groups.judged_rows is None and groups.distances is None
+        assert docs.equal(whole_docs) and n_none == 0
+        told = [message.split(": ")[-1] for message in refused]
+        assert told == [str([has_all, has_all, other]) for other in others]
 
 
 def test_a_rank_gets_the_gradient_of_its_own_part_times_the_ranks_without_the_others(three_ranks):

@@ -37,22 +37,18 @@ def test_distances_stay_with_the_own_documents_of_a_query():
     lists, *vectors = embedded(
         labels=[[1, 0], [1, 0]], doc_rows=[[1, 2], [3, 4]], query_rows=[10, 11]
     )
-    assert (
-        queries_against_all(lists, *vectors).distances is None
-        and all_against_all(lists, *vectors).distances is None
-    )
-    given = torch.tensor([[0.0, 0.5], [0.0, 0.25]])
-    of_queries = torch.tensor([[0.0, 0.5, torch.nan, torch.nan], [torch.nan, torch.nan, 0.0, 0.25]])
-    longer, square = (
-        form(lists._replace(distances=given), *vectors).distances
-        for form in (queries_against_all, all_against_all)
-    )
+    _, docs = vectors
+    nan = torch.nan
+    given = lists._replace(distances=torch.tensor([[0.0, 0.5], [0.0, 0.25]]))
+    of_queries = torch.tensor([[0.0, 0.5, nan, nan], [nan, nan, 0.0, 0.25]])
+    longer = queries_against_all(given, *vectors).distances
+    square = all_against_all(given, *vectors).distances
     torch.testing.assert_close(longer, of_queries, equal_nan=True)
     torch.testing.assert_close(square[:2, 2:], of_queries, equal_nan=True)
     assert square.isnan().sum() == 6 * 6 - 4
-    _, docs = vectors
-    groups = lists._replace(distances=given)
-    assert all_against_all(groups, None, docs).distances is None
+    assert all_against_all(given, None, docs).distances is None
+    assert queries_against_all(lists, *vectors).distances is None
+    assert all_against_all(lists, *vectors).distances is None
 
 
 def test_all_against_all_by_hand():
@@ -74,11 +70,8 @@ def test_all_against_all_by_hand():
     )
     expected = grades("00 20 00", "00 00 11", "10 00 00", "00 00 00", "01 00 01", "01 00 10")
     assert (square.labels * square.mask).equal(expected)
-    assert (
-        square.queries.flatten().tolist()
-        == square.embeddings[0].flatten().tolist()
-        == [-1, -2, 1, 2, 3, 1]
-    )
+    for side in (square.queries, square.embeddings[0]):
+        assert side.flatten().tolist() == [-1, -2, 1, 2, 3, 1]
 
 
 def test_groups_without_queries_are_the_square_of_their_texts():
@@ -94,19 +87,9 @@ def test_groups_without_queries_are_the_square_of_their_texts():
     )
     square = all_against_all(lists, *vectors)
     nothing = "000 000 000"
-    assert square.mask.equal(
-        bools(
-            "011 110 100",
-            "101 110 100",
-            "110 110 100",
-            "111 010 100",
-            "111 100 100",
-            nothing,
-            "111 110 000",
-            nothing,
-            nothing,
-        )
-    )
+    first = ("011 110 100", "101 110 100", "110 110 100")
+    second = ("111 010 100", "111 100 100", nothing)
+    assert square.mask.equal(bools(*first, *second, "111 110 000", nothing, nothing))
     own = (square.labels * square.mask).nonzero().tolist()
     assert own == [[0, 1], [0, 2], [1, 0], [1, 2], [2, 0], [2, 1], [3, 4], [4, 3]]
 
@@ -145,9 +128,7 @@ def test_documents_relevant_to_one_query_are_no_negatives_of_each_other_in_the_l
     assert rows.equal(bools("1111 0000", "0111 0011", "0111 0101", "0111 0110"))
 
 
-def random_lists(
-    seed: int, with_queries: bool = True
-) -> tuple[RankingBatch, torch.Tensor | None, torch.Tensor]:
+def random_lists(seed: int, with_queries: bool = True):
     """Up to 5 lists of up to 5 documents out of 9, some twice in a list, grades −1 to 2, queries
     that come twice.
     """
@@ -173,12 +154,10 @@ def texts_of(lists: RankingBatch, with_queries: bool) -> list[tuple]:
     queries = []
     if with_queries:
         queries = [(b, True, row, None, True) for b, row in enumerate(lists.query_rows.tolist())]
-    columns = zip(
-        *(t.flatten().tolist() for t in (lists.doc_rows, lists.labels, lists.mask)), strict=True
-    )
-    return queries + [
-        (c // lists.mask.shape[1], False, *column) for c, column in enumerate(columns)
-    ]
+    parts = (lists.doc_rows, lists.labels, lists.mask)
+    columns = zip(*(part.flatten().tolist() for part in parts), strict=True)
+    width = lists.mask.shape[1]
+    return queries + [(c // width, False, *column) for c, column in enumerate(columns)]
 
 
 def slow_square(lists: RankingBatch, with_queries: bool) -> tuple[torch.Tensor, torch.Tensor]:
@@ -191,16 +170,13 @@ def slow_square(lists: RankingBatch, with_queries: bool) -> tuple[torch.Tensor, 
         if not is_query and real:
             judged[rows[b]] |= {row} if label != 0 else set()
             relevant[rows[b]] |= {row} if label > 0 else set()
-    for row, some in zip(
-        rows,
-        [] if lists.judged_rows is None else lists.judged_rows.tolist(),
-        strict=lists.judged_rows is not None,
-    ):
-        judged[row] |= set(some) - {-1}
-    if lists.judged_grades is not None:
-        both = zip(rows, lists.judged_rows.tolist(), lists.judged_grades.tolist(), strict=True)
-        for row, docs, grades_of_docs in both:
-            for doc, grade in zip(docs, grades_of_docs, strict=True):
+    if lists.judged_rows is not None:
+        known_grades = lists.judged_grades
+        if known_grades is None:
+            known_grades = torch.zeros(lists.judged_rows.shape)
+        for row, *both in zip(rows, lists.judged_rows.tolist(), known_grades.tolist(), strict=True):
+            for doc, grade in zip(*both, strict=True):
+                judged[row] |= {doc} if doc >= 0 else set()
                 relevant[row] |= {doc} if doc >= 0 and grade > 0 else set()
 
     def name(text):
@@ -269,19 +245,13 @@ def test_the_order_of_the_lists_changes_only_the_order(form):
     """
 
     def seen(longer):
-        rows = zip(
-            longer.queries.flatten().tolist(), longer.labels.tolist(), longer.mask, strict=True
-        )
+        anchors = longer.queries.flatten().tolist()
         columns = longer.embeddings[0].flatten()
-        return sorted(
-            (
-                anchor,
-                sorted(
-                    zip(columns[mask].tolist(), torch.tensor(labels)[mask].tolist(), strict=True)
-                ),
-            )
-            for anchor, labels, mask in rows
-        )
+        rows = []
+        for anchor, labels, mask in zip(anchors, longer.labels, longer.mask, strict=True):
+            texts = zip(columns[mask].tolist(), labels[mask].tolist(), strict=True)
+            rows.append((anchor, sorted(texts)))
+        return sorted(rows)
 
     for seed in range(50):
         lists, *vectors = random_lists(seed)
@@ -297,9 +267,8 @@ def test_embeddings_keep_their_gradient_and_one_list_alone_stays_itself(form):
         labels=[[2, 0, 1]], doc_rows=[[3, 4, 5]], query_rows=[0], mask=bools("110")
     )
     longer = form(lists, queries.requires_grad_(), docs.requires_grad_())
-    assert (longer.labels * longer.mask)[0, -3:].tolist() == [2, 0, 0] and longer.mask[
-        0, -3:
-    ].tolist() == [True, True, False]
+    assert longer.mask[0, -3:].tolist() == [True, True, False]
+    assert (longer.labels * longer.mask)[0, -3:].tolist() == [2, 0, 0]
     (longer.queries.sum() + 2 * longer.embeddings[0].sum()).backward()
     assert (queries.grad == (1 if form is queries_against_all else 3)).all()
     assert (docs.grad == (2 if form is queries_against_all else 3)).all()
@@ -318,7 +287,6 @@ def test_a_batch_without_lists_has_no_rows():
 
 def test_queries_against_all_needs_queries():
     lists, *vectors = embedded(labels=[[1]], doc_rows=[[0]], query_rows=[0], with_queries=False)
-    with pytest.raises(
-        ValueError, match="needs lists with queries, got none; take all_against_all"
-    ):
+    message = "needs lists with queries, got none; take all_against_all"
+    with pytest.raises(ValueError, match=message):
         queries_against_all(lists, *vectors)

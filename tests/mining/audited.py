@@ -15,9 +15,7 @@ def collection(collection_folder):
 def negatives_of(collection, ids: dict[int, list[int]]) -> MinedNegatives:
     """Of some queries, by row, at distances 0, 1, 2 …"""
     width = max(map(len, ids.values()))
-    distances = np.arange(max(map(len, ids.values())), dtype=np.float32)
+    distances = np.arange(width, dtype=np.float32)
     rows = np.array([[*row, *[-1] * (width - len(row))] for row in ids.values()])
-    manifest = {"key": "of the test"}
-    return MinedNegatives.from_matrix(
-        np.array(list(ids)), rows, np.broadcast_to(distances, rows.shape), manifest
-    )
+    distances = np.broadcast_to(distances, rows.shape)
+    return MinedNegatives.from_matrix(np.array(list(ids)), rows, distances, {"key": "of the test"})

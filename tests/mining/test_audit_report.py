@@ -4,7 +4,7 @@ import numpy as np
 
 from ltr.mining.audit import Suspects
 from ltr.mining.audit_report import SHOWN, audit_lines, audit_tsv
-from tests.mining.audited import collection, negatives_of  # noqa: F401
+from tests.mining.audited import negatives_of
 
 COUNTS = {"negatives": 40, "queries": 20, "suspects": 1, "suspect_queries": 1}
 
@@ -15,7 +15,7 @@ def suspects(n: int) -> Suspects:
     return Suspects(*rows, np.full(n, 2.5), np.full(n, 4), np.full(n, 1.5))
 
 
-def test_lines_by_hand(collection):  # noqa: F811
+def test_lines_by_hand(collection):
     lines = audit_lines(suspects(1), COUNTS, collection)
     docs = collection.corpus
     assert lines[0] == "40 negatives of 20 queries are judged"
@@ -25,14 +25,14 @@ def test_lines_by_hand(collection):  # noqa: F811
     assert len(lines) == 6
 
 
-def test_no_more_than_some_are_shown_and_the_others_are_counted(collection):  # noqa: F811
+def test_no_more_than_some_are_shown_and_the_others_are_counted(collection):
     n = SHOWN + 3
     lines = audit_lines(suspects(n), COUNTS | {"suspects": n}, collection)
     assert sum(line.startswith("  negative") for line in lines) == SHOWN
     assert lines[-1] == "… and 3 more"
 
 
-def test_the_table_by_hand(collection):  # noqa: F811
+def test_the_table_by_hand(collection):
     """The distance of place 1 is 1, as audited.py makes them."""
     negatives = negatives_of(collection, {1: [3, 7]})
     header, row = audit_tsv(suspects(1), negatives, collection)

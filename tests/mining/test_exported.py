@@ -2,10 +2,10 @@
 
 from ltr.data.trec import read_run
 from ltr.mining.exported import write_trec
-from tests.mining.audited import collection, negatives_of  # noqa: F401
+from tests.mining.audited import negatives_of
 
 
-def test_a_run_file_by_hand(collection, tmp_path):  # noqa: F811
+def test_a_run_file_by_hand(collection, tmp_path):
     """Query 1 has the negatives 7 and 3, query 4 has 2; no query has a place that holds −1."""
     write_trec(str(tmp_path / "a.trec"), negatives_of(collection, {1: [7, 3], 4: [2]}), collection)
     queries = collection.queries.ids

@@ -16,11 +16,8 @@ NONE = {"relative": None}
     "options, kept, fell",
     [
         (NONE, [11, 12, 13], {"relevant": 2}),
-        (
-            NONE | {"skip_top": 1},
-            [12, 13],
-            {"relevant": 2, "skip_top": 1},
-        ),  # the relevant ones are not counted
+        # The relevant ones are not counted.
+        (NONE | {"skip_top": 1}, [12, 13], {"relevant": 2, "skip_top": 1}),
         (NONE | {"max_score": 0.8}, [12, 13], {"relevant": 2, "max_score": 1}),
         (NONE | {"absolute": 0.02}, [12, 13], {"relevant": 2, "absolute": 1}),  # above 0.78
         (NONE | {"absolute": 0.05}, [13], {"relevant": 2, "absolute": 2}),  # above 0.75
@@ -67,9 +64,8 @@ def test_samples_are_different_documents_best_first_drawn_as_often_as_they_shoul
     rows = sample_negatives(left, scores, recipe, np.random.default_rng(0))
     shares = [(rows == doc).mean() for doc in (5, 6, 7, 8)]
     odds = np.array([1, 0, 1, 1]) if sampling == "uniform" else np.exp([2, -np.inf, 1, 0])
-    np.testing.assert_allclose(
-        shares, odds / odds.sum(), atol=0.01
-    )  # the deviation of a share is below 0.003
+    # The deviation of a share is below 0.003.
+    np.testing.assert_allclose(shares, odds / odds.sum(), atol=0.01)
     recipe = Recipe(n=2, sampling=sampling)
     rows = sample_negatives(left, scores, recipe, np.random.default_rng(0))
     assert (rows[:, 0] < rows[:, 1]).all(), "the smaller rows have the better scores"

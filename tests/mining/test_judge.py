@@ -9,9 +9,7 @@ from ltr.data.query_lists import QueryLists
 from ltr.mining.audit import find_suspects
 from ltr.mining.judge import TextScorer
 from ltr.models import PairWiseBertRanker, Ranker
-from tests.mining.audited import (
-    negatives_of,
-)
+from tests.mining.audited import negatives_of
 from tests.world.backbones import wordpiece_tokenizer
 
 
@@ -36,21 +34,12 @@ def test_what_the_judge_scores_above_the_weakest_relevant_document(collection):
     """
     judged = QueryLists.from_rows([0, 0, 0, 1, 2], [10, 11, 14, 20, 30], [2, 1, 0, 1, 1])
     negatives = negatives_of(collection, {0: [14, 12, 13], 1: [21, 22]})
-    scores = {10: 5, 11: 2, 12: 3, 13: 1.5, 14: 9, 20: 1, 21: 9, 22: 1, 30: 0}
-    judge = TextScorer(
-        "a table",
-        ByNumber({row: scores.get(row, 0.0) for row in range(len(collection.corpus))}),
-        collection,
-    )
+    scores = dict.fromkeys(range(len(collection.corpus)), 0.0)
+    scores |= {10: 5, 11: 2, 12: 3, 13: 1.5, 14: 9, 20: 1, 21: 9, 22: 1, 30: 0}
+    judge = TextScorer("a table", ByNumber(scores), collection)
     found, counts = find_suspects(negatives, judged, judge)
-    assert [values.tolist() for values in found] == [
-        [1, 0],
-        [21, 12],
-        [0, 1],
-        [9, 3],
-        [20, 11],
-        [1, 2],
-    ]
+    expected = [[1, 0], [21, 12], [0, 1], [9, 3], [20, 11], [1, 2]]
+    assert [values.tolist() for values in found] == expected
     assert counts == {"queries": 2, "negatives": 4, "suspects": 2, "suspect_queries": 2}
     more, _ = find_suspects(negatives, judged, judge, margin=1.0)
     assert more.doc_rows.tolist() == [21, 12, 22, 13] and more.gaps.tolist() == [8, 1, 0, -0.5]
@@ -65,15 +54,11 @@ def test_scores_are_those_of_the_ranker(collection, backbone):
     judged = collection.judgements("train")
     rng = np.random.default_rng(0)
     ids = rng.integers(len(collection.corpus), size=(len(judged.query_rows), 5))
-    negatives = negatives_of(
-        collection, dict(zip(judged.query_rows.tolist(), ids.tolist(), strict=True))
-    )
-    found, _ = find_suspects(negatives, judged, judge)
+    by_query = dict(zip(judged.query_rows.tolist(), ids.tolist(), strict=True))
+    found, _ = find_suspects(negatives_of(collection, by_query), judged, judge)
     scores, lowest = judge.scores(judged, ids)
-    known = np.array(
-        [np.isin(row, judged.of(q)[0]) for q, row in zip(judged.query_rows, ids, strict=True)]
-    )
-    above = (scores > lowest[:, None]) & ~known
+    known = [np.isin(row, judged.of(query)[0]) for query, row in by_query.items()]
+    above = (scores > lowest[:, None]) & ~np.array(known)
     assert len(found.scores) == above.sum() > 10
     place = np.searchsorted(judged.query_rows, found.query_rows)
     np.testing.assert_allclose(found.scores, scores[place, found.places], atol=1e-5)

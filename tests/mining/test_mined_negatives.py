@@ -10,6 +10,13 @@ from ltr.errors import InputError
 from ltr.mining.mined_negatives import MinedNegatives, lists_of_arrays
 
 
+def all_queries(collection, rows, manifest=None):
+    """Negatives with the same documents for every query; the distances are their numbers."""
+    ids = np.tile(rows, (len(collection.queries), 1))
+    queries = np.arange(len(ids))
+    return MinedNegatives.from_matrix(queries, ids, ids.astype(np.float32), manifest or {})
+
+
 def test_lists_of_some_queries_become_rows_of_all_and_come_back(tmp_path, collection):
     """Queries 0 and 3 have two and one negative: 7 at 0.1 and 5 at 0.2; and 9 at 0.3."""
     lists = QueryLists.from_rows([0, 0, 3], [7, 5, 9], [0.1, 0.2, 0.3])
@@ -31,26 +38,17 @@ def test_lists_of_some_queries_become_rows_of_all_and_come_back(tmp_path, collec
     [({}, True), ({"distance": "euclidean"}, True), ({"distance": None}, False)],
 )
 def test_only_null_says_that_distances_are_unknown(tmp_path, collection, manifest, known):
-    rows = np.zeros((len(collection.queries), 1), np.int64)
-    MinedNegatives.from_matrix(np.arange(len(rows)), rows, rows.astype(np.float32), manifest).save(
-        tmp_path / "0", collection
-    )
+    all_queries(collection, [0], manifest).save(tmp_path / "0", collection)
     values = MinedNegatives.open(tmp_path / "0", collection).lists.values
     assert np.isfinite(values).all() == known and np.isnan(values).all() != known
 
 
 def test_documents_are_called_ids_on_disk(tmp_path, collection):
     """Folders that were written before stay readable."""
-    rows = np.tile([3, 1], (len(collection.queries), 1))
-    MinedNegatives.from_matrix(np.arange(len(rows)), rows, rows.astype(np.float32), {}).save(
-        tmp_path / "0", collection
-    )
-    assert {file.name for file in (tmp_path / "0").iterdir()} == {
-        "ids.npy",
-        "distances.npy",
-        "manifest.json",
-    }
-    assert np.load(tmp_path / "0/ids.npy").tolist() == rows.tolist()
+    all_queries(collection, [3, 1]).save(tmp_path / "0", collection)
+    names = {file.name for file in (tmp_path / "0").iterdir()}
+    assert names == {"ids.npy", "distances.npy", "manifest.json"}
+    assert np.load(tmp_path / "0/ids.npy").tolist() == [[3, 1]] * len(collection.queries)
 
 
 def test_overlap_of_two_refreshes():
@@ -71,10 +69,7 @@ def test_overlap_of_two_refreshes():
 
 
 def test_negatives_are_not_written_over_and_checked(tmp_path, collection):
-    ids = np.full((len(collection.queries), 1), len(collection.corpus))
-    negatives = MinedNegatives.from_matrix(
-        np.arange(len(ids)), ids, np.zeros(ids.shape, np.float32), {}
-    )
+    negatives = all_queries(collection, [len(collection.corpus)])
     negatives.save(tmp_path / "0000", collection)
     with pytest.raises(InputError, match="there are negatives already"):
         negatives.save(tmp_path / "0000", collection)
@@ -82,76 +77,61 @@ def test_negatives_are_not_written_over_and_checked(tmp_path, collection):
         MinedNegatives.open(tmp_path / "0000", collection)
 
 
-def arrays(
-    ids: np.ndarray, dtype: str = "int64", distances: str = "float32", value: object = 1
-) -> dict[str, np.ndarray]:
-    return {"ids": ids.astype(dtype), "distances": np.full(ids.shape, value).astype(distances)}
+def arrays(dtype="int64", distances="float32", value=1, shape=(90, 3)):
+    """For each of 90 queries the documents 0, 1 and 2, all at the same distance."""
+    ids = np.resize(np.arange(3), shape).astype(dtype)
+    return {"ids": ids, "distances": np.full(shape, value).astype(distances)}
 
 
+NO_ARRAY = "expected a whole .npy file, got an error"
+DAMAGED_MANIFEST = "0/manifest.json: the file is damaged, "
+# What a file holds instead: an array, bytes, the length of what is left, entries, or None for no file.
 DAMAGED = {
     "infinite": (
-        lambda ids: arrays(ids, value=np.inf),
+        arrays(value=np.inf),
         r"distances must be finite \(float32\), got inf at \[0, 0\]; mine again",
     ),
     "no number": (
-        lambda ids: arrays(ids, value=np.nan),
+        arrays(value=np.nan),
         r"distances must be finite \(float32\), got nan at \[0, 0\]",
     ),
     "beyond float32": (
-        lambda ids: arrays(ids, distances="float64", value=1e39),
+        arrays(distances="float64", value=1e39),
         r"distances must be finite .*, got 1e\+39 at",
     ),
     "float ids": (
-        lambda ids: arrays(ids, "float32"),
+        arrays("float32"),
         "ids must be whole numbers, distances floats, got float32 and float32",
     ),
-    "bool ids": (lambda ids: arrays(ids, "bool"), "got bool and float32"),
-    "text ids": (lambda ids: arrays(ids, "str"), "got <U21 and float32"),
-    "complex distances": (
-        lambda ids: arrays(ids, distances="complex64"),
-        "got int64 and complex64",
-    ),
-    "one dimension": (
-        lambda ids: arrays(ids[:, 0]),
-        r"must be \[Q=90, K\], got \(90,\) and \(90,\)",
-    ),
+    "bool ids": (arrays("bool"), "got bool and float32"),
+    "text ids": (arrays("str"), "got <U21 and float32"),
+    "complex distances": (arrays(distances="complex64"), "got int64 and complex64"),
+    "one dimension": (arrays(shape=90), r"must be \[Q=90, K\], got \(90,\) and \(90,\)"),
     "a list as manifest": (
-        lambda ids: {"manifest": b"[]"},
-        r"0/manifest.json: the file is damaged, it must hold an object, got \[\]; mine again",
+        {"manifest": b"[]"},
+        rf"{DAMAGED_MANIFEST}it must hold an object, got \[\]; mine again",
     ),
-    "a deep manifest": (lambda ids: {"manifest": b"[" * 100_000}, "manifest.json: .*recursion"),
+    "a deep manifest": ({"manifest": b"[" * 100_000}, "manifest.json: .*recursion"),
     "a number as means": (
-        lambda ids: {"manifest": {"mean_distance": 5}},
-        "manifest.json: the file is damaged, mean_distance must be an object, got 5; mine again",
+        {"manifest": {"mean_distance": 5}},
+        f"{DAMAGED_MANIFEST}mean_distance must be an object, got 5; mine again",
     ),
-    "an empty array": (
-        lambda ids: {"ids": b""},
-        "ids.npy: expected a whole .npy file, got an error .*; make it again",
-    ),
-    "a cut array": (
-        lambda ids: {"distances": 200},
-        "distances.npy: expected a whole .npy file, got an error .*; make it again",
-    ),
-    "no array": (
-        lambda ids: {"ids": None},
-        "ids.npy: expected a whole .npy file, got an error .*No such file",
-    ),
+    "an empty array": ({"ids": b""}, f"ids.npy: {NO_ARRAY} .*; make it again"),
+    "a cut array": ({"distances": 200}, f"distances.npy: {NO_ARRAY} .*; make it again"),
+    "no array": ({"ids": None}, f"ids.npy: {NO_ARRAY} .*No such file"),
 }
 
 
 @pytest.mark.parametrize("case", DAMAGED)
 def test_damaged_negatives_are_one_line(tmp_path, collection, case):
-    ids = np.tile(np.arange(3), (len(collection.queries), 1))
-    MinedNegatives.from_matrix(np.arange(len(ids)), ids, ids.astype(np.float32), {}).save(
-        tmp_path / "0", collection
-    )
+    all_queries(collection, [0, 1, 2]).save(tmp_path / "0", collection)
     MinedNegatives.open(tmp_path / "0", collection)
     change, message = DAMAGED[case]
     manifest = tmp_path / "0/manifest.json"
     entries = json.loads(manifest.read_text())
     del entries["digest"]  # as of a folder that another program has written
     manifest.write_text(json.dumps(entries))
-    for name, content in change(ids).items():
+    for name, content in change.items():
         file = tmp_path / "0" / ("manifest.json" if name == "manifest" else f"{name}.npy")
         if isinstance(content, np.ndarray):
             np.save(file, content)

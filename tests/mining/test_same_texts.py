@@ -1,7 +1,5 @@
 """Which documents have the text of a relevant one, by hand."""
 
-import json
-
 import numpy as np
 import pytest
 
@@ -11,7 +9,13 @@ from ltr.mining import same_texts
 from ltr.mining.miner import keys_as_read
 from ltr.mining.same_texts import SameTextFilter, TextKeys, excluded_documents, known_documents
 from ltr.models import DualEncoder
-from tests.world.collections import by_ids, small_collection, write_collection
+from tests.world.collections import (
+    by_ids,
+    corpus_texts,
+    small_collection,
+    write_collection,
+    write_corpus,
+)
 
 TEXTS = ["w1 w2", "w3", "w1 w2", "w1 w2 w9", "W3"]  # 2 is 0 again; cut to two words, so is 3
 
@@ -19,9 +23,8 @@ TEXTS = ["w1 w2", "w3", "w1 w2", "w1 w2 w9", "W3"]  # 2 is 0 again; cut to two w
 @pytest.fixture(scope="module")
 def collection(tmp_path_factory):
     folder = write_collection(tmp_path_factory.mktemp("texts") / "c", n_queries=2, n_docs=2)
-    lines = [json.dumps({"_id": f"d{row}", "text": text}) for row, text in enumerate(TEXTS)]
-    rest = (folder / "corpus.jsonl").read_text().splitlines()
-    (folder / "corpus.jsonl").write_text("\n".join(lines + rest) + "\n")
+    first = {f"d{row}": text for row, text in enumerate(TEXTS)}
+    write_corpus(folder, first | corpus_texts(folder))
     return open_collection(str(folder))
 
 
@@ -95,13 +98,9 @@ def test_excluded_documents_by_hand(tmp_path):
     """
     corpus = {"A": "ans one", "A2": "ans one", "B": "ans two", "D": "what", "E": "what", "F": "no"}
     queries = {"a": "ask", "b": "ask", "c": "ask", "D": "what"}
-    collection = small_collection(
-        tmp_path,
-        corpus,
-        queries,
-        [("a", "A", 2), ("a", "F", 0), ("b", "B", 1), ("c", "B", 1), ("D", "F", 1)],
-        instructions={"c": "in Latin"},
-    )
+    judged = [("a", "A", 2), ("a", "F", 0), ("b", "B", 1), ("c", "B", 1), ("D", "F", 1)]
+    instructions = {"c": "in Latin"}
+    collection = small_collection(tmp_path, corpus, queries, judged, instructions=instructions)
     excluded = excluded_documents(collection, collection.judgements("train"))
     assert by_ids(collection, excluded) == {
         "a": {"A2": 2, "B": 1},
@@ -134,28 +133,28 @@ def test_excluded_documents_are_those_of_a_loop_over_strings(tmp_path):
         n = int(rng.integers(1, 12))
         pairs = np.unique(rng.integers([12, 23], size=(n, 2)), axis=0)
         grades = rng.integers(0, 3, len(pairs)).astype(float)
-        judged = QueryLists.from_rows(*pairs.T, grades)
-        excluded = excluded_documents(collection, judged)
+        excluded = excluded_documents(collection, QueryLists.from_rows(*pairs.T, grades))
+        relevant = [
+            (query, doc, grade)
+            for (query, doc), grade in zip(pairs.tolist(), grades, strict=True)
+            if grade > 0
+        ]
+        queries = set(pairs[:, 0].tolist())
         expected = {}
-        for query in set(pairs[:, 0].tolist()):
+        for query in queries:
             twins = [row for row in range(12) if query_texts[row] == query_texts[query]]
             grade_of_text = {}
-            for (other, doc), grade in zip(pairs.tolist(), grades, strict=True):
-                if other in twins and grade > 0:
+            for other, doc, grade in relevant:
+                if other in twins:
                     text = doc_texts[doc]
                     grade_of_text[text] = max(grade, grade_of_text.get(text, 0))
-            own_texts = {query_texts[query]} | {
-                doc_texts[own[t]] for t in twins if own[t] >= 0 and any(t == p for p in pairs[:, 0])
-            }
-            relevant = {
-                doc
-                for (q, doc), grade in zip(pairs.tolist(), grades, strict=True)
-                if q == query and grade > 0
-            }
+            own_texts = {query_texts[query]}
+            own_texts |= {doc_texts[own[t]] for t in twins if own[t] >= 0 and t in queries}
+            own_relevant = {doc for other, doc, _ in relevant if other == query}
             for doc, text in enumerate(doc_texts):
                 if text in own_texts:
                     expected[query, doc] = None
-                elif text in grade_of_text and doc not in relevant:
+                elif text in grade_of_text and doc not in own_relevant:
                     expected[query, doc] = grade_of_text[text]
         got = {}
         for query in excluded.query_rows.tolist():

@@ -32,20 +32,29 @@ class StandIn:
 CPU = torch.device("cpu")
 
 
-@pytest.fixture
-def side(tmp_path, monkeypatch):
-    """A process that was started, and its stand-in."""
-    monkeypatch.setattr(subprocess, "Popen", StandIn)
-    monkeypatch.setenv("WORLD_SIZE", "2")
-    monkeypatch.setenv("LOCAL_RANK", "0")
-    monkeypatch.setenv("KEPT", "yes")
-    (tmp_path / "config.yaml").write_text("seed_everything: 1\n")
-    folder = tmp_path / "negatives/step=4"
-    folder.mkdir(parents=True)
-    (folder / "old").touch()
+def started(root, device=CPU):
     side = SideProcess()
-    side.start(tmp_path / "config.yaml", {"w": torch.ones(2)}, 4, "2.0", folder, CPU)
+    weights = {"w": torch.ones(2)}
+    side.start(root / "config.yaml", weights, 4, "2.0", root / "negatives/step=4", device)
     return side, side._process
+
+
+@pytest.fixture
+def root(tmp_path, monkeypatch):
+    """The folder of a run."""
+    monkeypatch.setattr(subprocess, "Popen", StandIn)
+    for name, value in (("WORLD_SIZE", "2"), ("LOCAL_RANK", "0"), ("KEPT", "yes")):
+        monkeypatch.setenv(name, value)
+    (tmp_path / "config.yaml").write_text("seed_everything: 1\n")
+    (tmp_path / "negatives/step=4").mkdir(parents=True)
+    (tmp_path / "negatives/step=4/old").touch()
+    return tmp_path
+
+
+@pytest.fixture
+def side(root):
+    """A process that was started, and its stand-in."""
+    return started(root)
 
 
 def test_it_mines_alone_with_a_copy_of_the_weights_into_a_new_folder(side, tmp_path):
@@ -63,13 +72,9 @@ def test_it_mines_alone_with_a_copy_of_the_weights_into_a_new_folder(side, tmp_p
     assert not folder.exists(), "that of an earlier run is gone"
 
 
-def test_on_a_gpu_it_takes_that_of_the_training(tmp_path, monkeypatch):
-    monkeypatch.setattr(subprocess, "Popen", StandIn)
-    (tmp_path / "config.yaml").write_text("seed_everything: 1\n")
-    side = SideProcess()
-    gpu = torch.device("cuda", 3)
-    side.start(tmp_path / "config.yaml", {}, 4, "2.0", tmp_path / "negatives/step=4", gpu)
-    command = side._process.command
+def test_on_a_gpu_it_takes_that_of_the_training(root):
+    _, process = started(root, torch.device("cuda", 3))
+    command = process.command
     assert command[command.index("--trainer.devices") + 1] == "[3]", "1 would be the first one"
 
 
@@ -107,4 +112,4 @@ def test_the_end_ends_it_and_removes_the_copy(side, tmp_path):
 
 def test_a_run_without_a_configuration_is_refused(tmp_path):
     with pytest.raises(InputError, match="needs .*config.yaml; start the run by ltr fit"):
-        SideProcess().start(tmp_path / "config.yaml", {}, 0, "2.0", tmp_path / "step=0", CPU)
+        started(tmp_path)
