@@ -43,46 +43,39 @@ class Tensors(TorchDispatchMode):
         return result
 
 
-def watch(loss, n_docs, grades=5):
+LONG = 3000  # 9 million pairs
+IN_BLOCKS = [
+    RankNetLoss(),
+    *(LambdaRankLoss(metric) for metric in ("ndcg", "err", "ap")),
+    LambdaLoss(),
+    ApproxNDCGLoss(),
+    MarginMSELoss(),
+]
+BY_LIST = [
+    *(MarginRankingLoss(squared=squared) for squared in (False, True)),
+    BatchAllTripletLoss(),
+    RankNetLoss(pairs="mean"),
+]
+
+
+def watch(loss, labels=None):
     torch.manual_seed(0)
-    scores = torch.randn(1, n_docs, requires_grad=True)
-    labels = torch.randint(0, grades, (1, n_docs)).float()
+    scores = torch.randn(1, LONG, requires_grad=True)
+    labels = torch.randint(0, 5, (1, LONG)).float() if labels is None else labels
     with Tensors() as seen:
         loss(scores, labels).backward()
     return seen
 
 
-LONG = 3000  # 9 million pairs
-
-
-@pytest.mark.parametrize(
-    "loss",
-    [
-        RankNetLoss(),
-        LambdaRankLoss(),
-        LambdaRankLoss("err"),
-        LambdaRankLoss("ap"),
-        LambdaLoss(),
-        ApproxNDCGLoss(),
-        MarginMSELoss(),
-    ],
-)
+@pytest.mark.parametrize("loss", IN_BLOCKS)
 def test_pairs_are_never_in_memory_at_once(loss):
-    assert watch(loss, LONG).largest <= blocks.BLOCK["cpu"] < LONG**2 / 50
+    assert watch(loss).largest <= blocks.BLOCK["cpu"] < LONG**2 / 50
 
 
-@pytest.mark.parametrize(
-    "loss",
-    [
-        MarginRankingLoss(),
-        MarginRankingLoss(squared=True),
-        BatchAllTripletLoss(),
-        RankNetLoss(pairs="mean"),
-    ],
-)
+@pytest.mark.parametrize("loss", BY_LIST)
 def test_hinges_need_memory_in_proportion_to_the_list(loss):
     """The longest tensors are those of the list, its documents packed, and its histogram."""
-    assert watch(loss, LONG).largest <= 2 * LONG
+    assert watch(loss).largest <= 2 * LONG
 
 
 def test_lambdarank_touches_only_pairs_with_a_document_in_the_top_k():
@@ -90,25 +83,19 @@ def test_lambdarank_touches_only_pairs_with_a_document_in_the_top_k():
     of k N.
     """
     for loss in (LambdaRankLoss(k=10), LambdaLoss(k=10)):
-        assert 5 * LONG <= watch(loss, LONG).logistic <= 10 * LONG
+        assert 5 * LONG <= watch(loss).logistic <= 10 * LONG
 
 
 def test_ranknet_computes_only_pairs_of_a_relevant_document():
     """40 relevant of 3,000: 40 rows."""
-    torch.manual_seed(0)
-    scores = torch.randn(1, LONG, requires_grad=True)
     labels = (torch.arange(LONG) < 40).float().view(1, -1)
-    with Tensors() as seen:
-        RankNetLoss()(scores, labels).backward()
-    assert seen.logistic == 40 * LONG
+    assert watch(RankNetLoss(), labels).logistic == 40 * LONG
 
 
 def test_the_switch_is_by_size():
     def uppers(n_uppers: int, levels: int):
-        labels = (
-            torch.cat([torch.zeros(1), 1 + torch.arange(n_uppers) % levels]).float().unsqueeze(0)
-        )
-        return find_uppers(labels, torch.ones_like(labels, dtype=torch.bool))
+        labels = torch.cat([torch.zeros(1), 1 + torch.arange(n_uppers) % levels]).view(1, -1)
+        return find_uppers(labels, labels >= 0)
 
     assert not sorting_pays(uppers(24, 1)) and sorting_pays(uppers(25, 1))
     assert not sorting_pays(uppers(48, 2)) and sorting_pays(uppers(49, 2))
@@ -125,9 +112,8 @@ def test_ranknet_is_one_pass_through_the_model_with_the_gradient_of_one_per_pair
     one backward pass.
     """
     monkeypatch.setitem(blocks.BLOCK, "cpu", block)
-    monkeypatch.setattr(
-        "ltr.pairs.SHORT", 0 if block == 64 else SHORT
-    )  # else 12 documents take the dense form
+    # Else 12 documents take the dense form.
+    monkeypatch.setattr("ltr.pairs.SHORT", 0 if block == 64 else SHORT)
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(6, 5), nn.Tanh(), nn.Linear(5, 1)).double()
     features = torch.randn(12, 6).double().requires_grad_()

@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from ltr.losses import LambdaRankLoss, MarginRankingLoss, RankNetLoss
+from ltr.pairs import blocks
 from ltr.pairs.choices import Adjacent, Hardest, PairChoice, SemiHard
 
 NAMED = {"hardest": Hardest(), "semi-hard": SemiHard(), "adjacent": Adjacent()}
@@ -22,15 +23,14 @@ class WorstOfTheBest(PairChoice):
 
 @pytest.mark.parametrize(("name", "pairs"), [
     ("hardest", [(3, 1)]),  # 0.1 - 0.9 is the least gap
-    ("semi-hard", [(0, 3), (2, 3), (3, 1)]),  # below 3 only 1, which is above it
+    # Below 0.8 the highest is 2, below 0.6 it is 3; below label 1 there is only 1, which is above it.
+    ("semi-hard", [(0, 2), (2, 3), (3, 1)]),
     ("adjacent", [(0, 2), (2, 3), (3, 1)]),
 ])  # fmt: skip
 def test_a_choice_by_hand(name, pairs):
     """Labels 3, 0, 2, 1 with scores 0.8, 0.9, 0.6, 0.1."""
     scores = torch.tensor([[0.8, 0.9, 0.6, 0.1]])
     labels = torch.tensor([[3.0, 0.0, 2.0, 1.0]])
-    if name == "semi-hard":  # of 0 the highest below 0.8 is 2
-        pairs = [(0, 2), (2, 3), (3, 1)]
     chosen = NAMED[name].pairs(scores, labels, torch.ones(1, 4, dtype=torch.bool))
     assert [tuple(place) for place in chosen[0].nonzero().tolist()] == pairs
 
@@ -60,7 +60,7 @@ def test_long_lists_in_blocks_are_chosen_from_alike(kind, monkeypatch):
     labels = torch.randint(0, 3, (3, 40), generator=generator).double()
     values = []
     for block in (1 << 16, 50):
-        monkeypatch.setitem(__import__("ltr.pairs.blocks").pairs.blocks.BLOCK, "cpu", block)
+        monkeypatch.setitem(blocks.BLOCK, "cpu", block)
         values.append(kind(pairs=WorstOfTheBest(), reduction="none")(scores, labels))
     torch.testing.assert_close(*values)
 

@@ -10,7 +10,7 @@ from ltr.pairs import blocks, pair_sums
 from ltr.pairs.sorted import hinge, squared_hinge
 
 PAIRS = ("all", "hardest", "semi-hard", "adjacent", "mean")
-MARGINS = ("a number", "per row", "per document", "per pair")
+MARGINS = {"a number": (), "per row": (5, 1), "per document": (5, 9), "per pair": (5, 9, 9)}
 # SHORT, UPPERS_PER_LEVEL_TO_SORT, and the elements of a block: by the definition, in blocks, sorted, and sorted
 # a few rows at a time.
 FORMS = {
@@ -47,30 +47,21 @@ def chosen_pairs(scores, labels, docs, pairs):
 
 
 def by_definition(scores, labels, mask, margin, cost, pairs):
-    """Sums, numbers of pairs and of those that cost something, by plain loops."""
+    """Sums, numbers of pairs and of those that cost something, list by list."""
+    m_bij = (margin.unsqueeze(1) if margin.ndim == 2 else margin).expand(5, 9, 9)
     rows = []
-    for b in range(len(scores)):
-        costs = [scores.sum() * 0.0]
-        for i, js in chosen_pairs(
-            scores[b].tolist(), labels[b].tolist(), mask[b].nonzero().flatten().tolist(), pairs
-        ):
-            m = [
-                margin
-                if margin.ndim == 0
-                else margin[b, i, j]
-                if margin.ndim == 3
-                else margin[b].expand(9)[j]
-                for j in js
-            ]
-            mean = [
-                torch.stack(x).mean()
-                for x in ([scores[b, j] for j in js], [labels[b, j] for j in js], m)
-            ]
-            costs.append(cost(scores[b, i], mean[0], labels[b, i], mean[1], mean[2]))
-        rows.append((torch.stack(costs).sum(), len(costs) - 1, sum(c > 0 for c in costs[1:])))
-    return torch.stack([row[0] for row in rows]), *(
-        torch.tensor([int(row[n]) for row in rows]) for n in (1, 2)
-    )
+    for b in range(5):
+        docs = mask[b].nonzero().flatten().tolist()
+        chosen = chosen_pairs(scores[b].tolist(), labels[b].tolist(), docs, pairs)
+        i = [i for i, _ in chosen]
+        mean = torch.zeros(len(chosen), 9, dtype=torch.float64)
+        for row, (_, js) in enumerate(chosen):
+            mean[row, js] = 1 / len(js)
+        s_j, y_j, m_ij = mean @ scores[b], mean @ labels[b], (mean * m_bij[b, i]).sum(dim=1)
+        costs = cost(scores[b, i], s_j, labels[b, i], y_j, m_ij)
+        rows.append((costs.sum(), len(chosen), int((costs > 0).sum())))
+    sums, n_pairs, n_active = zip(*rows, strict=True)
+    return torch.stack(sums), list(n_pairs), list(n_active)
 
 
 @pytest.mark.parametrize("cost", [hinge, squared_hinge, logistic, with_labels])
@@ -88,27 +79,20 @@ def test_every_form_equals_the_definition(pairs, margins, cost, monkeypatch):
         labels = torch.randint(0, 4, (5, 9), generator=generator).double()
         labels[4] = 1.0
         mask = torch.rand(5, 9, generator=generator) < 0.8
-        shape = {"a number": (), "per row": (5, 1), "per document": (5, 9), "per pair": (5, 9, 9)}[
-            margins
-        ]
-        margin = torch.rand(shape, generator=generator, dtype=torch.float64).requires_grad_()
+        margin = torch.rand(MARGINS[margins], generator=generator, dtype=torch.float64)
+        margin.requires_grad_()
         weights = torch.randn(5, generator=generator, dtype=torch.float64)
         scores.requires_grad_()
-        sum_b, n_b, active_b = by_definition(scores, labels, mask, margin, cost, pairs)
+        sum_b, *counts = by_definition(scores, labels, mask, margin, cost, pairs)
         expected = torch.autograd.grad(sum_b @ weights, (scores, margin))
         for form, (short, dense, block) in FORMS.items():
             monkeypatch.setattr("ltr.pairs.SHORT", short)
             monkeypatch.setattr("ltr.pairs.UPPERS_PER_LEVEL_TO_SORT", dense)
             monkeypatch.setitem(blocks.BLOCK, "cpu", block)
-            ours, n = pair_sums(
-                torch.where(mask, scores, torch.nan), labels, mask, cost, margin, pairs
-            )
+            noisy = torch.where(mask, scores, torch.nan)
+            ours, n_b = pair_sums(noisy, labels, mask, cost, margin, pairs)
+            _, active_b = pair_sums(scores, labels, mask, cost, margin, pairs, active=True)
             torch.testing.assert_close(ours, sum_b, rtol=1e-12, atol=1e-12)
-            assert n.tolist() == n_b.tolist(), form
-            assert (
-                pair_sums(scores, labels, mask, cost, margin, pairs, active=True)[1].tolist()
-                == active_b.tolist()
-            ), form
+            assert [n_b.tolist(), active_b.tolist()] == counts, form
             found = torch.autograd.grad(ours @ weights, (scores, margin))
-            for one, other in zip(found, expected, strict=True):
-                torch.testing.assert_close(one, other, rtol=1e-11, atol=1e-11)
+            torch.testing.assert_close(found, expected, rtol=1e-11, atol=1e-11)

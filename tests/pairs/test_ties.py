@@ -34,12 +34,11 @@ def test_long_lists_take_the_memory_of_a_block(monkeypatch):
     labels = torch.randint(0, 3, (2, 50), generator=generator).double()
     is_tie = (labels.unsqueeze(2) == labels.unsqueeze(1)).triu(1)
     every = distance(scores.unsqueeze(2), scores.unsqueeze(1)) * is_tie
-    expected = torch.autograd.grad(
-        every.sum(dim=(1, 2)) @ torch.tensor([1.0, 2.0]).double(), scores
-    )
+    weights = torch.tensor([1.0, 2.0], dtype=torch.float64)
+    expected = torch.autograd.grad(every.sum(dim=(1, 2)) @ weights, scores)
     monkeypatch.setitem(blocks.BLOCK, "cpu", 300)
     sum_b, n_b = tie_sums(scores, labels, None, distance)
     torch.testing.assert_close(sum_b, every.sum(dim=(1, 2)))
     assert n_b.tolist() == is_tie.sum(dim=(1, 2)).tolist()
-    ours = torch.autograd.grad(sum_b @ torch.tensor([1.0, 2.0]).double(), scores)
+    ours = torch.autograd.grad(sum_b @ weights, scores)
     torch.testing.assert_close(ours, expected)
