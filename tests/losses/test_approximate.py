@@ -4,24 +4,24 @@ import pytest
 import torch
 
 from ltr.losses import ApproxMRRLoss, ApproxNDCGLoss, NeuralNDCGLoss
-from ltr.losses.ranked import best_dcg
 from ltr.metrics import RankingMetric
+from tests.losses.by_hand import value
 
 
 def test_approx_ndcg_by_hand():
     """s = (0, log 3), y = (2, 0), temperature 1: the relevant one has rank 1 + 3/4; 1 - (3 /
     log2(2.75)) / 3.
     """
-    lists = torch.tensor([[0.0, math.log(3)]]), torch.tensor([[2.0, 0.0]])
-    assert ApproxNDCGLoss(temperature=1.0)(*lists).item() == pytest.approx(1 - 1 / math.log2(2.75))
+    found = value(ApproxNDCGLoss(temperature=1.0), [0, math.log(3)], [2, 0])
+    assert found == pytest.approx(1 - 1 / math.log2(2.75))
 
 
 def test_approx_mrr_by_hand():
     """s = (0, log 3, -5), y = (1, 0, 1), temperature 1: the best relevant document has rank 1 +
     3/4; the other does not count.
     """
-    lists = torch.tensor([[0.0, math.log(3), -5.0]]), torch.tensor([[1.0, 0.0, 1.0]])
-    assert ApproxMRRLoss(temperature=1.0)(*lists).item() == pytest.approx(1 - 1 / 1.75)
+    found = value(ApproxMRRLoss(temperature=1.0), [0, math.log(3), -5], [1, 0, 1])
+    assert found == pytest.approx(1 - 1 / 1.75)
 
 
 def test_neural_ndcg_by_hand():
@@ -29,8 +29,8 @@ def test_neural_ndcg_by_hand():
     = (-2 log 3, -log 3): softmax (3/4, 1/4) and (1/4, 3/4), doubly stochastic already. 1 - (3/4 +
     1/4 / log2(3)).
     """
-    lists = torch.tensor([[math.log(3), 0.0]]), torch.tensor([[1.0, 0.0]])
-    assert NeuralNDCGLoss()(*lists).item() == pytest.approx(1 - (0.75 + 0.25 / math.log2(3)))
+    found = value(NeuralNDCGLoss(), [math.log(3), 0], [1, 0])
+    assert found == pytest.approx(1 - (0.75 + 0.25 / math.log2(3)))
 
 
 @pytest.mark.parametrize(
@@ -64,14 +64,13 @@ def test_neural_ndcg_equals_a_plain_loop():
         columns = [sum(row[j] for row in p) for j in range(4)]
         p = [[x / column for x, column in zip(row, columns, strict=True)] for row in p]
     gains = [2**grade - 1 for grade in y]
-    found = sum(
-        sum(x * g for x, g in zip(row, gains, strict=True)) / math.log2(1 + r)
-        for r, row in enumerate(p, start=1)
-    )
+    dcg = 0.0
+    for r, row in enumerate(p, start=1):
+        dcg += sum(x * g for x, g in zip(row, gains, strict=True)) / math.log2(1 + r)
     lists = torch.tensor([s], dtype=torch.float64), torch.tensor([y], dtype=torch.float64)
-    assert NeuralNDCGLoss(temperature=tau)(*lists).item() == pytest.approx(
-        1 - found / (3 + 1 / math.log2(3)), rel=1e-9
-    )
+    expected = 1 - dcg / (3 + 1 / math.log2(3))
+    found = NeuralNDCGLoss(temperature=tau)(*lists).item()
+    assert found == pytest.approx(expected, rel=1e-9)
 
 
 def test_every_rank_holds_one_document_after_the_soft_sort():
@@ -82,10 +81,3 @@ def test_every_rank_holds_one_document_after_the_soft_sort():
     almost = labels.clone()
     almost[0, 0] = 1 + 1e-9  # all equal would be left out: nothing to learn
     assert NeuralNDCGLoss()(scores, almost).item() == pytest.approx(0.0, abs=1e-3)
-
-
-def test_best_dcg_by_hand():
-    """Gains 1 and 3: 3 + 1 / log2(3); at k = 1: 3; none: 1, to divide by."""
-    gains = torch.tensor([[1.0, 3.0], [0.0, 0.0]])
-    assert best_dcg(gains).tolist() == pytest.approx([3 + 1 / math.log2(3), 1.0])
-    assert best_dcg(gains, 1).tolist() == [3.0, 1.0]

@@ -9,16 +9,14 @@ from ltr.losses import (
     SoftmaxLoss,
     WeightedSum,
 )
+from tests.losses.by_hand import value
 
 
 def test_a_weighted_sum_by_hand():
     """Hinges of margin 1 and of margin 2 at gap 0: 3 * 1 + 0.5 * 2."""
-    lists = torch.zeros(1, 2), torch.tensor([[1.0, 0.0]])
-    assert (
-        WeightedSum([MarginRankingLoss(1.0), MarginRankingLoss(2.0)], [3.0, 0.5])(*lists).item()
-        == 4.0
-    )
-    assert WeightedSum([MarginRankingLoss(1.0), MarginRankingLoss(2.0)])(*lists).item() == 3.0
+    hinges = [MarginRankingLoss(1.0), MarginRankingLoss(2.0)]
+    assert value(WeightedSum(hinges, [3.0, 0.5]), [0, 0], [1, 0]) == 4.0
+    assert value(WeightedSum(hinges), [0, 0], [1, 0]) == 3.0
 
 
 def test_a_margin_goes_to_those_that_take_one():
@@ -42,18 +40,15 @@ def test_the_margin_asked_for_is_the_largest_of_the_losses_that_weigh():
     """
     per_document = torch.tensor([[0.0, 0.3]])
     per_pair = torch.tensor([[[0.0, 0.1], [0.2, 0.6]]])
-    both = WeightedSum(
-        [RankNetLoss(), MarginRankingLoss(0.5), AdaptiveMarginRankingLoss(k=2.0)], [1.0, 0.0, 1.0]
-    )
+    losses = [RankNetLoss(), MarginRankingLoss(0.5), AdaptiveMarginRankingLoss(k=2.0)]
+    both = WeightedSum(losses, [1.0, 0.0, 1.0])
     assert both.asked_margin(None) == 2.0
     torch.testing.assert_close(both.asked_margin(per_document), torch.tensor([[0.0, 0.6]]))
     two = WeightedSum([MarginRankingLoss(), AdaptiveMarginRankingLoss(k=2.0)])
     torch.testing.assert_close(two.asked_margin(per_pair), 2 * per_pair)
     assert WeightedSum([RankNetLoss(), SoftmaxLoss()]).asked_margin(None) is None
-    assert (
-        WeightedSum([MarginRankingLoss(0.5), MarginRankingLoss(9.0)], [1.0, 0.0]).asked_margin(None)
-        == 0.5
-    )
+    of_no_weight = WeightedSum([MarginRankingLoss(0.5), MarginRankingLoss(9.0)], [1.0, 0.0])
+    assert of_no_weight.asked_margin(None) == 0.5
 
 
 def test_margins_per_document_and_per_pair_meet_in_a_sum():

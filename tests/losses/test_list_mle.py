@@ -4,15 +4,17 @@ import pytest
 import torch
 
 from ltr.losses import ListMLELoss, PositionAwareListMLELoss
+from tests.losses.by_hand import value
 
 
 def test_list_mle_by_hand():
     """s = (log 2, 0, log 3), y = (2, 1, 0): -log(2 / 6) - log(1 / 4); position-aware: (2^2 - 1, 2^1
     - 1) / 3 as weights.
     """
-    lists = torch.tensor([[math.log(2), 0.0, math.log(3)]]), torch.tensor([[2.0, 1.0, 0.0]])
-    assert ListMLELoss()(*lists).item() == pytest.approx(math.log(3) + math.log(4))
-    assert PositionAwareListMLELoss()(*lists).item() == pytest.approx(math.log(3) + math.log(4) / 3)
+    lists = [math.log(2), 0, math.log(3)], [2, 1, 0]
+    assert value(ListMLELoss(), *lists) == pytest.approx(math.log(3) + math.log(4))
+    expected = math.log(3) + math.log(4) / 3
+    assert value(PositionAwareListMLELoss(), *lists) == pytest.approx(expected)
 
 
 def test_ties_of_labels_do_not_compete_in_list_mle_by_hand():
@@ -20,29 +22,27 @@ def test_ties_of_labels_do_not_compete_in_list_mle_by_hand():
 
     The weights of positions 1 and 2, which are 1 and 1/3, are shared: 2/3 each.
     """
-    lists = torch.tensor([[math.log(2), 0.0, math.log(3)]]), torch.tensor([[1.0, 1.0, 0.0]])
+    lists = [math.log(2), 0, math.log(3)], [1, 1, 0]
     expected = math.log(2.5) + math.log(4)
-    assert ListMLELoss()(*lists).item() == pytest.approx(expected)
-    assert PositionAwareListMLELoss()(*lists).item() == pytest.approx(2 / 3 * expected)
+    assert value(ListMLELoss(), *lists) == pytest.approx(expected)
+    assert value(PositionAwareListMLELoss(), *lists) == pytest.approx(2 / 3 * expected)
 
 
 def test_list_mle_equals_a_plain_loop():
     generator = torch.Generator().manual_seed(0)
     for n in (2, 5, 9, 60, 300):
         scores = torch.randn(1, n, generator=generator).double()
-        labels = torch.randperm(n, generator=generator).double()
-        s = [scores[0, i].item() for i in labels.argsort(descending=True)]
+        labels = torch.randperm(n, generator=generator).double().unsqueeze(0)
+        s = scores[0, labels[0].argsort(descending=True)].tolist()
         terms = [-s[r] + math.log(sum(math.exp(x) for x in s[r:])) for r in range(n)]
-        assert ListMLELoss()(scores, labels.unsqueeze(0)).item() == pytest.approx(
-            sum(terms), rel=1e-12
-        )
-        alpha = [
-            (2 ** (n - r) - 1) / (2 ** (n - 1) - 1) for r in range(1, n + 1)
-        ]  # Python's integers do not overflow
-        expected = sum(a * t for a, t in zip(alpha, terms, strict=True))
-        assert PositionAwareListMLELoss()(scores, labels.unsqueeze(0)).item() == pytest.approx(
-            expected, rel=1e-12
-        )
+        # Python's integers do not overflow.
+        alpha = [(2 ** (n - r) - 1) / (2 ** (n - 1) - 1) for r in range(1, n + 1)]
+        weighted = sum(a * t for a, t in zip(alpha, terms, strict=True))
+        for loss, expected in (
+            (ListMLELoss(), sum(terms)),
+            (PositionAwareListMLELoss(), weighted),
+        ):
+            assert loss(scores, labels).item() == pytest.approx(expected, rel=1e-12)
 
 
 @pytest.mark.parametrize("loss", [ListMLELoss, PositionAwareListMLELoss])
@@ -57,10 +57,9 @@ def test_scores_near_and_far_take_forms_of_one_value_and_gradient(loss, monkeypa
     found = []
     for far in (1e9, 0.0):
         monkeypatch.setattr("ltr.losses.plackett_luce.FAR", far)
-        value = loss(reduction="none")(scores, labels, mask)
-        found.append((value, *torch.autograd.grad(value.sum(), scores)))
-    torch.testing.assert_close(found[0][0], found[1][0], rtol=1e-12, atol=1e-12)
-    torch.testing.assert_close(found[0][1], found[1][1], rtol=1e-12, atol=1e-12)
+        values = loss(reduction="none")(scores, labels, mask)
+        found.append((values, *torch.autograd.grad(values.sum(), scores)))
+    torch.testing.assert_close(*found, rtol=1e-12, atol=1e-12)
 
 
 def test_list_mle_of_scores_that_lie_far_apart():
@@ -68,9 +67,9 @@ def test_list_mle_of_scores_that_lie_far_apart():
     gradients -1, -1, and 2.
     """
     scores = torch.tensor([[-1e4, 0.0, 1e4]], requires_grad=True)
-    value = ListMLELoss()(scores, torch.tensor([[2.0, 1.0, 0.0]]))
-    value.backward()
-    assert value.item() == 3e4 and scores.grad.tolist() == [[-1.0, -1.0, 2.0]]
+    cost = ListMLELoss()(scores, torch.tensor([[2.0, 1.0, 0.0]]))
+    cost.backward()
+    assert cost.item() == 3e4 and scores.grad.tolist() == [[-1.0, -1.0, 2.0]]
 
 
 def test_list_mle_far_from_zero():
@@ -87,7 +86,5 @@ def test_list_mle_far_from_zero():
 @pytest.mark.parametrize("loss", [ListMLELoss, PositionAwareListMLELoss])
 def test_labels_may_be_scores_of_a_teacher_of_any_sign(loss):
     assert loss.takes_teacher_scores
-    scores = torch.tensor([[0.3, -0.2, 0.9]])
-    grades = torch.tensor([[1.0, 0.0, 2.0]])
-    of_teacher = torch.tensor([[-0.5, -1.2, 3.4]])
-    assert torch.equal(loss()(scores, of_teacher), loss()(scores, grades))
+    scores = [0.3, -0.2, 0.9]
+    assert value(loss(), scores, [-0.5, -1.2, 3.4]) == value(loss(), scores, [1, 0, 2])

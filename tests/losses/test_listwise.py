@@ -12,6 +12,7 @@ from ltr.losses import (
     RankNetLoss,
     SoftmaxLoss,
 )
+from tests.losses.by_hand import value
 
 
 @pytest.mark.parametrize("positives", ["out", "in"])
@@ -19,107 +20,69 @@ def test_a_margin_raises_the_scores_of_the_irrelevant_documents(positives):
     """Relevant at 1 and 0, irrelevant at 0.5 and -1; a margin is of an irrelevant document, or of a
     pair.
     """
-    scores = torch.tensor([[1.0, 0.0, 0.5, -1.0]])
-    labels = torch.tensor([[1.0, 2.0, 0.0, 0.0]])
+    lists = [1, 0, 0.5, -1], [1, 2, 0, 0]
     loss = SoftmaxLoss(temperature=0.5, positives=positives)
     e = math.exp
-    other = (
-        (e(0 / 0.5), e(1 / 0.5)) if positives == "in" else (0.0, 0.0)
-    )  # the other relevant one, never raised
 
-    def expected(m_first, m_second):
-        below = [
-            sum(e((s + m) / 0.5) for s, m in zip((0.5, -1.0), margin, strict=True))
-            for margin in (m_first, m_second)
-        ]
-        return (
-            sum(
-                math.log1p((b + o) / e(s / 0.5))
-                for b, o, s in zip(below, other, (1.0, 0.0), strict=True)
-            )
-            / 2
-        )
+    def cost(s, other, m_2, m_3):
+        """Of the relevant document with score s; the other relevant one is never raised."""
+        below = e((0.5 + m_2) / 0.5) + e((-1 + m_3) / 0.5)
+        if positives == "in":
+            below += e(other / 0.5)
+        return math.log1p(below / e(s / 0.5))
 
-    per_document = torch.tensor(
-        [[9.0, torch.nan, 0.3, 0.6]]
-    )  # what stands at relevant ones is not used
-    assert loss(scores, labels, margin=per_document).item() == pytest.approx(
-        expected((0.3, 0.6), (0.3, 0.6))
-    )
-    per_row = torch.tensor([[0.3]])
-    assert loss(scores, labels, margin=per_row).item() == pytest.approx(
-        expected((0.3, 0.3), (0.3, 0.3))
-    )
-    per_pair = torch.full((1, 4, 4), torch.nan)
+    per_pair = torch.full((1, 4, 4), math.nan)
     per_pair[0, 0, 2:], per_pair[0, 1, 2:] = torch.tensor([0.3, 0.6]), torch.tensor([0.1, 0.2])
     per_pair[0, 2:] = 0.0  # rows of irrelevant documents are no pairs
-    assert loss(scores, labels, margin=per_pair).item() == pytest.approx(
-        expected((0.3, 0.6), (0.1, 0.2))
-    )
-    assert loss(scores, labels, margin=torch.zeros(1, 4)) == loss(scores, labels)
+    for margin, m_first, m_second in (
+        ([[9, math.nan, 0.3, 0.6]], (0.3, 0.6), (0.3, 0.6)),  # at relevant ones it is not used
+        ([[0.3]], (0.3, 0.3), (0.3, 0.3)),
+        (per_pair, (0.3, 0.6), (0.1, 0.2)),
+    ):
+        expected = (cost(1, 0, *m_first) + cost(0, 1, *m_second)) / 2
+        assert value(loss, *lists, margin=margin) == pytest.approx(expected)
+    assert value(loss, *lists, margin=[[0, 0, 0, 0]]) == value(loss, *lists)
 
 
 def test_one_relevant_document_is_softmax_cross_entropy():
-    """torch's cross_entropy is the oracle, for softmax (both kinds) and mean inequality."""
+    """torch's cross_entropy is the oracle; for softmax see test_oracles.py, too."""
     torch.manual_seed(0)
     scores = torch.randn(6, 5, dtype=torch.float64)
     labels = F.one_hot(torch.arange(6) % 5, 5).double()
     expected = F.cross_entropy(scores, torch.arange(6) % 5)
-    torch.testing.assert_close(SoftmaxLoss()(scores, labels), expected)
-    torch.testing.assert_close(SoftmaxLoss(positives="in")(scores, labels), expected)
-    torch.testing.assert_close(MeanInequalityLoss()(scores, labels), expected)
-    torch.testing.assert_close(
-        SoftmaxLoss(temperature=0.2)(scores, labels),
-        F.cross_entropy(scores / 0.2, torch.arange(6) % 5),
-    )
+    for loss in (SoftmaxLoss(), SoftmaxLoss(positives="in"), MeanInequalityLoss()):
+        torch.testing.assert_close(loss(scores, labels), expected)
 
 
 def test_relevant_documents_do_not_compete_unless_asked_by_hand():
     """s = (0, log 2, 0), y = (1, 2, 0). Out: -log(1/2) and -log(2/3). In: -log(1/4) and -log(2/4)."""
-    lists = torch.tensor([[0.0, math.log(2), 0.0]]), torch.tensor([[1.0, 2.0, 0.0]])
-    assert SoftmaxLoss()(*lists).item() == pytest.approx((math.log(2) + math.log(1.5)) / 2)
-    assert SoftmaxLoss(positives="in")(*lists).item() == pytest.approx(
-        (math.log(4) + math.log(2)) / 2
-    )
+    lists = [0, math.log(2), 0], [1, 2, 0]
+    assert value(SoftmaxLoss(), *lists) == pytest.approx((math.log(2) + math.log(1.5)) / 2)
+    expected = (math.log(4) + math.log(2)) / 2
+    assert value(SoftmaxLoss(positives="in"), *lists) == pytest.approx(expected)
     with pytest.raises(ValueError, match="positives must be one of out, in"):
-        SoftmaxLoss(positives="maybe")(*lists)
+        value(SoftmaxLoss(positives="maybe"), *lists)
 
 
 def test_a_lower_temperature_looks_at_the_hardest_negative():
     """At temperature -> 0 only the best negative counts: gap 1 to it, so the loss tends to 0 from
     above.
     """
-    scores = torch.tensor([[2.0, 1.0, -5.0]])
-    labels = torch.tensor([[1.0, 0.0, 0.0]])
-    assert SoftmaxLoss(temperature=0.1)(scores, labels).item() == pytest.approx(
-        math.log1p(math.exp(-10)), rel=1e-3
-    )
-
-
-def test_listnet_is_cross_entropy_with_the_label_distribution():
-    """torch's cross_entropy with probabilities as targets is the oracle."""
-    torch.manual_seed(0)
-    scores = torch.randn(4, 6, dtype=torch.float64)
-    labels = torch.randint(0, 4, (4, 6)).double()
-    expected = F.cross_entropy(scores, labels.softmax(dim=1))
-    torch.testing.assert_close(ListNetLoss()(scores, labels), expected)
-    torch.testing.assert_close(
-        ListNetLoss(temperature=2.0)(scores, labels),
-        F.cross_entropy(scores / 2, labels.softmax(dim=1)),
-    )
+    found = value(SoftmaxLoss(temperature=0.1), [2, 1, -5], [1, 0, 0])
+    assert found == pytest.approx(math.log1p(math.exp(-10)), rel=1e-3)
 
 
 def test_listnet_by_hand():
     """y = (log 3, 0): P = (3/4, 1/4); s = (0, 0): Q = 1/2; -log(1/2), and with kl less the entropy
     of P.
     """
-    lists = torch.tensor([[0.0, 0.0]]), torch.tensor([[math.log(3), 0.0]])
+    labels = [math.log(3), 0]
     entropy = -(0.75 * math.log(0.75) + 0.25 * math.log(0.25))
-    assert ListNetLoss()(*lists).item() == pytest.approx(math.log(2))
-    assert ListNetLoss("kl")(*lists).item() == pytest.approx(math.log(2) - entropy)
-    assert ListNetLoss("kl")(lists[1], lists[1]).item() == pytest.approx(0.0, abs=1e-7)
+    assert value(ListNetLoss(), [0, 0], labels) == pytest.approx(math.log(2))
+    assert value(ListNetLoss("kl"), [0, 0], labels) == pytest.approx(math.log(2) - entropy)
+    assert value(ListNetLoss("kl"), labels, labels) == pytest.approx(0.0, abs=1e-7)
     with pytest.raises(ValueError, match="kind must be one of ce, kl"):
-        ListNetLoss(kind="js")(*lists)
+        value(ListNetLoss(kind="js"), [0, 0], labels)
 
 
 def test_both_kinds_of_listnet_have_one_gradient():
@@ -127,38 +90,28 @@ def test_both_kinds_of_listnet_have_one_gradient():
     scores = torch.randn(4, 6, dtype=torch.float64, requires_grad=True)
     labels = torch.randint(0, 4, (4, 6)).double()
     mask = torch.arange(6) < torch.tensor([[6], [3], [4], [2]])
-    gradients = [
-        torch.autograd.grad(ListNetLoss(kind=k)(scores, labels, mask), scores)[0]
-        for k in ("ce", "kl")
-    ]
-    torch.testing.assert_close(*gradients)
+    values = [ListNetLoss(kind=kind)(scores, labels, mask) for kind in ("ce", "kl")]
+    torch.testing.assert_close(*(torch.autograd.grad(each, scores)[0] for each in values))
 
 
 def test_mean_inequality_by_its_value_check():
     """scores (3, 4.3, 5.3, .5, .25, .25, 1), the first three relevant: 1.2261."""
-    scores = torch.tensor([[3.0, 4.3, 5.3, 0.5, 0.25, 0.25, 1.0]])
-    loss = MeanInequalityLoss()(scores, torch.tensor([[1.0, 1.0, 1.0, 0.0, 0.0, 0.0, 0.0]]))
-    assert loss.item() == pytest.approx(1.2261, abs=5e-5)
+    lists = [3, 4.3, 5.3, 0.5, 0.25, 0.25, 1], [1, 1, 1, 0, 0, 0, 0]
+    assert value(MeanInequalityLoss(), *lists) == pytest.approx(1.2261, abs=5e-5)
 
 
 def test_mean_inequality_is_zero_just_where_the_relevant_share_all_the_mass_evenly():
     """Two relevant: (60, 60, -60) shares evenly: 0. (61, 60, -60): -2 log 2 - log p1 - log p2 with
     p = (e, 1) / (1 + e).
     """
-    labels = torch.tensor([[1.0, 1.0, 0.0]], dtype=torch.float64)
-    assert MeanInequalityLoss()(
-        torch.tensor([[60.0, 60.0, -60.0]], dtype=torch.float64), labels
-    ).item() == pytest.approx(0, abs=1e-12)
-    uneven = MeanInequalityLoss()(
-        torch.tensor([[61.0, 60.0, -60.0]], dtype=torch.float64), labels
-    ).item()
+    scores = torch.tensor([[60.0, 60.0, -60.0], [61.0, 60.0, -60.0]], dtype=torch.float64)
+    labels = torch.tensor([[1.0, 1.0, 0.0]], dtype=torch.float64).expand(2, 3)
+    loss = MeanInequalityLoss(reduction="none")
+    even, uneven = loss(scores, labels).tolist()
+    assert even == pytest.approx(0, abs=1e-12)
     assert uneven == pytest.approx(-2 * math.log(2) - 1 + 2 * math.log(1 + math.e))
-    torch.manual_seed(0)
-    many = torch.randn(200, 6, dtype=torch.float64) * 3
-    assert (
-        MeanInequalityLoss(reduction="none")(many, torch.randint(0, 2, (200, 6)).double()).min()
-        >= 0
-    )
+    many = 3 * torch.randn(200, 6, dtype=torch.float64)
+    assert loss(many, torch.randint(0, 2, (200, 6)).double()).min() >= 0
 
 
 def test_a_list_of_two_makes_ranknet_and_list_mle_one_softplus():

@@ -2,7 +2,6 @@ import math
 
 import pytest
 import torch
-from torch import nn
 
 from ltr.errors import InputError
 from ltr.losses import (
@@ -16,6 +15,7 @@ from ltr.losses import (
 )
 from ltr.pairs import blocks
 from ltr.pairs.choices import Hardest
+from tests.losses.by_hand import value
 
 
 def softplus(x):
@@ -28,9 +28,8 @@ def sigmoid(x):
 
 def test_hinge_by_hand():
     """One list, s = (1, 3), y = (1, 0), margin 1: max(0, 1 - (1 - 3)) = 3; squared 9."""
-    lists = torch.tensor([[1.0, 3.0]]), torch.tensor([[1.0, 0.0]])
-    assert MarginRankingLoss(margin=1.0)(*lists).item() == 3.0
-    assert MarginRankingLoss(squared=True)(*lists).item() == 9.0
+    assert value(MarginRankingLoss(margin=1.0), [1, 3], [1, 0]) == 3.0
+    assert value(MarginRankingLoss(squared=True), [1, 3], [1, 0]) == 9.0
 
 
 def test_hinge_of_a_graded_list_by_hand():
@@ -50,12 +49,12 @@ def test_hinge_of_a_graded_list_by_hand():
 # s = (0, 1, 2, 0.5), y = (2, 1, 0, 0), margin 1. Gaps s_i - s_j of the pairs: 0>1: -1, 0>2: -2,
 # 0>3: -0.5, 1>2: -1, 1>3: 0.5.
 # Hinges: 2, 3, 1.5, 2, 0.5.
-GRADED = torch.tensor([[0.0, 1.0, 2.0, 0.5]]), torch.tensor([[2.0, 1.0, 0.0, 0.0]])
+GRADED = [0, 1, 2, 0.5], [2, 1, 0, 0]
 BY_PAIRS = {
     "all": (2 + 3 + 1.5 + 2 + 0.5) / 5,
     "hardest": 3.0,  # the least gap: 0>2
-    "semi-hard": (1.5 + 0.5)
-    / 2,  # 0: none is below it, so the lowest, which is 3; 1: the highest below it is 3
+    # 0: none is below it, so the lowest, which is 3; 1: the highest below it is 3.
+    "semi-hard": (1.5 + 0.5) / 2,
     "adjacent": (2 + 2 + 0.5) / 3,  # 0>1, 1>2, 1>3
     "mean": ((1 + (1 + 2 + 0.5) / 3 - 0) + (1 + (2 + 0.5) / 2 - 1)) / 2,
 }
@@ -63,97 +62,47 @@ BY_PAIRS = {
 
 @pytest.mark.parametrize("pairs", BY_PAIRS)
 def test_the_choice_of_pairs_by_hand(pairs):
-    assert MarginRankingLoss(pairs=pairs)(*GRADED).item() == pytest.approx(BY_PAIRS[pairs])
+    assert value(MarginRankingLoss(pairs=pairs), *GRADED) == pytest.approx(BY_PAIRS[pairs])
 
 
 def test_ranknet_over_chosen_pairs_by_hand():
     """The same list: the gaps are -2 (hardest), -1, -1, 0.5 (adjacent), and 0 - 3.5/3 and 1 - 1.25
     (mean).
     """
-    assert RankNetLoss(pairs="hardest")(*GRADED).item() == pytest.approx(softplus(2))
-    assert RankNetLoss(pairs="adjacent")(*GRADED).item() == pytest.approx(
-        (2 * softplus(1) + softplus(-0.5)) / 3
-    )
-    assert RankNetLoss(pairs="mean")(*GRADED).item() == pytest.approx(
-        (softplus(3.5 / 3) + softplus(0.25)) / 2
-    )
-
-
-def test_hardest_and_semi_hard_equal_a_plain_loop_over_pairs():
-    """Many lists with grades, padding and ties of labels; every choice made pair by pair."""
-    generator = torch.Generator().manual_seed(0)
-    scores = torch.randn(50, 9, generator=generator, dtype=torch.float64)
-    labels = torch.randint(0, 4, (50, 9), generator=generator).double()
-    mask = torch.rand(50, 9, generator=generator) < 0.7
-    margin = torch.rand(50, 9, generator=generator, dtype=torch.float64)
-    per_pair = torch.rand(50, 9, 9, generator=generator, dtype=torch.float64)
-    for b in range(50):
-        s = scores[b].tolist()
-        y = labels[b].tolist()
-        docs = [d for d in range(9) if mask[b, d]]
-        pairs = [(i, j) for i in docs for j in docs if y[i] > y[j]]
-        hardest = [min(pairs, key=lambda p: s[p[0]] - s[p[1]])] if pairs else []
-        semi_hard = []
-        for i in {i for i, _ in pairs}:
-            lower = [j for j in docs if y[j] < y[i]]
-            below = [j for j in lower if s[j] < s[i]]
-            semi_hard.append(
-                (i, max(below, key=lambda j: s[j]) if below else min(lower, key=lambda j: s[j]))
-            )
-        for choice, chosen in (("hardest", hardest), ("semi-hard", semi_hard), ("all", pairs)):
-            row = (scores[b : b + 1], labels[b : b + 1], mask[b : b + 1])
-            for m, name in ((margin[b : b + 1], "negative"), (per_pair[b : b + 1], "pair")):
-                gap = [
-                    (m[0, i, j] if name == "pair" else m[0, j]).item() - (s[i] - s[j])
-                    for i, j in chosen
-                ]
-                expected = sum(max(0.0, g) for g in gap) / max(1, len(chosen))
-                assert MarginRankingLoss(pairs=choice)(*row, margin=m).item() == pytest.approx(
-                    expected
-                ), (b, choice, name)
+    expected = {
+        "hardest": softplus(2),
+        "adjacent": (2 * softplus(1) + softplus(-0.5)) / 3,
+        "mean": (softplus(3.5 / 3) + softplus(0.25)) / 2,
+    }
+    for pairs, cost in expected.items():
+        assert value(RankNetLoss(pairs=pairs), *GRADED) == pytest.approx(cost)
 
 
 def test_the_mean_of_margins_per_pair_by_hand():
     """s = (0, 1, 0), y = (1, 0, 0), margins 1 and 3 for the pairs 0>1 and 0>2: 0.5 + 2 - 0 = 2.5."""
     margin = torch.full((1, 3, 3), 99.0)
     margin[0, 0, 1:] = torch.tensor([1.0, 3.0])
-    lists = torch.tensor([[0.0, 1.0, 0.0]]), torch.tensor([[1.0, 0.0, 0.0]])
-    assert MarginRankingLoss(pairs="mean")(*lists, margin=margin).item() == 2.5
-
-
-def test_triplet_loss_is_margin_ranking_over_negated_distances():
-    torch.manual_seed(0)
-    a, p, n = torch.randn(3, 4, 8)
-    scores = -torch.stack([(a - p).norm(dim=1), (a - n).norm(dim=1)], dim=1)
-    labels = torch.tensor([[1.0, 0.0]]).expand(4, 2)
-    ours = MarginRankingLoss(margin=0.5)(scores, labels)
-    torch.testing.assert_close(ours, nn.TripletMarginLoss(margin=0.5, eps=0)(a, p, n))
+    loss = MarginRankingLoss(pairs="mean")
+    assert value(loss, [0, 1, 0], [1, 0, 0], margin=margin) == 2.5
 
 
 def test_a_margin_per_negative_and_one_per_pair():
     """s = (1, 1, 1), y = (1, 0, 0), margins 2 and 4 for the negatives: (2 + 4) / 2 = 3. The
     positive's own margin is not used.
     """
-    scores = torch.ones(1, 3)
-    labels = torch.tensor([[1.0, 0.0, 0.0]])
-    per_negative = torch.tensor([[99.0, 2.0, 4.0]])
-    assert MarginRankingLoss()(scores, labels, margin=per_negative).item() == 3.0
     per_pair = torch.full((1, 3, 3), 99.0)
-    per_pair[0, 0, 1:] = torch.tensor(
-        [2.0, 4.0]
-    )  # row: the more relevant document, column: the less relevant one
-    assert MarginRankingLoss()(scores, labels, margin=per_pair).item() == 3.0
-    assert (
-        MarginRankingLoss()(scores, labels, margin=torch.tensor([[5.0]])).item() == 5.0
-    )  # per row
+    # Row: the more relevant document, column: the less relevant one.
+    per_pair[0, 0, 1:] = torch.tensor([2.0, 4.0])
+    for margin, expected in (([[99, 2, 4]], 3.0), (per_pair, 3.0), ([[5]], 5.0)):
+        assert value(MarginRankingLoss(), [1, 1, 1], [1, 0, 0], margin=margin) == expected
     with pytest.raises(ValueError, match="a margin for scores"):
-        MarginRankingLoss()(scores, labels, margin=torch.ones(5))
+        value(MarginRankingLoss(), [1, 1, 1], [1, 0, 0], margin=torch.ones(5))
 
 
 @pytest.mark.parametrize(
     "loss", [MarginRankingLoss(), MarginRankingLoss(squared=True), AdaptiveRankNetLoss(k=0.5)]
 )
-@pytest.mark.parametrize("pairs", ["all", "hardest", "semi-hard", "adjacent", "mean"])
+@pytest.mark.parametrize("pairs", BY_PAIRS)
 @pytest.mark.parametrize("shape", [(3, 1), (3, 6), (3, 6, 6)])
 def test_the_gradient_reaches_a_learnt_margin(loss, pairs, shape):
     generator = torch.Generator().manual_seed(3)
@@ -168,11 +117,9 @@ def test_adaptive_margin_by_hand():
     """max(0, s- - s+ + k m) = max(0, 0.2 - 1 + 0.5 * 3) = 0.7; without a margin in the batch, k
     times 1: max(0, -0.3) = 0.
     """
-    scores = torch.tensor([[1.0, 0.2]])
-    labels = torch.tensor([[1.0, 0.0]])
     loss = AdaptiveMarginRankingLoss(k=0.5)
-    assert loss(scores, labels, margin=torch.tensor([[0.0, 3.0]])).item() == pytest.approx(0.7)
-    assert loss(scores, labels).item() == 0.0
+    assert value(loss, [1, 0.2], [1, 0], margin=[[0, 3]]) == pytest.approx(0.7)
+    assert value(loss, [1, 0.2], [1, 0]) == 0.0
 
 
 def test_ranknet_by_hand():
@@ -190,10 +137,8 @@ def test_soft_targets_by_hand():
     """
     p = sigmoid(0.5)
     target = sigmoid(2.0)
-    value = RankNetLoss(targets="soft")(
-        torch.tensor([[0.5, 0.0]]), torch.tensor([[2.0, 0.0]])
-    ).item()
-    assert value == pytest.approx(-target * math.log(p) - (1 - target) * math.log(1 - p))
+    expected = -target * math.log(p) - (1 - target) * math.log(1 - p)
+    assert value(RankNetLoss(targets="soft"), [0.5, 0], [2, 0]) == pytest.approx(expected)
 
 
 def test_soft_targets_of_a_teacher_leave_nothing_to_learn_to_a_student_with_its_gaps():
@@ -207,11 +152,9 @@ def test_adaptive_ranknet_by_hand():
     """Gap 0.5, margin 3, sigma 2, k 0.5. Shift: log(1 + exp(-2 (0.5 - 1.5))); scale: log(1 + exp(-2
     (1 + 1.5) 0.5)).
     """
-    lists = torch.tensor([[0.5, 0.0]]), torch.tensor([[1.0, 0.0]]), None, torch.tensor([[9.0, 3.0]])
-    assert AdaptiveRankNetLoss(sigma=2.0, k=0.5)(*lists).item() == pytest.approx(softplus(2.0))
-    assert AdaptiveRankNetLoss(sigma=2.0, k=0.5, mode="scale")(*lists).item() == pytest.approx(
-        softplus(-2.5)
-    )
+    for mode, expected in (("shift", softplus(2.0)), ("scale", softplus(-2.5))):
+        loss = AdaptiveRankNetLoss(sigma=2.0, k=0.5, mode=mode)
+        assert value(loss, [0.5, 0], [1, 0], margin=[[9, 3]]) == pytest.approx(expected)
     with pytest.raises(ValueError, match="mode must be one of shift, scale, got 'stretch'"):
         AdaptiveRankNetLoss(mode="stretch")
 
@@ -220,20 +163,8 @@ def test_adaptive_ranknet_without_margin_is_ranknet():
     torch.manual_seed(0)
     lists = torch.randn(4, 6, dtype=torch.float64), torch.randint(0, 3, (4, 6)).double()
     for mode in ("shift", "scale"):
-        torch.testing.assert_close(
-            AdaptiveRankNetLoss(margin=0.0, mode=mode)(*lists), RankNetLoss()(*lists)
-        )
-
-
-def test_ranknet_is_binary_cross_entropy_on_the_gap():
-    torch.manual_seed(0)
-    gaps = torch.randn(9, dtype=torch.float64)
-    ours = RankNetLoss()(
-        torch.stack([gaps, torch.zeros(9)], dim=1), torch.tensor([[1.0, 0.0]]).expand(9, 2)
-    )
-    torch.testing.assert_close(
-        ours, nn.BCEWithLogitsLoss()(gaps, torch.ones(9, dtype=torch.float64))
-    )
+        loss = AdaptiveRankNetLoss(margin=0.0, mode=mode)
+        torch.testing.assert_close(loss(*lists), RankNetLoss()(*lists))
 
 
 def test_sigma_is_a_factor_on_the_scores():
@@ -241,19 +172,15 @@ def test_sigma_is_a_factor_on_the_scores():
     scores = torch.randn(4, 6, dtype=torch.float64)
     labels = torch.randint(0, 3, (4, 6)).double()
     for pairs in ("all", "hardest", "mean"):
-        torch.testing.assert_close(
-            RankNetLoss(sigma=2.5, pairs=pairs)(scores, labels),
-            RankNetLoss(pairs=pairs)(2.5 * scores, labels),
-        )
+        loss = RankNetLoss(sigma=2.5, pairs=pairs)
+        scaled = RankNetLoss(pairs=pairs)(2.5 * scores, labels)
+        torch.testing.assert_close(loss(scores, labels), scaled)
 
 
 def test_ranknet_falls_when_sigma_rises_over_a_right_order():
-    scores = torch.tensor([[3.0, 1.0]])
-    labels = torch.tensor([[1.0, 0.0]])
-    assert RankNetLoss(sigma=2.0)(scores, labels) < RankNetLoss(sigma=1.0)(scores, labels)
-    assert RankNetLoss(sigma=2.0)(scores.flip(1), labels) > RankNetLoss(sigma=1.0)(
-        scores.flip(1), labels
-    )
+    low, high = RankNetLoss(sigma=1.0), RankNetLoss(sigma=2.0)
+    assert value(high, [3, 1], [1, 0]) < value(low, [3, 1], [1, 0])
+    assert value(high, [1, 3], [1, 0]) > value(low, [1, 3], [1, 0])
 
 
 def test_the_chain_of_probabilities():
@@ -272,17 +199,15 @@ def test_the_chain_of_probabilities():
 
 
 def test_an_unknown_choice_of_pairs_is_refused():
-    with pytest.raises(
-        ValueError,
-        match="pairs must be one of all, hardest, semi-hard, adjacent, mean, got 'some'",
-    ):
+    message = "pairs must be one of all, hardest, semi-hard, adjacent, mean, got 'some'"
+    with pytest.raises(ValueError, match=message):
         MarginRankingLoss(pairs="some")
 
 
 @pytest.mark.parametrize(
     "loss", [MarginRankingLoss(), AdaptiveRankNetLoss(), AdaptiveRankNetLoss(mode="scale")]
 )
-@pytest.mark.parametrize("pairs", ["all", "hardest", "semi-hard", "adjacent", "mean"])
+@pytest.mark.parametrize("pairs", BY_PAIRS)
 @pytest.mark.parametrize("rubbish", [float("nan"), float("inf")])
 def test_a_margin_where_no_pair_stands_may_be_anything(loss, pairs, rubbish, monkeypatch):
     generator = torch.Generator().manual_seed(3)
@@ -298,24 +223,24 @@ def test_a_margin_where_no_pair_stands_may_be_anything(loss, pairs, rubbish, mon
         for clean, used in ((per_negative, pair.any(dim=1)), (per_pair, pair)):
             found = []
             for margin in (clean, torch.where(used, clean, rubbish)):
-                value = loss(scores, labels, mask, margin)
-                found.append((value, torch.autograd.grad(value, scores)[0]))
-            assert torch.equal(found[0][0], found[1][0]) and torch.equal(found[0][1], found[1][1])
+                cost = loss(scores, labels, mask, margin)
+                found.append((cost, *torch.autograd.grad(cost, scores)))
+            assert all(map(torch.equal, *found))
 
 
 def test_ties_by_hand():
     """Labels 1, 0, 1 with scores 1.02, 0, -1.19: log(1 + e^-1.02) and log(1 + e^1.19) of the pairs
     with two labels, and of the tie, whose gap is 2.21, 2.21 / 2 + log(1 + e^-2.21).
     """
-    scores = torch.tensor([[1.02, 0.0, -1.19]])
-    labels = torch.tensor([[1.0, 0.0, 1.0]])
     tie, right, wrong = 1.20909, 0.307922, 1.455606
-    value = RankNetLoss(ties="half", pairs_reduction="sum")(scores, labels).item()
-    assert value == pytest.approx(tie + right + wrong, abs=1e-6)
-    assert value == pytest.approx(2.972619, abs=1e-6)
-    value = RankNetLoss(ties="half")(scores, labels).item()
-    assert value == pytest.approx(2.972619 / 3, abs=1e-6)
-    assert RankNetLoss()(scores, labels).item() == pytest.approx((right + wrong) / 2, abs=1e-6)
+    every = tie + right + wrong
+    assert every == pytest.approx(2.972619, abs=1e-6)
+    for loss, expected in (
+        (RankNetLoss(ties="half", pairs_reduction="sum"), every),
+        (RankNetLoss(ties="half"), every / 3),
+        (RankNetLoss(), (right + wrong) / 2),
+    ):
+        assert value(loss, [1.02, 0, -1.19], [1, 0, 1]) == pytest.approx(expected, abs=1e-6)
 
 
 @pytest.mark.parametrize("targets", ["hard", "soft"])
@@ -323,26 +248,25 @@ def test_a_list_of_one_label_learns_to_tie(targets):
     """A gap of 2.261067 costs 1.229690, one of 0 log 2; the gradient is sigma (P - 1/2)."""
     scores = torch.tensor([[2.261067, 0.0]], dtype=torch.float64, requires_grad=True)
     loss = RankNetLoss(ties="half", targets=targets)
-    value = loss(scores, torch.ones(1, 2))
-    assert value.item() == pytest.approx(1.22969, abs=1e-6)
-    (gradient,) = torch.autograd.grad(value, scores)
+    cost = loss(scores, torch.ones(1, 2))
+    assert cost.item() == pytest.approx(1.22969, abs=1e-6)
+    (gradient,) = torch.autograd.grad(cost, scores)
     pull = 1 / (1 + math.exp(-2.261067)) - 0.5
     assert gradient[0].tolist() == pytest.approx([pull, -pull])
-    assert loss(torch.zeros(1, 2), torch.ones(1, 2)).item() == pytest.approx(math.log(2))
+    assert value(loss, [0, 0], [1, 1]) == pytest.approx(math.log(2))
     # Beside a list of two labels it counts as a row; alone a document has no pair.
     both = loss(torch.zeros(2, 2), torch.tensor([[1.0, 1.0], [1.0, 0.0]]))
     assert both.item() == pytest.approx(math.log(2))
-    assert loss(torch.zeros(1, 2), torch.ones(1, 2), torch.tensor([[True, False]])) == 0
+    assert value(loss, [0, 0], [1, 1], mask=[True, False]) == 0
 
 
 @pytest.mark.parametrize("mode", ["shift", "scale"])
 def test_a_tie_has_no_margin(mode):
     """Whatever margin the batch has for its documents, NaN included."""
-    scores = torch.tensor([[0.3, 1.5]])
-    plain = RankNetLoss(sigma=2.0, ties="half")(scores, torch.ones(1, 2))
+    plain = value(RankNetLoss(sigma=2.0, ties="half"), [0.3, 1.5], [1, 1])
     loss = AdaptiveRankNetLoss(sigma=2.0, k=3.0, mode=mode, ties="half", margin=5.0)
     for margin in (None, torch.full((1, 2), 7.0), torch.full((1, 2, 2), math.nan)):
-        assert loss(scores, torch.ones(1, 2), margin=margin).item() == plain.item()
+        assert value(loss, [0.3, 1.5], [1, 1], margin=margin) == plain
 
 
 def test_ties_need_all_pairs():
@@ -362,12 +286,11 @@ def test_the_reduction_of_pairs_by_hand():
     """Hinges of margin 1 of scores 0 for the relevant document and -0.5, -3, 0.2 for the others:
     0.5, 0 and 1.2.
     """
-    scores = torch.tensor([[0.0, -0.5, -3.0, 0.2]])
-    labels = torch.tensor([[1.0, 0.0, 0.0, 0.0]])
+    lists = [0, -0.5, -3, 0.2], [1, 0, 0, 0]
     for reduction, expected in (("mean", 1.7 / 3), ("sum", 1.7), ("active", 1.7 / 2)):
         for kind in (MarginRankingLoss, AdaptiveMarginRankingLoss):
-            value = kind(pairs_reduction=reduction)(scores, labels).item()
-            assert value == pytest.approx(expected), kind
+            loss = kind(pairs_reduction=reduction)
+            assert value(loss, *lists) == pytest.approx(expected), kind
     with pytest.raises(InputError, match="pairs_reduction must be one of mean, sum, active, got"):
         MarginRankingLoss(pairs_reduction="max")
 
@@ -453,14 +376,14 @@ def differences_from_plain_loops(seed, kind, options, monkeypatch):
         loss = kind(**options, **choice)
         expected = plain_value(loss, scores, labels, mask, margin)
         (expected_gradient,) = torch.autograd.grad(expected, scores)
-        for forms in ((1 << 15, 24, 1 << 16), (0, 0, 8)):
-            monkeypatch.setattr("ltr.pairs.SHORT", forms[0])
-            monkeypatch.setattr("ltr.pairs.UPPERS_PER_LEVEL_TO_SORT", forms[1])
-            monkeypatch.setitem(blocks.BLOCK, "cpu", forms[2])
-            value = loss(scores, labels, mask, margin)
-            (gradient,) = torch.autograd.grad(value, scores)
+        for short, dense, block in ((1 << 15, 24, 1 << 16), (0, 0, 8)):
+            monkeypatch.setattr("ltr.pairs.SHORT", short)
+            monkeypatch.setattr("ltr.pairs.UPPERS_PER_LEVEL_TO_SORT", dense)
+            monkeypatch.setitem(blocks.BLOCK, "cpu", block)
+            cost = loss(scores, labels, mask, margin)
+            (gradient,) = torch.autograd.grad(cost, scores)
             gap = (gradient - expected_gradient).abs().max()
-            largest = max(largest, (value - expected).abs().item(), gap.item())
+            largest = max(largest, (cost - expected).abs().item(), gap.item())
     return largest
 
 

@@ -5,25 +5,24 @@ import torch
 from torch.nn import functional as F
 
 from ltr.losses import BCELoss, MSELoss
+from tests.losses.by_hand import value
 
 
 def test_bce_by_hand():
     """s = (log 3, log 3), y = (2, 0): -log(3/4) and -log(1/4), mean; the first weighed by 4. A
     label of 0.25 is a probability.
     """
-    lists = torch.tensor([[math.log(3), math.log(3)]]), torch.tensor([[2.0, 0.0]])
+    s = math.log(3)
     hit = -math.log(3 / 4)
     miss = -math.log(1 / 4)
-    assert BCELoss()(*lists).item() == pytest.approx((hit + miss) / 2)
-    assert BCELoss(pos_weight=4.0)(*lists).item() == pytest.approx((4 * hit + miss) / 2)
-    assert BCELoss()(lists[0][:, :1], torch.tensor([[0.25]])).item() == pytest.approx(
-        0.25 * hit + 0.75 * miss
-    )
+    assert value(BCELoss(), [s, s], [2, 0]) == pytest.approx((hit + miss) / 2)
+    assert value(BCELoss(pos_weight=4.0), [s, s], [2, 0]) == pytest.approx((4 * hit + miss) / 2)
+    assert value(BCELoss(), [s], [0.25]) == pytest.approx(0.25 * hit + 0.75 * miss)
 
 
 def test_mse_by_hand():
     """(1 - 2)^2 and (3 - 0)^2, mean 5."""
-    assert MSELoss()(torch.tensor([[1.0, 3.0]]), torch.tensor([[2.0, 0.0]])).item() == 5.0
+    assert value(MSELoss(), [1, 3], [2, 0]) == 5.0
 
 
 def test_bce_is_that_of_torch_over_the_documents_of_each_list():
@@ -36,9 +35,8 @@ def test_bce_is_that_of_torch_over_the_documents_of_each_list():
         F.binary_cross_entropy_with_logits(s[m], y[m], pos_weight=weight)
         for s, y, m in zip(scores, labels, mask, strict=True)
     ]
-    torch.testing.assert_close(
-        BCELoss(pos_weight=3.0)(scores, labels, mask), torch.stack(expected).mean()
-    )
+    found = BCELoss(pos_weight=3.0)(scores, labels, mask)
+    torch.testing.assert_close(found, torch.stack(expected).mean())
 
 
 def test_without_a_relevant_document_there_is_still_something_to_learn():
