@@ -31,9 +31,7 @@ def embedded(
     with_queries=True,
     judged_grades=None,
 ) -> tuple[RankingBatch, Tensor | None, Tensor]:
-    """Lists, and embeddings of one dimension of queries and documents: −1 − query row, and the
-    document's row.
-    """
+    """Lists, and embeddings [−1 − query row] of queries and [row] of documents."""
     doc_rows = torch.as_tensor(doc_rows)
     query_rows = torch.as_tensor(query_rows)
     labels = torch.as_tensor(labels, dtype=torch.float32)
@@ -50,9 +48,7 @@ def embedded(
 
 
 def on_ranks(function: Callable[[int], Any], n_ranks: int) -> list[Any]:
-    """What ``function(rank)`` gives in each of the processes of a job. They are threads, which meet in
-    each gather.
-    """
+    """What ``function(rank)`` gives in each process of a job: threads that meet in each gather."""
     this = threading.local()
     barrier = threading.Barrier(n_ranks)
     sent: list[Any] = [None] * n_ranks

@@ -1,6 +1,4 @@
-"""Equal texts in a batch, against double loops over strings: equal queries, queries that are documents,
-documents under two ids, in however many processes.
-"""
+"""Equal texts in a batch, against double loops over strings, in many processes."""
 
 import numpy as np
 import pytest
@@ -167,9 +165,7 @@ def test_processes_have_the_masks_and_labels_of_one(n_ranks):
 
 
 def test_a_query_that_is_a_document_by_hand():
-    """ArguAna: "pro" asks for "con", and "con" for "pro"; both texts are documents. Nothing of the other
-    list is a negative.
-    """
+    """ArguAna: "pro" asks for "con", and "con" for "pro"; both texts are documents."""
     nan = float("nan")
     vectors = (torch.zeros(2, 1), torch.zeros(2, 1, 1))
     lists = RankingBatch(

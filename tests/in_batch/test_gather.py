@@ -28,9 +28,7 @@ def test_ranks_have_the_value_and_the_gradients_of_one_process(found, loss, form
 
 
 def lists_of(rank: int) -> tuple[RankingBatch, torch.Tensor, torch.Tensor]:
-    """Two lists of up to 3 documents and one judgement; none; one of 1 document and two judgements.
-    And the embeddings of their queries and documents.
-    """
+    """2 lists of up to 3 documents and one judgement; none; 1 of 1 document and 2 judgements."""
     n_lists, n_docs, n_judged = [(2, 3, 1), (0, 1, 1), (1, 1, 2)][rank]
     docs = 100.0 * rank + torch.arange(n_lists * n_docs * 2).view(n_lists, n_docs, 2)
     queries = -docs[:, 0].clone().requires_grad_()
@@ -103,9 +101,7 @@ def three_ranks(tmp_path_factory):
 
 
 def test_every_rank_has_the_lists_of_all_in_the_order_of_the_batch(three_ranks):
-    """Rank 0 has the lists 0 and 3 of the batch, rank 1 none, rank 2 the list 2: that of rank 2 stands
-    between those of rank 0.
-    """
+    """The list of rank 2 stands between the two of rank 0; rank 1 has none."""
     none = -(2**60)  # a hash or a row of 0, less 2^60
     for (whole, queries, docs), *_ in three_ranks:
         assert queries.tolist() == [[0, -1], [-200, -201], [-6, -7]]
@@ -154,9 +150,7 @@ def test_what_no_rank_has_is_not_there_and_what_some_have_is_refused_by_all(thre
 
 
 def test_a_rank_gets_the_gradient_of_its_own_part_times_the_ranks_without_the_others(three_ranks):
-    """The weights of the documents of the rank's lists, the first and the third of the batch, are 1
-    to 6 and 13 to 18, that of the first query is 5, and of the other 0; three ranks.
-    """
+    """Weights 1 to 6 and 13 to 18 of its documents, 5 of its first query; three ranks."""
     docs, queries = three_ranks[0][-2]
     assert docs.flatten().tolist() == [3.0 * weight for weight in (*range(1, 7), *range(13, 19))]
     assert queries.tolist() == [[15.0, 15.0], [0.0, 0.0]]

@@ -7,9 +7,7 @@ from tests.in_batch.batches import bools
 
 
 def test_what_the_guide_holds_to_be_relevant_is_left_out():
-    """Thresholds: 0.5, the lower of two relevant documents (0.2 is masked); none in a row without;
-    labels below 0 are judged.
-    """
+    """Thresholds: 0.5, the lower of two relevant ones; none in a row without; -1 is judged."""
     labels = torch.tensor(
         [[1.0, 2.0, 0.0, 0.0, 1.0], [0.0, 0.0, 0.0, 0.0, 0.0], [0.0, 1.0, -1.0, 0.0, 0.0]]
     )

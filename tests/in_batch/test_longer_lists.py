@@ -31,9 +31,7 @@ def test_queries_against_all_by_hand():
 
 
 def test_distances_stay_with_the_own_documents_of_a_query():
-    """Queries 10 and 11 with two documents each; in the square the four documents are anchors, and
-    have none.
-    """
+    """In the square the four documents are anchors, and have none."""
     lists, *vectors = embedded(
         labels=[[1, 0], [1, 0]], doc_rows=[[1, 2], [3, 4]], query_rows=[10, 11]
     )
@@ -75,9 +73,7 @@ def test_all_against_all_by_hand():
 
 
 def test_groups_without_queries_are_the_square_of_their_texts():
-    """Three texts of one label and two of another, the last a padding; text 3 has a label of its
-    own, and no positive.
-    """
+    """Three texts of one label, two of another and a padding; text 3 has no positive."""
     lists, *vectors = embedded(
         labels=torch.ones(3, 3),
         doc_rows=[[5, 1, 4], [2, 0, 0], [3, 0, 0]],
@@ -95,9 +91,7 @@ def test_groups_without_queries_are_the_square_of_their_texts():
 
 
 def test_two_lists_of_one_query_do_not_take_each_others_relevant_documents_for_irrelevant():
-    """Documents 1 (relevant) and 2 in one list, 3 (relevant) and 4 in the other: 2 and 4 stay
-    irrelevant to both.
-    """
+    """Documents 1 (relevant) and 2 in one list, 3 (relevant) and 4 in the other."""
     lists, *vectors = embedded(
         labels=[[1, 0], [1, 0]], doc_rows=[[1, 2], [3, 4]], query_rows=[7, 7]
     )
@@ -129,9 +123,7 @@ def test_documents_relevant_to_one_query_are_no_negatives_of_each_other_in_the_l
 
 
 def random_lists(seed: int, with_queries: bool = True):
-    """Up to 5 lists of up to 5 documents out of 9, some twice in a list, grades −1 to 2, queries
-    that come twice.
-    """
+    """Up to 5 lists of up to 5 documents, some twice in a list; queries that come twice."""
     generator = torch.Generator().manual_seed(seed)
 
     def draw(low, high, *shape):
@@ -226,9 +218,7 @@ def test_the_square_is_that_of_a_double_loop(with_queries):
 
 
 def test_queries_against_all_is_the_part_of_the_square_with_their_rows_and_the_documents_columns():
-    """The part is checked against the double loop above; what a list holds twice stays twice in
-    both.
-    """
+    """What a list holds twice stays twice in both."""
     for seed in range(150):
         lists, *vectors = random_lists(seed)
         longer = queries_against_all(lists, *vectors)
@@ -240,9 +230,7 @@ def test_queries_against_all_is_the_part_of_the_square_with_their_rows_and_the_d
 
 @pytest.mark.parametrize("form", [queries_against_all, all_against_all])
 def test_the_order_of_the_lists_changes_only_the_order(form):
-    """Each anchor sees the same texts with the same labels, whichever of the columns of a text is
-    the one that counts.
-    """
+    """Whichever of the columns of a text is the one that counts."""
 
     def seen(longer):
         anchors = longer.queries.flatten().tolist()

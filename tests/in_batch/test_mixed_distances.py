@@ -74,9 +74,7 @@ def batch_of(lists: list[LabelledList]) -> RankingBatch:
 
 
 def losses_of_ranks(lists, ranker_options, policy, margins, n_ranks):
-    """The loss and the gradient of each rank; a gradient is the mean over the ranks, as under
-    ``DistributedDataParallel``.
-    """
+    """The loss of each rank, and the mean of their gradients."""
 
     def run(rank):
         ranker = Vectors(*ranker_options)
@@ -200,9 +198,7 @@ class Scores(Ranker):
 
 
 def test_another_ranker_asks_no_gap_between_relevant_documents():
-    """Of grades 2 and 1 with a mined negative, and the same with a teacher's scores as labels; a list
-    without any distance is refused.
-    """
+    """Of grades 2 and 1 with a mined negative; of a teacher's scores; without any distance."""
     nan = float("nan")
 
     def lists(*docs):

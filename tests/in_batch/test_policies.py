@@ -27,9 +27,7 @@ def test_a_guide_margin_that_compares_with_nothing_is_refused(margin):
 
 @pytest.fixture
 def module_and_batch(backbone, collection_folder):
-    """A dual encoder without dropout, and the first batch: lists of a relevant document and two
-    others.
-    """
+    """A dual encoder without dropout, and a batch of lists of one relevant document and two."""
 
     def make(n_lists=4, **options):
         module = dual_encoder(backbone, MarginRankingLoss(), **options).eval()
@@ -60,9 +58,7 @@ def test_in_batch_rows_hold_every_document_of_the_batch(module_and_batch):
 
 
 def test_a_guide_takes_out_what_it_scores_above_the_relevant_document(module_and_batch, backbone):
-    """The model is its own guide without dropout: of the irrelevant documents those scored above
-    the relevant one go.
-    """
+    """The model is its own guide, without dropout."""
     module, batch = module_and_batch(in_batch=OtherQueries(guide=backbone))
     policy = module.in_batch
 
@@ -140,9 +136,7 @@ def test_a_margin_of_distances_gets_those_of_the_index_and_of_now(
 
 @pytest.mark.parametrize("policy", [OwnLists, OtherQueries, AllTexts])
 def test_a_frozen_encoder_of_a_margin_stays_as_it_was_loaded(module_and_batch, backbone, policy):
-    """Its margins are those of the ranker before the ranker changed; it is no part of the model,
-    and a guide may be the same.
-    """
+    """It is no part of the model, and a guide may be the same."""
     guide = {} if policy is OwnLists else {"guide": backbone}
     margins = FromQuery(encoder=backbone), FromDocuments(encoder=backbone)
     module, batch = module_and_batch(margin=margins[0], in_batch=policy(**guide))
@@ -235,9 +229,7 @@ def test_two_ranks_have_the_margins_of_one_process(tmp_path, backbone, module_an
 
 
 def groups(folder, backbone, policy, n_groups=6):
-    """A dual encoder, data of one document a query, the first batch that has train-q0-d0 in a list,
-    and the places of its queries by id.
-    """
+    """A model, data, the first batch with train-q0-d0, and the places of its queries by id."""
     module = dual_encoder(backbone, SoftmaxLoss(), in_batch=policy).eval()
     data = data_for(module, GroupDataModule, folder, groups=n_groups, docs_per_group=1, seed=0)
     data.setup("fit")
@@ -265,9 +257,7 @@ def test_two_documents_of_one_text_are_not_each_others_negatives(tmp_path, backb
 def test_a_twin_of_a_judged_document_is_no_negative_where_the_judged_one_is_not_in_the_batch(
     tmp_path, backbone
 ):
-    """Documents d0 and d1 are relevant to the first query, and d0 stands in its list; the second
-    query's has the text of d1.
-    """
+    """d0 and d1 are relevant to the first query; the second query's has the text of d1."""
     folder = write_collection(tmp_path / "data", n_queries=6)
     texts = corpus_texts(folder)
     write_corpus(folder, texts | {"train-q1-d0": texts["train-q0-d1"]})

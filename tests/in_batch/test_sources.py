@@ -96,9 +96,7 @@ def test_groups_without_queries_are_told_apart_too():
 @pytest.mark.parametrize("policy", [queries_against_all, all_against_all])
 @pytest.mark.parametrize("name", CASES)
 def test_every_loss_learns_from_a_mixed_batch_what_its_sources_teach(name, policy):
-    """Each source has as many rows, so the loss of both is the mean of theirs; and no score of two
-    sources has a gradient.
-    """
+    """No score of two sources has a gradient; the loss is the mean of theirs."""
     loss = CASES[name]().double()
     lists, *vectors = mixed(EQUAL)
     longer = policy(lists, *vectors)

@@ -9,17 +9,13 @@ from tests.losses.by_hand import value
 
 
 def test_approx_ndcg_by_hand():
-    """s = (0, log 3), y = (2, 0), temperature 1: the relevant one has rank 1 + 3/4; 1 - (3 /
-    log2(2.75)) / 3.
-    """
+    """The relevant one, of grade 2, has the soft rank 1 + 3/4: 1 - (3 / log2(2.75)) / 3."""
     found = value(ApproxNDCGLoss(temperature=1.0), [0, math.log(3)], [2, 0])
     assert found == pytest.approx(1 - 1 / math.log2(2.75))
 
 
 def test_approx_mrr_by_hand():
-    """s = (0, log 3, -5), y = (1, 0, 1), temperature 1: the best relevant document has rank 1 +
-    3/4; the other does not count.
-    """
+    """The best relevant document has the soft rank 1 + 3/4; the other does not count."""
     found = value(ApproxMRRLoss(temperature=1.0), [0, math.log(3), -5], [1, 0, 1])
     assert found == pytest.approx(1 - 1 / 1.75)
 
@@ -49,9 +45,7 @@ def test_a_low_temperature_gives_the_metric(loss, measure):
 
 
 def test_neural_ndcg_equals_a_plain_loop():
-    """NeuralSort's formula as published, then ten rounds of Sinkhorn in plain numbers, rows and
-    columns.
-    """
+    """NeuralSort as published, then ten rounds of Sinkhorn in plain numbers."""
     s = [0.3, 0.1, -0.4, 0.0]
     y = [0.0, 2.0, 1.0, 0.0]
     tau = 0.5

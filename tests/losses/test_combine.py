@@ -35,9 +35,7 @@ def test_losses_and_weights_must_match():
 
 
 def test_the_margin_asked_for_is_the_largest_of_the_losses_that_weigh():
-    """Pair by pair, rows the more relevant documents; a number, one per less relevant document, and
-    one per pair.
-    """
+    """A number, one per less relevant document, and one per pair with rows for the better one."""
     per_document = torch.tensor([[0.0, 0.3]])
     per_pair = torch.tensor([[[0.0, 0.1], [0.2, 0.6]]])
     losses = [RankNetLoss(), MarginRankingLoss(0.5), AdaptiveMarginRankingLoss(k=2.0)]
@@ -52,9 +50,7 @@ def test_the_margin_asked_for_is_the_largest_of_the_losses_that_weigh():
 
 
 def test_margins_per_document_and_per_pair_meet_in_a_sum():
-    """A loss of one's own may ask for a margin per pair: [B, N] then is of the last of three
-    dimensions.
-    """
+    """A loss of one's own may ask for a margin per pair."""
 
     class PerPair(MarginRankingLoss):
         def asked_margin(self, margin):

@@ -14,9 +14,7 @@ from tests.pairs.test_pairs import chosen_pairs
 
 @pytest.mark.parametrize("metric", METRICS)
 def test_the_gradient_is_the_sum_of_lambdas(metric):
-    """lambda_ij = |delta| / (1 + exp(sigma (s_i - s_j))), up for i and down for j, pair by pair;
-    ties of labels have none.
-    """
+    """lambda_ij = |delta| / (1 + exp(sigma (s_i - s_j))), up for i and down for j."""
     sigma = 1.7
     k = 4
     for seed in range(6):
@@ -60,9 +58,7 @@ def test_lambdarank_by_hand():
 
 @pytest.mark.parametrize("metric", ["mrr", "ap", "precision"])
 def test_rows_in_which_a_binary_metric_cannot_change_do_not_dilute_the_mean(metric):
-    """A second row of grades 1 and 2, both relevant: no swap changes the metric, though it would
-    change nDCG and ERR.
-    """
+    """A second row of grades 1 and 2, both relevant, of which only nDCG and ERR could change."""
     scores = torch.tensor([[1.0, 0.0], [1.0, 0.0]])
     labels = torch.tensor([[0.0, 1.0], [1.0, 2.0]])
     loss = LambdaRankLoss(metric, k=1)
@@ -92,9 +88,7 @@ def test_bad_options_are_refused():
 
 
 def test_weights_follow_the_scores_of_every_call():
-    """The same loss object on two orders: the weight of the pair is that of the present ranks, 1
-    and 3 or 1 and 2.
-    """
+    """The weight of a pair is that of the present ranks: 1 and 3, or 1 and 2."""
     loss = LambdaRankLoss()
     d = [1 / math.log2(1 + r) for r in (1, 2, 3)]
     first = (d[0] - d[2]) * math.log1p(math.e**2) + (d[1] - d[2]) * math.log1p(math.e)
@@ -111,9 +105,7 @@ def test_ties_of_scores_keep_the_order_of_the_columns():
 
 @pytest.mark.parametrize("scheme", ["ndcg1", "ndcg2", "ndcg2++"])
 def test_lambda_loss_equals_a_plain_loop(scheme):
-    """The weights as Wang et al. write them; ndcg1 over all ordered pairs, the others over those
-    with y_i > y_j.
-    """
+    """The weights as Wang et al. write them; ndcg1 over all ordered pairs."""
     mu = 3.0
     sigma = 1.3
 
@@ -147,9 +139,7 @@ def test_lambda_loss_equals_a_plain_loop(scheme):
 
 
 def test_lambdarank_is_lambda_loss_with_the_swap_as_its_weight():
-    """ndcg2++ with mu 0 has |delta nDCG| as its weight: log2 instead of log is the factor between
-    them.
-    """
+    """ndcg2++ with mu 0 has |delta nDCG| as its weight, and log2 instead of log."""
     for seed in range(4):
         lists = random_list(seed)
         found = LambdaLoss(mu=0.0)(*lists) * math.log(2)
@@ -167,9 +157,7 @@ COSTS = {
 @pytest.mark.parametrize("choice", ["all", "hardest", "semi-hard", "adjacent"])
 @pytest.mark.parametrize("cost", COSTS)
 def test_weights_costs_margins_and_pairs_compose(cost, choice, margins, monkeypatch):
-    """Brute force: each metric's weight by swapping two ranks, times the cost of the gap less the
-    margin, over chosen pairs.
-    """
+    """Each metric's weight by swapping two ranks, times the cost of the gap less the margin."""
     shape = {"per row": (1, 1), "per negative": (1, 9), "per pair": (1, 9, 9)}.get(margins)
     own = 0.6 if margins == "own" else 0.0
     for seed, metric in enumerate(METRICS):

@@ -8,9 +8,7 @@ from tests.losses.by_hand import value
 
 
 def test_list_mle_by_hand():
-    """s = (log 2, 0, log 3), y = (2, 1, 0): -log(2 / 6) - log(1 / 4); position-aware: (2^2 - 1, 2^1
-    - 1) / 3 as weights.
-    """
+    """-log(2 / 6) - log(1 / 4); position-aware with the weights (2^2 - 1, 2^1 - 1) / 3."""
     lists = [math.log(2), 0, math.log(3)], [2, 1, 0]
     assert value(ListMLELoss(), *lists) == pytest.approx(math.log(3) + math.log(4))
     expected = math.log(3) + math.log(4) / 3
@@ -47,9 +45,7 @@ def test_list_mle_equals_a_plain_loop():
 
 @pytest.mark.parametrize("loss", [ListMLELoss, PositionAwareListMLELoss])
 def test_scores_near_and_far_take_forms_of_one_value_and_gradient(loss, monkeypatch):
-    """Running sums in float64, or of logarithms: the same numbers; and far apart, where float64
-    would overflow, still exact.
-    """
+    """Running sums in float64, or of logarithms, which are exact far apart, too."""
     generator = torch.Generator().manual_seed(0)
     scores = (torch.randn(20, 12, generator=generator).double() * 5).requires_grad_()
     labels = torch.randint(0, 4, (20, 12), generator=generator).double()
@@ -63,9 +59,7 @@ def test_scores_near_and_far_take_forms_of_one_value_and_gradient(loss, monkeypa
 
 
 def test_list_mle_of_scores_that_lie_far_apart():
-    """s = (-1e4, 0, 1e4), y = (2, 1, 0): 2e4 for the first, against the last; 1e4 for the second;
-    gradients -1, -1, and 2.
-    """
+    """2e4 for the first, against the last; 1e4 for the second."""
     scores = torch.tensor([[-1e4, 0.0, 1e4]], requires_grad=True)
     cost = ListMLELoss()(scores, torch.tensor([[2.0, 1.0, 0.0]]))
     cost.backward()
@@ -73,9 +67,7 @@ def test_list_mle_of_scores_that_lie_far_apart():
 
 
 def test_list_mle_far_from_zero():
-    """Scores around 800, whose exponentials overflow, and around -800: one loss, since only gaps
-    count.
-    """
+    """Around 800, whose exponentials overflow, and around -800: only gaps count."""
     scores = torch.tensor([[2.0, 0.0, 1.0]]).double()
     labels = torch.tensor([[2.0, 1.0, 0.0]]).double()
     expected = ListMLELoss()(scores, labels)

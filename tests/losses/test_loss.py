@@ -7,9 +7,7 @@ from ltr.losses import MarginRankingLoss
 
 
 def test_reductions():
-    """Rows cost 3, 0 (nothing to learn) and 1: none, their sum 4, their mean over the two that
-    count 2.
-    """
+    """Rows cost 3, 0 (nothing to learn) and 1; their mean is over the two that count."""
     scores = torch.tensor([[1.0, 3.0], [1.0, 1.0], [1.0, 1.0]])
     labels = torch.tensor([[1.0, 0.0], [1.0, 1.0], [1.0, 0.0]])
     assert MarginRankingLoss(reduction="none")(scores, labels).tolist() == [3.0, 0.0, 1.0]

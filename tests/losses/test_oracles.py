@@ -7,12 +7,13 @@ itself. So a lost mask fails these tests as a lost sign does.
 
 import itertools
 import math
+from functools import partial
 
 import numpy as np
 import pytest
 import torch
 from sentence_transformers.cross_encoder import losses as cross_encoder
-from sentence_transformers.sentence_transformer import losses as sentence_transformers
+from sentence_transformers.sentence_transformer import losses as published
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -28,36 +29,27 @@ from ltr.losses import (
     RankNetLoss,
     SoftmaxLoss,
 )
-from ltr.similarity import cosine, dot, euclidean
+from ltr.similarity import cosine, euclidean
 
 
 def assert_same(ours: Tensor, expected: Tensor, *inputs: Tensor) -> None:
-    """Equal value, and equal gradients for every input, none of them 0: two losses that are 0 agree
-    about anything.
-    """
+    """Equal value and gradients, none of them 0: two losses that are 0 agree about anything."""
     torch.testing.assert_close(ours, expected)
-    for our, their in zip(
-        *(torch.autograd.grad(v, inputs, retain_graph=True) for v in (ours, expected)), strict=True
-    ):
-        assert their.abs().max() > 1e-4
-        torch.testing.assert_close(our, their)
+    our, their = (torch.autograd.grad(v, inputs, retain_graph=True) for v in (ours, expected))
+    assert all(gradient.abs().max() > 1e-4 for gradient in their)
+    torch.testing.assert_close(our, their)
 
 
 def make_lists(seed: int, lengths: list[int], grades: int = 5) -> tuple[Tensor, Tensor, Tensor]:
-    """Random scores and grades; each list has the lowest and the highest grade, its padding the
-    best score and the best grade.
-    """
+    """The padding of each list has the best score and the best grade."""
     generator = torch.Generator().manual_seed(seed)
     shape = len(lengths), max(lengths)
     mask = torch.arange(shape[1]) < torch.tensor(lengths).unsqueeze(1)
     scores = 2 * torch.randn(shape, generator=generator, dtype=torch.float64)
     labels = torch.randint(0, grades, shape, generator=generator).double()
     labels[:, 0], labels[:, 1] = 0.0, grades - 1.0
-    return (
-        scores.masked_fill(~mask, 9.0).requires_grad_(),
-        labels.masked_fill(~mask, grades - 1.0),
-        mask,
-    )
+    scores = scores.masked_fill(~mask, 9.0).requires_grad_()
+    return scores, labels.masked_fill(~mask, grades - 1.0), mask
 
 
 # Short lists are computed in one piece; the long ones are long enough to be sorted, or cut into
@@ -71,24 +63,15 @@ SHORT = [LISTS["short"], LISTS["other"]]
 
 
 def graded_pairs(scores: Tensor, labels: Tensor, mask: Tensor) -> list[tuple[Tensor, Tensor]]:
-    """For each list the scores ``[2, pairs]`` of every more and less relevant document, and their
-    labels, by two loops.
-    """
+    """Of each list the scores and labels ``[2, pairs]`` of all pairs, by two loops."""
     rows = []
     for b in range(len(scores)):
         s = scores[b, mask[b]]
         y = labels[b, mask[b]]
-        grades = y.tolist()
-        pairs = [
-            (i, j) for i in range(len(grades)) for j in range(len(grades)) if grades[i] > grades[j]
-        ]
-        ij = torch.tensor(pairs).T
+        docs = range(len(y))
+        ij = torch.tensor([(i, j) for i in docs for j in docs if y[i] > y[j]]).T
         rows.append((s[ij], y[ij]))
     return rows
-
-
-# --- XGBoost
-# -----------------------------------------------------------------------------------------------------------
 
 
 def xgboost_derivatives(
@@ -135,8 +118,7 @@ def xgboost_derivatives(
         lists = xgboost.DMatrix(is_d, **documents)
         only_d = xgboost.DMatrix(is_d[d : d + 1], base_margin=np.zeros(1))
         boosters = [
-            xgboost.train({**options, "reg_lambda": reg_lambda}, lists, num_boost_round=1)
-            for reg_lambda in (0.1, 0.2)
+            xgboost.train(options | {"reg_lambda": x}, lists, num_boost_round=1) for x in (0.1, 0.2)
         ]
         if any(booster.get_dump()[0].count("leaf") != 2 for booster in boosters):
             found.append((math.nan, math.nan))
@@ -150,9 +132,7 @@ def xgboost_derivatives(
 
 
 def assert_same_as_xgboost(ours: Tensor, derivative: Tensor) -> None:
-    """Equal to the precision of float32 after the solve wherever XGBoost made its split (in nearly
-    all places).
-    """
+    """To the precision of float32 wherever XGBoost made its split, which is nearly everywhere."""
     split = ~derivative.isnan()
     assert split.double().mean() > 0.9
     torch.testing.assert_close(ours[split], derivative[split], rtol=1e-4, atol=1e-5)
@@ -176,13 +156,8 @@ def test_ranknet_is_rank_pairwise_of_xgboost(lists):
     gradient, curvature = xgboost_derivatives("rank:pairwise", *lists)
     assert_same_as_xgboost(torch.autograd.grad(sum_over_pairs(scores), scores)[0], gradient)
     n = scores.numel()
-    second = (
-        torch.autograd.functional.hessian(sum_over_pairs, scores)
-        .view(n, n)
-        .diagonal()
-        .view_as(scores)
-    )
-    assert_same_as_xgboost(2 * second, curvature)
+    hessian = torch.autograd.functional.hessian(sum_over_pairs, scores).view(n, n)
+    assert_same_as_xgboost(2 * hessian.diagonal().view_as(scores), curvature)
 
 
 @pytest.mark.parametrize("lists", SHORT)
@@ -209,33 +184,17 @@ def test_lambdarank_for_average_precision_is_rank_map_of_xgboost(lists):
     assert_same_as_xgboost(torch.autograd.grad(loss(scores, labels, mask), scores)[0], gradient)
 
 
-# --- sentence-transformers
-# ---------------------------------------------------------------------------------------------
-
+# The classes, and their options: the same ones in both.
 TRIPLET_LOSSES = {
-    "all": (
-        BatchAllTripletLoss(margin=0.5),
-        sentence_transformers.BatchAllTripletLoss(None, margin=0.5),
-    ),
-    "hard": (
-        BatchHardTripletLoss(margin=0.5),
-        sentence_transformers.BatchHardTripletLoss(None, margin=0.5),
-    ),
-    "soft": (
-        BatchHardTripletLoss(soft=True),
-        sentence_transformers.BatchHardSoftMarginTripletLoss(None),
-    ),
-    "semi-hard": (
-        BatchSemiHardTripletLoss(margin=0.5),
-        sentence_transformers.BatchSemiHardTripletLoss(None, margin=0.5),
-    ),
+    "all": (BatchAllTripletLoss, published.BatchAllTripletLoss),
+    "hard": (BatchHardTripletLoss, published.BatchHardTripletLoss),
+    "soft": (partial(BatchHardTripletLoss, soft=True), published.BatchHardSoftMarginTripletLoss),
+    "semi-hard": (BatchSemiHardTripletLoss, published.BatchSemiHardTripletLoss),
 }
 
 
 def make_texts(*sizes: int, seed: int = 0) -> tuple[Tensor, Tensor]:
-    """Embeddings [B, 6] of texts in groups of these sizes, shuffled, and their group numbers; the
-    groups overlap.
-    """
+    """Embeddings [B, 6] of texts in groups of these sizes, shuffled, and their group numbers."""
     generator = torch.Generator().manual_seed(seed)
     groups = torch.repeat_interleave(torch.arange(len(sizes)), torch.tensor(sizes))
     groups = groups[torch.randperm(len(groups), generator=generator)]
@@ -249,8 +208,12 @@ def ours(loss: nn.Module, x: Tensor, groups: Tensor) -> Tensor:
     return loss(euclidean(x, x), same.to(x.dtype), ~torch.eye(len(x), dtype=torch.bool))
 
 
-def theirs(loss: nn.Module, x: Tensor, groups: Tensor) -> Tensor:
-    return loss.compute_loss_from_embeddings([x], groups)
+def both(name: str, x: Tensor, groups: Tensor, margin: float = 0.5) -> tuple[Tensor, Tensor]:
+    """Of a triplet loss and of that of sentence-transformers."""
+    loss, reference = TRIPLET_LOSSES[name]
+    options = {} if name == "soft" else {"margin": margin}
+    expected = reference(None, **options).compute_loss_from_embeddings([x], groups)
+    return ours(loss(**options), x, groups), expected
 
 
 @pytest.mark.parametrize("name", TRIPLET_LOSSES)
@@ -258,22 +221,16 @@ def theirs(loss: nn.Module, x: Tensor, groups: Tensor) -> Tensor:
     "sizes, seed", [((4, 4, 4, 4), 0), ((4, 4, 4, 4), 1), ((2,) * 10, 2), ((30, 30, 30), 3)]
 )
 def test_triplet_losses_are_those_of_sentence_transformers(name, sizes, seed):
-    """sentence-transformers, Batch{All,Hard,HardSoftMargin,SemiHard}TripletLoss, for groups of one
-    size: value and gradient.
-    """
+    """sentence-transformers, Batch{All,Hard,HardSoftMargin,SemiHard}TripletLoss."""
     x, groups = make_texts(*sizes, seed=seed)
-    loss, reference = TRIPLET_LOSSES[name]
-    assert_same(ours(loss, x, groups), theirs(reference, x, groups), x)
+    assert_same(*both(name, x, groups), x)
 
 
 @pytest.mark.parametrize("name", ["all", "semi-hard"])
 def test_a_text_alone_in_its_group_is_a_negative_only_as_in_sentence_transformers(name):
-    """sentence-transformers, BatchAll- and BatchSemiHardTripletLoss with groups of 4, 4, 4, 1 and
-    1.
-    """
+    """sentence-transformers, BatchAll- and BatchSemiHardTripletLoss."""
     x, groups = make_texts(4, 4, 4, 1, 1)
-    loss, reference = TRIPLET_LOSSES[name]
-    assert_same(ours(loss, x, groups), theirs(reference, x, groups), x)
+    assert_same(*both(name, x, groups), x)
 
 
 @pytest.mark.parametrize("name", ["hard", "soft"])
@@ -287,15 +244,12 @@ def test_a_text_alone_in_its_group_is_no_anchor_unlike_in_sentence_transformers(
     """
     x, groups = make_texts(4, 4, 4, 1)
     alone = int((groups == 3).nonzero())
-    loss, reference = TRIPLET_LOSSES[name]
-    if name == "hard":
-        loss = BatchHardTripletLoss(margin=5.0)
-        reference = sentence_transformers.BatchHardTripletLoss(None, margin=5.0)
+    value, expected = both(name, x, groups, margin=5.0)
     others = torch.arange(13) != alone
     to_nearest = (x[alone] - x[others]).norm(dim=1).min()
     spurious = F.softplus(-to_nearest) if name == "soft" else F.relu(5.0 - to_nearest)
     assert spurious > 0
-    assert_same((12 * ours(loss, x, groups) + spurious) / 13, theirs(reference, x, groups), x)
+    assert_same((12 * value + spurious) / 13, expected, x)
 
 
 @pytest.mark.parametrize("name", TRIPLET_LOSSES)
@@ -309,12 +263,9 @@ def test_a_batch_of_one_group_teaches_nothing_unlike_in_sentence_transformers(na
     positive, and so draws the group together, to a point if it goes on.
     """
     x, groups = make_texts(6)
-    loss, reference = TRIPLET_LOSSES[name]
-    value = ours(loss, x, groups)
+    value, their_value = both(name, x, groups)
     (gradient,) = torch.autograd.grad(value, x)
     assert value == 0 and (gradient == 0).all()
-
-    their_value = theirs(reference, x, groups)
     (their_gradient,) = torch.autograd.grad(their_value, x)
     mean_distance = F.pdist(x).mean()
     expected = {
@@ -355,42 +306,32 @@ def test_semi_hard_weighs_anchors_where_sentence_transformers_weighs_pairs():
     """
     x, groups = make_texts(6, 3, 2, 1)
     costs = semi_hard_costs(x, groups, margin=0.5)
-    loss, reference = TRIPLET_LOSSES["semi-hard"]
     by_anchor = torch.stack([torch.stack(of_anchor).mean() for of_anchor in costs.values()]).mean()
-    by_pair = torch.stack([cost for of_anchor in costs.values() for cost in of_anchor]).mean()
-    assert_same(ours(loss, x, groups), by_anchor, x)
-    assert_same(theirs(reference, x, groups), by_pair, x)
+    by_pair = torch.stack(list(itertools.chain(*costs.values()))).mean()
+    value, their_value = both("semi-hard", x, groups)
+    assert_same(value, by_anchor, x)
+    assert_same(their_value, by_pair, x)
     assert abs(by_anchor - by_pair) > 1e-3
 
 
 def test_softmax_is_multiple_negatives_ranking_of_sentence_transformers():
-    """sentence-transformers, MultipleNegativesRankingLoss: 5 queries, each with its document and a
-    hard negative.
-    """
+    """5 queries, each with its document and a hard negative."""
     generator = torch.Generator().manual_seed(0)
     queries, docs, negatives = torch.randn(
         3, 5, 6, generator=generator, dtype=torch.float64
     ).requires_grad_()
     inputs = [queries, docs, negatives]
-    scores = cosine(
-        queries, torch.cat([docs, negatives])
-    )  # [5, 10]: every document of the batch stands in every row
+    # [5, 10]: every document of the batch stands in every row.
+    scores = cosine(queries, torch.cat([docs, negatives]))
     labels = torch.eye(5, 10, dtype=torch.float64)
-    expected = sentence_transformers.MultipleNegativesRankingLoss(
-        None, scale=20.0
-    ).compute_loss_from_embeddings(inputs, None)
+    reference = published.MultipleNegativesRankingLoss(None, scale=20.0)
+    expected = reference.compute_loss_from_embeddings(inputs, None)
     assert_same(SoftmaxLoss(temperature=1 / 20)(scores, labels), expected, *inputs)
-
-
-# --- torch
-# -------------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("sizes", [(4, 4, 4), (5, 3, 2, 1), (30, 28, 2)])
 def test_batch_all_is_torch_triplet_loss_over_every_triplet(sizes):
-    """torch, nn.TripletMarginLoss on every (anchor, positive, negative) of a batch, written out:
-    the three averages.
-    """
+    """torch, nn.TripletMarginLoss on every (anchor, positive, negative), written out."""
     x, groups = make_texts(*sizes)
     same = groups.unsqueeze(1) == groups
     positive = same & ~torch.eye(len(x), dtype=torch.bool)
@@ -408,10 +349,8 @@ def test_batch_all_is_torch_triplet_loss_over_every_triplet(sizes):
 
 def test_margin_ranking_of_triples_is_triplet_loss_of_torch():
     """torch, nn.TripletMarginLoss: value, and gradient for anchors, positives and negatives."""
-    generator = torch.Generator().manual_seed(0)
-    a, p, n = inputs = (
-        torch.randn(3, 8, 4, generator=generator, dtype=torch.float64).requires_grad_().unbind()
-    )
+    texts = torch.randn(3, 8, 4, dtype=torch.float64, requires_grad=True)
+    a, p, n = inputs = texts.unbind()
     scores = euclidean(a.unsqueeze(1), torch.stack([p, n], dim=1)).squeeze(1)
     labels = torch.tensor([[1.0, 0.0]]).expand(8, 2)
     expected = nn.TripletMarginLoss(margin=0.5, eps=0.0)(a, p, n)
@@ -421,9 +360,7 @@ def test_margin_ranking_of_triples_is_triplet_loss_of_torch():
 @pytest.mark.parametrize("lists", LISTS.values(), ids=LISTS)
 @pytest.mark.parametrize("squared", [False, True])
 def test_margin_ranking_is_that_of_torch_over_every_pair(lists, squared):
-    """torch, nn.MarginRankingLoss on the pairs of a list, written out; mean within a list, then
-    over lists.
-    """
+    """torch, nn.MarginRankingLoss on the pairs of a list; mean within a list, then over lists."""
     hinge = nn.MarginRankingLoss(margin=0.7, reduction="none")
     costs = [hinge(s[0], s[1], torch.ones_like(s[0])) for s, _ in graded_pairs(*lists)]
     expected = torch.stack([(cost.square() if squared else cost).mean() for cost in costs]).mean()
@@ -432,103 +369,67 @@ def test_margin_ranking_is_that_of_torch_over_every_pair(lists, squared):
 
 @pytest.mark.parametrize("lists", LISTS.values(), ids=LISTS)
 def test_ranknet_is_logistic_loss_of_torch_over_every_pair(lists):
-    """torch, nn.SoftMarginLoss and nn.BCEWithLogitsLoss on the score gaps of the pairs of a list,
-    written out; sigma 2.
-    """
-    rows = graded_pairs(*lists)
-    hard = torch.stack(
-        [nn.SoftMarginLoss()(2 * (s[0] - s[1]), torch.ones_like(s[0])) for s, _ in rows]
-    ).mean()
-    soft = torch.stack(
-        [
-            nn.BCEWithLogitsLoss()(2 * (s[0] - s[1]), torch.sigmoid(2 * (y[0] - y[1])))
-            for s, y in rows
-        ]
-    ).mean()
-    assert_same(RankNetLoss(sigma=2.0)(*lists), hard, lists[0])
-    assert_same(RankNetLoss(sigma=2.0, targets="soft")(*lists), soft, lists[0])
-
-
-def test_softmax_with_in_batch_negatives_is_cross_entropy_of_torch():
-    """torch, F.cross_entropy on query times document over a temperature, the own document the class
-    (InfoNCE).
-    """
-    generator = torch.Generator().manual_seed(0)
-    queries, docs = inputs = (
-        torch.randn(2, 6, 4, generator=generator, dtype=torch.float64).requires_grad_().unbind()
-    )
-    expected = F.cross_entropy(queries @ docs.T / 0.3, torch.arange(6))
-    assert_same(
-        SoftmaxLoss(temperature=0.3)(dot(queries, docs), torch.eye(6).double()), expected, *inputs
-    )
+    """torch, nn.SoftMarginLoss and nn.BCEWithLogitsLoss on the score gaps of all pairs."""
+    hard = []
+    soft = []
+    for s, y in graded_pairs(*lists):
+        gap = 2 * (s[0] - s[1])
+        hard.append(nn.SoftMarginLoss()(gap, torch.ones_like(gap)))
+        soft.append(nn.BCEWithLogitsLoss()(gap, torch.sigmoid(2 * (y[0] - y[1]))))
+    for targets, costs in (("hard", hard), ("soft", soft)):
+        loss = RankNetLoss(sigma=2.0, targets=targets)
+        assert_same(loss(*lists), torch.stack(costs).mean(), lists[0])
 
 
 @pytest.mark.parametrize("lists", LISTS.values(), ids=LISTS)
 @pytest.mark.parametrize("positives", ["out", "in"])
 def test_softmax_is_the_mean_of_cross_entropies_of_torch_over_the_relevant(lists, positives):
-    """torch, F.cross_entropy of each relevant document against all others (in) or the irrelevant
-    ones (out), one by one.
-    """
+    """Each relevant document against all others (in) or the irrelevant ones (out), one by one."""
     rows = []
     for s, y, m in zip(*lists, strict=True):
         relevant = s[m & (y > 0)]
         irrelevant = s[m & (y == 0)]
-        rest = [
-            irrelevant
-            if positives == "out"
-            else torch.cat([relevant[:i], relevant[i + 1 :], irrelevant])
-            for i in range(len(relevant))
-        ]
-        logits = [
-            torch.cat([one.view(1), others]) / 0.5
-            for one, others in zip(relevant, rest, strict=True)
-        ]
-        rows.append(torch.stack([F.cross_entropy(x, torch.tensor(0)) for x in logits]).mean())
-    assert_same(
-        SoftmaxLoss(temperature=0.5, positives=positives)(*lists),
-        torch.stack(rows).mean(),
-        lists[0],
-    )
+        costs = []
+        for i in range(len(relevant)):
+            others = [irrelevant]
+            if positives == "in":
+                others += [relevant[:i], relevant[i + 1 :]]
+            logits = torch.cat([relevant[i : i + 1], *others]) / 0.5
+            costs.append(F.cross_entropy(logits, torch.tensor(0)))
+        rows.append(torch.stack(costs).mean())
+    loss = SoftmaxLoss(temperature=0.5, positives=positives)
+    assert_same(loss(*lists), torch.stack(rows).mean(), lists[0])
 
 
 @pytest.mark.parametrize("lists", LISTS.values(), ids=LISTS)
 def test_listnet_is_cross_entropy_and_divergence_of_torch(lists):
-    """torch, F.cross_entropy with the softmax of the grades as its target, and F.kl_div, list by
-    list.
-    """
+    """torch, F.cross_entropy with the softmax of the grades as its target, and F.kl_div."""
     rows = [(s[m], y[m].softmax(dim=0)) for s, y, m in zip(*lists, strict=True)]
-    ce = torch.stack([F.cross_entropy(s, p) for s, p in rows]).mean()
-    kl = torch.stack([F.kl_div(s.log_softmax(dim=0), p, reduction="sum") for s, p in rows]).mean()
-    assert_same(ListNetLoss()(*lists), ce, lists[0])
-    assert_same(ListNetLoss("kl")(*lists), kl, lists[0])
+    for loss, cost in (
+        (ListNetLoss(), F.cross_entropy),
+        (ListNetLoss(temperature=2.0), lambda s, p: F.cross_entropy(s / 2, p)),
+        (ListNetLoss("kl"), lambda s, p: F.kl_div(s.log_softmax(dim=0), p, reduction="sum")),
+    ):
+        expected = torch.stack([cost(s, p) for s, p in rows]).mean()
+        assert_same(loss(*lists), expected, lists[0])
 
 
 @pytest.mark.parametrize("lengths", [[7, 2, 12, 9], [60, 2, 33]])
 def test_listmle_is_a_chain_of_cross_entropies_of_torch(lengths):
-    """torch, F.cross_entropy of the best document against all, of the second against the rest and
-    so on; no two labels equal.
-    """
+    """The best document against all, the second against the rest …; no two labels are equal."""
     scores, labels, mask = make_lists(3, lengths)
-    labels = (
-        labels.masked_fill(mask, 0.0)
-        + torch.randn(labels.shape, generator=torch.Generator().manual_seed(4)) * mask
-    )
+    labels = torch.where(mask, torch.randn(labels.shape), labels)
     rows = []
     for s, y, m in zip(scores, labels, mask, strict=True):
-        best_first = s[m][y[m].argsort(descending=True)]
-        rows.append(
-            sum(F.cross_entropy(best_first[i:], torch.tensor(0)) for i in range(len(best_first)))
-        )
+        left = s[m][y[m].argsort(descending=True)].split(1)
+        costs = [F.cross_entropy(torch.cat(left[i:]), torch.tensor(0)) for i in range(len(left))]
+        rows.append(torch.stack(costs).sum())
     assert_same(ListMLELoss()(scores, labels, mask), torch.stack(rows).mean(), scores)
 
 
 def test_listmle_gives_the_orders_of_a_list_a_probability():
-    """Plackett-Luce by its law: exp(-loss) over all 24 orders of 4 documents sums to 1, and it is
-    no uniform 1 / 24.
-    """
-    scores = torch.randn(
-        1, 4, generator=torch.Generator().manual_seed(0), dtype=torch.float64
-    ).expand(24, 4)
+    """exp(-loss) over all 24 orders of 4 documents sums to 1, and is no uniform 1 / 24."""
+    scores = torch.randn(1, 4, dtype=torch.float64).expand(24, 4)
     orders = torch.tensor(list(itertools.permutations(range(4)))).double()
     probability = (-ListMLELoss(reduction="none")(scores, orders)).exp()
     assert probability.sum().item() == pytest.approx(1.0)
@@ -536,9 +437,7 @@ def test_listmle_gives_the_orders_of_a_list_a_probability():
 
 
 class Scored(nn.Module):
-    """Stands for a cross-encoder of sentence-transformers: each pair's score is written in its
-    document.
-    """
+    """Stands for a cross-encoder: each pair's score is written in its document."""
 
     num_labels = 1
     device = torch.device("cpu")
@@ -552,9 +451,7 @@ class Scored(nn.Module):
 
 @pytest.mark.parametrize("seed", range(3))
 def test_adr_mse_is_that_of_sentence_transformers(seed):
-    """One list at a time: theirs is the mean over the documents of all lists, ours over lists.
-    Labels have ties.
-    """
+    """One list at a time: theirs is the mean over the documents of all. Labels have ties."""
     generator = torch.Generator().manual_seed(seed)
     scores = 3 * torch.randn(1, 9, generator=generator)
     labels = torch.randint(0, 4, (1, 9), generator=generator).float()

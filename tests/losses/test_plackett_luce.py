@@ -7,9 +7,7 @@ from ltr.losses.plackett_luce import PlackettLuce, sort_by_label
 
 
 def test_the_order_of_the_labels_by_hand():
-    """Labels (2, 0, padding, 1, 0): columns 1 and 4 have nothing below, column 3 has two, column 0
-    three.
-    """
+    """Columns 1 and 4 have nothing below, column 3 has two, column 0 three."""
     labels = torch.tensor([[2.0, 0.0, 7.0, 1.0, 0.0]])
     _, order = sort_by_label(torch.zeros(1, 5), labels, labels < 7)
     assert order.columns.tolist() == [[1, 4, 3, 0, 2]]

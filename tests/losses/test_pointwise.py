@@ -9,9 +9,7 @@ from tests.losses.by_hand import value
 
 
 def test_bce_by_hand():
-    """s = (log 3, log 3), y = (2, 0): -log(3/4) and -log(1/4), mean; the first weighed by 4. A
-    label of 0.25 is a probability.
-    """
+    """-log(3/4) and -log(1/4), mean; the first weighed by 4. 0.25 is a probability."""
     s = math.log(3)
     hit = -math.log(3 / 4)
     miss = -math.log(1 / 4)

@@ -25,9 +25,7 @@ def test_batch_all_by_hand():
 
 
 def test_batch_all_gradient_by_hand():
-    """Of the four active triplets: first row p=0 n=2, p=1 n=2; second row p=0 with n=2 and n=3;
-    each 1/4.
-    """
+    """Active are in the first row p=0 n=2, p=1 n=2, in the second p=0 with n=2 and n=3."""
     scores = SCORES.clone().requires_grad_()
     BatchAllTripletLoss()(scores, LABELS).backward()
     assert (scores.grad * 4).tolist() == [[-1.0, -1.0, 2.0, 0.0], [-2.0, 0.0, 1.0, 1.0]]
@@ -51,9 +49,7 @@ def test_batch_hard_by_hand():
 
 
 def test_batch_semi_hard_by_hand():
-    """First row: p=-1: the best below it is -1.5: 0.5; p=-2: -9: 0. Second row: p=-1: -1.25: 0.75.
-    Mean (0.25 + 0.75) / 2.
-    """
+    """First: p=-1, n=-1.5: 0.5; p=-2, n=-9: 0. Second: n=-1.25: 0.75. (0.25 + 0.75) / 2."""
     assert BatchSemiHardTripletLoss()(SCORES, LABELS).item() == 0.5
     # No negative is below the positive: the easiest, -0.5, is taken: 1 - (-1 + 0.5) = 1.5.
     assert value(BatchSemiHardTripletLoss(), [-1, -0.5, -0.25], [1, 0, 0]) == 1.5

@@ -9,9 +9,7 @@ def test_annealed_by_hand():
 
 
 def test_annealed_wants_what_its_policy_wants():
-    assert (
-        Annealed(Learnable(), steps=2).wants_embeddings
-        and not Annealed(Constant(), steps=2).wants_embeddings
-    )
+    assert Annealed(Learnable(), steps=2).wants_embeddings
+    assert not Annealed(Constant(), steps=2).wants_embeddings
     of_query = Annealed(FromQuery(encoder="other"), steps=2)
     assert of_query.wants_queries and of_query.encoder == "other" and not of_query.wants_distances

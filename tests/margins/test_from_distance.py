@@ -9,21 +9,17 @@ from tests.margins.lists import lists_of
 
 
 def test_from_distance_by_hand():
-    margin = FromDistance(k=0.5, power=0.5, cap=1.2)(
-        lists_of([[0.0, 0.0, 0.0]], distances=torch.tensor([[4.0, 9.0, 0.0]], requires_grad=True))
-    )
+    distances = torch.tensor([[4.0, 9.0, 0.0]], requires_grad=True)
+    given = lists_of([[0.0, 0.0, 0.0]], distances=distances)
+    margin = FromDistance(k=0.5, power=0.5, cap=1.2)(given)
     assert margin.tolist() == [[1.0, pytest.approx(1.2), 0.0]] and not margin.requires_grad
 
 
 def test_a_ranker_without_queries_needs_the_distance_of_every_negative():
-    given = lists_of(
-        [[1.0, 0.0, 0.0]],
-        [[True, True, False]],
-        distances=torch.tensor([[math.nan, 2.0, math.nan]]),
-    )
-    assert (
-        FromDistance()(given)[0, 1] == 2.0
-    )  # neither the relevant document's nor the padding's is used
+    distances = torch.tensor([[math.nan, 2.0, math.nan]])
+    given = lists_of([[1.0, 0.0, 0.0]], [[True, True, False]], distances=distances)
+    # Neither the relevant document's nor the padding's is used.
+    assert FromDistance()(given)[0, 1] == 2.0
     with pytest.raises(InputError, match="needs a batch with distances, got negatives without one"):
         FromDistance()(given._replace(distances=torch.tensor([[0.0, math.nan, 2.0]])))
 

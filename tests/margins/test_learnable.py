@@ -1,3 +1,4 @@
+import itertools
 import math
 
 import pytest
@@ -14,9 +15,7 @@ def plain_distances(h: torch.Tensor) -> torch.Tensor:
 
 
 def test_learnable_by_hand():
-    """h = (0, 0), (3, 4), (0, 1): distances 5, 1 and √18; k = 0.1 within [0.2, 0.45]; the gradient
-    is k times the unit vector.
-    """
+    """Distances 5, 1 and √18; k = 0.1 within [0.2, 0.45]; the gradient is k times the unit."""
     h = torch.tensor([[[0.0, 0.0], [3.0, 4.0], [0.0, 1.0]]], requires_grad=True)
     margin = Learnable(k=0.1, floor=0.2, cap=0.45)(one_list(h))
     middle = 0.1 * math.sqrt(18)
@@ -36,23 +35,16 @@ def test_learnable_has_the_gradient_of_the_plain_form():
     off = ~torch.eye(4).bool()  # the plain form has no gradient at 0
     ours = torch.autograd.grad((policy(one_list(h)) * weight)[:, off].sum(), (h, policy.theta))
     k = 0.3 * 2 ** policy.theta.tanh()
-    distinct = torch.stack(
-        [
-            (h[:, i] - h[:, j]).norm(dim=1) * weight[:, i, j]
-            for i in range(4)
-            for j in range(4)
-            if i != j
-        ]
-    )
-    plain = torch.autograd.grad(k * distinct.sum(), (h, policy.theta))
+    distinct = 0.0
+    for i, j in itertools.permutations(range(4), 2):
+        distinct += ((h[:, i] - h[:, j]).norm(dim=1) * weight[:, i, j]).sum()
+    plain = torch.autograd.grad(k * distinct, (h, policy.theta))
     torch.testing.assert_close(ours, plain)
 
 
 @pytest.mark.parametrize("floor", [1e-30, 0.1])
 def test_learnable_is_quiet_where_there_is_no_distance(floor):
-    """Equal documents, i = j, and padding (NaN even): no gradient, and none that is not a number;
-    large means lose no digits.
-    """
+    """Equal documents, i = j, and padding (NaN even); large means lose no digits."""
     h = torch.randn(1, 1, 8).repeat(1, 4, 1) + 1e3
     h[0, 3] = torch.nan
     h.requires_grad_()
@@ -81,9 +73,8 @@ def test_learnable_needs_no_tensor_of_all_differences():
         def __torch_dispatch__(self, function, types, args=(), kwargs=None):
             out = function(*args, **(kwargs or {}))
             for one in out if isinstance(out, tuple) else (out,):
-                self.elements = max(
-                    self.elements, one.numel() if isinstance(one, torch.Tensor) else 0
-                )
+                if isinstance(one, torch.Tensor):
+                    self.elements = max(self.elements, one.numel())
             return out
 
     h = torch.randn(2, 8, 64, requires_grad=True)
@@ -94,17 +85,14 @@ def test_learnable_needs_no_tensor_of_all_differences():
 
 @pytest.mark.parametrize("learnt", ["k", "h", "both"])
 def test_a_learnt_margin_shrinks_to_its_bounds_and_no_further(learnt):
-    """The scores stay, so the loss can fall through the margin alone: k falls to k₀/2, or every
-    margin to the floor.
-    """
+    """The scores stay, so k falls to k₀/2, or every margin to the floor."""
     torch.manual_seed(0)
     policy = Learnable(k=0.2, floor=0.05, cap=10.0)
     h = torch.nn.Parameter(torch.randn(3, 5, 4))
     labels = torch.tensor([[2.0, 1.0, 0.0, 0.0, 0.0]]).expand(3, 5)
     pair_bij = labels.unsqueeze(2) > labels.unsqueeze(1)
-    optimizer = torch.optim.Adam(
-        {"k": [policy.theta], "h": [h], "both": [policy.theta, h]}[learnt], lr=0.05
-    )
+    trained = {"k": [policy.theta], "h": [h], "both": [policy.theta, h]}[learnt]
+    optimizer = torch.optim.Adam(trained, lr=0.05)
     start = policy(one_list(h))[pair_bij]
     for _ in range(400):
         margin = policy(one_list(h))

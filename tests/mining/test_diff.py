@@ -27,9 +27,7 @@ def means(first, second, k=np.inf):
 
 
 def test_overlap_by_hand():
-    """The first of query 0 are 1 and 2; of query 1 they are 5 and 6: nothing in common. In all: 2
-    of 3, and 1 of 1.
-    """
+    """Of query 0 the first two are 1 and 2; of query 1 the first are 5 and 6."""
     assert means(FIRST, SECOND, 1) == (0.0, 0.0)
     assert means(FIRST, SECOND, 2) == pytest.approx((1, (1 + 1 / 2) / 2))
     assert means(FIRST, SECOND) == pytest.approx(((2 / 3 + 1) / 2, (2 / 4 + 1 / 2) / 2))

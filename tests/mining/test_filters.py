@@ -54,9 +54,7 @@ def test_the_best_n_of_those_left_and_nothing_where_there_are_fewer():
 
 @pytest.mark.parametrize("sampling", ["uniform", "softmax"])
 def test_samples_are_different_documents_best_first_drawn_as_often_as_they_should(sampling):
-    """Three candidates, one of which is drawn: with temperature 0.1 and gaps of 0.1 the odds are e²
-    : e : 1.
-    """
+    """One of three: with temperature 0.1 and gaps of 0.1 the odds are e² : e : 1."""
     n = 30_000
     left = np.tile([5, -1, 7, 8], (n, 1))
     scores = np.tile([0.8, 0.75, 0.7, 0.6], (n, 1))

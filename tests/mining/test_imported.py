@@ -82,9 +82,7 @@ def test_a_folder_without_distances_is_read_again_and_trains_without(
 
 
 def arrays(tmp_path, collection, ids_of=(), distances_of=()):
-    """Two negatives of train-q0, the first of them its relevant document; one of train-q1. Other
-    values by query and column.
-    """
+    """Two negatives of train-q0, the first its relevant document, and one of train-q1."""
     ids = np.full((9, 2), -1)
     distances = np.zeros((9, 2))
     docs = {

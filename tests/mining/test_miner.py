@@ -66,9 +66,7 @@ def embeddings(model, collection):
 
 
 def brute_force(embeddings, collection, similarity, judged, recipe):
-    """The negatives of each query by rows, hardest first, and their distances, from every score
-    there is.
-    """
+    """Of each query, hardest first, with distances, from every score there is."""
     queries, docs = embeddings
     if similarity == "cosine":
         queries, docs = (x / np.linalg.norm(x, axis=1, keepdims=True) for x in embeddings)
@@ -193,9 +191,7 @@ def test_what_the_judge_suspects_does_not_come_back_at_random(collection, ranker
 
 
 def test_a_rescorer_ranks_what_the_filters_leave_of_all_that_was_found(collection, ranker, mine):
-    """Of 20 documents found, all but the miner's best two; of these the 5 best of the
-    cross-encoder.
-    """
+    """Of 20 documents all but the miner's best two; of these the cross-encoder's best 5."""
     recipe = Recipe(depth=20, n=5, relative=None, skip_top=2)
     assert ranker.training
     mined = mine(recipe, rescorer=TextScorer("a cross-encoder", ranker, collection))

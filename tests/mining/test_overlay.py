@@ -106,9 +106,7 @@ def test_training_with_an_overlay(mined, overlay, collection_folder):
 def test_no_other_row_brings_a_suspect_in_as_irrelevant(
     mined, overlay, collection_folder, policy, label, drawn
 ):
-    """It counts as judged, so in-batch lists leave it out; BM25 and chance don't draw what is
-    dropped.
-    """
+    """It counts as judged for in-batch lists; BM25 and chance don't draw what is dropped."""
     _, suspects = mined
     every_document = {str(overlay(policy, label)): 1, "random": 720}
     data, found = batches(collection_folder, every_document)

@@ -52,9 +52,7 @@ def test_a_logger_gets_filters_but_not_the_relevant_documents_that_were_found():
 
 
 def test_an_example_is_a_query_with_its_best_document_and_its_hardest_negative(collection):
-    """Of query 0 document 2 has the highest grade, and 7 is the hardest negative, at distance 0;
-    query 1 has no negative.
-    """
+    """Of query 0 document 2 has the highest grade, and 7 is hardest; query 1 has none."""
     judged = QueryLists.from_rows([0, 0, 1], [1, 2, 3], [1.0, 2.0, 1.0])
     negatives = negatives_of(collection, {0: [7, 8]})
     (example,) = examples(negatives, collection, judged)

@@ -93,9 +93,7 @@ def test_only_texts_as_long_as_a_relevant_one_are_read(collection):
 
 
 def test_excluded_documents_by_hand(tmp_path):
-    """Queries a and b ask the same, c the same with an instruction of its own, d is document D, and
-    its text is also E's.
-    """
+    """a and b ask the same, c with an instruction; d is document D, and E has its text."""
     corpus = {"A": "ans one", "A2": "ans one", "B": "ans two", "D": "what", "E": "what", "F": "no"}
     queries = {"a": "ask", "b": "ask", "c": "ask", "D": "what"}
     judged = [("a", "A", 2), ("a", "F", 0), ("b", "B", 1), ("c", "B", 1), ("D", "F", 1)]

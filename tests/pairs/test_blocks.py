@@ -1,6 +1,4 @@
-"""Long lists: what is kept in memory, how much is computed, and that one backward pass through the
-model is enough.
-"""
+"""Long lists: what is kept in memory, how much is computed, in how many passes."""
 
 import pytest
 import torch
@@ -24,9 +22,7 @@ LOGISTIC = torch.ops.aten.log_sigmoid_forward.default
 
 
 class Tensors(TorchDispatchMode):
-    """Notes the largest tensor that any operation makes, forward and backward, and the elements
-    that pass a log-sigmoid.
-    """
+    """Notes the largest tensor that any operation makes, and what passes a log-sigmoid."""
 
     def __init__(self):
         super().__init__()
@@ -79,9 +75,7 @@ def test_hinges_need_memory_in_proportion_to_the_list(loss):
 
 
 def test_lambdarank_touches_only_pairs_with_a_document_in_the_top_k():
-    """k rows of N: at most k N logarithms, where all pairs would be N² / 2; and no fewer than half
-    of k N.
-    """
+    """All pairs would be N² / 2; at least half of k N is needed."""
     for loss in (LambdaRankLoss(k=10), LambdaLoss(k=10)):
         assert 5 * LONG <= watch(loss).logistic <= 10 * LONG
 
@@ -108,9 +102,7 @@ def test_the_switch_is_by_size():
 def test_ranknet_is_one_pass_through_the_model_with_the_gradient_of_one_per_pair(
     block, monkeypatch
 ):
-    """Burges' factorised form: the gradients of all pairs add up to one factor per document, and
-    one backward pass.
-    """
+    """Burges' factorised form: the gradients of all pairs add up to one factor per document."""
     monkeypatch.setitem(blocks.BLOCK, "cpu", block)
     # Else 12 documents take the dense form.
     monkeypatch.setattr("ltr.pairs.SHORT", 0 if block == 64 else SHORT)

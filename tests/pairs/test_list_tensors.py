@@ -1,6 +1,4 @@
-"""What the losses share over lists: shapes, padding, margins, and which rows have something to
-learn.
-"""
+"""What the losses share over lists: shapes, padding, margins, which rows teach something."""
 
 import math
 

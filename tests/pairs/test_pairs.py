@@ -1,6 +1,4 @@
-"""Every form of the pairwise family equals the definition, pair by pair: in value, gradient and
-count.
-"""
+"""Every form of the pairwise family equals the definition in value, gradient and count."""
 
 import pytest
 import torch
@@ -68,9 +66,7 @@ def by_definition(scores, labels, mask, margin, cost, pairs):
 @pytest.mark.parametrize("margins", MARGINS)
 @pytest.mark.parametrize("pairs", PAIRS)
 def test_every_form_equals_the_definition(pairs, margins, cost, monkeypatch):
-    """Random lists with ties of labels and padding; scores on a grid too, where a tie leaves no
-    choice of a pair.
-    """
+    """Ties of labels and padding; scores on a grid too, where a tie leaves no choice of a pair."""
     for seed in range(4):
         generator = torch.Generator().manual_seed(seed)
         scores = torch.randn(5, 9, generator=generator, dtype=torch.float64)

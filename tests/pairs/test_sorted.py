@@ -1,6 +1,4 @@
-"""The exact form of hinges over all pairs, against the plain O(N²) one in float64; counts against
-Python's.
-"""
+"""Hinges over all pairs by sorting, against the plain O(N²) form in float64."""
 
 import pytest
 import torch
@@ -25,9 +23,7 @@ def plain(scores, labels, mask, margin, squared, adjacent):
 
 
 def random_case(seed):
-    """Every other case lies on a grid of quarters, margins too: ties and pairs that just meet their
-    margin abound.
-    """
+    """Every other case lies on a grid of quarters: ties and pairs that just meet their margin."""
     generator = torch.Generator().manual_seed(seed)
     n_lists, n_docs, grades = (
         int(torch.randint(1, high, (1,), generator=generator)) for high in (5, 60, 7)
@@ -60,9 +56,7 @@ def test_sums_gradients_and_counts_equal_the_plain_form_to_1e_12(squared, adjace
 
 
 def test_short_and_long_lists_agree_on_pairs_that_meet_their_margin_in_decimals():
-    """0.3 - 0.1 is not 0.2 in binary: which side of the kink such a pair falls on must not depend
-    on the length of the list.
-    """
+    """0.3 - 0.1 is not 0.2 in binary: on which side such a pair falls must be the same."""
     scores = (torch.arange(60).double().view(1, 60) / 10).requires_grad_()
     labels = (torch.arange(60) % 2).double().view(1, 60)
     real = labels >= 0
@@ -77,9 +71,7 @@ def test_short_and_long_lists_agree_on_pairs_that_meet_their_margin_in_decimals(
 
 
 def test_large_scores_with_small_gaps_lose_no_digits(monkeypatch):
-    """Scores around 1e6 in float32: steps of 1/16 are exact there, and so must the sum be: hinges 1
-    - gap of gaps 0 to 2.9.
-    """
+    """Around 1e6 in float32 steps of 1/16 are exact, and so must the sum of hinges be."""
     steps = torch.arange(48).view(1, 48) / 16
     labels = (torch.arange(48) % 2).float().view(1, 48)
     expected = MarginRankingLoss()(steps.double(), labels.double())
@@ -91,9 +83,7 @@ def test_large_scores_with_small_gaps_lose_no_digits(monkeypatch):
 
 
 def test_counts_beyond_32_bits_stay_exact():
-    """70,000 relevant documents below as many irrelevant ones: 4.9e9 swapped pairs, all within the
-    margin.
-    """
+    """70,000 relevant documents below as many irrelevant ones: 4.9e9 swapped pairs."""
     n = 70_000
     labels = (torch.arange(2 * n) < n).float().view(1, -1)
     scores = 1 - labels
@@ -142,9 +132,7 @@ def test_semi_hard_negatives_by_sorting_are_those_of_the_dense_form():
 
 @pytest.mark.parametrize("form", [semi_hard_columns, semi_hard_by_sorting])
 def test_semi_hard_negatives_are_strictly_below(form):
-    """s = (2, 2, 1, 1, 3, 0), y = (1, 0, 1, 0, 0, 0): below 2 the best is 1 (column 3), not the
-    other 2; below 1 it is 0.
-    """
+    """Below 2 the best is 1 (column 3), not the other 2; below 1 it is 0."""
     scores = torch.tensor([[2.0, 2.0, 1.0, 1.0, 3.0, 0.0]])
     labels = torch.tensor([[1.0, 0.0, 1.0, 0.0, 0.0, 0.0]])
     uppers = find_uppers(labels, labels >= 0)
@@ -159,9 +147,7 @@ def test_pairs_of_labels_of_another_type_are_counted_as_they_are():
 
 
 def test_infinite_scores_tie_with_each_other_only(any_form):
-    """30 relevant at 1, one at -inf; 5 irrelevant at 0, one at -inf: 5 swapped with the one at
-    -inf, 1 tied.
-    """
+    """5 at 0 are swapped with the relevant one at -inf, which ties with the irrelevant one."""
     scores = torch.tensor([[1.0] * 30 + [-torch.inf] + [0.0] * 5 + [-torch.inf]])
     labels = torch.tensor([[1.0] * 31 + [0.0] * 6])
     assert [c.item() for c in MeasuredLists(scores, labels, labels >= 0).pairs] == [31 * 6, 5, 1]
