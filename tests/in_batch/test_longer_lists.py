@@ -63,9 +63,8 @@ def test_all_against_all_by_hand():
         judged_rows=[[1, 2], [3, 1]],
     )
     square = all_against_all(lists, *vectors)
-    assert square.mask.equal(
-        bools("01 11 10", "10 01 11", "10 01 00", "00 00 00", "11 01 01", "01 00 10")
-    )
+    mask = bools("01 11 10", "10 01 11", "10 01 00", "00 00 00", "11 01 01", "01 00 10")
+    assert square.mask.equal(mask)
     expected = grades("00 20 00", "00 00 11", "10 00 00", "00 00 00", "01 00 01", "01 00 10")
     assert (square.labels * square.mask).equal(expected)
     for side in (square.queries, square.embeddings[0]):
@@ -97,9 +96,8 @@ def test_two_lists_of_one_query_do_not_take_each_others_relevant_documents_for_i
     )
     assert queries_against_all(lists, *vectors).mask.equal(bools("11 01", "01 11"))
     square = all_against_all(lists, *vectors)
-    assert square.mask.equal(
-        bools("00 11 01", "00 01 11", "10 01 01", "00 00 00", "01 01 01", "00 00 00")
-    )
+    mask = bools("00 11 01", "00 01 11", "10 01 01", "00 00 00", "01 01 01", "00 00 00")
+    assert square.mask.equal(mask)
     assert (square.labels * square.mask).nonzero().tolist() == [[0, 2], [1, 4], [2, 0], [4, 1]]
 
 

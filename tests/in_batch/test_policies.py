@@ -78,10 +78,7 @@ def test_a_guide_takes_out_what_it_scores_above_the_relevant_document(module_and
     policy._encoders_beside[backbone]._temperature = 0.05
     assert mask(0.01).equal(found)
     assert not any("guide" in name for name, _ in module.named_parameters())
-    n_weights, n_of_ranker = (
-        sum(p.numel() for p in part.parameters()) for part in (module, module.ranker)
-    )
-    assert n_weights == n_of_ranker
+    assert len(list(module.parameters())) == len(list(module.ranker.parameters()))
 
 
 def distances_of(ranker, queries, docs):
@@ -177,13 +174,12 @@ def part(batch, rows: list[int]):
     docs = [doc for row in rows for doc in range(([0] + ends)[row], ends[row])]
 
     def texts(given, chosen):
-        ids, types = (
-            None
-            if each is None
-            else torch.cat([each.split(given.lengths.tolist())[i] for i in chosen])
-            for each in (given.ids, given.type_ids)
-        )
-        return Texts(ids, given.lengths[chosen], types)
+        def some(each):
+            pieces = each.split(given.lengths.tolist())
+            return torch.cat([pieces[i] for i in chosen])
+
+        types = None if given.type_ids is None else some(given.type_ids)
+        return Texts(some(given.ids), given.lengths[chosen], types)
 
     cut = {name: x[at] for name, x in batch._asdict().items() if isinstance(x, torch.Tensor)}
     return batch._replace(**cut, queries=texts(batch.queries, rows), docs=texts(batch.docs, docs))

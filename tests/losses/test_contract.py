@@ -264,12 +264,9 @@ def test_value_and_gradient_are_zero_when_nothing_can_be_learnt(loss, lists, req
     scores, labels, mask = lists
     nothing = [(labels, torch.zeros_like(mask))]
     if not request.node.callspec.id.split("-")[-1].startswith((*POINTWISE, *OF_TIES)):
-        nothing += [
-            (torch.zeros_like(labels), mask),
-            (torch.ones_like(labels), mask),
-            (-torch.ones_like(labels), mask),  # a teacher's scores, lower than the 0 of the padding
-            (labels, torch.arange(7) < torch.ones(5, 1)),
-        ]
+        # -1: a teacher's score, lower than the 0 of the padding.
+        nothing += [(torch.full_like(labels, label), mask) for label in (0, 1, -1)]
+        nothing += [(labels, torch.arange(7) < torch.ones(5, 1))]
     for some_labels, some_mask in nothing:
         value, gradient = value_and_gradient(loss(), scores, some_labels, some_mask)
         assert value == 0 and (gradient == 0).all()

@@ -8,6 +8,5 @@ def test_constant():
 
 def test_label_gap_by_hand():
     """y = (2, 0, 1) and half a unit of score per grade; rows are the more relevant documents."""
-    assert LabelGap(0.5)(lists_of([[2.0, 0.0, 1.0]])).tolist() == [
-        [[0.0, 1.0, 0.5], [0.0, 0.0, 0.0], [0.0, 0.5, 0.0]]
-    ]
+    margin = LabelGap(0.5)(lists_of([[2.0, 0.0, 1.0]]))
+    assert margin.tolist() == [[[0.0, 1.0, 0.5], [0.0, 0.0, 0.0], [0.0, 0.5, 0.0]]]

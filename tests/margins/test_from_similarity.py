@@ -2,7 +2,7 @@ import pytest
 import torch
 
 from ltr.errors import InputError
-from ltr.margins import FromDistance, FromDocuments, FromQuery
+from ltr.margins import FromDistance, FromDocuments, FromQuery, Learnable
 from tests.margins.lists import lists_of, one_list
 
 
@@ -31,7 +31,7 @@ def test_rows_that_share_their_documents_have_the_margins_of_rows_that_repeat_th
     shared = torch.randn(1, 5, 8)
     q = torch.randn(rows, 8)
     labels = torch.zeros(rows, 5)
-    for policy in (FromDocuments(scale=2.0), FromQuery(scale=2.0)):
+    for policy in (FromDocuments(scale=2.0), FromQuery(scale=2.0), Learnable()):
         margin = policy(lists_of(labels, embeddings=shared, queries=q))
         repeated = lists_of(labels, embeddings=shared.expand(rows, -1, -1), queries=q)
         assert margin.shape[:2] == (rows, 5)

@@ -115,15 +115,3 @@ def test_the_floor_cuts_the_gradient_and_so_does_the_cap():
     for j, cut in ((1, True), (2, False), (3, True)):
         gradients = torch.autograd.grad(margin[0, 0, j], (h, policy.theta), retain_graph=True)
         assert all((g == 0).all() == cut for g in gradients)
-
-
-def test_rows_that_share_their_documents_share_their_learnt_margins():
-    """[1, N, H] gives what N documents repeated in each of three rows give."""
-    torch.manual_seed(0)
-    shared = torch.randn(1, 5, 8)
-    labels = torch.zeros(3, 5)
-    mask = torch.ones(3, 5, dtype=torch.bool)
-    margin = Learnable()(lists_of(labels, mask, embeddings=shared))
-    repeated = Learnable()(lists_of(labels, mask, embeddings=shared.expand(3, -1, -1).clone()))
-    assert margin.shape == (3, 5, 5)
-    torch.testing.assert_close(margin, repeated)
