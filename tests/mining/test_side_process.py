@@ -46,14 +46,14 @@ def root(tmp_path, monkeypatch):
     for name, value in (("WORLD_SIZE", "2"), ("LOCAL_RANK", "0"), ("KEPT", "yes")):
         monkeypatch.setenv(name, value)
     (tmp_path / "config.yaml").write_text("seed_everything: 1\n")
-    (tmp_path / "negatives/step=4").mkdir(parents=True)
-    (tmp_path / "negatives/step=4/old").touch()
     return tmp_path
 
 
 @pytest.fixture
 def side(root):
-    """A process that was started, and its stand-in."""
+    """A process that was started, and its stand-in; an earlier run has left its folder."""
+    (root / "negatives/step=4").mkdir(parents=True)
+    (root / "negatives/step=4/old").touch()
     return started(root)
 
 
