@@ -7,8 +7,6 @@ import fcntl
 import os
 import shutil
 import signal
-import subprocess
-import sys
 import time
 from pathlib import Path
 
@@ -21,6 +19,7 @@ from ltr.data.cache_folder import cached, origin_of
 from ltr.data.collection import open_collection
 from ltr.data.files import cache_root, map_array
 from tests.child_processes import fork
+from tests.data.programs import start
 from tests.world.collections import write_collection
 
 ORIGIN = origin_of("nothing")
@@ -35,14 +34,24 @@ def test_a_folder_of_the_cache_is_built_once_for_each_content():
 
     folders = [cached("tests", content, build, Path, ORIGIN) for content in ("a", "b", b"a")]
     assert folders[0] == folders[2] != folders[1] and len(built) == 2
-    assert (
-        folders[0].parent == cache_root() / "tests" and (folders[0] / "file").read_text() == "whole"
-    )
+    assert folders[0].parent == cache_root() / "tests"
+    assert (folders[0] / "file").read_text() == "whole"
 
 
-@pytest.mark.parametrize(
-    "damage", ["empty", "cut", "zeros", "zeros at the end", "gone", "another file", "no seal"]
-)
+DAMAGE = {
+    "empty": lambda folder, whole: (folder / "a.npy").write_bytes(b""),
+    "cut": lambda folder, whole: (folder / "a.npy").write_bytes(whole[:30_000]),
+    "zeros": lambda folder, whole: (folder / "a.npy").write_bytes(bytes(len(whole))),
+    "zeros at the end": lambda folder, whole: (folder / "a.npy").write_bytes(
+        whole[:30_000] + bytes(len(whole) - 30_000)
+    ),
+    "gone": lambda folder, whole: (folder / "a.npy").unlink(),
+    "another file": lambda folder, whole: (folder / "b").write_text("b"),
+    "no seal": lambda folder, whole: (folder / "seal").unlink(),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGE)
 def test_a_damaged_folder_of_the_cache_is_made_again(damage, caplog):
     """What a crash or a full disk leaves: it is told by sizes and the ends of files, and costs one
     more build.
@@ -50,28 +59,20 @@ def test_a_damaged_folder_of_the_cache_is_made_again(damage, caplog):
     built = []
 
     def build(folder: Path) -> None:
-        built.append(np.arange(5000))
-        np.save(folder / "a.npy", built[-1])
+        built.append(folder)
+        np.save(folder / "a.npy", np.arange(5000))
 
-    folder = cached("tests", f"damaged {damage}", build, Path, ORIGIN)
-    file = folder / "a.npy"
+    def opened():
+        return cached("tests", f"damaged {damage}", build, Path, ORIGIN)
+
+    folder = opened()
     whole = (folder / "a.npy").read_bytes()
-    cut = {"empty": 0, "cut": 30_000, "zeros": 0, "zeros at the end": 30_000}.get(
-        damage, len(whole)
-    )
-    file.write_bytes(whole[:cut] + b"\0" * (len(whole) - cut) * damage.startswith("zeros"))
-    if damage in ("gone", "no seal"):
-        (file if damage == "gone" else folder / "seal").unlink()
-    if damage == "another file":
-        (folder / "b").write_text("b")
-    assert cached("tests", f"damaged {damage}", build, Path, ORIGIN) == folder and len(built) == 2
+    DAMAGE[damage](folder, whole)
+    assert opened() == folder and len(built) == 2
     assert f"{folder} is damaged: it is made again" in caplog.text
-    assert file.read_bytes() == whole and sorted(p.name for p in folder.iterdir()) == [
-        "a.npy",
-        "made-of",
-        "seal",
-    ]
-    assert cached("tests", f"damaged {damage}", build, Path, ORIGIN) == folder and len(built) == 2
+    assert (folder / "a.npy").read_bytes() == whole
+    assert {path.name for path in folder.iterdir()} == {"a.npy", "made-of", "seal"}
+    assert opened() == folder and len(built) == 2
 
 
 def test_a_damaged_table_of_texts_is_read_again(tmp_path):
@@ -133,9 +134,8 @@ def test_what_was_made_of_an_entry_goes_with_it_and_names_are_never_gone(empty_c
     (tmp_path / "data").mkdir()
     first = cached("tests", "first", write_three, Path, origin_of(tmp_path / "data"))
     second = cached("tests", "second", write_three, Path, origin_of(first, model="owner/name"))
-    assert Cache().first_origins(listed(second)) == [
-        origin_of(tmp_path / "data", model="owner/name")
-    ]
+    origin = origin_of(tmp_path / "data", model="owner/name")
+    assert Cache().first_origins(listed(second)) == [origin]
     assert Cache().why_unused(listed(second), None) is None
     (tmp_path / "data").rmdir()
     assert Cache().why_unused(listed(second), None) == f"gone: {tmp_path / 'data'}"
@@ -209,10 +209,7 @@ print(array.sum(), flush=True)
 
 def test_an_entry_that_another_process_maps_is_kept_until_it_ends(empty_cache):
     folder = entry_of("held")
-    command = [sys.executable, "-c", HOLDER, str(folder)]
-    env = os.environ | {"PYTHONPATH": os.getcwd()}
-    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
-    process = subprocess.Popen(command, env=env, **pipes)
+    process = start(HOLDER, folder)
     assert process.stdout.readline() == "mapped\n"
     assert not listed(folder).try_remove()
     # Removed by hand, it stays readable where it is mapped.
@@ -222,31 +219,23 @@ def test_an_entry_that_another_process_maps_is_kept_until_it_ends(empty_cache):
     assert listed(folder).try_remove() and not folder.exists()
 
 
-OPENER = """
-import numpy as np
-from ltr.data.cache_folder import cached, origin_of
-from ltr.data.files import map_array
-
-def write_three(folder):
-    np.save(folder / "a.npy", np.arange(3))
-
-def map_a(folder):
-    return map_array(folder / "a.npy")
-
-for _ in range(60):
-    array = cached("tests", "raced", write_three, map_a, origin_of("nothing"))
-    assert array.tolist() == [0, 1, 2]
-    del array
-"""
+def open_often():
+    for _ in range(60):
+        array = cached("tests", "raced", write_three, map_a, ORIGIN)
+        assert array.tolist() == [0, 1, 2]
+        del array
 
 
 def test_entries_are_opened_whole_while_another_process_removes_them(empty_cache):
-    env = os.environ | {"PYTHONPATH": os.getcwd()}
-    openers = [subprocess.Popen([sys.executable, "-c", OPENER], env=env) for _ in range(2)]
+    openers = [fork(open_often) for _ in range(2)]
     n_removed = 0
-    while any(opener.poll() is None for opener in openers):
+    while openers:
         n_removed += sum(entry.try_remove() for entry in Cache().entries)
-    assert [opener.wait() for opener in openers] == [0, 0] and n_removed > 0
+        child, status = os.waitpid(openers[0], os.WNOHANG)
+        if child:
+            assert status == 0
+            openers.pop(0)
+    assert n_removed > 0
 
 
 def test_what_a_killed_build_has_left_is_told_and_removed(empty_cache):

@@ -11,20 +11,25 @@ from ltr.data.letor import FeatureSplit, RowNames, hold_out
 from ltr.data.normalise import Normalisation
 from tests.world.refusals import refused
 
+LENGTHS = [3, 10, 1, 20, 6]
+
 
 def split_of(features, lengths, key) -> FeatureSplit:
     features = np.asarray(features, dtype=np.float32)
     offsets = np.concatenate([[0], np.cumsum(lengths)])
     ids = [str(i) for i in range(len(lengths))]
-    return FeatureSplit(
-        key, features, np.zeros(len(features), np.float32), offsets, ids, RowNames(len(features))
-    )
+    labels = np.zeros(len(features), np.float32)
+    return FeatureSplit(key, features, labels, offsets, ids, RowNames(len(features)))
 
 
 def random_split(seed: int, key: str) -> FeatureSplit:
     """40 rows in 5 queries; 4 features of other scales, the last one constant."""
     x = np.random.default_rng(seed).normal([0, 1e6, 3, 0.1], [1, 10, 1e3, 0], (40, 4))
-    return split_of(x, [3, 10, 1, 20, 6], key)
+    return split_of(x, LENGTHS, key)
+
+
+def fitted_and_applied(steps, split):
+    return Normalisation(steps).fit(split, 4).apply(split)
 
 
 EVERY_STEP = ["z-score", "log1p", "quantile", "min-max"]
@@ -40,9 +45,8 @@ def test_z_score_has_mean_0_and_variance_1_in_training_and_is_not_fitted_again()
     np.testing.assert_allclose(z.std(axis=0), [1, 1, 1, 0], rtol=1e-5)
     mean = train.features.mean(axis=0, dtype=np.float64)
     deviation = train.features.std(axis=0, dtype=np.float64)
-    np.testing.assert_allclose(
-        n.apply(test)[:, :3], (test.features - mean)[:, :3] / deviation[:3], rtol=1e-4, atol=1e-6
-    )
+    expected = (test.features - mean)[:, :3] / deviation[:3]
+    np.testing.assert_allclose(n.apply(test)[:, :3], expected, rtol=1e-4, atol=1e-6)
     assert (n.apply(test)[:, 3] == 0).all()
 
 
@@ -61,27 +65,21 @@ def test_values_by_hand():
 
     assert made("quantile") == [0.5, 0.75, 1.0, 0.5]
     assert made("min-max") == pytest.approx([0, 1 / 7, 1, 0])
-    assert made("z-score") == pytest.approx(
-        [(x - 9 / 4) / np.sqrt(19 / 16) for x in (2, 3, 9, 2)], rel=1e-6
-    )
+    scores = [(x - 9 / 4) / np.sqrt(19 / 16) for x in (2, 3, 9, 2)]
+    assert made("z-score") == pytest.approx(scores, rel=1e-6)
     assert made("log1p") == pytest.approx(np.log([3, 4, 10, 3]), rel=1e-6)
-    assert Normalisation(["log1p"]).fit(train, 1).apply(
-        split_of([[-3]], [1], "negative")
-    ).item() == pytest.approx(-np.log(4))
+    negative = split_of([[-3]], [1], "negative")
+    log = Normalisation(["log1p"]).fit(train, 1).apply(negative)
+    assert log.item() == pytest.approx(-np.log(4))
 
 
 def test_each_step_is_fitted_on_what_those_before_make():
     train = random_split(2, "chain")
-    log = split_of(
-        Normalisation(["log1p"]).fit(train, 4).apply(train), [3, 10, 1, 20, 6], "chain-log"
-    )
-    at_once = Normalisation(["log1p", "z-score", "quantile"]).fit(train, 4).apply(train)
-    np.testing.assert_array_equal(
-        at_once, Normalisation(["z-score", "quantile"]).fit(log, 4).apply(log)
-    )
-    assert not np.array_equal(
-        at_once, Normalisation(["z-score", "log1p", "quantile"]).fit(train, 4).apply(train)
-    )
+    log = split_of(fitted_and_applied(["log1p"], train), LENGTHS, "chain-log")
+    at_once = fitted_and_applied(["log1p", "z-score", "quantile"], train)
+    np.testing.assert_array_equal(at_once, fitted_and_applied(["z-score", "quantile"], log))
+    in_another_order = fitted_and_applied(["z-score", "log1p", "quantile"], train)
+    assert not np.array_equal(at_once, in_another_order)
 
 
 @pytest.mark.parametrize("n_rows", [30, 3000])
@@ -98,16 +96,13 @@ def test_quantile_is_monotone_within_0_and_1_and_about_uniform(n_rows):
 
 def test_min_max_spans_0_to_1_within_each_query():
     split = random_split(3, "span")
-    x = Normalisation(["min-max"]).fit(split, 4).apply(split)
+    x = fitted_and_applied(["min-max"], split)
     for query in range(len(split)):
         mine = x[split.rows(query)]
-        spans = split.features[split.rows(query)].max(axis=0) > split.features[
-            split.rows(query)
-        ].min(axis=0)
-        assert (mine.min(axis=0) == 0).all() and (mine.max(axis=0) == spans).all()
-        np.testing.assert_array_equal(
-            mine[:, 0].argsort(), split.features[split.rows(query), 0].argsort()
-        )
+        before = split.features[split.rows(query)]
+        has_span = before.max(axis=0) > before.min(axis=0)
+        assert (mine.min(axis=0) == 0).all() and (mine.max(axis=0) == has_span).all()
+        np.testing.assert_array_equal(mine[:, 0].argsort(), before[:, 0].argsort())
 
 
 def test_statistics_come_from_the_queries_of_the_split_alone():
@@ -117,12 +112,8 @@ def test_statistics_come_from_the_queries_of_the_split_alone():
     copied = split_of(whole.features[rows], [len(rest.rows(q)) for q in range(len(rest))], "copied")
     for step in EVERY_STEP:
         n = Normalisation([step]).fit(rest, 4)
-        np.testing.assert_allclose(
-            n.apply(rest)[rows],
-            Normalisation([step]).fit(copied, 4).apply(copied),
-            rtol=1e-6,
-            atol=1e-7,
-        )
+        expected = fitted_and_applied([step], copied)
+        np.testing.assert_allclose(n.apply(rest)[rows], expected, rtol=1e-6, atol=1e-7)
         assert n.apply(held).filename == n.apply(rest).filename  # one table, made once
 
 
@@ -131,26 +122,23 @@ def test_chunks_change_nothing(monkeypatch):
     whole = Normalisation(EVERY_STEP).fit(train, 4)
     at_once = np.array(whole.apply(train))
     monkeypatch.setenv("LTR_CACHE", str(whole.apply(train).filename) + ".other")
-    monkeypatch.setattr(
-        normalise, "CHUNK_VALUES", 8
-    )  # a query at a time, and some features at a time
-    by_parts = Normalisation(EVERY_STEP).fit(train, 4)
-    np.testing.assert_allclose(by_parts.apply(train), at_once, rtol=1e-5, atol=1e-6)
+    # A query at a time, and some features at a time.
+    monkeypatch.setattr(normalise, "CHUNK_VALUES", 8)
+    by_parts = fitted_and_applied(EVERY_STEP, train)
+    np.testing.assert_allclose(by_parts, at_once, rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize("steps", [[], *([step] for step in EVERY_STEP)])
 def test_features_that_the_data_lacks_are_0(steps):
     train = random_split(6, "narrow")
-    padded = split_of(np.pad(train.features, ((0, 0), (0, 2))), [3, 10, 1, 20, 6], "padded")
-    np.testing.assert_array_equal(
-        Normalisation(steps).fit(train, 6).apply(train),
-        Normalisation(steps).fit(padded, 6).apply(padded),
-    )
+    padded = split_of(np.pad(train.features, ((0, 0), (0, 2))), LENGTHS, "padded")
+    ours, theirs = (Normalisation(steps).fit(split, 6).apply(split) for split in (train, padded))
+    np.testing.assert_array_equal(ours, theirs)
 
 
 def test_without_steps_nothing_is_copied():
     train = random_split(7, "same")
-    assert Normalisation().fit(train, 4).apply(train) is train.features
+    assert fitted_and_applied([], train) is train.features
 
 
 def test_a_checkpoint_brings_the_statistics_back():
@@ -164,9 +152,8 @@ def test_a_checkpoint_brings_the_statistics_back():
     again.load_state_dict(torch.load(file, weights_only=True))
     assert again.apply(test).filename == n.apply(test).filename
     assert Normalisation(EVERY_STEP).fit(test, 5).apply(test).filename != n.apply(test).filename
-    with refused(
-        r"trained with the normalisation \['z-score', .* got \[\]; set normalise as it was \(option normalise\)",
-    ):
+    words = r"\['z-score', .* got \[\]; set normalise as it was \(option normalise\)"
+    with refused(f"trained with the normalisation {words}"):
         Normalisation([]).load_state_dict(n.state_dict())
     for change, said in (
         ({"steps": None}, "steps must be a list, got null"),
@@ -181,9 +168,7 @@ def test_a_checkpoint_brings_the_statistics_back():
 
 
 def test_errors_name_the_option():
-    with refused(
-        r"a step of normalise must be one of z-score, log1p, quantile, min-max, got 'zscore'",
-    ):
+    with refused("normalise must be one of z-score, log1p, quantile, min-max, got 'zscore'"):
         Normalisation(["zscore"])
     with refused("the data has 4 features, the model 3: set n_features to 4"):
         Normalisation(["z-score"]).fit(random_split(0, "wide"), 3)
@@ -192,6 +177,7 @@ def test_errors_name_the_option():
 
 
 def test_a_list_without_documents_stays_empty():
+    none = np.zeros((0, 4), dtype=np.float32)
     for step in EVERY_STEP:
         n = Normalisation([step]).fit(random_split(0, f"empty-{step}"), 4)
-        assert n.apply_to_list(np.zeros((0, 4), dtype=np.float32)).shape == (0, 4)
+        assert n.apply_to_list(none).shape == (0, 4)

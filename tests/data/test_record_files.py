@@ -3,6 +3,7 @@
 import gzip
 import json
 import random
+from pathlib import Path
 
 import pytest
 
@@ -85,39 +86,26 @@ def test_a_collection_of_parquet_files(tmp_path):
     assert list(open_texts(file, "query", "--queries").texts) == ["which"]
 
 
+# Names and values of the columns, and the words of the refusal.
 @pytest.mark.parametrize(
-    ("records", "message"),
+    "names, columns, words",
     [
-        (
-            [{"_id": "a", "text": "x"}, {"_id": None, "text": "y"}],
-            "parquet:2: .* got None, '', 'y'",
-        ),
-        ([{"_id": "b", "text": " "}, {"_id": "c", "text": None}], "there is no document at all"),
-        (
-            [{"_id": "a", "text": "x"}, {"_id": "a", "text": "y"}],
-            "parquet:2: .* 'a' stands twice .*, first at .*parquet:1",
-        ),
-        ([{"_id": 1, "text": "x"}], "parquet:1: '_id', 'title' and 'text' must be strings, got 1"),
-        (
-            [{"doc": "a", "text": "x"}],
-            r"must have the columns _id \(or id\) and text, got doc, text",
-        ),
+        ("_id text", [["a", None], ["x", "y"]], "parquet:2: .* got None, '', 'y'"),
+        ("_id text", [["b", "c"], [" ", None]], "there is no document at all"),
+        ("_id text", [["a", "a"], ["x", "y"]], "t:2: .* 'a' stands twice .*, first at .*parquet:1"),
+        ("_id text", [[1], ["x"]], "parquet:1: '_id', 'title' and 'text' must be strings, got 1"),
+        ("doc text", [["a"], ["x"]], r"have the columns _id \(or id\) and text, got doc, text"),
+        ("_id text text", [["a"]] * 3, "must have one column 'text', got 2 of them"),
     ],
 )
-def test_a_parquet_file_that_does_not_fit_is_one_line(tmp_path, records, message):
-    write_parquet(tmp_path / "corpus.parquet", records)
-    with refused(message):
-        open_text_files(tmp_path / "corpus.parquet", "document")
-
-
-def test_a_column_that_stands_twice_is_refused(tmp_path):
+def test_a_parquet_file_that_does_not_fit_is_one_line(tmp_path, names, columns, words):
     pyarrow = pytest.importorskip("pyarrow")
-    from pyarrow import parquet
+    from pyarrow.parquet import write_table
 
-    columns = [pyarrow.array(["a"])] * 3
-    table = pyarrow.Table.from_arrays(columns, names=["_id", "text", "text"])
-    parquet.write_table(table, tmp_path / "corpus.parquet")
-    with refused(r"must have one column 'text', got 2 of them"):
+    arrays = [pyarrow.array(column) for column in columns]
+    table = pyarrow.Table.from_arrays(arrays, names=names.split())
+    write_table(table, tmp_path / "corpus.parquet")
+    with refused(words):
         open_text_files(tmp_path / "corpus.parquet", "document")
 
 
@@ -138,13 +126,13 @@ def test_a_repeated_id_names_both_files(tmp_path):
         open_text_files(tmp_path / "corpus", "document")
 
 
-@pytest.mark.parametrize("name", ["notes.txt", "a.jsonl.zst", "inner/"])
-def test_a_folder_with_other_files_is_refused(tmp_path, name):
+@pytest.mark.parametrize(
+    "name, make", [("notes.txt", Path.touch), ("a.jsonl.zst", Path.touch), ("inner", Path.mkdir)]
+)
+def test_a_folder_with_other_files_is_refused(tmp_path, name, make):
     write_lines(tmp_path / "corpus/1.jsonl", RECORDS[:2])
-    (tmp_path / "corpus" / name).mkdir() if name[-1] == "/" else (
-        tmp_path / "corpus" / name
-    ).touch()
-    with refused(rf"{name.strip('/')}: a folder of texts must hold files"):
+    make(tmp_path / "corpus" / name)
+    with refused(f"{name}: a folder of texts must hold files"):
         open_text_files(tmp_path / "corpus", "document")
 
 

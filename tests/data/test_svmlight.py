@@ -22,27 +22,23 @@ def random_block(generator: np.random.Generator) -> bytes:
     lines = []
     for _ in range(generator.integers(1, 6)):
         features = np.sort(generator.choice(30, generator.integers(0, 5), replace=False)) + 1
-        values = [
-            generator.choice(
-                ["0", "-1.5", "+.25", "3.", "1e-3", "2E2", f"{generator.random():.6f}"]
-            )
-            for _ in features
-        ]
-        pairs = generator.choice([" ", "\t", "  "]).join(
-            f"{f}:{v}" for f, v in zip(features, values, strict=True)
-        )
+        pairs = []
+        for feature in features:
+            random_value = f"{generator.random():.6f}"
+            values = ["0", "-1.5", "+.25", "3.", "1e-3", "2E2", random_value]
+            pairs.append(f"{feature}:{generator.choice(values)}")
+        between = generator.choice([" ", "\t", "  "])
         end = generator.choice(["", " # x: 1", "#", " \r"])
-        lines.append(f"{generator.integers(0, 5)} qid:{generator.integers(0, 4)} {pairs}{end}")
-        lines += [""] * (generator.random() < 0.2) + ["# a comment, 1:2"] * (
-            generator.random() < 0.2
-        )
+        begin = f"{generator.integers(0, 5)} qid:{generator.integers(0, 4)}"
+        lines.append(f"{begin} {between.join(pairs)}{end}")
+        for other in ("", "# a comment, 1:2"):
+            lines += [other] * (generator.random() < 0.2)
     return "\n".join(lines).encode() + b"\n" * generator.integers(0, 2)
 
 
 def same(a, b) -> bool:
-    return all(
-        np.array_equal(x, y) and x.dtype == y.dtype for x, y in zip(a[:5], b[:5], strict=True)
-    )
+    arrays = zip(a[:5], b[:5], strict=True)
+    return all(np.array_equal(x, y) and x.dtype == y.dtype for x, y in arrays)
 
 
 def test_both_readers_agree_on_whatever_is_well_formed():
@@ -77,16 +73,11 @@ def test_values_in_sight(tmp_path):
         "\ufeff-1 qid:7 3:0.5 1:2 # docid = d-1 x\n\n#docid = no row\n2 qid:3\n1.0 qid:7 2:-4"
     )
     (rows,) = read_rows(file, 1)
-    assert (
-        rows.labels.tolist() == [0, 2, 1]
-        and rows.qids.tolist() == [7, 3, 7]
-        and rows.counts.tolist() == [2, 0, 1]
-    )
-    assert rows.columns.tolist() == [2, 0, 1] and rows.values.tolist() == [0.5, 2, -4]
-    assert rows.doc_ids == [b"d-1", b"", b""]
-    assert [place_of([file, file], row) for row in (0, 1, 2, 3)] == [
-        f"{file}:{n}" for n in (1, 4, 5, 1)
-    ]
+    assert rows.labels.tolist() == [0, 2, 1] and rows.qids.tolist() == [7, 3, 7]
+    assert rows.counts.tolist() == [2, 0, 1] and rows.columns.tolist() == [2, 0, 1]
+    assert rows.values.tolist() == [0.5, 2, -4] and rows.doc_ids == [b"d-1", b"", b""]
+    places = [place_of([file, file], row) for row in range(4)]
+    assert places == [f"{file}:{line}" for line in (1, 4, 5, 1)]
 
 
 def test_the_numbering_may_begin_at_zero(tmp_path):
@@ -104,9 +95,8 @@ def test_blocks_end_at_lines_and_count_them(tmp_path, monkeypatch):
     for name in ("a.txt", "a.txt.gz"):
         parts = list(read_rows(tmp_path / name, 1))
         assert len(parts) > 5
-        assert same(
-            [np.concatenate(column) for column in list(zip(*parts, strict=True))[:5]], whole
-        )
+        columns = list(zip(*parts, strict=True))[:5]
+        assert same([np.concatenate(column) for column in columns], whole)
     (tmp_path / "a.txt").write_text(text + "1 qid:1 1:x\n")
     with refused("a.txt:51: the value of feature 1"):
         list(read_rows(tmp_path / "a.txt", 1))
@@ -133,7 +123,8 @@ BAD_LINES = {
     "1 qid:1 1:1e39": "the value of feature 1 must be a finite number .*, got '1e39'",
     "1 qid:1 1:1_0": "the value of feature 1 must be a finite number .*, got '1_0'",
     "1 qid:1 1.5:2": "the number of a feature must be whole, got '1.5:2'",
-    "1 qid:1 0:2": r"features are numbered from 1, got '0:2'; for a file numbered from 0 set first_feature to 0",
+    "1 qid:1 0:2": "features are numbered from 1, got '0:2'; "
+    "for a file numbered from 0 set first_feature to 0",
     "1 qid:1 -1:2": "features are numbered from 1, got '-1:2'$",
     "1 qid:1 100001:2": "the number of a feature must be at most 100,000, as rows are stored dense",
     "1 qid:1 2:1 3:1 2:5": "feature 2 stands twice; keep one value of it",
@@ -162,9 +153,8 @@ def test_a_colon_too_many_in_one_line_does_not_make_up_for_one_missing_in_anothe
 
 
 def test_a_document_id_is_utf8(tmp_path):
-    (tmp_path / "train.txt").write_bytes(
-        b"1 qid:1 1:5 # docid = \xc3\xa9\n1 qid:1 1:5 # docid = \xff\n"
-    )
+    lines = b"1 qid:1 1:5 # docid = \xc3\xa9\n1 qid:1 1:5 # docid = \xff\n"
+    (tmp_path / "train.txt").write_bytes(lines)
     with refused("train.txt:2: a document id must be UTF-8"):
         list(read_rows(tmp_path / "train.txt", 1))
 

@@ -4,43 +4,35 @@ import io
 import os
 import pickle
 import signal
-import subprocess
-import sys
+import time
 
 import numpy as np
 import pytest
 
+from ltr.data import tokens as tokens_file
 from ltr.data.cache_contents import Cache
+from ltr.data.texts import TextTable
 from ltr.data.token_parts import TokenPart, TokenParts
 from ltr.data.tokens import Rendering, Tokens, TokenStore
 from ltr.data.whole_files import parts_of
+from tests.child_processes import fork
 from tests.world.backbones import wordpiece_tokenizer
 from tests.world.tokenizers import TEXTS, byte_level_bpe, table_of
 
 
-def test_views_are_the_first_or_last_tokens_and_read_nothing(tmp_path):
+def test_views_are_the_first_or_last_tokens_and_read_nothing():
     store = TokenStore.open(table_of(TEXTS), wordpiece_tokenizer())
     rows = np.array([3, 0, 3])
     counts = np.array([4, 0, 8])
     for last in (False, True):
         views = store.views(rows, counts, last=last)
-        parts = [
-            store[row][len(store[row]) - n :] if last else store[row][:n]
-            for row, n in zip(rows, counts, strict=True)
-        ]
-        assert [view.tolist() for view in views] == [part.tolist() for part in parts]
+        for view, row, n in zip(views, rows, counts, strict=True):
+            whole = store[row].tolist()
+            assert view.tolist() == (whole[len(whole) - n :] if last else whole[:n])
         assert np.shares_memory(views[0], store[3])
 
 
-def test_settings_left_in_a_tokenizer_file_do_not_cut_or_pad(tmp_path):
-    tokenizer = wordpiece_tokenizer()
-    tokenizer.backend_tokenizer.enable_truncation(2)
-    tokenizer.backend_tokenizer.enable_padding(length=9)
-    store = TokenStore.open(table_of(TEXTS), tokenizer)
-    assert [len(store[i]) for i in range(3)] == [3, 2, 1]
-
-
-def test_the_key_is_content_and_tokenizer(tmp_path):
+def test_the_key_is_content_and_tokenizer():
     stores = {
         TokenStore.open(table_of(texts), tokenizer).folder
         for texts in (TEXTS, TEXTS[:-1])
@@ -50,12 +42,11 @@ def test_the_key_is_content_and_tokenizer(tmp_path):
     assert TokenStore.open(table_of(TEXTS), wordpiece_tokenizer()).folder in stores
 
 
-def test_each_prompt_has_a_store_of_its_own(tmp_path):
+def test_each_prompt_has_a_store_of_its_own():
     table = table_of(["w1 w2"])
     tokenizer = wordpiece_tokenizer()
-    stores = [
-        TokenStore.open(table, tokenizer, Rendering(prompt)) for prompt in ("", "w3 ", "w3", "w3\t")
-    ]
+    renderings = [Rendering(prompt) for prompt in ("", "w3 ", "w3", "w3\t")]
+    stores = [TokenStore.open(table, tokenizer, rendering) for rendering in renderings]
     assert len({store.folder for store in stores}) == 4
     words = [tokenizer.convert_ids_to_tokens(store[0].tolist()) for store in stores]
     assert words[:3] == [["w1", "w2"], ["w3", "w1", "w2"], ["[UNK]", "w2"]]
@@ -63,7 +54,7 @@ def test_each_prompt_has_a_store_of_its_own(tmp_path):
     assert (again.rendering_key, again[0].tolist()) == ("w3 ", stores[1][0].tolist())
 
 
-def test_special_tokens_in_a_text_are_split_where_the_tokenizer_splits_them(tmp_path):
+def test_special_tokens_in_a_text_are_split_where_the_tokenizer_splits_them():
     table = table_of(["a </s> w1"])
     tokenizer = byte_level_bpe()
     whole = TokenStore.open(table, tokenizer)
@@ -73,40 +64,57 @@ def test_special_tokens_in_a_text_are_split_where_the_tokenizer_splits_them(tmp_
     assert split[0].tolist() == Tokens.from_texts(["a </s> w1"], tokenizer)[0].tolist()
 
 
-BUILD = """
-import sys, time
-import ltr.data.tokens as tokens
-from pathlib import Path
-from ltr.data.texts import TextTable
-from tests.world.backbones import wordpiece_tokenizer
-tokens.BATCH = 1
-tokens.TEXTS_OF_PART = int(sys.argv[3])
-plain = tokens.backend_without_cutting
 class Slow:
-    def __init__(self, backend): self.backend = backend
-    def __getattr__(self, name): return getattr(self.backend, name)
-    def encode_batch_fast(self, *a, **k):
-        print("working", flush=True); time.sleep(float(sys.argv[2])); return self.backend.encode_batch_fast(*a, **k)
-tokens.backend_without_cutting = lambda t: Slow(plain(t))
-store = tokens.TokenStore.open(TextTable(Path(sys.argv[1])), wordpiece_tokenizer())
-print(store.folder, sum(len(store[i]) for i in range(len(store))), flush=True)
-"""
+    """A tokenizer's backend that says when it works, and takes its time."""
+
+    def __init__(self, backend, seconds, pipe):
+        self.backend = backend
+        self.seconds = seconds
+        self.pipe = pipe
+
+    def __getattr__(self, name):
+        return getattr(self.backend, name)
+
+    def encode_batch_fast(self, *texts, **options):
+        os.write(self.pipe, b"working\n")
+        time.sleep(self.seconds)
+        return self.backend.encode_batch_fast(*texts, **options)
 
 
-def start_build(table, seconds, texts_of_part=16):
-    arguments = [str(table.folder), str(seconds), str(texts_of_part)]
-    command = [sys.executable, "-c", BUILD, *arguments]
-    return subprocess.Popen(
-        command, stdout=subprocess.PIPE, text=True, env=os.environ | {"PYTHONPATH": os.getcwd()}
-    )
+class Build:
+    """A process that builds the store of a table, text by text; what it says, and its number."""
+
+    def __init__(self, table, seconds, texts_of_part=16):
+        ours, theirs = os.pipe()
+
+        def build():
+            tokens_file.BATCH = 1
+            tokens_file.TEXTS_OF_PART = texts_of_part
+            plain = tokens_file.backend_without_cutting
+            tokens_file.backend_without_cutting = lambda t: Slow(plain(t), seconds, theirs)
+            store = TokenStore.open(TextTable(table.folder), wordpiece_tokenizer())
+            n_tokens = sum(len(store[row]) for row in range(len(store)))
+            os.write(theirs, f"{store.folder} {n_tokens}\n".encode())
+
+        self.number = fork(build)
+        os.close(theirs)
+        self.said = os.fdopen(ours)
+
+    def kill(self):
+        os.kill(self.number, signal.SIGKILL)
+        self.wait()
+
+    def wait(self):
+        self.said.close()
+        _, status = os.waitpid(self.number, 0)
+        return status
 
 
-def test_a_killed_build_leaves_nothing_that_counts_as_whole(tmp_path):
+def test_a_killed_build_leaves_nothing_that_counts_as_whole():
     table = table_of([f"w{i} w{i}" for i in range(40)], "killed")
-    process = start_build(table, 30)
-    assert process.stdout.readline() == "working\n"
-    process.send_signal(signal.SIGKILL)
-    process.wait()
+    build = Build(table, 30)
+    assert build.said.readline() == "working\n"
+    build.kill()
     store = TokenStore.open(table, wordpiece_tokenizer())
     assert [len(store[i]) for i in range(len(table))] == [2] * 40
     assert not list(store.folder.parent.glob(f".{store.folder.name}.*"))
@@ -119,11 +127,10 @@ def test_a_killed_build_goes_on_after_its_finished_parts(monkeypatch):
     texts = [f"w{i} w{i} é w1"[: 3 + 3 * i] for i in range(10)]
     whole = TokenStore.open(table_of(texts, "whole"), wordpiece_tokenizer())
     table = table_of(texts, "parts")
-    process = start_build(table, 0.05, texts_of_part=3)
+    build = Build(table, 0.05, texts_of_part=3)
     for _ in range(8):
-        assert process.stdout.readline() == "working\n"
-    process.send_signal(signal.SIGKILL)
-    process.wait()
+        assert build.said.readline() == "working\n"
+    build.kill()
     (left,) = [entry for entry in Cache().entries if entry.last_used is None]
     assert Cache().why_unused(left, None) == "left by a killed command" and left.size > 1000
     parts = sorted(file.name for file in parts_of(left.folder).iterdir())
@@ -132,7 +139,13 @@ def test_a_killed_build_goes_on_after_its_finished_parts(monkeypatch):
     monkeypatch.setattr("ltr.data.tokens.BATCH", 1)
     monkeypatch.setattr("ltr.data.tokens.TEXTS_OF_PART", 3)
     written = []
-    monkeypatch.setattr(TokenParts, "append", recording(TokenParts.append, written))
+    append = TokenParts.append
+
+    def recorded(parts, part):
+        written.append(part)
+        append(parts, part)
+
+    monkeypatch.setattr(TokenParts, "append", recorded)
     store = TokenStore.open(table, wordpiece_tokenizer())
     assert [len(part.lengths) for part in written] == [3, 1]
     assert store.folder == left.folder and not parts_of(left.folder).exists()
@@ -145,35 +158,24 @@ def test_a_killed_build_goes_on_after_its_finished_parts(monkeypatch):
     assert left.try_remove() and not parts_of(left.folder).exists() and store.folder.is_dir()
 
 
-def recording(append, written):
-    def recorded(parts, part):
-        written.append(part)
-        append(parts, part)
-
-    return recorded
-
-
 def test_a_store_has_the_bytes_that_numpy_saves():
     """Also one without any token."""
     for texts in (TEXTS, [" \u200b"]):
         tokenizer = wordpiece_tokenizer()
         store = TokenStore.open(table_of(texts), tokenizer)
         ids_of_texts = [Tokens.from_texts([text], tokenizer)[0].tolist() for text in texts]
-        flat = sum(ids_of_texts, []) or [0]
-        for name, values, dtype in (
-            ("ids", flat, store.dtype),
-            ("offsets", np.cumsum([0, *map(len, ids_of_texts)]), np.int64),
-        ):
+        flat = np.array(sum(ids_of_texts, []) or [0], dtype=store.dtype)
+        offsets = np.cumsum([0, *map(len, ids_of_texts)])
+        for name, array in (("ids", flat), ("offsets", offsets)):
             saved = io.BytesIO()
-            np.save(saved, np.asarray(values, dtype=dtype))
+            np.save(saved, array)
             assert (store.folder / f"{name}.npy").read_bytes() == saved.getvalue()
 
 
 def test_a_damaged_part_is_made_again(tmp_path):
     parts = TokenParts(tmp_path)
     for number in range(3):
-        array = np.arange(100 * number)
-        parts.append(TokenPart(array, np.arange(4), 1.5))
+        parts.append(TokenPart(np.arange(100 * number), np.arange(4), 1.5))
     assert [len(part.ids) for part in TokenParts(tmp_path)] == [0, 100, 200]
     whole = (tmp_path / "000001.npz").read_bytes()
     for damaged in (b"", whole[:-10], whole[:500] + b"\1" + whole[501:]):
@@ -200,19 +202,19 @@ def test_a_flipped_bit_in_a_part_is_noticed_or_changes_nothing(tmp_path):
     assert n_noticed > 500
 
 
-def test_two_processes_that_build_the_same_store_do_not_clash(tmp_path):
+def test_two_processes_that_build_the_same_store_do_not_clash():
     table = table_of([f"w{i} w{i} w{i}" for i in range(20)], "two")
-    first = start_build(table, 0.1)
-    assert first.stdout.readline() == "working\n"
-    second = start_build(table, 0.1)
-    outputs = [p.communicate()[0].splitlines() for p in (first, second)]
-    assert first.returncode == second.returncode == 0
-    assert outputs[0][-1] == outputs[1][-1] and outputs[0][-1].endswith(" 60")
-    assert "working" not in outputs[1]  # it waited, and found the work done
+    first = Build(table, 0.1)
+    assert first.said.readline() == "working\n"
+    second = Build(table, 0.1)
+    *work, found = first.said.read().splitlines()
+    assert work == ["working"] * 19 and found.endswith(" 60")
+    assert second.said.read() == f"{found}\n", "it waited, and found the work done"
+    assert first.wait() == second.wait() == 0
 
 
 def test_tokens_in_memory_are_those_of_the_store():
-    """Also where the tokenizer cuts and pads: neither does."""
+    """Also where the tokenizer's file says that it cuts and pads: neither does."""
     tokenizer = wordpiece_tokenizer()
     tokenizer.backend_tokenizer.enable_truncation(2)
     tokenizer.backend_tokenizer.enable_padding(length=9)
@@ -221,7 +223,6 @@ def test_tokens_in_memory_are_those_of_the_store():
     tokens = Tokens.from_texts(list(table.texts), tokenizer)
     assert len(tokens) == len(store) and tokens.dtype == store.dtype
     assert all(np.array_equal(tokens[row], store[row]) for row in range(len(store)))
-    assert (
-        len(Tokens.from_texts([], tokenizer)) == 0
-        and Tokens.from_texts(["", "w1"], tokenizer)[0].tolist() == []
-    )
+    assert [len(store[row]) for row in range(3)] == [3, 2, 1]
+    assert len(Tokens.from_texts([], tokenizer)) == 0
+    assert Tokens.from_texts(["", "w1"], tokenizer)[0].tolist() == []

@@ -24,17 +24,20 @@ def every_list(plan, epoch) -> list[list[tuple[int, list[int]]]]:
     ]
 
 
+def query_groups(size, epoch, seed=3):
+    judged = many_judged(43)
+    return QueryGroups(judged, judged, size, seed, epoch_over=epoch, where="here")
+
+
+def label_groups(labels, size, seed=0):
+    return LabelGroups(labels, size, seed, where="here")
+
+
 KINDS = {
-    "queries": lambda: QueryGroups(
-        many_judged(43), many_judged(43), 3, 3, epoch_over="queries", where="here"
-    ),
-    "pairs": lambda: QueryGroups(
-        many_judged(43), many_judged(43), 2, 3, epoch_over="pairs", where="here"
-    ),
-    "labels": lambda: LabelGroups(
-        shuffled_labels(35, 26, 22, 12, 14, 3, 5, 2, 8), 3, 3, where="here"
-    ),
-    "one common label": lambda: LabelGroups(shuffled_labels(300, 10, 9, 8, 7), 2, 3, where="here"),
+    "queries": lambda: query_groups(3, "queries"),
+    "pairs": lambda: query_groups(2, "pairs"),
+    "labels": lambda: label_groups(shuffled_labels(35, 26, 22, 12, 14, 3, 5, 2, 8), 3, 3),
+    "one common label": lambda: label_groups(shuffled_labels(300, 10, 9, 8, 7), 2, 3),
 }
 
 
@@ -55,11 +58,10 @@ def test_a_batch_holds_no_owner_twice_and_an_epoch_no_document(kind):
     groups.
     """
     plan = GroupPlan(KINDS[kind](), 5, 3)
+    sizes = [len(step) for step in every_list(plan, 0)]
     for epoch in range(5):
         steps = every_list(plan, epoch)
-        assert [len(step) for step in steps] == [
-            len(step) for step in every_list(plan, 0)
-        ]  # the same steps in every epoch
+        assert [len(step) for step in steps] == sizes, "the same in every epoch"
         for step in steps:
             owners = [owner for owner, _ in step]
             assert 2 <= len(owners) <= 5 and (kind == "pairs" or len(owners) == len(set(owners)))
@@ -72,38 +74,33 @@ def test_every_query_has_its_group_once_an_epoch():
     """43 queries in batches of 5: 9 steps, the last of 3; in batches of 6 one query is left out,
     another one each time.
     """
-    groups = QueryGroups(many_judged(43), many_judged(43), 3, 0, epoch_over="queries", where="here")
-    steps = every_list(GroupPlan(groups, 5, 0), 0)
-    assert [len(step) for step in steps] == [5] * 8 + [3] and sorted(
-        o for step in steps for o, _ in step
-    ) == list(range(43))
-    missing = [
-        set(range(43)) - {o for step in every_list(GroupPlan(groups, 6, 0), e) for o, _ in step}
-        for e in range(6)
-    ]
+    groups = query_groups(3, "queries", seed=0)
+
+    def owners(groups_per_batch, epoch):
+        steps = every_list(GroupPlan(groups, groups_per_batch, 0), epoch)
+        return [[owner for owner, _ in step] for step in steps]
+
+    assert [len(step) for step in owners(5, 0)] == [5] * 8 + [3]
+    assert sorted(sum(owners(5, 0), [])) == list(range(43))
+    missing = [set(range(43)) - {*sum(owners(6, epoch), [])} for epoch in range(6)]
     assert {len(left) for left in missing} == {1} and len(set.union(*missing)) > 1
-    assert (
-        len(GroupPlan(groups, 5, 0, 0, 4)) == 9
-    )  # in the last step one of four ranks has no query
+    # In the last step one of four ranks has no query.
+    assert len(GroupPlan(groups, 5, 0, 0, 4)) == 9
 
 
 def test_labels_by_hand():
     """Texts 0-4 of one label and 5-6 of another in twos: groups of 2 and 2 (one text is left over)
     and of 2; one mixed batch, and nothing for the second group of the first label to be told from.
     """
-    groups = LabelGroups(np.asarray([0, 0, 0, 0, 0, 1, 1]), 2, 0, where="here")
+    groups = label_groups(np.asarray([0, 0, 0, 0, 0, 1, 1]), 2)
     assert groups.owners.tolist() == [0, 0, 1]
     plan = GroupPlan(groups, 2, 0)
     assert len(plan) == 1 and plan.n_rows == 3 and plan.lists_per_step(0).sum() == 2
     seen = set()
     for epoch in range(30):
         both = dict(every_list(plan, epoch)[0])
-        assert (
-            both.keys() == {0, 1}
-            and sorted(both[1]) == [5, 6]
-            and len(set(both[0])) == 2
-            and set(both[0]) <= set(range(5))
-        )
+        assert both.keys() == {0, 1} and sorted(both[1]) == [5, 6]
+        assert len(set(both[0])) == 2 and set(both[0]) <= set(range(5))
         seen |= set(both[0])
     assert seen == set(range(5))
 
@@ -112,7 +109,7 @@ def test_an_epoch_visits_every_text_but_the_ones_left_over():
     """10 labels of 13 texts in fours: 3 groups and a text left over each; 30 groups fill 6 batches
     of 5 exactly.
     """
-    groups = LabelGroups(shuffled_labels(*[13] * 10), 4, 0, where="here")
+    groups = label_groups(shuffled_labels(*[13] * 10), 4)
     plan = GroupPlan(groups, 5, 0)
     left = []
     for epoch in range(8):
@@ -121,9 +118,8 @@ def test_an_epoch_visits_every_text_but_the_ones_left_over():
         seen = [doc for step in steps for _, docs in step for doc in docs]
         assert all((groups.labels[docs] == owner).all() for step in steps for owner, docs in step)
         left.append(set(range(130)) - set(seen))
-        assert len(seen) == len(set(seen)) and sorted(groups.labels[list(left[-1])]) == list(
-            range(10)
-        )
+        assert len(seen) == len(set(seen))
+        assert sorted(groups.labels[list(left[-1])]) == list(range(10))
     assert len(set.union(*left)) > 30
 
 
@@ -131,20 +127,16 @@ def test_batches_stay_mixed_where_labels_are_unbalanced():
     """12 groups of one label, 6 + 4 + 2 of others, in pairs: the common label is in every one of 12
     batches, none is lost.
     """
-    groups = LabelGroups(np.repeat([0, 1, 2, 3], [24, 12, 8, 4]), 2, 0, where="here")
+    groups = label_groups(np.repeat([0, 1, 2, 3], [24, 12, 8, 4]), 2)
     plan = GroupPlan(groups, 2, 0)
     steps = every_list(plan, 1)
     assert len(steps) == 12 and plan.lists_per_step(0).sum() == plan.n_rows == 24
     assert Counter(owner for step in steps for owner, _ in step) == {0: 12, 1: 6, 2: 4, 3: 2}
     assert all(len(step) == 2 and 0 in dict(step) for step in steps)
     # Any batch may come at any time: a rare label does not always wait for the end of an epoch.
-    places = {
-        step
-        for epoch in range(40)
-        for step, lists in enumerate(every_list(plan, epoch))
-        if 3 in dict(lists)
-    }
-    assert places == set(range(12))
+    epochs = [every_list(plan, epoch) for epoch in range(40)]
+    for step in range(12):
+        assert any(3 in dict(steps[step]) for steps in epochs)
     first = Counter(every_list(plan, epoch)[0][0][0] == 0 for epoch in range(100))
     assert 30 < first[True] < 70  # nor does the first rank always have the common label
 

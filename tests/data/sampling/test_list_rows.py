@@ -23,51 +23,47 @@ def rows_of(grades: dict[int, float], pool: list[int], list_size=None, keep="rel
     judged = QueryLists.from_rows([3] * len(grades), grades.keys(), grades.values())
     pools = QueryLists.from_rows([3] * len(pool), pool, [0.0] * len(pool))
     lists = GradedLists(judged, judged, pools)
-    return ListRows(
-        lists, with_two_grades(lists, judged.query_rows, "here"), list_size, keep, seed=0
-    )
+    queries = with_two_grades(lists, judged.query_rows, "here")
+    return ListRows(lists, queries, list_size, keep, seed=0)
+
+
+def grades_of(lists):
+    """The grades of each list, in its order."""
+    return [list(one.values()) for one in lists]
 
 
 def test_a_list_is_the_pool_and_the_judged_documents_beside_it():
     rows = rows_of({9: 2, 4: 0, 7: 1}, pool=[5, 7, 6])
     one = rows.draw(0, 0)
-    assert (
-        one.query_row == 3
-        and one.doc_rows.tolist() == [5, 7, 6, 9, 4]
-        and one.labels.tolist() == [0, 1, 0, 2, 0]
-    )
-    assert (
-        one.known_rows.tolist() == [9, 4, 7]
-        and one.known_grades.tolist() == [2, 0, 1]
-        and one.ideal is None
-    )
+    assert one.query_row == 3 and one.ideal is None
+    assert one.doc_rows.tolist() == [5, 7, 6, 9, 4] and one.labels.tolist() == [0, 1, 0, 2, 0]
+    assert one.known_rows.tolist() == [9, 4, 7] and one.known_grades.tolist() == [2, 0, 1]
 
 
 def test_the_relevant_documents_of_a_long_list_stay_and_others_are_drawn():
     """2 relevant and 8 others in lists of 4: both relevant ones, best first, and each other in a
-    quarter of the epochs.
+    quarter of the epochs: 100 times, with a deviation of 9.
     """
     rows = rows_of({0: 1, 1: 3, 2: 0}, pool=list(range(2, 10)), list_size=4)
     lists = labels_by_epoch(rows, 400)
-    assert all(list(one)[:2] == [1, 0] and list(one.values()) == [3, 1, 0, 0] for one in lists)
+    assert all(list(one)[:2] == [1, 0] for one in lists)
+    assert grades_of(lists) == [[3, 1, 0, 0]] * 400
     counts = Counter(doc for one in lists for doc in one)
-    assert all(
-        60 < counts[doc] < 140 for doc in range(2, 10)
-    )  # each expected 100 times, with a deviation of 9
+    assert all(60 < counts[doc] < 140 for doc in range(2, 10))
 
 
 def test_of_too_many_relevant_documents_the_best_graded_stay():
     """Grades 3, 2, 2, 1, 1 in lists of 5: 3, 2, 2, either of the last two, and either of the
     irrelevant ones, for which the last place makes room.
     """
-    lists = labels_by_epoch(rows_of({0: 1, 1: 2, 2: 3, 3: 2, 4: 1}, pool=[5, 6], list_size=5), 30)
-    assert all(list(one.values()) == [3, 2, 2, 1, 0] for one in lists)
-    assert {list(one)[3] for one in lists} == {0, 4}
+    grades = {0: 1, 1: 2, 2: 3, 3: 2, 4: 1}
+    lists = labels_by_epoch(rows_of(grades, pool=[5, 6], list_size=5), 30)
+    without = labels_by_epoch(rows_of(grades, pool=[0], list_size=4), 30)
+    assert grades_of(lists) == [[3, 2, 2, 1, 0]] * 30
+    assert grades_of(without) == [[3, 2, 2, 1]] * 30
     assert {list(one)[4] for one in lists} == {5, 6}
-    without = rows_of({0: 1, 1: 2, 2: 3, 3: 2, 4: 1}, pool=[0], list_size=4)
-    lists = labels_by_epoch(without, 30)
-    assert all(list(one.values()) == [3, 2, 2, 1] for one in lists)
-    assert {list(one)[3] for one in lists} == {0, 4}
+    for one_of_two in (lists, without):
+        assert {list(one)[3] for one in one_of_two} == {0, 4}
 
 
 def test_a_cut_list_has_an_irrelevant_document_wherever_there_is_one():
@@ -94,9 +90,8 @@ def test_a_cut_list_has_an_irrelevant_document_wherever_there_is_one():
 
 def test_lists_with_relevant_and_irrelevant_documents_are_counted():
     """Grades 2 and 1; 0 alone; 1 and 0; 1 and -1 are irrelevant beside relevant ones twice."""
-    judged = QueryLists.from_rows(
-        [1, 1, 2, 3, 3, 4, 4], [0, 1, 0, 0, 1, 0, 1], [2, 1, 0, 1, 0, 1, -1]
-    )
+    queries = [1, 1, 2, 3, 3, 4, 4]
+    judged = QueryLists.from_rows(queries, [0, 1, 0, 0, 1, 0, 1], [2, 1, 0, 1, 0, 1, -1])
     lists = GradedLists(judged, judged, None)
     assert (
         n_with_relevant_and_not(ListRows(lists, judged.query_rows, None, "relevant", seed=0)) == 2
@@ -105,48 +100,35 @@ def test_lists_with_relevant_and_irrelevant_documents_are_counted():
 
 @pytest.mark.parametrize("others, expected", [({}, [1, 1, 0]), ({9: 2}, [2, 1, 0])])
 def test_a_list_always_has_something_to_rank(others, expected):
-    """Five documents of grade 1 would fill a list of 3: an irrelevant one has the last place, whether
-    another grade is there already or not.
+    """Five documents of grade 1 would fill a list of 3: an irrelevant one has the last place, also
+    where another grade is there already.
     """
-    lists = labels_by_epoch(
-        rows_of({doc: 1 for doc in range(5)} | others, pool=[5, 6, 7], list_size=3), 30
-    )
-    assert all(list(one.values()) == expected for one in lists)
-    assert labels_by_epoch(rows_of({0: 2, 1: 2, 2: 1, 3: 2}, pool=[2], list_size=2), 1)[0] in (
-        {d: 2.0, 2: 1.0} for d in (0, 1, 3)
-    )
+    grades = dict.fromkeys(range(5), 1) | others
+    lists = labels_by_epoch(rows_of(grades, pool=[5, 6, 7], list_size=3), 30)
+    assert grades_of(lists) == [expected] * 30
+    (one,) = labels_by_epoch(rows_of({0: 2, 1: 2, 2: 1, 3: 2}, pool=[2], list_size=2), 1)
+    assert one in [{0: 2, 2: 1}, {1: 2, 2: 1}, {3: 2, 2: 1}]
 
 
 def test_a_sample_favours_no_document():
-    """Of 10 documents 4 are drawn, each in two fifths of 500 epochs."""
-    lists = labels_by_epoch(
-        rows_of({0: 1, 1: 3}, pool=list(range(2, 10)), list_size=4, keep="any"), 500
-    )
+    """Of 10 documents 4 are drawn, each in 200 of 500 epochs, with a deviation of 11."""
+    grades = {0: 1, 1: 3} | dict.fromkeys(range(2, 10), 0)
+    rows = rows_of({0: 1, 1: 3}, pool=list(range(2, 10)), list_size=4, keep="any")
+    lists = labels_by_epoch(rows, 500)
     counts = Counter(doc for one in lists for doc in one)
-    assert all(150 < counts[doc] < 250 for doc in range(10)) and {len(one) for one in lists} == {
-        4
-    }  # 200, deviation 11
-    assert all(
-        one[doc] == (1 if doc == 0 else 3 if doc == 1 else 0) for one in lists for doc in one
-    )
-
-
-def one_query(labels: list[float]) -> FeatureSplit:
-    """A split of one list; document d has the feature d."""
-    n = len(labels)
-    features = np.arange(n, dtype=np.float32)[:, None]
-    return FeatureSplit(
-        "one",
-        features,
-        np.asarray(labels, np.float32),
-        np.asarray([0, n]),
-        ["q"],
-        [str(d) for d in range(n)],
-    )
+    assert all(150 < counts[doc] < 250 for doc in range(10))
+    assert {len(one) for one in lists} == {4}
+    assert all(one.items() <= grades.items() for one in lists)
 
 
 def of_features(labels: list[float], list_size: int, keep: str) -> ListRows:
-    return ListRows(one_query(labels), np.arange(1), list_size, keep, seed=0)
+    """Of a split of one list; document d has the feature d."""
+    n = len(labels)
+    features = np.arange(n, dtype=np.float32)[:, None]
+    names = [str(doc) for doc in range(n)]
+    grades = np.asarray(labels, np.float32)
+    split = FeatureSplit("one", features, grades, np.asarray([0, n]), ["q"], names)
+    return ListRows(split, np.arange(1), list_size, keep, seed=0)
 
 
 def test_features_keep_the_relevant_documents_too():
@@ -157,10 +139,8 @@ def test_features_keep_the_relevant_documents_too():
     counts = np.zeros(10)
     for epoch in range(400):
         one = rows.draw(epoch, 0)
-        assert (
-            len(set(one.doc_rows.tolist())) == 4
-            and (one.labels == rows.whole_lists.labels[one.doc_rows]).all()
-        )
+        assert len(set(one.doc_rows.tolist())) == 4
+        assert (one.labels == rows.whole_lists.labels[one.doc_rows]).all()
         counts[one.doc_rows] += 1
     assert counts[2] == counts[6] == 400
     others = np.delete(counts, [2, 6])  # each expected 100 times, with a deviation of 9
@@ -181,9 +161,8 @@ def test_parts_of_a_list_hold_every_document_once_an_epoch():
     assert len(rows) == 3
     epochs = [[rows.draw(epoch, row).doc_rows.tolist() for row in range(3)] for epoch in range(2)]
     for lists in epochs:
-        assert [len(one) for one in lists] == [4, 3, 3] and sorted(sum(lists, [])) == list(
-            range(10)
-        )
+        assert [len(one) for one in lists] == [4, 3, 3]
+        assert sorted(sum(lists, [])) == list(range(10))
     assert epochs[0] != epochs[1]
 
 
@@ -200,12 +179,9 @@ def test_what_stays_of_a_list_are_different_documents_in_lists_of_the_size(keep)
 def test_queries_of_one_grade_have_nothing_to_rank():
     """Query 1 has grades 0 and 1, query 4 has 2 twice; its pool brings it a 0."""
     judged = QueryLists.from_rows([1, 1, 4, 4], [0, 1, 2, 3], [0, 1, 2, 2])
-    assert with_two_grades(
-        GradedLists(judged, judged, None), judged.query_rows, "here"
-    ).tolist() == [1]
-    pools = QueryLists.from_rows([4], [9], [0.0])
-    assert with_two_grades(
-        GradedLists(judged, judged, pools), judged.query_rows, "here"
-    ).tolist() == [1, 4]
+    plain = GradedLists(judged, judged, None)
+    pooled = GradedLists(judged, judged, QueryLists.from_rows([4], [9], [0.0]))
+    for lists, expected in ((plain, [1]), (pooled, [1, 4])):
+        assert with_two_grades(lists, judged.query_rows, "here").tolist() == expected
     with refused("here: no query has two documents of different grades"):
-        with_two_grades(GradedLists(judged, judged, None), np.asarray([4]), "here")
+        with_two_grades(plain, np.asarray([4]), "here")

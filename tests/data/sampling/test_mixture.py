@@ -52,6 +52,16 @@ def told(lists):
     return [(one.query_row // 1000, int(one.doc_rows[0]), one.query_row % 1000) for one in lists]
 
 
+def steps_of(plan, *epochs):
+    """What is told of each step."""
+    return [told(plan.lists(epoch, step)) for epoch in epochs for step in range(len(plan))]
+
+
+def in_letters(steps):
+    """The source is a letter before epoch and place: a01 is place 1 in epoch 0 of the first."""
+    return [" ".join(f"{'ab'[source]}{at}{n}" for source, at, n in step) for step in steps]
+
+
 def test_turns_by_hand():
     """3 : 1 repeats after four turns. Those of the first source stand at 2/3, 2 and 10/3, that of
     the second at 2, behind the other one that stands there.
@@ -59,14 +69,8 @@ def test_turns_by_hand():
     turns = Turns([3, 1])
     assert turns.period == 4
     assert [turns.source(turn) for turn in range(9)] == [0, 0, 1, 0, 0, 0, 1, 0, 0]
-    assert [turns.before(turn) for turn in range(6)] == [
-        [0, 0],
-        [1, 0],
-        [2, 0],
-        [2, 1],
-        [3, 1],
-        [4, 1],
-    ]
+    assert [turns.before(turn)[0] for turn in range(6)] == [0, 1, 2, 2, 3, 4]
+    assert [turns.before(turn)[1] for turn in range(6)] == [0, 0, 0, 1, 1, 1]
 
 
 def test_only_the_ratio_of_weights_counts():
@@ -101,66 +105,43 @@ def test_a_batch_is_of_one_source_and_a_source_that_is_used_up_begins_anew():
     """
     plan = OneSourceBatches(sources(Counted([2, 2, 1]), Counted([2, 2])), [3, 1])
     assert len(plan) == 5 and plan.per_step == 2 and plan.n_rows == 9
-    steps = [told(plan.lists(epoch, step)) for epoch in range(2) for step in range(5)]
-    assert steps == [
-        [(0, 0, 0), (0, 0, 1)],
-        [(0, 0, 2), (0, 0, 3)],
-        [(1, 0, 0), (1, 0, 1)],
-        [(0, 0, 4)],
-        [(0, 1, 0), (0, 1, 1)],
-        [(0, 1, 2), (0, 1, 3)],
-        [(1, 0, 2), (1, 0, 3)],
-        [(0, 1, 4)],
-        [(0, 2, 0), (0, 2, 1)],
-        [(0, 2, 2), (0, 2, 3)],
-    ]
+    assert in_letters(steps_of(plan, 0)) == ["a00 a01", "a02 a03", "b00 b01", "a04", "a10 a11"]
+    assert in_letters(steps_of(plan, 1)) == ["a12 a13", "b02 b03", "a14", "a20 a21", "a22 a23"]
 
 
 def test_a_mixed_batch_has_lists_of_all_as_their_weights_say():
     """3 : 1 in batches of 4 over 5 and 3 lists: an epoch has two steps of three and one."""
     plan = MixedBatches(sources(Counted([2, 2, 1]), Counted([2, 1])), [3, 1], 4, 1)
     assert len(plan) == 2 and plan.n_rows == 8
-    steps = [told(plan.lists(epoch, step)) for epoch in range(2) for step in range(2)]
-    assert steps == [
-        [(0, 0, 0), (0, 0, 1), (0, 0, 2), (1, 0, 0)],
-        [(0, 0, 3), (0, 0, 4), (0, 1, 0), (1, 0, 1)],
-        [(0, 1, 1), (0, 1, 2), (0, 1, 3), (1, 0, 2)],
-        [(0, 1, 4), (0, 2, 0), (0, 2, 1), (1, 1, 0)],
-    ]
+    assert in_letters(steps_of(plan, 0)) == ["a00 a01 a02 b00", "a03 a04 a10 b01"]
+    assert in_letters(steps_of(plan, 1)) == ["a11 a12 a13 b02", "a14 a20 a21 b10"]
 
 
 def test_without_other_weights_than_their_sizes_each_list_comes_once_an_epoch():
-    for kind in ("one source", "mixed"):
-        plans = [Counted([4, 4, 3]), Counted([4, 2]), Counted([4])]
-        if kind == "mixed":
-            plan = MixedBatches(sources(*plans), [plan.n_rows for plan in plans], 4, 1)
-        else:
-            plan = OneSourceBatches(sources(*plans), [len(plan) for plan in plans])
+    plans = sources(Counted([4, 4, 3]), Counted([4, 2]), Counted([4]))
+    for plan in (MixedBatches(plans, [11, 6, 4], 4, 1), OneSourceBatches(plans, [3, 2, 1])):
         for epoch in range(3):
-            lists = [one for step in range(len(plan)) for one in told(plan.lists(epoch, step))]
-            expected = [
-                (source, epoch, place) for source, n in enumerate((11, 6, 4)) for place in range(n)
-            ]
-            assert sorted(lists) == expected
+            expected = [(source, epoch, n) for source, m in enumerate((11, 6, 4)) for n in range(m)]
+            assert sorted(sum(steps_of(plan, epoch), [])) == expected
+
+
+def one_source(rank=0, world_size=1):
+    counts = ([4, 4, 3], [4, 2])
+    plans = sources(*(Counted(of_source, rank, world_size) for of_source in counts))
+    return OneSourceBatches(plans, [2, 1], rank, world_size)
+
+
+def mixed(rank=0, world_size=1):
+    plans = sources(Counted([4, 4, 3]), Counted([4, 2]))
+    return MixedBatches(plans, [2, 1], 4, 1, rank, world_size)
 
 
 @pytest.mark.parametrize("world_size", [2, 3])
-def test_processes_deal_out_the_lists_of_one(world_size):
-    for kind in (OneSourceBatches, MixedBatches):
-
-        def plan(rank, of_process, world_size=1, kind=kind):
-            share = (rank, world_size) if kind is OneSourceBatches else ()
-            made = sources(Counted([4, 4, 3], *share), Counted([4, 2], *share))
-            if kind is OneSourceBatches:
-                return kind(made, [2, 1], rank, world_size)
-            return kind(made, [2, 1], 4, 1, rank, world_size)
-
-        whole = plan(0, 0)
-        parts = [plan(rank, 0, world_size) for rank in range(world_size)]
-        for step in range(len(whole)):
-            expected = told(whole.lists(1, step))
-            for rank, part in enumerate(parts):
-                assert told(part.lists(1, step)) == expected[rank::world_size]
+@pytest.mark.parametrize("plan", [one_source, mixed])
+def test_processes_deal_out_the_lists_of_one(plan, world_size):
+    whole = steps_of(plan(), 1)
+    for rank in range(world_size):
+        assert steps_of(plan(rank, world_size), 1) == [step[rank::world_size] for step in whole]
 
 
 def test_what_is_left_at_the_end_of_an_epoch_and_too_small_is_left_out():
@@ -188,15 +169,11 @@ class Rows:
 def test_buckets_say_how_many_lists_each_step_has(window, n_rows):
     """The smaller batch stands anywhere in the last window."""
     plan = Buckets(Rows(n_rows), lambda one: one.query_row, 4, seed=5, window=window)
+    alone = MixedBatches(sources(plan), [1], 4, 1)
     for epoch in range(4):
-        counts = [len(plan.lists(epoch, step)) for step in range(len(plan))]
-        assert plan.lists_per_step(epoch).tolist() == counts
-    for epoch in range(4):
-        mixed = MixedBatches(sources(plan), [1], 4, 1)
-        one = [told(mixed.lists(epoch, step)) for step in range(len(mixed))]
-        assert sum(one, []) == [
-            row for step in range(len(plan)) for row in told(plan.lists(epoch, step))
-        ]
+        steps = steps_of(plan, epoch)
+        assert plan.lists_per_step(epoch).tolist() == [len(step) for step in steps]
+        assert sum(steps_of(alone, epoch), []) == sum(steps, [])
 
 
 def test_a_step_of_several_sources_is_at_no_step_of_one_of_them():

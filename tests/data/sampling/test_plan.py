@@ -20,11 +20,17 @@ from tests.data.sampling.plans import Bare, Numbered, plan_of
 def batches_of(plan: Buckets, epoch: int, workers: int) -> list[RankingBatch]:
     sampler = PlanSampler(plan)
     sampler.set_epoch(epoch)
-    return list(
-        DataLoader(
-            TrainBatches(plan, Bare()), batch_size=None, sampler=sampler, num_workers=workers
-        )
-    )
+    return loaded(plan, sampler, workers)
+
+
+def loaded(plan: Buckets, sampler: PlanSampler, workers: int) -> list[RankingBatch]:
+    batches = TrainBatches(plan, Bare())
+    return list(DataLoader(batches, batch_size=None, sampler=sampler, num_workers=workers))
+
+
+def numbers(sampler: PlanSampler) -> list[list[int]]:
+    """The query of each list of each step."""
+    return [[one.query_row for one in lists] for lists in sampler]
 
 
 def _an_epoch_and_a_half(rank: int, folder: str) -> None:
@@ -35,12 +41,7 @@ def _an_epoch_and_a_half(rank: int, folder: str) -> None:
     options = {"rank": rank, "world_size": 2, "window": 4}
     plan = plan_of(np.arange(63) % 7 + 1, 6, Path(folder) / "drawn", **options)
     found = batches_of(plan, 0, workers=2)
-    resumed = DataLoader(
-        TrainBatches(plan, Bare()),
-        batch_size=None,
-        sampler=PlanSampler(plan, lambda: (1, 8)),
-        num_workers=2,
-    )
+    resumed = loaded(plan, PlanSampler(plan, lambda: (1, 8)), workers=2)
     torch.save([tuple(batch[:4]) for batch in (*found, *resumed)], f"{folder}/{rank}")
     distributed.destroy_process_group()
 
@@ -76,17 +77,12 @@ def test_a_row_is_drawn_once_by_one_process(tmp_path, workers):
 
 def test_the_sampler_starts_where_the_trainer_is_or_at_the_epoch_that_is_set():
     plan = plan_of(np.ones(12, np.int64), 3, window=1)
-    epoch = [
-        [[one.query_row for one in lists] for lists in PlanSampler(plan, lambda e=e: (e, 0))]
-        for e in range(3)
-    ]
-    assert [
-        [one.query_row for one in lists] for lists in PlanSampler(plan, lambda: (2, 1))
-    ] == epoch[2][1:]
+    epochs = [numbers(PlanSampler(plan, lambda epoch=epoch: (epoch, 0))) for epoch in range(3)]
+    assert numbers(PlanSampler(plan, lambda: (2, 1))) == epochs[2][1:]
     sampler = PlanSampler(plan)
-    assert len(sampler) == 4 and [[one.query_row for one in lists] for lists in sampler] == epoch[0]
+    assert len(sampler) == 4 and numbers(sampler) == epochs[0]
     sampler.set_epoch(1)
-    assert [[one.query_row for one in lists] for lists in sampler] == epoch[1] != epoch[0]
+    assert numbers(sampler) == epochs[1] != epochs[0]
 
 
 def test_numbers_of_lightnings_own_sampler_are_steps_of_epoch_0():
@@ -105,6 +101,5 @@ def test_ranks_share_the_batches_of_an_evaluation_and_each_has_one():
     for n, world_size in ((1, 2), (3, 2), (30, 4), (30, 1)):
         batches = EvalBatches(lists[:n], 16, Bare(), world_size)
         assert len(batches) >= world_size
-        assert sorted(
-            q for i in range(len(batches)) for q in batches[i].query_rows.tolist()
-        ) == list(range(n))
+        rows = [batches[number].query_rows.tolist() for number in range(len(batches))]
+        assert sorted(sum(rows, [])) == list(range(n))
