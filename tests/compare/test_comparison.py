@@ -54,8 +54,7 @@ def test_experiments_are_compared_with_the_first_one(runs):
 
 def test_several_baselines_and_metrics_are_one_family_and_no_pair_is_counted_twice(runs):
     (found,) = compared_in_one_group(
-        ["runs/*"],
-        pairs=pairs_with_baselines(["base", "good", "same"], ["good", "runs/base"]),
+        ["runs/*"], pairs=pairs_with_baselines(["base", "good", "same"], ["good", "runs/base"])
     )
     assert [(one.name, one.baseline) for one in found.comparisons] == [
         ("base", "good"),

@@ -26,10 +26,7 @@ def test_folders_of_runs_and_of_experiments_side_by_side_and_results_stand_for_t
     assert [one.name for one in read_experiments(["runs"])] == ["single", "base", "good", "same"]
     assert [
         one.name for one in read_experiments(["runs/base", "runs/good/seed=0/metrics.json"])
-    ] == [
-        "base",
-        "good",
-    ]
+    ] == ["base", "good"]
 
 
 def test_names_are_told_apart_and_seeds_are_sorted(runs):

@@ -40,8 +40,7 @@ def test_the_last_footnote_says_with_what_the_runs_were_tested(tmp_path):
 
 def test_a_plan_tells_several_baselines_apart(runs):
     found = compared(
-        ["runs/base", "runs/good", "runs/same"],
-        pairs=[("same", "base"), ("same", "good")],
+        ["runs/base", "runs/good", "runs/same"], pairs=[("same", "base"), ("same", "good")]
     )
     comparisons, _, plan = tables(found, plan=0.01)
     names = ["same − base", "same − good"]

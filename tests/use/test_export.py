@@ -19,10 +19,7 @@ from ltr.models.encoder.text_encoder import TextEncoder
 from ltr.use.export import export
 from ltr.use.rankers import TextRanker
 from tests.run.kills import Child
-from tests.use.exported import (
-    PAIRS,
-    classifier,
-)
+from tests.use.exported import PAIRS, classifier
 from tests.world.backbones import make_backbone
 from tests.world.runs import trained_on_texts
 

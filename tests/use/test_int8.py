@@ -5,9 +5,7 @@ import onnx
 import onnxruntime
 import pytest
 import pytrec_eval
-from transformers import (
-    AutoTokenizer,
-)
+from transformers import AutoTokenizer
 
 import ltr
 from ltr.__main__ import main

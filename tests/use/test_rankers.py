@@ -12,9 +12,7 @@ from ltr.errors import InputError
 from ltr.models import DualEncoder, PairWiseBertRanker
 from ltr.use.rankers import RankedDocument, TextRanker
 from ltr.use.retriever import Retriever
-from tests.use.loaded import (
-    texts_of_run,
-)
+from tests.use.loaded import texts_of_run
 from tests.world.runs import trained
 
 

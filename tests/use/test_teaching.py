@@ -303,9 +303,7 @@ def test_two_processes_write_the_bytes_of_one_and_a_killed_one_is_resumed(
 
     killed, output = start_score(tmp_path / "killed", teacher, 0.5)
     until(
-        lambda: len(parts(tmp_path / "killed")) >= 2,
-        lambda: killed.exitcode,
-        said=output.read_text,
+        lambda: len(parts(tmp_path / "killed")) >= 2, lambda: killed.exitcode, said=output.read_text
     )
     killed.kill()
     killed.join()

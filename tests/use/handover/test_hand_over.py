@@ -21,16 +21,11 @@ from tests.cli import damages
 from tests.use.handover.corpora import ROWS, write_encoding
 
 CHANGED = "the shards, the ids and manifest.json must be those that were written together, and have changed since; start its ltr encode again, which makes it anew"
-PACKAGES = {
-    "parquet": "pyarrow",
-    "faiss": "faiss",
-}
+PACKAGES = {"parquet": "pyarrow", "faiss": "faiss"}
 
 
 def export_corpus(encoded, format, output) -> int:
-    return main(
-        ["export-corpus", str(encoded), "--format", format, "--output", str(output)],
-    )
+    return main(["export-corpus", str(encoded), "--format", format, "--output", str(output)])
 
 
 def test_the_package_of_each_format_is_known():

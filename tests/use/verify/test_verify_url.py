@@ -33,10 +33,7 @@ FAULTS = {
     "sigmoid on top": ({"sigmoid": True}, "activation: a sigmoid stands behind the score"),
     "wrong head": ({"head": OTHER_HEADS}, "head: the head has other weights"),
     "head random": ({"head": RANDOM_HEADS}, "head: the head has other weights"),
-    "merged in bf16": (
-        {"dtype": torch.bfloat16},
-        "hidden state: weights are rounded to bfloat16",
-    ),
+    "merged in bf16": ({"dtype": torch.bfloat16}, "hidden state: weights are rounded to bfloat16"),
     "template lost": ({"template": "lost"}, "template: no template"),
     "fields swapped": ({"swapped": True}, "template: query and document have changed places"),
     "left padding": ({"left": True}, f"place: {LEFT}"),
