@@ -3,8 +3,6 @@ differs where a folder was changed.
 """
 
 import json
-import shutil
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -13,7 +11,7 @@ from ltr.__main__ import main
 from ltr.models import DualEncoder
 from tests.child_processes import Elsewhere, without_ltr
 from tests.use.proof.exported import classifier_folder, make_cased_backbone
-from tests.use.verify.test_verify_library import SIGMOID, cut_at, settings
+from tests.use.verify.test_verify_library import SIGMOID, cut_at, planted, settings
 
 # Each check is run as a script is.
 CHECKS = """
@@ -37,12 +35,6 @@ def checked(folders: list[Path], where: Elsewhere = "new process") -> dict[str, 
     """
     found = without_ltr(CHECKS, [str(folder) for folder in folders], where)
     return {Path(folder).name: result for folder, result in found.items()}
-
-
-def copied(folder: Path, place: Path, plant: Callable[[Path], None]) -> Path:
-    shutil.copytree(folder, place)
-    plant(place)
-    return place
 
 
 @pytest.fixture(scope="module")
@@ -78,9 +70,9 @@ def test_it_passes_without_ltr_and_says_what_differs(folders, tmp_path):
     no_prompts = settings("config_sentence_transformers.json", prompts={})
     cross, dual, plain = folders
     changed = [
-        copied(cross, tmp_path / "sigmoid", SIGMOID),
-        copied(cross, tmp_path / "cut", cut_at(512)),
-        copied(dual, tmp_path / "no-prompts", no_prompts),
+        planted(cross, tmp_path / "sigmoid", SIGMOID),
+        planted(cross, tmp_path / "cut", cut_at(512)),
+        planted(dual, tmp_path / "no-prompts", no_prompts),
     ]
     found = checked([*folders, *changed], "fork")
     for folder in folders:

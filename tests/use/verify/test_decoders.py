@@ -17,8 +17,7 @@ from ltr.use.verify.verification import verify as verify_folder
 from tests.child_processes import ELSEWHERE
 from tests.use.proof.test_exported_check import are_verified, checked
 from tests.use.verify.served import Serving, served
-from tests.use.verify.test_verify_library import planted, settings
-from tests.use.verify.test_verify_url import verify
+from tests.use.verify.test_verify_library import planted, settings, verify
 from tests.world.collections import write_jsonl
 from tests.world.decoders import save_decoder
 

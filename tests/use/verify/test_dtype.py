@@ -1,16 +1,13 @@
 """Half precision moves every number by a little: ``dtype`` is the layer, and no other is blamed."""
 
-import shutil
-
 import numpy as np
 import pytest
 import torch
 
 from ltr.use.verify.compared_layers import dtype_fault
 from ltr.use.verify.diagnosis import rounding_fault
-from tests.use.verify.served import Serving, served
-from tests.use.verify.test_verify_library import planted, settings
-from tests.use.verify.test_verify_url import verify
+from tests.use.verify.test_verify_library import planted, settings, verify
+from tests.use.verify.test_verify_url import verify_server
 
 SMALL = np.array([0.004, 0.01, 0.02, 0.004, 0.02])  # 0.02 is the bound of hidden states
 
@@ -40,12 +37,8 @@ def test_answers_of_a_server_by_hand(errors, is_named, spread):
         ("float32", SMALL, [0.01, 0.02, 0.02, 0.03, 0.03, 0.9], False),
         ("bfloat16", SMALL, [0.01, 0.02, 0.02, 0.03, 0.04, 0.9], False),
         ("bfloat16", SMALL + 0.001, [0.01, 0.02, 0.02, 0.03, 0.03, 0.9], False),
-        (
-            "bfloat16",
-            SMALL,
-            [0.0, 0.0, 0.0, 0.0, 0.0, 1e-5],
-            False,
-        ),  # within the tolerance: all is right
+        # Within the tolerance: all is right.
+        ("bfloat16", SMALL, [0.0, 0.0, 0.0, 0.0, 0.0, 1e-5], False),
     ],
 )
 def test_layers_of_a_library_by_hand(dtype, states, errors, is_named):
@@ -74,7 +67,6 @@ def test_a_fault_beside_half_precision_is_named(proofs, tmp_path, capsys):
     settings("1_Pooling/config.json", pooling_mode="cls")(folder)
     code, said = verify(folder, "sentence-transformers", capsys)
     assert not said.startswith("dtype: ") and code == 1, said
-    shutil.rmtree(folder)
 
 
 @pytest.mark.parametrize(
@@ -88,8 +80,5 @@ def test_a_fault_beside_half_precision_is_named(proofs, tmp_path, capsys):
     ],
 )
 def test_a_server_in_half_precision_is_told(proofs, capsys, server, dtype):
-    folder = proofs["cross" if server == "cross" else "dual"]
-    route = "/v1/embeddings" if server == "embeddings" else "/rerank"
-    with served(Serving(folder, served_in=dtype)) as url:
-        code, said = verify(folder, url + route, capsys)
+    code, said = verify_server(proofs, server, capsys, served_in=dtype)
     assert said.startswith("dtype: numbers are rounded, as by a server in half") and code == 1, said

@@ -1,6 +1,5 @@
 """``ltr verify FOLDER --with URL`` names the layer of every planted fault, and passes a right server."""
 
-import io
 import json
 import shutil
 import socket
@@ -9,11 +8,11 @@ import numpy as np
 import pytest
 import torch
 
-from ltr.__main__ import main
 from ltr.errors import InputError
 from ltr.use.proof.contract import signed
 from ltr.use.verify.server import Server
 from tests.use.verify.served import Serving, served
+from tests.use.verify.test_verify_library import edit, verify
 
 SEED = torch.Generator().manual_seed(3)
 OTHER_HEADS = {
@@ -69,23 +68,20 @@ CASES = [
 ]
 
 
-def verify(folder, url, capsys) -> tuple[int, str]:
-    """The exit code, and what is said."""
-    capsys.readouterr()
-    try:
-        code = main(["verify", str(folder), "--with", url])
-    except SystemExit as stop:
-        code = stop.code
-    told = capsys.readouterr()
-    return code, told.out + told.err
+def verify_server(
+    proofs, server, capsys, form="texts", shuffled=False, **faults
+) -> tuple[int, str]:
+    """The exit code, and what is said of a server of these faults."""
+    folder = proofs["cross" if server == "cross" else "dual"]
+    route = "/v1/embeddings" if server == "embeddings" else "/rerank"
+    with served(Serving(folder, **faults), form, shuffled=shuffled) as url:
+        return verify(folder, url + route, capsys)
 
 
 @pytest.mark.parametrize("form", ["texts", "documents"])
 @pytest.mark.parametrize("server", ["cross", "dual"])
 def test_a_right_server_of_scores_passes(proofs, capsys, server, form):
-    folder = proofs[server]
-    with served(Serving(folder), form) as url:
-        code, said = verify(folder, url + "/rerank", capsys)
+    code, said = verify_server(proofs, server, capsys, form)
     assert said.startswith("pass: 64 probes, largest difference ") and code == 0
 
 
@@ -98,32 +94,24 @@ def test_a_right_server_of_embeddings_passes_and_its_route_is_found(proofs, caps
 
 @pytest.mark.parametrize(("server", "name"), CASES)
 def test_a_planted_fault_is_named_by_its_layer(proofs, capsys, server, name):
-    fault, said = FAULTS[name]
-    kind = "cross" if server == "cross" else "dual"
-    planted = dict(fault)
-    if "head" in planted:
-        planted["head"] = planted["head"][kind]
-    folder = proofs[kind]
-    route = "/v1/embeddings" if server == "embeddings" else "/rerank"
-    with served(Serving(folder, **planted)) as url:
-        code, told = verify(folder, url + route, capsys)
+    faults, said = FAULTS[name]
+    if "head" in faults:
+        faults = {"head": faults["head"]["cross" if server == "cross" else "dual"]}
+    code, told = verify_server(proofs, server, capsys, **faults)
     assert told.startswith(said) and code == 1
 
 
 @pytest.mark.parametrize(
-    ("server", "fault", "odd", "said"),
+    ("server", "faults", "said"),
     [
-        ("cross", {}, {"shuffled": True}, "order: the numbers of a request are right"),
-        ("cross", {"sigmoid": True, "lower": True}, {}, "tokens: texts are lower-cased, and a sig"),
-        ("embeddings", {"template": "twice"}, {}, "template: the template is put around the texts"),
-        ("embeddings", {"normalised": True}, {}, "activation: embeddings are scaled to length 1"),
+        ("cross", {"shuffled": True}, "order: the numbers of a request are right"),
+        ("cross", {"sigmoid": True, "lower": True}, "tokens: texts are lower-cased, and a sig"),
+        ("embeddings", {"template": "twice"}, "template: the template is put around the texts"),
+        ("embeddings", {"normalised": True}, "activation: embeddings are scaled to length 1"),
     ],
 )
-def test_other_faults_are_named(proofs, capsys, server, fault, odd, said):
-    folder = proofs["cross" if server == "cross" else "dual"]
-    route = "/v1/embeddings" if server == "embeddings" else "/rerank"
-    with served(Serving(folder, **fault), **odd) as url:
-        code, told = verify(folder, url + route, capsys)
+def test_other_faults_are_named(proofs, capsys, server, faults, said):
+    code, told = verify_server(proofs, server, capsys, **faults)
     assert told.startswith(said) and code == 1
 
 
@@ -140,14 +128,13 @@ class Another(Serving):
 
 def test_what_is_no_right_server_gets_one_line(proofs, tmp_path, capsys):
     cross, dual = proofs["cross"], proofs["dual"]
+    right = Serving(dual)
+    no_json = "the server must answer in JSON"
+    too_deep = f"{no_json}, and does not (nested too deep"
+    no_url = "--with must be a library or a URL (http://HOST:PORT), got "
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         closed = f"http://127.0.0.1:{free.getsockname()[1]}"
-    cases = [
-        (cross, closed, "the server can't be reached"),
-        (cross, "http://127.0.0.1:80a", "the server can't be reached"),
-    ]
-    right = Serving(dual)
     with (
         served(right) as url,
         served(right, body=b"<html>") as html,
@@ -160,42 +147,31 @@ def test_what_is_no_right_server_gets_one_line(proofs, tmp_path, capsys):
         served(right, code=500) as broken,
         served(Another(cross)) as other,
     ):
-        cases += [
+        for folder, address, said in [
+            (cross, closed, "the server can't be reached"),
+            (cross, "http://127.0.0.1:80a", "the server can't be reached"),
             (cross, url + "/v1/embeddings", "a cross-encoder is asked for scores"),
             (cross, url + "/nothing", "the server must answer a POST to /rerank, and says 404"),
-            (cross, html, "the server must answer in JSON"),
+            (cross, html, no_json),
             (cross, empty, "the server must answer [{index, relevance_score}, …] for 4 texts"),
             (cross, nan, "for 4 texts, got 1 of them"),
             (cross, huge, "for 4 texts, got 1 of them"),
-            (
-                cross,
-                nested,
-                f"{nested}/rerank: the server must answer in JSON, and does not (nested",
-            ),
-            (
-                cross,
-                nested_objects,
-                "the server must answer in JSON, and does not (nested too deep",
-            ),
-            (dual, nested, "the server must answer in JSON, and does not (nested too deep"),
-            (cross, latin, "the server must answer in JSON, and does not ('utf-8' codec"),
+            (cross, nested, f"{nested}/rerank: {too_deep}"),
+            (cross, nested_objects, too_deep),
+            (dual, nested, too_deep),
+            (cross, latin, f"{no_json}, and does not ('utf-8' codec"),
             (cross, f"{url}/é", "the server can't be reached"),
             (cross, broken, "says 500"),
             (cross, other, "the server must serve the model of this folder"),
             (dual, other, "whose embeddings have 8 dimensions, got 3"),
-            (cross, "ftp://127.0.0.1/rerank", "--with must be a library or a URL"),
-            (
-                cross,
-                "http://[::1",
-                "--with must be a library or a URL (http://HOST:PORT), got 'http",
-            ),
-            (cross, "http://a\nb", r"(http://HOST:PORT), got 'http://a\nb'"),
-            (cross, "http://a b", "(http://HOST:PORT), got 'http://a b'"),
-            (cross, "http://a\x1b[31m", r"(http://HOST:PORT), got 'http://a\x1b[31m'"),
-            (cross, "keras", "--with must be a library or a URL (http://HOST:PORT), got 'keras'"),
+            (cross, "ftp://127.0.0.1/rerank", no_url),
+            (cross, "http://[::1", no_url + "'http"),
+            (cross, "http://a\nb", no_url + r"'http://a\nb'"),
+            (cross, "http://a b", no_url + "'http://a b'"),
+            (cross, "http://a\x1b[31m", no_url + r"'http://a\x1b[31m'"),
+            (cross, "keras", no_url + "'keras'"),
             (tmp_path / "none", url, "an exported folder is needed, and there is no such folder"),
-        ]
-        for folder, address, said in cases:
+        ]:
             code, told = verify(folder, address, capsys)
             assert code == 2 and said in told and told.count("\n") == 1, (address, told)
 
@@ -204,33 +180,34 @@ def test_what_is_no_right_server_gets_one_line(proofs, tmp_path, capsys):
     "number", [float("nan"), float("inf"), 10**400, -(10**400), True, "1", [1]]
 )
 def test_a_number_of_a_server_must_be_finite(number, monkeypatch):
-    server = Server("http://127.0.0.1:1", "rerank", "a model")
+    url = "http://127.0.0.1:1"
+    server = Server(url, "rerank", "a model")
     monkeypatch.setattr(server, "_post", lambda _: [{"index": 0, "score": number}])
-    with pytest.raises(
-        InputError, match=r"http://127.0.0.1:1: score must be of finite numbers, got"
-    ):
+    with pytest.raises(InputError, match=rf"{url}: score must be of finite numbers, got"):
         server.rerank("a query", ["a document"])
-    server = Server("http://127.0.0.1:1", "embeddings", "a model")
+    server = Server(url, "embeddings", "a model")
     monkeypatch.setattr(server, "_post", lambda _: [{"index": 0, "embedding": [0.5, number]}])
     with pytest.raises(InputError, match=r"embedding must be of finite numbers, got"):
         server.embed(["a text"])
 
 
-def damaged(folder, tmp_path, name, change, signs=False):
+def damaged(folder, copy, name, change, signs=False):
     """A copy of an exported folder in which a file of its proof is changed, perhaps by someone who
     signs it anew and removes the card.
+
+    ``change``: None removes it; bytes take its place; a function is called with what a JSON holds,
+    or gives an array for each of hidden.npz.
     """
-    copy = tmp_path / f"{len(list(tmp_path.iterdir()))}"
     shutil.copytree(folder, copy)
     file = copy / "proof" / name
     if change is None:
         file.unlink()
     elif isinstance(change, bytes):
         file.write_bytes(change)
+    elif name == "hidden.npz":
+        np.savez(file, **{one: change(array) for one, array in np.load(file).items()})
     else:
-        content = json.loads(file.read_text())
-        change(content)
-        file.write_text(json.dumps(content))
+        edit(file, change)
     if signs:
         (copy / "README.md").unlink()
         contract = copy / "proof/contract.json"
@@ -238,17 +215,12 @@ def damaged(folder, tmp_path, name, change, signs=False):
     return copy
 
 
-def arrays(change):
-    """The bytes of hidden.npz with other arrays."""
+def sets(**values):
+    return lambda content: content.update(values)
 
-    def changed(folder) -> bytes:
-        with np.load(folder / "proof/hidden.npz") as content:
-            held = {name: content[name] for name in content.files}
-        file = io.BytesIO()
-        np.savez(file, **{name: change(array) for name, array in held.items()})
-        return file.getvalue()
 
-    return changed
+def probe(**values):
+    return lambda content: content["probes"][0].update(values)
 
 
 @pytest.mark.parametrize(
@@ -257,50 +229,48 @@ def arrays(change):
         ("contract.json", None, "must hold proof/contract.json, and does not"),
         ("contract.json", b"{", "contract.json: the file is damaged"),
         ("contract.json", lambda one: one.pop("tolerance"), "tolerance must be there"),
-        ("contract.json", lambda one: one.update(version=3), "proofs of version 2, got 3"),
-        ("contract.json", lambda one: one.update(version=[]), "proofs of version 2, got []"),
+        ("contract.json", sets(version=3), "proofs of version 2, got 3"),
+        ("contract.json", sets(version=[]), "proofs of version 2, got []"),
         ("contract.json", lambda one: one.pop("proof"), "proof must be there, and is not"),
-        ("contract.json", lambda one: one.update(proof={}), "probes.json: a proof must be as it"),
+        ("contract.json", sets(proof={}), "probes.json: a proof must be as it"),
         ("probes.json", None, "probes.json: the file can't be read"),
         ("hidden.npz", None, "hidden.npz: the file can't be read"),
         ("check.py", None, "check.py: the file can't be read"),
     ],
 )
 def test_a_damaged_proof_gets_one_line(proofs, tmp_path, capsys, name, change, said):
-    folder = damaged(proofs["cross"], tmp_path, name, change)
+    folder = damaged(proofs["cross"], tmp_path / "damaged", name, change)
     code, told = verify(folder, "sentence-transformers", capsys)
     assert code == 2 and said in told and told.count("\n") == 1
 
 
 CHANGES = {
     "another pooling": ("contract.json", lambda one: one["pooling"].update(pair="cls")),
-    "another activation": ("contract.json", lambda one: one.update(activation="sigmoid")),
-    "another dtype": ("contract.json", lambda one: one.update(dtype="float16")),
+    "another activation": ("contract.json", sets(activation="sigmoid")),
+    "another dtype": ("contract.json", sets(dtype="float16")),
     "another place": ("contract.json", lambda one: one["place"].update(pair="first token")),
     "another length": ("contract.json", lambda one: one["max_tokens"].update(pair=512)),
     "another head": ("contract.json", lambda one: one["head"]["pair"].update(weights="0" * 64)),
-    "a tolerance": ("contract.json", lambda one: one.update(tolerance=1e9)),
-    "an entry more": ("contract.json", lambda one: one.update(more=1)),
+    "a tolerance": ("contract.json", sets(tolerance=1e9)),
+    "an entry more": ("contract.json", sets(more=1)),
     "other files": ("contract.json", lambda one: one["files"].clear()),
     "another check": ("check.py", b"print('pass')\n"),
     "a comment in the check": ("check.py", b"# more\n"),
-    "other lists": ("probes.json", lambda one: one["probes"][0].update(list=3)),
-    "another score": ("probes.json", lambda one: one["probes"][0].update(score=0.5)),
+    "other lists": ("probes.json", probe(list=3)),
+    "another score": ("probes.json", probe(score=0.5)),
     "other ids": ("probes.json", lambda one: one["readings"]["pair"][0]["ids"].append(5)),
     "no probes": ("probes.json", b"{}"),
     "no arrays": ("hidden.npz", b"no array"),
     "empty arrays": ("hidden.npz", b""),
-    "NaN": ("hidden.npz", arrays(lambda one: one * np.nan)),
-    "rounded arrays": ("hidden.npz", arrays(lambda one: one.astype(np.float16))),
+    "NaN": ("hidden.npz", lambda one: one * np.nan),
+    "rounded arrays": ("hidden.npz", lambda one: one.astype(np.float16)),
 }
 
 
 @pytest.mark.parametrize("change", CHANGES)
 def test_a_proof_that_was_changed_is_told(proofs, tmp_path, capsys, change):
     name, damage = CHANGES[change]
-    if callable(damage) and name == "hidden.npz":
-        damage = damage(proofs["cross"])
-    folder = damaged(proofs["cross"], tmp_path, name, damage)
+    folder = damaged(proofs["cross"], tmp_path / "damaged", name, damage)
     code, told = verify(folder, "sentence-transformers", capsys)
     assert told == (
         f"ltr: {folder}/proof/{name}: a proof must be as it was exported, and this file has changed since; "
@@ -312,55 +282,33 @@ def test_a_proof_that_was_changed_is_told(proofs, tmp_path, capsys, change):
 @pytest.mark.parametrize("kind", ["cross", "dual"])
 def test_the_card_names_the_contract(proofs, tmp_path, capsys, kind):
     """So one that was signed anew is told as well."""
-    folder = damaged(
-        proofs[kind], tmp_path, "contract.json", lambda one: one.update(dtype="int8"), True
-    )
+    folder = damaged(proofs[kind], tmp_path / "d", "contract.json", sets(dtype="int8"), signs=True)
     shutil.copy(proofs[kind] / "README.md", folder)
     code, told = verify(folder, "sentence-transformers", capsys)
     assert code == 2 and "contract.json: a proof must be as it was exported" in told
 
 
+NO_SCORE = "probes.0.score must be a finite number"
+NO_ROWS = "must be rows of finite numbers"
 SIGNED = {
     "no readings": ("probes.json", lambda one: one["readings"].clear(), "do not fit"),
-    "a text as score": (
-        "probes.json",
-        lambda one: one["probes"][0].update(score="x"),
-        "probes.0.score must be a finite number",
-    ),
-    "no number as score": (
-        "probes.json",
-        lambda one: one["probes"][0].update(score=float("nan")),
-        "probes.0.score must be a finite number",
-    ),
-    "a tolerance": (
-        "contract.json",
-        lambda one: one.update(tolerance=1e9),
-        "tolerance must be from 0 to ",
-    ),
-    "a tolerance below 0": (
-        "contract.json",
-        lambda one: one.update(tolerance=-1e-9),
-        "tolerance must be from 0 to ",
-    ),
+    "a text as score": ("probes.json", probe(score="x"), NO_SCORE),
+    "no number as score": ("probes.json", probe(score=float("nan")), NO_SCORE),
+    "a tolerance": ("contract.json", sets(tolerance=1e9), "tolerance must be from 0 to "),
+    "a tolerance below 0": ("contract.json", sets(tolerance=-1e-9), "tolerance must be from 0 to "),
     "no arrays": ("hidden.npz", b"no array", "hidden.npz: the file can't be read"),
-    "NaN": ("hidden.npz", arrays(lambda one: one * np.nan), "must be rows of finite numbers"),
-    "texts": ("hidden.npz", arrays(lambda one: one.astype(str)), "must be rows of finite numbers"),
-    "whole numbers": (
-        "hidden.npz",
-        arrays(lambda one: one.astype(int)),
-        "must be rows of finite numbers",
-    ),
-    "a cube": ("hidden.npz", arrays(lambda one: one[None]), "must be rows of finite numbers"),
-    "fewer rows": ("hidden.npz", arrays(lambda one: one[1:]), "do not fit"),
+    "NaN": ("hidden.npz", lambda one: one * np.nan, NO_ROWS),
+    "texts": ("hidden.npz", lambda one: one.astype(str), NO_ROWS),
+    "whole numbers": ("hidden.npz", lambda one: one.astype(int), NO_ROWS),
+    "a cube": ("hidden.npz", lambda one: one[None], NO_ROWS),
+    "fewer rows": ("hidden.npz", lambda one: one[1:], "do not fit"),
 }
 
 
 @pytest.mark.parametrize("change", SIGNED)
 def test_a_proof_that_was_damaged_and_signed_is_its_own_fault(proofs, tmp_path, capsys, change):
     name, damage, said = SIGNED[change]
-    if callable(damage) and name == "hidden.npz":
-        damage = damage(proofs["cross"])
-    folder = damaged(proofs["cross"], tmp_path, name, damage, signs=True)
+    folder = damaged(proofs["cross"], tmp_path / "damaged", name, damage, signs=True)
     code, told = verify(folder, "sentence-transformers", capsys)
     assert code == 2 and said in told and told.count("\n") == 1
     assert told.endswith("; export the ranker again\n")
@@ -373,7 +321,7 @@ def test_a_folder_that_has_changed_can_show_no_fault_of_a_server(proofs, tmp_pat
         for probe in content["probes"]:
             probe["score"] += 1
 
-    folder = damaged(proofs["cross"], tmp_path, "probes.json", change, signs=True)
+    folder = damaged(proofs["cross"], tmp_path / "damaged", "probes.json", change, signs=True)
     with served(Serving(proofs["cross"])) as url:
         code, told = verify(folder, url, capsys)
     assert code == 2 and "the folder itself gives other numbers than its proof" in told
