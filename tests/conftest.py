@@ -93,10 +93,12 @@ def pytest_unconfigure(config):
         kill_processes(left_by_workers())
 
 
-@pytest.fixture(autouse=True)
-def own_cache(tmp_path_factory, monkeypatch):
-    """Derived data of a test session lies apart from the user's."""
-    monkeypatch.setenv("LTR_CACHE", str(tmp_path_factory.getbasetemp() / "cache"))
+@pytest.fixture(autouse=True, scope="session")
+def own_cache(tmp_path_factory):
+    """Derived data of a test session lies apart from the user's, also that of fixtures of a session."""
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setenv("LTR_CACHE", str(tmp_path_factory.getbasetemp() / "cache"))
+        yield
 
 
 @pytest.fixture(autouse=True)
