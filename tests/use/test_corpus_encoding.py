@@ -16,7 +16,6 @@ from ltr.data.trec import read_run
 from ltr.errors import InputError
 from ltr.search import encoding as room
 from ltr.use.corpus_encoding import open_encoding
-from tests.world.runs import trained_on_texts
 
 
 def encode(ranker, corpus, output, *options: str) -> int:
@@ -54,82 +53,72 @@ def test_a_folder_is_made_gone_on_with_and_checked(backbone, collection_folder, 
     assert json.loads((folder / "manifest.json").read_text()) == manifest
 
 
+CHANGES = {
+    "cut": lambda content: content[: len(content) // 2],
+    "emptied": lambda content: b"",
+    "garbage": lambda content: b"garbage" * 100,
+    "nested": lambda content: b"[" * 100_000,
+    "another bit": lambda content: content[:300] + bytes([content[300] ^ 1]) + content[301:],
+    "pickled": lambda content: pickle.dumps([1, 2]),
+}
+
+
 def change(file: Path, how: str) -> None:
     """Damage a file of an encoding."""
     content = file.read_bytes()
     if how == "lost":
         file.unlink()
-    elif how == "cut":
-        file.write_bytes(content[: len(content) // 2])
-    elif how == "emptied":
-        file.write_bytes(b"")
-    elif how == "garbage":
-        file.write_bytes(b"garbage" * 100)
-    elif how == "nested":
-        file.write_bytes(b"[" * 100_000)
-    elif how == "another bit":
-        file.write_bytes(content[:300] + bytes([content[300] ^ 1]) + content[301:])
-    elif how == "pickled":
-        file.write_bytes(pickle.dumps([1, 2]))
+    elif how in CHANGES:
+        file.write_bytes(CHANGES[how](content))
     elif how == "of other numbers":
         np.save(file, np.load(file).astype(np.float32))
     elif how == "of another shard":
         shutil.copy(file.with_name("000000.npy"), file)
     else:
-        held = json.loads(content)
-        file.write_text(json.dumps(held | json.loads(how)))
+        file.write_text(json.dumps(json.loads(content) | json.loads(how)))
 
 
-DAMAGES = [
-    ("000001.npy", "lost"),
-    ("000001.npy", "cut"),
-    ("000001.npy", "emptied"),
-    ("000001.npy", "garbage"),
-    ("000001.npy", "pickled"),
-    ("000001.npy", "another bit"),
-    ("000001.npy", "of other numbers"),
-    ("000001.npy", "of another shard"),
-    ("ids.npy", "lost"),
-    ("ids.npy", "another bit"),
-    ("ids.npy", "cut"),
-    ("ids.offsets.npy", "lost"),
-    ("ids.offsets.npy", "emptied"),
-    ("ids.offsets.npy", "another bit"),
-    ("manifest.json", "lost"),
-    ("manifest.json", "cut"),
-    ("manifest.json", "nested"),
-    ("manifest.json", '{"similarity": []}'),
-    ("manifest.json", '{"similarity": "dot"}'),
-    ("manifest.json", '{"dim": "x"}'),
-    ("manifest.json", '{"digest": null}'),
-    ("manifest.json", '{"count": 7}'),
-]
+SHARD = ("lost", "cut", "emptied", "garbage", "pickled", "another bit", "of other numbers")
+MANIFEST = ["lost", "cut", "nested", '{"similarity": []}', '{"similarity": "dot"}']
+MANIFEST += ['{"dim": "x"}', '{"digest": null}', '{"count": 7}']
+DAMAGES = {
+    "000001.npy": [*SHARD, "of another shard"],
+    "ids.npy": ["lost", "another bit", "cut"],
+    "ids.offsets.npy": ["lost", "emptied", "another bit"],
+    "manifest.json": MANIFEST,
+}
+
+
+@pytest.fixture(scope="module")
+def whole(backbone, collection_folder, tmp_path_factory):
+    """A finished folder, to be read."""
+    folder = tmp_path_factory.mktemp("encoded") / "whole"
+    assert encode(backbone, collection_folder, folder) == 0
+    return folder
 
 
 @pytest.fixture
-def encoded(backbone, collection_folder, tmp_path):
-    """A finished folder, to be copied."""
-    folder = tmp_path / "whole"
-    assert encode(backbone, collection_folder, folder) == 0
-    return folder
+def folder(whole, tmp_path):
+    """A finished folder, to be changed."""
+    return Path(shutil.copytree(whole, tmp_path / "encoded"))
 
 
 def files_of(folder: Path) -> dict[str, bytes]:
     return {file.name: file.read_bytes() for file in folder.iterdir()}
 
 
-@pytest.mark.parametrize(("name", "how"), DAMAGES)
+@pytest.mark.parametrize(
+    ("name", "how"), [(name, how) for name in DAMAGES for how in DAMAGES[name]]
+)
 def test_the_command_that_made_a_damaged_folder_mends_it(
-    backbone, collection_folder, encoded, tmp_path, name, how
+    backbone, collection_folder, whole, folder, name, how
 ):
-    folder = tmp_path / "encoded"
-    shutil.copytree(encoded, folder)
     change(folder / name, how)
     encoding = open_encoding(backbone, str(collection_folder), folder)
     assert not encoding.check()
     encoding.encode_missing()
     manifest = encoding.finish()
-    before = files_of(encoded)
+    before = files_of(whole)
     after = files_of(folder)
     assert json.loads(before.pop("manifest.json")) | {"made": manifest["made"]} == manifest
     assert json.loads(after.pop("manifest.json")) == manifest
@@ -137,11 +126,7 @@ def test_the_command_that_made_a_damaged_folder_mends_it(
     assert encoding.check()
 
 
-def test_a_circle_is_left_by_the_command_that_is_named(
-    backbone, collection_folder, encoded, tmp_path, capsys
-):
-    folder = tmp_path / "encoded"
-    shutil.copytree(encoded, folder)
+def test_a_circle_is_left_by_the_command_that_is_named(backbone, collection_folder, folder, capsys):
     (folder / "000001.npy").unlink()
     search = ["search", backbone, "--corpus", str(collection_folder), "--query", "w1"]
     assert main([*search, "--encoded", str(folder)]) == 2
@@ -181,24 +166,18 @@ def test_a_folder_that_holds_something_else_is_left_as_it_is(
 
 
 def test_an_empty_folder_is_taken(backbone, collection_folder, tmp_path):
-    (tmp_path / "empty").mkdir()
-    (tmp_path / "empty/.plan.json.ltr-lock").touch()  # another worker begins it
-    assert open_encoding(backbone, str(collection_folder), tmp_path / "empty").missing() == [
-        0,
-        1,
-        2,
-    ]
+    folder = tmp_path / "empty"
+    folder.mkdir()
+    (folder / ".plan.json.ltr-lock").touch()  # another worker begins it
+    assert open_encoding(backbone, str(collection_folder), folder).missing() == [0, 1, 2]
 
 
-def test_ltr_search_reads_it(backbone, collection_folder, tmp_path, capsys, never_encodes):
-    folder = tmp_path / "encoded"
+def test_ltr_search_reads_it(backbone, collection_folder, whole, capsys, never_encodes):
     words = ["search", backbone, "--corpus", str(collection_folder), "--query", "w1 w3"]
     assert main(words) == 0
     expected = capsys.readouterr().out
-    assert encode(backbone, collection_folder, folder) == 0
-    capsys.readouterr()
     never_encodes()
-    assert main([*words, "--encoded", str(folder)]) == 0
+    assert main([*words, "--encoded", str(whole)]) == 0
     assert capsys.readouterr().out == expected and expected.count("\n") == 10
 
 
@@ -218,34 +197,30 @@ def test_ltr_mine_reads_it(collection_folder, tmp_path, never_encodes, copied_ru
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("precision", "encoded", "said"),
     [
-        (["--encoded", "nothing"], "nothing: expected an encoding, as ltr encode writes it"),
-        (["--encoded", "other"], "got one of another corpus"),
-        (["--encoded", "encoded", "--precision", "bf16-mixed"], "of the precision 32-true, not bf"),
+        ("32-true", "nothing", "nothing: expected an encoding, as ltr encode writes it"),
+        ("32-true", "other", "got one of another corpus"),
+        ("bf16-mixed", "encoded", "of the precision 32-true, not bf"),
     ],
 )
 def test_what_does_not_fit_is_refused(
-    backbone, collection_folder, tmp_path, capsys, monkeypatch, options, said
+    backbone, collection_folder, tmp_path, capsys, monkeypatch, precision, encoded, said
 ):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "two.txt").write_text("w1\nw2\n")
-    assert encode(backbone, collection_folder, "encoded", "--precision", "32-true") == 0
-    assert encode(backbone, "two.txt", "other", "--precision", "32-true") == 0
-    capsys.readouterr()
-    words = ["search", backbone, "--corpus", str(collection_folder), "--query", "w1", *options]
-    if "--precision" not in options:
-        words += ["--precision", "32-true"]
-    assert main(words) == 2
+    corpus = {"encoded": collection_folder, "other": "two.txt"}.get(encoded)
+    if corpus is not None:
+        assert encode(backbone, corpus, encoded, "--precision", "32-true") == 0
+    words = ["--corpus", str(collection_folder), "--query", "w1", "--precision", precision]
+    assert main(["search", backbone, *words, "--encoded", encoded]) == 2
     assert said in capsys.readouterr().err
 
 
-def test_other_weights_are_refused(backbone, collection_folder, tmp_path, capsys, copied_run):
+def test_other_weights_are_refused(collection_folder, tmp_path, whole, capsys, copied_run):
     run = copied_run(tmp_path, "dual")
-    assert encode(backbone, collection_folder, tmp_path / "encoded") == 0
-    capsys.readouterr()
     words = ["search", str(run), "--corpus", str(collection_folder), "--query", "w1"]
-    assert main([*words, "--encoded", str(tmp_path / "encoded")]) == 2
+    assert main([*words, "--encoded", str(whole)]) == 2
     assert "got one of other weights" in capsys.readouterr().err
 
 
@@ -306,14 +281,15 @@ def test_a_cross_encoder_encodes_nothing(tmp_path, capsys, copied_run):
 
 
 def test_a_test_by_search_and_a_search_read_one_another(
-    backbone, collection_folder, tmp_path, monkeypatch, capsys, never_encodes
+    collection_folder, tmp_path, monkeypatch, copied_run, never_encodes
 ):
     """What ``ltr test`` has encoded, in float32, ``ltr search`` and ``ltr mine`` find, and a second
     ``ltr test``.
     """
-    monkeypatch.setenv("LTR_CACHE", str(tmp_path / "cache"))
     options = ["--data.evaluation.candidates", "corpus", "--data.evaluation.depth", "10"]
-    run = trained_on_texts(tmp_path, "dual", collection_folder, backbone, *options)
+    run = copied_run(tmp_path, "dual", *options)
+    monkeypatch.setenv("LTR_CACHE", str(tmp_path / "cache"))
+    assert main(["test", str(run)]) == 0
     assert not (run / "encodings").exists()
     first = (run / "test.run").read_text()
     never_encodes()
@@ -323,10 +299,8 @@ def test_a_test_by_search_and_a_search_read_one_another(
     assert main(["mine", str(run), "--output", str(tmp_path / "mined")]) == 0
 
 
-def test_tasks_of_an_engine(backbone, collection_folder, tmp_path):
+def test_tasks_of_an_engine(backbone, collection_folder, tmp_path, whole):
     """As the drivers of examples/cluster do: each shard by a task, in any order."""
-    whole = open_encoding(backbone, str(collection_folder), tmp_path / "whole")
-    whole.encode_missing()
     first = open_encoding(backbone, str(collection_folder), tmp_path / "parts")
     second = open_encoding(backbone, str(collection_folder), tmp_path / "parts")
     assert first.missing() == [0, 1, 2] and first.overlap is None
@@ -338,20 +312,19 @@ def test_tasks_of_an_engine(backbone, collection_folder, tmp_path):
     first.encode(1)  # of a task that is tried again, though it was done
     assert {file: file.stat().st_mtime_ns for file in made} == made and len(made) == 3
     assert first.finish() == second.finish()
-    assert first.finish()["digest"] == whole.finish()["digest"]
+    digest = json.loads((whole / "manifest.json").read_text())["digest"]
+    assert first.finish()["digest"] == digest
 
 
-def test_a_run_names_the_documents_of_its_corpus(backbone, collection_folder, tmp_path):
+def test_a_run_names_the_documents_of_its_corpus(backbone, collection_folder, tmp_path, whole):
     """Row i of an encoding is document i of the corpus, by its id."""
-    folder = tmp_path / "encoded"
-    assert encode(backbone, collection_folder, folder) == 0
     docs = open_collection(str(collection_folder)).corpus
     queries = tmp_path / "queries.jsonl"
     rows = [3, 400, 719]
     lines = [json.dumps({"_id": f"q{row}", "text": docs.texts[row]}) for row in rows]
     queries.write_text("\n".join(lines) + "\n")
     output = tmp_path / "found.trec"
-    words = ["search", backbone, "--corpus", str(collection_folder), "--encoded", str(folder)]
+    words = ["search", backbone, "--corpus", str(collection_folder), "--encoded", str(whole)]
     assert main([*words, "--queries", str(queries), "--output", str(output), "--k", "3"]) == 0
     best = {}
     for _, line in read_run(output):

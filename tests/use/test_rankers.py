@@ -13,7 +13,6 @@ from ltr.models import DualEncoder, PairWiseBertRanker
 from ltr.use.rankers import RankedDocument, TextRanker
 from ltr.use.retriever import Retriever
 from tests.use.loaded import texts_of_run
-from tests.world.runs import trained
 
 
 @pytest.mark.parametrize("kind", ["cross", "dual"])
@@ -23,9 +22,8 @@ def test_scores_are_those_that_test_wrote(runs, kind, collection_folder):
     assert isinstance(ranker, Retriever) == (kind == "dual")
     assert len(pairs) == 240 and np.ptp(expected) > 0.1
     assert ranker.score(pairs) == pytest.approx(expected, abs=1e-5)
-    assert ranker.score(pairs[::-1]) == pytest.approx(expected[::-1], abs=1e-5), (
-        "in the order given"
-    )
+    in_order_given = pytest.approx(expected[::-1], abs=1e-5)
+    assert ranker.score(pairs[::-1]) == in_order_given
 
 
 def test_a_ranking_is_best_first_and_keeps_the_order_of_equals(backbone):
@@ -37,10 +35,8 @@ def test_a_ranking_is_best_first_and_keeps_the_order_of_equals(backbone):
     assert [one.score for one in found] == sorted(scores.tolist(), reverse=True)
     places = [one.place for one in found]
     assert places.index(0) + 1 == places.index(2), "equal texts stay in their order"
-    assert all(
-        one == RankedDocument(one.place, one.score, documents[one.place], str(one.place))
-        for one in found
-    )
+    for one in found:
+        assert one == RankedDocument(one.place, one.score, documents[one.place], str(one.place))
     assert ranker.rank("w1", documents, k=2) == found[:2]
     assert ranker.rank("w1", []) == []
 
@@ -67,22 +63,16 @@ def test_pairs_are_joined_as_the_tokenizer_joins_them(backbone):
     """Against padded inputs from the tokenizer itself, in one batch of transformers."""
     model = PairWiseBertRanker(backbone, max_length=12)
     pairs = [("w1 w2", "w3 " * 30), ("w5", ""), ("w1 w2 w3 w4 w5 w6", "w7 w8 w9 w10 w11 w12 w13")]
-    inputs = model.tokenizer(
-        *zip(*pairs, strict=True),
-        truncation="only_second",
-        max_length=12,
-        padding=True,
-        return_tensors="pt",
-    )
+    options = {"truncation": "only_second", "max_length": 12, "padding": True}
+    inputs = model.tokenizer(*zip(*pairs, strict=True), **options, return_tensors="pt")
     with torch.no_grad():
         expected, _ = model.eval()(inputs, None)
     assert TextRanker(model).score(pairs) == pytest.approx(expected.numpy(), abs=1e-6)
 
 
 def test_a_dual_encoder_embeds_each_side_in_its_form(backbone):
-    model = DualEncoder(
-        backbone, query_prompt="w50 ", max_length=10, similarity="dot", temperature=0.5
-    )
+    options = {"query_prompt": "w50 ", "similarity": "dot", "temperature": 0.5}
+    model = DualEncoder(backbone, max_length=10, **options)
     ranker = Retriever(model)
     queries = ranker.encode(["w1", "w2 w3"], "query")
     documents = ranker.encode(["w1", "w4", "w5 w6"])
@@ -93,19 +83,11 @@ def test_a_dual_encoder_embeds_each_side_in_its_form(backbone):
     assert ranker.encode([]).shape == (0, model.dim)
 
 
-@pytest.mark.parametrize("steps", [[], ["z-score", "min-max"], ["quantile"]])
-def test_feature_rankers_score_what_the_files_hold(tmp_path, letor_folder, steps):
+@pytest.mark.parametrize("steps", ["[]", '["z-score", "min-max"]', '["quantile"]'])
+def test_feature_rankers_score_what_the_files_hold(tmp_path, letor_folder, copied_run, steps):
     """Features are given as in the file, and normalised as in training."""
-    data = {
-        "class_path": "ltr.datamodules.FeatureDataModule",
-        "init_args": {"path": str(letor_folder), "batch_size": 4},
-    }
-    data["init_args"]["normalise"] = steps
-    ranker = {
-        "class_path": "ltr.models.FeatureRanker",
-        "init_args": {"n_features": 5, "preset": "list_attention"},
-    }
-    run = trained(tmp_path, ranker, data)
+    options = ["--model.ranker.preset", "list_attention", "--data.batch_size", "4"]
+    run = copied_run(tmp_path, "features", *options, "--data.normalise", steps)
     expected = {(query, doc): score for _, (query, doc, score) in read_run(run / "test.run")}
     scorer = ltr.load(run)
     split = read_letor([letor_folder / "test.txt"], 1)
@@ -118,13 +100,8 @@ def test_feature_rankers_score_what_the_files_hold(tmp_path, letor_folder, steps
     assert np.array_equal(scorer.score(narrow), scorer.score(np.pad(narrow, ((0, 0), (0, 2)))))
 
 
-def test_bad_features(tmp_path, letor_folder):
-    data = {
-        "class_path": "ltr.datamodules.FeatureDataModule",
-        "init_args": {"path": str(letor_folder)},
-    }
-    ranker = {"class_path": "ltr.models.FeatureRanker", "init_args": {"n_features": 5}}
-    scorer = ltr.load(trained(tmp_path, ranker, data))
+def test_bad_features(tmp_path, copied_run):
+    scorer = ltr.load(copied_run(tmp_path, "features"))
     for features, said in (
         ([1.0, 2.0], "at most 5 features"),
         (np.ones((1, 6)), "at most 5"),
@@ -163,9 +140,8 @@ def test_scores_that_are_no_numbers(backbone, kind):
     model = kind(backbone, max_length=20)
     ranker = Retriever(model) if kind is DualEncoder else TextRanker(model)
     next(model.parameters()).data.fill_(float("nan"))
-    with pytest.raises(
-        InputError, match="scores must be finite numbers, got nan; the ranker has diverged"
-    ):
+    said = "scores must be finite numbers, got nan; the ranker has diverged"
+    with pytest.raises(InputError, match=said):
         ranker.score([("w1", "w2")])
 
 

@@ -67,10 +67,17 @@ def trained_on_texts(
     return trained(folder, ranker, data, *options, **others)
 
 
+def trained_on_features(folder: Path, letor: Path, *options: str) -> Path:
+    """A run of a feature ranker."""
+    ranker = {"class_path": "ltr.models.FeatureRanker", "init_args": {"n_features": 5}}
+    data = {"class_path": "ltr.datamodules.FeatureDataModule", "init_args": {"path": str(letor)}}
+    return trained(folder, ranker, data, *options)
+
+
 @pytest.fixture(scope="session")
-def copied_run(tmp_path_factory, collection_folder, backbone) -> Callable[..., Path]:
+def copied_run(tmp_path_factory, collection_folder, backbone, letor_folder) -> Callable[..., Path]:
     """``copied_run(folder, kind, *options)``: the copy in a folder of a run on the tiny collection,
-    which is trained and tested once for all tests.
+    or on features, which is trained and tested once for all tests.
     """
     place = tmp_path_factory.mktemp("trained")
     trained_runs: dict[tuple[str, ...], Path] = {}
@@ -79,7 +86,11 @@ def copied_run(tmp_path_factory, collection_folder, backbone) -> Callable[..., P
         key = (kind, *options)
         if key not in trained_runs:
             own = place / str(len(trained_runs))
-            trained_runs[key] = trained_on_texts(own, kind, collection_folder, backbone, *options)
+            if kind == "features":
+                made = trained_on_features(own, letor_folder, *options)
+            else:
+                made = trained_on_texts(own, kind, collection_folder, backbone, *options)
+            trained_runs[key] = made
         return Path(shutil.copytree(trained_runs[key], folder / "run"))
 
     return copy
