@@ -13,16 +13,13 @@ from ltr.errors import InputError
 from tests.world.tested_runs import CONVENTION, compared_in_one_group, write_run
 
 
-def values_of(folder: Path, column: int = 1) -> np.ndarray:
-    return np.array(
-        [
-            [
-                float(line.split("\t")[column])
-                for line in (folder / f"seed={s}/per_query.tsv").read_text().splitlines()[1:]
-            ]
-            for s in range(3)
-        ]
-    )
+def values_of(folder: Path) -> np.ndarray:
+    """``[3, Q]`` of the three seeds of a folder."""
+    rows = []
+    for seed in range(3):
+        lines = (folder / f"seed={seed}/per_query.tsv").read_text().splitlines()[1:]
+        rows.append([float(line.split("\t")[1]) for line in lines])
+    return np.array(rows)
 
 
 def test_experiments_are_compared_with_the_first_one(runs):
@@ -30,18 +27,14 @@ def test_experiments_are_compared_with_the_first_one(runs):
     assert (found.metric, found.n_queries, found.convention) == ("AP", 40, CONVENTION)
     base, good, same = (values_of(runs / name) for name in ("base", "good", "same"))
     for row, own in zip(found.rows, (base, good, same), strict=True):
-        assert row.estimate == estimate(own) and row.deviation == pytest.approx(
-            own.mean(axis=1).std(ddof=1)
-        )
+        assert row.estimate == estimate(own)
+        assert row.deviation == pytest.approx(own.mean(axis=1).std(ddof=1))
         assert (row.start, row.ceiling, row.seconds) == (pytest.approx(0.4), 0.9, 11.0)
     expected = holm([estimate(one, base).p for one in (good, same)])
     for one, own, corrected in zip(found.comparisons, (good, same), expected, strict=True):
         by_query = own.mean(axis=0) - base.mean(axis=0)
-        assert (
-            one.baseline == "base"
-            and one.difference == estimate(own, base)
-            and one.has_several_seeds
-        )
+        assert (one.baseline, one.difference) == ("base", estimate(own, base))
+        assert one.has_several_seeds
         assert one.corrected == corrected and one.p_models == randomisation_p(by_query)
         assert one.effect == pytest.approx(by_query.mean() / by_query.std(ddof=1))
         assert (one.wins, one.ties, one.losses) == ((by_query > 0).sum(), 0, (by_query < 0).sum())
@@ -53,18 +46,20 @@ def test_experiments_are_compared_with_the_first_one(runs):
 
 
 def test_several_baselines_and_metrics_are_one_family_and_no_pair_is_counted_twice(runs):
-    (found,) = compared_in_one_group(
-        ["runs/*"], pairs=pairs_with_baselines(["base", "good", "same"], ["good", "runs/base"])
-    )
-    assert [(one.name, one.baseline) for one in found.comparisons] == [
-        ("base", "good"),
-        ("same", "good"),
-        ("same", "base"),
-    ]
+    pairs = pairs_with_baselines(["base", "good", "same"], ["good", "runs/base"])
+    (found,) = compared_in_one_group(["runs/*"], pairs=pairs)
+    compared = [(one.name, one.baseline) for one in found.comparisons]
+    assert compared == [("base", "good"), ("same", "good"), ("same", "base")]
     assert found.comparisons[0].verdict == "worse"
-    assert [one.corrected for one in found.comparisons] == holm(
-        [one.p for one in found.comparisons]
-    )
+    corrected = [one.corrected for one in found.comparisons]
+    assert corrected == holm([one.p for one in found.comparisons])
+
+
+def compared_two(*folders):
+    """Two experiments, and how the second differs from the first."""
+    (found,) = compared_in_one_group([str(folder) for folder in folders])
+    (one,) = found.comparisons
+    return found, one
 
 
 def test_rounding_is_no_difference(tmp_path):
@@ -81,18 +76,9 @@ def test_rounding_is_no_difference(tmp_path):
     for seed in range(3):
         write_run(tmp_path / f"w/seed={seed}", np.full(40, 0.1), seed=seed)
     for first, second in (("x", "y"), ("z", "w")):
-        ((one,),) = (
-            each.comparisons
-            for each in compared_in_one_group([str(tmp_path / first), str(tmp_path / second)])
-        )
-        assert (one.wins, one.ties, one.losses, one.verdict, one.p, one.p_models) == (
-            0,
-            40,
-            0,
-            "equal",
-            1.0,
-            1.0,
-        )
+        _, one = compared_two(tmp_path / first, tmp_path / second)
+        assert (one.wins, one.ties, one.losses) == (0, 40, 0)
+        assert (one.verdict, one.p, one.p_models) == ("equal", 1.0, 1.0)
 
 
 def test_few_seeds_against_many_are_said_and_one_seed_can_be_planned_with(runs, capsys):
@@ -101,9 +87,8 @@ def test_few_seeds_against_many_are_said_and_one_seed_can_be_planned_with(runs, 
         write_run(runs / f"many/seed={seed}", rng.uniform(0.2, 0.6, 40), seed=seed, loss="many")
     shutil.rmtree(runs / "base/seed=2")
     assert main(["compare", "runs/base", "runs/many"]) == 0
-    assert (
-        "2 and 5 seeds are compared: false differences are then likelier" in capsys.readouterr().out
-    )
+    said = "2 and 5 seeds are compared: false differences are then likelier"
+    assert said in capsys.readouterr().out
     shutil.rmtree(runs / "base/seed=1")
     assert main(["compare", "runs/base", "runs/many", "--plan", "0.01"]) == 0
     assert "for these models" in capsys.readouterr().out
@@ -135,8 +120,7 @@ def test_few_queries_without_variance_show_nothing(tmp_path, monkeypatch):
     for name, value in (("low", 0.0), ("high", 1.0)):
         for seed in range(2):
             write_run(tmp_path / f"{name}/seed={seed}", [value] * 3, seed=seed, loss=name)
-    (found,) = compared_in_one_group([str(tmp_path / "low"), str(tmp_path / "high")])
-    (one,) = found.comparisons
+    _, one = compared_two(tmp_path / "low", tmp_path / "high")
     assert (one.p, one.p_models) == (0.25, 0.25)
     assert one.verdict == "not shown (3 queries can't show any)"
 
@@ -146,48 +130,31 @@ def test_one_difference_on_all_queries_has_no_effect_size(tmp_path):
     low = np.linspace(0.1, 0.5, 40).round(2)
     write_run(tmp_path / "low", low, loss="low")
     write_run(tmp_path / "high", low + 0.1, loss="high")
-    (found,) = compared_in_one_group([str(tmp_path / "low"), str(tmp_path / "high")])
-    assert np.isnan(found.comparisons[0].effect) and found.comparisons[0].wins == 40
+    _, one = compared_two(tmp_path / "low", tmp_path / "high")
+    assert np.isnan(one.effect) and one.wins == 40
 
 
 def test_less_is_better_for_swapped_pairs(tmp_path):
     """The runs say which metrics these are."""
     rng = np.random.default_rng(0)
+    options = {"name": "swapped_pairs", "report": {"lower_is_better": ["swapped_pairs"]}}
     for name, gain in (("a", 0), ("b", 3)):
         for seed in range(2):
-            write_run(
-                tmp_path / f"{name}/seed={seed}",
-                rng.normal(9 + gain, 0.1, 40),
-                seed=seed,
-                name="swapped_pairs",
-                loss=name,
-                report={"lower_is_better": ["swapped_pairs"]},
-            )
-    (found,) = compared_in_one_group([str(tmp_path / "a"), str(tmp_path / "b")])
-    (one,) = found.comparisons
-    assert (
-        one.verdict == "worse"
-        and one.difference.mean == pytest.approx(3, abs=0.1)
-        and one.effect < 0
-        and one.losses == 40
-    )
+            values = rng.normal(9 + gain, 0.1, 40)
+            write_run(tmp_path / f"{name}/seed={seed}", values, seed=seed, loss=name, **options)
+    _, one = compared_two(tmp_path / "a", tmp_path / "b")
+    assert one.verdict == "worse" and one.difference.mean == pytest.approx(3, abs=0.1)
+    assert one.effect < 0 and one.losses == 40
 
 
 def test_one_seed_says_something_of_its_model_alone(runs):
-    (found,) = compared_in_one_group(["runs/base/seed=0", "runs/good"])
-    (one,) = found.comparisons
-    assert (
-        not one.has_several_seeds
-        and one.p == one.p_models
-        and one.verdict == "better; one seed: of these models alone"
-    )
+    found, one = compared_two("runs/base/seed=0", "runs/good")
+    assert not one.has_several_seeds and one.p == one.p_models
+    assert one.verdict == "better; one seed: of these models alone"
     assert found.rows[0].deviation is None
     copy = write_run(runs / "copy", values_of(runs / "base")[0])
-    (equal,) = compared_in_one_group(["runs/base/seed=0", str(copy)])
-    assert (
-        equal.comparisons[0].verdict == "equal; one seed: of these models alone"
-        and equal.comparisons[0].p == 1.0
-    )
+    _, equal = compared_two("runs/base/seed=0", copy)
+    assert equal.verdict == "equal; one seed: of these models alone" and equal.p == 1.0
 
 
 def test_a_query_without_a_value_is_left_out_for_all(runs):

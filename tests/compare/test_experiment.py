@@ -15,34 +15,36 @@ def test_a_run_under_two_names_counts_once(runs):
     """A second copy would make Holm's family larger, and every p with it."""
     (runs / "latest").symlink_to(runs / "good")
     paths = ["runs/base", "runs/good", "runs/latest", f"{runs}/../runs/good/seed=1"]
-    assert [(one.name, len(one.runs)) for one in read_experiments(paths)] == [
-        ("base", 3),
-        ("good", 3),
-    ]
+    found = read_experiments(paths)
+    assert [(one.name, len(one.runs)) for one in found] == [("base", 3), ("good", 3)]
+
+
+def names(*paths) -> list[str]:
+    return [one.name for one in read_experiments(paths)]
 
 
 def test_folders_of_runs_and_of_experiments_side_by_side_and_results_stand_for_their_run(runs):
     write_run(runs / "single", [0.5] * 40)
-    assert [one.name for one in read_experiments(["runs"])] == ["single", "base", "good", "same"]
-    assert [
-        one.name for one in read_experiments(["runs/base", "runs/good/seed=0/metrics.json"])
-    ] == ["base", "good"]
+    assert names("runs") == ["single", "base", "good", "same"]
+    assert names("runs/base", "runs/good/seed=0/metrics.json") == ["base", "good"]
 
 
 def test_names_are_told_apart_and_seeds_are_sorted(runs):
-    assert [one.name for one in read_experiments(["runs/good", "runs/base"])] == ["good", "base"]
-    assert [one.name for one in read_experiments(["runs/base"])] == ["base"]
+    assert names("runs/good", "runs/base") == ["good", "base"]
+    assert names("runs/base") == ["base"]
     (both,) = read_experiments(["runs/base/seed=2", "runs/base/seed=0"])
     assert [run.seed for run in both.runs] == [0, 2]
-    assert [one.name for one in read_experiments(["runs"])] == ["base", "good", "same"]
+    assert names("runs") == ["base", "good", "same"]
     assert [len(one.runs) for one in read_experiments(["runs/b*", "runs/base/seed=1"])] == [3]
 
 
+METRICS = "good/seed=1/metrics.json"
+TABLE = "good/seed=1/per_query.tsv"
+CONFIG = "good/seed=1/config.yaml"
+RANKER = {"class_path": "FeatureRanker"}
+# What is done to the second seed of ``good``, and what is told.
 REFUSED = {
-    "not tested": (
-        lambda r: (r / "good/seed=1/per_query.tsv").unlink(),
-        "good/seed=1: a run must have been tested",
-    ),
+    "not tested": (lambda r: (r / TABLE).unlink(), "good/seed=1: a run must have been tested"),
     "no digest": (
         lambda r: edit(r, evaluated=None),
         "metrics.json: the file is damaged, test.evaluated must be there, and is not; remove it",
@@ -59,98 +61,69 @@ REFUSED = {
         lambda r: edit(r, conventions={"AP": "count 0"}),
         "AP is counted in two ways: runs/base/seed=0 says",
     ),
-    "other queries": (
-        lambda r: replace(r / "good/seed=1/per_query.tsv", "q39", "q40"),
-        "were tested on other queries",
-    ),
+    "other queries": (lambda r: replace(r / TABLE, "q39", "q40"), "were tested on other queries"),
     "a query twice": (
-        lambda r: replace(r / "good/seed=1/per_query.tsv", "q39", "q38"),
+        lambda r: replace(r / TABLE, "q39", "q38"),
         "per_query.tsv:41: the query 'q38' must stand there once, and has a line above",
     ),
     "infinite": (
-        lambda r: spoil(r / "good/seed=1/per_query.tsv", "inf"),
+        lambda r: spoil(r / TABLE, "inf"),
         "per_query.tsv:2: a line must be a query and 1 numbers",
     ),
     "not a number": (
-        lambda r: spoil(r / "good/seed=1/per_query.tsv", "nan"),
+        lambda r: spoil(r / TABLE, "nan"),
         "per_query.tsv: the mean of AP must be that of metrics.json, 0.",
     ),
     "no query with a value": (
-        lambda r: replace(r / "good/seed=1/metrics.json", '"AP": 0.', '"AP": null, "x": 0.'),
+        lambda r: replace(r / METRICS, '"AP": 0.', '"AP": null, "x": 0.'),
         "per_query.tsv: the mean of AP must be that of metrics.json, nan, got 0.",
     ),
     "no value": (
         lambda r: edit(r, AP=None),
         "metrics.json: the file is damaged, test.AP must be there, and is not",
     ),
-    "no such metric": (lambda r: None, "was not measured by RR, but by AP; name one with --metric"),
     "same seed": (
         lambda r: config(r, seed_everything=0),
         "have the same seed 0; compare one of them",
     ),
     "other options": (
-        lambda r: config(r, model={"ranker": {"class_path": "FeatureRanker"}, "loss": "X"}),
+        lambda r: config(r, model={"ranker": RANKER, "loss": "X"}),
         "no seeds of one experiment, they differ in model.loss ('Loss_good', 'X')",
     ),
     "other rate": (
-        lambda r: config(
-            r, model={"ranker": {"class_path": "FeatureRanker"}, "loss": "Loss_good", "lr": 0.2}
-        ),
+        lambda r: config(r, model={"ranker": RANKER, "loss": "Loss_good", "lr": 0.2}),
         "no seeds of one experiment, they differ in model.lr (0.1, 0.2)",
     ),
-    "no configuration": (
-        lambda r: (r / "good/seed=1/config.yaml").write_text("[1]"),
-        "config.yaml: a configuration must be options",
-    ),
-    "empty table": (
-        lambda r: (r / "good/seed=1/per_query.tsv").write_text(""),
-        "per_query.tsv:1: the columns must be those of metrics.json",
-    ),
-    "empty line": (
-        lambda r: (r / "good/seed=1/per_query.tsv").write_text("query\tAP\n\n"),
-        "per_query.tsv:2: a line must be a query and 1 numbers",
-    ),
-    "no test": (
-        lambda r: (r / "good/seed=1/metrics.json").write_text(
-            f'{{"format": {FORMAT}, "test": null}}'
-        ),
-        "a run must have been tested",
-    ),
-    "damaged": (
-        lambda r: (r / "good/seed=1/metrics.json").write_text("{"),
-        "metrics.json: the file is damaged",
-    ),
     "damaged digests": (
-        lambda r: replace(r / "good/seed=1/metrics.json", '"models": {}', '"models": 1'),
+        lambda r: replace(r / METRICS, '"models": {}', '"models": 1'),
         "metrics.json: the file is damaged, trained_with.models must be an object, got",
     ),
-    "damaged table": (
-        lambda r: (r / "good/seed=1/per_query.tsv").write_text("query\tAP\nq0\tx\n"),
-        "per_query.tsv:2: a line must be a query and 1 numbers",
-    ),
-    "other columns": (
-        lambda r: (r / "good/seed=1/per_query.tsv").write_text("query\tRR\n"),
-        "per_query.tsv:1: the columns must be those of metrics.json, query, AP",
-    ),
-    "no such folder": (lambda r: None, "runs/none: there is no such folder"),
-    "no run": (lambda r: (r / "none").mkdir(), "runs/none is no run folder, and holds none"),
-    "no baseline": (
-        lambda r: None,
+}
+NO_TEST = f'{{"format": {FORMAT}, "test": null}}'
+OTHER_COLUMNS = "per_query.tsv:1: the columns must be those of metrics.json"
+NO_NUMBERS = "per_query.tsv:2: a line must be a query and 1 numbers"
+# The content of a file of the second seed of ``good``, and what is told.
+REWRITTEN = [
+    (CONFIG, "[1]", "config.yaml: a configuration must be options"),
+    (METRICS, NO_TEST, "a run must have been tested"),
+    (METRICS, "{", "metrics.json: the file is damaged"),
+    (TABLE, "", OTHER_COLUMNS),
+    (TABLE, "query\tRR\n", OTHER_COLUMNS + ", query, AP"),
+    (TABLE, "query\tAP\n\n", NO_NUMBERS),
+    (TABLE, "query\tAP\nq0\tx\n", NO_NUMBERS),
+]
+# Words of the command, and what is told.
+WORDS = [
+    (["--metric", "RR"], "was not measured by RR, but by AP; name one with --metric"),
+    (
+        ["--baseline", "better"],
         "the baseline must be one of base, good, got 'better' (option baseline)",
     ),
-    "no level": (lambda r: None, "alpha must be above 0 and below 1, got 5"),
-    "no plan": (lambda r: None, "--plan must be a difference above 0, got 0"),
-}
-
-
-OPTIONS = {
-    "no such metric": ["--metric", "RR"],
-    "no baseline": ["--baseline", "better"],
-    "no level": ["--alpha", "5"],
-    "no plan": ["--plan", "0"],
-    "no such folder": ["runs/none"],
-    "no run": ["runs/none"],
-}
+    (["--alpha", "5"], "alpha must be above 0 and below 1, got 5"),
+    (["--plan", "0"], "--plan must be a difference above 0, got 0"),
+    (["runs/none"], "runs/none: there is no such folder"),
+    (["runs/empty"], "runs/empty is no run folder, and holds none"),
+]
 
 
 def edit(runs, **test):
@@ -172,30 +145,36 @@ def spoil(file, value):
     file.write_text("\n".join([header, f"q0\t{value}", *lines]) + "\n")
 
 
-@pytest.mark.parametrize("case", REFUSED)
-def test_runs_that_cannot_be_compared_are_one_line_and_exit_code_2(case, runs, capsys, monkeypatch):
-    monkeypatch.delenv("LTR_DEBUG", raising=False)
-    change, text = REFUSED[case]
-    change(runs)
-    extra = OPTIONS.get(case, [])
-    named = [one for one in extra if one.startswith("runs/")]
-    assert (
-        main(
-            [
-                "compare",
-                "runs/base",
-                "runs/good",
-                *named,
-                *(one for one in extra if one not in named),
-                "--csv",
-                "out.csv",
-            ]
-        )
-        == 2
-    )
+def check_refused(capsys, text, *words) -> None:
+    """One line, exit code 2, and nothing is written."""
+    assert main(["compare", "runs/base", "runs/good", *words, "--csv", "out.csv"]) == 2
     told = capsys.readouterr()
     assert text in told.err and told.err.count("\n") == 1 and told.out == ""
     assert not Path("out.csv").exists()
+
+
+@pytest.fixture(autouse=True)
+def no_traceback(monkeypatch):
+    monkeypatch.delenv("LTR_DEBUG", raising=False)
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_runs_that_cannot_be_compared_are_one_line_and_exit_code_2(case, runs, capsys):
+    change, text = REFUSED[case]
+    change(runs)
+    check_refused(capsys, text)
+
+
+@pytest.mark.parametrize(("file", "content", "text"), REWRITTEN)
+def test_a_file_of_a_run_that_is_damaged_is_one_line(file, content, text, runs, capsys):
+    (runs / file).write_text(content)
+    check_refused(capsys, text)
+
+
+@pytest.mark.parametrize(("words", "text"), WORDS)
+def test_words_that_cannot_be_meant_are_one_line(words, text, runs, capsys):
+    (runs / "empty").mkdir()
+    check_refused(capsys, text, *words)
 
 
 def test_without_a_configuration_the_folder_says_the_seed(runs):
@@ -272,11 +251,10 @@ def test_a_name_does_not_depend_on_how_a_folder_is_written(runs, monkeypatch):
     found = read_experiments([".", "../seed=1", str(runs / "base/seed=2"), "../../good"])
     assert [(one.name, len(one.runs)) for one in found] == [("base", 3), ("good", 3)]
     monkeypatch.chdir(runs / "base")
-    assert [one.name for one in read_experiments(["seed=0", "../good"])] == ["base", "good"]
+    assert names("seed=0", "../good") == ["base", "good"]
     monkeypatch.chdir(runs.parent)
     elsewhere = write_run(runs.parent / "x/other", [0.5] * 40)
-    names = [one.name for one in read_experiments(["runs/base", str(elsewhere)])]
-    assert names == ["runs/base", "x/other"]
+    assert names("runs/base", str(elsewhere)) == ["runs/base", "x/other"]
 
 
 def test_candidates_of_one_name_and_other_content_are_said(tmp_path):

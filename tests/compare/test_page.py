@@ -18,6 +18,15 @@ from tests.world.collections import write_collection
 from tests.world.tested_runs import MADE, TRAINED_WITH
 
 EVIL = "<script>document.title='taken'</script> & <img src=http://elsewhere.example/x.png> "
+CURVE = [
+    {"epoch": 0, "step": 10, "seconds": 2.5, "RR": 0.7},
+    {"epoch": 1, "step": 20, "seconds": 5.0, "RR": 0.8},
+]
+CONFIG = """
+model: {ranker: {class_path: x}}
+data: {class_path: ltr.datamodules.TripletDataModule, init_args: {path: c}}
+trainer: {accumulate_grad_batches: 1, overfit_batches: 0.0, callbacks: null}
+"""
 
 
 @pytest.fixture(scope="module")
@@ -33,6 +42,8 @@ def page(tmp_path_factory):
         doc["text"] = EVIL + doc["text"]
     (collection / "corpus.jsonl").write_text("".join(json.dumps(doc) + "\n" for doc in docs))
     opened = open_collection(str(collection))
+    content = {"queries": opened.queries.key, "documents": opened.corpus.key}
+    content |= {"judgements": "j", "candidates": "c"}
     rng = np.random.default_rng(0)
     for name, best in (("base <b>", 3), ("good", 1)):
         for seed in (0, 1):
@@ -44,19 +55,15 @@ def page(tmp_path_factory):
             for query, rank in enumerate(ranks):
                 order = [f"test-q{query}-d{d}" for d in range(1, 8)]
                 order.insert(rank - 1, f"test-q{query}-d0")
-                ranked += [
-                    f"test-q{query} Q0 {doc} {at} {9 - at} x\n"
-                    for at, doc in enumerate(order, start=1)
-                ]
+                for at, doc in enumerate(order, start=1):
+                    ranked.append(f"test-q{query} Q0 {doc} {at} {9 - at} x\n")
                 rows.append(f"test-q{query}\t{1 / rank:.6f}\n")
             (run / "test.run").write_text("".join(ranked))
             (run / "per_query.tsv").write_text("query\tRR\n" + "".join(rows))
-            content = {
-                "judgements": "j",
-                "candidates": "c",
-                "queries": opened.queries.key,
-                "documents": opened.corpus.key,
-            }
+            config = yaml.safe_load(CONFIG)
+            config["seed_everything"] = seed
+            config["model"]["loss"] = name
+            (run / "config.yaml").write_text(yaml.safe_dump(config))
             test = {
                 "RR": float((1 / ranks).mean()),
                 "conventions": {"RR": "left out"},
@@ -65,50 +72,22 @@ def page(tmp_path_factory):
                 "checkpoint": None,
                 "made": MADE,
             }
-            curve = [
-                {"epoch": 0, "step": 10, "seconds": 2.5, "RR": 0.7},
-                {"epoch": 1, "step": 20, "seconds": 5.0, "RR": 0.8},
-            ]
-            (run / "metrics.json").write_text(
-                json.dumps(
-                    {
-                        "format": FORMAT,
-                        "directory": str(folder),
-                        "test": test,
-                        "trained_with": TRAINED_WITH,
-                        "start": {"RR": 0.5},
-                        "validations": curve,
-                    }
-                )
-            )
-            config = {
-                "seed_everything": seed,
-                "model": {"ranker": {"class_path": "x"}, "loss": name},
-                "data": {
-                    "class_path": "ltr.datamodules.TripletDataModule",
-                    "init_args": {"path": "c"},
-                },
-                "trainer": {
-                    "accumulate_grad_batches": 1,
-                    "overfit_batches": 0.0,
-                    "callbacks": None,
-                },
+            results = {
+                "format": FORMAT,
+                "directory": str(folder),
+                "test": test,
+                "trained_with": TRAINED_WITH,
+                "start": {"RR": 0.5},
+                "validations": CURVE,
             }
-            (run / "config.yaml").write_text(yaml.safe_dump(config))
+            (run / "metrics.json").write_text(json.dumps(results))
     file = folder / "page.html"
-    assert (
-        main(
-            [
-                "compare",
-                str(folder / "runs/base <b>"),
-                str(folder / "runs/good"),
-                "--html",
-                str(file),
-            ]
-        )
-        == 0
-    )
+    assert main(["compare", *runs_of(file), "--html", str(file)]) == 0
     return file
+
+
+def runs_of(page) -> list[str]:
+    return [str(page.parent / "runs" / name) for name in ("base <b>", "good")]
 
 
 def test_the_page_is_whole_and_asks_for_nothing(page):
@@ -116,38 +95,27 @@ def test_the_page_is_whole_and_asks_for_nothing(page):
     assert "base &lt;b&gt;" in text and "base <b>" not in text
     assert EVIL.strip() not in text and text.count("&lt;script&gt;document.title") == 100
     assert text.count("<script>") == 1 and "<img" not in text
-    assert (
-        not re.findall(r"""(?:src|href)\s*=\s*["'](?!#|data:,)""", text)
-        and "@import" not in text
-        and "url(http" not in text
-    )
+    assert not re.findall(r"""(?:src|href)\s*=\s*["'](?!#|data:,)""", text)
+    assert "@import" not in text and "url(http" not in text
 
 
 def test_the_page_shows_tables_figures_and_the_queries_that_differ_most(page):
     text = page.read_text()
     assert "RR against base &lt;b&gt;; level 0.05" in text and '<td class="verdict">better' in text
-    assert (
-        text.count("<figure") == 4
-        and "step 0 is before training" in text
-        and "RR on dev by seconds of training" in text
-        and "Precision at each rank" in text
-    )
+    assert text.count("<figure") == 4 and "step 0 is before training" in text
+    assert "RR on dev by seconds of training" in text and "Precision at each rank" in text
     queries = re.findall(r"<summary>.*?\+0\.(\d{3})</b>(test-q\d+)", text)
-    assert len(queries) == 10 and [int(one) for one, _ in queries] == sorted(
-        (int(one) for one, _ in queries), reverse=True
-    )
+    differences = [int(digits) for digits, _ in queries]
+    assert len(queries) == 10 and differences == sorted(differences, reverse=True)
     first = text.split("<details>")[1]
     query = queries[0][1]
     good, base = first.split("<h3>")[1:]
     assert good.startswith("good: 1.000") and base.startswith("base &lt;b&gt;: 0.")
-    assert re.search(
-        rf'class="relevant"><span class="grade">grade 1</span> · {query}-d0 · 8.000', good
-    )
+    relevant = rf'class="relevant"><span class="grade">grade 1</span> · {query}-d0 · 8.000'
+    assert re.search(relevant, good)
     assert re.findall(r"· (\S+) · \d", base)[0] != f"{query}-d0"
-    assert (
-        f'<li><span class="grade">grade 0</span> · {query}-d1 · ' in base
-        and f'<li><span class="grade">not judged</span> · {query}-d2' in base
-    )
+    assert f'<li><span class="grade">grade 0</span> · {query}-d1 · ' in base
+    assert f'<li><span class="grade">not judged</span> · {query}-d2' in base
 
 
 def test_two_that_rank_alike_have_no_heading_of_what_differs(page, tmp_path):
@@ -164,18 +132,14 @@ def test_two_that_rank_alike_have_no_heading_of_what_differs(page, tmp_path):
 def test_documents_that_are_gone_or_changed_are_not_shown(page, tmp_path, caplog):
     """The rest of the page is there, and a warning says why."""
     collection = page.parent / "c"
-    runs = [str(page.parent / "runs" / name) for name in ("base <b>", "good")]
     collection.rename(page.parent / "away")
     try:
-        assert main(["compare", *runs, "--html", str(tmp_path / "page.html")]) == 0
+        assert main(["compare", *runs_of(page), "--html", str(tmp_path / "page.html")]) == 0
     finally:
         (page.parent / "away").rename(collection)
     text = (tmp_path / "page.html").read_text()
-    assert (
-        "<details>" not in text
-        and text.count("<figure") == 3
-        and "documents are not shown" in caplog.text
-    )
+    assert "<details>" not in text and text.count("<figure") == 3
+    assert "documents are not shown" in caplog.text
 
 
 def test_an_empty_ranking_is_refused(page, tmp_path, capsys, monkeypatch):
@@ -184,9 +148,8 @@ def test_an_empty_ranking_is_refused(page, tmp_path, capsys, monkeypatch):
     ranking = page.parent / "runs/good/seed=0/test.run"
     text = ranking.read_text()
     ranking.write_text("")
-    runs = [str(page.parent / "runs" / name) for name in ("base <b>", "good")]
     try:
-        assert main(["compare", *runs, "--html", str(tmp_path / "page.html")]) == 2
+        assert main(["compare", *runs_of(page), "--html", str(tmp_path / "page.html")]) == 2
     finally:
         ranking.write_text(text)
     told = capsys.readouterr().err
@@ -194,6 +157,7 @@ def test_an_empty_ranking_is_refused(page, tmp_path, capsys, monkeypatch):
     assert not (tmp_path / "page.html").exists()
 
 
+@pytest.mark.long
 @pytest.mark.skipif(CHROMIUM is None, reason="no Chromium is installed")
 def test_the_page_works_in_a_browser(page, tmp_path):
     browser = Browser(CHROMIUM)
@@ -202,12 +166,9 @@ def test_the_page_works_in_a_browser(page, tmp_path):
         for width in (1280, 390):
             for dark in (False, True):
                 browser.open(page, width, dark)
-                assert browser.run("document.title") == "2 experiments by RR", (
-                    "no text of a document has run"
-                )
-                assert browser.run("document.documentElement.scrollWidth") <= width, (
-                    "only tables scroll sideways"
-                )
+                # No text of a document has run, and only tables scroll sideways.
+                assert browser.run("document.title") == "2 experiments by RR"
+                assert browser.run("document.documentElement.scrollWidth") <= width
                 colour = browser.run("getComputedStyle(document.body).backgroundColor")
                 assert colour == ("rgb(20, 23, 26)" if dark else "rgb(255, 255, 255)")
                 # The verdict comes first, and whole.
@@ -217,9 +178,7 @@ def test_the_page_works_in_a_browser(page, tmp_path):
                 if width == 1280:
                     table = "document.querySelector('.wide')"
                     assert browser.run(f"{table}.scrollWidth <= {table}.clientWidth")
-                shots[width, dark] = browser.screenshot(
-                    tmp_path / f"{width}-{'dark' if dark else 'light'}.png"
-                )
+                shots[width, dark] = browser.screenshot(tmp_path / "shot.png")
         assert len(set(shots.values())) == 4
         names = "[...document.querySelectorAll('table')[1].tBodies[0].rows].map(row => row.cells[0].textContent)"
         assert browser.run(names) == ["base <b>", "good"]
@@ -233,12 +192,10 @@ def test_the_page_works_in_a_browser(page, tmp_path):
         hidden = "document.querySelector('details .sides').checkVisibility()"
         assert browser.run(hidden) is False
         browser.run("document.querySelector('summary').click()")
-        assert browser.run(hidden) is True and "grade 1" in browser.run(
-            "document.querySelector('details').innerText"
-        )
-        assert browser.requests and all(
-            one.startswith(("file://", "data:")) for one in browser.requests
-        )
+        assert browser.run(hidden) is True
+        assert "grade 1" in browser.run("document.querySelector('details').innerText")
+        assert browser.requests
+        assert all(one.startswith(("file://", "data:")) for one in browser.requests)
     finally:
         browser.close()
 

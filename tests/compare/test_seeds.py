@@ -27,91 +27,68 @@ AVERAGE = callback("lightning.pytorch.callbacks.EMAWeightAveraging", decay=0.999
 HEALTH = callback("ltr.callbacks.Health", every_n_steps=50)
 OWN = callback("my_callbacks.Health")
 
-# An option of the second run, and what the refusal says: the option and both values.
-REFUSED = {
-    "clipping": ("trainer.gradient_clip_val", 0.5, "trainer.gradient_clip_val (None, 0.5)"),
-    "algorithm of clipping": (
-        "trainer.gradient_clip_algorithm",
-        "value",
-        "trainer.gradient_clip_algorithm (None, 'value')",
-    ),
-    "fewer batches": ("trainer.limit_train_batches", 2, "trainer.limit_train_batches (None, 2)"),
-    "less of dev": ("trainer.limit_val_batches", 1, "trainer.limit_val_batches (None, 1)"),
-    "less time": ("trainer.max_time", "00:00:01:00", "trainer.max_time (None, '00:00:01:00')"),
-    "at least so long": ("trainer.min_epochs", 2, "trainer.min_epochs (None, 2)"),
-    "at least so many steps": ("trainer.min_steps", 9, "trainer.min_steps (None, 9)"),
-    "validations": ("trainer.val_check_interval", 3, "trainer.val_check_interval (None, 3)"),
-    "epochs between them": (
-        "trainer.check_val_every_n_epoch",
-        2,
-        "trainer.check_val_every_n_epoch (1, 2)",
-    ),
-    "epochs": ("trainer.max_epochs", 2, "trainer.max_epochs (1, 2)"),
-    "steps": ("trainer.max_steps", 5, "trainer.max_steps (-1, 5)"),
-    "precision": ("trainer.precision", "bf16-mixed", "trainer.precision (None, 'bf16-mixed')"),
-    "accumulation": (
-        "trainer.accumulate_grad_batches",
-        2,
-        "trainer.accumulate_grad_batches (1, 2)",
-    ),
-    "early stopping": (
+# An option, and its values in the first and in the second run: both are told.
+REFUSED = [
+    ("trainer.gradient_clip_val", None, 0.5),
+    ("trainer.gradient_clip_algorithm", None, "value"),
+    ("trainer.limit_train_batches", None, 2),
+    ("trainer.limit_val_batches", None, 1),
+    ("trainer.max_time", None, "00:00:01:00"),
+    ("trainer.min_epochs", None, 2),
+    ("trainer.min_steps", None, 9),
+    ("trainer.val_check_interval", None, 3),
+    ("trainer.check_val_every_n_epoch", 1, 2),
+    ("trainer.max_epochs", 1, 2),
+    ("trainer.max_steps", -1, 5),
+    ("trainer.precision", None, "bf16-mixed"),
+    ("trainer.accumulate_grad_batches", 1, 2),
+    ("trainer.surprise", None, 0.1),  # an option of a later Lightning
+    ("best.monitor", "val/nDCG_exp@10", "val/swapped_pairs"),
+    ("data.init_args.evaluation.index", None, "IVF8,Flat"),
+    ("data.init_args.evaluation.depth", None, 5),
+    ("data.init_args.batch_size", 4, 8),
+    ("data.init_args.list_size", None, 3),
+    ("model.lr", 0.1, 0.2),
+    ("model.warmup", 0.1, 0.3),
+    ("model.loss.class_path", "ltr.losses.RankNetLoss", "ltr.losses.ListNetLoss"),
+]
+FIRST = "trainer.callbacks[0]"
+# An option, its value in the second run, and what is told.
+CASES = [
+    ("best.save_top_k", 0, "best.monitor ('val/nDCG_exp@10', None)"),
+    (
         "trainer.callbacks",
         [EARLY],
-        "trainer.callbacks[0].class_path (None, 'lightning.pytorch.callbacks.EarlyStopping')",
+        f"{FIRST}.class_path (None, 'lightning.pytorch.callbacks.EarlyStopping')",
     ),
-    "averaging": (
+    (
         "trainer.callbacks",
         [HEALTH, AVERAGE],
-        "trainer.callbacks[0].class_path (None, 'lightning.pytorch.callbacks.EMAWeightAveraging'), trainer.callbacks[0].decay (None, 0.999)",
+        f"{FIRST}.class_path (None, 'lightning.pytorch.callbacks.EMAWeightAveraging'), "
+        f"{FIRST}.decay (None, 0.999)",
     ),
-    "a single callback": (
-        "trainer.callbacks",
-        EARLY,
-        "trainer.callbacks[0].monitor (None, 'train/loss')",
-    ),
-    "a callback of the user": (
-        "trainer.callbacks",
-        [OWN],
-        "trainer.callbacks[0].class_path (None, 'my_callbacks.Health')",
-    ),
-    "an option of a later Lightning": ("trainer.surprise", 0.1, "trainer.surprise (None, 0.1)"),
-    "what is best": (
-        "best.monitor",
-        "val/swapped_pairs",
-        "best.monitor ('val/nDCG_exp@10', 'val/swapped_pairs')",
-    ),
-    "nothing is best": ("best.save_top_k", 0, "best.monitor ('val/nDCG_exp@10', None)"),
-    "index": (
-        "data.init_args.evaluation",
-        {"index": "IVF8,Flat"},
-        "data.evaluation.index (None, 'IVF8,Flat')",
-    ),
-    "candidates": ("data.init_args.evaluation", {"depth": 5}, "data.evaluation.depth (None, 5)"),
-    "batches": ("data.init_args.batch_size", 8, "data.batch_size (4, 8)"),
-    "sampling": ("data.init_args.list_size", 3, "data.list_size (None, 3)"),
-    "learning rate": ("model.lr", 0.2, "model.lr (0.1, 0.2)"),
-    "warmup": ("model.warmup", 0.3, "model.warmup (0.1, 0.3)"),
-    "another loss": (
-        "model.loss.class_path",
-        "ltr.losses.ListNetLoss",
-        "model.loss.class_path ('ltr.losses.RankNetLoss', 'ltr.losses.ListNetLoss')",
-    ),
-}
+    ("trainer.callbacks", EARLY, f"{FIRST}.monitor (None, 'train/loss')"),  # a single one
+    ("trainer.callbacks", [OWN], f"{FIRST}.class_path (None, 'my_callbacks.Health')"),
+]
+CASES += [
+    (path, second, f"{path.replace('init_args.', '')} ({first!r}, {second!r})")
+    for path, first, second in REFUSED
+]
 # Where it runs, what it measures and what it shows: seeds may differ in these.
-TAKEN = {
-    "place of the data": ("data.init_args.path", "/elsewhere/letor"),
-    "device": ("trainer.accelerator", "gpu"),
-    "processes": ("trainer.devices", 2),
-    "strategy": ("trainer.strategy", "ddp"),
-    "watching": ("trainer.callbacks", [HEALTH]),
-    "no callbacks": ("trainer.callbacks", []),
-    "progress": ("trainer.enable_progress_bar", True),
-    "the start is not measured": ("trainer.num_sanity_val_steps", 0),
-    "metrics": ("model.metrics", ["nDCG_exp@10", "swapped_pairs", "AP"]),
-    "several best": ("best.save_top_k", 3),
-    "checkpoints": ("last.every_n_steps", 7),
-    "workers": ("data.init_args.loading", {"num_workers": 2}),
-}
+TAKEN = [
+    ("data.init_args.path", "/elsewhere/letor"),
+    ("trainer.accelerator", "gpu"),
+    ("trainer.devices", 2),
+    ("trainer.strategy", "ddp"),
+    ("trainer.callbacks", [HEALTH]),
+    ("trainer.callbacks", []),
+    ("trainer.enable_progress_bar", True),
+    ("trainer.num_sanity_val_steps", 0),  # the start is not measured
+    ("model.metrics", ["nDCG_exp@10", "swapped_pairs", "AP"]),
+    ("best.save_top_k", 3),
+    ("last.every_n_steps", 7),
+    ("data.init_args.loading", {"num_workers": 2}),
+]
 
 
 @pytest.fixture(scope="module")
@@ -165,27 +142,20 @@ def set_option(run_folder: Path, path: str, value: object) -> None:
     file.write_text(yaml.safe_dump(config))
 
 
-def change_results(run_folder: Path, **entries: object) -> None:
-    """Replace entries of metrics.json, or remove those that are None."""
-    file = run_folder / "metrics.json"
-    results = json.loads(file.read_text()) | entries
-    kept = {name: value for name, value in results.items() if value is not None}
-    file.write_text(json.dumps(kept))
-
-
-@pytest.mark.parametrize("case", REFUSED)
-def test_runs_that_were_trained_otherwise_are_no_seeds_of_one_experiment(two, case, capsys):
-    path, value, message = REFUSED[case]
+@pytest.mark.parametrize(("path", "value", "told"), CASES)
+def test_runs_that_were_trained_otherwise_are_no_seeds_of_one_experiment(
+    two, path, value, told, capsys
+):
     set_option(two / "seed=1", path, value)
     assert main(["compare", str(two)]) == 2
     line = capsys.readouterr().err
-    assert line.count("\n") == 1 and message in line
+    assert line.count("\n") == 1 and told in line
     assert f"{two}/seed=0 and {two}/seed=1 are no seeds of one experiment" in line
 
 
-@pytest.mark.parametrize("case", TAKEN)
-def test_seeds_may_differ_in_what_trains_the_same(two, case):
-    set_option(two / "seed=1", *TAKEN[case])
+@pytest.mark.parametrize(("path", "value"), TAKEN)
+def test_seeds_may_differ_in_what_trains_the_same(two, path, value):
+    set_option(two / "seed=1", path, value)
     (experiment,) = read_experiments([str(two)])
     assert len(experiment.runs) == 2 and compare(grouped([experiment]))[0].main.notes == []
 
@@ -241,7 +211,10 @@ def test_seeds_may_each_start_from_their_own_seed_of_one_experiment(trained, tmp
 
 def test_a_run_whose_results_were_lost_is_no_seed(two, capsys):
     """Tested again it has numbers, and does not say what it was trained with."""
-    change_results(two / "seed=1", trained_with=None)
+    file = two / "seed=1/metrics.json"
+    found = results(two / "seed=1")
+    del found["trained_with"]
+    file.write_text(json.dumps(found))
     assert main(["compare", str(two)]) == 2
     assert "seed=1/metrics.json: trained_with must say what" in capsys.readouterr().err
 

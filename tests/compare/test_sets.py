@@ -41,11 +41,9 @@ def experiment(name: str, *by_seed, metric: str = "AP", lower: bool = False) -> 
 def suite(base, new, **options) -> Groups:
     """The two experiments on sets s0, s1 …, of one seed each."""
     sets = {}
-    for number, (of_base, of_new) in enumerate(zip(base, new, strict=True)):
-        sets[f"s{number}"] = [
-            experiment("base", of_base, **options),
-            experiment("new", of_new, **options),
-        ]
+    for number, values in enumerate(zip(base, new, strict=True)):
+        named = zip(("base", "new"), values, strict=True)
+        sets[f"s{number}"] = [experiment(name, of_set, **options) for name, of_set in named]
     return Groups("set", sets)
 
 
@@ -85,10 +83,8 @@ def test_sets_are_a_family_and_means_another():
     assert first.p == 2**-15 and first.corrected == 2**-14 and first.verdict.startswith("better")
     assert second.corrected == second.p > 0.9 and second.verdict.startswith("not shown")
     assert of_mean.corrected == of_mean.p
-    notes = footnotes([result])
-    assert any(
-        "of means: one comparison" in note and "over 2 comparisons" in note for note in notes
-    )
+    (note,) = [note for note in footnotes([result]) if "of means: one comparison" in note]
+    assert "over 2 comparisons" in note
 
 
 def test_lower_is_better_turns_the_verdict():
@@ -124,16 +120,11 @@ def tested(tmp_path, monkeypatch) -> Path:
     monkeypatch.chdir(tmp_path)
     for name, gain in (("base", 0.0), ("new", 0.1)):
         for seed in range(2):
-            run = write_run(
-                tmp_path / f"runs/{name}/seed={seed}", rng.uniform(size=40), seed=seed, loss=name
-            )
+            folder = tmp_path / f"runs/{name}/seed={seed}"
+            write_run(folder, rng.uniform(size=40), seed=seed, loss=name)
             for data_set in ("A", "B"):
-                write_run(
-                    run / f"sets/{data_set}",
-                    rng.uniform(0.2, 0.3, 40) + gain,
-                    seed=seed,
-                    start=None,
-                )
+                values = rng.uniform(0.2, 0.3, 40) + gain
+                write_run(folder / "sets" / data_set, values, seed=seed, start=None)
     return tmp_path
 
 
@@ -144,18 +135,16 @@ def test_the_command_compares_the_sets_and_their_mean(tested, capsys):
     said = capsys.readouterr().out
     assert "AP, mean of 2 sets, against base" in said and "AP by set, against base" in said
     rows = list(csv.DictReader(io.StringIO(Path("t.csv").read_text())))
-    assert [(row["set"], row["experiment"]) for row in rows] == [
-        (data_set, name) for data_set in ("", "A", "B") for name in ("base", "new")
-    ]
+    named = [(row["set"], row["experiment"]) for row in rows]
+    assert named == [*product(("", "A", "B"), ("base", "new"))]
     by_set = {row["set"]: float(row["difference"]) for row in rows if row["experiment"] == "new"}
     assert by_set[""] == pytest.approx((by_set["A"] + by_set["B"]) / 2)
     assert rows[1]["verdict"] == "better" and "mean of 2 sets" in Path("t.html").read_text()
 
 
 def test_several_pairs_and_metrics_name_their_rows(tested):
-    sets = {}
-    for name in ("A", "B"):
-        sets[name] = read_experiments(["runs/base", "runs/new"], DataSet(name, name))
+    runs = ["runs/base", "runs/new"]
+    sets = {name: read_experiments(runs, DataSet(name, name)) for name in ("A", "B")}
     results = compare(Groups("set", sets), ["AP"], [("new", "base"), ("base", "new")])
     *_, by_set = tables(results)
     assert [row[0] for row in by_set.rows] == [
@@ -194,12 +183,9 @@ def test_the_tables_of_another_split_than_test_say_it():
     sets = suite([[0.2, 0.4], [0.1, 0.3]], [[0.3, 0.5], [0.4, 0.5]])
     on_dev = {}
     for name, of_set in sets.experiments.items():
-        on_dev[name] = [
-            replace(each, runs=[replace(run, split="dev") for run in each.runs]) for each in of_set
-        ]
-    titles = [table.title for table in tables(compare(Groups("set", on_dev)))]
-    assert [title.split(",")[0] for title in titles] == [
-        "AP on dev",
-        "AP on dev",
-        "AP on dev by set",
-    ]
+        on_dev[name] = []
+        for each in of_set:
+            runs = [replace(run, split="dev") for run in each.runs]
+            on_dev[name].append(replace(each, runs=runs))
+    titles = [table.title.split(",")[0] for table in tables(compare(Groups("set", on_dev)))]
+    assert titles == ["AP on dev", "AP on dev", "AP on dev by set"]

@@ -78,9 +78,8 @@ def test_the_order_of_queries_has_no_effect_and_the_direction_a_sign():
     others = [names[place] for place in part]
     found = estimate_of_change(values, values[:, part], names, others)
     order = [4, 8, 0, 1, 7, 2, 6, 3, 5]
-    shuffled = estimate_of_change(
-        values[:, order], values[:, part], [names[place] for place in order], others
-    )
+    reordered = [names[place] for place in order]
+    shuffled = estimate_of_change(values[:, order], values[:, part], reordered, others)
     back = estimate_of_change(values[:, part], values, others, names)
     assert found.interval() == pytest.approx(shuffled.interval())
     assert back.mean == pytest.approx(-found.mean) and back.error == pytest.approx(found.error)
@@ -146,40 +145,24 @@ SPLITS = ("test", "test.clean")
 
 
 def compared(metrics=()):
-    by_split = {
-        split: read_experiments(["runs/base", "runs/good"], split=split) for split in SPLITS
-    }
+    runs = ["runs/base", "runs/good"]
+    by_split = {split: read_experiments(runs, split=split) for split in SPLITS}
     return compare(Groups("split", by_split), metrics)
 
 
 def test_both_splits_stand_side_by_side(both):
     (result,) = compared()
-    assert {split: found.n_queries for split, found in result.groups.items()} == {
-        "test": 40,
-        "test.clean": 32,
-    }
+    n_queries = {split: found.n_queries for split, found in result.groups.items()}
+    assert n_queries == {"test": 40, "test.clean": 32}
     _, means = tables([result])
-    assert means.header == [
-        "experiment",
-        "seeds",
-        "test, 40 queries",
-        "test.clean, 32 queries",
-        "test.clean − test",
-        "95 % interval",
-    ]
+    of_splits = ["test, 40 queries", "test.clean, 32 queries", "test.clean − test"]
+    assert means.header == ["experiment", "seeds", *of_splits, "95 % interval"]
     for row in means.rows:
-        values = np.array(
-            [
-                list(run.by_query["AP"].values())
-                for run in read_experiments([f"runs/{row[0]}"])[0].runs
-            ]
-        )
+        (found,) = read_experiments([f"runs/{row[0]}"])
+        values = found.values("AP", QUERIES)
         whole, clean = values.mean(), values[:, N_LEAKED:].mean()
-        assert [cell.split(" ")[0] for cell in row[2:5]] == [
-            f"{whole:.4f}",
-            f"{clean:.4f}",
-            f"{clean - whole:+.4f}",
-        ]
+        cells = [cell.split(" ")[0] for cell in row[2:5]]
+        assert cells == [f"{whole:.4f}", f"{clean:.4f}", f"{clean - whole:+.4f}"]
         low, high = map(float, row[5].split(" to "))
         assert low < clean - whole < high
 
@@ -215,16 +198,15 @@ def test_every_format_has_both_splits(both, capsys):
 
 
 def test_one_split_is_compared_as_test_is(both, capsys):
-    assert (
-        main(["compare", "runs/base", "runs/good", "--split", "test.clean", "--csv", "a.csv"]) == 0
-    )
+    words = ["compare", "runs/base", "runs/good"]
+    assert main([*words, "--split", "test.clean", "--csv", "a.csv"]) == 0
     printed = capsys.readouterr().out
     assert "AP on test.clean against base" in printed and "AP on test.clean, 32 queries" in printed
     lines = list(csv.DictReader(io.StringIO(Path("a.csv").read_text())))
     assert [line["split"] for line in lines] == ["test.clean"] * 2
-    assert main(["compare", "runs/base", "runs/good", "--split", "test"]) == 0
+    assert main([*words, "--split", "test"]) == 0
     of_test = capsys.readouterr().out
-    assert main(["compare", "runs/base", "runs/good"]) == 0
+    assert main(words) == 0
     assert capsys.readouterr().out == of_test and " on test" not in of_test
 
 
