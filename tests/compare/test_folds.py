@@ -22,12 +22,10 @@ def write_folds(folder: Path, seed: int = 0, gain: float = 0.0) -> None:
         rows = [f"{QUERIES[n]}\t{VALUES[n] + gain:.6f}\n" for n in range(40)[part]]
         (run / "per_query.tsv").write_text("query\tAP\n" + "".join(rows))
         fold = {"number": number, "of": 3}
-        edit(run, test={"AP": float(VALUES[part].mean()) + gain, "fold": fold})
-        edit(
-            run, test={"evaluated": {"judgements": f"j{number}", "queries": "q", "documents": "d"}}
-        )
-        edit(run, test={"ceiling": {"AP": 0.8 + 0.05 * number}, "queries": len(rows)})
-        edit(run, trained_with={"data": {"judgements": f"t{number}"}})
+        test = {"AP": float(VALUES[part].mean()) + gain, "fold": fold, "queries": len(rows)}
+        test["evaluated"] = {"judgements": f"j{number}", "queries": "q", "documents": "d"}
+        test["ceiling"] = {"AP": 0.8 + 0.05 * number}
+        edit(run, test=test, trained_with={"data": {"judgements": f"t{number}"}})
         config = yaml.safe_load((run / "config.yaml").read_text())
         config["data"]["init_args"]["evaluation"] = {"candidates": "bm25", "fold": fold}
         (run / "config.yaml").write_text(yaml.safe_dump(config))
@@ -83,17 +81,17 @@ def test_the_mean_is_weighted_by_questions(tmp_path):
 
 
 def test_judgements_that_differ_in_one_fold_are_seen(tmp_path):
+    def judgements():
+        (arm,) = read_experiments([str(tmp_path / "arm")])
+        return [run.report["evaluated"]["judgements"] for run in arm.runs]
+
     write_folds(tmp_path / "arm/seed=0")
     write_folds(tmp_path / "arm/seed=1", seed=1)
-    (arm,) = read_experiments([str(tmp_path / "arm")])
-    first, second = [run.report["evaluated"]["judgements"] for run in arm.runs]
+    first, second = judgements()
     assert first == second
-    edit(
-        tmp_path / "arm/seed=1/fold=2",
-        test={"evaluated": {"judgements": "x", "queries": "q", "documents": "d"}},
-    )
-    (arm,) = read_experiments([str(tmp_path / "arm")])
-    first, second = [run.report["evaluated"]["judgements"] for run in arm.runs]
+    other = {"judgements": "x", "queries": "q", "documents": "d"}
+    edit(tmp_path / "arm/seed=1/fold=2", test={"evaluated": other})
+    first, second = judgements()
     assert first != second
 
 

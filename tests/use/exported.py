@@ -61,8 +61,6 @@ def classifier(folder: Path, kind: str = "bert") -> Path:
         "hidden_size": 16,
         "num_hidden_layers": 1,
         "num_attention_heads": 2,
-    }
-    sizes |= {
         "intermediate_size": 32,
         "max_position_embeddings": 64,
         "num_labels": 1,
@@ -72,9 +70,8 @@ def classifier(folder: Path, kind: str = "bert") -> Path:
     if kind == "bert":
         model = BertForSequenceClassification(BertConfig(**sizes))
     else:
-        model = RobertaForSequenceClassification(
-            RobertaConfig(**sizes, pad_token_id=0, type_vocab_size=2)
-        )
+        config = RobertaConfig(**sizes, pad_token_id=0, type_vocab_size=2)
+        model = RobertaForSequenceClassification(config)
     model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     return folder
@@ -86,29 +83,25 @@ def exported(tmp_path_factory, backbone, copied_run):
     exported folder is.
     """
     folder = tmp_path_factory.mktemp("exported")
-    runs = {kind: copied_run(folder / f"run-{kind}", kind) for kind in ("cross", "dual")}
     sources = {
-        "cross": runs["cross"],
-        "dual": runs["dual"],
+        "cross": copied_run(folder / "run-cross", "cross"),
+        "dual": copied_run(folder / "run-dual", "dual"),
         "bert": classifier(folder / "bert"),
         "roberta": classifier(folder / "roberta", "roberta"),
     }
     for pooling in ("cls", "max"):
-        PairWiseBertRanker(
-            backbone, max_length=20, encoder=TextEncoder.Options(pooling=pooling)
-        ).save(folder / f"own-{pooling}")
         sources[pooling] = folder / f"own-{pooling}"
+        options = TextEncoder.Options(pooling=pooling)
+        PairWiseBertRanker(backbone, max_length=20, encoder=options).save(sources[pooling])
     made = {}
     for name, source in sources.items():
         out = folder / f"to-{name}"
         assert main(["export", str(source), str(out)]) == 0
         made[out] = "dual" if name == "dual" else "cross"
-        if name in ("bert", "roberta"):
-            assert (
-                main(["export", str(source), str(folder / f"plain-{name}"), "--to", "transformers"])
-                == 0
-            )
-            made[folder / f"plain-{name}"] = "plain"
+    for name in ("bert", "roberta"):
+        out = folder / f"plain-{name}"
+        assert main(["export", str(sources[name]), str(out), "--to", "transformers"]) == 0
+        made[out] = "plain"
     own = {name: ltr.load(source, "32-true").score(PAIRS) for name, source in sources.items()}
     return folder, own, made
 

@@ -23,29 +23,18 @@ from tests.use.exported import PAIRS, classifier
 from tests.world.backbones import make_backbone
 from tests.world.runs import trained_on_texts
 
+# An exported folder, whose scores it has, and the scale of these: embeddings are compared without
+# the temperature.
+FOLDERS = [(f"to-{name}", name, 1) for name in ("cross", "bert", "roberta", "cls", "max")]
+FOLDERS += [("to-dual", "dual", 0.1), ("plain-bert", "bert", 1), ("plain-roberta", "roberta", 1)]
 
-@pytest.mark.parametrize("name", ["cross", "bert", "roberta", "cls", "max"])
-def test_sentence_transformers_scores_pairs_alike(exported, scores_of_others, name):
+
+@pytest.mark.parametrize(("place", "name", "scale"), FOLDERS)
+def test_other_libraries_score_alike(exported, scores_of_others, place, name, scale):
     folder, own, _ = exported
     assert np.ptp(own[name]) > 1e-3
-    assert scores_of_others[str(folder / f"to-{name}")] == pytest.approx(
-        own[name].tolist(), abs=1e-5
-    )
-
-
-def test_sentence_transformers_compares_embeddings_alike(exported, scores_of_others):
-    folder, own, _ = exported
-    assert scores_of_others[str(folder / "to-dual")] == pytest.approx(
-        (own["dual"] * 0.1).tolist(), abs=1e-5
-    ), "without the temperature"
-
-
-@pytest.mark.parametrize("name", ["bert", "roberta"])
-def test_transformers_scores_pairs_alike(exported, scores_of_others, name):
-    folder, own, _ = exported
-    assert scores_of_others[str(folder / f"plain-{name}")] == pytest.approx(
-        own[name].tolist(), abs=1e-5
-    )
+    expected = (own[name] * scale).tolist()
+    assert scores_of_others[str(folder / place)] == pytest.approx(expected, abs=1e-5)
 
 
 @pytest.mark.parametrize("name", ["cross", "dual", "bert", "roberta", "cls", "max"])
@@ -57,21 +46,15 @@ def test_an_exported_folder_is_a_backbone_again(exported, name):
     assert ranker.score(PAIRS) == pytest.approx(own[name] * scale, abs=1e-5)
 
 
-def test_a_crossencoder_of_sentence_transformers_is_measured_and_trained(
-    tmp_path, exported, collection_folder
-):
+def test_a_crossencoder_of_sentence_transformers_is_measured_and_trained(exported):
     """Its pooling and linear layer are the start, and the document alone is cut."""
     folder, own, _ = exported
-    ranker = {
-        "class_path": "ltr.models.PairWiseBertRanker",
-        "init_args": {"backbone": str(folder / "to-max"), "max_length": 20},
-    }
-    model = PairWiseBertRanker(**ranker["init_args"])
+    backbone = str(folder / "to-max")
+    model = PairWiseBertRanker(backbone, max_length=20)
     assert model.encoder.pooling == "max" and not model.has_own_head
     assert TextRanker(model).score(PAIRS) == pytest.approx(own["max"], abs=1e-5)
-    own_pooling = PairWiseBertRanker(
-        **ranker["init_args"], encoder=TextEncoder.Options(pooling="cls")
-    )
+    by_cls = TextEncoder.Options(pooling="cls")
+    own_pooling = PairWiseBertRanker(backbone, max_length=20, encoder=by_cls)
     assert own_pooling.encoder.pooling == "cls"
 
 
@@ -81,10 +64,9 @@ def test_one_trained_there_is_read_as_there(tmp_path, backbone):
     """
     theirs = CrossEncoder(str(classifier(tmp_path / "plain")), device="cpu", max_length=32)
     theirs.save(str(tmp_path / "ce"))
-    expected = theirs.predict(PAIRS[1:2] + PAIRS[3:], activation_fn=torch.nn.Identity())
-    assert ltr.load(tmp_path / "ce", "32-true").score(PAIRS[1:2] + PAIRS[3:]) == pytest.approx(
-        expected, abs=1e-5
-    )
+    short = PAIRS[1:2] + PAIRS[3:]
+    expected = theirs.predict(short, activation_fn=torch.nn.Identity())
+    assert ltr.load(tmp_path / "ce", "32-true").score(short) == pytest.approx(expected, abs=1e-5)
 
 
 @pytest.mark.parametrize(
@@ -105,9 +87,7 @@ def test_one_trained_there_is_read_as_there(tmp_path, backbone):
         (["nothing/at/all", "out"], "there is no run, checkpoint or model"),
     ],
 )
-def test_what_cannot_be_exported_leaves_no_folder(
-    exported, tmp_path, monkeypatch, capsys, args, said
-):
+def test_what_cannot_be_exported_leaves_no_folder(exported, monkeypatch, capsys, args, said):
     folder, _, _ = exported
     monkeypatch.chdir(folder)
     before = sorted(folder.iterdir())

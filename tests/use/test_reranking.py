@@ -20,16 +20,14 @@ def test_a_second_ranker_orders_what_was_found(retriever, backbone, collection_f
     found = corpus.search("w3 w4", 6)
     again = search_and_rerank(corpus, second, "w3 w4", 6)
     assert {one.id for one in again} == {one.id for one in found}
-    assert [one.score for one in again] == sorted(
-        second.score([("w3 w4", one.text) for one in found]).tolist(), reverse=True
-    )
+    scores = second.score([("w3 w4", one.text) for one in found]).tolist()
+    assert [one.score for one in again] == sorted(scores, reverse=True)
     queries = open_collection(str(collection_folder)).queries
     lines = list(search_run_lines(corpus, queries, 4, second, depth=6))
     asked = [line for line in lines if line.query == queries.ids[7]]
     expected = search_and_rerank(corpus, second, queries.texts[7], 6)[:4]
-    assert [line.doc for line in asked] == [one.id for one in expected] and len(lines) == 4 * len(
-        queries
-    )
+    assert [line.doc for line in asked] == [one.id for one in expected]
+    assert len(lines) == 4 * len(queries)
 
 
 def test_a_run_is_ranked_again(tmp_path, collection_folder, copied_run):
@@ -37,17 +35,15 @@ def test_a_run_is_ranked_again(tmp_path, collection_folder, copied_run):
     run = copied_run(tmp_path, "cross")
     given = tmp_path / "given.trec"
     file = tmp_path / "again.trec"
-    given.write_text(
-        "".join(f"{q} Q0 {d} 1 {-s} x\n" for _, (q, d, s) in read_run(run / "test.run"))
-    )
+    lines = [f"{q} Q0 {d} 1 {-s} x\n" for _, (q, d, s) in read_run(run / "test.run")]
+    given.write_text("".join(lines))
     options = ["--run", str(given), "--data", str(collection_folder), "--output", str(file)]
     assert main(["rank", str(run), *options]) == 0
     again, expected = ([line for _, line in read_run(path)] for path in (file, run / "test.run"))
     assert sorted(one[:2] for one in again) == sorted(one[:2] for one in expected)
     scores = {one[:2]: one.score for one in expected}
-    assert [one.score for one in again] == pytest.approx(
-        [scores[one[:2]] for one in again], abs=1e-5
-    )
+    wanted = [scores[one[:2]] for one in again]
+    assert [one.score for one in again] == pytest.approx(wanted, abs=1e-5)
     assert main(["rank", str(run), *options, "--depth", "2"]) == 0
     few = [line for _, line in read_run(file)]
     assert len(few) == 60 and {one[:2] for one in few} <= set(scores)
@@ -60,9 +56,8 @@ def test_lists_ranked_again_are_best_first(backbone, collection_folder):
     assert sorted(found.doc_rows) == sorted(collection.candidates["test"].doc_rows)
     for query in found.query_rows.tolist():
         rows, scores = found.of(query)
-        own = ranker.score(
-            [(collection.queries.texts[query], collection.corpus.texts[int(row)]) for row in rows]
-        )
+        asked = collection.queries.texts[query]
+        own = ranker.score([(asked, collection.corpus.texts[int(row)]) for row in rows])
         assert scores == pytest.approx(own, abs=1e-5) and (np.diff(scores) <= 0).all()
 
 

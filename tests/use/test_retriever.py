@@ -39,9 +39,8 @@ def test_a_search_is_the_order_of_all_similarities(retriever, collection_folder)
     assert [one.place for one in found] == order.tolist()
     # Of embeddings that are stored as halves.
     assert [one.score for one in found] == pytest.approx(similarity[order].tolist(), abs=1e-3)
-    assert [(one.id, one.text) for one in found] == [
-        (docs.ids[row], docs.texts[row]) for row in order
-    ]
+    named = [(docs.ids[row], docs.texts[row]) for row in order]
+    assert [(one.id, one.text) for one in found] == named
     assert len(corpus.search("w3", k=10**6)) == len(docs)
 
 
@@ -53,23 +52,8 @@ def test_the_test_of_a_run_finds_the_same(tmp_path, collection_folder, copied_ru
     wanted = tmp_path / "queries.jsonl"
     lines = (collection_folder / "queries.jsonl").read_text().splitlines(keepends=True)
     wanted.write_text("".join(line for line in lines if '"test-' in line))
-    assert (
-        main(
-            [
-                "search",
-                str(run),
-                "--corpus",
-                str(collection_folder),
-                "--queries",
-                str(wanted),
-                "--output",
-                str(file),
-                "--k",
-                "10",
-            ]
-        )
-        == 0
-    )
+    words = ["--corpus", str(collection_folder), "--queries", str(wanted), "--k", "10"]
+    assert main(["search", str(run), *words, "--output", str(file)]) == 0
     found, expected = (
         sorted(line for _, line in read_run(path)) for path in (file, run / "test.run")
     )
@@ -86,14 +70,14 @@ def test_an_encoded_corpus_is_kept_until_weights_or_forms_change(backbone, tmp_p
     first.corpus(folder)
     Retriever(DualEncoder(backbone, max_length=20)).corpus(folder)
     assert encoded == [n_docs]
-    for other in (
-        Retriever(DualEncoder(backbone, max_length=19)),
-        Retriever(DualEncoder(backbone, max_length=20, doc_prompt="w1 ")),
-        Retriever(DualEncoder(backbone, max_length=20, normalise=True)),
-        Retriever(DualEncoder(backbone, max_length=20), "bf16-mixed"),
+    for options, precision in (
+        ({"max_length": 19}, "32-true"),
+        ({"max_length": 20, "doc_prompt": "w1 "}, "32-true"),
+        ({"max_length": 20, "normalise": True}, "32-true"),
+        ({"max_length": 20}, "bf16-mixed"),
     ):
         encoded.clear()
-        other.corpus(folder)
+        Retriever(DualEncoder(backbone, **options), precision).corpus(folder)
         assert encoded == [n_docs]
     next(first.model.parameters()).data[0, 0] += 1
     encoded.clear()
@@ -121,9 +105,8 @@ def test_of_a_changed_corpus_only_changed_texts_are_encoded(backbone, tmp_path, 
     alone = retriever.encode(texts)
     for query in ("w9 w9", "w2 w5"):
         encoded_query = retriever.encode([query], "query")[0]
-        similarity = retriever.model.similarity.score(
-            torch.from_numpy(encoded_query[None]), torch.from_numpy(alone)
-        )
+        both = (torch.from_numpy(encoded_query[None]), torch.from_numpy(alone))
+        similarity = retriever.model.similarity.score(*both)
         scores, rows = corpus.search_all([query], len(texts))
         np.testing.assert_allclose(scores[0], similarity[0, rows[0]], atol=1e-3)
 
@@ -140,9 +123,8 @@ def test_embeddings_that_are_not_finite_are_not_kept(backbone, collection_folder
 
     with monkeypatch.context() as patch:
         patch.setattr(encoding, "encode_in_memory", overflown)
-        with pytest.raises(
-            InputError, match="embeddings must be finite, got NaN or infinity in row 3"
-        ):
+        said = "embeddings must be finite, got NaN or infinity in row 3"
+        with pytest.raises(InputError, match=said):
             retriever.corpus(collection_folder)
     assert retriever.corpus(collection_folder).search("w1")
 
@@ -150,11 +132,8 @@ def test_embeddings_that_are_not_finite_are_not_kept(backbone, collection_folder
 def test_texts_without_ids(retriever):
     documents = [f"w{n}" for n in range(12)]
     found = retriever.search("w11", documents, k=12)
-    assert (
-        found[0].text == "w11"
-        and found[0].place == 11
-        and {one.place for one in found} == set(range(12))
-    )
+    assert (found[0].text, found[0].place) == ("w11", 11)
+    assert {one.place for one in found} == set(range(12))
 
 
 @pytest.mark.parametrize("query", ["", " \t"])
@@ -169,8 +148,4 @@ def test_a_blank_query_finds_nothing(retriever, query):
 def test_a_corpus_that_is_not_finite_is_refused(retriever):
     next(retriever.model.parameters()).data.fill_(float("nan"))
     with pytest.raises(InputError, match="must be finite"):
-        SearchableCorpus(retriever, open_texts_of(["w1", "w2"]))
-
-
-def open_texts_of(texts):
-    return table_of_texts(texts)
+        SearchableCorpus(retriever, table_of_texts(["w1", "w2"]))

@@ -6,6 +6,7 @@ import shutil
 import signal
 import sys
 import tracemalloc
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -75,87 +76,86 @@ def test_a_missing_package_is_named(tmp_path, format, monkeypatch, capsys):
     assert "pip install " in line and not (tmp_path / "out").exists()
 
 
-def change_manifest(folder, **entries):
-    file = folder / "manifest.json"
-    file.write_text(json.dumps(json.loads(file.read_text()) | entries))
+def changed(change):
+    """What changes a file by its bytes."""
+    return lambda file: file.write_bytes(change(bytearray(file.read_bytes())))
 
 
-def damage(folder, how):
-    """Damage an encoding."""
-    if how == "unfinished":
-        (folder / "manifest.json").unlink()
-    elif how == "a shard less":
-        (folder / "000001.npy").unlink()
-    elif how == "another bit":
-        content = bytearray((folder / "000001.npy").read_bytes())
-        content[200] ^= 1
-        (folder / "000001.npy").write_bytes(content)
-    elif how == "fewer ids":
-        ids = folder / "ids.offsets.npy"
-        np.save(ids, np.load(ids)[:-1])
-    elif how == "other ids":
-        ids = folder / "ids.offsets.npy"
-        np.save(ids, np.concatenate([[0], np.load(ids)[2:], np.load(ids)[-1:]]))
-    elif how == "ids by floats":
-        ids = folder / "ids.offsets.npy"
-        np.save(ids, np.load(ids).astype(np.float64))
-    elif how == "swapped ids":
-        ids = np.load(folder / "ids.npy")
-        np.save(folder / "ids.npy", np.roll(ids, 10))
-    elif how == "no ids":
-        (folder / "ids.offsets.npy").write_bytes(b"")
-    elif how == "no offsets":
-        (folder / "ids.offsets.npy").unlink()
-    elif how == "offsets in a folder":
-        (folder / "ids.offsets.npy").unlink()
-        (folder / "ids.offsets.npy").mkdir()
-    elif how == "another similarity":
-        change_manifest(folder, similarity="cosine")
-    elif how == "a similarity that is a list":
-        change_manifest(folder, similarity=[])
-    elif how == "another dimension":
-        change_manifest(folder, dim=5)
-    elif how == "a number as ranker":
-        change_manifest(folder, ranker=5)
-    elif how == "nested":
-        (folder / "manifest.json").write_text("[" * 100_000)
-    elif how == "ids of other letters":
-        content = bytearray((folder / "ids.npy").read_bytes())
-        content[-1] = 0xFF
-        (folder / "ids.npy").write_bytes(content)
-    elif how == "nothing":
-        shutil.rmtree(folder)
+def offsets(change):
+    return lambda file: np.save(file, change(np.load(file)))
 
 
-@pytest.mark.parametrize(
-    ("how", "said"),
-    [
-        ("unfinished", "the encoding is not finished, there is no manifest.json"),
-        ("a shard less", "000001.npy is missing or damaged; start its ltr encode again"),
-        (
-            "another bit",
-            "000001.npy: the bytes of this shard are not those that were written; start",
-        ),
-        ("fewer ids", CHANGED),
-        ("other ids", CHANGED),
-        ("swapped ids", CHANGED),
-        ("ids by floats", CHANGED),
-        ("no ids", CHANGED),
-        ("no offsets", CHANGED),
-        ("offsets in a folder", "ids.offsets.npy: expected a file, got a folder; remove it"),
-        ("ids of other letters", CHANGED),
-        ("another similarity", CHANGED),
-        ("a similarity that is a list", "similarity must be a text, got []; start its ltr encode"),
-        ("another dimension", CHANGED),
-        ("a number as ranker", "ranker must be a text, got 5; start its ltr encode again"),
-        ("nested", "manifest.json: the file is damaged (nested too deep"),
-        ("nothing", "expected an encoding, as ltr encode writes it"),
-    ],
-)
-def test_a_damaged_encoding_is_refused(tmp_path, capsys, how, said):
+def manifest(**entries):
+    return lambda file: file.write_text(json.dumps(json.loads(file.read_text()) | entries))
+
+
+def in_a_folder(file):
+    file.unlink()
+    file.mkdir()
+
+
+def with_other_bit(content):
+    content[200] ^= 1
+    return content
+
+
+SHARD, IDS, OFFSETS, MANIFEST = "000001.npy", "ids.npy", "ids.offsets.npy", "manifest.json"
+# What is done to a file of an encoding, and what is told.
+DAMAGES = {
+    "unfinished": (
+        MANIFEST,
+        Path.unlink,
+        "the encoding is not finished, there is no manifest.json",
+    ),
+    "a shard less": (
+        SHARD,
+        Path.unlink,
+        "000001.npy is missing or damaged; start its ltr encode again",
+    ),
+    "another bit": (
+        SHARD,
+        changed(with_other_bit),
+        "000001.npy: the bytes of this shard are not those that were written; start",
+    ),
+    "fewer ids": (OFFSETS, offsets(lambda rows: rows[:-1]), CHANGED),
+    "other ids": (OFFSETS, offsets(lambda rows: np.r_[0, rows[2:], rows[-1:]]), CHANGED),
+    "ids by floats": (OFFSETS, offsets(lambda rows: rows.astype(np.float64)), CHANGED),
+    "swapped ids": (IDS, offsets(lambda letters: np.roll(letters, 10)), CHANGED),
+    "no ids": (OFFSETS, changed(lambda content: b""), CHANGED),
+    "no offsets": (OFFSETS, Path.unlink, CHANGED),
+    "offsets in a folder": (
+        OFFSETS,
+        in_a_folder,
+        "ids.offsets.npy: expected a file, got a folder; remove it",
+    ),
+    "ids of other letters": (IDS, changed(lambda content: content[:-1] + b"\xff"), CHANGED),
+    "another similarity": (MANIFEST, manifest(similarity="cosine"), CHANGED),
+    "a similarity that is a list": (
+        MANIFEST,
+        manifest(similarity=[]),
+        "similarity must be a text, got []; start its ltr encode",
+    ),
+    "another dimension": (MANIFEST, manifest(dim=5), CHANGED),
+    "a number as ranker": (
+        MANIFEST,
+        manifest(ranker=5),
+        "ranker must be a text, got 5; start its ltr encode again",
+    ),
+    "nested": (
+        MANIFEST,
+        changed(lambda content: b"[" * 100_000),
+        "manifest.json: the file is damaged (nested too deep",
+    ),
+    "nothing": ("", shutil.rmtree, "expected an encoding, as ltr encode writes it"),
+}
+
+
+@pytest.mark.parametrize("how", DAMAGES)
+def test_a_damaged_encoding_is_refused(tmp_path, capsys, how):
     pytest.importorskip("pyarrow")
+    name, damage, said = DAMAGES[how]
     write_encoding(tmp_path / "encoded", "dot")
-    damage(tmp_path / "encoded", how)
+    damage(tmp_path / "encoded" / name)
     assert export_corpus(tmp_path / "encoded", "parquet", tmp_path / "out") == 2
     (line,) = capsys.readouterr().err.splitlines()[-1:]
     assert said in line and {file.name for file in tmp_path.iterdir()} <= {"encoded"}

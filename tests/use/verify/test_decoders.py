@@ -18,7 +18,7 @@ from tests.child_processes import ELSEWHERE
 from tests.use.proof.test_exported_check import are_verified, checked
 from tests.use.verify.served import Serving, served
 from tests.use.verify.test_verify_library import planted, settings, verify
-from tests.world.collections import write_jsonl
+from tests.world.collections import small_collection
 from tests.world.decoders import save_decoder
 
 # Short, so that few texts are cut.
@@ -54,15 +54,12 @@ def embedder(tmp_path_factory) -> Path:
 @pytest.mark.parametrize("pair", ["{query}\n{document}\nyes?", "{document}\n{query}\nyes?"])
 def test_cuts_inside_characters_are_no_fault(pair, tmp_path):
     """Three tokens a letter; sentence-transformers cuts what stands last in the template."""
-    data = tmp_path / "data"
-    (data / "qrels").mkdir(parents=True)
     letters = "日本語東京大学研究開発機構情報"
-    docs = [letters[number:] + letters * 4 for number in range(8)]
-    write_jsonl(
-        data / "corpus.jsonl", [{"_id": f"d{n}", "text": text} for n, text in enumerate(docs)]
-    )
-    write_jsonl(data / "queries.jsonl", [{"_id": f"q{n}", "text": docs[n][:2]} for n in range(8)])
-    (data / "qrels/dev.tsv").write_text("".join(f"q{n} 0 d{n} 1\n" for n in range(8)))
+    docs = {f"d{number}": letters[number:] + letters * 4 for number in range(8)}
+    queries = {f"q{number}": docs[f"d{number}"][:2] for number in range(8)}
+    judged = [(f"q{number}", f"d{number}", 1) for number in range(8)]
+    data = tmp_path / "data"
+    small_collection(data, docs, queries, [], dev=judged)
     ranker = DecoderRanker(save_decoder(tmp_path / "backbone"), Template(pair=pair), max_length=80)
     ranker.save(tmp_path / "own")
     for form in ("sentence-transformers", "transformers"):
@@ -120,11 +117,15 @@ class ServingDecoder(Serving):
 
 
 @pytest.mark.parametrize("where", ELSEWHERE)
-def test_it_passes_with_its_libraries_and_by_its_check(where, decoders, capsys):
-    found = checked([*decoders.values()], where)
-    for code, said in found.values():
+def test_each_passes_with_its_library_and_by_its_check(where, decoders, embedder, capsys):
+    folders = [*decoders.values(), embedder]
+    for code, said in checked(folders, where).values():
         assert code == 0 and said.splitlines()[-1] == "pass", said
-    are_verified([*decoders.values()], capsys)
+    are_verified(folders, capsys)
+
+
+LONG = pytest.mark.long
+BF16 = torch.bfloat16
 
 
 @pytest.mark.parametrize(
@@ -132,18 +133,12 @@ def test_it_passes_with_its_libraries_and_by_its_check(where, decoders, capsys):
     [
         ({}, "pass: 64 probes"),
         ({"template": "lost"}, "template: "),
-        pytest.param(
-            {"swapped": True},
-            "template: query and document have changed places",
-            marks=pytest.mark.long,
-        ),
         ({"sigmoid": True}, "activation: a sigmoid"),
         pytest.param(
-            {"dtype": torch.bfloat16},
-            "hidden state: weights are rounded to bfloat16",
-            marks=pytest.mark.long,
+            {"swapped": True}, "template: query and document have changed places", marks=LONG
         ),
-        pytest.param({"lower": True}, "tokens: texts are lower-cased", marks=pytest.mark.long),
+        pytest.param({"dtype": BF16}, "hidden state: weights are rounded to bfloat16", marks=LONG),
+        pytest.param({"lower": True}, "tokens: texts are lower-cased", marks=LONG),
     ],
 )
 def test_a_server_of_it_is_verified(decoders, capsys, fault, said):
@@ -189,13 +184,6 @@ class ServingEmbedder(Serving):
         return F.normalize(pooled, dim=1) if self.faults.get("normalised") else pooled
 
 
-@pytest.mark.parametrize("where", ELSEWHERE)
-def test_an_embedder_passes_with_its_library_and_by_its_check(where, embedder, capsys):
-    ((code, said),) = checked([embedder], where).values()
-    assert code == 0 and said.splitlines()[-1] == "pass", said
-    are_verified([embedder], capsys)
-
-
 @pytest.mark.parametrize(
     ("plant", "said"),
     [
@@ -219,17 +207,13 @@ LEFT = "place: texts are padded on the left, and the last token is counted from 
     ("fault", "said"),
     [
         ({}, "pass: "),
-        pytest.param({"left": True, "counted": True}, LEFT, marks=pytest.mark.long),
         ({"pooling": "mean"}, "place: the mean of the tokens is pooled"),
-        pytest.param({"left": True}, "pass: ", marks=pytest.mark.long),
-        pytest.param({"last_slot": True}, "place: the last slot is pooled", marks=pytest.mark.long),
-        pytest.param(
-            {"no_end": True}, "special tokens: no last special token", marks=pytest.mark.long
-        ),
-        pytest.param(
-            {"normalised": True}, "activation: embeddings are scaled", marks=pytest.mark.long
-        ),
-        pytest.param({"served_in": torch.bfloat16}, "dtype: ", marks=pytest.mark.long),
+        pytest.param({"left": True}, "pass: ", marks=LONG),
+        pytest.param({"left": True, "counted": True}, LEFT, marks=LONG),
+        pytest.param({"last_slot": True}, "place: the last slot is pooled", marks=LONG),
+        pytest.param({"no_end": True}, "special tokens: no last special token", marks=LONG),
+        pytest.param({"normalised": True}, "activation: embeddings are scaled", marks=LONG),
+        pytest.param({"served_in": BF16}, "dtype: ", marks=LONG),
     ],
 )
 def test_a_server_of_an_embedder_is_verified(embedder, capsys, fault, said):

@@ -84,9 +84,11 @@ def norm_times(factor: float) -> Callable[[Path], None]:
     return plant
 
 
-SIGMOID = settings(
-    "config_sentence_transformers.json", activation_fn="torch.nn.modules.activation.Sigmoid"
-)
+PROMPTS = "config_sentence_transformers.json"
+HEAD = "*_Dense/model.safetensors"
+SIGMOID = settings(PROMPTS, activation_fn="torch.nn.modules.activation.Sigmoid")
+LOWER = tokenizer(lambda content: content.update(normalizer={"type": "Lowercase"}))
+OTHER_STATES = "hidden state: other hidden states"
 FAULTS = {
     "no BOS": (template([A, SEP], [A, SEP, B, SEP_1]), "special tokens: no first special token"),
     "EOS twice": (
@@ -94,22 +96,16 @@ FAULTS = {
         "special tokens: the last special token twice",
     ),
     "sigmoid on top": (SIGMOID, "activation: a sigmoid stands behind the score"),
-    "wrong head": (weights("*_Dense/model.safetensors", other), "head: other weights of the head"),
+    "wrong head": (weights(HEAD, other), "head: other weights of the head"),
     "head random": (
-        weights("*_Dense/model.safetensors", lambda one: other(one) * 0.02),
+        weights(HEAD, lambda one: other(one) * 0.02),
         "head: other weights of the head",
     ),
     "merged in bf16": (weights("model.safetensors", rounded), "hidden state: rounded hidden"),
-    "a norm that is 2 % larger": (norm_times(1.02), "hidden state: other hidden states"),
-    "a norm that is 0.01 % larger": (norm_times(1.0001), "hidden state: other hidden states"),
-    "another epsilon": (
-        settings("config.json", layer_norm_eps=3e-3),
-        "hidden state: other hidden states",
-    ),
-    "template lost": (
-        settings("config_sentence_transformers.json", prompts={}),
-        "template: no template",
-    ),
+    "a norm that is 2 % larger": (norm_times(1.02), OTHER_STATES),
+    "a norm that is 0.01 % larger": (norm_times(1.0001), OTHER_STATES),
+    "another epsilon": (settings("config.json", layer_norm_eps=3e-3), OTHER_STATES),
+    "template lost": (settings(PROMPTS, prompts={}), "template: no template"),
     "fields swapped": (
         template([CLS, A, SEP], [CLS, B, SEP, A, SEP_1]),
         "template: query and document have changed places",
@@ -123,10 +119,7 @@ FAULTS = {
         settings("1_Pooling/config.json", pooling_mode="cls"),
         "place: other tokens are pooled than by the mean of the contract",
     ),
-    "lower-cased": (
-        tokenizer(lambda content: content.update(normalizer={"type": "Lowercase"})),
-        "tokens: other tokens for the same text",
-    ),
+    "lower-cased": (LOWER, "tokens: other tokens for the same text"),
 }
 NOT_OF = {
     ("cross", "template lost"),
