@@ -3,20 +3,14 @@
 from pathlib import Path
 
 import pytest
-import torch
-from transformers import (
-    BertConfig,
-    BertForSequenceClassification,
-    RobertaConfig,
-    RobertaForSequenceClassification,
-)
+from transformers import BertForSequenceClassification, RobertaForSequenceClassification
 
 import ltr
 from ltr.__main__ import main
 from ltr.models import PairWiseBertRanker
 from ltr.models.encoder.text_encoder import TextEncoder
 from tests.child_processes import ELSEWHERE, Elsewhere, without_ltr
-from tests.world.backbones import wordpiece_tokenizer
+from tests.world.backbones import make_backbone
 
 # 12 tokens each: of 20, 3 are special, so 5 of the document are left, where cutting the longer one
 # would leave 8 and 9.
@@ -55,26 +49,11 @@ def elsewhere(folders: dict[Path, str], where: Elsewhere) -> dict[str, list[floa
 
 def classifier(folder: Path, kind: str = "bert") -> Path:
     """A ready cross-encoder with one score."""
-    tokenizer = wordpiece_tokenizer()
-    sizes = {
-        "vocab_size": len(tokenizer),
-        "hidden_size": 16,
-        "num_hidden_layers": 1,
-        "num_attention_heads": 2,
-        "intermediate_size": 32,
-        "max_position_embeddings": 64,
-        "num_labels": 1,
-        "initializer_range": 0.5,
-    }
-    torch.manual_seed(1)
+    sizes = {"num_hidden_layers": 1, "num_labels": 1, "initializer_range": 0.5}
     if kind == "bert":
-        model = BertForSequenceClassification(BertConfig(**sizes))
-    else:
-        config = RobertaConfig(**sizes, pad_token_id=0, type_vocab_size=2)
-        model = RobertaForSequenceClassification(config)
-    model.save_pretrained(folder)
-    tokenizer.save_pretrained(folder)
-    return folder
+        return make_backbone(folder, None, BertForSequenceClassification, seed=1, **sizes)
+    sizes |= {"pad_token_id": 0, "type_vocab_size": 2}
+    return make_backbone(folder, None, RobertaForSequenceClassification, seed=1, **sizes)
 
 
 @pytest.fixture(scope="session")

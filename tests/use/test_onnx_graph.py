@@ -10,7 +10,7 @@ import onnx
 import pytest
 import pytrec_eval
 from onnxruntime import InferenceSession
-from transformers import AutoTokenizer, BertConfig, BertModel
+from transformers import AutoTokenizer
 
 import ltr
 from ltr.__main__ import main
@@ -20,6 +20,7 @@ from ltr.use.export import export
 from ltr.use.load import load
 from ltr.use.onnx_graph import Session
 from tests.use.exported import PAIRS
+from tests.world.backbones import make_backbone
 from tests.world.tokenizers import byte_level_bpe
 
 
@@ -78,16 +79,7 @@ def test_a_model_with_few_positions(tmp_path):
     positions = 8
     tokenizer = byte_level_bpe()
     tokenizer.model_max_length = positions
-    tokenizer.save_pretrained(tmp_path / "plain")
-    config = BertConfig(
-        vocab_size=len(tokenizer),
-        hidden_size=16,
-        num_hidden_layers=1,
-        num_attention_heads=2,
-        intermediate_size=24,
-        max_position_embeddings=positions,
-    )
-    BertModel(config).save_pretrained(tmp_path / "plain")
+    make_backbone(tmp_path / "plain", tokenizer, max_position_embeddings=positions)
     DualEncoder(str(tmp_path / "plain")).save(tmp_path / "dual")
     export(tmp_path / "dual", tmp_path / "out", "onnx")
     texts = ["w1", "w2 w3 " * 20]

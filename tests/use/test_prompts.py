@@ -10,19 +10,17 @@ from typing import NamedTuple
 
 import numpy as np
 import pytest
-import torch
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer import modules as parts
 from transformers import (
-    AutoModel,
     AutoTokenizer,
-    BertConfig,
-    ModernBertConfig,
-    MPNetConfig,
-    PretrainedConfig,
+    BertModel,
+    ModernBertModel,
+    MPNetModel,
+    PreTrainedModel,
     PreTrainedTokenizerFast,
-    RobertaConfig,
-    XLMRobertaConfig,
+    RobertaModel,
+    XLMRobertaModel,
 )
 
 from ltr.models import DualEncoder
@@ -30,7 +28,8 @@ from ltr.use import export as export_module
 from ltr.use.export import export
 from ltr.use.load import load
 from ltr.use.onnx_graph import Session
-from tests.world.backbones import wordpiece_tokenizer
+from tests.use.verify.test_verify_library import edit
+from tests.world.backbones import make_backbone, wordpiece_tokenizer
 from tests.world.tokenizers import (
     byte_level_bpe,
     llama_like,
@@ -47,19 +46,19 @@ TEXTS = ["w1 w2", " w3", "\tw4 w5", ": é", "<mask> w6 [SEP]</s>", "w7 " * 50]
 
 
 class Kind(NamedTuple):
-    """A tokenizer, and the configuration of an encoder that comes with such a one."""
+    """A tokenizer, and an encoder that comes with such a one."""
 
     tokenizer: Callable[[], PreTrainedTokenizerFast]
-    config: type[PretrainedConfig]
+    model: type[PreTrainedModel]
 
 
 KINDS = {
-    "BERT, WordPiece": Kind(wordpiece_tokenizer, BertConfig),
-    "RoBERTa, byte-level BPE": Kind(byte_level_bpe, RobertaConfig),
-    "ModernBERT, byte-level BPE": Kind(modernbert_like, ModernBertConfig),
-    "XLM-R, Unigram": Kind(xlm_roberta_like, XLMRobertaConfig),
-    "as Llama's, BPE with bytes": Kind(llama_like, BertConfig),
-    "MPNet, WordPiece": Kind(mpnet_like, MPNetConfig),
+    "BERT, WordPiece": Kind(wordpiece_tokenizer, BertModel),
+    "RoBERTa, byte-level BPE": Kind(byte_level_bpe, RobertaModel),
+    "ModernBERT, byte-level BPE": Kind(modernbert_like, ModernBertModel),
+    "XLM-R, Unigram": Kind(xlm_roberta_like, XLMRobertaModel),
+    "as Llama's, BPE with bytes": Kind(llama_like, BertModel),
+    "MPNet, WordPiece": Kind(mpnet_like, MPNetModel),
 }
 
 
@@ -68,31 +67,20 @@ def write_model(folder: Path, kind: Kind) -> PreTrainedTokenizerFast:
     tokenizer = kind.tokenizer()
     tokenizer.model_max_length = LENGTH
     plain = folder.with_name("plain")
-    tokenizer.save_pretrained(plain)
-    torch.manual_seed(0)
-    config = kind.config(
-        vocab_size=len(tokenizer),
-        hidden_size=16,
-        num_hidden_layers=2,
-        num_attention_heads=2,
-        intermediate_size=24,
-        max_position_embeddings=LENGTH + 10,
-        initializer_range=0.2,
-        pad_token_id=tokenizer.pad_token_id,
-        bos_token_id=None,
-        eos_token_id=None,
+    options = {"num_hidden_layers": 2, "intermediate_size": 24, "initializer_range": 0.2}
+    tokens = {"pad_token_id": tokenizer.pad_token_id, "bos_token_id": None, "eos_token_id": None}
+    positions = LENGTH + 10
+    make_backbone(
+        plain, tokenizer, kind.model, max_position_embeddings=positions, **options, **tokens
     )
-    AutoModel.from_config(config).save_pretrained(plain)
     modules = [parts.Transformer(str(plain)), parts.Pooling(16, "mean")]
     SentenceTransformer(modules=modules, device="cpu").save(str(folder), create_model_card=False)
     return tokenizer
 
 
-def set_prompts(folder: Path, prompts: dict[str, str]) -> None:
-    file = folder / "config_sentence_transformers.json"
-    config = json.loads(file.read_text())
-    config["prompts"] = prompts
-    file.write_text(json.dumps(config))
+def set_prompts(folder: Path, query: str, document: str) -> None:
+    prompts = {"query": query, "document": document}
+    edit(folder / "config_sentence_transformers.json", lambda one: one.update(prompts=prompts))
 
 
 def of_sentence_transformers(folder: Path) -> np.ndarray:
@@ -145,14 +133,13 @@ def test_embeddings_with_any_prompt_are_those_of_sentence_transformers(name, tmp
     graphs_written_once(tmp_path, monkeypatch)
     without = of_sentence_transformers(ready)
     prompts = random_prompts(tokenizer, N_PROMPTS)
-    for number, (query_prompt, doc_prompt) in enumerate(
-        zip(prompts[::2], prompts[1::2], strict=True)
-    ):
-        set_prompts(ready, {"query": query_prompt, "document": doc_prompt})
+    pairs = zip(prompts[::2], prompts[1::2], strict=True)
+    for number, (query, document) in enumerate(pairs):
+        set_prompts(ready, query, document)
         expected = of_sentence_transformers(ready)
         assert (np.abs(expected - without).max(axis=(1, 2)) > 1e-3).all(), "prompts say something"
         equal = pytest.approx(expected, abs=1e-5)
-        assert of_ltr(ready) == equal, (query_prompt, doc_prompt)
+        assert of_ltr(ready) == equal, (query, document)
         export(ready, tmp_path / f"{number}-theirs")
         assert of_sentence_transformers(tmp_path / f"{number}-theirs") == equal
         export(ready, tmp_path / f"{number}-onnx", "onnx")
@@ -163,7 +150,7 @@ def test_a_prompt_that_ends_in_a_space_before_a_byte_level_bpe(tmp_path):
     """Loaded from sentence-transformers, and saved for it."""
     ready = tmp_path / "ready"
     write_model(ready, KINDS["RoBERTa, byte-level BPE"])
-    set_prompts(ready, {"query": "w5: ", "document": "w6\t"})
+    set_prompts(ready, "w5: ", "w6\t")
     expected = of_sentence_transformers(ready)
     assert of_ltr(ready) == pytest.approx(expected, abs=1e-5)
     plain = str(tmp_path / "plain")

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import torch
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
-from transformers import BertConfig, BertModel, PreTrainedTokenizerFast
+from transformers import BertModel, PreTrainedModel, PreTrainedTokenizerFast
 
 from tests.world.collections import WORDS
 
@@ -29,18 +29,26 @@ def wordpiece_tokenizer() -> PreTrainedTokenizerFast:
     )
 
 
-def make_backbone(folder: Path) -> Path:
-    """A two-layer BERT of 16 dimensions with its tokenizer, as a folder."""
-    tokenizer = wordpiece_tokenizer()
+def make_backbone(
+    folder: Path,
+    tokenizer: PreTrainedTokenizerFast | None = None,
+    model: type[PreTrainedModel] = BertModel,
+    seed: int = 0,
+    **sizes: object,
+) -> Path:
+    """A two-layer BERT of 16 dimensions with its tokenizer, as a folder; or another model of other
+    sizes.
+    """
+    tokenizer = tokenizer or wordpiece_tokenizer()
     tokenizer.save_pretrained(folder)
-    torch.manual_seed(0)
-    config = BertConfig(
-        vocab_size=len(tokenizer),
-        hidden_size=16,
-        num_hidden_layers=2,
-        num_attention_heads=2,
-        intermediate_size=32,
-        max_position_embeddings=64,
-    )
-    BertModel(config).save_pretrained(folder)
+    torch.manual_seed(seed)
+    options = {
+        "vocab_size": len(tokenizer),
+        "hidden_size": 16,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 2,
+        "intermediate_size": 32,
+        "max_position_embeddings": 64,
+    }
+    model(model.config_class(**options | sizes)).save_pretrained(folder)
     return folder

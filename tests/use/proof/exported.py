@@ -5,19 +5,14 @@ from pathlib import Path
 import pytest
 import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
-from transformers import (
-    BertConfig,
-    BertForSequenceClassification,
-    BertModel,
-    PreTrainedTokenizerFast,
-)
+from transformers import BertForSequenceClassification, PreTrainedTokenizerFast
 
 from ltr.__main__ import main
 from ltr.models import DualEncoder, PairWiseBertRanker
 from ltr.use.proof.shipped_texts import DOCUMENTS, QUERIES
+from tests.world.backbones import make_backbone
 
 MAX_LENGTH = 600
-POSITIONS = 640
 
 
 def cased_tokenizer() -> PreTrainedTokenizerFast:
@@ -41,22 +36,12 @@ def cased_tokenizer() -> PreTrainedTokenizerFast:
     )
 
 
+# One layer, whose numbers differ much from text to text.
+SIZES = {"num_hidden_layers": 1, "max_position_embeddings": 640, "initializer_range": 0.5}
+
+
 def make_cased_backbone(folder: Path) -> Path:
-    """A BERT of one layer whose numbers differ much from text to text."""
-    tokenizer = cased_tokenizer()
-    tokenizer.save_pretrained(folder)
-    torch.manual_seed(0)
-    config = BertConfig(
-        vocab_size=len(tokenizer),
-        hidden_size=16,
-        num_hidden_layers=1,
-        num_attention_heads=2,
-        intermediate_size=32,
-        max_position_embeddings=POSITIONS,
-        initializer_range=0.5,
-    )
-    BertModel(config).save_pretrained(folder)
-    return folder
+    return make_backbone(folder, cased_tokenizer(), **SIZES)
 
 
 @pytest.fixture(scope="session")
@@ -68,13 +53,8 @@ def proofs(tmp_path_factory) -> dict[str, Path]:
     cross = PairWiseBertRanker(backbone, max_length=MAX_LENGTH)
     torch.nn.init.normal_(cross.head.weight)
     cross.save(folder / "own-cross")
-    dual = DualEncoder(
-        backbone,
-        projection=8,
-        max_length=MAX_LENGTH,
-        query_prompt="Question: ",
-        doc_prompt="Passage: ",
-    )
+    prompts = {"query_prompt": "Question: ", "doc_prompt": "Passage: "}
+    dual = DualEncoder(backbone, projection=8, max_length=MAX_LENGTH, **prompts)
     torch.nn.init.normal_(dual.query_tower.head[0].linear.weight)
     dual.save(folder / "own-dual")
     for name in ("cross", "dual"):
@@ -86,17 +66,5 @@ def classifier_folder(folder: Path) -> Path:
     """A ready cross-encoder with a head of its own."""
     tokenizer = cased_tokenizer()
     tokenizer.model_max_length = MAX_LENGTH
-    tokenizer.save_pretrained(folder)
-    torch.manual_seed(2)
-    config = BertConfig(
-        vocab_size=len(tokenizer),
-        hidden_size=16,
-        num_hidden_layers=1,
-        num_attention_heads=2,
-        intermediate_size=32,
-        max_position_embeddings=POSITIONS,
-        initializer_range=0.5,
-        num_labels=1,
-    )
-    BertForSequenceClassification(config).save_pretrained(folder)
-    return folder
+    model = BertForSequenceClassification
+    return make_backbone(folder, tokenizer, model, seed=2, num_labels=1, **SIZES)
