@@ -10,14 +10,8 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-CHROMIUM = next(
-    (
-        found
-        for name in ("chromium", "chromium-browser", "google-chrome")
-        if (found := shutil.which(name))
-    ),
-    None,
-)
+NAMES = ("chromium", "chromium-browser", "google-chrome")
+CHROMIUM = next(filter(None, map(shutil.which, NAMES)), None)
 
 
 class Browser:
@@ -26,30 +20,14 @@ class Browser:
     def __init__(self, executable: str) -> None:
         self._profile = tempfile.TemporaryDirectory(ignore_cleanup_errors=True)
         (given, self._out), (told, taken) = os.pipe(), os.pipe()
-        ends = [
-            fcntl.fcntl(one, fcntl.F_DUPFD, 10) for one in (given, taken)
-        ]  # not 3 or 4, which are the browser's
-        options = [
-            "--headless",
-            "--no-sandbox",
-            "--disable-gpu",
-            "--remote-debugging-pipe",
-            f"--user-data-dir={self._profile.name}",
-        ]
-        self._process = subprocess.Popen(
-            [
-                "bash",
-                "-c",
-                f'exec "$@" 3<&{ends[0]} 4>&{ends[1]}',
-                "bash",
-                executable,
-                *options,
-                "about:blank",
-            ],
-            pass_fds=ends,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-        )
+        # Not 3 or 4, which are the browser's.
+        ends = [fcntl.fcntl(one, fcntl.F_DUPFD, 10) for one in (given, taken)]
+        redirected = ["bash", "-c", f'exec "$@" 3<&{ends[0]} 4>&{ends[1]}', "bash"]
+        options = ["--headless", "--no-sandbox", "--disable-gpu", "--remote-debugging-pipe"]
+        options += [f"--user-data-dir={self._profile.name}", "about:blank"]
+        quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+        words = [*redirected, executable, *options]
+        self._process = subprocess.Popen(words, pass_fds=ends, **quiet)
         for end in (given, taken, *ends):
             os.close(end)
         self._told = told
@@ -60,18 +38,17 @@ class Browser:
         self._session: str | None = None
         targets = self.send("Target.getTargets")["targetInfos"]
         target = next(one["targetId"] for one in targets if one["type"] == "page")
-        self._session = self.send("Target.attachToTarget", targetId=target, flatten=True)[
-            "sessionId"
-        ]
+        attached = self.send("Target.attachToTarget", targetId=target, flatten=True)
+        self._session = attached["sessionId"]
         for domain in ("Page", "Network", "Runtime"):
             self.send(f"{domain}.enable")
 
     def send(self, method: str, **options: Any) -> dict:
         """Send a command and wait for its answer."""
         self._number += 1
-        message = {"id": self._number, "method": method, "params": options} | (
-            {"sessionId": self._session} if self._session else {}
-        )
+        message = {"id": self._number, "method": method, "params": options}
+        if self._session:
+            message["sessionId"] = self._session
         os.write(self._out, json.dumps(message).encode() + b"\0")
         while True:
             answer = self._read()
@@ -93,13 +70,8 @@ class Browser:
 
     def open(self, file: Path, width: int, dark: bool) -> None:
         """Load a page, as wide as this, in light or dark."""
-        self.send(
-            "Emulation.setDeviceMetricsOverride",
-            width=width,
-            height=1600,
-            deviceScaleFactor=1,
-            mobile=width < 600,
-        )
+        size = {"width": width, "height": 1600, "deviceScaleFactor": 1, "mobile": width < 600}
+        self.send("Emulation.setDeviceMetricsOverride", **size)
         features = [{"name": "prefers-color-scheme", "value": "dark" if dark else "light"}]
         self.send("Emulation.setEmulatedMedia", features=features)
         before = self._loaded

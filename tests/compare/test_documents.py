@@ -24,15 +24,12 @@ def ranking(folder, collection, lines) -> Ranking:
 
 
 def test_equal_scores_are_ranked_by_the_larger_id(tmp_path, collection):
-    found = ranking(
-        tmp_path / "run",
-        collection,
-        [
-            "test-q0 Q0 test-q0-d1 1 2.0 x",
-            "test-q0 Q0 test-q0-d0 2 3.0 x",
-            "test-q0 Q0 test-q0-d2 3 2.0 x",
-        ],
-    )
+    lines = [
+        "test-q0 Q0 test-q0-d1 1 2.0 x",
+        "test-q0 Q0 test-q0-d0 2 3.0 x",
+        "test-q0 Q0 test-q0-d2 3 2.0 x",
+    ]
+    found = ranking(tmp_path / "run", collection, lines)
     top = found.top("test-q0", 3, letters=5)
     assert [(doc.id, doc.score, doc.grade) for doc in top] == [
         ("test-q0-d0", 3.0, 1.0),

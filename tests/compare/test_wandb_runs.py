@@ -25,15 +25,12 @@ class Server:
     def runs(self, project, filters):
         assert project == "team/project"
         chosen = [one for one in self.folders if filters in ({}, {"group": one.parent.name})]
-        return [
-            mock.Mock(
-                group=one.parent.name,
-                id="x",
-                config={"seed_everything": int(one.name[-1])},
-                **self.logged(one),
-            )
-            for one in chosen
-        ]
+        return [self.run(one, one.parent.name, int(one.name[-1])) for one in chosen]
+
+    def run(self, folder, group, seed=0):
+        """A run whose results are those of a folder."""
+        options = {"config": {"seed_everything": seed}, **self.logged(folder)}
+        return mock.Mock(group=group, id="x", **options)
 
     def logged(self, folder):
         def download(root):
@@ -65,9 +62,8 @@ def test_runs_at_weights_and_biases_are_compared_as_those_here(tmp_path, monkeyp
     (one,) = read_experiments(["wandb:team/project:SoftmaxLoss"])
     assert one.runs[0].seed == 3 and one.runs[0].by_query == here[1].runs[0].by_query
     monkeypatch.setattr(wandb, "Api", lambda: Server(folders, results=False))
-    with pytest.raises(
-        InputError, match="no run there has results; test them with Weights & Biases"
-    ):
+    said = "no run there has results; test them with Weights & Biases"
+    with pytest.raises(InputError, match=said):
         read_experiments(["wandb:team/project"])
 
 
@@ -77,22 +73,14 @@ def test_a_group_of_others_does_not_lead_out_of_the_folder_of_derived_data(tmp_p
     server = Server([write_run(tmp_path / "x/seed=0", [0.5] * 40)])
     (tmp_path / "x/seed=0/test.run").touch()
     for group in (f"/{mine.parent}", f"{'../' * 20}{mine.parent}"):
-        monkeypatch.setattr(
-            server, "runs", lambda *_, group=group, **__: [server_run(server, group)]
-        )
+        run = server.run(tmp_path / "x/seed=0", group)
+        monkeypatch.setattr(server, "runs", lambda *_, run=run, **__: [run])
         monkeypatch.setattr(wandb, "Api", lambda: server)
         (one,) = read_experiments(["wandb:team/project"])
-        assert (tmp_path / "cache/wandb") in one.runs[0].folder.parents and (
-            mine / "metrics.json"
-        ).is_file()
-    monkeypatch.setattr(server, "runs", lambda *_, **__: [server_run(server, "same")] * 2)
-    with pytest.raises(
-        InputError, match="^wandb:team/project: two runs of the group same have the seed 0"
-    ):
+        assert (tmp_path / "cache/wandb") in one.runs[0].folder.parents
+        assert (mine / "metrics.json").is_file()
+    run = server.run(tmp_path / "x/seed=0", "same")
+    monkeypatch.setattr(server, "runs", lambda *_, **__: [run] * 2)
+    said = "^wandb:team/project: two runs of the group same have the seed 0"
+    with pytest.raises(InputError, match=said):
         read_experiments(["wandb:team/project"])
-
-
-def server_run(server, group):
-    return mock.Mock(
-        group=group, id="x", config={"seed_everything": 0}, **server.logged(server.folders[0])
-    )
