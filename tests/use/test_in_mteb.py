@@ -9,11 +9,14 @@ import pytest
 import torch
 
 import ltr
+from ltr.__main__ import main
+from ltr.data.trec import read_run
 from ltr.errors import InputError
 from ltr.models import DualEncoder, PairWiseBertRanker
 from ltr.use.rankers import Reranker
 from ltr.use.retriever import Retriever
 from tests.world.collections import write_collection
+from tests.world.runs import trained_on_texts
 
 # As mteb's loaders give them; of a document the text has the title, too.
 BATCHES = [{"text": ["w1 w2", "w3"], "id": ["a", "b"]}, {"text": ["w4 w5 w6"], "id": ["c"]}]
@@ -83,8 +86,7 @@ def task_of(folder: Path, name: str, with_pools: bool):
         query, doc, grade = line.split("\t")
         relevant.setdefault(query, {})[doc] = int(grade)
     pools: dict[str, list[str]] = {}
-    for line in (folder / "candidates/test.trec").read_text().splitlines():
-        query, _, doc, *_ = line.split()
+    for _, (query, doc, _) in read_run(folder / "candidates/test.trec"):
         pools.setdefault(query, []).append(doc)
 
     class OwnTask(AbsTaskRetrieval):
@@ -119,21 +121,15 @@ def test_mteb_measures_what_ltr_test_does(tmp_path, backbone, monkeypatch, kind)
     """
     monkeypatch.setenv("MTEB_CACHE", str(tmp_path / "mteb"))
     mteb = pytest.importorskip("mteb")
-    from ltr.__main__ import main
-    from tests.world.runs import trained_on_texts
-
     data = write_collection(tmp_path / "data", n_queries=12, seed=3)
     run = trained_on_texts(tmp_path, kind, data, backbone)
     if kind == "dual":
         searched = ["--data.evaluation.candidates", "corpus", "--data.evaluation.depth", "100"]
         assert main(["test", str(run), *searched]) == 0
     ours = json.loads((run / "metrics.json").read_text())["test"]["nDCG@10"]
-    result = mteb.evaluate(
-        ltr.load(run, device="cpu"),
-        task_of(data, f"Own{kind}", with_pools=kind == "cross"),
-        cache=None,
-        show_progress_bar=False,
-    )
+    task = task_of(data, f"Own{kind}", with_pools=kind == "cross")
+    ranker = ltr.load(run, device="cpu")
+    result = mteb.evaluate(ranker, task, cache=None, show_progress_bar=False)
     assert result.task_results[0].get_score() == pytest.approx(ours, abs=1e-4)
     assert 0 < ours < 1, "else any ranking would do"
 

@@ -26,9 +26,8 @@ MAX_LENGTH = 600
 PROMPTS = Template("Do {instruction}: {query}", "{document}", instruction="find")
 TWO_PROMPTS = Template("Do {instruction}: {query}", "Read: {document}", instruction="find")
 BEHIND = Template("{query} ({instruction})", "Read: {document}", instruction="find", query_tokens=6)
-PAIR = Template(
-    "Do {instruction}: {query}", "Read: {document}", "{query}\n{document}\nAnswer:", "find"
-)
+BOTH = "{query}\n{document}\nAnswer:"
+PAIR = Template("Do {instruction}: {query}", "Read: {document}", BOTH, "find")
 QUERY = "Where is the river wide?"
 DOCS = ["Rivers are wide.", "The bridge is old and the water deep.", "a " * 900]
 PAIRS = [(QUERY, document) for document in DOCS]
@@ -68,24 +67,18 @@ def check_loaded(ranker, folder):
     assert np.abs(other - again.score(PAIRS)).max() > 1e-3, "an instruction says something"
 
 
-@pytest.mark.parametrize("template", [PROMPTS, TWO_PROMPTS, BEHIND, PAIR])
-def test_cross_encoders_as_sentence_transformers_reads_them(cased, tmp_path, template):
-    """Of texts as they are where it can say the template, else of texts that are put into it."""
-    ranker = cross(cased, template)
+@pytest.mark.parametrize("template", [PROMPTS, TWO_PROMPTS, BEHIND, PAIR, "classifier"])
+def test_cross_encoders_as_sentence_transformers_reads_them(cased, classifier, tmp_path, template):
+    """Of texts as they are where it can say the template, else of texts that are put into it. A
+    classifier keeps its head in a template of both.
+    """
+    ranker = cross(classifier, PAIR) if template == "classifier" else cross(cased, template)
     ranker.save(tmp_path / "saved")
     check_loaded(ranker, tmp_path / "saved")
     pairs = PAIRS
     if template in (TWO_PROMPTS, BEHIND):
         pairs = [tuple(ranker.reads.rendered(*pair)) for pair in PAIRS]
     theirs = CrossEncoder(str(tmp_path / "saved"), device="cpu").predict(pairs)
-    assert theirs == pytest.approx(TextRanker(ranker).score(PAIRS), abs=1e-5)
-
-
-def test_a_classifier_keeps_its_head_in_a_template_of_both(classifier, tmp_path):
-    ranker = cross(classifier, PAIR)
-    ranker.save(tmp_path / "saved")
-    check_loaded(ranker, tmp_path / "saved")
-    theirs = CrossEncoder(str(tmp_path / "saved"), device="cpu").predict(PAIRS)
     assert theirs == pytest.approx(TextRanker(ranker).score(PAIRS), abs=1e-5)
 
 

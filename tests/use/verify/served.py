@@ -137,12 +137,10 @@ def served(serving: Serving, form: str = "texts", **odd: Any) -> Iterator[str]:
                 if form not in asked:
                     return 422, {"error": f"missing field {form}"}
                 scores = serving.rerank(asked["query"], asked[form])
-                order = sorted(range(len(scores)), key=lambda n: -scores[n])
+                best = sorted(range(len(scores)), key=lambda n: -scores[n])
                 name = "score" if form == "texts" else "relevance_score"
-                if odd.get("shuffled"):
-                    results = [{"index": n, name: scores[m]} for n, m in enumerate(order)]
-                else:
-                    results = [{"index": n, name: scores[n]} for n in order]
+                named = enumerate(best) if odd.get("shuffled") else zip(best, best, strict=True)
+                results = [{"index": n, name: scores[of]} for n, of in named]
                 return 200, results if form == "texts" else {"results": results}
             if self.path == "/v1/embeddings":
                 rows = serving.embed(asked["input"])
