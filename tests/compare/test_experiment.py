@@ -1,14 +1,18 @@
 """Runs are read and matched."""
 
-import json
 from pathlib import Path
 
 import pytest
 
-from ltr.__main__ import main
 from ltr.checkpoint import FORMAT
 from ltr.compare.experiment import read_experiments
-from tests.world.tested_runs import compared_in_one_group, config, write_run
+from tests.world.tested_runs import (
+    compared_in_one_group,
+    config,
+    edit_metrics,
+    refuses_to_compare,
+    write_run,
+)
 
 
 def test_a_run_under_two_names_counts_once(runs):
@@ -127,10 +131,7 @@ WORDS = [
 
 
 def edit(runs, **test):
-    file = runs / "good/seed=1/metrics.json"
-    found = json.loads(file.read_text())
-    found["test"] = {k: v for k, v in (found["test"] | test).items() if v is not None}
-    file.write_text(json.dumps(found))
+    edit_metrics(runs / "good/seed=1", test=test)
 
 
 def replace(file, old, new):
@@ -146,10 +147,7 @@ def spoil(file, value):
 
 
 def check_refused(capsys, text, *words) -> None:
-    """One line, exit code 2, and nothing is written."""
-    assert main(["compare", "runs/base", "runs/good", *words, "--csv", "out.csv"]) == 2
-    told = capsys.readouterr()
-    assert text in told.err and told.err.count("\n") == 1 and told.out == ""
+    refuses_to_compare(capsys, ["runs/base", "runs/good", *words, "--csv", "out.csv"], text)
     assert not Path("out.csv").exists()
 
 
@@ -185,14 +183,9 @@ def test_without_a_configuration_the_folder_says_the_seed(runs):
 
 def test_other_candidates_are_said(runs):
     for seed in range(3):
-        file = runs / f"good/seed={seed}/metrics.json"
-        found = json.loads(file.read_text())
-        found["test"] |= {
-            "candidates": "corpus",
-            "depth": 100,
-            "evaluated": found["test"]["evaluated"] | {"candidates": "x"},
-        }
-        file.write_text(json.dumps(found))
+        evaluated = {"judgements": "j", "candidates": "x", "queries": "q", "documents": "d"}
+        test = {"candidates": "corpus", "depth": 100, "evaluated": evaluated}
+        edit_metrics(runs / f"good/seed={seed}", test=test)
     (found,) = compared_in_one_group(["runs/base", "runs/good"])
     other_candidates = "the runs rank other candidates, so whole systems are compared (base: bm25, 50 deep; good: corpus, 100 deep)"
     assert other_candidates in found.notes

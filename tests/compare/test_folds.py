@@ -9,7 +9,7 @@ import yaml
 
 from ltr.compare.experiment import read_experiments
 from ltr.errors import InputError
-from tests.world.tested_runs import QUERIES, write_run
+from tests.world.tested_runs import QUERIES, edit_metrics, write_run
 
 VALUES = np.linspace(0.1, 0.7, 40)
 PARTS = [slice(0, 10), slice(10, 30), slice(30, 40)]
@@ -25,17 +25,10 @@ def write_folds(folder: Path, seed: int = 0, gain: float = 0.0) -> None:
         test = {"AP": float(VALUES[part].mean()) + gain, "fold": fold, "queries": len(rows)}
         test["evaluated"] = {"judgements": f"j{number}", "queries": "q", "documents": "d"}
         test["ceiling"] = {"AP": 0.8 + 0.05 * number}
-        edit(run, test=test, trained_with={"data": {"judgements": f"t{number}"}})
+        edit_metrics(run, test=test, trained_with={"data": {"judgements": f"t{number}"}})
         config = yaml.safe_load((run / "config.yaml").read_text())
         config["data"]["init_args"]["evaluation"] = {"candidates": "bm25", "fold": fold}
         (run / "config.yaml").write_text(yaml.safe_dump(config))
-
-
-def edit(run: Path, **changes) -> None:
-    metrics = json.loads((run / "metrics.json").read_text())
-    for name, change in changes.items():
-        metrics[name] |= change
-    (run / "metrics.json").write_text(json.dumps(metrics))
 
 
 @pytest.mark.parametrize("paths", [["arm"], ["arm/seed=0", "arm/seed=1"], ["arm/seed=*/fold=*"]])
@@ -75,7 +68,7 @@ def test_the_mean_is_weighted_by_questions(tmp_path):
         value = 1.0 if number == 2 else 0.0
         rows = [f"{query}\t{value}\n" for query in QUERIES[part]]
         (run / "per_query.tsv").write_text("query\tAP\n" + "".join(rows))
-        edit(run, test={"AP": value})
+        edit_metrics(run, test={"AP": value})
     (arm,) = read_experiments([str(tmp_path / "arm")])
     assert arm.means("AP") == [0.5]
 
@@ -90,7 +83,7 @@ def test_judgements_that_differ_in_one_fold_are_seen(tmp_path):
     first, second = judgements()
     assert first == second
     other = {"judgements": "x", "queries": "q", "documents": "d"}
-    edit(tmp_path / "arm/seed=1/fold=2", test={"evaluated": other})
+    edit_metrics(tmp_path / "arm/seed=1/fold=2", test={"evaluated": other})
     first, second = judgements()
     assert first != second
 
@@ -105,7 +98,7 @@ def measure_again(fold: Path) -> None:
     """Test the questions of the first fold."""
     other = fold.parent / "fold=1"
     (fold / "per_query.tsv").write_text((other / "per_query.tsv").read_text())
-    edit(fold, test={"AP": float(VALUES[PARTS[0]].mean())})
+    edit_metrics(fold, test={"AP": float(VALUES[PARTS[0]].mean())})
 
 
 REFUSED = {
@@ -118,11 +111,11 @@ REFUSED = {
         "each of the 3 folds must be there once, got 1 of 3, 3 of 3; make those that are missing",
     ),
     "a fold twice": (
-        lambda arm: edit(arm / "fold=3", test={"fold": {"number": 2, "of": 3}}),
+        lambda arm: edit_metrics(arm / "fold=3", test={"fold": {"number": 2, "of": 3}}),
         "must be there once, got 1 of 3, 2 of 3, 2 of 3",
     ),
     "folds of another number": (
-        lambda arm: edit(arm / "fold=3", test={"fold": {"number": 3, "of": 4}}),
+        lambda arm: edit_metrics(arm / "fold=3", test={"fold": {"number": 3, "of": 4}}),
         "must be there once, got 1 of 3, 2 of 3, 3 of 4",
     ),
     "other options": (
@@ -130,7 +123,7 @@ REFUSED = {
         "are no folds of one cross-validation, they differ in model.lr",
     ),
     "other weights": (
-        lambda arm: edit(arm / "fold=3", test={"checkpoint": "a/last.ckpt"}),
+        lambda arm: edit_metrics(arm / "fold=3", test={"checkpoint": "a/last.ckpt"}),
         "they differ in the tested weights \\(best.ckpt, last.ckpt\\)",
     ),
 }

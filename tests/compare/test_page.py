@@ -15,7 +15,7 @@ from ltr.checkpoint import FORMAT
 from ltr.data.collection import open_collection
 from tests.compare.browser import CHROMIUM, Browser
 from tests.world.collections import write_collection
-from tests.world.tested_runs import MADE, TRAINED_WITH
+from tests.world.tested_runs import MADE, TRAINED_WITH, refuses_to_compare
 
 EVIL = "<script>document.title='taken'</script> & <img src=http://elsewhere.example/x.png> "
 CURVE = [
@@ -148,12 +148,13 @@ def test_an_empty_ranking_is_refused(page, tmp_path, capsys, monkeypatch):
     ranking = page.parent / "runs/good/seed=0/test.run"
     text = ranking.read_text()
     ranking.write_text("")
+    said = f"{ranking}: a run must rank documents, and ranks none; test it again"
+    html = ["--html", str(tmp_path / "page.html")]
     try:
-        assert main(["compare", *runs_of(page), "--html", str(tmp_path / "page.html")]) == 2
+        told = refuses_to_compare(capsys, [*runs_of(page), *html], said)
     finally:
         ranking.write_text(text)
-    told = capsys.readouterr().err
-    assert told == f"ltr: {ranking}: a run must rank documents, and ranks none; test it again\n"
+    assert told == f"ltr: {said}\n"
     assert not (tmp_path / "page.html").exists()
 
 

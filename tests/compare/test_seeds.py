@@ -16,6 +16,7 @@ from ltr.errors import InputError
 from ltr.run.training_recipe import TrainingRecipe
 from tests.run.resumes import BASE
 from tests.world.features import write_letor
+from tests.world.tested_runs import refuses_to_compare
 
 
 def callback(name: str, **options: object) -> dict:
@@ -147,9 +148,7 @@ def test_runs_that_were_trained_otherwise_are_no_seeds_of_one_experiment(
     two, path, value, told, capsys
 ):
     set_option(two / "seed=1", path, value)
-    assert main(["compare", str(two)]) == 2
-    line = capsys.readouterr().err
-    assert line.count("\n") == 1 and told in line
+    line = refuses_to_compare(capsys, [str(two)], told)
     assert f"{two}/seed=0 and {two}/seed=1 are no seeds of one experiment" in line
 
 
@@ -211,12 +210,10 @@ def test_seeds_may_each_start_from_their_own_seed_of_one_experiment(trained, tmp
 
 def test_a_run_whose_results_were_lost_is_no_seed(two, capsys):
     """Tested again it has numbers, and does not say what it was trained with."""
-    file = two / "seed=1/metrics.json"
     found = results(two / "seed=1")
     del found["trained_with"]
-    file.write_text(json.dumps(found))
-    assert main(["compare", str(two)]) == 2
-    assert "seed=1/metrics.json: trained_with must say what" in capsys.readouterr().err
+    (two / "seed=1/metrics.json").write_text(json.dumps(found))
+    refuses_to_compare(capsys, [str(two)], "seed=1/metrics.json: trained_with must say what")
 
 
 def test_best_weights_of_one_seed_are_not_pooled_with_the_last_of_another(two):

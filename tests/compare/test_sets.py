@@ -2,7 +2,6 @@
 
 import csv
 import io
-import json
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
@@ -18,7 +17,7 @@ from ltr.compare.query_groups import Groups
 from ltr.compare.tables import footnotes, tables
 from ltr.compare.tested_run import Run
 from ltr.run.data_sets import DataSet
-from tests.world.tested_runs import MADE, forget_test, write_run
+from tests.world.tested_runs import MADE, edit_metrics, forget_test, refuses_to_compare, write_run
 
 
 def experiment(name: str, *by_seed, metric: str = "AP", lower: bool = False) -> Experiment:
@@ -154,19 +153,16 @@ def test_several_pairs_and_metrics_name_their_rows(tested):
 
 
 def test_what_can_t_be_compared_is_one_line(tested, capsys):
-    def told(*words: str) -> str:
-        assert main(["compare", "runs/base", "runs/new", *words]) == 2
-        return capsys.readouterr().err.strip()
-
-    assert "runs/base/seed=0: a run must have been tested on C" in told("--data", "A", "C")
-    assert "--data must name two data sets or more, got A" in told("--data", "A")
-    assert "--plan is of one data set" in told("--data", "A", "B", "--plan", "0.1")
-    assert "two names" not in told("--data", "A", "x/A")
-    file = Path("runs/new/seed=1/sets/B/metrics.json")
-    metrics = json.loads(file.read_text())
-    metrics["test"]["evaluated"]["judgements"] = "other"
-    file.write_text(json.dumps(metrics))
-    assert "B: " in told("--data", "A", "B")
+    words = ["runs/base", "runs/new", "--data"]
+    said = "runs/base/seed=0: a run must have been tested on C"
+    refuses_to_compare(capsys, [*words, "A", "C"], said)
+    refuses_to_compare(capsys, [*words, "A"], "--data must name two data sets or more, got A")
+    plan = ["--plan", "0.1"]
+    refuses_to_compare(capsys, [*words, "A", "B", *plan], "--plan is of one data set")
+    assert "two names" not in refuses_to_compare(capsys, [*words, "A", "x/A"], "A")
+    other = {"evaluated": {"judgements": "other"}}
+    edit_metrics(Path("runs/new/seed=1/sets/B"), test=other)
+    refuses_to_compare(capsys, [*words, "A", "B"], "B: ")
 
 
 def test_runs_that_were_tested_on_other_data_alone_are_found(tested):

@@ -2,7 +2,6 @@
 
 import csv
 import io
-import json
 import math
 import shutil
 from pathlib import Path
@@ -18,7 +17,13 @@ from ltr.compare.query_groups import Groups
 from ltr.compare.statistics import estimate, estimate_of_change
 from ltr.compare.tables import footnotes, tables
 from tests.world import tested_runs
-from tests.world.tested_runs import QUERIES, forget_test, write_run
+from tests.world.tested_runs import (
+    QUERIES,
+    edit_metrics,
+    forget_test,
+    refuses_to_compare,
+    write_run,
+)
 
 N_LEAKED = 8  # the first queries of test are not in test.clean
 
@@ -216,19 +221,16 @@ def test_csv_of_test_alone_has_no_split(runs):
 
 
 def test_results_of_other_judgements_are_not_compared(both, capsys):
-    file = both / "good/seed=1/splits/test.clean/metrics.json"
-    metrics = json.loads(file.read_text())
-    metrics["test"]["evaluated"]["judgements"] = "of another threshold"
-    file.write_text(json.dumps(metrics))
-    assert main(["compare", "runs/base", "runs/good", "--split", *SPLITS]) == 2
-    told = capsys.readouterr().err
-    assert told.startswith("ltr: test.clean: ") and "were tested on other judgements" in told
+    place = both / "good/seed=1/splits/test.clean"
+    edit_metrics(place, test={"evaluated": {"judgements": "of another threshold"}})
+    words = ["runs/base", "runs/good", "--split", *SPLITS]
+    told = refuses_to_compare(capsys, words, "were tested on other judgements")
+    assert told.startswith("ltr: test.clean: ")
 
 
-def other_weights(runs: Path) -> None:
-    for seed in range(3):
-        file = runs / f"good/seed={seed}/splits/test.clean/metrics.json"
-        file.write_text(file.read_text().replace("best.ckpt", "last.ckpt"))
+def tested_by(runs: Path, checkpoint: str) -> None:
+    for place in runs.glob("good/*/splits/test.clean"):
+        edit_metrics(place, test={"checkpoint": checkpoint})
 
 
 def not_tested(runs: Path) -> None:
@@ -241,7 +243,11 @@ BAD = {
         [*SPLITS],
         "runs/good/seed=2: a run must have been tested on test.clean to be compared; ltr test runs/good/seed=2 --split test.clean",
     ),
-    "other weights": (other_weights, [*SPLITS], "was by best.ckpt on test and by last.ckpt on"),
+    "other weights": (
+        lambda runs: tested_by(runs, "last.ckpt"),
+        [*SPLITS],
+        "was by best.ckpt on test and by last.ckpt on",
+    ),
     "no split": (None, ["test", "nope"], "must have been tested on nope to be compared"),
     "a path": (None, ["../x"], "the name of a split must be letters"),
     "a plan": (None, [*SPLITS, "--plan", "0.1"], "--plan is of one split, got test, test.clean"),
@@ -251,9 +257,7 @@ BAD = {
 
 
 def test_the_same_weights_may_be_named_from_another_folder(both):
-    for seed in range(3):
-        file = both / f"good/seed={seed}/splits/test.clean/metrics.json"
-        file.write_text(file.read_text().replace("best.ckpt", "/elsewhere/checkpoints/best.ckpt"))
+    tested_by(both, "/elsewhere/checkpoints/best.ckpt")
     assert main(["compare", "runs/base", "runs/good", "--split", *SPLITS]) == 0
 
 
@@ -262,9 +266,7 @@ def test_what_can_t_be_compared_is_one_line(both, capsys, name):
     spoil, words, message = BAD[name]
     if spoil is not None:
         spoil(both)
-    assert main(["compare", "runs/base", "runs/good", "--split", *words]) == 2
-    (line,) = capsys.readouterr().err.strip().splitlines()
-    assert message in line
+    refuses_to_compare(capsys, ["runs/base", "runs/good", "--split", *words], message)
 
 
 def test_a_run_that_was_measured_on_a_split_alone_is_a_run(both):

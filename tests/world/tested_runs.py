@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import yaml
 
+from ltr.__main__ import main
 from ltr.checkpoint import FORMAT
 from ltr.compare.comparison import MetricResult, compare
 from ltr.compare.experiment import read_experiments
@@ -62,6 +63,25 @@ def write_run(folder: Path, values, *, seed=0, start=0.4, name="AP", **changes) 
     (folder / "config.yaml").write_text(yaml.safe_dump(config))
     assert not changes
     return folder
+
+
+def edit_metrics(folder: Path, **changes: dict) -> None:
+    """Change entries of metrics.json: ``test={"AP": 0.5}``. None takes one out."""
+    file = folder / "metrics.json"
+    metrics = json.loads(file.read_text())
+    for part, entries in changes.items():
+        changed = metrics[part] | entries
+        metrics[part] = {name: value for name, value in changed.items() if value is not None}
+    file.write_text(json.dumps(metrics))
+
+
+def refuses_to_compare(capsys: pytest.CaptureFixture, words: list[str], text: str) -> str:
+    """``ltr compare`` says one line that has this text, and no more; that line."""
+    capsys.readouterr()
+    assert main(["compare", *words]) == 2
+    told = capsys.readouterr()
+    assert text in told.err and told.err.count("\n") == 1 and told.out == "", told
+    return told.err
 
 
 def forget_test(folder: Path) -> None:

@@ -156,10 +156,9 @@ def planted(folder: Path, place: Path, plant: Callable[[Path], None]) -> Path:
 
 @pytest.mark.parametrize("kind", ["cross", "dual"])
 def test_a_right_library_passes(proofs, capsys, kind):
+    """Where none is named, it is the one that the folder is for: test_exported_check.py."""
     code, said = verify(proofs[kind], "sentence-transformers", capsys)
     assert said.startswith("pass: 64 probes") and code == 0
-    code, said = main(["verify", str(proofs[kind])]), capsys.readouterr().out
-    assert said.startswith("pass: 64 probes") and code == 0, "it is for this library"
 
 
 @pytest.mark.parametrize(("kind", "name"), CASES)

@@ -78,8 +78,18 @@ def verify_server(
         return verify(folder, url + route, capsys)
 
 
-@pytest.mark.parametrize("form", ["texts", "documents"])
-@pytest.mark.parametrize("server", ["cross", "dual"])
+LONG = pytest.mark.long
+
+
+@pytest.mark.parametrize(
+    ("server", "form"),
+    [
+        ("cross", "documents"),
+        ("dual", "texts"),
+        pytest.param("cross", "texts", marks=LONG),
+        pytest.param("dual", "documents", marks=LONG),
+    ],
+)
 def test_a_right_server_of_scores_passes(proofs, capsys, server, form):
     code, said = verify_server(proofs, server, capsys, form)
     assert said.startswith("pass: 64 probes, largest difference ") and code == 0
