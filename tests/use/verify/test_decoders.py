@@ -15,7 +15,7 @@ from ltr.models import DecoderRanker, DualEncoder
 from ltr.use.export import export
 from ltr.use.verify.verification import verify as verify_folder
 from tests.child_processes import ELSEWHERE
-from tests.use.proof.test_exported_check import are_verified, checked
+from tests.use.proof.test_exported_check import are_verified, pass_alone
 from tests.use.verify.served import Serving, served
 from tests.use.verify.test_verify_library import planted, settings, verify
 from tests.world.collections import small_collection
@@ -119,8 +119,7 @@ class ServingDecoder(Serving):
 @pytest.mark.parametrize("where", ELSEWHERE)
 def test_each_passes_with_its_library_and_by_its_check(where, decoders, embedder, capsys):
     folders = [*decoders.values(), embedder]
-    for code, said in checked(folders, where).values():
-        assert code == 0 and said.splitlines()[-1] == "pass", said
+    pass_alone(folders, where)
     are_verified(folders, capsys)
 
 
@@ -227,6 +226,5 @@ def test_a_server_of_an_embedder_is_verified(embedder, capsys, fault, said):
 def test_a_graph_of_a_decoder_is_proven(kind, decoders, embedder, tmp_path, capsys):
     source = decoders["sentence-transformers"] if kind == "reranker" else embedder
     assert main(["export", str(source), str(tmp_path / "onnx"), "--to", "onnx"]) == 0
-    ((code, said),) = checked([tmp_path / "onnx"]).values()
-    assert code == 0 and said.splitlines()[-1] == "pass", said
+    pass_alone([tmp_path / "onnx"])
     are_verified([tmp_path / "onnx"], capsys)

@@ -2,12 +2,10 @@
 
 import numpy as np
 import pytest
-import torch
 
 from ltr.use.verify.compared_layers import dtype_fault
 from ltr.use.verify.diagnosis import rounding_fault
 from tests.use.verify.test_verify_library import planted, settings, verify
-from tests.use.verify.test_verify_url import verify_server
 
 SMALL = np.array([0.004, 0.01, 0.02, 0.004, 0.02])  # 0.02 is the bound of hidden states
 
@@ -46,39 +44,9 @@ def test_layers_of_a_library_by_hand(dtype, states, errors, is_named):
     assert (found is not None and found.layer == "dtype") == is_named
 
 
-@pytest.mark.parametrize(
-    ("kind", "dtype"),
-    [
-        ("cross", "bfloat16"),
-        ("dual", "float16"),
-        pytest.param("cross", "float16", marks=pytest.mark.long),
-        pytest.param("dual", "bfloat16", marks=pytest.mark.long),
-    ],
-)
-def test_a_library_in_half_precision_is_told(proofs, tmp_path, capsys, kind, dtype):
-    folder = planted(proofs[kind], tmp_path / "folder", settings("config.json", dtype=dtype))
-    code, said = verify(folder, "sentence-transformers", capsys)
-    assert said.startswith(f"dtype: the library computes in {dtype}") and code == 1, said
-
-
 def test_a_fault_beside_half_precision_is_named(proofs, tmp_path, capsys):
     """It moves numbers by more: here other tokens are pooled."""
     folder = planted(proofs["dual"], tmp_path / "half", settings("config.json", dtype="bfloat16"))
     settings("1_Pooling/config.json", pooling_mode="cls")(folder)
     code, said = verify(folder, "sentence-transformers", capsys)
     assert not said.startswith("dtype: ") and code == 1, said
-
-
-@pytest.mark.parametrize(
-    ("server", "dtype"),
-    [
-        ("cross", torch.bfloat16),
-        pytest.param("embeddings", torch.float16, marks=pytest.mark.long),
-        pytest.param("cross", torch.float16, marks=pytest.mark.long),
-        pytest.param("embeddings", torch.bfloat16, marks=pytest.mark.long),
-        pytest.param("dual", torch.bfloat16, marks=pytest.mark.long),
-    ],
-)
-def test_a_server_in_half_precision_is_told(proofs, capsys, server, dtype):
-    code, said = verify_server(proofs, server, capsys, served_in=dtype)
-    assert said.startswith("dtype: numbers are rounded, as by a server in half") and code == 1, said

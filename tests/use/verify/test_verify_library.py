@@ -120,6 +120,14 @@ FAULTS = {
         "place: other tokens are pooled than by the mean of the contract",
     ),
     "lower-cased": (LOWER, "tokens: other tokens for the same text"),
+    "in bfloat16": (
+        settings("config.json", dtype="bfloat16"),
+        "dtype: the library computes in bfloat16",
+    ),
+    "in float16": (
+        settings("config.json", dtype="float16"),
+        "dtype: the library computes in float16",
+    ),
 }
 NOT_OF = {
     ("cross", "template lost"),
@@ -129,7 +137,9 @@ NOT_OF = {
     ("dual", "a norm that is 0.01 % larger"),
 }
 # Each fault once in `make test`; with the other kind of ranker in `make test-long`.
-SHORT = {name: "dual" for name in ("template lost", "wrong pooling", "left padding", "no BOS")}
+SHORT = dict.fromkeys(
+    ("template lost", "wrong pooling", "left padding", "no BOS", "in float16"), "dual"
+)
 CASES = [
     pytest.param(kind, name, marks=[] if SHORT.get(name, "cross") == kind else pytest.mark.long)
     for kind in ("cross", "dual")

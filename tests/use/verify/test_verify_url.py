@@ -25,7 +25,8 @@ RANDOM_HEADS = {
     "dual": (torch.randn(8, 16, generator=SEED) * 0.02, torch.zeros(8)),
 }
 LEFT = "texts are padded on the left"
-# The twelve faults of docs/use.md, by what the server does otherwise, and what is said.
+IN_HALF = "dtype: numbers are rounded, as by a server in half"
+# The twelve faults of docs/use.md and half precision, by what the server does otherwise, and what is said.
 FAULTS = {
     "no BOS": ({"no_first": True}, "special tokens: no first special token"),
     "EOS twice": ({"last_twice": True}, "special tokens: the last special token twice"),
@@ -39,6 +40,8 @@ FAULTS = {
     "cut at 512": ({"max_length": 512}, "truncation: texts are cut at 512 tokens, not at 600"),
     "wrong pooling": ({"pooling": "cls"}, "place: the first token is pooled"),
     "lower-cased": ({"lower": True}, "tokens: texts are lower-cased"),
+    "in bfloat16": ({"served_in": torch.bfloat16}, IN_HALF),
+    "in float16": ({"served_in": torch.float16}, IN_HALF),
 }
 # A pair of texts has no template of its own here; embeddings have no order of fields, nor a sigmoid,
 # and their texts are sent with the template.
@@ -51,6 +54,7 @@ NOT_OF = {
     ("dual", "wrong head"),
     ("dual", "head random"),
     ("dual", "fields swapped"),
+    ("dual", "in float16"),
 }
 # Each fault once in `make test`; on the other servers in `make test-long`.
 SHORT = {
@@ -59,6 +63,7 @@ SHORT = {
     "cut at 512": "embeddings",
     "EOS twice": "embeddings",
     "head random": "embeddings",
+    "in float16": "none",
 }
 CASES = [
     pytest.param(server, name, marks=[] if SHORT.get(name, "cross") == server else pytest.mark.long)
