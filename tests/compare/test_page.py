@@ -15,7 +15,7 @@ from ltr.checkpoint import FORMAT
 from ltr.data.collection import open_collection
 from tests.compare.browser import CHROMIUM, Browser
 from tests.world.collections import write_collection
-from tests.world.tested_runs import MADE, TRAINED_WITH, refuses_to_compare
+from tests.world.tested_runs import TRAINED_WITH, refuses_to_compare, report_of
 
 EVIL = "<script>document.title='taken'</script> & <img src=http://elsewhere.example/x.png> "
 CURVE = [
@@ -64,18 +64,10 @@ def page(tmp_path_factory):
             config["seed_everything"] = seed
             config["model"]["loss"] = name
             (run / "config.yaml").write_text(yaml.safe_dump(config))
-            test = {
-                "RR": float((1 / ranks).mean()),
-                "conventions": {"RR": "left out"},
-                "evaluated": content,
-                "lower_is_better": [],
-                "checkpoint": None,
-                "made": MADE,
-            }
             results = {
                 "format": FORMAT,
                 "directory": str(folder),
-                "test": test,
+                "test": report_of("RR", float((1 / ranks).mean()), evaluated=content),
                 "trained_with": TRAINED_WITH,
                 "start": {"RR": 0.5},
                 "validations": CURVE,

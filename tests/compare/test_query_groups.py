@@ -13,21 +13,13 @@ from ltr.compare.experiment import Experiment, check_alike
 from ltr.compare.query_groups import Groups, grouped
 from ltr.compare.tested_run import Run
 from ltr.errors import InputError
-from tests.world.tested_runs import MADE, QUERIES, write_run
+from tests.world.tested_runs import QUERIES, report_of, write_run
 
 
 def of_two_sources(name, values, sources=("a", "b")):
     """An experiment of one seed with values by SOURCE/QUERY."""
-    report = {
-        "AP": 0.5,  # the macro mean; not read here
-        "conventions": {"AP": "as ever"},
-        "lower_is_better": [],
-        "checkpoint": None,
-        "made": MADE,
-        "evaluated": {"judgements": "j"},
-        "sources": list(sources),
-        "ceiling": {"AP": 0.9},
-    }
+    # The macro mean is not read here.
+    report = report_of("AP", 0.5, sources=list(sources), ceiling={"AP": 0.9})
     run = Run(Path(name), 0, {}, {"test": report, "start": {"AP": 0.1}}, {"AP": values})
     return Experiment(name, [run])
 

@@ -17,7 +17,13 @@ from ltr.compare.query_groups import Groups
 from ltr.compare.tables import footnotes, tables
 from ltr.compare.tested_run import Run
 from ltr.run.data_sets import DataSet
-from tests.world.tested_runs import MADE, edit_metrics, forget_test, refuses_to_compare, write_run
+from tests.world.tested_runs import (
+    edit_metrics,
+    forget_test,
+    refuses_to_compare,
+    report_of,
+    write_run,
+)
 
 
 def experiment(name: str, *by_seed, metric: str = "AP", lower: bool = False) -> Experiment:
@@ -25,14 +31,8 @@ def experiment(name: str, *by_seed, metric: str = "AP", lower: bool = False) -> 
     runs = []
     for seed, values in enumerate(by_seed):
         by_query = {f"q{n}": float(value) for n, value in enumerate(values)}
-        report = {
-            metric: float(np.mean(values)),
-            "conventions": {metric: "as ever"},
-            "lower_is_better": [metric] if lower else [],
-            "evaluated": {"judgements": str(len(values))},
-            "checkpoint": None,
-            "made": MADE,
-        }
+        report = report_of(metric, float(np.mean(values)), lower_is_better=[metric] * lower)
+        report["evaluated"] = {"judgements": str(len(values))}
         runs.append(Run(Path(name), seed, {}, {"test": report}, {metric: by_query}))
     return Experiment(name, runs)
 

@@ -22,19 +22,26 @@ TRAINED_WITH = {"data": {"judgements": "t"}, "models": {}}
 MADE = {"ltr": "0.1", "packages": {}, "date": "2026-11-01", "machine": "x"}
 
 
+def report_of(metric: str, value: float, **entries: object) -> dict:
+    """What every test of a run reports."""
+    report = {
+        metric: value,
+        "conventions": {metric: "as ever"},
+        "lower_is_better": [],
+        "checkpoint": None,
+        "evaluated": {"judgements": "j"},
+        "made": MADE,
+    }
+    return report | entries
+
+
 def write_run(folder: Path, values, *, seed=0, start=0.4, name="AP", **changes) -> Path:
     """A tested run as ``ltr test`` leaves it, with values by query."""
     folder.mkdir(parents=True)
-    report = {
-        name: float(np.nanmean(values)),
-        "conventions": {name: CONVENTION},
-        "lower_is_better": [],
-        "checkpoint": str(folder / "checkpoints/best.ckpt"),
-        "made": MADE,
-        "candidates": "bm25",
-        "depth": 50,
-    }
+    report = report_of(name, float(np.nanmean(values)), candidates="bm25", depth=50)
     report |= {
+        "conventions": {name: CONVENTION},
+        "checkpoint": str(folder / "checkpoints/best.ckpt"),
         "evaluated": {"judgements": "j", "candidates": "c", "queries": "q", "documents": "d"},
         "ceiling": {name: 0.9, "R": 0.95},
     }
