@@ -39,9 +39,8 @@ def test_a_folder_is_made_gone_on_with_and_checked(backbone, collection_folder, 
     assert said[0].startswith("float16: of the 100 nearest texts of a sample ")
     assert float(said[0].split()[-5]) > 98
     manifest = json.loads((folder / "manifest.json").read_text())
-    assert said[1] == (
-        f"{folder}: 720 texts in 3 shards, 8 dimensions in float16; digest {manifest['digest']}"
-    ) or said[1].startswith(f"{folder}: 720 texts in 3 shards, ")
+    of_shards = "720 texts in 3 shards, 16 dimensions in float16"
+    assert said[1] == f"{folder}: {of_shards}; digest {manifest['digest']}"
     assert manifest["ranker"] == str(backbone) and manifest["numbers"] == "float16"
 
     assert encode(backbone, collection_folder, folder) == 0

@@ -4,9 +4,7 @@ tokenizer and wherever a prompt ends.
 
 import json
 import shutil
-from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 import pytest
@@ -17,7 +15,6 @@ from transformers import (
     BertModel,
     ModernBertModel,
     MPNetModel,
-    PreTrainedModel,
     PreTrainedTokenizerFast,
     RobertaModel,
     XLMRobertaModel,
@@ -45,34 +42,27 @@ LENGTH = 40
 TEXTS = ["w1 w2", " w3", "\tw4 w5", ": é", "<mask> w6 [SEP]</s>", "w7 " * 50]
 
 
-class Kind(NamedTuple):
-    """A tokenizer, and an encoder that comes with such a one."""
-
-    tokenizer: Callable[[], PreTrainedTokenizerFast]
-    model: type[PreTrainedModel]
-
-
+# A tokenizer, and an encoder that comes with such a one.
 KINDS = {
-    "BERT, WordPiece": Kind(wordpiece_tokenizer, BertModel),
-    "RoBERTa, byte-level BPE": Kind(byte_level_bpe, RobertaModel),
-    "ModernBERT, byte-level BPE": Kind(modernbert_like, ModernBertModel),
-    "XLM-R, Unigram": Kind(xlm_roberta_like, XLMRobertaModel),
-    "as Llama's, BPE with bytes": Kind(llama_like, BertModel),
-    "MPNet, WordPiece": Kind(mpnet_like, MPNetModel),
+    "BERT, WordPiece": (wordpiece_tokenizer, BertModel),
+    "RoBERTa, byte-level BPE": (byte_level_bpe, RobertaModel),
+    "ModernBERT, byte-level BPE": (modernbert_like, ModernBertModel),
+    "XLM-R, Unigram": (xlm_roberta_like, XLMRobertaModel),
+    "as Llama's, BPE with bytes": (llama_like, BertModel),
+    "MPNet, WordPiece": (mpnet_like, MPNetModel),
 }
 
 
-def write_model(folder: Path, kind: Kind) -> PreTrainedTokenizerFast:
+def write_model(folder: Path, kind: str) -> PreTrainedTokenizerFast:
     """A sentence-transformers model without prompts; returns its tokenizer."""
-    tokenizer = kind.tokenizer()
+    make_tokenizer, model = KINDS[kind]
+    tokenizer = make_tokenizer()
     tokenizer.model_max_length = LENGTH
     plain = folder.with_name("plain")
-    options = {"num_hidden_layers": 2, "intermediate_size": 24, "initializer_range": 0.2}
-    tokens = {"pad_token_id": tokenizer.pad_token_id, "bos_token_id": None, "eos_token_id": None}
-    positions = LENGTH + 10
-    make_backbone(
-        plain, tokenizer, kind.model, max_position_embeddings=positions, **options, **tokens
-    )
+    options = {"intermediate_size": 24, "initializer_range": 0.2}
+    options |= {"max_position_embeddings": LENGTH + 10, "pad_token_id": tokenizer.pad_token_id}
+    options |= {"bos_token_id": None, "eos_token_id": None}
+    make_backbone(plain, tokenizer, model, **options)
     modules = [parts.Transformer(str(plain)), parts.Pooling(16, "mean")]
     SentenceTransformer(modules=modules, device="cpu").save(str(folder), create_model_card=False)
     return tokenizer
@@ -103,9 +93,8 @@ def of_onnx(folder: Path) -> np.ndarray:
     for side in ("query", "document"):
         texts = [settings["prompts"][side] + text for text in TEXTS]
         length = settings["max_lengths"][side]
-        inputs = tokenizer(
-            texts, truncation=True, max_length=length, padding=True, return_tensors="np"
-        )
+        options = {"truncation": True, "max_length": length, "padding": True}
+        inputs = tokenizer(texts, **options, return_tensors="np")
         embeddings.append(session.output(inputs))
     return np.stack(embeddings)
 
@@ -129,7 +118,7 @@ def graphs_written_once(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_embeddings_with_any_prompt_are_those_of_sentence_transformers(name, tmp_path, monkeypatch):
     """Twelve prompts, two in each model; the model as it is loaded, and exported in both forms."""
     ready = tmp_path / "ready"
-    tokenizer = write_model(ready, KINDS[name])
+    tokenizer = write_model(ready, name)
     graphs_written_once(tmp_path, monkeypatch)
     without = of_sentence_transformers(ready)
     prompts = random_prompts(tokenizer, N_PROMPTS)
@@ -149,7 +138,7 @@ def test_embeddings_with_any_prompt_are_those_of_sentence_transformers(name, tmp
 def test_a_prompt_that_ends_in_a_space_before_a_byte_level_bpe(tmp_path):
     """Loaded from sentence-transformers, and saved for it."""
     ready = tmp_path / "ready"
-    write_model(ready, KINDS["RoBERTa, byte-level BPE"])
+    write_model(ready, "RoBERTa, byte-level BPE")
     set_prompts(ready, "w5: ", "w6\t")
     expected = of_sentence_transformers(ready)
     assert of_ltr(ready) == pytest.approx(expected, abs=1e-5)

@@ -25,8 +25,20 @@ CHANGED = "the shards, the ids and manifest.json must be those that were written
 PACKAGES = {"parquet": "pyarrow", "faiss": "faiss"}
 
 
+@pytest.fixture
+def encoding(tmp_path):
+    return write_encoding(tmp_path / "encoded", "dot")
+
+
 def export_corpus(encoded, format, output) -> int:
     return main(["export-corpus", str(encoded), "--format", format, "--output", str(output)])
+
+
+def check_refused(capsys, said, encoded, format, output) -> None:
+    """In one line."""
+    assert export_corpus(encoded, format, output) == 2
+    (line,) = capsys.readouterr().err.splitlines()[-1:]
+    assert said in line
 
 
 def test_the_package_of_each_format_is_known():
@@ -54,26 +66,23 @@ def test_what_ltr_search_finds_is_found_in_the_index(backbone, collection_folder
         assert [ids[row] for row in rows[0].tolist()] == expected
 
 
-def test_an_encoding_without_ids_and_similarity_is_refused(tmp_path):
+def test_an_encoding_without_ids_and_similarity_is_refused(encoding):
     """As those of the cache."""
-    encoding = write_encoding(tmp_path / "encoded", "dot")
-    for file in (tmp_path / "encoded").glob("ids.*"):
+    for file in encoding.folder.glob("ids.*"):
         file.unlink()
     encoding.finish()
     with pytest.raises(InputError, match="start its ltr encode again, which adds them"):
-        EncodedCorpus(tmp_path / "encoded")
+        EncodedCorpus(encoding.folder)
 
 
 @pytest.mark.parametrize("format", WRITERS)
-def test_a_missing_package_is_named(tmp_path, format, monkeypatch, capsys):
+def test_a_missing_package_is_named(encoding, tmp_path, format, monkeypatch, capsys):
     for name in [name for name in sys.modules if name.split(".")[0] == PACKAGES[format]]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, PACKAGES[format], None)
     monkeypatch.setattr(faiss_file, "faiss", None)
-    write_encoding(tmp_path / "encoded", "dot")
-    assert export_corpus(tmp_path / "encoded", format, tmp_path / "out") == 2
-    (line,) = capsys.readouterr().err.splitlines()[-1:]
-    assert "pip install " in line and not (tmp_path / "out").exists()
+    check_refused(capsys, "pip install ", encoding.folder, format, tmp_path / "out")
+    assert not (tmp_path / "out").exists()
 
 
 def changed(change):
@@ -151,21 +160,18 @@ DAMAGES = {
 
 
 @pytest.mark.parametrize("how", DAMAGES)
-def test_a_damaged_encoding_is_refused(tmp_path, capsys, how):
+def test_a_damaged_encoding_is_refused(encoding, tmp_path, capsys, how):
     pytest.importorskip("pyarrow")
     name, damage, said = DAMAGES[how]
-    write_encoding(tmp_path / "encoded", "dot")
-    damage(tmp_path / "encoded" / name)
-    assert export_corpus(tmp_path / "encoded", "parquet", tmp_path / "out") == 2
-    (line,) = capsys.readouterr().err.splitlines()[-1:]
-    assert said in line and {file.name for file in tmp_path.iterdir()} <= {"encoded"}
+    damage(encoding.folder / name)
+    check_refused(capsys, said, encoding.folder, "parquet", tmp_path / "out")
+    assert {file.name for file in tmp_path.iterdir()} <= {"encoded"}
 
 
 @pytest.mark.parametrize("name", ["plan.json", "manifest.json", "ids.offsets.npy"])
-def test_whatever_is_in_a_file_of_an_encoding_one_line_says_it(tmp_path, name):
+def test_whatever_is_in_a_file_of_an_encoding_one_line_says_it(encoding, name):
     """Every damage is refused; of the manifest, what informs alone may be another text."""
-    encoding = write_encoding(tmp_path / "encoded", "dot")
-    file = tmp_path / "encoded" / name
+    file = encoding.folder / name
     raw = file.read_bytes()
     every = damages.of_json(raw) if name.endswith(".json") else damages.of_array(raw)
     n_refused = 0
@@ -178,7 +184,7 @@ def test_whatever_is_in_a_file_of_an_encoding_one_line_says_it(tmp_path, name):
             continue
         with pytest.raises(InputError) as refused:
             EncodedCorpus(encoding.folder)
-        assert str(tmp_path / "encoded") in str(refused.value), what
+        assert str(encoding.folder) in str(refused.value), what
         assert "\n" not in str(refused.value), what
         n_refused += 1
     assert n_refused > 20
@@ -199,14 +205,11 @@ def test_a_name_that_is_too_long_is_one_line(tmp_path):
         ("parquet", "s3://bucket/out", "must be a local path, got 's3://bucket/out'"),
     ],
 )
-def test_bad_words_are_one_line(tmp_path, capsys, monkeypatch, format, output, said):
+def test_bad_words_are_one_line(encoding, tmp_path, capsys, monkeypatch, format, output, said):
     monkeypatch.chdir(tmp_path)
-    write_encoding(tmp_path / "encoded", "dot")
     (tmp_path / "there").write_text("mine")
     (tmp_path / "folder").mkdir()
-    assert export_corpus("encoded", format, output) == 2
-    (line,) = capsys.readouterr().err.splitlines()[-1:]
-    assert said in line
+    check_refused(capsys, said, "encoded", format, output)
     assert sorted(file.name for file in tmp_path.iterdir()) == ["encoded", "folder", "there"]
     assert (tmp_path / "there").read_text() == "mine"
 
@@ -217,9 +220,8 @@ def test_a_format_that_is_not_there_is_refused_in_python(tmp_path):
 
 
 @pytest.mark.parametrize("format", ["parquet", "faiss"])
-def test_a_killed_one_leaves_nothing_under_its_name(tmp_path, format, monkeypatch):
+def test_a_killed_one_leaves_nothing_under_its_name(encoding, tmp_path, format, monkeypatch):
     pytest.importorskip(PACKAGES[format])
-    write_encoding(tmp_path / "encoded", "dot")
     real = EncodedCorpus.shards
 
     def killed_at_the_last_shard(corpus):
@@ -230,10 +232,10 @@ def test_a_killed_one_leaves_nothing_under_its_name(tmp_path, format, monkeypatc
 
     with monkeypatch.context() as patch:
         patch.setattr(EncodedCorpus, "shards", killed_at_the_last_shard)
-        child = fork(lambda: hand_over(tmp_path / "encoded", format, tmp_path / "out"))
+        child = fork(lambda: hand_over(encoding.folder, format, tmp_path / "out"))
         assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGKILL
     assert not (tmp_path / "out").exists() and (tmp_path / ".out.ltr-tmp").exists()
-    hand_over(tmp_path / "encoded", format, tmp_path / "out")
+    hand_over(encoding.folder, format, tmp_path / "out")
     assert sorted(file.name for file in tmp_path.iterdir()) == ["encoded", "out"]
 
 
