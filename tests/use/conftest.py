@@ -1,7 +1,15 @@
 """Fixtures of this room."""
 
+import pytest
+
+from ltr.models import DualEncoder
+from ltr.use.retriever import Retriever
 from tests.use.exported import exported, scores_of_others
 from tests.use.loaded import runs
-from tests.use.searched import retriever
 
-__all__ = ["exported", "retriever", "runs", "scores_of_others"]
+__all__ = ["exported", "runs", "scores_of_others"]
+
+
+@pytest.fixture
+def retriever(backbone):
+    return Retriever(DualEncoder(backbone, max_length=20))
