@@ -136,6 +136,7 @@ def set_option(run_folder: Path, path: str, value: object) -> None:
     options = config
     *parents, name = path.split(".")
     for parent in parents:
+        options[parent] = options.get(parent) or {}
         options = options[parent]
     if isinstance(options.get(name), dict):
         value = options[name] | value
