@@ -228,7 +228,7 @@ def test_results_of_other_judgements_are_not_compared(both, capsys):
     assert told.startswith("ltr: test.clean: ")
 
 
-def tested_by(runs: Path, checkpoint: str) -> None:
+def set_checkpoint(runs: Path, checkpoint: str) -> None:
     for place in runs.glob("good/*/splits/test.clean"):
         edit_metrics(place, test={"checkpoint": checkpoint})
 
@@ -244,7 +244,7 @@ BAD = {
         "runs/good/seed=2: a run must have been tested on test.clean to be compared; ltr test runs/good/seed=2 --split test.clean",
     ),
     "other weights": (
-        lambda runs: tested_by(runs, "last.ckpt"),
+        lambda runs: set_checkpoint(runs, "last.ckpt"),
         [*SPLITS],
         "was by best.ckpt on test and by last.ckpt on",
     ),
@@ -257,7 +257,7 @@ BAD = {
 
 
 def test_the_same_weights_may_be_named_from_another_folder(both):
-    tested_by(both, "/elsewhere/checkpoints/best.ckpt")
+    set_checkpoint(both, "/elsewhere/checkpoints/best.ckpt")
     assert main(["compare", "runs/base", "runs/good", "--split", *SPLITS]) == 0
 
 
