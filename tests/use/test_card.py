@@ -8,6 +8,7 @@ from ltr.models import DualEncoder
 from ltr.use.card import card
 from ltr.use.export import export
 from ltr.use.load import load
+from tests.world.backbones import make_backbone
 
 
 def results_of_code(card: str, folder: Path) -> dict:
@@ -40,8 +41,9 @@ def test_a_model_of_the_hub_was_not_trained_by_a_run_in_the_working_directory(
 
 
 @pytest.mark.parametrize("towers", [1, 2])
-def test_the_code_of_onnx_embeds_both_sides_as_the_ranker_does(tmp_path, backbone, towers):
+def test_the_code_of_onnx_embeds_both_sides_as_the_ranker_does(tmp_path, towers):
     folder = tmp_path / "out"
+    backbone = str(make_backbone(tmp_path / "backbone", num_hidden_layers=1))
     second = backbone if towers == 2 else None
     prompts = {"query_prompt": "w1 w2 ", "doc_prompt": "w3 "}
     model = DualEncoder(backbone, doc_backbone=second, projection=8, max_length=8, **prompts)

@@ -16,6 +16,7 @@ import ltr
 from ltr.__main__ import main
 from ltr.data.collection import open_collection
 from ltr.models import DualEncoder
+from ltr.models.encoder.text_encoder import TextEncoder
 from ltr.use.export import export
 from ltr.use.load import load
 from ltr.use.onnx_graph import Session
@@ -51,7 +52,8 @@ LONG = pytest.mark.long
 
 
 @pytest.mark.parametrize(
-    "name", ["cross", "bert", "cls", *(pytest.param(name, marks=LONG) for name in ("dual", "max"))]
+    "name",
+    ["cross", "bert", *(pytest.param(name, marks=LONG) for name in ("dual", "cls", "max"))],
 )
 def test_onnx(exported, graphs, name):
     _, own, _ = exported
@@ -75,12 +77,15 @@ def test_onnx(exported, graphs, name):
 
 
 def test_a_model_with_few_positions(tmp_path):
-    """The texts of the self-check are longer: each word has a token for every letter or two."""
+    """The texts of the self-check are longer: each word has a token for every letter or two. The
+    first token is pooled.
+    """
     positions = 8
     tokenizer = byte_level_bpe()
     tokenizer.model_max_length = positions
-    make_backbone(tmp_path / "plain", tokenizer, max_position_embeddings=positions)
-    DualEncoder(str(tmp_path / "plain")).save(tmp_path / "dual")
+    sizes = {"num_hidden_layers": 1, "max_position_embeddings": positions}
+    plain = str(make_backbone(tmp_path / "plain", tokenizer, **sizes))
+    DualEncoder(plain, encoder=TextEncoder.Options(pooling="cls")).save(tmp_path / "dual")
     export(tmp_path / "dual", tmp_path / "out", "onnx")
     texts = ["w1", "w2 w3 " * 20]
     padded = tokenizer(texts, truncation=True, max_length=positions, padding=True)
