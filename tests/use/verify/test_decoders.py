@@ -59,7 +59,7 @@ def test_cuts_inside_characters_are_no_fault(pair, tmp_path):
     queries = {f"q{number}": docs[f"d{number}"][:2] for number in range(8)}
     judged = [(f"q{number}", f"d{number}", 1) for number in range(8)]
     data = tmp_path / "data"
-    small_collection(data, docs, queries, [], dev=judged)
+    small_collection(data, docs, queries, judged, dev=judged)
     ranker = DecoderRanker(save_decoder(tmp_path / "backbone"), Template(pair=pair), max_length=80)
     ranker.save(tmp_path / "own")
     for form in ("sentence-transformers", "transformers"):
