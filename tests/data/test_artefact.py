@@ -18,9 +18,8 @@ class Entries(TypedDict, total=False):
     n: int
 
 
-SCORES = ArtefactKind(
-    "scores", ("values",), Entries, "a folder that ltr score has written", "score again"
-)
+WRITTEN = "a folder that ltr score has written"
+SCORES = ArtefactKind("scores", ("values",), Entries, WRITTEN, "score again")
 OVERLAY = ArtefactKind("overlay", ("values",), Entries, "the folder of an audit", "audit again")
 
 
@@ -29,26 +28,31 @@ def collection(collection_folder):
     return open_collection(str(collection_folder))
 
 
+@pytest.fixture
+def other(tmp_path):
+    return open_collection(str(write_collection(tmp_path / "other", seed=9)))
+
+
+def values(*numbers):
+    return {"values": np.array(numbers, dtype=float)}
+
+
 def test_what_was_written_is_opened(tmp_path, collection):
-    values = np.arange(3.0)
     folder = tmp_path / "a"
-    SCORES.write(folder, collection, {"values": values}, {"key": "k1", "n": 3})
+    SCORES.write(folder, collection, values(0, 1, 2), {"key": "k1", "n": 3})
     arrays, manifest = SCORES.open(folder, collection)
-    np.testing.assert_array_equal(arrays["values"], values)
-    assert manifest["n"] == 3
+    assert arrays["values"].tolist() == [0, 1, 2] and manifest["n"] == 3
     assert (name_in(folder), key_of(folder)) == ("scores", "k1")
     assert (name_in(tmp_path), key_of(tmp_path)) == (None, None)
 
 
 def test_the_first_of_several_processes_writes_and_other_content_fails(tmp_path, collection):
     folder = tmp_path / "a"
-    SCORES.write(folder, collection, {"values": np.zeros(1)}, {"key": "first"})
-    SCORES.write(folder, collection, {"values": np.ones(1)}, {"key": "second"})
+    SCORES.write(folder, collection, values(0), {"key": "first"})
+    SCORES.write(folder, collection, values(1), {"key": "second"})
     assert key_of(folder) == "first"
     with pytest.raises(OSError, match="a"):
-        SCORES.write(
-            folder, collection, {"values": np.ones(1)}, {"key": "second"}, keep_existing=False
-        )
+        SCORES.write(folder, collection, values(1), {"key": "second"}, keep_existing=False)
     assert key_of(folder) == "first"
     assert [path.name for path in tmp_path.iterdir() if path.is_dir()] == ["a"]
 
@@ -57,16 +61,15 @@ def test_a_folder_of_something_else_is_refused_and_kept(tmp_path, collection):
     folder = tmp_path / "a"
     folder.mkdir()
     (tmp_path / "file").write_text("x")
-    OVERLAY.write(tmp_path / "overlay", collection, {"values": np.zeros(1)}, {})
+    OVERLAY.write(tmp_path / "overlay", collection, values(0), {})
     for path in (folder, tmp_path / "file", tmp_path / "overlay"):
         with refused("expected a new folder, or one with scores"):
-            SCORES.write(path, collection, {"values": np.zeros(1)}, {})
+            SCORES.write(path, collection, values(0), {})
     assert folder.is_dir() and name_in(tmp_path / "overlay") == "overlay"
 
 
-def test_an_opened_manifest_does_not_bind_to_its_old_collection(tmp_path, collection):
-    other = open_collection(str(write_collection(tmp_path / "other", seed=9)))
-    SCORES.write(tmp_path / "a", collection, {"values": np.zeros(1)}, {"n": 1})
+def test_an_opened_manifest_does_not_bind_to_its_old_collection(tmp_path, collection, other):
+    SCORES.write(tmp_path / "a", collection, values(0), {"n": 1})
     opened = SCORES.open(tmp_path / "a", collection)
     SCORES.write(tmp_path / "b", other, opened.arrays, opened.manifest)
     assert SCORES.open(tmp_path / "b", other).manifest["n"] == 1
@@ -77,7 +80,7 @@ def test_an_opened_manifest_does_not_bind_to_its_old_collection(tmp_path, collec
 def test_arrays_that_have_changed_are_refused(tmp_path, collection):
     """By their values: another program need not say a digest of them."""
     folder = tmp_path / "a"
-    SCORES.write(folder, collection, {"values": np.arange(3.0)}, {})
+    SCORES.write(folder, collection, values(0, 1, 2), {})
     np.save(folder / "values.npy", np.array([0.0, 1.0, 3.0]))
     with refused("have changed since; remove the folder, and score again"):
         SCORES.open(folder, collection, "labels.scores")

@@ -16,7 +16,7 @@ from tests.world.tokenizers import TEXTS, table_of
 
 
 @pytest.fixture
-def collator(tmp_path):
+def collator():
     tokenizer = wordpiece_tokenizer()
     store = TokenStore.open(table_of(TEXTS), tokenizer)
     return PairCollator(store, store, JoinedPairs(tokenizer, 24))
@@ -31,24 +31,19 @@ def labelled(query_row, doc_rows, labels, distances=None, ideal=None):
 
 
 def test_lists_are_padded_to_one_width(collator):
-    batch = collator(
-        [
-            labelled(1, [3], [2.0], [0.5], [2.0, 1.0, 1.0]),
-            labelled(0, [5, 2], [0.0, 1.0], [0.25, 0.75], [1.0]),
-        ]
-    )
+    first = labelled(1, [3], [2.0], [0.5], [2.0, 1.0, 1.0])
+    second = labelled(0, [5, 2], [0.0, 1.0], [0.25, 0.75], [1.0])
+    batch = collator([first, second])
     assert batch.labels.tolist() == [[2.0, 0.0], [0.0, 1.0]]
     assert batch.mask.tolist() == [[True, False], [True, True]]
     assert batch.doc_rows.tolist() == [[3, 0], [5, 2]] and batch.query_rows.tolist() == [1, 0]
     assert batch.distances.tolist() == [[0.5, 0.0], [0.25, 0.75]]
     assert batch.ideal.tolist() == [[2.0, 1.0, 1.0], [1.0, 0.0, 0.0]]
-    expected = collator.layout.lay_out(
-        collator.query_tokens, np.array([1, 0, 0]), collator.doc_tokens, np.array([3, 5, 2])
-    )
-    assert all(
-        torch.equal(ours, theirs)
-        for ours, theirs in zip(batch.pairs[:3], expected[:3], strict=True)
-    )
+    rows = (np.array([1, 0, 0]), np.array([3, 5, 2]))
+    queries, docs = collator.query_tokens, collator.doc_tokens
+    expected = collator.layout.lay_out(queries, rows[0], docs, rows[1])
+    for ours, theirs in zip(batch.pairs[:3], expected[:3], strict=True):
+        assert torch.equal(ours, theirs)
 
 
 def test_a_list_without_documents_keeps_its_row(collator):
@@ -56,9 +51,8 @@ def test_a_list_without_documents_keeps_its_row(collator):
     assert batch.mask.tolist() == [[False], [True]] and batch.pairs.lengths.shape == (1,)
     assert batch.ideal.tolist() == [[1.0], [0.0]] and batch.distances[1].isnan().all()
     alone = collator([labelled(1, [], [])])
-    assert alone.mask.tolist() == [
-        [False]
-    ] and alone.pairs.ids.shape == alone.pairs.lengths.shape == (0,)
+    assert alone.mask.tolist() == [[False]]
+    assert alone.pairs.ids.shape == alone.pairs.lengths.shape == (0,)
 
 
 def test_a_batch_without_lists_has_the_types_of_any_other(collator):
@@ -78,8 +72,7 @@ def test_keys_are_equal_for_equal_texts_alone():
     texts = [one for n in range(5) for one in itertools.product(range(3), repeat=n)]
     order = torch.randperm(2 * len(texts), generator=torch.Generator().manual_seed(0)) % len(texts)
     both = [texts[i] for i in order]
-    keys = Texts(
-        torch.tensor([x for one in both for x in one]), torch.tensor([len(one) for one in both])
-    ).hashes()
+    ids = torch.tensor([*itertools.chain(*both)])
+    keys = Texts(ids, torch.tensor([len(one) for one in both])).hashes()
     assert len(set(keys.tolist())) == len(texts) == 121
     assert len(set(zip(keys.tolist(), both, strict=True))) == 121

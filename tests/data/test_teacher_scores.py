@@ -13,23 +13,22 @@ from tests.world.refusals import refused
 LISTS = QueryLists.from_rows([0, 0, 1, 1], [0, 1, 0, 1], [1, 3, 5, 5])
 
 
+@pytest.fixture
+def collection(collection_folder):
+    return open_collection(str(collection_folder))
+
+
 def test_the_scale_by_hand():
-    """Lists (1, 3) and (5, 5): mean 3.5, deviations within 1 and 0."""
-    assert scale_of(LISTS) == {
-        "mean": 3.5,
-        "deviation": pytest.approx(np.std([1, 3, 5, 5]), abs=1e-5),
-        "deviation_in_lists": 0.5,
-    }
-
-
-def test_an_empty_list_does_not_change_the_scale():
+    """Lists (1, 3) and (5, 5): mean 3.5, deviations within 1 and 0. An empty list changes nothing."""
+    deviation = pytest.approx(np.std([1, 3, 5, 5]), abs=1e-5)
+    scale = {"mean": 3.5, "deviation": deviation, "deviation_in_lists": 0.5}
+    assert scale_of(LISTS) == scale
     for offsets in ([0, 0, 2, 4], [0, 2, 2, 4], [0, 2, 4, 4]):
         with_empty = LISTS._replace(query_rows=np.arange(3), offsets=np.array(offsets))
         assert scale_of(with_empty) == scale_of(LISTS)
 
 
-def test_what_was_saved_is_opened(tmp_path, collection_folder):
-    collection = open_collection(str(collection_folder))
+def test_what_was_saved_is_opened(tmp_path, collection):
     TeacherScores(LISTS, {"teachers": ["t"]}).save(tmp_path / "scores", collection)
     opened = TeacherScores.open(tmp_path / "scores", collection)
     assert opened.deviation_in_lists == 0.5
@@ -39,9 +38,8 @@ def test_what_was_saved_is_opened(tmp_path, collection_folder):
         assert getattr(opened.lists, name).tolist() == array.tolist()
 
 
-def test_an_existing_folder_is_kept(tmp_path, collection_folder):
+def test_an_existing_folder_is_kept(tmp_path, collection):
     """As several processes may write the same scores."""
-    collection = open_collection(str(collection_folder))
     TeacherScores(LISTS, {}).save(tmp_path / "scores", collection)
     others = LISTS._replace(values=LISTS.values + 1)
     TeacherScores(others, {}).save(tmp_path / "scores", collection)
@@ -49,8 +47,7 @@ def test_an_existing_folder_is_kept(tmp_path, collection_folder):
     assert values.tolist() == LISTS.values.tolist()
 
 
-def test_changed_values_and_another_version_are_refused(tmp_path, collection_folder):
-    collection = open_collection(str(collection_folder))
+def test_changed_values_and_another_version_are_refused(tmp_path, collection):
     folder = tmp_path / "scores"
     TeacherScores(LISTS, {}).save(folder, collection)
     np.save(folder / "values.npy", LISTS.values + 1)
@@ -68,9 +65,8 @@ def test_changed_values_and_another_version_are_refused(tmp_path, collection_fol
 
 
 @pytest.mark.parametrize("name", ["values", "offsets"])
-def test_an_array_in_a_list_is_refused(tmp_path, collection_folder, name):
+def test_an_array_in_a_list_is_refused(tmp_path, collection, name):
     """Of shape [1, P]: the digest is that of the same numbers."""
-    collection = open_collection(str(collection_folder))
     folder = tmp_path / "scores"
     TeacherScores(LISTS, {}).save(folder, collection)
     array = np.load(folder / f"{name}.npy")
@@ -80,11 +76,8 @@ def test_an_array_in_a_list_is_refused(tmp_path, collection_folder, name):
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
-def test_scores_that_are_no_numbers_are_neither_written_nor_read(
-    tmp_path, collection_folder, value
-):
+def test_scores_that_are_no_numbers_are_neither_written_nor_read(tmp_path, collection, value):
     """The lists are (1, 3) and (5, value), of documents 0 and 1 each."""
-    collection = open_collection(str(collection_folder))
     values = np.array([1, 3, 5, value], np.float32)
     message = (
         f"scores must be finite, got {value} for the query {collection.queries.ids[1]!r} "
