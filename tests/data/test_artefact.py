@@ -90,12 +90,11 @@ def test_arrays_that_have_changed_are_refused(tmp_path, collection):
     assert SCORES.open(folder, collection).arrays["values"].tolist() == [0.0, 1.0, 3.0]
 
 
-def test_another_kind_another_collection_and_damage_are_one_line(tmp_path, collection):
+def test_another_kind_another_collection_and_damage_are_one_line(tmp_path, collection, other):
     folder = tmp_path / "a"
-    SCORES.write(folder, collection, {"values": np.zeros(2)}, {})
+    SCORES.write(folder, collection, values(0, 0), {})
     with refused("a: overlay must be the folder of an audit, got a folder of scores"):
         OVERLAY.open(folder, collection)
-    other = open_collection(str(write_collection(tmp_path / "other", seed=9)))
     with refused("these scores were made of another collection .*; score again"):
         SCORES.open(folder, other)
     with refused("scores must be a folder that ltr score has written"):

@@ -22,16 +22,15 @@ PAIR = Template("{instruction} a {query}", "{document}", "{query} a {document}",
 FORMS = {
     "pairs": lambda tokenizer: JoinedPairs(tokenizer, 24),
     "one text": lambda tokenizer: TemplatedPairs(tokenizer, 40, PAIR),
-    "apart": lambda tokenizer: ApartTexts(SingleTexts(tokenizer, 24), SingleTexts(tokenizer, 16)),
+    "apart": lambda tokenizer: apart(tokenizer, 16),
     "pairs in windows": lambda tokenizer: JoinedPairs(tokenizer, 24, windows=Windows(3, 2)),
-    "windows apart": lambda tokenizer: ApartTexts(
-        SingleTexts(tokenizer, 24), SingleTexts(tokenizer, 16, "w9", windows=Windows(3, 2))
-    ),
-    "both": lambda tokenizer: PairsAndTexts(
-        JoinedPairs(tokenizer, 24),
-        ApartTexts(SingleTexts(tokenizer, 24), SingleTexts(tokenizer, 9)),
-    ),
+    "windows apart": lambda tokenizer: apart(tokenizer, 16, "w9", windows=Windows(3, 2)),
+    "both": lambda tokenizer: PairsAndTexts(JoinedPairs(tokenizer, 24), apart(tokenizer, 9)),
 }
+
+
+def apart(tokenizer, *of_docs, **options):
+    return ApartTexts(SingleTexts(tokenizer, 24), SingleTexts(tokenizer, *of_docs, **options))
 
 
 @pytest.fixture(scope="module")
@@ -105,22 +104,18 @@ def test_each_list_is_read_as_it_is_alone(form, collections, joined):
         assert batch.query_rows[row] == alone.query_rows[0] + joined.first_queries[number]
 
 
-def test_a_shared_corpus_has_one_store(collections, joined):
+def test_a_shared_corpus_has_one_store(joined):
     collator = joined.collator(FORMS["apart"](wordpiece_tokenizer())).collator
     assert [len(part) for part in collator.doc_tokens.parts] == [36, 27]
     assert [len(part) for part in collator.query_tokens.parts] == [12, 9, 12]
 
 
-def test_one_table_stays_as_it_is(collections):
+def test_one_table_stays_as_it_is_and_rows_that_are_nowhere_are_refused(collections):
     reads = FORMS["pairs"](wordpiece_tokenizer())
-    store = reads.store(collections[0].corpus, "document")
-    assert concatenated([store]) is store
-
-
-def test_rows_that_are_nowhere_are_refused(collections):
-    reads = FORMS["pairs"](wordpiece_tokenizer())
-    tokens = concatenated([reads.store(one.corpus, "document") for one in collections[:2]])
-    assert tokens[36].tolist() == reads.store(collections[1].corpus, "document")[0].tolist()
+    stores = [reads.store(one.corpus, "document") for one in collections[:2]]
+    assert concatenated(stores[:1]) is stores[0]
+    tokens = concatenated(stores)
+    assert tokens[36].tolist() == stores[1][0].tolist()
     for row in (-1, 63):
         with pytest.raises(IndexError, match="rows must be between 0 and 62"):
             tokens.lengths(np.array([3, row]))

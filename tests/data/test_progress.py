@@ -33,25 +33,26 @@ def clock(monkeypatch):
     return now
 
 
-def lines(caplog) -> list[str]:
-    return [record.getMessage() for record in caplog.records]
+@pytest.fixture
+def said(caplog):
+    """The lines that are said."""
+    caplog.set_level(logging.INFO)
+    return caplog
 
 
-def test_a_line_each_half_minute(clock, caplog):
+def test_a_line_each_half_minute(clock, said):
     """Four batches of 20 s: after 40 s two of five are done, at 1/20 of a batch in a second, so
     three are left for 60 s. After 80 s four are, and after 100 s there is nothing left to say."""
-    caplog.set_level(logging.INFO)
     for _ in track(range(5), "encoding", "batches of 8 texts"):
         clock[0] += 20
-    assert lines(caplog) == [
+    assert said.messages == [
         "encoding: 2 of 5 batches of 8 texts, 0.05 batches/s, 1 min 00 s left",
         "encoding: 4 of 5 batches of 8 texts, 0.05 batches/s, 20 s left",
     ]
 
 
-def test_what_is_inside_another_says_nothing(clock, caplog):
+def test_what_is_inside_another_says_nothing(clock, said):
     """Also after one that was left early, and what comes after says its own."""
-    caplog.set_level(logging.INFO)
     for _ in track(range(2), "outer", "parts"):
         for _ in track(range(2), "inner", "batches"):
             clock[0] += 31
@@ -59,15 +60,14 @@ def test_what_is_inside_another_says_nothing(clock, caplog):
         break
     for _ in track(range(2), "next", "batches"):
         clock[0] += 31
-    assert [line.split(":")[0] for line in lines(caplog)] == ["outer", "next"]
+    assert [line.split(":")[0] for line in said.messages] == ["outer", "next"]
 
 
-def test_other_processes_say_nothing(clock, caplog, monkeypatch):
-    caplog.set_level(logging.INFO)
+def test_other_processes_say_nothing(clock, said, monkeypatch):
     monkeypatch.setattr(progress, "rank", lambda: 1)
     for _ in track(range(3), "encoding", "batches"):
         clock[0] += 31
-    assert lines(caplog) == []
+    assert not said.messages
 
 
 def test_a_pace_leaves_out_what_it_is_told_to(clock):
@@ -83,54 +83,46 @@ def test_a_pace_leaves_out_what_it_is_told_to(clock):
     assert pace.rate_if_due(21) is None, "nothing was done since"
 
 
-def test_nothing_is_said_at_the_end(clock, caplog):
-    caplog.set_level(logging.INFO)
+def test_nothing_is_said_at_the_end(clock, said):
     countdown = Countdown("testing", "batches", 1)
     clock[0] += 31
     countdown.report(1)
-    assert lines(caplog) == []
+    assert not said.messages
 
 
-@pytest.mark.parametrize(
-    ("seconds", "words"),
-    [
-        (0.4, "0 s"),
-        (41, "41 s"),
-        (59.6, "1 min 00 s"),
-        (200, "3 min 20 s"),
-        (3600 * 2 + 60 * 5 + 7, "2 h 05 min"),
-    ],
-)
-def test_a_duration_in_words(seconds, words):
-    assert duration(seconds) == words
+def test_a_duration_in_words():
+    words = {0.4: "0 s", 41: "41 s", 59.6: "1 min 00 s", 200: "3 min 20 s", 7507: "2 h 05 min"}
+    assert [duration(seconds) for seconds in words] == [*words.values()]
 
 
-def said_of_encoding(err: str) -> list[str]:
-    return [line for line in err.splitlines() if line.startswith("encoding: 1 of ")]
+def line_of_encoding(out: str, err: str) -> str:
+    """Of a search for two documents; stdout is for results alone."""
+    assert [line.split("\t")[0] for line in out.splitlines()] == ["1", "2"]
+    (line,) = [line for line in err.splitlines() if line.startswith("encoding: 1 of ")]
+    return line
 
 
-def test_lines_of_a_search(backbone, collection_folder, tmp_path, capsys, monkeypatch):
-    """Without a terminal; stdout is for results alone."""
+@pytest.fixture
+def search(backbone, collection_folder, tmp_path, monkeypatch) -> list[str]:
     monkeypatch.setenv("LTR_CACHE", str(tmp_path))
+    return ["search", backbone, "--corpus", str(collection_folder), "--query", "w1", "--k", "2"]
+
+
+def test_lines_of_a_search(search, capsys, monkeypatch):
+    """Without a terminal."""
     monkeypatch.setattr(progress, "EVERY", 0.0)
     monkeypatch.setattr("ltr.search.embed_texts.BATCH_TOKENS", 256)
-    words = ["search", backbone, "--corpus", str(collection_folder), "--query", "w1", "--k", "2"]
-    assert main(words) == 0
-    said = capsys.readouterr()
-    assert [line.split("\t")[0] for line in said.out.splitlines()] == ["1", "2"]
-    (line,) = said_of_encoding(said.err)
+    assert main(search) == 0
+    line = line_of_encoding(*capsys.readouterr())
     assert " of 3 shards of 256 texts, " in line and line.endswith(" % of the matmul peak")
 
 
 @pytest.mark.usefixtures("programs_begin_warm")
 @pytest.mark.long
-def test_lines_of_a_real_search(backbone, collection_folder, tmp_path):
-    words = ["search", backbone, "--corpus", str(collection_folder), "--query", "w1", "--k", "2"]
-    environment = {**os.environ, "LTR_CACHE": str(tmp_path)}
-    command = [sys.executable, "-c", SEARCH, *words]
-    done = subprocess.run(command, capture_output=True, text=True, env=environment)
-    assert [line.split("\t")[0] for line in done.stdout.splitlines()] == ["1", "2"]
-    assert len(said_of_encoding(done.stderr)) == 1
+def test_lines_of_a_real_search(search):
+    command = [sys.executable, "-c", SEARCH, *search]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert line_of_encoding(done.stdout, done.stderr)
 
 
 def test_a_bar_on_a_real_terminal(monkeypatch):

@@ -18,14 +18,13 @@ def swapped_by(weights: np.ndarray, seed: int) -> float:
 
 def test_shapes_and_grades():
     splits = synthetic_splits(0)
-    assert {name: (len(s), s.features.shape) for name, s in splits.items()} == {
-        "train": (1, (1000, 100)), "dev": (1, (500, 100)), "test": (1, (500, 100)),
-    }  # fmt: skip
-    for split in splits.values():
+    for name, n_rows in (("train", 1000), ("dev", 500), ("test", 500)):
+        split = splits[name]
+        assert len(split) == 1 and split.features.shape == (n_rows, 100)
         assert split.features.dtype == split.labels.dtype == np.float32
-        assert set(split.labels.tolist()) == {0, 1, 2, 3, 4} and split.rows(0).tolist() == list(
-            range(len(split.labels))
-        )
+        assert set(split.labels.tolist()) == {0, 1, 2, 3, 4}
+        assert split.rows(0).tolist() == list(range(n_rows))
+    assert len(splits) == 3
 
 
 def test_a_grade_counts_the_borders_at_or_below_the_score():

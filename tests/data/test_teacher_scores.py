@@ -19,7 +19,7 @@ def collection(collection_folder):
 
 
 def test_the_scale_by_hand():
-    """Lists (1, 3) and (5, 5): mean 3.5, deviations within 1 and 0. An empty list changes nothing."""
+    """Lists (1, 3) and (5, 5): mean 3.5, deviations within 1 and 0. Empty ones change nothing."""
     deviation = pytest.approx(np.std([1, 3, 5, 5]), abs=1e-5)
     scale = {"mean": 3.5, "deviation": deviation, "deviation_in_lists": 0.5}
     assert scale_of(LISTS) == scale
