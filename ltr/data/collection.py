@@ -13,7 +13,7 @@ from ltr.data.from_ir_datasets import read_ir_datasets
 from ltr.data.judged_lists import cached_lists, read_judgements, read_pools
 from ltr.data.own_documents import own_documents, without_own
 from ltr.data.query_lists import QueryLists
-from ltr.data.record_files import find_texts, open_text_files
+from ltr.data.record_files import find_texts, open_record_files
 from ltr.data.splits import SPLITS, file_of_split, parent_split, splits_in
 from ltr.data.texts import TextTable
 from ltr.data.triples import read_triples
@@ -239,7 +239,7 @@ def _table(folder: Path, name: str, kind: str) -> TextTable:
         raise InputError(
             f"{folder / name}.jsonl[.gz]: there is no such file, nor {name}.parquet or a folder {name}; a data folder needs it"
         )
-    return open_text_files(path, kind)
+    return open_record_files(path, kind)
 
 
 def _from_triples(path: str, files: dict[str, Path]) -> Collection:

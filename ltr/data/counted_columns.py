@@ -36,7 +36,7 @@ class Column(NamedTuple):
 
     Attributes:
         numbers: lines in which it is a number.
-        words: lines in which it is one word of ASCII.
+        single_words: lines in which it is one word of ASCII.
         codes: lines in which it is one such word of letters and digits.
         fractions: lines in which it is a number that is not whole.
         phrases: lines in which it is several words.
@@ -45,7 +45,7 @@ class Column(NamedTuple):
     """
 
     numbers: int
-    words: int
+    single_words: int
     codes: int
     fractions: int
     phrases: int
@@ -86,6 +86,10 @@ class CountedColumns(NamedTuple):
     def share(self, count: int) -> float:
         """What a number of lines is of those with as many columns as most."""
         return count / max(1, self.n_of_most)
+
+    def has_texts(self, column: Column) -> bool:
+        """Whether half of the values of a column or more are several words."""
+        return self.share(column.single_words) <= 0.5
 
     def holds_numbers(self, column: Column) -> bool:
         """Whether nearly all values of a column are numbers."""
@@ -250,7 +254,7 @@ class _ColumnCounts:
     """What a :class:`Column` says, while lines are counted."""
 
     numbers: int = 0
-    words: int = 0
+    single_words: int = 0
     codes: int = 0
     fractions: int = 0
     phrases: int = 0
@@ -285,11 +289,11 @@ class _LinesOfWidth:
                 counts.distinct[value] = None
             if NUMBER.fullmatch(value):
                 counts.numbers += 1
-                counts.words += 1
+                counts.single_words += 1
                 if WHOLE_NUMBER.fullmatch(value) is None:
                     counts.fractions += 1
             elif WORD.fullmatch(value):
-                counts.words += 1
+                counts.single_words += 1
                 if CODE.search(value) is not None:
                     counts.codes += 1
             elif " " in value:
@@ -305,7 +309,7 @@ class _LinesOfWidth:
             columns.append(
                 Column(
                     numbers=counts.numbers,
-                    words=counts.words,
+                    single_words=counts.single_words,
                     codes=counts.codes,
                     fractions=counts.fractions,
                     phrases=counts.phrases,

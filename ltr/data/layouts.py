@@ -14,7 +14,7 @@ from ltr.batch import Texts
 from ltr.data.files import encoded
 from ltr.data.frame import Frame, TokenColumn
 from ltr.data.rendering import Cutter, rendering_of
-from ltr.data.template import THE_TEXTS, Side, Template
+from ltr.data.template import PLAIN_TEMPLATE, Side, Template
 from ltr.data.texts import TextTable
 from ltr.data.tokens import Rendering, Tokens, TokenStore
 from ltr.data.windows import InWindows, Windows, with_windows
@@ -53,7 +53,7 @@ class JoinedPairs(InWindows):
         self,
         tokenizer: PreTrainedTokenizerBase,
         max_length: int,
-        template: Template = THE_TEXTS,
+        template: Template = PLAIN_TEMPLATE,
         windows: Windows | None = None,
     ) -> None:
         self.tokenizer = tokenizer
@@ -63,7 +63,7 @@ class JoinedPairs(InWindows):
         self.queries = rendering_of(template, "query", self._cutter)
         self.docs = rendering_of(template, "document", self._cutter)
         self._check_template()
-        self.n_special = self._find_special_tokens()
+        self.n_special = self._prepare_special_tokens()
         n_around_query = self._cutter.n_tokens(self.queries.around(""))
         self._n_around_doc = self._cutter.n_tokens(self.docs.around(""))
         self.n_template = self.n_special + n_around_query + self._n_around_doc
@@ -73,7 +73,7 @@ class JoinedPairs(InWindows):
                 option="max_length",
             )
         self._prepare_windows(
-            windows, self.docs, self._cutter, max_length - self.n_template - 1, " a query and"
+            windows, self.docs, self._cutter, max_length - self.n_template - 1, "a query and"
         )
         # Tokens of a query with what stands around it, and of a document without.
         n_for_both = max_length - self.n_special - self._n_around_doc
@@ -98,14 +98,16 @@ class JoinedPairs(InWindows):
                 option="template",
             )
 
-    def _find_special_tokens(self) -> int:
-        """Find the tokens beside those of query and document, for :meth:`lay_out`; their number."""
+    def _prepare_special_tokens(self) -> int:
+        """Find the tokens beside those of query and document, for :meth:`lay_out`. Returns their
+        number.
+        """
         self._frame = Frame(self.tokenizer, EXAMPLE, EXAMPLE)
         return self._frame.n_special
 
     @property
     def _kind_of_tokens(self) -> str:
-        return "special tokens" if self.template == THE_TEXTS else "tokens of the template"
+        return "special tokens" if self.template == PLAIN_TEMPLATE else "tokens of the template"
 
     def tokens(
         self, texts: Sequence[str], side: Side, instructions: Sequence[str] | None = None
@@ -148,7 +150,7 @@ class JoinedPairs(InWindows):
             InputError: if the instruction leaves no room for a query and a document.
         """
         text = self.queries(query, instruction)
-        if self._n_with(text) + self._least_of_doc <= self.max_length:
+        if self._n_around_document(text) + self._least_of_doc <= self.max_length:
             return text
         if self._cutter.n_tokens(self.queries.around("", instruction)) >= self._length_of_cut_query:
             raise InputError(
@@ -167,7 +169,7 @@ class JoinedPairs(InWindows):
         """Tokens of each joined pair, or of all pairs of a query with a window of the document."""
         if self.windows is not None:
             n_beside_doc = query_lengths + self.n_special
-            return self.windows.lengths_with_front(doc_lengths, self.n_front, n_beside_doc)
+            return self.windows.n_tokens_read(doc_lengths, self.n_front, n_beside_doc)
         return np.minimum(query_lengths + doc_lengths + self.n_special, self.max_length)
 
     def lay_out(
@@ -220,7 +222,7 @@ class JoinedPairs(InWindows):
     def _rendering(self, side: Side) -> Rendering:
         return self.queries if side == "query" else self.docs
 
-    def _n_with(self, query_text: str) -> int:
+    def _n_around_document(self, query_text: str) -> int:
         """Tokens of a pair of this query, as it is read, and no document."""
         return self._cutter.n_tokens(query_text) + self.n_special + self._n_around_doc
 
@@ -344,7 +346,7 @@ class SingleTexts(InWindows):
             text_lengths: tokens of each text with its prompt.
         """
         if self.windows is not None:
-            return self.windows.lengths_with_front(text_lengths, self.n_front, self.n_special)
+            return self.windows.n_tokens_read(text_lengths, self.n_front, self.n_special)
         return np.minimum(text_lengths + self.n_special, self.max_length)
 
     def lay_out(self, tokens: Tokens, rows: np.ndarray) -> Texts:

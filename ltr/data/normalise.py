@@ -178,8 +178,12 @@ class Normalisation:
     def _chunks(
         self, split: FeatureSplit, queries: np.ndarray, fitted: list[Fitted]
     ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-        """Some stored queries at a time: the numbers of their rows, and these rows after fitted
-        steps.
+        """Some queries at a time: the numbers of their rows, and these rows after fitted steps.
+
+        Args:
+            split: has the rows.
+            queries: ``[Q]``, places in ``split.offsets``; ``split.queries`` are some of them.
+            fitted: the steps.
         """
         assert self.n_features is not None, "fit sets it first"
         counts = np.diff(split.offsets)[queries]

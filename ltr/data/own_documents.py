@@ -14,10 +14,10 @@ def own_documents(queries: TextTable, corpus: TextTable) -> np.ndarray:
     """``[Q]`` int64: for each query the row of the document that it is itself; −1 where there is
     none. Cached on disk.
 
-    That is the document with the query's id and text; white space does not count. If the texts of
-    most queries that have the id of a document begin or end that document's text, this is enough
-    for all of them: documents have titles that queries have not, or queries are the titles. An id
-    alone says nothing: queries and documents are often both numbered.
+    That is the document with the query's id and text; white space does not count. Where at least half
+    of the queries that have the id of a document begin or end its text, beginning or ending it is
+    enough: documents have titles that queries have not, or queries are the titles. An id alone says
+    nothing: queries and documents are often both numbered.
     """
 
     def write(folder: Path) -> None:

@@ -33,7 +33,7 @@ class Postings:
     def __init__(self, folder: Path) -> None:
         self._terms = Strings(folder, "terms")  # sorted
         # Plain arrays over the maps: a slice of a memmap is a memmap, which costs microseconds.
-        self._first_bytes = np.asarray(map_array(folder / "beginnings.npy"))  # [T] of the terms
+        self._first_bytes = np.asarray(map_array(folder / "beginnings.npy"))  # [T]
         self.starts = np.asarray(map_array(folder / "starts.npy"))
         self.docs = np.asarray(map_array(folder / "docs.npy"))
         self.counts = np.asarray(map_array(folder / "counts.npy"))
@@ -64,24 +64,25 @@ class Postings:
         This takes about 50 bytes of memory a word, and 130 more for each different one: that bounds
         how many documents can be written at once.
         """
-        number_of: defaultdict[str, int] = defaultdict(count().__next__)  # a new term: the next
-        numbers = array("i")
+        # By term its place in the order of appearance; a new one gets the next.
+        seen_at: defaultdict[str, int] = defaultdict(count().__next__)
+        places = array("i")
         lengths = array("i")
         for terms in docs:
-            numbers.extend(map(number_of.__getitem__, terms))
+            places.extend(map(seen_at.__getitem__, terms))
             lengths.append(len(terms))
-        terms_in_order = sorted(number_of)
-        rank_of_number = np.empty(len(terms_in_order), dtype=np.int64)
+        terms_in_order = sorted(seen_at)
+        rank_of_place = np.empty(len(terms_in_order), dtype=np.int64)
         for rank, term in enumerate(terms_in_order):
-            rank_of_number[number_of[term]] = rank
-        del number_of
+            rank_of_place[seen_at[term]] = rank
+        del seen_at
         encoded_terms = [term.encode("utf-8") for term in terms_in_order]
         Strings.write(folder, "terms", encoded_terms)
         np.save(folder / "beginnings.npy", first_bytes_of(encoded_terms))
 
         # A word is (term, document) in one number, so that equal words are neighbours once sorted.
-        words = rank_of_number[np.frombuffer(numbers, dtype=np.int32)] << 32
-        del numbers
+        words = rank_of_place[np.frombuffer(places, dtype=np.int32)] << 32
+        del places
         words += np.repeat(np.arange(len(lengths)), lengths)
         words.sort()
         is_first = np.append(True, words[1:] != words[:-1])[: len(words)]

@@ -59,7 +59,7 @@ def tracking(
     if sys.stderr.isatty() or console.is_jupyter:
         shown = _bar(console, verb, noun, total)
     else:
-        shown = nullcontext(Countdown(verb, noun, total, beside).report)
+        shown = nullcontext(LogLines(verb, noun, total, beside).report)
     _is_tracking = True
     try:
         with shown as report:
@@ -97,8 +97,8 @@ class Pace:
         return rate
 
 
-class Countdown:
-    """A line of the log now and then: ``scoring: 12 of 40 batches, 0.5 batches/s, 56 s left``.
+class LogLines:
+    """Lines of the log now and then: ``scoring: 12 of 40 batches, 0.5 batches/s, 56 s left``.
 
     Args:
         verb: what is done.

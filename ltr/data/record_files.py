@@ -12,7 +12,7 @@ from ltr.entries import parse_json
 from ltr.errors import InputError
 
 if TYPE_CHECKING:
-    from pyarrow import ChunkedArray, RecordBatch
+    from pyarrow import Array, RecordBatch
 
 ENDINGS = (".jsonl", ".jsonl.gz", ".parquet")
 ROWS = 4096  # of a Parquet file that are read at once
@@ -40,7 +40,7 @@ def find_texts(folder: Path, name: str) -> Path | None:
     return present[0]
 
 
-def open_text_files(path: Path, kind: str) -> TextTable:
+def open_record_files(path: Path, kind: str) -> TextTable:
     """Open the texts of a file, or of all files of a folder in the order of their names.
 
     Args:
@@ -157,8 +157,8 @@ def parquet_records(file: Path) -> Iterator[Record]:
                         f"{source}: a Parquet file of texts must have one column {name!r}, got {present.count(name)} of them; keep one"
                     )
             for batch in opened.iter_batches(ROWS, columns=names):
-                columns = batch.select(names)  # in this order
-                yield from _records_of_batch(columns, source, first_row)
+                # In the order of the names.
+                yield from _records_of_batch(batch.select(names), source, first_row)
                 first_row += len(batch)
     except (pyarrow.ArrowException, OSError) as error:
         text = " ".join(str(error).split())[:100]
@@ -184,7 +184,7 @@ def _records_of_batch(batch: "RecordBatch", source: str, first_row: int) -> Iter
         yield Record(id_, _with_title(title, text), source, row, instruction)
 
 
-def _values(column: "ChunkedArray", source: str, first_row: int) -> list[Any]:
+def _values(column: "Array", source: str, first_row: int) -> list[Any]:
     """The values of a column; an InputError for the first that is not UTF-8."""
     try:
         return column.to_pylist()

@@ -1,4 +1,6 @@
-"""What is read of a text in a template: its fields cut to their budgets, and the text around them."""
+"""What is read of a text in a template: its fields cut to their budgets, and the text around them. A
+text without a template has the plain :class:`ltr.data.tokens.Rendering`.
+"""
 
 from collections.abc import Callable
 from functools import cached_property
@@ -89,8 +91,8 @@ class TemplateRendering(Rendering):
         template: has the text around a query and a document, and their budgets.
         side: whose texts these are.
         cutter: counts and cuts tokens.
-        room: tokens of the whole, so that no text of the template is cut behind the field; None: the
-            whole is cut later.
+        room: tokens of the whole; None: a later cut may take the end of the whole, where the text
+            stands.
     """
 
     def __init__(
@@ -106,10 +108,11 @@ class TemplateRendering(Rendering):
         self._cutter = cutter
         self._room = room
         self._budget = template.budget(side)
-        own: list[object] = [template.document]
+        parts_of_side: list[object] = [template.document]
         if side == "query":
-            own = [template.query, template.instruction, template.instruction_tokens]
-        self.key = [side, *own, self._budget, room]
+            parts_of_side = [template.query, template.instruction, template.instruction_tokens]
+        self.key = [side, *parts_of_side, self._budget, room]
+        # With the instruction cut to its budget, which the template's own prompt does not do.
         self.prompt = None if template.prompt(side) is None else self.around("")
 
     def __call__(self, text: str, instruction: str = "") -> str:
@@ -158,6 +161,5 @@ def rendering_of(
     reads_instructions = side == "query" and template.reads_instructions
     if prompt is not None and template.budget(side) is None and not reads_instructions:
         return Rendering(prompt)
-    # A later cut at the right then takes of the text alone.
-    ends_with_text = prompt is not None and not cutter.cuts_left
-    return TemplateRendering(template, side, cutter, None if ends_with_text else room)
+    is_safe_to_cut_later = prompt is not None and not cutter.cuts_left
+    return TemplateRendering(template, side, cutter, None if is_safe_to_cut_later else room)

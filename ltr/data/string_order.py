@@ -24,14 +24,15 @@ class Repeat(NamedTuple):
 
 
 def order_of(strings: Strings) -> tuple[np.ndarray, Repeat | None]:
-    """The order of strings by their bytes, and which is the first that repeats an earlier one.
+    """The order of strings by their bytes, and a pair of equal ones, if there is any.
 
     They are sorted by their first 8 bytes; those that have these in common by their next 8, and so
     on. This takes up to 36 bytes of memory for each string.
 
     Returns:
         ``[N]``, the numbers of the strings in their order, equal ones as they come; and of all
-        pairs of neighbours in it that are equal the one whose second number is the lowest.
+        pairs of neighbours in it that are equal the one whose second number is the lowest: the
+        second is the first string that repeats an earlier one.
     """
     dtype: type[np.uint32 | np.int64] = np.uint32 if len(strings) < 2**32 else np.int64
     order = np.arange(len(strings), dtype=dtype)
@@ -48,8 +49,9 @@ def order_of(strings: Strings) -> tuple[np.ndarray, Repeat | None]:
         if keys.min() > 0 and keys.min() == keys.max():
             del keys  # the next ones need the room
             continue
+        # Strings move within their group alone, so the groups themselves need no sorting.
         by_key = np.lexsort((keys, groups))
-        is_same_group = groups[1:] == groups[:-1]  # before the sort as after it
+        is_same_group = groups[1:] == groups[:-1]
         del groups  # here the memory is at its peak
         order[places] = order[places][by_key]
         keys = keys[by_key]

@@ -20,8 +20,8 @@ BLOCK = 65_536  # strings whose places are looked at together
 class Strings(Sequence[str]):
     """Strings end to end in a memory-mapped file, with their offsets.
 
-    What many are read by, :meth:`between` and :meth:`in_order`, reads the file and leaves the map
-    untouched: its pages would stay in memory after the strings are let go.
+    :meth:`between` and :meth:`in_order`, which read many, read the file and not the map, whose pages
+    would stay in memory after the strings are let go.
     """
 
     def __init__(self, folder: Path, name: str) -> None:
@@ -88,8 +88,8 @@ class Strings(Sequence[str]):
         return np.frombuffer(hashes, dtype="<i8")
 
     def spans_of_bytes(self, n_bytes: int) -> list[slice]:
-        """The spans of rows that all are cut into: of ``n_bytes`` bytes, and what is left of the
-        last string.
+        """All rows in spans: each goes on to the end of the string that holds its next multiple of
+        ``n_bytes``.
         """
         ends = np.arange(n_bytes, int(self._offsets[-1]) + n_bytes, n_bytes)
         bounds = np.unique(np.append(0, np.searchsorted(self._offsets, ends).clip(max=len(self))))

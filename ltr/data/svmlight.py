@@ -144,9 +144,9 @@ def _read_at_once(block: bytes, first_feature: int) -> SvmlightRows | None:
         return None
 
     # The first pair of each row must be its qid, and no other may hold one of these letters.
-    qid_pairs = np.cumsum(n_after_label) - n_after_label
-    qid_starts = pair_starts[qid_pairs]
-    if (colons[qid_pairs] - qid_starts != len(QID)).any():
+    first_pair_of_row = np.cumsum(n_after_label) - n_after_label
+    qid_starts = pair_starts[first_pair_of_row]
+    if (colons[first_pair_of_row] - qid_starts != len(QID)).any():
         return None
     for place, letter in enumerate(QID):
         if body.count(letter) != n_rows or (chars[qid_starts + place] != letter).any():
@@ -158,17 +158,19 @@ def _read_at_once(block: bytes, first_feature: int) -> SvmlightRows | None:
     # The letters "qid" are gone. So row after row the numbers are pairs, and of each pair the left
     # and the right one:
     #     (label, qid) (feature, value) (feature, value) …
+    # They are as many as the colons, in one order: where the i-th colon is a qid's, the i-th pair is
+    # (label, qid).
     lefts = numbers[0::2]
     rights = numbers[1::2]
-    labels = lefts[qid_pairs]
-    qids = rights[qid_pairs]
-    features = np.delete(lefts, qid_pairs)
-    values = np.delete(rights, qid_pairs)
+    labels = lefts[first_pair_of_row]
+    qids = rights[first_pair_of_row]
+    features = np.delete(lefts, first_pair_of_row)
+    values = np.delete(rights, first_pair_of_row)
 
-    # The features of row r begin at qid_pairs[r] - r, as np.delete has taken the first pair of each
+    # The features of row r begin at first_pair_of_row[r] - r, as np.delete has taken the first pair of each
     # of the r rows before. A last row without features begins behind the end: one entry more.
     begins_row = np.zeros(len(features) + 1, dtype=bool)
-    begins_row[qid_pairs - np.arange(n_rows)] = True
+    begins_row[first_pair_of_row - np.arange(n_rows)] = True
     ascends = begins_row[1:-1] | (np.diff(features) > 0)
     if not ascends.all() or not _are_in_range(labels, qids, features, values, first_feature):
         return None

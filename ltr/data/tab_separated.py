@@ -30,7 +30,7 @@ LABEL_WORDS = {
     *("是", "否", "相关", "不相关", "正确", "错误", "はい", "いいえ", "예", "아니오", "да", "нет"),
 }
 
-SOME = 0.05  # of the lines: the share of numbers that is told of where no positive is a number
+SHARE_OF_NUMBERS_TOLD = 0.05  # of the lines of a negative, where no positive is a number
 MANY_LINES = 20  # from which a column that looks wrong is refused; with fewer it is said
 FEW_VALUES = 10  # different values of a column that is refused
 
@@ -63,7 +63,7 @@ def layout_of(file: Path) -> LineLayout:
         )
     else:
         layout = LineLayout(0, has_labels=False)
-        _refuse_other_columns(file, counted)
+        _refuse_wrong_columns(file, counted)
     if counted.others and not layout.has_labels:
         log.warning(
             "%s:%d: %d of %d lines have another number of columns than most, which have %d, as this one with %d; each column is read as a text of its own, so look for tabs and line ends within the texts",
@@ -142,25 +142,25 @@ def _are_labelled_pairs(counted: CountedColumns) -> bool:
     return no_texts <= 1 - MOST
 
 
-def _refuse_other_columns(file: Path, counted: CountedColumns) -> None:
-    """Refuse a column that holds something else than texts; where it is not plain and there are few
-    lines, say it.
+def _refuse_wrong_columns(file: Path, counted: CountedColumns) -> None:
+    """Refuse a column that holds something else than texts. A rule that is not sure only warns below
+    :data:`MANY_LINES` lines.
     """
-    other = _other_column(counted)
-    if other is None:
+    wrong = _wrong_column(counted)
+    if wrong is None:
         return
     n_columns = len(counted.columns)
     texts = "<TAB>".join(["query", "positive", *["negative"] * (n_columns - 2)])
     ways = "where it is no text, remove it, or write a data folder with ids and grades"
-    if other.number == 3 and n_columns == 3:
+    if wrong.number == 3 and n_columns == 3:
         ways = "where these are labels, write whole numbers (0: not relevant) and query<TAB>document<TAB>label as the first line"
-    text = f"{file}:{counted.first}: every column must hold texts, query<TAB>positive[<TAB>negative…], got {other.what} in column {other.number}; {ways}; where these are texts, write {texts} as the first line"
-    if other.is_refused:
+    text = f"{file}:{counted.first}: every column must hold texts, query<TAB>positive[<TAB>negative…], got {wrong.what} in column {wrong.number}; {ways}; where these are texts, write {texts} as the first line"
+    if wrong.is_refused:
         raise InputError(text)
     log.warning("%s; it is read as texts", text)
 
 
-class OtherColumn(NamedTuple):
+class WrongColumn(NamedTuple):
     """A column that holds something else than texts.
 
     Attributes:
@@ -175,9 +175,9 @@ class OtherColumn(NamedTuple):
     is_refused: bool
 
 
-def _other_column(counted: CountedColumns) -> OtherColumn | None:
-    """The first column that a rule finds. A negative is a text like the positive, so what one of them
-    is and the other is not tells it.
+def _wrong_column(counted: CountedColumns) -> WrongColumn | None:
+    """The first column that a rule finds. Negatives and positive are texts of one kind: one that
+    differs from the others is no text.
     """
     if not counted.columns:
         return None
@@ -185,94 +185,95 @@ def _other_column(counted: CountedColumns) -> OtherColumn | None:
     if counted.n_of_most >= 2:
         rules += RULES_OF_LINES
     for rule in rules:
-        other = rule(counted)
-        if other is not None:
-            return other
+        wrong = rule(counted)
+        if wrong is not None:
+            return wrong
     return None
 
 
-def _label_for_query(counted: CountedColumns) -> OtherColumn | None:
+def _label_for_query(counted: CountedColumns) -> WrongColumn | None:
     """Numbers, or words that judge, in the place of the query: label<TAB>query<TAB>document."""
     query, *documents = counted.columns
     if counted.holds_numbers(query):
-        return OtherColumn(1, _told("numbers", query), True)
+        return WrongColumn(1, _told("numbers", query), True)
     if _are_label_words(query) and not any(map(_are_label_words, documents)):
-        return OtherColumn(1, _told("words that judge", query), True)
+        return WrongColumn(1, _told("words that judge", query), True)
     return None
 
 
-def _label_for_document(counted: CountedColumns) -> OtherColumn | None:
+def _label_for_document(counted: CountedColumns) -> WrongColumn | None:
     """The same in one of several documents alone: query<TAB>document<TAB>label."""
     _, *documents = counted.columns
     for number, column in enumerate(documents, start=2):
         peers = [other for other in documents if other is not column]
         if counted.holds_numbers(column):
             if any(counted.share(peer.numbers) <= 0.5 for peer in peers):
-                return OtherColumn(number, _told("numbers", column), True)
+                return WrongColumn(number, _told("numbers", column), True)
         elif _are_label_words(column) and not all(map(_are_label_words, peers)):
-            return OtherColumn(number, _told("words that judge", column), True)
+            return WrongColumn(number, _told("words that judge", column), True)
     return None
 
 
-def _ids_for_query(counted: CountedColumns) -> OtherColumn | None:
+def _ids_for_query(counted: CountedColumns) -> WrongColumn | None:
     """Ids in the place of the query, beside texts (q17<TAB>a text) or beside ids alone."""
     query, *documents = counted.columns
     if counted.share(query.codes) < MOST:
         return None
-    has_texts = min(counted.share(other.words) for other in documents) <= 0.5
+    has_texts = any(map(counted.has_texts, documents))
     are_all_ids = all(counted.share(other.codes + other.numbers) >= MOST for other in documents)
-    return OtherColumn(1, "ids", _are_many(counted)) if has_texts or are_all_ids else None
+    return WrongColumn(1, "ids", _are_many(counted)) if has_texts or are_all_ids else None
 
 
-def _ids_for_document(counted: CountedColumns) -> OtherColumn | None:
+def _ids_for_document(counted: CountedColumns) -> WrongColumn | None:
     """Ids in the place of a document beside texts (query<TAB>d17); or single words in that of a
     negative, where the positive is a text (query<TAB>document<TAB>web).
     """
     query, *documents = counted.columns
-    has_positive_texts = counted.share(documents[0].words) <= 0.5
+    has_positive_texts = counted.has_texts(documents[0])
     for number, column in enumerate(documents, start=2):
         peers = [other for other in documents if other is not column] or [query]
         are_ids = counted.share(column.codes) >= MOST
-        if are_ids and min(counted.share(peer.words) for peer in peers) <= 0.5:
-            return OtherColumn(number, "ids", _are_many(counted))
-        if number > 2 and has_positive_texts and counted.share(column.words) >= MOST:
-            return OtherColumn(number, _told("single words", column), _are_many(counted))
+        if are_ids and any(map(counted.has_texts, peers)):
+            return WrongColumn(number, "ids", _are_many(counted))
+        if number > 2 and has_positive_texts and counted.share(column.single_words) >= MOST:
+            return WrongColumn(number, _told("single words", column), _are_many(counted))
     return None
 
 
-def _few_values(counted: CountedColumns) -> OtherColumn | None:
-    """A few values in many lines, where another column has many, as of a category. One query may
-    stand in many lines, if it is a text, and one positive beside different negatives.
+def _few_values(counted: CountedColumns) -> WrongColumn | None:
+    """A few values in many lines, where another column has many, as of a category. A query may be
+    repeated, if it is a text, and so may a positive, beside different negatives.
     """
     query, *documents = counted.columns
     n_lines = counted.n_of_most
     for number, column in enumerate(counted.columns, start=1):
-        is_query = number == 1 and query.words < n_lines
-        is_positive = number == 2 and len(documents) > 1
-        if column.values is None or is_query or is_positive:
+        may_repeat = number == 2 and len(documents) > 1
+        if number == 1:
+            may_repeat = query.single_words < n_lines
+        if column.values is None or may_repeat:
             continue
         beside = query if number == 2 else documents[0]
         is_repeated = n_lines >= 4 and 2 * column.distinct <= n_lines
         if is_repeated and beside.distinct >= 2 * column.distinct:
             are_few = column.distinct <= min(FEW_VALUES, n_lines // 10)
             told = _told(_told_count(column.distinct), column)
-            return OtherColumn(number, told, _are_many(counted) and are_few)
+            return WrongColumn(number, told, _are_many(counted) and are_few)
     return None
 
 
-def _numbers_among_negatives(counted: CountedColumns) -> OtherColumn | None:
+def _numbers_among_negatives(counted: CountedColumns) -> WrongColumn | None:
     """Numbers in some lines of a negative: labelled pairs among triples, as where two files were
     joined.
     """
     _, *documents = counted.columns
     for number, column in enumerate(documents[1:], start=3):
-        if counted.share(column.numbers) >= SOME and not documents[0].numbers:
+        if counted.share(column.numbers) >= SHARE_OF_NUMBERS_TOLD and not documents[0].numbers:
             told = f"numbers in {column.numbers} of {counted.n_of_most} lines"
-            return OtherColumn(number, told, False)
+            return WrongColumn(number, told, False)
     return None
 
 
-Rule = Callable[[CountedColumns], OtherColumn | None]
+Rule = Callable[[CountedColumns], WrongColumn | None]
 # In this order. The first tell what is plain; the others look at two lines or more.
 PLAIN_RULES: tuple[Rule, ...] = (_label_for_query, _label_for_document)
 RULES_OF_LINES: tuple[Rule, ...] = (

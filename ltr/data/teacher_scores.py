@@ -23,7 +23,7 @@ class Counts(TypedDict):
 
 
 class ScoresManifest(TypedDict):
-    """Of a folder of scores; the numbers are those of :func:`scale_of`."""
+    """Of a folder of scores; mean and deviations are those of :func:`scale_of`."""
 
     version: str
     digest: str

@@ -122,4 +122,4 @@ def _check_fields(name: str, template: str, needed: set[str], allowed: set[str])
         )
 
 
-THE_TEXTS = Template()  # the query and the document as they are
+PLAIN_TEMPLATE = Template()  # the query and the document as they are

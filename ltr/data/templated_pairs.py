@@ -22,8 +22,8 @@ class FieldTexts(Tokens):
     """Texts that are put into a template of both.
 
     Args:
-        tokens: of each text in its own part of the template; their numbers are the lengths of the
-            texts.
+        tokens: of each text in its own part of the template. Only their count is used, as the length
+            of a text: :meth:`TemplatedPairs.lay_out` tokenises the whole anew.
         texts: the texts themselves.
         instructions: of queries, where they have their own; an empty one is none.
     """
@@ -79,9 +79,9 @@ class TemplatedPairs(JoinedPairs):
                 option="template",
             )
 
-    def _find_special_tokens(self) -> int:
-        """Find out whether the tokenizer adds special tokens; all tokens beside those of query and
-        document.
+    def _prepare_special_tokens(self) -> int:
+        """Find out whether the tokenizer adds special tokens. Returns the number of tokens of the
+        pair's template alone: those of a side's template count as its text's.
         """
         self._has_types = "token_type_ids" in self.tokenizer.model_input_names
         special = [
@@ -139,8 +139,8 @@ class TemplatedPairs(JoinedPairs):
         fields = [self.docs.field(doc_fields.text(row)) for row in doc_rows.tolist()]
         ids_of_texts = self._ids(list(map(self._whole, query_texts, fields)))
         for place, ids_of_text in enumerate(ids_of_texts):
-            # One of just so many tokens may share one between document and template, which
-            # sentence-transformers parts.
+            # At exactly max_length too: sentence-transformers cuts there already, and so parts a token
+            # that document and template share.
             if len(ids_of_text) >= self.max_length:
                 ids_of_texts[place] = self._cut_ids(ids_of_text, query_texts[place], fields[place])
         lengths = torch.tensor([len(ids_of_text) for ids_of_text in ids_of_texts])
@@ -150,7 +150,7 @@ class TemplatedPairs(JoinedPairs):
 
     @property
     def prompts(self) -> dict[str, str]:
-        """None is needed: a chat template makes the text."""
+        """No prompt is needed: a chat template makes the text."""
         return {}
 
     def rendered(self, query: str, document: str, instruction: str = "") -> list[str]:
@@ -162,25 +162,26 @@ class TemplatedPairs(JoinedPairs):
 
     @property
     def cuts_the_end(self) -> bool:
-        """Whether what is cut stands behind all other fields: only that sentence-transformers cuts."""
+        """Whether the document's end is cut and stands behind all other fields: that is the only cut
+        of sentence-transformers.
+        """
         pair = self.template.pair
         assert pair is not None, "checked when it was made"
         return not self._cutter.cuts_left and pair.index("{query}") < pair.index("{document}")
 
     def document_for_proof(self, query: str, document: str) -> str:
-        """A document; so much of it as is read, where the cut parts a character, or another library
-        would not cut the same: then a text must say what is read.
+        """The document for a proof: whole, where it is read whole, or where a library that cuts tokens
+        at the end reads the same of it; else cut already, as text.
         """
         query_text = self.query_text(query)
         field = self.docs.field(document)
         fitting = self._cut_document(query_text, field)
         ids, fitting_ids = self._ids([self._whole(query_text, kept) for kept in (field, fitting)])
-        is_cut = len(ids) > self.max_length
-        if is_cut and not (
-            self.cuts_the_end and self._cut_ids(ids, query_text, field) == fitting_ids
-        ):
-            return fitting
-        return document
+        if len(ids) <= self.max_length:
+            return document
+        if self.cuts_the_end and self._cut_ids(ids, query_text, field) == fitting_ids:
+            return document
+        return fitting
 
     def special_texts(self) -> tuple[str, str]:
         """The special tokens that the tokenizer adds in front of the whole and behind it, as text."""
@@ -192,8 +193,8 @@ class TemplatedPairs(JoinedPairs):
         stop = first + int((~is_special).sum())
         return "".join(encoding.tokens[:first]), "".join(encoding.tokens[stop:])
 
-    def _n_with(self, query_text: str) -> int:
-        """See :meth:`ltr.data.layouts.JoinedPairs._n_with`."""
+    def _n_around_document(self, query_text: str) -> int:
+        """See :meth:`ltr.data.layouts.JoinedPairs._n_around_document`."""
         return self._cutter.n_tokens(self._whole(query_text, ""), self._adds_special)
 
     def _whole(self, query_text: str, field: str) -> str:
@@ -214,7 +215,7 @@ class TemplatedPairs(JoinedPairs):
                 [self._whole(query_text, self._cut_document(query_text, field))]
             )
             return fitting_ids
-        if len(ids) > self.max_length and self._n_with(query_text) > self.max_length:
+        if len(ids) > self.max_length and self._n_around_document(query_text) > self.max_length:
             raise self._no_room(query_text)
         behind = self._behind(query_text)
         return ids[: self.max_length - len(behind)] + behind

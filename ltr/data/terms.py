@@ -58,9 +58,8 @@ def folded(text: str) -> str:
 
 
 def terms(text: str) -> list[str]:
-    """The words of a text as its readers see it (:func:`folded`). Chinese, Japanese, Korean, Thai, Lao,
-    Burmese and Khmer as single characters and pairs of neighbours, between which nothing stands, with
-    their marks.
+    """The words of a text as its readers see it (:func:`folded`). Of Chinese, Japanese, Korean, Thai,
+    Lao, Burmese and Khmer each character (with its marks), and each two that touch.
 
     >>> terms("The ﬁle, ２"), terms("서울은")
     (['the', 'file', '2'], ['서', '울', '은', '서울', '울은'])

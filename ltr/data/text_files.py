@@ -12,7 +12,7 @@ from typing import Literal
 from ltr.data.collection import open_collection
 from ltr.data.counted_columns import columns_of, separator_hint
 from ltr.data.files import digest_of, numbered_lines
-from ltr.data.record_files import find_texts, open_text_files
+from ltr.data.record_files import find_texts, open_record_files
 from ltr.data.tab_separated import refuse_names, warn_of_tabs
 from ltr.data.texts import Record, TextTable
 from ltr.errors import InputError, local_path
@@ -40,7 +40,7 @@ def open_texts(path: str, kind: Literal["document", "query"], option: str) -> Te
     file = _file_of_texts(Path(path), kind, option)
     suffix = Path(file.name.lower().removesuffix(".gz")).suffix
     if file.is_dir() or suffix in (".jsonl", ".parquet"):
-        return open_text_files(file, kind)
+        return open_record_files(file, kind)
     # The same bytes are other texts under another suffix, so the content must name the layout. The
     # words "True" and "False" once answered whether it is a .tsv; with other words, every table on
     # disk would be made again.

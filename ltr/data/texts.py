@@ -13,7 +13,7 @@ import numpy as np
 from ltr.data.cache_folder import cached, keep_notes, log_notes, origin_of
 from ltr.data.files import encoded, map_array
 from ltr.data.growing import GrowingNumbers
-from ltr.data.string_order import Repeat, order_of, rows_among
+from ltr.data.string_order import order_of, rows_among
 from ltr.data.strings import Strings, StringsFile
 from ltr.errors import InputError
 
@@ -50,7 +50,7 @@ class TextTable:
 
     Attributes:
         key: of the texts.
-        read_key: of what is read of them: of texts and instructions.
+        read_key: as ``key``, and of the instruction that was given here.
         instructions: of queries, empty for those without; None where none has one.
     """
 
@@ -233,7 +233,7 @@ def _once_each(folder: Path, order: np.ndarray, places: "_Places", kind: str) ->
     if (folder / f"{INSTRUCTIONS}.npy").exists():
         columns.append(Strings(folder, INSTRUCTIONS))
     is_first = np.ones(len(order), dtype=bool)
-    conflict: Repeat | None = None
+    conflict: tuple[int, int] | None = None  # the first and the second text, by number
     first = -1
     id_before = b""
     for place, id_ in enumerate(ids.in_order(order)):
@@ -244,11 +244,12 @@ def _once_each(folder: Path, order: np.ndarray, places: "_Places", kind: str) ->
             continue
         is_first[place] = False
         is_other = any(column[first] != column[number] for column in columns)
-        if is_other and (conflict is None or number < conflict.second):
-            conflict = Repeat(first, number)
+        if is_other and (conflict is None or number < conflict[1]):
+            conflict = (first, number)
     if conflict:
+        first, second = conflict
         raise InputError(
-            f"{places.where(conflict.second)}: {kind} id {ids[conflict.second]!r} stands twice with different texts, first at {places.where(conflict.first)}"
+            f"{places.where(second)}: {kind} id {ids[second]!r} stands twice with different texts, first at {places.where(first)}"
         )
     return order[is_first]
 

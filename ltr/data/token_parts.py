@@ -36,7 +36,9 @@ class TokenParts:
             self.n_texts += len(part.lengths)
 
     def append(self, part: TokenPart) -> None:
-        """Write the next part. By hand: who writes parts holds the lock of what they become."""
+        """Write the next part. Not by ``write_whole``, which locks: who writes parts holds the lock of
+        what they become.
+        """
         file = self._file(self._count)
         unfinished = file.with_suffix(".tmp")
         with open(unfinished, "wb") as opened:

@@ -70,7 +70,7 @@ class Rendering:
         return f"{self.prompt}{field}"
 
 
-THE_TEXT = Rendering()
+PLAIN_RENDERING = Rendering()
 
 
 class Tokens:
@@ -142,7 +142,7 @@ class Tokens:
     def from_texts(
         texts: Sequence[str],
         tokenizer: PreTrainedTokenizerBase,
-        rendering: Rendering = THE_TEXT,
+        rendering: Rendering = PLAIN_RENDERING,
         instructions: Sequence[str] | None = None,
     ) -> "Tokens":
         """Tokenise a few texts, in memory.
@@ -201,7 +201,7 @@ class TokenStore(Tokens):
         cls,
         table: TextTable,
         tokenizer: PreTrainedTokenizerBase,
-        rendering: Rendering = THE_TEXT,
+        rendering: Rendering = PLAIN_RENDERING,
     ) -> "TokenStore":
         """Open the store of these texts, as a rendering makes them of the table's, under this
         tokenizer; tokenise them first where it is not there.

@@ -67,7 +67,8 @@ def parts_of(path: Path) -> Path:
     :func:`folder_once`.
 
     Args:
-        path: what is built, or where :func:`being_written` writes it.
+        path: what is built, or where :func:`being_written` writes it: both names give the same
+            folder.
     """
     name = path.name.removeprefix(".").removesuffix(UNFINISHED)
     return path.parent / f".{name}{PARTS}"
@@ -160,7 +161,7 @@ def folder_once(
 
 def write_new_model_folder(path: Path, build: Callable[[Path], None]) -> None:
     """As :func:`write_folder`, for a saved model; an InputError if the folder exists already."""
-    with _new_being_written(path, "the folder of a saved model") as temporary:
+    with _writing_new(path, "the folder of a saved model") as temporary:
         _build_and_rename(temporary, path, build)
 
 
@@ -176,14 +177,14 @@ def write_new(path: Path, write: Callable[[Path], None], what: str) -> None:
     Raises:
         InputError: if it exists already, or the disk is full.
     """
-    with _new_being_written(path, what) as temporary, full_disk_is_told(path):
+    with _writing_new(path, what) as temporary, full_disk_is_told(path):
         write(temporary)
         _sync(temporary)
         os.rename(temporary, path)
 
 
 @contextmanager
-def _new_being_written(path: Path, what: str) -> Iterator[Path]:
+def _writing_new(path: Path, what: str) -> Iterator[Path]:
     """As :func:`being_written`, of a path that must not exist yet."""
     _check_is_new(path, what)
     with being_written(path) as temporary:

@@ -6,6 +6,7 @@ Letters of shapes: D documents, S windows of all of them, end to end.
 import copy
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Literal, Self, get_args
 
 import numpy as np
@@ -75,7 +76,7 @@ class Windows:
         beyond_first = np.maximum(lengths - self.size, 0)
         return 1 + -(-beyond_first // self.stride)
 
-    def lengths_with_front(
+    def n_tokens_read(
         self, lengths: np.ndarray, n_front: int, n_around: int | np.ndarray
     ) -> np.ndarray:
         """Tokens of all windows of each document together, ``[D]`` int64.
@@ -86,10 +87,10 @@ class Windows:
             n_around: special tokens and those of a query that are read with each window; of all
                 documents, or ``[D]`` of each.
         """
-        in_front = np.minimum(lengths, n_front)
-        counts = self.counts(lengths - in_front)
+        n_of_front = np.minimum(lengths, n_front)
+        counts = self.counts(lengths - n_of_front)
         n_more = counts - 1
-        repeated = n_more * (self.size - self.stride + in_front)
+        repeated = n_more * (self.size - self.stride + n_of_front)
         return lengths + repeated + counts * n_around
 
     def cut(self, tokens: Tokens, rows: np.ndarray, n_front: int = 0) -> tuple[Tokens, np.ndarray]:
@@ -105,21 +106,18 @@ class Windows:
             The tokens of the S windows; and how many each document has, ``[D]`` int64.
         """
         n_tokens = tokens.lengths(rows)
-        n_fronts = np.minimum(n_tokens, n_front)
-        counts = self.counts(n_tokens - n_fronts)
+        n_of_front = np.minimum(n_tokens, n_front)
+        counts = self.counts(n_tokens - n_of_front)
         doc = np.repeat(np.arange(len(rows)), counts)  # of each window
         number = np.arange(len(doc)) - np.repeat(np.cumsum(counts) - counts, counts)
-        first = n_fronts[doc] + number * self.stride
+        first = n_of_front[doc] + number * self.stride
         n_of_window = np.minimum(first + self.size, n_tokens[doc]) - first
         buffers: Sequence[memoryview] = tokens.pieces(rows[doc], first, n_of_window)
         if n_front:
-            fronts = tokens.views(rows[doc], n_fronts[doc])
+            fronts = tokens.views(rows[doc], n_of_front[doc])
             # The front and the window of the first, then of the second one, and so on.
-            both = [fronts[0]] * (2 * len(doc)) if len(doc) else []
-            both[0::2] = fronts
-            both[1::2] = buffers
-            buffers = both
-            n_of_window = n_of_window + n_fronts[doc]
+            buffers = list(chain.from_iterable(zip(fronts, buffers, strict=True)))
+            n_of_window = n_of_window + n_of_front[doc]
         ids = np.frombuffer(b"".join(buffers), dtype=tokens.dtype)
         offsets = np.concatenate([[0], np.cumsum(n_of_window)])
         return Tokens(ids, offsets, tokens.rendering_key), counts
@@ -176,7 +174,7 @@ class InWindows:
             rendering: what is read of a document.
             cutter: counts tokens.
             room: tokens that max_length leaves for a window.
-            beside: what else it leaves room for, in the error.
+            beside: what else it leaves room for, in the error, as ``a query and``.
 
         Raises:
             InputError: if something stands behind the documents, or there is no room for a window.
@@ -191,8 +189,9 @@ class InWindows:
                 option="windows",
             )
         if windows.size > room:
+            others = f"{beside} " if beside else ""
             raise InputError(
-                f"windows.size must be at most {max(room, 0)}, what max_length leaves beside{beside} what stands around a document, got {windows.size}; raise max_length",
+                f"windows.size must be at most {max(room, 0)}, what max_length leaves beside {others}what stands around a document, got {windows.size}; raise max_length",
                 option="windows",
             )
         # Without the space at the end, which a document's first word may take: "query: " and "tree"
@@ -212,7 +211,7 @@ class InWindows:
         return self.windows.cut(tokens, rows, self.n_front)
 
     def without_windows(self) -> Self:
-        """The same, but documents are cut. It also lays out windows that are texts of their own."""
+        """The same, but documents are cut. Also for texts that are windows already."""
         plain = copy.copy(self)
         plain.windows = None
         plain.n_front = 0

@@ -22,7 +22,7 @@ from ltr.data.collection import Collection
 from ltr.data.layouts import ApartTexts, JoinedPairs, SingleTexts
 from ltr.data.progress import track
 from ltr.data.query_lists import QueryLists
-from ltr.data.template import THE_TEXTS
+from ltr.data.template import PLAIN_TEMPLATE
 from ltr.data.tokens import TokenStore
 from ltr.errors import InputError
 from ltr.mining.filters import Recipe, apply_filters, sample_negatives
@@ -380,7 +380,7 @@ def _digest_of_scorer(ranker: Ranker) -> object:
     if not isinstance(reads, JoinedPairs | ApartTexts):
         return digest
     parts: list[object] = [digest]
-    if reads.template is not None and reads.template != THE_TEXTS:
+    if reads.template is not None and reads.template != PLAIN_TEMPLATE:
         parts.append(asdict(reads.template))
     if reads.windows is not None:
         parts.append(asdict(reads.windows))

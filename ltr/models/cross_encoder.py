@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from ltr.batch import RankingBatch, Texts
 from ltr.data.layouts import JoinedPairs
-from ltr.data.template import THE_TEXTS, Template
+from ltr.data.template import PLAIN_TEMPLATE, Template
 from ltr.data.templated_pairs import TemplatedPairs
 from ltr.data.windows import Windows
 from ltr.errors import InputError
@@ -228,7 +228,7 @@ class PairWiseBertRanker(PairRanker):
 
     def _save_settings(self, folder: Path) -> None:
         """Nothing is written of the template that says nothing, and of no windows."""
-        if self.template != THE_TEXTS or self.reads.windows is not None:
+        if self.template != PLAIN_TEMPLATE or self.reads.windows is not None:
             save_settings(folder, type(self).__name__, self.template, self.reads.windows)
 
 

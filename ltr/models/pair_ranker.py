@@ -14,7 +14,7 @@ from transformers import PreTrainedTokenizerBase
 
 from ltr.batch import RankingBatch, Texts
 from ltr.data.layouts import JoinedPairs
-from ltr.data.template import THE_TEXTS, Template
+from ltr.data.template import PLAIN_TEMPLATE, Template
 from ltr.data.templated_pairs import TemplatedPairs
 from ltr.data.tokens import tokenizer_key
 from ltr.data.whole_files import write_new_model_folder
@@ -77,7 +77,7 @@ class PairRanker(Ranker):
         """See :attr:`ltr.models.Ranker.key`."""
         tokenizer = tokenizer_key(self.tokenizer)
         key = [*super().key, self.encoder.pooling, tokenizer, self.reads.max_length]
-        if self.template != THE_TEXTS:
+        if self.template != PLAIN_TEMPLATE:
             key.append(asdict(self.template))
         if self.reads.windows is not None:
             key.append(asdict(self.reads.windows))

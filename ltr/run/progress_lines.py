@@ -6,7 +6,7 @@ from typing import Any
 
 from lightning.pytorch import Callback, LightningModule, Trainer
 
-from ltr.data.progress import Countdown, Pace, duration
+from ltr.data.progress import LogLines, Pace, duration
 from ltr.module import RankerModule
 from ltr.trainer_state import data_of
 
@@ -23,7 +23,7 @@ class ProgressLines(Callback):
         # Of the data module's refresh_seconds: those that the pace leaves out already.
         self._left_out_refresh_seconds = 0.0
         self._validation_began = 0.0
-        self._countdown = Countdown("validating", "batches", 0)
+        self._lines = LogLines("validating", "batches", 0)
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self._pace = Pace(trainer.global_step)
@@ -66,13 +66,13 @@ class ProgressLines(Callback):
         dataloader_idx: int = 0,
     ) -> None:
         if batch_idx == 0:
-            self._countdown = Countdown("validating", "batches", int(sum(trainer.num_val_batches)))
+            self._lines = LogLines("validating", "batches", int(sum(trainer.num_val_batches)))
 
     def on_test_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        self._countdown = Countdown("testing", "batches", int(sum(trainer.num_test_batches)))
+        self._lines = LogLines("testing", "batches", int(sum(trainer.num_test_batches)))
 
     def on_predict_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        self._countdown = Countdown("ranking", "batches", int(sum(trainer.num_predict_batches)))
+        self._lines = LogLines("ranking", "batches", int(sum(trainer.num_predict_batches)))
 
     def on_validation_batch_end(
         self,
@@ -83,7 +83,7 @@ class ProgressLines(Callback):
         batch_idx: int,
         dataloader_idx: int = 0,
     ) -> None:
-        self._countdown.report(batch_idx + 1)
+        self._lines.report(batch_idx + 1)
 
     on_test_batch_end = on_validation_batch_end
     on_predict_batch_end = on_validation_batch_end

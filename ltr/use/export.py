@@ -13,7 +13,7 @@ from safetensors.torch import save_file
 from torch import nn
 
 from ltr.data.collection import Collection, open_collection
-from ltr.data.template import THE_TEXTS
+from ltr.data.template import PLAIN_TEMPLATE
 from ltr.data.whole_files import write_new_model_folder
 from ltr.errors import InputError, local_path
 from ltr.models import DecoderRanker, DualEncoder
@@ -228,7 +228,7 @@ def _write_onnx(folder: Path, model: PairRanker | DualEncoder) -> None:
         settings["max_lengths"] = {"query": queries.max_length, "document": docs.max_length}
         settings["similarity"] = model.similarity.name
     template = model.reads.template
-    if template is not None and template != THE_TEXTS:
+    if template is not None and template != PLAIN_TEMPLATE:
         settings["template"] = asdict(template)
     if model.reads.windows is not None:
         settings["windows"] = asdict(model.reads.windows)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from ltr.data.record_files import open_text_files
+from ltr.data.record_files import open_record_files
 from tests.world.collections import write_jsonl
 
 
@@ -17,6 +17,6 @@ def queries(tmp_path):
                 record["instruction"] = own[record["_id"]]
         file = tmp_path / f"{len(list(tmp_path.iterdir()))}.jsonl"
         write_jsonl(file, records)
-        return open_text_files(file, "query")
+        return open_record_files(file, "query")
 
     return made

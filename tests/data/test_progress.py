@@ -11,7 +11,7 @@ import pytest
 
 from ltr.__main__ import main
 from ltr.data import progress
-from ltr.data.progress import Countdown, Pace, duration, track
+from ltr.data.progress import LogLines, Pace, duration, track
 
 # A search with batches so small that there are several, and a line after each.
 SEARCH = """
@@ -84,9 +84,9 @@ def test_a_pace_leaves_out_what_it_is_told_to(clock):
 
 
 def test_nothing_is_said_at_the_end(clock, said):
-    countdown = Countdown("testing", "batches", 1)
+    log_lines = LogLines("testing", "batches", 1)
     clock[0] += 31
-    countdown.report(1)
+    log_lines.report(1)
     assert not said.messages
 
 

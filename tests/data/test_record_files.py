@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from ltr.data.collection import open_collection
-from ltr.data.record_files import open_text_files
+from ltr.data.record_files import open_record_files
 from ltr.data.text_files import open_texts
 from tests.world.refusals import refused
 
@@ -39,13 +39,13 @@ def bytes_of(table):
 @pytest.fixture
 def in_one_file(tmp_path):
     write_lines(tmp_path / "one/corpus.jsonl", RECORDS)
-    return bytes_of(open_text_files(tmp_path / "one/corpus.jsonl", "document"))
+    return bytes_of(open_record_files(tmp_path / "one/corpus.jsonl", "document"))
 
 
 def test_the_order_of_the_records_changes_nothing(tmp_path, in_one_file):
     shuffled = random.Random(0).sample(RECORDS, len(RECORDS))
     write_lines(tmp_path / "corpus.jsonl.gz", shuffled)
-    table = open_text_files(tmp_path / "corpus.jsonl.gz", "document")
+    table = open_record_files(tmp_path / "corpus.jsonl.gz", "document")
     assert bytes_of(table) == in_one_file and len(in_one_file) == 4
 
 
@@ -53,13 +53,13 @@ def test_a_folder_of_files_reads_as_one_file(tmp_path, in_one_file):
     write_lines(tmp_path / "corpus/b.jsonl.gz", RECORDS[:2000])
     write_lines(tmp_path / "corpus/a.jsonl", RECORDS[2000:])
     (tmp_path / "corpus/_SUCCESS").touch()
-    table = open_text_files(tmp_path / "corpus", "document")
+    table = open_record_files(tmp_path / "corpus", "document")
     assert bytes_of(table) == in_one_file
     # The digest is that of the content: not of the time, the place or the names.
     (tmp_path / "corpus").rename(tmp_path / "moved")
-    assert open_text_files(tmp_path / "moved", "document").folder == table.folder
+    assert open_record_files(tmp_path / "moved", "document").folder == table.folder
     write_lines(tmp_path / "moved/a.jsonl", RECORDS[2001:])
-    assert len(open_text_files(tmp_path / "moved", "document")) == len(RECORDS) - 1
+    assert len(open_record_files(tmp_path / "moved", "document")) == len(RECORDS) - 1
 
 
 @pytest.mark.parametrize("dictionary", [False, True])
@@ -68,10 +68,10 @@ def test_parquet_reads_as_json_lines(tmp_path, in_one_file, name, dictionary):
     records = [{"text": r["text"], name: r["_id"], "title": r["title"] or None} for r in RECORDS]
     options = {"row_group_size": 1700, "use_dictionary": dictionary}
     write_parquet(tmp_path / "corpus.parquet", records, **options)
-    assert bytes_of(open_text_files(tmp_path / "corpus.parquet", "document")) == in_one_file
+    assert bytes_of(open_record_files(tmp_path / "corpus.parquet", "document")) == in_one_file
     write_parquet(tmp_path / "corpus/1.parquet", records[:3000])
     write_parquet(tmp_path / "corpus/2.parquet", records[3000:])
-    assert bytes_of(open_text_files(tmp_path / "corpus", "document")) == in_one_file
+    assert bytes_of(open_record_files(tmp_path / "corpus", "document")) == in_one_file
 
 
 def test_a_collection_of_parquet_files(tmp_path):
@@ -106,7 +106,7 @@ def test_a_parquet_file_that_does_not_fit_is_one_line(tmp_path, names, columns, 
     table = pyarrow.Table.from_arrays(arrays, names=names.split())
     write_table(table, tmp_path / "corpus.parquet")
     with refused(words):
-        open_text_files(tmp_path / "corpus.parquet", "document")
+        open_record_files(tmp_path / "corpus.parquet", "document")
 
 
 def test_a_broken_parquet_file_is_one_line(tmp_path):
@@ -116,14 +116,14 @@ def test_a_broken_parquet_file_is_one_line(tmp_path):
     for broken in (content, content[:-100], b"", b"no Parquet"):
         (tmp_path / "corpus.parquet").write_bytes(broken)
         with refused(r"parquet:\d+: the Parquet file is broken"):
-            open_text_files(tmp_path / "corpus.parquet", "document")
+            open_record_files(tmp_path / "corpus.parquet", "document")
 
 
 def test_a_repeated_id_names_both_files(tmp_path):
     write_lines(tmp_path / "corpus/1.jsonl", [{"_id": "a", "text": "x"}, {"_id": "b", "text": "x"}])
     write_lines(tmp_path / "corpus/2.jsonl", [{"_id": "c", "text": "x"}, {"_id": "b", "text": "y"}])
     with refused(r"2\.jsonl:2: .* 'b' stands twice .*, first at .*1\.jsonl:2"):
-        open_text_files(tmp_path / "corpus", "document")
+        open_record_files(tmp_path / "corpus", "document")
 
 
 @pytest.mark.parametrize(
@@ -133,7 +133,7 @@ def test_a_folder_with_other_files_is_refused(tmp_path, name, make):
     write_lines(tmp_path / "corpus/1.jsonl", RECORDS[:2])
     make(tmp_path / "corpus" / name)
     with refused(f"{name}: a folder of texts must hold files"):
-        open_text_files(tmp_path / "corpus", "document")
+        open_record_files(tmp_path / "corpus", "document")
 
 
 def test_an_empty_folder_and_two_kinds_of_corpora_are_refused(tmp_path):
@@ -157,4 +157,4 @@ def test_an_empty_folder_and_two_kinds_of_corpora_are_refused(tmp_path):
 def test_json_over_several_lines_or_as_an_array_is_told(tmp_path, text):
     (tmp_path / "corpus.jsonl").write_text(text)
     with refused(r"jsonl:1: a line must be one JSON object, got .* one obj"):
-        open_text_files(tmp_path / "corpus.jsonl", "document")
+        open_record_files(tmp_path / "corpus.jsonl", "document")

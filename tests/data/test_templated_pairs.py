@@ -10,7 +10,7 @@ import pytest
 from ltr.data.collate import PairCollator
 from ltr.data.layouts import ApartTexts, JoinedPairs, SingleTexts
 from ltr.data.query_lists import LabelledList
-from ltr.data.record_files import open_text_files
+from ltr.data.record_files import open_record_files
 from ltr.data.template import Template
 from ltr.data.templated_pairs import TemplatedPairs
 from tests.world.collections import write_jsonl
@@ -200,8 +200,8 @@ def test_the_instruction_of_a_query_must_be_a_string(tmp_path, own):
     file = tmp_path / "texts.jsonl"
     write_jsonl(file, [{"_id": "a", "text": "w1", "instruction": own}])
     with refused("jsonl:1: the instruction of a query must be a string, got"):
-        open_text_files(file, "query")
-    assert open_text_files(file, "document").instructions is None
+        open_record_files(file, "query")
+    assert open_record_files(file, "document").instructions is None
 
 
 def test_instructions_of_parquet_are_read(tmp_path):
@@ -210,7 +210,7 @@ def test_instructions_of_parquet_are_read(tmp_path):
 
     columns = {"_id": ["b", "a"], "text": ["w2", "w1"], "instruction": [None, "explain w9"]}
     write_table(pyarrow.table(columns), tmp_path / "queries.parquet")
-    table = open_text_files(tmp_path / "queries.parquet", "query")
+    table = open_record_files(tmp_path / "queries.parquet", "query")
     assert list(table.texts) == ["w1", "w2"] and list(table.instructions) == ["explain w9", ""]
 
 

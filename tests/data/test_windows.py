@@ -65,7 +65,7 @@ def test_windows_hold_every_token_and_their_lengths_are_known(size, n_front):
         how = Windows(size, stride)
         windows, counts = how.cut(tokens, rows, n_front)
         assert (counts == how.counts(np.maximum(np.array(lengths) - n_front, 0))).all()
-        expected = how.lengths_with_front(np.array(lengths), n_front, 5)
+        expected = how.n_tokens_read(np.array(lengths), n_front, 5)
         for row, of_doc in enumerate(np.split(np.arange(len(windows)), counts.cumsum()[:-1])):
             held = [windows[window].tolist() for window in of_doc]
             assert sorted({*itertools.chain(*held)}) == tokens[row].tolist()

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
 from ltr.data.layouts import ApartTexts, JoinedPairs, Reads
-from ltr.data.template import THE_TEXTS
+from ltr.data.template import PLAIN_TEMPLATE
 from ltr.data.templated_pairs import TemplatedPairs
 from ltr.use.proof.network import Kind, TokenRow
 
@@ -53,7 +53,7 @@ def is_rendered_by_caller(form: str, reads: Reads) -> bool:
     if not isinstance(reads, JoinedPairs) or isinstance(reads, TemplatedPairs):
         return False
     in_folder = reads.prompts if form == "sentence-transformers" else None
-    return reads.template != THE_TEXTS and in_folder is None
+    return reads.template != PLAIN_TEMPLATE and in_folder is None
 
 
 class SpecialTokens(NamedTuple):
