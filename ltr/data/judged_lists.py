@@ -56,7 +56,7 @@ def read_judgements(file: Path, queries: TextTable, corpus: TextTable) -> Noted[
         query_id = queries.ids[known.query_rows[second]]
         doc_id = corpus.ids[known.doc_rows[second]]
         raise InputError(
-            f"{file}:{known.numbers[second]}: a second judgement for query {query_id!r} and document {doc_id!r}, {known.values[second]:g}, first {known.values[first]:g} in line {known.numbers[first]}; keep one"
+            f"{file}:{known.line_numbers[second]}: a second judgement for query {query_id!r} and document {doc_id!r}, {known.values[second]:g}, first {known.values[first]:g} in line {known.line_numbers[first]}; keep one"
         )
     return lists_without_repeats(known, notes)
 
@@ -83,7 +83,7 @@ def known_judgements(where: str, rows: LineRows) -> Noted[LineRows]:
         absent = np.flatnonzero(kind_rows < 0)
         if len(absent):
             notes.append(
-                f"{len(absent)} of {len(rows)} judgements are of absent {kind} and left out, first in line {rows.numbers[absent[0]]}"
+                f"{len(absent)} of {len(rows)} judgements are of absent {kind} and left out, first in line {rows.line_numbers[absent[0]]}"
             )
     return known, notes
 

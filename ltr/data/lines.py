@@ -21,18 +21,21 @@ Line = tuple[int, tuple[str, str, float]]
 class LineRows:
     """R lines with rows for their ids."""
 
-    numbers: np.ndarray  # [R] int64, of the lines
+    line_numbers: np.ndarray  # [R] int64
     query_rows: np.ndarray  # [R] int64, -1 for an unknown id
     doc_rows: np.ndarray  # [R] int64, -1 for an unknown id
     values: np.ndarray  # [R] float32
 
     def __len__(self) -> int:
-        return len(self.numbers)
+        return len(self.line_numbers)
 
     def select(self, which: np.ndarray) -> "LineRows":
         """Some of the lines, by a mask or by their places here."""
         return LineRows(
-            self.numbers[which], self.query_rows[which], self.doc_rows[which], self.values[which]
+            self.line_numbers[which],
+            self.query_rows[which],
+            self.doc_rows[which],
+            self.values[which],
         )
 
     @cached_property
@@ -82,7 +85,7 @@ def look_up(
         rows = _rows_of_block(block, queries, corpus)
         if refuse_unknown is not None:
             _refuse_unknown(refuse_unknown, block, rows)
-        numbers.append(rows.numbers)
+        numbers.append(rows.line_numbers)
         query_rows.append(rows.query_rows)
         doc_rows.append(rows.doc_rows)
         values.append(rows.values)
@@ -119,7 +122,7 @@ def lists_of_lines(
         query_id = queries.ids[known.query_rows[second]]
         doc_id = corpus.ids[known.doc_rows[second]]
         raise InputError(
-            f"{where}:{known.numbers[second]}: a second {kind} for query {query_id!r} and document {doc_id!r}, first in line {known.numbers[first]}"
+            f"{where}:{known.line_numbers[second]}: a second {kind} for query {query_id!r} and document {doc_id!r}, first in line {known.line_numbers[first]}"
         )
     return known.lists()
 

@@ -82,12 +82,12 @@ def _read_grades(
         )
     conflict = rows.first_conflict()
     if conflict is not None:
-        number = rows.numbers[conflict]
+        number = rows.line_numbers[conflict]
         text = corpus.texts[rows.doc_rows[conflict]]
         what = "has two labels" if layout.has_labels else "is positive and negative"
         raise InputError(f"{file}:{number}: a text {what} for the same query: {text[:60]!r}")
     lists = rows.without_repeats().lists()
-    n_lines = len(np.unique(rows.numbers))
+    n_lines = len(np.unique(rows.line_numbers))
     notes = []
     n_queries = len(lists.query_rows)
     if not layout.has_labels and MANY_LINES_A_QUERY * n_queries <= n_lines:
