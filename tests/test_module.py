@@ -59,7 +59,7 @@ def test_a_ranker_learns_the_tiny_world(tmp_path, backbone, collection_folder, n
     better after training.
     """
     options = dict(LEARNING[name])
-    run = trainer(tmp_path, max_epochs=6, precision=options.pop("precision", "32-true"))
+    run = trainer(tmp_path, max_epochs=2, precision=options.pop("precision", "32-true"))
     module = cross_encoder(backbone, lr=0.01, **options)
     lists = {"negatives_per_query": 7, "batch_size": 4}
     data = data_for(module, TripletDataModule, collection_folder, **lists)
