@@ -3,11 +3,11 @@ import math
 
 import pytest
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from ltr.losses import MarginRankingLoss
 from ltr.margins import Learnable
 from tests.margins.lists import lists_of, one_list
+from tests.pairs.test_blocks import Tensors
 
 
 def plain_distances(h: torch.Tensor) -> torch.Tensor:
@@ -66,21 +66,10 @@ def test_learnable_counts_in_float32(dtype):
 
 def test_learnable_needs_no_tensor_of_all_differences():
     """B = 2, N = 8, H = 64: nothing larger than B·N·H, forwards and backwards."""
-
-    class Largest(TorchDispatchMode):
-        elements = 0
-
-        def __torch_dispatch__(self, function, types, args=(), kwargs=None):
-            out = function(*args, **(kwargs or {}))
-            for one in out if isinstance(out, tuple) else (out,):
-                if isinstance(one, torch.Tensor):
-                    self.elements = max(self.elements, one.numel())
-            return out
-
     h = torch.randn(2, 8, 64, requires_grad=True)
-    with Largest() as seen:
+    with Tensors() as seen:
         Learnable()(one_list(h)).sum().backward()
-    assert seen.elements == 2 * 8 * 64
+    assert seen.largest == 2 * 8 * 64
 
 
 @pytest.mark.parametrize("learnt", ["k", "h", "both"])
