@@ -15,7 +15,7 @@ from ltr.losses import MarginRankingLoss, SoftmaxLoss
 from ltr.margins import FromDistance, FromDocuments, FromQuery, NormalSample
 from tests.child_processes import run_ranks
 from tests.world.collections import corpus_texts, write_collection, write_corpus
-from tests.world.rankers import data_for, dual_encoder, first_batch
+from tests.world.rankers import batches, data_for, dual_encoder, first_batch
 
 
 @pytest.mark.parametrize("margin", [float("nan"), float("inf")])
@@ -228,10 +228,10 @@ def groups(folder, backbone, policy, n_groups=6):
     """A model, data, the first batch with train-q0-d0, and the places of its queries by id."""
     module = dual_encoder(backbone, SoftmaxLoss(), in_batch=policy).eval()
     data = data_for(module, GroupDataModule, folder, groups=n_groups, docs_per_group=1, seed=0)
-    data.setup("fit")
+    candidates = list(batches(data, 20))
     queries, docs = data.names("train")
-    batches = (data.train[epoch, 0] for epoch in range(100))
-    batch = next(b for b in batches if "train-q0-d0" in [docs[row] for row in b.doc_rows[:, 0]])
+    of_first = docs.index("train-q0-d0")
+    batch = next(batch for batch in candidates if of_first in batch.doc_rows)
     places = {queries[row]: place for place, row in enumerate(batch.query_rows.tolist())}
     return module, data, batch, places
 
