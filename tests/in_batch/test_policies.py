@@ -230,7 +230,7 @@ def groups(folder, backbone, policy, n_groups=6):
     data = data_for(module, GroupDataModule, folder, groups=n_groups, docs_per_group=1, seed=0)
     candidates = list(batches(data, 20))
     queries, docs = data.names("train")
-    of_first = docs.index("train-q0-d0")
+    of_first = list(docs).index("train-q0-d0")
     batch = next(batch for batch in candidates if of_first in batch.doc_rows)
     places = {queries[row]: place for place, row in enumerate(batch.query_rows.tolist())}
     return module, data, batch, places
