@@ -123,10 +123,8 @@ def test_all_is_printed_at_one_place():
         if name in allowed:
             continue
         text = file.read_text()
-        n_prints = 0
-        for node in ast.walk(ast.parse(text)):
-            if isinstance(node, ast.Call) and ast.unparse(node.func) == "print":
-                n_prints += 1
+        calls = [node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Call)]
+        n_prints = sum(ast.unparse(call.func) == "print" for call in calls)
         assert n_prints == prints.get(name, 0), f"{name}: take ltr.data.console.say"
         assert "rich.console" not in text, f"{name}: take ltr.data.console.Console"
 

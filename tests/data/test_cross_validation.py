@@ -11,7 +11,7 @@ from ltr.datamodules.evaluation import Evaluation
 from tests.world.refusals import refused
 
 
-@pytest.mark.parametrize(("n_queries", "of"), [(3, 3), (11, 5), (40, 7)])
+@pytest.mark.parametrize("n_queries, of", [(3, 3), (11, 5), (40, 7)])
 def test_each_question_is_tested_once_and_chooses_once(n_queries, of):
     query_rows = np.arange(n_queries) * 2
     folds = [Fold(number, of).deal(query_rows) for number in range(1, of + 1)]

@@ -21,15 +21,16 @@ def test_shares_by_hand(caplog, monkeypatch, texts_at_once):
     """A pair of 16 has 3 special tokens and, in the median, 3 of a query: 10 are left, and 2 + 10
     of 40 tokens are cut, of two documents. A text of 10 has 2 special ones: 4 + 12 of 40.
     """
+    unread = "of all their tokens unread; windows would read them"
     monkeypatch.setattr("ltr.data.cuts.TEXTS_AT_ONCE", texts_at_once)
     tokenizer = wordpiece_tokenizer()
     single = SingleTexts(tokenizer, 10)
     with caplog.at_level(logging.INFO, "ltr"):
         say_what_is_cut(JoinedPairs(tokenizer, 16), QUERIES, QUERIES, DOCS, DOCS)
         say_what_is_cut(ApartTexts(single, single), QUERIES, QUERIES, DOCS, DOCS)
-    assert [record.message for record in caplog.records] == [
-        "max_length 16 cuts 50.0% of the documents beside a query, and leaves 30.0% of all their tokens unread; windows would read them",
-        "max_length 10 cuts 50.0% of the documents, and leaves 40.0% of all their tokens unread; windows would read them",
+    assert caplog.messages == [
+        f"max_length 16 cuts 50.0% of the documents beside a query, and leaves 30.0% {unread}",
+        f"max_length 10 cuts 50.0% of the documents, and leaves 40.0% {unread}",
     ]
 
 
@@ -41,23 +42,18 @@ def test_budgets_and_long_queries_are_counted(caplog):
     template = Template(document_tokens=4)
     four = Tokens(np.zeros(14, np.uint16), np.array([0, 2, 6, 10, 14]))
     three = Tokens(np.zeros(7, np.uint16), np.array([0, 1, 4, 7]))
-    forms = [
-        JoinedPairs(tokenizer, 50, template),
-        ApartTexts(*[SingleTexts(tokenizer, 50, template=template)] * 2),
-        ApartTexts(
-            SingleTexts(tokenizer, 50, template=template),
-            SingleTexts(tokenizer, 50, template=template, windows=Windows(2, 2)),
-        ),
-    ]
-    for form in forms:
+    single = SingleTexts(tokenizer, 50, template=template)
+    in_windows = SingleTexts(tokenizer, 50, template=template, windows=Windows(2, 2))
+    pairs = JoinedPairs(tokenizer, 50, template)
+    for form in (pairs, ApartTexts(single, single), ApartTexts(single, in_windows)):
         cut = corpus_cut(form, QUERIES, DOCS, four)
         assert (cut.cut_texts, cut.cut_tokens) == (3 / 4, 26 / 40)
         with caplog.at_level(logging.INFO, "ltr"):
             say_what_is_cut(form, QUERIES, three, DOCS, four)
-        said = [record.message for record in caplog.records]
-        assert said[0].startswith("max_length 50 cuts 33.3% of the queries, and leaves 22.2% of")
-        assert said[1].startswith("template.document_tokens 4 (with max_length 50) cuts 75.0% of")
-        assert "leaves 65.0% of all their tokens unread" in said[1]
+        of_queries, of_docs = caplog.messages
+        assert of_queries.startswith("max_length 50 cuts 33.3% of the queries, and leaves 22.2% of")
+        assert of_docs.startswith("template.document_tokens 4 (with max_length 50) cuts 75.0% of")
+        assert "leaves 65.0% of all their tokens unread" in of_docs
         caplog.clear()
 
 
@@ -68,10 +64,11 @@ def test_nothing_is_said_where_nothing_is_cut(caplog):
     nobody = QUERIES.between(0, 0)
     few = DOCS.between(0, 2)
     with caplog.at_level(logging.INFO, "ltr"):
-        say_what_is_cut(JoinedPairs(tokenizer, 26), QUERIES, QUERIES, DOCS, DOCS)
-        joined = JoinedPairs(tokenizer, 16, windows=windows)
-        say_what_is_cut(joined, QUERIES, QUERIES, DOCS, DOCS)
-        apart = ApartTexts(SingleTexts(tokenizer, 10), single)
-        say_what_is_cut(apart, QUERIES, QUERIES, DOCS, DOCS)
+        for form in (
+            JoinedPairs(tokenizer, 26),
+            JoinedPairs(tokenizer, 16, windows=windows),
+            ApartTexts(SingleTexts(tokenizer, 10), single),
+        ):
+            say_what_is_cut(form, QUERIES, QUERIES, DOCS, DOCS)
         say_what_is_cut(JoinedPairs(tokenizer, 16), nobody, nobody, few, few)
     assert not caplog.records

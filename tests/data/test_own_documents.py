@@ -16,15 +16,14 @@ ARGUMENTS = {
     "t2-pro": "free trade helps poor people in all lands",
     "t2-con": "free trade harms people",
 }
+QUERIES = {id_: text for id_, text in ARGUMENTS.items() if id_.endswith("pro")}
 
 
 def own(collection):
     """{query: its own document} by ids."""
-    pairs = {}
-    for query, doc in enumerate(own_documents(collection.queries, collection.corpus).tolist()):
-        if doc >= 0:
-            pairs[collection.queries.ids[query]] = collection.corpus.ids[doc]
-    return pairs
+    docs = own_documents(collection.queries, collection.corpus).tolist()
+    ids = zip(collection.queries.ids, docs, strict=True)
+    return {query: collection.corpus.ids[doc] for query, doc in ids if doc >= 0}
 
 
 @pytest.mark.parametrize(
@@ -34,13 +33,12 @@ def own(collection):
 )
 def test_a_query_is_the_document_of_its_id_and_text(tmp_path, before, after):
     corpus = {id_: before + text + after for id_, text in ARGUMENTS.items()}
-    queries = {id_: text for id_, text in ARGUMENTS.items() if id_.endswith("pro")}
-    collection = small_collection(tmp_path, corpus, queries, [("t1-pro", "t1-con", 1)])
+    collection = small_collection(tmp_path, corpus, QUERIES, [("t1-pro", "t1-con", 1)])
     assert own(collection) == {"t1-pro": "t1-pro", "t2-pro": "t2-pro"}
 
 
 def test_numbered_queries_and_documents_of_other_texts_have_nothing_in_common(tmp_path):
-    """Not even query 3, whose words begin document 3; but query 4 is document 4 letter for letter."""
+    """Not even query 3, whose words begin document 3; but query 4 is document 4 itself."""
     corpus = {"1": "one", "2": "two", "3": "red apples", "4": "four", "5": "five"}
     queries = {"1": "who", "2": "what", "3": "red", "4": "four", "5": "why"}
     collection = small_collection(tmp_path, corpus, queries, [("1", "2", 1)])
@@ -49,8 +47,7 @@ def test_numbered_queries_and_documents_of_other_texts_have_nothing_in_common(tm
 
 def test_a_document_that_is_judged_relevant_for_itself_stays_and_that_is_told(tmp_path):
     judged = [("t1-pro", "t1-pro", 1), ("t2-pro", "t2-con", 1)]
-    queries = {id_: text for id_, text in ARGUMENTS.items() if id_.endswith("pro")}
-    collection = small_collection(tmp_path, ARGUMENTS, queries, judged)
+    collection = small_collection(tmp_path, ARGUMENTS, QUERIES, judged)
     left_out = collection.documents_left_out()
     assert left_out.tolist() == [-1, collection.corpus.row("t2-pro")]
     line = own_documents_line(collection.queries, collection.corpus, np.arange(2), left_out)
@@ -62,19 +59,16 @@ def test_a_document_that_is_judged_relevant_for_itself_stays_and_that_is_told(tm
 
 
 def test_pools_and_bm25_leave_it_out_and_are_as_deep_as_asked_for(tmp_path):
-    queries = {id_: text for id_, text in ARGUMENTS.items() if id_.endswith("pro")}
-    collection = small_collection(tmp_path, ARGUMENTS, queries, [("t1-pro", "t1-con", 1)])
+    small_collection(tmp_path, ARGUMENTS, QUERIES, [("t1-pro", "t1-con", 1)])
     (tmp_path / "candidates").mkdir()
-    lines = [f"t1-pro Q0 {doc} 1 {score} x\n" for doc, score in (("t1-pro", 3), ("t1-con", 2))]
-    (tmp_path / "candidates/train.trec").write_text("".join(lines))
+    lines = "t1-pro Q0 t1-pro 1 3 x\nt1-pro Q0 t1-con 1 2 x\n"
+    (tmp_path / "candidates/train.trec").write_text(lines)
     collection = open_collection(tmp_path)
     pools = collection.pools("train", option="candidates")
     assert by_ids(collection, pools) == {"t1-pro": {"t1-con": 2}}
     found = by_ids(collection, bm25_lists(collection, np.arange(2), 1))
-    assert {query: list(docs) for query, docs in found.items()} == {
-        "t1-pro": ["t1-con"],
-        "t2-pro": ["t2-con"],
-    }
+    docs = {query: list(docs) for query, docs in found.items()}
+    assert docs == {"t1-pro": ["t1-con"], "t2-pro": ["t2-con"]}
 
 
 def test_a_thousand_random_rankings_measure_as_beir_measures_them():

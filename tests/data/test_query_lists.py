@@ -52,11 +52,7 @@ def test_best_first_and_the_first_of_them():
 
 def test_joined_lists_keep_the_value_of_the_first():
     other = QueryLists.from_rows([7, 9], [1, 8], [3.0, 4.0])
-    assert as_dict(LINES.joined(other)) == {
-        3: [(2, 0.1)],
-        7: [(1, 0.5), (0, 0.9)],
-        9: [(8, 4.0)],
-    }
+    assert as_dict(LINES.joined(other)) == as_dict(LINES) | {9: [(8, 4.0)]}
 
 
 def test_a_document_that_nobody_judged_has_grade_0():

@@ -39,7 +39,7 @@ def test_numbered_texts_are_no_header(tmp_path):
     assert list(table.texts) == ["document 1", "document 2"]
 
 
-@pytest.mark.parametrize(("read", "header"), HEADERS)
+@pytest.mark.parametrize("read, header", HEADERS)
 def test_words_that_name_columns_are_texts_elsewhere(tmp_path, read, header):
     """Beside other texts, and below the first line."""
     file = tmp_path / "train.tsv"

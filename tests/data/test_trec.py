@@ -16,59 +16,52 @@ def test_a_run_is_read_back_as_it_was_written(tmp_path):
     assert [r.score for r in back] == pytest.approx([r.score for r in lines], rel=1e-8)
 
 
-def test_qrels_in_both_layouts(tmp_path):
-    beir = tmp_path / "beir.tsv"
-    trec = tmp_path / "trec.qrels"
-    beir.write_text("\ufeffquery-id\tcorpus-id\tscore\r\nq1\td 1\t2\r\n\r\nq2\td2\t0\r\n")
-    trec.write_text("q1 0 d1 2\nq2\t0\td2\t-1\n")
-    assert list(read_qrels(beir)) == [(2, Judgement("q1", "d 1", 2)), (4, Judgement("q2", "d2", 0))]
-    assert list(read_qrels(trec)) == [(1, Judgement("q1", "d1", 2)), (2, Judgement("q2", "d2", 0))]
+# As pandas writes a column in which one value was missing.
+WITH_POINT = [(f"q1\td1\t{grade}\n", [(1, "q1", "d1", 1)]) for grade in ("1.0", "+1.", "1.00")]
 
 
-def test_comments_are_left_out_as_trec_eval_does(tmp_path):
-    """Its own qrels.comment.test and results.trunc have such lines."""
-    (tmp_path / "a.qrels").write_text("# judged by two\nq1 0 d1 2 # sure\n# a b c\nq1 0 d2 0\n")
-    assert [line for _, line in read_qrels(tmp_path / "a.qrels")] == [
-        Judgement("q1", "d1", 2),
-        Judgement("q1", "d2", 0),
-    ]
+@pytest.mark.parametrize(
+    "content, judgements",
+    [
+        # Four columns.
+        ("q1 0 d1 2\nq2\t0\td2\t-1\n", [(1, "q1", "d1", 2), (2, "q2", "d2", 0)]),
+        # Three columns below a header, whose ids may hold spaces.
+        (
+            "\ufeffquery-id\tcorpus-id\tscore\r\nq1\td 1\t2\r\n\r\nq2\td2\t0\r\n",
+            [(2, "q1", "d 1", 2), (4, "q2", "d2", 0)],
+        ),
+        ("\n \nquery-id\tcorpus-id\tscore\nq1\td1\t1\n", [(4, "q1", "d1", 1)]),
+        # Comments, as trec_eval's own qrels.comment.test has them; and ids that begin as one.
+        (
+            "# judged by two\nq1 0 d1 2 # sure\n# a b c\nq1 0 d2 0\n",
+            [(2, "q1", "d1", 2), (4, "q1", "d2", 0)],
+        ),
+        ("#1 0 d1 2\n#2 0 #3 1\n", [(1, "#1", "d1", 2), (2, "#2", "#3", 1)]),
+        *WITH_POINT,
+    ],
+)
+def test_judgements_of_every_layout(tmp_path, content, judgements):
+    (tmp_path / "a.qrels").write_text(content)
+    expected = [(line, Judgement(*judgement)) for line, *judgement in judgements]
+    assert list(read_qrels(tmp_path / "a.qrels")) == expected
+
+
+def test_comments_of_a_run_are_left_out(tmp_path):
+    """As those of trec_eval's own results.trunc."""
     (tmp_path / "a.trec").write_text("# a run\nq1 Q0 d1 1 2.5 t and more\n")
     assert [line for _, line in read_run(tmp_path / "a.trec")] == [RunLine("q1", "d1", 2.5)]
 
 
-def test_an_id_that_begins_as_a_comment_is_an_id(tmp_path):
-    (tmp_path / "a.qrels").write_text("#1 0 d1 2\n#2 0 #3 1\n")
-    assert [line for _, line in read_qrels(tmp_path / "a.qrels")] == [
-        Judgement("#1", "d1", 2),
-        Judgement("#2", "#3", 1),
-    ]
+NO_NUMBERS = ["1_0", "\u0661", "1" + "0" * 40, "inf", "-inf", "nan", "0x1", ""]
 
 
-@pytest.mark.parametrize("grade", ["1.0", "+1.", "1.00"])
-def test_a_whole_grade_may_have_zeros_behind_a_point(tmp_path, grade):
-    """As pandas writes a column in which one value was missing."""
-    (tmp_path / "a.tsv").write_text(f"q1\td1\t{grade}\n")
-    assert list(read_qrels(tmp_path / "a.tsv")) == [(1, Judgement("q1", "d1", 1))]
-
-
-def test_a_header_may_come_after_blank_lines(tmp_path):
-    (tmp_path / "a.tsv").write_text("\n \nquery-id\tcorpus-id\tscore\nq1\td1\t1\n")
-    assert list(read_qrels(tmp_path / "a.tsv")) == [(4, Judgement("q1", "d1", 1))]
-
-
-@pytest.mark.parametrize(
-    "number", ["1_0", "\u0661", "1" + "0" * 40, "inf", "-inf", "nan", "0x1", ""]
-)
+@pytest.mark.parametrize("number", NO_NUMBERS)
 def test_a_number_is_of_ascii_digits_and_finite(tmp_path, number):
     (tmp_path / "a.tsv").write_text(f"q1\td1\t{number}\n")
-    with refused(
-        r"a.tsv:1: (a grade must be a whole number below 10\^7|expected 4 columns)",
-    ):
+    with refused(r"a.tsv:1: (a grade must be a whole number below 10\^7|expected 4 columns)"):
         list(read_qrels(tmp_path / "a.tsv"))
     (tmp_path / "a.trec").write_text(f"q1 Q0 d1 1 {number} t\n")
-    with refused(
-        r"a.trec:1: (a score must be a finite number \(float32\)|expected 6 columns)",
-    ):
+    with refused(r"a.trec:1: (a score must be a finite number \(float32\)|expected 6 columns)"):
         list(read_run(tmp_path / "a.trec"))
 
 
@@ -83,8 +76,6 @@ def test_a_rank_is_a_whole_number(tmp_path, rank):
 def test_numbers_of_every_kind_are_read(tmp_path):
     scores = ["1", "-2.5", "+.5", "3.", "1e-3", "1E38", "-0"]
     (tmp_path / "a.trec").write_text("".join(f"q1 Q0 d1 1 {score} t\n" for score in scores))
-    assert [ranked.score for _, ranked in read_run(tmp_path / "a.trec")] == [
-        float(score) for score in scores
-    ]
+    assert [line.score for _, line in read_run(tmp_path / "a.trec")] == [*map(float, scores)]
     (tmp_path / "a.tsv").write_text("q 0 a +1\nq 0 b 007\nq 0 c -2\nq 0 d 9999999\n")
     assert [judged.grade for _, judged in read_qrels(tmp_path / "a.tsv")] == [1, 7, 0, 9999999]
