@@ -175,14 +175,6 @@ def test_judgements_as_others_ship_them(folder, caplog):
         ]
 
 
-def test_a_broken_gzip_file_is_named(folder):
-    packed = gzip.compress((folder / "corpus.jsonl").read_bytes())
-    (folder / "corpus.jsonl").unlink()
-    (folder / "corpus.jsonl.gz").write_bytes(packed[:-12])
-    with refused(r"corpus.jsonl.gz:\d+: the gzip file is broken here"):
-        open_collection(str(folder))
-
-
 def test_missing_files_and_splits(folder):
     with refused("no judgements for the split 'test', only for"):
         open_collection(str(folder)).judgements("test")
@@ -251,20 +243,6 @@ def test_two_files_of_one_split_are_refused(tmp_path):
     (tmp_path / "valid.tsv").write_text("where\there\n")
     with refused(r"must be one file of dev, got dev\.tsv, valid\.tsv; keep one"):
         open_collection(str(tmp_path))
-
-
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("only\n", r"train.tsv:1: expected query<TAB>positive"),
-        ("q\tp\nq\t\tn\n", r"train.tsv:2: column 2 is empty"),
-        ("q\tp\tn\nq\tn\n", r"train.tsv:2: a text is positive and negative for the same query"),
-    ],
-)
-def test_broken_triples(tmp_path, text, message):
-    (tmp_path / "train.tsv").write_text(text)
-    with refused(message):
-        open_collection(str(tmp_path / "train.tsv"))
 
 
 def test_ir_datasets(monkeypatch, tmp_path, caplog):

@@ -91,13 +91,17 @@ def test_what_cannot_be_read_leads_to_the_line(tmp_path, name, content, words):
 
 
 def test_what_is_no_whole_file_is_said(tmp_path):
-    with refused("nowhere: there is no such file"):
-        list(numbered_lines(tmp_path / "nowhere"))
-    with refused("expected a file, got a folder"):
-        list(numbered_lines(tmp_path))
+    for read in (numbered_lines, lambda file: blocks(file, 1000)):
+        with refused("nowhere: there is no such file"):
+            list(read(tmp_path / "nowhere"))
+        with refused("expected a file, got a folder"):
+            list(read(tmp_path))
     (tmp_path / "cut.gz").write_bytes(PACKED[:-12])
     with refused(r"cut.gz:1: the gzip file is broken here or further on"):
         list(blocks(tmp_path / "cut.gz", 1000))
+    (tmp_path / "a.gz").write_bytes(b"no gzip")
+    with refused(r"a.gz: a file of this name must be gzip, and this"):
+        list(blocks(tmp_path / "a.gz", 1000))
 
 
 FIRST_BYTES = [

@@ -68,7 +68,6 @@ def test_the_others_of_its_label_are_relevant_to_a_text(tmp_path):
     assert (np.diff(judged.query_rows) > 0).all() and len(judged.query_rows) == 5
 
 
-PACKED = gzip.compress("".join(f"text {i}\tlabel {i % 7}\n" for i in range(5000)).encode())
 BROKEN = {
     "no tab": (
         {"train.tsv": b"good\tpos\nno tab here\n"},
@@ -92,10 +91,6 @@ BROKEN = {
     "two labels in two splits": (
         {"train.tsv": b"fine\tb\nboth\ta\n", "test.tsv": b"both\tb\n"},
         "test.tsv:1: a text must have one label, got 'b', but 'a' at .*train.tsv:2",
-    ),
-    "gzip": (
-        {"train.tsv.gz": PACKED[: len(PACKED) // 2]},
-        r"train.tsv.gz:\d+: the gzip file is broken here",
     ),
 }
 

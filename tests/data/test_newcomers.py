@@ -5,7 +5,6 @@ A row of the tables below has the kind of the file, what stands in it, and what 
 (texts or ids), the words of a refusal, or both judgements and the words of a warning.
 """
 
-import bz2
 import gzip
 import logging
 import random
@@ -198,6 +197,20 @@ TOLD = {
     ),
 }
 
+# Files that begin with a column of numbers.
+NUMBERS = {
+    "MS MARCO's collection": ["0 1 2 3", RIGHT],
+    "MS MARCO's top1000": ["1 2 3 4", "5 6 7 8", ASKED, RIGHT],
+    "judgements as qrels": ["1 2 3 4", "0 0 0 0", "5 6 7 8", "1 1 1 1"],
+    "Quora's six columns": ["1 2 3 4", "1 3 5 7", "2 4 6 8", ASKED, RIGHT, "0 1 0 1"],
+}
+# What stands in the third of 40 lines, and the words of the refusal.
+OF_40_LINES = {
+    "stars": ("1 2 3 4 5", f"in column 3; .*{LABELS}"),
+    "labels that nobody knows": (["passt gut", "geht so"], "got 2 different values"),
+    "a column of sources": ("quora wiki", "single words .* in column 3"),
+    "a column of addresses": ([f"https://a.org/{i}" for i in range(40)], "in column 3"),
+}
 # What stands in a column that holds no texts, beside two that do, and the words of the refusal.
 THIRD_COLUMNS = {
     "STS, with fractions": ("4.75 0.2 5.0 3.1", f"got numbers .*{LABELS}.*{AS_TEXTS}"),
@@ -212,10 +225,10 @@ THIRD_COLUMNS = {
     "German labels": ("ja nein nein ja", r"words that judge \(ja, nein\)"),
 }
 WRONG_NAMES = {
-    "MS MARCO's top1000": ("qid pid query passage", ["1 2 3 4", "5 6 7 8", ASKED, RIGHT]),
+    "MS MARCO's top1000": ("qid pid query passage", NUMBERS["MS MARCO's top1000"]),
     "Quora's six columns": (
         "id qid1 qid2 question1 question2 is_duplicate",
-        ["1 2 3 4", "1 3 5 7", "2 4 6 8", ASKED, RIGHT, "0 1 0 1"],
+        NUMBERS["Quora's six columns"],
     ),
     "question, context, answer": ("question context answer", [ASKED, RIGHT, WRONG]),
     "negatives before positives": ("query negative positive", [ASKED, WRONG, RIGHT]),
@@ -224,7 +237,12 @@ WRONG_NAMES = {
 }
 REFUSED = {
     # kind: (content, words of the refusal)
+    **{kind: (lines(*columns), "got numbers .* in column 1") for kind, columns in NUMBERS.items()},
     **{kind: (lines(ASKED, RIGHT, third), words) for kind, (third, words) in THIRD_COLUMNS.items()},
+    **{
+        kind: (lines(many("q"), many("d"), cycle(values)), words)
+        for kind, (values, words) in OF_40_LINES.items()
+    },
     **{
         f"{kind}, a header": (lines(*columns, header=header), "train.tsv:1: columns must be called")
         for kind, (header, columns) in WRONG_NAMES.items()
@@ -237,7 +255,6 @@ REFUSED = {
         lines(ASKED, RIGHT, THIRD_COLUMNS["words of NLI"][0], header="premise hypothesis label"),
         "train.tsv:2: a grade must be a whole number .*'entailment'",
     ),
-    "stars": (lines(many("q"), many("d"), cycle("1 2 3 4 5")), f"in column 3; .*{LABELS}"),
     "relevant and irrelevant": (
         lines(TWICE, BOTH, ["relevant"] * 4 + ["irrelevant"] * 4),
         f"words that judge .*{LABELS}.*{AS_TEXTS}",
@@ -254,10 +271,6 @@ REFUSED = {
         lines(TWICE, BOTH, ["True"] * 4 + ["False"] * 4),
         r"words that judge \(False, True\)",
     ),
-    "labels that nobody knows": (
-        lines(many("q"), many("d"), cycle(["passt gut", "geht so"])),
-        "got 2 different values",
-    ),
     "a label in front": (lines(ONES, TWICE, BOTH), r"got numbers \(0, 1\) in column 1"),
     "a label in the middle": (lines(TWICE, ONES, BOTH), r"got numbers \(0, 1\) in column 2"),
     "a column of languages": (
@@ -268,14 +281,6 @@ REFUSED = {
         lines(cycle("en de"), many("q"), many("d")),
         r"got 2 different values \(de, en\) in column 1",
     ),
-    "a column of sources": (
-        lines(many("q"), many("d"), cycle("quora wiki")),
-        "single words .* in column 3",
-    ),
-    "a column of addresses": (
-        lines(many("q"), many("d"), [f"https://a.org/{i}" for i in range(40)]),
-        "in column 3",
-    ),
     "MS MARCO's qidpidtriples": (
         lines("1185869 1185868 597651", "0 16 49", "3141 275 88"),
         r"got numbers in column 1|got numbers \(",
@@ -283,19 +288,6 @@ REFUSED = {
     "qidpidtriples with ids of words": (
         lines(*[[f"{name}{i}" for i in range(40)] for name in ("q", "D", "D1")]),
         "got ids in column 1",
-    ),
-    "MS MARCO's collection": (lines("0 1 2 3", RIGHT), "got numbers .* in column 1"),
-    "MS MARCO's top1000": (
-        lines("1 2 3 4", "5 6 7 8", ASKED, RIGHT),
-        "got numbers .* in column 1",
-    ),
-    "judgements as qrels": (
-        lines("1 2 3 4", "0 0 0 0", "5 6 7 8", "1 1 1 1"),
-        "got numbers .* in column 1",
-    ),
-    "Quora's six columns, no header": (
-        lines(*WRONG_NAMES["Quora's six columns"][1]),
-        "got numbers .* in column 1",
     ),
     "a header, written by pandas with an index": (
         "\tquery\tdocument\n" + lines("0 1 2 3", ASKED, RIGHT),
@@ -345,9 +337,16 @@ REFUSED = {
         "train.tsv: the file must hold text as UTF-8, got UTF-16",
     ),
     "gzip under another name": (gzip.compress(b"q\tp"), "got gzip; give its name the end .gz"),
-    "bzip2 under another name": (bz2.compress(b"q\tp"), "got bzip2; unpack it"),
-    "an .xlsx under another name": (b"PK\x03\x04\x14\0\6\0", "got ZIP, or a spreadsheet"),
-    "Parquet under another name": (b"PAR1\x15\x04\x15\x06", "got Parquet"),
+    "a line without a tab": ("only\n", "train.tsv:1: expected query<TAB>positive"),
+    "an empty text": ("q\tp\nq\t\tn\n", "train.tsv:2: column 2 is empty"),
+    "positive and negative": (
+        "q\tp\tn\nq\tn\n",
+        "train.tsv:2: a text is positive and negative for the same query",
+    ),
+    "a header below empty lines": (
+        "\n\nquery\ttitle\tbody\nw1\tw2\tw3\n",
+        "train.tsv:3: columns must be called",
+    ),
     "Latin-1": (
         "café\tau lait\n".encode("latin-1"),
         "train.tsv:1: text must be UTF-8, got byte 0xe9",
@@ -424,6 +423,7 @@ OF_TEXTS_AND_LABELS = {
         "train.tsv:1: every line must hold texts, got the names",
     ),
     "a German header": ("Text\tBewertung\nso bad\tneg\n", "tsv:1: every line must hold texts"),
+    "names in quotes": ('"text"\t"label"\nso bad\tneg\n', "tsv:1: every line must hold texts"),
     "semicolons": ("so bad;neg\n", "got 1: .* where semicolons stand between the columns"),
     "three columns": ("1\tso bad\tneg\n", "expected 2 columns .*, got 3"),
 }

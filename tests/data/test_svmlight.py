@@ -157,15 +157,3 @@ def test_a_document_id_is_utf8(tmp_path):
     (tmp_path / "train.txt").write_bytes(lines)
     with refused("train.txt:2: a document id must be UTF-8"):
         list(read_rows(tmp_path / "train.txt", 1))
-
-
-def test_broken_gzip_and_missing_file(tmp_path):
-    whole = gzip.compress(b"".join(b"1 qid:%d 1:5\n" % i for i in range(1000)))
-    (tmp_path / "cut.txt.gz").write_bytes(whole[:-12])
-    (tmp_path / "none.txt.gz").write_bytes(b"no gzip")
-    with refused(r"cut.txt.gz:1: the gzip file is broken here or further"):
-        list(read_rows(tmp_path / "cut.txt.gz", 1))
-    with refused(r"none.txt.gz: a file of this name must be gzip, and this"):
-        list(read_rows(tmp_path / "none.txt.gz", 1))
-    with refused("there is no such file"):
-        list(read_rows(tmp_path / "nowhere", 1))

@@ -5,7 +5,6 @@ import pytest
 from ltr.data.collection import open_collection
 from ltr.data.labelled_texts import open_labelled_texts
 from ltr.data.text_files import open_texts
-from tests.world.refusals import refused
 
 HEADERS = [
     (open_collection, "query\tnegative\tpositive"),
@@ -15,20 +14,6 @@ HEADERS = [
     (lambda path: open_texts(path, "document", "--documents"), "id\ttext"),
     (open_labelled_texts, '"text"\t"label"'),
 ]
-
-
-@pytest.mark.parametrize("n_empty", [0, 2])
-@pytest.mark.parametrize("read, header", HEADERS)
-def test_a_header_is_no_text(tmp_path, read, header, n_empty):
-    """Nobody wants to train on it, and no text file of ours has one. It may stand below empty
-    lines.
-    """
-    file = tmp_path / "train.tsv"
-    row = "\t".join(f"w{n}" for n, _ in enumerate(header.split("\t")))
-    file.write_text("\n" * n_empty + f"{header}\n{row}\n")
-    words = "(every line must hold texts, got the names|columns must be)"
-    with refused(rf"train\.tsv:{n_empty + 1}: {words}"):
-        read(str(file))
 
 
 def test_numbered_texts_are_no_header(tmp_path):
