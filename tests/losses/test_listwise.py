@@ -71,6 +71,8 @@ def test_listnet_by_hand():
     entropy = -(0.75 * math.log(0.75) + 0.25 * math.log(0.25))
     assert value(ListNetLoss(), [0, 0], labels) == pytest.approx(math.log(2))
     assert value(ListNetLoss("kl"), [0, 0], labels) == pytest.approx(math.log(2) - entropy)
+    twice = [2 * math.log(3), 0]
+    assert value(ListNetLoss(temperature=2.0), twice, labels) == pytest.approx(entropy)
     assert value(ListNetLoss("kl"), labels, labels) == pytest.approx(0.0, abs=1e-7)
     with pytest.raises(ValueError, match="kind must be one of ce, kl"):
         value(ListNetLoss(kind="js"), [0, 0], labels)
