@@ -75,7 +75,8 @@ UNREADABLE = [
     (
         "a.tsv",
         b"q\tp\rq\tr\r",
-        r"a.tsv: lines must end in \\n or \\r\\n, got \\r alone; save the file with other line ends",
+        r"a.tsv: lines must end in \\n or \\r\\n, got \\r alone; "
+        "save the file with other line ends",
     ),
     ("a.tsv", b"q\tp\rq\tr", r"a.tsv: lines must end in"),
     ("a.tsv.gz", b"q\tp\n", r"a.tsv.gz: a file of this name must be gzip, and this one"),

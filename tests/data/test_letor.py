@@ -213,90 +213,74 @@ def test_a_fold_is_a_folder_or_an_entry_of_the_plan(tmp_path):
     assert found(tmp_path, 1) == splits
 
 
-# What is wrong: the files, the fold that is asked for, and the words of the refusal.
-LOST_FILES = {
-    "no split": (
+# The files, the fold that is asked for, and the words of the refusal.
+LOST_FILES = [
+    (
         "a.csv",
         None,
         r"there must be files or folders named train, dev, val, vali, .* found \['a.csv'\]",
     ),
-    "fold not chosen": ("Fold1/x Fold3/x", None, r"choose one of the folds 1, 3 \(option fold\)"),
-    "one of many": ("Fold10/x Fold2/x", None, r"choose one of the folds 2, 10 \(option fold\)"),
-    "no folds": (
-        "train.txt",
-        1,
-        r"there are no folds, got fold 1; leave fold out \(option fold\)",
-    ),
-    "fold unknown": ("Fold1/x", 6, r"there is no fold 6, only 1 \(option fold\)"),
-    "two files": (
+    ("Fold1/x Fold3/x", None, r"choose one of the folds 1, 3 \(option fold\)"),
+    ("Fold10/x Fold2/x", None, r"choose one of the folds 2, 10 \(option fold\)"),
+    ("train.txt", 1, r"there are no folds, got fold 1; leave fold out \(option fold\)"),
+    ("Fold1/x", 6, r"there is no fold 6, only 1 \(option fold\)"),
+    (
         "train.txt train.txt.gz",
         None,
         "must be one source of train, got train.txt, train.txt.gz; keep",
     ),
-    "two names": (
-        "dev.txt valid.txt",
-        None,
-        "must be one source of dev, got dev.txt, valid.txt; keep one",
-    ),
-    "empty folder": (
-        "train/x.csv",
-        None,
-        "train: the folder must hold files that end in .txt, .*; there are none",
-    ),
-}
+    ("dev.txt valid.txt", None, "must be one source of dev, got dev.txt, valid.txt; keep one"),
+    ("train/x.csv", None, "train: the folder must hold files that end in .txt, .*; there are none"),
+]
 
 
-@pytest.mark.parametrize("case", LOST_FILES)
-def test_splits_that_cannot_be_found_are_named(tmp_path, case):
-    files, fold, words = LOST_FILES[case]
+@pytest.mark.parametrize("files, fold, words", LOST_FILES)
+def test_splits_that_cannot_be_found_are_named(tmp_path, files, fold, words):
     touch(tmp_path, *files.split())
     with refused(words):
         find_splits(tmp_path, fold)
 
 
 PLAN = '{"Fold1": {"train": ["S1"]}, "Fold2": {"train": ["S2"]}}'
-# What is wrong: the plan, the fold that is asked for, and the words of the refusal.
+# What is wrong: the plan, and the words of the refusal behind its name.
 LOST_FOLDS = {
-    "part missing": (PLAN, 2, "folds.json: there must be one file S2 with the end .*, got none"),
+    "part missing": (PLAN, ": there must be one file S2 with the end .*, got none"),
     "part twice": (
-        PLAN.replace("S1", "S3"),
-        1,
-        "folds.json: there must be one file S3 .*, got S3.txt, S3.svm",
+        PLAN.replace("S2", "S3"),
+        ": there must be one file S3 .*, got S3.txt, S3.svm",
     ),
     "part in two splits": (
-        '{"Fold1": {"train": ["S1"], "vali": ["S1"]}}',
-        1,
-        "a part must .* 'S1' twice in Fold1",
+        '{"Fold2": {"train": ["S1"], "vali": ["S1"]}}',
+        ": a part must .* 'S1' twice in Fold2",
     ),
     "split by two names": (
-        '{"Fold1": {"dev": ["S1"], "vali": ["S4"]}}',
-        1,
-        "a split must .* got .*dev.* and .*which are one",
+        '{"Fold2": {"dev": ["S1"], "vali": ["S4"]}}',
+        ": a split must .* got .*dev.* and .*which are one",
     ),
     "split without a part": (
-        '{"Fold1": {"train": []}}',
-        1,
-        r"folds.json: expected .*, got 'Fold1': {'train': \[\]}",
+        '{"Fold2": {"train": []}}',
+        r": expected .*, got 'Fold2': {'train': \[\]}",
     ),
-    "fold not chosen": (PLAN, None, "choose one of the folds 1, 2"),
-    "no JSON": ('{\n"Fold1"', 1, "folds.json:2: the file must be JSON"),
-    "nested too deep": ("[" * 100_000, 1, r"folds.json:1: the file must be JSON \(.*recursion"),
-    "of another shape": (
-        '{"Fold1": {"tests": ["S1"]}}',
-        1,
-        "folds.json: expected .*, got 'Fold1': {'tests'",
-    ),
-    "a list": ("[1]", 1, r"folds.json: expected .*, got '': \[1\]"),
+    "no JSON": ('{\n"Fold2"', ":2: the file must be JSON"),
+    "nested too deep": ("[" * 100_000, r":1: the file must be JSON \(.*recursion"),
+    "of another shape": ('{"Fold2": {"tests": ["S1"]}}', ": expected .*, got 'Fold2': {'tests'"),
+    "a list": ("[1]", r": expected .*, got '': \[1\]"),
 }
 
 
 @pytest.mark.parametrize("case", LOST_FOLDS)
 def test_folds_that_cannot_be_found_are_named(tmp_path, case):
-    plan, fold, words = LOST_FOLDS[case]
+    plan, words = LOST_FOLDS[case]
     touch(tmp_path, "S1.txt", "S3.txt", "S3.svm", "S4.txt")
     (tmp_path / "folds.json").write_text(plan)
-    with refused(words):
-        find_splits(tmp_path, fold)
+    with refused(f"folds.json{words}"):
+        find_splits(tmp_path, 2)
+
+
+def test_one_fold_of_a_plan_is_chosen(tmp_path):
+    (tmp_path / "folds.json").write_text(PLAN)
+    with refused("choose one of the folds 1, 2"):
+        find_splits(tmp_path)
 
 
 def test_a_missing_data_folder(tmp_path):

@@ -39,16 +39,13 @@ def taught_rows(docs: list[int], unscored: Unscored, queries: tuple[int, ...] = 
 
 
 def test_a_document_without_a_score_is_left_out_with_its_distance():
+    """A list without any becomes the best document of the query."""
     drawn = taught_rows([7, 3, 9], "leave_out").draw(0, 0)
-    assert drawn.doc_rows.tolist() == [7, 9]
-    assert drawn.labels.tolist() == [-1.0, 2.5]
+    assert drawn.doc_rows.tolist() == [7, 9] and drawn.labels.tolist() == [-1.0, 2.5]
     assert drawn.distances.tolist() == [0.0, 2.0]
-
-
-def test_a_list_without_any_score_becomes_the_best_document_of_the_query():
-    drawn = taught_rows([3, 4], "leave_out").draw(0, 0)
-    assert drawn.doc_rows.tolist() == [9] and drawn.labels.tolist() == [2.5]
-    assert drawn.distances is None
+    best = taught_rows([3, 4], "leave_out").draw(0, 0)
+    assert best.doc_rows.tolist() == [9] and best.labels.tolist() == [2.5]
+    assert best.distances is None
 
 
 def test_queries_without_any_score_are_left_out(caplog):
@@ -62,9 +59,10 @@ def test_queries_without_any_score_are_left_out(caplog):
         taught_rows([7], "leave_out", queries=(5, 6))
 
 
-@pytest.mark.parametrize(
-    "loss", [MSELoss(), WeightedSum([MarginMSELoss(), MSELoss()])], ids=["alone", "in a sum"]
-)
+LOSSES = {"alone": MSELoss(), "in a sum": WeightedSum([MarginMSELoss(), MSELoss()])}
+
+
+@pytest.mark.parametrize("loss", LOSSES)
 @pytest.mark.parametrize("docs", [[3, 4], [7, 3], [9, 7]])
 def test_training_moves_no_document_without_a_score(docs, loss):
     """MSELoss learns from a single document: a label that nobody gave would be learnt."""
@@ -75,7 +73,7 @@ def test_training_moves_no_document_without_a_score(docs, loss):
         batch = padded_lists([rows.draw(epoch, row) for row in range(len(rows))])
         predicted = scores[batch.query_rows[:, None], batch.doc_rows]
         optimizer.zero_grad()
-        loss(predicted, batch.labels, batch.mask).backward()
+        LOSSES[loss](predicted, batch.labels, batch.mask).backward()
         optimizer.step()
     learnt = {9: 2.5, 7: -1.0}
     for doc in range(10):
@@ -84,12 +82,9 @@ def test_training_moves_no_document_without_a_score(docs, loss):
     assert (scores[0] != 4.0).any() and (scores[1:] == 4.0).all()
 
 
-def test_a_document_without_a_score_is_refused_by_name():
+def test_documents_without_a_score_are_refused_by_name_and_counted_before_training():
     with refused("here: 1 pairs have no score, first document '3' of query 'q'"):
         taught_rows([7, 3, 9], "refuse").draw(0, 0)
-
-
-def test_all_documents_without_a_score_are_counted_before_training():
     rows = taught_rows([7], "refuse")
     rows.check([(0, np.array([7, 9]))])
     with refused("3 pairs have no score, first document '1' of query"):
