@@ -76,9 +76,7 @@ def test_every_reference_is_named_by_a_docstring():
 
 
 def test_every_work_that_a_loss_names_is_a_reference():
-    cited = []
-    for reference in REFERENCES:
-        cited.append((plain(reference["authors"][0]["family-names"]), f"({reference['year']})"))
+    cited = [(plain(one["authors"][0]["family-names"]), f"({one['year']})") for one in REFERENCES]
     for cls in LOSSES.values():
         (named,) = re.findall(r"References:(.*?)(?:\n\n|$)", cls.__doc__, re.DOTALL)
         for work in plain(named).split("; "):

@@ -27,17 +27,12 @@ def test_the_bi_encoder_ranks_the_pools_by_cosine(demo, backbone, collection_fol
     collection = open_collection(str(collection_folder))
     pools = collection.pools("test", option="candidates")
     found = demo.bi_encoder(collection, pools)
-    queries, docs = (
-        ltr.load(backbone, precision="32-true").encode(list(table.texts), side)
-        for table, side in sides(collection)
-    )
+    ranker = ltr.load(backbone, precision="32-true")
+    queries = ranker.encode(list(collection.queries.texts), "query")
+    docs = ranker.encode(list(collection.corpus.texts), "document")
     rows = pools.query_of_doc
     expected = (queries[rows] * docs[pools.doc_rows]).sum(axis=1)
     expected /= np.linalg.norm(queries[rows], axis=1) * np.linalg.norm(docs[pools.doc_rows], axis=1)
     assert found.values == pytest.approx(expected, abs=1e-5) and np.ptp(expected) > 1e-3
     values = demo.measure(collection, found)
     assert len(values) == len(demo.MEASURES) and all(0 <= one <= 1 for one in values[:3])
-
-
-def sides(collection):
-    return (collection.queries, "query"), (collection.corpus, "document")

@@ -60,17 +60,14 @@ def test_a_backbone_and_a_table_on_a_terminal(backbone, alone, monkeypatch, caps
     assert "attention" in out and "\t" not in out and "┃" in out
 
 
-@pytest.mark.parametrize(
-    ("options", "said"),
-    [
-        (["--backbone", "/nowhere"], "backbone '/nowhere' can't be loaded"),
-        (["--depth", "3"], "--depth"),
-    ],
-)
-def test_bad_input_is_one_line(options, said, capsys):
-    assert main(["doctor", *options]) == 2
-    out, err = capsys.readouterr()
-    assert out == "" and err.startswith("ltr: ") and said in err and err.count("\n") == 1
+def test_bad_input_is_one_line(capsys):
+    for option, value, said in (
+        ("--backbone", "/nowhere", "backbone '/nowhere' can't be loaded"),
+        ("--depth", "3", "--depth"),
+    ):
+        assert main(["doctor", option, value]) == 2
+        out, err = capsys.readouterr()
+        assert out == "" and err.startswith("ltr: ") and said in err and err.count("\n") == 1
 
 
 def missing(*args):
@@ -124,23 +121,17 @@ def test_an_encoder_that_is_always_padded_has_no_finding(monkeypatch):
     assert {finding.result for finding in machine_checks.check_attention(encoder)} == {""}
 
 
-def the_worst(scores, rows):
-    return scores.flip(1), rows.flip(1) * 0 + torch.arange(10)
+# Ten documents a query, as a search may find them.
+ONE_TWICE = [*range(9), 0]
+WRONG = {
+    "the worst": lambda scores, rows: (scores.flip(1), rows.flip(1) * 0 + torch.arange(10)),
+    "one twice": lambda scores, rows: (scores[:, ONE_TWICE], rows[:, ONE_TWICE]),
+    "neighbours": lambda scores, rows: (scores, (rows + 1) % 1000),
+    "one too few": lambda scores, rows: (scores, rows.masked_fill(torch.arange(10) == 9, -1)),
+}
 
 
-def one_twice(scores, rows):
-    return torch.cat([scores[:, :-1], scores[:, :1]], 1), torch.cat([rows[:, :-1], rows[:, :1]], 1)
-
-
-def neighbours(scores, rows):
-    return scores, (rows + 1) % 1000
-
-
-def one_too_few(scores, rows):
-    return scores, torch.cat([rows[:, :-1], torch.full((len(rows), 1), -1)], 1)
-
-
-@pytest.mark.parametrize("fault", [the_worst, one_twice, neighbours, one_too_few])
+@pytest.mark.parametrize("fault", WRONG)
 def test_a_wrong_search_is_found(fault, monkeypatch):
     def results():
         return [check_search(factory).result for factory in ("Flat", "IVF1,Flat")]
@@ -150,7 +141,7 @@ def test_a_wrong_search_is_found(fault, monkeypatch):
         right_search = getattr(owner, name)
 
         def wrong_search(*args, right_search=right_search, **options):
-            return fault(*right_search(*args, **options))
+            return WRONG[fault](*right_search(*args, **options))
 
         monkeypatch.setattr(owner, name, wrong_search)
     assert results() == ["wrong", "wrong"]

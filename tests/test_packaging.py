@@ -1,6 +1,5 @@
 """What is installed: under which name, with which files, and what it needs."""
 
-import ast
 import configparser
 import re
 import shutil
@@ -11,6 +10,8 @@ import zipfile
 from pathlib import Path
 
 import pytest
+
+from tests.test_architecture import imports_of
 
 ROOT = Path(__file__).parents[1]
 FOLDERS = ("benchmarks", "docs", "examples", "experiments", "ltr", "notebooks", "tests")
@@ -73,22 +74,24 @@ def test_nothing_says_to_install_ltr():
     assert found == []
 
 
-@pytest.mark.parametrize(
-    ("text", "is_found"),
-    [
-        ("pip install ltr", True),
-        ("pip install -U torch ltr", True),
-        ("needs `pip install ltr[onnx]`", True),
-        ('pip install "ltr[cpu,onnx]"', True),
-        ("ltr==0.1.0", True),
-        ("pip install 'ltr-lab[onnx]'", False),
-        ("pip install -e . && ltr fit", False),
-        ("pip install ir_datasets", False),
-        ("from ltr import load", False),
-    ],
-)
-def test_ways_to_say_it_are_known(text, is_found):
-    assert (INSTALLED_AS_LTR.search(text) is not None) == is_found
+SAYS_IT = [
+    "pip install ltr",
+    "pip install -U torch ltr",
+    "needs `pip install ltr[onnx]`",
+    'pip install "ltr[cpu,onnx]"',
+    "ltr==0.1.0",
+]
+SAYS_IT_NOT = [
+    "pip install 'ltr-lab[onnx]'",
+    "pip install -e . && ltr fit",
+    "pip install ir_datasets",
+    "from ltr import load",
+]
+
+
+@pytest.mark.parametrize("text", SAYS_IT + SAYS_IT_NOT)
+def test_ways_to_say_it_are_known(text):
+    assert (INSTALLED_AS_LTR.search(text) is not None) == (text in SAYS_IT)
 
 
 def test_every_package_that_is_imported_is_a_requirement():
@@ -103,17 +106,11 @@ def test_every_package_that_is_imported_is_a_requirement():
     other_names["markupsafe"] = "jinja2"  # comes with it
     missing = set()
     for file in (ROOT / "ltr").rglob("*.py"):
-        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
-            names = []
-            if isinstance(node, ast.Import):
-                names = [alias.name for alias in node.names]
-            elif isinstance(node, ast.ImportFrom):
-                names = [node.module]
-            for name in names:
-                top = name.partition(".")[0]
-                is_ours = top in sys.stdlib_module_names or top == "ltr"
-                if not is_ours and other_names.get(top, top) not in required | optional:
-                    missing.add(top)
+        for name in imports_of(file.read_text(encoding="utf-8")):
+            top = name.partition(".")[0]
+            is_ours = top in sys.stdlib_module_names or top == "ltr"
+            if not is_ours and other_names.get(top, top) not in required | optional:
+                missing.add(top)
     assert missing == set()
 
 
@@ -130,21 +127,17 @@ def test_every_file_of_the_package_is_shipped():
     declared = set()
     for package, files in setup()["options.package_data"].items():
         declared |= {ROOT.joinpath(*package.split("."), file) for file in files.split(", ")}
-    others = set()
-    for file in (ROOT / "ltr").rglob("*"):
-        if file.is_file() and file.suffix not in (".py", ".pyc"):
-            others.add(file)
-    assert others == declared
+    files = [file for file in (ROOT / "ltr").rglob("*") if file.is_file()]
+    assert {file for file in files if file.suffix not in (".py", ".pyc")} == declared
     assert ROOT / "ltr/py.typed" in declared
-    for file in (ROOT / "ltr").rglob("*.py"):
-        assert (file.parent / "__init__.py").is_file(), f"{file.parent} is in no wheel"
+    for folder in {file.parent for file in files if file.suffix == ".py"}:
+        assert (folder / "__init__.py").is_file(), f"{folder} is in no wheel"
 
 
 def test_the_container_gets_the_project_and_nothing_that_was_made_here():
     """No .venv of the host, and none of its runs."""
-    left_out = set()
-    for name in (ROOT / ".dockerignore").read_text(encoding="utf-8").splitlines():
-        left_out.add(name.removeprefix("**/"))
+    ignored = (ROOT / ".dockerignore").read_text(encoding="utf-8").splitlines()
+    left_out = {name.removeprefix("**/") for name in ignored}
     for name in (ROOT / ".gitignore").read_text(encoding="utf-8").splitlines():
         assert name.strip("/") in left_out, f"{name} is in .gitignore, and not in .dockerignore"
     for name in ("Makefile", "README.md", "constraints.txt", "pyproject.toml", "setup.cfg", *DEMO):

@@ -10,7 +10,7 @@ from ltr.batch import RankingBatch
 from ltr.in_batch.longer_lists import all_against_all
 from ltr.losses import BatchAllTripletLoss, MarginRankingLoss, MeanInequalityLoss, RankNetLoss
 from ltr.losses.transform import transformed
-from ltr.metrics import MeasuredLists, RankingMetric
+from ltr.metrics import RankingMetric
 from tests.mutations import ROOT
 
 LABELS = [1, 1, 2, 2]
@@ -19,12 +19,8 @@ TEXTS = range(4)
 
 def four_texts():
     """Two groups of two, each text ranked against all: labels and mask ``[4, 4]``."""
-    lists = RankingBatch(
-        labels=torch.ones(2, 2),
-        mask=torch.ones(2, 2, dtype=torch.bool),
-        query_rows=torch.tensor([0, 1]),
-        doc_rows=torch.tensor([[0, 1], [2, 3]]),
-    )
+    ones = torch.ones(2, 2)
+    lists = RankingBatch(ones, ones.bool(), torch.tensor([0, 1]), torch.tensor([[0, 1], [2, 3]]))
     return all_against_all(lists, None, torch.zeros(2, 2, 1))
 
 
@@ -93,8 +89,8 @@ def test_a_batch_of_two_masks_is_its_lists():
 
 
 def test_a_softmax_of_three_scores():
-    mask = torch.ones(1, 3, dtype=torch.bool)
-    values = transformed(torch.tensor([[2.0, 1.0, 0.1]]), mask, "softmax")
+    scores = torch.tensor([[2.0, 1.0, 0.1]])
+    values = transformed(scores, torch.ones_like(scores).bool(), "softmax")
     assert values[0].tolist() == pytest.approx([0.6590, 0.2424, 0.0986], abs=5e-5)
 
 
@@ -115,10 +111,7 @@ def test_swapped_pairs_are_those_of_two_loops():
         gap = float(labels[0, i] - labels[0, j])
         if gap * float(scores[0, i] - scores[0, j]) < 0:
             swapped += 1
-    metric = RankingMetric("swapped_pairs")
-    mask = torch.ones(1, 40, dtype=torch.bool)
-    metric.update(MeasuredLists(scores, labels, mask))
-    assert metric.compute().item() == swapped
+    assert RankingMetric("swapped_pairs").per_query(scores, labels).item() == swapped
 
 
 def test_the_page_names_tests_that_exist():
