@@ -31,32 +31,21 @@ def alike(printed: str, shown: str) -> bool:
 
 def run_page(folder: Path) -> list[tuple[str, str, str]]:
     """Commands, what they print, and what the page shows."""
-    for name in ("experiments",):
-        (folder / name).symlink_to(ROOT / name)
-    (folder / ".venv/bin").mkdir(parents=True)
-    for name, code in (
-        ("ltr", "from ltr.__main__ import main\nsys.exit(main())"),
-        ("python", None),
-    ):
-        target = folder / ".venv/bin" / name
-        if code is None:
-            target.write_text(f'#!/bin/sh\nexec {sys.executable} "$@"\n')
-        else:
-            target.write_text(f"#!{sys.executable}\nimport sys\n{code}\n")
-        target.chmod(0o755)
+    (folder / "experiments").symlink_to(ROOT / "experiments")
+    programs = folder / ".venv/bin"
+    programs.mkdir(parents=True)
+    (programs / "python").write_text(f'#!/bin/sh\nexec {sys.executable} "$@"\n')
+    main = "import sys\nfrom ltr.__main__ import main\nsys.exit(main())\n"
+    (programs / "ltr").write_text(f"#!{sys.executable}\n{main}")
+    for program in programs.iterdir():
+        program.chmod(0o755)
     # Without the mode of wandb that make sets: importing sentence_transformers tells of it.
-    env = {name: value for name, value in os.environ.items() if name != "WANDB_MODE"} | {
-        "PYTHONPATH": str(ROOT)
-    }
+    env = os.environ | {"PYTHONPATH": str(ROOT)}
+    env.pop("WANDB_MODE", None)
     found = []
     for commands, shown in blocks(PAGE.read_text()):
-        done = subprocess.run(
-            ["bash", "-ec", commands],
-            cwd=folder,
-            env=env,
-            capture_output=True,
-            text=True,
-        )
+        words = ["bash", "-ec", commands]
+        done = subprocess.run(words, cwd=folder, env=env, capture_output=True, text=True)
         assert done.returncode == 0, commands + done.stderr[-2000:]
         found.append((commands, done.stdout, shown))
     return found
@@ -72,8 +61,5 @@ def test_the_page_is_what_happens(tmp_path):
 
 def test_another_word_or_number_is_noticed():
     assert alike("AP 0.751 in 3 s", "AP 0.752 in 41 s")
-    assert (
-        not alike("AP 0.751", "AP 0.851")
-        and not alike("AP 0.751", "RR 0.751")
-        and not alike("AP 1", "AP 2")
-    )
+    for printed, shown in (("AP 0.751", "AP 0.851"), ("AP 0.751", "RR 0.751"), ("AP 1", "AP 2")):
+        assert not alike(printed, shown)
