@@ -112,13 +112,8 @@ class Trained(nn.Module):
             scores = cosine(queries.unsqueeze(1), docs).squeeze(1) / temperature
             own = gather_scored(ScoredLists(scores, lists.labels, lists.mask))
             return loss(own.scores, own.labels, own.mask)
-        batch = RankingBatch(
-            labels=lists.labels,
-            mask=lists.mask,
-            query_rows=lists.query_rows,
-            doc_rows=lists.doc_rows,
-            judged_rows=lists.judged_rows,
-        )
+        labels, mask, query_rows, doc_rows, judged_rows = lists[2:]
+        batch = RankingBatch(labels, mask, query_rows, doc_rows, judged_rows=judged_rows)
         make = {"OtherQueries": queries_against_all, "AllTexts": all_against_all}[form]
         longer = make(*gather_lists(batch, queries, docs))
         scores = cosine(longer.queries, longer.embeddings[0]) / temperature
@@ -143,9 +138,8 @@ def _of_all(trained: nn.Module, rank: int, n_ranks: int) -> dict[tuple, list[Ten
         part = lists.part(range(rank, n_lists, n_ranks))
         for loss in LOSSES:
             for form in FORMS:
-                found[loss.__name__, form, n_lists] = value_and_gradients(
-                    trained, part, loss(), form
-                )
+                of_part = value_and_gradients(trained, part, loss(), form)
+                found[loss.__name__, form, n_lists] = of_part
     return found
 
 
@@ -189,13 +183,12 @@ def table(rows: list[Difference]) -> str:
         "| --- |" + " --- |" * len(columns),
     ]
     for loss in LOSSES:
-        worst = [
-            max(getattr(r, part) for r in rows if (r.loss, r.form) == (loss.__name__, form))
-            for form, part in columns
-        ]
-        lines.append(
-            f"| {loss.__name__} | " + " | ".join(f"{x:.0e}" if x else "0" for x in worst) + " |"
-        )
+        cells = [loss.__name__]
+        for form, part in columns:
+            of_cell = [row for row in rows if (row.loss, row.form) == (loss.__name__, form)]
+            worst = max(getattr(row, part) for row in of_cell)
+            cells.append(f"{worst:.0e}" if worst else "0")
+        lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines)
 
 
