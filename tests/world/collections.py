@@ -55,7 +55,7 @@ def write_collection(folder: Path, n_queries: int = 30, n_docs: int = 8, seed: i
     return folder
 
 
-def small_collection(folder, corpus, queries, judged, instructions=None, **splits):
+def small_collection(folder, corpus, queries, train=None, instructions=None, **splits):
     """A data folder of texts by id, with judgements (query, document, grade) of train, and of other
     splits by name.
     """
@@ -69,7 +69,9 @@ def small_collection(folder, corpus, queries, judged, instructions=None, **split
             record["instruction"] = instructions[id_]
         lines.append(json.dumps(record))
     (folder / "queries.jsonl").write_text("\n".join(lines) + "\n")
-    for split, judgements in {"train": judged, **splits}.items():
+    if train is not None:
+        splits = {"train": train, **splits}
+    for split, judgements in splits.items():
         text = "".join(f"{query}\t{doc}\t{grade}\n" for query, doc, grade in judgements)
         (folder / "qrels" / f"{split}.tsv").write_text(text)
     return open_collection(folder)

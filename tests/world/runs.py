@@ -100,6 +100,19 @@ def metrics(folder: Path) -> dict:
     return json.loads((folder / "metrics.json").read_text())
 
 
+def report(folder: Path | str) -> dict:
+    """What a run has measured on test."""
+    return metrics(Path(folder))["test"]
+
+
+RESULTS = ("metrics.json", "per_query.tsv", "test.run", "ir-metadata.yml")
+
+
+def results(folder: Path | str) -> dict[str, bytes]:
+    """The files that ``ltr test`` writes."""
+    return {name: Path(folder, name).read_bytes() for name in RESULTS}
+
+
 def losses(folder: Path) -> list[str]:
     file = max((folder / "logs").glob("version_*/metrics.csv"))
     return [row["train/loss"] for row in csv.DictReader(open(file)) if row["train/loss"]]
