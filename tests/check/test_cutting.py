@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 from ltr.check.cutting import cutting_section
-from ltr.data.collection import open_collection
 from ltr.data.cuts import cut_of
 from ltr.data.layouts import ApartTexts, JoinedPairs, SingleTexts
 from ltr.data.template import Template
@@ -14,7 +13,7 @@ from ltr.data.templated_pairs import TemplatedPairs
 from ltr.data.tokens import Tokens
 from ltr.data.windows import Windows
 from tests.world.backbones import wordpiece_tokenizer
-from tests.world.collections import write_jsonl
+from tests.world.collections import small_collection
 
 
 def test_shares_by_hand():
@@ -38,16 +37,8 @@ def test_shares_by_hand():
 @pytest.fixture
 def collection(tmp_path):
     """A query of one word, documents of 2, 6 and 20 words; the last one is not judged."""
-    folder = tmp_path / "c"
-    (folder / "qrels").mkdir(parents=True)
-    docs = {"a": 2, "b": 6, "c": 20}
-    write_jsonl(
-        folder / "corpus.jsonl",
-        [{"_id": name, "text": " ".join(["w1"] * n)} for name, n in docs.items()],
-    )
-    write_jsonl(folder / "queries.jsonl", [{"_id": "q", "text": "w2"}])
-    (folder / "qrels/train.tsv").write_text("query-id\tcorpus-id\tscore\nq\ta\t1\nq\tb\t0\n")
-    return open_collection(folder)
+    docs = {name: " ".join(["w1"] * n) for name, n in {"a": 2, "b": 6, "c": 20}.items()}
+    return small_collection(tmp_path / "c", docs, {"q": "w2"}, [("q", "a", 1), ("q", "b", 0)])
 
 
 def test_texts_apart(collection):
@@ -97,13 +88,9 @@ def test_what_a_budget_cuts_is_counted_as_what_max_length_cuts(collection, templ
 
 
 def test_a_budget_of_queries_and_a_query_that_leaves_no_room_are_counted(tmp_path):
-    folder = tmp_path / "c"
-    (folder / "qrels").mkdir(parents=True)
-    write_jsonl(folder / "corpus.jsonl", [{"_id": "a", "text": "w1 w2"}])
-    queries = [{"_id": "q", "text": "w2"}, {"_id": "r", "text": " ".join(["w3"] * 39)}]
-    write_jsonl(folder / "queries.jsonl", queries)
-    (folder / "qrels/train.tsv").write_text("query-id\tcorpus-id\tscore\nq\ta\t1\nr\ta\t1\n")
-    collection = open_collection(folder)
+    queries = {"q": "w2", "r": " ".join(["w3"] * 39)}
+    judged = [("q", "a", 1), ("r", "a", 1)]
+    collection = small_collection(tmp_path / "c", {"a": "w1 w2"}, queries, judged)
     tokenizer = wordpiece_tokenizer()
     # Of 39 tokens the budget leaves 5; of 13 tokens 3 are special, and 5 of 10 stay.
     for form in (JoinedPairs(tokenizer, 60, Template(query_tokens=5)), JoinedPairs(tokenizer, 13)):
@@ -119,10 +106,8 @@ def test_windows_cut_nothing(collection):
     windows = Windows(4, 2)
     pairs = cutting_section(collection, JoinedPairs(wordpiece_tokenizer(), 8, windows=windows))
     form = SingleTexts(wordpiece_tokenizer(), 6)
-    apart = cutting_section(
-        collection,
-        ApartTexts(form, SingleTexts(wordpiece_tokenizer(), 6, windows=windows)),
-    )
+    in_windows = SingleTexts(wordpiece_tokenizer(), 6, windows=windows)
+    apart = cutting_section(collection, ApartTexts(form, in_windows))
     for section, side in ((pairs, "pair"), (apart, "document")):
         for where in ("train", "corpus"):
             assert section.entries[f"{side}.{where}"]["cut_texts"] == 0
@@ -136,7 +121,5 @@ def test_windows_cut_nothing(collection):
 def test_much_that_is_cut_is_severe(collection):
     """One of 5 is left for documents of 2 and 6: 6 of 8 tokens are cut."""
     (line,) = cutting_section(collection, JoinedPairs(wordpiece_tokenizer(), 5)).severe
-    assert (
-        line
-        == "75% of the tokens of the documents of train are cut by max_length 5; a length of 10 keeps 99% of them whole"
-    )
+    cut = "75% of the tokens of the documents of train are cut by max_length 5"
+    assert line == f"{cut}; a length of 10 keeps 99% of them whole"

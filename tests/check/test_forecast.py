@@ -1,29 +1,20 @@
 """Forecasts: how often a training does what, what a run keeps, and the line at its end."""
 
 import json
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-import yaml
 
-from ltr.__main__ import main
 from ltr.callbacks import HardNegativeMining
 from ltr.check import kept_forecast
-from ltr.check.forecast import (
-    Forecast,
-    Schedule,
-    Work,
-    forecast_section,
-    schedule_of,
-    works_of,
-)
+from ltr.check.forecast import Forecast, Schedule, Work, forecast_section, schedule_of, works_of
 from ltr.check.kept_forecast import difference_line
 from ltr.cli.check import _check_fits_data, _LeakageOptions, check
 from ltr.datamodules import FeatureDataModule, LabelDataModule
 from ltr.errors import InputError
-from tests.cli.conftest import config  # noqa: F401  # a fixture
+from tests.cli.conftest import config  # noqa: F401
 from tests.world.collections import write_collection, write_jsonl
+from tests.world.commands import run_ltr
 from tests.world.configurations import write_config
 from tests.world.runs import metrics
 
@@ -52,14 +43,16 @@ VALIDATIONS = [
 ]
 
 
+def scheduled(trainer, validates_first=False, mining=None, mines_first=False):
+    return schedule_of(
+        trainer, validates_first=validates_first, mining=mining, mines_first=mines_first
+    )
+
+
 @pytest.mark.parametrize(("changes", "expected"), VALIDATIONS)
 def test_validations_by_hand(changes, expected):
-    schedule = schedule_of(
-        trainer(**changes), validates_first=False, mining=None, mines_first=False
-    )
-    assert schedule.validations == expected
-    first = schedule_of(trainer(**changes), validates_first=True, mining=None, mines_first=False)
-    assert first.validations == expected + 1
+    assert scheduled(trainer(**changes)).validations == expected
+    assert scheduled(trainer(**changes), validates_first=True).validations == expected + 1
 
 
 @pytest.mark.parametrize(
@@ -70,12 +63,8 @@ def test_an_epochs_last_step_may_have_fewer_batches(steps, batches, validations)
     """Epochs of ten batches, four a step: three steps of 4, 4 and 2 batches. Ten epochs are 100
     batches; seven steps are two epochs and 4 batches.
     """
-    schedule = schedule_of(
-        trainer(accumulate_grad_batches=4, estimated_stepping_batches=steps),
-        validates_first=False,
-        mining=HardNegativeMining(every_n_epochs=1),
-        mines_first=True,
-    )
+    of_four = trainer(accumulate_grad_batches=4, estimated_stepping_batches=steps)
+    schedule = scheduled(of_four, mining=HardNegativeMining(every_n_epochs=1), mines_first=True)
     assert (schedule.batches, schedule.validations) == (batches, validations)
     assert schedule.batches_per_step == batches / schedule.steps
     assert schedule.refreshes == -(-batches // 10)  # before each epoch
@@ -87,23 +76,20 @@ def test_refreshes_by_hand():
     """
     each = HardNegativeMining(every_n_epochs=1)
     steps = HardNegativeMining(every_n_steps=15)
-    options = {"validates_first": False}
-    assert schedule_of(trainer(), **options, mining=each, mines_first=True).refreshes == 4
-    assert schedule_of(trainer(), **options, mining=steps, mines_first=False).refreshes == 2
     once = HardNegativeMining(every_n_epochs=None)
-    assert schedule_of(trainer(), **options, mining=once, mines_first=True).refreshes == 1
+    for mining, mines_first, expected in ((each, True, 4), (steps, False, 2), (once, True, 1)):
+        found = scheduled(trainer(), mining=mining, mines_first=mines_first)
+        assert found.refreshes == expected
 
 
 def test_a_training_without_end_is_forecast_for_an_epoch():
     endless = trainer(estimated_stepping_batches=float("inf"))
-    schedule = schedule_of(endless, validates_first=False, mining=None, mines_first=False)
+    schedule = scheduled(endless)
     assert (schedule.steps, schedule.batches, schedule.has_end) == (10, 10, False)
     section = forecast_section(Forecast([Work("step", 10, 0.5)], disk=2_000_000), schedule)
     assert section.entries["seconds"] == 5.0
-    assert section.lines == [
-        "the training has no last step: this is one epoch of it",
-        "disk 2 MB",
-    ]
+    of_an_epoch = "the training has no last step: this is one epoch of it"
+    assert section.lines == [of_an_epoch, "disk 2 MB"]
 
 
 def test_seconds_by_hand():
@@ -129,7 +115,7 @@ def test_the_works_are_those_whose_seconds_are_known_as_often_as_the_schedule_ha
 
 def test_no_checkpoint_is_written_of_the_weights_that_a_training_starts_from():
     """Four epochs: five validations, and a checkpoint after the four that come while training."""
-    schedule = schedule_of(trainer(), validates_first=True, mining=None, mines_first=False)
+    schedule = scheduled(trainer(), validates_first=True)
     works = works_of(schedule, {"validation": 2.0, "checkpoint": 1.0})
     assert works == [Work("validation", 5, 2.0), Work("checkpoint", 4, 1.0)]
 
@@ -152,11 +138,11 @@ def test_the_difference_of_a_run():
     assert difference_line({"took": {"seconds": 1.0}}) is None
 
 
-def test_a_configuration_is_checked_and_nothing_is_left(config, capsys, tmp_path):  # noqa: F811
+def test_a_configuration_is_checked_and_nothing_is_left(config, capsys, tmp_path):
     """All sections; 8 steps an epoch, 2 epochs; a validation before each and after the last."""
     before = sorted(tmp_path.rglob("*"))
     file = tmp_path / "out.json"
-    assert main(["check", "--config", str(config), "--json", str(file)]) == 0
+    assert run_ltr(f"check --config {config} --json {file}") == 0
     sections = {section["title"]: section for section in json.loads(file.read_text())["sections"]}
     titles = ["Judgements", "What will be cut", "What dev and test can show", "Forecast"]
     assert [title for title in sections if title in titles] == titles
@@ -166,12 +152,18 @@ def test_a_configuration_is_checked_and_nothing_is_left(config, capsys, tmp_path
     assert sorted(tmp_path.rglob("*")) == sorted([*before, file])
 
 
-def test_a_run_keeps_a_forecast_and_says_the_difference(config, capsys, monkeypatch):  # noqa: F811
-    """16 steps, forecast after 1 + 5 of them; with as few a run of the project makes none."""
-    monkeypatch.setattr(kept_forecast, "LEAST_BATCHES", 16)
-    monkeypatch.setattr(kept_forecast, "WARM_UP", 1)
-    monkeypatch.setattr(kept_forecast, "COUNTED", 5)
-    assert main(["fit", "--config", str(config)]) == 0
+@pytest.fixture
+def forecast_of_six(monkeypatch):
+    """A run of 16 steps makes a forecast after 1 + 5 of them; one of the project makes none of so
+    few.
+    """
+    for name, value in {"LEAST_BATCHES": 16, "WARM_UP": 1, "COUNTED": 5}.items():
+        monkeypatch.setattr(kept_forecast, name, value)
+
+
+@pytest.mark.usefixtures("forecast_of_six")
+def test_a_run_keeps_a_forecast_and_says_the_difference(config, capsys):
+    assert run_ltr(f"fit --config {config}") == 0
     said = capsys.readouterr().out
     results = metrics(config.parent / "run")
     assert results["forecast"]["after_batches"] == 6
@@ -183,58 +175,43 @@ def test_a_run_keeps_a_forecast_and_says_the_difference(config, capsys, monkeypa
     assert "in all (16 × step" in said and ", took " in said
 
 
+@pytest.mark.usefixtures("forecast_of_six")
 @pytest.mark.parametrize("batches", [0, 2])
-def test_validations_that_were_not_timed_are_left_out(config, capsys, monkeypatch, batches):  # noqa: F811
+def test_validations_that_were_not_timed_are_left_out(config, capsys, batches):
     """A sanity check of two batches is not the time of a validation."""
-    monkeypatch.setattr(kept_forecast, "LEAST_BATCHES", 16)
-    monkeypatch.setattr(kept_forecast, "WARM_UP", 1)
-    monkeypatch.setattr(kept_forecast, "COUNTED", 5)
-    words = ["--config", str(config), "--trainer.num_sanity_val_steps", str(batches)]
-    assert main(["fit", *words]) == 0
+    assert run_ltr(f"fit --config {config} --trainer.num_sanity_val_steps {batches}") == 0
     said = capsys.readouterr().out
     assert set(metrics(config.parent / "run")["forecast"]["works"]) == {"step"}
     assert "without 2 validations, of which none was timed yet" in said
     assert " without validations (" in said
 
 
-def test_a_fold_has_no_clean_split(config, capsys):  # noqa: F811
+def test_a_fold_has_no_clean_split(tmp_path, backbone, collection_folder, capsys):
     """In a fold, questions of train and dev stand in the place of test."""
-    options = yaml.safe_load(config.read_text())
-    data = options["data"]["init_args"]
-    data["evaluation"] = data.get("evaluation", {}) | {"fold": {"number": 1, "of": 3}}
-    config.write_text(yaml.safe_dump(options))
-    assert main(["check", "--config", str(config), "--write"]) == 2
+    fold = {"data.init_args.evaluation.fold": {"number": 1, "of": 3}}
+    config = write_config(tmp_path, backbone, collection_folder, **fold)
+    assert run_ltr(f"check --config {config} --write") == 2
     assert "--write makes a clean split of test, and in a fold" in capsys.readouterr().err
-    assert not Path(data["path"], "qrels/test.clean.tsv").exists()
+    assert not (collection_folder / "qrels/test.clean.tsv").exists()
+
+
+NO_EFFECT = _LeakageOptions([], 0.6, False)
+OTHER_DATA = _LeakageOptions(["a"], 0.6, False)
+WRITTEN = _LeakageOptions([], 0.6, True)
 
 
 @pytest.mark.parametrize(
     ("kind", "run", "leakage_options", "message"),
     [
-        (
-            FeatureDataModule,
-            "a.run",
-            _LeakageOptions([], 0.6, False),
-            "--run is for collections of texts",
-        ),
-        (
-            FeatureDataModule,
-            None,
-            _LeakageOptions(["a"], 0.6, False),
-            "--trained_on is for collections",
-        ),
-        (
-            LabelDataModule,
-            None,
-            _LeakageOptions(["a"], 0.6, False),
-            "those of labelled texts are not",
-        ),
-        (LabelDataModule, None, _LeakageOptions([], 0.6, True), "those of labelled texts are not"),
+        (FeatureDataModule, "a.run", NO_EFFECT, "--run is for collections of texts"),
+        (FeatureDataModule, None, OTHER_DATA, "--trained_on is for collections"),
+        (LabelDataModule, None, OTHER_DATA, "those of labelled texts are not"),
+        (LabelDataModule, None, WRITTEN, "those of labelled texts are not"),
     ],
 )
 def test_what_has_no_effect_on_the_data_is_refused(kind, run, leakage_options, message):
     data = object.__new__(kind)
-    _check_fits_data(data, None, _LeakageOptions([], 0.6, False))
+    _check_fits_data(data, None, NO_EFFECT)
     with pytest.raises(InputError, match=message):
         _check_fits_data(data, run, leakage_options)
 
@@ -246,24 +223,20 @@ def test_the_severe_lines_are_said_once_by_a_fit(tmp_path, backbone, capsys):
     text_of = {query["_id"]: query["text"] for query in queries}
     text_of["test-q3"] = text_of["train-q0"]
     write_jsonl(data / "queries.jsonl", [{"_id": i, "text": text_of[i]} for i in text_of])
-    file = write_config(
-        tmp_path,
-        backbone,
-        data,
-        **{"model.ranker.init_args.max_length": 8, "trainer.max_epochs": 1},
-    )
-    assert main(["fit", "--config", str(file)]) == 0
+    changes = {"model.ranker.init_args.max_length": 8, "trainer.max_epochs": 1}
+    assert run_ltr(f"fit --config {write_config(tmp_path, backbone, data, **changes)}") == 0
     told = capsys.readouterr()
-    lines = [line for line in (told.out + told.err).splitlines() if "are cut by max_length" in line]
-    assert len(lines) == 1 and "of the documents of train are cut by max_length 8" in lines[0]
-    lines = [line for line in (told.out + told.err).splitlines() if "queries of test" in line]
-    assert len(lines) == 1 and " of 8 queries of test (" in lines[0]
+    lines = (told.out + told.err).splitlines()
+    (line,) = [line for line in lines if "are cut by max_length" in line]
+    assert "of the documents of train are cut by max_length 8" in line
+    (line,) = [line for line in lines if "queries of test" in line]
+    assert " of 8 queries of test (" in line
 
 
-def test_a_configuration_and_a_backbone_are_not_both_taken(config, capsys):  # noqa: F811
-    assert main(["check", "--config", str(config), "--backbone", "x"]) == 2
+def test_a_configuration_and_a_backbone_are_not_both_taken(config, capsys):
+    assert run_ltr(f"check --config {config} --backbone x") == 2
     assert "leave out --backbone" in capsys.readouterr().err
-    assert main(["check", str(config.parent / "nowhere")]) == 2
+    assert run_ltr(f"check {config.parent / 'nowhere'}") == 2
     assert "must be a run folder, but there is no" in capsys.readouterr().err
 
 

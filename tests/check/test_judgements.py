@@ -1,29 +1,27 @@
 """What a check says of judgements: counts by hand, and the line that ``ltr fit`` says too."""
 
 import json
+from pathlib import Path
 
 import numpy as np
 import pytest
 
-from ltr.__main__ import main
 from ltr.check.judgements import judgements_section, sample_of, unjudged_share
 from ltr.data.collection import open_collection
 from ltr.data.query_lists import QueryLists
-from tests.world.collections import small_collection, write_collection, write_jsonl
+from tests.world.collections import small_collection, write_collection
+from tests.world.commands import refusal, run_ltr
 
 
 @pytest.fixture
 def folder(tmp_path):
     """Four queries. Of dev: a with grades 2 and 1, b with 0 alone; c is in train, nobody judged d."""
     folder = tmp_path / "four"
-    (folder / "qrels").mkdir(parents=True)
+    corpus = {f"x{n}": f"word{n}" for n in range(4)}
+    queries = {"a": "word0 word3", "b": "word1", "c": "word2", "d": "word3"}
+    dev = [("a", "x0", 2), ("a", "x1", 1), ("b", "x1", 0)]
+    small_collection(folder, corpus, queries, [("c", "x2", 1)], dev=dev)
     (folder / "candidates").mkdir()
-    write_jsonl(folder / "corpus.jsonl", [{"_id": f"x{n}", "text": f"word{n}"} for n in range(4)])
-    texts = {"a": "word0 word3", "b": "word1", "c": "word2", "d": "word3"}
-    write_jsonl(folder / "queries.jsonl", [{"_id": i, "text": text} for i, text in texts.items()])
-    header = "query-id\tcorpus-id\tscore\n"
-    (folder / "qrels/train.tsv").write_text(header + "c\tx2\t1\n")
-    (folder / "qrels/dev.tsv").write_text(header + "a\tx0\t2\na\tx1\t1\nb\tx1\t0\n")
     (folder / "candidates/dev.trec").write_text("a Q0 x0 1 1 pool\nb Q0 x1 1 1 pool\n")
     return folder
 
@@ -37,10 +35,8 @@ def test_counts_by_hand(folder):
     assert dev["of_grade"] == {"0": 1, "1": 1, "2": 1}
     assert (dev["relevant_mean"], dev["relevant_most"]) == (1.0, 2)
     # BM25 finds x0 and x3 for a, of which x0 is judged; x1 for b, which is.
-    assert entries["unjudged"]["BM25"]["dev"] == {
-        "top_10": pytest.approx(1 / 3),
-        "top_100": pytest.approx(1 / 3),
-    }
+    third = pytest.approx(1 / 3)
+    assert entries["unjudged"]["BM25"]["dev"] == {"top_10": third, "top_100": third}
     # The pool of a lacks x1, one of its two relevant documents; b has none.
     assert entries["ceiling"]["dev"]["R"] == pytest.approx(0.5)
     assert section.severe == [
@@ -53,8 +49,7 @@ def test_a_run_is_looked_at_beside_bm25(folder, tmp_path, capsys):
     """The run ranks x3 and then x0 for a: half of it is not judged; 0 of b's x1."""
     (tmp_path / "a.run").write_text("a Q0 x3 1 2 t\na Q0 x0 2 1 t\nb Q0 x1 1 1 t\n")
     file = tmp_path / "out.json"
-    options = ["--run", str(tmp_path / "a.run"), "--json", str(file)]
-    assert main(["check", "--data", str(folder), *options]) == 0
+    assert run_ltr(f"check --data {folder} --run {tmp_path / 'a.run'} --json {file}") == 0
     assert "Judgements" in capsys.readouterr().out
     (section,) = [s for s in json.loads(file.read_text())["sections"] if s["title"] == "Judgements"]
     assert section["entries"]["unjudged"]["the run"]["dev"]["top_10"] == pytest.approx(1 / 3)
@@ -76,27 +71,31 @@ def test_a_sample_is_the_same_each_time_and_ascends():
 
 
 BAD = {
-    "nothing": ([], "must be told what to check"),
-    "both": (["runs/a", "--config", "b.yaml"], "takes a run folder or --config, got both"),
-    "no data": (["--data", "nowhere"], "nowhere: there is no such data folder or file"),
-    "no file": (["--data", "{data}", "--run", "no.run"], "no.run"),
-    "a folder for a file": (["--data", "{data}", "--json", "."], "--json"),
+    "": "must be told what to check",
+    "runs/a --config b.yaml": "takes a run folder or --config, got both",
+    "--data nowhere": "nowhere: there is no such data folder or file",
+    "--data DATA --run no.run": "no.run",
+    "--data DATA --json .": "--json",
+    "--data DATA --json both --html both": "--json and --html must be two files",
+    "--data DATA --threshold 0": "must be above 0 and at most 1, got 0",
+    "--data DATA --trained_on nowhere": "nowhere",
+    "--data DATA --html ''": "--html must",
+    "--data DATA --json ''": "--json must",
 }
 
 
-@pytest.mark.parametrize("name", BAD)
-def test_bad_input_is_one_line(name, folder, capsys, tmp_path, monkeypatch):
+@pytest.mark.parametrize("words", BAD)
+def test_bad_input_is_one_line(words, folder, capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    words, message = BAD[name]
-    assert main(["check", *(word.replace("{data}", str(folder)) for word in words)]) == 2
-    told = capsys.readouterr().err
-    assert message in told and told.count("\n") == 1
+    line = refusal(capsys, f"check {words.replace('DATA', str(folder))}")
+    assert BAD[words] in line
+    assert not Path("both").exists()
 
 
 def test_the_page_escapes_texts_and_asks_for_nothing(tmp_path):
     folder = write_collection(tmp_path / "a<b>", n_queries=3)
     file = tmp_path / "page.html"
-    assert main(["check", "--data", str(folder), "--html", str(file)]) == 0
+    assert run_ltr(f"check --data {folder} --html {file}") == 0
     text = file.read_text()
     assert "a&lt;b&gt;" in text and "a<b>" not in text
     assert "http" not in text and "<h2>Judgements</h2>" in text

@@ -10,7 +10,6 @@ import pytest
 import regex
 import yaml
 
-from ltr.__main__ import main
 from ltr.check import leakage_section as leakage_section_module
 from ltr.check.clean import check_place, write_clean
 from ltr.check.judgements import judgements_section
@@ -23,7 +22,8 @@ from ltr.cli.check import _leakage, _LeakageOptions
 from ltr.data.collection import open_collection
 from ltr.data.terms import folded
 from ltr.errors import InputError
-from tests.world.collections import write_jsonl
+from tests.world.collections import small_collection
+from tests.world.commands import refusal, run_ltr
 
 HEADER = "query-id\tcorpus-id\tscore\n"
 MEDQUAD = Path("examples/medquad")
@@ -31,12 +31,8 @@ MEDQUAD = Path("examples/medquad")
 
 def write_folder(folder, queries, docs, qrels):
     """Texts by id, and (query, document) by split."""
-    (folder / "qrels").mkdir(parents=True)
-    write_jsonl(folder / "queries.jsonl", [{"_id": i, "text": t} for i, t in queries.items()])
-    write_jsonl(folder / "corpus.jsonl", [{"_id": i, "text": t} for i, t in docs.items()])
-    for split, pairs in qrels.items():
-        lines = [f"{query}\t{doc}\t1\n" for query, doc in pairs]
-        (folder / f"qrels/{split}.tsv").write_text(HEADER + "".join(lines))
+    judged = {split: [(*pair, 1) for pair in pairs] for split, pairs in qrels.items()}
+    small_collection(folder, docs, queries, **judged)
     return folder
 
 
@@ -75,15 +71,10 @@ def test_counts_by_hand(folder):
     leaked = {kind: [] for kind in ("equal", "set", "document")}
     for kind, queries in leaked.items():
         for leaks in leakage.leaks_of("test", [kind]):
-            queries += [
-                (ids[query], ids[partner])
-                for query, partner in zip(leaks.query_rows, leaks.partner_rows, strict=True)
-            ]
-    assert leaked == {
-        "equal": [("q1", "t1")],
-        "set": [("q3", "t3")],
-        "document": [("q2", "t2"), ("q3", "t3")],
-    }
+            for query, partner in zip(leaks.query_rows, leaks.partner_rows, strict=True):
+                queries.append((ids[query], ids[partner]))
+    assert leaked["equal"] == [("q1", "t1")] and leaked["set"] == [("q3", "t3")]
+    assert leaked["document"] == [("q2", "t2"), ("q3", "t3")]
     corpus = leakage_section(leakage).entries["corpus"]
     assert corpus["equal"] == 2  # d1 and d9
     assert corpus["judged"] == 7  # all but d7 and d8
@@ -174,10 +165,10 @@ def test_a_clean_split_has_the_other_queries(folder):
         ("q1", "equal query", "train", "t1"),
         ("q3", "same relevant documents", "train", "t3"),
     ]
-    before = [(file.read_bytes(), file.stat().st_mtime_ns) for file in (clean.qrels, clean.removed)]
+    files = (clean.qrels, clean.removed)
+    before = [(file.read_bytes(), file.stat().st_mtime_ns) for file in files]
     write_clean(find_leakage(open_collection(folder)), folder)
-    after = [(file.read_bytes(), file.stat().st_mtime_ns) for file in (clean.qrels, clean.removed)]
-    assert after == before
+    assert [(file.read_bytes(), file.stat().st_mtime_ns) for file in files] == before
 
 
 def test_large_grades_stay_as_they_are(folder):
@@ -194,13 +185,11 @@ def test_large_grades_stay_as_they_are(folder):
 
 
 def test_another_content_is_not_overwritten(folder):
-    (folder / "qrels/test.clean.tsv").write_text("mine")
-    with pytest.raises(InputError, match=r"test.clean.tsv stands there with another content"):
-        write_clean(find_leakage(open_collection(folder)), folder)
-    assert not (folder / "qrels/test.clean.removed.jsonl").exists()
-    (folder / "qrels/test.clean.tsv").write_bytes(b"\xff")
-    with pytest.raises(InputError, match=r"test.clean.tsv stands there with another content"):
-        write_clean(find_leakage(open_collection(folder)), folder)
+    for content in (b"mine", b"\xff"):
+        (folder / "qrels/test.clean.tsv").write_bytes(content)
+        with pytest.raises(InputError, match=r"test.clean.tsv stands there with another content"):
+            write_clean(find_leakage(open_collection(folder)), folder)
+        assert not (folder / "qrels/test.clean.removed.jsonl").exists()
 
 
 @pytest.mark.parametrize("name", ["test.clean.tsv", "test.clean.removed.jsonl"])
@@ -212,12 +201,10 @@ def test_a_folder_in_the_place_of_a_clean_split_is_refused_before_any_work(folde
 
 
 def test_other_data_counts_as_training(folder, tmp_path):
-    other = write_folder(
-        tmp_path / "other",
-        {"o1": "Largest desert?", "o2": "cheese"},
-        {"x1": "document number5 ALONE5", "x2": "more"},
-        {"train": [("o1", "x2"), ("o2", "x1")]},
-    )
+    queries = {"o1": "Largest desert?", "o2": "cheese"}
+    docs = {"x1": "document number5 ALONE5", "x2": "more"}
+    judged = {"train": [("o1", "x2"), ("o2", "x1")]}
+    other = write_folder(tmp_path / "other", queries, docs, judged)
     trained_on, _ = open_trained_on([str(other)])
     leakage = find_leakage(open_collection(folder), trained_on)
     of_other = counts(leakage, other=f"train of {other}")
@@ -240,22 +227,8 @@ def test_data_sets_of_a_model_card(folder, tmp_path):
 
 
 def test_the_command_writes_a_clean_split(folder, capsys):
-    assert main(["check", "--data", str(folder), "--write"]) == 0
-    assert "Leakage between splits" in capsys.readouterr().out
+    assert "Leakage between splits" in page_of(capsys, f"--data {folder} --write")
     assert (folder / "qrels/test.clean.tsv").is_file()
-
-
-@pytest.mark.parametrize(
-    "options, message",
-    [
-        (["--threshold", "0"], "must be above 0 and at most 1, got 0"),
-        (["--trained_on", "nowhere"], "nowhere"),
-    ],
-)
-def test_bad_options_are_one_line(folder, capsys, options, message):
-    assert main(["check", "--data", str(folder), *options]) == 2
-    error = capsys.readouterr().err.strip()
-    assert message in error and "\n" not in error
 
 
 def test_a_training_is_told_of_equal_and_near_queries_alone(folder, monkeypatch):
@@ -279,18 +252,16 @@ def test_a_training_goes_without_the_package_that_finds_leaks(folder, monkeypatc
 # What the command says where there is little, or nowhere to write
 
 
-def said(capsys, *words):
-    """The code, the page and the error of a check."""
-    code = main(["check", *map(str, words)])
-    page = capsys.readouterr()
-    return code, page.out, page.err.strip()
+def page_of(capsys, words):
+    """What a check prints."""
+    assert run_ltr(f"check {words}") == 0
+    return capsys.readouterr().out
 
 
 def test_one_split_has_nothing_to_leak_into(tmp_path, capsys):
     docs = {"d0": "one text", "d1": "another"}
     alone = write_folder(tmp_path / "alone", {"q": "what"}, docs, {"test": [("q", "d0")]})
-    code, page, _ = said(capsys, "--data", alone)
-    assert code == 0
+    page = page_of(capsys, f"--data {alone}")
     assert "test is the only split: there is no other one to leak into it" in page
     assert "Queries of a split that stand in another" not in page
     # Nor is a table without a row printed, or a share of no document.
@@ -301,13 +272,13 @@ def test_only_a_clean_split_of_test_is_promised(tmp_path, capsys):
     queries = {"t": "what is a whale", "d": "What is a whale?", "x": "who was it"}
     docs = {"d0": "one text", "d1": "another"}
     qrels = {"train": [("t", "d0")], "dev": [("d", "d1")], "test": [("x", "d1")]}
-    _, page, _ = said(capsys, "--data", write_folder(tmp_path / "three", queries, docs, qrels))
+    page = page_of(capsys, f"--data {write_folder(tmp_path / 'three', queries, docs, qrels)}")
     assert "1 of 1 queries of dev (100.0%) stand, or nearly, in train\n" in page
     assert "--write" not in page
 
 
 def test_texts_stand_to_the_left(folder, capsys):
-    _, page, _ = said(capsys, "--data", folder)
+    page = page_of(capsys, f"--data {folder}")
     (heading,) = [line for line in page.splitlines() if "query or text" in line]
     row = next(line for line in page.splitlines() if re.search(r"test q3: .*train t3: ", line))
     assert row.index("test q3:") == heading.index("query or text")
@@ -317,10 +288,16 @@ def test_texts_stand_to_the_left(folder, capsys):
 def test_no_clean_split_without_test(tmp_path, capsys):
     docs = {"d0": "one text"}
     folder = write_folder(tmp_path / "train", {"q": "what"}, docs, {"train": [("q", "d0")]})
-    code, page, error = said(capsys, "--data", folder, "--write")
-    assert (code, page) == (2, "")
+    error = refused_before_the_work(capsys, folder)
     assert "a clean split is made of test, but" in error and "has only train" in error
-    assert "\n" not in error
+
+
+def refused_before_the_work(capsys, folder):
+    """The one line by which a clean split is refused; no page is printed."""
+    assert run_ltr(f"check --data {folder} --write") == 2
+    page, error = capsys.readouterr()
+    assert page == "" and error.count("\n") == 1
+    return error
 
 
 def test_a_folder_that_takes_no_file_is_refused_before_the_work(folder, capsys, monkeypatch):
@@ -331,38 +308,27 @@ def test_a_folder_that_takes_no_file_is_refused_before_the_work(folder, capsys, 
 
     monkeypatch.setattr("ltr.data.outputs.tempfile.TemporaryFile", refuse)
     monkeypatch.setattr("ltr.cli.check.find_leakage", lambda *args: pytest.fail("too late"))
-    code, page, error = said(capsys, "--data", folder, "--write")
-    assert (code, page) == (2, "")
+    error = refused_before_the_work(capsys, folder)
     assert "where something can be written" in error and "Permission denied" in error
-    assert "\n" not in error
-
-
-def test_the_numbers_and_the_page_are_two_files(folder, tmp_path, capsys):
-    both = tmp_path / "both"
-    code, _, error = said(capsys, "--data", folder, "--json", both, "--html", both)
-    assert code == 2 and "--json and --html must be two files" in error and "\n" not in error
-    assert not both.exists()
 
 
 def test_a_threshold_of_one_finds_texts_of_the_same_words(tmp_path):
     queries = {"a": "red green blue", "b": "blue red green", "c": "red green white"}
     docs = {"x": "one two", "y": "three four", "z": "five six"}
     qrels = {"train": [("a", "x")], "test": [("b", "y"), ("c", "z")]}
-    leakage = find_leakage(
-        open_collection(write_folder(tmp_path / "d", queries, docs, qrels)), threshold=1
-    )
-    assert counts(leakage)["near"] == 1
+    collection = open_collection(write_folder(tmp_path / "d", queries, docs, qrels))
+    assert counts(find_leakage(collection, threshold=1))["near"] == 1
 
 
-@pytest.mark.parametrize(
-    "front",
-    [
-        "datasets: " + "[" * 5000 + "]" * 5000,
-        f"datasets: [{'x' * 5000}]",
-        'datasets: ["a\\0b"]',
-        "date: 2024-99-99",
-    ],
-)
+FRONTS = {
+    "deep": "datasets: " + "[" * 5000 + "]" * 5000,
+    "long": f"datasets: [{'x' * 5000}]",
+    "NUL": 'datasets: ["a\\0b"]',
+    "no date": "date: 2024-99-99",
+}
+
+
+@pytest.mark.parametrize("front", FRONTS.values(), ids=FRONTS)
 def test_a_card_of_a_stranger_ends_no_check(tmp_path, front):
     (tmp_path / "README.md").write_text(f"---\n{front}\n---\n")
     assert open_trained_on([], tmp_path)[0] == []
@@ -379,13 +345,6 @@ def test_a_card_that_names_the_data_that_is_checked_adds_none(folder, tmp_path):
 
 def test_other_data_is_named_once_and_not_the_data_itself(folder, tmp_path, capsys):
     other = write_folder(tmp_path / "o", {"o1": "a b"}, {"x": "c"}, {"train": [("o1", "x")]})
-    for names in ([folder], [other, f"{other}/../o"]):
-        words = ["check", "--data", str(folder), "--trained_on", *map(str, names)]
-        assert main(words) == 2
-        assert "must be named once, and not be the data that is checked" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize("option", ["--html", "--json"])
-def test_an_empty_name_of_a_file_is_refused(folder, capsys, option):
-    assert main(["check", "--data", str(folder), option, ""]) == 2
-    assert f"{option} must" in capsys.readouterr().err
+    for names in (f"{folder}", f"{other} {other}/../o"):
+        line = refusal(capsys, f"check --data {folder} --trained_on {names}")
+        assert "must be named once, and not be the data that is checked" in line
