@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from ltr.__main__ import main
+from tests.world.commands import run_ltr
 
 FOLDS = 3
 QUERIES = 60  # of train and dev of the tiny collection
@@ -17,7 +17,6 @@ QUERIES = 60  # of train and dev of the tiny collection
 @pytest.fixture
 def folder(tmp_path, monkeypatch, backbone, collection_folder):
     """A grid of two learning rates; the working directory holds it."""
-    monkeypatch.delenv("LTR_DEBUG", raising=False)
     monkeypatch.chdir(tmp_path)
     ranker = {"backbone": str(backbone), "max_length": 32}
     data = {
@@ -45,7 +44,7 @@ def folder(tmp_path, monkeypatch, backbone, collection_folder):
 
 @pytest.mark.long
 def test_a_grid_is_cross_validated(folder, capfd):
-    assert main(["grid", "rates.yaml", "--folds", str(FOLDS), "--csv", "out.csv"]) == 0
+    assert run_ltr(f"grid rates.yaml --folds {FOLDS} --csv out.csv") == 0
     told = capfd.readouterr().out
     mean_of = {}
     for rate in ("still", "learning"):
@@ -68,20 +67,13 @@ def test_a_grid_is_cross_validated(folder, capfd):
 
     # With a fold that is missing its experiment is not compared.
     shutil.rmtree(folder / "runs/rates-3-folds/learning/seed=4/fold=2")
-    assert main(["grid", "rates.yaml", "--folds", str(FOLDS), "--table"]) == 0
+    assert run_ltr(f"grid rates.yaml --folds {FOLDS} --table") == 0
     told = capfd.readouterr().out
     assert "1 of 6 runs are not there yet" in told
     assert "chosen by 3 folds: still" in told and "learning " not in told
     # Made again, it has the same value to the bit.
-    assert main(["grid", "rates.yaml", "--folds", str(FOLDS)]) == 0
+    assert run_ltr(f"grid rates.yaml --folds {FOLDS}") == 0
     assert f"chosen by 3 folds: {best} (AP {mean_of[best]:.4f}" in capfd.readouterr().out
     # The folds stand beside no run of the whole: nothing was written to runs/rates.
     assert not Path("runs/rates").exists()
-    assert main(["compare", "runs/rates-3-folds/still", "runs/rates-3-folds/learning"]) == 0
-
-
-@pytest.mark.parametrize("folds", ["2", "0", "-1"])
-def test_too_few_folds_are_one_line(folder, folds, capsys):
-    assert main(["grid", "rates.yaml", "--folds", folds]) == 2
-    assert "--folds must be at least 3: one to test" in capsys.readouterr().err
-    assert not Path("runs").exists()
+    assert run_ltr("compare runs/rates-3-folds/still runs/rates-3-folds/learning") == 0

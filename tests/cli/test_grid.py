@@ -16,34 +16,36 @@ import torch
 import yaml
 from filelock import FileLock, Timeout
 
-from ltr.__main__ import main
 from ltr.grid.definition import Grid
 from tests.child_processes import until
 from tests.grid.grids import LOSSES, folder, steps, write_grid  # noqa: F401
+from tests.world.commands import refusal, run_ltr
+
+GRID = "grid grids/losses.yaml"
 
 
 def test_a_grid_is_made_once_and_compared(folder, capfd):
-    assert main(["grid", "grids/losses.yaml", "--csv", "out.csv"]) == 0
+    assert run_ltr(f"{GRID} --csv out.csv") == 0
     told = capfd.readouterr().out
     runs = [f"runs/losses/{loss}/seed={seed}" for loss in LOSSES for seed in (1, 2)]
     assert [line.split(" (")[0] for line in told.splitlines() if line.endswith(" of 4)")] == runs
     assert "nDCG_exp@10 against ranknet" in told and Path("out.csv").is_file()
     configs = [yaml.safe_load(Path(run, "config.yaml").read_text()) for run in runs]
-    assert [one["model"]["loss"]["class_path"].rpartition(".")[2] for one in configs] == [
-        "RankNetLoss"
-    ] * 2 + ["SoftmaxLoss"] * 2
-    assert [one["seed_everything"] for one in configs] == [1, 2, 1, 2] and [
-        steps(run) for run in runs
-    ] == [6] * 4
-    before = {run: Path(run, "test.run").stat().st_mtime_ns for run in runs}
+    losses = [one["model"]["loss"]["class_path"] for one in configs]
+    assert losses == ["ltr.losses.RankNetLoss"] * 2 + ["ltr.losses.SoftmaxLoss"] * 2
+    assert [one["seed_everything"] for one in configs] == [1, 2, 1, 2]
+    assert [steps(run) for run in runs] == [6] * 4
+    before = made_at(runs[:3])
     shutil.rmtree("runs/losses/softmax/seed=2")
-    assert main(["grid", "grids/losses.yaml", "--table"]) == 0
+    assert run_ltr(f"{GRID} --table") == 0
     assert "1 of 4 runs are not there yet" in capfd.readouterr().out and not Path(runs[3]).exists()
-    assert main(["grid", "grids/losses.yaml", "--only", "softmax"]) == 0
-    assert {run: Path(run, "test.run").stat().st_mtime_ns for run in runs[:3]} == {
-        run: before[run] for run in runs[:3]
-    }
+    assert run_ltr(f"{GRID} --only softmax") == 0
+    assert made_at(runs[:3]) == before
     assert Path(runs[3], "test.run").is_file() and "against" not in capfd.readouterr().out
+
+
+def made_at(runs):
+    return [Path(run, "test.run").stat().st_mtime_ns for run in runs]
 
 
 @pytest.mark.usefixtures("programs_begin_warm")
@@ -54,16 +56,7 @@ def test_a_cell_leaves_with_its_grid(how, folder):
     """Killed with -9, the grid can tell nobody; the run that it waited for saves and ends all the
     same.
     """
-    words = [
-        "grid",
-        "grids/losses.yaml",
-        "--only",
-        "ranknet",
-        "--seeds",
-        "1",
-        "--trainer.max_epochs",
-        "100000",
-    ]
+    words = f"{GRID} --only ranknet --seeds 1 --trainer.max_epochs 100000".split()
     run = Path("runs/losses/ranknet/seed=1")
     grid = subprocess.Popen([sys.executable, "-m", "ltr", *words])
     until((run / "checkpoints/last.ckpt").is_file, grid.poll)
@@ -98,7 +91,7 @@ def test_a_cell_that_is_ended_alone_has_failed_and_the_others_are_made(folder, c
 
     with ThreadPoolExecutor() as beside:
         ended = beside.submit(end_it)
-        code = main(["grid", "grids/losses.yaml"])
+        code = run_ltr("grid grids/losses.yaml")
         over.set()
         assert code == 2
         ended.result()
@@ -109,106 +102,85 @@ def test_a_cell_that_is_ended_alone_has_failed_and_the_others_are_made(folder, c
 
 
 def test_options_of_all_cells_and_of_the_command_line_come_after_the_base(folder):
-    write_grid(
-        folder, axes={"loss": LOSSES}, options={"model.lr": 0.2, "trainer.max_epochs": 2}, seeds=[3]
-    )
+    options = {"model.lr": 0.2, "trainer.max_epochs": 2}
+    write_grid(folder, axes={"loss": LOSSES}, options=options, seeds=[3])
     (cell, _) = Grid.read(folder / "grids/losses.yaml").cells()
-    assert cell.words() == [
-        "--model.lr",
-        "0.2",
-        "--trainer.max_epochs",
-        "2",
-        "--model.loss",
-        "ltr.losses.RankNetLoss",
-    ]
+    words = "--model.lr 0.2 --trainer.max_epochs 2 --model.loss ltr.losses.RankNetLoss"
+    assert " ".join(cell.words()) == words
     assert cell.folder == Path("ranknet/seed=3")
-    assert (
-        main(["grid", "grids/losses.yaml", "--only", "ranknet", "--trainer.max_epochs", "1"]) == 0
-    )
+    assert run_ltr(f"{GRID} --only ranknet --trainer.max_epochs 1") == 0
     config = yaml.safe_load(Path("runs/losses/ranknet/seed=3/config.yaml").read_text())
     assert config["model"]["lr"] == 0.2 and config["trainer"]["max_epochs"] == 1
 
 
-@pytest.mark.parametrize(
-    "args, text",
-    [
-        (["none.yaml"], "no such grid file"),
-        (
-            ["grids/losses.yaml", "--only", "mse"],
-            "--only must name values of an axis, ranknet, softmax; got mse",
-        ),
-        (
-            ["grids/losses.yaml", "--seeds=-1"],
-            "--seeds must be whole numbers of at least 0, got -1",
-        ),
-        (["grids/losses.yaml", "--seed", "3"], "there is no option --seed; did you mean --seeds?"),
-        (
-            ["grids/losses.yaml", "--lr", "0.1"],
-            "nothing was trained: there is no option --lr; did you mean --model.lr? (all options: ltr fit",
-        ),
-        (
-            ["grids/losses.yaml", "--lr", "--table"],
-            "the option --lr is none of ltr grid, and one of ltr fit must have a value",
-        ),
-        (
-            ["grids/losses.yaml", "--table", "--epochs=3"],
-            "there is no option --epochs; did you mean --trainer.max_epochs?",
-        ),
-        (
-            ["grids/losses.yaml", "--ckpt_path", "last"],
-            "ltr grid gives --ckpt_path to each run itself, by base and seeds of the grid file; leave",
-        ),
-    ],
-)
-def test_bad_arguments_are_one_line(args, text, folder, capsys):
-    assert main(["grid", *args]) == 2
-    told = capsys.readouterr().err
-    assert text in told and told.count("\n") == 1
+FEW_FOLDS = "--folds must be at least 3: one to test"
+BAD_ARGUMENTS = {
+    "grids/losses.yaml --folds 2": FEW_FOLDS,
+    "grids/losses.yaml --folds 0": FEW_FOLDS,
+    "grids/losses.yaml --folds -1": FEW_FOLDS,
+    "none.yaml": "no such grid file",
+    "grids/losses.yaml --only mse": (
+        "--only must name values of an axis, ranknet, softmax; got mse"
+    ),
+    "grids/losses.yaml --seeds=-1": "--seeds must be whole numbers of at least 0, got -1",
+    "grids/losses.yaml --seed 3": "there is no option --seed; did you mean --seeds?",
+    "grids/losses.yaml --lr 0.1": (
+        "nothing was trained: there is no option --lr; did you mean --model.lr? "
+        "(all options: ltr fit"
+    ),
+    "grids/losses.yaml --lr --table": (
+        "the option --lr is none of ltr grid, and one of ltr fit must have a value"
+    ),
+    "grids/losses.yaml --table --epochs=3": (
+        "there is no option --epochs; did you mean --trainer.max_epochs?"
+    ),
+    "grids/losses.yaml --ckpt_path last": (
+        "ltr grid gives --ckpt_path to each run itself, by base and seeds of the grid file; leave"
+    ),
+}
+
+
+@pytest.mark.parametrize("words", BAD_ARGUMENTS)
+def test_bad_arguments_are_one_line(words, folder, capsys):
+    assert BAD_ARGUMENTS[words] in refusal(capsys, f"grid {words}")
+    assert not Path("runs").exists()
 
 
 def test_the_others_are_made_where_a_cell_fails(folder, capfd):
     """What no parser sees, such as data that is not there, may be met in the middle of the night."""
     write_grid(folder, axes={"data": {"none": {"data.path": "none"}, "letor": {}}}, seeds=[1, 2])
-    assert main(["grid", "grids/losses.yaml"]) == 2
+    assert run_ltr(GRID) == 2
     told = capfd.readouterr().err.splitlines()
     assert sum("ltr fit ended with code 2, see above" in line for line in told) == 2
-    text = "runs/losses: 2 of 4 runs failed, see above: none/seed=1, none/seed=2; called again, ltr grid makes these alone"
-    assert told[-1] == f"ltr: {text}"
-    made = {
-        run: Path(run, "test.run").stat().st_mtime_ns
-        for run in ("runs/losses/letor/seed=1", "runs/losses/letor/seed=2")
-    }
+    failed = "2 of 4 runs failed, see above: none/seed=1, none/seed=2"
+    assert told[-1] == f"ltr: runs/losses: {failed}; called again, ltr grid makes these alone"
+    runs = ("runs/losses/letor/seed=1", "runs/losses/letor/seed=2")
+    made = made_at(runs)
     assert not Path("runs/losses/none/seed=1/metrics.json").exists()
-    write_grid(
-        folder, axes={"data": {"none": {"data.path": "letor"}, "letor": {}}}, seeds=[1, 2]
-    )  # mended, and called again
-    assert main(["grid", "grids/losses.yaml"]) == 0
-    assert {run: Path(run, "test.run").stat().st_mtime_ns for run in made} == made
+    # Mended, and called again.
+    write_grid(folder, axes={"data": {"none": {"data.path": "letor"}, "letor": {}}}, seeds=[1, 2])
+    assert run_ltr(GRID) == 0
+    assert made_at(runs) == made
 
 
-@pytest.mark.parametrize(
-    ("options", "text"),
-    [
-        (
-            {"model.loss": "ltr.losses.NoLoss"},
-            "losses: bad would be refused, so nothing was trained: ",
-        ),
-        ({"model.lrr": 0.1}, "losses: bad would be refused, so nothing was trained: "),
-        (
-            {"trainer.accumulate_grad_batches": 0},
-            "accumulate_grad_batches must be at least 1, got 0",
-        ),
-        (
-            {"model.metrics": ["AP"]},
-            "metrics must be among those of model.metrics, AP; got nDCG_exp@10 (bad); nothing was trained",
-        ),
-    ],
-)
+NOTHING = "losses: bad would be refused, so nothing was trained: "
+REFUSED_CELLS = [
+    ({"model.loss": "ltr.losses.NoLoss"}, NOTHING),
+    ({"model.lrr": 0.1}, NOTHING),
+    ({"trainer.accumulate_grad_batches": 0}, "accumulate_grad_batches must be at least 1, got 0"),
+    (
+        {"model.metrics": ["AP"]},
+        "metrics must be among those of model.metrics, AP; "
+        "got nDCG_exp@10 (bad); nothing was trained",
+    ),
+]
+
+
+@pytest.mark.parametrize(("options", "text"), REFUSED_CELLS)
 def test_all_cells_are_checked_before_the_first_is_trained(options, text, folder, capsys):
     write_grid(folder, axes={"loss": {"good": {}, "bad": options}}, seeds=[1])
-    assert main(["grid", "grids/losses.yaml"]) == 2
-    told = capsys.readouterr().err
-    assert text in told and told.count("\n") == 1 and not Path("runs").exists()
+    assert text in refusal(capsys, GRID)
+    assert not Path("runs").exists()
 
 
 def test_the_usual_metrics_are_known_before_they_are_measured(folder, capsys):
@@ -216,50 +188,8 @@ def test_the_usual_metrics_are_known_before_they_are_measured(folder, capsys):
     base["model"].pop("metrics")
     Path("base.yaml").write_text(yaml.safe_dump(base))
     write_grid(folder, axes={"loss": LOSSES}, seeds=[1], metrics=["RR@5"])
-    assert main(["grid", "grids/losses.yaml"]) == 2
-    assert (
-        "those of model.metrics, nDCG@10, RR@10, AP, swapped_pairs; got RR@5"
-        in capsys.readouterr().err
-    )
-    write_grid(folder, axes={"loss": LOSSES}, seeds=[1], metrics=["RR@5"])
-    assert (
-        main(
-            [
-                "grid",
-                "grids/losses.yaml",
-                "--only",
-                "ranknet",
-                "--model.metrics",
-                "[RR@5,nDCG@10]",
-                "--best.monitor",
-                "val/RR@5",
-            ]
-        )
-        == 0
-    )
-
-
-@pytest.mark.parametrize(
-    ("changes", "text"),
-    [
-        (
-            {"axes": {"scale": {"k": {}, "k?": {}, "k!": {}}}},
-            "the values of scale must have names of their own, fit for folders",
-        ),
-        ({"axes": {"scale": {"..": {}}}}, "fit for folders; got '..'"),
-        ({"axes": {"data.path": ["letor", "other/letor"]}}, "fit for folders; got 'path=letor'"),
-        (
-            {"baseline": "rankent"},
-            "baseline must be a value of an axis, ranknet, softmax, got 'rankent'",
-        ),
-        ({"options": {"seed_everything": 5}}, "seeds are named by seeds"),
-        ({"options": "foo"}, "options must be names with their values, got 'foo'"),
-        ({"base": 3}, "is not there; paths count from the grid's file"),
-        ({"choose": ["loss"]}, "choose must be one of the axes"),
-    ],
-)
-def test_what_would_lose_a_cell_or_end_a_grid_late_is_refused_first(changes, text, folder, capsys):
-    write_grid(folder, **{"axes": {"loss": LOSSES}} | changes)
-    assert main(["grid", "grids/losses.yaml"]) == 2
-    told = capsys.readouterr().err
-    assert text in told and told.count("\n") == 1 and not Path("runs").exists()
+    assert run_ltr(GRID) == 2
+    expected = "those of model.metrics, nDCG@10, RR@10, AP, swapped_pairs; got RR@5"
+    assert expected in capsys.readouterr().err
+    measured = "--model.metrics [RR@5,nDCG@10] --best.monitor val/RR@5"
+    assert run_ltr(f"{GRID} --only ranknet {measured}") == 0

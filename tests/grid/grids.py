@@ -20,13 +20,16 @@ def folder(tmp_path, monkeypatch):
     """``grids/losses.yaml`` over ``base.yaml``; the working directory holds both."""
     monkeypatch.delenv("LTR_DEBUG", raising=False)
     monkeypatch.chdir(tmp_path)
-    write_letor(tmp_path / "letor")
-    base = {key: value for key, value in BASE.items() if key != "seed_everything"}
-    (tmp_path / "base.yaml").write_text(
-        yaml.safe_dump(base | {"trainer": base["trainer"] | {"max_epochs": 1}})
-    )
-    write_grid(tmp_path, axes={"loss": LOSSES}, seeds=[1, 2])
+    write_base(tmp_path)
     return tmp_path
+
+
+def write_base(folder: Path) -> None:
+    write_letor(folder / "letor")
+    base = {key: value for key, value in BASE.items() if key != "seed_everything"}
+    base["trainer"] = base["trainer"] | {"max_epochs": 1}
+    (folder / "base.yaml").write_text(yaml.safe_dump(base))
+    write_grid(folder, axes={"loss": LOSSES}, seeds=[1, 2])
 
 
 def write_grid(folder: Path, **changes) -> None:

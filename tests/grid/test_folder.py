@@ -1,6 +1,7 @@
 """The cells of a grid: which are made, resumed, left to another process, chosen."""
 
 import json
+import shutil
 import subprocess
 import sys
 from itertools import permutations
@@ -10,40 +11,57 @@ import pytest
 import yaml
 from filelock import FileLock
 
-from ltr.__main__ import main
 from ltr.grid.definition import Grid
 from ltr.grid.folder import GridFolder, decisive_options
 from tests.child_processes import run_command
-from tests.grid.grids import LOSSES, folder, steps, write_grid  # noqa: F401
+from tests.grid.grids import LOSSES, folder, steps, write_base, write_grid  # noqa: F401
+from tests.world.commands import refusal, run_ltr
+
+RANKNET = "grid grids/losses.yaml --only ranknet --seeds 1"
+RUN = Path("runs/losses/ranknet/seed=1")
+
+
+@pytest.fixture(scope="module")
+def made_cell(tmp_path_factory):
+    """A folder whose grid has made ranknet/seed=1, of one epoch."""
+    place = tmp_path_factory.mktemp("made")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(place)
+        write_base(place)
+        assert run_ltr(f"{RANKNET} --trainer.max_epochs 1") == 0
+    return place
+
+
+@pytest.fixture
+def made(made_cell, tmp_path, monkeypatch):
+    """A copy of it, as if it had been made there: the working directory."""
+    monkeypatch.delenv("LTR_DEBUG", raising=False)
+    shutil.copytree(made_cell, tmp_path, dirs_exist_ok=True)
+    monkeypatch.chdir(tmp_path)
+    results = json.loads((RUN / "metrics.json").read_text())
+    (RUN / "metrics.json").write_text(json.dumps(results | {"directory": str(tmp_path)}))
+    return tmp_path
 
 
 def test_a_cell_that_was_interrupted_is_resumed_and_one_of_another_process_left_to_it(
     folder, capfd, monkeypatch
 ):
-    options = ["--only", "ranknet", "--seeds", "1", "--trainer.max_epochs", "2"]
-    run = Path("runs/losses/ranknet/seed=1")
-    run.mkdir(parents=True)
-    stops = [
-        "--trainer.default_root_dir",
-        str(run),
-        "--seed_everything",
-        "1",
-        "--model.loss",
-        "ltr.losses.RankNetLoss",
-    ]
-    assert main(["fit", "--config", "base.yaml", *stops]) == 0
-    first = (run / "checkpoints/last.ckpt").stat().st_mtime_ns
-    assert main(["grid", "grids/losses.yaml", *options]) == 2
+    cell_of_two_epochs = f"{RANKNET} --trainer.max_epochs 2"
+    RUN.mkdir(parents=True)
+    options = "--seed_everything 1 --model.loss ltr.losses.RankNetLoss"
+    assert run_ltr(f"fit --config base.yaml --trainer.default_root_dir {RUN} {options}") == 0
+    first = (RUN / "checkpoints/last.ckpt").stat().st_mtime_ns
+    assert run_ltr(cell_of_two_epochs) == 2
     assert "holds a run that no grid has made" in capfd.readouterr().err
     grid = Grid.read(Path("grids/losses.yaml"))
     (cell,) = (one for one in grid.cells() if one.folder == Path("ranknet/seed=1"))
-    (run / "cell.json").write_text(
-        json.dumps(GridFolder(grid, Path("runs/losses"), options[-2:]).content(cell))
+    content = GridFolder(grid, Path("runs/losses"), ["--trainer.max_epochs", "2"]).content(cell)
+    (RUN / "cell.json").write_text(json.dumps(content))
+    hold = (
+        f"import filelock, signal; lock = filelock.FileLock({str(RUN / '.cell')!r}); "
+        "lock.acquire(); print('held', flush=True); signal.pause()"
     )
-    hold = f"import filelock, signal; lock = filelock.FileLock({str(run / '.cell')!r}); lock.acquire(); print('held', flush=True)"
-    other = subprocess.Popen(
-        [sys.executable, "-c", f"{hold}; signal.pause()"], stdout=subprocess.PIPE
-    )
+    other = subprocess.Popen([sys.executable, "-c", hold], stdout=subprocess.PIPE)
     assert other.stdout.readline() == b"held\n"
 
     def lock_or_wait(file, timeout, **options):
@@ -52,73 +70,47 @@ def test_a_cell_that_was_interrupted_is_resumed_and_one_of_another_process_left_
         return FileLock(file, timeout=timeout, **options)
 
     monkeypatch.setattr("ltr.grid.folder.FileLock", lock_or_wait)
-    assert main(["grid", "grids/losses.yaml", *options]) == 0
+    assert run_ltr(cell_of_two_epochs) == 0
     assert "another process works on it; waiting" in capfd.readouterr().out
-    assert steps(run) == 12 and (run / "checkpoints/last.ckpt").stat().st_mtime_ns != first
-    assert [
-        row["step"] for row in json.loads((run / "metrics.json").read_text())["validations"]
-    ] == [6, 12]
+    assert steps(RUN) == 12 and (RUN / "checkpoints/last.ckpt").stat().st_mtime_ns != first
+    validations = json.loads((RUN / "metrics.json").read_text())["validations"]
+    assert [row["step"] for row in validations] == [6, 12]
 
 
-def test_a_cell_that_was_tested_before_its_end_is_trained_to_it(folder, capfd):
+def test_a_cell_that_was_tested_before_its_end_is_trained_to_it(made, capfd):
     """Somebody looks how an interrupted one is doing."""
-    words = [
-        "grid",
-        "grids/losses.yaml",
-        "--only",
-        "ranknet",
-        "--seeds",
-        "1",
-        "--trainer.max_epochs",
-    ]
-    assert main([*words, "1"]) == 0
-    run = Path("runs/losses/ranknet/seed=1")
-    made = json.loads((run / "cell.json").read_text())
-    config = yaml.safe_load((run / "config.yaml").read_text())
-    made["options"][-1], config["trainer"]["max_epochs"] = (
-        "2",
-        2,
-    )  # as Ctrl-C after the first epoch leaves it
-    (run / "cell.json").write_text(json.dumps(made))
-    (run / "config.yaml").write_text(yaml.safe_dump(config))
-    assert main([*words, "2", "--table"]) == 2
-    assert f"1 of 1 runs are not there yet, first {run}," in capfd.readouterr().err
-    assert main([*words, "2"]) == 0 and steps(run) == 12
-    before = (run / "test.run").stat().st_mtime_ns
-    last = run / "checkpoints/last.ckpt"
+    cell = json.loads((RUN / "cell.json").read_text())
+    config = yaml.safe_load((RUN / "config.yaml").read_text())
+    # As Ctrl-C after the first epoch leaves it.
+    cell["options"][-1] = "2"
+    config["trainer"]["max_epochs"] = 2
+    (RUN / "cell.json").write_text(json.dumps(cell))
+    (RUN / "config.yaml").write_text(yaml.safe_dump(config))
+    words = f"{RANKNET} --trainer.max_epochs 2"
+    assert run_ltr(f"{words} --table") == 2
+    assert f"1 of 1 runs are not there yet, first {RUN}," in capfd.readouterr().err
+    assert run_ltr(words) == 0 and steps(RUN) == 12
+    before = (RUN / "test.run").stat().st_mtime_ns
+    last = RUN / "checkpoints/last.ckpt"
     whole = last.read_bytes()
     last.write_bytes(whole[:1000])
-    assert main([*words, "2", "--table"]) == 2
+    assert run_ltr(f"{words} --table") == 2
     assert "1 of 1 runs are not there yet" in capfd.readouterr().err
-    config = yaml.safe_load((run / "config.yaml").read_text())
-    config["trainer"] |= {
-        "max_epochs": -1,
-        "max_time": "{'seconds': 0}",
-    }  # so the parser writes a mapping
+    config = yaml.safe_load((RUN / "config.yaml").read_text())
+    # So the parser writes a mapping.
+    config["trainer"] |= {"max_epochs": -1, "max_time": "{'seconds': 0}"}
     last.write_bytes(whole)
-    (run / "config.yaml").write_text(yaml.safe_dump(config))
-    assert main([*words, "2", "--table"]) == 0
+    (RUN / "config.yaml").write_text(yaml.safe_dump(config))
+    assert run_ltr(f"{words} --table") == 0
     last.unlink()  # its results stand
-    assert main([*words, "2"]) == 0 and (run / "test.run").stat().st_mtime_ns == before
+    assert run_ltr(words) == 0 and (RUN / "test.run").stat().st_mtime_ns == before
 
 
 def test_what_changes_no_result_makes_no_other_cell(folder):
-    words = ["grid", "grids/losses.yaml", "--only", "ranknet", "--seeds", "1"]
-    assert main([*words, "--model.lr", "0.2", "--trainer.max_epochs", "1"]) == 0
-    assert (
-        main(
-            [
-                *words,
-                "--trainer.max_epochs",
-                "1",
-                "--trainer.enable_progress_bar",
-                "true",
-                "--model.lr",
-                "0.2",
-            ]
-        )
-        == 0
-    )
+    rate = "--model.lr 0.2"
+    epochs = "--trainer.max_epochs 1"
+    assert run_ltr(f"{RANKNET} {rate} {epochs}") == 0
+    assert run_ltr(f"{RANKNET} {epochs} --trainer.enable_progress_bar true {rate}") == 0
 
 
 @pytest.mark.long
@@ -126,74 +118,45 @@ def test_a_cell_of_two_processes(folder):
     """Lightning starts the second one by the arguments of the first, which are those of the cell
     and not of the grid.
     """
-    two = ["--trainer.devices", "2", "--trainer.strategy", "ddp"]
-    words = [
-        sys.executable,
-        "-m",
-        "ltr",
-        "grid",
-        "grids/losses.yaml",
-        "--only",
-        "ranknet",
-        "--seeds",
-        "1",
-        *two,
-    ]
-    done = run_command(words)
-    assert (
-        done.returncode == 0
-        and "[rank 1]" not in done.stderr
-        and steps("runs/losses/ranknet/seed=1") == 6
-    )
+    words = f"{RANKNET} --trainer.devices 2 --trainer.strategy ddp".split()
+    done = run_command([sys.executable, "-m", "ltr", *words])
+    assert done.returncode == 0 and "[rank 1]" not in done.stderr
+    assert steps(RUN) == 6
 
 
 def test_options_that_add_do_not_replace_each_other():
     def said(*words):
         return decisive_options({"base": [], "seed": 0, "options": [*words]})
 
-    adding = (
-        ("--trainer.callbacks+", "mine.A"),
-        ("--trainer.callbacks+", "mine.B"),
-        ("--trainer.callbacks", "[]"),
-    )
-    orders = [
-        said(*(word for at in order for word in adding[at])) for order in permutations(range(3))
-    ]
-    assert (
-        len({str(one) for one in orders}) == 5
-    )  # that B was added first means nothing once the list is emptied
+    callbacks = "--trainer.callbacks"
+    adding = ((f"{callbacks}+", "mine.A"), (f"{callbacks}+", "mine.B"), (callbacks, "[]"))
+    orders = {
+        str(said(*(word for pair in order for word in pair))) for order in permutations(adding)
+    }
+    # That B was added first means nothing once the list is emptied.
+    assert len(orders) == 5
     assert said("--model.lr", "1", "--wandb", "x", "--model.lr", "2") == said("--model.lr", "2")
 
 
 def test_what_is_best_on_dev_is_chosen_with_the_first_seed(folder, capfd):
-    write_grid(
-        folder, axes={"loss": LOSSES, "model.lr": [0.1, 1e-6]}, choose="model.lr", seeds=[1, 2]
-    )
-    assert main(["grid", "grids/losses.yaml"]) == 0
+    axes = {"loss": LOSSES, "model.lr": [0.1, 1e-6]}
+    write_grid(folder, axes=axes, choose="model.lr", seeds=[1, 2])
+    assert run_ltr("grid grids/losses.yaml") == 0
     told = capfd.readouterr().out
     assert "chosen on dev: ranknet/lr=0.1, softmax/lr=0.1" in told
-    made = {
-        str(file.parent.relative_to("runs/losses"))
-        for file in Path("runs/losses").rglob("test.run")
-    }
+    tested = Path("runs/losses").rglob("test.run")
+    made = {str(file.parent.relative_to("runs/losses")) for file in tested}
     once = {f"{loss}/lr={lr}/seed=1" for loss in LOSSES for lr in ("0.1", "1e-06")}
     assert made == once | {f"{loss}/lr=0.1/seed=2" for loss in LOSSES}
-    assert (
-        "softmax/lr=0.1" in told.split("nDCG_exp@10 against")[1]
-        and "1e-06" not in told.split("nDCG_exp@10 against")[1]
-    )
+    table = told.split("nDCG_exp@10 against")[1]
+    assert "softmax/lr=0.1" in table and "1e-06" not in table
 
 
-def test_a_run_of_other_options_is_not_taken_for_the_cell(folder, capsys):
-    only = ["--only", "ranknet", "--seeds", "1"]
-    assert main(["grid", "grids/losses.yaml", *only]) == 0
-    capsys.readouterr()
-    assert main(["grid", "grids/losses.yaml", *only, "--model.lr", "0.3"]) == 2
-    assert (
-        "runs/losses/ranknet/seed=1 was made by other options than losses has now (--model.lr); remove it"
-        in capsys.readouterr().err
-    )
-    config = Path("runs/losses/ranknet/seed=1/config.yaml")
+def test_a_run_of_other_options_is_not_taken_for_the_cell(made, capsys):
+    words = f"{RANKNET} --trainer.max_epochs 1"
+    line = refusal(capsys, f"{words} --model.lr 0.3")
+    assert f"{RUN} was made by other options than losses has now (--model.lr); remove it" in line
+    config = RUN / "config.yaml"
     whole = config.read_text()
     options = yaml.safe_load(whole)
     without_trainer = {name: options[name] for name in options if name != "trainer"}
@@ -206,19 +169,17 @@ def test_a_run_of_other_options_is_not_taken_for_the_cell(folder, capsys):
         ),
     ):
         config.write_text(text)
-        assert main(["grid", "grids/losses.yaml", *only, "--table"]) == 2
-        assert capsys.readouterr().err == f"ltr: {config}: {message}; restore it\n"
+        line = refusal(capsys, f"{words} --table")
+        assert line == f"ltr: {config}: {message}; restore it"
     config.write_text(whole)
-    Path("runs/losses/ranknet/seed=1/cell.json").unlink()
-    assert main(["grid", "grids/losses.yaml", *only]) == 2
+    (RUN / "cell.json").unlink()
+    assert run_ltr(words) == 2
     assert "holds a run that no grid has made" in capsys.readouterr().err
 
 
-def test_a_test_that_was_interrupted_is_made_again(folder, capfd):
-    words = ["grid", "grids/losses.yaml", "--only", "ranknet", "--seeds", "1"]
-    assert main(words) == 0
-    run = Path("runs/losses/ranknet/seed=1")
-    (run / "per_query.tsv").unlink()
-    weights = (run / "checkpoints/last.ckpt").stat().st_mtime_ns
-    assert main(words) == 0 and (run / "per_query.tsv").is_file()
-    assert (run / "checkpoints/last.ckpt").stat().st_mtime_ns == weights
+def test_a_test_that_was_interrupted_is_made_again(made):
+    (RUN / "per_query.tsv").unlink()
+    weights = (RUN / "checkpoints/last.ckpt").stat().st_mtime_ns
+    assert run_ltr(f"{RANKNET} --trainer.max_epochs 1") == 0
+    assert (RUN / "per_query.tsv").is_file()
+    assert (RUN / "checkpoints/last.ckpt").stat().st_mtime_ns == weights
