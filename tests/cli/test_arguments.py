@@ -48,32 +48,27 @@ def test_lists_take_several_words_and_a_switch_none():
 
 def test_what_is_given_is_no_option():
     assert calls_of("a --data d", note="hidden")[0][-1] == "hidden"
-    with pytest.raises(
-        InputError, match=r"there is no option --note \(all options: ltr command --help\)"
-    ):
+    expected = r"there is no option --note \(all options: ltr command --help\)"
+    with pytest.raises(InputError, match=expected):
         calls_of("a --data d --note x", note="hidden")
 
 
-@pytest.mark.parametrize(
-    ("args", "text"),
-    [
-        ("a", "the following arguments are required: data; see ltr command --help"),
-        ("--data d", "the following arguments are required: runs; see ltr command --help"),
-        ("a --data d --k two", "k: must be int, got two; see ltr command --help"),
-        (
-            "a --data d --dat e",
-            "there is no option --dat; did you mean --data? (all options: ltr command --help)",
-        ),
-        (
-            "a --data.path d",
-            "there is no option --data.path; did you mean --data? (all options: ltr command --help)",
-        ),
-    ],
-)
-def test_what_does_not_fit_is_one_line(args, text):
+REQUIRED = "the following arguments are required"
+LIKE_DATA = "did you mean --data? (all options: ltr command --help)"
+REFUSED = {
+    "a": f"{REQUIRED}: data; see ltr command --help",
+    "--data d": f"{REQUIRED}: runs; see ltr command --help",
+    "a --data d --k two": "k: must be int, got two; see ltr command --help",
+    "a --data d --dat e": f"there is no option --dat; {LIKE_DATA}",
+    "a --data.path d": f"there is no option --data.path; {LIKE_DATA}",
+}
+
+
+@pytest.mark.parametrize("words", REFUSED)
+def test_what_does_not_fit_is_one_line(words):
     with pytest.raises(InputError) as error:
-        calls_of(args)
-    assert str(error.value) == text
+        calls_of(words)
+    assert str(error.value) == REFUSED[words]
 
 
 def test_the_help_is_the_docstring(capsys):

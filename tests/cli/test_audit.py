@@ -12,7 +12,6 @@ import pytest
 import yaml
 from transformers import BertConfig, BertForSequenceClassification
 
-from ltr.__main__ import main
 from ltr.cli.negatives import audit
 from ltr.data.collection import open_collection
 from ltr.errors import InputError
@@ -22,6 +21,7 @@ from ltr.mining.overlay import Overlay
 from ltr.models import DualEncoder, PairWiseBertRanker
 from ltr.search.encoding_places import TemporaryEncodings
 from tests.world.backbones import wordpiece_tokenizer
+from tests.world.commands import refusal, run_ltr
 
 
 @pytest.fixture(scope="module")
@@ -44,29 +44,25 @@ def told(caplog):
 
 
 def test_it_lists_them_and_writes_an_overlay(mined, collection_folder, backbone, tmp_path, told):
-    options = {
-        "margin": 0.01,
-        "max_length": 24,
-        "tsv": str(tmp_path / "all.tsv"),
-        "policy": "relabel",
-        "grade": 2,
-    }
-    audit(str(mined), judge=backbone, data=str(collection_folder), **options)
+    audit(
+        str(mined),
+        judge=backbone,
+        data=str(collection_folder),
+        margin=0.01,
+        max_length=24,
+        tsv=str(tmp_path / "all.tsv"),
+        policy="relabel",
+        grade=2,
+    )
     said = "\n".join(told())
     with open(tmp_path / "all.tsv", newline="") as file:
         rows = list(csv.DictReader(file, delimiter="\t", quoting=csv.QUOTE_NONE))
     folder = mined.with_name("step=0.relabel-1")
     manifest = json.loads((folder / "manifest.json").read_text())
-    assert (
-        manifest["counts"]["suspects"] == len(rows) > 10
-        and manifest["margin"] == 0.01
-        and manifest["grade"] == 2
-    )
-    assert (
-        f"likely false negatives: {len(rows):,}" in said
-        and said.count("  negative ") == 10
-        and f"--data.negatives {folder}" in said
-    )
+    assert manifest["counts"]["suspects"] == len(rows) > 10
+    assert (manifest["margin"], manifest["grade"]) == (0.01, 2)
+    assert f"likely false negatives: {len(rows):,}" in said
+    assert said.count("  negative ") == 10 and f"--data.negatives {folder}" in said
     collection = open_collection(str(collection_folder))
     ids = np.load(mined / "ids.npy")
     distances = np.load(mined / "distances.npy")
@@ -76,10 +72,8 @@ def test_it_lists_them_and_writes_an_overlay(mined, collection_folder, backbone,
         doc = collection.corpus.row(row["doc_id"])
         at = query, int(row["place"])
         assert ids[at] == doc and float(row["distance"]) == pytest.approx(distances[at], rel=1e-5)
-        assert (
-            row["doc"] == collection.corpus.texts[doc]
-            and row["query"] == collection.queries.texts[query]
-        )
+        assert row["doc"] == collection.corpus.texts[doc]
+        assert row["query"] == collection.queries.texts[query]
         gaps.append(float(row["score"]) - float(row["relevant_score"]))
     assert min(gaps) > -0.0101 and gaps == sorted(gaps, reverse=True)
     assert len(Overlay.open(folder, collection).labels.doc_rows) == len(rows)
@@ -90,9 +84,8 @@ def test_the_collection_is_that_of_the_run(mined, backbone, tmp_path, told):
     audit(str(mined), judge=backbone, margin=-9.0, policy="drop")
     assert "likely false negatives: 0 (0.0%), of 0 queries" in told()
     assert sorted(mined.parent.iterdir()) == before, "there is nothing to drop"
-    with pytest.raises(
-        InputError, match="lies in no run that tells its collection; name it: --data FOLDER"
-    ):
+    expected = "lies in no run that tells its collection; name it: --data FOLDER"
+    with pytest.raises(InputError, match=expected):
         audit(str(tmp_path), judge=backbone)
 
 
@@ -119,21 +112,18 @@ def test_negatives_of_dev_are_judged_beside_the_relevant_documents_of_dev(
 def test_a_judge_is_a_ready_cross_encoder_or_else_a_dual_encoder(backbone, tmp_path):
     tokenizer = wordpiece_tokenizer()
     tokenizer.save_pretrained(tmp_path)
-    sizes = {
-        "hidden_size": 16,
-        "num_hidden_layers": 1,
-        "num_attention_heads": 2,
-        "intermediate_size": 16,
-    }
-    BertForSequenceClassification(
-        BertConfig(vocab_size=len(tokenizer), num_labels=1, **sizes)
-    ).save_pretrained(tmp_path)
-    judge = open_judge(str(tmp_path), 24)
-    assert (
-        isinstance(judge, PairWiseBertRanker)
-        and judge.has_own_head
-        and judge.reads.max_length == 24
+    config = BertConfig(
+        vocab_size=len(tokenizer),
+        num_labels=1,
+        hidden_size=16,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        intermediate_size=16,
     )
+    BertForSequenceClassification(config).save_pretrained(tmp_path)
+    judge = open_judge(str(tmp_path), 24)
+    assert isinstance(judge, PairWiseBertRanker)
+    assert judge.has_own_head and judge.reads.max_length == 24
     assert isinstance(open_judge(backbone), DualEncoder)
 
 
@@ -147,13 +137,15 @@ def test_what_does_not_fit_is_one_line(mined, backbone, tmp_path):
             audit(str(mined), **options)
 
 
+NOT_A_CONFIGURATION = "config.yaml: a configuration must be options with their values"
+NO_PATH = "config.yaml must tell the collection as data.init_args.path, got"
 NOT_OF_A_RUN = {
     "data: [": "config.yaml:1: a configuration must be YAML",
-    "[1]": "config.yaml: a configuration must be options with their values",
-    "hello": "config.yaml: a configuration must be options with their values",
-    "data:": "config.yaml must tell the collection as data.init_args.path, got None; name it: --data",
-    "data: {init_args: }": "config.yaml must tell the collection as data.init_args.path, got None",
-    "data: {init_args: {path: 3}}": "config.yaml must tell the collection as data.init_args.path, got 3",
+    "[1]": NOT_A_CONFIGURATION,
+    "hello": NOT_A_CONFIGURATION,
+    "data:": f"{NO_PATH} None; name it: --data",
+    "data: {init_args: }": f"{NO_PATH} None",
+    "data: {init_args: {path: 3}}": f"{NO_PATH} 3",
 }
 
 
@@ -162,58 +154,13 @@ def test_a_configuration_without_a_collection_is_one_line(text, mined, tmp_path,
     run = tmp_path / "run"
     shutil.copytree(mined, run / "negatives/step=0")
     (run / "config.yaml").write_text(text)
-    assert main(["negatives", "audit", str(run / "negatives/step=0"), "--judge", "none"]) == 2
-    (line,) = capsys.readouterr().err.splitlines()
+    line = refusal(capsys, f"negatives audit {run}/negatives/step=0 --judge none")
     assert line.startswith(f"ltr: {run}/") and NOT_OF_A_RUN[text] in line
 
 
-def test_as_it_is_typed_with_the_judge_of_a_run(
-    mined, collection_folder, backbone, tmp_path, capsys
-):
-    ranker = [
-        "--model.ranker",
-        "PairWiseBertRanker",
-        "--model.ranker.backbone",
-        backbone,
-        "--model.ranker.max_length",
-        "24",
-    ]
-    data = ["--data", "TripletDataModule", "--data.path", str(collection_folder)]
-    quiet = [
-        "--trainer.accelerator",
-        "cpu",
-        "--trainer.logger",
-        "false",
-        "--trainer.max_steps",
-        "1",
-    ]
-    fit = [
-        "fit",
-        *data,
-        *ranker,
-        "--model.loss",
-        "RankNetLoss",
-        *quiet,
-        "--trainer.default_root_dir",
-        str(tmp_path / "judge"),
-    ]
-    assert main(fit) == 0
-    assert isinstance(open_judge(str(tmp_path / "judge")), PairWiseBertRanker)
+def test_as_it_is_typed_with_the_judge_of_a_run(mined, copied_run, tmp_path, capsys):
+    judge = copied_run(tmp_path, "cross")
+    assert isinstance(open_judge(str(judge)), PairWiseBertRanker)
     capsys.readouterr()
-    assert (
-        main(
-            [
-                "negatives",
-                "audit",
-                str(mined),
-                "--judge",
-                str(tmp_path / "judge"),
-                "--policy",
-                "drop",
-            ]
-        )
-        == 0
-    )
+    assert run_ltr(f"negatives audit {mined} --judge {judge} --policy drop") == 0
     assert f"--data.negatives {mined}.drop-1" in capsys.readouterr().out
-    assert main(["negatives", "audit", str(mined)]) == 2
-    assert "name it: --judge MODEL" in capsys.readouterr().err

@@ -15,9 +15,11 @@ from ltr.cli.measuring import DATA_PATHS, names_several_sets
 from ltr.cli.words import split_off_option
 from ltr.errors import InputError
 from tests.world.collections import write_collection
+from tests.world.commands import refusal, run_ltr
 from tests.world.features import write_letor
-from tests.world.runs import trained, trained_on_texts
+from tests.world.runs import report, results, trained, trained_on_texts
 
+BOTH = "data/A data/B"
 MEASURED: list[str] = []  # the data sets that a test has measured, in order
 
 
@@ -49,7 +51,7 @@ def world(tmp_path_factory, backbone) -> Path:
     with pytest.MonkeyPatch.context() as patch, redirect_stdout(io.StringIO()) as said:
         patch.chdir(root)
         patch.setattr("ltr.cli.measuring.run_in_process", run_here)
-        assert main(["test", "measured", "--data.path", "data/A", "data/B"]) == 0
+        assert run_ltr("test measured --data.path data/A data/B") == 0
     (root / "said").write_text(said.getvalue())
     return root
 
@@ -62,7 +64,6 @@ def here(world, tmp_path, monkeypatch) -> Path:
     shutil.copytree(world / "run", tmp_path / "run")
     shutil.copytree(world / "data", tmp_path / "data")
     monkeypatch.chdir(tmp_path)
-    monkeypatch.delenv("LTR_DEBUG", raising=False)
     MEASURED.clear()
 
     def copy(args: list[str]) -> None:
@@ -83,17 +84,8 @@ def measuring(here, monkeypatch) -> Path:
     return here
 
 
-def measured_on(*words: str) -> int:
-    return main(["test", "run", "--data.path", *words])
-
-
-def report(folder: str) -> dict:
-    return json.loads(Path(folder, "metrics.json").read_text())["test"]
-
-
-def results(folder: str = "run") -> dict[str, bytes]:
-    names = ("metrics.json", "per_query.tsv", "test.run", "ir-metadata.yml")
-    return {name: Path(folder, name).read_bytes() for name in names}
+def measured_on(words: str) -> int:
+    return run_ltr(f"test run --data.path {words}")
 
 
 def row(name: str, run: str = "run") -> dict:
@@ -106,14 +98,12 @@ def test_each_set_has_a_place_and_the_table_their_mean(world, monkeypatch):
     a, b = report("measured/sets/A"), report("measured/sets/B")
     assert (a["queries"], b["queries"]) == (5, 7)
     assert len(Path("measured/sets/B/per_query.tsv").read_text().splitlines()) == 1 + 7
-    lines = [line.split() for line in Path("said").read_text().splitlines()]
-    (header,) = [line for line in lines if line[:1] == ["set"]]
-    place = header.index("nDCG@10")
-    (of_a,) = [line for line in lines if line[:1] == ["A"]]
-    (of_mean,) = [line for line in lines if line[:4] == ["mean", "of", "2", "sets"]]
-    assert of_a[place] == f"{a['nDCG@10']:.4f}"
+    said = Path("said").read_text().replace("mean of 2 sets", "mean")
+    rows = {line.split()[0]: line.split() for line in said.splitlines() if line}
+    place = rows["set"].index("nDCG@10")
+    assert rows["A"][place] == f"{a['nDCG@10']:.4f}"
     mean = (a["nDCG@10"] + b["nDCG@10"]) / 2
-    assert of_mean[place + 3] == f"{mean:.4f}", "each set counts alike"
+    assert rows["mean"][place] == f"{mean:.4f}", "each set counts alike"
     assert row("A", "measured")["metrics"]["nDCG@10"] == a["nDCG@10"]
     assert row("A", "measured")["ranked"] == "its pools"
     assert row("B", "measured")["ranked"] == "corpus, 100 deep", "a dual encoder searches"
@@ -121,21 +111,20 @@ def test_each_set_has_a_place_and_the_table_their_mean(world, monkeypatch):
 
 @pytest.mark.long
 def test_each_set_is_measured_as_ltr_test_measures_it_alone(measuring):
-    assert measured_on("data/A", "data/B") == 0
-    searched = ["--data.evaluation.candidates", "corpus", "--data.evaluation.depth", "100"]
-    for name, options in (("A", []), ("B", searched)):
-        alone = ["--data.path", f"data/{name}", "--trainer.default_root_dir", f"alone/{name}"]
-        assert main(["test", "run", *alone, *options]) == 0
+    assert measured_on(BOTH) == 0
+    searched = "--data.evaluation.candidates corpus --data.evaluation.depth 100"
+    for name, options in (("A", ""), ("B", searched)):
+        alone = f"--data.path data/{name} --trainer.default_root_dir alone/{name}"
+        assert run_ltr(f"test run {alone} {options}") == 0
         expected = results(f"alone/{name}")
         found = results(f"run/sets/{name}")
         for file in ("per_query.tsv", "test.run"):
-            assert found[file].split() == [
-                b"sets" if word == b"alone" else word for word in expected[file].split()
-            ]
+            words = [b"sets" if word == b"alone" else word for word in expected[file].split()]
+            assert found[file].split() == words
 
 
 def test_what_was_measured_by_the_same_weights_is_not_measured_again(here, capsys):
-    assert measured_on("data/A", "data/B") == 0 and MEASURED == ["data/A", "data/B"]
+    assert measured_on(BOTH) == 0 and MEASURED == ["data/A", "data/B"]
     shutil.move("data/A", "data/moved")
     (here / "suite.yaml").write_text("A: data/moved\nB: data/B\n")
     assert measured_on("suite:suite.yaml") == 0 and len(MEASURED) == 2
@@ -150,11 +139,11 @@ def test_what_was_measured_by_the_same_weights_is_not_measured_again(here, capsy
 
 @pytest.mark.long
 def test_what_is_measured_otherwise_is_measured_again(measuring):
-    assert measured_on("data/A", "data/B") == 0
+    assert measured_on(BOTH) == 0
     # How fast it is measured changes nothing; what is measured does.
-    assert measured_on("data/A", "data/B", "--data.evaluation.batch_size", "2") == 0
+    assert measured_on(f"{BOTH} --data.evaluation.batch_size 2") == 0
     assert len(MEASURED) == 2
-    assert measured_on("data/A", "data/B", "--data.evaluation.depth", "3") == 0
+    assert measured_on(f"{BOTH} --data.evaluation.depth 3") == 0
     assert len(MEASURED) == 4 and row("A")["ranked"] == "its pools, 3 deep"
     assert row("B")["ranked"] == "corpus, 100 deep", "a search goes as deep as the metrics look"
     checkpoint = torch.load("run/checkpoints/best.ckpt", weights_only=True)
@@ -162,16 +151,16 @@ def test_what_is_measured_otherwise_is_measured_again(measuring):
     for name in weights:
         weights[name] = weights[name] + 0.1
     torch.save(checkpoint, "other.ckpt")
-    assert measured_on("data/A", "data/B", "--ckpt_path", "other.ckpt") == 0 and len(MEASURED) == 6
-    assert measured_on("data/A", "data/B") == 0 and len(MEASURED) == 8
+    assert measured_on(f"{BOTH} --ckpt_path other.ckpt") == 0 and len(MEASURED) == 6
+    assert measured_on(BOTH) == 0 and len(MEASURED) == 8
 
 
 @pytest.mark.long
 def test_other_weights_are_measured_again(measuring):
-    assert measured_on("data/A", "data/B") == 0
-    assert main(["fit", "run", "--trainer.max_epochs", "2"]) == 0
+    assert measured_on(BOTH) == 0
+    assert run_ltr("fit run --trainer.max_epochs 2") == 0
     assert not Path("run/sets").exists(), "these were results of the weights of before"
-    assert measured_on("data/A", "data/B") == 0 and len(MEASURED) == 4
+    assert measured_on(BOTH) == 0 and len(MEASURED) == 4
 
 
 def test_what_is_finished_stays_when_it_is_interrupted(here, monkeypatch):
@@ -183,17 +172,15 @@ def test_what_is_finished_stays_when_it_is_interrupted(here, monkeypatch):
         measure(args)
 
     monkeypatch.setattr("ltr.cli.measuring.run_in_process", interrupted)
-    assert measured_on("data/A", "data/B") == 130
+    assert measured_on(BOTH) == 130
     assert row("A") and not Path("run/sets/B").exists()
     monkeypatch.setattr("ltr.cli.measuring.run_in_process", measure)
-    assert measured_on("data/A", "data/B") == 0 and MEASURED == ["data/A", "data/B"]
+    assert measured_on(BOTH) == 0 and MEASURED == ["data/A", "data/B"]
 
 
-def told(capsys, *words: str) -> str:
+def told(capsys, words: str) -> str:
     """The line that refuses these data sets and options."""
-    assert measured_on(*words) == 2
-    (line,) = capsys.readouterr().err.strip().splitlines()
-    return line
+    return refusal(capsys, f"test run --data.path {words}")
 
 
 def test_a_set_that_can_t_be_measured_is_refused_before_any_work(here, capsys):
@@ -201,8 +188,8 @@ def test_a_set_that_can_t_be_measured_is_refused_before_any_work(here, capsys):
     with open("bad/qrels/test.tsv", "a") as file:
         file.write("x\n")
     before = sorted(Path().rglob("*"))
-    assert "nowhere can't be measured, so nothing was" in told(capsys, "data/A", "nowhere")
-    assert "bad/qrels/test.tsv:8: expected 4 columns" in told(capsys, "data/A", "bad")
+    assert "nowhere can't be measured, so nothing was" in told(capsys, "data/A nowhere")
+    assert "bad/qrels/test.tsv:8: expected 4 columns" in told(capsys, "data/A bad")
     assert MEASURED == [] and sorted(Path().rglob("*")) == before
 
 
@@ -211,15 +198,14 @@ def test_options_that_ltr_test_refuses_are_refused_before_any_work(here, capsys,
     write_collection(here / "untested", n_queries=3)
     Path("untested/qrels/test.tsv").unlink()
     before = sorted(Path().rglob("*"))
-    both = ("data/A", "data/B")
-    assert "no judgements for the split 'test'" in told(capsys, "data/A", "untested")
-    assert "there is no option --trainer.foo" in told(capsys, *both, "--trainer.foo", "1")
-    assert "there is no such file" in told(capsys, *both, "--ckpt_path", "x.ckpt")
-    assert "a trial run" in told(capsys, *both, "--trainer.fast_dev_run", "true")
+    assert "no judgements for the split 'test'" in told(capsys, "data/A untested")
+    assert "there is no option --trainer.foo" in told(capsys, f"{BOTH} --trainer.foo 1")
+    assert "there is no such file" in told(capsys, f"{BOTH} --ckpt_path x.ckpt")
+    assert "a trial run" in told(capsys, f"{BOTH} --trainer.fast_dev_run true")
     for name, value in {"RANK": 0, "WORLD_SIZE": 2, "LOCAL_WORLD_SIZE": 2}.items():
         monkeypatch.setenv(name, str(value))
     monkeypatch.setenv("TORCHELASTIC_RUN_ID", "none")
-    assert "without torchrun or srun" in told(capsys, *both)
+    assert "without torchrun or srun" in told(capsys, BOTH)
     assert MEASURED == [] and sorted(Path().rglob("*")) == before
 
 
@@ -228,20 +214,19 @@ def test_a_hub_that_can_t_be_reached_is_one_line(here, capsys, monkeypatch):
         raise ConnectionError(f"no network for {name}\nand more")
 
     monkeypatch.setattr("ltr.data.collection._from_ir_datasets", unreachable)
-    assert measured_on("suite:nanobeir") == 2
-    (line,) = capsys.readouterr().err.strip().splitlines()
+    line = told(capsys, "suite:nanobeir")
     assert "NanoArguAna can't be fetched, so nothing was measured" in line
 
 
 @pytest.mark.long
 def test_a_name_stands_for_one_data_set(here, capsys):
-    assert measured_on("data/A", "data/B") == 0
+    assert measured_on(BOTH) == 0
     write_collection(here / "other/A", n_queries=4, seed=5)
-    assert measured_on("other/A", "data/B") == 2
+    assert measured_on("other/A data/B") == 2
     assert "run/sets/A has the results on" in capsys.readouterr().err
     assert len(MEASURED) == 2 and row("A")["queries"] == 5
     Path("run/sets/A/row.json").write_text("{}")
-    assert measured_on("data/A", "data/B") == 2
+    assert measured_on(BOTH) == 2
     assert "row.json: the file is damaged" in capsys.readouterr().err
 
 
@@ -250,19 +235,19 @@ def test_a_cross_encoder_orders_the_best_of_bm25_where_there_are_no_pools(
     measuring, backbone, collection_folder
 ):
     """Here one that was not trained, and a suite that is a folder."""
-    options = json.dumps({"backbone": backbone, "max_length": 20})
-    model = ["--model.ranker", "PairWiseBertRanker", "--model.ranker.init_args", options]
-    data = ["--data", "TripletDataModule", "--data.path", "suite:data"]
-    trainer = ["--trainer.default_root_dir", "new", "--trainer.accelerator", "cpu"]
-    assert main(["test", *model, "--model.loss", "SoftmaxLoss", *data, *trainer]) == 0
-    rows = [json.loads(Path(f"new/sets/{name}/row.json").read_text()) for name in "AB"]
+    model = f"--model.ranker PairWiseBertRanker --model.ranker.backbone {backbone}"
+    model += " --model.ranker.max_length 20 --model.loss SoftmaxLoss"
+    data = "--data TripletDataModule --data.path suite:data"
+    trainer = "--trainer.default_root_dir new --trainer.accelerator cpu"
+    assert run_ltr(f"test {model} {data} {trainer}") == 0
+    rows = [row(name, "new") for name in "AB"]
     assert [row["ranked"] for row in rows] == ["its pools", "bm25, 100 deep"]
-    assert main(["compare", "new", "run", "--data", "suite:data"]) == 2, "run was not tested there"
-    assert measured_on("suite:data", "--data.evaluation.candidates", "bm25") == 2, (
-        "it needs a depth"
-    )
+    compared = "compare new run --data suite:data"
+    assert run_ltr(compared) == 2, "run was not tested there"
+    without_depth = "suite:data --data.evaluation.candidates bm25"
+    assert measured_on(without_depth) == 2, "it needs a depth"
     assert measured_on("suite:data") == 0
-    assert main(["compare", "new", "run", "--data", "suite:data"]) == 0
+    assert run_ltr(compared) == 0
 
 
 @pytest.mark.long
@@ -271,36 +256,31 @@ def test_feature_vectors_have_sets_too(measuring):
     ranker = {"class_path": "FeatureRanker", "init_args": {"n_features": 5}}
     data = {"class_path": "FeatureDataModule", "init_args": {"path": str(measuring / "x")}}
     trained(measuring / "features", ranker, data)
-    words = ["test", "features/run", "--data.path", "x", "y"]
-    assert main(words) == 0 and MEASURED == ["x", "y"]
-    assert main(words) == 0 and MEASURED == ["x", "y"]
-    rows = [
-        json.loads(Path(f"features/run/sets/{name}/row.json").read_text())["metrics"]
-        for name in "xy"
-    ]
-    assert rows[0] != rows[1]
-    assert main([*words[:-1], "here"]) == 2
+    for _ in range(2):
+        assert run_ltr("test features/run --data.path x y") == 0 and MEASURED == ["x", "y"]
+    assert row("x", "features/run")["metrics"] != row("y", "features/run")["metrics"]
+    assert run_ltr("test features/run --data.path x here") == 2
 
 
 @pytest.mark.parametrize(
     ("args", "others", "words"),
     [
-        (["run", "--data.path", "A", "B", "--x", "1"], ["run", "--x", "1"], ["A", "B"]),
-        (["run", "--data.path=suite:n"], ["run"], ["suite:n"]),
-        (["--data.init_args.path", "suite:n", "--x=1"], ["--x=1"], ["suite:n"]),
-        (["run", "--data.path", "A"], ["run"], ["A"]),
-        (["run", "--data.path", "A", "B", "--data.path", "C"], ["run"], ["C"]),
-        (["run", "--x", "suite:n"], ["run", "--x", "suite:n"], []),
+        ("run --data.path A B --x 1", "run --x 1", "A B"),
+        ("run --data.path=suite:n", "run", "suite:n"),
+        ("--data.init_args.path suite:n --x=1", "--x=1", "suite:n"),
+        ("run --data.path A", "run", "A"),
+        ("run --data.path A B --data.path C", "run", "C"),
+        ("run --x suite:n", "run --x suite:n", ""),
     ],
 )
 def test_several_words_or_a_suite_are_sets(args, others, words):
-    assert split_off_option(args, DATA_PATHS) == (others, words)
-    assert names_several_sets(words) == (words in (["A", "B"], ["suite:n"]))
+    assert split_off_option(args.split(), DATA_PATHS) == (others.split(), words.split())
+    assert names_several_sets(words.split()) == (words in ("A B", "suite:n"))
 
 
 @pytest.mark.long
 def test_each_set_is_measured_in_a_process_of_its_own(world, monkeypatch):
     """Which the tests above leave out."""
     monkeypatch.chdir(world)
-    assert main(["test", "run", "--data.path", "data/A", "data/B"]) == 0
+    assert run_ltr("test run --data.path data/A data/B") == 0
     assert report("run/sets/A")["queries"] == 5

@@ -11,25 +11,20 @@ import pytest
 import torch
 from transformers import BertModel
 
-from ltr.__main__ import main
 from ltr.cli.cache import cache
 from ltr.data.cache_folder import cached, origin_of
 from tests.data.test_cache_folder import HOLDER, map_a, write_three
 from tests.world.backbones import make_backbone
 from tests.world.collections import write_collection
+from tests.world.commands import run_ltr
 
 
 def lines_of(capsys):
     """The rows (kind, data, model, reason), and the lines below."""
-    rows = []
-    told = []
-    for line in capsys.readouterr().out.splitlines():
-        cells = line.split("\t")
-        if len(cells) == 6:
-            rows.append((cells[0], cells[1], cells[2], cells[5]))
-        else:
-            told.append(line)
-    return sorted(rows), told
+    lines = capsys.readouterr().out.splitlines()
+    rows = [line.split("\t") for line in lines if line.count("\t") == 5]
+    told = [line for line in lines if line.count("\t") != 5]
+    return sorted((*row[:3], row[5]) for row in rows), told
 
 
 @pytest.fixture
@@ -45,8 +40,7 @@ def world(tmp_path, monkeypatch, capsys):
     encoder.save_pretrained(tmp_path / "model-2")
     for model in ("model-1", "model-2"):
         for data in ("data-1", "data-2"):
-            corpus = ["--corpus", str(tmp_path / data), "--query", "w1"]
-            assert main(["search", str(tmp_path / model), *corpus]) == 0
+            assert run_ltr(f"search {tmp_path / model} --corpus {tmp_path / data} --query w1") == 0
     capsys.readouterr()
     return tmp_path
 
@@ -55,7 +49,7 @@ def test_what_no_run_uses_is_told_and_removed(world, capsys):
     """By hand: the texts of 2 corpora, and the embeddings of 2 corpora by 2 models."""
     corpora = [str(world / f"data-{number}/corpus.jsonl") for number in (1, 2)]
     models = [str(world / f"model-{number}") for number in (1, 2)]
-    assert main(["cache"]) == 0
+    assert run_ltr("cache") == 0
     rows, told = lines_of(capsys)
     expected = [("texts", corpus, "", "") for corpus in corpora]
     expected += [("encodings", corpus, model, "") for corpus in corpora for model in models]
@@ -65,7 +59,7 @@ def test_what_no_run_uses_is_told_and_removed(world, capsys):
 
     shutil.rmtree(world / "data-1")
     shutil.rmtree(world / "model-2")
-    assert main(["cache"]) == 0
+    assert run_ltr("cache") == 0
     rows, told = lines_of(capsys)
     gone = {row[:3]: row[3] for row in rows if row[3]}
     # Of what reads data-1 and of what model-2 has made nothing is left in use.
@@ -78,14 +72,14 @@ def test_what_no_run_uses_is_told_and_removed(world, capsys):
     assert "unused: 4 entries" in told[0] and "--remove" in told[1]
     assert len(list((world / "cache").glob("*/*"))) == 6, "nothing is removed without --remove"
 
-    assert main(["cache", "--remove"]) == 0
+    assert run_ltr("cache --remove") == 0
     assert lines_of(capsys)[1][1].startswith("removed: 4 entries, ")
-    assert main(["cache"]) == 0
+    assert run_ltr("cache") == 0
     rows, told = lines_of(capsys)
-    assert rows == sorted(set(expected) - set(gone_row + ("",) for gone_row in gone))
+    assert rows == sorted(set(expected) - {(*row, "") for row in gone})
     assert len(list((world / "cache").glob("*/*"))) == 2
     # What is left is used, and what was removed is made again.
-    assert main(["search", models[0], "--corpus", str(world / "data-2"), "--query", "w1"]) == 0
+    assert run_ltr(f"search {models[0]} --corpus {world / 'data-2'} --query w1") == 0
     assert len(list((world / "cache").glob("*/*"))) == 2
 
 
@@ -98,23 +92,28 @@ def one_entry(tmp_path, monkeypatch):
 
 
 def test_by_age_and_of_nothing(one_entry, capsys):
-    assert main(["cache", "--older_than", "1", "--remove"]) == 0
+    assert run_ltr("cache --older_than 1 --remove") == 0
     _, told = lines_of(capsys)
     assert "unused: 0 entries" in told[0] and told[1] == "removed: 0 entries, 0 B"
-    assert main(["cache", "--older_than", "0", "--remove"]) == 0
+    assert run_ltr("cache --older_than 0 --remove") == 0
     rows, told = lines_of(capsys)
     assert rows == [("tests", "ir_datasets:NAME", "", "not used for 0 days")]
     assert told[1].startswith("removed: 1 entry, ")
-    assert main(["cache"]) == 0
+    assert run_ltr("cache") == 0
     assert lines_of(capsys) == ([], [f"{one_entry}: 0 entries, 0 B; unused: 0 entries, 0 B"])
-    assert main(["cache", "--older_than", "-1"]) == 2
+    assert run_ltr("cache --older_than -1") == 2
     assert "must be a number of days of at least 0, got -1" in capsys.readouterr().err
+
+
+def removed_by_age(capsys):
+    """The lines below the rows of a removal of all that nothing has open."""
+    assert run_ltr("cache --older_than 0 --remove") == 0
+    return lines_of(capsys)[1]
 
 
 def test_what_a_command_has_open_is_kept_and_told(one_entry, capsys):
     array = cached("tests", "one", write_three, map_a, origin_of("ir_datasets:NAME"))
-    assert main(["cache", "--older_than", "0", "--remove"]) == 0
-    _, told = lines_of(capsys)
+    told = removed_by_age(capsys)
     assert told[1] == "removed: 0 entries, 0 B" and told[2].startswith("kept: 1 that a running")
     assert array.tolist() == [0, 1, 2]
 
@@ -135,24 +134,22 @@ def test_what_another_process_has_open_is_kept_until_that_ends(one_entry, capsys
     (folder,) = one_entry.glob("tests/*")
     holder = started(HOLDER, str(folder))
     assert holder.stdout.readline() == "mapped\n"
-    assert main(["cache", "--older_than", "0", "--remove"]) == 0
-    _, told = lines_of(capsys)
+    told = removed_by_age(capsys)
     assert told[1] == "removed: 0 entries, 0 B" and told[2].startswith("kept: 1 that a running")
     assert {file.name for file in folder.iterdir()} == {"a.npy", "made-of", "seal"}
     assert holder.communicate("\n")[0] == "3\n"
-    assert main(["cache", "--older_than", "0", "--remove"]) == 0
-    assert lines_of(capsys)[1][1].startswith("removed: 1 entry, ")
+    assert removed_by_age(capsys)[1].startswith("removed: 1 entry, ")
     assert not any(folder.parent.iterdir())
 
 
-@pytest.mark.parametrize("options", [[], ["--remove"], ["--older_than", "0", "--remove"]])
+@pytest.mark.parametrize("options", ["", "--remove", "--older_than 0 --remove"])
 def test_where_there_is_no_cache_yet(options, tmp_path, monkeypatch, capsys):
     root = tmp_path / "none"
     monkeypatch.setenv("LTR_CACHE", str(root))
-    assert main(["cache", *options]) == 0
-    expected = [f"{root}: 0 entries, 0 B; unused: 0 entries, 0 B"]
-    expected += ["removed: 0 entries, 0 B"] if options else []
-    assert lines_of(capsys) == ([], expected)
+    assert run_ltr(f"cache {options}") == 0
+    told = f"{root}: 0 entries, 0 B; unused: 0 entries, 0 B"
+    removed = ["removed: 0 entries, 0 B"] if options else []
+    assert lines_of(capsys) == ([], [told, *removed])
     assert not root.exists()
 
 
@@ -204,5 +201,5 @@ def test_what_is_no_folder_is_no_empty_cache(kind, tmp_path, monkeypatch, capsys
     place = tmp_path / "place"
     place.write_text("") if kind == "a file" else place.symlink_to(place)
     monkeypatch.setenv("LTR_CACHE", str(place))
-    assert main(["cache"]) == 2
+    assert run_ltr("cache") == 2
     assert "must be a folder, got" in capsys.readouterr().err

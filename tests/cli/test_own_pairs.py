@@ -1,6 +1,6 @@
 """A choice of pairs of the user's own, named in the configuration."""
 
-from ltr.__main__ import main
+from tests.world.commands import run_ltr
 
 
 def test_a_choice_of_your_own_is_named_in_the_configuration(tmp_path, letor_folder, capsys):
@@ -16,8 +16,8 @@ data:
   init_args: {{path: {letor_folder}}}
 trainer: {{accelerator: cpu, max_epochs: 1, default_root_dir: {tmp_path / "run"}}}
 """)
-    assert main(["fit", "--config", str(config)]) == 0
-    assert main(["test", str(tmp_path / "run")]) == 0
+    assert run_ltr(f"fit --config {config}") == 0
+    assert run_ltr(f"test {tmp_path / 'run'}") == 0
     assert "WorstOfTheBest" in (tmp_path / "run/config.yaml").read_text()
-    assert main(["fit", "--config", str(config), "--model.loss.pairs", "hardes"]) == 2
+    assert run_ltr(f"fit --config {config} --model.loss.pairs hardes") == 2
     assert "hardes" in capsys.readouterr().err

@@ -80,20 +80,21 @@ def test_a_process_beside_a_run_outlives_the_signals_of_a_cluster_until_the_run_
 
 @pytest.mark.parametrize(("args", "code"), [(["--version"], 0), (["nothing"], 2)])
 def test_a_command_for_another_program_has_its_own_exit_code(args, code):
-    this = f"import os, subprocess, sys; sys.exit(subprocess.run([sys.executable, '-m', 'ltr.cli.process', str(os.getpid()), *{args}]).returncode)"
+    command = f"[sys.executable, '-m', 'ltr.cli.process', str(os.getpid()), *{args}]"
+    this = f"import os, subprocess, sys; sys.exit(subprocess.run({command}).returncode)"
     assert subprocess.run([sys.executable, "-c", this]).returncode == code
 
 
-@pytest.mark.parametrize(
-    ("code", "ends_by"), [(0, None), (2, SystemExit), (1, InputError), (-9, InputError)]
-)
+def test_what_a_command_has_done_is_no_error(monkeypatch):
+    monkeypatch.setattr(process, "_run_and_wait", lambda _: 0)
+    process.run_in_process(["test"])
+    process.run_in_process(["test"], refusal_ends_program=False)
+
+
+@pytest.mark.parametrize(("code", "ends_by"), [(2, SystemExit), (1, InputError), (-9, InputError)])
 def test_what_a_command_has_refused_is_said_once(monkeypatch, code, ends_by):
     """Its own line is on the terminal; after a kill it has said nothing."""
     monkeypatch.setattr(process, "_run_and_wait", lambda _: code)
-    if ends_by is None:
-        process.run_in_process(["test"])
-        process.run_in_process(["test"], refusal_ends_program=False)
-        return
     with pytest.raises(ends_by) as ended:
         process.run_in_process(["test"])
     if code == 2:

@@ -10,23 +10,23 @@ import pytest
 from ltr.__main__ import main
 from ltr.data.disk import new_array
 from ltr.errors import InputError, Terminated
+from tests.world.commands import refusal, run_ltr
 
 
 def test_a_mistake_of_ours_keeps_its_traceback(config, monkeypatch):
-    monkeypatch.delenv("LTR_DEBUG", raising=False)
     monkeypatch.setattr("ltr.losses.SoftmaxLoss.forward", lambda *a: [][1])
     with pytest.raises(IndexError):
-        main(["fit", "--config", str(config)])
+        run_ltr(f"fit --config {config}")
 
 
-@pytest.mark.parametrize(
-    ("interrupt", "code"),
-    [
-        (KeyboardInterrupt(), 130),
-        (Terminated(signal.SIGHUP), 129),
-        (Terminated(signal.SIGTERM), 143),
-    ],
-)
+INTERRUPTS = [
+    (KeyboardInterrupt(), 130),
+    (Terminated(signal.SIGHUP), 129),
+    (Terminated(signal.SIGTERM), 143),
+]
+
+
+@pytest.mark.parametrize(("interrupt", "code"), INTERRUPTS)
 def test_a_signal_that_a_library_makes_an_error_of_ends_the_command(
     interrupt, code, monkeypatch, capsys
 ):
@@ -42,7 +42,7 @@ def test_a_signal_that_a_library_makes_an_error_of_ends_the_command(
             raise InputError(f"backbone 'a' can't be loaded: {error}") from None
 
     monkeypatch.setattr("ltr.cli.program.run", loaded)
-    assert main(["rank"]) == code
+    assert run_ltr("rank") == code
     assert capsys.readouterr().err == ""
 
 
@@ -52,49 +52,43 @@ FULL = Path("/dev/full")  # Linux: every write to it finds a full disk
 @pytest.mark.skipif(not FULL.exists(), reason="a device of Linux")
 def test_a_full_disk_is_one_line(tmp_path, monkeypatch, capsys):
     """The system does not say which: a write knows no name. A file that is renamed has one."""
-    monkeypatch.delenv("LTR_DEBUG", raising=False)
     monkeypatch.setenv("LTR_CACHE", "kept")
     monkeypatch.setattr("tempfile.tempdir", "passing")
-    monkeypatch.setattr("ltr.cli.program.run", lambda args: FULL.write_text("all of it"))
-    assert main(["fit"]) == 2
     where = "of the output, of kept (LTR_CACHE) or of passing (TMPDIR)"
-    hint = "(No space left on device); make room and run the command again"
-    assert capsys.readouterr().err == f"ltr: the disk {where} is full {hint}\n"
+
+    def refused(work):
+        monkeypatch.setattr("ltr.cli.program.run", work)
+        return refusal(capsys, "fit")
 
     def written_in_part(args):
         raise OSError("630 requested and 496 written")
 
-    monkeypatch.setattr("ltr.cli.program.run", written_in_part)
-    assert main(["score"]) == 2
-    assert capsys.readouterr().err == f"ltr: the disk {where} is full {hint}\n"
-
     def no_room(*_):
         raise OSError(errno.ENOSPC, "No space left on device")
 
+    hint = "(No space left on device); make room and run the command again"
+    told = f"ltr: the disk {where} is full {hint}"
+    assert refused(lambda args: FULL.write_text("all of it")) == told
+    assert refused(written_in_part) == told
     monkeypatch.setattr("os.posix_fallocate", no_room)
-    monkeypatch.setattr(
-        "ltr.cli.program.run", lambda args: new_array(tmp_path / "a.npy", "f4", (3,))
-    )
-    assert main(["fit"]) == 2
-    assert capsys.readouterr().err == f"ltr: the disk of {tmp_path}/a.npy is full {hint}\n"
+    line = refused(lambda args: new_array(tmp_path / "a.npy", "f4", (3,)))
+    assert line == f"ltr: the disk of {tmp_path}/a.npy is full {hint}"
 
 
 def test_a_working_directory_that_was_removed_is_one_line(
     backbone, collection_folder, tmp_path, monkeypatch, capsys
 ):
     """By another program, while this one runs there. Whole paths need none."""
-    monkeypatch.delenv("LTR_DEBUG", raising=False)
     folder = tmp_path / "removed"
     folder.mkdir()
     monkeypatch.chdir(folder)
     folder.rmdir()
-    of_corpus = ["--corpus", str(collection_folder), "--query", "w1"]
-    assert main(["search", "run", *of_corpus]) == 2
-    assert capsys.readouterr().err.splitlines()[-1] == (
-        "ltr: the working directory has been removed; "
-        "change to another one, and run the command again"
-    )
-    assert main(["search", backbone, *of_corpus]) == 0
+    of_corpus = f"--corpus {collection_folder} --query w1"
+    assert run_ltr(f"search run {of_corpus}") == 2
+    rule = "the working directory has been removed; change to another one"
+    last_line = capsys.readouterr().err.splitlines()[-1]
+    assert last_line == f"ltr: {rule}, and run the command again"
+    assert run_ltr(f"search {backbone} {of_corpus}") == 0
 
 
 @pytest.mark.skipif(not FULL.exists(), reason="a device of Linux")
@@ -102,7 +96,6 @@ def test_an_output_on_a_full_disk_is_one_line(monkeypatch, capsys):
     """What was printed may still be held, and find no room at the end. Of what is held then, the
     interpreter would complain once more, and change the exit code.
     """
-    monkeypatch.delenv("LTR_DEBUG", raising=False)
     monkeypatch.setattr("ltr.cli.program.run", lambda args: print("a result"))
     for command in (["cache"], ["--version"], ["--help"]):
         with FULL.open("w") as stdout:
@@ -116,7 +109,7 @@ def test_an_output_on_a_full_disk_is_one_line(monkeypatch, capsys):
 def test_debug_shows_the_traceback(config, monkeypatch):
     monkeypatch.setenv("LTR_DEBUG", "1")
     with pytest.raises(ValueError, match="no such file"):
-        main(["test", "--config", str(config), "--ckpt_path", "nowhere.ckpt"])
+        run_ltr(f"test --config {config} --ckpt_path nowhere.ckpt")
 
 
 @pytest.mark.parametrize("local_rank", ["0", "1"])
@@ -124,7 +117,7 @@ def test_a_command_runs_in_a_thread(monkeypatch, local_rank):
     """As some launchers call it. Python lets a thread set no handlers of signals."""
     monkeypatch.setenv("LOCAL_RANK", local_rank)
     codes = []
-    thread = threading.Thread(target=lambda: codes.append(main(["cache"])))
+    thread = threading.Thread(target=lambda: codes.append(run_ltr("cache")))
     thread.start()
     thread.join()
     assert codes == [0]

@@ -7,13 +7,13 @@ import pytest
 import torch
 import yaml
 
-from ltr.__main__ import main
 from ltr.compare.tested_run import is_tested
 from ltr.data.trec import read_run
 from tests.test_ranks import two_processes
 from tests.world.collections import write_collection
-from tests.world.configurations import QUIET
-from tests.world.runs import metrics
+from tests.world.commands import run_ltr
+from tests.world.configurations import write_config
+from tests.world.runs import metrics, report
 
 
 @pytest.fixture(scope="module")
@@ -22,51 +22,32 @@ def world(tmp_path_factory, backbone):
     folder = tmp_path_factory.mktemp("world")
     write_collection(folder / "a")
     write_collection(folder / "b", n_queries=9, seed=1)
-    config = {
-        "seed_everything": 3,
-        "model": {
-            "ranker": {
-                "class_path": "ltr.models.PairWiseBertRanker",
-                "init_args": {"backbone": backbone, "max_length": 24},
-            },
-            "loss": {"class_path": "ltr.losses.SoftmaxLoss"},
-            "lr": 0.01,
-        },
-        "data": {
-            "class_path": "ltr.datamodules.TripletDataModule",
-            "init_args": {
-                "path": [
-                    {"path": "a", "weight": 3, "negatives": "random"},
-                    {"path": "b", "weight": 1},
-                ],
-                "negatives_per_query": 3,
-                "batch_size": 8,
-                "mixture": {"batches": "mixed"},
-            },
-        },
-        "trainer": QUIET | {"max_epochs": 2},
+    changes = {
+        "path": [{"path": "a", "weight": 3, "negatives": "random"}, {"path": "b", "weight": 1}],
+        "batch_size": 8,
+        "mixture": {"batches": "mixed"},
     }
-    (folder / "both.yaml").write_text(yaml.safe_dump(config))
+    changes = {f"data.init_args.{name}": value for name, value in changes.items()}
+    file = write_config(folder, backbone, folder, **changes).rename(folder / "both.yaml")
+    config = yaml.safe_load(file.read_text())
     for kind in ("LabelDataModule", "FeatureDataModule"):
         other = config | {"data": {"class_path": kind, "init_args": {"path": ["a", "b"]}}}
         (folder / f"{kind}.yaml").write_text(yaml.safe_dump(other))
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
-        words = ["--config", "both.yaml", "--trainer.default_root_dir", "run"]
-        assert main(["fit", *words]) == 0
-        assert main(["test", "run"]) == 0
+        assert run_ltr("fit --config both.yaml") == run_ltr("test run") == 0
     return folder
 
 
 def test_results_are_told_of_each_source_and_their_mean(world):
-    results = metrics(world / "run")
-    assert results["fit"]["steps"] == 2 * 5  # 39 lists in batches of 8
-    report = results["test"]
-    assert report["sources"] == ["a", "b"] and report["queries"] == 39
-    assert report["ceiling"]["R"] == 1.0
+    written = metrics(world / "run")
+    assert written["fit"]["steps"] == 2 * 5  # 39 lists in batches of 8
+    results = written["test"]
+    assert results["sources"] == ["a", "b"] and results["queries"] == 39
+    assert results["ceiling"]["R"] == 1.0
     for name in ("nDCG@10", "AP"):
-        assert report[name] == pytest.approx((report[f"a/{name}"] + report[f"b/{name}"]) / 2)
-        assert results["start"].keys() >= {name, f"a/{name}", f"b/{name}"}
+        assert results[name] == pytest.approx((results[f"a/{name}"] + results[f"b/{name}"]) / 2)
+        assert written["start"].keys() >= {name, f"a/{name}", f"b/{name}"}
     lines = (world / "run/per_query.tsv").read_text().splitlines()
     of_source = {"a": [], "b": []}
     for line in lines[1:]:
@@ -74,7 +55,7 @@ def test_results_are_told_of_each_source_and_their_mean(world):
         of_source[query[0]].append(float(value))
     assert [len(values) for values in of_source.values()] == [30, 9]
     for name, values in of_source.items():
-        assert sum(values) / len(values) == pytest.approx(report[f"{name}/nDCG@10"], abs=1e-6)
+        assert sum(values) / len(values) == pytest.approx(results[f"{name}/nDCG@10"], abs=1e-6)
     ranked = [line for _, line in read_run(world / "run/test.run")]
     assert {line.query[:7] for line in ranked} == {"a/test-", "b/test-"}
     assert all(line.doc.startswith(line.query) for line in ranked)  # its own pool
@@ -83,41 +64,41 @@ def test_results_are_told_of_each_source_and_their_mean(world):
 
 def test_a_run_is_found_from_another_folder_with_all_its_sources(world, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    before = metrics(world / "run")["test"]
-    assert main(["test", str(world / "run")]) == 0
-    after = metrics(world / "run")["test"]
+    before = report(world / "run")
+    assert run_ltr(f"test {world / 'run'}") == 0
+    after = report(world / "run")
     for name in ("nDCG@10", "a/nDCG@10", "b/nDCG@10", "evaluated"):
         assert after[name] == before[name]
 
 
-def test_other_sets_are_measured_one_after_the_other(world, monkeypatch):
+@pytest.fixture
+def results(world, monkeypatch):
+    """What the run has measured on test; the working directory holds it."""
     monkeypatch.chdir(world)
-    report = metrics(world / "run")["test"]
-    assert main(["test", "run", "--data.path", "a", "b"]) == 0
+    return metrics(world / "run")["test"]
+
+
+def test_other_sets_are_measured_one_after_the_other(results):
+    assert run_ltr("test run --data.path a b") == 0
     for name in "ab":
-        alone = metrics(world / "run/sets" / name)["test"]
-        assert alone["nDCG@10"] == pytest.approx(report[f"{name}/nDCG@10"], abs=1e-6)
+        alone = report(f"run/sets/{name}")["nDCG@10"]
+        assert alone == pytest.approx(results[f"{name}/nDCG@10"], abs=1e-6)
 
 
-def test_runs_are_compared_by_source_and_by_their_mean(world, monkeypatch, capsys):
-    monkeypatch.chdir(world)
-    shutil.copytree(world / "run", world / "twin")
-    assert main(["compare", "run", "twin"]) == 0
+def test_runs_are_compared_by_source_and_by_their_mean(results, capsys):
+    shutil.copytree("run", "twin")
+    assert run_ltr("compare run twin") == 0
     table = capsys.readouterr().out
-    report = metrics(world / "run")["test"]
-    assert f"{report['nDCG@10']:.4f}" in table
-    for name in "ab":
-        assert f"{report[f'{name}/nDCG@10']:.4f}" in table
+    for name in ("nDCG@10", "a/nDCG@10", "b/nDCG@10"):
+        assert f"{results[name]:.4f}" in table
 
 
-def test_a_card_has_the_results_on_each_source(world, tmp_path, monkeypatch):
-    monkeypatch.chdir(world)
-    assert main(["export", "run", str(tmp_path / "out"), "--to", "sentence-transformers"]) == 0
+def test_a_card_has_the_results_on_each_source(results, tmp_path):
+    assert run_ltr(f"export run {tmp_path / 'out'} --to sentence-transformers") == 0
     card = (tmp_path / "out/README.md").read_text()
-    report = metrics(world / "run")["test"]
     for name in "ab":
         part = card.partition(f"### {name}\n")[2]
-        assert f"{report[f'{name}/nDCG@10']:.4f}" in part.partition("### ")[0]
+        assert f"{results[f'{name}/nDCG@10']:.4f}" in part.partition("### ")[0]
 
 
 @pytest.mark.long
@@ -126,61 +107,45 @@ def test_a_grid_leaves_out_each_source(world, monkeypatch, capfd):
     axes = {"left out": {"nothing": {}, "a": {"data.mixture.leave_out": "a"}}}
     grid = {"base": "both.yaml", "axes": axes, "seeds": [0, 1]}
     (world / "left_out.yaml").write_text(yaml.safe_dump(grid))
-    assert main(["grid", "left_out.yaml"]) == 0
+    assert run_ltr("grid left_out.yaml") == 0
     table = capfd.readouterr().out
     assert "mean of 2 sets" in table
-    report = metrics(world / "runs/left_out/a/seed=0")["test"]
-    assert report["sources"] == ["a", "b"]
+    assert report("runs/left_out/a/seed=0")["sources"] == ["a", "b"]
 
 
+ONE_COLLECTION = "one collection, and path names 2"
+ONE_PATH = (
+    "data.path: this data module takes one path, and not several sources; take TripletDataModule"
+)
+OTHER_WEIGHTS = [{"path": "a", "weight": 2, "negatives": "random"}, {"path": "b", "weight": 1}]
 REFUSED = {
-    "check": (["check", "run"], "ltr check looks at one collection, and path names 2"),
-    "mine": (
-        ["mine", "run", "--output", "mined"],
-        "ltr mine mines of one collection, and path names 2",
-    ),
-    "labels": (
-        ["fit", "--config", "LabelDataModule.yaml"],
-        "data.path: this data module takes one path, and not several sources; take TripletDataModule",
-    ),
-    "features": (
-        ["fit", "--config", "FeatureDataModule.yaml"],
-        "data.path: this data module takes one path, and not several sources; take TripletDataModule",
-    ),
+    "check": ("check run", None, f"ltr check looks at {ONE_COLLECTION}"),
+    "mine": ("mine run --output mined", None, f"ltr mine mines of {ONE_COLLECTION}"),
+    "labels": ("fit --config LabelDataModule.yaml", None, ONE_PATH),
+    "features": ("fit --config FeatureDataModule.yaml", None, ONE_PATH),
     "weights": (
-        [
-            *["fit", "run", "--trainer.max_epochs", "3", "--data.path"],
-            json.dumps(
-                [{"path": "a", "weight": 2, "negatives": "random"}, {"path": "b", "weight": 1}]
-            ),
-        ],
+        "fit run --trainer.max_epochs 3",
+        OTHER_WEIGHTS,
         "the checkpoint was trained on other mixture",
     ),
     "unknown": (
-        [
-            "fit",
-            "--config",
-            "both.yaml",
-            "--data.path",
-            json.dumps([{"path": "a", "wait": 1}, "b"]),
-        ],
+        "fit --config both.yaml",
+        [{"path": "a", "wait": 1}, "b"],
         "path[0]: a source has path, weight, name, instruction, negatives, got 'wait'",
     ),
-    "nowhere": (
-        ["fit", "--config", "both.yaml", "--data.path", json.dumps(["a", "c"])],
-        "c: there is no such data folder or file",
-    ),
+    "nowhere": ("fit --config both.yaml", ["a", "c"], "c: there is no such data folder or file"),
 }
 
 
 @pytest.mark.parametrize("case", REFUSED)
 def test_what_several_sources_do_not_mean_is_refused_in_one_line(case, world, monkeypatch, capfd):
     monkeypatch.chdir(world)
-    words, message = REFUSED[case]
+    words, paths, message = REFUSED[case]
     kept = metrics(world / "run")
     if "--config" in words:
-        words = [*words, "--trainer.default_root_dir", f"new-{case}"]
-    assert main(words) == 2
+        words += f" --trainer.default_root_dir new-{case}"
+    more = ["--data.path", json.dumps(paths)] if paths else []
+    assert run_ltr(words, *more) == 2
     (line,) = [line for line in capfd.readouterr().err.splitlines() if line.startswith("ltr: ")]
     assert message in line
     assert metrics(world / "run") == kept
@@ -199,7 +164,7 @@ def test_two_processes_train_on_the_same_lists_as_one(world, tmp_path, batches):
     file = tmp_path / "both.yaml"
     file.write_text(yaml.safe_dump(config))
     one = tmp_path / "one"
-    assert main(["fit", "--config", str(file), "--trainer.default_root_dir", str(one)]) == 0
+    assert run_ltr(f"fit --config {file} --trainer.default_root_dir {one}") == 0
     where = ["--trainer.default_root_dir", str(tmp_path / "two")]
     two_processes("fit", file, *where)
     steps, weights = [], []

@@ -3,16 +3,24 @@
 import io
 import os
 import pty
+import re
 import subprocess
 import sys
 from contextlib import suppress
 
 import pytest
 
-from ltr.__main__ import main
 from ltr.models import DualEncoder, PairWiseBertRanker
 from ltr.use.rankers import TextRanker
 from ltr.use.retriever import Retriever
+from tests.world.commands import refusal, run_ltr
+
+
+@pytest.fixture
+def texts(tmp_path):
+    """A file of one text."""
+    (tmp_path / "d.txt").write_text("w1\n")
+    return tmp_path / "d.txt"
 
 
 def test_a_query_on_the_command_line(tmp_path, backbone, capsys):
@@ -20,33 +28,15 @@ def test_a_query_on_the_command_line(tmp_path, backbone, capsys):
     model = tmp_path / "exported"
     PairWiseBertRanker(backbone, max_length=20).save(model)
     capsys.readouterr()  # what packages say when they are imported
-    assert (
-        main(
-            [
-                "rank",
-                str(model),
-                "--query",
-                "w1",
-                "--documents",
-                str(tmp_path / "d.txt"),
-                "--k",
-                "2",
-                "--precision",
-                "32-true",
-            ]
-        )
-        == 0
-    )
+    of_texts = f"--query w1 --documents {tmp_path}/d.txt --k 2"
+    assert run_ltr(f"rank {model} {of_texts} --precision 32-true") == 0
     rows = [line.split("\t") for line in capsys.readouterr().out.splitlines()]
-    expected = TextRanker(PairWiseBertRanker(str(model), max_length=20)).rank(
-        "w1", ["w1 w2", "w9", "w3 w4\tw5"], k=2
-    )
-    assert [row[0] for row in rows] == ["1", "2"] and [int(row[2]) for row in rows] == [
-        one.place + 1 for one in expected
-    ]
-    assert [float(row[1]) for row in rows] == pytest.approx(
-        [one.score for one in expected], abs=1e-6
-    )
+    ranker = TextRanker(PairWiseBertRanker(str(model), max_length=20))
+    expected = ranker.rank("w1", ["w1 w2", "w9", "w3 w4\tw5"], k=2)
+    assert [row[0] for row in rows] == ["1", "2"]
+    assert [int(row[2]) for row in rows] == [one.place + 1 for one in expected]
+    scores = [one.score for one in expected]
+    assert [float(row[1]) for row in rows] == pytest.approx(scores, abs=1e-6)
     assert [row[3] for row in rows] == [" ".join(one.text.split()) for one in expected]
 
 
@@ -72,35 +62,27 @@ def test_a_text_does_not_steer_the_terminal(backbone, tmp_path):
     assert not {"\x1b", "\x07", "\u202e", "\x9b"} & {*shown}
 
 
-def test_without_an_output_nothing_fails(backbone, tmp_path, monkeypatch):
+def test_without_an_output_nothing_fails(backbone, texts, monkeypatch):
     """Some schedulers close it."""
-    (tmp_path / "d.txt").write_text("w1\n")
     monkeypatch.setattr("sys.stdout", None)
-    words = ["rank", backbone, "--query", "w1", "--documents", str(tmp_path / "d.txt")]
-    assert main(words) == 0
+    assert run_ltr(f"rank {backbone} --query w1 --documents {texts}") == 0
 
 
-def test_without_an_input_there_are_no_queries(backbone, tmp_path, capsys, monkeypatch):
+def test_without_an_input_there_are_no_queries(backbone, texts, capsys, monkeypatch):
     """The caller has closed it, as some schedulers do."""
-    (tmp_path / "d.txt").write_text("w1\n")
     monkeypatch.setattr("sys.stdin", None)
-    assert main(["search", backbone, "--corpus", str(tmp_path / "d.txt")]) == 0
+    assert run_ltr(f"search {backbone} --corpus {texts}") == 0
     assert capsys.readouterr().out == ""
 
 
 @pytest.mark.parametrize("query", ["null", "~", "true", "3"])
-def test_a_query_is_taken_as_it_stands(query, backbone, collection_folder, tmp_path, capsys):
+def test_a_query_is_taken_as_it_stands(query, backbone, collection_folder, texts, capsys):
     """YAML reads None in some."""
-    assert (
-        main(["search", backbone, "--corpus", str(collection_folder), "--query", query, "--k", "1"])
-        == 0
-    )
+    assert run_ltr(f"search {backbone} --corpus {collection_folder} --query {query} --k 1") == 0
     (line,) = capsys.readouterr().out.splitlines()
     (best,) = Retriever(DualEncoder(backbone)).search(query, collection_folder, k=1)
     assert line.split("\t")[2] == best.id
-    (tmp_path / "d.txt").write_text("w1\n")
-    words = ["rank", backbone, "--query", query, "--documents", str(tmp_path / "d.txt")]
-    assert main(words) == 0
+    assert run_ltr(f"rank {backbone} --query {query} --documents {texts}") == 0
 
 
 @pytest.mark.usefixtures("programs_begin_warm")
@@ -116,7 +98,7 @@ def test_only_results_are_on_stdout(backbone, collection_folder):
 
 def test_queries_are_typed(backbone, collection_folder, capsys, monkeypatch):
     monkeypatch.setattr("sys.stdin", io.StringIO("w3 w4\nw5\n\nw6\n"))
-    assert main(["search", backbone, "--corpus", str(collection_folder), "--k", "3"]) == 0
+    assert run_ltr(f"search {backbone} --corpus {collection_folder} --k 3") == 0
     rows = [line.split("\t") for line in capsys.readouterr().out.splitlines()]
     assert [row[0] for row in rows] == ["1", "2", "3"] * 2, "an empty line ends"
     own = Retriever(DualEncoder(backbone)).search("w5", collection_folder, k=3)
@@ -124,134 +106,82 @@ def test_queries_are_typed(backbone, collection_folder, capsys, monkeypatch):
 
 
 def test_a_nul_is_no_query(backbone, collection_folder, capsys, monkeypatch):
-    monkeypatch.delenv("LTR_DEBUG", raising=False)
     monkeypatch.setattr("sys.stdin", io.StringIO("w3 \0 w4\n"))
-    assert main(["search", backbone, "--corpus", str(collection_folder), "--k", "3"]) == 2
+    assert run_ltr(f"search {backbone} --corpus {collection_folder} --k 3") == 2
     out, err = capsys.readouterr()
     assert out == ""
-    assert (
-        err == "ltr: 'w3 \\x00 w4': text must not hold NUL, got one after 3 characters; remove it\n"
-    )
+    message = "text must not hold NUL, got one after 3 characters; remove it"
+    assert err == f"ltr: 'w3 \\x00 w4': {message}\n"
 
 
-@pytest.mark.parametrize(
-    ("args", "said"),
-    [
-        (
-            ["rank", "M", "--query", "", "--documents", "F"],
-            "--query must be a text that is not blank",
-        ),
-        (
-            ["rank", "M", "--query", " ", "--documents", "F"],
-            "--query must be a text that is not blank",
-        ),
-        (
-            ["search", "M", "--corpus", "F", "--query", ""],
-            "--query must be a text that is not blank",
-        ),
-        (
-            ["search", "M", "--corpus", "F", "--query", " "],
-            "--query must be a text that is not blank",
-        ),
-        (
-            ["search", "M", "--corpus", "F", "--query", "w1", "--depth", "7"],
-            "--depth is of --rerank",
-        ),
-        (
-            ["search", "M", "--corpus", "F", "--queries", "F", "--output", "o", "--depth", "7"],
-            "--depth is of --rerank",
-        ),
-        (
-            ["rank", "M", "--run", "r", "--data", "d", "--output", "o", "--k", "7"],
-            "--k is of --query",
-        ),
-        (
-            ["rank", "M", "--query", "w1", "--documents", "F", "--device", ""],
-            "device '' can't be used here",
-        ),
-        (
-            ["rank", "M", "--query", "w1", "--documents", "F.csv"],
-            "--documents F.csv: a file of texts must be .jsonl or .parquet with _id and text, .tsv with id<TAB>text, or .txt",
-        ),
-        (
-            ["search", "M", "--query", "w1", "--corpus", "F.json"],
-            "--corpus F.json: a file of texts must be .jsonl or .parquet with _id and text, .tsv with id<TAB>text, or .txt",
-        ),
-        (
-            ["rank", "M", "--query", "w1"],
-            "needs either --query and --documents, or --run, --data and --output",
-        ),
-        (
-            ["rank", "M", "--query", "w1", "--documents", "F", "--k", "0"],
-            "--k must be at least 1, got 0",
-        ),
-        (
-            ["rank", "M", "--query", "w1", "--documents", "F", "--depth", "3"],
-            "--depth is of --run: it says how many documents of a run are read",
-        ),
-        (
-            ["rank", "M", "--query", "w1", "--documents", "nope.txt"],
-            "--documents nope.txt: expected a file of texts",
-        ),
-        (
-            ["rank", "./nope", "--query", "w1", "--documents", "F"],
-            "there is no run, checkpoint or model",
-        ),
-        (
-            ["search", "M", "--corpus", "F", "--queries", "F"],
-            "takes --query, or --queries and --output, or neither",
-        ),
-        (["search", "C", "--corpus", "F"], "is no dual encoder, and only one can search a corpus"),
-        (["search", "M"], "corpus"),
-    ],
+BLANK = "--query must be a text that is not blank"
+NO_TEXTS = (
+    "a file of texts must be .jsonl or .parquet with _id and text, .tsv with id<TAB>text, or .txt"
 )
-def test_bad_arguments_get_one_line(tmp_path, backbone, capsys, monkeypatch, args, said):
+# M is a dual encoder, C a cross-encoder, and F a file of two lines.
+REFUSED = {
+    "rank M --query '' --documents F": BLANK,
+    "rank M --query ' ' --documents F": BLANK,
+    "search M --corpus F --query ''": BLANK,
+    "search M --corpus F --query ' '": BLANK,
+    "search M --corpus F --query w1 --depth 7": "--depth is of --rerank",
+    "search M --corpus F --queries F --output o --depth 7": "--depth is of --rerank",
+    "rank M --run r --data d --output o --k 7": "--k is of --query",
+    "rank M --query w1 --documents F --device ''": "device '' can't be used here",
+    "rank M --query w1 --documents F.csv": f"--documents F.csv: {NO_TEXTS}",
+    "search M --query w1 --corpus F.json": f"--corpus F.json: {NO_TEXTS}",
+    "rank M --query w1": "needs either --query and --documents, or --run, --data and --output",
+    "rank M --query w1 --documents F --k 0": "--k must be at least 1, got 0",
+    "rank M --query w1 --documents F --depth 3": (
+        "--depth is of --run: it says how many documents of a run are read"
+    ),
+    "rank M --query w1 --documents nope.txt": "--documents nope.txt: expected a file of texts",
+    "rank ./nope --query w1 --documents F": "there is no run, checkpoint or model",
+    "search M --corpus F --queries F": "takes --query, or --queries and --output, or neither",
+    "search C --corpus F": "is no dual encoder, and only one can search a corpus",
+    "search M": "corpus",
+}
+
+
+@pytest.mark.parametrize("words", REFUSED)
+def test_bad_arguments_get_one_line(words, tmp_path, backbone, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
     for name in ("F", "F.csv", "F.json"):
         (tmp_path / name).write_text("w1\nw2\n")
-    if "C" in args:
+    if " C " in words:
         PairWiseBertRanker(backbone, max_length=20).save("C")
-    assert (
-        main(
-            [backbone if one == "M" else str(tmp_path / one) if one == "C" else one for one in args]
-        )
-        == 2
-    )
-    told = capsys.readouterr().err
-    assert said in told and told.count("\n") == 1
+    command = re.sub(r"\bM\b", str(backbone), words)
+    assert REFUSED[words] in refusal(capsys, command)
 
 
 def test_search_within_a_budget_says_what_it_finds(backbone, collection_folder, tmp_path, capsys):
     """Of 720 documents of 16 dimensions two megabytes hold the codes, but no tile of scores."""
-    words = ["search", backbone, "--corpus", str(collection_folder), "--query", "w5", "--k", "3"]
-    assert main(words) == 0
+    search = f"search {backbone} --corpus {collection_folder} --query w5 --k 3"
+    assert run_ltr(search) == 0
     exact = capsys.readouterr().out
-    assert main([*words, "--memory", "2MB"]) == 0
+    assert run_ltr(f"{search} --memory 2MB") == 0
     told = capsys.readouterr()
     # The same documents; scores that are added up in another order may differ in the last digit.
-    assert [line.split("\t")[2] for line in told.out.splitlines()] == [
-        line.split("\t")[2] for line in exact.splitlines()
-    ]
+    found, expected = (
+        [line.split("\t")[2] for line in out.splitlines()] for out in (told.out, exact)
+    )
+    assert found == expected
     assert "searching within 2MB: codes of one bit a dimension, " in told.err
     assert "best, measured on 30 queries" in told.err
-    for more, message in (
-        (["--memory", "1"], "--memory must be a number above 0 with a unit"),
-        (["--memory", "1KB"], "for 720 documents of 16 dimensions, got"),
-        (["--recall", "0.9"], "--recall is of --memory"),
-        (["--recall_queries", "q.txt"], "--recall_queries is of --memory"),
-        (
-            ["--memory", "1MB", "--recall_queries", "q.txt"],
-            "--recall_queries q.txt: expected a file",
-        ),
-        (["--memory", "1MB", "--recall", "2"], "recall must lie above 0, and be at most 1"),
-    ):
-        assert main([*words, *more]) == 2
+    for more, message in {
+        "--memory 1": "--memory must be a number above 0 with a unit",
+        "--memory 1KB": "for 720 documents of 16 dimensions, got",
+        "--recall 0.9": "--recall is of --memory",
+        "--recall_queries q.txt": "--recall_queries is of --memory",
+        "--memory 1MB --recall_queries q.txt": "--recall_queries q.txt: expected a file",
+        "--memory 1MB --recall 2": "recall must lie above 0, and be at most 1",
+    }.items():
+        assert run_ltr(f"{search} {more}") == 2
         assert message in capsys.readouterr().err
     (tmp_path / "d.txt").write_text("w1 w2\nw3\n" * 20)
-    alone = ["search", backbone, "--corpus", str(tmp_path / "d.txt"), "--query", "w1"]
-    assert main([*alone, "--memory", "100KB"]) == 2
+    alone = f"search {backbone} --corpus {tmp_path}/d.txt --query w1 --memory 100KB"
+    assert run_ltr(alone) == 2
     assert "and there are none: name some by --recall_queries" in capsys.readouterr().err
     (tmp_path / "q.txt").write_text("w1\nw2\nw1 w3\n")
-    named = ["--recall_queries", str(tmp_path / "q.txt")]
-    assert main([*alone, "--memory", "100KB", *named]) == 0
+    assert run_ltr(f"{alone} --recall_queries {tmp_path}/q.txt") == 0
     assert "best, measured on 3 queries" in capsys.readouterr().err
