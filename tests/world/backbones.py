@@ -1,10 +1,15 @@
-"""A tiny BERT and its tokenizer."""
+"""A tiny BERT and its tokenizer; a ready cross-encoder of it."""
 
 from pathlib import Path
 
 import torch
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
-from transformers import BertModel, PreTrainedModel, PreTrainedTokenizerFast
+from transformers import (
+    BertForSequenceClassification,
+    BertModel,
+    PreTrainedModel,
+    PreTrainedTokenizerFast,
+)
 
 from tests.world.collections import WORDS
 
@@ -52,3 +57,9 @@ def make_backbone(
     }
     model(model.config_class(**options | sizes)).save_pretrained(folder)
     return folder
+
+
+def make_classifier(folder: Path, n_layers: int = 1, n_labels: int = 1, seed: int = 0) -> str:
+    """A BERT whose own head gives so many scores, with its tokenizer, as a folder."""
+    sizes = {"num_hidden_layers": n_layers, "num_labels": n_labels}
+    return str(make_backbone(folder, model=BertForSequenceClassification, seed=seed, **sizes))

@@ -4,83 +4,48 @@ import pytest
 import torch
 from torch.nn.parallel import DistributedDataParallel
 from transformers import (
-    BertConfig,
     BertForSequenceClassification,
-    BertModel,
     MPNetConfig,
     MPNetModel,
     XLNetConfig,
     XLNetForSequenceClassification,
 )
 
-from ltr.batch import Texts
 from ltr.errors import InputError
 from ltr.models.encoder import text_encoder
 from ltr.models.encoder.text_encoder import TextEncoder
 from tests.child_processes import run_ranks
-
-SIZES = {
-    "hidden_size": 16,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 2,
-    "intermediate_size": 24,
-    "vocab_size": 60,
-}
-LENGTHS = [7, 1, 20, 3, 7, 12, 7, 1, 5]
-
-
-def bert(dropout=0.0, kind=BertModel):
-    torch.manual_seed(0)
-    model = kind(
-        BertConfig(
-            **SIZES, hidden_dropout_prob=dropout, attention_probs_dropout_prob=0.0, num_labels=1
-        )
-    )
-    for parameter in model.parameters():
-        if parameter.ndim > 1:
-            torch.nn.init.normal_(parameter, std=0.3)
-    if kind is BertModel:
-        model.pooler = None
-    return model
+from tests.world.encoders import (
+    LENGTHS,
+    NO_TEXTS,
+    SIZES,
+    bert,
+    gradients,
+    logits_one_by_one,
+    one_by_one,
+    reader,
+    texts,
+)
 
 
 def mpnet():
     """An encoder that can't read texts end to end."""
     torch.manual_seed(0)
-    model = MPNetModel(
-        MPNetConfig(
-            **SIZES, pad_token_id=1, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0
-        )
-    )
+    no_dropout = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
+    model = MPNetModel(MPNetConfig(**SIZES, **no_dropout, pad_token_id=1))
     model.pooler = None
     return model
 
 
-def reader(model, pad_id=0, **options):
-    return TextEncoder(model, pad_id, TextEncoder.Options(**options))
-
-
-def texts(lengths=LENGTHS):
-    generator = torch.Generator().manual_seed(0)
-    return Texts(torch.randint(3, 60, (sum(lengths),), generator=generator), torch.tensor(lengths))
-
-
-def one_by_one(model, of, pooling):
-    hidden = [model(row[None]).last_hidden_state[0] for row in of.ids.split(of.lengths.tolist())]
-    by_name = {
-        "cls": lambda h: h[0],
-        "mean": lambda h: h.mean(dim=0),
-        "max": lambda h: h.max(dim=0).values,
-    }
-    return torch.stack([by_name[pooling](h) for h in hidden])
-
-
-def gradients(encoder, of):
-    encoder.zero_grad()
+def value_and_gradients(encoder, of):
     torch.manual_seed(1)  # dropout
     value = encoder(of).square().sum()
-    value.backward()
-    return value.detach(), {name: p.grad.clone() for name, p in encoder.named_parameters()}
+    return value.detach(), gradients(encoder, value)
+
+
+def assert_close_gradients(found, expected, **tolerance):
+    for name, gradient in expected.items():
+        torch.testing.assert_close(found[name], gradient, msg=name, **tolerance)
 
 
 @pytest.mark.parametrize("pooling", ["mean", "cls", "max"])
@@ -99,21 +64,17 @@ def test_each_text_gets_what_it_gets_alone(build, max_tokens, pooling):
 def test_a_ready_head_scores_each_text_as_alone(max_tokens):
     model = bert(kind=BertForSequenceClassification).eval()
     of = texts()
-    expected = torch.cat([model(row[None]).logits[0] for row in of.ids.split(LENGTHS)])
-    torch.testing.assert_close(
-        reader(model, max_tokens=max_tokens).logits(of), expected, atol=1e-5, rtol=1e-5
-    )
-
-
-NO_TEXTS = Texts(torch.zeros(0, dtype=torch.int64), torch.zeros(0, dtype=torch.int64))
+    expected = logits_one_by_one(model, of)
+    found = reader(model, max_tokens=max_tokens).logits(of)
+    torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-5)
 
 
 def test_no_text_gives_no_row_and_every_weight_a_gradient_of_0():
     assert reader(bert())(NO_TEXTS).shape == (0, 16)
     assert reader(bert(kind=BertForSequenceClassification)).logits(NO_TEXTS).shape == (0,)
-    value, found = gradients(reader(bert()), NO_TEXTS)
-    _, expected = gradients(reader(bert()), texts())
-    assert value == 0 and found.keys() == expected.keys()
+    encoder = reader(bert())
+    value, found = value_and_gradients(encoder, NO_TEXTS)
+    assert value == 0 and found.keys() == dict(encoder.named_parameters()).keys()
     assert all(not gradient.any() for gradient in found.values())
 
 
@@ -123,7 +84,7 @@ def _train_process(rank: int, folder: str) -> None:
     )
     encoder = DistributedDataParallel(reader(bert()))
     for _ in range(2):  # the second step finds out what the first has not finished
-        _, found = gradients(encoder, [texts(), NO_TEXTS][rank])
+        _, found = value_and_gradients(encoder, [texts(), NO_TEXTS][rank])
     torch.save(found, f"{folder}/{rank}")
     torch.distributed.destroy_process_group()
 
@@ -132,11 +93,10 @@ def _train_process(rank: int, folder: str) -> None:
 def test_of_two_processes_one_may_have_no_text(tmp_path):
     """Each gets the mean of both gradients."""
     run_ranks(_train_process, str(tmp_path))
-    _, expected = gradients(reader(bert()), texts())
+    _, expected = value_and_gradients(reader(bert()), texts())
+    halves = {f"module.{name}": gradient / 2 for name, gradient in expected.items()}
     for rank in range(2):
-        found = torch.load(tmp_path / str(rank))
-        for name, gradient in expected.items():
-            torch.testing.assert_close(found[f"module.{name}"], gradient / 2, msg=name)
+        assert_close_gradients(torch.load(tmp_path / str(rank)), halves)
 
 
 @pytest.mark.parametrize("keep_tokens, n_recomputed", [(0, 4), (40, 2)])
@@ -149,11 +109,10 @@ def test_recomputing_changes_no_gradient_and_draws_the_same_dropout(
     recomputed = reader(model, max_tokens=15, kernels=kernels, keep_tokens=keep_tokens)
     of = texts()
     assert recomputed._count_recomputed(recomputed._chunks(of)) == n_recomputed
-    value, expected = gradients(kept, of)
-    again, found = gradients(recomputed, of)
+    value, expected = value_and_gradients(kept, of)
+    again, found = value_and_gradients(recomputed, of)
     assert torch.equal(again, value)
-    for name, gradient in found.items():
-        torch.testing.assert_close(gradient, expected[name], msg=name)
+    assert_close_gradients(found, expected)
     torch.manual_seed(2)
     assert not torch.equal(recomputed(of).square().sum(), value)  # the dropout is real
 
@@ -162,10 +121,10 @@ def test_freed_memory_is_given_back_before_each_chunk_that_is_recomputed(monkeyp
     """Three chunks: the first two are read forwards and backwards, the last one is kept."""
     calls = []
     monkeypatch.setattr(text_encoder, "_malloc_trim", calls.append)
-    gradients(reader(bert(), max_tokens=10), texts([10] * 3))
-    assert calls == []
-    gradients(reader(bert(), max_tokens=10, keep_tokens=0), texts([10] * 3))
-    assert calls == [0] * 4
+    for keep_tokens, expected in ((None, []), (0, [0] * 4)):
+        encoder = reader(bert(), max_tokens=10, keep_tokens=keep_tokens)
+        value_and_gradients(encoder, texts([10] * 3))
+        assert calls == expected
 
 
 def test_gradients_of_recomputed_chunks_add_up_in_float32():
@@ -174,66 +133,60 @@ def test_gradients_of_recomputed_chunks_add_up_in_float32():
     of = texts([10] * 40)
 
     def weights(**sizes):
-        return {
-            name: g
-            for name, g in gradients(reader(bert(), **sizes), of)[1].items()
-            if "dense.weight" in name
-        }
+        _, found = value_and_gradients(reader(bert(), **sizes), of)
+        return {name: gradient for name, gradient in found.items() if "dense.weight" in name}
 
     exact = weights()
-    with torch.autocast("cpu", torch.bfloat16):
-        found = {
-            name: weights(**sizes)
-            for name, sizes in {"one": {}, "forty": {"max_tokens": 10, "keep_tokens": 0}}.items()
-        }
-    one, forty = (
-        sum((g[name] - exact[name]).norm() / exact[name].norm() for name in exact)
-        for g in (found["one"], found["forty"])
-    )
-    assert forty < 1.15 * one
+
+    def error(**sizes):
+        with torch.autocast("cpu", torch.bfloat16):
+            found = weights(**sizes)
+        return sum((found[name] - exact[name]).norm() / exact[name].norm() for name in exact)
+
+    assert error(max_tokens=10, keep_tokens=0) < 1.15 * error()
+
+
+def numbers_held(model, read):
+    """How many numbers a read keeps for the backward pass, without the weights."""
+    numbers = []
+    own = {p.data_ptr() for p in model.parameters()}
+
+    def pack(x):
+        if x.data_ptr() not in own:
+            numbers.append(x.numel())
+        return x
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda x: x):
+        output = read()
+    return sum(numbers), output
 
 
 def test_recomputing_keeps_the_activations_of_as_many_tokens_as_asked_for():
-    """Numbers that the graph holds: as many for eight chunks as for two, but for the outputs. 60
-    tokens: those of three.
-    """
+    """As many for eight chunks as for two, but for the outputs. 60 tokens: those of three."""
 
     def held(keep_tokens, n_chunks):
         model = bert()
-        numbers = []
         encoder = reader(model, max_tokens=20, keep_tokens=keep_tokens)
-        own = {p.data_ptr() for p in model.parameters()}
-
-        def pack(x):
-            if x.data_ptr() not in own:
-                numbers.append(x.numel())
-            return x
-
-        with torch.autograd.graph.saved_tensors_hooks(pack, lambda x: x):
-            encoder(texts([20] * n_chunks))
-        return sum(numbers)
+        return numbers_held(model, lambda: encoder(texts([20] * n_chunks)))[0]
 
     outputs = 6 * 20 * 16  # fewer than one layer's outputs for each chunk more
     assert held(0, 8) - held(0, 2) < outputs
     assert held(None, 8) > 3.5 * held(None, 2)
-    assert (
-        held(60, 8) - held(60, 3) < outputs
-        and held(60, 3) == held(None, 3)
-        and held(59, 3) < 0.8 * held(60, 3)
-    )
+    assert held(60, 8) - held(60, 3) < outputs
+    assert held(60, 3) == held(None, 3)
+    assert held(59, 3) < 0.8 * held(60, 3)
 
 
 @pytest.mark.long
 def test_compiled_layers_give_the_same():
     model = bert()
     of = texts()
-    expected_value, expected = gradients(reader(model, max_tokens=30), of)
+    expected_value, expected = value_and_gradients(reader(model, max_tokens=30), of)
     compiled = reader(model, max_tokens=30, compile=True)
     assert [layer._compiled_call_impl is not None for layer in model.encoder.layer] == [True, True]
-    value, found = gradients(compiled, of)
+    value, found = value_and_gradients(compiled, of)
     torch.testing.assert_close(value, expected_value)
-    for name, gradient in found.items():
-        torch.testing.assert_close(gradient, expected[name], atol=1e-4, rtol=1e-4, msg=name)
+    assert_close_gradients(found, expected, atol=1e-4, rtol=1e-4)
 
 
 @pytest.mark.parametrize(
@@ -254,30 +207,21 @@ def test_options_out_of_bounds_are_refused_by_name(option, value, message):
 
 def test_an_encoder_that_depends_on_the_neighbours_of_a_text_is_refused():
     """XLNet's classifier reads the last place of a row, padding or not."""
-    sizes = {
-        "d_model": 16,
-        "n_layer": 1,
-        "n_head": 2,
-        "d_inner": 24,
-        "vocab_size": 60,
-        "num_labels": 1,
-    }
-    with pytest.raises(
-        InputError,
-        match="XLNetForSequenceClassification gives a text other outputs beside a longer text",
-    ):
-        reader(XLNetForSequenceClassification(XLNetConfig(**sizes)))
+    sizes = {"d_model": 16, "n_layer": 1, "n_head": 2, "d_inner": 24}
+    model = XLNetForSequenceClassification(XLNetConfig(**sizes, vocab_size=60, num_labels=1))
+    rule = "XLNetForSequenceClassification gives a text other outputs beside a longer text"
+    with pytest.raises(InputError, match=rule):
+        reader(model)
 
 
 def test_an_encoder_that_cannot_be_run_is_refused():
+    def fails(*_):
+        raise ValueError("no such input\nand more")
+
     model = bert()
-    model.register_forward_pre_hook(
-        lambda *_: (_ for _ in ()).throw(ValueError("no such input\nand more"))
-    )
-    with pytest.raises(
-        InputError,
-        match=r"BertModel can't read two texts side by side \(ValueError: no such input\)",
-    ):
+    model.register_forward_pre_hook(fails)
+    rule = r"BertModel can't read two texts side by side \(ValueError: no such input\)"
+    with pytest.raises(InputError, match=rule):
         reader(model)
 
 
@@ -293,21 +237,13 @@ def test_token_types_are_read_in_padded_chunks_too():
 
 def test_recomputing_a_ready_head_changes_no_gradient():
     model = bert(dropout=0.2, kind=BertForSequenceClassification)
-    of = texts()
     found = []
     for keep_tokens in (None, 0):
-        model.zero_grad()
         torch.manual_seed(1)
         encoder = reader(model, max_tokens=15, keep_tokens=keep_tokens)
-        saved = []
-        with torch.autograd.graph.saved_tensors_hooks(
-            lambda x, saved=saved: saved.append(x) or x, lambda x: x
-        ):
-            logits = encoder.logits(of)
-        logits.square().sum().backward()
-        found.append(
-            (len(saved), logits, model.bert.encoder.layer[0].output.dense.weight.grad.clone())
-        )
+        held, logits = numbers_held(model, lambda encoder=encoder: encoder.logits(texts()))
+        weights = gradients(model, logits.square().sum())
+        found.append((held, logits, weights["bert.encoder.layer.0.output.dense.weight"]))
     assert found[1][0] < found[0][0] / 2
     torch.testing.assert_close(found[1][1:], found[0][1:])
 

@@ -1,8 +1,7 @@
 """Towers of a dual encoder: which models of sentence-transformers are refused, and what heads get."""
 
-import json
+import copy
 import shutil
-from pathlib import Path
 
 import pytest
 import torch
@@ -12,7 +11,14 @@ from sentence_transformers.sentence_transformer import modules as parts
 from ltr.errors import InputError
 from ltr.models import DualEncoder
 from ltr.models.encoder.text_encoder import TextEncoder
-from tests.models.test_dual_encoder import CLOSE, PROMPTS, built, embeddings, ready  # noqa: F401
+from tests.models.test_dual_encoder import (  # noqa: F401
+    CLOSE,
+    PROMPTS,
+    built,
+    embeddings,
+    ready,
+    with_settings,
+)
 from tests.world.backbones import wordpiece_tokenizer
 
 
@@ -24,13 +30,17 @@ from tests.world.backbones import wordpiece_tokenizer
 ])  # fmt: skip
 def test_what_would_be_read_otherwise_when_it_is_served_is_refused(backbone, tmp_path, setting):
     modules = [parts.Transformer(backbone, **setting), parts.Pooling(16, "mean")]
-    SentenceTransformer(modules=modules, device="cpu").save(
-        str(tmp_path / "m"), create_model_card=False
-    )
+    folder = saved(tmp_path / "m", *modules)
     rule = rf"sentence-transformers reads its texts with {next(iter(setting))} .*\(option doc_backbone\)"
     with pytest.raises(InputError, match=rule) as refused:
-        DualEncoder(backbone, str(tmp_path / "m"))
+        DualEncoder(backbone, folder)
     assert "\n" not in str(refused.value)
+
+
+def saved(folder, *modules):
+    model = SentenceTransformer(modules=modules, device="cpu")
+    model.save(str(folder), create_model_card=False)
+    return str(folder)
 
 
 def test_a_chat_template_is_refused_where_a_saved_model_reads_by_it(backbone, tmp_path):
@@ -57,67 +67,66 @@ def test_a_projection_stands_before_the_normalisation(ready, tmp_path, normalise
     _, docs = embeddings(model, tmp_path)
     assert docs.shape == (6, 3) and model.dim == 3
     plain = embeddings(DualEncoder(ready, normalise=False), tmp_path)[1]
-    linear = next(
-        module for module in model.doc_tower.head if getattr(module, "out_features", 0) == 3
-    ).linear
-    expected = plain @ linear.weight.T + linear.bias
-    torch.testing.assert_close(
-        docs, expected / expected.norm(dim=1, keepdim=True) if normalise else expected, **CLOSE
+    (linear,) = (
+        part.linear for part in model.doc_tower.head if getattr(part, "out_features", 0) == 3
     )
+    expected = plain @ linear.weight.T + linear.bias
+    if normalise:
+        expected = expected / expected.norm(dim=1, keepdim=True)
+    torch.testing.assert_close(docs, expected, **CLOSE)
 
 
 def test_normalising_is_added_to_a_model_without_and_not_twice(backbone, ready):
-    assert [type(m) for m in DualEncoder(backbone, normalise=True).doc_tower.head] == [
-        parts.Normalize
-    ]
-    assert [type(m) for m in DualEncoder(ready, normalise=True).doc_tower.head].count(
-        parts.Normalize
-    ) == 1
+    head = DualEncoder(backbone, normalise=True).doc_tower.head
+    assert [type(part) for part in head] == [parts.Normalize]
+    head = DualEncoder(ready, normalise=True).doc_tower.head
+    assert [type(part) for part in head].count(parts.Normalize) == 1
     assert len(DualEncoder(backbone).doc_tower.head) == 0
 
 
-def test_models_that_cannot_be_read_so_are_refused(backbone, ready, tmp_path):
-    last = built(tmp_path / "last", backbone, pooling="weightedmean")
-    with pytest.raises(
-        InputError, match=r"the model's own is 'weightedmean'; choose one \(option pooling\)"
-    ):
-        DualEncoder(last)
-    assert DualEncoder(last, encoder=TextEncoder.Options(pooling="mean")).dim == 16
-    several = built(tmp_path / "several", backbone, parts.Dense(32, 8), pooling=("mean", "max"))
-    with pytest.raises(InputError, match=r"the model's own is \('mean', 'max'\)"):
-        DualEncoder(several)
-    with pytest.raises(
-        InputError, match="the modules behind the model's pooling can't read 16 dimensions"
-    ):
-        DualEncoder(several, encoder=TextEncoder.Options(pooling="mean"))
-    without = built(tmp_path / "without", backbone, pool={"include_prompt": False}, prompts=PROMPTS)
-    with pytest.raises(InputError, match="leaves the prompt 'w50: ' out of its pooling"):
-        DualEncoder(without)
-    assert DualEncoder(without, query_prompt="", doc_prompt="").reads.docs.prompt == ""
-    settings = Path(without, "config_sentence_transformers.json")
-    settings.write_text(
-        json.dumps(json.loads(settings.read_text()) | {"prompts": {"query": {"x": 1}}})
-    )
+MEAN = TextEncoder.Options(pooling="mean")
+PIECES = "a tower must be an encoder, a pooling, and what follows them, got Transformer, Pooling, P"
+OUT_OF_POOLING = {"pool": {"include_prompt": False}, "prompts": PROMPTS}
+CANT_READ = "the modules behind the model's pooling can't read 16 dimensions"
+TWO = {"pooling": ("mean", "max")}
+REFUSED = {  # what stands behind the encoder, how it is built and opened, by what is told
+    r"the model's own is 'weightedmean'; choose one \(option pooling\)": (
+        (),
+        {"pooling": "weightedmean"},
+        {},
+    ),
+    r"the model's own is \('mean', 'max'\)": ((parts.Dense(32, 8),), TWO, {}),
+    CANT_READ: ((parts.Dense(32, 8),), TWO, {"encoder": MEAN}),
+    f"{CANT_READ}.*": ((parts.LSTM(16, 8),), {}, {}),
+    "leaves the prompt 'w50: ' out of its pooling": ((), OUT_OF_POOLING, {}),
+    "cuts its embeddings to 4 dimensions": ((), {"truncate_dim": 4}, {}),
+    PIECES: ((parts.Pooling(16, "mean"),), {}, {}),
+}
+
+
+@pytest.mark.parametrize("message", REFUSED)
+def test_models_that_cannot_be_read_so_are_refused(backbone, tmp_path, message):
+    behind, how, options = REFUSED[message]
+    folder = built(tmp_path / "m", backbone, *behind, **copy.deepcopy(how))
+    with pytest.raises(InputError, match=message):
+        DualEncoder(folder, **options)
+
+
+def test_what_is_refused_is_read_by_an_option(backbone, tmp_path):
+    folder = built(tmp_path / "weighted", backbone, pooling="weightedmean")
+    assert DualEncoder(folder, encoder=MEAN).dim == 16
+    folder = built(tmp_path / "without", backbone, **copy.deepcopy(OUT_OF_POOLING))
+    assert DualEncoder(folder, query_prompt="", doc_prompt="").reads.docs.prompt == ""
+
+
+def test_a_prompt_that_is_no_text_and_towers_of_two_sizes_are_refused(backbone, ready, tmp_path):
+    folder = built(tmp_path / "m", backbone)
+    with_settings(folder, "config_sentence_transformers.json", prompts={"query": {"x": 1}})
     with pytest.raises(InputError, match="the prompt 'query' .* must be a text, got .*'x': 1"):
-        DualEncoder(without)
-    with pytest.raises(
-        InputError, match="both towers must give embeddings of one size, got 8 and 16 dimensions"
-    ):
+        DualEncoder(folder)
+    rule = "both towers must give embeddings of one size, got 8 and 16 dimensions"
+    with pytest.raises(InputError, match=rule):
         DualEncoder(ready, backbone)
-    cut = built(tmp_path / "cut", backbone, truncate_dim=4)
-    with pytest.raises(InputError, match="cuts its embeddings to 4 dimensions"):
-        DualEncoder(cut)
-    behind = built(tmp_path / "behind", backbone, parts.LSTM(16, 8))
-    with pytest.raises(
-        InputError, match="the modules behind the model's pooling can't read 16 dimensions"
-    ):
-        DualEncoder(behind)
-    twice = built(tmp_path / "twice", backbone, parts.Pooling(16, "mean"))
-    with pytest.raises(
-        InputError,
-        match="a tower must be an encoder, a pooling, and what follows them, got Transformer, Pooling, P",
-    ):
-        DualEncoder(twice)
 
 
 def test_routes_that_share_weights_are_refused(backbone, tmp_path):
@@ -126,9 +135,6 @@ def test_routes_that_share_weights_are_refused(backbone, tmp_path):
         ({"query": shared, "document": [*shared, parts.Dense(16, 16)]}, "its routes share weights"),
         ({"image": shared}, "a router must have the routes query and document, got image"),
     ):
-        folder = tmp_path / next(iter(routes))
-        SentenceTransformer(modules=[parts.Router(routes)], device="cpu").save(
-            str(folder), create_model_card=False
-        )
+        folder = saved(tmp_path / next(iter(routes)), parts.Router(routes))
         with pytest.raises(InputError, match=message):
-            DualEncoder(str(folder))
+            DualEncoder(folder)
