@@ -1,12 +1,10 @@
 """The cross-encoder: scores of pairs and lists, its heads, and what it loads or refuses."""
 
 import shutil
-from pathlib import Path
 
 import pytest
 import torch
 from transformers import (
-    BertConfig,
     BertForSequenceClassification,
     RobertaConfig,
     RobertaModel,
@@ -14,13 +12,12 @@ from transformers import (
 
 from ltr.batch import RankingBatch, Texts
 from ltr.data.layouts import JoinedPairs
-from ltr.dropout import KeyedDropout
 from ltr.errors import InputError
 from ltr.models import DualEncoder, PairWiseBertRanker
 from ltr.models.encoder.loading.architecture import max_positions
 from ltr.models.encoder.text_encoder import CHUNK_TOKENS, TextEncoder
-from tests.world.backbones import wordpiece_tokenizer
-from tests.world.collections import WORDS
+from tests.world.backbones import make_classifier, wordpiece_tokenizer
+from tests.world.encoders import SIZES
 
 QUERIES = ["w1 w2", "w3", "w4 w5 w6"]
 DOCS = ["w7", "w8 w9 w10 w11 w12 w13", "w14 w15"]
@@ -44,29 +41,35 @@ def ragged(inputs) -> Texts:
     return Texts(inputs["input_ids"][real], real.sum(dim=1), inputs["token_type_ids"][real])
 
 
-def test_both_sides_come_from_one_encoder_pass(ranker):
-    positive = padded(ranker, QUERIES, DOCS)
-    negative = padded(ranker, QUERIES[:2], ["w1", "w2 w3"])
+def batch_of(inputs) -> RankingBatch:
+    """A list of one pair and one of two."""
+    mask = torch.tensor([[True, False], [True, True]])
+    rows = torch.zeros(2, 2, dtype=torch.int64)
+    return RankingBatch(torch.zeros(2, 2), mask, rows[0], rows, pairs=ragged(inputs))
+
+
+@pytest.fixture
+def sides(ranker):
+    """Pairs with relevant documents, and with others."""
+    return padded(ranker, QUERIES, DOCS), padded(ranker, QUERIES[:2], ["w1", "w2 w3"])
+
+
+def test_both_sides_come_from_one_encoder_pass(ranker, sides):
+    positive, negative = sides
     calls = []
     ranker.encoder.model.register_forward_hook(lambda *a: calls.append(1))
     s_positive, s_negative = ranker(positive, negative)
     assert len(calls) == 1 and s_positive.shape == (3,) and s_negative.shape == (2,)
-    torch.testing.assert_close(ranker(positive, None)[0], s_positive)
-    torch.testing.assert_close(ranker(None, negative)[1], s_negative)
-    assert (
-        ranker(positive, None)[1] is None
-        and ranker(None, negative)[0] is None
-        and ranker(None, None) == (None, None)
-    )
+    torch.testing.assert_close(ranker(positive, None), (s_positive, None))
+    torch.testing.assert_close(ranker(None, negative), (None, s_negative))
+    assert ranker(None, None) == (None, None)
 
 
-def test_inputs_without_a_mask_are_not_padded_and_types_left_out_are_0(ranker):
+def test_inputs_without_a_mask_are_not_padded_and_types_left_out_are_0(ranker, sides):
     """Each side as alone, whatever the other side brings."""
-    positive = padded(ranker, QUERIES, DOCS)
-    negative = padded(ranker, QUERIES[:2], ["w1", "w2 w3"])
-    one = {
-        name: ids[1:2, : int(positive["attention_mask"][1].sum())] for name, ids in positive.items()
-    }
+    positive, negative = sides
+    length = int(positive["attention_mask"][1].sum())
+    one = {name: ids[1:2, :length] for name, ids in positive.items()}
     unmasked = {name: ids for name, ids in one.items() if name != "attention_mask"}
     torch.testing.assert_close(ranker(unmasked, negative), ranker(one, negative))
 
@@ -79,14 +82,11 @@ def test_inputs_without_a_mask_are_not_padded_and_types_left_out_are_0(ranker):
     assert (ranker(None, negative)[1] - expected[1]).abs().max() > 1e-3  # the types say something
 
 
-def test_a_pair_of_padding_alone_is_refused(ranker):
-    positive = padded(ranker, QUERIES, DOCS)
-    negative = padded(ranker, QUERIES[:2], ["w1", "w2 w3"])
-    negative["attention_mask"][1] = 0
-    with pytest.raises(
-        InputError, match="every pair must have a token, but 1 of 5 are padding alone"
-    ):
-        ranker(positive, negative)
+def test_a_pair_of_padding_alone_is_refused(ranker, sides):
+    sides[1]["attention_mask"][1] = 0
+    rule = "every pair must have a token, but 1 of 5 are padding alone"
+    with pytest.raises(InputError, match=rule):
+        ranker(*sides)
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64])
@@ -95,20 +95,25 @@ def test_a_ranker_of_another_precision_scores_in_float32(ranker, dtype):
     exact = ranker(inputs, None)[0]
     scores = ranker.to(dtype)(inputs, None)[0]
     assert scores.dtype == torch.float32
-    torch.testing.assert_close(
-        scores, exact, atol=0.05 if dtype == torch.bfloat16 else 0.005, rtol=0
-    )
+    tolerance = 0.05 if dtype == torch.bfloat16 else 0.005
+    torch.testing.assert_close(scores, exact, atol=tolerance, rtol=0)
     scores.sum().backward()
     assert ranker.head.weight.grad.dtype == dtype
 
 
-@pytest.mark.parametrize("dropout", [-0.1, 1.0, float("nan")])
-def test_a_dropout_that_is_no_share_is_refused(backbone, dropout):
-    with pytest.raises(
-        InputError,
-        match=rf"dropout must be at least 0 and below 1, got {dropout} \(option dropout\)",
-    ):
-        PairWiseBertRanker(backbone, 32, dropout=dropout)
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        *(
+            ({"dropout": p}, rf"dropout must be at least 0 and below 1, got {p} \(option dropout\)")
+            for p in (-0.1, 1.0, float("nan"))
+        ),
+        ({"max_length": 65}, r"max_length must be at most 64, .*, got 65 \(option max_length\)"),
+    ],
+)
+def test_options_out_of_bounds_are_refused(backbone, options, message):
+    with pytest.raises(InputError, match=message):
+        PairWiseBertRanker(backbone, **{"max_length": 32} | options)
 
 
 def test_ragged_texts_score_as_padded_ones_in_any_order(ranker, monkeypatch):
@@ -121,36 +126,25 @@ def test_ragged_texts_score_as_padded_ones_in_any_order(ranker, monkeypatch):
 
 def test_a_batch_gives_a_score_per_document_and_zero_at_the_padding(ranker):
     inputs = padded(ranker, ["w1", "w2", "w2"], ["w3", "w4", "w5 w6"])
-    mask = torch.tensor([[True, False], [True, True]])
-    rows = torch.zeros(2, dtype=torch.int64)
-    batch = RankingBatch(
-        torch.zeros(2, 2), mask, rows, torch.zeros(2, 2, dtype=torch.int64), pairs=ragged(inputs)
-    )
+    batch = batch_of(inputs)
     scores = ranker(batch)
     expected, _ = ranker(inputs, None)
     assert scores[0, 1] == 0
-    torch.testing.assert_close(scores[mask], expected)
+    torch.testing.assert_close(scores[batch.mask], expected)
     scores.sum().backward()
     assert ranker.head.weight.grad.abs().sum() > 0
 
 
 @pytest.mark.parametrize("pooling", ["mean", "cls"])
 @pytest.mark.parametrize("max_tokens", [1, 10_000])
-def test_represent_gives_the_scores_and_what_the_head_reads(
-    backbone, pooling, max_tokens, monkeypatch
-):
-    monkeypatch.setitem(CHUNK_TOKENS, "cpu", max_tokens)
-    ranker = cross_encoder(backbone, pooling=pooling).eval()
-    inputs = padded(ranker, ["w1", "w2", "w2"], ["w3", "w4 w7 w8 w9", "w5 w6"])
-    mask = torch.tensor([[True, False], [True, True]])
-    rows = torch.zeros(2, dtype=torch.int64)
-    batch = RankingBatch(
-        torch.zeros(2, 2), mask, rows, torch.zeros(2, 2, dtype=torch.int64), pairs=ragged(inputs)
-    )
+def test_represent_gives_the_scores_and_what_the_head_reads(backbone, pooling, max_tokens):
+    ranker = cross_encoder(backbone, pooling=pooling, max_tokens=max_tokens).eval()
+    batch = batch_of(padded(ranker, ["w1", "w2", "w2"], ["w3", "w4 w7 w8 w9", "w5 w6"]))
     scores, embeddings = ranker.represent(batch)
     torch.testing.assert_close(scores, ranker(batch))
-    assert embeddings.shape == (2, 2, 16) and (embeddings[~mask] == 0).all()
-    torch.testing.assert_close(ranker.head(embeddings[mask]).squeeze(1), scores[mask])
+    assert embeddings.shape == (2, 2, 16) and not embeddings[~batch.mask].any()
+    of_head = ranker.head(embeddings[batch.mask]).squeeze(1)
+    torch.testing.assert_close(of_head, scores[batch.mask])
 
 
 @pytest.mark.parametrize("pooling", ["mean", "cls"])
@@ -158,11 +152,9 @@ def test_pooling_is_what_it_says(backbone, pooling):
     ranker = cross_encoder(backbone, pooling=pooling).eval()
     inputs = padded(ranker, QUERIES, DOCS)
     hidden = ranker.encoder.model(**inputs).last_hidden_state
-    lengths = inputs["attention_mask"].sum(dim=1)
-    rows = [
-        h[0] if pooling == "cls" else h[:n].mean(dim=0)
-        for h, n in zip(hidden, lengths, strict=True)
-    ]
+    rows = []
+    for row, length in zip(hidden, inputs["attention_mask"].sum(dim=1), strict=True):
+        rows.append(row[0] if pooling == "cls" else row[:length].mean(dim=0))
     torch.testing.assert_close(ranker(inputs, None)[0], ranker.head(torch.stack(rows)).squeeze(1))
 
 
@@ -174,41 +166,16 @@ def test_a_new_ranker_trains_with_dropout(backbone):
     assert not torch.equal(ranker(inputs, None)[0], ranker(inputs, None)[0])
 
 
-def test_dropout_of_the_encoder_is_what_it_says(backbone):
-    def probabilities(how):
-        model = cross_encoder(backbone, dropout=how).encoder.model
-        layer = model.encoder.layer[0]
-        return layer.attention.self.dropout.p, layer.output.dropout.p, type(layer.output.dropout)
-
-    assert probabilities("own") == (0.1, 0.1, KeyedDropout)
-    assert probabilities("hidden") == (0.0, 0.1, KeyedDropout)
-    assert probabilities("none") == (0.0, 0.0, KeyedDropout)
-
-
-def test_options_reach_the_encoder(backbone):
-    encoder = cross_encoder(
-        backbone, max_tokens=7, keep_tokens=0, compile=True, pooling="max"
-    ).encoder
-    assert encoder.options == TextEncoder.Options(
-        max_tokens=7, keep_tokens=0, compile=True, pooling="max"
-    )
-    assert (
-        encoder.pooling == "max" and encoder.model.encoder.layer[0]._compiled_call_impl is not None
-    )
-
-
-def test_it_reads_joined_pairs_that_it_has_positions_for(backbone, tmp_path):
-    reads = PairWiseBertRanker(backbone, max_length=64).reads
-    assert isinstance(reads, JoinedPairs) and reads.max_length == 64
-    with pytest.raises(
-        InputError, match="max_length must be at most 64, the positions of .*, got 65"
-    ) as caught:
-        PairWiseBertRanker(backbone, max_length=65)
-    assert caught.value.option == "max_length"
-
-
-def test_the_head_has_dropout_in_front(backbone):
-    assert PairWiseBertRanker(backbone, 32, dropout=0.3).dropout.p == 0.3
+def test_options_reach_the_encoder_and_the_head(backbone):
+    options = {"max_tokens": 7, "keep_tokens": 0, "compile": True, "pooling": "max"}
+    encoder = cross_encoder(backbone, **options, dropout="own").encoder
+    assert encoder.options == TextEncoder.Options(**options, dropout="own")
+    assert encoder.pooling == "max"
+    layer = encoder.model.encoder.layer[0]
+    assert layer._compiled_call_impl is not None and layer.attention.self.dropout.p == 0.1
+    ranker = PairWiseBertRanker(backbone, max_length=64, dropout=0.3)
+    assert isinstance(ranker.reads, JoinedPairs) and ranker.reads.max_length == 64
+    assert ranker.dropout.p == 0.3
 
 
 def test_nothing_in_the_model_is_left_without_a_gradient(backbone):
@@ -219,19 +186,9 @@ def test_nothing_in_the_model_is_left_without_a_gradient(backbone):
 
 
 def test_a_ready_cross_encoder_keeps_its_head(tmp_path):
-    tokenizer = wordpiece_tokenizer()
-    tokenizer.save_pretrained(tmp_path)
-    config = BertConfig(
-        vocab_size=len(tokenizer),
-        hidden_size=16,
-        num_hidden_layers=1,
-        num_attention_heads=2,
-        intermediate_size=16,
-        num_labels=1,
-    )
-    ready = BertForSequenceClassification(config).eval()
-    ready.save_pretrained(tmp_path)
-    ranker = cross_encoder(tmp_path).eval()
+    folder = make_classifier(tmp_path)
+    ready = BertForSequenceClassification.from_pretrained(folder).eval()
+    ranker = cross_encoder(folder).eval()
     inputs = padded(ranker, QUERIES, DOCS)
     torch.testing.assert_close(ranker(inputs, None)[0], ready(**inputs).logits[:, 0])
     assert not ranker.gives_embeddings
@@ -241,75 +198,76 @@ def test_roberta_scores_without_types_and_counts_positions_behind_the_padding(tm
     tokenizer = wordpiece_tokenizer()
     tokenizer.model_input_names = ["input_ids", "attention_mask"]
     tokenizer.save_pretrained(tmp_path)
-    config = RobertaConfig(
-        vocab_size=len(WORDS) + 20, hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=16,
-        max_position_embeddings=34, pad_token_id=0,
-    )  # fmt: skip
-    RobertaModel(config).save_pretrained(tmp_path)
+    sizes = SIZES | {"vocab_size": len(tokenizer), "max_position_embeddings": 34}
+    RobertaModel(RobertaConfig(**sizes, pad_token_id=0)).save_pretrained(tmp_path)
     ranker = cross_encoder(tmp_path).eval()
     assert max_positions(ranker.encoder.model) == 33
-    inputs = ranker.tokenizer(QUERIES, DOCS, padding=True, return_tensors="pt")
+    inputs = padded(ranker, QUERIES, DOCS)
     real = inputs["attention_mask"].bool()
-    torch.testing.assert_close(
-        ranker.score(Texts(inputs["input_ids"][real], real.sum(dim=1))), ranker(inputs, None)[0]
-    )
+    texts = Texts(inputs["input_ids"][real], real.sum(dim=1))
+    torch.testing.assert_close(ranker.score(texts), ranker(inputs, None)[0])
 
 
-def test_a_backbone_that_cannot_be_loaded_is_one_line(tmp_path):
-    with pytest.raises(InputError, match="can't be loaded") as caught:
-        PairWiseBertRanker(str(tmp_path / "nowhere"))
-    assert "\n" not in str(caught.value)
-
-
-@pytest.mark.parametrize("kind", [PairWiseBertRanker, DualEncoder])
-def test_a_backbone_without_its_tokenizer_is_refused(backbone, tmp_path, kind):
+def without_tokenizer(folder):
     """transformers would make up a tokenizer to which every word is unknown."""
-    for name in ("config.json", "model.safetensors"):
-        shutil.copy(Path(backbone, name), tmp_path)
-    with pytest.raises(
-        InputError, match=r"has no tokenizer, or one without words; .*\(option backbone\)"
-    ):
-        kind(str(tmp_path))
+    for file in folder.glob("*token*"):
+        file.unlink()
 
 
-@pytest.mark.parametrize("kind", [PairWiseBertRanker, DualEncoder])
-@pytest.mark.parametrize("name, content", [
-    ("model.safetensors", None), ("model.safetensors", b""), ("model.safetensors", b"cut"), ("pytorch_model.bin", b""),
-    ("pytorch_model.bin", b"version https://git-lfs.github.com/spec/v1"), ("config.json", b"[]"), ("tokenizer.json", b"{}"),
-])  # fmt: skip
-def test_missing_and_damaged_files_are_one_line(backbone, tmp_path, kind, name, content):
-    shutil.copytree(backbone, tmp_path / "bert")
-    whole = (tmp_path / "bert/model.safetensors").read_bytes()
-    if name != "config.json" and name != "tokenizer.json":
-        (tmp_path / "bert/model.safetensors").unlink()
-    if content is not None:
-        (tmp_path / "bert" / name).write_bytes(whole[:1000] if content == b"cut" else content)
-    what_to_do = r"(\. Give a hub id.*|; save the model again)"
-    with pytest.raises(
-        InputError, match=rf"tmp.*/bert' can't be loaded: .*{what_to_do} \(option backbone\)"
-    ) as caught:
-        kind(str(tmp_path / "bert"))
-    assert "\n" not in str(caught.value)
-
-
-@pytest.mark.parametrize("kind", [PairWiseBertRanker, DualEncoder])
-def test_a_tokenizer_larger_than_the_embeddings_is_refused(backbone, tmp_path, kind):
-    shutil.copytree(backbone, tmp_path / "bert")
+def with_a_word_more(folder):
     tokenizer = wordpiece_tokenizer()
     tokenizer.add_tokens(["new"])
-    tokenizer.save_pretrained(tmp_path / "bert")
-    rule = r"its tokenizer has token ids up to 67, but the encoder has embeddings for ids below 67; .*\(option backbone\)"
-    with pytest.raises(InputError, match=rule):
+    tokenizer.save_pretrained(folder)
+
+
+def with_file(name, content):
+    """Weights are in this file alone."""
+
+    def change(folder):
+        weights = folder / "model.safetensors"
+        start = weights.read_bytes()[:1000]
+        if not name.endswith("json"):
+            weights.unlink()
+        if content is not None:
+            (folder / name).write_bytes(start if content == b"cut" else content)
+
+    return change
+
+
+CANT_LOAD = r"tmp.*/bert' can't be loaded: .*(\. Give a hub id.*|; save the model again) "
+LARGER = (
+    r"its tokenizer has token ids up to 67, but the encoder has embeddings for ids below 67; .*"
+)
+
+
+@pytest.mark.parametrize("kind", [PairWiseBertRanker, DualEncoder])
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (shutil.rmtree, "can't be loaded.*"),
+        (without_tokenizer, "has no tokenizer, or one without words; .*"),
+        (with_a_word_more, LARGER),
+        (with_file("model.safetensors", None), CANT_LOAD),
+        (with_file("model.safetensors", b""), CANT_LOAD),
+        (with_file("model.safetensors", b"cut"), CANT_LOAD),
+        (with_file("pytorch_model.bin", b""), CANT_LOAD),
+        (with_file("pytorch_model.bin", b"version https://git-lfs.github.com/spec/v1"), CANT_LOAD),
+        (with_file("config.json", b"[]"), CANT_LOAD),
+        (with_file("tokenizer.json", b"{}"), CANT_LOAD),
+    ],
+)
+def test_a_folder_that_is_no_backbone_is_one_line(backbone, tmp_path, kind, change, message):
+    shutil.copytree(backbone, tmp_path / "bert")
+    change(tmp_path / "bert")
+    with pytest.raises(InputError, match=rf"{message}\(option backbone\)") as caught:
         kind(str(tmp_path / "bert"))
+    assert "\n" not in str(caught.value)
 
 
 def test_weights_stored_in_half_precision_are_trained_in_float32(backbone, tmp_path):
-    tokenizer = wordpiece_tokenizer()
-    tokenizer.save_pretrained(tmp_path)
-    half = cross_encoder(backbone).encoder.model.to(torch.bfloat16)
-    half.save_pretrained(tmp_path)
-    ranker = cross_encoder(tmp_path)
-    assert {p.dtype for p in ranker.parameters()} == {torch.float32}
+    wordpiece_tokenizer().save_pretrained(tmp_path)
+    cross_encoder(backbone).encoder.model.bfloat16().save_pretrained(tmp_path)
+    assert {p.dtype for p in cross_encoder(tmp_path).parameters()} == {torch.float32}
 
 
 @pytest.mark.parametrize("pooling", ["mean", "cls"])

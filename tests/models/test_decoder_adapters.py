@@ -8,7 +8,6 @@ import pytest
 import torch
 
 import ltr
-from ltr.batch import Texts
 from ltr.data.template import Template
 from ltr.losses import SoftmaxLoss
 from ltr.models import DecoderRanker, DualEncoder
@@ -20,6 +19,7 @@ from ltr.use.merging import merged_and_compared
 from ltr.use.rankers import TextRanker
 from tests.child_processes import ELSEWHERE, without_ltr
 from tests.world.decoders import CONFIGS, decoder, save_decoder
+from tests.world.encoders import assert_same_gradients, gradients, reader, texts
 from tests.world.rankers import losses_of_repeated_batch
 
 pytest.importorskip("peft")
@@ -42,35 +42,24 @@ def learnt(ranker, seed=0):
 @pytest.mark.parametrize("dropout", [pytest.param(0.0, marks=pytest.mark.long), 0.3])
 @pytest.mark.parametrize("name", CONFIGS)
 def test_packed_texts_give_the_outputs_and_the_gradients_of_padded_ones(name, dropout, monkeypatch):
-    generator = torch.Generator().manual_seed(1)
-    ids = torch.randint(4, 400, (sum(LENGTHS),), generator=generator)
-    texts = Texts(ids, torch.tensor(LENGTHS), keys=torch.arange(len(LENGTHS)))
-    weights = torch.randn(len(LENGTHS), 16, generator=generator)
+    of = texts(LENGTHS, seed=1, ids=(4, 400), keys=True)
+    weights = torch.randn(len(LENGTHS), 16)
 
-    def read(options):
-        encoder = learnt(TextEncoder(decoder(name), 3, options)).train()
-        outputs = encoder(texts)
-        (outputs * weights).sum().backward()
-        gradients = {n: p.grad for n, p in encoder.named_parameters() if p.grad is not None}
-        return encoder, outputs, gradients
+    def read(**options):
+        lora = Lora(r=4, dropout=dropout)
+        encoder = reader(decoder(name), 3, pooling="last", max_tokens=250, lora=lora, **options)
+        outputs = learnt(encoder).train()(of)
+        return encoder, outputs, gradients(encoder, (outputs * weights).sum())
 
-    options = TextEncoder.Options(pooling="last", max_tokens=250, lora=Lora(r=4, dropout=dropout))
-    encoder, packed, packed_gradients = read(options)
-    assert encoder.reads_packed and all("lora_" in name for name in packed_gradients)
-    _, recomputed, recomputed_gradients = read(replace(options, keep_tokens=0))
+    encoder, packed, expected = read()
+    assert encoder.reads_packed and all("lora_" in name for name in expected)
+    _, recomputed, of_recomputed = read(keep_tokens=0)
     monkeypatch.setattr(text_encoder, "enable_packing", lambda *_: False)
-    encoder, padded, padded_gradients = read(options)
+    encoder, padded, of_padded = read()
     assert not encoder.reads_packed
-    for outputs, gradients in (
-        (padded, padded_gradients),
-        (recomputed, recomputed_gradients),
-    ):
+    for outputs, found in ((padded, of_padded), (recomputed, of_recomputed)):
         torch.testing.assert_close(outputs, packed, atol=1e-5, rtol=1e-5)
-        assert gradients.keys() == packed_gradients.keys()
-        for name_of_weight, gradient in gradients.items():
-            largest = packed_gradients[name_of_weight].abs().max().clamp(min=1)
-            difference = (gradient - packed_gradients[name_of_weight]) / largest
-            assert difference.abs().max() < 1e-5, name_of_weight
+        assert_same_gradients(found, expected)
 
 
 @pytest.mark.parametrize(

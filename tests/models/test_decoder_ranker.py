@@ -48,8 +48,13 @@ def embedder(tmp_path_factory) -> str:
     return save_decoder(tmp_path_factory.mktemp("decoders") / "embedder", appends_end=True)
 
 
-def scores(ranker, pairs=PAIRS):
-    return torch.from_numpy(TextRanker(ranker, "32-true").score(pairs))
+def scores(ranker):
+    return torch.from_numpy(TextRanker(ranker, "32-true").score(PAIRS))
+
+
+def scores_there(folder):
+    """By sentence-transformers."""
+    return torch.from_numpy(CrossEncoder(str(folder), device="cpu").predict(PAIRS))
 
 
 def asked(query, document):
@@ -94,13 +99,34 @@ def test_scores_are_float32_from_the_last_hidden_state_on(qwen):
     assert len(half.unique()) > 290 > len(half.bfloat16().unique())
 
 
-def test_words_must_be_one_token_each_and_two(qwen):
-    with pytest.raises(InputError, match=r"one token, got 'relevant' with 8, .*\(option words\)"):
-        DecoderRanker(qwen, words=("relevant", "no"))
-    with pytest.raises(InputError, match=r"the words must be two, got 'no' twice"):
-        DecoderRanker(qwen, words=("no", "no"))
-    turned = DecoderRanker(qwen, words=("no", "yes"), template=DecoderRanker(qwen).template)
-    torch.testing.assert_close(scores(turned), -scores(DecoderRanker(qwen)))
+ONE_TOKEN = r"one token, got 'relevant' with 8, .*\(option words\)"
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"words": ("relevant", "no")}, ONE_TOKEN),
+        ({"words": ("no", "no")}, r"the words must be two, got 'no' twice"),
+        ({"encoder": TextEncoder.Options(pooling="mean")}, "is a decoder.*set pooling to last"),
+        ({"template": Template()}, "needs a template of both, got none; set template.pair"),
+        ({"dropout": 1.0}, "dropout must be at least 0 and below 1, got 1.0"),
+    ],
+)
+def test_options_out_of_bounds_are_refused(qwen, options, message):
+    with pytest.raises(InputError, match=message):
+        DecoderRanker(qwen, **options)
+
+
+def test_what_is_no_decoder_is_refused(backbone):
+    template = Template(pair="{query}{document}")
+    with pytest.raises(InputError, match="BertModel is no decoder.*take PairWiseBertRanker"):
+        DecoderRanker(backbone, words=None, max_length=60, template=template)
+
+
+def test_words_that_are_exchanged_turn_the_scores(qwen):
+    ranker = DecoderRanker(qwen)
+    turned = DecoderRanker(qwen, words=("no", "yes"), template=ranker.template)
+    torch.testing.assert_close(scores(turned), -scores(ranker))
 
 
 def test_without_words_the_head_is_new_and_the_answer_is_not_asked_for(qwen):
@@ -108,19 +134,6 @@ def test_without_words_the_head_is_new_and_the_answer_is_not_asked_for(qwen):
     assert "yes" not in ranker.template.pair and ranker.head.bias is None
     other = DecoderRanker(qwen, words=None)
     assert not torch.equal(ranker.head.weight, other.head.weight)
-
-
-def test_what_is_no_decoder_is_refused(backbone, qwen):
-    with pytest.raises(InputError, match="BertModel is no decoder.*take PairWiseBertRanker"):
-        DecoderRanker(
-            backbone, words=None, max_length=60, template=Template(pair="{query}{document}")
-        )
-    with pytest.raises(InputError, match="is a decoder.*set pooling to last"):
-        DecoderRanker(qwen, encoder=TextEncoder.Options(pooling="mean"))
-    with pytest.raises(InputError, match=r"needs a template of both, got none; set template.pair"):
-        DecoderRanker(qwen, template=Template())
-    with pytest.raises(InputError, match="dropout must be at least 0 and below 1, got 1.0"):
-        DecoderRanker(qwen, dropout=1.0)
 
 
 def test_without_a_chat_template_the_text_is_plain(tmp_path):
@@ -141,10 +154,8 @@ def test_a_saved_ranker_scores_the_same_everywhere(name, words, tmp_path):
     """By sentence-transformers, by transformers, and here, by whichever door."""
     ranker = DecoderRanker(save_decoder(tmp_path / "model", name), words=words, max_length=300)
     expected = scores(ranker)
-
     ranker.save(tmp_path / "there")
-    there = CrossEncoder(str(tmp_path / "there"), device="cpu")
-    torch.testing.assert_close(torch.from_numpy(there.predict(PAIRS)), expected)
+    torch.testing.assert_close(scores_there(tmp_path / "there"), expected)
 
     ranker.save_plain(tmp_path / "plain")
     tokenizer = AutoTokenizer.from_pretrained(tmp_path / "plain")
@@ -158,10 +169,11 @@ def test_a_saved_ranker_scores_the_same_everywhere(name, words, tmp_path):
     torch.testing.assert_close(classifier(**inputs).logits[:, 0].detach(), expected)
 
     for folder in ("there", "plain"):
-        for again in (DecoderRanker(str(tmp_path / folder)), ltr.load(tmp_path / folder).model):
+        loaded = ltr.load(tmp_path / folder).model
+        assert loaded.reads.max_length == 300
+        for again in (DecoderRanker(str(tmp_path / folder)), loaded):
             assert isinstance(again, DecoderRanker) and again.template == ranker.template
             torch.testing.assert_close(scores(again), expected)
-        assert ltr.load(tmp_path / folder).model.reads.max_length == 300
         with pytest.raises(InputError, match="is a DecoderRanker, which reads its pairs in a"):
             PairWiseBertRanker(str(tmp_path / folder))
 
@@ -172,21 +184,13 @@ def test_special_tokens_of_the_tokenizer_are_saved_with_a_template_that_has_none
     ranker = DecoderRanker(folder, max_length=300)
     assert ranker.reads.special_texts() == ("", "<|endoftext|>")
     ranker.save(tmp_path / "there")
-    there = CrossEncoder(str(tmp_path / "there"), device="cpu")
-    torch.testing.assert_close(torch.from_numpy(there.predict(PAIRS)), scores(ranker))
-    torch.testing.assert_close(scores(DecoderRanker(str(tmp_path / "there"))), scores(ranker))
+    expected = scores(ranker)
+    torch.testing.assert_close(scores_there(tmp_path / "there"), expected)
+    torch.testing.assert_close(scores(DecoderRanker(str(tmp_path / "there"))), expected)
 
 
-SCRIPTS = [
-    "w1 w2 yes ",
-    "öäüß ",
-    "αβγδ ε",
-    "日本語東京大学",
-    "😀🎉👩‍👧 w",
-    "한국어 서",
-    "e\u0301 a\n\n\t",
-    "012 .,",
-]
+SCRIPTS = ["w1 w2 yes ", "öäüß ", "αβγδ ε", "日本語東京大学", "😀🎉👩‍👧 w", "한국어 서"]
+SCRIPTS += ["e\u0301 a\n\n\t", "012 .,"]
 TOKENIZERS = {
     "Qwen": decoder_tokenizer,
     "RoBERTa": byte_level_bpe,
@@ -216,15 +220,17 @@ def test_a_cut_is_that_of_sentence_transformers(kind, tmp_path):
         ranker.read_up_to(ranker.reads.n_template + 10 + number)
         ranker.save(tmp_path / str(number))
         there = CrossEncoder(str(tmp_path / str(number)), device="cpu")
-        pairs = []
-        for script in SCRIPTS:
-            for _ in range(4):
-                pairs.append((rng.choice(["w1", "日", "0"]), "".join(rng.choices(script, k=40))))
-        queries = ranker.reads.tokens([query for query, _ in pairs], "query")
-        documents = ranker.reads.tokens([document for _, document in pairs], "document")
-        rows = np.arange(len(pairs))
-        texts = ranker.reads.lay_out(queries, rows, documents, rows)
-        for pair, ids in zip(pairs, texts.ids.split(texts.lengths.tolist()), strict=True):
+        queries = [rng.choice(["w1", "日", "0"]) for _ in range(4 * len(SCRIPTS))]
+        documents = ["".join(rng.choices(script, k=40)) for script in SCRIPTS for _ in range(4)]
+        rows = np.arange(len(queries))
+        texts = ranker.reads.lay_out(
+            ranker.reads.tokens(queries, "query"),
+            rows,
+            ranker.reads.tokens(documents, "document"),
+            rows,
+        )
+        laid_out = texts.ids.split(texts.lengths.tolist())
+        for *pair, ids in zip(queries, documents, laid_out, strict=True):
             assert ids.tolist() == there.preprocess([pair])["input_ids"][0].tolist(), pair
             n_parted += ranker.reads.document_for_proof(*pair) != pair[1]
     assert n_parted > 0 or kind == "MiniLM"
@@ -253,8 +259,7 @@ def test_two_words_of_sentence_transformers_are_read_with_their_template(qwen, t
     ranker = ltr.load(tmp_path / "there").model
     assert isinstance(ranker, DecoderRanker)
     assert ranker.template.pair == "<system>find it<query>{query}<document>{document}<answer>"
-    expected = CrossEncoder(str(tmp_path / "there"), device="cpu").predict(PAIRS)
-    torch.testing.assert_close(scores(ranker), torch.from_numpy(expected))
+    torch.testing.assert_close(scores(ranker), scores_there(tmp_path / "there"))
 
 
 def test_a_language_model_by_name_ranks_and_where_embeddings_are_needed_embeds(qwen, embedder):
@@ -271,15 +276,14 @@ def test_a_language_model_by_name_ranks_and_where_embeddings_are_needed_embeds(q
 
 
 def test_its_key_tells_what_decides_its_scores(qwen):
-    ranker = DecoderRanker(qwen)
-    keys = [
-        ranker.key,
-        DecoderRanker(qwen, words=("no", "yes"), template=ranker.template).key,
-        DecoderRanker(qwen, max_length=400).key,
-        DecoderRanker(qwen, template=Template(pair="{query}{document}")).key,
-    ]
-    assert DecoderRanker(qwen).key == ranker.key
-    assert len({json.dumps(key) for key in keys}) == 4
+    def key(**options):
+        return json.dumps(DecoderRanker(qwen, **options).key)
+
+    template = DecoderRanker(qwen).template
+    other = Template(pair="{query}{document}")
+    turned = key(words=("no", "yes"), template=template)
+    assert key() == key()
+    assert len({key(), turned, key(max_length=400), key(template=other)}) == 4
 
 
 @pytest.mark.parametrize(
@@ -296,52 +300,46 @@ def test_an_export_says_how_it_is_used(qwen, tmp_path, to):
 # Training
 
 
-def reranker_module(qwen, loss, **options):
-    ranker = DecoderRanker(
-        qwen,
-        words=("yes", "no"),
-        template=Template(query="{query}", document=" {document}", pair="{query} ?{document} :"),
-        max_length=60,
-    )
-    return RankerModule(ranker, loss, **options)
+@pytest.fixture
+def module_of(qwen, embedder):
+    """A decoder of this kind to be trained."""
 
+    def build(kind, loss, **options):
+        if kind == "embedder":
+            ranker = DualEncoder(embedder, max_length=30, temperature=0.1)
+        else:
+            template = Template("{query}", " {document}", "{query} ?{document} :")
+            ranker = DecoderRanker(qwen, template, max_length=60)
+        return RankerModule(ranker, loss, **options)
 
-def embedder_module(embedder, loss, **options):
-    return RankerModule(DualEncoder(embedder, max_length=30, temperature=0.1), loss, **options)
+    return build
 
 
 # A loss reads scores alone, and of each tests/losses shows that its gradient is finite.
 @pytest.mark.parametrize("loss", [SoftmaxLoss, MarginRankingLoss, LambdaRankLoss])
 @pytest.mark.parametrize("kind", ["reranker", "embedder"])
-def test_a_loss_trains_a_decoder(kind, loss, qwen, embedder, collection_folder):
-    module = (
-        reranker_module(qwen, loss()) if kind == "reranker" else embedder_module(embedder, loss())
-    )
+def test_a_loss_trains_a_decoder(kind, loss, module_of, collection_folder):
+    module = module_of(kind, loss())
     options = {"negatives_per_query": 3, "batch_size": 4}
     batch = first_batch(data_for(module, TripletDataModule, collection_folder, **options))
-    step = module.training_step(batch, 0)
-    step.backward()
-    gradients = [p.grad for p in module.ranker.parameters() if p.requires_grad]
-    assert all(gradient is not None and gradient.isfinite().all() for gradient in gradients)
+    module.training_step(batch, 0).backward()
+    for name, weight in module.ranker.named_parameters():
+        if weight.requires_grad:
+            assert weight.grad is not None and weight.grad.isfinite().all(), name
 
 
 @pytest.mark.parametrize("in_batch", [OtherQueries, AllTexts])
-def test_every_in_batch_policy_trains_an_embedder(in_batch, embedder, collection_folder, tmp_path):
-    module = embedder_module(embedder, SoftmaxLoss(), in_batch=in_batch())
+def test_every_in_batch_policy_trains_an_embedder(in_batch, module_of, collection_folder, tmp_path):
+    module = module_of("embedder", SoftmaxLoss(), in_batch=in_batch())
     data = data_for(module, GroupDataModule, collection_folder, groups=6, docs_per_group=1)
     trainer(tmp_path, max_steps=2).fit(module, data)
     assert module.last_step.loss.isfinite()
 
 
 @pytest.mark.parametrize("kind", ["reranker", "embedder"])
-def test_the_loss_of_a_repeated_batch_falls_to_under_a_tenth(
-    kind, qwen, embedder, collection_folder
-):
+def test_the_loss_of_a_repeated_batch_falls_to_under_a_tenth(kind, module_of, collection_folder):
     """50 steps of AdamW on one batch."""
-    make, folder = {"reranker": (reranker_module, qwen), "embedder": (embedder_module, embedder)}[
-        kind
-    ]
-    module = make(folder, SoftmaxLoss())
+    module = module_of(kind, SoftmaxLoss())
     losses = losses_of_repeated_batch(module, collection_folder, lr=3e-3)
     assert losses[-1] < losses[0] / 10
 
@@ -349,27 +347,19 @@ def test_the_loss_of_a_repeated_batch_falls_to_under_a_tenth(
 @pytest.mark.parametrize("kind", ["DecoderRanker", "DualEncoder"])
 def test_fit_and_test_by_the_command_line(kind, qwen, embedder, tmp_path, collection_folder):
     """Its run is loaded by its name."""
-    ranker = {
-        "class_path": f"ltr.models.{kind}",
-        "init_args": {
-            "backbone": qwen if kind == "DecoderRanker" else embedder,
-            "max_length": 500 if kind == "DecoderRanker" else 160,
-        },
+    options = {"backbone": embedder, "max_length": 160}
+    if kind == "DecoderRanker":
+        options = {"backbone": qwen, "max_length": 500}
+    changes = {
+        "model.ranker": {"class_path": f"ltr.models.{kind}", "init_args": options},
+        "data.init_args.negatives": "bm25",
+        "data.init_args.evaluation": {"candidates": "bm25", "depth": 5},
+        "trainer.max_epochs": 1,
+        "trainer.limit_train_batches": 3,
+        "trainer.limit_val_batches": 2,
+        "trainer.limit_test_batches": 2,
     }
-    file = write_config(
-        tmp_path,
-        qwen,
-        collection_folder,
-        **{
-            "model.ranker": ranker,
-            "data.init_args.negatives": "bm25",
-            "data.init_args.evaluation": {"candidates": "bm25", "depth": 5},
-            "trainer.max_epochs": 1,
-            "trainer.limit_train_batches": 3,
-            "trainer.limit_val_batches": 2,
-            "trainer.limit_test_batches": 2,
-        },
-    )
+    file = write_config(tmp_path, qwen, collection_folder, **changes)
     assert main(["fit", "--config", str(file)]) == 0
     run = tmp_path / "run"
     assert main(["test", "--config", str(run / "config.yaml"), "--ckpt_path", "best"]) == 0

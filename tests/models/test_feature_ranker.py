@@ -1,7 +1,10 @@
 """The feature ranker: values by hand, laws of lists, presets."""
 
+from collections import Counter
+
 import pytest
 import torch
+from torch import nn
 
 from ltr.batch import RankingBatch
 from ltr.dropout import KeyedDropout
@@ -12,7 +15,9 @@ from ltr.models.feature_ranker import PRESETS
 EVERY_PRESET = pytest.mark.parametrize("preset", PRESETS)
 
 
-def batch_of(features: torch.Tensor, mask: torch.Tensor) -> RankingBatch:
+def batch_of(features: torch.Tensor, mask: torch.Tensor | None = None) -> RankingBatch:
+    """Without a mask nothing is padding."""
+    mask = torch.ones(features.shape[:2], dtype=torch.bool) if mask is None else mask
     rows = torch.zeros(mask.shape, dtype=torch.int64)
     return RankingBatch(rows.float(), mask, rows[:, 0], rows, features=features)
 
@@ -28,13 +33,10 @@ def lists() -> RankingBatch:
 def test_a_linear_ranker_by_hand():
     """w = (1, -2), b = 3: documents (1, 0), (0, 1), (2, 2) score 4, 1, 1."""
     model = FeatureRanker(2, preset="linear")
-    model.load_state_dict(
-        {"head.weight": torch.tensor([[1.0, -2.0]]), "head.bias": torch.tensor([3.0])}
-    )
+    weights = {"head.weight": torch.tensor([[1.0, -2.0]]), "head.bias": torch.tensor([3.0])}
+    model.load_state_dict(weights)
     features = torch.tensor([[[1.0, 0.0], [0.0, 1.0], [2.0, 2.0]]])
-    assert model(batch_of(features, torch.ones(1, 3, dtype=torch.bool))).tolist() == [
-        [4.0, 1.0, 1.0]
-    ]
+    assert model(batch_of(features)).tolist() == [[4.0, 1.0, 1.0]]
 
 
 def test_the_two_layer_net_is_the_one_of_ranknet():
@@ -44,8 +46,7 @@ def test_the_two_layer_net_is_the_one_of_ranknet():
     for ours, other in zip(model.parameters(), plain.parameters(), strict=True):
         other.data.copy_(ours.data)
     features = torch.randn(2, 3, 4)
-    scores = model(batch_of(features, torch.ones(2, 3, dtype=torch.bool)))
-    torch.testing.assert_close(scores, plain(features).squeeze(2))
+    torch.testing.assert_close(model(batch_of(features)), plain(features).squeeze(2))
 
 
 def test_a_residual_block_by_hand():
@@ -60,7 +61,7 @@ def test_a_residual_block_by_hand():
             layer.bias.zero_()
         model.head.weight.copy_(torch.tensor([[1.0, 10.0]]))
         model.head.bias.zero_()
-    score = model(batch_of(torch.tensor([[[1.0, -1.0]]]), torch.ones(1, 1, dtype=torch.bool)))
+    score = model(batch_of(torch.tensor([[[1.0, -1.0]]])))
     assert score.item() == pytest.approx(3 - 10, abs=1e-4)
 
 
@@ -69,12 +70,9 @@ def test_padding_changes_nothing_and_scores_zero(preset, lists):
     model = FeatureRanker(4, preset).eval()
     scores, embeddings = model.represent(lists)
     assert scores.shape == (3, 5) and embeddings.shape[:2] == (3, 5)
-    assert (
-        (scores[~lists.mask] == 0).all()
-        and (embeddings[~lists.mask] == 0).all()
-        and scores.isfinite().all()
-    )
-    noisy = lists._replace(features=lists.features + 1e4 * ~lists.mask.unsqueeze(2))
+    padding = ~lists.mask
+    assert not scores[padding].any() and not embeddings[padding].any() and scores.isfinite().all()
+    noisy = lists._replace(features=lists.features + 1e4 * padding.unsqueeze(2))
     torch.testing.assert_close(model(noisy), scores)
     alone = batch_of(lists.features[1:2, :2], lists.mask[1:2, :2])
     torch.testing.assert_close(model(alone), scores[1:2, :2])
@@ -111,10 +109,8 @@ def test_training_and_measuring_agree_without_dropout(preset, lists):
 def test_every_weight_learns_and_an_empty_list_harms_no_gradient(preset, lists):
     model = FeatureRanker(4, preset)
     (model(lists) * torch.randn(3, 5)).sum().backward()
-    assert all(
-        p.grad is not None and p.grad.isfinite().all() and (p.grad != 0).any()
-        for p in model.parameters()
-    )
+    for name, weight in model.named_parameters():
+        assert weight.grad.isfinite().all() and weight.grad.any(), name
 
 
 @EVERY_PRESET
@@ -133,43 +129,29 @@ def test_options_build_what_they_say():
     """2 hidden layers with norm, tanh and dropout, 3 residual blocks with theirs, 1 attention block
     with its own.
     """
-    model = FeatureRanker(
-        4, "linear", [8, 6], "tanh", True, 0.3, residual_blocks=3, attention_blocks=1, heads=3
-    )
-
-    def count(kind):
-        return sum(type(m) is kind for part in (model.layers, model.head) for m in part.modules())
-
-    assert (
-        count(torch.nn.LayerNorm) == 2 + 3
-        and count(torch.nn.Tanh) == 2 + 3
-        and count(torch.nn.ReLU) == 0
-    )
-    assert count(KeyedDropout) == 2 + 3 and count(torch.nn.Linear) == 2 + 2 * 3 + 1
-    assert {m.p for m in model.modules() if isinstance(m, torch.nn.Dropout)} == {0.3}
-    assert (
-        len(model.attention) == 1
-        and model.attention[0].self_attn.num_heads == 3
-        and model.attention[0].self_attn.dropout == 0.3
-    )
+    options = {"residual_blocks": 3, "attention_blocks": 1, "heads": 3}
+    model = FeatureRanker(4, "linear", [8, 6], "tanh", True, 0.3, **options)
+    kinds = Counter(type(m) for part in (model.layers, model.head) for m in part.modules())
+    assert kinds[nn.LayerNorm] == kinds[nn.Tanh] == kinds[KeyedDropout] == 2 + 3
+    assert kinds[nn.Linear] == 2 + 2 * 3 + 1 and kinds[nn.ReLU] == 0
+    assert {m.p for m in model.modules() if isinstance(m, nn.Dropout)} == {0.3}
+    (block,) = model.attention
+    assert block.self_attn.num_heads == 3 and block.self_attn.dropout == 0.3
 
 
 def test_an_option_replaces_that_of_the_preset_alone():
     """The preset mlp has two layers, 128 and 64 wide, with ReLU and a dropout of 0.4."""
-    model = FeatureRanker(4, "mlp", hidden=[3], activation="tanh")
-    assert [type(layer).__name__ for layer in model.layers] == ["Linear", "Tanh", "KeyedDropout"]
-    assert model.layers[0].out_features == 3 and model.layers[2].p == 0.4
-    assert (
-        len(FeatureRanker(4, "mlp", hidden=[]).layers) == 0
-        and FeatureRanker(4, "mlp", dropout=0.0).layers[2].p == 0.0
-    )
+    layers = FeatureRanker(4, "mlp", hidden=[3], activation="tanh").layers
+    assert [type(layer).__name__ for layer in layers] == ["Linear", "Tanh", "KeyedDropout"]
+    assert layers[0].out_features == 3 and layers[2].p == 0.4
+    assert len(FeatureRanker(4, "mlp", hidden=[]).layers) == 0
+    assert FeatureRanker(4, "mlp", dropout=0.0).layers[2].p == 0.0
 
 
 def test_a_batch_with_other_features_is_refused(lists):
     """Where the data was not laid out for this ranker, as in a loop of one's own."""
-    with pytest.raises(
-        InputError, match="reads 5 features, got a batch with 4; set n_features to 4"
-    ):
+    rule = "reads 5 features, got a batch with 4; set n_features to 4"
+    with pytest.raises(InputError, match=rule):
         FeatureRanker(5)(lists)
 
 
@@ -179,25 +161,21 @@ def test_scores_are_float32_under_autocast(lists):
         assert model(lists).dtype == torch.float32
 
 
+PRESET = "preset must be one of linear, two_layer, mlp, deep, list_attention, got 'huge'"
+ACTIVATION = "activation must be one of relu, gelu, tanh, sigmoid, got 'swish'"
+HEADS = "heads must be a number that divides the last width, 10, got 3"
+
+
 @pytest.mark.parametrize(
-    "options, message",
+    ("options", "message"),
     [
-        (
-            {"preset": "huge"},
-            "preset must be one of linear, two_layer, mlp, deep, list_attention, got 'huge'",
-        ),
+        ({"preset": "huge"}, PRESET),
         ({"n_features": 0}, "n_features must be at least 1, got 0"),
         ({"hidden": [8, 0]}, r"hidden must be widths of at least 1, got \[8, 0\]"),
-        (
-            {"activation": "swish"},
-            "activation must be one of relu, gelu, tanh, sigmoid, got 'swish'",
-        ),
+        ({"activation": "swish"}, ACTIVATION),
         ({"dropout": 1.0}, "dropout must be at least 0 and below 1, got 1.0"),
         ({"residual_blocks": -1}, "residual_blocks must be at least 0"),
-        (
-            {"attention_blocks": 1, "heads": 3},
-            "heads must be a number that divides the last width, 10, got 3",
-        ),
+        ({"attention_blocks": 1, "heads": 3}, HEADS),
     ],
 )
 def test_sizes_that_do_not_fit(options, message):

@@ -23,21 +23,17 @@ def test_values_go_to_their_places_and_padding_is_0():
 
 
 @pytest.mark.parametrize(
-    "build, reads, lr",
+    ("build", "reads", "lr"),
     [
         (lambda backbone: PairWiseBertRanker(backbone, max_length=32), JoinedPairs, 2e-5),
-        (lambda backbone: DualEncoder(backbone), ApartTexts, 2e-5),
+        (DualEncoder, ApartTexts, 2e-5),
         (lambda backbone: FeatureRanker(4), FeatureVectors, 1e-3),
     ],
 )
 def test_a_ranker_says_what_it_reads_and_its_usual_rate(backbone, build, reads, lr):
     ranker = build(backbone)
-    assert (
-        isinstance(ranker, Ranker)
-        and isinstance(ranker.reads, reads)
-        and ranker.usual_lr == lr
-        and ranker.gives_embeddings
-    )
+    assert isinstance(ranker, Ranker) and isinstance(ranker.reads, reads)
+    assert ranker.usual_lr == lr and ranker.gives_embeddings
 
 
 def test_the_key_of_a_cross_encoder_tells_all_that_decides_its_scores(backbone):
@@ -70,25 +66,24 @@ def test_the_key_of_a_cross_encoder_tells_all_that_decides_its_scores(backbone):
 
 def test_the_key_of_a_dual_encoder_tells_all_that_decides_its_scores(backbone):
     def key(**options):
-        return DualEncoder(backbone, **{"max_length": 24} | options).key
+        return json.dumps(DualEncoder(backbone, **{"max_length": 24} | options).key)
 
+    others = {
+        "max_length": 23,
+        "query_prompt": "w1 ",
+        "doc_prompt": "w1 ",
+        "similarity": "dot",
+        "temperature": 0.5,
+        "normalise": True,
+        "encoder": TextEncoder.Options(pooling="cls"),
+    }
     assert key() == key()
-    keys = [
-        key(),
-        key(max_length=23),
-        key(query_prompt="w1 "),
-        key(doc_prompt="w1 "),
-        key(similarity="dot"),
-        key(temperature=0.5),
-        key(normalise=True),
-        key(encoder=TextEncoder.Options(pooling="cls")),
-    ]
-    assert len({json.dumps(one) for one in keys}) == 8
+    assert len({key(), *(key(**{name: value}) for name, value in others.items())}) == 8
     assert key(doc_backbone=backbone) == key(), "two towers of equal weights give equal scores"
 
 
 @pytest.mark.parametrize(
-    "kind, options", [("PairWiseBertRanker", {"max_length": 32}), ("DualEncoder", {})]
+    ("kind", "options"), [("PairWiseBertRanker", {"max_length": 32}), ("DualEncoder", {})]
 )
 def test_encoder_options_are_nested_once_in_a_configuration(backbone, tmp_path, kind, options):
     """By file, overridden on the command line; the configuration holds plain values, and builds
@@ -100,18 +95,11 @@ def test_encoder_options_are_nested_once_in_a_configuration(backbone, tmp_path, 
     init = options | {"backbone": backbone, "encoder": {"max_tokens": 64, "pooling": "cls"}}
     file = tmp_path / "config.yaml"
     file.write_text(json.dumps({"ranker": {"class_path": f"ltr.models.{kind}", "init_args": init}}))
-    config = parser.parse_args(
-        ["--config", str(file), "--ranker.init_args.encoder.max_tokens", "4096"]
-    )
-    expected = {
-        "max_tokens": 4096,
-        "keep_tokens": None,
-        "dropout": "hidden",
-        "kernels": "auto",
-        "compile": False,
-        "pooling": "cls",
-    }
-    expected |= {"layers": None, "new_weights": False, "lora": None, "dtype": None}
+    on_the_line = ["--ranker.init_args.encoder.max_tokens", "4096"]
+    config = parser.parse_args(["--config", str(file), *on_the_line])
+    expected = {"max_tokens": 4096, "keep_tokens": None, "dropout": "hidden", "kernels": "auto"}
+    expected |= {"compile": False, "pooling": "cls", "layers": None, "new_weights": False}
+    expected |= {"lora": None, "dtype": None}
     assert config.as_dict()["ranker"]["init_args"]["encoder"] == expected
     ranker = parser.instantiate(config).ranker
     encoder = ranker.encoder if kind == "PairWiseBertRanker" else ranker.doc_tower.encoder

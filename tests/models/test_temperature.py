@@ -4,14 +4,12 @@ as.
 
 import copy
 import math
-from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 from lightning.pytorch.callbacks import ModelCheckpoint
 from sentence_transformers import CrossEncoder
-from transformers import BertConfig, BertForSequenceClassification
 
 from ltr.batch import RankingBatch
 from ltr.datamodules import FeatureDataModule
@@ -19,16 +17,21 @@ from ltr.errors import InputError
 from ltr.losses import RankNetLoss
 from ltr.models import DecoderRanker, DualEncoder, FeatureRanker, PairWiseBertRanker
 from ltr.use.rankers import TextRanker
-from tests.world.backbones import wordpiece_tokenizer
+from tests.world.backbones import make_classifier
 from tests.world.decoders import save_decoder
 from tests.world.rankers import data_for, feature_ranker, trainer
 
 PAIRS = [("w1 w2", "w3 w4"), ("w1 w2", "w5 w6 w7"), ("w7", "w8 w9 w10 w1 w1")]
 
 
-def feature_batch(features: torch.Tensor, mask: torch.Tensor) -> RankingBatch:
+def feature_batch(features: torch.Tensor, mask: torch.Tensor | None = None) -> RankingBatch:
+    """Without a mask nothing is padding."""
+    mask = torch.ones(features.shape[:2], dtype=torch.bool) if mask is None else mask
     rows = torch.zeros(len(mask), dtype=torch.long)
     return RankingBatch(torch.zeros(mask.shape), mask, rows, rows, features=features)
+
+
+TWO = feature_batch(torch.tensor([[[2.0]]]))
 
 
 def linear_ranker(weight: float, temperature: float, learn: bool) -> FeatureRanker:
@@ -42,11 +45,9 @@ def linear_ranker(weight: float, temperature: float, learn: bool) -> FeatureRank
 
 def test_value_by_hand():
     """3 · 2 / 0.5 = 12, and its derivative by the logarithm of the temperature is −12."""
-    features = torch.tensor([[[2.0]]])
-    mask = torch.ones(1, 1, dtype=torch.bool)
     for learn in (False, True):
         ranker = linear_ranker(3.0, 0.5, learn)
-        score = ranker(feature_batch(features, mask))
+        score = ranker(TWO)
         assert score.item() == pytest.approx(12.0)
     score.sum().backward()
     assert ranker.log_temperature.grad.item() == pytest.approx(-12.0)
@@ -82,52 +83,34 @@ def test_it_stays_at_its_bound_and_a_gradient_leads_back():
     ranker = linear_ranker(1.0, 0.5, learn=True)
     with torch.no_grad():
         ranker.log_temperature.fill_(math.log(0.001))
-    batch = feature_batch(torch.tensor([[[2.0]]]), torch.ones(1, 1, dtype=torch.bool))
-    assert ranker.eval()(batch).item() == pytest.approx(200.0, rel=1e-5)
-    ranker.train()(batch).sum().backward()
+    assert ranker.eval()(TWO).item() == pytest.approx(200.0, rel=1e-5)
+    ranker.train()(TWO).sum().backward()
     assert ranker.log_temperature.item() == pytest.approx(math.log(0.01))
     assert ranker.log_temperature.grad.item() != 0
 
 
 @pytest.mark.parametrize(
-    ("options", "message"),
+    ("value", "learn", "message"),
     [
-        ({"temperature": 0.0}, "temperature must be finite and above 0, got 0.0"),
-        ({"temperature": math.inf}, "temperature must be finite and above 0, got inf"),
-        (
-            {"temperature": 0.001, "learn_temperature": True},
-            "temperature must be at least 0.01 where it is learnt, got 0.001",
-        ),
+        (0.0, False, "temperature must be finite and above 0, got 0.0"),
+        (math.inf, False, "temperature must be finite and above 0, got inf"),
+        (math.inf, True, "temperature must be finite and above 0, got inf"),
+        (0.001, True, "temperature must be at least 0.01 where it is learnt, got 0.001"),
     ],
 )
-def test_what_is_no_temperature_is_refused(options, message, backbone):
-    with pytest.raises(InputError, match=message):
-        FeatureRanker(2, **options)
-    for kind in (PairWiseBertRanker, DualEncoder):
+def test_what_is_no_temperature_is_refused(value, learn, message, backbone):
+    for kind, start in (
+        (FeatureRanker, 2),
+        (PairWiseBertRanker, backbone),
+        (DualEncoder, backbone),
+    ):
         with pytest.raises(InputError, match=message):
-            kind(backbone, max_length=24, **options)
+            kind(start, temperature=value, learn_temperature=learn)
 
 
 def test_it_decides_the_key():
     keys = [linear_ranker(1.0, temperature, False).key for temperature in (1.0, 0.5)]
     assert keys[0] != keys[1]
-
-
-def classifier(folder: Path) -> str:
-    """A ready cross-encoder, with a head of its own."""
-    tokenizer = wordpiece_tokenizer()
-    torch.manual_seed(0)
-    config = BertConfig(
-        vocab_size=len(tokenizer),
-        hidden_size=16,
-        num_hidden_layers=1,
-        num_attention_heads=2,
-        intermediate_size=16,
-        num_labels=1,
-    )
-    BertForSequenceClassification(config).save_pretrained(folder)
-    tokenizer.save_pretrained(folder)
-    return str(folder)
 
 
 @pytest.mark.parametrize("kind", ["encoder", "classifier", "decoder"])
@@ -138,31 +121,30 @@ def test_a_saved_folder_scores_on_the_same_scale(kind, learn, backbone, tmp_path
     if kind == "decoder":
         ranker = DecoderRanker(save_decoder(tmp_path / "decoder"), max_length=300, **options)
     else:
-        name = backbone if kind == "encoder" else classifier(tmp_path / "classifier")
+        name = backbone if kind == "encoder" else make_classifier(tmp_path / "classifier")
         ranker = PairWiseBertRanker(name, max_length=24, **options)
     if learn:
         with torch.no_grad():
             ranker.log_temperature.add_(0.3)
-    ranker.eval()
-    scores = TextRanker(ranker, "32-true").score(PAIRS)
+
+    def scores_of(ranker):
+        return TextRanker(ranker.eval(), "32-true").score(PAIRS)
+
+    scores = scores_of(ranker)
     plain = copy.deepcopy(ranker)
     plain.log_temperature = None
     plain._temperature = 1.0
     factor = 0.25 * (math.exp(0.3) if learn else 1.0)
-    np.testing.assert_allclose(
-        TextRanker(plain, "32-true").score(PAIRS), scores * factor, rtol=1e-5, atol=1e-7
-    )
+    np.testing.assert_allclose(scores_of(plain), scores * factor, rtol=1e-5, atol=1e-7)
     before = {name: value.clone() for name, value in ranker.state_dict().items()}
     ranker.save(tmp_path / "saved")
     after = ranker.state_dict()
     assert before.keys() == after.keys()
     assert all(torch.equal(value, after[name]) for name, value in before.items())
-    np.testing.assert_array_equal(TextRanker(ranker, "32-true").score(PAIRS), scores)
-    reloaded = type(ranker)(str(tmp_path / "saved"), max_length=ranker.reads.max_length).eval()
+    np.testing.assert_array_equal(scores_of(ranker), scores)
+    reloaded = type(ranker)(str(tmp_path / "saved"), max_length=ranker.reads.max_length)
     assert reloaded.temperature == 1.0
-    np.testing.assert_allclose(
-        TextRanker(reloaded, "32-true").score(PAIRS), scores, rtol=1e-4, atol=1e-6
-    )
+    np.testing.assert_allclose(scores_of(reloaded), scores, rtol=1e-4, atol=1e-6)
     if kind != "decoder":
         theirs = CrossEncoder(str(tmp_path / "saved"), device="cpu").predict(PAIRS)
         np.testing.assert_allclose(theirs, scores, rtol=1e-4, atol=1e-6)

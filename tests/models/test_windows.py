@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
-from transformers import BertConfig, BertForSequenceClassification
 
 from ltr.data.collate import PairCollator, TextCollator
 from ltr.data.layouts import JoinedPairs
@@ -22,8 +21,9 @@ from ltr.models.pair_ranker import PairRanker
 from ltr.search.scores import pair_scores
 from ltr.use.rankers import TextRanker
 from ltr.use.retriever import Retriever
-from tests.world.backbones import wordpiece_tokenizer
+from tests.world.backbones import make_classifier, wordpiece_tokenizer
 from tests.world.collections import WORDS
+from tests.world.encoders import gradients
 
 SIZE, STRIDE = 6, 4
 QUERIES = ["w1 w2", "w50 w3 w9"]
@@ -47,13 +47,10 @@ def windows_of(document: str) -> list[str]:
 
 
 def batch_of(ranker, lists=LISTS, first_query=0):
-    queries, docs = (
-        ranker.reads.tokens(*each) for each in ((QUERIES, "query"), (DOCS, "document"))
-    )
-    collator = (PairCollator if isinstance(ranker.reads, JoinedPairs) else TextCollator)(
-        queries, docs, ranker.reads
-    )
-    return collator(
+    queries = ranker.reads.tokens(QUERIES, "query")
+    docs = ranker.reads.tokens(DOCS, "document")
+    collator = PairCollator if isinstance(ranker.reads, JoinedPairs) else TextCollator
+    return collator(queries, docs, ranker.reads)(
         [
             LabelledList(query, np.array(rows), np.eye(len(rows), dtype=np.float32)[0])
             for query, rows in enumerate(lists, start=first_query)
@@ -76,34 +73,36 @@ def dual(backbone, windows=None, similarity="dot", **options):
 
 def scores_of_windows(plain, lists=LISTS) -> list[list[list[float]]]:
     """Of each list, document and window, by a ranker that knows no windows."""
-    ranker = TextRanker(plain)
-    return [
-        [
-            ranker.score([(QUERIES[q], text) for text in windows_of(DOCS[doc])]).tolist()
-            for doc in docs
-        ]
-        for q, docs in enumerate(lists)
-    ]
+    score = TextRanker(plain).score
+
+    def of_document(query, doc):
+        return score([(QUERIES[query], text) for text in windows_of(DOCS[doc])]).tolist()
+
+    return [[of_document(query, doc) for doc in docs] for query, docs in enumerate(lists)]
+
+
+def assert_scored_by(reduce, scores, plain, tolerance=1e-4):
+    """Each document of the lists by the windows of it; the one of the padding is 0."""
+    for row, of_list in zip(scores.tolist(), scores_of_windows(plain), strict=True):
+        expected = [reduce(of_doc) for of_doc in of_list]
+        assert row[: len(expected)] == pytest.approx(expected, abs=tolerance)
+        assert not any(row[len(expected) :])
+
+
+def best_windows(plain) -> list[str]:
+    """Of each document of the lists; some are not the first of theirs."""
+    best = []
+    for docs, of_list in zip(LISTS, scores_of_windows(plain), strict=True):
+        for doc, of_doc in zip(docs, of_list, strict=True):
+            best.append(windows_of(DOCS[doc])[int(np.argmax(of_doc))])
+    assert {*best} - {windows_of(text)[0] for text in DOCS}
+    return best
 
 
 @pytest.fixture(scope="module")
 def classifier(tmp_path_factory) -> str:
     """A cross-encoder with a head of its own."""
-    folder = tmp_path_factory.mktemp("windows") / "classifier"
-    tokenizer = wordpiece_tokenizer()
-    tokenizer.save_pretrained(folder)
-    torch.manual_seed(2)
-    config = BertConfig(
-        vocab_size=len(tokenizer),
-        hidden_size=16,
-        num_hidden_layers=2,
-        num_attention_heads=2,
-        intermediate_size=32,
-        max_position_embeddings=64,
-        num_labels=1,
-    )
-    BertForSequenceClassification(config).save_pretrained(folder)
-    return str(folder)
+    return make_classifier(tmp_path_factory.mktemp("windows") / "classifier", n_layers=2, seed=2)
 
 
 class HighestId(nn.Module):
@@ -144,20 +143,15 @@ def test_a_cross_encoder_scores_a_document_by_its_windows(backbone, classifier, 
     if kind == "padded":
         assert ranker.encoder.reads_packed
         ranker.encoder.reads_packed = False
-    reduce = max if windows.score == "best" else np.mean
     batch = batch_of(ranker)
     scores = ranker.eval()(batch).detach()
-    expected = [[reduce(of_doc) for of_doc in of_list] for of_list in scores_of_windows(plain)]
-    assert scores[0].tolist() == pytest.approx(expected[0], abs=1e-5)
-    assert scores[1, :2].tolist() == pytest.approx(expected[1], abs=1e-5)
-    assert scores[1, 2] == 0, "padding"
+    assert_scored_by(max if windows.score == "best" else np.mean, scores, plain, 1e-5)
     assert batch.pairs.windows.tolist() == [1, 2, 5, 5, 3]
     if ranker.gives_embeddings:
         represented, embeddings = ranker.represent(batch)
         assert torch.equal(represented, scores)
-        torch.testing.assert_close(
-            ranker.head(embeddings[batch.mask]).squeeze(1), scores[batch.mask]
-        )
+        of_head = ranker.head(embeddings[batch.mask]).squeeze(1)
+        torch.testing.assert_close(of_head, scores[batch.mask])
 
 
 @pytest.mark.parametrize("windows", [BEST, MEAN], ids=["best", "mean"])
@@ -176,28 +170,34 @@ def test_documents_of_one_window_train_bit_by_bit_as_without(backbone, windows):
         assert torch.equal(ours, theirs)
 
 
-def test_the_gradient_of_a_cross_encoder_is_that_of_its_best_windows_alone(backbone):
-    plain, ranker = cross(backbone), cross(backbone, BEST)
-    best = [
-        windows_of(DOCS[doc])[int(np.argmax(of_doc))]
-        for docs, of_list in zip(LISTS, scores_of_windows(plain), strict=True)
-        for doc, of_doc in zip(docs, of_list, strict=True)
-    ]
-    assert {*best} - {windows_of(text)[0] for text in DOCS}, "some best window is not the first"
+WEIGHTS = torch.tensor([1.0, -2.0, 0.5, 3.0, -1.0])
+QUERY_OF_PAIR = np.array([0, 0, 0, 1, 1])
+
+
+def pair_scores_of(plain, docs):
+    """By a cross-encoder or a dual encoder that knows no windows, of a text for each document."""
+    rows = np.arange(len(docs))
     queries = plain.reads.tokens(QUERIES, "query")
-    texts = plain.reads.lay_out(
-        queries,
-        np.array([0, 0, 0, 1, 1]),
-        plain.reads.tokens(best, "document"),
-        np.arange(len(best)),
-    )
-    weights = torch.tensor([1.0, -2.0, 0.5, 3.0, -1.0])
-    (plain.train().score(texts) * weights).sum().backward()
+    docs = plain.reads.tokens(docs, "document")
+    if isinstance(plain, PairWiseBertRanker):
+        return plain.score(plain.reads.lay_out(queries, QUERY_OF_PAIR, docs, rows))
+    queries = plain.query_tower(plain.reads.queries.lay_out(queries, QUERY_OF_PAIR))
+    return (queries * plain.doc_tower(plain.reads.docs.lay_out(docs, rows))).sum(dim=1)
+
+
+@pytest.mark.parametrize("kind", ["cross", "dual"])
+def test_the_gradient_is_that_of_the_best_windows_alone(backbone, kind):
+    build, tolerance = {
+        "cross": (cross, {"atol": 1e-6, "rtol": 1e-4}),
+        "dual": (dual, {"atol": 1e-5, "rtol": 1e-3}),
+    }[kind]
+    plain, ranker = build(backbone), build(backbone, BEST)
+    (pair_scores_of(plain.train(), best_windows(plain)) * WEIGHTS).sum().backward()
     batch = batch_of(ranker)
-    (ranker.train()(batch)[batch.mask] * weights).sum().backward()
+    (ranker.train()(batch)[batch.mask] * WEIGHTS).sum().backward()
     for ours, theirs in zip(ranker.parameters(), plain.parameters(), strict=True):
         if theirs.grad is not None:
-            torch.testing.assert_close(ours.grad, theirs.grad, atol=1e-6, rtol=1e-4)
+            torch.testing.assert_close(ours.grad, theirs.grad, **tolerance)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
@@ -212,7 +212,6 @@ def test_training_on_the_chosen_windows_is_training_on_all(backbone, kind, kerne
         options["dropout"] = 0.2
     ranker = (cross if kind == "cross" else dual)(backbone, BEST, **options)
     batch = batch_of(ranker).with_keys(torch.tensor([5, 6]))
-    weights = torch.tensor([1.0, -2.0, 0.5, 3.0, -1.0])
 
     def by_definition():
         """Of all windows, with their graph."""
@@ -220,31 +219,21 @@ def test_training_on_the_chosen_windows_is_training_on_all(backbone, kind, kerne
             rows = ranker._scores_of_texts(batch.pairs)
             return BEST.document_values(rows, batch.pairs.windows)
         queries, rows = ranker.embed_windows(batch)
-        list_of_row = torch.tensor([0, 0, 0, 1, 1]).repeat_interleave(batch.docs.windows)
+        list_of_row = torch.from_numpy(QUERY_OF_PAIR).repeat_interleave(batch.docs.windows)
         scores = ranker.score(queries[list_of_row].unsqueeze(1), rows.unsqueeze(1)).flatten()
         return BEST.document_values(scores, batch.docs.windows)
 
     results = []
     for scores_of_documents in (by_definition, lambda: ranker(batch)[batch.mask]):
-        ranker.zero_grad()
         with torch.autocast("cpu", dtype=torch.bfloat16, enabled=dtype == torch.bfloat16):
             scores = scores_of_documents()
-        (scores * weights).sum().backward()
-        gradients = {
-            name: weight.grad.clone()
-            for name, weight in ranker.named_parameters()
-            if weight.grad is not None
-        }
-        results.append((scores.detach(), gradients))
+        results.append((scores.detach(), gradients(ranker, (scores * WEIGHTS).sum())))
     (expected, theirs), (scores, ours) = results
-    tolerance = (
-        {"atol": 1e-5, "rtol": 1e-3} if dtype == torch.float32 else {"atol": 0.02, "rtol": 0.1}
-    )
-    torch.testing.assert_close(scores, expected, **tolerance)
+    atol, rtol = (1e-5, 1e-3) if dtype == torch.float32 else (0.02, 0.1)
+    torch.testing.assert_close(scores, expected, atol=atol, rtol=rtol)
     assert ours.keys() == theirs.keys() and len(ours) > 20
     for name, gradient in ours.items():
-        size = float(theirs[name].norm())
-        assert float((gradient - theirs[name]).norm()) <= (1e-4 + tolerance["rtol"] * size), name
+        assert (gradient - theirs[name]).norm() <= 1e-4 + rtol * theirs[name].norm(), name
 
 
 def test_all_windows_of_a_document_are_read_with_one_draw(backbone):
@@ -264,53 +253,26 @@ def test_a_dual_encoder_scores_by_the_best_window(backbone, similarity):
     plain, ranker = dual(backbone, similarity=similarity), dual(backbone, BEST, similarity)
     batch = batch_of(ranker)
     scores, queries, docs = ranker.eval().score_lists(batch)
-    expected = [[max(of_doc) for of_doc in of_list] for of_list in scores_of_windows(plain)]
-    assert scores[0].tolist() == pytest.approx(expected[0], abs=1e-4)
-    assert scores[1, :2].tolist() == pytest.approx(expected[1], abs=1e-4)
+    assert_scored_by(max, scores, plain)
     again = ranker.score(queries.unsqueeze(1), docs).squeeze(1)
     torch.testing.assert_close(again[batch.mask], scores[batch.mask])
-    of_pairs = TextRanker(ranker).score(
-        [(QUERIES[q], DOCS[doc]) for q, docs in enumerate(LISTS) for doc in docs]
-    )
-    assert of_pairs.tolist() == pytest.approx([*expected[0], *expected[1]], abs=1e-4)
+    pairs = [(QUERIES[q], DOCS[doc]) for q, docs in enumerate(LISTS) for doc in docs]
+    of_pairs = torch.from_numpy(TextRanker(ranker).score(pairs))
+    torch.testing.assert_close(of_pairs, scores[batch.mask].detach(), atol=1e-4, rtol=0)
 
 
 @pytest.mark.parametrize("normalise", [False, True])
 def test_the_mean_of_dot_products_is_that_with_the_mean_embedding(backbone, normalise):
     """With ``normalise`` these are cosines, of which it is the mean, too."""
     plain, ranker = (dual(backbone, how, normalise=normalise) for how in (None, MEAN))
-    batch = batch_of(ranker)
-    scores, queries, docs = ranker.eval().score_lists(batch)
-    expected = [[np.mean(of_doc) for of_doc in of_list] for of_list in scores_of_windows(plain)]
-    assert scores[0].tolist() == pytest.approx(expected[0], abs=1e-4)
-    assert scores[1, :2].tolist() == pytest.approx(expected[1], abs=1e-4)
+    scores, _, docs = ranker.eval().score_lists(batch_of(ranker))
+    assert_scored_by(np.mean, scores, plain)
     embeddings = Retriever(ranker).encode(DOCS)
     np.testing.assert_allclose(embeddings[LISTS[0]], docs[0].detach(), atol=1e-5)
     by_window = Retriever(plain).encode(windows_of(DOCS[2]))
     np.testing.assert_allclose(embeddings[2], by_window.mean(axis=0), atol=1e-5)
     if normalise:
         assert np.linalg.norm(embeddings[2]) < 0.9999, "the mean is not scaled again"
-
-
-def test_the_gradient_of_a_dual_encoder_is_that_of_its_best_windows_alone(backbone):
-    plain, ranker = dual(backbone), dual(backbone, BEST)
-    best = [
-        windows_of(DOCS[doc])[int(np.argmax(of_doc))]
-        for docs, of_list in zip(LISTS, scores_of_windows(plain), strict=True)
-        for doc, of_doc in zip(docs, of_list, strict=True)
-    ]
-    rows = np.arange(len(best))
-    docs = plain.doc_tower.train()(plain.reads.docs.lay_out(plain.reads.docs.tokens(best), rows))
-    queries = plain.query_tower(
-        plain.reads.queries.lay_out(plain.reads.queries.tokens(QUERIES), np.array([0, 0, 0, 1, 1]))
-    )
-    weights = torch.tensor([1.0, -2.0, 0.5, 3.0, -1.0])
-    ((queries * docs).sum(dim=1) * weights).sum().backward()
-    batch = batch_of(ranker)
-    (ranker.train()(batch)[batch.mask] * weights).sum().backward()
-    for ours, theirs in zip(ranker.parameters(), plain.parameters(), strict=True):
-        if theirs.grad is not None:
-            torch.testing.assert_close(ours.grad, theirs.grad, atol=1e-5, rtol=1e-3)
 
 
 def test_own_lists_of_a_dual_encoder_have_the_embedding_and_distance_of_the_best_window(backbone):
@@ -322,12 +284,15 @@ def test_own_lists_of_a_dual_encoder_have_the_embedding_and_distance_of_the_best
     torch.testing.assert_close(cosines[batch.mask], lists.scores[batch.mask], atol=1e-4, rtol=0)
 
 
-def test_other_queries_compare_the_mean_embedding(backbone):
-    ranker = dual(backbone, MEAN)
-    batch = batch_of(ranker, [[0, 1], [2, 4]])
+def lists_of_others(ranker):
     policy = OtherQueries()
     policy.attach(ranker)
-    lists = policy(ranker.eval(), batch)
+    return policy(ranker, batch_of(ranker, [[0, 1], [2, 4]]))
+
+
+def test_other_queries_compare_the_mean_embedding(backbone):
+    ranker = dual(backbone, MEAN)
+    lists = lists_of_others(ranker.eval())
     embeddings = Retriever(ranker).encode(DOCS)
     queries = Retriever(ranker).encode(QUERIES, "query")
     expected = queries @ embeddings[[0, 1, 2, 4]].T
@@ -336,25 +301,32 @@ def test_other_queries_compare_the_mean_embedding(backbone):
 
 def test_a_learnt_temperature_is_bounded_beside_documents_of_other_queries(backbone):
     ranker = dual(backbone, BEST, temperature=0.5, learn_temperature=True).train()
-    policy = OtherQueries()
-    policy.attach(ranker)
     ranker.log_temperature.data.fill_(-9.0)
-    policy(ranker, batch_of(ranker, [[0, 1], [2, 4]]))
+    lists_of_others(ranker)
     assert ranker.log_temperature.item() == pytest.approx(math.log(0.01))
 
 
-def test_a_policy_whose_anchors_are_documents_refuses_the_best_window(backbone):
-    with pytest.raises(InputError, match="needs one embedding of each document, got windows.score"):
-        AllTexts().attach(dual(backbone, BEST))
+@pytest.mark.parametrize(
+    ("build", "message"),
+    [
+        (lambda name: dual(name, MEAN, "cosine"), "windows.score mean needs the similarity dot"),
+        (lambda name: cross(name, Windows(21, 4)), "windows.size must be at most 20, .* got 21"),
+        (
+            lambda name: Retriever(dual(name, BEST)).encode(DOCS),
+            "encode needs one embedding of each document",
+        ),
+        (
+            lambda name: AllTexts().attach(dual(name, BEST)),  # whose anchors are documents
+            "needs one embedding of each document, got windows.score",
+        ),
+    ],
+)
+def test_what_can_not_be_is_refused(backbone, build, message):
+    with pytest.raises(InputError, match=message):
+        build(backbone)
 
 
-def test_what_can_not_be_is_refused(backbone):
-    with pytest.raises(InputError, match="windows.score mean needs the similarity dot"):
-        dual(backbone, MEAN, "cosine")
-    with pytest.raises(InputError, match="windows.size must be at most 20, .* got 21"):
-        cross(backbone, Windows(21, 4))
-    with pytest.raises(InputError, match="encode needs one embedding of each document"):
-        Retriever(dual(backbone, BEST)).encode(DOCS)
+def test_queries_are_encoded_and_a_decoder_knows_no_windows(backbone):
     assert Retriever(dual(backbone, BEST)).encode(QUERIES, "query").shape == (2, 16)
     with pytest.raises(TypeError, match="windows"):
         DecoderRanker(backbone, windows=BEST)
@@ -362,9 +334,8 @@ def test_what_can_not_be_is_refused(backbone):
 
 def test_windows_are_part_of_the_keys_of_what_is_made_of_scores(backbone):
     for made in (cross, dual):
-        keys = [str(made(backbone, windows).key) for windows in (None, BEST, MEAN)]
-        assert len({*keys}) == 3
-        digests = [str(_digest_of_scorer(made(backbone, windows))) for windows in (None, BEST)]
-        assert digests[0] != digests[1]
+        rankers = [made(backbone, windows) for windows in (None, BEST, MEAN)]
+        assert len({str(ranker.key) for ranker in rankers}) == 3
+        assert len({str(_digest_of_scorer(ranker)) for ranker in rankers}) == 3
     forms = [dual(backbone, windows).reads.docs.key for windows in (None, MEAN)]
     assert forms[0] != forms[1]

@@ -47,39 +47,37 @@ def test_attention_is_block_diagonal_and_local(window, dtype, way, causal, softc
         scores = (scores / softcap).tanh() * softcap
     scores = scores.masked_fill(~allowed, float("-inf"))
     expected = (scores.softmax(dim=-1) @ v.double()).transpose(1, 2)
-    outputs = attend(
-        q, k, v, lengths, scaling=0.7, sliding_window=window, causal=causal, softcap=softcap
-    )
-    weights = torch.randn(expected.shape).double()
-    tolerance = (
-        {"atol": 1e-5, "rtol": 1e-5} if dtype == torch.float32 else {"atol": 4e-2, "rtol": 4e-2}
-    )
-    torch.testing.assert_close(outputs.double(), expected, **tolerance)
-    for ours, theirs in zip(
-        torch.autograd.grad((outputs.double() * weights).sum(), (q, k, v)),
-        torch.autograd.grad((expected * weights).sum(), (q, k, v)),
-        strict=True,
-    ):
-        torch.testing.assert_close(ours, theirs, **tolerance)
+    options = {"sliding_window": window, "causal": causal, "softcap": softcap}
+    outputs = attend(q, k, v, lengths, scaling=0.7, **options).double()
+    assert_same(outputs, expected, (q, k, v), 1e-5 if dtype == torch.float32 else 4e-2)
 
 
-def test_blocks_are_for_bfloat16_on_a_cpu_that_multiplies_it(monkeypatch):
+def assert_same(outputs, expected, qkv, tolerance):
+    """In value, and in the gradients of a weighted sum."""
+    close = {"atol": tolerance, "rtol": tolerance}
+    torch.testing.assert_close(outputs, expected, **close)
+    weights = torch.randn(expected.shape, dtype=expected.dtype)
+    found = torch.autograd.grad((outputs * weights).sum(), qkv)
+    right = torch.autograd.grad((expected * weights).sum(), qkv)
+    torch.testing.assert_close(found, right, **close)
+
+
+@pytest.mark.parametrize(
+    ("able", "trains", "encodes"),
+    [
+        ({"amx_bf16": True, "avx512_bf16": True}, True, False),
+        ({"amx_bf16": False, "avx512_bf16": True}, True, True),
+        ({}, False, False),
+    ],
+)
+def test_blocks_are_for_bfloat16_on_a_cpu_that_multiplies_it(able, trains, encodes, monkeypatch):
     """In training; without AMX in encoding, too."""
-    monkeypatch.setattr(
-        torch.cpu, "get_capabilities", lambda: {"amx_bf16": True, "avx512_bf16": True}
-    )
+    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: able)
     query = torch.zeros(1, 2, 8, dtype=torch.bfloat16, requires_grad=True)
-    assert attention.takes_blocks(query, 512)
-    assert not attention.takes_blocks(query.detach(), 512)
+    assert attention.takes_blocks(query, 512) == trains
+    assert attention.takes_blocks(query.detach(), 512) == encodes
     assert not attention.takes_blocks(query.float(), 512)
     assert not attention.takes_blocks(query, 513)
-    monkeypatch.setattr(
-        torch.cpu, "get_capabilities", lambda: {"amx_bf16": False, "avx512_bf16": True}
-    )
-    assert attention.takes_blocks(query, 512) and attention.takes_blocks(query.detach(), 512)
-    assert not attention.takes_blocks(query.float(), 512)
-    monkeypatch.setattr(torch.cpu, "get_capabilities", dict)
-    assert not attention.takes_blocks(query, 512)
 
 
 @pytest.mark.parametrize("window", [None, 12])
@@ -87,19 +85,20 @@ def test_attention_dropout_keeps_the_mean(window):
     """Values of 1 make the sum of the kept probabilities: 1 on average, with the variance of scaled
     coins over n equal ones.
     """
-    torch.manual_seed(0)
-    lengths = [20] * 100 + [40] * 50
-    p = 0.25
     q = torch.zeros(1, 4, 4000, 8)
     v = torch.ones(1, 4, 4000, 8)
-    sums = attend(q, q, v, lengths, dropout=p, sliding_window=window)[..., 0]
+
+    def sums_of_kept(p):
+        torch.manual_seed(0)
+        lengths = [20] * 100 + [40] * 50
+        return attend(q, q, v, lengths, dropout=p, sliding_window=window)[..., 0]
+
+    p = 0.25
+    sums = sums_of_kept(p)
     assert sums.std() > 0.05
     assert abs(sums.mean() - 1) < 5 * (p / (1 - p) / 12 / sums.numel()) ** 0.5
-    torch.manual_seed(0)
-    assert torch.equal(attend(q, q, v, lengths, dropout=p, sliding_window=window)[..., 0], sums)
-    torch.testing.assert_close(
-        attend(q, q, v, lengths, sliding_window=window)[..., 0], torch.ones_like(sums)
-    )
+    assert torch.equal(sums_of_kept(p), sums)
+    torch.testing.assert_close(sums_of_kept(0.0), torch.ones_like(sums))
 
 
 def test_attention_dropout_is_not_forgotten_in_bfloat16(monkeypatch):
@@ -130,12 +129,4 @@ def test_the_gpu_attends_as_the_cpu(window, dtype, causal, softcap):
     options = {"sliding_window": window, "causal": causal, "softcap": softcap}
     expected = attend(*qkv, lengths, **options)
     there = attend(*(x.to("cuda", dtype) for x in qkv), lengths, **options).float().cpu()
-    tolerance = 1e-5 if dtype == torch.float32 else 3e-2
-    torch.testing.assert_close(there, expected, atol=tolerance, rtol=tolerance)
-    weights = torch.randn(expected.shape)
-    for ours, theirs in zip(
-        torch.autograd.grad((there * weights).sum(), qkv),
-        torch.autograd.grad((expected * weights).sum(), qkv),
-        strict=True,
-    ):
-        torch.testing.assert_close(ours, theirs, atol=tolerance, rtol=tolerance)
+    assert_same(there, expected, qkv, 1e-5 if dtype == torch.float32 else 3e-2)

@@ -13,7 +13,7 @@ from ltr.models import PairWiseBertRanker
 from ltr.models.encoder import attention
 from ltr.models.encoder.kernels.linear import SharedCastLinear
 from ltr.models.encoder.text_encoder import TextEncoder
-from tests.models.encoder.test_text_encoder import texts
+from tests.world.encoders import texts
 
 # Two chunks, of 14 and 6 texts. Blocks hold powers of two: of the first, 4 + 2 texts of at most 16
 # tokens, 4 + 2 + 1 of at most
@@ -44,13 +44,10 @@ class Calls(TorchDispatchMode):
 
 @pytest.fixture
 def ranker(backbone, monkeypatch):
-    monkeypatch.setattr(
-        attention, "takes_blocks", lambda query, longest: query.dtype == torch.bfloat16
-    )
+    monkeypatch.setattr(attention, "takes_blocks", lambda query, _: query.dtype == torch.bfloat16)
     torch.manual_seed(0)
-    return PairWiseBertRanker(
-        backbone, max_length=64, encoder=TextEncoder.Options(max_tokens=CHUNK)
-    ).train()
+    options = TextEncoder.Options(max_tokens=CHUNK)
+    return PairWiseBertRanker(backbone, max_length=64, encoder=options).train()
 
 
 def step(ranker) -> tuple[Counter, Counter]:
@@ -65,16 +62,13 @@ def step(ranker) -> tuple[Counter, Counter]:
 
 def test_a_step_casts_each_weight_once_and_attends_in_few_calls(ranker):
     forward, backward = step(ranker)
-    layers = ranker.encoder.model.config.num_hidden_layers
+    layers = ranker.encoder.model.encoder.layer
     chunks = 2
-    weights = Counter(
-        tuple(m.weight.shape)
-        for m in ranker.encoder.model.encoder.modules()
-        if isinstance(m, SharedCastLinear)
-    )
+    linear = [part for part in layers.modules() if isinstance(part, SharedCastLinear)]
+    weights = Counter(tuple(part.weight.shape) for part in linear)
     assert {shape: n for shape, n in forward.cast.items() if shape in weights} == weights
-    assert forward.calls["bmm"] + forward.calls["baddbmm"] == 2 * BLOCKS * layers
-    assert backward.calls["bmm"] + backward.calls["baddbmm"] == 5 * BLOCKS * layers
+    assert forward.calls["bmm"] + forward.calls["baddbmm"] == 2 * BLOCKS * len(layers)
+    assert backward.calls["bmm"] + backward.calls["baddbmm"] == 5 * BLOCKS * len(layers)
     # To the order of blocks and back: query, key and value, and one output; the same of the
     # gradients.
-    assert forward.moves == backward.moves == 4 * chunks * layers
+    assert forward.moves == backward.moves == 4 * chunks * len(layers)

@@ -1,73 +1,65 @@
 """Decoders read packed texts as transformers reads padded ones, or each text alone."""
 
+from functools import partial
+
 import pytest
 import torch
 from transformers import AutoModelForSequenceClassification
 
-from ltr.batch import Texts
 from ltr.errors import InputError
 from ltr.models.encoder import attention, packed, text_encoder
 from ltr.models.encoder.packed import enable_packing, is_causal
 from ltr.models.encoder.text_encoder import TextEncoder
+from tests.world import encoders
 from tests.world.decoders import CONFIGS, decoder
+from tests.world.encoders import (
+    assert_same_gradients,
+    gradients,
+    logits_one_by_one,
+    one_by_one,
+    reader,
+)
 
 # One token, equal ones, longer than the window, and up to 200.
 LENGTHS = [7, 1, 200, 3, 7, 12, 90, 1, 5]
-LAST = TextEncoder.Options(pooling="last")
 
 
-def texts(lengths=LENGTHS, seed=0):
-    generator = torch.Generator().manual_seed(seed)
-    ids = torch.randint(4, 400, (sum(lengths),), generator=generator)
-    return Texts(ids, torch.tensor(lengths))
+def texts(lengths=LENGTHS):
+    return encoders.texts(lengths, ids=(4, 400))
 
 
-def read_alone(model, of):
-    """The last hidden state of each text, read by itself, by the means of transformers alone."""
-    rows = of.ids.split(of.lengths.tolist())
-    return torch.cat([model(row[None]).last_hidden_state[:, -1] for row in rows])
+def read_and_gradients(model, encoder, of):
+    """What an encoder of this model reads, and the gradients of a weighted sum of it."""
+    outputs = encoder(of)
+    weights = torch.linspace(-1, 1, outputs.numel()).view_as(outputs)
+    return outputs, gradients(model, (outputs * weights).sum())
 
 
-def gradients(model, loss):
-    model.zero_grad()
-    loss.backward()
-    return {name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None}
-
-
-def assert_same_gradients(found, expected):
-    assert found.keys() == expected.keys()
-    for name, gradient in found.items():
-        largest = expected[name].abs().max().clamp(min=1)
-        torch.testing.assert_close(
-            gradient / largest, expected[name] / largest, atol=1e-5, rtol=0, msg=name
-        )
+def assert_read_as_alone(model, encoder, of, of_whom=None):
+    """As each text by itself, by the means of transformers alone, in value and gradient."""
+    alone = partial(one_by_one, of_whom or model, pooling="last")
+    expected, expected_gradients = read_and_gradients(of_whom or model, alone, of)
+    outputs, found = read_and_gradients(model, encoder, of)
+    torch.testing.assert_close(outputs, expected, atol=1e-5, rtol=1e-5)
+    assert_same_gradients(found, expected_gradients)
 
 
 @pytest.mark.parametrize("max_tokens", [1, 100, 1000])
 @pytest.mark.parametrize("name", CONFIGS)
 def test_packed_texts_give_the_outputs_and_gradients_of_texts_alone(name, max_tokens):
-    model = decoder(name)
-    of = texts()
-    weights = torch.randn(len(LENGTHS), 16)
-    expected = read_alone(model, of)
-    expected_gradients = gradients(model, (expected * weights).sum())
-    encoder = TextEncoder(model, 3, TextEncoder.Options(pooling="last", max_tokens=max_tokens))
+    encoder = reader(decoder(name), 3, pooling="last", max_tokens=max_tokens)
     assert encoder.reads_packed and encoder.causal
-    outputs = encoder(of._replace(keys=torch.zeros(len(LENGTHS), dtype=torch.int64)))
-    torch.testing.assert_close(outputs, expected, atol=1e-5, rtol=1e-5)
-    assert_same_gradients(gradients(model, (outputs * weights).sum()), expected_gradients)
+    of = texts()._replace(keys=torch.zeros(len(LENGTHS), dtype=torch.int64))
+    assert_read_as_alone(encoder.model, encoder, of, decoder(name))
 
 
 @pytest.mark.parametrize("name", CONFIGS)
 def test_padded_texts_give_the_same(name, monkeypatch):
     """What is read where a trial fails: the last token is that of each text, not the padding's."""
-    model = decoder(name)
-    of = texts()
-    expected = read_alone(model, of)
     monkeypatch.setattr(text_encoder, "enable_packing", lambda *_: False)
-    encoder = TextEncoder(model, 3, LAST)
+    encoder = reader(decoder(name), 3, pooling="last").eval()
     assert not encoder.reads_packed
-    torch.testing.assert_close(encoder.eval()(of), expected, atol=1e-5, rtol=1e-5)
+    assert_read_as_alone(encoder.model, encoder, texts(), decoder(name))
 
 
 @pytest.mark.parametrize("name", CONFIGS)
@@ -75,23 +67,14 @@ def test_a_text_longer_than_a_window_that_was_not_tried_is_padded(name, monkeypa
     """Texts within the window are packed. Both are read rightly, in value and gradient."""
     monkeypatch.setattr(packed, "LONGEST_WINDOW", 3)
     windowed = CONFIGS[name].to_dict().get("sliding_window") is not None
-    model = decoder(name)
-    encoder = TextEncoder(model, 3, LAST).eval()
+    encoder = reader(decoder(name), 3, pooling="last").eval()
     assert encoder.reads_packed and encoder.longest_packed == (8 if windowed else None)
     for lengths in ([7, 1, 8, 3], LENGTHS):
         of = texts(lengths)
         is_packed = not windowed or max(lengths) <= 8
         for chunk in encoder._chunks(of):
             assert ("packed_layout" in chunk.inputs) == is_packed
-        plain = decoder(name)
-        weights = torch.randn(len(lengths), 16)
-        outputs = encoder(of)
-        expected = read_alone(plain, of)
-        torch.testing.assert_close(outputs, expected, atol=1e-5, rtol=1e-5)
-        assert_same_gradients(
-            gradients(model, (outputs * weights).sum()),
-            gradients(plain, (expected * weights).sum()),
-        )
+        assert_read_as_alone(encoder.model, encoder, of, decoder(name))
 
 
 @pytest.mark.parametrize("name", CONFIGS)
@@ -139,8 +122,7 @@ def test_a_classifier_of_transformers_keeps_its_head(name, packs, monkeypatch):
     of = texts()
     ends = of.lengths.cumsum(0)
     of.ids[[int(ends[1]) - 1, int(ends[2]) - 1, int(ends[2]) - 2, int(ends[3]) - 2]] = 3
-    rows = of.ids.split(LENGTHS)
-    expected = torch.cat([model(row[None]).logits[:, 0] for row in rows])
+    expected = logits_one_by_one(model, of)
     expected_gradients = gradients(model, expected.square().sum())
     if not packs:
         monkeypatch.setattr(text_encoder, "enable_packing", lambda *_: False)
@@ -164,10 +146,9 @@ def test_scores_of_a_classifier_do_not_tie_in_half_precision():
 
 @pytest.mark.parametrize("pooling", [None, "mean", "cls", "max"])
 def test_other_poolings_of_a_decoder_are_refused(pooling):
-    with pytest.raises(
-        InputError, match=r"LlamaModel is a decoder.*set pooling to last.*\(option pooling\)"
-    ):
-        TextEncoder(decoder("llama"), 3, TextEncoder.Options(pooling=pooling))
+    rule = r"LlamaModel is a decoder.*set pooling to last.*\(option pooling\)"
+    with pytest.raises(InputError, match=rule):
+        reader(decoder("llama"), 3, pooling=pooling)
 
 
 def test_the_classes_of_classifiers_are_those_of_transformers():

@@ -19,7 +19,6 @@ from transformers import (
     XLMRobertaConfig,
 )
 
-from ltr.batch import Texts
 from ltr.errors import InputError
 from ltr.models.encoder import packed
 from ltr.models.encoder.chunks import packed_chunks, padded_chunks
@@ -31,26 +30,28 @@ from ltr.models.encoder.packed import (
     read_logits,
     read_pooled,
 )
+from tests.world.encoders import (
+    LENGTHS,
+    LOCAL,
+    SIZES,
+    SPECIAL,
+    assert_same_gradients,
+    gradients,
+    logits_one_by_one,
+    texts,
+    with_large_weights,
+)
 
-SIZES = {
-    "hidden_size": 16,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 2,
-    "intermediate_size": 24,
-}
-COMMON = {"vocab_size": 60, "max_position_embeddings": 64, "pad_token_id": 1, "num_labels": 1}
-SPECIAL = {"bos_token_id": 0, "eos_token_id": 2, "cls_token_id": 0, "sep_token_id": 2}
-# One layer sees everything, one its neighbours.
-LOCAL = {"local_attention": 8, "global_attn_every_n_layers": 2}
+COMMON = {"max_position_embeddings": 64, "pad_token_id": 1, "num_labels": 1}
+DISTILBERT = {"dim": 16, "n_layers": 2, "n_heads": 2, "hidden_dim": 24, "vocab_size": 60}
+MODERN = SIZES | COMMON | SPECIAL | LOCAL
 CONFIGS = {
     "bert": BertConfig(**SIZES, **COMMON),
     "roberta": RobertaConfig(**SIZES, **COMMON),
     "xlm-roberta": XLMRobertaConfig(**SIZES, **COMMON),
-    "distilbert": DistilBertConfig(dim=16, n_layers=2, n_heads=2, hidden_dim=24, **COMMON),
-    "modernbert": ModernBertConfig(**SIZES, **COMMON, **SPECIAL, **LOCAL),
-    "modernbert-mean": ModernBertConfig(
-        **SIZES, **COMMON, **SPECIAL, **LOCAL, classifier_pooling="mean"
-    ),
+    "distilbert": DistilBertConfig(**DISTILBERT, **COMMON),
+    "modernbert": ModernBertConfig(**MODERN),
+    "modernbert-mean": ModernBertConfig(**MODERN, classifier_pooling="mean"),
 }
 # Two heads of the query share a head of key and value. Gemma's are read in both directions.
 GROUPED = SIZES | COMMON | {"num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 8}
@@ -59,8 +60,6 @@ GROUPED_CONFIGS = {
     "eurobert": EuroBertConfig(**GROUPED, bos_token_id=0, eos_token_id=2, mask_token_id=3),
     "gemma-3": Gemma3TextConfig(**GROUPED, **WINDOWED, use_bidirectional_attention=True),
 }
-# One token, equal ones, and longer than the window of local attention.
-LENGTHS = [7, 1, 20, 3, 7, 12, 7, 1, 5]
 
 
 @pytest.fixture(params=CONFIGS | GROUPED_CONFIGS)
@@ -69,11 +68,9 @@ def encoder(request):
 
 
 def built(name, kind=AutoModel):
+    """Without dropout, and without a pooler that nothing reads."""
     torch.manual_seed(0)
-    model = kind.from_config((CONFIGS | GROUPED_CONFIGS)[name])
-    for parameter in model.parameters():
-        if parameter.ndim > 1:  # initial weights are so small that attention is all but uniform
-            torch.nn.init.normal_(parameter, std=0.3)
+    model = with_large_weights(kind.from_config((CONFIGS | GROUPED_CONFIGS)[name]))
     for module in model.modules():
         if isinstance(module, torch.nn.Dropout):
             module.p = 0.0
@@ -82,30 +79,15 @@ def built(name, kind=AutoModel):
     return model
 
 
-def texts(lengths=LENGTHS, seed=0, types=False):
-    generator = torch.Generator().manual_seed(seed)
-    ids = torch.randint(3, 60, (sum(lengths),), generator=generator)
-    return Texts(
-        ids,
-        torch.tensor(lengths),
-        torch.randint(2, ids.shape, generator=generator) if types else None,
-    )
-
-
 def read_packed(read, of, max_tokens, padding):
     chunks = list(packed_chunks(of, max_tokens, padding))
-    return torch.cat([read(chunk) for chunk in chunks])[
-        torch.cat([chunk.rows for chunk in chunks]).argsort()
-    ]
+    rows = torch.cat([chunk.rows for chunk in chunks])
+    return torch.cat([read(chunk) for chunk in chunks])[rows.argsort()]
 
 
 def read(encoder, how, of, max_tokens=40):
-    return read_packed(
-        lambda chunk: read_pooled(encoder, chunk, how),
-        of,
-        max_tokens,
-        padding_index(encoder.base_model),
-    )
+    padding = padding_index(encoder.base_model)
+    return read_packed(lambda chunk: read_pooled(encoder, chunk, how), of, max_tokens, padding)
 
 
 def read_padded(encoder, how, of):
@@ -116,19 +98,13 @@ def read_padded(encoder, how, of):
         hidden = encoder(**chunk.inputs).last_hidden_state.float()
         mask = chunk.inputs["attention_mask"].unsqueeze(2)
         rows.append(chunk.rows)
-        if how == "max":
+        if how == "cls":
+            outputs.append(hidden[:, 0])
+        elif how == "max":
             outputs.append(hidden.masked_fill(mask == 0, float("-inf")).max(dim=1).values)
         else:
-            outputs.append(
-                hidden[:, 0] if how == "cls" else (hidden * mask).sum(dim=1) / mask.sum(dim=1)
-            )
+            outputs.append((hidden * mask).sum(dim=1) / mask.sum(dim=1))
     return torch.cat(outputs)[torch.cat(rows).argsort()]
-
-
-def gradients(model, loss):
-    model.zero_grad()
-    loss.backward()
-    return {name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None}
 
 
 @pytest.mark.parametrize("how", ["mean", "cls", "max"])
@@ -142,12 +118,8 @@ def test_outputs_and_gradients_are_the_padded_ones(encoder, how, max_tokens):
     outputs = read(encoder, how, of, max_tokens)
     torch.testing.assert_close(outputs, expected, atol=1e-5, rtol=1e-5)
     found = gradients(encoder, (outputs * weights).sum())
-    assert found.keys() == expected_gradients.keys() == dict(encoder.named_parameters()).keys()
-    for name, gradient in found.items():
-        largest = expected_gradients[name].abs().max().clamp(min=1)
-        torch.testing.assert_close(
-            gradient / largest, expected_gradients[name] / largest, atol=1e-5, rtol=0, msg=name
-        )
+    assert found.keys() == dict(encoder.named_parameters()).keys()
+    assert_same_gradients(found, expected_gradients)
 
 
 @pytest.mark.parametrize("how", ["mean", "cls"])
@@ -177,21 +149,14 @@ def test_an_enabled_encoder_reads_padded_texts_as_before(encoder):
 def test_a_ready_cross_encoder_keeps_its_head(name, max_tokens):
     model = built(name, AutoModelForSequenceClassification)
     of = texts()
-    expected = torch.cat([model(row[None]).logits[:, 0] for row in of.ids.split(LENGTHS)])
+    expected = logits_one_by_one(model, of)
     expected_gradients = gradients(model, expected.square().sum())
     assert enable_packing(model)
-    found = read_packed(
-        lambda chunk: read_logits(model, chunk), of, max_tokens, padding_index(model.base_model)
-    )
+    padding = padding_index(model.base_model)
+    found = read_packed(lambda chunk: read_logits(model, chunk), of, max_tokens, padding)
     torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-5)
-    for name, gradient in gradients(model, found.square().sum()).items():
-        largest = expected_gradients[name].abs().max().clamp(min=1)
-        torch.testing.assert_close(
-            gradient / largest, expected_gradients[name] / largest, atol=1e-5, rtol=0, msg=name
-        )
-    torch.testing.assert_close(
-        torch.cat([model(row[None]).logits[:, 0] for row in of.ids.split(LENGTHS)]), expected
-    )
+    assert_same_gradients(gradients(model, found.square().sum()), expected_gradients)
+    torch.testing.assert_close(logits_one_by_one(model, of), expected)
 
 
 def test_token_types_go_with_their_tokens():
@@ -227,10 +192,8 @@ def test_close_in_mixed_precision(encoder):
     # Rounded in other places, but not further from the exact ones.
     assert (outputs - padded).abs().mean() < 1e-2 * expected.abs().max()
     assert (outputs - expected).norm() < 1.5 * (padded - expected).norm()
-    assert all(
-        gradient.isfinite().all()
-        for gradient in gradients(encoder, outputs.square().sum()).values()
-    )
+    for name, gradient in gradients(encoder, outputs.square().sum()).items():
+        assert gradient.isfinite().all(), name
 
 
 @pytest.mark.parametrize("kind", [AutoModel, AutoModelForSequenceClassification])
@@ -268,7 +231,7 @@ def test_a_decoder_with_a_long_window_is_tried_with_few_tokens(window):
 
 @pytest.mark.parametrize("window", [8, 64])
 def test_the_trial_goes_beyond_a_window(window):
-    config = ModernBertConfig(**SIZES, **COMMON, **SPECIAL | {"local_attention": 2 * window})
+    config = ModernBertConfig(**MODERN | {"local_attention": 2 * window})
     passes, longest = longest_trial(AutoModel.from_config(config))
     assert passes and longest > window
 
@@ -324,28 +287,23 @@ def test_a_compiled_encoder_is_compiled_once_for_all_layouts():
 
 def test_the_fill_of_a_chunk_changes_nothing(encoder, monkeypatch):
     """300 tokens are filled up to 304. Outputs and gradients are those of 300."""
-    texts = Texts(torch.randint(3, 60, (300,)), torch.tensor([20] * 15))
+    of = texts([20] * 15)
 
     def read():
-        (chunk,) = packed_chunks(texts, 2048, padding_index(encoder))
-        encoder.zero_grad()
+        (chunk,) = packed_chunks(of, 2048, padding_index(encoder))
         hidden = hidden_states(encoder, chunk)
-        (hidden * torch.linspace(-1, 1, hidden.numel()).view_as(hidden)).sum().backward()
-        return (
-            chunk.inputs["input_ids"].shape[1],
-            hidden,
-            [weight.grad for weight in encoder.parameters()],
-        )
+        weights = torch.linspace(-1, 1, hidden.numel()).view_as(hidden)
+        found = gradients(encoder, (hidden * weights).sum())
+        return chunk.inputs["input_ids"].shape[1], hidden, found
 
     enable_packing(encoder)
-    n_filled, filled, gradients = read()
-    monkeypatch.setattr(
-        "ltr.models.encoder.chunks.padded_size", lambda n_tokens, max_tokens: n_tokens
-    )
+    n_filled, filled, found = read()
+    place = "ltr.models.encoder.chunks.padded_size"
+    monkeypatch.setattr(place, lambda n_tokens, max_tokens: n_tokens)
     n_alone, alone, expected = read()
     assert (n_filled, n_alone) == (304, 300)
     torch.testing.assert_close(filled, alone)
-    torch.testing.assert_close(gradients, expected)
+    torch.testing.assert_close(found, expected)
 
 
 def test_the_difference_of_outputs_by_hand():

@@ -1,6 +1,7 @@
 """On a CPU an encoder does not check itself; here it is told to, by ``CHECKS_ITSELF``."""
 
 import copy
+from functools import partial
 from itertools import accumulate
 
 import pytest
@@ -8,56 +9,21 @@ import torch
 from torch import distributed
 from torch.nn.parallel import DistributedDataParallel
 from transformers import (
-    BertConfig,
     BertForSequenceClassification,
-    BertModel,
-    ModernBertConfig,
-    ModernBertModel,
 )
 
-from ltr.batch import Texts
 from ltr.models.encoder import attention, text_encoder
 from ltr.models.encoder.attention import Layout
 from ltr.models.encoder.self_check import compare_packed
 from ltr.models.encoder.text_encoder import TextEncoder
+from tests.world import encoders
 
-SIZES = {
-    "vocab_size": 200,
-    "hidden_size": 32,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "intermediate_size": 64,
-}
-SPECIAL = {
-    "pad_token_id": 1,
-    "bos_token_id": 0,
-    "eos_token_id": 2,
-    "cls_token_id": 0,
-    "sep_token_id": 2,
-}
+LARGER = {"vocab_size": 200, "hidden_size": 32, "num_attention_heads": 4, "intermediate_size": 64}
+bert = partial(encoders.bert, dropout=0.1, std=0.1, attention_probs_dropout_prob=0.1, **LARGER)
+modernbert = partial(encoders.modernbert, **LARGER)
+texts = partial(encoders.texts, (7, 1, 20, 7), ids=(3, 200))
 PRECISIONS = [None, torch.bfloat16, torch.float16]
 right = attention._attend_packed
-
-
-def bert(kind=BertModel, std=0.1):
-    torch.manual_seed(0)
-    model = kind(BertConfig(**SIZES, max_position_embeddings=64, num_labels=1))
-    for parameter in model.parameters():
-        if parameter.ndim > 1:
-            torch.nn.init.normal_(parameter, std=std)
-    return model
-
-
-def modernbert():
-    torch.manual_seed(0)
-    return ModernBertModel(
-        ModernBertConfig(**SIZES, **SPECIAL, local_attention=8, global_attn_every_n_layers=2)
-    )
-
-
-def texts(lengths=(7, 1, 20, 7)):
-    generator = torch.Generator().manual_seed(0)
-    return Texts(torch.randint(3, 200, (sum(lengths),), generator=generator), torch.tensor(lengths))
 
 
 def missing(*args):
@@ -76,9 +42,8 @@ def short_ones_joined(query, key, value, layout, *others):
     """Attention in which the two shortest texts see each other."""
     first, second, *sizes = [n for count, n in layout.groups for _ in range(count)]
     sizes = [first + second, *sizes]
-    joined = Layout(
-        tuple((1, n) for n in sizes), torch.tensor([0, *accumulate(sizes)]), layout.padding
-    )
+    offsets = torch.tensor([0, *accumulate(sizes)])
+    joined = Layout(tuple((1, n) for n in sizes), offsets, layout.padding)
     return right(query, key, value, joined, *others)
 
 
@@ -142,9 +107,8 @@ def test_a_wrong_kernel_is_found(build, kernel, dtype, monkeypatch):
     encoder = TextEncoder(build())
     monkeypatch.setattr(attention, "_attend_packed", kernel)
     fault = encoder.check_packed(dtype).fault
-    assert fault.startswith("give wrong ") and (
-        "gradients" in fault or kernel is not wrong_backward
-    )
+    assert fault.startswith("give wrong ")
+    assert "gradients" in fault or kernel is not wrong_backward
 
 
 @pytest.mark.parametrize("dtype", PRECISIONS, ids=named)
@@ -191,24 +155,21 @@ def test_an_encoder_says_so_once_and_reads_padded_texts_from_then_on(
 
 def test_each_precision_is_checked_once_with_and_without_gradients(on_cpu, monkeypatch):
     calls = []
+
+    def counted(*args):
+        calls.append((args[2], torch.is_grad_enabled()))
+        return compare_packed(*args)
+
     encoder = TextEncoder(bert())
-    monkeypatch.setattr(
-        text_encoder,
-        "compare_packed",
-        lambda *args: calls.append((args[2], torch.is_grad_enabled())) or compare_packed(*args),
-    )
+    monkeypatch.setattr(text_encoder, "compare_packed", counted)
     for _ in range(2):
         read(encoder)
         with torch.inference_mode():
             read(encoder, torch.bfloat16)
         read(copy.deepcopy(encoder), torch.bfloat16)
         read(encoder, torch.bfloat16)
-    assert calls == [
-        (None, True),
-        (torch.bfloat16, False),
-        (torch.bfloat16, True),
-        (torch.bfloat16, True),
-    ]
+    half = torch.bfloat16
+    assert calls == [(None, True), (half, False), (half, True), (half, True)]
 
 
 def test_on_a_cpu_nothing_is_checked(monkeypatch):
@@ -222,17 +183,16 @@ def test_a_check_leaves_no_trace(kernel, monkeypatch):
     """Dropout of 10 % is on: the step after the check draws what it would have drawn."""
     encoder = TextEncoder(bert()).train()
     encoder.model.encoder.layer[0].eval()
-    parameters = [p for p in encoder.parameters()]
-    parameters[0].grad = torch.ones_like(parameters[0])
+    first, *others = encoder.parameters()
+    first.grad = torch.ones_like(first)
     modes = [m.training for m in encoder.modules()]
     state = torch.random.get_rng_state()
     with monkeypatch.context() as patch, torch.autocast("cpu", dtype=torch.bfloat16):
         patch.setattr(attention, "_attend_packed", kernel)
-        assert bool(encoder.check_packed(torch.bfloat16).fault) == (
-            kernel in (of_other_sign, missing)
-        )
+        is_wrong = kernel in (of_other_sign, missing)
+        assert bool(encoder.check_packed(torch.bfloat16).fault) == is_wrong
     assert torch.equal(torch.random.get_rng_state(), state)
-    assert (parameters[0].grad == 1).all() and all(p.grad is None for p in parameters[1:])
+    assert (first.grad == 1).all() and all(p.grad is None for p in others)
     assert [m.training for m in encoder.modules()] == modes
     assert encoder.model.config._attn_implementation == attention.PACKED_ATTENTION["auto"]
 
@@ -242,16 +202,13 @@ def test_a_step_with_the_check_is_the_step_without_it(ddp, monkeypatch, tmp_path
     """Inside autocast and DistributedDataParallel, which waits for the gradient of each parameter
     once, as in training.
     """
-    distributed.init_process_group(
-        "gloo", init_method=f"file://{tmp_path}/store", rank=0, world_size=1
-    )
+    store = f"file://{tmp_path}/store"
+    distributed.init_process_group("gloo", init_method=store, rank=0, world_size=1)
     try:
         found = []
         for devices in ((), ("cpu",)):
             monkeypatch.setattr(text_encoder, "CHECKS_ITSELF", devices)
-            model = bert()
-            model.pooler = None
-            encoder = TextEncoder(model).train()
+            encoder = TextEncoder(bert()).train()
             trained = DistributedDataParallel(encoder) if ddp else encoder
             torch.manual_seed(1)
             read(trained, torch.bfloat16).square().sum().backward()

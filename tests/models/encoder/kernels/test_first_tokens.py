@@ -2,6 +2,7 @@
 
 import copy
 import threading
+from functools import partial
 
 import pytest
 import torch
@@ -15,7 +16,8 @@ from transformers import AutoModel, BertForSequenceClassification, BertModel
 from ltr.models.encoder.kernels.first_tokens import announce_first_tokens
 from ltr.models.encoder.loading.architecture import layers_of
 from tests.models.encoder.test_packed import CONFIGS, built
-from tests.models.encoder.test_text_encoder import bert, gradients, one_by_one, reader, texts
+from tests.models.encoder.test_text_encoder import assert_close_gradients, value_and_gradients
+from tests.world.encoders import bert, one_by_one, reader, texts
 
 LENGTHS = [7, 1, 20, 3]
 AS_BERT = ["bert", "roberta", "xlm-roberta"]
@@ -53,55 +55,38 @@ def test_the_last_layer_computes_the_first_tokens_alone(name):
     model = built(name, AutoModel)
     encoder = reader(model, pooling="cls")
     of = texts(LENGTHS)
+    expected = one_by_one(model, of, "cls")
     found = rows_behind_attention(model)
-    expected = one_by_one(model, of, "cls")
-    found.clear()
     torch.testing.assert_close(encoder(of), expected, atol=1e-5, rtol=1e-5)
     assert found == [len(LENGTHS)]
 
 
-def test_where_other_tokens_are_read_all_are_computed():
-    encoder = reader(bert(), pooling="mean")
+@pytest.mark.parametrize(
+    ("kind", "n_computed"),
+    [(BertModel, sum(LENGTHS)), (BertForSequenceClassification, len(LENGTHS))],
+)
+def test_the_mean_reads_all_tokens_and_a_ready_head_the_first_alone(kind, n_computed):
+    encoder = reader(bert(kind=kind), pooling="mean" if kind is BertModel else None)
     found = rows_behind_attention(encoder.model)
-    encoder(texts(LENGTHS))
-    assert found == [sum(LENGTHS)]
+    (encoder if kind is BertModel else encoder.logits)(texts(LENGTHS))
+    assert found == [n_computed]
 
 
-def test_a_ready_cross_encoder_computes_the_first_tokens_alone():
-    encoder = reader(bert(kind=BertForSequenceClassification))
-    found = rows_behind_attention(encoder.model)
-    encoder.logits(texts(LENGTHS))
-    assert found == [len(LENGTHS)]
-
-
-@pytest.mark.parametrize("name", sorted(CONFIGS.keys() - set(AS_BERT)))
-def test_other_layers_compute_all(name):
-    model = built(name)
-    of = texts(LENGTHS)
-    expected = one_by_one(model, of, "cls")
-    encoder = reader(model, pooling="cls")
-    assert encoder.reads_packed and not prepared(model)
-    torch.testing.assert_close(encoder(of), expected, atol=1e-5, rtol=1e-5)
-
-
-def test_a_layer_that_adds_its_input_elsewhere_computes_all():
+def with_input_added_outside():
     model = bert()
     layer = layers_of(model)[-1]
     layer.attention = Outside(layer.attention)
-    encoder = reader(model, pooling="cls")
+    return model
+
+
+@pytest.mark.parametrize("name", ["input added outside", *sorted(CONFIGS.keys() - set(AS_BERT))])
+def test_other_layers_compute_all(name):
+    model = built(name) if name in CONFIGS else with_input_added_outside()
     of = texts(LENGTHS)
+    expected = one_by_one(model, of, "cls")
+    encoder = reader(model, pooling="cls")
     assert encoder.reads_packed and not prepared(model)
-    torch.testing.assert_close(encoder(of), one_by_one(model, of, "cls"), atol=1e-5, rtol=1e-5)
-
-
-def compiled_ranker(encoder):
-    encoder.forward, encoder.logits = (
-        torch.compile(read, backend="eager") for read in (encoder.forward, encoder.logits)
-    )
-
-
-def compiled_forward(encoder):
-    encoder.model.forward = torch.compile(encoder.model.forward, backend="eager")
+    torch.testing.assert_close(encoder(of), expected, atol=1e-5, rtol=1e-5)
 
 
 def compiled_layers(encoder):
@@ -110,11 +95,16 @@ def compiled_layers(encoder):
         layers[at] = torch.compile(layer, backend="eager")
 
 
+def compiled(owner, *names):
+    for name in names:
+        setattr(owner, name, torch.compile(getattr(owner, name), backend="eager"))
+
+
 COMPILED = {
-    "ranker": compiled_ranker,
+    "ranker": lambda encoder: compiled(encoder, "forward", "logits"),
     "model": lambda encoder: encoder.model.compile(backend="eager"),
     "base": lambda encoder: encoder.model.base_model.compile(backend="eager"),
-    "forward": compiled_forward,
+    "forward": lambda encoder: compiled(encoder.model, "forward"),
     "layers": compiled_layers,
     "own layers": lambda encoder: [
         layer.compile(backend="eager") for layer in layers_of(encoder.model)
@@ -153,10 +143,10 @@ def checkpointed(encoder, reentrant):
 def test_a_layer_that_is_computed_again_leaves_out_the_same(checkpointing, reentrant):
     encoder = reader(bert(dropout=0.2), pooling="cls").train()
     of = texts(LENGTHS)
-    _, expected = gradients(encoder, of)
+    _, expected = value_and_gradients(encoder, of)
     checkpointing(encoder, reentrant)
     found = rows_behind_attention(encoder.model)
-    _, again = gradients(encoder, of)
+    _, again = value_and_gradients(encoder, of)
     assert found == [len(LENGTHS)] * 2
     for (name, gradient), other in zip(expected.items(), again.values(), strict=True):
         torch.testing.assert_close(other, gradient, msg=name)
@@ -190,10 +180,10 @@ def test_padded_texts_are_never_cut():
 def test_keep_tokens_computes_the_same_again():
     model = bert(dropout=0.2)
     of = texts(LENGTHS)
-    _, expected = gradients(reader(model, pooling="cls", max_tokens=12).train(), of)
-    _, found = gradients(reader(model, pooling="cls", max_tokens=12, keep_tokens=0).train(), of)
-    for name, gradient in expected.items():
-        torch.testing.assert_close(found[name], gradient, msg=name)
+    chunked = partial(reader, model, pooling="cls", max_tokens=12)
+    _, expected = value_and_gradients(chunked().train(), of)
+    _, found = value_and_gradients(chunked(keep_tokens=0).train(), of)
+    assert_close_gradients(found, expected)
 
 
 def test_a_second_encoder_of_a_model_and_a_copy():
@@ -202,9 +192,8 @@ def test_a_second_encoder_of_a_model_and_a_copy():
     expected = reader(model).logits(of)
     again = reader(model)
     assert prepared(model)
-    assert torch.equal(again.logits(of), expected) and torch.equal(
-        copy.deepcopy(again).logits(of), expected
-    )
+    for encoder in (again, copy.deepcopy(again)):
+        assert torch.equal(encoder.logits(of), expected)
 
 
 def test_two_threads_read_with_one_ready_cross_encoder():

@@ -11,7 +11,7 @@ from transformers.activations import GELUActivation, NewGELUActivation
 from ltr.models.encoder.kernels.gelu import LightGelu, gelu_keeps_output, use_light_gelu
 from ltr.models.encoder.kernels.linear import FastLinear, SharedCastLinear
 from ltr.models.encoder.text_encoder import TextEncoder
-from tests.models.encoder.test_text_encoder import bert, reader, texts
+from tests.world.encoders import bert, reader, texts
 
 
 def network(kind):
@@ -22,11 +22,12 @@ def network(kind):
 def remembered(module, inputs=False):
     """References to the memory of its outputs, or of its inputs, that do not keep it."""
     found = []
-    module.register_forward_hook(
-        lambda _, args, output: found.append(
-            weakref.ref((args[0] if inputs else output).untyped_storage())
-        )
-    )
+
+    def remember(_, args, output):
+        kept = args[0] if inputs else output
+        found.append(weakref.ref(kept.untyped_storage()))
+
+    module.register_forward_hook(remember)
     return found
 
 
@@ -72,27 +73,20 @@ def test_a_second_backward_pass_through_a_kept_graph():
 
 def test_another_use_of_the_output_keeps_it_and_is_right():
     """The linear layer behind it reads half of the numbers, and keeps them."""
-    gelu = LightGelu()
     layer = SharedCastLinear(4, 3)
     x = torch.randn(5, 8, requires_grad=True)
-    y = gelu(x)
-    (found,) = torch.autograd.grad(layer(y[:, :4]).square().sum(), x)
-    plain = torch.nn.functional.gelu(x)
-    (expected,) = torch.autograd.grad(
-        nn.functional.linear(plain[:, :4], layer.weight, layer.bias).square().sum(), x
-    )
+    (found,) = torch.autograd.grad(layer(LightGelu()(x)[:, :4]).square().sum(), x)
+    half = nn.functional.gelu(x)[:, :4]
+    plain = nn.functional.linear(half, layer.weight, layer.bias)
+    (expected,) = torch.autograd.grad(plain.square().sum(), x)
     torch.testing.assert_close(found, expected)
 
 
-@pytest.mark.parametrize(
-    "change", [lambda y: y.mul_(2), lambda y: nn.Dropout(0.5, inplace=True)(y)]
-)
+@pytest.mark.parametrize("change", [lambda y: y.mul_(2), nn.Dropout(0.5, inplace=True)])
 def test_an_output_that_is_changed_in_place_is_kept(change):
     torch.manual_seed(0)
-    gelu = LightGelu()
     layer = SharedCastLinear(8, 3)
-    x = torch.randn(5, 8, requires_grad=True)
-    y = gelu(x)
+    y = LightGelu()(torch.randn(5, 8, requires_grad=True))
     change(y)
     layer(y).sum().backward()
     torch.testing.assert_close(layer.weight.grad, y.detach().sum(dim=0).expand(3, 8))
@@ -121,25 +115,24 @@ def test_plain_inside_the_block_and_without_gradients():
         assert "gelu_origin" not in gelu(x).__dict__
 
 
+def activations(encoder):
+    return [layer.intermediate.intermediate_act_fn for layer in encoder.model.encoder.layer]
+
+
 def test_what_is_recomputed_as_a_whole_keeps_no_input_either():
     """Three chunks, of which the last is kept: two layers."""
     encoder = reader(bert(), max_tokens=10, keep_tokens=0)
-    inputs = [
-        remembered(layer.intermediate.intermediate_act_fn, inputs=True)
-        for layer in encoder.model.encoder.layer
-    ]
+    inputs = [remembered(activation, inputs=True) for activation in activations(encoder)]
     output = encoder(texts([10] * 3))
     gc.collect()
-    assert [[one() is not None for one in of_layer] for of_layer in inputs] == [
-        [False, False, True]
-    ] * 2
+    for of_layer in inputs:
+        assert [one() is not None for one in of_layer] == [False, False, True]
     assert output.isfinite().all()
 
 
 def test_an_encoder_takes_it_and_other_activations_stay():
     encoder = TextEncoder(bert(), 0)
-    kinds = [type(layer.intermediate.intermediate_act_fn) for layer in encoder.model.encoder.layer]
-    assert set(kinds) == {LightGelu}
+    assert [type(activation) for activation in activations(encoder)] == [LightGelu] * 2
     other = nn.Sequential(NewGELUActivation())
     use_light_gelu(other)
     assert type(other[0]) is NewGELUActivation

@@ -20,8 +20,7 @@ from ltr.models.encoder.kernels.linear import (
 )
 from ltr.models.encoder.loading.architecture import layers_of
 from ltr.models.encoder.text_encoder import TextEncoder
-from tests.models.encoder.test_self_check import modernbert
-from tests.models.encoder.test_text_encoder import bert, reader, texts
+from tests.world.encoders import bert, gradients, modernbert, reader, texts
 
 needs_onednn = pytest.mark.skipif(
     not torch.backends.mkldnn.is_available(), reason="torch without oneDNN"
@@ -68,25 +67,37 @@ def test_half_precision_is_left_to_torch(monkeypatch):
     assert layer.double()(x.double()).dtype == torch.float64
 
 
-def casts(function) -> int:
-    """How many tensors are cast from float32 to bfloat16, without weights: those that autocast has
-    cast it keeps.
+class Seen(TorchDispatchMode):
+    """Counts tensors that are cast from float32 to bfloat16, of some shapes or of chunks [1, T, H]
+    (weights that autocast has cast it keeps), and how many weights are laid out.
     """
 
-    class Count(TorchDispatchMode):
-        found = 0
+    def __init__(self, weights=()):
+        super().__init__()
+        self.weights = {tuple(weight.shape) for weight in weights}
+        self.casts = 0
+        self.laid_out = 0
 
-        def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-            if (
-                func is torch.ops.aten._to_copy.default
-                and (kwargs or {}).get("dtype") == torch.bfloat16
-            ):
-                self.found += args[0].shape[0] == 1  # a chunk, [1, T, H]
-            return func(*args, **(kwargs or {}))
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        if (
+            func is torch.ops.aten._to_copy.default
+            and (kwargs or {}).get("dtype") == torch.bfloat16
+        ):
+            shape = tuple(args[0].shape)
+            self.casts += shape in self.weights if self.weights else shape[0] == 1
+        self.laid_out += func is torch.ops.mkldnn._reorder_linear_weight.default
+        return func(*args, **(kwargs or {}))
 
-    with torch.autocast("cpu", torch.bfloat16), Count() as count:
-        function()
-    return count.found
+
+def casts(encoder) -> int:
+    """How many chunks are cast in a read."""
+    with torch.autocast("cpu", torch.bfloat16), Seen() as seen:
+        encoder(texts())
+    return seen.casts
+
+
+def shared(encoder):
+    return [layer for layer in encoder.modules() if isinstance(layer, SharedCastLinear)]
 
 
 @pytest.mark.parametrize("training", [True, False])
@@ -97,9 +108,9 @@ def test_query_key_and_value_share_a_cast(training, monkeypatch):
     encoder = TextEncoder(bert(), 0).train(training)
     n_layers = len(encoder.model.encoder.layer)
     with torch.set_grad_enabled(training):
-        assert casts(lambda: encoder(texts())) == 2 * n_layers
+        assert casts(encoder) == 2 * n_layers
         linear.use_plain_linear(encoder)
-        assert casts(lambda: encoder(texts())) == 4 * n_layers
+        assert casts(encoder) == 4 * n_layers
 
 
 def test_a_shared_cast_gives_the_outputs_and_gradients_of_autocast():
@@ -108,15 +119,9 @@ def test_a_shared_cast_gives_the_outputs_and_gradients_of_autocast():
     for _ in range(2):
         with torch.autocast("cpu", torch.bfloat16):
             output = encoder(texts())
-        output.square().sum().backward()
         # Of matrices: the gradient of a key's bias is rounding alone.
-        found.append(
-            [
-                output.detach(),
-                *(p.grad for p in encoder.parameters() if p.grad is not None and p.ndim > 1),
-            ]
-        )
-        encoder.zero_grad()
+        weights = gradients(encoder, output.square().sum()).values()
+        found.append([output.detach(), *(weight for weight in weights if weight.ndim > 1)])
         linear.use_plain_linear(encoder)
     assert torch.equal(found[0][0], found[1][0]) and len(found[0]) == len(found[1]) > 10
     for ours, theirs in zip(*found, strict=True):
@@ -155,28 +160,8 @@ multiplies_half = pytest.mark.skipif(
 
 def distilbert():
     torch.manual_seed(0)
-    return DistilBertModel(
-        DistilBertConfig(dim=16, n_layers=2, n_heads=2, hidden_dim=24, vocab_size=60)
-    )
-
-
-class Seen(TorchDispatchMode):
-    """Counts what is cast from float32 to bfloat16, and how many weights are laid out."""
-
-    def __init__(self, weights):
-        super().__init__()
-        self.weights = {tuple(weight.shape) for weight in weights}
-        self.casts = 0
-        self.laid_out = 0
-
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        if (
-            func is torch.ops.aten._to_copy.default
-            and (kwargs or {}).get("dtype") == torch.bfloat16
-        ):
-            self.casts += tuple(args[0].shape) in self.weights
-        self.laid_out += func is torch.ops.mkldnn._reorder_linear_weight.default
-        return func(*args, **(kwargs or {}))
+    sizes = {"dim": 16, "n_layers": 2, "n_heads": 2, "hidden_dim": 24, "vocab_size": 60}
+    return DistilBertModel(DistilBertConfig(**sizes))
 
 
 @multiplies_half
@@ -185,12 +170,11 @@ def test_an_encoding_casts_each_weight_once_and_stays_in_bfloat16(build):
     """Six chunks. Embeddings are near those of float32."""
     encoder = reader(build(), max_tokens=10).eval()
     dtypes = []
-    layers = [layer for layer in encoder.modules() if isinstance(layer, SharedCastLinear)]
+    layers = shared(encoder)
     for bias in (p for p in encoder.parameters() if p.ndim == 1):
         nn.init.normal_(bias, std=0.5)
-    norms = [
-        module for module in layers_of(encoder.model).modules() if isinstance(module, nn.LayerNorm)
-    ]
+    inside = layers_of(encoder.model).modules()
+    norms = [module for module in inside if isinstance(module, nn.LayerNorm)]
     for norm in norms:
         norm.register_forward_hook(lambda *args: dtypes.append(args[2].dtype))
     weights = [layer.weight for layer in layers]
@@ -209,14 +193,13 @@ def test_an_encoding_casts_each_weight_once_and_stays_in_bfloat16(build):
 def test_nothing_of_an_encoding_is_left_behind():
     """Not after an error either; weights that change are seen, whatever changes them."""
     encoder = TextEncoder(bert(), 0).eval()
-    layers = [layer for layer in encoder.modules() if isinstance(layer, SharedCastLinear)]
+    layers = shared(encoder)
     with torch.inference_mode(), torch.autocast("cpu", torch.bfloat16):
         with cast_once(encoder.model):
             before = encoder(texts())
         for layer in layers:
-            layer.weight.data.mul_(
-                1.1
-            )  # as averaged weights are put in place: no version is counted
+            # As averaged weights are put in place: no version is counted.
+            layer.weight.data.mul_(1.1)
         with cast_once(encoder.model):
             assert not torch.equal(encoder(texts()), before)
         with pytest.raises(ValueError, match="planted"), cast_once(encoder.model):
@@ -232,7 +215,7 @@ def test_nothing_of_an_encoding_is_left_behind():
 @pytest.mark.parametrize("dtype", [None, torch.float16, torch.bfloat16])
 def test_a_read_with_gradients_or_in_another_precision_is_left_to_autocast(dtype):
     encoder = TextEncoder(bert(), 0).eval()
-    weights = [layer.weight for layer in encoder.modules() if isinstance(layer, SharedCastLinear)]
+    weights = [layer.weight for layer in shared(encoder)]
     precision = torch.autocast("cpu", dtype or torch.bfloat16, enabled=dtype is not None)
     with (
         torch.set_grad_enabled(dtype == torch.bfloat16),
@@ -304,15 +287,16 @@ def test_only_an_amd_cpu_with_avx512_takes_it(monkeypatch, able, kind):
 @needs_onednn
 def test_an_encoder_keeps_its_weights_and_outputs(monkeypatch):
     """Layers of another kind stay as they are: they may compute something else."""
+
+    def kinds(encoder):
+        return [type(module) for module in encoder.modules() if isinstance(module, nn.Linear)]
+
     monkeypatch.setattr(linear, "mkl_is_slow", lambda: False)
     plain = TextEncoder(bert(), 0)
     monkeypatch.setattr(linear, "mkl_is_slow", lambda: True)
     fast = TextEncoder(copy.deepcopy(plain.model), 0)
-    kinds = [type(module) for module in fast.modules() if isinstance(module, nn.Linear)]
-    assert set(kinds) == {FastLinear} and len(kinds) == 6 * len(plain.model.encoder.layer)
-    assert {type(module) for module in plain.modules() if isinstance(module, nn.Linear)} == {
-        SharedCastLinear
-    }
+    assert kinds(fast) == [FastLinear] * 6 * len(plain.model.encoder.layer)
+    assert set(kinds(plain)) == {SharedCastLinear}
     for name, values in plain.state_dict().items():
         assert torch.equal(fast.state_dict()[name], values)
     torch.testing.assert_close(fast(texts()), plain(texts()))

@@ -10,7 +10,6 @@ from sentence_transformers import CrossEncoder
 from sentence_transformers.cross_encoder.modules import Dense, Transformer
 from sentence_transformers.sentence_transformer.modules import Pooling
 from torch import nn
-from transformers import BertConfig, BertForSequenceClassification
 
 from ltr.data.template import Template
 from ltr.errors import InputError
@@ -20,7 +19,7 @@ from ltr.models.encoder.loading.modules import saved_head
 from ltr.models.named import ranker_named
 from ltr.use.rankers import TextRanker
 from tests.use.exported import classifier
-from tests.world.backbones import wordpiece_tokenizer
+from tests.world.backbones import make_classifier
 
 
 @pytest.fixture(scope="module")
@@ -45,29 +44,27 @@ def test_the_saved_head_is_the_ranker_s_own(ranker, backbone, tmp_path):
     assert saved_head(plain) is None and not plain.is_cross_encoder
 
 
+LAID_OUT = {"text": {"truncation": "longest_first"}}
+OTHER_LAYOUT = r"reads its pairs with processing_kwargs .*longest_first.* \(option backbone\)"
+
+
 @pytest.mark.parametrize(
-    "out_features, settings, message",
+    ("out_features", "settings", "message"),
     [
         (2, {}, "a cross-encoder's modules must be an encoder, .* got Transformer, Pooling, Dense"),
-        (
-            1,
-            {"text": {"truncation": "longest_first"}},
-            r"reads its pairs with processing_kwargs .*longest_first.* \(option backbone\)",
-        ),
+        (1, LAID_OUT, OTHER_LAYOUT),
     ],
 )
 def test_modules_that_are_read_otherwise_are_refused(
     backbone, tmp_path, out_features, settings, message
 ):
-    transformer = Transformer(
-        backbone, transformer_task="feature-extraction", processing_kwargs=settings
-    )
+    task = {"transformer_task": "feature-extraction", "processing_kwargs": settings}
     dense = Dense(16, out_features, activation_function=nn.Identity(), module_output_name="scores")
-    modules = [transformer, Pooling(16, "mean"), dense]
-    cross_encoder = CrossEncoder(modules=modules, device="cpu")
-    cross_encoder.save(str(tmp_path / "other"), create_model_card=False)
+    modules = [Transformer(backbone, **task), Pooling(16, "mean"), dense]
+    folder = str(tmp_path / "other")
+    CrossEncoder(modules=modules, device="cpu").save(folder, create_model_card=False)
     with pytest.raises(InputError, match=message):
-        saved_head(ModelFolder(str(tmp_path / "other")))
+        saved_head(ModelFolder(folder))
 
 
 def test_a_cross_encoder_with_a_default_prompt_has_it_in_its_template(tmp_path):
@@ -87,15 +84,11 @@ def test_a_cross_encoder_with_a_default_prompt_has_it_in_its_template(tmp_path):
     assert np.abs(unprompted - expected).max() > 1e-3, "the prompt says something"
 
 
-def test_a_cross_encoder_of_three_labels_is_refused(backbone, tmp_path):
+def test_a_cross_encoder_of_three_labels_is_refused(tmp_path):
     """As of natural language inference. A new head with random weights would score in its place."""
-    tokenizer = wordpiece_tokenizer()
-    sizes = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
-    config = BertConfig(vocab_size=len(tokenizer), intermediate_size=16, num_labels=3, **sizes)
-    BertForSequenceClassification(config).save_pretrained(tmp_path / "bert")
-    tokenizer.save_pretrained(tmp_path / "bert")
+    model = CrossEncoder(make_classifier(tmp_path / "bert", n_labels=3), device="cpu")
     folder = str(tmp_path / "nli")
-    CrossEncoder(str(tmp_path / "bert"), device="cpu").save(folder, create_model_card=False)
+    model.save(folder, create_model_card=False)
     rule = r"must give a pair one score, and '.*nli' gives 3; take another backbone"
     for load in (lambda name: saved_head(ModelFolder(name)), PairWiseBertRanker):
         with pytest.raises(InputError, match=rule):
@@ -104,29 +97,50 @@ def test_a_cross_encoder_of_three_labels_is_refused(backbone, tmp_path):
         ranker_named(folder, "--judge")
 
 
-@pytest.mark.parametrize("name", ["modules.json", "config_sentence_transformers.json"])
-def test_a_damaged_list_of_modules_is_one_line(ranker, tmp_path, name):
-    folder = tmp_path / "saved"
-    ranker.save(folder)
-    (folder / name).write_text("{")
-    with pytest.raises(InputError, match=rf"saved': its {name} must be JSON, .*; mend") as caught:
-        ranker_named(folder, "--judge")
+SETTINGS = "config_sentence_transformers.json"
+NO_KIND = "has the activation_fn of a CrossEncoder, and the model_"
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("modules.json", "{", "saved': its modules.json must be JSON, .*; mend"),
+        (SETTINGS, "{", f"saved': its {SETTINGS} must be JSON, .*; mend"),
+        *((SETTINGS, {"model_type": kind}, NO_KIND) for kind in (None, [], "x")),
+    ],
+)
+def test_a_damaged_folder_is_not_read_as_a_dual_encoder(ranker, tmp_path, name, content, message):
+    ranker.save(tmp_path / "saved")
+    file = tmp_path / "saved" / name
+    if isinstance(content, dict):
+        content = json.dumps(json.loads(file.read_text()) | content)
+    file.write_text(content)
+    with pytest.raises(InputError, match=message) as caught:
+        ranker_named(tmp_path / "saved", "--judge")
     assert "\n" not in str(caught.value)
 
 
 def test_a_configuration_that_is_a_list_is_no_cross_encoder_s(ranker, tmp_path):
     ranker.save(tmp_path / "saved")
-    (tmp_path / "saved/config_sentence_transformers.json").write_text("[]")
+    (tmp_path / "saved" / SETTINGS).write_text("[]")
     assert not ModelFolder(str(tmp_path / "saved")).is_cross_encoder
 
 
-@pytest.mark.parametrize("kind", [None, [], "x"])
-def test_a_cross_encoder_whose_kind_is_lost_is_not_read_as_a_dual_encoder(ranker, tmp_path, kind):
+@pytest.mark.parametrize(
+    "read",
+    [
+        lambda name: saved_head(ModelFolder(name)),
+        partial(PairWiseBertRanker, max_length=20),
+        partial(ranker_named, option="judge"),
+    ],
+)
+def test_a_cross_encoder_without_its_list_of_modules_is_not_read_as_a_dual_encoder(
+    read, ranker, tmp_path
+):
     ranker.save(tmp_path / "saved")
-    file = tmp_path / "saved/config_sentence_transformers.json"
-    file.write_text(json.dumps(json.loads(file.read_text()) | {"model_type": kind}))
-    with pytest.raises(InputError, match="has the activation_fn of a CrossEncoder, and the model_"):
-        ranker_named(tmp_path / "saved", "--judge")
+    (tmp_path / "saved/modules.json").unlink()
+    with pytest.raises(InputError, match="without modules.json, so its head can't be found"):
+        read(str(tmp_path / "saved"))
 
 
 def test_a_tokenizer_with_several_chat_templates_is_saved(backbone, tmp_path):
@@ -136,21 +150,6 @@ def test_a_tokenizer_with_several_chat_templates_is_saved(backbone, tmp_path):
     ranker.save(tmp_path / "saved")
     assert not (tmp_path / "saved/plain").exists()
     assert PairWiseBertRanker(str(tmp_path / "saved"), max_length=20).reads.max_length == 20
-
-
-def test_a_cross_encoder_without_its_list_of_modules_is_not_read_as_a_dual_encoder(
-    ranker, tmp_path
-):
-    ranker.save(tmp_path / "saved")
-    (tmp_path / "saved/modules.json").unlink()
-    loaders = (
-        lambda name: saved_head(ModelFolder(name)),
-        partial(PairWiseBertRanker, max_length=20),
-        partial(ranker_named, option="judge"),
-    )
-    for read in loaders:
-        with pytest.raises(InputError, match="without modules.json, so its head can't be found"):
-            read(str(tmp_path / "saved"))
 
 
 def test_a_classifier_needs_no_list_of_modules(tmp_path):
@@ -172,16 +171,16 @@ def test_a_cross_encoder_begins_a_dual_encoder_with_a_warning(
 ):
     """Its encoder is a start; nothing of its head is left, so its embeddings tell nothing yet."""
     caplog.set_level("WARNING", "ltr")  # a test before may have asked for more
-    folder = classifier(tmp_path / "cross")
+    folder = str(tmp_path / "cross")
     if kind == "modules":
-        folder = tmp_path / "saved"
         ranker.save(folder)
-    for options in ({"backbone": str(folder)}, {"backbone": backbone, "doc_backbone": str(folder)}):
+    else:
+        classifier(tmp_path / "cross")
+    told = (
+        f"backbone {folder!r} is a cross-encoder: its head is left out, and its encoder, with mean "
+        "pooling, is only the start of a dual encoder"
+    )
+    for towers, messages in (((folder,), [told]), ((backbone, folder), [told]), ((backbone,), [])):
         caplog.clear()
-        DualEncoder(**options)
-        assert caplog.messages == [
-            f"backbone {str(folder)!r} is a cross-encoder: its head is left out, and its encoder, with mean pooling, is only the start of a dual encoder"
-        ]
-    caplog.clear()
-    DualEncoder(backbone)
-    assert not caplog.messages
+        DualEncoder(*towers)
+        assert caplog.messages == messages

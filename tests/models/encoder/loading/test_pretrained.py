@@ -37,7 +37,8 @@ from ltr.models.encoder.loading.pretrained import (
 )
 from ltr.models.encoder.text_encoder import TextEncoder
 from ltr.models.named import ranker_named
-from tests.world.backbones import wordpiece_tokenizer
+from tests.world.backbones import make_classifier, wordpiece_tokenizer
+from tests.world.encoders import SIZES
 
 
 def test_a_backbone_with_a_decoder_is_refused(tmp_path):
@@ -83,100 +84,93 @@ OWN_TOKENIZER = {"tokenizer_class": "Own", "auto_map": {"AutoTokenizer": [None, 
 OWN_MODULE = [{"idx": 0, "name": "0", "path": "", "type": "code.Own"}]
 
 
-@pytest.mark.parametrize("kind", [PairWiseBertRanker, DualEncoder])
+BY_NAME = partial(ranker_named, option="judge")
+CROSS = partial(PairWiseBertRanker, max_length=32)
+DUAL = partial(DualEncoder, max_length=32)
+OWN_CODE = "has code of its own, which never runs here"
+
+
+@pytest.fixture
+def nothing_is_asked(monkeypatch):
+    """transformers asks whether code may run, where it was not told before."""
+    monkeypatch.setattr("builtins.input", lambda question: pytest.fail(question))
+
+
 @pytest.mark.parametrize(
-    ("file", "options"), [("config.json", OWN_MODEL), ("modules.json", OWN_MODULE)]
+    ("file", "options", "load"),
+    [
+        ("config.json", OWN_MODEL, CROSS),
+        ("config.json", OWN_MODEL, DUAL),
+        ("config.json", OWN_MODEL, BY_NAME),
+        ("config.json", OWN_HEAD, CROSS),
+        ("modules.json", OWN_MODULE, CROSS),
+        ("modules.json", OWN_MODULE, DUAL),
+    ],
 )
-def test_code_of_a_backbone_never_runs(file, options, kind, tmp_path, monkeypatch, backbone):
-    """transformers asks whether it may run, where it was not told before."""
+def test_code_of_a_backbone_never_runs(file, options, load, tmp_path, nothing_is_asked, backbone):
     folder = with_code(backbone, tmp_path / "model", file, options)
-    if kind is PairWiseBertRanker:  # which reads modules.json of a CrossEncoder alone
+    if load is CROSS and file == "modules.json":  # which is read of a CrossEncoder alone
         kind_of_model = folder / "config_sentence_transformers.json"
         kind_of_model.write_text(json.dumps({"model_type": "CrossEncoder"}))
-    asked = []
-    monkeypatch.setattr("builtins.input", lambda question: asked.append(question) or "y")
-    with pytest.raises(InputError, match="has code of its own, which never runs here; take a"):
-        kind(str(folder), max_length=32)
-    assert not asked
+    with pytest.raises(InputError, match=f"{OWN_CODE}; take a"):
+        load(str(folder))
     assert not (folder / "ran").exists()
 
 
-def test_code_of_a_head_never_runs(tmp_path, monkeypatch, backbone):
-    folder = with_code(backbone, tmp_path / "model", "config.json", OWN_HEAD)
-    monkeypatch.setattr("builtins.input", lambda question: pytest.fail(question))
-    with pytest.raises(InputError, match="has code of its own, which never runs here"):
-        PairWiseBertRanker(str(folder), max_length=32)
-    assert not (folder / "ran").exists()
-
-
-def test_code_of_a_model_never_runs_to_find_out_what_it_is(tmp_path, monkeypatch, backbone):
-    folder = with_code(backbone, tmp_path / "model", "config.json", OWN_MODEL)
-    monkeypatch.setattr("builtins.input", lambda question: pytest.fail(question))
-    with pytest.raises(InputError, match="has code of its own, which never runs here"):
-        ranker_named(str(folder), option="judge")
-    assert not (folder / "ran").exists()
-
-
-def test_code_of_a_tokenizer_never_runs(tmp_path, monkeypatch, backbone):
+def test_code_of_a_tokenizer_never_runs(tmp_path, nothing_is_asked, backbone):
     folder = with_code(backbone, tmp_path / "model", "tokenizer_config.json", OWN_TOKENIZER)
-    monkeypatch.setattr("builtins.input", lambda question: pytest.fail(question))
     load_tokenizer(str(folder))  # the tokenizer of a BERT model, which transformers knows
     (folder / "config.json").unlink()
-    with pytest.raises(InputError, match="has code of its own, which never runs here"):
+    with pytest.raises(InputError, match=OWN_CODE):
         load_tokenizer(str(folder))
     assert not (folder / "ran").exists()
 
 
-def test_a_kernel_that_a_configuration_names_is_not_fetched(tmp_path, backbone):
+@pytest.mark.parametrize("load", [CROSS, DUAL])
+def test_a_kernel_that_a_configuration_names_is_not_fetched(load, tmp_path, backbone):
     folder = changed(backbone, tmp_path / "model", attn_implementation="some/kernel")
-    for kind in (PairWiseBertRanker, DualEncoder):
-        with pytest.raises(
-            InputError, match="attn_implementation 'some/kernel' is code of the hub"
-        ):
-            kind(folder, max_length=32)
-
-
-SMALL = {
-    "hidden_size": 16,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 2,
-    "intermediate_size": 32,
-    "vocab_size": 67,
-}
+    with pytest.raises(InputError, match="attn_implementation 'some/kernel' is code of the hub"):
+        load(folder)
 
 
 def changed(backbone: str, folder: Path, weights=None, **config) -> str:
     """A copy of a backbone with a function of its weights, and with other settings."""
     shutil.copytree(backbone, folder)
     if weights is not None:
-        save_file(
-            weights(load_file(folder / "model.safetensors")),
-            folder / "model.safetensors",
-            metadata={"format": "pt"},
-        )
+        file = folder / "model.safetensors"
+        save_file(weights(load_file(file)), file, metadata={"format": "pt"})
     file = folder / "config.json"
     file.write_text(json.dumps(json.loads(file.read_text()) | config))
     return str(folder)
 
 
+def without(part: str):
+    """Weights but for those whose name has a part."""
+    return lambda weights: {name: x for name, x in weights.items() if part not in name}
+
+
 PARTS = {
     "other prefix": (
         {"weights": lambda w: {f"module.{name}": x for name, x in w.items()}},
-        r"37 missing \(embeddings.LayerNorm.bias, embeddings.LayerNorm.weight, embeddings.position_embeddings.weight, …\), "
+        r"37 missing \(embeddings.LayerNorm.bias, embeddings.LayerNorm.weight, "
+        r"embeddings.position_embeddings.weight, …\), "
         r"39 unexpected \(module.embeddings.LayerNorm.bias, ",
     ),
     "half of it": (
-        {"weights": lambda w: {name: x for name, x in w.items() if "layer.1" not in name}},
+        {"weights": without("layer.1")},
         r"16 missing \(encoder.layer.1.attention.output.LayerNorm.bias, .*, …\);",
     ),
     "one weight": (
-        {"weights": lambda w: {name: x for name, x in w.items() if name != "encoder.layer.0.output.dense.bias"}},
+        {"weights": without("encoder.layer.0.output.dense.bias")},
         r"1 missing \(encoder.layer.0.output.dense.bias\);",
     ),
     "more layers": ({"num_hidden_layers": 3}, r"16 missing \(encoder.layer.2.*\);"),
     "fewer layers": ({"num_hidden_layers": 1}, r"16 unexpected \(encoder.layer.1.*\);"),
-    "other shapes": ({"max_position_embeddings": 32}, r"1 of other shapes \(embeddings.position_.* \[64, 16\] for \[32, 16\]\);"),
-}  # fmt: skip
+    "other shapes": (
+        {"max_position_embeddings": 32},
+        r"1 of other shapes \(embeddings.position_.* \[64, 16\] for \[32, 16\]\);",
+    ),
+}
 
 
 @pytest.mark.parametrize("kind", [PairWiseBertRanker, DualEncoder])
@@ -189,10 +183,8 @@ def test_weights_that_do_not_fit_the_configuration_are_refused(
     folder = changed(backbone, tmp_path / "bert", **change)
     kind(backbone, max_length=24)
     capfd.readouterr()  # what other packages say when they are imported
-    with pytest.raises(
-        InputError,
-        match=rf"bert': its weights do not fit its configuration, {rule}.*\(option backbone\)",
-    ) as caught:
+    rule = rf"bert': its weights do not fit its configuration, {rule}.*\(option backbone\)"
+    with pytest.raises(InputError, match=rule) as caught:
         kind(folder, max_length=24)
     assert "\n" not in str(caught.value)
     kind(folder, max_length=24, encoder=TextEncoder.Options(new_weights=True))
@@ -237,46 +229,36 @@ def test_the_weights_of_a_second_tower_are_checked_too(backbone, tmp_path):
         DualEncoder(backbone, changed(backbone, tmp_path / "bert", num_hidden_layers=3))
 
 
-def test_a_ready_head_is_checked_with_its_pooler(tmp_path):
-    BertForSequenceClassification(BertConfig(**SMALL, num_labels=1)).save_pretrained(
-        tmp_path / "whole"
-    )
-    whole, _ = load_encoder(str(tmp_path / "whole"))
-    assert whole.base_model is not whole
-    for part in ("classifier", "bert.pooler.dense"):
-        folder = changed(
-            str(tmp_path / "whole"),
-            tmp_path / part,
-            lambda w, part=part: {name: x for name, x in w.items() if part not in name},
-        )
-        with pytest.raises(InputError, match=rf"2 missing \({part}.bias, {part}.weight\)"):
-            load_encoder(folder)
+@pytest.mark.parametrize("part", ["classifier", "bert.pooler.dense"])
+def test_a_ready_head_is_checked_with_its_pooler(part, tmp_path):
+    whole = make_classifier(tmp_path / "whole")
+    model, _ = load_encoder(whole)
+    assert model.base_model is not model
+    folder = changed(whole, tmp_path / part, without(part))
+    with pytest.raises(InputError, match=rf"2 missing \({part}.bias, {part}.weight\)"):
+        load_encoder(folder)
 
 
-def test_a_missing_pooler_and_the_heads_of_other_tasks_are_expected(tmp_path, capfd):
+@pytest.mark.parametrize(
+    "build",
+    [partial(BertModel, add_pooling_layer=False), BertForMaskedLM, BertForSequenceClassification],
+)
+def test_a_missing_pooler_and_the_heads_of_other_tasks_are_expected(build, tmp_path, capfd):
     """transformers has a table of them, which is not printed."""
     torch.manual_seed(0)
-    for name, model in {
-        "no pooler": BertModel(BertConfig(**SMALL), add_pooling_layer=False),
-        "masked": BertForMaskedLM(BertConfig(**SMALL)),
-        "three labels": BertForSequenceClassification(BertConfig(**SMALL, num_labels=3)),
-    }.items():
-        model.save_pretrained(tmp_path / name)
-        capfd.readouterr()
-        found = load_encoder(str(tmp_path / name))[0].state_dict()
-        assert capfd.readouterr() == ("", "")
-        expected = model.base_model.state_dict()
-        assert all(torch.equal(x, expected[name]) for name, x in found.items()) and len(found) == 37
+    model = build(BertConfig(**SIZES, num_labels=3))
+    model.save_pretrained(tmp_path / "saved")
+    capfd.readouterr()
+    found = load_encoder(str(tmp_path / "saved"))[0].state_dict()
+    assert capfd.readouterr() == ("", "")
+    expected = model.base_model.state_dict()
+    assert all(torch.equal(x, expected[name]) for name, x in found.items()) and len(found) == 37
 
 
 def test_xlnet_has_no_limit_of_positions():
     """Its configuration says -1."""
-    assert (
-        max_positions(
-            XLNetModel(XLNetConfig(d_model=16, n_layer=1, n_head=2, d_inner=24, vocab_size=60))
-        )
-        is None
-    )
+    config = XLNetConfig(d_model=16, n_layer=1, n_head=2, d_inner=24, vocab_size=60)
+    assert max_positions(XLNetModel(config)) is None
 
 
 @pytest.mark.parametrize("place", [".", "0_Transformer"])
@@ -289,15 +271,9 @@ def test_an_adapter_is_refused(backbone, tmp_path, place, has_config):
     (folder / place / "adapter_config.json").write_text('{"peft_type": "LORA"}')
     if not has_config and place == ".":
         (folder / "config.json").unlink()
-    loaders = (
-        DualEncoder,
-        partial(PairWiseBertRanker, max_length=20),
-        partial(ranker_named, option="judge"),
-    )
-    for load in loaders:
-        with pytest.raises(
-            InputError, match="holds an adapter .* set encoder.lora; .*merge_and_unload"
-        ):
+    rule = "holds an adapter .* set encoder.lora; .*merge_and_unload"
+    for load in (DualEncoder, CROSS, BY_NAME):
+        with pytest.raises(InputError, match=rule):
             load(str(folder))
     with pytest.raises(InputError, match="option doc_backbone"):
         DualEncoder(backbone, doc_backbone=str(folder))
@@ -333,53 +309,40 @@ def test_a_decoder_is_refused(tmp_path, config, pooling):
 
 
 def test_a_decoder_with_a_head_of_its_own_is_no_pooling(tmp_path):
-    tokenizer = wordpiece_tokenizer()
-    tokenizer.save_pretrained(tmp_path)
+    wordpiece_tokenizer().save_pretrained(tmp_path)
     config = LlamaConfig(**DECODER, num_labels=1)
     AutoModelForSequenceClassification.from_config(config).save_pretrained(tmp_path)
     assert PairWiseBertRanker(str(tmp_path), max_length=20).has_own_head
 
 
-def _edited(text: str, **changes) -> str:
-    return json.dumps(json.loads(text) | changes)
+def edited(**changes):
+    return lambda text: json.dumps(json.loads(text) | changes)
+
+
+DAMAGED = "config.json: the file is damaged"
+A_LENGTH = "model_max_length in its tokenizer_config.json must be a number, got 'x'"
 
 
 @pytest.mark.parametrize(
     ("name", "change", "message"),
     [
-        ("config.json", lambda _: "{", "config.json: the file is damaged .Expecting property name"),
-        ("config.json", lambda _: "[" * 100_000, "config.json: the file is damaged .*recursion"),
-        ("config.json", lambda text: _edited(text, layer_norm_eps="x"), "can't be.*layer_norm_eps"),
+        ("config.json", "{", f"{DAMAGED} .Expecting property name"),
+        ("config.json", "[" * 100_000, f"{DAMAGED} .*recursion"),
+        ("config.json", edited(layer_norm_eps="x"), "can't be.*layer_norm_eps"),
+        ("config.json", "5", f"{DAMAGED}, .* an object, got 5; save"),
+        ("config.json", '["a"]', f"{DAMAGED}, .*, got ..a..; save"),
         ("tokenizer.json", lambda text: text[:-9], "tokenizer.json: the file is damaged"),
         # A bare Exception, and an AttributeError.
-        (
-            "tokenizer.json",
-            lambda text: _edited(text, version=None),
-            "can't be loaded: invalid type",
-        ),
-        (
-            "tokenizer.json",
-            lambda _: "null",
-            "tokenizer.json: .*, it must hold an object, got None;",
-        ),
-        (
-            "config.json",
-            lambda _: "5",
-            "config.json: the file is damaged, .* an object, got 5; save",
-        ),
-        ("config.json", lambda _: '["a"]', "config.json: the file is damaged, .*, got ..a..; save"),
-        (
-            "tokenizer_config.json",
-            lambda text: _edited(text, model_max_length="x"),
-            "model_max_length in its tokenizer_config.json must be a number, got 'x'",
-        ),
+        ("tokenizer.json", edited(version=None), "can't be loaded: invalid type"),
+        ("tokenizer.json", "null", "tokenizer.json: .*, it must hold an object, got None;"),
+        ("tokenizer_config.json", edited(model_max_length="x"), A_LENGTH),
     ],
 )
 def test_a_damaged_file_of_a_model_is_one_line(backbone, tmp_path, name, change, message):
     folder = tmp_path / "model"
     shutil.copytree(backbone, folder)
     file = folder / name
-    file.write_text(change(file.read_text()))
+    file.write_text(change if isinstance(change, str) else change(file.read_text()))
     reads = load_encoder if name == "config.json" else load_tokenizer
     with pytest.raises(InputError, match=message) as error:
         reads(str(folder))
