@@ -4,11 +4,7 @@ import shutil
 
 import pytest
 import torch
-from transformers import (
-    BertForSequenceClassification,
-    RobertaConfig,
-    RobertaModel,
-)
+from transformers import BertForSequenceClassification, RobertaConfig, RobertaModel
 
 from ltr.batch import RankingBatch, Texts
 from ltr.data.layouts import JoinedPairs

@@ -7,10 +7,7 @@ from functools import partial
 import pytest
 import torch
 from torch.nn.parallel import DistributedDataParallel
-from transformers import (
-    AutoModel,
-    BertForSequenceClassification,
-)
+from transformers import AutoModel, BertForSequenceClassification
 
 from ltr.batch import Texts
 from ltr.errors import InputError

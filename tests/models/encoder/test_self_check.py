@@ -8,9 +8,7 @@ import pytest
 import torch
 from torch import distributed
 from torch.nn.parallel import DistributedDataParallel
-from transformers import (
-    BertForSequenceClassification,
-)
+from transformers import BertForSequenceClassification
 
 from ltr.models.encoder import attention, text_encoder
 from ltr.models.encoder.attention import Layout

@@ -11,14 +11,7 @@ from sentence_transformers.sentence_transformer import modules as parts
 from ltr.errors import InputError
 from ltr.models import DualEncoder
 from ltr.models.encoder.text_encoder import TextEncoder
-from tests.models.test_dual_encoder import (  # noqa: F401
-    CLOSE,
-    PROMPTS,
-    built,
-    embeddings,
-    ready,
-    with_settings,
-)
+from tests.models.test_dual_encoder import CLOSE, PROMPTS, built, embeddings, ready, with_settings  # noqa: F401
 from tests.world.backbones import wordpiece_tokenizer
 
 

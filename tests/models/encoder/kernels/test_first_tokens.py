@@ -114,8 +114,7 @@ COMPILED = {
 
 # The first compiles all that a ranker does, for seconds, and the others the parts of it.
 @pytest.mark.parametrize(
-    "how",
-    [pytest.param(how, marks=[pytest.mark.long] * (how == "ranker")) for how in COMPILED],
+    "how", [pytest.param(how, marks=[pytest.mark.long] * (how == "ranker")) for how in COMPILED]
 )
 @pytest.mark.parametrize("kind", [BertModel, BertForSequenceClassification])
 def test_a_compiled_encoder_reads_the_same(kind, how):

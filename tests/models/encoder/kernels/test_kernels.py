@@ -3,10 +3,7 @@
 import pytest
 import torch
 from sentence_transformers import CrossEncoder
-from transformers import (
-    RobertaConfig,
-    RobertaModel,
-)
+from transformers import RobertaConfig, RobertaModel
 
 from ltr.dropout import KeyedDropout
 from ltr.models import PairWiseBertRanker

@@ -3,13 +3,7 @@
 import pytest
 import torch
 from torch import nn
-from transformers import (
-    AutoModel,
-    BertConfig,
-    DistilBertConfig,
-    DistilBertModel,
-    XLMConfig,
-)
+from transformers import AutoModel, BertConfig, DistilBertConfig, DistilBertModel, XLMConfig
 
 import ltr
 from ltr.batch import Texts
