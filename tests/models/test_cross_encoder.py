@@ -260,12 +260,6 @@ def test_a_folder_that_is_no_backbone_is_one_line(backbone, tmp_path, kind, chan
     assert "\n" not in str(caught.value)
 
 
-def test_weights_stored_in_half_precision_are_trained_in_float32(backbone, tmp_path):
-    wordpiece_tokenizer().save_pretrained(tmp_path)
-    cross_encoder(backbone).encoder.model.bfloat16().save_pretrained(tmp_path)
-    assert {p.dtype for p in cross_encoder(tmp_path).parameters()} == {torch.float32}
-
-
 @pytest.mark.parametrize("pooling", ["mean", "cls"])
 def test_scores_under_mixed_precision_are_not_rounded_to_it(backbone, pooling):
     """Rounded scores would tie, and ties are broken by the documents' ids."""

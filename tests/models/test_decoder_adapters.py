@@ -98,9 +98,7 @@ NAMES = ("qwen3", "gemma3")
 
 @pytest.fixture(scope="module")
 def exported(tmp_path_factory) -> dict[str, tuple[np.ndarray, dict[str, Path]]]:
-    """By the name of a decoder: scores of its adapters beside the weights, and folders by form, in
-    which the adapters are merged.
-    """
+    """By the name of a decoder: scores beside its adapters, and by form folders of merged ones."""
     found = {}
     for name in NAMES:
         place = tmp_path_factory.mktemp(name)

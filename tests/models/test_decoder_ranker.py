@@ -13,9 +13,9 @@ import ltr
 from ltr.__main__ import main
 from ltr.data.template import Template
 from ltr.data.templated_pairs import TemplatedPairs
-from ltr.datamodules import GroupDataModule, TripletDataModule
+from ltr.datamodules import TripletDataModule
 from ltr.errors import InputError
-from ltr.in_batch import AllTexts, OtherQueries
+from ltr.in_batch import OtherQueries
 from ltr.losses import LambdaRankLoss, MarginRankingLoss, SoftmaxLoss
 from ltr.mining.judge import open_judge
 from ltr.models import DecoderRanker, DualEncoder, PairWiseBertRanker
@@ -25,7 +25,7 @@ from ltr.use.export import export
 from ltr.use.rankers import TextRanker
 from tests.world.configurations import write_config
 from tests.world.decoders import CONFIGS, decoder_tokenizer, save_decoder
-from tests.world.rankers import data_for, first_batch, losses_of_repeated_batch, trainer
+from tests.world.rankers import data_for, first_batch, losses_of_repeated_batch
 from tests.world.tokenizers import KINDS, byte_level_bpe, llama_like, xlm_roberta_like
 
 # What is saved in `make test`; the others in `make test-long`.
@@ -322,14 +322,6 @@ def test_a_loss_trains_a_decoder(kind, loss, module_of, collection_folder):
     for name, weight in module.ranker.named_parameters():
         if weight.requires_grad:
             assert weight.grad is not None and weight.grad.isfinite().all(), name
-
-
-@pytest.mark.parametrize("in_batch", [OtherQueries, AllTexts])
-def test_every_in_batch_policy_trains_an_embedder(in_batch, module_of, collection_folder, tmp_path):
-    module = module_of("embedder", SoftmaxLoss(), in_batch=in_batch())
-    data = data_for(module, GroupDataModule, collection_folder, groups=6, docs_per_group=1)
-    trainer(tmp_path, max_steps=2).fit(module, data)
-    assert module.last_step.loss.isfinite()
 
 
 @pytest.mark.parametrize("kind", ["reranker", "embedder"])

@@ -36,6 +36,7 @@ from ltr.models.encoder.text_encoder import TextEncoder
 from ltr.use.rankers import TextRanker
 from tests.world.backbones import wordpiece_tokenizer
 from tests.world.collections import WORDS
+from tests.world.encoders import SIZES, SPECIAL
 from tests.world.tokenizers import table_of
 
 Reading = TextEncoder.Options
@@ -135,21 +136,13 @@ def test_pooling_is_that_of_sentence_transformers(backbone, pooling, tmp_path):
         assert_embedded_as(model, folder, tmp_path)
 
 
-SIZES = {
-    "hidden_size": 16,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 2,
-    "intermediate_size": 24,
-}
-COMMON = {"vocab_size": 70, "max_position_embeddings": 80, "pad_token_id": 0}
+LARGER = SIZES | {"vocab_size": 70, "max_position_embeddings": 80, "pad_token_id": 0}
 T5 = T5Config(d_model=16, d_kv=8, d_ff=24, num_layers=2, num_heads=2, vocab_size=70)
 CONFIGS = {
-    "roberta": RobertaConfig(**SIZES, **COMMON),
-    "distilbert": DistilBertConfig(dim=16, n_layers=2, n_heads=2, hidden_dim=24, **COMMON),
-    "modernbert": ModernBertConfig(
-        **SIZES, **COMMON, bos_token_id=2, eos_token_id=3, cls_token_id=2, sep_token_id=3
-    ),
-    "mpnet": MPNetConfig(**SIZES, **COMMON),
+    "roberta": RobertaConfig(**LARGER),
+    "distilbert": DistilBertConfig(dim=16, n_layers=2, n_heads=2, hidden_dim=24, vocab_size=70),
+    "modernbert": ModernBertConfig(**LARGER | SPECIAL),
+    "mpnet": MPNetConfig(**LARGER),
     "t5": T5,
 }
 
@@ -323,14 +316,14 @@ def test_gradients_reach_all_that_is_trained(ready, tmp_path, options, pooling, 
     assert frozen == {"pooler.dense.weight", "pooler.dense.bias"}
 
 
-def test_queries_and_documents_of_a_shared_tower_are_read_in_one_pass(ready, tmp_path):
+@pytest.mark.parametrize("n_towers", [1, 2])
+def test_queries_and_documents_of_a_shared_tower_are_read_in_one_pass(ready, tmp_path, n_towers):
+    model = DualEncoder(*[ready] * n_towers)
     calls = []
-    for model, passes in ((DualEncoder(ready), 1), (DualEncoder(ready, ready), 2)):
-        calls.clear()
-        for tower in {model.query_tower, model.doc_tower}:
-            tower.encoder.model.register_forward_hook(lambda *_: calls.append(1))
-        model.embed(lists_of(model, tmp_path))
-        assert len(calls) == passes
+    for tower in {model.query_tower, model.doc_tower}:
+        tower.encoder.model.register_forward_hook(lambda *_: calls.append(1))
+    model.embed(lists_of(model, tmp_path))
+    assert len(calls) == n_towers
 
 
 def test_lists_without_queries_have_embeddings_but_no_scores(ready, tmp_path):
@@ -344,9 +337,7 @@ def test_lists_without_queries_have_embeddings_but_no_scores(ready, tmp_path):
 
 
 def test_scores_by_hand(backbone):
-    """q = (3, 4), d = (3, 0): dot 9, cosine 9 / (5 · 3) = 0.6, distance 4, squared 16; over a
-    temperature of 0.5, doubled.
-    """
+    """Dot 9, cosine 9 / (5 · 3) = 0.6, distance 4, squared 16; doubled by a temperature of 0.5."""
     expected = {"dot": 18.0, "cosine": 1.2, "euclidean": -8.0, "squared_euclidean": -32.0}
     for similarity, score in expected.items():
         model = DualEncoder(backbone, similarity=similarity, temperature=0.5)
@@ -379,8 +370,8 @@ def test_a_saved_dual_encoder_is_loaded_with_its_similarity(backbone, tmp_path, 
     model = DualEncoder(backbone, similarity=similarity)
     model.save(tmp_path / "saved")
     pairs = [("w1 w2", "w3 w4"), ("w1", "w5 w6 w7")]
-    again = ltr.load(tmp_path / "saved")
-    assert again.score(pairs) == pytest.approx(TextRanker(model).score(pairs), abs=1e-5)
+    expected = TextRanker(model).score(pairs)
+    assert ltr.load(tmp_path / "saved").score(pairs) == pytest.approx(expected, abs=1e-5)
 
 
 def test_a_folder_of_another_similarity_is_refused(backbone, tmp_path):

@@ -50,9 +50,7 @@ def test_the_two_layer_net_is_the_one_of_ranknet():
 
 
 def test_a_residual_block_by_hand():
-    """h + W2 relu(W1 norm(h)) with h = (1, -1) = norm(h), W1 = 1 and W2 = 2: relu gives (1, 0), so
-    h becomes (3, -1).
-    """
+    """h + W2 relu(W1 norm(h)), h = (1, -1) = norm(h), W1 = 1, W2 = 2: h becomes (3, -1)."""
     model = FeatureRanker(2, preset="linear", residual_blocks=1)
     block = model.layers[0].change
     with torch.no_grad():
@@ -126,9 +124,7 @@ def test_a_batch_without_a_document_has_scores_and_no_gradient(preset, heads, n_
 
 
 def test_options_build_what_they_say():
-    """2 hidden layers with norm, tanh and dropout, 3 residual blocks with theirs, 1 attention block
-    with its own.
-    """
+    """2 hidden layers with norm, tanh and dropout, 3 residual blocks, 1 attention block."""
     options = {"residual_blocks": 3, "attention_blocks": 1, "heads": 3}
     model = FeatureRanker(4, "linear", [8, 6], "tanh", True, 0.3, **options)
     kinds = Counter(type(m) for part in (model.layers, model.head) for m in part.modules())

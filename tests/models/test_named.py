@@ -266,7 +266,10 @@ def test_a_model_of_many_vectors_a_text_is_refused(backbone, tmp_path, kind):
 
 def test_the_pooling_of_a_plain_encoder_is_told_once(backbone, tmp_path, caplog, named):
     """By name as a warning, of a ranker that is built as information, and not of a run."""
-    told = f"backbone {backbone!r} says nothing of a pooling: its encoder is read without a head, with mean pooling; encoder.pooling sets another"
+    told = (
+        f"backbone {backbone!r} says nothing of a pooling: its encoder is read without a head, "
+        "with mean pooling; encoder.pooling sets another"
+    )
     with caplog.at_level(logging.INFO, logger="ltr"):
         ranker_named(backbone, "source")
         assert [(r.levelname, r.getMessage()) for r in caplog.records] == [("WARNING", told)]
@@ -398,9 +401,7 @@ PART = {"class_path": "evil.Part"}
 
 @pytest.fixture
 def folder_with_code(tmp_path, monkeypatch):
-    """A working directory with ``evil.py``, which leaves a file where it is imported, and a ranker
-    of one's own.
-    """
+    """``evil.py`` here leaves a file where it is imported; beside it a ranker of one's own."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
     (tmp_path / "evil.py").write_text(EVIL)

@@ -86,9 +86,7 @@ def test_the_key_of_a_dual_encoder_tells_all_that_decides_its_scores(backbone):
     ("kind", "options"), [("PairWiseBertRanker", {"max_length": 32}), ("DualEncoder", {})]
 )
 def test_encoder_options_are_nested_once_in_a_configuration(backbone, tmp_path, kind, options):
-    """By file, overridden on the command line; the configuration holds plain values, and builds
-    what it says.
-    """
+    """By file, overridden on the command line; the configuration builds what it says."""
     parser = ArgumentParser(exit_on_error=False)
     parser.add_subclass_arguments(Ranker, "ranker")
     parser.add_argument("--config", action="config")

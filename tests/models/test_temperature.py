@@ -1,6 +1,4 @@
-"""A temperature that is fixed or learnt: of every ranker, in its checkpoint, and in what it is saved
-as.
-"""
+"""A temperature that is fixed or learnt: in rankers, their checkpoints, and what is saved of them."""
 
 import copy
 import math
@@ -99,18 +97,12 @@ def test_it_stays_at_its_bound_and_a_gradient_leads_back():
     ],
 )
 def test_what_is_no_temperature_is_refused(value, learn, message, backbone):
-    for kind, start in (
-        (FeatureRanker, 2),
-        (PairWiseBertRanker, backbone),
-        (DualEncoder, backbone),
-    ):
+    options = {"temperature": value, "learn_temperature": learn}
+    with pytest.raises(InputError, match=message):
+        FeatureRanker(2, **options)
+    for kind in (PairWiseBertRanker, DualEncoder):
         with pytest.raises(InputError, match=message):
-            kind(start, temperature=value, learn_temperature=learn)
-
-
-def test_it_decides_the_key():
-    keys = [linear_ranker(1.0, temperature, False).key for temperature in (1.0, 0.5)]
-    assert keys[0] != keys[1]
+            kind(backbone, max_length=24, **options)
 
 
 @pytest.mark.parametrize("kind", ["encoder", "classifier", "decoder"])

@@ -117,9 +117,7 @@ class HighestId(nn.Module):
 
 @pytest.mark.parametrize(("score", "expected"), [("best", 45.0), ("mean", (20 + 45 + 30) / 3)])
 def test_a_score_by_hand(score, expected):
-    """Ids of words are those behind the special tokens: five and "a". The query has w0 alone, and
-    three windows of two words have the highest ids 20, 45 and 30.
-    """
+    """A word's id is its number + 6; the highest of three windows of two words: 20, 45, 30."""
     tokenizer = wordpiece_tokenizer()
     head = nn.Linear(1, 1)
     nn.init.ones_(head.weight)

@@ -1,7 +1,11 @@
 """Tiny encoders by themselves, texts for them, and how the gradients of two are compared."""
 
+from collections import Counter
+
 import torch
 from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import BertConfig, BertModel, ModernBertConfig, ModernBertModel
 
 from ltr.batch import Texts
@@ -92,3 +96,35 @@ def assert_same_gradients(found, expected):
         largest = expected[name].abs().max().clamp(min=1)
         difference = (gradient - expected[name]) / largest
         assert difference.abs().max() < 1e-5, name
+
+
+def save_gradients_of_rank(rank, folder, build, value_and_gradients, texts_of_ranks):
+    """What one of two processes has after a step on its texts, as a file by its rank."""
+    store = f"file://{folder}/store"
+    torch.distributed.init_process_group("gloo", init_method=store, rank=rank, world_size=2)
+    encoder = DistributedDataParallel(build())
+    for _ in range(2):  # the second step finds out what the first has not finished
+        _, found = value_and_gradients(encoder, texts_of_ranks[rank])
+    torch.save({name.removeprefix("module."): g for name, g in found.items()}, f"{folder}/{rank}")
+    torch.distributed.destroy_process_group()
+
+
+class Calls(TorchDispatchMode):
+    """Counts operators that are called, also by the shape of what they read, and casts to bfloat16
+    by shape (weights that autocast has cast it keeps).
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.calls: Counter[str] = Counter()
+        self.reads: Counter[tuple[str, tuple[int, ...]]] = Counter()
+        self.cast: Counter[tuple[int, ...]] = Counter()
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        name = func.overloadpacket.__name__
+        self.calls[name] += 1
+        if args and isinstance(args[0], torch.Tensor):
+            shape = tuple(args[0].shape)
+            self.reads[name, shape] += 1
+            self.cast[shape] += name == "_to_copy" and (kwargs or {}).get("dtype") == torch.bfloat16
+        return func(*args, **(kwargs or {}))

@@ -82,9 +82,7 @@ def test_blocks_are_for_bfloat16_on_a_cpu_that_multiplies_it(able, trains, encod
 
 @pytest.mark.parametrize("window", [None, 12])
 def test_attention_dropout_keeps_the_mean(window):
-    """Values of 1 make the sum of the kept probabilities: 1 on average, with the variance of scaled
-    coins over n equal ones.
-    """
+    """The sum of the kept probabilities is 1 on average, with the variance of scaled coins."""
     q = torch.zeros(1, 4, 4000, 8)
     v = torch.ones(1, 4, 4000, 8)
 

@@ -1,5 +1,7 @@
 """Chunks: their sizes, their padding, and that they hold every token once."""
 
+from itertools import pairwise
+
 import pytest
 import torch
 
@@ -49,50 +51,37 @@ def test_packed_chunks_hold_every_token_once_in_place():
     chunks = list(packed_chunks(of, max_tokens=128, padding_index=1))
     assert sorted(torch.cat([chunk.rows for chunk in chunks]).tolist()) == list(range(200))
     rows = of.ids.split(lengths.tolist())
+    n_read = 0
     for chunk in chunks:
-        ids, types, positions, layout = (
-            chunk.inputs[name]
-            for name in ("input_ids", "token_type_ids", "position_ids", "packed_layout")
-        )
+        names = ("input_ids", "token_type_ids", "position_ids", "packed_layout")
+        ids, types, positions, layout = (chunk.inputs[name] for name in names)
         n_tokens = int(chunk.lengths.sum())
-        assert (
-            ids.shape[1] <= 128
-            and ids.shape[1] == padded_size(n_tokens, 128) == n_tokens + layout.padding
-        )
+        n_read += ids.numel()
+        assert ids.shape[1] == padded_size(n_tokens, 128) == n_tokens + layout.padding <= 128
         assert torch.equal(ids[0, :n_tokens], torch.cat([rows[row] for row in chunk.rows]))
         assert (ids[0, n_tokens:] == of.ids[0]).all()  # the first token once more
         assert (positions[0, n_tokens:] == 0).all()  # which every encoder has
         assert torch.equal(types, ids % 2)
-        assert torch.equal(
-            positions[0, :n_tokens], torch.cat([torch.arange(2, 2 + n) for n in chunk.lengths])
-        )
+        expected = torch.cat([torch.arange(2, 2 + n) for n in chunk.lengths])
+        assert torch.equal(positions[0, :n_tokens], expected)
         assert torch.equal(layout.offsets.diff(), chunk.lengths)
         assert [n for n_texts, n in layout.groups for _ in range(n_texts)] == chunk.lengths.tolist()
         assert len({n for _, n in layout.groups}) == len(layout.groups)
-    assert all(
-        a.lengths.sum() + b.lengths[0] > 128 for a, b in zip(chunks[:-1], chunks[1:], strict=True)
-    )
-    n_read = sum(chunk.inputs["input_ids"].numel() for chunk in chunks)
-    assert (
-        share_of_padding(lengths.tolist(), 128, packed=True)
-        == pytest.approx(1 - lengths.sum().item() / n_read)
-        != 0
-    )
+    for chunk, following in pairwise(chunks):
+        assert chunk.lengths.sum() + following.lengths[0] > 128
+    padding = 1 - lengths.sum().item() / n_read
+    assert share_of_padding(lengths.tolist(), 128, packed=True) == pytest.approx(padding) != 0
 
 
 def test_sizes_of_packed_chunks_recur():
-    """16 sizes from one power of two to the next, none of them a sixteenth larger than what it
-    holds.
-    """
+    """16 sizes up to twice as many tokens, none a sixteenth larger than what it holds."""
     sizes = {n: padded_size(n, max_tokens=10**9) for n in range(1, 4097)}
     assert all(n <= size < n * 17 / 16 for n, size in sizes.items())
     assert len({size for n, size in sizes.items() if 1024 < n <= 2048}) == 16
 
 
 def test_padded_chunks_hold_every_token_once_in_place():
-    """Texts of 3, 1 and 2 tokens: the shorter two share a chunk of 2 * 2 tokens, whose first row
-    has one padding at its end.
-    """
+    """Texts of 3, 1 and 2 tokens: the shorter two share a chunk, with one padding."""
     of = Texts(
         torch.tensor([10, 11, 12, 20, 30, 31]),
         torch.tensor([3, 1, 2]),

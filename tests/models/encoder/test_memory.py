@@ -1,6 +1,4 @@
-"""Steps of ragged batches do not grow the process: sizes of chunks recur, so buffers and compiled
-kernels are used again.
-"""
+"""Steps of ragged batches do not grow the process: sizes of chunks, and so buffers, recur."""
 
 import subprocess
 import sys

@@ -124,9 +124,7 @@ def test_outputs_and_gradients_are_the_padded_ones(encoder, how, max_tokens):
 
 @pytest.mark.parametrize("how", ["mean", "cls"])
 def test_a_text_may_hold_the_token_of_the_padding(encoder, how):
-    """RoBERTa and its kin do not count it. It stands at the begin, in the middle and at the end, and
-    twice.
-    """
+    """RoBERTa does not count it. It stands first, in the middle, last, and twice."""
     of = texts()
     ends = of.lengths.cumsum(0)
     of.ids[[0, int(ends[2]) - 1, *range(int(ends[4]) + 2, int(ends[4]) + 4)]] = 1
@@ -219,9 +217,7 @@ def longest_trial(model):
 
 @pytest.mark.parametrize("window", [4096, 131072])
 def test_a_decoder_with_a_long_window_is_tried_with_few_tokens(window):
-    """Texts as long as its window would take seconds for each layer. So longer texts than the
-    window are not packed.
-    """
+    """Texts as long as its window would take seconds; so longer texts are not packed."""
     sizes = GROUPED | {"max_position_embeddings": 2 * window}
     config = MistralConfig(**sizes, sliding_window=window)
     passes, longest = longest_trial(AutoModel.from_config(config))

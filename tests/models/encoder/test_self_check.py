@@ -197,9 +197,7 @@ def test_a_check_leaves_no_trace(kernel, monkeypatch):
 
 @pytest.mark.parametrize("ddp", [False, True])
 def test_a_step_with_the_check_is_the_step_without_it(ddp, monkeypatch, tmp_path):
-    """Inside autocast and DistributedDataParallel, which waits for the gradient of each parameter
-    once, as in training.
-    """
+    """Inside autocast and DistributedDataParallel, which waits once for each gradient."""
     store = f"file://{tmp_path}/store"
     distributed.init_process_group("gloo", init_method=store, rank=0, world_size=1)
     try:

@@ -2,7 +2,6 @@
 
 import pytest
 import torch
-from torch.nn.parallel import DistributedDataParallel
 from transformers import (
     BertForSequenceClassification,
     MPNetConfig,
@@ -21,9 +20,9 @@ from tests.world.encoders import (
     SIZES,
     bert,
     gradients,
-    logits_one_by_one,
     one_by_one,
     reader,
+    save_gradients_of_rank,
     texts,
 )
 
@@ -43,11 +42,6 @@ def value_and_gradients(encoder, of):
     return value.detach(), gradients(encoder, value)
 
 
-def assert_close_gradients(found, expected, **tolerance):
-    for name, gradient in expected.items():
-        torch.testing.assert_close(found[name], gradient, msg=name, **tolerance)
-
-
 @pytest.mark.parametrize("pooling", ["mean", "cls", "max"])
 @pytest.mark.parametrize("max_tokens", [1, 30, None])
 @pytest.mark.parametrize("build", [bert, mpnet])
@@ -60,15 +54,6 @@ def test_each_text_gets_what_it_gets_alone(build, max_tokens, pooling):
     torch.testing.assert_close(encoder(of), expected, atol=1e-5, rtol=1e-5)
 
 
-@pytest.mark.parametrize("max_tokens", [1, None])
-def test_a_ready_head_scores_each_text_as_alone(max_tokens):
-    model = bert(kind=BertForSequenceClassification).eval()
-    of = texts()
-    expected = logits_one_by_one(model, of)
-    found = reader(model, max_tokens=max_tokens).logits(of)
-    torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-5)
-
-
 def test_no_text_gives_no_row_and_every_weight_a_gradient_of_0():
     assert reader(bert())(NO_TEXTS).shape == (0, 16)
     assert reader(bert(kind=BertForSequenceClassification)).logits(NO_TEXTS).shape == (0,)
@@ -78,25 +63,20 @@ def test_no_text_gives_no_row_and_every_weight_a_gradient_of_0():
     assert all(not gradient.any() for gradient in found.values())
 
 
-def _train_process(rank: int, folder: str) -> None:
-    torch.distributed.init_process_group(
-        "gloo", init_method=f"file://{folder}/store", rank=rank, world_size=2
-    )
-    encoder = DistributedDataParallel(reader(bert()))
-    for _ in range(2):  # the second step finds out what the first has not finished
-        _, found = value_and_gradients(encoder, [texts(), NO_TEXTS][rank])
-    torch.save(found, f"{folder}/{rank}")
-    torch.distributed.destroy_process_group()
+def bert_reader():
+    return reader(bert())
 
 
 @pytest.mark.long
 def test_of_two_processes_one_may_have_no_text(tmp_path):
     """Each gets the mean of both gradients."""
-    run_ranks(_train_process, str(tmp_path))
-    _, expected = value_and_gradients(reader(bert()), texts())
-    halves = {f"module.{name}": gradient / 2 for name, gradient in expected.items()}
+    of_ranks = [texts(), NO_TEXTS]
+    job = (str(tmp_path), bert_reader, value_and_gradients, of_ranks)
+    run_ranks(save_gradients_of_rank, *job)
+    _, expected = value_and_gradients(bert_reader(), texts())
+    halves = {name: gradient / 2 for name, gradient in expected.items()}
     for rank in range(2):
-        assert_close_gradients(torch.load(tmp_path / str(rank)), halves)
+        torch.testing.assert_close(torch.load(tmp_path / str(rank)), halves)
 
 
 @pytest.mark.parametrize("keep_tokens, n_recomputed", [(0, 4), (40, 2)])
@@ -112,7 +92,7 @@ def test_recomputing_changes_no_gradient_and_draws_the_same_dropout(
     value, expected = value_and_gradients(kept, of)
     again, found = value_and_gradients(recomputed, of)
     assert torch.equal(again, value)
-    assert_close_gradients(found, expected)
+    torch.testing.assert_close(found, expected)
     torch.manual_seed(2)
     assert not torch.equal(recomputed(of).square().sum(), value)  # the dropout is real
 
@@ -186,7 +166,7 @@ def test_compiled_layers_give_the_same():
     assert [layer._compiled_call_impl is not None for layer in model.encoder.layer] == [True, True]
     value, found = value_and_gradients(compiled, of)
     torch.testing.assert_close(value, expected_value)
-    assert_close_gradients(found, expected, atol=1e-4, rtol=1e-4)
+    torch.testing.assert_close(found, expected, atol=1e-4, rtol=1e-4)
 
 
 @pytest.mark.parametrize(

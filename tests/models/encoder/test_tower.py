@@ -37,9 +37,7 @@ def saved(folder, *modules):
 
 
 def test_a_chat_template_is_refused_where_a_saved_model_reads_by_it(backbone, tmp_path):
-    """sentence-transformers puts every text into it. A plain model is read without it, here and,
-    once it is saved, there.
-    """
+    """sentence-transformers puts every text into it. A plain model is read without it."""
     shutil.copytree(backbone, tmp_path / "chat")
     tokenizer = wordpiece_tokenizer()
     tokenizer.chat_template = "{% for m in messages %}{{ 'w9' + m['content'] }}{% endfor %}"

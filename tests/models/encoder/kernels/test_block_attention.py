@@ -1,6 +1,4 @@
-"""Attention in blocks. That it equals a softmax over all tokens, with windows and gradients:
-test_attention.py.
-"""
+"""Attention in blocks. That it equals a softmax over all tokens is shown by test_attention.py."""
 
 import pytest
 import torch
@@ -23,9 +21,7 @@ def drawn(n_tokens, dtype=torch.float32, heads=HEADS, width=WIDTH):
 
 
 def test_slots_of_a_padded_and_a_full_text_by_hand(monkeypatch):
-    """Two heads. A text of 3 tokens has rows 0 to 5, one of 4 has rows 6 to 13; token by token,
-    head by head.
-    """
+    """Two heads: a text of 3 tokens has rows 0 to 5, one of 4 rows 6 to 13, token by token."""
     monkeypatch.setattr(block_attention, "MULTIPLE", 4)
     slots = Slots.from_lengths([3, 4], heads=2)
     assert slots.row_of_slot.tolist() == [0, 2, 4, 4, 1, 3, 5, 5, 6, 8, 10, 12, 7, 9, 11, 13]
@@ -79,16 +75,14 @@ def test_texts_that_attend_together_attend_as_alone(scores, window, causal, monk
         expected = torch.einsum("hqk,khd->qhd", scored.softmax(dim=-1), alone[2])
         torch.testing.assert_close(output[part].double(), expected, atol=1e-5, rtol=1e-5)
         gradients = torch.autograd.grad((expected * weights[part]).sum(), alone)
-        for ours, theirs in zip(found, gradients, strict=True):
-            torch.testing.assert_close(ours[part].double(), theirs, atol=1e-5, rtol=1e-5)
+        ours = tuple(gradient[part].double() for gradient in found)
+        torch.testing.assert_close(ours, gradients, atol=1e-5, rtol=1e-5)
     assert output.isfinite().all() and not output[-5:].any()
     assert not any(gradient[-5:].any() for gradient in found)
 
 
 def test_large_scores_in_bfloat16_leave_padding_out():
-    """Scores of 2^16, of which bfloat16 knows every 512th: what is lowered by less than that is not
-    lowered at all.
-    """
+    """Scores of 2^16, of which bfloat16 knows every 512th: to lower one by less does nothing."""
     q, k, v = (torch.ones(17, 1, 1, dtype=torch.bfloat16) for _ in range(3))
     k[:] = 2**16
     v[:, 0, 0] = torch.arange(17)

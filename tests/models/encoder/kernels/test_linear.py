@@ -8,7 +8,6 @@ import pytest
 import torch
 from torch import nn
 from torch.nn import functional as F
-from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import DistilBertConfig, DistilBertModel
 
 from ltr.models.encoder.kernels import linear
@@ -20,7 +19,7 @@ from ltr.models.encoder.kernels.linear import (
 )
 from ltr.models.encoder.loading.architecture import layers_of
 from ltr.models.encoder.text_encoder import TextEncoder
-from tests.world.encoders import bert, gradients, modernbert, reader, texts
+from tests.world.encoders import Calls, bert, gradients, modernbert, reader, texts
 
 needs_onednn = pytest.mark.skipif(
     not torch.backends.mkldnn.is_available(), reason="torch without oneDNN"
@@ -40,8 +39,7 @@ def test_outputs_and_gradients_are_those_of_torch(shape, bias):
     expected = F.linear(*inputs)
     torch.testing.assert_close(layer(x), expected)
     found = torch.autograd.grad(layer(x), inputs, gradient)
-    for ours, theirs in zip(found, torch.autograd.grad(expected, inputs, gradient), strict=True):
-        torch.testing.assert_close(ours, theirs)
+    torch.testing.assert_close(found, torch.autograd.grad(expected, inputs, gradient))
 
 
 @needs_onednn
@@ -67,33 +65,11 @@ def test_half_precision_is_left_to_torch(monkeypatch):
     assert layer.double()(x.double()).dtype == torch.float64
 
 
-class Seen(TorchDispatchMode):
-    """Counts tensors that are cast from float32 to bfloat16, of some shapes or of chunks [1, T, H]
-    (weights that autocast has cast it keeps), and how many weights are laid out.
-    """
-
-    def __init__(self, weights=()):
-        super().__init__()
-        self.weights = {tuple(weight.shape) for weight in weights}
-        self.casts = 0
-        self.laid_out = 0
-
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        if (
-            func is torch.ops.aten._to_copy.default
-            and (kwargs or {}).get("dtype") == torch.bfloat16
-        ):
-            shape = tuple(args[0].shape)
-            self.casts += shape in self.weights if self.weights else shape[0] == 1
-        self.laid_out += func is torch.ops.mkldnn._reorder_linear_weight.default
-        return func(*args, **(kwargs or {}))
-
-
 def casts(encoder) -> int:
-    """How many chunks are cast in a read."""
-    with torch.autocast("cpu", torch.bfloat16), Seen() as seen:
+    """How many chunks, [1, T, H], are cast in a read."""
+    with torch.autocast("cpu", torch.bfloat16), Calls() as calls:
         encoder(texts())
-    return seen.casts
+    return sum(n for shape, n in calls.cast.items() if shape[0] == 1)
 
 
 def shared(encoder):
@@ -102,9 +78,7 @@ def shared(encoder):
 
 @pytest.mark.parametrize("training", [True, False])
 def test_query_key_and_value_share_a_cast(training, monkeypatch):
-    """In each of the two layers: the input of attention, and that of the feed-forward network;
-    plain layers cast four.
-    """
+    """In each layer: the input of attention, and of the feed-forward network; else four."""
     encoder = TextEncoder(bert(), 0).train(training)
     n_layers = len(encoder.model.encoder.layer)
     with torch.set_grad_enabled(training):
@@ -130,9 +104,7 @@ def test_a_shared_cast_gives_the_outputs_and_gradients_of_autocast():
 
 @pytest.mark.parametrize("kind", [SharedCastLinear, FastLinear])
 def test_a_cast_is_not_shared_where_it_would_be_wrong(kind):
-    """After the input has changed, in another precision, and for gradients behind a forward pass
-    without them.
-    """
+    """Of an input that has changed, in another precision, behind a pass without gradients."""
     layer = kind(3, 3, bias=False)
     x = torch.randn(2, 3)
     torch.nn.init.eye_(layer.weight)
@@ -152,6 +124,7 @@ def test_a_cast_is_not_shared_where_it_would_be_wrong(kind):
         assert layer(torch.ones(2, 3)).dtype == torch.bfloat16
 
 
+LAID_OUT = "_reorder_linear_weight"
 multiplies_half = pytest.mark.skipif(
     not torch.ops.mkldnn._is_mkldnn_bf16_supported(),
     reason="oneDNN multiplies no bfloat16 on this CPU",
@@ -177,14 +150,15 @@ def test_an_encoding_casts_each_weight_once_and_stays_in_bfloat16(build):
     norms = [module for module in inside if isinstance(module, nn.LayerNorm)]
     for norm in norms:
         norm.register_forward_hook(lambda *args: dtypes.append(args[2].dtype))
-    weights = [layer.weight for layer in layers]
+    shapes = {tuple(layer.weight.shape) for layer in layers}
     with torch.no_grad():
         exact = encoder(texts())
         dtypes.clear()
-        with torch.autocast("cpu", torch.bfloat16), Seen(weights) as seen, cast_once(encoder.model):
+        with torch.autocast("cpu", torch.bfloat16), Calls() as calls, cast_once(encoder.model):
             found = encoder(texts())
         assert set(dtypes) == {torch.bfloat16} and len(dtypes) == 6 * len(norms)
-        assert (seen.casts, seen.laid_out) == (len(weights), len(weights))
+        assert sum(calls.cast[shape] for shape in shapes) == len(layers)
+        assert calls.calls[LAID_OUT] == len(layers)
     assert found.dtype == torch.float32 and not torch.equal(found, exact)
     assert F.cosine_similarity(found, exact).min() > 0.999
 
@@ -215,16 +189,16 @@ def test_nothing_of_an_encoding_is_left_behind():
 @pytest.mark.parametrize("dtype", [None, torch.float16, torch.bfloat16])
 def test_a_read_with_gradients_or_in_another_precision_is_left_to_autocast(dtype):
     encoder = TextEncoder(bert(), 0).eval()
-    weights = [layer.weight for layer in shared(encoder)]
+
     precision = torch.autocast("cpu", dtype or torch.bfloat16, enabled=dtype is not None)
     with (
         torch.set_grad_enabled(dtype == torch.bfloat16),
-        Seen(weights) as seen,
+        Calls() as calls,
         precision,
         cast_once(encoder.model),
     ):
         encoder(texts())
-    assert seen.laid_out == 0
+    assert calls.calls and not calls.calls[LAID_OUT]
 
 
 @multiplies_half

@@ -21,6 +21,8 @@ from ltr.use.rankers import TextRanker
 from tests.use.exported import classifier
 from tests.world.backbones import make_classifier
 
+CROSS = partial(PairWiseBertRanker, max_length=20)
+
 
 @pytest.fixture(scope="module")
 def ranker(backbone):
@@ -90,7 +92,7 @@ def test_a_cross_encoder_of_three_labels_is_refused(tmp_path):
     folder = str(tmp_path / "nli")
     model.save(folder, create_model_card=False)
     rule = r"must give a pair one score, and '.*nli' gives 3; take another backbone"
-    for load in (lambda name: saved_head(ModelFolder(name)), PairWiseBertRanker):
+    for load in (lambda name: saved_head(ModelFolder(name)), CROSS):
         with pytest.raises(InputError, match=rule):
             load(folder)
     with pytest.raises(InputError, match=f"^--judge {folder}: a cross-encoder {rule}"):
@@ -130,7 +132,7 @@ def test_a_configuration_that_is_a_list_is_no_cross_encoder_s(ranker, tmp_path):
     "read",
     [
         lambda name: saved_head(ModelFolder(name)),
-        partial(PairWiseBertRanker, max_length=20),
+        CROSS,
         partial(ranker_named, option="judge"),
     ],
 )

@@ -26,9 +26,7 @@ def test_poolings_have_the_names_of_sentence_transformers():
 
 
 def test_the_gradient_of_a_maximum_goes_to_the_tokens_that_have_it():
-    """By dimension: the second token, and both of a tie by halves. A text of one token gets all of
-    its own.
-    """
+    """By dimension: the second token, and both of a tie by halves. A lone token gets all."""
     hidden = torch.tensor([[1.0, 2.0], [3.0, 2.0], [5.0, -1.0]], requires_grad=True)
     weights = torch.tensor([[1.0, 4.0], [10.0, 20.0]])
     (pool(hidden, torch.tensor([2, 1]), "max") * weights).sum().backward()

@@ -294,9 +294,7 @@ DECODER |= {"num_attention_heads": 2, "pad_token_id": 0, "bos_token_id": 2, "eos
     ids=lambda config: config.model_type,
 )
 def test_a_decoder_is_refused(tmp_path, config, pooling):
-    """Its tokens do not see those behind them. With a head of its own, which reads the last token,
-    it is taken.
-    """
+    """Its tokens do not see those behind them. With a head that reads the last, it is taken."""
     tokenizer = wordpiece_tokenizer()
     tokenizer.model_max_length = 40
     tokenizer.model_input_names = ["input_ids", "attention_mask"]

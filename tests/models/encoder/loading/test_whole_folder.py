@@ -1,13 +1,17 @@
 """A folder that has lost a file is refused, not read as another ranker."""
 
 import shutil
+from collections import Counter
 from pathlib import Path
 
 import pytest
+from transformers import AutoConfig
 
 from ltr.data.template import Template
+from ltr.data.windows import Windows
 from ltr.errors import InputError
 from ltr.models import DecoderRanker, DualEncoder, PairWiseBertRanker
+from ltr.models.encoder.loading.model_folder import ModelFolder
 from ltr.models.encoder.text_encoder import TextEncoder
 from ltr.models.named import ranker_named
 from ltr.use.export import export
@@ -16,18 +20,24 @@ from tests.world.decoders import save_decoder
 KINDS = ["dual", "dual with a template", "cross", "decoder", "decoder for transformers"]
 
 
-def saved(kind: str, backbone: str, folder: Path) -> None:
+def saved(kind: str, backbone: str, folder: Path) -> str:
+    """The name of a ranker of this kind."""
+    if kind == "plain encoder":
+        return backbone
+    if kind == "language model":
+        return save_decoder(folder)
     if kind == "dual":
         encoder = TextEncoder.Options(pooling="cls")
         DualEncoder(backbone, projection=4, query_prompt="w1 ", encoder=encoder).save(folder)
     elif kind == "dual with a template":
         DualEncoder(backbone, template=Template("{query} w1", "{document}")).save(folder)
     elif kind == "cross":
-        PairWiseBertRanker(backbone, max_length=20).save(folder)
+        PairWiseBertRanker(backbone, max_length=20, windows=Windows(6, 4)).save(folder)
     else:
         template = Template(pair="{query} {document} yes?")
         decoder = save_decoder(folder.parent / "decoder")
         DecoderRanker(decoder, template, max_length=60).save(folder)
+    return str(folder)
 
 
 @pytest.fixture(scope="module", params=KINDS)
@@ -86,3 +96,28 @@ def test_a_contract_that_lists_no_files_is_refused(backbone, tmp_path):
     (tmp_path / "own/proof/contract.json").write_text('{"files": []}')
     with pytest.raises(InputError, match="must list the files of the folder"):
         ranker_named(tmp_path / "own", "source")
+
+
+@pytest.mark.parametrize(
+    "kind", ["plain encoder", "language model", "dual with a template", "cross", "decoder"]
+)
+def test_each_file_is_read_once(kind, backbone, tmp_path, monkeypatch):
+    """A model is opened once, whatever is asked of it."""
+    name = saved(kind, backbone, tmp_path / "saved")
+    reads = Counter()
+    read_json = ModelFolder._read_json
+    read_config = AutoConfig.from_pretrained
+
+    def counted_json(folder, file):
+        reads[file] += 1
+        return read_json(folder, file)
+
+    def counted_config(source, *args, **options):
+        if not args and list(options) == ["trust_remote_code"]:  # ours, not that of a library
+            reads["config"] += 1
+        return read_config(source, *args, **options)
+
+    monkeypatch.setattr(ModelFolder, "_read_json", counted_json)
+    monkeypatch.setattr(AutoConfig, "from_pretrained", counted_config)
+    ranker_named(name, "source")
+    assert reads["ltr.json"] == 1 and set(reads.values()) == {1}
