@@ -88,6 +88,12 @@ def ready(backbone, tmp_path_factory):
     return str(folder)
 
 
+@pytest.fixture(scope="module")
+def dual_encoder(ready):
+    """Of tests that only read."""
+    return DualEncoder(ready).eval()
+
+
 def with_settings(folder, name, **changes):
     """Other values in a JSON file of a folder."""
     file = Path(folder, name)
@@ -99,11 +105,11 @@ def encoded(folder, how="", texts=QUERIES, **options):
     return getattr(model, f"encode{how}")(texts, convert_to_tensor=True, **options).clone()
 
 
-def assert_embedded_as(model, folder, tmp_path):
+def assert_embedded_as(model, folder, tmp_path, tolerance=1e-5):
     """By sentence-transformers, queries and documents."""
     found = embeddings(model, tmp_path)
     expected = encoded(folder, "_query"), encoded(folder, "_document", DOCS)
-    torch.testing.assert_close(found, expected, **CLOSE)
+    torch.testing.assert_close(found, expected, atol=tolerance, rtol=tolerance)
 
 
 def test_the_real_model_gives_the_embeddings_of_sentence_transformers(tmp_path):
@@ -118,10 +124,11 @@ def test_the_real_model_gives_the_embeddings_of_sentence_transformers(tmp_path):
     torch.testing.assert_close(found, encoded(resolve(name), texts=texts), **CLOSE)
 
 
-def test_what_lies_behind_the_pooling_and_prompts_and_length_are_the_models_own(ready, tmp_path):
-    model = DualEncoder(ready)
-    assert_embedded_as(model, ready, tmp_path)
-    queries, _ = embeddings(model, tmp_path)
+def test_what_lies_behind_the_pooling_and_prompts_and_length_are_the_models_own(
+    dual_encoder, ready, tmp_path
+):
+    assert_embedded_as(dual_encoder, ready, tmp_path)
+    queries, _ = embeddings(dual_encoder, tmp_path)
     assert (queries - encoded(ready)).abs().max() > 0.01  # the prompt says something
 
 
@@ -206,7 +213,7 @@ def test_queries_and_documents_have_lengths_of_their_own(backbone, tmp_path, tow
     for model in (DualEncoder(saved), DualEncoder(str(tmp_path / "again"))):
         assert [form.max_length for form in model.reads] == expected
         for folder in (saved, tmp_path / "again"):
-            assert_embedded_as(model, folder, tmp_path)
+            assert_embedded_as(model, folder, tmp_path, 1e-6)
     assert [form.max_length for form in DualEncoder(saved, max_length=9).reads] == [9, 9]
 
 
@@ -286,12 +293,11 @@ def test_the_same_name_twice_is_the_same_start_with_separate_weights(backbone, t
     assert of_docs.isdisjoint(id(weight) for weight in model.query_tower.parameters())
 
 
-def test_a_shared_tower_stands_in_the_state_once(ready):
-    model = DualEncoder(ready)
-    state = model.state_dict()
-    assert model.query_tower is model.doc_tower
+def test_a_shared_tower_stands_in_the_state_once(dual_encoder):
+    state = dual_encoder.state_dict()
+    assert dual_encoder.query_tower is dual_encoder.doc_tower
     assert len({tensor.data_ptr() for tensor in state.values()}) == len(state)
-    assert len(state) == len(list(model.parameters()))
+    assert len(state) == len(list(dual_encoder.parameters()))
     assert not any("temperature" in name for name in state)
 
 
@@ -326,14 +332,13 @@ def test_queries_and_documents_of_a_shared_tower_are_read_in_one_pass(ready, tmp
     assert len(calls) == n_towers
 
 
-def test_lists_without_queries_have_embeddings_but_no_scores(ready, tmp_path):
-    model = DualEncoder(ready).eval()
-    batch = lists_of(model, tmp_path, queries=False)
-    queries, docs = model.embed(batch)
+def test_lists_without_queries_have_embeddings_but_no_scores(dual_encoder, tmp_path):
+    batch = lists_of(dual_encoder, tmp_path, queries=False)
+    queries, docs = dual_encoder.embed(batch)
     assert queries is None
-    torch.testing.assert_close(docs, model.embed(lists_of(model, tmp_path))[1])
+    torch.testing.assert_close(docs, dual_encoder.embed(lists_of(dual_encoder, tmp_path))[1])
     with pytest.raises(InputError, match="lists must have queries"):
-        model(batch)
+        dual_encoder(batch)
 
 
 def test_scores_by_hand(backbone):
@@ -410,24 +415,22 @@ def test_embeddings_under_mixed_precision_are_not_rounded_to_it(ready, tmp_path)
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64])
-def test_a_model_of_another_precision_gives_float32(ready, tmp_path, dtype):
-    model = DualEncoder(ready).eval()
-    batch = lists_of(model, tmp_path)
-    exact = model(batch)
-    scores = model.to(dtype)(batch)
+def test_a_model_of_another_precision_gives_float32(dual_encoder, tmp_path, dtype):
+    batch = lists_of(dual_encoder, tmp_path)
+    scores = copy.deepcopy(dual_encoder).to(dtype)(batch)
     assert scores.dtype == torch.float32
-    torch.testing.assert_close(scores, exact, atol=0.1 if dtype == torch.bfloat16 else 0.01, rtol=0)
+    tolerance = 0.1 if dtype == torch.bfloat16 else 0.01
+    torch.testing.assert_close(scores, dual_encoder(batch), atol=tolerance, rtol=0)
 
 
-def test_a_copy_is_a_model_of_its_own(ready, tmp_path):
-    model = DualEncoder(ready)
-    twin = copy.deepcopy(model)
-    before = embeddings(model, tmp_path)[1]
+def test_a_copy_is_a_model_of_its_own(dual_encoder, tmp_path):
+    twin = copy.deepcopy(dual_encoder)
+    before = embeddings(dual_encoder, tmp_path)[1]
     assert torch.equal(embeddings(twin, tmp_path)[1], before)
     with torch.no_grad():
         for parameter in twin.parameters():
             parameter.mul_(0.5)
-    assert torch.equal(embeddings(model, tmp_path)[1], before)
+    assert torch.equal(embeddings(dual_encoder, tmp_path)[1], before)
     assert (embeddings(twin, tmp_path)[1] - before).abs().max() > 0.01
     twin.save(tmp_path / "twin")
     assert_embedded_as(twin, tmp_path / "twin", tmp_path)

@@ -69,7 +69,7 @@ def casts(encoder) -> int:
     """How many chunks, [1, T, H], are cast in a read."""
     with torch.autocast("cpu", torch.bfloat16), Calls() as calls:
         encoder(texts())
-    return sum(n for shape, n in calls.cast.items() if shape[0] == 1)
+    return sum(n for shape, n in calls.cast.items() if shape[:1] == (1,))
 
 
 def shared(encoder):
