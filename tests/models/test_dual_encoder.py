@@ -341,6 +341,10 @@ def test_lists_without_queries_have_embeddings_but_no_scores(dual_encoder, tmp_p
         dual_encoder(batch)
 
 
+Q = torch.tensor([[3.0, 4.0]])
+D = torch.tensor([[3.0, 0.0]])
+
+
 def test_scores_by_hand(backbone):
     """Dot 9, cosine 9 / (5 · 3) = 0.6, distance 4, squared 16; doubled by a temperature of 0.5."""
     expected = {"dot": 18.0, "cosine": 1.2, "euclidean": -8.0, "squared_euclidean": -32.0}
@@ -348,10 +352,6 @@ def test_scores_by_hand(backbone):
         model = DualEncoder(backbone, similarity=similarity, temperature=0.5)
         assert model.score(Q, D).item() == pytest.approx(score)
         assert model.similarity.name == similarity
-
-
-Q = torch.tensor([[3.0, 4.0]])
-D = torch.tensor([[3.0, 0.0]])
 
 
 def test_a_learnt_temperature_is_trained_by_its_logarithm_and_bounded(backbone, tmp_path):
