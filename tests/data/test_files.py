@@ -24,8 +24,7 @@ from ltr.data.files import blocks, cache_root, map_given_array, numbered_lines, 
 from ltr.data.letor import read_letor
 from ltr.data.normalise import Normalisation
 from ltr.data.whole_files import locked, write_whole
-from tests.child_processes import fork
-from tests.data.programs import start
+from tests.child_processes import fork, until
 from tests.world.collections import write_collection
 from tests.world.features import write_letor
 from tests.world.refusals import refused
@@ -335,21 +334,14 @@ def test_what_is_written_has_the_modes_of_new_files_and_folders(tmp_path, umask,
     assert modes == of_folders | dict.fromkeys(("plain", "private", "file"), mode)
 
 
-WRITER = """
-import sys
-from pathlib import Path
-from ltr.data.whole_files import write_folder, write_whole
+def write_often(name, out, rounds):
+    def build(folder):
+        for number in range(3):
+            (folder / f"{number}").write_text(name)
 
-def build(folder):
-    for number in range(3):
-        (folder / f"{number}").write_text(name)
-
-name, out, rounds = sys.argv[1], Path(sys.argv[2]), int(sys.argv[3])
-print("begun", flush=True)
-for number in range(rounds):
-    write_folder(out / f"folder-{name}-{number}", build)
-    write_whole(out / "file", [f"{name}\\n"] * 1000)
-"""
+    for number in range(rounds):
+        whole_files.write_folder(out / f"folder-{name}-{number}", build)
+        write_whole(out / "file", [f"{name}\n"] * 1000)
 
 
 @pytest.mark.parametrize(
@@ -362,11 +354,11 @@ def test_what_a_killed_writer_has_left_the_next_one_removes(tmp_path, kills):
     n_left = 0
     for kill in range(kills):
         out = tmp_path / str(kill)
-        killed = start(WRITER, "a", out, 100_000)
-        assert killed.stdout.readline() == "begun\n"
+        writer = fork(lambda out=out: write_often("a", out, 100_000))
+        until(out.exists)
         time.sleep(random.uniform(0, 0.05))
-        killed.kill()
-        killed.wait()
+        os.kill(writer, signal.SIGKILL)
+        os.waitpid(writer, 0)
         for folder in out.glob("folder-*"):
             assert [file.read_text() for file in folder.iterdir()] == ["a"] * 3
         left = sorted(path.name for path in out.glob(".*"))
@@ -387,43 +379,41 @@ def test_what_a_killed_writer_has_left_the_next_one_removes(tmp_path, kills):
 
 
 def test_a_file_that_two_processes_write_at_once_is_that_of_one(tmp_path):
-    writers = [start(WRITER, name, tmp_path, 15) for name in "ab"]
+    writers = [fork(lambda name=name: write_often(name, tmp_path, 15)) for name in "ab"]
     seen = set()
-    while any(writer.poll() is None for writer in writers):
+    while writers:
         if (tmp_path / "file").exists():
             seen.add((tmp_path / "file").read_text())
-    assert [writer.wait() for writer in writers] == [0, 0]
+        ended, status = os.waitpid(writers[0], os.WNOHANG)
+        if ended:
+            assert status == 0
+            writers.pop(0)
     assert seen <= {"a\n" * 1000, "b\n" * 1000} and not list(tmp_path.glob(".*"))
     assert len(list(tmp_path.iterdir())) == 31
 
 
-HOLDER = """
-import os, sys
-from pathlib import Path
-from ltr.data.whole_files import locked
-
-folder = Path(sys.argv[1])
-for _ in range(300):
-    with locked(folder / "lock"):
-        os.close(os.open(folder / "holder", os.O_CREAT | os.O_EXCL))  # an error if there is one
-        os.unlink(folder / "holder")
-"""
+def hold_often(folder):
+    for _ in range(300):
+        with locked(folder / "lock"):
+            # An error if there is one.
+            os.close(os.open(folder / "holder", os.O_CREAT | os.O_EXCL))
+            os.unlink(folder / "holder")
 
 
 def test_a_lock_has_one_holder_though_its_file_is_removed_each_time(tmp_path):
-    holders = [start(HOLDER, tmp_path) for _ in range(3)]
-    assert [holder.wait() for holder in holders] == [0, 0, 0]
+    holders = [fork(lambda: hold_often(tmp_path)) for _ in range(3)]
+    assert [os.waitpid(holder, 0)[1] for holder in holders] == [0, 0, 0]
     assert not list(tmp_path.iterdir())
 
 
 def test_a_lock_is_let_go_though_a_forked_process_has_its_file_open(tmp_path):
     with locked(tmp_path / "lock"):
         child = fork(signal.pause)
-        waiter = start(HOLDER, tmp_path)
+        waiter = fork(lambda: hold_often(tmp_path))
         time.sleep(0.5)
-        assert waiter.poll() is None
+        assert os.waitpid(waiter, os.WNOHANG) == (0, 0)
     try:
-        assert waiter.wait() == 0
+        assert os.waitpid(waiter, 0)[1] == 0
     finally:
         os.kill(child, 9)
         os.waitpid(child, 0)
