@@ -59,13 +59,8 @@ def run_ranks(
     seconds after one has failed: each may wait for the others.
     """
     forkserver()
-    job = start_processes(
-        _run_rank,
-        (function, dict(os.environ), args),
-        n_ranks,
-        join=False,
-        start_method="forkserver",
-    )
+    given = (function, dict(os.environ), args)
+    job = start_processes(_run_rank, given, n_ranks, join=False, start_method="forkserver")
     try:
         while not job.join(timeout=1, grace_period=grace):
             pass
@@ -155,14 +150,8 @@ def run_command(words: Sequence[str], **options: Any) -> subprocess.CompletedPro
     that it has started; ``subprocess.run`` would kill the first process alone, and wait for the
     output of those that it has left.
     """
-    process = subprocess.Popen(
-        words,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-        **options,
-    )
+    options |= {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    process = subprocess.Popen(words, start_new_session=True, **options)
     try:
         output, errors = process.communicate()
     except BaseException:
@@ -224,15 +213,8 @@ def without_ltr(program: str, given: object, where: Elsewhere = "new process") -
         files = [f"{folder}/given", f"{folder}/found"]
         Path(files[0]).write_text(json.dumps(given))
         if where == "new process":
-            words = [
-                sys.executable,
-                "-P",
-                "-W",
-                "error::UserWarning:peft",
-                "-c",
-                begin + program + end,
-            ]
-            done = run_command([*words, *files], cwd="/")
+            words = [sys.executable, "-P", "-W", "error::UserWarning:peft", "-c"]
+            done = run_command([*words, begin + program + end, *files], cwd="/")
             assert done.returncode == 0, done.stderr[-2000:]
         else:
 

@@ -5,6 +5,7 @@ import shutil
 import signal
 import socket
 import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Iterator
@@ -135,6 +136,23 @@ def _start(
         daemon.kill()
         daemon.wait()
     return []
+
+
+def environment_of(folder: Path, warm_python: str) -> dict[str, str]:
+    """For the processes of a test, in which ``python`` has imported everything; its cache tells
+    them from others.
+    """
+    return os.environ | {
+        "LTR_CACHE": str(folder / "cache"),
+        "OMP_NUM_THREADS": "1",
+        "PATH": f"{Path(warm_python).parent}:{Path(sys.executable).parent}:{os.environ['PATH']}",
+        "PYTHONPATH": str(Path(__file__).parents[1]),
+    }
+
+
+def kill_all_of(environment: dict[str, str]) -> None:
+    """Kill all processes of a test that still run."""
+    kill_all_with(f"LTR_CACHE={environment['LTR_CACHE']}")
 
 
 def free_ports(n: int) -> list[int]:

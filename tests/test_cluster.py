@@ -4,7 +4,6 @@ with SIGKILL, the digest of the whole is that of one process alone.
 
 import importlib.util
 import json
-import os
 import re
 import signal
 import subprocess
@@ -26,7 +25,8 @@ from ltr.use.corpus_encoding import open_encoding
 from ltr.use.load import load
 from ltr.use.retriever import SearchableCorpus
 from tests.child_processes import run_command
-from tests.slurm import cluster, kill_all_with, why_not
+from tests.run.any_processes import OF_RAY
+from tests.slurm import cluster, environment_of, kill_all_of, why_not
 from tests.world.collections import write_collection
 
 ROOT = Path(__file__).parents[1]
@@ -89,11 +89,8 @@ class World:
 
     def run(self, *command: str, **environment: str) -> subprocess.CompletedProcess[str]:
         """Run a command with the words behind it, in the folder of the notes."""
-        return run_command(
-            [*command, *self.words],
-            env=self.environment | environment,
-            cwd=self.notes,
-        )
+        words = [*command, *self.words]
+        return run_command(words, env=self.environment | environment, cwd=self.notes)
 
     def check(self, most_lost: int = 1) -> None:
         """The folder holds what one process alone writes, and nothing else. The kill has cost one
@@ -121,16 +118,8 @@ def encode(ranker: str, corpus: str, folder: str) -> list[str]:
 def world(backbone, tmp_path, warm_python) -> Iterator[World]:
     """What of the processes still runs in the end is killed."""
     corpus = str(write_collection(tmp_path / "corpus", n_queries=100))
-    cache = f"LTR_CACHE={tmp_path / 'cache'}"  # by which processes of this test are told
-    environment = dict(os.environ)
-    environment |= {
-        "LTR_CACHE": str(tmp_path / "cache"),
-        "OMP_NUM_THREADS": "1",
-        "PATH": f"{Path(warm_python).parent}:{Path(sys.executable).parent}:{environment['PATH']}",
-        "PYTHON_EXEC": warm_python,  # by which torchrun starts its processes
-        "PYTHONPATH": str(ROOT),
-        "TMPDIR": str(tmp_path),
-    }
+    environment = environment_of(tmp_path, warm_python)
+    environment |= {"PYTHON_EXEC": warm_python, "TMPDIR": str(tmp_path)}  # the first for torchrun
     whole = tmp_path / "whole"
     done = run_command(encode(backbone, corpus, str(whole)), env=environment)
     assert done.returncode == 0, done.stderr
@@ -140,17 +129,14 @@ def world(backbone, tmp_path, warm_python) -> Iterator[World]:
     (notes / "sitecustomize.py").write_text(KILLER)
     environment["PYTHONPATH"] = f"{notes}:{ROOT}"
     yield World([backbone, corpus, str(tmp_path / "encoded")], environment, digest, notes)
-    kill_all_with(cache)
+    kill_all_of(environment)
 
 
 @pytest.mark.long
 def test_one_process_is_started_again(world):
-    command = encode(*world.words)
-    codes = []
-    for _ in range(2):
-        done = run_command(command, env=world.environment)
-        codes.append(done.returncode)
-    assert codes == [-signal.SIGKILL, 0], done.stderr
+    for code in (-signal.SIGKILL, 0):
+        done = run_command(encode(*world.words), env=world.environment)
+        assert done.returncode == code, done.stderr
     world.check()
 
 
@@ -180,17 +166,10 @@ def test_two_agents_of_torchrun_start_one_another_again(world):
 @pytest.mark.long
 @pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="Ray is not installed")
 def test_ray_gives_the_task_to_another_worker(world):
-    settings = {
-        "RAY_AUTH_MODE": "disabled",
-        "RAY_USAGE_STATS_ENABLED": "0",
-        "RAY_worker_niceness": "0",
-        "RAY_worker_register_timeout_seconds": "600",
-    }
     # Names of sockets must be short, and those of the folders of tests are not.
     with tempfile.TemporaryDirectory(prefix="ray", dir="/tmp") as folder:
-        done = world.run(
-            sys.executable, str(DRIVERS / "encode_ray.py"), **settings, RAY_TMPDIR=folder
-        )
+        driver = str(DRIVERS / "encode_ray.py")
+        done = world.run(sys.executable, driver, **OF_RAY, RAY_TMPDIR=folder)
     assert done.returncode == 0, done.stderr
     assert f"{N_SHARDS} shards made; digest {world.digest}" in done.stdout
     world.check()
@@ -236,13 +215,10 @@ def test_a_search_by_shards_finds_what_a_search_of_all_finds(backbone, collectio
     encoding.finish()
     retriever = load(backbone)
     texts = ["w1 w3", "w7", "w20 w5 w5"]
+    question = retriever.encode(texts, "query"), retriever.model.similarity, 300
     found = []
     for numbers in (range(0, 1), range(1, 3)):
-        queries = retriever.encode(texts, "query")
-        similarity = retriever.model.similarity
-        found.append(
-            scope["best_of_shards"](tmp_path / "encoded", numbers, queries, similarity, 300)
-        )
+        found.append(scope["best_of_shards"](tmp_path / "encoded", numbers, *question))
     scores, rows = scope["best_of_all"](found)
     documents = open_texts(str(collection_folder), "document", "corpus")
     whole = SearchableCorpus(retriever, documents, EncodingOfFolder(tmp_path / "encoded"))

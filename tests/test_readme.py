@@ -25,6 +25,12 @@ def test_the_tables_are_filled():
     assert "_TABLE" not in (ROOT / "README.md").read_text()
 
 
+@pytest.fixture(scope="module")
+def reproduction():
+    """The names of experiments/reproduce.py."""
+    return runpy.run_path(str(ROOT / "experiments/reproduce.py"))
+
+
 def reproduce(tmp_path, *words, target="reproduce"):
     """The commands of make reproduce, or of another target."""
     for name in ("Makefile", "setup.cfg", "constraints.txt"):
@@ -35,26 +41,22 @@ def reproduce(tmp_path, *words, target="reproduce"):
     return subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True).stdout
 
 
-def test_reproduce_runs_every_grid(tmp_path):
-    families = runpy.run_path(str(ROOT / "experiments/reproduce.py"))["FAMILIES"]
+def test_reproduce_runs_every_grid(tmp_path, reproduction):
+    families = reproduction["FAMILIES"]
     commands = reproduce(tmp_path)
     assert commands.rstrip().endswith("experiments/reproduce.py")
     made = re.findall(r"experiments/reproduce.py ([\w-]+)", commands)
     assert len(made) == len(set(made)) and set(made) == {family.runs for family in families}
     by_benchmarks = set(re.findall(r"experiments/grids/(\w+).yaml", commands)) | {"synthetic"}
-    assert {family.grid for family in families} | by_benchmarks == {
-        file.stem for file in (ROOT / "experiments/grids").glob("*.yaml")
-    }
+    grids = {file.stem for file in (ROOT / "experiments/grids").glob("*.yaml")}
+    assert {family.grid for family in families} | by_benchmarks == grids
 
 
 @pytest.mark.parametrize("table", ["heart", "distil", "wikiqa_folds", "losses", "cross_encoder"])
-def test_what_the_runs_of_a_table_read_is_made_before(tmp_path, table):
+def test_what_the_runs_of_a_table_read_is_made_before(tmp_path, reproduction, table):
     """Folders of ``runs/data`` and ``runs/scores`` and the run that the grid or its base names."""
     commands = reproduce(tmp_path, target=f"results/{table}")
-    families = runpy.run_path(str(ROOT / "experiments/reproduce.py"))["FAMILIES"]
-    for family in families:
-        if family.runs != table:
-            continue
+    for family in [one for one in reproduction["FAMILIES"] if one.runs == table]:
         file = ROOT / f"experiments/grids/{family.grid}.yaml"
         text = file.read_text() + Grid.read(file).base[0].read_text() + family.options
         for folder in re.findall(r"runs/(?:data/|scores/|health)[\w.-]*", text):
@@ -62,39 +64,36 @@ def test_what_the_runs_of_a_table_read_is_made_before(tmp_path, table):
             assert re.search(rf"{re.escape(folder)}(?=[\s/]|$)", before), folder
 
 
-def test_a_quick_reproduction_wants_nothing_that_does_not_ship(tmp_path):
+def test_a_quick_reproduction_wants_nothing_that_does_not_ship(tmp_path, reproduction):
     commands = reproduce(tmp_path, "QUICK=1")
     assert commands.rstrip().endswith("experiments/reproduce.py --quick")
     assert "data/" not in commands.replace("runs/data/", "")
-    scope = runpy.run_path(str(ROOT / "experiments/reproduce.py"))
-    grids = {
-        one.grid: Grid.read(ROOT / f"experiments/grids/{one.grid}.yaml")
-        for one in scope["FAMILIES"]
-        if one.ships
-    }
-    for grid in grids.values():
+    for family in [one for one in reproduction["FAMILIES"] if one.ships]:
+        grid = Grid.read(ROOT / f"experiments/grids/{family.grid}.yaml")
         base = yaml.safe_load(grid.base[0].read_text())["data"]["init_args"]["path"]
         assert grid.options.get("data.path", base) in ("examples/medquad", "runs/data/medquad-400")
 
 
-def test_reproduce_writes_the_page_below_its_mark(tmp_path, monkeypatch, capsys):
+def test_reproduce_writes_the_page_below_its_mark(tmp_path, monkeypatch, reproduction):
     write_letor(tmp_path / "letor")
     data = BASE["data"] | {"init_args": {"path": str(tmp_path / "letor"), "batch_size": 4}}
-    (tmp_path / "experiments/grids").mkdir(parents=True)
-    (tmp_path / "docs").mkdir()
-    (tmp_path / "experiments/grids/base.txt").write_text(yaml.safe_dump(BASE | {"data": data}))
-    grid = "# Asks: which rate?\nbase: base.txt\naxes: {model.lr: [0.1, 0.2]}\nseeds: [0, 1]\noptions: {trainer.max_epochs: 1}\n"
-    (tmp_path / "experiments/grids/rates.yaml").write_text(grid)
-    scope = runpy.run_path(str(ROOT / "experiments/reproduce.py"))
-    (tmp_path / "docs/results.md").write_text(
-        f"# Results\n\nBy hand.\n\n{scope['MARK']}An earlier page."
-    )
+    grids = tmp_path / "experiments/grids"
+    grids.mkdir(parents=True)
+    (grids / "base.txt").write_text(yaml.safe_dump(BASE | {"data": data}))
+    grid = {"base": "base.txt", "axes": {"model.lr": [0.1, 0.2]}, "seeds": [0, 1]}
+    grid["options"] = {"trainer.max_epochs": 1}
+    (grids / "rates.yaml").write_text(f"# Asks: which rate?\n{yaml.safe_dump(grid)}")
+    results = tmp_path / "docs/results.md"
+    results.parent.mkdir()
+    results.write_text(f"# Results\n\nBy hand.\n\n{reproduction['MARK']}An earlier page.")
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setitem(scope["main"].__globals__, "FAMILIES", (scope["Family"]("rates", "rates"),))
+    main = reproduction["main"]
+    family = reproduction["Family"]("rates", "rates")
+    monkeypatch.setitem(main.__globals__, "FAMILIES", (family,))
     for words in (["rates"], []):
         monkeypatch.setattr(sys, "argv", ["reproduce.py", *words])
-        scope["main"]()
-    page = (tmp_path / "docs/results.md").read_text()
+        main()
+    page = results.read_text()
     assert page.startswith("# Results\n\nBy hand.\n") and "An earlier page." not in page
     assert "Which rate?" in page and "| lr=0.2 | 2 |" in page and "seeds 0, 1" in page
 
@@ -102,9 +101,12 @@ def test_reproduce_writes_the_page_below_its_mark(tmp_path, monkeypatch, capsys)
 def example(name: str, language: str) -> str:
     """The block of the README behind this mark."""
     page = (ROOT / "README.md").read_text()
-    return re.search(rf"<!-- example: {name} -->\n```{language}\n(.*?)```", page, re.DOTALL).group(
-        1
-    )
+    block = rf"<!-- example: {name} -->\n```{language}\n(.*?)```"
+    return re.search(block, page, re.DOTALL).group(1)
+
+
+def n_lines(block: str) -> int:
+    return len([line for line in block.splitlines() if line])
 
 
 def run(script: str, folder: Path) -> str:
@@ -119,7 +121,7 @@ def test_the_loss_in_four_lines(tmp_path):
     is 0.663.
     """
     block = example("loss", "python")
-    assert len([line for line in block.splitlines() if line]) == 4
+    assert n_lines(block) == 4
     (tmp_path / "loss.py").write_text(block)
     expected = statistics.mean(math.log(1 + math.exp(x)) for x in (-1.5, 1.0, -0.5))
     printed = run(f"{sys.executable} loss.py", tmp_path)
@@ -134,37 +136,30 @@ def test_the_five_lines_of_your_own_data_and_the_loss_of_your_own(warm_python, t
     """
     lines = example("data", "sh")
     loss = example("own loss", "python")
-    assert (
-        len(lines.strip().splitlines()) == 5
-        and len([line for line in loss.splitlines() if line]) <= 8
-    )
+    assert n_lines(lines) == 5 and n_lines(loss) <= 8
     (tmp_path / "experiments").symlink_to(ROOT / "experiments")
     # As the console script: the first entry of the path is the script's folder, not the working
     # directory.
     (tmp_path / "bin").mkdir()
-    (tmp_path / "bin/ltr").write_text(
-        f"#!{warm_python}\nimport sys\nfrom ltr.__main__ import main\nsys.exit(main())\n"
-    )
+    script = f"#!{warm_python}\nimport sys\nfrom ltr.__main__ import main\nsys.exit(main())\n"
+    (tmp_path / "bin/ltr").write_text(script)
     (tmp_path / "bin/ltr").chmod(0o755)
     run(lines.replace(".venv/bin/ltr", "bin/ltr"), tmp_path)
     assert metrics(tmp_path / "runs/cross_encoder/own/seed=0")["test"]["queries"] == 1
-    use = example("use", "sh")
-    load = example("load", "python")
-    train = example("train", "python")
-    ranked = run(use.replace(".venv/bin/ltr", "bin/ltr"), tmp_path).splitlines()
+    use = example("use", "sh").replace(".venv/bin/ltr", "bin/ltr")
+    ranked = run(use, tmp_path).splitlines()
     assert ranked[0].startswith("1\t") and "Madrid" in ranked[0] and "Seville" in ranked[1]
     assert (tmp_path / "exported/modules.json").is_file()
     card = (tmp_path / "exported/README.md").read_text()
     assert "It was tested on fewer than two queries" in card
-    for name, code in (("load", load), ("train", train)):
-        assert len([line for line in code.splitlines() if line]) <= 15
+    for name in ("load", "train"):
+        code = example(name, "python")
+        assert n_lines(code) <= 15
         (tmp_path / f"{name}.py").write_text(code)
     assert run(f"{warm_python} load.py", tmp_path) == "Madrid is the capital of Spain.\n"
     assert re.search(r"\[-?\d+\.\d+\]", run(f"{warm_python} train.py", tmp_path))
     (tmp_path / "my_losses.py").write_text(loss)
-    command = re.search(
-        r"`\.venv/bin/(ltr fit [^`]*my_losses.Gap[^`]*)`",
-        (ROOT / "README.md").read_text().replace("\n", " "),
-    ).group(1)
+    page = (ROOT / "README.md").read_text().replace("\n", " ")
+    command = re.search(r"`\.venv/bin/(ltr fit [^`]*my_losses.Gap[^`]*)`", page).group(1)
     run(f"bin/{command}", tmp_path)  # beside the run of the example above
     assert metrics(tmp_path / "runs/gap/seed=0")["fit"]["steps"] > 0
