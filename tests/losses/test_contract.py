@@ -144,13 +144,8 @@ def test_padding_changes_nothing(loss, lists, noise, label, size):
     found = value_and_gradient(loss(), noisy, other_labels, mask)
     expected = value_and_gradient(loss(), scores, labels, mask)
     torch.testing.assert_close(found, expected)
-
-
-@EVERY_LOSS
-@pytest.mark.parametrize("in_front", [False, True])
-def test_more_padding_changes_nothing(loss, lists, in_front, size):
-    """Nothing may lean on it coming last."""
-    torch.testing.assert_close(loss()(*widened(lists, in_front)), loss()(*lists))
+    for in_front in (False, True):  # nothing may lean on it coming last
+        torch.testing.assert_close(loss()(*widened(lists, in_front)), expected[0])
 
 
 @EVERY_LOSS
