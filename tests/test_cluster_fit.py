@@ -21,7 +21,7 @@ from tests.child_processes import run_command, until
 from tests.run.any_processes import OF_RAY, Job, Place, Running, workers_of_ray
 from tests.run.interrupted import world  # noqa: F401  # a fixture
 from tests.run.resumes import VARIANTS, configured, differences, outcome
-from tests.slurm import cluster, free_ports, kill_all_with, why_not
+from tests.slurm import cluster, environment_of, free_ports, kill_all_of, kill_all_with, why_not
 
 ROOT = Path(__file__).parents[1]
 DRIVERS = ROOT / "examples/cluster"
@@ -44,29 +44,24 @@ def words(file: Path) -> list[str]:
 
 
 def waiting(folder: Path, *steps: int) -> dict:
-    """The configuration of a callback that waits for a signal in these steps."""
+    """A callback that waits for a signal in these steps."""
     folder.mkdir()
     options = {"folder": str(folder), "steps": list(steps)}
     return {"class_path": "tests.faults.WaitForSignal", "init_args": options}
 
 
 def slow(seconds: float) -> dict:
-    """The configuration of a callback that takes its time behind each step."""
+    """A callback that takes its time behind each step."""
     return {"class_path": "tests.faults.SlowSteps", "init_args": {"seconds": seconds}}
 
 
 @pytest.fixture
 def environment(tmp_path, warm_python) -> Iterator[dict[str, str]]:
     """In which ``python`` has imported everything. What still runs in the end is killed."""
-    mark = f"LTR_CACHE={tmp_path / 'cache'}"
-    yield os.environ | {
-        "LTR_CACHE": str(tmp_path / "cache"),
-        "OMP_NUM_THREADS": "1",
-        "MASTER_ADDR": "127.0.0.1",  # here alone: the names of SLURM's nodes resolve to nothing
-        "PATH": f"{Path(warm_python).parent}:{Path(sys.executable).parent}:{os.environ['PATH']}",
-        "PYTHONPATH": str(ROOT),
-    }
-    kill_all_with(mark)
+    entries = environment_of(tmp_path, warm_python)
+    # Here alone: the names of SLURM's nodes resolve to nothing.
+    yield entries | {"MASTER_ADDR": "127.0.0.1"}
+    kill_all_of(entries)
 
 
 @pytest.fixture
@@ -90,7 +85,6 @@ def ends_as(place: Place, file: Path, processes: int) -> dict:
 
 
 def all_said(outputs: list[Path]) -> str:
-    """What several processes have said."""
     return "\n".join(output.read_text() for output in outputs)
 
 
@@ -98,22 +92,15 @@ def all_said(outputs: list[Path]) -> str:
 
 
 class Slurm:
-    """Commands of a cluster whose nodes are on this machine.
-
-    Args:
-        environment: with which the cluster is found.
-        folder: of the output of jobs.
-    """
+    """Commands of a cluster whose nodes are on this machine; a folder has the output of jobs."""
 
     def __init__(self, environment: dict[str, str], folder: Path) -> None:
         self.environment = environment
         self.folder = folder
 
     def ask(self, *command: str) -> str:
-        """The output of a command."""
-        done = subprocess.run(
-            command, env=self.environment, cwd=self.folder, capture_output=True, text=True
-        )
+        where = {"env": self.environment, "cwd": self.folder}
+        done = subprocess.run(command, **where, capture_output=True, text=True)
         assert done.returncode == 0, (command, done.stderr)
         return done.stdout.strip()
 
@@ -125,7 +112,6 @@ class Slurm:
         subprocess.run(command, env=self.environment, stderr=subprocess.DEVNULL)
 
     def submit(self, *command: str) -> str:
-        """The number of a new job."""
         return self.ask("sbatch", "--parsable", *command)
 
     def read(self, job: str, entry: str) -> str:
@@ -133,21 +119,17 @@ class Slurm:
         return re.search(rf"\b{entry}=(\S+)", self.ask("scontrol", "show", "job", job))[1]
 
     def end(self, job: str) -> str:
-        """The state of a job that has ended."""
         over = ("COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "PREEMPTED")
         until(lambda: self.read(job, "JobState") in over)
         return self.read(job, "JobState")
 
     def until_written(self, job: str, file: Path) -> None:
-        """Return when a job has written a file."""
-
         def exit_code() -> int | None:
             return 1 if self.read(job, "JobState") in ("FAILED", "CANCELLED", "TIMEOUT") else None
 
         until(file.exists, exit_code, said=self.output)
 
     def output(self) -> str:
-        """What the jobs have said."""
         return "\n".join(file.read_text() for file in sorted(self.folder.glob("*.log")))
 
 
@@ -206,14 +188,14 @@ def test_a_job_that_is_warned_puts_itself_into_the_queue_again(world, tmp_path, 
     assert list(differences(expected, ended(file.parent / "run"))) == []
 
     file = written(world, tmp_path / "other", callbacks=[waiting(tmp_path / "others", 2, 5)])
-    driver = [str(DRIVERS / "fit_slurm.sh"), *words(file)]
-    at_once = ("--nodes=2", "--ntasks-per-node=1", "--time=60")
-    job = slurm.submit("--no-requeue", *at_once, *driver)
+    driver = ["--nodes=2", "--ntasks-per-node=1", "--time=60"]
+    driver += [str(DRIVERS / "fit_slurm.sh"), *words(file)]
+    job = slurm.submit("--no-requeue", *driver)
     slurm.until_written(job, tmp_path / "others/step=2")
     slurm.warn(job)
     assert slurm.end(job) == "FAILED", slurm.output()
     assert f"job {job} is not put into the queue again" in slurm.output()
-    job = slurm.submit(*at_once, *driver)
+    job = slurm.submit(*driver)
     slurm.until_written(job, tmp_path / "others/step=5")
     slurm.ask("scancel", job)
     assert slurm.end(job) == "CANCELLED"
