@@ -1,5 +1,5 @@
-"""docs/losses.md and its figures say what the docstrings and the losses say; docs/runs.md names
-tests that exist.
+"""docs/losses.md and its figures say what the docstrings and the losses say; other pages name tests
+and files that exist.
 """
 
 import importlib
@@ -28,9 +28,8 @@ def figures(build):
 
 
 def test_the_page_is_what_the_docstrings_say(build):
-    assert (DOCS / "losses.md").read_text(encoding="utf-8") == build.page(), (
-        "a docstring has changed: run `make docs`"
-    )
+    stored = (DOCS / "losses.md").read_text(encoding="utf-8")
+    assert stored == build.page(), "a docstring has changed: run `make docs`"
 
 
 @pytest.mark.parametrize("cls", LOSSES.values(), ids=lambda cls: cls.__name__)
@@ -39,15 +38,10 @@ def test_every_loss_has_a_row_a_section_and_a_figure(build, cls):
     page = (DOCS / "losses.md").read_text(encoding="utf-8")
     for part in ("Use", "Cost", "References"):
         assert parts[part].strip(), f"{cls.__name__} has no {part}:"
-    assert (
-        len(
-            re.findall(rf"^\| \[{cls.__name__}\]\(#{cls.__name__.lower()}\) \|", page, re.MULTILINE)
-        )
-        == 1
-    )
-    (section,) = re.findall(
-        rf"^### {cls.__name__}\n(.*?)(?=^##|\Z)", page, re.MULTILINE | re.DOTALL
-    )
+    row = rf"^\| \[{cls.__name__}\]\(#{cls.__name__.lower()}\) \|"
+    assert len(re.findall(row, page, re.MULTILINE)) == 1
+    heading = rf"^### {cls.__name__}\n(.*?)(?=^##|\Z)"
+    (section,) = re.findall(heading, page, re.MULTILINE | re.DOTALL)
     assert "```math\n" in section or "$`" in section
     assert f"(figures/{cls.__name__}.svg)" in section
     assert "<svg" in (DOCS / f"figures/{cls.__name__}.svg").read_text(encoding="utf-8")
@@ -59,9 +53,8 @@ def test_every_link_leads_somewhere_and_no_mark_of_a_docstring_is_left():
     page = (DOCS / "losses.md").read_text(encoding="utf-8")
     headings = {heading.lower() for heading in re.findall(r"^#+ (\w+)$", page, re.MULTILINE)}
     for target in re.findall(r"\]\(([^)]*)\)", page):
-        assert target[1:] in headings if target.startswith("#") else (DOCS / target).exists(), (
-            target
-        )
+        there = target[1:] in headings if target.startswith("#") else (DOCS / target).exists()
+        assert there, target
     assert not re.search(r":\w+:`|\.\. math|(?<!`)``(?!`)", page)
 
 
@@ -70,55 +63,45 @@ def test_there_are_no_figures_of_losses_that_are_no_more(figures):
     assert {path.stem for path in (DOCS / "figures").iterdir()} == LOSSES.keys()
 
 
-def test_every_row_of_what_happens_to_a_run_names_tests_that_exist():
-    page = (DOCS / "runs.md").read_text(encoding="utf-8")
-    (table,) = re.findall(
-        r"^\| you \| what happens .*\n\| --- .*\n((?:\|.*\n)+)", page, re.MULTILINE
-    )
-    texts = {
-        file.name: file.read_text()
-        for room in ("run", "cli", "data")
-        for file in (DOCS.parent / "tests" / room).rglob("test_*.py")
-    }
-    for row in table.splitlines():
-        named = re.findall(r"`(test_\w+\.py)::(test_\w+)`", row.rpartition(" | ")[2])
-        assert named, f"nothing shows it: {row}"
-        for file, name in named:
-            assert f"\ndef {name}(" in texts[file], f"{file} has no {name}"
+# Tables whose last column names tests: their first row, their number, and the rooms of the tests.
+SHOWN = {
+    "runs.md": (r"\| you \| what happens .*", 1, ("run", "cli", "data")),
+    "distributed.md": (r"\| .* shown by .*", 2, ("run",)),
+}
 
 
-def test_every_row_of_how_failures_end_names_tests_that_exist():
-    page = (DOCS / "distributed.md").read_text(encoding="utf-8")
-    rooms = (DOCS.parent / "tests/run").glob("test_*.py")
-    texts = {file.name: file.read_text() for file in rooms}
-    tables = re.findall(r"^\| .* shown by .*\n\| --- .*\n((?:\|.*\n)+)", page, re.MULTILINE)
-    assert len(tables) == 2
+@pytest.mark.parametrize("name", SHOWN)
+def test_every_row_names_tests_that_exist(name):
+    """Those that no file stands before are in test_failures.py."""
+    head, n_tables, rooms = SHOWN[name]
+    texts = {}
+    for room in rooms:
+        for file in (DOCS.parent / "tests" / room).rglob("test_*.py"):
+            texts[file.name] = file.read_text()
+    page = (DOCS / name).read_text(encoding="utf-8")
+    tables = re.findall(rf"^{head}\n\| --- .*\n((?:\|.*\n)+)", page, re.MULTILINE)
+    assert len(tables) == n_tables
     for row in "".join(tables).splitlines():
         named = re.findall(r"`(?:(test_\w+\.py)::)?(test_\w+)`", row.rpartition(" | ")[2])
         assert named, f"nothing shows it: {row}"
-        for file, name in named:
-            file = file or "test_failures.py"
-            assert f"\ndef {name}(" in texts[file], f"{file} has no {name}"
+        for file, test in named:
+            assert f"\ndef {test}(" in texts[file or "test_failures.py"], (file, test)
 
 
 # Value and gradient of the moving document at gap x, the other's score being 0.
+def hinge(margin):
+    return lambda x: np.maximum(0, margin - x), lambda x: -1.0 * (x < margin)
+
+
+def logistic(sigma):
+    return lambda x: np.log(1 + np.exp(-sigma * x)), lambda x: -sigma / (1 + np.exp(sigma * x))
+
+
 BY_HAND = {
-    ("RankNetLoss", "sigma = 2"): (
-        lambda x: np.log(1 + np.exp(-2 * x)),
-        lambda x: -2 / (1 + np.exp(2 * x)),
-    ),
-    ("RankNetLoss", "sigma = 0.5"): (
-        lambda x: np.log(1 + np.exp(-x / 2)),
-        lambda x: -0.5 / (1 + np.exp(x / 2)),
-    ),
-    ("MarginRankingLoss", "margin = 2"): (
-        lambda x: np.maximum(0, 2 - x),
-        lambda x: -(x < 2).astype(float),
-    ),
-    ("AdaptiveMarginRankingLoss", "k = 2"): (
-        lambda x: np.maximum(0, 3 - x),
-        lambda x: -(x < 3).astype(float),
-    ),
+    ("RankNetLoss", "sigma = 2"): logistic(2),
+    ("RankNetLoss", "sigma = 0.5"): logistic(0.5),
+    ("MarginRankingLoss", "margin = 2"): hinge(2),
+    ("AdaptiveMarginRankingLoss", "k = 2"): hinge(3),
     ("MSELoss", "y = (2, 0)"): (lambda x: (x - 2) ** 2 / 2, lambda x: x - 2),
     ("MarginMSELoss", "y = (2, 0)"): (lambda x: (x - 2) ** 2, lambda x: 2 * (x - 2)),
     # Three negatives at -2, 0 and 2.
@@ -126,10 +109,7 @@ BY_HAND = {
         lambda x: np.log(1 + np.exp(-x) * (np.exp(-2) + 1 + np.exp(2))),
         lambda x: -1 / (1 + np.exp(x) / (np.exp(-2) + 1 + np.exp(2))),
     ),
-    ("BatchHardTripletLoss", "margin = 1"): (
-        lambda x: np.maximum(0, 3 - x),
-        lambda x: -(x < 3).astype(float),
-    ),
+    ("BatchHardTripletLoss", "margin = 1"): hinge(3),
 }
 
 
@@ -155,19 +135,12 @@ def test_the_figures_show_the_losses_as_they_are_now(figures):
         return [np.array(re.findall(r"-?\d+\.?\d*", path), dtype=float) for path in paths]
 
     for name in LOSSES:
-        shown = figures.shown_of(name)
-        old, new = (
-            drawn(text)
-            for text in (
-                (DOCS / f"figures/{name}.svg").read_text(encoding="utf-8"),
-                figures.svg(name),
-            )
-        )
-        assert len(old) == len(new) >= 2 * len(shown)
+        old = drawn((DOCS / f"figures/{name}.svg").read_text(encoding="utf-8"))
+        new = drawn(figures.svg(name))
+        assert len(old) == len(new) >= 2 * len(figures.shown_of(name))
+        changed = f"{name} has changed: run `make docs`"
         for before, after in zip(old, new, strict=True):
-            np.testing.assert_allclose(
-                before, after, atol=0.05, err_msg=f"{name} has changed: run `make docs`"
-            )
+            np.testing.assert_allclose(before, after, atol=0.05, err_msg=changed)
 
 
 def seconds_of(text: str) -> float:
@@ -182,11 +155,8 @@ def test_the_costs_of_a_step_follow_from_their_formulas():
     """
     page = (DOCS / "distributed.md").read_text(encoding="utf-8")
     rates = [0.125e9, 1.25e9, 12.5e9, 50e9, 450e9]  # bytes a second, as the columns
-    rows = re.findall(
-        r"^\| [^|]*\(([\d.]+), ([\d.]+)(?: million)?\) \| ([\d.]+) GB \| ([^|]+) \| (.*) \|$",
-        page,
-        re.MULTILINE,
-    )
+    columns = r"\(([\d.]+), ([\d.]+)(?: million)?\) \| ([\d.]+) GB \| ([^|]+) \| (.*) \|"
+    rows = re.findall(rf"^\| [^|]*{columns}$", page, re.MULTILINE)
     assert len(rows) == 6
     for all_weights, of_layers, gigabytes, computing, cells in rows:
         unit = 1e9 if float(all_weights) in (4.0, 8.0) else 1e6
