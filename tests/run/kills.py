@@ -35,7 +35,7 @@ CHOSEN = (
     "plain",
     "validation every second epoch",
     "validation every 3 steps",
-    "accumulation of 2, validation every 3",
+    "accumulation of 2, validation every 3, the three best",
     "every step",
     "the three best",
     "early stopping within epochs",

@@ -5,7 +5,7 @@ import json
 import pytest
 import yaml
 
-from tests.run.resumes import BASE
+from tests.run.resumes import configured
 from tests.world.features import write_letor
 
 
@@ -13,12 +13,8 @@ from tests.world.features import write_letor
 def config(tmp_path):
     """A feature ranker over three epochs; ``run`` is its folder."""
     write_letor(tmp_path / "letor")
-    text = yaml.safe_dump(
-        BASE | {"trainer": BASE["trainer"] | {"default_root_dir": str(tmp_path / "run")}}
-    )
-    (tmp_path / "features.yaml").write_text(
-        text.replace("path: letor", f"path: {tmp_path / 'letor'}")
-    )
+    options = {"trainer.default_root_dir": str(tmp_path / "run")}
+    (tmp_path / "features.yaml").write_text(yaml.safe_dump(configured(options, tmp_path)))
     return str(tmp_path / "features.yaml")
 
 

@@ -14,7 +14,7 @@ import shutil
 import sys
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from pathlib import Path
 from unittest import mock
 
@@ -29,218 +29,178 @@ from tests.world.collections import write_collection
 from tests.world.configurations import QUIET
 from tests.world.features import write_letor
 
+
+def kind(class_path: str, **init_args: object) -> dict:
+    """An object of a configuration."""
+    return {"class_path": class_path, "init_args": init_args}
+
+
 # 24 lists of features, 4 a step: 6 steps an epoch. The other variants change this.
 BASE = {
     "seed_everything": 3,
     "model": {
-        "ranker": {
-            "class_path": "ltr.models.FeatureRanker",
-            "init_args": {"n_features": 5, "preset": "two_layer"},
-        },
+        "ranker": kind("ltr.models.FeatureRanker", n_features=5, preset="two_layer"),
         "loss": {"class_path": "ltr.losses.RankNetLoss"},
         "lr": 0.1,
         "metrics": ["nDCG_exp@10", "swapped_pairs"],
     },
-    "data": {
-        "class_path": "ltr.datamodules.FeatureDataModule",
-        "init_args": {"path": "letor", "batch_size": 4},
-    },
+    "data": kind("ltr.datamodules.FeatureDataModule", path="letor", batch_size=4),
     "trainer": {"max_epochs": 3, **QUIET, "logger": False},
     "best": {"monitor": "val/nDCG_exp@10"},
     "last": {"every_n_steps": 4},
 }
+CROSS_ENCODER = kind("ltr.models.PairWiseBertRanker", backbone="backbone", max_length=24)
+DUAL_ENCODER = kind("ltr.models.DualEncoder", backbone="backbone", max_length=24)
 TEXTS = {
-    "model.ranker": {
-        "class_path": "ltr.models.PairWiseBertRanker",
-        "init_args": {"backbone": "backbone", "max_length": 24},
-    },
-    "model.loss": {"class_path": "ltr.losses.SoftmaxLoss"},
-    "data": {
-        "class_path": "ltr.datamodules.TripletDataModule",
-        "init_args": {
-            "path": "collection",
-            "negatives_per_query": 3,
-            "batch_size": 8,
-            "evaluation": {"batch_size": 15},
-        },
-    },
+    "model.ranker": CROSS_ENCODER,
+    "model.loss": kind("ltr.losses.SoftmaxLoss"),
+    "data": kind(
+        "ltr.datamodules.TripletDataModule",
+        path="collection",
+        negatives_per_query=3,
+        batch_size=8,
+        evaluation={"batch_size": 15},
+    ),
     "trainer.max_epochs": 2,
 }
 GROUPS = TEXTS | {
-    "model.ranker": {
-        "class_path": "ltr.models.DualEncoder",
-        "init_args": {"backbone": "backbone", "max_length": 24},
-    },
-    "model.in_batch": {"class_path": "ltr.in_batch.OtherQueries"},
-    "data": {
-        "class_path": "ltr.datamodules.GroupDataModule",
-        "init_args": {"path": "collection", "groups": 8},
-    },
+    "model.ranker": DUAL_ENCODER,
+    "model.in_batch": kind("ltr.in_batch.OtherQueries"),
+    "data": kind("ltr.datamodules.GroupDataModule", path="collection", groups=8),
+}
+MINED = GROUPS | {
+    "model.margin": kind("ltr.margins.FromDistance"),
+    "model.loss": kind("ltr.losses.MarginRankingLoss"),
+    "data": kind(
+        "ltr.datamodules.TripletDataModule",
+        path="collection",
+        negatives="mined",
+        negatives_per_query=3,
+        batch_size=8,
+        loading={"bucket_window": 3},
+    ),
 }
 ADAPTERS = {"model.ranker.init_args.encoder": {"lora": {"r": 4, "dropout": 0.2}}}
-MINED = GROUPS | {
-    "model.margin": {"class_path": "ltr.margins.FromDistance"},
-    "model.loss": {"class_path": "ltr.losses.MarginRankingLoss"},
-    "data": {
-        "class_path": "ltr.datamodules.TripletDataModule",
-        "init_args": {
-            "path": "collection",
-            "negatives": "mined",
-            "negatives_per_query": 3,
-            "batch_size": 8,
-            "loading": {"bucket_window": 3},
-        },
-    },
-}
-
-
-SEVERAL = TEXTS | {
-    "data.init_args.path": [
-        {"path": "collection", "weight": 3, "negatives": {"candidates": 2, "random": 1}},
-        {"path": "other", "weight": 1},
-    ],
-    "trainer.val_check_interval": 3,
-}
-SEVERAL_MIXED = GROUPS | {
+MIXED = {
     "data.init_args.path": ["collection", "other", "without-dev"],
     "data.init_args.mixture": {"batches": "mixed", "temperature": 2.0},
 }
 
 
 def mining(**options: object) -> dict:
-    """The callback, refreshing when the options say so."""
+    """Mined negatives, refreshed when the options say so."""
     recipe = {"depth": 20, "n": 6, "relative": None, "sampling": "softmax"}
-    return {
-        "trainer.callbacks": [
-            {
-                "class_path": "ltr.callbacks.HardNegativeMining",
-                "init_args": {"recipe": recipe, **options},
-            }
-        ]
-    }
+    callback = kind("ltr.callbacks.HardNegativeMining", recipe=recipe, **options)
+    return MINED | {"trainer.callbacks": [callback]}
 
 
-EARLY = {
-    "class_path": "lightning.pytorch.callbacks.EarlyStopping",
-    "init_args": {"monitor": "val/nDCG_exp@10", "mode": "max"},
-}
-STOP = {"class_path": "tests.run.interrupted.StopAt", "init_args": {"step": 4}}
-AVERAGE = {
-    "class_path": "lightning.pytorch.callbacks.EMAWeightAveraging",
-    "init_args": {"decay": 0.9},
-}
-SCHEDULE = {
-    "class_path": "ltr.callbacks.LossSchedule",
-    "init_args": {
-        "changes": [
-            {"step": 5, "loss": {"class_path": "ltr.losses.LambdaRankLoss"}},
-            {"epoch": 2, "options": {"sigma": 2.0}},
-        ]
-    },
-}
+EARLY = kind("lightning.pytorch.callbacks.EarlyStopping", monitor="val/nDCG_exp@10", mode="max")
+STOP = kind("tests.run.interrupted.StopAt", step=4)
+AVERAGE = kind("lightning.pytorch.callbacks.EMAWeightAveraging", decay=0.9)
+SCHEDULE = kind(
+    "ltr.callbacks.LossSchedule",
+    changes=[
+        {"step": 5, "loss": kind("ltr.losses.LambdaRankLoss")},
+        {"epoch": 2, "options": {"sigma": 2.0}},
+    ],
+)
+
+
+def variants_of(table: str, *callbacks: dict) -> dict[str, dict]:
+    """Variants by name: a line of the table is a name and options of ``best``, ``last`` and, where
+    neither is named, of the trainer.
+    """
+    variants = {}
+    for line in table.strip().splitlines():
+        name, _, words = line.partition(":")
+        changes: dict = {"trainer.callbacks": [*callbacks]} if callbacks else {}
+        for word in words.split():
+            option, _, value = word.partition("=")
+            option = option if option.startswith(("best.", "last.")) else f"trainer.{option}"
+            changes[option] = yaml.safe_load(value)
+        variants[name] = changes
+    return variants
+
+
 VARIANTS = {
-    "plain": {},
-    "no validation": {"trainer.limit_val_batches": 0},
+    **variants_of("""
+plain:
+no validation: limit_val_batches=0
+validation every second epoch: check_val_every_n_epoch=2 max_epochs=4
+validation every 3 steps: val_check_interval=3
+validation every 4 steps: val_check_interval=4
+validation after 0.4 of an epoch: val_check_interval=0.4
+validation every 5 steps, over epochs: val_check_interval=5 check_val_every_n_epoch=null
+validation every 6 steps, over epochs: val_check_interval=6 check_val_every_n_epoch=null
+accumulation of 2: accumulate_grad_batches=2 last.every_n_steps=2
+accumulation of 4, 6 batches: accumulate_grad_batches=4 last.every_n_steps=1
+accumulation of 4, validation every 2: accumulate_grad_batches=4 val_check_interval=2
+every step: last.every_n_steps=1
+8 steps at most: max_steps=8 max_epochs=-1
+12 steps at most: max_steps=12 max_epochs=-1
+5 batches an epoch: limit_train_batches=5
+half an epoch: limit_train_batches=0.5
+the three best: best.save_top_k=3 val_check_interval=3
+all of the best: best.save_top_k=-1
+the fewest swapped pairs: best.monitor=val/swapped_pairs val_check_interval=3
+clipped gradients: gradient_clip_val=0.1
+sanity check: num_sanity_val_steps=2
+"""),
+    **variants_of(
+        """
+early stopping: max_epochs=8
+early stopping within epochs: val_check_interval=2 max_epochs=8
+early stopping within epochs, not before the sixth: val_check_interval=2 min_epochs=6 max_epochs=8
+early stopping, accumulation: val_check_interval=3 accumulate_grad_batches=2 max_epochs=8
+""",
+        EARLY,
+    ),
+    **variants_of("asked to stop at step 4, not before the second epoch: min_epochs=2", STOP),
+    **variants_of("averaged weights: val_check_interval=3", AVERAGE),
+    **variants_of("another loss from step 5: max_epochs=4", SCHEDULE),
     "no dev split": {"data.init_args.path": "letor-without-dev"},
-    "validation every second epoch": {
-        "trainer.check_val_every_n_epoch": 2,
-        "trainer.max_epochs": 4,
-    },
-    "validation every 3 steps": {"trainer.val_check_interval": 3},
-    "validation every 4 steps": {"trainer.val_check_interval": 4},
-    "validation after 0.4 of an epoch": {"trainer.val_check_interval": 0.4},
-    "validation every 5 steps, over epochs": {
-        "trainer.val_check_interval": 5,
-        "trainer.check_val_every_n_epoch": None,
-    },
-    "validation every 6 steps, over epochs": {
-        "trainer.val_check_interval": 6,
-        "trainer.check_val_every_n_epoch": None,
-    },
-    "accumulation of 2": {"trainer.accumulate_grad_batches": 2, "last.every_n_steps": 2},
-    "accumulation of 4, 6 batches": {"trainer.accumulate_grad_batches": 4, "last.every_n_steps": 1},
-    "accumulation of 2, validation every 3": {
+    "accumulation of 2, validation every 3, the three best": {
         "trainer.accumulate_grad_batches": 2,
         "trainer.val_check_interval": 3,
+        "best.save_top_k": 3,
     },
-    "accumulation of 4, validation every 2": {
-        "trainer.accumulate_grad_batches": 4,
-        "trainer.val_check_interval": 2,
-    },
-    "every step": {"last.every_n_steps": 1},
-    "8 steps at most": {"trainer.max_steps": 8, "trainer.max_epochs": -1},
-    "12 steps at most": {"trainer.max_steps": 12, "trainer.max_epochs": -1},
-    "5 batches an epoch": {"trainer.limit_train_batches": 5},
-    "half an epoch": {"trainer.limit_train_batches": 0.5},
-    "the three best": {"best.save_top_k": 3, "trainer.val_check_interval": 3},
-    "all of the best": {"best.save_top_k": -1},
-    "the fewest swapped pairs": {
-        "best.monitor": "val/swapped_pairs",
-        "trainer.val_check_interval": 3,
-    },
-    "early stopping": {"trainer.callbacks": [EARLY], "trainer.max_epochs": 8},
-    "early stopping within epochs": {
-        "trainer.callbacks": [EARLY],
-        "trainer.val_check_interval": 2,
-        "trainer.max_epochs": 8,
-    },
-    "early stopping within epochs, not before the sixth": {
-        "trainer.callbacks": [EARLY],
-        "trainer.val_check_interval": 2,
-        "trainer.min_epochs": 6,
-        "trainer.max_epochs": 8,
-    },
-    "asked to stop at step 4, not before the second epoch": {
-        "trainer.callbacks": [STOP],
-        "trainer.min_epochs": 2,
-    },
-    "early stopping, accumulation": {
-        "trainer.callbacks": [EARLY],
-        "trainer.val_check_interval": 3,
-        "trainer.accumulate_grad_batches": 2,
-        "trainer.max_epochs": 8,
-    },
-    "averaged weights": {"trainer.callbacks": [AVERAGE], "trainer.val_check_interval": 3},
-    "another loss from step 5": {"trainer.callbacks": [SCHEDULE], "trainer.max_epochs": 4},
-    "clipped gradients": {"trainer.gradient_clip_val": 0.1},
-    "sanity check": {"trainer.num_sanity_val_steps": 2},
     "a cross-encoder with dropout": TEXTS,
     "a cross-encoder with dropout over windows": TEXTS
     | {"model.ranker.init_args.windows": {"size": 4, "stride": 3}},
     "a dual encoder over groups": GROUPS | {"trainer.val_check_interval": 2},
-    "negatives mined every epoch": MINED | mining(),
-    "negatives mined every 3 steps": MINED | mining(every_n_steps=3),
-    "negatives mined every 2 steps, accumulation": MINED
-    | mining(every_n_steps=2)
+    "a dual encoder, accumulation": GROUPS | {"trainer.accumulate_grad_batches": 2},
+    "negatives mined every epoch": mining(),
+    "negatives mined every 3 steps": mining(every_n_steps=3),
+    "negatives mined every 2 steps, accumulation": mining(every_n_steps=2)
     | {"trainer.accumulate_grad_batches": 2},
-    "negatives of BM25, then mined": MINED
-    | mining(every_n_steps=3)
-    | {"data.init_args.negatives": "bm25"},
-    "negatives mined every step, accumulation of 2, validation every 3": MINED
-    | mining(every_n_steps=1)
+    "negatives of BM25, then mined": mining(every_n_steps=3) | {"data.init_args.negatives": "bm25"},
+    "negatives mined every step, the newest kept, accumulation of 2, validation every 3": mining(
+        every_n_steps=1, keep=1
+    )
     | {
+        "last.every_n_steps": 3,
         "trainer.accumulate_grad_batches": 2,
         "trainer.val_check_interval": 3,
         "data.init_args.batch_size": 4,
     },
-    "negatives mined every 2 steps, the newest kept": MINED
-    | mining(every_n_steps=2, keep=1)
+    "negatives mined every 2 steps, the newest kept": mining(every_n_steps=2, keep=1)
     | {"last.every_n_steps": 3},
-    "a miner trained beside a cross-encoder that scores anew": MINED
-    | mining(rescore=True)
+    "a miner trained beside a cross-encoder that scores anew": mining(rescore=True)
     | {
-        "model.ranker": TEXTS["model.ranker"],
-        "model.miner": {
-            **GROUPS["model.ranker"],
-            "init_args": {"backbone": "backbone", "max_length": 20},
-        },
+        "model.ranker": CROSS_ENCODER,
+        "model.miner": kind("ltr.models.DualEncoder", backbone="backbone", max_length=20),
         "model.in_batch": None,
     },
-    "a dual encoder, accumulation": GROUPS | {"trainer.accumulate_grad_batches": 2},
-    "several sources": SEVERAL,
-    "several sources, mixed": SEVERAL_MIXED,
-    "several sources, negatives of two mined every 3 steps": MINED
-    | mining(every_n_steps=3)
+    "several sources": TEXTS
+    | {
+        "data.init_args.path": [
+            {"path": "collection", "weight": 3, "negatives": {"candidates": 2, "random": 1}},
+            {"path": "other", "weight": 1},
+        ],
+        "trainer.val_check_interval": 3,
+    },
+    "several sources, mixed": GROUPS | MIXED,
+    "several sources, negatives of two mined every 3 steps": mining(every_n_steps=3)
     | {
         "data.init_args.negatives": "candidates",
         "data.init_args.path": [
@@ -257,7 +217,7 @@ VARIANTS = {
         "trainer.callbacks": [AVERAGE],
         "trainer.val_check_interval": 2,
     },
-    "adapters, negatives mined every 3 steps": MINED | mining(every_n_steps=3) | ADAPTERS,
+    "adapters, negatives mined every 3 steps": mining(every_n_steps=3) | ADAPTERS,
 }
 
 
@@ -282,11 +242,13 @@ def configured(changes: dict, world: Path) -> dict:
         for part in path:
             where = where.setdefault(part, {})
         where[name] = yaml.safe_load(yaml.safe_dump(value))
-    named = [
+    model = config["model"]
+    for part, name in (
         (config["data"], "path"),
-        *((config["model"].get(part, {}), "backbone") for part in ("ranker", "miner")),
-    ]
-    for options, name in ((part.get("init_args", {}), name) for part, name in named):
+        (model["ranker"], "backbone"),
+        (model.get("miner", {}), "backbone"),
+    ):
+        options = part.get("init_args", {})
         if name in options:
             options[name] = inside(world, options[name])
     return config
@@ -340,7 +302,7 @@ def differences(a: object, b: object, path: str = "") -> Iterator[str]:
 @contextmanager
 def copying(run: Path, target: Path) -> Iterator[list[Path]]:
     """Copy a run folder whenever a checkpoint was written into it."""
-    copies = []
+    copies: list[Path] = []
     replace = os.replace
 
     def watched(source: object, destination: object) -> None:
@@ -349,10 +311,8 @@ def copying(run: Path, target: Path) -> Iterator[list[Path]]:
             copies.append(target / f"copy{len(copies)}")
             shutil.copytree(run, copies[-1])
 
-    with (
-        mock.patch("os.replace", watched),
-        mock.patch("ltr.run.checkpoints.MAX_SHARE_OF_TIME", math.inf),
-    ):  # each epoch is written
+    each_epoch_is_written = mock.patch("ltr.run.checkpoints.MAX_SHARE_OF_TIME", math.inf)
+    with mock.patch("os.replace", watched), each_epoch_is_written:
         yield copies
 
 
@@ -363,18 +323,14 @@ def check(run: Path, expected: dict, levels: int, where: str) -> tuple[int, list
     with tempfile.TemporaryDirectory(dir=run.parent) as folder:
         with copying(run, Path(folder)) as copies:
             code = ltr(["fit", str(run)])
-        found = (
-            [f"{where}: exit {code}"]
-            if code
-            else [f"{where}: {one}" for one in differences(expected, outcome(run))][:3]
-        )
-        if levels == 0:
-            return 1, found
+        wrong = [f"exit {code}"] if code else list(differences(expected, outcome(run)))[:3]
+        found = [f"{where}: {one}" for one in wrong]
         n_resumes = 1
-        for number, copy in enumerate(copies):
-            more, wrong = check(copy, expected, levels - 1, f"{where} > {number}")
-            n_resumes = n_resumes + more
-            found = found + wrong
+        if levels > 0:
+            for number, copy in enumerate(copies):
+                more, wrong = check(copy, expected, levels - 1, f"{where} > {number}")
+                n_resumes += more
+                found += wrong
         return n_resumes, found
 
 
@@ -392,17 +348,10 @@ def try_variant(
     """
     run = folder / "run"
     folder.mkdir()
-    (folder / "variant.yaml").write_text(yaml.safe_dump(configured(VARIANTS[name], world)))
+    file = folder / "variant.yaml"
+    file.write_text(yaml.safe_dump(configured(VARIANTS[name], world)))
     with copying(run, folder) as copies:
-        code = ltr(
-            [
-                "fit",
-                "--config",
-                str(folder / "variant.yaml"),
-                "--trainer.default_root_dir",
-                str(run),
-            ]
-        )
+        code = ltr(["fit", "--config", str(file), "--trainer.default_root_dir", str(run)])
     if code:
         return 0, [f"the run itself: exit {code}"]
     expected = outcome(run)
@@ -411,8 +360,8 @@ def try_variant(
     every = 1 if most is None else math.ceil(len(copies) / most)
     for number, copy in enumerate(copies[::every]):
         more, wrong = check(copy, expected, levels - 1, f"{number * every}")
-        n_resumes = n_resumes + more
-        found = found + wrong
+        n_resumes += more
+        found += wrong
     shutil.rmtree(folder)
     return n_resumes, found
 
@@ -436,22 +385,13 @@ def main() -> int:
         world.mkdir()
         write_world(world)
         for number, name in enumerate(options.variants or VARIANTS):
-            with (
-                open(os.devnull, "w") as nowhere,
-                mock.patch("sys.stdout", nowhere),
-                mock.patch("sys.stderr", nowhere),
-            ):
-                n_resumes, wrong = try_variant(
-                    name, world, Path(folder, f"variant{number}"), options.levels
-                )
-            total = total + n_resumes
-            failed = failed + len({one.partition(":")[0] for one in wrong})
-            print(
-                f"{name}: {n_resumes} resumes, {len(wrong)} differences",
-                *wrong[:6],
-                sep="\n    ",
-                flush=True,
-            )
+            place = Path(folder, f"variant{number}")
+            with open(os.devnull, "w") as out, redirect_stdout(out), redirect_stderr(out):
+                n_resumes, wrong = try_variant(name, world, place, options.levels)
+            total += n_resumes
+            failed += len({one.partition(":")[0] for one in wrong})
+            told = f"{name}: {n_resumes} resumes, {len(wrong)} differences"
+            print(told, *wrong[:6], sep="\n    ", flush=True)
     print(f"{total} resumes, {failed} wrong")
     return int(failed > 0)
 

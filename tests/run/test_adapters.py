@@ -24,13 +24,11 @@ from ltr.models.encoder.text_encoder import TextEncoder
 from ltr.run.checkpoints import Checkpoints
 from ltr.use.export import export
 from tests.child_processes import ELSEWHERE, without_ltr
-from tests.run.interrupted import _whole, _written
-from tests.run.kills import start
-from tests.run.resumes import differences, outcome
+from tests.run.interrupted import check_is_whole, fit, step_of
 from tests.test_ranks import two_processes
 from tests.world.backbones import make_backbone
 from tests.world.rankers import cross_encoder, data_for
-from tests.world.runs import trained_on_texts
+from tests.world.runs import metrics, trained_on_texts
 
 pytest.importorskip("peft")
 LORA = "--model.ranker.init_args.encoder.lora"
@@ -39,13 +37,34 @@ PAIRS = [("w1 w2", "w3 " * 40), ("w5", "w6"), ("w9", "w1 w2 w3"), ("w1 w2", "w1 
 
 
 @pytest.fixture(scope="module")
-def runs(tmp_path_factory, backbone, collection_folder, copied_run):
+def runs(tmp_path_factory, copied_run):
     """A cross-encoder, a dual encoder, and a cross-encoder without adapters."""
     folder = tmp_path_factory.mktemp("adapters")
-    trained_on_texts(folder / "cross", "cross", collection_folder, backbone, *WITH_LORA)
-    trained_on_texts(folder / "dual", "dual", collection_folder, backbone, *WITH_LORA)
+    copied_run(folder / "cross", "cross", *WITH_LORA)
+    copied_run(folder / "dual", "dual", *WITH_LORA)
     copied_run(folder / "whole", "cross")
     return folder
+
+
+@pytest.fixture
+def trained(tmp_path, collection_folder, backbone):
+    """``trained(kind, *options)``: a run on the tiny collection."""
+
+    def train(kind: str, *options: str, base: str = backbone) -> Path:
+        return trained_on_texts(tmp_path / "run", kind, collection_folder, base, *options)
+
+    return train
+
+
+def refusal(capsys, *words: object) -> str:
+    """What a command says that is refused."""
+    capsys.readouterr()
+    assert main([str(word) for word in words]) == 2
+    return capsys.readouterr().err
+
+
+def adapter_config(folder: Path) -> dict:
+    return json.loads((folder / "adapter_config.json").read_text())
 
 
 def checkpoint(run: Path, name: str = "last.ckpt") -> dict:
@@ -68,30 +87,28 @@ def test_a_checkpoint_holds_adapters_heads_and_a_digest(runs):
     small = (runs / "cross/run/checkpoints/last.ckpt").stat().st_size
     assert small - 12 * numbers < 60_000 < whole
     assert any(state[name].any() for name in adapters if "lora_B" in name), "they have learnt"
-    assert checkpoint(runs / "cross/run")["hyper_parameters"]["ranker"]["init_args"]["encoder"][
-        "lora"
-    ] == {"r": 4, "alpha": 32, "dropout": 0.1, "targets": None}
+    ranker = checkpoint(runs / "cross/run")["hyper_parameters"]["ranker"]
+    lora = ranker["init_args"]["encoder"]["lora"]
+    assert lora == {"r": 4, "alpha": 32, "dropout": 0.1, "targets": None}
 
 
 @pytest.mark.parametrize("kind", ["cross", "dual"])
-def test_it_is_loaded_tested_compared_and_goes_on(runs, kind, tmp_path, capsys):
-    run = tmp_path / "run"
-    shutil.copytree(runs / kind / "run", run)
+def test_it_is_loaded_tested_compared_and_goes_on(runs, kind, tmp_path):
+    run = Path(shutil.copytree(runs / kind / "run", tmp_path / "run"))
     ranker = ltr.load(run, "32-true")
     assert ranker.model.usual_lr == 2e-4
-    before = json.loads((run / "metrics.json").read_text())["test"]["nDCG@10"]
+    before = metrics(run)["test"]["nDCG@10"]
     assert main(["test", str(run)]) == 0
-    assert json.loads((run / "metrics.json").read_text())["test"]["nDCG@10"] == before
+    assert metrics(run)["test"]["nDCG@10"] == before
     assert main(["compare", str(run), str(runs / "whole/run")]) == 0
     assert main(["fit", str(run), "--trainer.max_steps", "6"]) == 0
-    state = checkpoint(run)
-    assert state["global_step"] == 6
+    assert step_of(run) == 6
     ranker_after = ltr.load(run / "checkpoints/last.ckpt", "32-true")
     assert not (ranker.score(PAIRS) == ranker_after.score(PAIRS)).all()
 
 
 @pytest.mark.long
-def test_two_processes_train_as_one(runs, tmp_path, backbone, collection_folder):
+def test_two_processes_train_as_one(runs, tmp_path):
     """With dropout, also that of adapters. Of layers whose gradient is 0 but for rounding Adam makes
     steps of that.
     """
@@ -117,9 +134,8 @@ def test_the_embeddings_of_other_adapters_have_another_key(runs):
     assert model.embedding_key("query") != key
 
 
-def test_a_dual_encoder_mines_and_searches(runs, tmp_path, collection_folder):
-    run = runs / "dual/run"
-    assert main(["mine", str(run), "--output", str(tmp_path / "mined")]) == 0
+def test_a_dual_encoder_mines(runs, tmp_path):
+    assert main(["mine", str(runs / "dual/run"), "--output", str(tmp_path / "mined")]) == 0
     assert any((tmp_path / "mined").glob("*.npy"))
 
 
@@ -131,48 +147,41 @@ def with_backbone(run: Path, folder: Path, backbone: Path) -> Path:
     return folder / "moved.ckpt"
 
 
-def test_another_base_is_one_line(runs, tmp_path, backbone, capsys):
+def test_another_base_is_one_line(runs, tmp_path, capsys):
     other = make_backbone(tmp_path / "other")
     weights = load_file(other / "model.safetensors")
     weights["encoder.layer.0.attention.self.query.weight"][0, 0] += 1e-3
     save_file(weights, other / "model.safetensors", metadata={"format": "pt"})
     moved = with_backbone(runs / "cross/run", tmp_path, other)
-    assert main(["export", str(moved), str(tmp_path / "out")]) == 2
-    said = capsys.readouterr().err
+    said = refusal(capsys, "export", moved, tmp_path / "out")
     assert said.count("\n") == 1 and "the weights they were trained beside" in said
     assert "moved.ckpt" in said and not (tmp_path / "out").exists()
     same = make_backbone(tmp_path / "same")  # elsewhere, with the same weights
     moved = with_backbone(runs / "cross/run", tmp_path, same)
     assert (ltr.load(moved).score(PAIRS) == ltr.load(runs / "cross/run").score(PAIRS)).all()
     # A resume with another base is refused by the same line.
-    run = tmp_path / "run"
-    shutil.copytree(runs / "cross/run", run)
+    run = Path(shutil.copytree(runs / "cross/run", tmp_path / "run"))
     config = yaml.safe_load((run / "config.yaml").read_text())
     config["model"]["ranker"]["init_args"]["backbone"] = str(other)
     (run / "config.yaml").write_text(yaml.safe_dump(config))
     state = checkpoint(run)
     state["run"]["identity"]["model.ranker.backbone"] = "other"
     torch.save(state, run / "checkpoints/last.ckpt")
-    assert main(["fit", str(run), "--trainer.max_steps", "6"]) == 2
-    said = capsys.readouterr().err
+    said = refusal(capsys, "fit", run, "--trainer.max_steps", "6")
     assert "the weights they were trained beside" in said.splitlines()[-1]
     assert "Traceback" not in said
 
 
-def test_a_run_starts_from_adapters_or_from_the_export(
-    runs, tmp_path, backbone, collection_folder, capsys
-):
-    start = ["--init_from", str(runs / "cross/run"), "--model.lr", "0"]
-    run = trained_on_texts(
-        tmp_path / "more", "cross", collection_folder, backbone, *WITH_LORA, *start
-    )
+def test_a_run_starts_from_adapters_or_from_the_export(runs, trained, tmp_path, capsys):
+    from_adapters = ["--init_from", str(runs / "cross/run"), "--model.lr", "0"]
+    run = trained("cross", *WITH_LORA, *from_adapters)
     assert ltr.load(run).score(PAIRS) == pytest.approx(ltr.load(runs / "cross/run").score(PAIRS))
-    config = ["fit", "--config", str(runs / "cross/c.yaml"), "--trainer.default_root_dir"]
-    assert main([*config, str(tmp_path / "whole"), *start]) == 2
-    assert "its weights are those of adapters" in capsys.readouterr().err
-    start[1] = str(runs / "whole/run")
-    assert main([*config, str(tmp_path / "adapted"), *WITH_LORA, *start]) == 2
-    assert "its weights are whole, and this ranker has adapters" in capsys.readouterr().err
+    fit_whole = ["fit", "--config", runs / "whole/run/config.yaml"]
+    fit_whole += ["--trainer.default_root_dir", tmp_path / "new"]
+    said = refusal(capsys, *fit_whole, *from_adapters)
+    assert "its weights are those of adapters" in said
+    said = refusal(capsys, *fit_whole, *WITH_LORA, "--init_from", runs / "whole/run")
+    assert "its weights are whole, and this ranker has adapters" in said
 
 
 def test_the_base_of_averaged_weights_stays_to_the_bit(tmp_path, backbone, collection_folder):
@@ -194,12 +203,10 @@ def test_the_base_of_averaged_weights_stays_to_the_bit(tmp_path, backbone, colle
 
 
 @pytest.mark.long
-def test_the_export_of_a_base_in_bfloat16_is_cast_and_proves_itself(
-    tmp_path, backbone, collection_folder, capsys
-):
+def test_the_export_of_a_base_in_bfloat16_is_cast_and_proves_itself(trained, tmp_path, capsys):
     """Its files hold bfloat16, and whoever loads them computes in float32. The head was float32."""
     half = [f"{LORA.removesuffix('lora')}dtype=bfloat16"]
-    run = trained_on_texts(tmp_path, "cross", collection_folder, backbone, *WITH_LORA, *half)
+    run = trained("cross", *WITH_LORA, *half)
     capsys.readouterr()
     assert main(["export", str(run), str(tmp_path / "out")]) == 0
     said = capsys.readouterr().out
@@ -235,9 +242,8 @@ def test_a_ranker_in_memory_saves_itself_merged(tmp_path, backbone):
     """A sum is W + alpha / r B A in float32, with alpha / r = 8, and then rounded as W is. The ranker
     goes on to have its adapters.
     """
-    model = DualEncoder(
-        backbone, max_length=20, encoder=TextEncoder.Options(lora=Lora(r=4), dtype="bfloat16")
-    )
+    options = TextEncoder.Options(lora=Lora(r=4), dtype="bfloat16")
+    model = DualEncoder(backbone, max_length=20, encoder=options)
     for name, weight in model.named_parameters():
         if "lora_B" in name:
             torch.nn.init.normal_(weight, std=0.3)
@@ -285,7 +291,7 @@ def test_peft_loads_the_adapter_and_scores_alike(where, runs, tmp_path, backbone
         "README.md", "adapter_config.json", "adapter_model.safetensors", "head.safetensors",
         "tokenizer.json", "tokenizer_config.json",
     ]  # fmt: skip
-    config = json.loads((tmp_path / "out/adapter_config.json").read_text())
+    config = adapter_config(tmp_path / "out")
     assert config["r"] == 4 and config["lora_alpha"] == 32
     assert config["base_model_name_or_path"] == backbone
     given = [backbone, str(tmp_path / "out"), False, PAIRS]
@@ -296,27 +302,25 @@ def test_peft_loads_the_adapter_and_scores_alike(where, runs, tmp_path, backbone
 
 
 @pytest.mark.parametrize("where", ELSEWHERE)
-def test_peft_loads_a_ready_cross_encoder_with_its_head(where, tmp_path, collection_folder):
+def test_peft_loads_a_ready_cross_encoder_with_its_head(where, trained, tmp_path):
     from tests.use.exported import classifier
 
     ready = str(classifier(tmp_path / "ready"))
-    run = trained_on_texts(tmp_path / "run", "cross", collection_folder, ready, *WITH_LORA)
+    run = trained("cross", *WITH_LORA, base=ready)
     export(run, tmp_path / "out", "adapter")
     scores = ltr.load(run, "32-true").score(PAIRS)
     found = without_ltr(BY_PEFT, [ready, str(tmp_path / "out"), True, PAIRS], where)
     assert found == pytest.approx(scores.tolist(), abs=1e-5)
-    config = json.loads((tmp_path / "out/adapter_config.json").read_text())
-    assert config["modules_to_save"] == ["classifier"]
+    assert adapter_config(tmp_path / "out")["modules_to_save"] == ["classifier"]
     fresh = PairWiseBertRanker(ready, max_length=20)
-    assert not torch.equal(
-        fresh.encoder.model.classifier.weight, ltr.load(run).model.encoder.model.classifier.weight
-    )
+    heads = [one.encoder.model.classifier.weight for one in (fresh, ltr.load(run).model)]
+    assert not torch.equal(*heads)
 
 
 @pytest.mark.long
-def test_two_towers_are_two_folders(tmp_path, collection_folder, backbone):
+def test_two_towers_are_two_folders(trained, tmp_path, backbone):
     two = [f"--model.ranker.init_args.doc_backbone={backbone}"]
-    run = trained_on_texts(tmp_path / "run", "dual", collection_folder, backbone, *WITH_LORA, *two)
+    run = trained("dual", *WITH_LORA, *two)
     export(run, tmp_path / "out", "adapter")
     query, document = (
         load_file(tmp_path / "out" / side / "adapter_model.safetensors")
@@ -324,30 +328,25 @@ def test_two_towers_are_two_folders(tmp_path, collection_folder, backbone):
     )
     assert query.keys() == document.keys() and len(query) == 24
     for side in ("query", "document"):
-        config = json.loads((tmp_path / "out" / side / "adapter_config.json").read_text())
+        config = adapter_config(tmp_path / "out" / side)
         assert config["base_model_name_or_path"] == backbone
     name = "base_model.model.encoder.layer.0.attention.self.query.lora_A.weight"
     assert not torch.equal(query[name], document[name])
 
 
-@pytest.mark.parametrize(
-    ("run", "said"),
-    [("whole", "this ranker has none; leave out --to adapter")],
-)
-def test_what_has_no_adapter_exports_none(runs, tmp_path, capsys, run, said):
-    assert main(["export", str(runs / run / "run"), str(tmp_path / "out"), "--to", "adapter"]) == 2
-    assert said in capsys.readouterr().err and not (tmp_path / "out").exists()
-    # A folder of an adapter is no backbone, and the line says what to do.
+def test_what_has_no_adapter_exports_none(runs, tmp_path, capsys):
+    out = tmp_path / "out"
+    said = refusal(capsys, "export", runs / "whole/run", out, "--to", "adapter")
+    assert "this ranker has none; leave out --to adapter" in said and not out.exists()
 
 
 def test_a_folder_of_an_adapter_is_no_backbone(runs, tmp_path, capsys):
     export(runs / "cross/run", tmp_path / "out", "adapter")
-    assert main(["export", str(tmp_path / "out"), str(tmp_path / "again")]) == 2
-    said = capsys.readouterr().err
+    said = refusal(capsys, "export", tmp_path / "out", tmp_path / "again")
     assert "holds an adapter" in said and "set encoder.lora" in said and said.count("\n") == 1
 
 
-def test_a_quantised_base_is_refused_without_cuda(tmp_path, capsys):
+def test_a_quantised_base_is_refused_without_cuda(tmp_path):
     folder = make_backbone(tmp_path / "quantised")
     config = json.loads((folder / "config.json").read_text())
     config["quantization_config"] = {"quant_method": "bitsandbytes", "load_in_4bit": True}
@@ -359,12 +358,10 @@ def test_a_quantised_base_is_refused_without_cuda(tmp_path, capsys):
 
 def test_a_run_that_is_ended_by_sigterm_resumes_to_the_bit(world, tmp_path):
     """In the midst of an epoch, with dropout of the encoder and of the adapters."""
-    expected = outcome(_whole(world, "adapters with dropout"))
+    variant = "adapters with dropout"
     at = {"class_path": "tests.run.interrupted.TerminatedAt", "init_args": {"step": 2}}
-    file = _written(
-        world, tmp_path / "ended", "adapters with dropout", **{"trainer.callbacks": [at]}
-    )
-    assert main(start(tmp_path / "ended/run", file)) == 143
-    assert checkpoint(tmp_path / "ended/run")["global_step"] == 2
-    assert main(["fit", str(tmp_path / "ended/run")]) == 0
-    assert list(differences(expected, outcome(tmp_path / "ended/run"))) == []
+    run = tmp_path / "run"
+    assert fit(world, run, {"trainer.callbacks": [at]}, variant) == 143
+    assert step_of(run) == 2
+    assert main(["fit", str(run)]) == 0
+    check_is_whole(world, run, variant=variant)

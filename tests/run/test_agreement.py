@@ -18,7 +18,7 @@ from ltr.run import agreement
 from ltr.run.agreement import check_agreement
 from ltr.run.run_folder import RunFolder
 from tests.child_processes import run_ranks
-from tests.run.interrupted import _written
+from tests.run.interrupted import written
 from tests.run.nodes import TWO, Starts, free_port
 from tests.run.resumes import GROUPS
 from tests.world.collections import write_collection
@@ -134,8 +134,8 @@ def test_another_version_of_ltr(world, tmp_path, nodes: Starts):
     shutil.copytree(Path(ltr.__file__).parent, other / "ltr")
     with open(other / "ltr/gains.py", "a") as code:
         code.write("# changed\n")
-    file = _written(world, tmp_path / "job", **TWO)
-    run = file.parent / "run"
+    run = tmp_path / "run"
+    file = written(world, tmp_path, TWO)
     paths = (
         {"PYTHONPATH": os.getcwd()},
         {"PYTHONPATH": f"{other}:{os.getcwd()}", "PYTHONSAFEPATH": "1"},
@@ -148,8 +148,8 @@ def test_another_version_of_ltr(world, tmp_path, nodes: Starts):
 @pytest.mark.long
 def test_another_locale(world, tmp_path, nodes: Starts):
     """One whose encoding is ASCII; Python would take UTF-8 for it, unless it is told not to."""
-    file = _written(world, tmp_path / "job", **TWO)
-    run = file.parent / "run"
+    run = tmp_path / "run"
+    file = written(world, tmp_path, TWO)
     ascii_alone = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
     environments = ({"LC_ALL": "C.UTF-8"}, ascii_alone)
     both = nodes(file, run, run, environments=environments, forked=False)
@@ -160,8 +160,8 @@ def test_another_locale(world, tmp_path, nodes: Starts):
 @pytest.mark.long
 def test_another_clock(world, tmp_path, nodes: Starts):
     clock = {"class_path": "tests.faults.OtherClock", "init_args": {"seconds": 3600.0}}
-    file = _written(world, tmp_path / "job", **TWO, **{"trainer.callbacks": [clock]})
-    run = file.parent / "run"
+    run = tmp_path / "run"
+    file = written(world, tmp_path, TWO | {"trainer.callbacks": [clock]})
     ended = [node.end() for node in nodes(file, run, run)]
     refused(ended, "the clocks of all processes must be at most 300 s apart")
     assert not run.exists()
@@ -169,8 +169,8 @@ def test_another_clock(world, tmp_path, nodes: Starts):
 
 @pytest.mark.long
 def test_another_configuration(world, tmp_path, nodes: Starts):
-    file = _written(world, tmp_path / "job", **TWO)
-    run = file.parent / "run"
+    run = tmp_path / "run"
+    file = written(world, tmp_path, TWO)
     both = nodes(file, run, run, options=([], ["--model.lr", "0.3"]))
     refused([node.end() for node in both], "model.lr is 0.1 in process 0")
     assert not run.exists()
@@ -184,8 +184,8 @@ def test_other_data(world, tmp_path, nodes: Starts, change):
         write_collection(copy)
         qrels = copy / "qrels" / ("train.tsv" if change == "judgements" else "dev.tsv")
         qrels.write_text("\n".join(qrels.read_text().splitlines()[:-1]) + "\n")
-    file = _written(world, tmp_path / "job", **GROUPS, **TWO)
-    run = file.parent / "run"
+    run = tmp_path / "run"
+    file = written(world, tmp_path, GROUPS | TWO)
     both = nodes(file, run, run, options=([], ["--data.path", str(copy)]))
     ended = [node.end() for node in both]
     assert [code for code, _ in ended] == [2, 2], ended
@@ -208,7 +208,7 @@ def test_each_node_makes_its_own_cache_once(world, tmp_path, nodes: Starts):
     weights = []
     for name, folders in (("own", ("one", "other")), ("common", ("both", "both"))):
         environments = tuple({"LTR_CACHE": str(tmp_path / folder)} for folder in folders)
-        file = _written(world, tmp_path / name, **GROUPS, **TWO)
+        file = written(world, tmp_path / name, GROUPS | TWO)
         run = file.parent / "run"
         ended = [node.end() for node in nodes(file, run, run, environments=environments)]
         assert [code for code, _ in ended] == [0, 0], ended

@@ -27,7 +27,7 @@ def _configured(world: Path, folder: Path, variant: str, **changes) -> Path:
 @pytest.mark.usefixtures("programs_begin_warm")
 @pytest.mark.long
 @pytest.mark.parametrize("variant", CHOSEN.values())
-def test_a_run_goes_on_with_any_number_of_processes(variant, world, tmp_path, capfd):  # noqa: F811
+def test_a_run_goes_on_with_any_number_of_processes(variant, world, tmp_path, capfd):
     """Three processes that share eight or four lists unevenly are ended in the fourth step, and one
     goes on: to the weights of one process that was never interrupted, but for rounding. The
     validations have the same queries, so their values are equal but for a few swapped documents.

@@ -2,7 +2,6 @@
 
 import numpy as np
 import pytest
-import yaml
 
 from ltr.__main__ import main
 from ltr.data.query_lists import LabelledList
@@ -12,17 +11,16 @@ from ltr.run.ceiling import ceiling
 from ltr.run.summary import ceiling_line
 from tests.run.measured import results
 from tests.world.collections import write_collection
+from tests.world.configurations import write_config
 
 
 def lists(*given):
     """Each a list of labels of candidates, and the grades of all relevant documents."""
-    arrays = [
-        (np.array(labels, np.float32), np.array(ideal, np.float32)) for labels, ideal in given
-    ]
-    made = [
-        LabelledList(n, np.arange(len(labels)), labels, ideal=ideal)
-        for n, (labels, ideal) in enumerate(arrays)
-    ]
+    made = []
+    for number, (labels, ideal) in enumerate(given):
+        labels = np.array(labels, np.float32)
+        ideal = np.array(ideal, np.float32)
+        made.append(LabelledList(number, np.arange(len(labels)), labels, ideal=ideal))
     pools = EvalBatches.__new__(EvalBatches)
     pools.batches = [made[:2], made[2:], []]
     return pools
@@ -40,9 +38,8 @@ def test_the_ceiling_by_hand():
     assert ceiling(metrics, pools.batches) == pytest.approx(
         {"AP": 0.5, "nDCG@1": 2 / 3, "P@2": 1 / 3, "R": 0.5}
     )
-    assert ceiling([RankingMetric("AP", empty="one")], pools.batches)["AP"] == pytest.approx(
-        2.5 / 4
-    )
+    with_empty = ceiling([RankingMetric("AP", empty="one")], pools.batches)
+    assert with_empty["AP"] == pytest.approx(2.5 / 4)
     assert ceiling(metrics, lists(([0, 0], [])).batches) == {}
     assert ceiling_line({"ceiling": {"AP": 0.5, "P@2": 1.0, "R": 0.5}}).endswith(
         "50.0% of the relevant documents; no ranker of them can reach more than AP 0.5000"
@@ -62,41 +59,14 @@ def test_a_pool_without_a_relevant_document_lowers_the_ceiling_of_a_test(
     """
     folder = write_collection(tmp_path / "c")
     file = folder / "candidates/test.trec"
-    file.write_text(
-        "".join(
-            line
-            for line in file.read_text().splitlines(keepends=True)
-            if not line.startswith("test-q3 Q0 test-q3-d0 ")
-        )
-    )
-    config = {
-        "model": {
-            "ranker": {
-                "class_path": "PairWiseBertRanker",
-                "init_args": {"backbone": backbone, "max_length": 24},
-            },
-            "loss": "ltr.losses.SoftmaxLoss",
-        },
-        "data": {"class_path": "TripletDataModule", "init_args": {"path": str(folder)}},
-    }
-    (tmp_path / "c.yaml").write_text(yaml.safe_dump(config))
-    assert (
-        main(
-            [
-                "test",
-                "--config",
-                str(tmp_path / "c.yaml"),
-                "--trainer.default_root_dir",
-                str(tmp_path / "run"),
-            ]
-        )
-        == 0
-    )
+    lines = file.read_text().splitlines(keepends=True)
+    kept = [line for line in lines if not line.startswith("test-q3 Q0 test-q3-d0 ")]
+    assert len(kept) == len(lines) - 1
+    file.write_text("".join(kept))
+    config = write_config(tmp_path, backbone, folder)
+    assert main(["test", "--config", str(config)]) == 0
     found = results(tmp_path)["test"]
-    assert found["ceiling"] == pytest.approx(
-        {"nDCG@10": 29 / 30, "RR@10": 29 / 30, "AP": 29 / 30, "R": 29 / 30}
-    )
-    assert (
-        found["AP"] < 29 / 30
-        and "no ranker of them can reach more than nDCG@10 0.9667" in capsys.readouterr().out
-    )
+    names = ("nDCG@10", "RR@10", "AP", "R")
+    assert found["ceiling"] == pytest.approx(dict.fromkeys(names, 29 / 30))
+    line = "no ranker of them can reach more than nDCG@10 0.9667"
+    assert found["AP"] < 29 / 30 and line in capsys.readouterr().out

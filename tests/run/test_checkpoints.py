@@ -15,37 +15,39 @@ from ltr.losses import RankNetLoss
 from ltr.run.checkpoint_options import BestOptions, best_first
 from ltr.run.checkpoints import Checkpoints
 from tests.run.interrupted import (
-    _finished,
-    _slow,
-    _whole,
-    _written,
+    VALIDATED,
+    check_resume,
+    fit,
+    slow,
+    step_of,
+    uninterrupted,
 )
 from tests.run.kills import Child, start, torn, waiting
 from tests.run.plain import Plain
-from tests.run.resumes import (
-    differences,
-    outcome,
-    try_variant,
-)
+from tests.run.resumes import differences, outcome, try_variant
+from tests.world.configurations import QUIET
 
-# Those that went wrong once, and one of each way to train.
+# Those that went wrong once, and one of each way to train; the long ones are parts of others.
 TRIED = (
     "no dev split",
     "validation every second epoch",
-    "accumulation of 2, validation every 3",
-    "the three best",
+    "accumulation of 2, validation every 3, the three best",
     "early stopping",
-    pytest.param("early stopping within epochs, not before the sixth", marks=pytest.mark.long),
     "asked to stop at step 4, not before the second epoch",
-    "a cross-encoder with dropout",
-    "negatives mined every step, accumulation of 2, validation every 3",
-    "negatives mined every 2 steps, the newest kept",
+    "negatives mined every step, the newest kept, accumulation of 2, validation every 3",
     "a miner trained beside a cross-encoder that scores anew",
     "adapters, averaged, on a base in bfloat16",
 )
+TRIED_LONG = (
+    "early stopping within epochs, not before the sixth",
+    "a cross-encoder with dropout",
+    "negatives mined every 2 steps, the newest kept",
+)
 
 
-@pytest.mark.parametrize("variant", TRIED)
+@pytest.mark.parametrize(
+    "variant", [*TRIED, *(pytest.param(name, marks=pytest.mark.long) for name in TRIED_LONG)]
+)
 def test_a_resume_from_a_checkpoint_is_exact(variant, world, tmp_path):
     """From some of them; resumes.py tries all."""
     n_resumes, wrong = try_variant(variant, world, tmp_path / "variant", levels=1, most=4)
@@ -60,14 +62,15 @@ def test_a_resume_of_a_resume_is_exact(world, tmp_path):
 
 
 def test_the_comparison_sees_one_other_bit(world, tmp_path):
-    a = outcome(_finished(world, tmp_path / "a"))
-    changed = outcome(_whole(world))
+    assert fit(world, tmp_path / "a/run") == 0
+    a = outcome(tmp_path / "a/run")
+    changed = outcome(uninterrupted(world))
     assert list(differences(a, changed)) == []
     moment = next(iter(changed["optimizer_states"][0]["state"].values()))["exp_avg"].view(-1)
     moment[0] = torch.nextafter(moment[0], torch.tensor(9.0))
     assert len(list(differences(a, changed))) == 1
-    other = outcome(_finished(world, tmp_path / "b", **{"seed_everything": 4}))
-    assert len(list(differences(a, other))) > 5
+    assert fit(world, tmp_path / "b/run", {"seed_everything": 4}) == 0
+    assert len(list(differences(a, outcome(tmp_path / "b/run")))) > 5
 
 
 def test_the_best_are_the_highest_scores_and_of_equal_ones_the_earliest():
@@ -92,18 +95,14 @@ def test_a_second_fit_does_not_go_on_with_the_validation_that_ended_the_first(tm
 
     def fit(model, n_sanity):
         trainer = Trainer(
+            **QUIET,
             default_root_dir=tmp_path,
             callbacks=[checkpoints],
             max_epochs=1,
             num_sanity_val_steps=n_sanity,
             logger=False,
-            enable_checkpointing=True,
-            enable_progress_bar=False,
-            enable_model_summary=False,
-            accelerator="cpu",
         )
-        batches = DataLoader(torch.ones(3, 1))
-        trainer.fit(model, batches, DataLoader(torch.ones(1, 1)))
+        trainer.fit(model, DataLoader(torch.ones(3, 1)), DataLoader(torch.ones(1, 1)))
 
     with pytest.raises(RuntimeError, match="my own"):
         fit(Failing(), 0)
@@ -116,7 +115,6 @@ def test_an_exception_leaves_the_checkpoint_before(world, tmp_path, monkeypatch)
     """Of six steps an epoch the eighth fails; the last checkpoint is that of the first epoch."""
     calls = itertools.count(1)
     forward = RankNetLoss.forward
-    run = tmp_path / "stopped/run"
 
     def fails(loss, scores, *args, **options):
         is_of_a_step = scores.grad_fn is not None  # before training the loss is only tried
@@ -124,21 +122,20 @@ def test_an_exception_leaves_the_checkpoint_before(world, tmp_path, monkeypatch)
             raise RuntimeError("a loss of my own")
         return forward(loss, scores, *args, **options)
 
-    command = start(run, _written(world, run.parent))
+    run = tmp_path / "run"
     with monkeypatch.context() as patch:
         patch.setattr(RankNetLoss, "forward", fails)
         with pytest.raises(RuntimeError, match="my own"):
-            main(command)
-    assert torch.load(run / "checkpoints/last.ckpt", weights_only=True)["global_step"] == 6
-    assert main(["fit", str(run)]) == 0
-    assert list(differences(outcome(_whole(world)), outcome(run))) == []
+            fit(world, run)
+    assert step_of(run) == 6
+    check_resume(world, run)
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="a device of Linux")
 def test_a_full_disk_leaves_the_checkpoint_before(world, tmp_path, monkeypatch, capsys):
     """It is full at the third checkpoint, of step 8; the second is that of step 6."""
     calls = itertools.count(1)
-    run = tmp_path / "stopped/run"
+    run = tmp_path / "run"
     save = torch.save
 
     def full(checkpoint: dict, file) -> None:
@@ -150,16 +147,13 @@ def test_a_full_disk_leaves_the_checkpoint_before(world, tmp_path, monkeypatch, 
     monkeypatch.delenv("LTR_DEBUG", raising=False)
     with monkeypatch.context() as patch:
         patch.setattr("torch.save", full)
-        assert main(start(run, _written(world, run.parent))) == 2
+        assert fit(world, run) == 2
     told = f"ltr: the disk of {run}/checkpoints/.checkpoint.tmp is full (No space left on device)"
     assert capsys.readouterr().err.splitlines()[-1].startswith(told)
-    assert (
-        sorted(file.name for file in (run / "checkpoints").iterdir()) == ["best.ckpt", "last.ckpt"]
-        and torn(run) == []
-    )
-    assert torch.load(run / "checkpoints/last.ckpt", weights_only=True)["global_step"] == 6
-    assert main(["fit", str(run)]) == 0
-    assert list(differences(outcome(_whole(world)), outcome(run))) == []
+    left = sorted(file.name for file in (run / "checkpoints").iterdir())
+    assert left == ["best.ckpt", "last.ckpt"] and torn(run) == []
+    assert step_of(run) == 6
+    check_resume(world, run)
 
 
 def test_a_run_out_of_time_is_saved_and_resumes_with_more_of_it(world, tmp_path):
@@ -168,15 +162,15 @@ def test_a_run_out_of_time_is_saved_and_resumes_with_more_of_it(world, tmp_path)
     """
     waits = waiting(tmp_path / "waits", step=4)
     waits["init_args"]["seconds"] = 1.2
-    short = {"trainer.max_time": "00:00:00:01"}
-    run = _finished(world, tmp_path / "short", **short | {"trainer.callbacks": [waits]})
+    run = tmp_path / "run"
+    short = {"trainer.max_time": "00:00:00:01", "trainer.callbacks": [waits]}
+    assert fit(world, run, short) == 0
     assert main(["fit", str(run)]) == 0  # the time of both adds up
-    assert outcome(run)["global_step"] == 5
+    assert step_of(run) == 5
     assert main(["fit", str(run), "--trainer.max_time", "00:01:00:00"]) == 0
-    whole = outcome(_whole(world))
     resumed = outcome(run)
     del resumed["results"]["validations"][0]
-    assert list(differences(whole, resumed)) == []
+    assert list(differences(outcome(uninterrupted(world)), resumed)) == []
 
 
 @pytest.mark.long
@@ -184,21 +178,16 @@ def test_a_run_out_of_time_is_saved_and_resumes_with_more_of_it(world, tmp_path)
 def test_two_processes_are_saved_by_the_first(world, tmp_path, to):
     """And the run continues in one process: steps and epochs are those of before."""
     two = {"trainer.devices": 2, "trainer.strategy": "ddp"}
-    file = _slow(world, tmp_path / "stopped", "step", **two)
-    run = file.parent / "run"
-    output = file.with_name("output")
-    child = Child(start(run, file), output, processes=2)
-    child.until(file.with_name("waits"))
+    run = tmp_path / "run"
+    child = Child(start(run, slow(world, tmp_path, "step", two)), tmp_path / "output", processes=2)
+    child.until(tmp_path / "waits")
     child.send(signal.SIGTERM) if to == "all" else os.kill(child.pid, signal.SIGTERM)
-    assert child.end() == 143, output.read_text()
-    assert (
-        f"'ltr fit {run}' resumes" in output.read_text() and "Traceback" not in output.read_text()
-    )
+    code = child.end()
+    output = (tmp_path / "output").read_text()
+    assert code == 143, output
+    assert f"'ltr fit {run}' resumes" in output and "Traceback" not in output
     # One process waits behind the fourth backward pass, maybe not the first: then that one is in
     # the fifth step already.
-    assert torch.load(run / "checkpoints/last.ckpt", weights_only=True)["global_step"] in (4, 5)
-    assert (
-        main(start(run, _written(world, tmp_path / "again", **{"trainer.val_check_interval": 3})))
-        == 0
-    )
-    assert outcome(run)["global_step"] == 18  # three epochs of six steps
+    assert step_of(run) in (4, 5)
+    assert fit(world, run, VALIDATED) == 0
+    assert step_of(run) == 18  # three epochs of six steps

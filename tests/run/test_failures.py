@@ -7,20 +7,17 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 
 import pytest
-import torch
 
-from ltr.__main__ import main
 from tests.child_processes import until
-from tests.run.interrupted import _written
+from tests.run.interrupted import fit, step_of, written
 from tests.run.kills import start, torn
 from tests.run.nodes import TWO, Starts
 
-MINUTE = 60
 # The limit counts for the meeting, too, so new programs need a longer one.
 FORKED = "0:00:10"
 NEW = "0:00:40"
@@ -38,15 +35,23 @@ def failing(**options) -> dict:
     }
 
 
-def step_of(run: Path) -> int:
-    return torch.load(run / "checkpoints/last.ckpt", weights_only=True)["global_step"]
-
-
-def resumes(world: Path, run: Path, folder: Path) -> None:
+def check_resume_of_one(world: Path, run: Path) -> None:
     """In one process, to the end: three epochs of six steps."""
     assert torn(run) == []
-    assert main(start(run, _written(world, folder))) == 0
+    assert fit(world, run) == 0
     assert step_of(run) == 18
+
+
+@pytest.fixture
+def ends(world, tmp_path, nodes: Starts) -> Callable[..., list[tuple[int, list[str]]]]:
+    """Runs two processes with these options: how each has ended, and what it said."""
+
+    def end_each(changes: dict, run: Path | None = None) -> list[tuple[int, list[str]]]:
+        run = run or tmp_path / "run"
+        file = written(world, tmp_path, TWO | changes)
+        return [node.end() for node in nodes(file, run, run)]
+
+    return end_each
 
 
 def own_lines(told: list[str]) -> list[str]:
@@ -54,11 +59,10 @@ def own_lines(told: list[str]) -> list[str]:
     return [line for line in told if line.startswith("ltr") or "Traceback" in line]
 
 
-def test_a_process_that_fails_is_named_by_the_other(world, tmp_path, nodes: Starts):
+def test_a_process_that_fails_is_named_by_the_other(world, tmp_path, ends):
     """In the fourth step; the checkpoint is that of the second."""
-    file = _written(world, tmp_path / "job", **TWO, **failing(by="memory"))
-    run = file.parent / "run"
-    (code, told), (code_of_failed, told_by_failed) = [node.end() for node in nodes(file, run, run)]
+    run = tmp_path / "run"
+    (code, told), (code_of_failed, told_by_failed) = ends(failing(by="memory"))
     assert (code, code_of_failed) == (2, 2), (told, told_by_failed)
     (line,) = own_lines(told_by_failed)
     assert line.startswith("ltr [rank 1]: no memory is left (")
@@ -66,14 +70,13 @@ def test_a_process_that_fails_is_named_by_the_other(world, tmp_path, nodes: Star
     assert line.startswith("ltr: process 1 of 2 has ended: no memory is left (")
     assert line.endswith(f"; 'ltr fit {run}' resumes the run")
     assert step_of(run) == 2
-    resumes(world, run, tmp_path / "again")
+    check_resume_of_one(world, run)
 
 
-def test_a_process_that_hangs_is_named_and_ended(world, tmp_path, nodes: Starts):
+def test_a_process_that_hangs_is_named_and_ended(world, tmp_path, ends):
     """The other waits for it ten seconds, in the sum of gradients or for the scores of its lists."""
-    file = _written(world, tmp_path / "job", **TWO | waiting_at_most(FORKED), **failing(by="hang"))
-    run = file.parent / "run"
-    (code, told), (code_of_hung, told_by_hung) = [node.end() for node in nodes(file, run, run)]
+    run = tmp_path / "run"
+    (code, told), (code_of_hung, told_by_hung) = ends(waiting_at_most(FORKED) | failing(by="hang"))
     assert (code, code_of_hung) == (2, 2), (told, told_by_hung)
     (line,) = own_lines(told)
     sentence = "process 1 of 2 did not come within 0:00:10 to where process 0 of 2 waited: "
@@ -83,16 +86,13 @@ def test_a_process_that_hangs_is_named_and_ended(world, tmp_path, nodes: Starts)
     assert line.startswith(f"ltr [rank 1]: {sentence}")
     assert "process 1 was in _fail (" in line and "tests/faults.py:" in line
     assert step_of(run) == 2
-    resumes(world, run, tmp_path / "again")
+    check_resume_of_one(world, run)
 
 
-def test_a_signal_to_one_process_alone_saves_and_ends_all(world, tmp_path, nodes: Starts):
+def test_a_signal_to_one_process_alone_saves_and_ends_all(world, tmp_path, ends):
     """As where one machine of several is taken away: that is not the first one, which saves."""
-    file = _written(
-        world, tmp_path / "job", **TWO, **failing(by="SIGTERM"), **{"trainer.max_epochs": 400}
-    )
-    run = file.parent / "run"
-    ended = [node.end() for node in nodes(file, run, run)]
+    run = tmp_path / "run"
+    ended = ends(failing(by="SIGTERM") | {"trainer.max_epochs": 400})
     assert [code for code, _ in ended] == [143, 143], ended
     (_, told), (_, told_by_other) = ended
     assert f"ended by SIGTERM; 'ltr fit {run}' resumes from" in told[-1]
@@ -102,12 +102,11 @@ def test_a_signal_to_one_process_alone_saves_and_ends_all(world, tmp_path, nodes
 
 @pytest.mark.long
 @pytest.mark.parametrize("rank", [0, 1])
-def test_a_signal_to_one_process_before_training_ends_all(world, tmp_path, nodes: Starts, rank):
+def test_a_signal_to_one_process_before_training_ends_all(world, tmp_path, ends, rank):
     """Lightning's handler would begin a collective operation there, and wait for the other."""
     fault = failing(by="SIGTERM", rank=rank, within="sanity check")
-    file = _written(world, tmp_path / "job", **TWO, **fault)
-    run = file.parent / "run"
-    ended = [node.end() for node in nodes(file, run, run)]
+    run = tmp_path / "run"
+    ended = ends(fault)
     assert [code for code, _ in ended] == [143, 143], ended
     assert [own_lines(told) for _, told in ended] == [[], []]
     assert not run.exists()
@@ -115,26 +114,22 @@ def test_a_signal_to_one_process_before_training_ends_all(world, tmp_path, nodes
 
 @pytest.mark.long
 @pytest.mark.parametrize("rank", [0, 1])
-def test_a_mistake_in_one_process_is_told_with_its_traceback_once(
-    world, tmp_path, nodes: Starts, rank
-):
-    file = _written(world, tmp_path / "job", **TWO, **failing(by="error", rank=rank))
-    run = file.parent / "run"
-    ended = [node.end() for node in nodes(file, run, run)]
+def test_a_mistake_in_one_process_is_told_with_its_traceback_once(world, tmp_path, ends, rank):
+    run = tmp_path / "run"
+    ended = ends(failing(by="error", rank=rank))
     assert ended[rank][0] == 1 and "RuntimeError: a mistake of my own" in ended[rank][1][-1]
     code, told = ended[1 - rank]
     assert code == 2
     (line,) = own_lines(told)
     assert f"process {rank} of 2 has ended: RuntimeError: a mistake of my own; 'ltr fit" in line
-    resumes(world, run, tmp_path / "again")
+    check_resume_of_one(world, run)
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("rank", [0, 1])
-def test_a_process_that_was_killed_is_named(world, tmp_path, nodes: Starts, rank):
-    file = _written(world, tmp_path / "job", **TWO, **failing(by="SIGKILL", rank=rank))
-    run = file.parent / "run"
-    ended = [node.end() for node in nodes(file, run, run)]
+def test_a_process_that_was_killed_is_named(world, tmp_path, ends, rank):
+    run = tmp_path / "run"
+    ended = ends(failing(by="SIGKILL", rank=rank))
     assert ended[rank] == (-signal.SIGKILL, ended[rank][1])
     code, told = ended[1 - rank]
     assert code == 2
@@ -142,7 +137,7 @@ def test_a_process_that_was_killed_is_named(world, tmp_path, nodes: Starts, rank
     assert f"process {1 - rank} of 2 lost the connection to process {rank} (" in line
     assert f"'ltr fit {run}' resumes the run" in line
     assert step_of(run) == 2
-    resumes(world, run, tmp_path / "again")
+    check_resume_of_one(world, run)
 
 
 @pytest.mark.long
@@ -150,10 +145,9 @@ def test_a_first_process_that_was_killed_is_named_before_a_launcher_ends_the_oth
     world, tmp_path, nodes: Starts
 ):
     """As ``srun --kill-on-bad-exit`` does, by SIGTERM: one line, and no addresses of functions."""
-    file = _written(
-        world, tmp_path / "job", **TWO | waiting_at_most(NEW), **failing(by="SIGKILL", rank=0)
-    )
-    run = file.parent / "run"
+    run = tmp_path / "run"
+    changes = TWO | waiting_at_most(NEW) | failing(by="SIGKILL", rank=0)
+    file = written(world, tmp_path, changes)
     first, second = nodes(file, run, run, forked=False)
     until(lambda: first.code() is not None)
     os.kill(second.pid, signal.SIGTERM)
@@ -166,18 +160,15 @@ def test_a_first_process_that_was_killed_is_named_before_a_launcher_ends_the_oth
 
 
 @pytest.mark.long
-def test_a_first_process_that_hangs_is_ended_too(world, tmp_path, nodes: Starts):
+def test_a_first_process_that_hangs_is_ended_too(world, tmp_path, ends):
     """It holds the store by which the processes know of each other, and that answers."""
-    file = _written(
-        world, tmp_path / "job", **TWO | waiting_at_most(FORKED), **failing(by="hang", rank=0)
-    )
-    run = file.parent / "run"
-    ended = [node.end() for node in nodes(file, run, run)]
+    run = tmp_path / "run"
+    ended = ends(waiting_at_most(FORKED) | failing(by="hang", rank=0))
     assert [code for code, _ in ended] == [2, 2], ended
     for _, told in ended:
         (line,) = own_lines(told)
         assert "process 0 of 2 did not come within 0:00:10 to where process 1 of 2 waited" in line
-    resumes(world, run, tmp_path / "again")
+    check_resume_of_one(world, run)
 
 
 @pytest.mark.long
@@ -192,9 +183,9 @@ def test_a_first_process_that_hangs_is_ended_too(world, tmp_path, nodes: Starts)
 def test_processes_that_lightning_has_started_end_alike(world, tmp_path, devices, by, hanging):
     """In one group, started by the first; each of them is gone afterwards."""
     several = {"trainer.devices": devices} | waiting_at_most(NEW)
-    file = _written(world, tmp_path / "job", **several, **failing(by=by, hanging=hanging))
-    run = file.parent / "run"
-    output = file.with_name("output")
+    run = tmp_path / "run"
+    file = written(world, tmp_path, several | failing(by=by, hanging=hanging))
+    output = tmp_path / "output"
     environment = {name: value for name, value in os.environ.items() if name != "LTR_DEBUG"}
     with open(output, "w") as told:
         job = subprocess.Popen(
@@ -216,7 +207,7 @@ def test_processes_that_lightning_has_started_end_alike(world, tmp_path, devices
         assert not any("lost the connection" in line for line in lines)
         assert not any("Traceback" in line for line in lines)
         until(lambda: not _is_there(job.pid))
-        resumes(world, run, tmp_path / "again")
+        check_resume_of_one(world, run)
     finally:
         with suppress(ProcessLookupError):
             os.killpg(job.pid, signal.SIGKILL)
@@ -227,8 +218,8 @@ def test_a_started_process_that_crashes_behind_its_end_ends_nothing(world, tmp_p
     crashed = tmp_path / "crashed"
     fault = {"class_path": "tests.faults.CrashesAtExit", "init_args": {"file": str(crashed)}}
     two = {"trainer.devices": 2, "trainer.callbacks": [fault]}
-    file = _written(world, tmp_path / "job", **two)
-    run = file.parent / "run"
+    run = tmp_path / "run"
+    file = written(world, tmp_path, two)
     job = subprocess.run([sys.executable, "-m", "ltr", *start(run, file)])
     assert job.returncode == 0 and crashed.exists() and step_of(run) == 18
 
@@ -254,16 +245,15 @@ def small_disk(tmp_path) -> Iterator[Path]:
     libc.umount2(os.fsencode(folder), 2)  # MNT_DETACH
 
 
-def test_a_full_disk_ends_all_and_leaves_the_checkpoint(world, tmp_path, nodes: Starts, small_disk):
+def test_a_full_disk_ends_all_and_leaves_the_checkpoint(world, tmp_path, ends, small_disk):
     """It is full from the fourth step on: the checkpoint of that step is not written, and that of the
     second stays.
     """
     filler = small_disk / "filler"
     full = {"class_path": "tests.faults.FillsDisk", "init_args": {"file": str(filler), "step": 3}}
     changes = {"trainer.callbacks": [full], "last.every_n_steps": 2}
-    file = _written(world, tmp_path / "job", **TWO, **changes)
     run = small_disk / "run"
-    (code, told), (code_of_other, told_by_other) = [node.end() for node in nodes(file, run, run)]
+    (code, told), (code_of_other, told_by_other) = ends(changes, run)
     assert (code, code_of_other) == (2, 2), (told, told_by_other)
     line = own_lines(told)[-1]
     assert line.startswith("ltr: ") and "is full (No space left on device)" in line
@@ -271,4 +261,4 @@ def test_a_full_disk_ends_all_and_leaves_the_checkpoint(world, tmp_path, nodes: 
     assert line.startswith("ltr [rank 1]: process 0 of 2 has ended: the disk of ")
     assert step_of(run) == 2
     filler.unlink()
-    resumes(world, run, tmp_path / "again")
+    check_resume_of_one(world, run)

@@ -3,13 +3,18 @@
 from pathlib import Path
 
 import pytest
-import yaml
 
-from ltr.__main__ import main
 from ltr.errors import InputError
 from ltr.run.identity import check_identity, identity_of, ranker_options
 from tests.run.resumes import configured
-from tests.run.test_run_folder import common_world, config, fit, told  # noqa: F401  # fixtures and helpers
+from tests.run.test_run_folder import (  # fixtures and helpers
+    begin_with,
+    common_world,  # noqa: F401
+    config,  # noqa: F401
+    ltr,
+    told,
+)
+from tests.world.features import write_letor
 
 CONFIG = {
     "seed_everything": 3,
@@ -135,63 +140,42 @@ HONOURED = (
 
 
 @pytest.mark.long
-def test_a_resume_is_refused_under_another_identity_and_else_honoured(config, tmp_path, capsys):  # noqa: F811
-    from tests.world.features import write_letor
-
+def test_a_resume_is_refused_under_another_identity_and_else_honoured(config, tmp_path, capsys):
     write_letor(tmp_path / "other", seed=1)
-    assert fit(config, "run", "--trainer.max_epochs", "1") == 0
+    begin_with(config, "run", "--trainer.max_epochs 1")
     before = Path("run/checkpoints/last.ckpt").read_bytes()
-    for options, message in REFUSED.items():
-        assert main(["fit", "run", "--trainer.max_epochs", "2", *options.split()]) == 2, options
-        assert message in told(capsys), options
+    for options, line in REFUSED.items():
+        assert ltr(f"fit run --trainer.max_epochs 2 {options}") == 2, options
+        assert line in told(capsys), options
     assert Path("run/checkpoints/last.ckpt").read_bytes() == before
     for epochs, options in enumerate(HONOURED, 2):
-        assert main(["fit", "run", "--trainer.max_epochs", str(epochs), *options.split()]) == 0, (
-            options
-        )
+        assert ltr(f"fit run --trainer.max_epochs {epochs} {options}") == 0, options
 
 
-def test_weights_are_not_measured_as_those_of_another_ranker(config, capsys):  # noqa: F811
-    assert fit(config, "run", "--trainer.max_epochs", "1") == 0
+def test_weights_are_not_measured_as_those_of_another_ranker(config, capsys):
+    begin_with(config, "run")
     for command in ("validate", "test", "predict"):
-        assert main([command, "run", "--model.ranker.activation", "tanh"]) == 2
+        assert ltr(f"{command} run --model.ranker.activation tanh") == 2
         assert "model.ranker.activation was None and is 'tanh'" in told(capsys)
-    other = [
-        "--model.loss",
-        "SoftmaxLoss",
-        "--seed_everything",
-        "9",
-        "--data.batch_size",
-        "7",
-    ]  # these don't matter
-    assert main(["test", "run", *other]) == 0
+    does_not_matter = "--model.loss SoftmaxLoss --seed_everything 9 --data.batch_size 7"
+    assert ltr(f"test run {does_not_matter}") == 0
 
 
 def test_pooling_length_and_prompts_of_text_rankers_decide(tmp_path):
-    changes = {
-        "model.ranker": {
-            "class_path": "ltr.models.DualEncoder",
-            "init_args": {"backbone": "b", "max_length": 24},
-        }
-    }
-    base = configured(changes, tmp_path) | {"trainer": CONFIG["trainer"]}
+    def identity(**options) -> dict:
+        ranker = {"backbone": "b", "max_length": 24} | options
+        changes = {"model.ranker": {"class_path": "ltr.models.DualEncoder", "init_args": ranker}}
+        return identity_of(configured(changes, tmp_path) | {"trainer": CONFIG["trainer"]})
+
+    base = identity()
     for name, value in (
         ("max_length", 16),
         ("similarity", "dot"),
         ("prompts", {"query": "q: "}),
         ("encoder", {"pooling": "cls"}),
     ):
-        other = yaml.safe_load(yaml.safe_dump(base))
-        other["model"]["ranker"]["init_args"][name] = value
+        other = ranker_options(identity(**{name: value}))
         with pytest.raises(InputError, match=f"model.ranker.{name}"):
-            check_identity(
-                ranker_options(identity_of(other)), ranker_options(identity_of(base)), "x", "do"
-            )
-    quick = yaml.safe_load(yaml.safe_dump(base))
-    quick["model"]["ranker"]["init_args"]["encoder"] = {
-        "max_tokens": 4096,
-        "keep_tokens": 1,
-        "kernels": "plain",
-        "compile": True,
-    }
-    assert identity_of(quick) == identity_of(base)
+            check_identity(other, ranker_options(base), "x", "do")
+    quick = {"max_tokens": 4096, "keep_tokens": 1, "kernels": "plain", "compile": True}
+    assert identity(encoder=quick) == base

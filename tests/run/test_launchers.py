@@ -1,7 +1,6 @@
 """Which processes begin alone, and which have to meet first."""
 
 import os
-import subprocess
 import sys
 from types import SimpleNamespace
 
@@ -19,10 +18,28 @@ from ltr.run.launchers import (
     tell_lightning_rank,
     use_launched_processes,
 )
+from tests.child_processes import run_command
+
+NAMES = ("TORCHELASTIC_RUN_ID", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "LOCAL_RANK")
+NAMES_OF_SLURM = ("SLURM_NTASKS", "SLURM_NNODES", "SLURM_NTASKS_PER_NODE", "SLURM_JOB_NAME")
+RANKS = ("RANK", "LOCAL_RANK", "SLURM_PROCID")
+
+
+@pytest.fixture
+def launched(monkeypatch):
+    """``launched(**variables)``: the environment of a launcher, which has these and no others."""
+
+    def launch(**variables: str) -> None:
+        for name in {*NAMES, *NAMES_OF_SLURM, *RANKS}:
+            monkeypatch.delenv(name, raising=False)
+        for name, value in variables.items():
+            monkeypatch.setenv(name, value)
+
+    return launch
 
 
 @pytest.mark.parametrize(
-    ("variables", "launched"),
+    ("variables", "is_launched"),
     [
         ({}, False),
         ({"TORCHELASTIC_RUN_ID": "7"}, True),  # torchrun
@@ -31,25 +48,15 @@ from ltr.run.launchers import (
         ({"SLURM_NTASKS": "2", "SLURM_JOB_NAME": "bash"}, False),  # a shell of a job
     ],
 )
-def test_processes_of_a_launcher_are_told_by_its_variables(monkeypatch, variables, launched):
-    for name in ("TORCHELASTIC_RUN_ID", "LOCAL_RANK", "SLURM_NTASKS", "SLURM_JOB_NAME"):
-        monkeypatch.delenv(name, raising=False)
-    for name, value in variables.items():
-        monkeypatch.setenv(name, value)
-    assert has_launcher() == launched
+def test_processes_of_a_launcher_are_told_by_its_variables(launched, variables, is_launched):
+    launched(**variables)
+    assert has_launcher() == is_launched
     check_nodes(1)
-    if launched:
+    if is_launched:
         check_nodes(2)
     else:
         with pytest.raises(InputError, match="num_nodes must be 1 where no launcher has started"):
             check_nodes(2)
-
-
-def launched(monkeypatch, **variables: str) -> None:
-    for name in (*TORCHRUN, *SRUN, "SLURM_JOB_NAME"):
-        monkeypatch.delenv(name, raising=False)
-    for name, value in variables.items():
-        monkeypatch.setenv(name, value)
 
 
 TORCHRUN = {"TORCHELASTIC_RUN_ID": "7", "WORLD_SIZE": "6", "LOCAL_WORLD_SIZE": "2"}
@@ -57,9 +64,9 @@ SRUN = {"SLURM_NTASKS": "6", "SLURM_NNODES": "3", "SLURM_NTASKS_PER_NODE": "2"}
 
 
 @pytest.mark.parametrize("variables", [TORCHRUN, SRUN, {"SLURM_NTASKS": "6", "SLURM_NNODES": "3"}])
-def test_a_trainer_runs_on_the_processes_that_were_started(monkeypatch, variables):
+def test_a_trainer_runs_on_the_processes_that_were_started(launched, variables):
     """6 processes, 2 of them on each node: 3 nodes."""
-    launched(monkeypatch, **variables)
+    launched(**variables)
     trainer = {"num_nodes": 1, "devices": "auto"}
     use_launched_processes(trainer)
     assert trainer == {"num_nodes": 3, "devices": 2}
@@ -70,37 +77,35 @@ def test_a_trainer_runs_on_the_processes_that_were_started(monkeypatch, variable
         use_launched_processes({"num_nodes": 1, "devices": 1})
 
 
-def test_without_a_launcher_the_options_stay(monkeypatch):
-    launched(monkeypatch)
+def test_without_a_launcher_the_options_stay(launched):
+    launched()
     trainer = {"num_nodes": 1, "devices": "auto"}
     use_launched_processes(trainer)
     assert trainer == {"num_nodes": 1, "devices": "auto"}
 
 
-def test_nodes_with_unequally_many_processes_are_refused(monkeypatch):
-    launched(monkeypatch, **TORCHRUN | {"WORLD_SIZE": "3"})
+def test_nodes_with_unequally_many_processes_are_refused(launched):
+    launched(**TORCHRUN | {"WORLD_SIZE": "3"})
     with pytest.raises(InputError, match="as many processes as any other, got 2 of 3 on this one"):
         use_launched_processes({"num_nodes": 1, "devices": "auto"})
 
 
-@pytest.mark.parametrize("name", ["RANK", "LOCAL_RANK", "SLURM_PROCID"])
-def test_a_process_gets_its_number_after_lightning_was_imported(monkeypatch, name):
+@pytest.mark.parametrize("name", RANKS)
+def test_a_process_gets_its_number_after_lightning_was_imported(launched, monkeypatch, name):
     """As under Ray Train: else each worker would take itself for the first, and speak."""
-    for other in ("RANK", "LOCAL_RANK", "SLURM_PROCID"):
-        monkeypatch.delenv(other, raising=False)
+    launched()
     monkeypatch.setattr(rank_zero_only, "rank", 0)
     tell_lightning_rank()
     assert is_rank_0()
-    monkeypatch.setenv(name, "1")
+    launched(**{name: "1"})
     tell_lightning_rank()
     assert not is_rank_0()
 
 
 def test_the_first_process_alone_says_how_a_training_has_ended(tmp_path):
     """The others would read the folder while it is still written: here there is nothing to read."""
-    trainer = SimpleNamespace(
-        is_global_zero=False, fast_dev_run=0, default_root_dir=str(tmp_path / "none")
-    )
+    options = {"fast_dev_run": 0, "default_root_dir": str(tmp_path / "none")}
+    trainer = SimpleNamespace(is_global_zero=False, **options)
     RankerCLI.after_fit(SimpleNamespace(trainer=trainer))
 
 
@@ -111,10 +116,8 @@ def test_bad_input_says_that_torchrun_starts_it_again(monkeypatch, capsys, made,
     monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", made)
     assert main(["fit", "--config", "none.yaml"]) == 2
     (line,) = capsys.readouterr().err.splitlines()
-    if left:
-        assert f"; torchrun starts it again, {left} times at most" in line
-    else:
-        assert "torchrun" not in line
+    assert (f"; torchrun starts it again, {left} times at most" in line) == (left > 0)
+    assert ("torchrun" in line) == (left > 0)
     monkeypatch.delenv("TORCHELASTIC_MAX_RESTARTS")
     monkeypatch.delenv("TORCHELASTIC_RESTART_COUNT")
     assert restarts_line() == ""
@@ -126,8 +129,7 @@ def test_the_addresses_of_functions_are_not_printed_unless_asked_for(level):
     environment = {name: value for name, value in os.environ.items() if "TORCH_CPP" not in name}
     if level is not None:
         environment["TORCH_CPP_LOG_LEVEL"] = level
-    code = "import ltr.__main__ as m, os; m.main = lambda: print(os.environ['TORCH_CPP_LOG_LEVEL']) or 0; m.program()"
-    told = subprocess.run(
-        [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True
-    )
+    prints = "lambda: print(os.environ['TORCH_CPP_LOG_LEVEL']) or 0"
+    code = f"import ltr.__main__ as m, os; m.main = {prints}; m.program()"
+    told = run_command([sys.executable, "-c", code], env=environment)
     assert told.stdout.strip() == (level or "ERROR")

@@ -11,7 +11,7 @@ from unittest import mock
 
 import torch
 from lightning.fabric.strategies.launchers.subprocess_script import _ChildProcessObserver
-from lightning.pytorch import Callback, Trainer
+from lightning.pytorch import Callback
 from lightning.pytorch.loggers import TensorBoardLogger
 from lightning.pytorch.loops.fit_loop import _FitLoop
 from lightning.pytorch.loops.training_epoch_loop import _TrainingEpochLoop
@@ -26,6 +26,7 @@ from ltr.run.counters import Moment, set_counters
 from ltr.run.signals import CLUSTER_SIGNALS
 from ltr.run.together import LONGEST_WAIT
 from tests.run.plain import Plain
+from tests.world.rankers import trainer as make_trainer
 
 
 class Asks(Callback):
@@ -44,20 +45,18 @@ class Asks(Callback):
         internals.set_logged_step(trainer)
 
     def on_train_batch_end(self, trainer, *_):
-        self.after_batch.append(
-            (
-                internals.validation_is_due(trainer),
-                internals.epoch_ends_here(trainer),
-                internals.fetched_last_batch(trainer),
-                internals.epoch_has_begun(trainer),
-                internals.epochs_are_done(trainer),
-            )
+        asked = (
+            internals.validation_is_due,
+            internals.epoch_ends_here,
+            internals.fetched_last_batch,
+            internals.epoch_has_begun,
+            internals.epochs_are_done,
         )
+        self.after_batch.append(tuple(each(trainer) for each in asked))
 
     def on_train_epoch_end(self, trainer, pl_module):
-        self.after_epoch.append(
-            (internals.all_batches_trained(trainer), internals.may_stop(trainer))
-        )
+        asked = (internals.all_batches_trained, internals.may_stop)
+        self.after_epoch.append(tuple(each(trainer) for each in asked))
         self.states = internals.callback_states(trainer)
         self.checkpoint = internals.dump_checkpoint(trainer)
         # It has the counters that are set.
@@ -66,21 +65,10 @@ class Asks(Callback):
 
 def test_each_says_what_it_means(tmp_path):
     asks = Asks()
-    trainer = Trainer(
-        default_root_dir=tmp_path,
-        callbacks=[asks],
-        max_epochs=2,
-        min_epochs=2,
-        val_check_interval=2,
-        num_sanity_val_steps=0,
-        logger=False,
-        enable_checkpointing=False,
-        enable_progress_bar=False,
-        enable_model_summary=False,
-        accelerator="cpu",
+    trainer = make_trainer(
+        tmp_path, callbacks=[asks], max_epochs=2, min_epochs=2, val_check_interval=2
     )
-    batches = DataLoader(torch.ones(3, 1))
-    trainer.fit(Plain(), batches, DataLoader(torch.ones(1, 1)))
+    trainer.fit(Plain(), DataLoader(torch.ones(3, 1)), DataLoader(torch.ones(1, 1)))
     # Three batches an epoch, a validation after the second: due, ends, last, begun; the epochs
     # are counted at their ends.
     epoch = [(False, False), (True, False), (False, True)]
@@ -94,9 +82,8 @@ def test_each_says_what_it_means(tmp_path):
     assert state == {"seen": 6}
     assert asks.checkpoint["global_step"] == 6
     loops = asks.checkpoint["loops"]["fit_loop"]
-    assert loops["epoch_progress"]["current"] == dict.fromkeys(
-        ("ready", "started", "processed", "completed"), 2
-    )
+    epochs = dict.fromkeys(("ready", "started", "processed", "completed"), 2)
+    assert loops["epoch_progress"]["current"] == epochs
     assert loops["epoch_loop.state_dict"] == {"_batches_that_stepped": 6}
 
 
@@ -119,9 +106,7 @@ def test_lightning_answers_no_signal_of_slurm(monkeypatch, tmp_path):
         monkeypatch.setenv(name, value)
     before = {known: signal.signal(known, signal.SIG_DFL) for known in CLUSTER_SIGNALS}
     try:
-        trainer = Trainer(
-            default_root_dir=tmp_path, accelerator="cpu", logger=False, enable_checkpointing=False
-        )
+        trainer = make_trainer(tmp_path)
         assert internals.cluster_environment(trainer).auto_requeue
         Checkpoints().setup(trainer, Plain(), "fit")
         trainer._signal_connector.register_signal_handlers()
@@ -137,14 +122,11 @@ def test_a_logger_of_tensorboard_goes_on(tmp_path, monkeypatch):
     tensorboard = SimpleNamespace(SummaryWriter=writer)
     monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", tensorboard)
     monkeypatch.setattr("lightning.fabric.loggers.tensorboard._TENSORBOARD_AVAILABLE", True)
+    own = {"purge_step": 3, "max_queue": 1}
     for given, version, expected in (
         ({}, "runs/seed=0", {"purge_step": 8}),
         ({"purge_step": None}, "runs/seed=0", {"purge_step": 8}),
-        (
-            {"version": "mine", "purge_step": 3, "max_queue": 1},
-            "mine",
-            {"purge_step": 3, "max_queue": 1},
-        ),
+        ({"version": "mine"} | own, "mine", own),
     ):
         logger = TensorBoardLogger(tmp_path, **given)
         internals.continue_tensorboard(logger, "runs/seed=0", 8)
@@ -159,12 +141,9 @@ def test_a_logger_of_tensorboard_goes_on(tmp_path, monkeypatch):
 
 def test_what_lightning_does_at_an_early_end_is_left_to_us(tmp_path):
     """It would begin a collective operation at SIGTERM and before each step, and kill processes."""
-    for owner, name in (
-        (_SignalConnector, "_sigterm_notifier_fn"),
-        (_TrainingEpochLoop, "_broadcast_sigterm_tensor"),
-    ):
-        assert callable(getattr(owner, name))
-    trainer = Trainer(default_root_dir=tmp_path, accelerator="cpu", logger=False)
+    assert callable(_SignalConnector._sigterm_notifier_fn)
+    assert callable(_TrainingEpochLoop._broadcast_sigterm_tensor)
+    trainer = make_trainer(tmp_path)
     failed = subprocess.Popen(["false"])
     observer = _ChildProcessObserver(main_pid=os.getpid(), child_processes=[failed])
     observer._termination_signal = signal.SIGCONT  # in place of SIGKILL
@@ -189,17 +168,15 @@ def test_the_processes_that_lightning_has_started_are_known_by_rank(tmp_path, mo
         "lightning.pytorch.strategies.launchers.subprocess_script.subprocess.Popen",
         lambda command, env, cwd: started.append(env["LOCAL_RANK"]) or env["LOCAL_RANK"],
     )
-    options = {"default_root_dir": tmp_path, "accelerator": "cpu", "logger": False}
-    three = Trainer(**options, devices=3, strategy="ddp")
+    three = make_trainer(tmp_path, devices=3, strategy="ddp")
     three.strategy._configure_launcher()
     with mock.patch.dict(os.environ):  # Lightning writes the ranks into it
         three.strategy.launcher._call_children_scripts()
     assert internals.started_processes(three) == started == ["1", "2"]
-    assert internals.started_processes(Trainer(**options)) == []
+    assert internals.started_processes(make_trainer(tmp_path)) == []
 
 
 def test_waiting_is_limited_unless_the_configuration_limits_it(tmp_path):
-    options = {"default_root_dir": tmp_path, "accelerator": "cpu", "logger": False}
     for strategy, expected in (
         ("ddp", 600),
         (DDPStrategy(timeout=timedelta(seconds=5)), 5),
@@ -207,7 +184,7 @@ def test_waiting_is_limited_unless_the_configuration_limits_it(tmp_path):
         ("auto", None),
     ):
         devices = 1 if strategy == "auto" else 2
-        trainer = Trainer(strategy=strategy, devices=devices, **options)
+        trainer = make_trainer(tmp_path, strategy=strategy, devices=devices)
         internals.limit_waiting(trainer, LONGEST_WAIT)
         limit = internals.longest_wait(trainer)
         assert (limit and limit.total_seconds()) == expected

@@ -45,8 +45,8 @@ def config(tmp_path, monkeypatch):
     return tmp_path / "c.yaml"
 
 
-def call(*args):
-    assert main([str(one) for one in args]) == 0
+def call(words: str) -> None:
+    assert main(words.split()) == 0
     assert wandb.run is None, "the command has ended it"
     time.sleep(1.1)  # folders are named by the second
 
@@ -84,124 +84,94 @@ def runs_in(starts):
     return [one.run for start in starts for one in start if one.HasField("run")]
 
 
+def rows_in(starts) -> list[dict[str, str]]:
+    """The rows that were logged, over all starts: each value by its name."""
+    histories = [one.history for start in starts for one in start if one.HasField("history")]
+    return [
+        {item.key or "/".join(item.nested_key): item.value_json for item in history.item}
+        for history in histories
+    ]
+
+
 def logged(starts, name):
     """Step and value of a metric, over all starts."""
-    rows = []
-    for one in (one.history for start in starts for one in start if one.HasField("history")):
-        row = {
-            item.key or "/".join(item.nested_key): json.loads(item.value_json) for item in one.item
-        }
-        rows += [(row.get("trainer/global_step"), row[name])] if name in row else []
-    return rows
+    return [
+        (json.loads(row.get("trainer/global_step", "null")), json.loads(row[name]))
+        for row in rows_in(starts)
+        if name in row
+    ]
 
 
 def row_numbers(starts):
     """The numbers of all rows that have a metric. The server tells rows apart by them."""
-    numbers = []
-    for one in (one.history for start in starts for one in start if one.HasField("history")):
-        values = {"/".join(item.nested_key) or item.key: item.value_json for item in one.item}
-        if any(not name.startswith("_") for name in values):
-            numbers.append(int(values["_step"]))
-    return numbers
+    rows = [row for row in rows_in(starts) if any(not name.startswith("_") for name in row)]
+    return [int(row["_step"]) for row in rows]
+
+
+def artifacts_in(starts):
+    found = []
+    for one in (record for start in starts for record in start):
+        if one.HasField("artifact"):
+            found.append(one.artifact)
+        if one.request.HasField("log_artifact"):
+            found.append(one.request.log_artifact.artifact)
+    return found
+
+
+def config_in(starts) -> dict:
+    found = {}
+    for one in (record for start in starts for record in start):
+        for item in [*one.run.config.update, *one.config.update]:
+            found[item.key] = json.loads(item.value_json)
+    return found
 
 
 def test_a_run_that_was_interrupted_resumed_and_tested_is_one_run(config, tmp_path):
     run = tmp_path / "runs/losses/seed=3"
-    call(
-        "fit",
-        "--config",
-        config,
-        "--trainer.default_root_dir",
-        run,
-        "--trainer.max_steps",
-        8,
-        "--trainer.log_every_n_steps",
-        1,
-    )
-    call("fit", run, "--trainer.max_steps", 12)
-    call("test", run)
+    each_step = "--trainer.log_every_n_steps 1 --trainer.max_steps 8"
+    call(f"fit --config {config} --trainer.default_root_dir {run} {each_step}")
+    call(f"fit {run} --trainer.max_steps 12")
+    call(f"test {run}")
     starts = offline(run)
-    assert len(starts) == 3 and {one.run_id for one in runs_in(starts)} == {
-        (run / "wandb/run-id").read_text()
-    }
+    run_id = (run / "wandb/run-id").read_text()
+    assert len(starts) == 3 and {one.run_id for one in runs_in(starts)} == {run_id}
     for one in runs_in(starts):
-        assert (one.project, one.run_group, one.display_name) == (
-            "tests",
-            "losses",
-            "losses/seed=3",
-        )
+        names = (one.project, one.run_group, one.display_name)
+        assert names == ("tests", "losses", "losses/seed=3")
         assert {*one.tags} == {"FeatureRanker", "RankNetLoss", "FeatureDataModule"}
     steps = [step for step, _ in logged(starts, "train/loss")]
     assert steps == sorted(set(steps)) and steps[0] == 0 and steps[-1] == 11, (
         "each step once, over both starts"
     )
-    assert [step for step, _ in logged(starts, "val/nDCG_exp@10")] == [0, 5, 11], (
-        "row 0 and two epochs"
-    )
+    validated = [step for step, _ in logged(starts, "val/nDCG_exp@10")]
+    assert validated == [0, 5, 11], "row 0 and two epochs"
     numbers = row_numbers(starts)
     assert len(numbers) > 20 and numbers == sorted(set(numbers)), "of rows, over all three starts"
-    artifacts = [one.artifact for start in starts for one in start if one.HasField("artifact")]
-    artifacts += [
-        one.request.log_artifact.artifact
-        for start in starts
-        for one in start
-        if one.request.HasField("log_artifact")
-    ]
-    results = next(one for one in artifacts if one.type == "results")
-    assert {entry.path for entry in results.manifest.contents} == {
-        "metrics.json",
-        "per_query.tsv",
-        "test.run",
-        "ir-metadata.yml",
-        "config.yaml",
-    }
-    assert any(
-        item.nested_key[:1] == ["test/per_query"]
-        for start in starts
-        for one in start
-        for item in one.history.item
-    )
-    found = {
-        item.key: json.loads(item.value_json)
-        for start in starts
-        for one in start
-        for item in one.run.config.update
-    }
-    found |= {
-        item.key: json.loads(item.value_json)
-        for start in starts
-        for one in start
-        for item in one.config.update
-    }
+    results = next(one for one in artifacts_in(starts) if one.type == "results")
+    files = {"metrics.json", "per_query.tsv", "test.run", "ir-metadata.yml", "config.yaml"}
+    assert {entry.path for entry in results.manifest.contents} == files
+    assert any(name.startswith("test/per_query") for row in rows_in(starts) for name in row)
+    found = config_in(starts)
     assert found["model"]["lr"] == 0.1 and found["seed_everything"] == 3
 
 
 def test_the_cells_of_a_grid_are_whole_runs(config, tmp_path, monkeypatch):
     """Their processes end without the hooks by which wandb would end its run."""
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "g.yaml").write_text(
-        "base: c.yaml\naxes: {}\nseeds: [0]\noptions: {trainer.max_steps: 2}"
-    )
-    call("grid", "g.yaml")
+    grid = "base: c.yaml\naxes: {}\nseeds: [0]\noptions: {trainer.max_steps: 2}"
+    (tmp_path / "g.yaml").write_text(grid)
+    call("grid g.yaml")
     trained, tested = offline(tmp_path / "runs/g/base/seed=0")
-    assert [
-        one.exit.exit_code for start in (trained, tested) for one in start if one.HasField("exit")
-    ] == [0, 0]
-    assert any(one.HasField("artifact") or one.request.HasField("log_artifact") for one in tested)
+    ends = [one.exit for start in (trained, tested) for one in start if one.HasField("exit")]
+    assert [one.exit_code for one in ends] == [0, 0]
+    assert artifacts_in([tested])
 
 
-def test_a_run_that_fails_is_ended_and_the_next_one_is_another(config, tmp_path, capsys):
-    nan = ["--model.lr", 1e30, "--trainer.default_root_dir", tmp_path / "a"]
-    assert main([str(one) for one in ("fit", "--config", config, *nan)]) == 2
-    call(
-        "fit",
-        "--config",
-        config,
-        "--trainer.max_steps",
-        1,
-        "--trainer.default_root_dir",
-        tmp_path / "b",
-    )
+def test_a_run_that_fails_is_ended_and_the_next_one_is_another(config, tmp_path):
+    nan = f"--model.lr 1e30 --trainer.default_root_dir {tmp_path / 'a'}"
+    assert main(f"fit --config {config} {nan}".split()) == 2
+    one_step = f"--trainer.max_steps 1 --trainer.default_root_dir {tmp_path / 'b'}"
+    call(f"fit --config {config} {one_step}")
     assert len(offline(tmp_path / "b")) == 1
 
 
@@ -211,40 +181,22 @@ def test_each_combination_of_a_sweep_is_an_experiment(config, tmp_path, monkeypa
     monkeypatch.setenv("WANDB_SWEEP_ID", "s1")
     for number, (lr, seed) in enumerate([(0.1, 0), (0.1, 1), (0.2, 0)]):
         monkeypatch.setenv("WANDB_RUN_ID", f"agent{number}")
-        call(
-            "fit",
-            "--config",
-            config.name,
-            f"--model.lr={lr}",
-            f"--seed_everything={seed}",
-            "--trainer.max_steps=1",
-        )
-    folders = sorted(Path("runs/c").glob("sweep-*"))
-    assert [[one.name for one in sorted(folder.glob("seed=*"))] for folder in folders] in (
-        [["seed=0", "seed=1"], ["seed=0"]],
-        [["seed=0"], ["seed=0", "seed=1"]],
-    )
-    assert {(file.read_text()) for file in Path("runs/c").rglob("run-id")} == {
-        "agent0",
-        "agent1",
-        "agent2",
-    }
+        options = f"--model.lr={lr} --seed_everything={seed} --trainer.max_steps=1"
+        call(f"fit --config {config.name} {options}")
+    folders = Path("runs/c").glob("sweep-*")
+    seeds = [sorted(one.name for one in folder.glob("seed=*")) for folder in folders]
+    assert sorted(seeds) == [["seed=0"], ["seed=0", "seed=1"]]
+    ids = {file.read_text() for file in Path("runs/c").rglob("run-id")}
+    assert ids == {"agent0", "agent1", "agent2"}
 
 
 @pytest.mark.usefixtures("programs_begin_warm")
 @pytest.mark.long
 def test_two_processes_are_one_run(config, tmp_path):
     run = tmp_path / "runs/losses/seed=3"
-    words = [
-        "--trainer.default_root_dir",
-        str(run),
-        "--trainer.devices",
-        "2",
-        "--trainer.strategy",
-        "ddp",
-    ]
-    command = [sys.executable, "-m", "ltr", "fit", "--config", str(config)]
-    done = run_command([*command, *words, "--trainer.max_epochs", "1"])
+    options = f"--trainer.devices 2 --trainer.strategy ddp --trainer.default_root_dir {run}"
+    words = f"fit --config {config} {options} --trainer.max_epochs 1"
+    done = run_command([sys.executable, "-m", "ltr", *words.split()])
     assert done.returncode == 0, done.stderr
     assert len(offline(run)) == 1
 
@@ -324,18 +276,15 @@ def test_restarts_and_a_resume_with_fewer_processes_are_one_run(config, tmp_path
         for worker in workers:  # torchrun makes a process group of each, with the process of wandb
             os.killpg(int(worker), signal.SIGKILL)
         agent.wait()
-    call(*fit(run, changed(config, "alone.yaml")))
+    call(" ".join(fit(run, changed(config, "alone.yaml"))))
 
     lines = starts_in(run)
     assert re.fullmatch(r"the run begins: 2 processes on .*; torchrun one, restart 0", lines[0])
-    for line, processes in zip(lines[1:-1], ["2 processes"] * len(lines), strict=False):
-        assert re.fullmatch(
-            rf"the run goes on from step \d+: {processes} on .*; torchrun one, restart [1-5]", line
-        )
-    assert re.fullmatch(
-        r"the run goes on from step \d+: 1 process on [^;]*; the first is process \d+ of [^;]*",
-        lines[-1],
-    )
+    goes_on = r"the run goes on from step \d+: "
+    for line in lines[1:-1]:
+        assert re.fullmatch(goes_on + r"2 processes on .*; torchrun one, restart [1-5]", line)
+    alone = r"1 process on [^;]*; the first is process \d+ of [^;]*"
+    assert re.fullmatch(goes_on + alone, lines[-1])
     starts = offline(run)
     assert len(starts) == len(lines) >= 3
     assert {one.run_id for one in runs_in(starts)} == {RunFolder(run).wandb_id.read_text()}
@@ -359,52 +308,55 @@ def first_process(run: Path) -> int:
     return int(re.findall(r"the first is process (\d+)", starts_in(run)[-1])[0])
 
 
-def test_tensorboard_has_one_folder_and_each_step_once(config, tmp_path):
+@pytest.fixture
+def killed_run(config, tmp_path):
+    """``killed(run, step, **options)``: a run that logs to TensorBoard is killed in a step; returned
+    is its logger. What reads its curves must be there.
+    """
+    pytest.importorskip("tensorboard")
+
+    def kill(run: Path, step: int, **options) -> dict:
+        logger = {
+            "class_path": "lightning.pytorch.loggers.TensorBoardLogger",
+            "init_args": {"save_dir": str(tmp_path / "curves")} | options,
+        }
+        wait = waiting(tmp_path / "waits", step=step)
+        slow = changed(config, "slow.yaml", callbacks=[wait], logger=logger)
+        child = Child(fit(run, slow), tmp_path / "output")
+        child.until(tmp_path / "waits")
+        child.send(signal.SIGKILL)
+        child.process.join()
+        time.sleep(1.0)  # TensorBoard orders its files by the second in which they were begun
+        return logger
+
+    return kill
+
+
+def steps_of_curve(folder: Path, name: str) -> list[int]:
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    return [one.step for one in EventAccumulator(str(folder)).Reload().Scalars(name)]
+
+
+def test_tensorboard_has_one_folder_and_each_step_once(config, tmp_path, killed_run):
     """A run is killed in step 9 and resumed from the checkpoint of step 8 or before."""
-    event_accumulator = pytest.importorskip(
-        "tensorboard.backend.event_processing.event_accumulator"
-    )
     run = tmp_path / "runs/losses/seed=3"
-    logger = {
-        "class_path": "lightning.pytorch.loggers.TensorBoardLogger",
-        "init_args": {"save_dir": str(tmp_path / "curves")},
-    }
-    wait = waiting(tmp_path / "waits", step=9)
-    slow = changed(config, "slow.yaml", callbacks=[wait], logger=logger)
-    child = Child(fit(run, slow), tmp_path / "output")
-    child.until(tmp_path / "waits")
-    child.send(signal.SIGKILL)
-    child.process.join()
-    time.sleep(1.0)  # TensorBoard orders its files by the second in which they were begun
-    call(*fit(run, changed(config, "again.yaml", logger=logger)))
-    call("test", "--config", run / "config.yaml", "--ckpt_path", "last")
-    folders = {file.parent for file in (tmp_path / "curves").rglob("events.*")}
-    assert folders == {tmp_path / "curves/lightning_logs/losses/seed=3"}
-    curves = event_accumulator.EventAccumulator(str(folders.pop())).Reload()
-    assert [one.step for one in curves.Scalars("train/loss")] == list(range(18))
+    logger = killed_run(run, step=9)
+    call(" ".join(fit(run, changed(config, "again.yaml", logger=logger))))
+    call(f"test --config {run / 'config.yaml'} --ckpt_path last")
+    folder = tmp_path / "curves/lightning_logs/losses/seed=3"
+    assert {file.parent for file in (tmp_path / "curves").rglob("events.*")} == {folder}
+    assert steps_of_curve(folder, "train/loss") == list(range(18))
     # Before training, and after each of three epochs of 6 steps.
-    assert [one.step for one in curves.Scalars("val/nDCG_exp@10")] == [0, 5, 11, 17]
-    assert len(curves.Scalars("test/nDCG_exp@10")) == 1
+    assert steps_of_curve(folder, "val/nDCG_exp@10") == [0, 5, 11, 17]
+    assert len(steps_of_curve(folder, "test/nDCG_exp@10")) == 1
 
 
-def test_tensorboard_forgets_a_start_without_a_checkpoint(config, tmp_path):
+def test_tensorboard_forgets_a_start_without_a_checkpoint(config, tmp_path, killed_run):
     """It was killed before its first one, so the run begins again."""
-    event_accumulator = pytest.importorskip(
-        "tensorboard.backend.event_processing.event_accumulator"
-    )
     run = tmp_path / "run"
-    logger = {
-        "class_path": "lightning.pytorch.loggers.TensorBoardLogger",
-        "init_args": {"save_dir": str(tmp_path / "curves"), "version": "mine"},
-    }
-    wait = waiting(tmp_path / "waits", step=2)
-    slow = changed(config, "slow.yaml", callbacks=[wait], logger=logger)
-    child = Child(fit(run, slow), tmp_path / "output")
-    child.until(tmp_path / "waits")
-    child.send(signal.SIGKILL)
-    child.process.join()
+    logger = killed_run(run, step=2, version="mine")
     assert not RunFolder(run).holds_checkpoints()
-    time.sleep(1.0)
-    call(*fit(run, changed(config, "again.yaml", logger=logger, max_epochs=1)))
-    curves = event_accumulator.EventAccumulator(str(tmp_path / "curves/lightning_logs/mine"))
-    assert [one.step for one in curves.Reload().Scalars("train/loss")] == list(range(6))
+    call(" ".join(fit(run, changed(config, "again.yaml", logger=logger, max_epochs=1))))
+    folder = tmp_path / "curves/lightning_logs/mine"
+    assert steps_of_curve(folder, "train/loss") == list(range(6))

@@ -45,24 +45,58 @@ def config(common_world, tmp_path, monkeypatch) -> Path:
     return common_world / "variant.yaml"
 
 
-def begin_with(config: Path, run: str, *options: str) -> None:
+SAME_RATE = "--model.warmup 0 --model.decay false"
+ALL_KEPT = "--trainer.max_epochs 4 --best.save_top_k -1"
+ONLY_WEIGHTS = "--best.save_weights_only true --last.every_n_steps 500"
+
+
+def begin_with(config: Path, run: str, options: str = "", tested: bool = False) -> None:
     """A finished run with these options, trained once for all tests."""
-    trained = config.with_name(" ".join(["run", *options]))
+    trained = config.with_name(f"run {options} {tested}".replace("/", "-"))
     if not trained.exists():
-        assert fit(config, trained, *options) == 0
+        assert fit(config, trained, options) == 0
+        assert not tested or main(["test", str(trained)]) == 0
     shutil.copytree(trained, run)
 
 
-def fit(config: Path, run: str | Path, *options: str) -> int:
-    return main(["fit", "--config", str(config), "--trainer.default_root_dir", str(run), *options])
+def fit(config: Path, run: str | Path, options: str = "") -> int:
+    words = ["fit", "--config", str(config), "--trainer.default_root_dir", str(run)]
+    return main([*words, *options.split()])
+
+
+def ltr(words: str) -> int:
+    """The exit code of a command."""
+    return main(words.split())
 
 
 def metrics(run: str | Path) -> dict:
     return json.loads(Path(run, "metrics.json").read_text())
 
 
+def steps_of(run: str) -> int:
+    return metrics(run)["fit"]["steps"]
+
+
+def scores_of(run: str, name: str = "nDCG_exp@10") -> dict[int, float]:
+    """A metric of each validation by its step."""
+    return {one["step"]: one[name] for one in metrics(run)["validations"]}
+
+
+def best_first(scores: dict[int, float]) -> list[int]:
+    """Steps; of equal scores the earliest."""
+    return sorted(scores, key=lambda step: (-scores[step], step))
+
+
 def loaded(run: str, name: str = "last") -> dict:
     return torch.load(Path(run, f"checkpoints/{name}.ckpt"), weights_only=True)
+
+
+def have_same_weights(run: str, other: str, name: str = "last", other_name: str = "last") -> bool:
+    weights = loaded(run, name)["state_dict"]
+    others = loaded(other, other_name)["state_dict"]
+    return weights.keys() == others.keys() and all(
+        torch.equal(weight, others[key]) for key, weight in weights.items()
+    )
 
 
 def files(run: str) -> dict[str, bytes]:
@@ -92,13 +126,13 @@ def test_a_folder_has_one_command_at_a_time(config, capsys):
     before = files("run")
     with RunFolder("run").owned():
         for command in ("validate", "test", "predict"):
-            assert main([command, "run"]) == 2
+            assert ltr(f"{command} run") == 2
             assert "another command is running in this folder" in told(capsys)
-        assert main(["test", "run", "--trainer.default_root_dir", "other"]) == 0
+        assert ltr("test run --trainer.default_root_dir other") == 0
     assert files("run") == before and Path("other/test.run").is_file()
 
 
-def test_new_weights_are_not_saved_while_others_are_measured(config, capsys, monkeypatch):
+def test_new_weights_are_not_saved_while_others_are_measured(config, monkeypatch):
     from ltr.run.results import ResultsWriter
 
     begin_with(config, "run")
@@ -106,25 +140,24 @@ def test_new_weights_are_not_saved_while_others_are_measured(config, capsys, mon
     measured = ResultsWriter.on_test_end
 
     def on_test_end(writer, *args) -> None:
-        codes.append(main(["fit", "run", "--trainer.max_epochs", "3"]))
+        codes.append(ltr("fit run --trainer.max_epochs 3"))
         measured(writer, *args)
 
     monkeypatch.setattr(ResultsWriter, "on_test_end", on_test_end)
-    assert main(["test", "run"]) == 0 and codes == [2]
-    assert Path("run/test.run").is_file() and metrics("run")["fit"]["steps"] == 12
-    assert main(["fit", "run", "--trainer.max_epochs", "3"]) == 0
+    assert ltr("test run") == 0 and codes == [2]
+    assert Path("run/test.run").is_file() and steps_of("run") == 12
+    assert ltr("fit run --trainer.max_epochs 3") == 0
     assert not Path("run/test.run").exists() and not Path("run/per_query.tsv").exists()
 
 
-def test_a_failed_start_leaves_nothing(config, capsys):
-    assert fit(config, "run", "--data.path", "nowhere") == 2
-    assert not Path("run").exists()
+def test_a_failed_start_leaves_nothing(config):
     Path("old").mkdir()
-    assert fit(config, "old/new/run", "--data.path", "nowhere") == 2
-    assert Path("old").exists() and not Path("old/new").exists()
     Path("mine").mkdir()
     Path("mine/note").write_text("mine")
-    assert fit(config, "mine", "--data.path", "nowhere") == 2
+    for run in ("run", "old/new/run", "mine"):
+        assert fit(config, run, "--data.path nowhere") == 2
+    assert not Path("run").exists()
+    assert Path("old").exists() and not Path("old/new").exists()
     assert Path("mine/note").exists()
 
 
@@ -166,9 +199,8 @@ def test_only_the_run_of_wandb_that_failed_before_training_is_removed(tmp_path):
 
 def test_only_the_curves_of_a_failed_start_are_removed(tmp_path):
     run = RunFolder(tmp_path / "run")
-    old = run.curves / "version_0/metrics.csv"
-    old.parent.mkdir(parents=True)
-    old.write_text("step\n1\n")
+    (run.curves / "version_0").mkdir(parents=True)
+    (run.curves / "version_0/metrics.csv").write_text("step\n1\n")
 
     def start() -> None:
         with run.owned():
@@ -184,23 +216,17 @@ def test_only_the_curves_of_a_failed_start_are_removed(tmp_path):
 
 def test_a_checkpoint_of_another_run_does_not_enter_a_folder_that_holds_one(config, capsys):
     begin_with(config, "a")
-    begin_with(config, "b", "--seed_everything", "4")
-    assert main(["test", "b"]) == 0
+    begin_with(config, "b", "--seed_everything 4", tested=True)
     before = files("b")
-    assert fit(config, "b") == 2
-    assert "already holds a run; resume it (ltr fit b)" in told(capsys)
-    assert (
-        fit(config, "b", "--ckpt_path", "a/checkpoints/last.ckpt", "--trainer.max_epochs", "3") == 2
-    )
-    assert "is not of the run in b" in told(capsys)
-    assert (
-        fit(config, "c", "--ckpt_path", "a/checkpoints/last.ckpt") == 2 and not Path("c").exists()
-    )
-    assert (
-        "12 steps, so nothing is left to train; to start a new run from its weights, take"
-        in told(capsys)
-    )
-    assert files("b") == before
+    of_a = "--ckpt_path a/checkpoints/last.ckpt"
+    for run, options, line in (
+        ("b", "", "already holds a run; resume it (ltr fit b)"),
+        ("b", f"{of_a} --trainer.max_epochs 3", "is not of the run in b"),
+        ("c", of_a, "12 steps, so nothing is left to train; to start a new run from its weights,"),
+    ):
+        assert fit(config, run, options) == 2
+        assert line in told(capsys)
+    assert files("b") == before and not Path("c").exists()
 
 
 def test_a_folder_that_can_t_be_written_to(config, capsys):
@@ -208,30 +234,25 @@ def test_a_folder_that_can_t_be_written_to(config, capsys):
     begin_with(config, "run")
     Path("file").touch()
     place = Path("file/out").absolute()
-    commands = [
-        ["fit", "run", "--trainer.max_epochs", "3"],
-        ["test", "run"],
-        ["validate", "run"],
-        ["predict", "run"],
-    ]
-    for command in commands:
-        assert main([*command, "--trainer.default_root_dir", str(place)]) == 2
-        assert told(capsys).startswith(
-            f"ltr: --trainer.default_root_dir must lie in a folder, got {place}, and {place.parent} is a file;"
-        )
-        assert (
-            main([*command, "--trainer.default_root_dir", f"other-{command[0]}"]) == 0
-        )  # as it says
+    line = (
+        f"ltr: --trainer.default_root_dir must lie in a folder, got {place}, "
+        f"and {place.parent} is a file;"
+    )
+    for command in ("fit", "test", "validate", "predict"):
+        more = "--trainer.max_epochs 3" if command == "fit" else ""
+        assert ltr(f"{command} run {more} --trainer.default_root_dir {place}") == 2
+        assert told(capsys).startswith(line)
+        # As it says:
+        assert ltr(f"{command} run {more} --trainer.default_root_dir other-{command}") == 0
 
 
 def test_a_trial_saves_nothing_and_replaces_nothing(config):
-    trial = ["--trainer.fast_dev_run", "true"]
-    assert fit(config, "run", *trial) == 0
+    trial = "--trainer.fast_dev_run true"
+    assert fit(config, "run", trial) == 0
     assert {file.name for file in Path("run").iterdir()} <= {".lock", "train.log"}
-    assert fit(config, "run") == 0
-    assert main(["test", "run"]) == 0
+    assert fit(config, "run") == ltr("test run") == 0
     before = files("run")
-    assert main(["test", "run", *trial]) == 0 and fit(config, "run", *trial) == 2
+    assert ltr(f"test run {trial}") == 0 and fit(config, "run", trial) == 2
     assert files("run") == before
 
 
@@ -239,14 +260,11 @@ def test_a_trial_saves_nothing_and_replaces_nothing(config):
 
 
 def test_the_short_form_takes_configuration_and_checkpoint(config):
-    begin_with(config, "run")
-    assert main(["test", "run"]) == main(["validate", "run"]) == main(["predict", "run"]) == 0
-    assert (
-        Path(metrics("run")["test"]["checkpoint"]).name
-        == Path(metrics("run")["validate"]["checkpoint"]).name
-        == "best.ckpt"
-    )
-    assert main(["test", "run", "--ckpt_path", "last"]) == 0
+    begin_with(config, "run", tested=True)
+    assert ltr("validate run") == ltr("predict run") == 0
+    for command in ("test", "validate"):
+        assert Path(metrics("run")[command]["checkpoint"]).name == "best.ckpt"
+    assert ltr("test run --ckpt_path last") == 0
     assert metrics("run")["test"]["checkpoint"].endswith("last.ckpt")
     assert Path("run/predict.run").is_file()
 
@@ -255,64 +273,37 @@ def test_the_long_form_finds_the_folder_of_a_configuration(config, monkeypatch):
     begin_with(config, "run")
     file = Path("run/config.yaml").absolute()
     monkeypatch.chdir("/")
-    assert main(["test", "--config", str(file), "--ckpt_path", "best"]) == 0
+    assert ltr(f"test --config {file} --ckpt_path best") == 0
     assert (file.parent / "test.run").is_file()
 
 
 def test_a_relative_data_path_counts_from_where_the_run_was_started(config, tmp_path, monkeypatch):
-    assert fit(config, tmp_path / "run", "--data.path", "../letor") == 0
+    """Also where it goes on in another folder."""
+    run = tmp_path / "run"
+    assert fit(config, run, "--data.path ../letor") == 0
     (tmp_path / "deep/er").mkdir(parents=True)
     monkeypatch.chdir(tmp_path / "deep/er")
     other = write_letor(Path("../letor"), n_queries=7)  # of this name, and not the run's
-    assert (
-        main(["test", str(tmp_path / "run")]) == 0
-        and metrics(tmp_path / "run")["test"]["queries"] == 24
-    )
+    assert ltr(f"test {run}") == 0 and metrics(run)["test"]["queries"] == 24
     shutil.rmtree(other)
-    assert (
-        main(["test", str(tmp_path / "run")])
-        == main(["fit", str(tmp_path / "run"), "--trainer.max_epochs", "3"])
-        == 0
-    )
+    more = f"--trainer.max_epochs 3 --trainer.default_root_dir {tmp_path / 'b'}"
+    assert ltr(f"fit {run} {more}") == ltr(f"test {tmp_path / 'b'}") == 0
     assert list(Path().iterdir()) == []
     shutil.move(tmp_path / "letor", tmp_path / "moved")
-    assert main(["test", str(tmp_path / "run"), "--data.path", "../../moved"]) == 0
+    assert ltr(f"test {run} --data.path ../../moved") == 0
 
 
-def test_a_run_that_continues_in_another_folder_finds_its_data(config, tmp_path, monkeypatch):
-    assert fit(config, tmp_path / "a", "--data.path", "../letor") == 0
-    assert (
-        main(
-            [
-                "fit",
-                str(tmp_path / "a"),
-                "--trainer.max_epochs",
-                "3",
-                "--trainer.default_root_dir",
-                str(tmp_path / "b"),
-            ]
-        )
-        == 0
-    )
-    monkeypatch.chdir("/")
-    assert main(["test", str(tmp_path / "b")]) == 0
-
-
-def test_a_layer_and_another_folder_follow_a_run(config):
+def test_a_layer_follows_a_run(config):
     begin_with(config, "run")
     Path("layer.yaml").write_text("trainer: {max_epochs: 3}")
-    assert (
-        main(["fit", "run", "--config", "layer.yaml"]) == 0 and metrics("run")["fit"]["steps"] == 18
-    )
-    assert main(["test", "run", "--trainer.default_root_dir", "out"]) == 0
-    assert Path("out/test.run").is_file() and not Path("run/test.run").exists()
+    assert ltr("fit run --config layer.yaml") == 0 and steps_of("run") == 18
     assert not Path("runs").exists()
 
 
 def test_a_run_without_a_checkpoint_begins_again_in_its_folder(config):
     begin_with(config, "run")
     shutil.rmtree("run/checkpoints")
-    assert main(["fit", "run"]) == 0 and metrics("run")["fit"]["steps"] == 12
+    assert ltr("fit run") == 0 and steps_of("run") == 12
     assert not Path("runs").exists()
 
 
@@ -325,23 +316,21 @@ def test_a_refused_resume_leaves_the_configuration(config):
         "--trainer.precision bf16-true",
         "--data.path nowhere",
     ):
-        assert main(["fit", "run", "--trainer.max_epochs", "3", *options.split()]) == 2
+        assert ltr(f"fit run --trainer.max_epochs 3 {options}") == 2
     assert files("run") == before
 
 
 def test_weights_that_no_run_resumes_from_are_not_overwritten(config, capsys):
-    assert fit(config, "run", "--best.save_weights_only", "true") == 0
+    begin_with(config, "run", ONLY_WEIGHTS)
     Path("run/checkpoints/last.ckpt").unlink()
-    assert main(["fit", "run", "--trainer.max_epochs", "4"]) == 2
+    assert ltr("fit run --trainer.max_epochs 4") == 2
     assert "run holds weights that no run can resume from" in told(capsys)
 
 
 def test_a_run_that_keeps_weights_only_resumes_from_its_first_best(config, monkeypatch):
     """Killed after writing best.ckpt and before the first last.ckpt: best.ckpt is still whole."""
-    only_weights = ("--best.save_weights_only", "true", "--last.every_n_steps", "500")
-    assert fit(config, "whole", *only_weights) == 0
-    assert "optimizer_states" not in torch.load("whole/checkpoints/best.ckpt", weights_only=True)
-
+    begin_with(config, "whole", ONLY_WEIGHTS)
+    assert "optimizer_states" not in loaded("whole", "best")
     replace = os.replace
 
     def killed_before_last(file, target):
@@ -351,60 +340,50 @@ def test_a_run_that_keeps_weights_only_resumes_from_its_first_best(config, monke
 
     with monkeypatch.context() as patch:
         patch.setattr("os.replace", killed_before_last)
-        assert fit(config, "run", *only_weights) == 130
+        assert fit(config, "run", ONLY_WEIGHTS) == 130
     assert [file.name for file in Path("run/checkpoints").glob("*.ckpt")] == ["best.ckpt"]
-    assert main(["fit", "run"]) == 0
-    for name in ("best.ckpt", "last.ckpt"):
-        ours = torch.load(f"run/checkpoints/{name}", weights_only=True)
-        others = torch.load(f"whole/checkpoints/{name}", weights_only=True)
-        assert ours["global_step"] == others["global_step"]
-        assert ours.keys() == others.keys()
-        for weight, value in others["state_dict"].items():
-            assert torch.equal(ours["state_dict"][weight], value)
+    assert ltr("fit run") == 0
+    for name in ("best", "last"):
+        ours = loaded("run", name)
+        others = loaded("whole", name)
+        assert ours["global_step"] == others["global_step"] and ours.keys() == others.keys()
+        assert have_same_weights("run", "whole", name, name)
 
 
 def test_no_best_weights_are_kept_without_a_monitor(config, capsys):
-    assert fit(config, "run", "--best.monitor", "null") == 0
+    assert fit(config, "run", "--best.monitor null") == 0
     assert not Path("run/checkpoints/best.ckpt").exists()
-    assert (
-        "trained 12 steps" in (out := capsys.readouterr().out)
-        and "last.ckpt has the weights" in out
-    )
-    assert main(["test", "run"]) == 0
+    said = capsys.readouterr().out
+    assert "trained 12 steps" in said and "last.ckpt has the weights" in said
+    assert ltr("test run") == 0
 
 
-@pytest.mark.parametrize("command", ["fit", "test"])
-def test_a_folder_that_holds_no_run(config, capsys, command):
-    assert main([command, "nowhere"]) == 2
-    assert "nowhere must be a run folder, but there is no nowhere/config.yaml" in told(capsys)
-    assert not Path("nowhere").exists()
+def test_a_folder_that_holds_no_run(config, capsys):
+    for command in ("fit", "test"):
+        assert ltr(f"{command} nowhere") == 2
+        line = "nowhere must be a run folder, but there is no nowhere/config.yaml"
+        assert line in told(capsys) and not Path("nowhere").exists()
 
 
 def test_best_where_nothing_was_trained(config, capsys):
-    options = ["--trainer.default_root_dir", "run", "--ckpt_path", "best"]
-    assert main(["test", "--config", str(config), *options]) == 2
-    assert f"there is no {Path('run/checkpoints/best.ckpt').absolute()}; train first" in told(
-        capsys
-    )
+    options = "--trainer.default_root_dir run --ckpt_path best"
+    assert ltr(f"test --config {config} {options}") == 2
+    best = Path("run/checkpoints/best.ckpt").absolute()
+    assert f"there is no {best}; train first" in told(capsys)
     assert not Path("run").exists()
 
 
 def test_last_begins_a_run_where_none_is(config):
     """So that the command of a job script is the same the first time and every other time."""
-    assert fit(config, "run", "--ckpt_path", "last") == 0
-    assert metrics("run")["fit"]["steps"] == 12
+    assert fit(config, "run", "--ckpt_path last") == 0 and steps_of("run") == 12
 
 
 def test_killed_between_the_two_files_of_the_first_validation(config):
-    same_rate = ["--model.warmup", "0", "--model.decay", "false"]
-    assert (
-        fit(config, "run", "--trainer.max_epochs", "1", *same_rate)
-        == fit(config, "whole", *same_rate)
-        == 0
-    )
+    begin_with(config, "run", f"--trainer.max_epochs 1 {SAME_RATE}")
+    begin_with(config, "whole", SAME_RATE)
     Path("run/checkpoints/last.ckpt").unlink()
-    assert fit(config, "run", "--ckpt_path", "last", *same_rate) == 0
-    assert all(torch.equal(a, b) for a, b in zip(_weights("run"), _weights("whole"), strict=True))
+    assert fit(config, "run", f"--ckpt_path last {SAME_RATE}") == 0
+    assert have_same_weights("run", "whole")
 
 
 def test_a_checkpoint_lies_in_a_run_from_wherever_it_is_named(tmp_path, monkeypatch):
@@ -503,8 +482,8 @@ class _Clock:
         patch.setattr(RankerModule, "on_train_epoch_start", beginning)
 
 
-LONG = ("--last.every_n_steps", "500")
-NO_VALIDATION = ("--trainer.limit_val_batches", "0", "--trainer.max_epochs", "10")
+LONG = "--last.every_n_steps 500"
+NO_VALIDATION = "--trainer.limit_val_batches 0 --trainer.max_epochs 10"
 
 
 def test_short_epochs_share_a_checkpoint(config, monkeypatch):
@@ -513,138 +492,98 @@ def test_short_epochs_share_a_checkpoint(config, monkeypatch):
     after the ninth; and the end.
     """
     clock = _Clock(monkeypatch)
-    assert fit(config, "run", *NO_VALIDATION, *LONG) == 0
+    assert fit(config, "run", f"{NO_VALIDATION} {LONG}") == 0
     assert clock.written == [6, 30, 54, 60] and loaded("run")["global_step"] == 60
 
 
 def test_a_checkpoint_that_was_asked_for_is_written(config, monkeypatch):
     """Every 12 steps is the end of every second epoch; none but these and the first is written."""
     clock = _Clock(monkeypatch)
-    assert fit(config, "run", *NO_VALIDATION, "--last.every_n_steps", "12") == 0
+    assert fit(config, "run", f"{NO_VALIDATION} --last.every_n_steps 12") == 0
     assert clock.written == [6, 12, 24, 36, 48, 60]
 
 
 def test_new_best_weights_are_written_at_once(config, monkeypatch):
+    def note_score(checkpoints, trainer):
+        checkpoints._best_is_due = trainer.global_step in (12, 24)
+
     clock = _Clock(monkeypatch)
-    monkeypatch.setattr(
-        Checkpoints,
-        "_note_score",
-        lambda self, trainer: setattr(self, "_best_is_due", trainer.global_step in (12, 24)),
-    )
+    monkeypatch.setattr(Checkpoints, "_note_score", note_score)
     monkeypatch.setattr(Checkpoints, "_keep_best", lambda *_: None)
-    assert fit(config, "run", "--trainer.max_epochs", "6", *LONG) == 0
+    assert fit(config, "run", f"--trainer.max_epochs 6 {LONG}") == 0
     assert clock.written == [6, 12, 24, 36]
-
-
-def _weights(run: str, name: str = "last") -> list[torch.Tensor]:
-    return list(loaded(run, name)["state_dict"].values())
 
 
 # A finished run
 
 
-def test_nothing_to_do_changes_nothing(config, capsys):
-    begin_with(config, "run")
-    assert main(["test", "run"]) == 0
+def says_and_changes_nothing(capsys, line: str) -> None:
     before = files("run")
     capsys.readouterr()
-    assert main(["fit", "run"]) == 0
-    assert (
-        "the run has done its 2 epochs (trainer.max_epochs), 12 steps; nothing to do, nothing changed"
-        in capsys.readouterr().out
-    )
-    assert fit(config, "run", "--ckpt_path", "last") == 0
+    assert ltr("fit run") == 0
+    assert line in capsys.readouterr().out
+    assert files("run") == before
+
+
+def test_nothing_to_do_changes_nothing(config, capsys):
+    begin_with(config, "run", tested=True)
+    before = files("run")
+    done = "the run has done its 2 epochs (trainer.max_epochs), 12 steps"
+    says_and_changes_nothing(capsys, f"{done}; nothing to do, nothing changed")
+    assert fit(config, "run", "--ckpt_path last") == 0
     assert files("run") == before
 
 
 def test_a_run_whose_time_is_used_up_says_so_and_trains_on_with_more(config, capsys):
-    assert (
-        fit(config, "run", "--trainer.max_epochs", "100000", "--trainer.max_time", "00:00:00:01")
-        == 0
-    )
-    step = metrics("run")["fit"]["steps"]
-    before = files("run")
+    limits = "--trainer.max_epochs 100000 --trainer.max_time 00:00:00:01"
+    assert fit(config, "run", limits) == 0
+    step = steps_of("run")
     assert step == loaded("run")["global_step"] > 0
-    capsys.readouterr()
-    assert main(["fit", "run"]) == 0
-    assert (
-        f"the run has used up its time at step {step} (trainer.max_time 00:00:00:01; give it more"
-        in capsys.readouterr().out
-    )
-    assert files("run") == before
-    assert (
-        main(
-            [
-                "fit",
-                "run",
-                "--trainer.max_time",
-                "00:00:01:00",
-                "--trainer.max_steps",
-                str(step + 2),
-            ]
-        )
-        == 0
-    )
-    assert metrics("run")["fit"]["steps"] == step + 2
+    line = f"the run has used up its time at step {step} (trainer.max_time 00:00:00:01; give it "
+    says_and_changes_nothing(capsys, f"{line}more")
+    more = f"--trainer.max_time 00:00:01:00 --trainer.max_steps {step + 2}"
+    assert ltr(f"fit run {more}") == 0
+    assert steps_of("run") == step + 2
 
 
 def test_a_run_that_was_stopped_early_stays_stopped(config, capsys):
-    early = [
-        "--trainer.callbacks+=lightning.pytorch.callbacks.EarlyStopping",
-        "--trainer.callbacks.monitor=val/nDCG_exp@10",
-    ]
-    assert (
-        fit(
-            config,
-            "run",
-            *early,
-            "--trainer.callbacks.mode=max",
-            "--trainer.callbacks.stopping_threshold=0.0",
-        )
-        == 0
+    early = (
+        "--trainer.callbacks+=lightning.pytorch.callbacks.EarlyStopping "
+        "--trainer.callbacks.monitor=val/nDCG_exp@10 --trainer.callbacks.mode=max "
+        "--trainer.callbacks.stopping_threshold=0.0"
     )
-    assert metrics("run")["fit"]["steps"] == 6
-    before = files("run")
-    capsys.readouterr()
-    assert main(["fit", "run"]) == 0
-    assert (
-        "the run was stopped early at step 6; nothing to do, nothing changed"
-        in capsys.readouterr().out
-    )
-    assert files("run") == before
+    assert fit(config, "run", early) == 0 and steps_of("run") == 6
+    line = "the run was stopped early at step 6; nothing to do, nothing changed"
+    says_and_changes_nothing(capsys, line)
 
 
 def test_more_epochs(config):
     """Results stay until there are new weights; seconds add up; the schedule is that of the new
     length.
     """
-    begin_with(config, "run")
-    assert main(["test", "run"]) == 0
+    begin_with(config, "run", tested=True)
     first = metrics("run")["fit"]["seconds"]
-    assert (
-        main(["fit", "run", "--trainer.max_epochs", "4", "--data.batch_size", "5"]) == 2
-    )  # steps of another size
+    steps_of_another_size = "--data.batch_size 5"
+    assert ltr(f"fit run --trainer.max_epochs 4 {steps_of_another_size}") == 2
     assert Path("run/test.run").is_file() and "test" in metrics("run")
-    assert main(["fit", "run", "--trainer.max_epochs", "4"]) == 0
-    assert metrics("run")["fit"]["steps"] == 24 and metrics("run")["fit"]["seconds"] > first
+    assert ltr("fit run --trainer.max_epochs 4") == 0
+    assert steps_of("run") == 24 and metrics("run")["fit"]["seconds"] > first
     assert not Path("run/test.run").exists() and "test" not in metrics("run")
 
 
 def test_the_first_step_after_a_resume_with_more_epochs_moves_the_weights(config):
     begin_with(config, "run")
-    before = _weights("run")
-    seconds = metrics("run")["fit"]["seconds"]
-    assert main(["fit", "run", "--trainer.max_epochs", "4", "--trainer.max_steps", "13"]) == 0
-    assert any(not torch.equal(a, b) for a, b in zip(before, _weights("run"), strict=True))
-    assert metrics("run")["fit"]["seconds"] > seconds  # of 13 steps, not of one
+    begin_with(config, "before")
+    assert ltr("fit run --trainer.max_epochs 4 --trainer.max_steps 13") == 0
+    assert not have_same_weights("run", "before")
+    # Of 13 steps, not of one.
+    assert metrics("run")["fit"]["seconds"] > metrics("before")["fit"]["seconds"]
 
 
 def test_the_learning_rate_of_more_epochs_is_that_of_the_longer_run(config):
-    every = ["--best.save_top_k", "-1"]
-    assert (
-        fit(config, "run", *every) == fit(config, "whole", *every, "--trainer.max_epochs", "4") == 0
-    )
-    assert main(["fit", "run", "--trainer.max_epochs", "4"]) == 0
+    begin_with(config, "run")
+    begin_with(config, "whole", ALL_KEPT)
+    assert ltr(f"fit run {ALL_KEPT}") == 0
     rates = [loaded(run, "step=18")["lr_schedulers"][0]["_last_lr"] for run in ("run", "whole")]
     assert rates[0] == rates[1] != [0.0, 0.0]
 
@@ -655,115 +594,94 @@ def _validations_without_seconds(run):
 
 
 def test_a_run_continues_from_other_weights_of_its_own(config, capsys):
-    begin_with(config, "run", "--trainer.max_epochs", "4", "--best.save_top_k", "-1")
-    weights = _weights("run")
-    validations = _validations_without_seconds("run")
-    for asked in ("run/checkpoints/step=12.ckpt", "best"):
-        capsys.readouterr()
-        more = "4" if asked != "best" else "5"  # the best may be the last
-        assert main(["fit", "run", "--ckpt_path", asked, "--trainer.max_epochs", more]) == 0
-        step = (
-            12
-            if asked != "best"
-            else max(validations, key=lambda one: (one["nDCG_exp@10"], -one["step"]))["step"]
-        )
-        assert f"step {step}\n" in capsys.readouterr().out
-        if asked != "best":
-            assert all(torch.equal(a, b) for a, b in zip(_weights("run"), weights, strict=True))
-            assert _validations_without_seconds("run") == validations
-    assert [one["step"] for one in metrics("run")["validations"]][-2:] == [24, 30]
+    begin_with(config, "run", ALL_KEPT)
+    begin_with(config, "before", ALL_KEPT)
+    assert ltr("fit run --ckpt_path run/checkpoints/step=12.ckpt --trainer.max_epochs 4") == 0
+    assert "step 12\n" in capsys.readouterr().out
+    assert have_same_weights("run", "before")
+    assert _validations_without_seconds("run") == _validations_without_seconds("before")
+    # The best may be the last.
+    assert ltr("fit run --ckpt_path best --trainer.max_epochs 5") == 0
+    assert f"step {best_first(scores_of('before'))[0]}\n" in capsys.readouterr().out
+    assert list(scores_of("run"))[-2:] == [24, 30]
 
 
 def test_another_learning_rate_is_honoured(config, capsys):
-    assert fit(config, "run", "--model.decay", "false") == 0
-    options = ["--model.lr", "1e-5", "--model.weight_decay", "0.3", "--trainer.max_epochs", "3"]
-    assert main(["fit", "run", *options]) == 0
+    begin_with(config, "run", SAME_RATE)
+    options = "--model.lr 1e-5 --model.weight_decay 0.3 --trainer.max_epochs 3"
+    assert ltr(f"fit run {options}") == 0
     matrices, vectors = loaded("run")["optimizer_states"][0]["param_groups"]
     assert (matrices["lr"], matrices["weight_decay"], vectors["weight_decay"]) == (1e-5, 0.3, 0.0)
-    assert (
-        "trained with lr 0.1 and weight decay 0.01; from here on lr 1e-05 and weight decay 0.3"
-        in capsys.readouterr().out
-    )
+    line = "lr 0.1 and weight decay 0.01; from here on lr 1e-05 and weight decay 0.3"
+    assert f"trained with {line}" in capsys.readouterr().out
 
 
 # Moving
 
 
-def test_a_run_that_was_moved_keeps_its_best(config):
+@pytest.mark.parametrize("run", ["copied", "linked"])
+def test_a_run_that_was_moved_keeps_its_best(config, run):
     """Validations 1 to 4, then 5 and 6 in another place: best.ckpt is the best of all."""
-    begin_with(config, "moved", "--trainer.max_epochs", "4")
-    shutil.copytree("moved", "copied")
-    shutil.copytree("moved", "there")
-    Path("linked").symlink_to("there")
-    for run in ("moved", "copied", "linked"):
-        assert main(["fit", run, "--trainer.max_epochs", "6"]) == 0
-        scores = {one["step"]: one["nDCG_exp@10"] for one in metrics(run)["validations"]}
-        assert loaded(run, "best")["global_step"] == max(
-            scores, key=lambda step: (scores[step], -step)
-        )
+    begin_with(config, "copied", "--trainer.max_epochs 4")
+    Path("linked").symlink_to("copied")
+    assert ltr(f"fit {run} --trainer.max_epochs 6") == 0
+    assert loaded(run, "best")["global_step"] == best_first(scores_of(run))[0]
 
 
 @pytest.mark.parametrize(("k", "kept"), [(0, 0), (1, 0), (2, 2), (-1, 6)])
 def test_best_is_the_best_with_any_number_kept(config, k, kept):
-    assert fit(config, "run", "--trainer.max_epochs", "6", "--best.save_top_k", str(k)) == 0
-    scores = {one["step"]: one["nDCG_exp@10"] for one in metrics("run")["validations"]}
-    ranked = sorted(scores, key=lambda step: (-scores[step], step))
+    assert fit(config, "run", f"--trainer.max_epochs 6 --best.save_top_k {k}") == 0
+    scores = scores_of("run")
+    ranked = best_first(scores)
     assert RunFolder("run").kept_steps() == sorted(ranked[:kept])
     assert Path("run/checkpoints/best.ckpt").exists() == (k != 0)
     if k:
         assert loaded("run", "best")["global_step"] == ranked[0]
-        assert main(["validate", "run"]) == 0
+        assert ltr("validate run") == 0
         assert metrics("run")["validate"]["nDCG_exp@10"] == pytest.approx(scores[ranked[0]])
 
 
 @pytest.mark.parametrize("k", [2, -1])
 def test_what_was_best_by_another_metric_stays(config, k):
     """Four validations by the one metric, then four by the other: of these the k best stay, too."""
-    top = ["--best.save_top_k", str(k)]
-    begin_with(config, "run", "--trainer.max_epochs", "4", *top)
+    begin_with(config, "run", f"--trainer.max_epochs 4 --best.save_top_k {k}")
     before = RunFolder("run").kept_steps()
     assert len(before) == (4 if k == -1 else 2)
-    other = ["--best.monitor", "val/swapped_pairs", "--trainer.max_epochs", "8"]
-    assert main(["fit", "run", *other]) == 0
-    pairs = {one["step"]: one["swapped_pairs"] for one in metrics("run")["validations"][4:]}
-    ranked = sorted(pairs, key=lambda step: (pairs[step], step))
+    other = "--best.monitor val/swapped_pairs --trainer.max_epochs 8"
+    assert ltr(f"fit run {other}") == 0
+    pairs = {step: -n for step, n in scores_of("run", "swapped_pairs").items() if step > 24}
+    ranked = best_first(pairs)
     kept = ranked if k == -1 else ranked[:2]
     assert RunFolder("run").kept_steps() == sorted([*before, *kept])
     assert loaded("run", "best")["global_step"] == ranked[0]
 
 
 def test_the_lowest_is_best_where_less_is_better(config):
-    assert (
-        fit(config, "run", "--trainer.max_epochs", "4", "--best.monitor", "val/swapped_pairs") == 0
-    )
-    scores = {one["step"]: one["swapped_pairs"] for one in metrics("run")["validations"]}
-    assert len(set(scores.values())) > 1
-    assert loaded("run", "best")["global_step"] == min(
-        scores, key=lambda step: (scores[step], step)
-    )
+    assert fit(config, "run", "--trainer.max_epochs 4 --best.monitor val/swapped_pairs") == 0
+    pairs = {step: -n for step, n in scores_of("run", "swapped_pairs").items()}
+    assert len(set(pairs.values())) > 1
+    assert loaded("run", "best")["global_step"] == best_first(pairs)[0]
 
 
 # Losing
 
 
 def test_a_lost_metrics_json_loses_earlier_validations_and_no_seconds(config):
-    assert fit(config, "run", "--trainer.max_epochs", "6") == 0
+    begin_with(config, "run", "--trainer.max_epochs 4")
     seconds = metrics("run")["fit"]["seconds"]
     Path("run/metrics.json").unlink()
-    assert main(["fit", "run", "--trainer.max_epochs", "7"]) == main(["test", "run"]) == 0
-    assert [one["step"] for one in metrics("run")["validations"]] == [42] and "test" in metrics(
-        "run"
-    )
-    assert metrics("run")["fit"]["steps"] == 42 and metrics("run")["fit"]["seconds"] > seconds
+    assert ltr("fit run --trainer.max_epochs 5") == ltr("test run") == 0
+    assert list(scores_of("run")) == [30] and "test" in metrics("run")
+    assert steps_of("run") == 30 and metrics("run")["fit"]["seconds"] > seconds
 
 
 def test_a_lost_best_ckpt_means_last_until_a_validation_writes_one(config, capsys):
     begin_with(config, "run")
     Path("run/checkpoints/best.ckpt").unlink()
-    assert main(["test", "run"]) == 0
+    assert ltr("test run") == 0
     assert metrics("run")["test"]["checkpoint"].endswith("last.ckpt")
     assert "run: there is no best.ckpt; taking last.ckpt" in capsys.readouterr().err
-    assert main(["fit", "run", "--trainer.max_epochs", "3"]) == 0
+    assert ltr("fit run --trainer.max_epochs 3") == 0
     assert loaded("run", "best")["global_step"] == 18
 
 
@@ -771,7 +689,7 @@ def test_a_lost_last_ckpt_means_best(config, capsys):
     begin_with(config, "run")
     step = loaded("run", "best")["global_step"]
     Path("run/checkpoints/last.ckpt").unlink()
-    assert main(["fit", "run", "--trainer.max_epochs", "3"]) == 0
+    assert ltr("fit run --trainer.max_epochs 3") == 0
     assert f"resuming from run/checkpoints/best.ckpt, step {step}\n" in capsys.readouterr().out
     assert loaded("run")["global_step"] == 18
 
@@ -780,31 +698,24 @@ def test_a_finished_run_that_was_killed_before_it_had_a_last_ckpt_gets_one(confi
     """The best weights are written first; killed after them, at the end of its only epoch, the run
     has nothing else.
     """
-    assert fit(config, "run", "--trainer.max_epochs", "1") == 0
-    last = loaded("run")
+    options = f"--trainer.max_epochs 1 {SAME_RATE}"
+    begin_with(config, "run", options)
+    begin_with(config, "before", options)
     Path("run/checkpoints/last.ckpt").unlink()
-    capsys.readouterr()
-    assert main(["fit", "run"]) == 0
+    assert ltr("fit run") == 0
     assert "nothing to do, nothing changed" in capsys.readouterr().out
-    assert loaded("run")["global_step"] == last["global_step"] == 6
-    assert all(
-        torch.equal(value, last["state_dict"][name])
-        for name, value in loaded("run")["state_dict"].items()
-    )
+    assert loaded("run")["global_step"] == loaded("before")["global_step"] == 6
+    assert have_same_weights("run", "before")
 
 
 def test_a_lost_config_yaml_is_found_in_the_file_of_the_start(config, capsys):
     begin_with(config, "run")
     Path("run/config.yaml").unlink()
-    assert main(["fit", "run", "--trainer.max_epochs", "3"]) == 2
+    assert ltr("fit run --trainer.max_epochs 3") == 2
     assert "there is no run/config.yaml; or name a file by --config" in told(capsys)
-    long = ["--config", str(config), "--trainer.default_root_dir", "run", "--ckpt_path"]
-    assert (
-        main(["test", *long, "best"])
-        == main(["fit", *long, "last", "--trainer.max_epochs", "3"])
-        == 0
-    )
-    assert metrics("run")["fit"]["steps"] == 18 and main(["test", "run"]) == 0
+    assert ltr(f"test --config {config} --trainer.default_root_dir run --ckpt_path best") == 0
+    assert fit(config, "run", "--ckpt_path last --trainer.max_epochs 3") == 0
+    assert steps_of("run") == 18 and ltr("test run") == 0
 
 
 # Starting from other weights
@@ -815,68 +726,42 @@ def test_a_checkpoint_of_another_run_continues_it_in_an_empty_folder(config, cap
     there.
     """
     begin_with(config, "a")
-    shutil.copytree("a", "copy")
-    file = ["--ckpt_path", "a/checkpoints/last.ckpt"]
-    more = ["--trainer.max_epochs", "3"]
-    assert fit(config, "b", *file, *more) == main(["fit", "copy", *more]) == 0
-    assert all(torch.equal(x, y) for x, y in zip(_weights("b"), _weights("copy"), strict=True))
-    assert [one["step"] for one in metrics("b")["validations"]] == [18]
-    assert loaded("b", "best")["global_step"] == 18
-    assert fit(config, "c", *file, *more, "--seed_everything", "4") == 2
+    begin_with(config, "copy")
+    more = "--trainer.max_epochs 3"
+    from_a = f"--ckpt_path a/checkpoints/last.ckpt {more}"
+    assert fit(config, "b", from_a) == ltr(f"fit copy {more}") == 0
+    assert have_same_weights("b", "copy")
+    assert list(scores_of("b")) == [18] and loaded("b", "best")["global_step"] == 18
+    assert fit(config, "c", f"{from_a} --seed_everything 4") == 2
     assert "seed_everything was 3 and is 4" in told(capsys) and not Path("c").exists()
 
 
 def test_init_from_starts_a_new_run_with_the_weights_of_another(config, tmp_path, capsys):
     begin_with(config, "a")
-    options = [
-        "--init_from",
-        "a",
-        "--model.loss",
-        "SoftmaxLoss",
-        "--trainer.max_epochs",
-        "1",
-        "--model.lr",
-        "0",
-    ]
-    assert fit(config, "b", *options) == 0
-    assert all(torch.equal(x, y) for x, y in zip(_weights("b"), _weights("a", "best"), strict=True))
-    assert metrics("b")["init_from"] == "a" and metrics("b")["fit"]["steps"] == 6
-    assert main(["fit", "b", "--trainer.max_epochs", "2"]) == 0  # resumes from its own weights
-    assert metrics("b")["init_from"] == "a" and metrics("b")["fit"]["steps"] == 12
-    other = [
-        "--seed_everything",
-        "9",
-        "--data.path",
-        str(write_letor(tmp_path / "other", seed=1)),
-        *options[-2:],
-    ]
-    assert (
-        fit(
-            config,
-            "d",
-            "--init_from",
-            "a/checkpoints/last.ckpt",
-            "--trainer.max_epochs",
-            "1",
-            *other,
-        )
-        == 0
-    )
-    assert all(torch.equal(x, y) for x, y in zip(_weights("d"), _weights("a"), strict=True))
-    for wrong, message in (
+    frozen = "--trainer.max_epochs 1 --model.lr 0"
+    assert fit(config, "b", f"--init_from a --model.loss SoftmaxLoss {frozen}") == 0
+    assert have_same_weights("b", "a", other_name="best")
+    assert metrics("b")["init_from"] == "a" and steps_of("b") == 6
+    assert ltr("fit b --trainer.max_epochs 2") == 0  # resumes from its own weights
+    assert metrics("b")["init_from"] == "a" and steps_of("b") == 12
+    data = write_letor(tmp_path / "other", seed=1)
+    other = f"--seed_everything 9 --data.path {data} {frozen}"
+    assert fit(config, "d", f"--init_from a/checkpoints/last.ckpt {other}") == 0
+    assert have_same_weights("d", "a")
+    for wrong, line in (
         ("nowhere", "--init_from nowhere: there is no such file"),
         (".", "train first"),
+        ("a --model.ranker.preset linear", "the weights do not fit the ranker"),
     ):
-        assert fit(config, "c", "--init_from", wrong) == 2
-        assert message in told(capsys)
-    assert fit(config, "c", "--init_from", "a", "--model.ranker.preset", "linear") == 2
-    assert "the weights do not fit the ranker" in told(capsys) and not Path("c").exists()
+        assert fit(config, "c", f"--init_from {wrong}") == 2
+        assert line in told(capsys) and not Path("c").exists()
 
 
 def test_weights_alone_can_be_measured_and_not_resumed(config, capsys):
-    assert fit(config, "run", "--best.save_weights_only", "true") == main(["test", "run"]) == 0
+    begin_with(config, "run", ONLY_WEIGHTS)
+    assert ltr("test run") == 0
     assert "optimizer_states" in loaded("run") and "optimizer_states" not in loaded("run", "best")
-    assert main(["fit", "run", "--ckpt_path", "best", "--trainer.max_epochs", "3"]) == 2
+    assert ltr("fit run --ckpt_path best --trainer.max_epochs 3") == 2
     assert "best.ckpt holds weights only" in told(capsys)
 
 
@@ -888,12 +773,12 @@ class Evil:
         return Path.touch, (Path("PWNED"),)
 
 
-def test_a_checkpoint_is_never_code(config, tmp_path, capsys):
+def test_a_checkpoint_is_never_code(config, capsys):
     torch.save({"state_dict": {}, "pytorch-lightning_version": "2.6.0", "x": Evil()}, "evil.ckpt")
-    test = ["test", "--config", str(config), "--trainer.default_root_dir", "run"]
-    assert main([*test, "--ckpt_path", "evil.ckpt"]) == 2
+    test = f"test --config {config} --trainer.default_root_dir run"
+    assert ltr(f"{test} --ckpt_path evil.ckpt") == 2
     assert "can't be read (UnpicklingError)" in told(capsys)
-    assert fit(config, "run", "--init_from", "evil.ckpt") == 2
+    assert fit(config, "run", "--init_from evil.ckpt") == 2
     assert not Path("PWNED").exists()
 
 
@@ -908,10 +793,10 @@ def test_a_damaged_tensor_is_not_taken_for_weights(config, capsys):
         at = whole.index(tensor) + len(tensor) // 2
         file.unlink()  # best.ckpt and last.ckpt may be one file
         file.write_bytes(whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1 :])
-    for args in (["test", "run"], ["fit", "run", "--trainer.max_epochs", "3"]):
-        assert main(args) == 2
+    for words in ("test run", "fit run --trainer.max_epochs 3"):
+        assert ltr(words) == 2
         assert "ckpt: the checkpoint can't be read (BadZipFile)" in told(capsys)
-    assert fit(config, "other", "--init_from", "run") == 2
+    assert fit(config, "other", "--init_from run") == 2
 
 
 def _look_together(number: int, store: Path, folders: list[Path]) -> None:

@@ -8,7 +8,6 @@ import signal
 import threading
 
 import pytest
-import torch
 import yaml
 
 from ltr.__main__ import main
@@ -18,96 +17,95 @@ from ltr.run import checkpoints
 from ltr.run.signals import Signals, _write_to_terminal
 from tests.child_processes import until
 from tests.run.interrupted import (
-    _finished,
-    _slow,
-    _whole,
-    _written,
+    VALIDATED,
+    check_is_whole,
+    check_resume,
+    fit,
+    last_of,
+    slow,
+    step_of,
+    uninterrupted,
+    written,
 )
 from tests.run.kills import Child, start, torn, waiting
-from tests.run.resumes import (
-    AVERAGE,
-    differences,
-    outcome,
-)
+from tests.run.resumes import AVERAGE, differences
 
-CODES = {signal.SIGKILL: -9, signal.SIGTERM: 143, signal.SIGINT: 130, signal.SIGHUP: 129}
-CASES = [
-    (by, code, workers, within)
-    for by, code in CODES.items()
-    for workers, within in ((2, "step"), (0, "validation"))
-]
+
+@pytest.fixture(autouse=True)
+def handlers_from_before():
+    """Lightning leaves Ctrl-C ignored behind an interrupted run."""
+    before = {known: signal.getsignal(known) for known in ENDING_SIGNALS}
+    yield
+    for known, handler in before.items():
+        signal.signal(known, handler)
+
+
+def signalled(**options) -> dict:
+    return {"trainer.callbacks": [{"class_path": "tests.faults.SignalAt", "init_args": options}]}
 
 
 @pytest.mark.parametrize(
-    ("by", "code", "workers", "within"), [*CASES, (signal.SIGUSR1, 138, 2, "step")]
+    ("by", "code", "workers", "within"),
+    [
+        (signal.SIGKILL, -9, 2, "step"),
+        (signal.SIGKILL, -9, 0, "validation"),
+        (signal.SIGTERM, 143, 2, "step"),
+        (signal.SIGTERM, 143, 0, "validation"),
+        (signal.SIGINT, 130, 2, "step"),
+        (signal.SIGINT, 130, 0, "validation"),
+        (signal.SIGHUP, 129, 2, "step"),
+        (signal.SIGHUP, 129, 0, "validation"),
+        (signal.SIGUSR1, 138, 2, "step"),
+    ],
 )
 def test_a_signal_in_a_step_or_a_validation(world, tmp_path, by, code, workers, within):
     """To the whole group, as terminals and clusters send it: data workers get it too."""
     changes = {"data.init_args.loading.num_workers": workers, "last.every_n_steps": 2}
-    file = _slow(world, tmp_path / "stopped", within, **changes)
-    child = Child(start(file.parent / "run", file), file.with_name("output"))
-    child.until(file.with_name("waits"))
+    file = slow(world, tmp_path, within, changes)
+    run = tmp_path / "run"
+    child = Child(start(run, file), tmp_path / "output")
+    child.until(tmp_path / "waits")
     child.send(by)
     came = child.end()
-    output = file.with_name("output").read_text()
+    output = (tmp_path / "output").read_text()
     assert came == code, output
-    run = file.parent / "run"
-    last = torch.load(run / "checkpoints/last.ckpt", weights_only=True)
     # Killed, it has what was there: after the third step comes a validation. Asked, it finishes the
     # fourth step, or leaves that validation to the resumed run.
-    killed = by == signal.SIGKILL
-    assert (
-        last["global_step"]
-        == {"step": 3 if killed else 4, "validation": 2 if killed else 3}[within]
-    )
-    if by != signal.SIGKILL:
+    if by == signal.SIGKILL:
+        assert step_of(run) == {"step": 3, "validation": 2}[within]
+    else:
+        assert step_of(run) == {"step": 4, "validation": 3}[within]
         assert f"'ltr fit {run}' resumes" in output and "Traceback" not in output
     assert torn(run) == []
-    # It was asked to resume by the same command, without the callback that waits.
-    resumed = Child(
-        start(
-            run, _written(world, tmp_path / "again", **changes | {"trainer.val_check_interval": 3})
-        ),
-        tmp_path / "output",
-    )
-    assert resumed.end() == 0
-    whole = _whole(world, **changes | {"trainer.val_check_interval": 3})
-    assert list(differences(outcome(whole), outcome(run))) == []
+    check_resume(world, run, changes | VALIDATED)
 
 
 @pytest.mark.parametrize("first", [signal.SIGTERM, signal.SIGINT])
 def test_a_second_signal_ends_at_once(world, tmp_path, first):
-    file = _slow(
-        world, tmp_path / "stopped", "step", **{"last.every_n_steps": 2, "trainer.max_epochs": 1000}
-    )
-    output = file.with_name("output")
-    child = Child(start(file.parent / "run", file), output)
-    child.until(file.with_name("waits"))
+    changes = {"last.every_n_steps": 2, "trainer.max_epochs": 1000}
+    run = tmp_path / "run"
+    output = tmp_path / "output"
+    child = Child(start(run, slow(world, tmp_path, "step", changes)), output)
+    child.until(tmp_path / "waits")
     child.send(first)
     # Python handles signals that wait together by their numbers, so the first is heard first.
     until(lambda: "to stop at once" in output.read_text(), child.exit_code)
     child.send(signal.SIGINT)
     assert child.end() == 130
     # That of the validation, not of the step that was under way.
-    assert (
-        torch.load(file.parent / "run/checkpoints/last.ckpt", weights_only=True)["global_step"] == 3
-    )
+    assert step_of(run) == 3
 
 
 @pytest.mark.parametrize(("seconds", "step"), [(5.0, 5), (0.0, 4)])
-def test_a_sigterm_that_is_repeated_soon_is_one_signal(
-    world, tmp_path, ctrl_c, monkeypatch, seconds, step
-):
+def test_a_sigterm_that_is_repeated_soon_is_one_signal(world, tmp_path, monkeypatch, seconds, step):
     """As SLURM sends it. It comes in the fifth step, which is saved; the second ends the run with
     what the fourth step has saved where it comes later than a repeat does.
     """
     monkeypatch.setattr("ltr.run.signals.REPEAT_SECONDS", seconds)
-    run = tmp_path / "stopped/run"
-    assert main(start(run, _written(world, run.parent, **_signalled(step=4, times=2)))) == 143
-    assert torch.load(run / "checkpoints/last.ckpt", weights_only=True)["global_step"] == step
-    assert main(start(run, _written(world, tmp_path / "again"))) == 0
-    whole = _whole(world)
-    assert list(differences(outcome(whole), outcome(run))) == []
+    run = tmp_path / "run"
+    assert fit(world, run, signalled(step=4, times=2)) == 143
+    assert step_of(run) == step
+    check_resume(world, run)
 
 
 SLURM = {
@@ -121,31 +119,25 @@ SLURM = {
 }
 
 
-def test_a_job_of_slurm_that_is_warned_by_sigusr1_saves_as_by_sigterm(
-    world, tmp_path, ctrl_c, monkeypatch
-):
+def test_a_job_of_slurm_that_is_warned_by_sigusr1_saves_as_by_sigterm(world, tmp_path, monkeypatch):
     """Lightning would write a checkpoint of its own, requeue the job and train on. Such a file is
     loaded unasked when the job starts again, so a folder with one is refused.
     """
     for name, value in SLURM.items():
         monkeypatch.setenv(name, value)
-    run = tmp_path / "stopped/run"
-    warned = _signalled(step=4, by="SIGUSR1", times=2)
-    assert main(start(run, _written(world, run.parent, **warned))) == 138
-    assert torch.load(run / "checkpoints/last.ckpt", weights_only=True)["global_step"] == 5
+    run = tmp_path / "run"
+    assert fit(world, run, signalled(step=4, by="SIGUSR1", times=2)) == 138
+    assert step_of(run) == 5
     assert list(run.glob("hpc_ckpt*")) == []
-    assert main(start(run, _written(world, tmp_path / "again"))) == 0
-    whole = _whole(world)
-    assert list(differences(outcome(whole), outcome(run))) == []
+    check_resume(world, run)
 
 
 @pytest.mark.parametrize("command", ["fit", "test"])
 def test_a_folder_with_a_checkpoint_of_lightning_is_refused(world, tmp_path, capsys, command):
-    run = tmp_path / "a/run"
-    run.mkdir(parents=True)
+    run = tmp_path / "run"
+    run.mkdir()
     (run / "hpc_ckpt_3.ckpt").touch()
-    (tmp_path / "b").mkdir()
-    file = _written(world, tmp_path / "b/c")
+    file = written(world, tmp_path / "c")
     options = ["--config", str(file), "--trainer.default_root_dir", str(run)]
     assert main([command, *options]) == 2
     told = capsys.readouterr().err
@@ -154,53 +146,44 @@ def test_a_folder_with_a_checkpoint_of_lightning_is_refused(world, tmp_path, cap
     assert [file.name for file in run.iterdir()] == ["hpc_ckpt_3.ckpt"]
 
 
-def test_a_sigterm_that_is_repeated_behind_the_save_is_ignored():
-    """Behind a step that is done and saved within milliseconds."""
-    before = {known: signal.getsignal(known) for known in ENDING_SIGNALS}
-    came = []
-    try:
-        signal.signal(signal.SIGTERM, lambda number, frame: came.append(number))
-        signals = Signals()
-        signals.listen(is_rank_0=True, on_signal=lambda: None)
-        signal.raise_signal(signal.SIGTERM)
-        signals.release()
-        signal.raise_signal(signal.SIGTERM)
-        assert signals.pending is not None and came == []
-        assert signal.getsignal(signal.SIGINT) == before[signal.SIGINT]
-    finally:
-        for known, handler in before.items():
-            signal.signal(known, handler)
-
-
 def test_a_run_in_a_thread_trains_and_says_that_it_handles_no_signal(world, tmp_path, capsys):
-    expected = outcome(_whole(world))
+    uninterrupted(world)
     assert "trains in a thread" not in capsys.readouterr().err
+    run = tmp_path / "run"
     codes = []
-    args = start(tmp_path / "in-thread/run", _written(world, tmp_path / "in-thread"))
-    thread = threading.Thread(target=lambda: codes.append(main(args)))
+    thread = threading.Thread(target=lambda: codes.append(fit(world, run)))
     thread.start()
     thread.join()
     assert codes == [0]
     told = capsys.readouterr().err
     assert told.count("this run trains in a thread, where Python lets no signal be handled") == 1
-    assert list(differences(expected, outcome(tmp_path / "in-thread/run"))) == []
+    check_is_whole(world, run)
+
+
+def test_a_sigterm_that_is_repeated_behind_the_save_is_ignored():
+    """Behind a step that is done and saved within milliseconds."""
+    came = []
+    of_ctrl_c = signal.getsignal(signal.SIGINT)
+    signal.signal(signal.SIGTERM, lambda number, frame: came.append(number))
+    signals = Signals()
+    signals.listen(is_rank_0=True, on_signal=lambda: None)
+    signal.raise_signal(signal.SIGTERM)
+    signals.release()
+    signal.raise_signal(signal.SIGTERM)
+    assert signals.pending is not None and came == []
+    assert signal.getsignal(signal.SIGINT) == of_ctrl_c
 
 
 def test_another_process_than_the_first_hears_a_signal_and_goes_on():
     """Rank 0 needs it until it has saved. The first signal is the reason where it ends."""
-    before = {known: signal.getsignal(known) for known in ENDING_SIGNALS}
-    try:
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)
-        signals = Signals()
-        signals.listen(is_rank_0=False, on_signal=lambda: pytest.fail("it is not its business"))
-        for known in (signal.SIGUSR1, signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-            signal.raise_signal(known)
-        assert signals.pending is None and signals.heard_on_other_rank.number == signal.SIGUSR1
-        signals.release()
-        signal.raise_signal(signal.SIGTERM)  # the launcher ends what is left, which ends by itself
-    finally:
-        for known, handler in before.items():
-            signal.signal(known, handler)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    signals = Signals()
+    signals.listen(is_rank_0=False, on_signal=lambda: pytest.fail("it is not its business"))
+    for known in (signal.SIGUSR1, signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        signal.raise_signal(known)
+    assert signals.pending is None and signals.heard_on_other_rank.number == signal.SIGUSR1
+    signals.release()
+    signal.raise_signal(signal.SIGTERM)  # the launcher ends what is left, which ends by itself
 
 
 def test_a_sigterm_that_is_repeated_while_the_program_ends_is_ignored(monkeypatch):
@@ -214,13 +197,27 @@ def test_a_sigterm_that_is_repeated_while_the_program_ends_is_ignored(monkeypatc
             signal.raise_signal(signal.SIGTERM)
             closed.append("all")
 
-    before = signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    try:
-        monkeypatch.setattr("ltr.cli.program.run", ends)
-        assert main(["fit"]) == 143
-        assert closed == ["all"] and signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
-    finally:
-        signal.signal(signal.SIGTERM, before)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    monkeypatch.setattr("ltr.cli.program.run", ends)
+    assert main(["fit"]) == 143
+    assert closed == ["all"] and signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
+
+
+def test_of_several_processes_only_the_first_is_ended_by_a_signal(monkeypatch):
+    """From the start on: it would wait for one that is gone, until Lightning kills it."""
+
+    def comes(*signals: signal.Signals) -> None:
+        monkeypatch.setattr(
+            "ltr.cli.program.run", lambda args: [signal.raise_signal(one) for one in signals]
+        )
+
+    monkeypatch.setenv("LOCAL_RANK", "1")
+    comes(*ENDING_SIGNALS)
+    assert main(["fit"]) == 0
+    monkeypatch.setenv("LOCAL_RANK", "0")
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    comes(signal.SIGTERM)
+    assert main(["fit"]) == 143
 
 
 @pytest.mark.parametrize("step", [3, 6])
@@ -228,20 +225,14 @@ def test_a_signal_in_a_validation_of_averaged_weights(world, tmp_path, step):
     """The weights at hand are not those that are trained on: the run ends after that validation. 6
     steps are an epoch.
     """
-    changes = {"trainer.val_check_interval": 3, "trainer.callbacks": [AVERAGE]}
+    changes = VALIDATED | {"trainer.callbacks": [AVERAGE]}
     asked = {"class_path": "tests.faults.AskedInValidation", "init_args": {"step": step}}
-    run = tmp_path / "stopped/run"
-    file = _written(world, run.parent, **changes | {"trainer.callbacks": [AVERAGE, asked]})
-    assert main(start(run, file)) == 143
-    assert torch.load(run / "checkpoints/last.ckpt", weights_only=True)["global_step"] == step
+    run = tmp_path / "run"
+    assert fit(world, run, changes | {"trainer.callbacks": [AVERAGE, asked]}) == 143
+    assert step_of(run) == step
     assert yaml.safe_load((run / "metrics.json").read_text())["validations"][-1]["step"] == step
-    assert main(start(run, _written(world, tmp_path / "again", **changes))) == 0
-    whole = _whole(world, **changes)
-    assert list(differences(outcome(whole), outcome(run))) == []
-    trained = [
-        torch.load(one / "checkpoints/last.ckpt", weights_only=True)["current_model_state"]
-        for one in (whole, run)
-    ]
+    check_resume(world, run, changes)
+    trained = [last_of(one)["current_model_state"] for one in (uninterrupted(world, changes), run)]
     assert list(differences(*trained)) == []
 
 
@@ -267,7 +258,7 @@ def test_a_signal_in_the_middle_of_a_print(world, tmp_path, monkeypatch, capfd, 
     """
     monkeypatch.setattr("ltr.data.progress.EVERY", 0.0)
     monkeypatch.setattr("sys.stdout", io.TextIOWrapper(io.BufferedWriter(_Asking())))
-    run = tmp_path / "a/run"
+    run = tmp_path / "run"
     before = os.dup(1)
     if reader == "gone":
         ours, others = os.pipe()
@@ -275,45 +266,29 @@ def test_a_signal_in_the_middle_of_a_print(world, tmp_path, monkeypatch, capfd, 
         os.close(ours)
         os.close(others)
     try:
-        assert main(start(run, _written(world, run.parent))) == 143
+        assert fit(world, run) == 143
     finally:
         os.dup2(before, 1)
         os.close(before)
-    assert torch.load(run / "checkpoints/last.ckpt", weights_only=True)["global_step"] == 3
+    assert step_of(run) == 3
     told = capfd.readouterr()
     assert f"'ltr fit {run}' resumes" in told.err
     assert ("SIGTERM: finishing this step" in told.out) == (reader == "there")
 
 
-@pytest.fixture
-def ctrl_c():
-    """Lightning leaves Ctrl-C ignored behind an interrupted run."""
-    before = signal.getsignal(signal.SIGINT)
-    yield
-    signal.signal(signal.SIGINT, before)
-
-
-def _signalled(**options) -> dict:
-    return {"trainer.callbacks": [{"class_path": "tests.faults.SignalAt", "init_args": options}]}
-
-
-def test_a_signal_between_accumulated_batches_waits_for_their_step(world, tmp_path, ctrl_c):
+def test_a_signal_between_accumulated_batches_waits_for_their_step(world, tmp_path):
     """It comes in the third of six batches, the first one of the second step."""
-    run = tmp_path / "stopped/run"
+    run = tmp_path / "run"
     changes = {"trainer.accumulate_grad_batches": 2}
-    assert main(start(run, _written(world, run.parent, **changes | _signalled(step=1)))) == 143
-    last = torch.load(run / "checkpoints/last.ckpt", weights_only=True)
-    batches = last["loops"]["fit_loop"]["epoch_loop.batch_progress"]["current"]
-    assert last["global_step"] == 2 and batches["completed"] == 4
-    assert main(start(run, _written(world, tmp_path / "again", **changes))) == 0
-    assert list(differences(outcome(_whole(world, **changes)), outcome(run))) == []
+    assert fit(world, run, changes | signalled(step=1)) == 143
+    batches = last_of(run)["loops"]["fit_loop"]["epoch_loop.batch_progress"]["current"]
+    assert step_of(run) == 2 and batches["completed"] == 4
+    check_resume(world, run, changes)
 
 
-@pytest.mark.parametrize(
-    "changes", [{"trainer.limit_val_batches": 0}, {"trainer.val_check_interval": 3}]
-)
+@pytest.mark.parametrize("changes", [{"trainer.limit_val_batches": 0}, VALIDATED])
 def test_a_signal_while_the_end_of_an_epoch_is_looked_at_waits_for_a_step(
-    world, tmp_path, ctrl_c, monkeypatch, changes
+    world, tmp_path, monkeypatch, changes
 ):
     """No write of last.ckpt pays after the first one, so this signal comes just after it was
     decided not to write.
@@ -329,21 +304,16 @@ def test_a_signal_while_the_end_of_an_epoch_is_looked_at_waits_for_a_step(
             os.kill(os.getpid(), signal.SIGTERM)
         return answer
 
+    run = tmp_path / "run"
     with monkeypatch.context() as patch:
         patch.setattr("ltr.run.checkpoints.MAX_SHARE_OF_TIME", 1e-9)
         patch.setattr("ltr.run.checkpoints._is_complete", ends_and_signals)
-        run = tmp_path / "stopped/run"
-        assert main(start(run, _written(world, run.parent, **changes))) == 143
-    assert (
-        torch.load(run / "checkpoints/last.ckpt", weights_only=True)["global_step"] == asked[0] + 1
-    )
-    assert main(["fit", str(run)]) == 0
-    assert list(differences(outcome(_whole(world, **changes)), outcome(run))) == []
+        assert fit(world, run, changes) == 143
+    assert step_of(run) == asked[0] + 1
+    check_resume(world, run, changes)
 
 
-def test_a_signal_while_the_results_of_a_validation_are_written(
-    world, tmp_path, ctrl_c, monkeypatch
-):
+def test_a_signal_while_the_results_of_a_validation_are_written(world, tmp_path, monkeypatch):
     """The save writes the same file, whose lock this thread holds already."""
     asked = []
 
@@ -356,34 +326,24 @@ def test_a_signal_while_the_results_of_a_validation_are_written(
 
         write_whole(path, with_signal())
 
-    changes = {"trainer.val_check_interval": 3}
+    run = tmp_path / "run"
     with monkeypatch.context() as patch:
         patch.setattr("ltr.run.metrics_file.write_whole", signalling)
-        run = tmp_path / "stopped/run"
-        assert main(start(run, _written(world, run.parent, **changes))) == 143
-    assert asked == ["metrics.json"]
-    assert torch.load(run / "checkpoints/last.ckpt", weights_only=True)["global_step"] == 3
-    assert main(["fit", str(run)]) == 0
-    whole = _whole(world, **changes)
-    assert list(differences(outcome(whole), outcome(run))) == []
+        assert fit(world, run, VALIDATED) == 143
+    assert asked == ["metrics.json"] and step_of(run) == 3
+    check_resume(world, run, VALIDATED)
 
 
-def test_a_closed_terminal_that_is_told_twice_is_one_signal(world, tmp_path, ctrl_c):
+def test_a_closed_terminal_that_is_told_twice_is_one_signal(world, tmp_path):
     """By the terminal and by the shell. What is left to say goes nowhere."""
-    run = tmp_path / "stopped/run"
-    assert (
-        main(start(run, _written(world, run.parent, **_signalled(step=4, by="SIGHUP", times=2))))
-        == 129
-    )
-    assert torch.load(run / "checkpoints/last.ckpt", weights_only=True)["global_step"] == 5
+    run = tmp_path / "run"
+    assert fit(world, run, signalled(step=4, by="SIGHUP", times=2)) == 129
+    assert step_of(run) == 5
 
 
-def test_under_nohup_a_closed_terminal_ends_nothing(world, tmp_path, ctrl_c):
-    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
-    try:
-        _finished(world, tmp_path / "a", **_signalled(step=4, by="SIGHUP"))
-    finally:
-        signal.signal(signal.SIGHUP, before)
+def test_under_nohup_a_closed_terminal_ends_nothing(world, tmp_path):
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    assert fit(world, tmp_path / "run", signalled(step=4, by="SIGHUP")) == 0
 
 
 def test_a_signal_is_told_only_where_somebody_reads(monkeypatch):
@@ -398,23 +358,19 @@ def test_a_signal_is_told_only_where_somebody_reads(monkeypatch):
     assert redirected == [1, 2]
 
 
-def test_a_signal_before_training_leaves_nothing(world, tmp_path, ctrl_c):
+def test_a_signal_before_training_leaves_nothing(world, tmp_path):
     for by, code in (("SIGTERM", 143), ("SIGUSR1", 138), ("SIGHUP", 129)):
         run = tmp_path / by / "run"
-        assert (
-            main(start(run, _written(world, run.parent, **_signalled(within="setup", by=by))))
-            == code
-        )
+        assert fit(world, run, signalled(within="setup", by=by)) == code
         assert not run.exists()
 
 
 def test_sigterm_while_measuring(world, tmp_path):
     """It ends the program, which has nothing to save; earlier results stay."""
-    run = shutil.copytree(_whole(world), tmp_path / "run")
+    run = shutil.copytree(uninterrupted(world), tmp_path / "run")
     assert main(["test", str(run)]) == 0
-    results = {
-        name: (run / name).read_bytes() for name in ("metrics.json", "test.run", "per_query.tsv")
-    }
+    files = [run / name for name in ("metrics.json", "test.run", "per_query.tsv")]
+    results = [file.read_bytes() for file in files]
     callback = waiting(tmp_path / "waits", within="test")
     layer = tmp_path / "layer.yaml"
     layer.write_text(yaml.safe_dump({"trainer": {"callbacks": [callback]}}))
@@ -422,43 +378,21 @@ def test_sigterm_while_measuring(world, tmp_path):
     child.until(tmp_path / "waits")
     child.send(signal.SIGTERM)
     assert child.end() == 143
-    assert results == {name: (run / name).read_bytes() for name in results}
+    assert results == [file.read_bytes() for file in files]
     assert "Traceback" not in (tmp_path / "output").read_text()
 
 
 @pytest.mark.long
 def test_two_requeues_by_sigterm(world, tmp_path):
     """As a cluster does it: the same command again and again."""
+    changes = {"trainer.max_epochs": 4}
     variant = "a cross-encoder with dropout"
-    run = tmp_path / "job/run"
-    file = _written(world, tmp_path / "job", variant, **{"trainer.max_epochs": 4})
+    run = tmp_path / "run"
+    command = start(run, written(world, tmp_path, changes, variant))
     codes = []
     seconds = 0.5
-    while (len(codes) < 40) and codes[-1:] != [0]:
-        codes.append(
-            Child(start(run, file), tmp_path / "output").end_after(seconds, signal.SIGTERM)
-        )
+    while len(codes) < 40 and codes[-1:] != [0]:
+        codes.append(Child(command, tmp_path / "output").end_after(seconds, signal.SIGTERM))
         seconds *= 1.15
     assert codes.count(143) >= 2 and codes[-1] == 0 and set(codes) <= {0, 143, -signal.SIGTERM}
-    whole = _whole(world, variant, **{"trainer.max_epochs": 4})
-    assert list(differences(outcome(whole), outcome(run))) == []
-
-
-def test_of_several_processes_only_the_first_is_ended_by_a_signal(monkeypatch):
-    """From the start on: it would wait for one that is gone, until Lightning kills it."""
-    before = {known: signal.getsignal(known) for known in ENDING_SIGNALS}
-    try:
-        monkeypatch.setenv("LOCAL_RANK", "1")
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(
-                "ltr.cli.program.run",
-                lambda args: [signal.raise_signal(known) for known in ENDING_SIGNALS],
-            )
-            assert main(["fit"]) == 0
-            monkeypatch.setenv("LOCAL_RANK", "0")
-            signal.signal(signal.SIGTERM, signal.SIG_DFL)
-            patch.setattr("ltr.cli.program.run", lambda args: signal.raise_signal(signal.SIGTERM))
-            assert main(["fit"]) == 143
-    finally:
-        for known, handler in before.items():
-            signal.signal(known, handler)
+    check_is_whole(world, run, changes, variant)

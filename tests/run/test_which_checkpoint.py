@@ -1,41 +1,63 @@
 """Which weights a command starts from: what is resumed, measured, and refused."""
 
+from pathlib import Path
+
+import pytest
 import torch
 
 from ltr.__main__ import main
 from tests.cli.conftest import config  # noqa: F401  # a fixture
+from tests.run.interrupted import step_of
 from tests.world.runs import metrics
 
 
-def test_an_unreadable_checkpoint(config, tmp_path, capsys, monkeypatch):
+@pytest.fixture(autouse=True)
+def errors_are_a_line(monkeypatch):
     monkeypatch.delenv("LTR_DEBUG", raising=False)
-    for name, content in (("torn.ckpt", b"PK\x03\x04 torn"), ("text.ckpt", b"hello")):
-        (tmp_path / name).write_bytes(content)
-        assert main(["test", "--config", str(config), "--ckpt_path", str(tmp_path / name)]) == 2
-        assert "the checkpoint can't be read" in capsys.readouterr().err
-    torch.save({"weights": 1}, tmp_path / "other.ckpt")
-    assert main(["test", "--config", str(config), "--ckpt_path", str(tmp_path / "other.ckpt")]) == 2
-    assert "no Lightning checkpoint" in capsys.readouterr().err
 
 
-def test_a_checkpoint_of_another_model_is_one_line(config, tmp_path, capsys, monkeypatch):
-    monkeypatch.delenv("LTR_DEBUG", raising=False)
-    torch.save(
-        {"state_dict": {"x": torch.zeros(1)}, "pytorch-lightning_version": "2.6.0", "loops": {}},
-        tmp_path / "other.ckpt",
-    )
-    assert main(["test", "--config", str(config), "--ckpt_path", str(tmp_path / "other.ckpt")]) == 2
-    said = capsys.readouterr().err.strip().splitlines()[-1]
-    assert f"{tmp_path / 'other.ckpt'}: the checkpoint is damaged, or does not fit" in said
+@pytest.fixture
+def run(copied_run, tmp_path) -> Path:
+    """A run of 4 steps that was tested."""
+    return copied_run(tmp_path, "cross")
 
 
-def test_a_checkpoint_that_does_not_say_where_its_run_stands_is_not_resumed(
-    config, tmp_path, capsys, monkeypatch
-):
+def refusal(capsys, *words: object) -> str:
+    """The line that a command ends with."""
+    capsys.readouterr()
+    assert main([str(word) for word in words]) == 2
+    return capsys.readouterr().err.strip().splitlines()[-1]
+
+
+OF_ANOTHER_MODEL = {
+    "state_dict": {"x": torch.zeros(1)},
+    "pytorch-lightning_version": "2.6.0",
+    "loops": {},
+}
+
+
+@pytest.mark.parametrize(
+    ("content", "line"),
+    [
+        (b"PK\x03\x04 torn", "the checkpoint can't be read"),
+        (b"hello", "the checkpoint can't be read"),
+        ({"weights": 1}, "no Lightning checkpoint"),
+        (OF_ANOTHER_MODEL, "{file}: the checkpoint is damaged, or does not fit"),
+    ],
+)
+def test_what_is_no_checkpoint_of_this_model_is_one_line(config, tmp_path, capsys, content, line):
+    file = tmp_path / "other.ckpt"
+    if isinstance(content, bytes):
+        file.write_bytes(content)
+    else:
+        torch.save(content, file)
+    said = refusal(capsys, "test", "--config", config, "--ckpt_path", file)
+    assert line.format(file=file) in said
+
+
+def test_a_checkpoint_that_does_not_say_where_its_run_stands_is_not_resumed(run, capsys):
     """In one line, where Lightning would fail on the way."""
-    monkeypatch.delenv("LTR_DEBUG", raising=False)
-    assert main(["fit", "--config", str(config), "--trainer.max_steps", "3"]) == 0
-    last = tmp_path / "run/checkpoints/last.ckpt"
+    last = run / "checkpoints/last.ckpt"
     whole = torch.load(last)
     epochs = {"epoch_progress": {"current": {"processed": None}}}
     for change, text in (
@@ -45,20 +67,15 @@ def test_a_checkpoint_that_does_not_say_where_its_run_stands_is_not_resumed(
         ({"global_step": None}, "global_step must be a whole number, got null"),
     ):
         torch.save(whole | change, last)
-        capsys.readouterr()
-        assert main(["fit", str(tmp_path / "run")]) == 2
-        line = capsys.readouterr().err.strip().splitlines()[-1]
-        assert f"{last}: the file is damaged, " in line
-        assert text in line
+        line = refusal(capsys, "fit", run)
+        assert f"{last}: the file is damaged, " in line and text in line
 
 
-def test_a_state_that_can_t_be_restored_is_one_line(config, tmp_path, capsys, monkeypatch):
+def test_a_state_that_can_t_be_restored_is_one_line(run, capsys):
     """Of parts whose entries only the part itself knows: of callbacks, of the data module, and of
     Lightning.
     """
-    monkeypatch.delenv("LTR_DEBUG", raising=False)
-    assert main(["fit", "--config", str(config), "--trainer.max_steps", "3"]) == 0
-    last = tmp_path / "run/checkpoints/last.ckpt"
+    last = run / "checkpoints/last.ckpt"
     whole = torch.load(last)
     callbacks = whole["callbacks"]
     (name,) = [name for name in whole if name.endswith("DataModule")]
@@ -67,80 +84,42 @@ def test_a_state_that_can_t_be_restored_is_one_line(config, tmp_path, capsys, mo
         ({"pytorch-lightning_version": "x"}, "(InvalidVersion: Invalid version: 'x')"),
         ({"callbacks": callbacks | {"Checkpoints": {1: 2}}}, "Checkpoints: the file is damaged, "),
         ({name: data | {"per_step": [1]}}, f"{name}: the file is damaged, per_step must be a"),
-        (
-            {name: data | {"kept": []}},
-            "the checkpoint must keep 8 batches that hold 30 rows around",
-        ),
+        ({name: data | {"kept": []}}, "checkpoint must keep 8 batches that hold 30 rows around"),
         ({name: data | {"steps": 99}}, "the checkpoint comes from epochs of 99 steps"),
     ):
         torch.save(whole | change, last)
-        capsys.readouterr()
-        assert main(["fit", str(tmp_path / "run"), "--trainer.max_steps", "4"]) == 2
-        line = capsys.readouterr().err.strip().splitlines()[-1]
-        assert line.startswith(f"ltr: --ckpt_path {last}: ")
-        assert text in line
+        line = refusal(capsys, "fit", run, "--trainer.max_steps", 5)
+        assert line.startswith(f"ltr: --ckpt_path {last}: ") and text in line
 
 
-def test_a_run_is_not_overwritten(config, tmp_path, capsys, monkeypatch):
-    monkeypatch.delenv("LTR_DEBUG", raising=False)
-    assert main(["fit", "--config", str(config), "--trainer.max_steps", "3"]) == 0
-    before = (tmp_path / "run/checkpoints/last.ckpt").read_bytes()
-    assert main(["fit", "--config", str(config)]) == 2
-    assert "already holds a run" in capsys.readouterr().err
-    assert (tmp_path / "run/checkpoints/last.ckpt").read_bytes() == before
+def test_a_run_is_not_overwritten(config, run, capsys):
+    before = (run / "checkpoints/last.ckpt").read_bytes()
+    assert "already holds a run" in refusal(capsys, "fit", "--config", config)
+    assert (run / "checkpoints/last.ckpt").read_bytes() == before
 
 
 def test_trained_weights_are_asked_for_and_untrained_ones_do_not_pass_for_them(
-    config, tmp_path, capsys, monkeypatch, caplog
+    config,
+    tmp_path,
+    capsys,
 ):
-    monkeypatch.delenv("LTR_DEBUG", raising=False)
+    run = tmp_path / "run"
     assert main(["test", "--config", str(config)]) == 0
-    assert "not trained ones" in (tmp_path / "run/train.log").read_text()
-    assert (tmp_path / "run/test.run").is_file()
+    assert "not trained ones" in (run / "train.log").read_text()
+    assert (run / "test.run").is_file()
     assert main(["fit", "--config", str(config), "--trainer.max_steps", "3"]) == 0
-    assert "test" not in metrics(
-        tmp_path / "run"
-    )  # nothing of the untrained weights stands beside the trained ones
-    assert not (tmp_path / "run/test.run").exists()
-    assert main(["test", "--config", str(tmp_path / "run/config.yaml")]) == 2
-    assert "say which to take (--ckpt_path best or last)" in capsys.readouterr().err
+    # Nothing of the untrained weights stands beside the trained ones.
+    assert "test" not in metrics(run) and not (run / "test.run").exists()
+    line = refusal(capsys, "test", "--config", run / "config.yaml")
+    assert "say which to take (--ckpt_path best or last)" in line
 
 
-def test_a_resume_with_smaller_steps_says_how_to_write_them(config, tmp_path, capsys, monkeypatch):
+def test_a_resume_with_other_steps_says_how_to_write_them(run, capsys):
     """Two processes with batch_size 2 each: a step has 4 lists."""
-    monkeypatch.delenv("LTR_DEBUG", raising=False)
-    fit = ["fit", "--config", str(config), "--ckpt_path", "last"]
-    assert main([*fit, "--trainer.max_steps", "3"]) == 0
-    file = tmp_path / "run/checkpoints/last.ckpt"
-    assert torch.load(file, weights_only=True)["TripletDataModule"]["per_step"] == 4
-    capsys.readouterr()
-    assert main([*fit, "--data.init_args.batch_size", "2"]) == 2
-    assert (
-        "the checkpoint comes from steps of 4 lists, here they have 2; batch_size counts the lists of all processes: set it to 4"
-        in capsys.readouterr().err.splitlines()[-1]
-    )
-    assert main([*fit, "--data.init_args.batch_size", "4", "--trainer.max_steps", "5"]) == 0
-    assert torch.load(file, weights_only=True)["global_step"] == 5
-
-
-def test_going_on_with_another_batch_size_is_refused(config, tmp_path, capsys, monkeypatch):
-    monkeypatch.delenv("LTR_DEBUG", raising=False)
-    assert main(["fit", "--config", str(config), "--trainer.max_steps", "3"]) == 0
-    assert (
-        main(
-            [
-                "fit",
-                "--config",
-                str(config),
-                "--ckpt_path",
-                "last",
-                "--data.init_args.batch_size",
-                "8",
-            ]
-        )
-        == 2
-    )
-    assert (
-        "the checkpoint comes from steps of 4 lists, here they have 8; batch_size counts the lists of all processes: set it to 4"
-        in capsys.readouterr().err.splitlines()[-1]
-    )
+    assert torch.load(run / "checkpoints/last.ckpt")["TripletDataModule"]["per_step"] == 4
+    more = ("--trainer.max_steps", "5", "--data.init_args.batch_size")
+    for size in (2, 8):
+        line = refusal(capsys, "fit", run, *more, size)
+        assert f"the checkpoint comes from steps of 4 lists, here they have {size}; " in line
+        assert "batch_size counts the lists of all processes: set it to 4" in line
+    assert main(["fit", str(run), *more, "4"]) == 0 and step_of(run) == 5
