@@ -34,7 +34,7 @@ import torch
 import yaml
 
 from tests import slurm
-from tests.run.resumes import VARIANTS, configured, differences, outcome, write_world
+from tests.run.resumes import VARIANTS, configured, differences, kind, outcome, write_world
 from tests.run.warm import warm_python
 
 ROOT = Path(__file__).parents[2]
@@ -284,12 +284,15 @@ class Running:
         return False
 
     def _processes(self) -> list[int]:
-        marked = [
-            each
-            for each in Path("/proc").glob("[0-9]*")
-            if slurm.has_in_environment(each, self.mark)
-        ]
-        return [int(each.name) for each in marked if _trains(words_of(each))]
+        """Those of the run, without launchers."""
+        found = []
+        for each in Path("/proc").glob("[0-9]*"):
+            words = words_of(each)
+            is_python = len(words) > 1 and "python" in Path(words[0]).name
+            trains = is_python and "fit" in words and "torch.distributed.run" not in words
+            if trains and slurm.has_in_environment(each, self.mark):
+                found.append(int(each.name))
+        return found
 
 
 def words_of(process: Path) -> list[str]:
@@ -299,19 +302,10 @@ def words_of(process: Path) -> list[str]:
     return []
 
 
-def _trains(words: Sequence[str]) -> bool:
-    """Whether a command line is that of a process of a run, and not of a launcher."""
-    is_python = len(words) > 1 and "python" in Path(words[0]).name
-    return is_python and "fit" in words and "torch.distributed.run" not in words
-
-
 def workers_of_ray() -> list[int]:
     """The processes that train by Ray."""
-    return [
-        int(each.name)
-        for each in Path("/proc").glob("[0-9]*")
-        if "RayTrainWorker" in "".join(words_of(each)[:1])
-    ]
+    processes = [(int(each.name), words_of(each)) for each in Path("/proc").glob("[0-9]*")]
+    return [number for number, words in processes if "RayTrainWorker" in "".join(words[:1])]
 
 
 def kill_workers_of_ray() -> None:
@@ -343,12 +337,8 @@ class Trial:
         self.folder = folder
         self.config = folder / "run.yaml"
         variant = VARIANTS[CHOSEN[name]]
-        slow = {
-            "class_path": "tests.faults.SlowSteps",
-            "init_args": {"seconds": SECONDS_A_STEP},
-        }
-        callbacks = [*variant.get("trainer.callbacks", []), slow]
-        variant = variant | {"trainer.callbacks": callbacks}
+        slow = kind("tests.faults.SlowSteps", seconds=SECONDS_A_STEP)
+        variant = variant | {"trainer.callbacks": [*variant.get("trainer.callbacks", []), slow]}
         self.config.write_text(yaml.safe_dump(configured(variant, world)))
         untrained = folder / "untrained.yaml"
         no_steps = {"trainer.max_steps": 1, "trainer.max_epochs": -1, "model.lr": 0.0}
@@ -366,8 +356,7 @@ class Trial:
         """The largest difference of a weight from the run of one process, and how far training has
         moved a weight at most.
         """
-        begin = torch.load(self.begin / "checkpoints/last.ckpt", weights_only=True)["state_dict"]
-        return distance(run, self.alone, begin)
+        return distance(run, self.alone, last_weights(self.begin))
 
     def try_job(self, job: Job, others: Sequence[Job], kills: int, rng: random.Random) -> Row:
         """Whatever becomes of a job, as a row."""
@@ -517,12 +506,14 @@ def step_of(run: Path) -> int:
     return torch.load(last, weights_only=True)["global_step"]
 
 
+def last_weights(run: Path) -> dict[str, torch.Tensor]:
+    """The weights of ``last.ckpt``."""
+    return torch.load(run / "checkpoints/last.ckpt", weights_only=True)["state_dict"]
+
+
 def distance(run: Path, other: Path, begin: dict[str, torch.Tensor]) -> tuple[float, float]:
     """The largest difference of a weight of two runs, and how far a weight was moved at most."""
-    weights, other_weights = (
-        torch.load(folder / "checkpoints/last.ckpt", weights_only=True)["state_dict"]
-        for folder in (run, other)
-    )
+    weights, other_weights = (last_weights(folder) for folder in (run, other))
     largest = 0.0
     moved = 0.0
     for name, weight in weights.items():
@@ -581,7 +572,10 @@ def print_table(rows: Sequence[Row], seconds: float) -> int:
     by_hand = sum(row.killed_by_hand for row in rows)
     furthest = max((row.from_one_resumed / row.moved for row in rows if row.moved), default=0.0)
     print(
-        f"\n{len(rows)} trials; {n_process + n_agent} kills, {n_agent} of a whole agent, after which {by_hand} jobs did not end within {SECONDS_TO_END} s; resumed by others: at most {furthest:.0e} from one process; a folder missing on a node: {sum(refused)} of {len(refused)} refused; {n_wrong} wrong; {seconds / 60:.0f} minutes"
+        f"\n{len(rows)} trials; {n_process + n_agent} kills, {n_agent} of a whole agent, after",
+        f"which {by_hand} jobs did not end within {SECONDS_TO_END} s; resumed by others: at most",
+        f"{furthest:.0e} from one process; a folder missing on a node: {sum(refused)} of",
+        f"{len(refused)} refused; {n_wrong} wrong; {seconds / 60:.0f} minutes",
     )
     return n_wrong
 

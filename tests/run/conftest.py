@@ -2,6 +2,6 @@
 
 from tests.run.interrupted import world
 from tests.run.measured import config
-from tests.run.nodes import nodes
+from tests.run.nodes import ends, nodes
 
-__all__ = ["config", "nodes", "world"]
+__all__ = ["config", "ends", "nodes", "world"]

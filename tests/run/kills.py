@@ -29,7 +29,7 @@ import yaml
 
 from ltr.__main__ import main as ltr
 from tests.child_processes import forkserver, until
-from tests.run.resumes import VARIANTS, configured, differences, outcome, write_world
+from tests.run.resumes import VARIANTS, configured, differences, kind, outcome, write_world
 
 CHOSEN = (
     "plain",
@@ -55,9 +55,8 @@ def _run(args: list[str], output: Path, environment: dict[str, str]) -> None:
     os.dup2(told, 1)
     os.dup2(told, 2)
     torch.set_num_threads(1)
-    multiprocessing.set_start_method(
-        "fork", force=True
-    )  # of data workers, as in a program of its own
+    # Of data workers, as in a program of its own.
+    multiprocessing.set_start_method("fork", force=True)
     code = 1
     try:
         code = ltr(args)
@@ -67,6 +66,11 @@ def _run(args: list[str], output: Path, environment: dict[str, str]) -> None:
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(code)
+
+
+def exit_code(process: subprocess.Popen | multiprocessing.process.BaseProcess) -> int | None:
+    """None while it runs."""
+    return process.poll() if isinstance(process, subprocess.Popen) else process.exitcode
 
 
 class Child:
@@ -102,11 +106,7 @@ class Child:
 
     def exit_code(self) -> int | None:
         """None while it runs."""
-        return (
-            self.process.poll()
-            if isinstance(self.process, subprocess.Popen)
-            else self.process.exitcode
-        )
+        return exit_code(self.process)
 
     def end(self) -> int:
         """The exit code; negative for a signal."""
@@ -140,23 +140,13 @@ class Child:
 
 def waiting(file: Path, step: int = 0, within: str = "step") -> dict:
     """The configuration of a callback that writes a file at a moment, and takes its time there."""
-    return {
-        "class_path": "tests.faults.WaitAt",
-        "init_args": {"file": str(file), "step": step, "within": within},
-    }
+    return kind("tests.faults.WaitAt", file=str(file), step=step, within=within)
 
 
 def start(run: Path, config: Path) -> list[str]:
     """What a job script would run, first or again."""
-    return [
-        "fit",
-        "--config",
-        str(config),
-        "--trainer.default_root_dir",
-        str(run),
-        "--ckpt_path",
-        "last",
-    ]
+    words = ["fit", "--config", str(config), "--trainer.default_root_dir", str(run)]
+    return [*words, "--ckpt_path", "last"]
 
 
 def torn(run: Path) -> list[str]:
@@ -185,9 +175,8 @@ def survive(
     refreshing = run.with_name("refreshing")
     by = signal.Signals[f"SIG{options.signal}"]
     fine = {-signal.SIGKILL} if options.signal == "KILL" else {143, -signal.SIGTERM}
-    if (
-        options.processes > 1
-    ):  # one that was ended before it could ignore the signal: Lightning then kills them all
+    if options.processes > 1:
+        # One that was ended before it could ignore the signal: Lightning then kills them all.
         fine.add(-signal.SIGKILL)
     while kills < 200:
         # The first kills come early or late, the later ones less and less often: else a run would
@@ -195,14 +184,13 @@ def survive(
         seconds = random.uniform(0, longest * (1 + kills / 10))
         refreshing.unlink(missing_ok=True)
         child = Child(start(run, config), run.with_name("output"), options.processes)
-        code = child.end_after(
-            seconds, by, refreshing if options.mining and random.random() < 0.5 else None
-        )
+        in_refresh = options.mining and random.random() < 0.5
+        code = child.end_after(seconds, by, refreshing if in_refresh else None)
         found += torn(run)
         if code == 0:
             break
-        kills = kills + 1
-        within = within + refreshing.exists()
+        kills += 1
+        within += refreshing.exists()
         if code not in fine:
             told = run.with_name("output").read_text().strip().splitlines()
             return kills, within, [*found, f"exit {code}: {told[-1] if told else ''}"]
@@ -245,10 +233,7 @@ def main() -> int:
             config = configured(VARIANTS[name], world)
             config["data"]["init_args"].setdefault("loading", {})["num_workers"] = workers
             if options.mining:
-                slow = {
-                    "class_path": "tests.faults.SlowRefresh",
-                    "init_args": {"file": str(chain / "refreshing")},
-                }
+                slow = kind("tests.faults.SlowRefresh", file=str(chain / "refreshing"))
                 config["trainer"]["callbacks"].append(slow)
             if options.processes > 1:
                 config["trainer"] |= {"devices": options.processes, "strategy": "ddp"}
@@ -256,18 +241,17 @@ def main() -> int:
             file.write_text(yaml.safe_dump(config))
             if (name, workers) not in whole:
                 begin = time.monotonic()
-                code = Child(
-                    start(chain / "whole", file), chain / "output", options.processes
-                ).end()
+                words = start(chain / "whole", file)
+                code = Child(words, chain / "output", options.processes).end()
                 assert code == 0, (chain / "output").read_text()
                 whole[name, workers] = outcome(chain / "whole"), time.monotonic() - begin
             expected, seconds = whole[name, workers]
             ended, within, found = survive(chain / "run", file, options, seconds)
             found += list(differences(expected, outcome(chain / "run")))[:3] if not found else []
-            kills = kills + ended
-            refreshes = refreshes + within
-            chains = chains + 1
-            wrong = wrong + bool(found)
+            kills += ended
+            refreshes += within
+            chains += 1
+            wrong += bool(found)
             told = f"{ended} times ended by SIG{options.signal}, {within} in a refresh, {len(found)} differences"
             print(f"{name}, {workers} workers: {told}", *found, sep="\n    ", flush=True)
             shutil.rmtree(chain)

@@ -14,7 +14,8 @@ from lightning.pytorch.utilities import rank_zero_only
 from lightning_utilities.core.rank_zero import rank_zero_only as utilities_rank_zero_only
 
 from tests.child_processes import forkserver, until
-from tests.run.kills import _run, start
+from tests.run.interrupted import written
+from tests.run.kills import _run, exit_code, start
 
 # Two processes share the lists of each step.
 TWO = {"trainer.devices": 1, "trainer.num_nodes": 2, "trainer.strategy": "ddp"}
@@ -32,9 +33,8 @@ def free_port() -> int:
 
 
 def _run_node(args: list[str], output: Path, environment: dict[str, str], number: int) -> None:
-    rank_zero_only.rank = utilities_rank_zero_only.rank = (
-        number  # as at the import of a new program
-    )
+    # As at the import of a new program.
+    rank_zero_only.rank = utilities_rank_zero_only.rank = number
     _run(args, output, environment)
 
 
@@ -67,27 +67,21 @@ class Node:
             "MASTER_PORT": str(port),
         }
         whole = os.environ | job | dict(environment or {})
-        self.forked = None
-        self.program = None
+        output.write_text("")
         if forked:
-            output.write_text("")
             arguments = (args, output, whole, number)
-            self.forked = forkserver().Process(target=_run_node, args=arguments)
-            self.forked.start()
-            self.pid = self.forked.pid
-            return
-        with open(output, "w") as told:
-            self.program = subprocess.Popen(
-                [sys.executable, "-m", "ltr", *args],
-                env=whole,
-                stdout=told,
-                stderr=subprocess.STDOUT,
-            )
-        self.pid = self.program.pid
+            self.process = forkserver().Process(target=_run_node, args=arguments)
+            self.process.start()
+        else:
+            command = [sys.executable, "-m", "ltr", *args]
+            told = open(output, "w")
+            self.process = subprocess.Popen(command, env=whole, stdout=told, stderr=told)
+            told.close()
+        self.pid = self.process.pid
 
     def code(self) -> int | None:
         """The exit code; None as long as it runs."""
-        return self.program.poll() if self.program is not None else self.forked.exitcode
+        return exit_code(self.process)
 
     def end(self) -> tuple[int, list[str]]:
         """The exit code and what it said."""
@@ -95,12 +89,12 @@ class Node:
         return self.code(), self.output.read_text().splitlines()
 
     def kill(self) -> None:
-        process = self.program or self.forked
-        process.kill()
-        process.wait() if self.program is not None else process.join()
+        self.process.kill()
+        until(lambda: self.code() is not None)
 
 
 Starts = Callable[..., list[Node]]
+Ends = Callable[..., list[tuple[int, list[str]]]]
 
 
 @pytest.fixture
@@ -117,17 +111,30 @@ def nodes(monkeypatch) -> Iterator[Starts]:
         forked: bool = True,
     ) -> list[Node]:
         port = free_port()
-        both = []
         for number, run in enumerate(runs):
             output = file.with_name(f"output{number}")
             args = start(run, file) + options[number]
-            both.append(Node(number, port, args, output, environments[number], forked=forked))
-            started.append(both[-1])
-        return both
+            node = Node(number, port, args, output, environments[number], forked=forked)
+            started.append(node)
+        return started[-len(runs) :]
 
     yield start_each
     for node in started:
         node.kill()
+
+
+@pytest.fixture
+def ends(world, tmp_path, nodes: Starts) -> Ends:
+    """Runs two processes with these options, to the end: how each has ended, and what it said. The
+    run folder is ``run``, unless the folder of each is named.
+    """
+
+    def end_each(changes: dict, runs: tuple[Path, ...] = (), **options) -> list:
+        file = written(world, tmp_path, TWO | changes)
+        both = nodes(file, *(runs or [tmp_path / "run"] * 2), **options)
+        return [node.end() for node in both]
+
+    return end_each
 
 
 def until_written(file: Path, both: list[Node]) -> None:

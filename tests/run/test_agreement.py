@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 import torch
-import yaml
 from torch import distributed
 
 import ltr
@@ -18,8 +17,8 @@ from ltr.run import agreement
 from ltr.run.agreement import check_agreement
 from ltr.run.run_folder import RunFolder
 from tests.child_processes import run_ranks
-from tests.run.interrupted import written
-from tests.run.nodes import TWO, Starts, free_port
+from tests.run.interrupted import last_of
+from tests.run.nodes import Ends, free_port
 from tests.run.resumes import GROUPS
 from tests.world.collections import write_collection
 
@@ -32,23 +31,25 @@ CONFIG = {
 }
 
 
-def _agree(rank: int, port: int) -> None:
+def meet(rank: int, port: int) -> None:
     os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
     distributed.init_process_group("gloo", rank=rank, world_size=2)
+
+
+def _agree(rank: int, port: int) -> None:
+    meet(rank, port)
     for change, line in (
         ({}, None),
         # Folders of another name in front, and what is found by rank 0 alone.
         ({"ckpt_path": "last"}, None),
         ({"trainer": CONFIG["trainer"] | {"default_root_dir": "/disk2/run"}}, None),
         ({"data": {"class_path": "B", "init_args": {"path": "/disk2/other"}}}, None),
-        (
-            {"data": CONFIG["data"] | {"class_path": "C"}},
-            "data.class_path is 'B' in process 0 (on ",
-        ),
-        ({"seed_everything": 4}, "seed_everything is 3 in process 0 (on "),
-        ({"model": CONFIG["model"] | {"lr": 0.2}}, "model.lr is 0.1 in process 0 (on "),
-        ({"trainer": {"max_epochs": 4}}, "trainer.max_epochs is 3 in process 0 (on "),
+        ({"data": CONFIG["data"] | {"class_path": "C"}}, "data.class_path is 'B'"),
+        ({"seed_everything": 4}, "seed_everything is 3"),
+        ({"model": CONFIG["model"] | {"lr": 0.2}}, "model.lr is 0.1"),
+        ({"trainer": {"max_epochs": 4}}, "trainer.max_epochs is 3"),
     ):
+        line = line and f"{line} in process 0 (on "
         _check(rank, CONFIG if rank == 0 else CONFIG | change, line)
     versions = agreement.versions
     if rank == 1:
@@ -79,8 +80,7 @@ def test_processes_that_differ_are_all_refused():
 
 
 def _hold_lock(rank: int, port: int, path: str) -> None:
-    os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
-    distributed.init_process_group("gloo", rank=rank, world_size=2)
+    meet(rank, port)
     folder = RunFolder(path)
     told: list[str] = []
     handler = logging.Handler()
@@ -100,8 +100,7 @@ def test_a_lock_that_other_processes_do_not_see_is_told(tmp_path):
 
 
 def _tokenizers(rank: int, port: int, backbones: list[str]) -> None:
-    os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
-    distributed.init_process_group("gloo", rank=rank, world_size=2)
+    meet(rank, port)
     for backbone, line in ((0, None), (1, None), (2, "the digest of model.ranker.backbone is ")):
         ranker = {"class_path": "A", "init_args": {"backbone": backbones[rank * backbone]}}
         _check(rank, CONFIG | {"model": {"ranker": ranker}}, line)
@@ -128,66 +127,50 @@ def refused(ended: list[tuple[int, list[str]]], part: str) -> None:
 
 
 @pytest.mark.long
-def test_another_version_of_ltr(world, tmp_path, nodes: Starts):
+def test_another_version_of_ltr(tmp_path, ends: Ends):
     """Two checkouts of one version whose code differs."""
     other = tmp_path / "other"
     shutil.copytree(Path(ltr.__file__).parent, other / "ltr")
     with open(other / "ltr/gains.py", "a") as code:
         code.write("# changed\n")
-    run = tmp_path / "run"
-    file = written(world, tmp_path, TWO)
-    paths = (
-        {"PYTHONPATH": os.getcwd()},
-        {"PYTHONPATH": f"{other}:{os.getcwd()}", "PYTHONSAFEPATH": "1"},
-    )
-    ended = [node.end() for node in nodes(file, run, run, environments=paths, forked=False)]
-    refused(ended, f"ltr is {ltr.__version__} (")
-    assert not run.exists()
+    here = {"PYTHONPATH": os.getcwd()}
+    there = {"PYTHONPATH": f"{other}:{os.getcwd()}", "PYTHONSAFEPATH": "1"}
+    refused(ends({}, environments=(here, there), forked=False), f"ltr is {ltr.__version__} (")
+    assert not (tmp_path / "run").exists()
 
 
 @pytest.mark.long
-def test_another_locale(world, tmp_path, nodes: Starts):
+def test_another_locale(tmp_path, ends: Ends):
     """One whose encoding is ASCII; Python would take UTF-8 for it, unless it is told not to."""
-    run = tmp_path / "run"
-    file = written(world, tmp_path, TWO)
     ascii_alone = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
-    environments = ({"LC_ALL": "C.UTF-8"}, ascii_alone)
-    both = nodes(file, run, run, environments=environments, forked=False)
-    refused([node.end() for node in both], "the encoding of the locale is ")
-    assert not run.exists()
+    ended = ends({}, environments=({"LC_ALL": "C.UTF-8"}, ascii_alone), forked=False)
+    refused(ended, "the encoding of the locale is ")
+    assert not (tmp_path / "run").exists()
 
 
 @pytest.mark.long
-def test_another_clock(world, tmp_path, nodes: Starts):
+def test_another_clock(tmp_path, ends: Ends):
     clock = {"class_path": "tests.faults.OtherClock", "init_args": {"seconds": 3600.0}}
-    run = tmp_path / "run"
-    file = written(world, tmp_path, TWO | {"trainer.callbacks": [clock]})
-    ended = [node.end() for node in nodes(file, run, run)]
+    ended = ends({"trainer.callbacks": [clock]})
     refused(ended, "the clocks of all processes must be at most 300 s apart")
-    assert not run.exists()
+    assert not (tmp_path / "run").exists()
 
 
 @pytest.mark.long
-def test_another_configuration(world, tmp_path, nodes: Starts):
-    run = tmp_path / "run"
-    file = written(world, tmp_path, TWO)
-    both = nodes(file, run, run, options=([], ["--model.lr", "0.3"]))
-    refused([node.end() for node in both], "model.lr is 0.1 in process 0")
-    assert not run.exists()
+def test_another_configuration(tmp_path, ends: Ends):
+    refused(ends({}, options=([], ["--model.lr", "0.3"])), "model.lr is 0.1 in process 0")
+    assert not (tmp_path / "run").exists()
 
 
 @pytest.mark.parametrize("change", ["judgements", "dev judgements", "nothing there"])
-def test_other_data(world, tmp_path, nodes: Starts, change):
+def test_other_data(tmp_path, ends: Ends, change):
     """Each process reads its own copy. In one of them a line is gone, or there is nothing at all."""
     copy = tmp_path / "copy"
     if change != "nothing there":
         write_collection(copy)
         qrels = copy / "qrels" / ("train.tsv" if change == "judgements" else "dev.tsv")
         qrels.write_text("\n".join(qrels.read_text().splitlines()[:-1]) + "\n")
-    run = tmp_path / "run"
-    file = written(world, tmp_path, GROUPS | TWO)
-    both = nodes(file, run, run, options=([], ["--data.path", str(copy)]))
-    ended = [node.end() for node in both]
+    ended = ends(GROUPS, options=([], ["--data.path", str(copy)]))
     assert [code for code, _ in ended] == [2, 2], ended
     lines = [told[-1] for _, told in ended]
     if change == "nothing there":
@@ -199,38 +182,34 @@ def test_other_data(world, tmp_path, nodes: Starts, change):
             assert "all processes of a run must read the same data, and the digest of" in line
             assert "judgements is " in line and "in process 1" in line
     assert not any("Traceback" in line for _, told in ended for line in told)
-    assert not run.exists()
+    assert not (tmp_path / "run").exists()
 
 
 @pytest.mark.long
-def test_each_node_makes_its_own_cache_once(world, tmp_path, nodes: Starts):
+def test_each_node_makes_its_own_cache_once(tmp_path, ends: Ends):
     """The run is that of nodes with a common cache, to the bit; a second start makes nothing anew."""
-    weights = []
-    for name, folders in (("own", ("one", "other")), ("common", ("both", "both"))):
-        environments = tuple({"LTR_CACHE": str(tmp_path / folder)} for folder in folders)
-        file = written(world, tmp_path / name, GROUPS | TWO)
-        run = file.parent / "run"
-        ended = [node.end() for node in nodes(file, run, run, environments=environments)]
+    own = tuple({"LTR_CACHE": str(tmp_path / folder)} for folder in ("one", "other"))
+    common = ({"LTR_CACHE": str(tmp_path / "both")},) * 2
+
+    def trained(name: str, environments: tuple, changes: dict) -> Path:
+        run = tmp_path / name
+        ended = ends(GROUPS | changes, runs=(run, run), environments=environments)
         assert [code for code, _ in ended] == [0, 0], ended
-        weights.append(torch.load(run / "checkpoints/last.ckpt", weights_only=True)["state_dict"])
+        return run
+
+    weights = [
+        last_of(trained(name, environments, {}))["state_dict"]
+        for name, environments in (("own", own), ("common", common))
+    ]
     for key, weight in weights[0].items():
         assert torch.equal(weight, weights[1][key]), key
     made = [_entries(tmp_path / folder) for folder in ("one", "other", "both")]
     assert made[0].keys() == made[1].keys() == made[2].keys() and len(made[0]) > 0
-    file = tmp_path / "own/variant.yaml"
-    longer = yaml.safe_load(file.read_text())
-    longer["trainer"]["max_epochs"] += 1
-    file.write_text(yaml.safe_dump(longer))
-    environments = tuple({"LTR_CACHE": str(tmp_path / folder)} for folder in ("one", "other"))
-    run = file.parent / "run"
-    assert [node.end()[0] for node in nodes(file, run, run, environments=environments)] == [0, 0]
+    trained("own", own, {"trainer.max_epochs": GROUPS["trainer.max_epochs"] + 1})
     assert [_entries(tmp_path / folder) for folder in ("one", "other")] == made[:2]
 
 
 def _entries(cache: Path) -> dict[str, int]:
     """The entries of a cache, each with the number of its folder, which a new one would not have."""
-    return {
-        str(folder.relative_to(cache)): folder.stat().st_ino
-        for folder in cache.glob("*/*")
-        if folder.is_dir()
-    }
+    folders = [folder for folder in cache.glob("*/*") if folder.is_dir()]
+    return {str(folder.relative_to(cache)): folder.stat().st_ino for folder in folders}

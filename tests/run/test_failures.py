@@ -7,7 +7,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
@@ -40,18 +40,6 @@ def check_resume_of_one(world: Path, run: Path) -> None:
     assert torn(run) == []
     assert fit(world, run) == 0
     assert step_of(run) == 18
-
-
-@pytest.fixture
-def ends(world, tmp_path, nodes: Starts) -> Callable[..., list[tuple[int, list[str]]]]:
-    """Runs two processes with these options: how each has ended, and what it said."""
-
-    def end_each(changes: dict, run: Path | None = None) -> list[tuple[int, list[str]]]:
-        run = run or tmp_path / "run"
-        file = written(world, tmp_path, TWO | changes)
-        return [node.end() for node in nodes(file, run, run)]
-
-    return end_each
 
 
 def own_lines(told: list[str]) -> list[str]:
@@ -253,7 +241,7 @@ def test_a_full_disk_ends_all_and_leaves_the_checkpoint(world, tmp_path, ends, s
     full = {"class_path": "tests.faults.FillsDisk", "init_args": {"file": str(filler), "step": 3}}
     changes = {"trainer.callbacks": [full], "last.every_n_steps": 2}
     run = small_disk / "run"
-    (code, told), (code_of_other, told_by_other) = ends(changes, run)
+    (code, told), (code_of_other, told_by_other) = ends(changes, runs=(run, run))
     assert (code, code_of_other) == (2, 2), (told, told_by_other)
     line = own_lines(told)[-1]
     assert line.startswith("ltr: ") and "is full (No space left on device)" in line

@@ -5,19 +5,19 @@ import signal
 
 import pytest
 
-from tests.run.interrupted import fit, slow, step_of, written
+from tests.run.interrupted import fit, slow, step_of
 from tests.run.kills import torn
 from tests.run.nodes import TWO, until_written
 
 
 @pytest.mark.long
-def test_a_resume_on_nodes_without_a_common_folder_is_refused_on_all(world, tmp_path, nodes):
+def test_a_resume_on_nodes_without_a_common_folder_is_refused_on_all(world, tmp_path, ends):
     """The first would go on at step 6, the second begin: both with wrong weights."""
     one = tmp_path / "one/run"
     other = tmp_path / "other/run"
     assert fit(world, one, {"trainer.max_epochs": 1}) == 0
     before = (one / "checkpoints/last.ckpt").read_bytes()
-    ended = [node.end() for node in nodes(written(world, tmp_path, TWO), one, other)]
+    ended = ends({}, runs=(one, other))
     for number, (code, told) in enumerate(ended):
         assert code == 2, told
         assert "must be one folder that all processes of a run see" in told[-1]
@@ -28,12 +28,11 @@ def test_a_resume_on_nodes_without_a_common_folder_is_refused_on_all(world, tmp_
 
 
 @pytest.mark.long
-def test_a_finished_run_on_nodes_without_a_common_folder_ends_on_all(world, tmp_path, nodes):
+def test_a_finished_run_on_nodes_without_a_common_folder_ends_on_all(world, tmp_path, ends):
     """And so does a start that is refused: the second would wait for the first."""
     one = tmp_path / "one/run"
     assert fit(world, one) == 0
-    both = nodes(written(world, tmp_path, TWO), one, tmp_path / "other/run")
-    ended = [node.end() for node in both]
+    ended = ends({}, runs=(one, tmp_path / "other/run"))
     assert [code for code, _ in ended] == [0, 0], ended
     assert "nothing to do, nothing changed" in ended[0][1][-1]
 
