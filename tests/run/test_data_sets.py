@@ -17,12 +17,8 @@ def here(tmp_path, monkeypatch) -> Path:
 def test_a_set_is_named_by_the_last_part_of_its_path(here):
     (here / "data").mkdir()
     words = ["data/A/", "/else/B.tsv.gz", "ir_datasets:beir/scifact/test", "data/../data"]
-    assert [data_set.name for data_set in data_sets(words, "--data.path")] == [
-        "A",
-        "B",
-        "beir-scifact-test",
-        "data",
-    ]
+    names = [data_set.name for data_set in data_sets(words, "--data.path")]
+    assert names == ["A", "B", "beir-scifact-test", "data"]
     assert data_sets([".", "data"], "--data.path")[0] == DataSet(here.name, ".")
 
 
@@ -55,15 +51,23 @@ def test_a_folder_of_data_folders_is_a_suite(here):
     for name in ("b", "a", ".hidden"):
         (here / "all" / name).mkdir(parents=True)
     (here / "all/note.txt").write_text("no set")
-    assert data_sets(["suite:all"], "--data.path") == [
-        DataSet("a", "all/a"),
-        DataSet("b", "all/b"),
-    ]
+    both = [DataSet("a", "all/a"), DataSet("b", "all/b")]
+    assert data_sets(["suite:all"], "--data.path") == both
 
 
 def test_a_file_or_folder_here_comes_before_the_suite_that_ships(here):
     (here / "nanobeir").write_text("mine: A\n")
     assert data_sets(["suite:nanobeir"], "--data.path") == [DataSet("mine", "A")]
+
+
+WRONG_SUITES = {
+    "empty": "",
+    "list": "[A, B]",
+    "number": "A: 3",
+    "address": "A: s3://x/y",
+    "twice": "A: x\nA: y\n",
+    "up": "../A: x",
+}
 
 
 @pytest.mark.parametrize(
@@ -84,14 +88,7 @@ def test_a_file_or_folder_here_comes_before_the_suite_that_ships(here):
 )
 def test_what_names_no_sets_is_one_line(here, words, told):
     (here / "empty").mkdir()
-    for name, text in {
-        "empty": "",
-        "list": "[A, B]",
-        "number": "A: 3",
-        "address": "A: s3://x/y",
-        "twice": "A: x\nA: y\n",
-        "up": "../A: x",
-    }.items():
+    for name, text in WRONG_SUITES.items():
         (here / f"{name}.yaml").write_text(text)
     with pytest.raises(InputError) as raised:
         data_sets(words, "--data.path")

@@ -33,40 +33,43 @@ def here(tmp_path_factory):
 
 def rewritten(form: int | None) -> None:
     """Let the run say another form, or none."""
+
+    def with_form(entries: dict) -> dict:
+        rest = {name: value for name, value in entries.items() if name != "format"}
+        return rest if form is None else rest | {"format": form}
+
     for file in RUN.glob("checkpoints/*.ckpt"):
         checkpoint = torch.load(file, weights_only=True)
-        set_form(checkpoint["run"], form)
-        torch.save(checkpoint, file)
+        torch.save(checkpoint | {"run": with_form(checkpoint["run"])}, file)
     metrics = json.loads((RUN / "metrics.json").read_text())
-    set_form(metrics, form)
-    (RUN / "metrics.json").write_text(json.dumps(metrics))
+    (RUN / "metrics.json").write_text(json.dumps(with_form(metrics)))
 
 
-def set_form(entries: dict, form: int | None) -> None:
-    entries.pop("format", None)
-    if form is not None:
-        entries["format"] = form
-
-
+NUMBERED = [["test", str(RUN)], ["compare", str(RUN)]]  # by its checkpoint, and by its metrics
 COMMANDS = [
+    *NUMBERED,
     ["fit", str(RUN), "--trainer.max_epochs", "2"],
     ["fit", "--config", "c.yaml", "--trainer.max_epochs", "2", "--ckpt_path", "last"],
     ["fit", "--config", "c.yaml", "--init_from", str(RUN), *NEW],
-    ["test", str(RUN)],
     ["test", str(RUN), "--split", "dev", "test"],
-    ["compare", str(RUN)],
     ["reproduce", str(RUN), "--output", "new"],
     ["rank", f"{RUN}/checkpoints/best.ckpt", "--query", "w", "--documents", "d.txt"],
     ["export", str(RUN), "new"],
 ]
 
 
-@pytest.mark.parametrize(("form", "shown"), [(None, "null"), (FORMAT + 1, f"{FORMAT + 1}")])
-def test_a_run_of_another_form_is_refused_in_a_line(here, capsys, monkeypatch, form, shown):
+@pytest.mark.parametrize(
+    ("form", "shown", "commands"),
+    [(None, "null", COMMANDS), (FORMAT + 1, f"{FORMAT + 1}", NUMBERED)],
+    ids=["none", "another"],
+)
+def test_a_run_of_another_form_is_refused_in_a_line(
+    here, capsys, monkeypatch, form, shown, commands
+):
     monkeypatch.delenv("LTR_DEBUG", raising=False)
     rewritten(form)
     before = {file: file.read_bytes() for file in here.rglob("*") if file.is_file()}
-    for command in COMMANDS:
+    for command in commands:
         capsys.readouterr()
         assert main(command) == 2, command
         *_, line = capsys.readouterr().err.splitlines()
@@ -74,5 +77,4 @@ def test_a_run_of_another_form_is_refused_in_a_line(here, capsys, monkeypatch, f
         after = {file: file.read_bytes() for file in here.rglob("*") if file.is_file()}
         assert after == before, command
     rewritten(FORMAT)
-    capsys.readouterr()
     assert main(["compare", str(RUN)]) == 0

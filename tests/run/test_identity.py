@@ -94,7 +94,10 @@ def test_a_folder_may_be_mounted_elsewhere_wherever_an_option_names_it():
 def test_what_differs_is_named_and_counted():
     now = {"a": 1, "b": 2, "c": 3, "d": 4}
     then = {"a": 1, "b": 3, "c": None, "e": 0}
-    message = r"x.ckpt comes from another configuration: b was 3 and is 2, c was None and is 3, d was None and is 4 and 1 more; do"
+    message = (
+        "x.ckpt comes from another configuration: b was 3 and is 2, c was None and is 3, "
+        "d was None and is 4 and 1 more; do"
+    )
     with pytest.raises(InputError, match=message):
         check_identity(now, then, "x.ckpt", "do")
     check_identity(now, now, "x.ckpt", "do")
@@ -114,7 +117,9 @@ def test_a_path_of_data_is_the_same_whole_or_by_its_last_name():
 
 REFUSED = {
     "--seed_everything 4": "seed_everything was 3 and is 4",
-    "--model.loss SoftmaxLoss": "model.loss.class_path was 'ltr.losses.RankNetLoss' and is 'ltr.losses.SoftmaxLoss'",
+    "--model.loss SoftmaxLoss": (
+        "model.loss.class_path was 'ltr.losses.RankNetLoss' and is 'ltr.losses.SoftmaxLoss'"
+    ),
     "--model.loss.sigma 2": "model.loss.sigma was 1.0 and is 2.0",
     "--model.ranker.activation tanh": "model.ranker.activation was None and is 'tanh'",
     "--data.loading.seed 99": "data.loading.seed was None and is 99",
