@@ -94,37 +94,22 @@ class Place(NamedTuple):
 
 @dataclass
 class Row:
-    """What became of a job: a row of the table.
+    """What became of a job: a row of the table."""
 
-    Attributes:
-        run: of :data:`CHOSEN`.
-        seed: of the moments.
-        from_one: the largest difference of a weight from the run of one process.
-        moved: how far training has moved a weight at most.
-        kills_of_process: of a process of a run, and
-        kills_of_agent: of an agent of torchrun, or of the driver of Ray, with all its processes.
-        steps: that ``last.ckpt`` had after each kill; -1: there was none yet.
-        killed_by_hand: how often what a kill had left did not end by itself.
-        resumed_by: another job.
-        from_one_resumed: as ``from_one``.
-        refused: whether a missing folder was refused; None: the job has not two nodes.
-        wrong: what should not be.
-    """
-
-    run: str
+    run: str  # of CHOSEN
     launcher: str
     processes: int
-    seed: int
-    from_one: float = 0.0
-    moved: float = 0.0
-    kills_of_process: int = 0
-    kills_of_agent: int = 0
-    steps: list[int] = field(default_factory=list)
-    killed_by_hand: int = 0
-    resumed_by: str = ""
-    from_one_resumed: float = 0.0
-    refused: bool | None = None
-    wrong: list[str] = field(default_factory=list)
+    seed: int  # of the moments
+    from_one: float = 0.0  # the largest difference of a weight from the run of one process
+    moved: float = 0.0  # how far training has moved a weight at most
+    kills_of_process: int = 0  # of a process of a run, and
+    kills_of_agent: int = 0  # of an agent of torchrun or the driver of Ray, with all its processes
+    steps: list[int] = field(default_factory=list)  # of last.ckpt after each kill; -1: none yet
+    killed_by_hand: int = 0  # how often what a kill had left did not end by itself
+    resumed_by: str = ""  # another job
+    from_one_resumed: float = 0.0  # as from_one
+    refused: bool | None = None  # a missing folder; None: the job has not two nodes
+    wrong: list[str] = field(default_factory=list)  # what should not be
 
     COLUMNS = (
         "run",
@@ -142,9 +127,6 @@ class Row:
         """As the table shows it."""
         share = self.from_one / self.moved if self.moved else 0.0
         share_resumed = self.from_one_resumed / self.moved if self.moved else 0.0
-        kills = f"{self.kills_of_process + self.kills_of_agent}"
-        if self.kills_of_agent:
-            kills += f", {self.kills_of_agent} of an agent"
         steps = " ".join("–" if step < 0 else str(step) for step in sorted(self.steps))
         refused = {None: "", True: "refused", False: "NOT REFUSED"}[self.refused]
         resumed = "equal to the bit" if not self.wrong else f"WRONG: {'; '.join(self.wrong)}"
@@ -153,12 +135,19 @@ class Row:
             self.launcher,
             str(self.processes),
             f"{share:.0e}" if share else "0",
-            kills,
+            kills_in([self]),
             steps,
             resumed,
             f"{self.resumed_by}: {share_resumed:.0e}",
             refused,
         ]
+
+
+def kills_in(rows: Sequence[Row]) -> str:
+    """How many kills there were."""
+    n_agent = sum(row.kills_of_agent for row in rows)
+    kills = f"{n_agent + sum(row.kills_of_process for row in rows)}"
+    return f"{kills}, {n_agent} of an agent" if n_agent else kills
 
 
 # Programs
@@ -553,17 +542,13 @@ def print_table(rows: Sequence[Row], seconds: float) -> int:
     print("| --- " * (1 + len(columns)) + "|")
     for job in dict.fromkeys(Job(row.launcher, row.processes) for row in rows):
         of_job = [row for row in rows if (row.launcher, row.processes) == job]
-        n_agent = sum(row.kills_of_agent for row in of_job)
-        kills = f"{n_agent + sum(row.kills_of_process for row in of_job)}"
-        if n_agent:
-            kills += f", {n_agent} of an agent"
         shares = []
         for name in names:
             of_run = [row.from_one / row.moved for row in of_job if row.run == name and row.moved]
             shares.append(f"{max(of_run):.0e}".replace("0e+00", "0") if of_run else "")
         n_wrong = sum(bool(row.wrong) for row in of_job)
         result = "equal to the bit" if n_wrong == 0 else f"{n_wrong} WRONG"
-        cells = [job.launcher, str(job.processes), kills, *shares, result]
+        cells = [job.launcher, str(job.processes), kills_in(of_job), *shares, result]
         print(f"| {' | '.join(cells)} |")
     n_wrong = sum(bool(row.wrong) for row in rows)
     n_process = sum(row.kills_of_process for row in rows)

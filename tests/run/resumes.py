@@ -344,7 +344,7 @@ def try_variant(
         world: see :func:`write_world`.
         folder: a new one.
         levels: how deep resumes are resumed.
-        most: resume from about so many of the copies, the first and others as far apart.
+        most: resume from so many of the copies, the first and others as far apart.
     """
     run = folder / "run"
     folder.mkdir()
@@ -357,9 +357,9 @@ def try_variant(
     expected = outcome(run)
     n_resumes = 0
     found = []
-    every = 1 if most is None else math.ceil(len(copies) / most)
-    for number, copy in enumerate(copies[::every]):
-        more, wrong = check(copy, expected, levels - 1, f"{number * every}")
+    most = min(most or len(copies), len(copies))
+    for number in (n * len(copies) // most for n in range(most)):
+        more, wrong = check(copies[number], expected, levels - 1, f"{number}")
         n_resumes += more
         found += wrong
     shutil.rmtree(folder)

@@ -429,15 +429,14 @@ def test_what_lies_in_a_run_is_of_its_experiment():
 
 def test_what_made_a_result_is_a_command_that_makes_it_again():
     run = RunFolder("runs/a b")
-    commands = {
-        "ltr test 'runs/a b'": run,
-        "ltr test 'runs/a b' --split dev": run.folder_of_split("dev"),
-        "ltr test 'runs/a b' --data.path sets/x": run.folder_of_set("x"),
-        "ltr test 'runs/a b' --data.path sets/x --split dev": run.folder_of_set(
-            "x"
-        ).folder_of_split("dev"),
-    }
-    assert {_command(folder, "sets/x"): folder for folder in commands.values()} == commands
+    of_set = run.folder_of_set("x")
+    for folder, options in (
+        (run, ""),
+        (run.folder_of_split("dev"), " --split dev"),
+        (of_set, " --data.path sets/x"),
+        (of_set.folder_of_split("dev"), " --data.path sets/x --split dev"),
+    ):
+        assert _command(folder, "sets/x") == f"ltr test 'runs/a b'{options}"
 
 
 def test_the_steps_that_are_kept_are_those_of_files_with_a_number(tmp_path):
