@@ -1,4 +1,6 @@
-"""Real faults for the command line: named by class path in a test's configuration."""
+"""Real faults for the command line: named by class path in a test's configuration. ``step`` is how
+many optimiser steps were done before, and ``seconds`` how long a fault takes, at most.
+"""
 
 import atexit
 import os
@@ -20,13 +22,8 @@ from ltr.search import embed_texts
 
 
 class WaitAt(Callback):
-    """Says by a file that a moment has come, and takes its time there, until a signal ends it.
-
-    Args:
-        file: is written then.
-        step: optimiser steps done before.
-        within: ``step``, ``validation`` or ``test``.
-        seconds: how long it waits at most.
+    """Writes a file when a moment has come, ``within`` a ``step``, ``validation`` or ``test``, and
+    takes its time there until a signal ends it.
     """
 
     def __init__(
@@ -55,11 +52,7 @@ class WaitAt(Callback):
 
 
 class AskedInValidation(Callback):
-    """Gets SIGTERM in the validation after a step.
-
-    Args:
-        step: optimiser steps done before.
-    """
+    """Gets SIGTERM in the validation after a step."""
 
     def __init__(self, step: int) -> None:
         self.step = step
@@ -70,13 +63,8 @@ class AskedInValidation(Callback):
 
 
 class SignalAt(Callback):
-    """Sends its own process a signal, once.
-
-    Args:
-        within: ``step``, or ``setup``, before training.
-        step: optimiser steps done before.
-        by: the name of the signal.
-        times: how often it comes, without a pause.
+    """Sends its own process a signal so many ``times``, without a pause: ``within`` a ``step``, or in
+    ``setup``, before training.
     """
 
     def __init__(
@@ -100,12 +88,8 @@ class SignalAt(Callback):
 
 
 class SlowRefresh(Callback):
-    """Takes its time in each refresh of negatives: while embeddings lie on the disk, and in the
-    midst of writing.
-
-    Args:
-        file: is there as long as a refresh goes on.
-        seconds: that it takes each time.
+    """Takes its time in each refresh of negatives, while embeddings lie on the disk and in the midst
+    of writing. A file is there as long as a refresh goes on.
     """
 
     def __init__(self, file: str, seconds: float = 0.3) -> None:
@@ -152,11 +136,7 @@ class WaitingMiner(HardNegativeMining):
 
 class Watched(Callback):
     """Writes what each process has encoded and trained on: a file per rank, with how many texts,
-    and the batches.
-
-    Args:
-        folder: of the files.
-        fault: the rank on which every encoding fails; None: none.
+    and the batches. On the rank of a ``fault`` every encoding fails.
     """
 
     def __init__(self, folder: str, fault: int | None = None) -> None:
@@ -178,21 +158,15 @@ class Watched(Callback):
         embed_texts.encode_batches = watched
 
     def on_train_batch_end(self, trainer, pl_module, outputs, batch, batch_idx) -> None:
-        self.batches.append(
-            (trainer.global_step, batch.query_rows.tolist(), batch.doc_rows.tolist())
-        )
+        rows = batch.query_rows.tolist(), batch.doc_rows.tolist()
+        self.batches.append((trainer.global_step, *rows))
 
     def on_train_end(self, trainer, pl_module) -> None:
         torch.save((self.n_texts, self.batches), self.folder / f"{trainer.global_rank}.pt")
 
 
 class WaitFor(Callback):
-    """Waits for a file after a step.
-
-    Args:
-        file: what must be there.
-        step: optimiser steps done before.
-    """
+    """Waits for a file after a step."""
 
     def __init__(self, file: str, step: int) -> None:
         self.file = Path(file)
@@ -204,11 +178,7 @@ class WaitFor(Callback):
 
 
 class SlowSteps(Callback):
-    """Takes its time behind each step: a kill then meets a step, and seldom the start or the end.
-
-    Args:
-        seconds: for each step.
-    """
+    """Takes its time behind each step: a kill then meets a step, and seldom the start or the end."""
 
     def __init__(self, seconds: float) -> None:
         self.seconds = seconds
@@ -218,13 +188,8 @@ class SlowSteps(Callback):
 
 
 class WaitForSignal(Callback):
-    """Says by files that steps have come, and waits in each of them until the run has got a signal.
-    A step whose file is there already is not waited in.
-
-    Args:
-        folder: of the files, ``step=N``.
-        steps: optimiser steps done before.
-        seconds: how long it waits at most.
+    """Says by files ``step=N`` that steps have come, and waits in each of them until the run has got
+    a signal. A step whose file is there already is not waited in.
     """
 
     def __init__(self, folder: str, steps: list[int], seconds: float = 300.0) -> None:
@@ -244,13 +209,10 @@ class WaitForSignal(Callback):
 
 
 class FailsAlone(Callback):
-    """One process of a run fails, the others do not.
+    """One process of a run fails ``within`` a ``step`` or the ``sanity check``, the others do not.
 
     Args:
         by: ``hang``, ``memory``, ``error``, or the name of a signal.
-        rank: of the process.
-        within: ``step`` or ``sanity check``.
-        step: optimiser steps done before.
         grace: seconds that a process which hangs has until it is ended.
         hanging: ranks that wait meanwhile where no exception reaches them, as in an operation of
             NCCL.
@@ -296,11 +258,8 @@ class FailsAlone(Callback):
 
 
 class CrashesAtExit(Callback):
-    """The second process of a run crashes when its work is done and its program ends; the first one
-    has work left.
-
-    Args:
-        file: is written before the crash.
+    """The second process of a run writes a file and crashes when its work is done and its program
+    ends; the first one has work left.
     """
 
     def __init__(self, file: str) -> None:
@@ -319,12 +278,7 @@ class CrashesAtExit(Callback):
 
 
 class FillsDisk(Callback):
-    """After a step, the disk of a folder has no room left but for a few kilobytes.
-
-    Args:
-        file: takes the room.
-        step: optimiser steps done before.
-    """
+    """After a step, the disk of a folder has no room left but for a few kilobytes: a file has it."""
 
     def __init__(self, file: str, step: int) -> None:
         self.file = Path(file)
@@ -338,12 +292,7 @@ class FillsDisk(Callback):
 
 
 class OtherClock(Callback):
-    """The clock of one process is ahead.
-
-    Args:
-        seconds: so much.
-        rank: of the process, as SLURM tells it.
-    """
+    """The clock of one process, by its rank of SLURM, is ahead."""
 
     def __init__(self, seconds: float, rank: int = 1) -> None:
         if os.environ["SLURM_PROCID"] == str(rank):
