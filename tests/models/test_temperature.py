@@ -105,6 +105,11 @@ def test_what_is_no_temperature_is_refused(value, learn, message, backbone):
             kind(backbone, max_length=24, **options)
 
 
+def test_it_decides_the_key():
+    keys = [linear_ranker(1.0, temperature, False).key for temperature in (1.0, 0.5)]
+    assert keys[0] != keys[1]
+
+
 @pytest.mark.parametrize("kind", ["encoder", "classifier", "decoder"])
 @pytest.mark.parametrize("learn", [False, True])
 def test_a_saved_folder_scores_on_the_same_scale(kind, learn, backbone, tmp_path):
