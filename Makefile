@@ -25,7 +25,7 @@ demo: env  ## Train on the data that ships, and compare with BM25 and a bi-encod
 
 # One thread per process, and one process more than cores, as some tests wait for others. Timings of the tests say nothing anyway.
 # A process that was ended, as one whose test hangs is, is not replaced: the next one would begin with that test again.
-WORKERS = $(shell $(PYTHON) -c 'import os; print(1 + os.cpu_count())')
+WORKERS = $(shell $(PYTHON) -c 'import os; print(2 + os.cpu_count())')
 test: env  ## Run the tests (J=1: one after the other)
 	HF_HUB_OFFLINE=1 WANDB_MODE=offline OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(or $(J),$(WORKERS)) --dist loadfile --max-worker-restart 0
 
