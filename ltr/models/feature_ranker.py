@@ -159,8 +159,11 @@ class FeatureRanker(Ranker):
         # Real documents only: padding costs no time and draws no dropout.
         with self._draws.drawing_for(None if doc_keys is None else doc_keys[mask]):
             hidden = self.layers(features[mask])
-        # One process of several may get a batch without documents: torch's attention refuses it.
-        if self.attention and len(hidden):
+        if self.attention and not len(hidden):
+            # One process of several may get a batch without documents, which torch's attention
+            # refuses. The others wait until it has a gradient of each weight: here of 0.
+            hidden = hidden + sum(weight.sum() for weight in self.attention.parameters())
+        elif self.attention:
             lists = in_lists(hidden, mask)
             with self._draws.drawing_for(None if doc_keys is None else doc_keys.flatten()):
                 for block in self.attention:

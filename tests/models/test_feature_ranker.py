@@ -49,6 +49,19 @@ def test_the_two_layer_net_is_the_one_of_ranknet():
     torch.testing.assert_close(model(batch_of(features)), plain(features).squeeze(2))
 
 
+@EVERY_PRESET
+def test_no_document_gives_every_weight_a_gradient_of_0(preset):
+    """As of a process of several whose share of a step is empty: the others wait for it."""
+    model = FeatureRanker(4, preset)
+    for n_lists, length in ((0, 3), (2, 3)):
+        model.zero_grad()
+        padding = torch.zeros(n_lists, length, dtype=torch.bool)
+        model(batch_of(torch.randn(n_lists, length, 4), padding)).sum().backward()
+        assert all(
+            weight.grad is not None and not weight.grad.any() for weight in model.parameters()
+        )
+
+
 def test_a_residual_block_by_hand():
     """h + W2 relu(W1 norm(h)), h = (1, -1) = norm(h), W1 = 1, W2 = 2: h becomes (3, -1)."""
     model = FeatureRanker(2, preset="linear", residual_blocks=1)
