@@ -129,3 +129,14 @@ def test_routes_that_share_weights_are_refused(backbone, tmp_path):
         folder = saved(tmp_path / next(iter(routes)), parts.Router(routes))
         with pytest.raises(InputError, match=message):
             DualEncoder(folder)
+
+
+def test_a_layer_stands_behind_a_router_and_not_in_the_place_of_a_pooling(backbone, tmp_path):
+    routes = [[parts.Transformer(backbone), parts.Pooling(16, "cls")] for _ in range(2)]
+    router = parts.Router.for_query_document(*routes)
+    model = DualEncoder(saved(tmp_path / "routed", router, parts.Normalize()))
+    for tower in (model.query_tower, model.doc_tower):
+        assert tower.encoder.pooling == "cls"
+    folder = saved(tmp_path / "pooled", parts.Transformer(backbone), parts.Normalize())
+    with pytest.raises(InputError, match="a tower must be .*, got Transformer, Normalize; take"):
+        DualEncoder(folder)

@@ -76,6 +76,7 @@ def load_modules(
             way that is not known here.
     """
     from sentence_transformers import SentenceTransformer
+    from sentence_transformers.sentence_transformer.modules import Pooling as TheirPooling
     from sentence_transformers.sentence_transformer.modules import Router
 
     backbone = folder.name
@@ -102,7 +103,9 @@ def load_modules(
     is_plain = not folder.has_modules
     if is_plain:
         read_plain_text(modules[0])
-    chosen = pooling or (name_here(modules[1].pooling_mode) if len(modules) > 1 else None)
+    # Without a pooling it is refused below; behind a router each route has its own.
+    its_pooling = next((each for each in modules if isinstance(each, TheirPooling)), None)
+    chosen = pooling or (None if its_pooling is None else name_here(its_pooling.pooling_mode))
     head = folder.left_out_head if is_plain else None
     kind = "of another task"
     if folder.is_cross_encoder:
