@@ -3,17 +3,70 @@
 A draw that follows from a generator depends on all draws before it, and so on what else a process
 holds. A key is a function of the run's seed, the step, and the place of what it belongs to.
 
+These functions and those of :mod:`ltr.dropout` define the numbers. On a GPU the kernels of
+:mod:`ltr.draws_kernels` compute the same.
+
 Letters of shapes: B lists of a batch.
 """
+
+import functools
+import importlib.util
+from collections.abc import Callable
+from typing import Any, TypeVar, cast
 
 import numpy as np
 import torch
 from torch import Tensor
 
+Definition = TypeVar("Definition", bound=Callable[..., Tensor])
+
+# Triton comes with torch for CUDA, but for Windows.
+HAS_TRITON = importlib.util.find_spec("triton") is not None
+# Keeps the ops of in_one_kernel registered.
+OPS = torch.library.Library("ltr", "FRAGMENT")
+
 # The odd numbers of SplitMix64, as int64.
 GOLDEN = 0x9E3779B97F4A7C15 - 2**64
 FIRST_FACTOR = 0xBF58476D1CE4E5B9 - 2**64
 SECOND_FACTOR = 0x94D049BB133111EB - 2**64
+
+
+def takes_kernel(x: Tensor) -> bool:
+    """Whether one kernel draws for these elements, or makes keys of these: on a GPU, with Triton.
+    There is none for float64.
+    """
+    return x.is_cuda and HAS_TRITON and x.dtype != torch.float64
+
+
+def in_one_kernel(definition: Definition) -> Definition:
+    """The function of this definition, by one kernel where :func:`takes_kernel` says so of its first
+    argument.
+
+    There it is an op of torch, ``ltr::NAME``, which torch.compile passes on as it is, and a count of
+    launches sees as one. On a GPU the op is the kernel of this name in :mod:`ltr.draws_kernels`, on
+    a CPU the definition. It gives contiguous tensors, and has no gradient.
+    """
+    name = definition.__name__
+
+    def defined(*args: Any) -> Tensor:
+        return definition(*args).contiguous()
+
+    def launched(*args: Any) -> Tensor:
+        from ltr import draws_kernels  # imports Triton
+
+        return draws_kernels.launched(name, defined, args)
+
+    OPS.define(name + torch.library.infer_schema(definition, mutates_args=()))
+    OPS.impl(name, defined, "CPU")
+    OPS.impl(name, launched, "CUDA")
+    torch.library.register_fake(f"ltr::{name}", defined, lib=OPS)
+    op = getattr(torch.ops.ltr, name).default
+
+    @functools.wraps(definition)
+    def chosen(*args: Any) -> Tensor:
+        return op(*args) if takes_kernel(args[0]) else definition(*args)
+
+    return cast(Definition, chosen)
 
 
 def mixed(x: Tensor) -> Tensor:
@@ -53,6 +106,7 @@ def keys_of_lists(seed: int, places: Tensor) -> Tensor:
     return keys_inside(torch.full_like(places, seed), places)
 
 
+@in_one_kernel
 def keys_inside(keys: Tensor, numbers: Tensor) -> Tensor:
     """Keys for the parts of something that has a key: of documents in a list, of tokens in a text.
 
@@ -63,6 +117,16 @@ def keys_inside(keys: Tensor, numbers: Tensor) -> Tensor:
     return mixed(keys + (numbers + 1) * GOLDEN)
 
 
-def keys_at_site(keys: Tensor, site: int) -> Tensor:
-    """Other keys for each layer of a model: ``site`` is its number."""
-    return mixed(keys ^ (site + 1) * FIRST_FACTOR % 2**63)
+def draw_site(number: int) -> Tensor:
+    """Bits ``[]`` int64 that stand for a layer of a model, by its number there.
+
+    A tensor, and not a number: torch.compile would compile each layer anew for its own. It stays on
+    the host, from where it is an argument of a kernel.
+    """
+    return torch.tensor((number + 1) * FIRST_FACTOR % 2**63)
+
+
+@in_one_kernel
+def keys_at_site(keys: Tensor, site: Tensor) -> Tensor:
+    """Other keys for each layer of a model: ``site`` is its :func:`draw_site`."""
+    return mixed(keys ^ site)

@@ -9,11 +9,13 @@ Letters of shapes: S texts, H elements of a row.
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from ltr.draws import GOLDEN, keys_at_site, keys_inside, mixed
+from ltr import draws
+from ltr.draws import GOLDEN, draw_site, in_one_kernel, keys_at_site, keys_inside, mixed
 
 BYTES = 8  # of an int64, each for an element of a mask
 
@@ -23,7 +25,7 @@ def new_keys(count: int, device: torch.device) -> Tensor:
     return torch.randint(-(2**63), 2**63 - 1, (count,)).to(device)
 
 
-def keyed_dropout(x: Tensor, p: float, keys: Tensor) -> Tensor:
+def keyed_dropout(x: Tensor, p: float, keys: Tensor, site: Tensor | None = None) -> Tensor:
     r"""Set elements of ``x`` to 0 with probability ``p``, and scale the others so that the mean
     stays the same.
 
@@ -38,6 +40,8 @@ def keyed_dropout(x: Tensor, p: float, keys: Tensor) -> Tensor:
         p: probability of 0, above 0 and below 1. It is rounded to a multiple of 1/256, and the scale
             is exact for the rounded value.
         keys: ``[…]`` int64, one for each row.
+        site: of the layer that draws, where :func:`ltr.draws.keys_at_site` has not been applied to
+            the keys yet.
 
     References:
         Srivastava et al. (2014), Dropout: a simple way to prevent neural networks from overfitting.
@@ -48,13 +52,55 @@ def keyed_dropout(x: Tensor, p: float, keys: Tensor) -> Tensor:
                 [0., 0., 0., 0., 0., 0., 2., 2.]])
     """
     cut = min(max(round(256 * p), 1), 255)
+    if draws.takes_kernel(x):
+        return _DrawnAgain.apply(x, keys, site, cut, False)
+    # The mask waits for the backward pass in one byte per element.
+    return (x * _mask(x, keys, site, cut)).mul_(256 / (256 - cut))
+
+
+def _mask(x: Tensor, keys: Tensor, site: Tensor | None, cut: int) -> Tensor:
+    """``[…, H]`` uint8: 1 where an element stays, 0 elsewhere."""
     n_elements = x.shape[-1]
+    if site is not None:
+        keys = keys_at_site(keys, site)
     columns = mixed(torch.arange(-(-n_elements // BYTES), device=x.device) * GOLDEN)
     random_bytes = mixed(keys.unsqueeze(-1) ^ columns).view(torch.uint8)[..., :n_elements]
-    # The mask waits for the backward pass in one byte per element. Comparing in place and
-    # multiplying are vectorised for bytes, not for bools.
-    keep = random_bytes.ge_(cut)
-    return (x * keep).mul_(256 / (256 - cut))
+    # Comparing in place and multiplying are vectorised for bytes, not for bools.
+    return random_bytes.ge_(cut)
+
+
+@in_one_kernel
+def dropped(x: Tensor, keys: Tensor, site: Tensor | None, cut: int, scaled_first: bool) -> Tensor:
+    """:func:`keyed_dropout` with nothing kept, or its gradient.
+
+    Args:
+        x, keys, site: as there.
+        cut: c.
+        scaled_first: the gradient multiplies by the scale before it multiplies by the mask. Both
+            round alike, but what overflows by the scale is NaN where the mask is 0.
+    """
+    keep = _mask(x, keys, site, cut)
+    scale = 256 / (256 - cut)
+    return (x * scale).mul_(keep) if scaled_first else (x * keep).mul_(scale)
+
+
+class _DrawnAgain(torch.autograd.Function):
+    """:func:`keyed_dropout` whose backward pass draws the mask again from the keys."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, x: Tensor, keys: Tensor, site: Tensor | None, cut: int, scaled_first: bool
+    ) -> Tensor:
+        ctx.save_for_backward(keys, site)
+        ctx.cut = cut
+        ctx.scaled_first = scaled_first
+        return dropped(x, keys, site, cut, scaled_first)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None, None, None]:
+        keys, site = ctx.saved_tensors
+        gradient = _DrawnAgain.apply(gradient, keys, site, ctx.cut, not ctx.scaled_first)
+        return gradient, None, None, None, None
 
 
 class Draws:
@@ -122,24 +168,23 @@ class KeyedDropout(nn.Dropout):
 
     Attributes:
         draws: of the model.
-        draw_site: the number of this layer in the model.
+        draw_site: of this layer, see :func:`ltr.draws.draw_site`.
     """
 
     draws: Draws
-    draw_site: int
+    draw_site: Tensor
 
     def forward(self, input: Tensor) -> Tensor:
         if not self.training or self.p == 0:
             return input
         if self.p == 1:
             return input * 0
-        keys = keys_at_site(self.draws.keys_for(input), self.draw_site)
-        return keyed_dropout(input, self.p, keys)
+        return keyed_dropout(input, self.p, self.draws.keys_for(input), self.draw_site)
 
 
 def use_keyed_dropout(model: nn.Module) -> Draws:
     """Turn every ``nn.Dropout`` inside into a :class:`KeyedDropout`. Returns what says whose masks
-    they draw; of a model that has been here before, the same object. Every module gets its number,
+    they draw; of a model that has been here before, the same object. Every module gets its
     ``draw_site``: attention that drops weights needs one.
     """
     draws = Draws()
@@ -147,7 +192,7 @@ def use_keyed_dropout(model: nn.Module) -> Draws:
         if type(module) is KeyedDropout:
             draws = module.draws
     for number, module in enumerate(model.modules()):
-        module.draw_site = number  # type: ignore[assignment]  # neither a parameter nor a module
+        module.draw_site = draw_site(number)
         if type(module) in (nn.Dropout, KeyedDropout):
             module.__class__ = KeyedDropout
             module.draws = draws  # type: ignore[assignment]

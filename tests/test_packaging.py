@@ -104,6 +104,7 @@ def test_every_package_that_is_imported_is_a_requirement():
         optional |= requirements(extras[extra])
     other_names = {"yaml": "pyyaml", "faiss": "faiss_cpu"}
     other_names["markupsafe"] = "jinja2"  # comes with it
+    other_names["triton"] = "torch"  # comes with its builds for CUDA
     missing = set()
     for file in (ROOT / "ltr").rglob("*.py"):
         for name in imports_of(file.read_text(encoding="utf-8")):

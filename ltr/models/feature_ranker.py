@@ -197,7 +197,7 @@ class _Residual(nn.Module):
 class _ListAttention(nn.TransformerEncoderLayer):
     """Torch's block, whose attention weights are dropped by the keys of the documents."""
 
-    draw_site: int  # set by use_keyed_dropout
+    draw_site: Tensor  # set by use_keyed_dropout
 
     def _sa_block(
         self,

@@ -19,7 +19,7 @@ from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.integrations.sdpa_attention import repeat_kv, sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
 
-from ltr.draws import keys_at_site, keys_inside
+from ltr.draws import draw_site, keys_at_site, keys_inside
 from ltr.dropout import keyed_dropout, new_keys
 from ltr.models.encoder.kernels.block_attention import Slots, attend_in_blocks
 from ltr.models.encoder.kernels.first_tokens import announce_first_tokens
@@ -88,7 +88,8 @@ class _Settings(NamedTuple):
     Attributes:
         scaling: what products of query and key are multiplied by; None: one over the root of d.
         dropout: probability that an attention weight is set to 0.
-        site: the number of the layer in its model, from which dropout is drawn.
+        site: of the layer, from which dropout is drawn, see :func:`ltr.draws.draw_site`; None where
+            none is.
         window: a token attends to tokens nearer than this; None: to all.
         causal: whether a token attends only to itself and to those before it.
         softcap: c of c · tanh(s / c), which Gemma 2 makes of each scaled product s; None: s itself.
@@ -97,7 +98,7 @@ class _Settings(NamedTuple):
 
     scaling: float | None
     dropout: float
-    site: int
+    site: Tensor | None
     window: int | None
     causal: bool
     softcap: float | None
@@ -139,9 +140,9 @@ def _attention(
         key = repeat_kv(key, queries_per_key)
         value = repeat_kv(value, queries_per_key)
         q, k, v = (x.squeeze(0).transpose(0, 1) for x in (query, key, value))
-        site = 0
+        site = None
         if dropout > 0:
-            site = cast(int, module.draw_site)  # use_keyed_dropout has set it
+            site = cast(Tensor, module.draw_site)  # use_keyed_dropout has set it
         settings = _Settings(
             scaling, dropout, site, sliding_window, packed_layout.causal, softcap, kernels
         )
@@ -156,7 +157,7 @@ def _attention(
         queries_per_key = query.shape[1] // key.shape[1]
         key = repeat_kv(key, queries_per_key)
         value = repeat_kv(value, queries_per_key)
-        settings = _Settings(scaling, dropout, 0, None, is_causal, softcap, kernels)
+        settings = _Settings(scaling, dropout, draw_site(0), None, is_causal, softcap, kernels)
         text_keys = new_keys(len(query), query.device) if dropout > 0 else None
         output = _attend(query, key, value, attention_mask, text_keys, settings)
         return output.transpose(1, 2), None
@@ -270,6 +271,7 @@ def _attend(
     if text_keys is None:
         return weights @ value
     head = torch.arange(n_heads, device=query.device).unsqueeze(1)
+    assert settings.site is not None, "a layer that drops weights has one"
     layer_keys = keys_at_site(text_keys, settings.site)[:, None, None]
     keys = keys_inside(keys_inside(layer_keys, head), place)  # [C, h, L]
     return keyed_dropout(weights, settings.dropout, keys) @ value

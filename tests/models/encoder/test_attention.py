@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from ltr.draws import draw_site
 from ltr.models.encoder import attention
 from ltr.models.encoder.attention import Layout
 
@@ -14,7 +15,7 @@ def attend(q, k, v, lengths, **options):
     layout = Layout(groups, offsets, causal=causal)
     options = {"kernels": "auto"} | options
     layer = torch.nn.Module()
-    layer.draw_site = 0
+    layer.draw_site = draw_site(0)
     output, _ = attention._attention(layer, q, k, v, None, packed_layout=layout, **options)
     return output
 
