@@ -29,7 +29,7 @@ def test_every_fault_has_its_own_words_and_tests_that_exist():
     files |= {"ltr/data/collate.py", "ltr/in_batch/policies.py", "ltr/margins/normal_sample.py"}
     files |= {"ltr/in_batch/duplicates.py", "ltr/compare/statistics.py", "ltr/data/cuts.py"}
     files |= {"ltr/data/sampling/list_rows.py", "ltr/models/ranker.py"}
-    for name in ("block_attention", "first_tokens", "gelu", "linear"):
+    for name in ("block_attention", "first_tokens", "gelu", "half_weights", "linear"):
         files.add(f"ltr/models/encoder/kernels/{name}.py")
     # A new loss needs its file and its test; what several losses share needs faults.
     losses = {f"{loss.__module__.replace('.', '/')}.py" for loss in LOSSES.values()}

@@ -3,33 +3,48 @@
 =================  ====================================================================
 ``linear``         layers that read the same input share its half-precision copy; oneDNN
                    in float32 where MKL is slow; weights laid out once for an encoding
+``half_weights``   on a GPU the weights of a layer are cast together, and norms of an encoding
+                   stay in half precision
 ``gelu``           the output of GELU is computed again in the backward pass, not kept
 ``blocks``         attention of packed texts by explicit matmuls, in bfloat16 on a CPU
 ``first_tokens``   the last layer computes first tokens only, where no other is read
 =================  ====================================================================
 
-The first two take the place of modules. The last two belong to packed texts:
+The first three take the place of modules. The last two belong to packed texts:
 :mod:`ltr.models.encoder.attention` chooses blocks chunk by chunk, and
 :func:`ltr.models.encoder.packed.enable_packing` tries whether the other tokens can be left out.
 """
 
-from torch import nn
+from transformers import PreTrainedModel
 
 from ltr.models.encoder.kernels.first_tokens import compute_all_tokens
 from ltr.models.encoder.kernels.gelu import use_light_gelu, use_plain_gelu
-from ltr.models.encoder.kernels.linear import use_fast_linear, use_plain_linear
+from ltr.models.encoder.kernels.half_weights import (
+    cast_each_alone,
+    cast_each_layer_together,
+    use_half_norm,
+    use_plain_norm,
+)
+from ltr.models.encoder.kernels.linear import (
+    SharedCastLinear,
+    use_fast_linear,
+    use_plain_linear,
+)
+from ltr.models.encoder.loading.architecture import layers_of
 
 
-def use_fast(model: nn.Module) -> None:
-    """Take the faster linear layers and GELUs.
+def use_fast(model: PreTrainedModel) -> None:
+    """Take the faster linear layers, norms and GELUs.
 
     Parameters and their names stay as they are.
     """
     use_fast_linear(model)
+    cast_each_layer_together(layers_of(model), SharedCastLinear)
+    use_half_norm(layers_of(model))
     use_light_gelu(model)
 
 
-def use_plain(model: nn.Module) -> None:
+def use_plain(model: PreTrainedModel) -> None:
     """Undo :func:`use_fast` and what leaves tokens out: every module is torch's or transformers'
     own again.
 
@@ -37,5 +52,7 @@ def use_plain(model: nn.Module) -> None:
     :data:`ltr.models.encoder.attention.PACKED_ATTENTION`.
     """
     use_plain_linear(model)
+    cast_each_alone(model)
+    use_plain_norm(model)
     use_plain_gelu(model)
     compute_all_tokens(model)

@@ -13,7 +13,7 @@ from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import (
 )
 from transformers import AutoModel, BertForSequenceClassification, BertModel
 
-from ltr.models.encoder.kernels.first_tokens import announce_first_tokens
+from ltr.models.encoder.kernels.first_tokens import _first_rows, announce_first_tokens
 from ltr.models.encoder.loading.architecture import layers_of
 from tests.models.encoder.test_packed import CONFIGS, built
 from tests.models.encoder.test_text_encoder import value_and_gradients
@@ -47,7 +47,7 @@ def rows_behind_attention(model):
 
 def prepared(model):
     layer = layers_of(model)[-1]
-    return any(module._forward_pre_hooks for module in layer.modules())
+    return any(_first_rows in module._forward_pre_hooks.values() for module in layer.modules())
 
 
 @pytest.mark.parametrize("name", AS_BERT)

@@ -178,7 +178,7 @@ def test_nothing_of_an_encoding_is_left_behind():
             assert not torch.equal(encoder(texts()), before)
         with pytest.raises(ValueError, match="planted"), cast_once(encoder.model):
             raise ValueError("planted")
-    assert all(layer.laid_out is None for layer in layers)
+    assert all(layer.half_weights is None for layer in layers)
     output = encoder(texts())
     assert output.dtype == torch.float32 and output.requires_grad
     output.sum().backward()
