@@ -5,7 +5,7 @@ BIN := .venv/bin
 export HF_HUB_DISABLE_TELEMETRY := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help env demo data test test-long test-newest test-oldest mutations lint docs bench quality tables reproduce clean FORCE
+.PHONY: help env demo data test test-gpu test-long test-newest test-oldest mutations lint docs bench quality tables reproduce clean FORCE
 .DELETE_ON_ERROR:
 
 help:  ## List the targets
@@ -31,6 +31,10 @@ test: env  ## Run the tests (J=1: one after the other)
 
 test-long: env  ## Run the tests that make test leaves out
 	HF_HUB_OFFLINE=1 WANDB_MODE=offline OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m long -n $(or $(J),$(WORKERS)) --max-worker-restart 0
+
+# One after the other: they share the GPU. T: some of them.
+test-gpu: env  ## Run the tests that need a GPU (LTR_GPU_TESTS_ON=cpu tries them without one)
+	HF_HUB_OFFLINE=1 WANDB_MODE=offline OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m gpu $(T)
 
 # What others install: the newest versions that the packages allow, and the oldest that setup.cfg names. torch alone is
 # that of constraints.txt. T: tests, where not all are run.

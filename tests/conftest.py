@@ -83,6 +83,9 @@ def nothing_is_left_by_a_test_that_fails(request):
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item, call):
     report = yield
+    if report.skipped and item.get_closest_marker("gpu") and torch.cuda.is_available():
+        report.outcome = "failed"
+        report.longrepr = f"skipped on a machine with a GPU: {report.longrepr[-1]}"
     item.stash.setdefault(REPORTS, []).append(report)
     return report
 
@@ -115,6 +118,22 @@ def no_run_of_wandb_is_left():
     """The next test of the process would log into it."""
     yield
     assert "wandb" not in sys.modules or sys.modules["wandb"].run is None
+
+
+@pytest.fixture(scope="session")
+def device() -> torch.device:
+    """The GPU that the tests marked ``gpu`` need. Where a machine has one, it must be found. With
+    LTR_GPU_TESTS_ON=cpu it is the CPU: that shows that these tests run, and nothing else.
+    """
+    # Read once, when cuBLAS begins: without it nothing is deterministic.
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+    if os.environ.get("LTR_GPU_TESTS_ON") == "cpu":
+        return torch.device("cpu")
+    if torch.cuda.is_available():
+        return torch.device("cuda", 0)
+    if Path("/dev/nvidia0").exists():
+        pytest.fail(f"torch {torch.__version__} does not find the GPU of this machine")
+    return pytest.skip("there is no GPU here; LTR_GPU_TESTS_ON=cpu tries the tests themselves")
 
 
 @pytest.fixture(scope="session")

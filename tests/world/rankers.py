@@ -19,13 +19,14 @@ from tests.world.data_modules import data_module
 
 def trainer(folder: Path, **options) -> Trainer:
     quiet = {
+        "accelerator": "cpu",
         "enable_progress_bar": False,
         "enable_model_summary": False,
         "logger": False,
         "enable_checkpointing": False,
     }
     options = quiet | options
-    return Trainer(accelerator="cpu", default_root_dir=folder, num_sanity_val_steps=0, **options)
+    return Trainer(default_root_dir=folder, num_sanity_val_steps=0, **options)
 
 
 def cross_encoder(backbone: str, loss: Loss, **options) -> RankerModule:

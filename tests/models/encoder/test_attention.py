@@ -116,16 +116,16 @@ def test_all_layers_share_the_slots_of_a_chunk_by_their_heads():
     assert len(layout.slots(3).slot_of_row) == 18 and layout.slots(3) is not layout.slots(2)
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
+@pytest.mark.gpu
 @pytest.mark.parametrize("window", [None, 12])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("softcap", [None, 5.0])
-def test_the_gpu_attends_as_the_cpu(window, dtype, causal, softcap):
+def test_the_gpu_attends_as_the_cpu(window, dtype, causal, softcap, device):
     torch.manual_seed(0)
     lengths = [3, 30, 30, 70]
     qkv = [torch.randn(1, 2, 133, 32).requires_grad_() for _ in range(3)]
     options = {"sliding_window": window, "causal": causal, "softcap": softcap}
     expected = attend(*qkv, lengths, **options)
-    there = attend(*(x.to("cuda", dtype) for x in qkv), lengths, **options).float().cpu()
+    there = attend(*(x.to(device, dtype) for x in qkv), lengths, **options).float().cpu()
     assert_same(there, expected, qkv, 1e-5 if dtype == torch.float32 else 3e-2)
