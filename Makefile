@@ -77,6 +77,7 @@ bench: .venv/bench data  ## Measure speed, memory and padding (benchmarks/)
 	$(BIN)/python benchmarks/tokens.py
 	$(BIN)/python benchmarks/padding.py
 	$(BIN)/python benchmarks/collate.py
+	$(BIN)/python benchmarks/launches.py
 	$(BIN)/python benchmarks/train_step.py
 	$(BIN)/python benchmarks/train_cross.py
 	$(BIN)/python benchmarks/train_dual.py --keep-tokens 8192

@@ -1,10 +1,13 @@
 """Fixtures of all tests. What they make is in tests/world. Nothing here needs a network."""
 
+import importlib
 import os
 import signal
 import sys
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 import torch
@@ -139,6 +142,13 @@ def device() -> torch.device:
 @pytest.fixture(scope="session")
 def collection_folder(tmp_path_factory) -> Path:
     return write_collection(tmp_path_factory.mktemp("collection") / "tiny")
+
+
+@pytest.fixture
+def benchmark(monkeypatch) -> Callable[[str], ModuleType]:
+    """Import a file of benchmarks/ by its name."""
+    monkeypatch.syspath_prepend(Path(__file__).parents[1] / "benchmarks")
+    return importlib.import_module
 
 
 @pytest.fixture(scope="session")

@@ -2,13 +2,11 @@
 still runs does.
 """
 
-import importlib
 import math
 import os
 import re
 import runpy
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 
@@ -82,13 +80,6 @@ def test_a_script_runs_one_tiny_step(script, made, tmp_path):
     assert not re.search(r"\| (ltr|ours).*cannot run", said), said  # others may be absent
     has_numbers = re.search(r"^\|.*\d", said, re.MULTILINE) is not None
     assert has_numbers or script == "big_batch", f"no row with a number:\n{said}"
-
-
-@pytest.fixture
-def benchmark(monkeypatch) -> Callable[[str], ModuleType]:
-    """Import a file of benchmarks/ by its name."""
-    monkeypatch.syspath_prepend(ROOT / "benchmarks")
-    return importlib.import_module
 
 
 @pytest.fixture

@@ -56,17 +56,15 @@ def pair_scores(
 
 
 def to_device(batch: Any, device: torch.device) -> Any:
-    """A batch on a device: all tensors of a NamedTuple, and of those inside it; arrays stay on the
-    host.
-    """
+    """A batch on a device: all tensors of a NamedTuple, and of those inside it."""
     parts: list[Any] = []
     for part in batch:
-        if isinstance(part, Tensor):
+        if part is None:
+            parts.append(None)
+        elif isinstance(part, Tensor):
             parts.append(part.to(device))
-        elif isinstance(part, tuple):
-            parts.append(to_device(part, device))
         else:
-            parts.append(part)
+            parts.append(to_device(part, device))
     return type(batch)(*parts)
 
 

@@ -244,13 +244,12 @@ class TextEncoder(nn.Module):
             finally:
                 self.frozen_base = base
 
-    def padding_share(self, texts: Texts) -> float | None:
-        """See :meth:`ltr.models.Ranker.padding_share`. None where there never is any."""
+    def padding_share(self, texts: Texts) -> float:
+        """See :meth:`ltr.models.Ranker.padding_share`."""
         is_packed = self._packs(texts)
         if is_packed and texts.ids.device.type != "cpu":
-            return None
-        lengths = texts.lengths_on_host().tolist()
-        return share_of_padding(lengths, self._chunk_tokens(texts), is_packed)
+            return 0.0
+        return share_of_padding(texts.lengths.tolist(), self._chunk_tokens(texts), is_packed)
 
     def _read(self, texts: Texts, read_chunk: Callable[[Chunk], Tensor], *size: int) -> Tensor:
         """Read the texts chunk by chunk.
@@ -279,10 +278,9 @@ class TextEncoder(nn.Module):
             outputs.append(output)
         for chunk in chunks[n_recomputed:]:
             outputs.append(read_chunk(chunk))
-        # Chunks hold texts in order of their lengths.
+        # Chunks hold texts in order of their lengths: argsort gives the place of each text there.
         rows = torch.cat([chunk.rows for chunk in chunks])
-        sorted_outputs = torch.cat(outputs)
-        return torch.empty_like(sorted_outputs).index_copy_(0, rows, sorted_outputs)
+        return torch.cat(outputs)[rows.argsort()]
 
     def _read_chunk(self, read_chunk: Callable[[Chunk], Tensor], chunk: Chunk) -> Tensor:
         """Read a chunk with the masks of its texts, where it is read with dropout."""
@@ -354,7 +352,7 @@ class TextEncoder(nn.Module):
         """Whether these texts are read without padding."""
         if not self.reads_packed or self.longest_packed is None:
             return self.reads_packed
-        return bool((texts.lengths_on_host() <= self.longest_packed).all())
+        return bool((texts.lengths <= self.longest_packed).all())
 
     def _chunk_tokens(self, texts: Texts) -> int:
         if self.options.max_tokens is not None:
