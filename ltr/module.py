@@ -357,12 +357,14 @@ class RankerModule(LightningModule):
         return lists._replace(scores=transformed(lists.scores, lists.mask, self.transform))
 
     def configure_optimizers(self) -> OptimizerLRSchedulerConfig:
-        # On a CPU torch would not choose the fused AdamW, so it is asked for; but not where
-        # gradients are clipped under mixed precision, which Lightning refuses with it.
+        # Torch would not choose the fused AdamW, so it is asked for; but not where gradients are
+        # clipped under mixed precision, which Lightning refuses with it, and not where they are
+        # scaled: it undoes that in its step, behind those who watch gradients.
         clips = self.trainer.gradient_clip_val is not None
         clips_scaled = clips and self.trainer.precision != "32-true"
+        is_scaled = self.trainer.precision == "16-mixed"
         fused = None  # the choice of torch
-        if self.device.type == "cpu" and not clips_scaled:
+        if self.device.type in ("cpu", "cuda") and not clips_scaled and not is_scaled:
             fused = True
         optimizer = adamw(self.parameters(), self.lr, self.weight_decay, fused)
         self._configured_rates = [

@@ -2,10 +2,12 @@
 
 import math
 from collections.abc import Callable, Iterable
+from typing import Any
 
 from torch import nn
-from torch.optim import AdamW
+from torch.optim import AdamW, Optimizer
 
+WAYS = ("fused", "foreach", "capturable")  # torch's options that say how a step is computed
 MIN_LR_OF_NUMBERS = 1e-3  # the lowest peak rate of parameters that are one number
 
 
@@ -14,6 +16,9 @@ def adamw(
 ) -> AdamW:
     """AdamW over the parameters that are trained. Biases and norms don't decay; parameters that are
     one number have a peak rate of at least 1e-3.
+
+    A state that is loaded may come from another type of device: how steps are computed stays as it
+    is here.
     """
     trained = [parameter for parameter in parameters if parameter.requires_grad]
     matrices = [parameter for parameter in trained if parameter.ndim > 1]
@@ -25,7 +30,22 @@ def adamw(
         {"params": vectors, "weight_decay": 0.0},
         {"params": numbers, "weight_decay": 0.0, "lr": lr_of_numbers},
     ]
-    return AdamW([group for group in groups if group["params"]], lr=lr, fused=fused)
+    optimizer = AdamW([group for group in groups if group["params"]], lr=lr, fused=fused)
+    optimizer.register_load_state_dict_pre_hook(_with_own_ways)
+    return optimizer
+
+
+def _with_own_ways(optimizer: Optimizer, state: dict[str, Any]) -> dict[str, Any] | None:
+    """The state to load, with the optimiser's own choice among torch's ways to compute a step; None
+    leaves it as it is.
+    """
+    saved_groups = state["param_groups"]
+    if len(saved_groups) != len(optimizer.param_groups):
+        return None  # torch refuses it
+    groups = []
+    for own, saved in zip(optimizer.param_groups, saved_groups, strict=True):
+        groups.append(saved | {way: own[way] for way in WAYS})
+    return state | {"param_groups": groups}
 
 
 def rate_factor(total: float, warmup: float, decay: bool) -> Callable[[int], float]:

@@ -1,4 +1,5 @@
 from functools import partial
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -240,6 +241,27 @@ def test_gradients_are_clipped_in_every_precision(backbone, fit, precision):
     module.on_before_zero_grad = measure
     fit(module, max_steps=3, gradient_clip_val=1e-3, precision=precision)
     assert norms[-1] == pytest.approx(1e-3, rel=0.01)
+
+
+@pytest.mark.parametrize(
+    ("device", "precision", "clip", "fused"),
+    [
+        ("cpu", "bf16-mixed", None, True),
+        ("cuda", "bf16-mixed", None, True),
+        ("cuda", "32-true", 1.0, True),
+        ("cuda", "bf16-mixed", 1.0, None),  # which Lightning refuses with the fused one
+        ("cuda", "16-mixed", None, None),  # whose gradients would stay scaled until the step
+        ("mps", "32-true", None, None),
+    ],
+)
+def test_where_adamw_is_fused(backbone, monkeypatch, device, precision, clip, fused):
+    module = cross_encoder(backbone, SoftmaxLoss())
+    monkeypatch.setattr(RankerModule, "device", torch.device(device))
+    module._trainer = SimpleNamespace(
+        precision=precision, gradient_clip_val=clip, estimated_stepping_batches=4
+    )
+    groups = module.configure_optimizers()["optimizer"].param_groups
+    assert groups and all(group["fused"] is fused for group in groups)
 
 
 def test_without_a_last_step_the_rate_stays_and_a_line_says_so(backbone, fit, caplog):

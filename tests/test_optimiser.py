@@ -27,6 +27,46 @@ def test_numbers_never_have_a_lower_rate_than_the_others():
     assert group["lr"] == 0.5
 
 
+def state_of_another_device(fused):
+    """What a run of two steps leaves, by torch's own AdamW; its ways are another device's."""
+    weight = nn.Parameter(torch.ones(2, 2))
+    theirs = torch.optim.AdamW([weight], lr=0.1, weight_decay=0.1, fused=fused)
+    for _ in range(2):
+        weight.grad = torch.full((2, 2), 0.5)
+        theirs.step()
+    state = theirs.state_dict()
+    ways = {"fused": fused, "foreach": None if fused else True, "capturable": bool(fused)}
+    state["param_groups"] = [group | ways for group in state["param_groups"]]
+    return weight, state
+
+
+@pytest.mark.parametrize("fused", [True, None])
+def test_a_state_of_another_device_keeps_the_ways_of_this_one_and_goes_on_from_there(fused):
+    """From fused to not fused and back: the third step, by hand. With a gradient that stays the same
+    the moments, corrected, are g and g²: the step is the rate times g / |g|.
+    """
+    weight, state = state_of_another_device(None if fused else True)
+    own = nn.Parameter(weight.detach().clone())
+    optimizer = adamw([own], 0.1, 0.1, fused)
+    optimizer.load_state_dict(state)
+    (group,) = optimizer.param_groups
+    assert (group["fused"], group["foreach"], group["capturable"]) == (fused, None, False)
+    assert optimizer.state[own]["step"].item() == 2
+    assert state["param_groups"][0]["fused"] != fused  # what was loaded is as it was
+    own.grad = torch.full((2, 2), 0.5)
+    optimizer.step()
+    expected = weight.detach() * (1 - 0.1 * 0.1) - 0.1
+    torch.testing.assert_close(own.detach(), expected)
+    assert optimizer.state[own]["step"].item() == 3
+
+
+def test_a_state_of_other_groups_is_refused_by_torch():
+    weight, state = state_of_another_device(True)
+    vector = nn.Parameter(torch.ones(2))
+    with pytest.raises(ValueError, match="different number of parameter groups"):
+        adamw([weight, vector], 0.1, 0.1, True).load_state_dict(state)
+
+
 @pytest.mark.parametrize(
     ("total", "warmup", "decay", "expected"),
     [
