@@ -1,7 +1,8 @@
 """What does a training step ask of a GPU: how many kernels, how many waits of the host, how many
 bytes?  python benchmarks/launches.py
 
-Counted on a CPU that pretends to be a GPU (harness/pretended_gpu.py). A launch is an operator of
+Counted on a CPU that pretends to be a GPU (harness/pretended_gpu.py), or, where there is a GPU, on
+that one by torch's profiler (harness/profiled_gpu.py). On the pretended one a launch is an operator of
 torch below autograd that is no view. Most of them are one kernel, some are several. A wait is a
 place where the host needs a number that the device has not computed yet. Bytes are those that
 operators beside matrix products and attention read and write.
@@ -21,6 +22,7 @@ import torch
 from harness.machine import machine_line
 from harness.options import MEDQUAD, add_backbone, add_data, parser
 from harness.pretended_gpu import DEVICE, Counts, PretendedGPU
+from harness.profiled_gpu import ProfiledGPU
 from harness.tables import head, row
 from lightning.pytorch import Callback, Trainer
 from lightning.pytorch.accelerators import CPUAccelerator
@@ -145,6 +147,11 @@ def backbone(name: str, tokenizer: PreTrainedTokenizerBase, narrow: bool) -> Ite
         yield folder
 
 
+def new_gpu() -> PretendedGPU | ProfiledGPU:
+    """The one that is there, or a pretended one."""
+    return ProfiledGPU() if torch.cuda.is_available() else PretendedGPU()
+
+
 class PretendedAccelerator(CPUAccelerator):
     """Lets Lightning send the module and its batches to the pretended GPU."""
 
@@ -155,7 +162,7 @@ class PretendedAccelerator(CPUAccelerator):
 class PartsOfStep(Callback):
     """Has the forward pass, the backward pass and the optimiser of one step counted apart."""
 
-    def __init__(self, gpu: PretendedGPU) -> None:
+    def __init__(self, gpu: PretendedGPU | ProfiledGPU) -> None:
         self.gpu = gpu
         self.parts: Parts = {}
 
@@ -191,11 +198,13 @@ def count_step(work: Work, folder: str, data: str) -> Parts:
         evaluation=Evaluation("bm25", depth=1),
         loading=Loading(seed=0),
     )
-    gpu = PretendedGPU()
+    gpu = new_gpu()
     parts = PartsOfStep(gpu)
+    accelerator = "gpu" if isinstance(gpu, ProfiledGPU) else PretendedAccelerator()
     with gpu:
         trainer = Trainer(
-            accelerator=PretendedAccelerator(),
+            accelerator=accelerator,
+            devices=1,
             strategy=SingleDeviceStrategy(DEVICE),
             precision=PRECISION[work.precision],
             max_steps=COUNTED_STEP + 1,
@@ -215,7 +224,7 @@ def count_plain_step(folder: str) -> Parts:
     """The counts of a step as one writes it by hand: transformers' model with its own dropout over
     padded pairs, autocast, and fused AdamW.
     """
-    gpu = PretendedGPU()
+    gpu = new_gpu()
     with gpu:
         torch.manual_seed(0)
         model = BertModel.from_pretrained(folder, attn_implementation="sdpa").train().to(DEVICE)
@@ -251,7 +260,7 @@ def count_encoding(folder: str, tokenizer: PreTrainedTokenizerBase) -> Parts:
     offsets = np.concatenate([[0], lengths.cumsum()])
     ids = np.random.default_rng(0).integers(len(tokenizer), size=offsets[-1], dtype=np.uint16)
     tokens = Tokens(ids, offsets)
-    gpu = PretendedGPU()
+    gpu = new_gpu()
     batch_tokens = mock.patch.object(embed_texts, "BATCH_TOKENS", n_tokens)
     encoder = DualEncoder(folder, max_length=MAX_LENGTH).query_tower
     with gpu, batch_tokens, torch.autocast("cuda", dtype=torch.bfloat16):

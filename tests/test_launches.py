@@ -2,7 +2,8 @@
 one, by models of few dimensions: the number of launches follows from layers, not from width.
 """
 
-from types import ModuleType
+import warnings
+from types import ModuleType, SimpleNamespace
 
 import pytest
 import torch
@@ -34,9 +35,13 @@ def pretended(benchmark) -> ModuleType:
 
 
 @pytest.mark.parametrize("name", BUDGETS)
-def test_a_step_stays_within_its_budget(name, benchmark, backbone, collection_folder):
+def test_a_step_stays_within_its_budget(
+    name, benchmark, pretended, backbone, collection_folder, monkeypatch
+):
     tokenizer = load_tokenizer(backbone)
-    parts = benchmark("launches").count(name, tokenizer, str(collection_folder), narrow=True)
+    launches_py = benchmark("launches")
+    monkeypatch.setattr(launches_py, "new_gpu", pretended.PretendedGPU)  # where there is a GPU, too
+    parts = launches_py.count(name, tokenizer, str(collection_folder), narrow=True)
     launches = sum(counts.launches.total() for counts in parts.values())
     waits = sum(counts.waits.total() for counts in parts.values())
     most_launches, most_waits = BUDGETS[name]
@@ -159,3 +164,25 @@ def test_kernels_over_lists_are_cut_by_tensors_and_by_chunks(pretended):
     assert cut([320 * 65536 + 1], 4) == 2
     assert cut([319 * 65536, 1, 1], 4) == 2
     assert cut([0, 0], 4) == 0
+
+
+def test_a_profile_of_a_gpu_is_read(benchmark):
+    """Two kernels and a copy on the device; the operator that launched them ran on the CPU."""
+    profiled = benchmark("harness.profiled_gpu")
+    cuda = torch.autograd.DeviceType.CUDA
+    cpu = torch.autograd.DeviceType.CPU
+    events = [
+        SimpleNamespace(name="aten::mm", device_type=cpu, is_user_annotation=False),
+        SimpleNamespace(name="gemm", device_type=cuda, is_user_annotation=False),
+        SimpleNamespace(name="gemm", device_type=cuda, is_user_annotation=False),
+        SimpleNamespace(name="Memcpy HtoD", device_type=cuda, is_user_annotation=False),
+        SimpleNamespace(name="training_step", device_type=cuda, is_user_annotation=True),
+    ]
+    assert profiled.launches_in(events) == {"gemm": 2, "Memcpy HtoD": 1}
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        warnings.warn("called a synchronizing CUDA operation", stacklevel=1)
+        warnings.warn("another thing", stacklevel=1)
+    ((what, line),) = profiled.waits_in(said)
+    assert what == "synchronises"
+    assert line == f"tests/test_launches.py:{said[0].lineno}"

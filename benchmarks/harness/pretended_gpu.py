@@ -414,9 +414,15 @@ def kernels_over_lists(sizes: Iterable[int], n_lists: int) -> int:
 def _line() -> str:
     """The innermost line outside torch."""
     for frame in reversed(traceback.extract_stack()):
-        place = Path(frame.filename)
-        if place != Path(__file__) and not place.is_relative_to(TORCH):
-            for folder in (TORCH.parent, ROOT):
-                if place.is_relative_to(folder):
-                    return f"{place.relative_to(folder)}:{frame.lineno}"
+        if frame.filename != __file__ and not Path(frame.filename).is_relative_to(TORCH):
+            return f"{relative(frame.filename)}:{frame.lineno}"
     return "?"
+
+
+def relative(file: str) -> Path:
+    """A file as it is named in its package, or in this repository."""
+    path = Path(file)
+    for folder in (TORCH.parent, ROOT):
+        if path.is_relative_to(folder):
+            return path.relative_to(folder)
+    return path
