@@ -39,6 +39,7 @@ from ltr.run.provenance import made_by
 from ltr.search.embed_texts import encode_in_memory
 from ltr.search.exact import search_exactly
 from ltr.search.faiss_index import FaissIndex
+from ltr.search.tiles import tiles_of
 from ltr.similarity import dot, similarity_of
 
 # Of a CPU; they decide which kernels are fast.
@@ -207,11 +208,12 @@ def check_search(factory: str) -> ReportLine:
     device = torch.device("cuda:0" if torch.cuda.is_available() else "cpu")
     uses = _device(device.type)
     note = ""
-    prepare = partial(similarity_of("dot").prepare, centre=None)
+    similarity = similarity_of("dot")
     try:
         if factory == "Flat":
-            scores, rows = search_exactly(docs, queries, DEPTH, prepare, False, device)
+            scores, rows = search_exactly(tiles_of(docs, similarity, None, device), queries, DEPTH)
         else:
+            prepare = partial(similarity.prepare, centre=None)
             index = FaissIndex.build(
                 docs, prepare, factory, device=device, squared=False, probes=1, seed=0
             )

@@ -8,7 +8,7 @@ float32 or better also under autocast: scores rounded to 16 bits would tie.
 Letters of shapes: A queries (or anchors), D documents, H dimensions; ``x_ad`` is ``[…, A, D]``.
 """
 
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -16,6 +16,9 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from ltr.errors import one_of
+
+# Embeddings on the host, or where a search runs.
+Array = TypeVar("Array", np.ndarray, Tensor)
 
 
 def dot(queries: Tensor, docs: Tensor) -> Tensor:
@@ -118,9 +121,9 @@ class _Euclidean(torch.autograd.Function):
 class Similarity:
     """How a query and a document are compared, by their embeddings.
 
-    A search compares embeddings, once they went through :meth:`prepare`, by their inner products
-    or by minus their squared distances. :meth:`scores_from_search` makes scores of those numbers,
-    and never changes their order.
+    A search compares embeddings, once they went through :meth:`prepare` or
+    :meth:`prepare_in_place`, by their inner products or by minus their squared distances.
+    :meth:`scores_from_search` makes scores of those numbers, and never changes their order.
 
     Attributes:
         name: the value of a dual encoder's option ``similarity``.
@@ -143,16 +146,22 @@ class Similarity:
         return -euclidean(queries, docs)
 
     def prepare(self, embeddings: np.ndarray, centre: np.ndarray | None) -> np.ndarray:
-        """A copy of embeddings ``[D, H]`` in float32, for a search to compare.
+        """A copy of embeddings ``[D, H]`` in float32, for a search to compare: see
+        :meth:`prepare_in_place`.
+        """
+        embeddings = np.array(embeddings, dtype=np.float32, order="C")
+        self.prepare_in_place(embeddings, centre)
+        return embeddings
+
+    def prepare_in_place(self, embeddings: Array, centre: Array | None) -> None:
+        """Make embeddings ``[D, H]`` float32 what a search compares.
 
         Subtracting the ``centre`` ``[H]`` changes no distance, but keeps digits where all
         embeddings lie close together. It is None where inner products are compared: it would
         change those.
         """
-        embeddings = np.array(embeddings, dtype=np.float32, order="C")
         if centre is not None:
             embeddings -= centre
-        return embeddings
 
     def scores_from_search(self, compared: Tensor) -> Tensor:
         """Scores from what a search compares: inner products, or minus squared distances."""
@@ -198,10 +207,11 @@ class Cosine(Similarity):
         docs = F.normalize(_precise(docs), dim=-1)
         return -euclidean(queries, docs)
 
-    def prepare(self, embeddings: np.ndarray, centre: np.ndarray | None) -> np.ndarray:
-        embeddings = super().prepare(embeddings, centre)
-        embeddings /= np.maximum(np.linalg.norm(embeddings, axis=1, keepdims=True), 1e-12)
-        return embeddings
+    def prepare_in_place(self, embeddings: Array, centre: Array | None) -> None:
+        super().prepare_in_place(embeddings, centre)
+        # One form for numpy and torch.
+        lengths = (embeddings * embeddings).sum(1) ** 0.5
+        embeddings /= lengths[:, None].clip(min=1e-12)
 
 
 class SquaredEuclidean(Similarity):

@@ -3,7 +3,7 @@ checked.
 """
 
 from bisect import bisect_right
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 
@@ -30,6 +30,7 @@ class StoredEmbeddings:
     Attributes:
         shape: D, H.
         ndim, size: as of an array.
+        dtype: float16 where all shards hold halves, else float32.
     """
 
     ndim = 2
@@ -42,6 +43,8 @@ class StoredEmbeddings:
             self._begins.append(self._begins[-1] + shard.count)
         self.shape = (self._begins[-1], dim)
         self.size = self.shape[0] * dim
+        all_halves = bool(shards) and all(shard.dtype == np.float16 for shard in shards)
+        self.dtype = np.dtype(np.float16 if all_halves else np.float32)
 
     def __len__(self) -> int:
         return self.shape[0]
@@ -60,19 +63,30 @@ class StoredEmbeddings:
             embeddings[places] = self.shards[number].read(rows_inside)
         return embeddings
 
+    def read_into(self, out: np.ndarray, span: slice) -> None:
+        """Read a span of rows into an array of float32, or of :attr:`dtype`."""
+        begin = 0
+        for shard, rows in self._parts(span.start, span.stop):
+            end = begin + rows.stop - rows.start
+            shard.read_into(out[begin:end], rows)
+            begin = end
+
     def _span(self, start: int, stop: int, step: int) -> np.ndarray:
         assert step == 1, "spans have no step"
-        parts = []
+        parts = [shard.read(rows) for shard, rows in self._parts(start, stop)]
+        if not parts:
+            return np.empty((0, self.shape[1]), np.float32)
+        return parts[0] if len(parts) == 1 else np.concatenate(parts)
+
+    def _parts(self, start: int, stop: int) -> Iterator[tuple[Shard, slice]]:
+        """The shards in which the rows from one up to another one lie, with the rows inside each."""
         number = bisect_right(self._begins, start) - 1
         while start < stop:
             begin = self._begins[number]
             end = min(stop, self._begins[number + 1])
-            parts.append(self.shards[number].read(slice(start - begin, end - begin)))
+            yield self.shards[number], slice(start - begin, end - begin)
             start = end
             number += 1
-        if not parts:
-            return np.empty((0, self.shape[1]), np.float32)
-        return parts[0] if len(parts) == 1 else np.concatenate(parts)
 
     def sum(self) -> np.ndarray:
         """The sum of all embeddings, ``[H]`` float64, by what the shards say."""
@@ -81,6 +95,14 @@ class StoredEmbeddings:
 
 # What is searched.
 Embeddings = np.ndarray | StoredEmbeddings
+
+
+def read_into(out: np.ndarray, embeddings: Embeddings, span: slice) -> None:
+    """Read a span of embeddings into an array of float32, or of the numbers in which they are."""
+    if isinstance(embeddings, StoredEmbeddings):
+        embeddings.read_into(out, span)
+    else:
+        out[:] = embeddings[span]
 
 
 def checked_sum(

@@ -15,6 +15,7 @@ from ltr.search.codes import CodedIndex
 from ltr.search.embeddings import Embeddings, checked_sum
 from ltr.search.exact import scores_and_rows, search_exactly, sort_keys
 from ltr.search.faiss_index import FaissIndex
+from ltr.search.tiles import Tiles, tiles_of
 from ltr.similarity import Similarity
 
 CPU = torch.device("cpu")
@@ -48,7 +49,7 @@ class DenseIndex:
 
     def __init__(
         self,
-        embeddings_or_index: Embeddings | FaissIndex | CodedIndex,
+        docs_or_index: Tiles | FaissIndex | CodedIndex,
         similarity: Similarity,
         factory: str,
         probes: int | None,
@@ -59,8 +60,8 @@ class DenseIndex:
         self.factory = factory
         self.probes = probes
         self.device = device if device.type == "cuda" else CPU
-        self.count, self.dimension = embeddings_or_index.shape
-        self._embeddings_or_index = embeddings_or_index  # for Flat the embeddings themselves
+        self.count, self.dimension = docs_or_index.shape
+        self._docs_or_index = docs_or_index  # for Flat the documents themselves
         self.centre = centre
         self._prepare = partial(similarity.prepare, centre=centre)
 
@@ -78,6 +79,7 @@ class DenseIndex:
         probes: int | None = None,
         seed: int = 0,
         mean: np.ndarray | None = None,
+        stay: bool = False,
     ) -> "DenseIndex":
         """Index the embeddings of documents.
 
@@ -94,6 +96,9 @@ class DenseIndex:
             mean: ``[H]`` float32, of the embeddings of all processes, where ``embeddings`` are one
                 process's share. The share may then be empty, and is taken to be finite. None: the
                 embeddings are checked, and their mean is computed.
+            stay: whether ``Flat`` leaves the documents on a GPU from one search to the next, if they
+                take at most a quarter of its free memory. For many searches of few queries, where
+                nothing trains there: a search of many queries hides the way to the GPU.
 
         Raises:
             InputError: if the embeddings are not finite, faiss can't make such an index, there are
@@ -113,18 +118,19 @@ class DenseIndex:
             mean = (total / len(embeddings)).astype(np.float32)
         # Distances stay the same when all is moved, and keep more digits near the origin.
         centre = mean if similarity.by_distance else None
-        embeddings_or_index: Embeddings | FaissIndex | CodedIndex = embeddings
-        if factory != "Flat":
-            embeddings_or_index = FaissIndex.build(
-                embeddings,
-                partial(similarity.prepare, centre=centre),
-                factory,
-                device=device,
-                squared=similarity.by_distance,
-                probes=probes,
-                seed=seed,
-            )
-        return cls(embeddings_or_index, similarity, factory, probes, centre, device)
+        if factory == "Flat":
+            tiles = tiles_of(embeddings, similarity, centre, device, stay=stay)
+            return cls(tiles, similarity, factory, probes, centre, device)
+        index = FaissIndex.build(
+            embeddings,
+            partial(similarity.prepare, centre=centre),
+            factory,
+            device=device,
+            squared=similarity.by_distance,
+            probes=probes,
+            seed=seed,
+        )
+        return cls(index, similarity, factory, probes, centre, device)
 
     # Searching
 
@@ -159,13 +165,11 @@ class DenseIndex:
         if k < 1:
             raise InputError(f"k must be at least 1, got {k}")
         checked_sum(queries, "queries")  # for the check alone
-        squared = self.similarity.by_distance
         with torch.no_grad(), torch.autocast(self.device.type, enabled=False):
-            if isinstance(self._embeddings_or_index, FaissIndex | CodedIndex):
-                index = self._embeddings_or_index
-                return index.search(self._prepare(queries), k, squared)
-            embeddings = self._embeddings_or_index
-            return search_exactly(embeddings, queries, k, self._prepare, squared, self.device)
+            if isinstance(self._docs_or_index, Tiles):
+                return search_exactly(self._docs_or_index, queries, k)
+            squared = self.similarity.by_distance
+            return self._docs_or_index.search(self._prepare(queries), k, squared)
 
 
 def best_first(

@@ -75,6 +75,11 @@ class Shard:
             return to_float32(np.asarray(_map(self.file)[rows]))
         return to_float32(self._stored_rows(rows))
 
+    def read_into(self, out: np.ndarray, rows: slice) -> None:
+        """Read rows into an array of float32, or of the numbers in which they are stored."""
+        stored = _map(self.file)[rows]
+        out[:] = stored if stored.dtype == out.dtype else to_float32(stored)
+
     def _stored_rows(self, rows: np.ndarray) -> np.ndarray:
         """Scattered rows: each is read alone, which for a few is much faster than to map them."""
         size = self.bytes_of_row

@@ -167,7 +167,7 @@ class SearchableCorpus:
         self.line = "exact search of the embeddings on disk"
         if budget is None:
             self._index = DenseIndex.build(
-                encoding.embeddings(), model.similarity, device=model.device
+                encoding.embeddings(), model.similarity, device=model.device, stay=True
             )
             return
         chosen = index_within(

@@ -11,6 +11,7 @@ from ltr.models import DualEncoder
 from ltr.search import index
 from ltr.search.corpus_search import SearchedCorpus, search_corpus
 from ltr.search.encoding_places import TemporaryEncodings
+from ltr.search.tiles import Tiles
 from ltr.use.retriever import Retriever
 from tests.search.indexed import build, embeddings
 
@@ -39,13 +40,12 @@ def devices(monkeypatch) -> list[torch.device]:
     are on a GPU.
     """
     devices = []
-    search_exactly = index.search_exactly
 
-    def recorded(docs, queries, k, prepare, squared, device):
+    def recorded(docs, similarity, centre, device, *, stay=False):
         devices.append(device)
-        return search_exactly(docs, queries, k, prepare, squared, torch.device("cpu"))
+        return Tiles(docs, similarity, centre)
 
-    monkeypatch.setattr(index, "search_exactly", recorded)
+    monkeypatch.setattr(index, "tiles_of", recorded)
     monkeypatch.setattr(DualEncoder, "device", GPU)
     return devices
 

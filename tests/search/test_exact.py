@@ -6,8 +6,10 @@ import torch
 
 import ltr.similarity
 from ltr.search import embeddings as maps
-from ltr.search import exact, faiss_index
+from ltr.search import exact, faiss_index, tiles
+from ltr.similarity import Dot
 from tests.search.indexed import EVERY, SIMILARITIES, build, embeddings
+from tests.search.pretended_gpu import PretendedGPU
 
 
 def brute_force(queries, docs, similarity, k):
@@ -18,18 +20,20 @@ def brute_force(queries, docs, similarity, k):
     return tuple(x.numpy() for x in scores.topk(k, dim=1))
 
 
-@pytest.fixture(params=["faiss", "torch"])
+@pytest.fixture(params=["faiss", "torch", "gpu"])
 def by(request, monkeypatch):
-    """Both exact searches, with tiles so small that there are many: 5 x 4 of 64 documents and 10
+    """The exact searches, with tiles so small that there are many: 5 x 4 of 64 documents and 10
     queries.
     """
-    for module in (exact, maps):
+    for module in (maps, tiles):
         monkeypatch.setattr(module, "DOCS_AT_ONCE", 64)
     monkeypatch.setattr(exact, "QUERIES_AT_ONCE", 10)
     monkeypatch.setattr(exact, "FAISS_PAYS", 0)
     if request.param == "torch":
         monkeypatch.setattr(faiss_index, "faiss", None)
         monkeypatch.setattr(exact, "faiss", None)
+    if request.param == "gpu":
+        PretendedGPU(monkeypatch)
     return request.param
 
 
@@ -145,20 +149,20 @@ def test_autocast_does_not_round_the_scores(by):
 @pytest.mark.parametrize("kept", [1, 2, 100])
 def test_queries_are_prepared_once_as_far_as_they_are_kept(by, kept, monkeypatch):
     """33 queries in tiles of 10, 300 documents in 5 tiles. The rows that are prepared: each document
-    once; a query of a kept tile once, another once for each tile of documents.
+    once; a query of a kept tile once, another once for each tile of documents. On a GPU all stay.
     """
     monkeypatch.setattr(exact, "TILES_KEPT", kept)
     queries = embeddings(33, seed=1)
     docs = embeddings(300)
     seen = []
+    prepare_in_place = Dot.prepare_in_place
 
-    def prepare(rows):
+    def counted(similarity, rows, centre):
         seen.append(len(rows))
-        return np.array(rows, dtype=np.float32)
+        prepare_in_place(similarity, rows, centre)
 
-    device = torch.device("cpu")
-    _, rows = exact.search_exactly(docs, queries, 20, prepare, False, device)
-    n_kept = min(10 * kept, 33)
+    monkeypatch.setattr(Dot, "prepare_in_place", counted)
+    _, rows = build(docs, "dot").search(queries, 20)
+    n_kept = 33 if by == "gpu" else min(10 * kept, 33)
     assert sum(seen) == 300 + n_kept + 5 * (33 - n_kept) and max(seen) <= 64
-    expected = brute_force(queries, docs, "dot", 20)[1]
-    np.testing.assert_array_equal(np.sort(rows.numpy()), np.sort(expected))
+    np.testing.assert_array_equal(rows, brute_force(queries, docs, "dot", 20)[1])

@@ -21,6 +21,7 @@ from ltr.models.encoder.attention import PACKED_ATTENTION
 from ltr.models.encoder.chunks import packed_chunks, padded_chunks
 from ltr.models.encoder.loading.architecture import max_positions, padding_index
 from ltr.models.encoder.packed import hidden_states, in_eval_mode, one_line
+from ltr.tf32 import rounds_factors
 
 # Ragged: two of one length, one of a single token, one longer than the tiles of 128 tokens that
 # kernels work on.
@@ -154,10 +155,7 @@ def _errors(outputs: list[Tensor], exact: list[Tensor]) -> Tensor:
 def _allowed_error(model: PreTrainedModel) -> float:
     """The error that is allowed in any case."""
     weight = model.get_input_embeddings().weight
-    settings = (
-        torch.backends.fp32_precision,  # type: ignore[attr-defined]
-        torch.backends.cuda.matmul.fp32_precision,
-    )
-    if weight.dtype == torch.float32 and weight.is_cuda and "tf32" in settings:
+    is_on_gpu = weight.dtype == torch.float32 and weight.is_cuda
+    if is_on_gpu and rounds_factors(torch.backends.cuda.matmul):
         return ALLOWED_ERROR[torch.float16]  # TF32 has as many digits
     return ALLOWED_ERROR[weight.dtype]
