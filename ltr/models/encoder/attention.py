@@ -13,6 +13,7 @@ from typing import Any, Literal, NamedTuple, cast
 
 import torch
 from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 from torch.nn.attention.varlen import varlen_attn
 from transformers import AttentionInterface, AttentionMaskInterface
@@ -66,6 +67,7 @@ class Layout:
     keys: Tensor | None = None
     draw: Callable[[], None] | None = None
     _slots: dict[int, Slots] = field(default_factory=dict, init=False, repr=False)
+    _padded: dict[int | None, "_PaddedForm"] = field(default_factory=dict, init=False, repr=False)
 
     def slots(self, n_heads: int) -> Slots:
         """Where the heads of each token lie in blocks, for
@@ -80,6 +82,85 @@ class Layout:
                     lengths += n_texts * [length]
             self._slots[n_heads] = Slots.from_lengths(lengths, n_heads)
         return self._slots[n_heads]
+
+    def padded(self, window: int | None) -> "_PaddedForm":
+        """How the texts are padded to the longest, for a GPU without a kernel for ragged texts, and
+        what a token sees there.
+
+        Made in the first layer with this window, and used in all with it.
+        """
+        if window not in self._padded:
+            self._padded[window] = _PaddedForm.from_layout(self, window)
+        return self._padded[window]
+
+
+class _PaddedForm(NamedTuple):
+    """From tokens to texts that are padded to the longest, and back.
+
+    Attributes:
+        token: ``[C L]`` int64, the token of each place. Padding takes any: one of the next text, or
+            the last.
+        place: ``[T]`` int64, the place of each token.
+        is_padding: ``[C L, 1, 1]`` bool, which places are padding; None where none is.
+        mask: ``[…, L, L]`` bool, which keys a query sees; see :func:`_attend`.
+    """
+
+    token: Tensor
+    place: Tensor
+    is_padding: Tensor | None
+    mask: Tensor | None
+
+    @classmethod
+    def from_layout(cls, layout: Layout, window: int | None) -> "_PaddedForm":
+        offsets = layout.offsets.long()
+        longest = layout.groups[-1][1]
+        n_tokens = sum(n_texts * length for n_texts, length in layout.groups)
+        begins = offsets[:-1]
+        lengths = offsets.diff()
+        column = torch.arange(longest, device=offsets.device)
+        token = (begins.unsqueeze(1) + column).clamp(max=n_tokens - 1)
+        # For each token its text, and its position there.
+        text = torch.arange(len(lengths), device=offsets.device)
+        text = text.repeat_interleave(lengths, output_size=n_tokens)
+        position = torch.arange(n_tokens, device=offsets.device) - begins[text]
+        is_token = column < lengths.unsqueeze(1)
+        is_padding = None
+        if len(layout.groups) > 1:
+            is_padding = ~is_token.view(-1, 1, 1)
+        mask = _mask(longest, window, layout.causal, offsets.device)
+        # Padding stands behind the tokens, where a causal attention doesn't look.
+        if not layout.causal and is_padding is not None:
+            is_key = is_token[:, None, None]  # [C, 1, 1, L]
+            if mask is None:
+                mask = is_key
+            else:
+                # Padding attends to itself: a row that sees nothing would be NaN, and make every
+                # gradient NaN.
+                mask = (is_key & mask) | torch.eye(longest, dtype=torch.bool, device=mask.device)
+        return cls(token.flatten(), text * longest + position, is_padding, mask)
+
+
+class _Gathered(torch.autograd.Function):
+    """Rows of a tensor by an index. The gradient is gathered too, by the inverse: it is that of a
+    place that is read, and 0 where none is. Torch's own would add up, since it can't know that no
+    gradient comes from padding.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any, x: Tensor, index: Tensor, inverse: Tensor, unread: Tensor | None
+    ) -> Tensor:
+        ctx.save_for_backward(inverse, unread)
+        return x.index_select(0, index)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+        inverse, unread = ctx.saved_tensors
+        gradient_of_x = gradient.index_select(0, inverse)
+        if unread is not None:
+            gradient_of_x.masked_fill_(unread, 0)
+        return gradient_of_x, None, None, None
 
 
 class _Settings(NamedTuple):
@@ -281,30 +362,23 @@ def _padded(
     query: Tensor, key: Tensor, value: Tensor, layout: Layout, settings: _Settings
 ) -> Tensor:
     """Takes and returns ``[T, h, d]``: all texts at once, padded to the longest."""
-    offsets = layout.offsets.long()
+    form = layout.padded(settings.window)
     longest = layout.groups[-1][1]
-    lengths = offsets.diff()
-    column = torch.arange(longest, device=query.device)
-    # [C, L], the token of each place. Padding takes any: those of the next text, or the last token.
-    token = (offsets[:-1].unsqueeze(1) + column).clamp(max=len(query) - 1)
-    mask = _mask(longest, settings.window, settings.causal, query.device)
-    # Padding stands behind the tokens, where a causal attention doesn't look.
-    if not settings.causal:
-        is_token = (column < lengths.unsqueeze(1))[:, None, None]  # of the keys, [C, 1, 1, L]
-        if mask is None:
-            mask = is_token
-        else:
-            # Padding attends to itself: a row that sees nothing would be NaN, and make every
-            # gradient NaN.
-            mask = (is_token & mask) | torch.eye(longest, dtype=torch.bool, device=query.device)
-    q, k, v = (x[token].transpose(1, 2) for x in (query, key, value))
+
+    def gathered(x: Tensor, index: Tensor, inverse: Tensor, unread: Tensor | None) -> Tensor:
+        if settings.kernels == "plain":  # without a gradient that is written by hand
+            return x.index_select(0, index)
+        rows: Tensor = _Gathered.apply(x, index, inverse, unread)
+        return rows
+
+    def padded(x: Tensor) -> Tensor:  # [C, h, L, d]
+        rows = gathered(x, form.token, form.place, None)
+        return rows.unflatten(0, (-1, longest)).transpose(1, 2)
+
     text_keys = _keys_of(layout) if settings.dropout > 0 else None
-    output = _attend(q, k, v, mask, text_keys, settings)
-    # Back to the tokens: for each its text, and its position there.
-    text = torch.arange(len(lengths), device=query.device)
-    text = text.repeat_interleave(lengths, output_size=len(query))
-    position = torch.arange(len(query), device=query.device) - offsets[text]
-    return output.transpose(1, 2)[text, position]
+    output = _attend(padded(query), padded(key), padded(value), form.mask, text_keys, settings)
+    rows = output.transpose(1, 2).flatten(0, 1)
+    return gathered(rows, form.place, form.token, form.is_padding)
 
 
 def takes_varlen(query: Tensor) -> bool:

@@ -280,7 +280,8 @@ class TextEncoder(nn.Module):
             outputs.append(read_chunk(chunk))
         # Chunks hold texts in order of their lengths: argsort gives the place of each text there.
         rows = torch.cat([chunk.rows for chunk in chunks])
-        return torch.cat(outputs)[rows.argsort()]
+        # Not by brackets, whose gradient a GPU sorts.
+        return torch.cat(outputs).index_select(0, rows.argsort())
 
     def _read_chunk(self, read_chunk: Callable[[Chunk], Tensor], chunk: Chunk) -> Tensor:
         """Read a chunk with the masks of its texts, where it is read with dropout."""

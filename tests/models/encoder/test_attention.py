@@ -1,18 +1,24 @@
 """Packed attention: each text attends to itself only, by every way of computing it."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
 from ltr.draws import draw_site
 from ltr.models.encoder import attention
 from ltr.models.encoder.attention import Layout
+from tests.world.encoders import Calls, bert, reader, texts
+
+
+def layout_of(lengths, causal=False):
+    groups = tuple((lengths.count(n), n) for n in sorted(set(lengths)))
+    return Layout(groups, torch.tensor([0, *lengths]).cumsum(0).int(), causal=causal)
 
 
 def attend(q, k, v, lengths, **options):
-    groups = tuple((lengths.count(n), n) for n in sorted(set(lengths)))
-    causal = options.pop("causal", False)
-    offsets = torch.tensor([0, *lengths]).cumsum(0).int().to(q.device)
-    layout = Layout(groups, offsets, causal=causal)
+    layout = layout_of(lengths, options.pop("causal", False))
+    layout = replace(layout, offsets=layout.offsets.to(q.device))
     options = {"kernels": "auto"} | options
     layer = torch.nn.Module()
     layer.draw_site = draw_site(0)
@@ -20,7 +26,7 @@ def attend(q, k, v, lengths, **options):
     return output
 
 
-@pytest.mark.parametrize("way", ["blocks", "flash", "padded"])
+@pytest.mark.parametrize("way", ["blocks", "flash", "padded", "padded and plain"])
 @pytest.mark.parametrize("window", [None, 4])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("causal", [False, True])
@@ -31,7 +37,8 @@ def test_attention_is_block_diagonal_and_local(window, dtype, way, causal, softc
     hard by 0.5.
     """
     monkeypatch.setattr(attention, "takes_blocks", lambda query, longest: way == "blocks")
-    if way == "padded":  # a GPU's way where it has no kernel for ragged texts
+    kernels = "plain" if way == "padded and plain" else "auto"
+    if way.startswith("padded"):  # a GPU's way where it has no kernel for ragged texts
         monkeypatch.setattr(attention, "_by_length", attention._padded)
     torch.manual_seed(0)
     lengths = [1, 2, 2, 9]
@@ -48,7 +55,7 @@ def test_attention_is_block_diagonal_and_local(window, dtype, way, causal, softc
         scores = (scores / softcap).tanh() * softcap
     scores = scores.masked_fill(~allowed, float("-inf"))
     expected = (scores.softmax(dim=-1) @ v.double()).transpose(1, 2)
-    options = {"sliding_window": window, "causal": causal, "softcap": softcap}
+    options = {"sliding_window": window, "causal": causal, "softcap": softcap, "kernels": kernels}
     outputs = attend(q, k, v, lengths, scaling=0.7, **options).double()
     assert_same(outputs, expected, (q, k, v), 1e-5 if dtype == torch.float32 else 4e-2)
 
@@ -114,6 +121,54 @@ def test_all_layers_share_the_slots_of_a_chunk_by_their_heads():
     layout = Layout(((1, 0), (2, 3)), torch.tensor([0, 0, 3, 6]))
     assert layout.slots(2) is layout.slots(2) and len(layout.slots(2).slot_of_row) == 12
     assert len(layout.slots(3).slot_of_row) == 18 and layout.slots(3) is not layout.slots(2)
+
+
+def of_heads(calls, *names):
+    """How many calls of these operators read tokens or places by their heads, ``[…, h, d]``."""
+    of = [(name, shape) for name, shape in calls.reads if name in names and len(shape) == 3]
+    return sum(calls.reads[call] for call in of)
+
+
+@pytest.mark.parametrize("kernels", ["auto", "plain"])
+def test_padded_texts_are_moved_without_sorting(kernels, monkeypatch):
+    """A step of two layers in float32. In the backward pass rows are gathered; with plain kernels
+    they are added, as torch has it, but not by an index that it sorts. What says where they lie is
+    made once.
+    """
+    monkeypatch.setattr(attention, "_by_length", attention._padded)
+    encoder = reader(bert(), kernels=kernels)
+    with Calls() as forward:
+        output = encoder(texts([3, 5, 5]))
+    with Calls() as backward:
+        output.sum().backward()
+    moves = 2 * 4  # query, key, value and output
+    assert of_heads(forward, "index_select") == moves
+    assert backward.calls["index_put"] + backward.calls["_index_put_impl_"] == 0
+    selected = of_heads(backward, "index_select")
+    added = of_heads(backward, "index_add", "index_add_")
+    assert (selected, added) == ((moves, 0) if kernels == "auto" else (0, moves))
+
+
+def test_padding_gives_no_gradient_even_if_it_is_not_0():
+    """Of texts of 1 and 3 tokens. The first one's padding reads tokens of the second."""
+    form = layout_of([1, 3]).padded(None)
+    assert form.token.tolist() == [0, 1, 2, 1, 2, 3] and form.place.tolist() == [0, 3, 4, 5]
+    x = torch.arange(4.0).view(4, 1, 1).requires_grad_()
+    places = attention._Gathered.apply(x, form.token, form.place, None)
+    (gradient,) = torch.autograd.grad(places, x, torch.arange(1.0, 7.0).view(6, 1, 1))
+    assert gradient.flatten().tolist() == [1, 4, 5, 6]
+    places = places.detach().requires_grad_()
+    tokens = attention._Gathered.apply(places, form.place, form.token, form.is_padding)
+    assert tokens.flatten().tolist() == [0, 1, 2, 3]
+    (gradient,) = torch.autograd.grad(tokens, places, torch.arange(1.0, 5.0).view(4, 1, 1))
+    assert gradient.flatten().tolist() == [1, 0, 0, 2, 3, 4]
+
+
+def test_all_layers_with_one_window_share_the_padded_form_of_a_chunk():
+    layout = layout_of([2, 9])
+    assert layout.padded(None) is layout.padded(None) and layout.padded(4) is layout.padded(4)
+    assert layout.padded(4).mask.shape == (2, 1, 9, 9) and layout.padded(None).mask.shape[2] == 1
+    assert layout_of([3, 3]).padded(None).mask is None
 
 
 @pytest.mark.gpu
