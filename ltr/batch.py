@@ -3,12 +3,16 @@
 All are ``NamedTuple``\\ s: Lightning moves those to a device, and a frozen dataclass it cannot.
 """
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from ltr.draws import keys_inside
+
+ALIGNMENT = 8  # bytes: a tensor of int64 begins at a multiple of it
 
 
 class Texts(NamedTuple):
@@ -26,6 +30,9 @@ class Texts(NamedTuple):
         windows: ``[D]`` int64, where the texts are windows of D documents, one document after the
             other: how many each has, which sum to S (:mod:`ltr.data.windows`). None: every text is
             a document.
+        host_lengths: ``[S]`` int64, the lengths as an array, which stays on the host when the rest
+            goes to a device: so nothing waits for that device to know them. None: see
+            :meth:`lengths_on_host`.
     """
 
     ids: Tensor
@@ -33,6 +40,16 @@ class Texts(NamedTuple):
     type_ids: Tensor | None = None
     keys: Tensor | None = None
     windows: Tensor | None = None
+    host_lengths: np.ndarray | None = None
+
+    def lengths_on_host(self) -> np.ndarray:
+        """``[S]`` int64, the lengths. Where ``host_lengths`` is None, the host waits for a GPU that
+        has them.
+        """
+        # A loader of torch's own turns arrays into tensors, which have gone to the GPU too.
+        if isinstance(self.host_lengths, np.ndarray):
+            return self.host_lengths
+        return self.lengths.cpu().numpy()
 
     def with_keys(self, keys: Tensor) -> "Texts":
         """With keys for dropout: of the texts, or of the documents ``[D]``, all windows of which are
@@ -81,6 +98,34 @@ def _odd_numbers(count: int, seed: int) -> Tensor:
     generator = torch.Generator().manual_seed(seed)
     halves = torch.randint(-(2**62), 2**62, (count,), generator=generator)
     return halves * 2 + 1
+
+
+def on_device(arrays: Sequence[np.ndarray], device: torch.device) -> list[Tensor]:
+    """Arrays of the host as tensors on a device. On a CPU they share memory; to a GPU goes one copy
+    of all, for which the host does not wait.
+    """
+    tensors = [torch.from_numpy(array) for array in arrays]
+    if device.type == "cuda":
+        return _in_one_copy(tensors, device)
+    return [tensor.to(device) for tensor in tensors]
+
+
+def _in_one_copy(tensors: Sequence[Tensor], device: torch.device) -> list[Tensor]:
+    """The tensors on a GPU, all in one piece of its memory."""
+    spans = []
+    n_bytes = 0
+    for tensor in tensors:
+        spans.append((n_bytes, n_bytes + tensor.nbytes))
+        n_bytes += -(-tensor.nbytes // ALIGNMENT) * ALIGNMENT
+    # The host waits for no copy that begins in pinned memory.
+    pinned = torch.empty(n_bytes, dtype=torch.uint8, pin_memory=device.type == "cuda")
+    for tensor, (begin, end) in zip(tensors, spans, strict=True):
+        pinned[begin:end].view(tensor.dtype).copy_(tensor.flatten())
+    there = pinned.to(device, non_blocking=True)
+    parts = []
+    for tensor, (begin, end) in zip(tensors, spans, strict=True):
+        parts.append(there[begin:end].view(tensor.dtype).view(tensor.shape))
+    return parts
 
 
 class RankingBatch(NamedTuple):

@@ -1,8 +1,12 @@
-"""What travels from the data to the model: the keys of texts."""
+"""What travels from the data to the model: the keys of texts, and what stays on the host."""
 
+import numpy as np
+import pytest
 import torch
+from torch.utils.data import default_convert
 
-from ltr.batch import Texts
+from ltr.batch import Texts, _in_one_copy, on_device
+from ltr.models.encoder.chunks import packed_chunks
 
 
 def test_texts_of_equal_ids_have_equal_keys_wherever_they_stand():
@@ -19,3 +23,45 @@ def test_texts_of_equal_ids_have_equal_keys_wherever_they_stand():
 def test_no_texts_have_no_keys():
     empty = torch.zeros(0, dtype=torch.int64)
     assert Texts(empty, empty).hashes().shape == (0,)
+
+
+def test_lengths_stay_on_the_host_where_texts_go_to_a_device():
+    """Meta is a device that nothing can be read from: it fails where a GPU would be waited for."""
+    lengths = torch.tensor([2, 1])
+    texts = Texts(torch.tensor([5, 6, 7]), lengths, host_lengths=lengths.numpy())
+    assert texts.lengths_on_host().tolist() == [2, 1]
+    assert texts._replace(host_lengths=None).lengths_on_host().tolist() == [2, 1]
+    there = texts._replace(ids=texts.ids.to("meta"), lengths=lengths.to("meta"))
+    (chunk,) = packed_chunks(there, max_tokens=9, padding_index=1)
+    assert chunk.inputs["packed_layout"].groups == ((1, 1), (1, 2))
+    with pytest.raises(NotImplementedError, match="meta"):
+        list(packed_chunks(there._replace(host_lengths=None), max_tokens=9, padding_index=1))
+
+
+def test_lengths_that_a_loader_of_torch_has_made_a_tensor_are_read_from_the_device():
+    lengths = torch.tensor([2, 1])
+    texts = default_convert(Texts(torch.tensor([5, 6, 7]), lengths, host_lengths=lengths.numpy()))
+    assert isinstance(texts.host_lengths, torch.Tensor)
+    assert texts.lengths_on_host().tolist() == [2, 1]
+
+
+@pytest.mark.parametrize(
+    "send",
+    [
+        on_device,
+        lambda arrays, device: _in_one_copy([torch.from_numpy(array) for array in arrays], device),
+    ],
+)
+def test_arrays_are_the_same_on_a_device(send):
+    """Of lengths that are no multiples of eight bytes, and of none."""
+    arrays = [
+        np.array([3, -1, 2**40]),
+        np.array([True, False, True]),
+        np.arange(3, dtype=np.int32).reshape(1, 3),
+        np.array([], dtype=np.int64),
+        np.array([0.5, np.nan], dtype=np.float32),
+        np.array([[7], [8]]),
+    ]
+    for array, tensor in zip(arrays, send(arrays, torch.device("cpu")), strict=True):
+        np.testing.assert_array_equal(tensor.numpy(), array)
+        assert tensor.numpy().dtype == array.dtype

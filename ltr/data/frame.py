@@ -81,8 +81,10 @@ class Frame:
         type_ids = None
         if self.has_types:
             type_ids = torch.from_numpy(np.repeat(np.tile(types, n_texts), lengths.ravel()))
+        lengths_of_texts = lengths.sum(axis=1)
         return Texts(
             ids=torch.from_numpy(ids),
-            lengths=torch.from_numpy(lengths.sum(axis=1)),
+            lengths=torch.from_numpy(lengths_of_texts),
             type_ids=type_ids,
+            host_lengths=lengths_of_texts,
         )

@@ -143,10 +143,10 @@ class TemplatedPairs(JoinedPairs):
             # that document and template share.
             if len(ids_of_text) >= self.max_length:
                 ids_of_texts[place] = self._cut_ids(ids_of_text, query_texts[place], fields[place])
-        lengths = torch.tensor([len(ids_of_text) for ids_of_text in ids_of_texts])
+        lengths = np.fromiter(map(len, ids_of_texts), dtype=np.int64)
         ids = torch.tensor(list(chain.from_iterable(ids_of_texts)), dtype=torch.int64)
         types = torch.zeros_like(ids) if self._has_types else None
-        return Texts(ids, lengths.long(), types)
+        return Texts(ids, torch.from_numpy(lengths), types, host_lengths=lengths)
 
     @property
     def prompts(self) -> dict[str, str]:

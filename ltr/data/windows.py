@@ -274,13 +274,16 @@ def texts_at(texts: Texts, places: Tensor) -> Texts:
     lengths = texts.lengths[places]
     begins = (texts.lengths.cumsum(0) - texts.lengths)[places]
     first = lengths.cumsum(0) - lengths  # of each text, among the tokens that stay
-    shift = (begins - first).repeat_interleave(lengths)
-    tokens = torch.arange(len(shift), device=shift.device) + shift
+    host_lengths = lengths.cpu().numpy()  # waits: which texts these are, the device has found out
+    n_tokens = int(host_lengths.sum())
+    shift = (begins - first).repeat_interleave(lengths, output_size=n_tokens)
+    tokens = torch.arange(n_tokens, device=shift.device) + shift
     return Texts(
         ids=texts.ids[tokens],
         lengths=lengths,
         type_ids=None if texts.type_ids is None else texts.type_ids[tokens],
         keys=None if texts.keys is None else texts.keys[places],
+        host_lengths=host_lengths,
     )
 
 

@@ -74,6 +74,7 @@ class Loading:
             "sampler": sampler,
             "num_workers": self.num_workers,
             "persistent_workers": self.persistent_workers and self.num_workers > 0,
+            "collate_fn": _as_it_is,
             "worker_init_fn": _leave_signals_to_the_trainer,
             "pin_memory": pinned,
         }
@@ -115,6 +116,11 @@ class TrainLoader(DataLoader):
             except StopIteration:
                 return
             yield batch
+
+
+def _as_it_is(batch: RankingBatch) -> RankingBatch:
+    """The batch, whose arrays torch would turn into tensors: they are to stay on the host."""
+    return batch
 
 
 def _leave_signals_to_the_trainer(worker: int) -> None:

@@ -6,6 +6,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import cast
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -380,9 +381,13 @@ def _end_to_end(queries: Texts, docs: Texts) -> Texts:
     keys = None
     if queries.keys is not None and docs.keys is not None:
         keys = torch.cat([queries.keys, docs.keys])
+    host_lengths = None
+    if queries.host_lengths is not None and docs.host_lengths is not None:
+        host_lengths = np.concatenate([queries.host_lengths, docs.host_lengths])
     return Texts(
         torch.cat([queries.ids, docs.ids]),
         torch.cat([queries.lengths, docs.lengths]),
         types,
         keys,
+        host_lengths=host_lengths,
     )

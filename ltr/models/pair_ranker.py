@@ -155,7 +155,7 @@ class PairRanker(Ranker):
         assert self.reads.windows is not None, "what is read lays out its own windows"
         return self.reads.windows.document_values(values, texts.windows, scores)
 
-    def padding_share(self, batch: RankingBatch) -> float:
+    def padding_share(self, batch: RankingBatch) -> float | None:
         return self.encoder.padding_share(pairs_of(batch))
 
     def save(self, folder: str | Path) -> None:

@@ -81,7 +81,12 @@ def encode_batches(
                         stack.enter_context(cast_once(part.model))
             type_ids = None if texts.type_ids is None else texts.type_ids.to(device)
             counts = texts.windows
-            texts = Texts(texts.ids.to(device), texts.lengths.to(device), type_ids)
+            texts = Texts(
+                texts.ids.to(device),
+                texts.lengths.to(device),
+                type_ids,
+                host_lengths=texts.host_lengths,
+            )
             embeddings = encoder(texts).float()
             if counts is not None:
                 embeddings = mean_of_windows(embeddings, counts.to(device))

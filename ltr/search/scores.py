@@ -56,15 +56,17 @@ def pair_scores(
 
 
 def to_device(batch: Any, device: torch.device) -> Any:
-    """A batch on a device: all tensors of a NamedTuple, and of those inside it."""
+    """A batch on a device: all tensors of a NamedTuple, and of those inside it; arrays stay on the
+    host.
+    """
     parts: list[Any] = []
     for part in batch:
-        if part is None:
-            parts.append(None)
-        elif isinstance(part, Tensor):
+        if isinstance(part, Tensor):
             parts.append(part.to(device))
-        else:
+        elif isinstance(part, tuple):
             parts.append(to_device(part, device))
+        else:
+            parts.append(part)
     return type(batch)(*parts)
 
 

@@ -73,7 +73,8 @@ def test_joined_pairs_equal_the_tokenizer_own(kind, side, max_length):
     lengths = join.lengths(store.lengths(query_rows), store.lengths(doc_rows))
     assert joined.lengths.tolist() == lengths.tolist() and lengths.max() <= max_length
     assert len(fitting) >= 6
-    assert {t.dtype for t in joined if t is not None} == {torch.int64}
+    assert {t.dtype for t in joined if isinstance(t, torch.Tensor)} == {torch.int64}
+    assert joined.host_lengths.tolist() == joined.lengths.tolist()
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -90,7 +91,8 @@ def test_single_texts_equal_the_tokenizer_own(kind, side, max_length):
         as_the_tokenizer_says(tokenizer, text, max_length=max_length) for text in texts
     ]
     assert single.lengths.tolist() == form.lengths(store.lengths(rows)).tolist()
-    assert {t.dtype for t in single if t is not None} == {torch.int64}
+    assert {t.dtype for t in single if isinstance(t, torch.Tensor)} == {torch.int64}
+    assert single.host_lengths.tolist() == single.lengths.tolist()
 
 
 # A copy of many words takes long.

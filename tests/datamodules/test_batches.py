@@ -111,7 +111,7 @@ def train_batches(data: RankingDataModule, epoch: int, step: int, count: int) ->
 
 
 def hashes(batches: Iterable[RankingBatch]) -> dict[str, str]:
-    """Of each field that is known, over all batches."""
+    """Of each field that is known, over all batches; arrays repeat what tensors hold."""
     digests: dict[str, hashlib._Hash] = defaultdict(hashlib.sha256)
     for batch in batches:
         fields = batch._asdict()
@@ -120,7 +120,7 @@ def hashes(batches: Iterable[RankingBatch]) -> dict[str, str]:
                 fields |= {f"{name}.{part}": value for part, value in texts._asdict().items()}
         for name, value in fields.items():
             is_unknown = name == "distances" and value[batch.mask].isnan().all()  # none was mined
-            if value is not None and not is_unknown:
+            if isinstance(value, torch.Tensor) and not is_unknown:
                 digests[name].update(
                     f"{value.dtype} {tuple(value.shape)} ".encode()
                     + value.contiguous().numpy().tobytes()

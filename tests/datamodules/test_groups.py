@@ -27,10 +27,9 @@ def batches(data, epoch) -> list:
 
 
 def flat(batch) -> list[torch.Tensor]:
-    texts = [t for side in (batch.queries, batch.docs) if side is not None for t in side]
-    return [
-        t for t in (*batch[:4], *texts, batch.judged_rows, batch.judged_grades) if t is not None
-    ]
+    texts = [part for side in (batch.queries, batch.docs) if side is not None for part in side]
+    fields = (*batch[:4], *texts, batch.judged_rows, batch.judged_grades)
+    return [tensor for tensor in fields if isinstance(tensor, torch.Tensor)]
 
 
 def equal(a, b) -> bool:

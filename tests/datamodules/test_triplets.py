@@ -29,7 +29,7 @@ def batches(data, epoch):
 
 def flat(batch):
     fields = (batch.labels, batch.mask, batch.query_rows, batch.doc_rows, *batch.pairs)
-    return [tensor for tensor in fields if tensor is not None]
+    return [tensor for tensor in fields if isinstance(tensor, torch.Tensor)]
 
 
 @pytest.mark.parametrize("negatives", ["candidates", "bm25", "random"])

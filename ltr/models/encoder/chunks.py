@@ -14,12 +14,13 @@ from collections.abc import Iterator, Sequence
 from itertools import groupby
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 from torch.nn.utils.rnn import pad_sequence
 
-from ltr.batch import Texts
+from ltr.batch import Texts, on_device
 from ltr.draws import keys_inside
 from ltr.models.encoder.attention import Layout
 
@@ -35,27 +36,28 @@ class Chunk(NamedTuple):
             ``position_ids``, which restart with every text, and perhaps ``token_type_ids``, each
             ``[1, T]``, padding counted; and ``packed_layout``.
         keys: ``[C]`` int64, from which dropout is drawn, see :attr:`ltr.batch.Texts.keys`.
+        token_texts: ``[T]`` int64, of each token of a packed chunk its text, from 0; padding is not
+            counted. None of a padded chunk.
+        token_places: ``[T]`` int64, of each its place in that text, from 0.
     """
 
     rows: Tensor
     lengths: Tensor
     inputs: dict[str, Any]
     keys: Tensor | None = None
+    token_texts: Tensor | None = None
+    token_places: Tensor | None = None
 
     def token_keys(self) -> Tensor:
         """Keys of the tokens, shaped as ``input_ids``: a token has the same in either kind of chunk."""
         assert self.keys is not None, "only a chunk that is read with dropout needs them"
         ids = self.inputs["input_ids"]
-        if "packed_layout" not in self.inputs:
+        if self.token_texts is None or self.token_places is None:
             place = torch.arange(ids.shape[1], device=ids.device)
             return keys_inside(self.keys.unsqueeze(1), place)
+        token_keys = keys_inside(self.keys[self.token_texts], self.token_places)
         padding = self.inputs["packed_layout"].padding
-        n_tokens = ids.shape[1] - padding
-        begins = self.lengths.cumsum(0) - self.lengths
-        place = torch.arange(n_tokens, device=ids.device)
-        place = place - begins.repeat_interleave(self.lengths, output_size=n_tokens)
-        text_keys = self.keys.repeat_interleave(self.lengths, output_size=n_tokens)
-        return F.pad(keys_inside(text_keys, place), (0, padding)).unsqueeze(0)
+        return F.pad(token_keys, (0, padding)).unsqueeze(0)
 
 
 def packed_chunks(
@@ -68,36 +70,60 @@ def packed_chunks(
     padding may follow the last text, to make a size that recurs. The padding repeats the first
     token of ``texts``.
     """
-    order = texts.lengths.argsort(stable=True)
-    begins = texts.lengths.cumsum(0) - texts.lengths  # where each text begins in texts.ids
-    sorted_lengths = texts.lengths[order].tolist()
+    device = texts.ids.device
+    all_lengths = texts.lengths_on_host()
+    all_begins = np.cumsum(all_lengths) - all_lengths  # where each text begins in texts.ids
+    order = np.argsort(all_lengths, kind="stable")
+    sorted_lengths = all_lengths[order].tolist()
     for begin, end in chunk_spans(sorted_lengths, max_tokens):
-        chunk_lengths = sorted_lengths[begin:end]  # as numbers: a GPU need not be asked for them
+        chunk_lengths = sorted_lengths[begin:end]
         n_tokens = sum(chunk_lengths)
-        rows = order[begin:end]
-        lengths = texts.lengths[rows]
-        offsets = F.pad(lengths.cumsum(0), (1, 0))
-        # For each token of the chunk: its position in its text, and its place in texts.ids.
-        position = torch.arange(n_tokens, device=rows.device)
-        position = position - offsets[:-1].repeat_interleave(lengths, output_size=n_tokens)
-        place = position + begins[rows].repeat_interleave(lengths, output_size=n_tokens)
-        if padding_index is not None:
-            position = _roberta_positions(texts.ids[place], lengths, offsets, padding_index)
-        groups = tuple((len(list(same)), length) for length, same in groupby(chunk_lengths))
         padding = 0
-        if rows.device.type == "cpu":
+        if device.type == "cpu":
             padding = padded_size(n_tokens, max_tokens) - n_tokens
+        # What follows from lengths is made on the host, while a GPU computes something else.
+        on_host = _places_of_tokens(order[begin:end], all_lengths, all_begins, padding)
+        rows, lengths, offsets, token_texts, position, place = on_device(on_host, device)
+        token_ids = texts.ids[place]
+        token_places = position[:n_tokens]
+        if padding_index is not None:
+            position = _roberta_positions(token_ids[:n_tokens], token_texts, offsets, padding_index)
             position = F.pad(position, (0, padding))
-            place = F.pad(place, (0, padding))  # by zeros: the first token
-        layout = Layout(groups, offsets.int(), padding, causal=causal, keys=_keys_of(texts, rows))
+        groups = tuple((len(list(same)), length) for length, same in groupby(chunk_lengths))
+        keys = _keys_of(texts, rows)
         inputs = {
-            "input_ids": texts.ids[place].unsqueeze(0),
+            "input_ids": token_ids.unsqueeze(0),
             "position_ids": position.unsqueeze(0),
-            "packed_layout": layout,
+            "packed_layout": Layout(groups, offsets, padding, causal=causal, keys=keys),
         }
         if texts.type_ids is not None:
             inputs["token_type_ids"] = texts.type_ids[place].unsqueeze(0)
-        yield Chunk(rows, lengths, inputs, _keys_of(texts, rows))
+        yield Chunk(rows, lengths, inputs, keys, token_texts, token_places)
+
+
+def _places_of_tokens(
+    rows: np.ndarray, all_lengths: np.ndarray, all_begins: np.ndarray, padding: int
+) -> list[np.ndarray]:
+    """Where the texts of a packed chunk and their tokens lie.
+
+    Args:
+        rows: ``[C]`` int64, which of all texts these are.
+        all_lengths, all_begins: ``[S]`` int64, tokens of all texts, and where each begins among
+            their ids.
+        padding: tokens behind the last text.
+
+    Returns:
+        ``rows``; the texts' lengths ``[C]``; the offsets of :class:`Layout`; of each token its text
+        ``[T]``; and, padding counted, its place in that text and among all ids. Padding has 0
+        there: the first token.
+    """
+    lengths = all_lengths[rows]
+    offsets = np.append(0, np.cumsum(lengths))
+    text = np.repeat(np.arange(len(rows)), lengths)
+    place_in_text = np.arange(len(text)) - offsets[text]
+    place = place_in_text + all_begins[rows][text]
+    padded = [np.append(places, np.zeros(padding, np.int64)) for places in (place_in_text, place)]
+    return [rows, lengths, offsets.astype(np.int32), text, *padded]
 
 
 def _keys_of(texts: Texts, rows: Tensor) -> Tensor | None:
@@ -105,15 +131,16 @@ def _keys_of(texts: Texts, rows: Tensor) -> Tensor | None:
     return None if texts.keys is None else texts.keys[rows]
 
 
-def _roberta_positions(ids: Tensor, lengths: Tensor, offsets: Tensor, padding_index: int) -> Tensor:
+def _roberta_positions(
+    ids: Tensor, token_texts: Tensor, offsets: Tensor, padding_index: int
+) -> Tensor:
     """Positions ``[T]`` of tokens as RoBERTa counts them, which leaves out those with the padding's
     id: a text may hold it, written out as ``<pad>``.
     """
     is_counted = (ids != padding_index).long()
     count = is_counted.cumsum(0)
     n_before = F.pad(count, (1, 0))[offsets[:-1]]  # counted in front of each text
-    count = count - n_before.repeat_interleave(lengths, output_size=len(ids))
-    return count * is_counted + padding_index
+    return (count - n_before[token_texts]) * is_counted + padding_index
 
 
 def padded_size(n_tokens: int, max_tokens: int) -> int:
@@ -133,18 +160,19 @@ def padded_chunks(texts: Texts, max_tokens: int, pad_id: int) -> Iterator[Chunk]
     """Chunks of at most ``max_tokens`` tokens, padding counted, or of a single longer text, padded
     at the right with ``pad_id``.
     """
-    order = texts.lengths.argsort(stable=True)
-    sorted_lengths = texts.lengths[order]
-    ids_of_texts = texts.ids.split(texts.lengths.tolist())
+    device = texts.ids.device
+    all_lengths = texts.lengths_on_host()
+    order = np.argsort(all_lengths, kind="stable")
+    sorted_lengths = all_lengths[order].tolist()
+    ids_of_texts = texts.ids.split(all_lengths.tolist())
     types_of_texts = None
     if texts.type_ids is not None:
-        types_of_texts = texts.type_ids.split(texts.lengths.tolist())
-    for begin, end in chunk_spans(sorted_lengths.tolist(), max_tokens, padded=True):
-        rows = order[begin:end]
-        lengths = sorted_lengths[begin:end]
-        row_numbers = rows.tolist()
+        types_of_texts = texts.type_ids.split(all_lengths.tolist())
+    for begin, end in chunk_spans(sorted_lengths, max_tokens, padded=True):
+        row_numbers = order[begin:end].tolist()
+        rows, lengths = on_device([order[begin:end], all_lengths[order[begin:end]]], device)
         ids = [ids_of_texts[row] for row in row_numbers]
-        column = torch.arange(int(lengths[-1]), device=lengths.device)
+        column = torch.arange(sorted_lengths[end - 1], device=device)
         is_token = column < lengths.unsqueeze(1)
         inputs = {
             "input_ids": pad_sequence(ids, batch_first=True, padding_value=pad_id),

@@ -244,12 +244,13 @@ class TextEncoder(nn.Module):
             finally:
                 self.frozen_base = base
 
-    def padding_share(self, texts: Texts) -> float:
-        """See :meth:`ltr.models.Ranker.padding_share`."""
+    def padding_share(self, texts: Texts) -> float | None:
+        """See :meth:`ltr.models.Ranker.padding_share`. None where there never is any."""
         is_packed = self._packs(texts)
         if is_packed and texts.ids.device.type != "cpu":
-            return 0.0
-        return share_of_padding(texts.lengths.tolist(), self._chunk_tokens(texts), is_packed)
+            return None
+        lengths = texts.lengths_on_host().tolist()
+        return share_of_padding(lengths, self._chunk_tokens(texts), is_packed)
 
     def _read(self, texts: Texts, read_chunk: Callable[[Chunk], Tensor], *size: int) -> Tensor:
         """Read the texts chunk by chunk.
@@ -278,10 +279,10 @@ class TextEncoder(nn.Module):
             outputs.append(output)
         for chunk in chunks[n_recomputed:]:
             outputs.append(read_chunk(chunk))
-        # Chunks hold texts in order of their lengths: argsort gives the place of each text there.
+        # Chunks hold texts in order of their lengths.
         rows = torch.cat([chunk.rows for chunk in chunks])
-        # Not by brackets, whose gradient a GPU sorts.
-        return torch.cat(outputs).index_select(0, rows.argsort())
+        sorted_outputs = torch.cat(outputs)
+        return torch.empty_like(sorted_outputs).index_copy_(0, rows, sorted_outputs)
 
     def _read_chunk(self, read_chunk: Callable[[Chunk], Tensor], chunk: Chunk) -> Tensor:
         """Read a chunk with the masks of its texts, where it is read with dropout."""
@@ -353,7 +354,7 @@ class TextEncoder(nn.Module):
         """Whether these texts are read without padding."""
         if not self.reads_packed or self.longest_packed is None:
             return self.reads_packed
-        return bool((texts.lengths <= self.longest_packed).all())
+        return bool((texts.lengths_on_host() <= self.longest_packed).all())
 
     def _chunk_tokens(self, texts: Texts) -> int:
         if self.options.max_tokens is not None:
