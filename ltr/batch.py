@@ -161,6 +161,8 @@ class RankingBatch(NamedTuple):
             not, largest first and filled up with 0. Only lists to be measured carry it.
         keys: ``[B]`` int64, from which dropout is drawn, see :meth:`with_keys`.
         sources: ``[B]`` int64, the number of the source of each list; None where there is one.
+        places: ``[S]`` int64, where the S documents stand among the B·N places of ``mask``, row by
+            row. None: see :meth:`doc_places`.
     """
 
     labels: Tensor
@@ -179,6 +181,7 @@ class RankingBatch(NamedTuple):
     ideal: Tensor | None = None
     keys: Tensor | None = None
     sources: Tensor | None = None
+    places: Tensor | None = None
 
     def with_keys(self, keys: Tensor) -> "RankingBatch":
         """The batch with keys ``[B]`` int64 of its lists, from which follow those of its texts: each
@@ -187,7 +190,7 @@ class RankingBatch(NamedTuple):
         batch = self._replace(keys=keys)
         doc_keys = batch.doc_keys()
         assert doc_keys is not None, "the batch has keys"
-        keys_of_docs = doc_keys[self.mask]
+        keys_of_docs = self.of_docs(doc_keys)
         return batch._replace(
             pairs=None if self.pairs is None else self.pairs.with_keys(keys_of_docs),
             queries=None if self.queries is None else self.queries._replace(keys=keys),
@@ -202,6 +205,26 @@ class RankingBatch(NamedTuple):
             return None
         number = torch.arange(self.mask.shape[1], device=self.keys.device)
         return keys_inside(self.keys.unsqueeze(1), number)
+
+    def doc_places(self) -> Tensor:
+        """``[S]`` int64, the places of the documents. Where ``places`` is None the mask says them, for
+        which the host waits for a GPU.
+        """
+        if self.places is None:
+            return self.mask.flatten().nonzero().squeeze(1)
+        return self.places
+
+    def of_docs(self, lists: Tensor) -> Tensor:
+        """What lists ``[B, N, …]`` hold of the documents, ``[S, …]``: row by row, without padding."""
+        return lists.flatten(0, 1).index_select(0, self.doc_places())
+
+    def in_lists(self, values: Tensor) -> Tensor:
+        """Put one value or vector of each document, ``[S]`` or ``[S, H]``, into its place in the
+        lists, ``[B, N]`` or ``[B, N, H]``; padding gets 0.
+        """
+        lists = values.new_zeros(self.mask.numel(), *values.shape[1:])
+        lists = lists.index_copy_(0, self.doc_places(), values)
+        return lists.unflatten(0, self.mask.shape)
 
 
 class ScoredLists(NamedTuple):

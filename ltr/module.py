@@ -314,9 +314,11 @@ class RankerModule(LightningModule):
 
     def training_step(self, batch: RankingBatch, batch_idx: int) -> Tensor:
         # The processes deal out the lists of a step: this one has every W-th, from its rank on.
-        places = rank() + world_size() * torch.arange(len(batch.labels))
+        n_lists = len(batch.labels)
+        end = rank() + world_size() * n_lists
+        places = torch.arange(rank(), end, world_size(), device=batch.labels.device)
         seed = seed_of_step(_seed(), self.current_epoch, batch_idx)
-        batch = batch.with_keys(keys_of_lists(seed, places.to(batch.labels.device)))
+        batch = batch.with_keys(keys_of_lists(seed, places))
         lists = self.in_batch(self.ranker, batch, self.margin)
         margin = None
         if self.margin is not None:
@@ -330,7 +332,6 @@ class RankerModule(LightningModule):
             margin=None if margin is None else margin.detach(),
             loss=loss.detach(),
         )
-        n_lists = len(batch.labels)
         self.log("train/loss", loss, prog_bar=True, batch_size=n_lists)
         for name, temperature in self._learnt_temperatures().items():
             self.log(f"train/{name}", temperature, batch_size=n_lists)

@@ -5,7 +5,7 @@ import pytest
 import torch
 from torch.utils.data import default_convert
 
-from ltr.batch import Texts, _in_one_copy, on_device
+from ltr.batch import RankingBatch, Texts, _in_one_copy, on_device
 from ltr.models.encoder.chunks import packed_chunks
 
 
@@ -65,3 +65,18 @@ def test_arrays_are_the_same_on_a_device(send):
     for array, tensor in zip(arrays, send(arrays, torch.device("cpu")), strict=True):
         np.testing.assert_array_equal(tensor.numpy(), array)
         assert tensor.numpy().dtype == array.dtype
+
+
+@pytest.mark.parametrize("places", [None, torch.tensor([0, 2, 4])])
+def test_values_go_to_their_places_and_back_and_padding_is_0(places):
+    mask = torch.tensor([[True, False, True], [False, True, False]])
+    rows = torch.zeros(2, 3, dtype=torch.int64)
+    batch = RankingBatch(mask.float(), mask, rows[:, 0], rows, places=places)
+    values = torch.tensor([1.0, 2.0, 3.0], requires_grad=True)
+    lists = batch.in_lists(values)
+    assert lists.tolist() == [[1, 0, 2], [0, 3, 0]]
+    vectors = batch.in_lists(torch.tensor([[1.0, 4.0], [2.0, 5.0], [3.0, 6.0]]))
+    assert vectors.tolist() == [[[1, 4], [0, 0], [2, 5]], [[0, 0], [3, 6], [0, 0]]]
+    assert batch.of_docs(vectors).tolist() == [[1, 4], [2, 5], [3, 6]]
+    (lists * torch.tensor([[2.0, 3.0, 5.0], [7.0, 11.0, 13.0]])).sum().backward()
+    assert values.grad.tolist() == [2, 5, 11]

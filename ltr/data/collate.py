@@ -240,6 +240,7 @@ def padded_lists(lists: Sequence[LabelledList]) -> RankingBatch:
         doc_rows=_padded(doc_rows, mask, np.int64),
         distances=_padded(distances, mask, np.float32),
         ideal=_padded_if_all(ideal),
+        places=torch.from_numpy(np.flatnonzero(mask)),
     )
 
 

@@ -16,7 +16,6 @@ from ltr.in_batch.longer_lists import all_against_all, queries_against_all
 from ltr.margins import Margin
 from ltr.models import DualEncoder, Ranker
 from ltr.models.named import ranker_named
-from ltr.models.ranker import in_lists
 
 
 class InBatch(nn.Module):
@@ -245,7 +244,7 @@ class _LongerListsPolicy(InBatch):
         if encoder.reads.docs.has_many_embeddings:
             queries, docs = encoder.embed_windows(batch)
             assert batch.docs is not None and batch.docs.windows is not None, "it holds windows"
-            docs = in_lists(windows_in_rows(docs, batch.docs.windows), batch.mask)
+            docs = batch.in_lists(windows_in_rows(docs, batch.docs.windows))
         else:
             queries, docs = encoder.embed(batch)
         forms = encoder.reads
@@ -255,9 +254,7 @@ class _LongerListsPolicy(InBatch):
             )
         assert batch.docs is not None, "embed has read them"
         # One hash for each real document, laid out as [B, N].
-        doc_hashes = torch.zeros_like(batch.doc_rows).masked_scatter(
-            batch.mask, batch.docs.hashes()
-        )
+        doc_hashes = batch.in_lists(batch.docs.hashes())
         lists = RankingBatch(
             labels=batch.labels,
             mask=batch.mask,

@@ -35,7 +35,6 @@ from ltr.models.encoder.loading.saved_settings import (
 from ltr.models.encoder.lora import USUAL_LR
 from ltr.models.encoder.text_encoder import TextEncoder
 from ltr.models.pair_ranker import PairRanker, check_dropout, pairs_of
-from ltr.models.ranker import in_lists
 
 # What a tokenizer of transformers returns for padded pairs: tensors [S, L] by their names.
 Inputs = Mapping[str, Tensor]
@@ -165,7 +164,7 @@ class PairWiseBertRanker(PairRanker):
             InputError: for a pair without a token.
         """
         if isinstance(positive_inputs, RankingBatch):
-            return in_lists(self.score(pairs_of(positive_inputs)), positive_inputs.mask)
+            return positive_inputs.in_lists(self.score(pairs_of(positive_inputs)))
         if positive_inputs is None:
             if negative_inputs is None:
                 return None, None

@@ -28,7 +28,7 @@ from ltr.models.encoder.loading.saved_settings import (
 from ltr.models.encoder.lora import USUAL_LR
 from ltr.models.encoder.text_encoder import TextEncoder, merged
 from ltr.models.encoder.tower import Tower
-from ltr.models.ranker import Ranker, digest_of_weights, in_lists
+from ltr.models.ranker import Ranker, digest_of_weights
 from ltr.similarity import similarity_of
 
 
@@ -236,7 +236,7 @@ class DualEncoder(Ranker):
                 queries, docs = self.embed_windows(batch)
                 places = self._best_windows(queries, docs, batch)
             if not torch.is_grad_enabled():
-                return queries, in_lists(docs[places], batch.mask)
+                return queries, batch.in_lists(docs[places])
             # Read again, with a gradient: the chosen windows alone, of which memory is needed then.
             torch.clear_autocast_cache()  # older versions of torch keep casts without their gradient
             batch = batch._replace(docs=texts_at(batch.docs, places))
@@ -244,7 +244,7 @@ class DualEncoder(Ranker):
         queries, docs = self.embed_windows(batch)
         if counts is not None:
             docs = mean_of_windows(docs, counts)
-        return queries, in_lists(docs, batch.mask)
+        return queries, batch.in_lists(docs)
 
     def embed_windows(self, batch: RankingBatch) -> tuple[Tensor | None, Tensor]:
         """Embeddings of the queries ``[B, H]``, as :meth:`embed`, and of all S texts of the
@@ -285,7 +285,7 @@ class DualEncoder(Ranker):
                 option="windows",
             )
         counts = batch.docs.windows
-        list_of_doc = batch.mask.nonzero()[:, 0]
+        list_of_doc = batch.doc_places() // batch.mask.shape[1]
         list_of_window = list_of_doc.repeat_interleave(counts, output_size=len(docs))
         # Each window as a list of one document: [S, 1, H].
         scores = self.score(queries[list_of_window].unsqueeze(1), docs.unsqueeze(1))

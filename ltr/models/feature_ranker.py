@@ -11,7 +11,7 @@ from ltr.data.layouts import FeatureVectors
 from ltr.draws import keys_at_site, keys_inside
 from ltr.dropout import KeyedDropout, keyed_dropout, use_keyed_dropout
 from ltr.errors import InputError, at_least, one_of
-from ltr.models.ranker import Ranker, in_lists
+from ltr.models.ranker import Ranker
 
 Activation = Literal["relu", "gelu", "tanh", "sigmoid"]
 ACTIVATIONS = {"relu": nn.ReLU, "gelu": nn.GELU, "tanh": nn.Tanh, "sigmoid": nn.Sigmoid}
@@ -146,7 +146,6 @@ class FeatureRanker(Ranker):
         """Scores ``[B, N]``, and what the head reads, ``[B, N, H]``: both float32, and 0 at the
         padding.
         """
-        mask = batch.mask
         features = batch.features
         assert features is not None, "the data lays out what the ranker reads"
         n_features = features.shape[-1]
@@ -157,24 +156,24 @@ class FeatureRanker(Ranker):
             )
         doc_keys = batch.doc_keys()
         # Real documents only: padding costs no time and draws no dropout.
-        with self._draws.drawing_for(None if doc_keys is None else doc_keys[mask]):
-            hidden = self.layers(features[mask])
+        with self._draws.drawing_for(None if doc_keys is None else batch.of_docs(doc_keys)):
+            hidden = self.layers(batch.of_docs(features))
         if self.attention and not len(hidden):
             # One process of several may get a batch without documents, which torch's attention
             # refuses. The others wait until it has a gradient of each weight: here of 0.
             hidden = hidden + sum(weight.sum() for weight in self.attention.parameters())
         elif self.attention:
-            lists = in_lists(hidden, mask)
+            lists = batch.in_lists(hidden)
             with self._draws.drawing_for(None if doc_keys is None else doc_keys.flatten()):
                 for block in self.attention:
-                    lists = block(lists, src_key_padding_mask=~mask)
-            hidden = lists[mask]
+                    lists = block(lists, src_key_padding_mask=~batch.mask)
+            hidden = batch.of_docs(lists)
         # Not under autocast: scores rounded to bfloat16 would tie, and document ids would then
         # decide the order.
         with torch.autocast(hidden.device.type, enabled=False):
             hidden = hidden.float()
             scores = self.over_temperature(self.head(hidden).squeeze(1))
-        return in_lists(scores, mask), in_lists(hidden, mask)
+        return batch.in_lists(scores), batch.in_lists(hidden)
 
 
 class _Residual(nn.Module):

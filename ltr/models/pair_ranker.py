@@ -23,7 +23,7 @@ from ltr.dropout import use_keyed_dropout
 from ltr.errors import InputError
 from ltr.models.encoder.loading.decoder_template import chat_template_of
 from ltr.models.encoder.text_encoder import TextEncoder
-from ltr.models.ranker import Ranker, in_lists
+from ltr.models.ranker import Ranker
 
 
 class PairRanker(Ranker):
@@ -110,7 +110,7 @@ class PairRanker(Ranker):
 
     def forward(self, batch: RankingBatch) -> Tensor:
         """See :meth:`ltr.models.Ranker.forward`."""
-        return in_lists(self.score(pairs_of(batch)), batch.mask)
+        return batch.in_lists(self.score(pairs_of(batch)))
 
     def score(self, texts: Texts) -> Tensor:
         """Logits ``[S]`` float32 of joined pairs; of pairs in windows one for each document, ``[D]``."""
@@ -130,7 +130,7 @@ class PairRanker(Ranker):
         scores = self._scores_of(pooled, pairs)
         pooled = self._document_values(pooled, pairs, scores)
         scores = self._document_values(scores, pairs, scores)
-        return in_lists(scores, batch.mask), in_lists(pooled, batch.mask)
+        return batch.in_lists(scores), batch.in_lists(pooled)
 
     def _with_best_windows(self, texts: Texts) -> Texts:
         """In training the best window of each document alone, chosen without a gradient: it would be

@@ -110,22 +110,6 @@ class Ranker(nn.Module):
         return None
 
 
-def in_lists(values: Tensor, mask: Tensor) -> Tensor:
-    """Put one value or vector of each document into its place in the lists; padding gets 0.
-
-    Args:
-        values: ``[S]`` or ``[S, H]``, list by list, without padding.
-        mask: ``[B, N]``, True at the S documents.
-
-    Returns:
-        ``[B, N]`` or ``[B, N, H]``.
-    """
-    lists = values.new_zeros(*mask.shape, *values.shape[1:])
-    if values.ndim == 2:
-        mask = mask.unsqueeze(2)
-    return lists.masked_scatter(mask, values)
-
-
 def all_finite(module: nn.Module) -> bool:
     """Whether no weight is NaN, and none that is trained is infinite.
 

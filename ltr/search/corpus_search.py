@@ -120,6 +120,7 @@ def batch_of_found(found_lists: QueryLists, batch: RankingBatch) -> tuple[Tensor
         doc_rows=torch.from_numpy(doc_rows).to(device),
         mask=torch.from_numpy(mask).to(device),
         labels=torch.from_numpy(labels).to(device),
+        places=None,
     )
     return torch.from_numpy(scores).to(device), ranked
 

@@ -14,7 +14,7 @@ from ltr.in_batch import AllTexts, OtherQueries, OwnLists
 from ltr.losses import MarginRankingLoss
 from ltr.margins import Annealed, FromDistance, FromQuery, Learnable, NormalSample
 from ltr.models import DualEncoder
-from ltr.models.ranker import Ranker, in_lists
+from ltr.models.ranker import Ranker
 from ltr.similarity import Dot
 from tests.in_batch.batches import on_ranks
 
@@ -39,7 +39,7 @@ class Vectors(DualEncoder):
 
     def embed(self, batch: RankingBatch) -> tuple[Tensor, Tensor]:
         docs = self.of_docs[batch.doc_rows[batch.mask]] @ self.matrix
-        return self.of_queries[batch.query_rows] @ self.matrix, in_lists(docs, batch.mask)
+        return self.of_queries[batch.query_rows] @ self.matrix, batch.in_lists(docs)
 
     @property
     def temperature(self) -> float:

@@ -182,6 +182,7 @@ def part(batch, rows: list[int]):
         return Texts(some(given.ids), given.lengths[chosen], types)
 
     cut = {name: x[at] for name, x in batch._asdict().items() if isinstance(x, torch.Tensor)}
+    cut["places"] = None
     return batch._replace(**cut, queries=texts(batch.queries, rows), docs=texts(batch.docs, docs))
 
 

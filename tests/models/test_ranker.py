@@ -12,14 +12,7 @@ from torch import nn
 from ltr.data.layouts import ApartTexts, FeatureVectors, JoinedPairs
 from ltr.models import DualEncoder, FeatureRanker, PairWiseBertRanker, Ranker
 from ltr.models.encoder.text_encoder import TextEncoder
-from ltr.models.ranker import all_finite, digest_of_weights, in_lists
-
-
-def test_values_go_to_their_places_and_padding_is_0():
-    mask = torch.tensor([[True, False, True], [False, True, False]])
-    assert in_lists(torch.tensor([1.0, 2.0, 3.0]), mask).tolist() == [[1, 0, 2], [0, 3, 0]]
-    vectors = in_lists(torch.tensor([[1.0, 4.0], [2.0, 5.0], [3.0, 6.0]]), mask)
-    assert vectors.tolist() == [[[1, 4], [0, 0], [2, 5]], [[0, 0], [3, 6], [0, 0]]]
+from ltr.models.ranker import all_finite, digest_of_weights
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,6 @@ from ltr.mining.miner import _digest_of_scorer
 from ltr.models import DecoderRanker, DualEncoder, PairWiseBertRanker
 from ltr.models.encoder.text_encoder import TextEncoder
 from ltr.models.pair_ranker import PairRanker
-from ltr.models.ranker import in_lists
 from ltr.search.scores import pair_scores
 from ltr.use.rankers import TextRanker
 from ltr.use.retriever import Retriever
@@ -257,7 +256,7 @@ def test_a_dual_encoder_scores_by_the_best_window(backbone, similarity):
     torch.testing.assert_close(again[batch.mask], scores[batch.mask])
     pairs = [(QUERIES[q], DOCS[doc]) for q, docs in enumerate(LISTS) for doc in docs]
     of_pairs = torch.from_numpy(TextRanker(ranker).score(pairs))
-    assert_scored_by(max, in_lists(of_pairs, batch.mask), plain)
+    assert_scored_by(max, batch.in_lists(of_pairs), plain)
 
 
 @pytest.mark.parametrize("normalise", [False, True])
