@@ -327,6 +327,8 @@ class _Functions(TorchFunctionMode):
             if isinstance(first, OnDevice):
                 return function(*args, **kwargs)
             return function(*args, **kwargs | {"device": CPU}).to(DEVICE)
+        if kwargs.get("pin_memory"):
+            kwargs = kwargs | {"pin_memory": False}  # a torch without CUDA has no such memory
         if not isinstance(first, OnDevice):
             return function(*args, **kwargs)
         if name in ("cpu", "tolist", "numpy", "__array__"):
