@@ -43,7 +43,7 @@ def launched(name: str, definition: Callable[..., Tensor], args: tuple[Tensor, .
         except Exception as fault:  # of Triton, of the C compiler, of a folder that is read-only…
             _faults.append(fault)
             log.warning(
-                "dropout is drawn by many small kernels, which is slower: Triton can't compile or launch its one: %s",
+                "dropout is drawn by many small kernels, which is slower: Triton can't compile or launch its own: %s",
                 fault,
             )
     return definition(*args)
@@ -82,6 +82,7 @@ def dropped(x: Tensor, keys: Tensor, site: Tensor | None, cut: int, scaled_first
             SCALED_FIRST=scaled_first,
             ROWS=rows,
             COLUMNS=columns,
+            enable_fp_fusion=False,
         )
     return y
 
@@ -93,7 +94,7 @@ def keys_at_site(keys: Tensor, site: Tensor) -> Tensor:
     if keys.numel() > 0:
         with _on(keys.device):
             _keys_at_site[(triton.cdiv(keys.numel(), KEYS),)](
-                keys, made, keys.numel(), int(site), SIZE=KEYS
+                keys, made, keys.numel(), int(site), SIZE=KEYS, enable_fp_fusion=False
             )
     return made
 
@@ -120,6 +121,7 @@ def keys_inside(keys: Tensor, numbers: Tensor) -> Tensor:
                 *keys.stride(),
                 *numbers.stride(),
                 SIZE=KEYS,
+                enable_fp_fusion=False,
             )
     return made
 

@@ -149,14 +149,15 @@ class Draws:
         the texts together.
         """
         rows = x.shape[:-1]
+        # First: torch.compile compiles anew for a chunk of one text where it sees how many there are.
+        if self.token_keys is not None and rows.numel() == self.token_keys.numel():
+            return self.token_keys.view(rows)
         if self.first_keys is None:
             # A backward pass computes again what was drawn by keys; new ones would make other masks.
             assert torch._C._current_graph_task_id() == -1, (
                 "layers of padded texts can't be computed again: leave out gradient checkpointing, and set keep_tokens"
             )
             return new_keys(rows.numel(), x.device).view(rows)
-        if self.token_keys is not None and rows.numel() == self.token_keys.numel():
-            return self.token_keys.view(rows)
         if rows.numel() == self.first_keys.numel():
             return self.first_keys.view(rows)
         numbers = torch.arange(rows.numel(), device=x.device).view(rows)

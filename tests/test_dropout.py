@@ -5,10 +5,19 @@ import copy
 import pytest
 import torch
 from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import BertConfig, BertModel
 
+from ltr import draws
 from ltr.batch import RankingBatch, Texts
-from ltr.draws import keys_inside, keys_of_lists, mixed, seed_of_step
+from ltr.draws import (
+    draw_site,
+    keys_at_site,
+    keys_inside,
+    keys_of_lists,
+    mixed,
+    seed_of_step,
+)
 from ltr.dropout import KeyedDropout, keyed_dropout, new_keys, use_keyed_dropout
 from ltr.models import FeatureRanker
 from ltr.models.encoder.text_encoder import TextEncoder
@@ -80,6 +89,109 @@ def test_the_mask_waits_for_the_backward_pass_in_bytes():
     with torch.autograd.graph.saved_tensors_hooks(lambda x: kept.append(x) or x, lambda x: x):
         keyed_dropout(torch.randn(10, 100, requires_grad=True), 0.1, keys(10))
     assert [x.dtype for x in kept if x.numel() > 1] == [torch.uint8]
+
+
+class Ops(TorchDispatchMode):
+    """The ops of torch below autograd, views left out: as many kernels as a GPU launches, nearly."""
+
+    def __init__(self):
+        super().__init__()
+        self.names = []
+
+    def __torch_dispatch__(self, op, types, args=(), kwargs=None):
+        if not op.is_view:
+            self.names.append(str(op))
+        return op(*args, **(kwargs or {}))
+
+
+@pytest.fixture
+def as_on_a_gpu(monkeypatch):
+    monkeypatch.setattr(draws, "takes_kernel", lambda x: True)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+def test_one_op_computes_what_the_definition_does(dtype, monkeypatch):
+    """To the bit, in value and gradient, also where the gradient overflows by the scale, and in the
+    gradient of the gradient. Nothing is kept for the backward pass but the keys.
+    """
+    given = (torch.randn(9, 20) * 1e4).to(dtype)
+    weights = torch.full((9, 20), 6e4).to(dtype)
+    row_keys = keys(9)
+
+    def computed():
+        x = given.clone().requires_grad_()
+        gradient_of_y = weights.clone().requires_grad_()
+        y = keyed_dropout(x, 0.3, row_keys, draw_site(4))
+        (gradient,) = torch.autograd.grad(y, x, gradient_of_y, create_graph=True)
+        (twice,) = torch.autograd.grad(gradient, gradient_of_y, given)
+        return y, gradient, twice
+
+    expected = computed()
+    monkeypatch.setattr(draws, "takes_kernel", lambda x: True)
+    kept = []
+    hooks = torch.autograd.graph.saved_tensors_hooks(lambda x: kept.append(x) or x, lambda x: x)
+    with hooks, Ops() as ops:
+        ours = computed()
+    assert ops.names.count("ltr.dropped.default") == 3
+    assert {x.dtype for x in kept if x.numel() > 1} == {torch.int64}
+    assert dtype != torch.float16 or expected[1].isnan().any()
+    for one, other in zip(ours, expected, strict=True):
+        torch.testing.assert_close(one, other, rtol=0, atol=0, equal_nan=True)
+        assert torch.equal(one.signbit()[~one.isnan()], other.signbit()[~one.isnan()])
+
+
+@pytest.mark.usefixtures("as_on_a_gpu")
+def test_keys_and_dropout_are_one_launch_each():
+    dropout = nn.Sequential(nn.Dropout(0.5))
+    model_draws = use_keyed_dropout(dropout)
+    x = torch.ones(20, 50, requires_grad=True)
+    row_keys = keys(20)
+    with model_draws.drawing_for(row_keys):
+        with Ops() as ops:
+            y = dropout(x)
+        assert ops.names == ["ltr.dropped.default"]
+        gradient = torch.ones(20, 50)
+        with Ops() as ops:
+            torch.autograd.grad(y, x, gradient)
+        assert ops.names == ["ltr.dropped.default"]
+    with Ops() as ops:
+        keys_inside(row_keys, row_keys)
+        keys_at_site(row_keys, draw_site(2))
+    assert ops.names == ["ltr.keys_inside.default", "ltr.keys_at_site.default"]
+
+
+@pytest.mark.usefixtures("as_on_a_gpu")
+def test_the_ops_are_what_torch_wants_of_ops():
+    x = torch.randn(3, 9).T
+    torch.library.opcheck(torch.ops.ltr.dropped, (x, keys(9), draw_site(1), 30, False))
+    torch.library.opcheck(torch.ops.ltr.keys_at_site, (keys(9), draw_site(1)))
+    torch.library.opcheck(torch.ops.ltr.keys_inside, (keys(9).unsqueeze(1), torch.arange(4)))
+
+
+@pytest.mark.parametrize("on_a_gpu", [False, True])
+def test_compiled_it_draws_the_same_and_layers_share_the_code(on_a_gpu, monkeypatch):
+    monkeypatch.setattr(draws, "takes_kernel", lambda x: on_a_gpu)
+    torch.compiler.reset()
+    graphs = []
+
+    def backend(graph, inputs):
+        graphs.append(graph)
+        return graph.forward
+
+    model = nn.ModuleList([nn.Dropout(0.5) for _ in range(12)])
+    model_draws = use_keyed_dropout(model)
+    compiled = copy.deepcopy(model)
+    compiled_draws = compiled[0].draws
+    for layer in compiled:
+        layer.compile(backend=backend, dynamic=True, fullgraph=True)
+    for n_rows in (20, 30, 7):
+        x = torch.ones(n_rows, 50)
+        with model_draws.drawing_for(keys(n_rows)), compiled_draws.drawing_for(keys(n_rows)):
+            for layer, other in zip(model, compiled, strict=True):
+                ours, expected = (x.clone().requires_grad_() for _ in range(2))
+                y = layer(expected)
+                assert torch.equal(other(ours), y)
+    assert len(graphs) == 1
 
 
 def test_eval_0_and_1():

@@ -1,7 +1,11 @@
 """The text encoder: the same outputs and gradients whatever the chunks."""
 
+from functools import partialmethod
+
 import pytest
 import torch
+from torch import nn
+from torch._dynamo.backends.registry import lookup_backend
 from transformers import (
     BertForSequenceClassification,
     MPNetConfig,
@@ -10,8 +14,10 @@ from transformers import (
     XLNetForSequenceClassification,
 )
 
+from ltr import draws
 from ltr.errors import InputError
 from ltr.models.encoder import text_encoder
+from ltr.models.encoder.kernels import linear
 from ltr.models.encoder.text_encoder import TextEncoder
 from tests.child_processes import run_ranks
 from tests.world.encoders import (
@@ -155,6 +161,37 @@ def test_recomputing_keeps_the_activations_of_as_many_tokens_as_asked_for():
     assert held(60, 8) - held(60, 3) < outputs
     assert held(60, 3) == held(None, 3)
     assert held(59, 3) < 0.8 * held(60, 3)
+
+
+@pytest.mark.parametrize(
+    "dropout, on_a_gpu",
+    [
+        ("hidden", True),
+        pytest.param("hidden", False, marks=pytest.mark.long),
+        pytest.param("own", True, marks=pytest.mark.long),
+    ],
+)
+def test_layers_share_what_is_compiled(dropout, on_a_gpu, monkeypatch):
+    """However many there are, and whatever the sizes of chunks: torch would run eagerly what it has
+    compiled 8 times, and here it raises an error then.
+    """
+    graphs = []
+
+    def backend(graph, inputs):
+        graphs.append(graph)
+        return lookup_backend("aot_eager")(graph, inputs)
+
+    compile_by_torch = nn.Module.compile
+    monkeypatch.setattr(nn.Module, "compile", partialmethod(compile_by_torch, backend=backend))
+    monkeypatch.setattr(draws, "takes_kernel", lambda x: on_a_gpu)
+    monkeypatch.setattr(linear, "mkl_is_slow", lambda: False)  # other layers, in more graphs
+    torch.compiler.reset()
+    model = bert(dropout=0.1, num_hidden_layers=12, attention_probs_dropout_prob=0.1).train()
+    encoder = reader(model, compile=True, dropout=dropout)
+    with torch._dynamo.config.patch(fail_on_recompile_limit_hit=True):
+        for lengths in ([4, 9, 11], [30], [3, 3, 5, 8, 20, 21]):
+            encoder(texts(lengths, keys=True)).sum().backward()
+    assert 0 < len(graphs) <= 12
 
 
 @pytest.mark.long

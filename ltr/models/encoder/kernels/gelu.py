@@ -81,7 +81,8 @@ class LightGelu(GELUActivation):
 
     def forward(self, input: Tensor) -> Tensor:
         output: Tensor = super().forward(input)
-        keeps_output = _keeps_outputs.get() or torch.compiler.is_compiling()
+        # In this order: torch.compile would break its graph at the variable.
+        keeps_output = torch.compiler.is_compiling() or _keeps_outputs.get()
         if torch.is_grad_enabled() and not keeps_output:
             output.__dict__["gelu_origin"] = _Origin(self.act, input.detach(), output._version)
         return output
