@@ -201,6 +201,7 @@ def _experiment_sections(
         command = ParsedCommand(["fit", *words])
         command.seed()
         with errors_with_paths(command.options):
+            command.settle_precision()
             command.make()
             data_module = command.datamodule
             _check_one_collection(data_module)

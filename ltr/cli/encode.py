@@ -7,10 +7,10 @@ import torch
 from ltr.cli.imports import imports_on_stderr
 from ltr.data.console import say
 from ltr.data.outputs import check_folder
+from ltr.run.precision import Precision
 from ltr.search.encoding import PLAN
 from ltr.search.numbers import Numbers
 from ltr.use.corpus_encoding import open_encoding
-from ltr.use.rankers import Precision
 
 
 def encode(

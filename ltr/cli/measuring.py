@@ -201,8 +201,9 @@ def _checked_test(
         )
     command = ParsedCommand(command_line)
     command.options.split = split_named(command.options.split, "split")
-    options = command.plain_options()
     folder = folder_of_command(command)
+    command.settle_precision(folder)
+    options = command.plain_options()
     checkpoint = checkpoint_to_measure(folder, command.options.ckpt_path, identity_of(options))
     if options["trainer"].get("fast_dev_run"):
         raise InputError(

@@ -4,7 +4,7 @@ training.
 
 import logging
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from lightning.pytorch import LightningModule, Trainer
 from torch import nn
@@ -25,6 +25,7 @@ from ltr.models import DualEncoder
 from ltr.module import RankerModule
 from ltr.processes import by_rank_0
 from ltr.run.init_from import take_weights
+from ltr.run.precision import TrainerPrecision
 from ltr.run.run_folder import RunFolder
 from ltr.search.encoding_places import EncodingOfFolder, Encodings, TemporaryEncodings
 from ltr.trainer_state import callbacks_of, place_of_encodings
@@ -33,7 +34,19 @@ log = logging.getLogger(__name__)
 
 
 class MiningTrainer(Trainer):
-    """A trainer that can also mine."""
+    """The trainer of the command line. It can also mine.
+
+    Args:
+        precision: 32-true, bf16-mixed or 16-mixed. auto: that of the run whose weights are taken; of
+            a new run bf16-mixed, where it reads texts and all its GPUs compute bfloat16 natively
+            (compute capability 8.0 and above), else 32-true.
+    """
+
+    # The command line settles what auto is before it makes a trainer.
+    def __init__(
+        self, *args: Any, precision: TrainerPrecision | None = "auto", **kwargs: Any
+    ) -> None:
+        super().__init__(*args, precision=precision, **kwargs)  # type: ignore[arg-type]
 
     def mine(
         self,

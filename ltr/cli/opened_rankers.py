@@ -5,9 +5,10 @@ from pathlib import Path
 from ltr.cli.imports import imports_on_stderr
 from ltr.cli.run_paths import data_of_run
 from ltr.errors import InputError
+from ltr.run.precision import Precision
 from ltr.run.run_folder import RunFolder, run_of_checkpoint
 from ltr.use.load import load
-from ltr.use.rankers import FeatureScorer, Precision, TextRanker
+from ltr.use.rankers import FeatureScorer, TextRanker
 
 
 def open_text_ranker(name: str, precision: Precision | None, device: str | None) -> TextRanker:

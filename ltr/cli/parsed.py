@@ -1,5 +1,7 @@
 """Commands with a configuration, parsed: their options are checked, and nothing is made or run yet."""
 
+from pathlib import Path
+from pkgutil import resolve_name
 from typing import Any
 
 import jsonargparse
@@ -15,10 +17,12 @@ from ltr.cli.model_help import ModelHelp
 from ltr.cli.refused import refusal
 from ltr.cli.strict_parser import StrictParser
 from ltr.cli.write_config import WriteConfig
-from ltr.datamodules import RankingDataModule
+from ltr.datamodules import FeatureDataModule, RankingDataModule
 from ltr.errors import InputError
 from ltr.module import RankerModule
 from ltr.run.checkpoint_options import BestOptions, LastOptions
+from ltr.run.precision import ChosenPrecision, chosen_precision
+from ltr.run.run_folder import RunFolder, run_of_checkpoint
 from ltr.run.trainer_checks import check_trainer_options
 
 STRICT = {"exit_on_error": False, "allow_abbrev": False}
@@ -77,6 +81,26 @@ class ParsedCommand(LightningCLI):
         text = self._parser(self._command).dump(self.options, skip_unset=False)
         options: dict[str, Any] = yaml.safe_load(text)
         return options
+
+    def settle_precision(self, folder: RunFolder | None = None) -> ChosenPrecision:
+        """Let ``trainer.precision`` be what the trainer computes in, also where it is ``auto``.
+
+        Args:
+            folder: of the command; None for one that takes no weights of a run.
+
+        Raises:
+            InputError: see :func:`ltr.run.precision.chosen_precision`.
+        """
+        run = folder
+        checkpoint = self.options.ckpt_path
+        if checkpoint is None:
+            run = None
+        elif checkpoint not in ("best", "last"):
+            run = run_of_checkpoint(Path(checkpoint))
+        reads_features = issubclass(resolve_name(self.options.data.class_path), FeatureDataModule)
+        chosen = chosen_precision(self.options.trainer, reads_features, run)
+        self.options.trainer.precision = chosen.name
+        return chosen
 
     def given(self, name: str) -> Any:
         """What the words and their configurations say of an option; None where they say nothing, and

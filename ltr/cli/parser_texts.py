@@ -7,6 +7,7 @@ LONGEST = 400  # letters of what the parser says
 # for some of what is said instead: "there is no", "must be str".
 REWORDED = [
     (r"Does not validate against any of the Union subtypes Subtypes: \[.*?\] Errors: - ", ""),
+    (r" - Expected a <class '\w+'>(?= - Expected a )", ""),
     (
         r" - Expected a <class 'NoneType'> Given value type: <class '\w+'> Given value: (.*)",
         r", got \1",

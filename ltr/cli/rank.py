@@ -15,7 +15,8 @@ from ltr.data.outputs import check_file
 from ltr.data.own_documents import without_own
 from ltr.data.text_files import open_texts
 from ltr.errors import InputError
-from ltr.use.rankers import Precision, check_query
+from ltr.run.precision import Precision
+from ltr.use.rankers import check_query
 from ltr.use.reranking import rank_table, rerank, run_lines
 
 

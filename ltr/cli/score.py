@@ -8,7 +8,7 @@ from ltr.cli.rank_and_search import check_at_least_one
 from ltr.data.collection import open_collection
 from ltr.data.console import say
 from ltr.data.outputs import check_folder
-from ltr.use.rankers import Precision
+from ltr.run.precision import Precision
 from ltr.use.teaching import Teacher, lists_to_score, score_lists
 
 

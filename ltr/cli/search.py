@@ -19,9 +19,10 @@ from ltr.data.console import say
 from ltr.data.outputs import check_file
 from ltr.data.text_files import open_texts
 from ltr.errors import InputError
+from ltr.run.precision import Precision
 from ltr.search.budget import RECALL, Budget, bytes_of
 from ltr.search.encoding_places import EncodingOfFolder
-from ltr.use.rankers import Precision, check_query
+from ltr.use.rankers import check_query
 from ltr.use.reranking import search_and_rerank, search_run_lines
 from ltr.use.retriever import Retriever, SearchableCorpus
 

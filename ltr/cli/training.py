@@ -44,6 +44,7 @@ from ltr.run.launchers import (
 from ltr.run.log import route_messages
 from ltr.run.loggers import build_loggers, continue_tensorboards, ending_wandb_run
 from ltr.run.metrics_file import read_metrics
+from ltr.run.precision import ChosenPrecision
 from ltr.run.progress_lines import ProgressLines
 from ltr.run.results import ResultsWriter
 from ltr.run.run_folder import RunFolder
@@ -107,6 +108,7 @@ class RankerCLI(ParsedCommand):
         self._plain: dict[str, Any]  # the configuration
         self._identity: dict[str, Any]
         self._folder: RunFolder
+        self._precision: ChosenPrecision
         self._results_folder: RunFolder  # that of the run, or of another split than test
         self._results: ResultsWriter
         # From _take_folders on: that the command starts from.
@@ -212,6 +214,7 @@ class RankerCLI(ParsedCommand):
         options = self.options
         check_nodes(options.trainer.num_nodes)
         self._folder = folder_of_command(self)
+        self._precision = self.settle_precision(self._folder)
         # Both as the user has configured it, so before the options are changed below.
         self._plain = self.plain_options()
         self._identity = identity_of(self._plain)
@@ -229,6 +232,7 @@ class RankerCLI(ParsedCommand):
         """
         made = self.made
         made.ckpt_path = self._checkpoint
+        self._say_precision()
         self._begin_logging()
         self.datamodule.reads = self.model.reads
         if self._command == "test":
@@ -238,6 +242,14 @@ class RankerCLI(ParsedCommand):
         weights = take_weights(self.model, made.init_from, "--init_from")
         self._results.init_weights = weights
         log.info("the ranker starts from the weights of %s", weights.file)
+
+    def _say_precision(self) -> None:
+        """Say which precision was chosen, and why, where a GPU left a choice."""
+        if self._precision.line is not None:
+            log.info("%s", self._precision.line)
+        warning = self._precision.warning(self.trainer.strategy.root_device)
+        if warning is not None:
+            log.warning("%s", warning)
 
     def _take_folders(self) -> None:
         """Take the folders, and find the checkpoint that the command starts from. Where the

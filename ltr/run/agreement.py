@@ -35,8 +35,12 @@ def check_agreement(config: Mapping[str, Any]) -> None:
     facts = _software() | _text_encodings() | dict(_options(config)) | dict(_models(config))
     differences = differences_from_rank_0(facts)
     if differences:
+        hint = "start each by the same command, in the same environment"
+        # Each has chosen it by the GPUs of its node.
+        if differences.startswith("trainer.precision "):
+            hint = "name one for GPUs of several kinds: --trainer.precision 32-true"
         raise InputError(
-            f"all processes of a run must have one environment and one configuration, and {differences}; start each by the same command, in the same environment"
+            f"all processes of a run must have one environment and one configuration, and {differences}; {hint}"
         )
     times = gather_objects(time.time())
     apart = max(times) - min(times)

@@ -74,9 +74,17 @@ class Configuration(TypedDict):
 
 MEND = "restore it"
 
+# The other names that Lightning has for a precision; none stands for the first of them.
+PRECISIONS = {"None": "32-true", "32": "32-true", "bf16": "bf16-mixed", "16": "16-mixed"}
+
+
+def full_precision_name(precision: str | int | None) -> str:
+    """The full name of a precision: ``32-true`` for 32, and for None."""
+    return PRECISIONS.get(str(precision), str(precision))
+
 
 def read_config(file: Path) -> dict[str, Any]:
-    """The options in ``config.yaml`` of a run.
+    """The options in ``config.yaml`` of a run. A precision has its full name.
 
     Raises:
         InputError: if the file is damaged, or an entry is not what it must be.
@@ -87,4 +95,6 @@ def read_config(file: Path) -> dict[str, Any]:
             f"{file}: the file must hold the options of a run, and holds nothing; {MEND}"
         )
     check_entries(options, Configuration, file, MEND)
+    trainer = options["trainer"]
+    trainer["precision"] = full_precision_name(trainer.get("precision"))
     return options

@@ -326,7 +326,7 @@ def _training(config: dict[str, Any], metrics: dict[str, Any]) -> str:
         "in-batch": _class_with_options(model.get("in_batch")),
         "learning rate": model.get("lr"),
         "seed": config.get("seed_everything"),
-        "precision": config["trainer"].get("precision") or "32-true",
+        "precision": config["trainer"]["precision"],
         "steps": fit.get("steps"),
         "time of training": duration(fit["seconds"]) if "seconds" in fit else None,
         "machine": metrics.get("test", {}).get("made", {}).get("machine"),

@@ -12,6 +12,7 @@ from ltr.data.text_files import open_texts
 from ltr.data.texts import TextTable
 from ltr.data.whole_files import being_written
 from ltr.errors import InputError, one_of
+from ltr.run.precision import Precision
 from ltr.run.provenance import made_by
 from ltr.search.embedder import embedder_of
 from ltr.search.encoding import AGAIN, IDS, MANIFEST, PLAN, Encoding, Worker, plan_of
@@ -19,7 +20,6 @@ from ltr.search.encoding_places import texts_of_table
 from ltr.search.numbers import Numbers
 from ltr.search.shard_file import remove_unfinished
 from ltr.use.load import load
-from ltr.use.rankers import Precision
 from ltr.use.retriever import Retriever
 
 log = logging.getLogger(__name__)

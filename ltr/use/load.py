@@ -1,7 +1,8 @@
 """Loading a ranker for use: of a run, from a checkpoint, an exported folder, or a hub."""
 
+import logging
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import torch
 
@@ -11,9 +12,12 @@ from ltr.errors import InputError
 from ltr.models import DualEncoder, Ranker
 from ltr.models.named import open_ranker
 from ltr.run.config_file import read_config
+from ltr.run.precision import Precision, gpu_of, is_emulated
 from ltr.run.run_folder import run_of_checkpoint
-from ltr.use.rankers import FeatureScorer, Precision, Reranker, TextRanker
+from ltr.use.rankers import FeatureScorer, Reranker, TextRanker
 from ltr.use.retriever import Retriever
+
+log = logging.getLogger(__name__)
 
 
 def load(
@@ -45,7 +49,14 @@ def load(
         return _text_ranker(ranker, precision or _usual_precision(chosen_device), source)
     if isinstance(ranker.reads, FeatureVectors):
         return FeatureScorer(ranker, _normalisation(named.checkpoint, named.file))
-    return _text_ranker(ranker, precision or _precision_of_run(named.file), source)
+    if precision is None:
+        precision = _precision_of_run(named.file)
+        if precision == "bf16-mixed" and is_emulated(chosen_device):
+            log.warning(
+                "the precision of the run, bf16-mixed, is only emulated on %s, slowly; precision 32-true computes in float32",
+                chosen_device,
+            )
+    return _text_ranker(ranker, precision, source)
 
 
 def _device(name: str | None) -> torch.device:
@@ -75,20 +86,15 @@ def _precision_of_run(checkpoint: Path) -> Precision:
     run = run_of_checkpoint(checkpoint)
     if run is None or not run.config.is_file():
         return "32-true"
-    names: dict[str, Precision] = {
-        "bf16": "bf16-mixed",
-        "16": "16-mixed",
-        "bf16-mixed": "bf16-mixed",
-        "16-mixed": "16-mixed",
-    }
-    precision = read_config(run.config)["trainer"].get("precision")
-    return names.get(str(precision), "32-true")
+    stored = read_config(run.config)["trainer"]["precision"]
+    precision: Precision = stored if stored in get_args(Precision) else "32-true"
+    return precision
 
 
 def _usual_precision(device: torch.device) -> Precision:
     """Half precision where the device multiplies it, not where it would emulate it."""
     if device.type == "cuda":
-        is_fast = torch.cuda.is_bf16_supported(including_emulation=False)
+        is_fast = gpu_of(device).is_native
     else:
         is_fast = torch.cpu.get_capabilities().get("amx_bf16", False)
     return "bf16-mixed" if is_fast else "32-true"

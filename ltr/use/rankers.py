@@ -6,7 +6,7 @@ Letters of shapes: P pairs, N documents of a list, F features.
 from collections.abc import Iterable, Iterator, Mapping, Set
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, get_args
+from typing import Any, NamedTuple, get_args
 
 import numpy as np
 import torch
@@ -19,10 +19,10 @@ from ltr.data.tokens import Tokens
 from ltr.errors import InputError, one_of
 from ltr.models import Ranker
 from ltr.models.encoder.packed import in_eval_mode
+from ltr.run.precision import Precision
 from ltr.search.scores import pair_scores, to_device
 from ltr.use.in_mteb import model_meta, texts_of_batches
 
-Precision = Literal["32-true", "bf16-mixed", "16-mixed"]  # as trainer.precision names them
 HALF = {"bf16-mixed": torch.bfloat16, "16-mixed": torch.float16}
 
 

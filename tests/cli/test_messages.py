@@ -35,7 +35,7 @@ BAD_WORDS = {
     "--ckpt_path nowhere.ckpt": "nowhere.ckpt: there is no such file",
     "--ckpt_path best": "there is no",
     "--trainer.precision bf16-true": (
-        "precision must be 32-true, 16-mixed or bf16-mixed, got bf16-true"
+        "trainer.precision: must be one of 'auto', '32-true', 'bf16-mixed', '16-mixed', '32', 'bf16', '16', got bf16-true"
     ),
 }
 RANKER = "model.ranker.init_args"

@@ -41,7 +41,7 @@ REFUSED = [
     ("trainer.check_val_every_n_epoch", 1, 2),
     ("trainer.max_epochs", 1, 2),
     ("trainer.max_steps", -1, 5),
-    ("trainer.precision", None, "bf16-mixed"),
+    ("trainer.precision", "32-true", "bf16-mixed"),
     ("trainer.accumulate_grad_batches", 1, 2),
     ("trainer.surprise", None, 0.1),  # an option of a later Lightning
     ("best.monitor", "val/nDCG_exp@10", "val/swapped_pairs"),
@@ -81,6 +81,8 @@ TAKEN = [
     ("trainer.accelerator", "gpu"),
     ("trainer.devices", 2),
     ("trainer.strategy", "ddp"),
+    ("trainer.precision", None),  # another name of 32-true
+    ("trainer.precision", 32),
     ("trainer.callbacks", [HEALTH]),
     ("trainer.callbacks", []),
     ("trainer.enable_progress_bar", True),

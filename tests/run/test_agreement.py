@@ -51,6 +51,10 @@ def _agree(rank: int, port: int) -> None:
     ):
         line = line and f"{line} in process 0 (on "
         _check(rank, CONFIG if rank == 0 else CONFIG | change, line)
+    # As ``auto`` is taken on nodes with GPUs of two kinds.
+    taken = CONFIG["trainer"] | {"precision": ("bf16-mixed", "32-true")[rank]}
+    with pytest.raises(InputError, match="'bf16-mixed' in process 0 .* name one for GPUs of sev"):
+        check_agreement(CONFIG | {"trainer": taken})
     versions = agreement.versions
     if rank == 1:
         agreement.versions = lambda: versions() | {"torch": "2.0.0"}
