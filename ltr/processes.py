@@ -222,3 +222,18 @@ def settle_order_of_sums(model: nn.Module | None) -> None:
     finally:
         del module.forward
     module.zero_grad()
+
+
+def leave_constant_buffers(model: nn.Module | None) -> None:
+    """Before the first step, keep the processes from sending each other buffers that training does
+    not change. ``DistributedDataParallel`` would send all of them from rank 0 before each forward
+    pass.
+
+    What training changes is in the state dict, or a resume would lose it. Where nothing of it is a
+    buffer, all buffers are constants of the configuration, such as the positions of a BERT.
+    """
+    if not isinstance(model, DistributedDataParallel):
+        return
+    buffers = {name for name, _ in model.module.named_buffers()}
+    if buffers.isdisjoint(model.module.state_dict()):
+        model.broadcast_buffers = False

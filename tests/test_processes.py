@@ -24,6 +24,7 @@ from ltr.processes import (
     by_rank_0,
     exchange_device,
     gather_objects,
+    leave_constant_buffers,
     lost_connection,
     rank,
     settle_order_of_sums,
@@ -202,3 +203,53 @@ def test_gradients_of_three_are_rounded_alike_in_every_step(tmp_path):
     the same inputs differs from the first: the buffers were laid out anew.
     """
     run_ranks(_sum_in_steps, str(tmp_path), n_ranks=3)
+
+
+class _Counter(nn.Module):
+    """A weight beside a buffer that every process has written something else into."""
+
+    def __init__(self, in_checkpoints: bool) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(()))
+        self.register_buffer("buffer", torch.zeros(()), persistent=in_checkpoints)
+
+    def forward(self) -> torch.Tensor:
+        return self.weight + self.buffer
+
+
+def _buffers(number: int, root: str) -> None:
+    _join(number, root, 2)
+    for in_checkpoints in (False, True):
+        module = _Counter(in_checkpoints)
+        model = DistributedDataParallel(module)
+        leave_constant_buffers(model)
+        module.buffer.fill_(number)
+        model()
+        assert module.buffer.item() == (0 if in_checkpoints else number)
+    leave_constant_buffers(_Counter(False))
+
+
+def test_only_buffers_that_checkpoints_hold_are_sent_in_every_step(tmp_path):
+    """Those of rank 0."""
+    run_ranks(_buffers, str(tmp_path))
+
+
+def _copied_together(number: int, root: str) -> None:
+    _join(number, root, 2)
+    steps = []
+    for options in ({}, {"gradient_as_bucket_view": True, "batched_grad_copy": True}):
+        inputs = torch.randn(700, generator=torch.Generator().manual_seed(number))
+        model = DistributedDataParallel(_Chain(), **options)
+        settle_order_of_sums(model)
+        optimizer = torch.optim.AdamW(model.parameters(), lr=0.1, fused=True)
+        for _ in range(3):
+            optimizer.zero_grad()
+            model(inputs).backward()
+            optimizer.step()
+        steps.append(torch.cat([weight.detach() for weight in model.parameters()]))
+    assert torch.equal(*steps)
+
+
+def test_gradients_that_are_copied_together_train_alike(tmp_path):
+    """As on GPUs. Halves are exact, so of two processes to the bit."""
+    run_ranks(_copied_together, str(tmp_path))

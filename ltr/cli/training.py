@@ -133,6 +133,7 @@ class RankerCLI(ParsedCommand):
                 self.make()
                 self.trainer = self.instantiate_trainer()
                 internals.limit_waiting(self.trainer, LONGEST_WAIT)
+                internals.copy_gradients_together(self.trainer)
                 if has_launcher():
                     join_processes(self.trainer)
                     self._end_watch.begin()

@@ -5,6 +5,7 @@ The keys in a checkpoint are in :mod:`ltr.run.counters`.
 ``tests/run/test_lightning_internals.py`` checks that each is there and takes what it is given.
 """
 
+import inspect
 import subprocess
 import threading
 import traceback
@@ -18,6 +19,7 @@ from lightning.fabric.plugins.collectives.torch_collective import default_pg_tim
 from lightning.fabric.plugins.environments import ClusterEnvironment, SLURMEnvironment
 from lightning.fabric.strategies.launchers.subprocess_script import _ChildProcessObserver
 from lightning.pytorch import Trainer
+from lightning.pytorch.accelerators import CUDAAccelerator
 from lightning.pytorch.callbacks import WeightAveraging
 from lightning.pytorch.loggers import TensorBoardLogger
 from lightning.pytorch.strategies import DDPStrategy
@@ -26,6 +28,7 @@ from lightning.pytorch.trainer.call import _call_callbacks_state_dict
 from lightning.pytorch.trainer.connectors.checkpoint_connector import _CheckpointConnector
 from lightning.pytorch.trainer.states import RunningStage
 from torch import Tensor
+from torch.nn.parallel import DistributedDataParallel
 
 
 def cluster_environment(trainer: Trainer) -> ClusterEnvironment:
@@ -70,6 +73,27 @@ def limit_waiting(trainer: Trainer, longest: timedelta) -> None:
     # The very object: a configuration may name half an hour, too.
     if isinstance(strategy, DDPStrategy) and strategy._timeout is default_pg_timeout:
         strategy._timeout = longest
+
+
+def copy_gradients_together(trainer: Trainer) -> None:
+    """Before the processes meet, let those on GPUs copy gradients to what they send together, and
+    keep them there, where the configuration does not say how. By itself
+    ``DistributedDataParallel`` launches two kernels for each weight, and keeps each gradient twice.
+
+    Not on a CPU, where it gains nothing: the sums would be rounded otherwise.
+    """
+    strategy = trainer.strategy
+    if not (isinstance(strategy, DDPStrategy) and on_gpus(trainer)):
+        return
+    known = inspect.signature(DistributedDataParallel).parameters
+    for name in ("gradient_as_bucket_view", "batched_grad_copy"):
+        if name in known:  # the second one since torch 2.13
+            strategy._ddp_kwargs.setdefault(name, True)
+
+
+def on_gpus(trainer: Trainer) -> bool:
+    """Whether the processes of a trainer compute on GPUs."""
+    return isinstance(trainer.accelerator, CUDAAccelerator)
 
 
 def longest_wait(trainer: Trainer) -> timedelta | None:

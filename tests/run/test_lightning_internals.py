@@ -176,6 +176,26 @@ def test_the_processes_that_lightning_has_started_are_known_by_rank(tmp_path, mo
     assert internals.started_processes(make_trainer(tmp_path)) == []
 
 
+def test_gradients_are_copied_together_on_gpus_unless_the_configuration_says_how(
+    tmp_path, monkeypatch
+):
+    together = {"gradient_as_bucket_view": True, "batched_grad_copy": True}
+    own = DDPStrategy(gradient_as_bucket_view=False)
+    for strategy, gpus, expected in (
+        ("ddp", True, together),
+        ("ddp", False, {}),
+        (own, True, together | {"gradient_as_bucket_view": False}),
+    ):
+        monkeypatch.setattr(internals, "on_gpus", lambda _, gpus=gpus: gpus)
+        trainer = make_trainer(tmp_path, strategy=strategy, devices=2)
+        internals.copy_gradients_together(trainer)
+        assert trainer.strategy._ddp_kwargs == expected
+    monkeypatch.undo()
+    alone = make_trainer(tmp_path)
+    assert not internals.on_gpus(alone)
+    internals.copy_gradients_together(alone)
+
+
 def test_waiting_is_limited_unless_the_configuration_limits_it(tmp_path):
     for strategy, expected in (
         ("ddp", 600),
