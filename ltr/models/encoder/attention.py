@@ -9,6 +9,7 @@ longest.
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from inspect import signature
 from typing import Any, Literal, NamedTuple, cast
 
 import torch
@@ -35,6 +36,8 @@ PACKED_ATTENTION: dict[Kernels, str] = {"auto": "ltr_packed", "plain": "ltr_pack
 # pass, too (benchmarks/attention.py). Blocks are faster for longer texts as well, but less exact:
 # flash keeps scores in float32, and at 1,024 tokens its error is half as large.
 LONGEST_IN_BLOCKS = 512
+# Whether torch's attention for texts of varying length takes fewer heads of keys than of queries.
+VARLEN_TAKES_GROUPS = "enable_gqa" in signature(varlen_attn).parameters
 
 
 @dataclass(frozen=True, eq=False)
@@ -185,6 +188,11 @@ class _Settings(NamedTuple):
     softcap: float | None
     kernels: Kernels
 
+    @property
+    def is_plain(self) -> bool:
+        """Whether fast kernels compute it: they have neither dropout nor a soft cap."""
+        return self.dropout == 0 and self.softcap is None
+
 
 def _attention(
     module: nn.Module,
@@ -217,16 +225,17 @@ def _attention(
             first_tokens = packed_layout.offsets[:-1].long()
         announce_first_tokens(first_tokens, query.shape[2])
     if packed_layout is not None:
-        queries_per_key = query.shape[1] // key.shape[1]
-        key = repeat_kv(key, queries_per_key)
-        value = repeat_kv(value, queries_per_key)
-        q, k, v = (x.squeeze(0).transpose(0, 1) for x in (query, key, value))
         site = None
         if dropout > 0:
             site = cast(Tensor, module.draw_site)  # use_keyed_dropout has set it
         settings = _Settings(
             scaling, dropout, site, sliding_window, packed_layout.causal, softcap, kernels
         )
+        if not (VARLEN_TAKES_GROUPS and takes_varlen(query) and settings.is_plain):
+            queries_per_key = query.shape[1] // key.shape[1]
+            key = repeat_kv(key, queries_per_key)
+            value = repeat_kv(value, queries_per_key)
+        q, k, v = (x.squeeze(0).transpose(0, 1) for x in (query, key, value))
         output = _attend_packed(q, k, v, packed_layout, settings)
         return output.unsqueeze(0), None
     is_causal = others.get("is_causal")
@@ -251,28 +260,33 @@ def _attention(
 def _attend_packed(
     query: Tensor, key: Tensor, value: Tensor, layout: Layout, settings: _Settings
 ) -> Tensor:
-    """Takes and returns ``[T, h, d]``; each text attends to itself only."""
+    """Takes and returns ``[T, h, d]``; each text attends to itself only. Torch's attention for texts
+    of varying length takes fewer heads of keys and values, too.
+    """
     if layout.draw is not None:
         layout.draw()
     longest = layout.groups[-1][1]
-    is_plain = settings.dropout == 0 and settings.softcap is None  # what fast kernels compute
-    if takes_varlen(query) and is_plain:
+    if takes_varlen(query) and settings.is_plain:
         # How many tokens are seen on each side; -1: all.
         reach = -1 if settings.window is None else settings.window - 1
+        # Queries and keys may be float32, as behind Qwen3's norms.
+        q, k, v = (x.to(_precision(query)) for x in (query, key, value))
+        in_groups: dict[str, Any] = {"enable_gqa": True} if k.shape[1] < q.shape[1] else {}
         output = varlen_attn(
-            query,
-            key,
-            value,
+            q,
+            k,
+            v,
             cu_seq_q=layout.offsets,
             cu_seq_k=layout.offsets,
             max_q=longest,
             max_k=longest,
             scale=settings.scaling,
             window_size=(reach, 0 if settings.causal else reach),
+            **in_groups,
         )
         assert isinstance(output, Tensor), "auxiliary outputs come only when asked for"
         return output
-    if settings.kernels == "auto" and takes_blocks(query, longest) and is_plain:
+    if settings.kernels == "auto" and takes_blocks(query, longest) and settings.is_plain:
         slots = layout.slots(query.shape[1])
         scale = _scale(query, settings.scaling)
         return attend_in_blocks(query, key, value, slots, scale, settings.window, settings.causal)
@@ -383,7 +397,15 @@ def _padded(
 
 def takes_varlen(query: Tensor) -> bool:
     """Whether torch's attention for texts of varying length takes this query. It has no dropout."""
-    return query.is_cuda and query.dtype in (torch.float16, torch.bfloat16)
+    return query.is_cuda and _precision(query) in (torch.float16, torch.bfloat16)
+
+
+def _precision(query: Tensor) -> torch.dtype:
+    """In which torch's attention computes: autocast casts what that gets."""
+    device = query.device.type
+    if query.dtype == torch.float32 and torch.is_autocast_enabled(device):
+        return torch.get_autocast_dtype(device)
+    return query.dtype
 
 
 def takes_blocks(query: Tensor, longest: int) -> bool:

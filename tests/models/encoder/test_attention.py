@@ -171,6 +171,32 @@ def test_all_layers_with_one_window_share_the_padded_form_of_a_chunk():
     assert layout_of([3, 3]).padded(None).mask is None
 
 
+@pytest.mark.parametrize("takes_groups", [True, False])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_grouped_heads_go_to_torch_s_varlen_attention_in_the_precision_of_autocast(
+    dtype, takes_groups, monkeypatch
+):
+    """As they are where it takes groups. A decoder whose norms give float32 is read so, too."""
+    seen = []
+
+    def varlen(q, k, v, **options):
+        seen.append(([x.shape[1] for x in (q, k, v)], {x.dtype for x in (q, k, v)}, options))
+        return q
+
+    monkeypatch.setattr(attention, "varlen_attn", varlen)
+    monkeypatch.setattr(attention, "VARLEN_TAKES_GROUPS", takes_groups)
+    half = (torch.float16, torch.bfloat16)
+    monkeypatch.setattr(attention, "takes_varlen", lambda q: attention._precision(q) in half)
+    q = torch.randn(1, 4, 5, 8).to(dtype)
+    k, v = torch.randn(2, 1, 2, 5, 8).bfloat16()
+    with torch.autocast("cpu", torch.bfloat16):
+        output = attend(q, k, v, [2, 3])
+    ((heads, dtypes, options),) = seen
+    assert heads == ([4, 2, 2] if takes_groups else [4, 4, 4]) and dtypes == {torch.bfloat16}
+    assert options.get("enable_gqa", False) == takes_groups
+    assert torch.equal(output, q.transpose(1, 2).bfloat16())
+
+
 @pytest.mark.gpu
 @pytest.mark.parametrize("window", [None, 12])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
