@@ -11,10 +11,15 @@ CachedMultipleNegativesRankingLoss. harness/compare.py says what is measured, an
 Wants ``pip install -e '.[bench]'``.
 """
 
+from typing import TYPE_CHECKING
+
 import numpy as np
 from harness.compare import compare
 from harness.meter import Meter
 from harness.sides import Setting, Side, check_lengths, fit, load_options, tokenising_line, train
+
+if TYPE_CHECKING:
+    from ltr.datamodules import GroupDataModule
 
 CHECKED = 256  # pairs
 NEEDS = ("datasets", "accelerate")
@@ -66,9 +71,20 @@ def save_texts(setting: Setting, texts: dict[str, list[str]], lengths: list[np.n
         check_lengths(model, column[:CHECKED], of_column[:CHECKED])
 
 
+def groups(setting: Setting) -> "GroupDataModule":
+    """A query and one of its documents each."""
+    from ltr.datamodules import Evaluation, GroupDataModule
+
+    # No list is measured here, so that none is looked for: medquad-liveqa has pools for its test
+    # split alone.
+    searched = Evaluation("corpus", depth=10)
+    return GroupDataModule(
+        setting.data, groups=setting.batch, docs_per_group=1, evaluation=searched
+    )
+
+
 def ours(meter: Meter, setting: Setting, side: Side) -> None:
     """The softmax over groups of a query and one of its documents, drawn anew in every epoch."""
-    from ltr.datamodules import Evaluation, GroupDataModule
     from ltr.in_batch import OtherQueries
     from ltr.losses import SoftmaxLoss
     from ltr.models import DualEncoder
@@ -83,13 +99,7 @@ def ours(meter: Meter, setting: Setting, side: Side) -> None:
     )
     meter.watch(ranker.query_tower.encoder.model)
     module = RankerModule(ranker, SoftmaxLoss(), in_batch=OtherQueries(), lr=5e-5)
-    # No list is measured here, so that none is looked for: medquad-liveqa has pools for its test
-    # split alone.
-    searched = Evaluation("corpus", depth=10)
-    data = GroupDataModule(
-        setting.data, groups=setting.batch, docs_per_group=1, evaluation=searched
-    )
-    fit(module, data, meter, setting, side)
+    fit(module, groups(setting), meter, setting, side)
 
 
 def theirs(meter: Meter, setting: Setting, side: Side) -> None:

@@ -2,6 +2,7 @@
 still runs does.
 """
 
+import json
 import math
 import os
 import re
@@ -12,8 +13,12 @@ from types import ModuleType
 
 import numpy as np
 import pytest
+import torch
+from torch.utils.flop_counter import FlopCounterMode
+from transformers import AutoModel
 
 from tests.child_processes import forkserver
+from tests.world.encoders import bert
 
 ROOT = Path(__file__).parents[1]
 SCRIPTS = sorted(file.stem for file in (ROOT / "benchmarks").glob("*.py"))
@@ -24,6 +29,7 @@ OPTIONS |= dict.fromkeys(("attention", "budget", "check", "losses", "ranknet_fac
 OPTIONS |= {
     "corpus": {"--backbone": "backbone"},
     "forecast": {"": "base"},
+    "gpu": {"--data": "collection", "--output": "runs", "--only": "section"},
     "letor": {"": "grid", "--runs": "runs"},
     "letor_reader": {"--data": "letor"},
     "planted": {"--data": "collection"},
@@ -49,7 +55,7 @@ def made(tmp_path, backbone, collection_folder, letor_folder):
     axes = "{loss: {mse: {model.loss: ltr.losses.MSELoss}, ranknet: {}}}"
     grid.write_text(f"base: base.yaml\naxes: {axes}\n")
     places = {"backbone": backbone, "collection": collection_folder, "letor": letor_folder}
-    return places | {"base": base, "grid": grid, "runs": tmp_path / "runs"}
+    return places | {"base": base, "grid": grid, "runs": tmp_path / "runs", "section": "micro"}
 
 
 def run(script: str, arguments: list[str], output: Path) -> None:
@@ -80,6 +86,59 @@ def test_a_script_runs_one_tiny_step(script, made, tmp_path):
     assert not re.search(r"\| (ltr|ours).*cannot run", said), said  # others may be absent
     has_numbers = re.search(r"^\|.*\d", said, re.MULTILINE) is not None
     assert has_numbers or script == "big_batch", f"no row with a number:\n{said}"
+
+
+@pytest.mark.long
+def test_every_section_on_a_gpu_is_tried_on_the_cpu(made, tmp_path):
+    output = tmp_path / "output.txt"
+    words = ["--tiny", "--data", str(made["collection"]), "--output", str(made["runs"])]
+    process = forkserver().Process(target=run, args=("gpu", words, output))
+    process.start()
+    process.join()
+    assert process.exitcode == 0, output.read_text()
+    rows = [json.loads(line) for line in (made["runs"] / "gpu.jsonl").read_text().splitlines()]
+    assert {row["section"] for row in rows} == {
+        "machine", "equality", "training", "micro", "encoding", "searching", "commands", "compiled",
+    }  # fmt: skip
+    assert not [row for row in rows if "cannot_run" in row or "failed" in row]
+
+
+@pytest.mark.parametrize("name", ["MiniLM", "ModernBERT-base", "Qwen3-0.6B"])
+def test_the_operations_of_a_model_are_those_that_torch_counts(name, benchmark, tmp_path):
+    """Of three texts of seven tokens. Tiny models have 16 dimensions, and two layers."""
+    shapes = benchmark("harness.shapes")
+    shapes.save_model(name, tmp_path, tiny=True)
+    model = AutoModel.from_pretrained(tmp_path, attn_implementation="eager")
+    if hasattr(model, "pooler"):
+        model.pooler = None
+    counter = FlopCounterMode(display=False)
+    with counter, torch.no_grad():
+        model(input_ids=torch.ones(3, 7, dtype=torch.int64))
+    expected = shapes.flops_of_forward(str(tmp_path), tokens=21, squares=3 * 49)
+    counted = counter.get_total_flops()
+    assert counted - expected == pytest.approx(0, abs=0.02 * expected)
+
+
+def test_a_side_takes_its_steps_in_this_process(benchmark, tmp_path):
+    """Two behind the warm-up of three, each of which reads 3 + 1 tokens in 2 × 3 places."""
+    sides = benchmark("harness.sides")
+    model = bert()
+    inputs = {
+        "input_ids": torch.ones(2, 3, dtype=torch.int64),
+        "attention_mask": torch.tensor([[1, 1, 1], [1, 0, 0]]),
+    }
+
+    def reads(meter, setting, side):
+        meter.watch(model)
+        model(**inputs)
+        while meter.step_ended():
+            model(**inputs)
+
+    common = {"device": "cpu", "data": "", "backbone": "", "max_length": 3, "batch": 2}
+    setting = sides.Setting(**common, steps=2, turns=1, folder=tmp_path, warm_up=3)
+    side = sides.Side("reads", reads, "float32")
+    steps, _ = benchmark("harness.looks").steps_and_counts(side, setting)
+    assert [(step.tokens, step.squares, step.with_padding) for step in steps] == [(4, 10, 6)] * 2
 
 
 @pytest.fixture

@@ -229,7 +229,7 @@ def counted_waits(device: torch.device, found: Counter) -> Iterator[None]:
         finally:
             torch.cuda.set_sync_debug_mode("default")
     for warning in caught:
-        if "synchroniz" in str(warning.message):
+        if "called a synchronizing" in str(warning.message):
             found[f"{warning.filename}:{warning.lineno}"] += 1
 
 

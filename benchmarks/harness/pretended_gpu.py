@@ -74,11 +74,13 @@ class Counts:
         waits: of the host for the device, by what waits and the line of code.
         moved: bytes that operators beside matrix products and attention read and write, by
             operator.
+        busy: seconds that a GPU that is there spent on the launches.
     """
 
     launches: Counter[str] = field(default_factory=Counter)
     waits: Counter[tuple[str, str]] = field(default_factory=Counter)
     moved: Counter[str] = field(default_factory=Counter)
+    busy: float = 0.0
 
 
 class OnDevice(Tensor):

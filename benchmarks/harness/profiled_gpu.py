@@ -58,19 +58,21 @@ class ProfiledGPU:
             torch.cuda.synchronize()
             kernels.__exit__(None, None, None)
             caught.__exit__(None, None, None)
-            counts.launches += launches_in(kernels.events() or [])
+            events = on_device(kernels.events() or [])
+            counts.launches += Counter(event.name for event in events)
+            counts.busy += sum(event.time_range.elapsed_us() for event in events) / 1e6
             counts.waits += waits_in(said or [])
 
         return end
 
 
-def launches_in(events: Iterable[Any]) -> Counter[str]:
-    """Kernels and copies on the device, by name, among the events of a profile."""
-    return Counter(
-        event.name
+def on_device(events: Iterable[Any]) -> list[Any]:
+    """Kernels and copies on the device, among the events of a profile."""
+    return [
+        event
         for event in events
         if event.device_type == DeviceType.CUDA and not event.is_user_annotation
-    )
+    ]
 
 
 def waits_in(said: Iterable[warnings.WarningMessage]) -> Counter[tuple[str, str]]:

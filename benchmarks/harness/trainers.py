@@ -31,17 +31,16 @@ class InOrder(Sampler):
         """They are the same in each."""
 
 
-def quiet_trainer(**options: int) -> Trainer:
-    """Lightning's, without files and lines."""
+def quiet_trainer(**options: Any) -> Trainer:
+    """Lightning's, without files and lines; on a CPU, unless the options say otherwise."""
     quiet = {
+        "accelerator": "cpu",
         "logger": False,
         "enable_checkpointing": False,
         "enable_progress_bar": False,
         "enable_model_summary": False,
     }
-    return Trainer(
-        accelerator="cpu", devices=1, default_root_dir=tempfile.gettempdir(), **quiet, **options
-    )
+    return Trainer(devices=1, default_root_dir=tempfile.gettempdir(), **quiet | options)
 
 
 def training_arguments(
