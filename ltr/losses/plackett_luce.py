@@ -49,8 +49,8 @@ class PlackettLuce(torch.autograd.Function):
     The gradient of document j is :math:`\sum_i w_i e^{s_j} / (e^{s_i} + e^{L_i})` over the i above
     it, less :math:`w_j / (1 + e^{s_j - L_j})`. These are running sums from both sides, of
     exponentials, or of their logarithms where scores lie too far apart. They are computed in
-    float64, since a running sum loses digits; on a device that has none in float32, and then of
-    logarithms always.
+    float64, since a running sum loses digits; on a device that has none in float32. On a GPU they
+    are always of logarithms: the host would wait to know how far scores lie apart.
 
     The arguments are those of :class:`LabelOrder`, the weights in its order.
     """
@@ -61,16 +61,11 @@ class PlackettLuce(torch.autograd.Function):
     ) -> Tensor:
         ordered = scores.gather(1, columns)
         precise = ordered if scores.device.type == "mps" else ordered.double()
-        lowest = 0.0
-        highest = 0.0
-        if precise.numel():
-            bounds = precise.aminmax()
-            lowest = bounds.min.item()
-            highest = bounds.max.item()
-        if precise.dtype == torch.float64 and highest - lowest < FAR:
-            value_b, gradient = _by_exponentials(precise - highest, n_below, weight)
-        else:
+        highest = _highest_of_near(precise)
+        if highest is None:
             value_b, gradient = _by_logs(precise, n_below, weight)
+        else:
+            value_b, gradient = _by_exponentials(precise - highest, n_below, weight)
         # Back from the order of the labels.
         gradient = torch.empty_like(scores).scatter_(1, columns, gradient.to(scores.dtype))
         ctx.save_for_backward(gradient)
@@ -81,6 +76,17 @@ class PlackettLuce(torch.autograd.Function):
         refuse_second_derivative()
         (gradient,) = ctx.saved_tensors
         return gradient_b.unsqueeze(1) * gradient, None, None, None
+
+
+def _highest_of_near(scores: Tensor) -> float | None:
+    """The highest score; None where they lie too far apart for exponentials, or on a GPU."""
+    if scores.device.type != "cpu":
+        return None
+    if not scores.numel():
+        return 0.0
+    bounds = scores.aminmax()
+    highest = bounds.max.item()
+    return highest if highest - bounds.min.item() < FAR else None
 
 
 def _by_exponentials(scores: Tensor, n_below: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:

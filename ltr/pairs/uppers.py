@@ -10,6 +10,10 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+# On a GPU lists of up to so many pairs, B·N², are packed into all their columns: the host would wait
+# for the number of chosen ones, which takes longer than reading 4 MB once more.
+UNREAD_PAIRS = 1 << 20
+
 
 class Uppers(NamedTuple):
     """The documents of each list that have a less relevant one, packed, in ascending order of their
@@ -22,7 +26,8 @@ class Uppers(NamedTuple):
     first: Tensor  # [B, P] int64, packed position of the first document with the same label
     lowest: Tensor  # [B, N] bool, the documents of the list with its lowest label
     lowest_label: Tensor  # [B, 1], that label
-    levels: int  # the largest number of different labels in a row, the lowest not counted
+    # the largest number of different labels in a row, the lowest not counted; P where it is not read
+    levels: int
 
     def take(self, x: Tensor) -> Tensor:
         """The values of ``[B, N]`` or rows of ``[B, N, N]`` at the packed documents: ``[B, P]`` or
@@ -59,11 +64,20 @@ class Uppers(NamedTuple):
         return n_below_p.sum(dim=1)
 
 
+def reads_counts(lists: Tensor) -> bool:
+    """Whether the host reads numbers that follow from lists ``[B, N]``, or takes a bound of them, as
+    it does where it would wait for a GPU and the lists are short.
+    """
+    return lists.device.type == "cpu" or lists.numel() * lists.shape[1] > UNREAD_PAIRS
+
+
 def pack(chosen: Tensor) -> tuple[Tensor, Tensor]:
     """The chosen columns of ``[B, N]`` bool, packed to the left: ``[B, P]`` int64, and ``[B, P]``
-    bool, False at the padding.
+    bool, False at the padding. P is the largest number in a row, or N where it is not read.
     """
     count_b = chosen.sum(dim=1)
+    if not reads_counts(chosen):
+        return _pack_unread(chosen, count_b)
     width = int(count_b.max()) if len(count_b) else 0
     rows, columns = chosen.nonzero(as_tuple=True)  # row by row
     row_start_b = count_b.cumsum(0) - count_b
@@ -74,6 +88,17 @@ def pack(chosen: Tensor) -> tuple[Tensor, Tensor]:
     return packed, real
 
 
+def _pack_unread(chosen: Tensor, count_b: Tensor) -> tuple[Tensor, Tensor]:
+    """:func:`pack` into as many columns as there are, by operators whose sizes are known."""
+    n_docs = chosen.shape[1]
+    columns = torch.arange(n_docs, device=chosen.device)
+    # What is not chosen goes to one column more, which is cut off.
+    position = (chosen.cumsum(dim=1) - 1).masked_fill(~chosen, n_docs)
+    packed = position.new_zeros(len(chosen), n_docs + 1)
+    packed = packed.scatter_(1, position, columns.expand_as(position))[:, :-1]
+    return packed, columns < count_b.unsqueeze(1)
+
+
 def find_uppers(labels: Tensor, mask: Tensor) -> Uppers:
     """Pack the documents that have a less relevant one in their list; labels are floating."""
     lowest_label = labels.masked_fill(~mask, torch.inf).amin(dim=1, keepdim=True)
@@ -81,7 +106,10 @@ def find_uppers(labels: Tensor, mask: Tensor) -> Uppers:
     labels_p, order = labels.gather(1, columns).masked_fill(~real, torch.inf).sort(dim=1)
     first = torch.searchsorted(labels_p, labels_p)
     starts_level = (first == torch.arange(columns.shape[1], device=first.device)) & real
-    levels = int(starts_level.sum(dim=1).max()) if columns.numel() else 0
+    if reads_counts(labels):
+        levels = int(starts_level.sum(dim=1).max()) if columns.numel() else 0
+    else:
+        levels = columns.shape[1]
     return Uppers(
         columns=columns.gather(1, order),
         real=real,
