@@ -5,9 +5,11 @@ text alone ("apart").
 import logging
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, replace
+from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
+from tokenizers import Tokenizer
 from transformers import PreTrainedTokenizerBase
 
 from ltr.batch import Texts
@@ -16,13 +18,14 @@ from ltr.data.frame import Frame, TokenColumn
 from ltr.data.rendering import Cutter, rendering_of
 from ltr.data.template import PLAIN_TEMPLATE, Side, Template
 from ltr.data.texts import TextTable
-from ltr.data.tokens import Rendering, Tokens, TokenStore
+from ltr.data.tokens import Rendering, Tokens, TokenStore, backend_without_cutting
 from ltr.data.windows import InWindows, Windows, with_windows
 from ltr.errors import InputError
 
 log = logging.getLogger(__name__)
 
 EXAMPLE = "a"  # the text that shows where a tokenizer puts its special tokens
+MANY_TEXTS = 256  # as the smallest shard has: so many are worth a copy of the tokenizer's backend
 
 
 class JoinedPairs(InWindows):
@@ -312,7 +315,7 @@ class SingleTexts(InWindows):
         return key
 
     def tokens(self, texts: Sequence[str], instructions: Sequence[str] | None = None) -> Tokens:
-        """The tokens of a few texts with what stands around them, in memory.
+        """The tokens of texts with what stands around them, in memory.
 
         Args:
             texts: as they stand in the data.
@@ -322,7 +325,12 @@ class SingleTexts(InWindows):
             InputError: if an instruction leaves no room for a text.
         """
         self._check_instructions(instructions)
-        return Tokens.from_texts(texts, self.tokenizer, self.rendering, instructions)
+        backend = self._backend if len(texts) >= MANY_TEXTS else None
+        return Tokens.from_texts(texts, self.tokenizer, self.rendering, instructions, backend)
+
+    @cached_property
+    def _backend(self) -> Tokenizer:
+        return backend_without_cutting(self.tokenizer)
 
     def store(self, table: TextTable) -> TokenStore:
         """The tokens of a table of texts with what stands around them, on disk; an InputError as

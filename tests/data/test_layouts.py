@@ -11,7 +11,7 @@ import torch
 from tokenizers import Tokenizer, models, processors
 from transformers import PreTrainedTokenizerFast
 
-from ltr.data.layouts import JoinedPairs, SingleTexts
+from ltr.data.layouts import MANY_TEXTS, JoinedPairs, SingleTexts
 from ltr.data.tokens import TokenStore
 from tests.world.backbones import wordpiece_tokenizer
 from tests.world.collections import WORDS
@@ -117,6 +117,17 @@ def test_prompts_are_tokenised_together_with_their_texts(kind, side):
         assert lengths == [len(ids) for ids, _ in expected]
         with refused(f"a token of the text beside .* of the prompt .*, got {n_prompt} "):
             SingleTexts(tokenizer, n_prompt, prompt)
+
+
+@pytest.mark.parametrize("kind", sorted(KINDS.keys() - {"many words"}))
+def test_many_texts_get_the_tokens_that_each_gets_alone(kind):
+    form = SingleTexts(tokenizer_of(kind), 30, "w2: ")
+    texts = [*TEXTS, " w1", "\tw2", *COUNTED[1:]]
+    alone = [form.tokens([text])[0].tolist() for text in texts]
+    times = -(-MANY_TEXTS // len(texts))
+    tokens = form.tokens(texts * times)
+    assert [tokens[row].tolist() for row in range(len(tokens))] == alone * times
+    assert (tokens.dtype, tokens.rendering_key) == (form.tokens(["w1"]).dtype, "w2: ")
 
 
 def test_a_space_at_the_end_of_a_prompt_opens_the_first_word_of_a_byte_level_bpe():

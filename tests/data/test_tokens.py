@@ -13,7 +13,7 @@ from ltr.data import tokens as tokens_file
 from ltr.data.cache_contents import Cache
 from ltr.data.texts import TextTable
 from ltr.data.token_parts import TokenPart, TokenParts
-from ltr.data.tokens import Rendering, Tokens, TokenStore
+from ltr.data.tokens import Rendering, Tokens, TokenStore, backend_without_cutting
 from ltr.data.whole_files import parts_of
 from tests.child_processes import fork
 from tests.world.backbones import wordpiece_tokenizer
@@ -61,7 +61,9 @@ def test_special_tokens_in_a_text_are_split_where_the_tokenizer_splits_them():
     tokenizer.split_special_tokens = True
     split = TokenStore.open(table, tokenizer)
     assert tokenizer.eos_token_id in whole[0] and tokenizer.eos_token_id not in split[0]
-    assert split[0].tolist() == Tokens.from_texts(["a </s> w1"], tokenizer)[0].tolist()
+    for backend in (None, backend_without_cutting(tokenizer)):
+        tokens = Tokens.from_texts(["a </s> w1"], tokenizer, backend=backend)
+        assert split[0].tolist() == tokens[0].tolist()
 
 
 class Slow:
@@ -220,9 +222,10 @@ def test_tokens_in_memory_are_those_of_the_store():
     tokenizer.backend_tokenizer.enable_padding(length=9)
     table = table_of(TEXTS)
     store = TokenStore.open(table, tokenizer)
-    tokens = Tokens.from_texts(list(table.texts), tokenizer)
-    assert len(tokens) == len(store) and tokens.dtype == store.dtype
-    assert all(np.array_equal(tokens[row], store[row]) for row in range(len(store)))
+    for backend in (None, backend_without_cutting(tokenizer)):
+        tokens = Tokens.from_texts(list(table.texts), tokenizer, backend=backend)
+        assert len(tokens) == len(store) and tokens.dtype == store.dtype
+        assert all(np.array_equal(tokens[row], store[row]) for row in range(len(store)))
+        assert len(Tokens.from_texts([], tokenizer, backend=backend)) == 0
     assert [len(store[row]) for row in range(3)] == [3, 2, 1]
-    assert len(Tokens.from_texts([], tokenizer)) == 0
     assert Tokens.from_texts(["", "w1"], tokenizer)[0].tolist() == []
