@@ -34,6 +34,7 @@ class RunEntry(TypedDict):
     format: int
     identity: dict[str, Any]
     monitor: str | None
+    precision: NotRequired[str]
     scores: dict[int, float]
     stopped: bool
 

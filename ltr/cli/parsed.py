@@ -22,7 +22,7 @@ from ltr.errors import InputError
 from ltr.module import RankerModule
 from ltr.run.checkpoint_options import BestOptions, LastOptions
 from ltr.run.precision import ChosenPrecision, chosen_precision
-from ltr.run.run_folder import RunFolder, run_of_checkpoint
+from ltr.run.run_folder import RunFolder
 from ltr.run.trainer_checks import check_trainer_options
 
 STRICT = {"exit_on_error": False, "allow_abbrev": False}
@@ -86,19 +86,17 @@ class ParsedCommand(LightningCLI):
         """Let ``trainer.precision`` be what the trainer computes in, also where it is ``auto``.
 
         Args:
-            folder: of the command; None for one that takes no weights of a run.
+            folder: that ``best`` and ``last`` are looked for in; None for none.
 
         Raises:
             InputError: see :func:`ltr.run.precision.chosen_precision`.
         """
-        run = folder
-        checkpoint = self.options.ckpt_path
-        if checkpoint is None:
-            run = None
-        elif checkpoint not in ("best", "last"):
-            run = run_of_checkpoint(Path(checkpoint))
+        named = self.options.ckpt_path
+        checkpoint = None if named is None else Path(named)
+        if folder is not None and named in ("best", "last"):
+            checkpoint = folder.best if folder.best.is_file() else folder.last
         reads_features = issubclass(resolve_name(self.options.data.class_path), FeatureDataModule)
-        chosen = chosen_precision(self.options.trainer, reads_features, run)
+        chosen = chosen_precision(self.options.trainer, reads_features, checkpoint)
         self.options.trainer.precision = chosen.name
         return chosen
 

@@ -428,6 +428,7 @@ class Checkpoints(Checkpoint):
             # min_steps on.
             "stopped": self._asked_to_stop and internals.may_stop(trainer),
             "monitor": self.best_options.monitor,
+            "precision": str(trainer.precision),
             "scores": dict(self._scores),
         }
         return checkpoint

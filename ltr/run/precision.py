@@ -1,13 +1,15 @@
 """Which precision a command computes in where its options say ``auto``, and what is said of it."""
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from pkgutil import resolve_name
 from typing import Any, Literal, NamedTuple
 
 import torch
 
+from ltr.checkpoint import read_checkpoint
 from ltr.run.config_file import full_precision_name, read_config
-from ltr.run.run_folder import RunFolder
+from ltr.run.run_folder import run_of_checkpoint
 
 Precision = Literal["32-true", "bf16-mixed", "16-mixed"]
 # What trainer.precision may be: these, auto, and short names that Lightning has for them.
@@ -115,8 +117,21 @@ class ChosenPrecision(NamedTuple):
         return f"precision bf16-mixed, as configured, is only emulated on {where}, slowly; --trainer.precision 32-true computes in float32"
 
 
+def stored_precision(file: Path) -> str | None:
+    """The precision of the run that a checkpoint is of; None for one of no run of ltr.
+
+    Raises:
+        InputError: if the run's configuration or the checkpoint is damaged.
+    """
+    run = run_of_checkpoint(file)
+    if run is not None and file.parent.name == run.checkpoints.name and run.config.is_file():
+        precision: str = read_config(run.config)["trainer"]["precision"]
+        return precision
+    return read_checkpoint(file, checksums=False).get("run", {}).get("precision")
+
+
 def chosen_precision(
-    trainer_options: Mapping[str, Any], reads_features: bool, run: RunFolder | None
+    trainer_options: Mapping[str, Any], reads_features: bool, checkpoint: Path | None
 ) -> ChosenPrecision:
     """The precision that a trainer with these options computes in. For ``auto`` it is that of the run
     that the command goes on with or measures. Without one the devices decide, for texts.
@@ -125,17 +140,17 @@ def chosen_precision(
         trainer_options: with ``accelerator``, ``devices``, ``num_nodes``, ``plugins`` and
             ``precision``.
         reads_features: the ranker reads feature vectors, which bfloat16 would round to three digits.
-        run: whose weights the command takes; None for none.
+        checkpoint: that the command goes on from or measures; None for none.
 
     Raises:
-        InputError: for a damaged configuration of the run, and see :func:`gpus_of`.
+        InputError: see :func:`gpus_of` and :func:`stored_precision`.
     """
     gpus = gpus_of(trainer_options)
     name = trainer_options["precision"]
     if _plugin_says_precision(trainer_options["plugins"]):
         return ChosenPrecision(None if name == "auto" else name, gpus)
-    if name == "auto" and run is not None and run.holds_checkpoints() and run.config.is_file():
-        name = read_config(run.config)["trainer"]["precision"]
+    if name == "auto" and checkpoint is not None and checkpoint.is_file():
+        name = stored_precision(checkpoint) or name
     if name != "auto":
         name = full_precision_name(name)
         return ChosenPrecision(name, gpus, _line_of_configured(name, gpus, reads_features))

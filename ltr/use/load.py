@@ -11,9 +11,7 @@ from ltr.data.normalise import Normalisation
 from ltr.errors import InputError
 from ltr.models import DualEncoder, Ranker
 from ltr.models.named import open_ranker
-from ltr.run.config_file import read_config
-from ltr.run.precision import Precision, gpu_of, is_emulated
-from ltr.run.run_folder import run_of_checkpoint
+from ltr.run.precision import Precision, gpu_of, is_emulated, stored_precision
 from ltr.use.rankers import FeatureScorer, Reranker, TextRanker
 from ltr.use.retriever import Retriever
 
@@ -82,11 +80,8 @@ def _text_ranker(model: Ranker, precision: Precision, name: str | Path) -> TextR
 
 
 def _precision_of_run(checkpoint: Path) -> Precision:
-    """The precision of the run that a checkpoint lies in; ``32-true`` where it lies in none."""
-    run = run_of_checkpoint(checkpoint)
-    if run is None or not run.config.is_file():
-        return "32-true"
-    stored = read_config(run.config)["trainer"]["precision"]
+    """The precision of the run that a checkpoint is of; ``32-true`` where it is of none."""
+    stored: Any = stored_precision(checkpoint)
     precision: Precision = stored if stored in get_args(Precision) else "32-true"
     return precision
 

@@ -2,6 +2,7 @@
 needs a GPU: the function that looks for them is told which there are, and the CPU computes.
 """
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ import yaml
 
 import ltr
 from ltr.__main__ import main
+from ltr.checkpoint import FORMAT
 from ltr.cli.mine import MiningTrainer
 from ltr.run import precision
 from ltr.run.precision import ChosenPrecision, Gpu, chosen_precision, is_emulated
@@ -43,8 +45,8 @@ def options(**changes):
     return usual | {"precision": "auto"} | changes
 
 
-def choice(reads_features=False, run=None, **changes) -> ChosenPrecision:
-    return chosen_precision(options(**changes), reads_features, run)
+def choice(reads_features=False, checkpoint=None, **changes) -> ChosenPrecision:
+    return chosen_precision(options(**changes), reads_features, checkpoint)
 
 
 CASES = [
@@ -175,6 +177,7 @@ def test_a_plugin_that_says_the_precision_has_the_word(machine, plugins):
 def test_a_run_keeps_what_it_has(tmp_path, machine, cards, stored, expected):
     machine(*cards)
     run = RunFolder(tmp_path)
+    run.checkpoints.mkdir()
     trainer = {"callbacks": None, "accumulate_grad_batches": 1, "overfit_batches": 0.0}
     config = {
         "seed_everything": 0,
@@ -183,12 +186,17 @@ def test_a_run_keeps_what_it_has(tmp_path, machine, cards, stored, expected):
         "trainer": trainer | {"precision": stored},
     }
     run.config.write_text(yaml.safe_dump(config))
-    without_weights = "bf16-mixed" if cards == [H100] else "32-true"
-    assert choice(run=run).name == without_weights  # a start that failed
-    run.checkpoints.mkdir()
-    run.last.write_bytes(b"")
-    assert choice(run=run).name == expected
-    assert choice(run=run, precision="16-mixed").name == "16-mixed"
+    usual = "bf16-mixed" if cards == [H100] else "32-true"
+    assert choice(checkpoint=run.last).name == usual  # a start that failed
+    of_run = {"format": FORMAT, "identity": {}, "monitor": None, "scores": {}, "stopped": False}
+    lightning = {"state_dict": {}, "pytorch-lightning_version": "2.6.0"}
+    torch.save(lightning | {"run": of_run | {"precision": expected}}, run.last)
+    assert choice(checkpoint=run.last).name == expected
+    assert choice(checkpoint=run.last, precision="16-mixed").name == "16-mixed"
+    run.config.unlink()  # the checkpoint has it too
+    assert choice(checkpoint=run.last).name == expected
+    torch.save(lightning, run.last)  # of no run of ltr
+    assert choice(checkpoint=run.last).name == usual
 
 
 def test_no_trainer_is_asked_for_auto(tmp_path):
@@ -228,6 +236,8 @@ def test_a_run_holds_what_was_taken_and_keeps_it(run, monkeypatch):
     assert stored(run) == "bf16-mixed" and in_bfloat16(run) == 2
     assert (run / "train.log").read_text().count(LINE) == 1  # the test has what the run says
     assert ltr.load(run).precision == "bf16-mixed"
+    alone = Path(shutil.copy(run / "checkpoints/last.ckpt", "alone.ckpt"))
+    assert ltr.load(alone).precision == "bf16-mixed"
     monkeypatch.setattr(precision, "gpus_of", lambda trainer_options: [])
     file = f"--config c.yaml --trainer.default_root_dir {run}"  # says nothing of the precision
     assert run_ltr(f"fit {file} --ckpt_path last --trainer.max_steps 5") == 0
