@@ -8,7 +8,6 @@ start has a first query, and 20 others.
 import statistics
 import tempfile
 import time
-from importlib.metadata import version
 
 from harness.machine import machine_line
 from harness.options import LIVEQA, MEDQUAD, add_backbone, add_data, parser
@@ -18,6 +17,7 @@ from harness.tables import head, row
 from ltr import load
 from ltr.data.collection import open_collection
 from ltr.data.files import cache_root
+from ltr.search.faiss_index import faiss
 from ltr.use.retriever import Retriever
 
 QUERIES = 21
@@ -58,7 +58,8 @@ def main() -> None:
     options = arguments.parse_args()
     texts = open_collection(options.data).queries.texts
     queries = [texts[row] for row in range(3 if options.tiny else QUERIES)]
-    print(f"{machine_line()}; faiss {version('faiss-cpu')}\n")
+    faiss_line = f"faiss {faiss.__version__}" if faiss else "no faiss"
+    print(f"{machine_line()}; {faiss_line}\n")
     columns = ["start", "documents", "kept", "until the first query, s", "first query, ms"]
     print(head([*columns, "others: median, ms", "slowest, ms"]))
     with tempfile.TemporaryDirectory() as cache, environment(LTR_CACHE=cache):

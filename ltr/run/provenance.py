@@ -28,6 +28,7 @@ PACKAGES = (
     "tokenizers",
     "numpy",
     "faiss-cpu",
+    "faiss-gpu-cu12",
     "bm25s",
 )
 

@@ -19,10 +19,10 @@ from ltr.data.query_lists import QueryLists, values_of
 from ltr.data.tokens import TokenStore
 from ltr.errors import InputError
 from ltr.models.dual_encoder import DualEncoder
-from ltr.processes import gather_objects, world_size
+from ltr.processes import gather_objects
 from ltr.search.corpus_windows import WindowsOfCorpus
 from ltr.search.embedder import Precision, embedder_of
-from ltr.search.encoding_places import Encodings, texts_of_store
+from ltr.search.encoding_places import Encodings, smallest_share, texts_of_store
 from ltr.search.faiss_index import empty_index
 from ltr.search.shards import Shards, encode_everywhere, query_spans, share_of
 
@@ -72,8 +72,7 @@ class SearchedCorpus:
                 goes.
         """
         if self.index != "Flat":
-            n_docs_of_smallest_share = len(self.docs) // world_size()
-            shape = (n_docs_of_smallest_share, dim)
+            shape = (smallest_share(self._n_embeddings()), dim)
             try:
                 # Whether it can be built does not depend on the metric: any will do.
                 empty_index(self.index, shape, squared=True)
@@ -85,6 +84,12 @@ class SearchedCorpus:
                 f"the search must go as deep as the metrics look, got a depth of {self.depth} for {', '.join(deeper)}; raise it",
                 option="evaluation.depth",
             )
+
+    def _n_embeddings(self) -> int:
+        """How many embeddings the documents have: one each, or one for each window."""
+        if self.reads.docs.has_many_embeddings:
+            return WindowsOfCorpus(self.docs, self.reads.docs, len(self.docs)).n_windows
+        return len(self.docs)
 
 
 def batch_of_found(found_lists: QueryLists, batch: RankingBatch) -> tuple[Tensor, RankingBatch]:

@@ -39,9 +39,11 @@ from ltr.search.encoding import (
     Worker,
     plan_of,
     read_plan,
+    rows_of_shard,
 )
 from ltr.search.known_rows import KEYS, KnownRows, write_keys
 from ltr.search.numbers import Numbers
+from ltr.spans import spans
 
 KIND = "encodings"  # the folder of the cache, and that of a run
 SECONDS_UNTIL_SEEN = 30.0  # that a folder on a network may take to show what another process made
@@ -61,6 +63,16 @@ class Encodings(Protocol):
 def share_of_rank() -> slice:
     """The shards of this process: every W-th."""
     return slice(rank(), None, world_size())
+
+
+def smallest_share(n_texts: int) -> int:
+    """The fewest texts of an encoding that a process has, of those that have any."""
+    shards = list(spans(n_texts, rows_of_shard(n_texts)))
+    counts = []
+    for number in range(min(world_size(), len(shards))):
+        shards_of_rank = shards[number :: world_size()]
+        counts.append(sum(shard.stop - shard.start for shard in shards_of_rank))
+    return min(counts)
 
 
 def texts_of_store(store: TokenStore, count: int | None = None) -> TextsToEncode:

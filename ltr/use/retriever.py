@@ -25,7 +25,7 @@ from ltr.search.embedder import embedder_of
 from ltr.search.encoding_places import Encodings, EncodingsInCache, texts_of_table
 from ltr.search.index import DenseIndex
 from ltr.use.in_mteb import side_of, texts_of_batches
-from ltr.use.rankers import RankedDocument, TextRanker, check_count, check_query, text_list
+from ltr.use.rankers import RankedDocument, TextRanker, check_query, text_list
 
 
 class Retriever(TextRanker):
@@ -223,7 +223,8 @@ class SearchableCorpus:
         Raises:
             InputError: if k is below 1, there is no query, or one is blank.
         """
-        check_count(k)
+        if k is None or k < 1:
+            raise InputError(f"k must be at least 1, got {k}; {len(self.documents)} finds all")
         queries = text_list(queries, "queries")
         if not queries:
             raise InputError("there must be at least one query to search for, got none")

@@ -252,6 +252,19 @@ def test_a_search_that_must_fail_is_refused_before_training(world):
     assert caught.value.option == "evaluation.depth"
 
 
+@pytest.mark.parametrize(("n_processes", "smallest"), [(1, 720), (2, 256), (3, 208), (8, 208)])
+def test_the_smallest_share_holds_the_index(world, monkeypatch, n_processes, smallest):
+    """720 documents lie in shards of 256, 256 and 208, and a process has every n-th; of 8 processes,
+    five have none.
+    """
+    _, corpus, _ = world
+    monkeypatch.setattr(encoding_places, "world_size", lambda: n_processes)
+    replace(corpus, index=f"IVF{smallest},Flat").check(8, {})
+    message = f"the {smallest + 1} clusters .* more than the {smallest} documents"
+    with pytest.raises(InputError, match=message):
+        replace(corpus, index=f"IVF{smallest + 1},Flat").check(8, {})
+
+
 # Files
 
 

@@ -1,5 +1,6 @@
 """A search over windows finds the documents with the best ones: against the scores of all windows."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -60,6 +61,15 @@ def test_a_query_finds_what_brute_force_finds(
     plain = world(backbone, collection_folder, None, similarity)
     cut = search_corpus(*plain, QUERIES, TemporaryEncodings(tmp_path))
     assert (cut.doc_rows != found.doc_rows).any(), "windows say something"
+
+
+def test_an_index_may_have_as_many_clusters_as_there_are_windows(backbone, collection_folder):
+    _, corpus = world(backbone, collection_folder, Windows(4, 2))
+    n_windows = WindowsOfCorpus(corpus.docs, corpus.reads.docs, len(corpus.docs)).n_windows
+    assert n_windows > len(corpus.docs)
+    replace(corpus, index=f"IVF{n_windows},Flat").check(8, {})
+    with pytest.raises(InputError, match=f"clusters .* more than the {n_windows} documents"):
+        replace(corpus, index=f"IVF{n_windows + 1},Flat").check(8, {})
 
 
 def of_counts(*counts: int) -> WindowsOfCorpus:

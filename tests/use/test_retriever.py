@@ -145,6 +145,13 @@ def test_a_blank_query_finds_nothing(retriever, query):
         corpus.search_all(["w1", query])
 
 
+@pytest.mark.parametrize("k", [0, None])
+def test_a_search_for_no_number_of_documents_is_refused(retriever, k):
+    corpus = retriever.corpus(["w1", "w2"])
+    with pytest.raises(InputError, match=f"k must be at least 1, got {k}; 2 finds all"):
+        corpus.search("w1", k)
+
+
 def test_a_corpus_that_is_not_finite_is_refused(retriever):
     next(retriever.model.parameters()).data.fill_(float("nan"))
     with pytest.raises(InputError, match="must be finite"):

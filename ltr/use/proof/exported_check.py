@@ -75,7 +75,8 @@ def by_onnx() -> tuple[dict[str, Any], np.ndarray]:
         tokenizer = Tokenizer.from_file(str(place / "tokenizer.json"))
         tokenizer.no_padding()
         strategy = "only_second" if len(readings[0]["texts"]) == 2 else "longest_first"
-        tokenizer.enable_truncation(CONTRACT["max_tokens"][kind], strategy=strategy)
+        length, side = CONTRACT["max_tokens"][kind], CONTRACT["cut"].split()[-1]
+        tokenizer.enable_truncation(length, strategy=strategy, direction=side)
         graph = FOLDER / (f"{kind}.onnx" if is_alone else "model.onnx")
         session = onnxruntime.InferenceSession(str(graph), providers=["CPUExecutionProvider"])
         names = [each.name for each in session.get_inputs()]

@@ -40,8 +40,10 @@ def cased_tokenizer() -> PreTrainedTokenizerFast:
 SIZES = {"num_hidden_layers": 1, "max_position_embeddings": 640, "initializer_range": 0.5}
 
 
-def make_cased_backbone(folder: Path) -> Path:
-    return make_backbone(folder, cased_tokenizer(), **SIZES)
+def make_cased_backbone(folder: Path, cut: str = "right") -> Path:
+    tokenizer = cased_tokenizer()
+    tokenizer.truncation_side = cut
+    return make_backbone(folder, tokenizer, **SIZES)
 
 
 @pytest.fixture(scope="session")

@@ -57,7 +57,7 @@ def slow_folders(proofs, tmp_path_factory) -> list[Path]:
     """Right folders of all other forms."""
     folder = tmp_path_factory.mktemp("checked")
     classifier = str(classifier_folder(folder / "classifier"))
-    backbone = str(make_cased_backbone(folder / "backbone"))
+    backbone = str(make_cased_backbone(folder / "backbone", cut="left"))
     towers = DualEncoder(backbone, doc_backbone=backbone, projection=6, similarity="euclidean")
     towers.save(folder / "two")
     exports = {
