@@ -9,6 +9,7 @@ On a CPU, --tiny runs every section in small: the numbers then mean nothing.
 """
 
 import copy
+import gc
 import json
 import logging
 import os
@@ -109,7 +110,9 @@ class Bench:
             save_model(name, folder, self.tiny)
         return str(folder)
 
-    def setting(self, name: str, batch: int, max_length: int, steps: int = 20) -> Setting:
+    def setting(
+        self, name: str, batch: int, max_length: int, steps: int = 20, warm_up: int = 6
+    ) -> Setting:
         """Of sides that share a model."""
         return Setting(
             device=DEVICE.type,
@@ -120,7 +123,7 @@ class Bench:
             steps=1 if self.tiny else steps,
             turns=1,
             folder=Path(tempfile.mkdtemp(dir=self.folder)),
-            warm_up=3 if self.tiny else 6,
+            warm_up=3 if self.tiny else warm_up,
             precision="bf16",
         )
 
@@ -326,6 +329,8 @@ class Contest(NamedTuple):
         sides: the contestants, with what was predicted of each.
         prepare: of the sides of sentence-transformers; None where they need nothing.
         needs: modules that these sides need.
+        steps: that are measured.
+        warm_up: steps before them.
     """
 
     model: str
@@ -335,6 +340,8 @@ class Contest(NamedTuple):
     sides: dict[Side, str]
     prepare: Callable[[Setting], Any] | None = None
     needs: tuple[str, ...] = ()
+    steps: int = 20
+    warm_up: int = 6
 
 
 def theirs(module: Any) -> dict[Side, str]:
@@ -433,7 +440,9 @@ def compiled(bench: Bench) -> None:
 
 def compete(bench: Bench, section: str, name: str, contest: Contest) -> None:
     """Let the sides take their steps, one after the other; one that fails is named."""
-    setting = bench.setting(contest.model, contest.batch, contest.max_length)
+    setting = bench.setting(
+        contest.model, contest.batch, contest.max_length, contest.steps, contest.warm_up
+    )
     needs = ("sentence_transformers", *contest.needs)
     absent = [module for module in needs if find_spec(module) is None]
     if contest.prepare and not absent:
@@ -450,6 +459,7 @@ def compete(bench: Bench, section: str, name: str, contest: Contest) -> None:
 
 def step_words(side: Side, setting: Setting, passes: int) -> dict[str, Any]:
     """What the steps of a side took."""
+    gc.collect()  # the side before
     if DEVICE.type == "cuda":
         torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats()
@@ -518,7 +528,7 @@ def one_layer(bench: Bench) -> None:
     model = AutoModel.from_pretrained(folder, num_hidden_layers=1, add_pooling_layer=False)
     lengths = np.random.default_rng(0).integers(16, 200, 8 if bench.tiny else 256)
     ids = torch.randint(100, (int(lengths.sum()),), device=DEVICE)
-    texts = Texts(ids, torch.from_numpy(lengths).to(DEVICE))
+    texts = Texts(ids, torch.from_numpy(lengths).to(DEVICE), host_lengths=lengths)
     times = {}
     for name, half, packed in (
         ("bf16", True, True),
@@ -566,9 +576,11 @@ ENCODING = {
 
 
 def encoding(bench: Bench) -> None:
-    """4,096 documents a step, from tokens (sentence-transformers: from texts) to an array."""
+    """1,024 documents a step, from tokens (sentence-transformers: from texts) to an array."""
     for name in ("MiniLM", "BERT-base", "ModernBERT-base"):
-        contest = Contest(name, batch=256, max_length=256, passes=1, sides=ENCODING)
+        contest = Contest(
+            name, batch=64, max_length=256, passes=1, sides=ENCODING, steps=6, warm_up=3
+        )
         compete(bench, "encoding", name, contest)
 
 
@@ -712,11 +724,12 @@ def main() -> None:
     disable_progress_bar()
     logging.disable(logging.WARNING)
     gpu = f"{torch.cuda.get_device_name()}; " if DEVICE.type == "cuda" else ""
-    print(f"{gpu}{machine_line()}\n\n{head(['section', 'case', 'measured', 'predicted'])}")
+    print(head(["section", "case", "measured", "predicted"]))
     has_failed = False
     with tempfile.TemporaryDirectory() as folder:
         os.environ.setdefault("LTR_CACHE", f"{folder}/cache")
         bench = Bench(options.data, Path(folder), options.output, options.seconds, options.tiny)
+        bench.say("machine", "what it is", it_is=f"{gpu}{machine_line()}")
         for name, section in SECTIONS.items():
             if name not in (options.only or SECTIONS):
                 continue

@@ -325,9 +325,9 @@ class Batches(Callback):
         self.devices: set[str] = set()
 
     def on_train_batch_start(self, trainer, module, batch, index) -> None:
-        tensors = [leaf for leaf in tree_leaves(batch) if isinstance(leaf, torch.Tensor)]
+        leaves = [leaf for leaf in tree_leaves(batch) if leaf is not None]
         self.devices.add(batch.labels.device.type)
-        self.kept.append([tensor.cpu().clone() for tensor in tensors])
+        self.kept.append([torch.as_tensor(leaf).cpu().clone() for leaf in leaves])
 
 
 def test_workers_with_pinned_memory_give_the_batches_of_none(
@@ -438,14 +438,14 @@ def products(request):
 
 @EVERY
 def test_search_finds_the_rows_of_the_cpu(similarity, products, device):
-    """But where scores are as near as 1e-6: there any of them."""
+    """But where scores are as near as their rounding: there any of them."""
     docs = embeddings(40_000, dim=32, shift=0.5)
     queries = embeddings(50, dim=32, seed=1)
     expected_scores, expected = build(docs, similarity).search(queries, 20)
     scores, rows = build(docs, similarity, device=device).search(queries, 20)
-    largest = np.abs(expected_scores).max()
-    np.testing.assert_allclose(scores, expected_scores, rtol=0, atol=1e-6 * largest)
-    near = np.abs(np.diff(expected_scores, axis=1)) <= 2e-6 * largest
+    rounding = 3e-6 * np.abs(expected_scores).max()
+    np.testing.assert_allclose(scores, expected_scores, rtol=0, atol=rounding)
+    near = np.abs(np.diff(expected_scores, axis=1)) <= 2 * rounding
     is_tied = np.pad(near, ((0, 0), (0, 1))) | np.pad(near, ((0, 0), (1, 0)))
     is_tied[:, -1] = True  # perhaps with the first one that is not found
     assert ((rows == expected) | is_tied).all() and is_tied.mean() < 0.5
