@@ -223,8 +223,7 @@ class SearchableCorpus:
         Raises:
             InputError: if k is below 1, there is no query, or one is blank.
         """
-        if k is None or k < 1:
-            raise InputError(f"k must be at least 1, got {k}; {len(self.documents)} finds all")
+        _check_depth(k, len(self.documents))
         queries = text_list(queries, "queries")
         if not queries:
             raise InputError("there must be at least one query to search for, got none")
@@ -235,6 +234,12 @@ class SearchableCorpus:
         if self._windows is None:
             return self._index.search(embeddings, k)
         return self._windows.search(self._index.search, embeddings, k)
+
+
+def _check_depth(k: int | None, n_docs: int) -> None:
+    """Raise an InputError unless k is at least 1: None, which returns all elsewhere, is no depth."""
+    if k is None or k < 1:
+        raise InputError(f"k must be at least 1, got {k}; {n_docs} finds all")
 
 
 def table_of_texts(texts: Sequence[str]) -> TextTable:
