@@ -109,13 +109,12 @@ class Draws:
     Attributes:
         token_keys: int64, shaped as the tokens that the model reads, padding counted; None where
             it reads no tokens.
-        first_keys: ``[S]`` int64, those of the first token of each text; None where nobody says
-            whose masks are drawn.
+        text_keys: ``[S]`` int64, those of the texts; None where nobody says whose masks are drawn.
     """
 
     def __init__(self) -> None:
         self.token_keys: Tensor | None = None
-        self.first_keys: Tensor | None = None
+        self.text_keys: Tensor | None = None
 
     @contextmanager
     def drawing_for(
@@ -137,9 +136,7 @@ class Draws:
     def draw_for(self, text_keys: Tensor | None, token_keys: Tensor | None = None) -> None:
         """Draw for some texts from now on; see :meth:`of`."""
         self.token_keys = token_keys
-        self.first_keys = None
-        if text_keys is not None:
-            self.first_keys = keys_inside(text_keys, torch.zeros_like(text_keys))
+        self.text_keys = text_keys
 
     def keys_for(self, x: Tensor) -> Tensor:
         """A key for each row of ``x``, ``[…]`` for ``[…, H]``.
@@ -152,16 +149,18 @@ class Draws:
         # First: torch.compile compiles anew for a chunk of one text where it sees how many there are.
         if self.token_keys is not None and rows.numel() == self.token_keys.numel():
             return self.token_keys.view(rows)
-        if self.first_keys is None:
+        if self.text_keys is None:
             # A backward pass computes again what was drawn by keys; new ones would make other masks.
             assert torch._C._current_graph_task_id() == -1, (
                 "layers of padded texts can't be computed again: leave out gradient checkpointing, and set keep_tokens"
             )
             return new_keys(rows.numel(), x.device).view(rows)
-        if rows.numel() == self.first_keys.numel():
-            return self.first_keys.view(rows)
+        # Of the first token of each text. Made here, as most layers read tokens.
+        first_keys = keys_inside(self.text_keys, torch.zeros_like(self.text_keys))
+        if rows.numel() == first_keys.numel():
+            return first_keys.view(rows)
         numbers = torch.arange(rows.numel(), device=x.device).view(rows)
-        return keys_inside(self.first_keys.sum(), numbers)
+        return keys_inside(first_keys.sum(), numbers)
 
 
 class KeyedDropout(nn.Dropout):

@@ -146,7 +146,7 @@ def test_keys_and_dropout_are_one_launch_each():
     model_draws = use_keyed_dropout(dropout)
     x = torch.ones(20, 50, requires_grad=True)
     row_keys = keys(20)
-    with model_draws.drawing_for(row_keys):
+    with model_draws.drawing_for(keys(3), token_keys=row_keys):
         with Ops() as ops:
             y = dropout(x)
         assert ops.names == ["ltr.dropped.default"]
