@@ -229,6 +229,12 @@ def test_biases_and_norms_do_not_decay_and_the_rate_rises_and_falls(backbone, fi
     assert rates == pytest.approx([0, 1 / 2, 1, 5 / 6, 4 / 6, 3 / 6, 2 / 6, 1 / 6])
 
 
+def test_a_module_in_pure_half_precision_is_refused(backbone, fit):
+    module = cross_encoder(backbone, SoftmaxLoss())
+    with pytest.raises(InputError, match="must be 32-true, 16-mixed or bf16-mixed, got bf16-true"):
+        fit(module, max_steps=1, precision="bf16-true")
+
+
 @pytest.mark.parametrize("precision", ["32-true", "bf16-mixed"])
 def test_gradients_are_clipped_in_every_precision(backbone, fit, precision):
     module = cross_encoder(backbone, SoftmaxLoss())

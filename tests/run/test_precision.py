@@ -199,6 +199,15 @@ def test_a_run_keeps_what_it_has(tmp_path, machine, cards, stored, expected):
     assert choice(checkpoint=run.last).name == usual
 
 
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_the_gpu_of_this_machine_decides():
+    properties = torch.cuda.get_device_properties(0)
+    chosen = choice(devices=1)
+    assert chosen.name == ("bf16-mixed" if properties.major >= 8 else "32-true")
+    assert properties.name in chosen.line
+
+
 def test_no_trainer_is_asked_for_auto(tmp_path):
     with pytest.raises(ValueError, match="'auto'"):
         MiningTrainer(accelerator="cpu", default_root_dir=tmp_path, logger=False)
