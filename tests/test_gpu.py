@@ -36,10 +36,12 @@ from ltr.losses import (
 )
 from ltr.models import DualEncoder
 from ltr.models.encoder.lora import Lora
+from ltr.search import tiles
 from ltr.search.embed_texts import encode_in_memory
 from tests.run.kills import start
 from tests.run.resumes import differences, kind, outcome
 from tests.search.indexed import EVERY, build, embeddings
+from tests.search.stored import stored
 from tests.world.commands import refusal, run_ltr
 from tests.world.configurations import write_config
 from tests.world.decoders import decoder
@@ -449,6 +451,36 @@ def test_search_finds_the_rows_of_the_cpu(similarity, products, device):
     is_tied = np.pad(near, ((0, 0), (0, 1))) | np.pad(near, ((0, 0), (1, 0)))
     is_tied[:, -1] = True  # perhaps with the first one that is not found
     assert ((rows == expected) | is_tied).all() and is_tied.mean() < 0.5
+
+
+@EVERY
+@pytest.mark.parametrize("stay", [False, True])
+def test_halves_in_shards_are_found_there_again_and_again(similarity, stay, tmp_path, device):
+    """40,000 halves are three tiles; the third search finds what the first does, to the bit."""
+    docs = stored(tmp_path / "shards", embeddings(40_000, dim=32), rows=4096).embeddings()
+    queries = embeddings(50, dim=32, seed=1)
+    expected_scores, _ = build(docs, similarity).search(queries, 20)
+    index = build(docs, similarity, device=device, stay=stay)
+    first, *others = [index.search(queries, 20) for _ in range(3)]
+    atol = 1e-6 * np.abs(expected_scores).max()
+    np.testing.assert_allclose(first[0], expected_scores, rtol=0, atol=atol)
+    for other in others:
+        np.testing.assert_array_equal(other, first)
+
+
+def test_a_search_waits_as_often_for_many_tiles_as_for_few(monkeypatch, device):
+    """Beside the copies of tiles, whose places are waited for without a halt of the GPU."""
+    monkeypatch.setattr(tiles, "DOCS_AT_ONCE", 1024)
+    queries = embeddings(50, dim=32, seed=1)
+    found = []
+    for n_docs in (2000, 20_000):
+        index = build(embeddings(n_docs, dim=32), "cosine", device=device)
+        index.search(queries, 20)  # loads kernels
+        waits: Counter[str] = Counter()
+        with counted_waits(device, waits):
+            index.search(queries, 20)
+        found.append(waits)
+    assert found[0] == found[1], found
 
 
 @EVERY

@@ -27,7 +27,7 @@ class DenseIndex:
 
     ``Flat`` is exact: it computes the scores of all documents, tile by tile, on the GPU that it is
     given, else by the faster of faiss and torch. It reads the embeddings where they are, a memory map
-    too, and makes no copy.
+    too, and makes no copy, but on a GPU where they are to stay.
 
     Every other factory is faiss's, and holds what it needs in memory: ``IVF4096,Flat`` searches
     some of 4096 clusters, ``HNSW32`` walks a graph, ``IVF4096,PQ48x8`` and ``OPQ…`` also compress:

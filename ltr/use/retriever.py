@@ -129,7 +129,8 @@ class SearchableCorpus:
         documents: the texts, with ids.
         encodings: where the embeddings lie instead.
         budget: of memory, see :func:`ltr.search.budget.index_within`; None: each search reads all
-            embeddings from the disk, as far as the system has not kept them.
+            embeddings from the disk, as far as the system has not kept them. On a GPU with room for
+            them, only the first does.
         queries: on which the recall of an index within a budget is measured; a sample of
             200 is taken.
 
