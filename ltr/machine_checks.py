@@ -35,6 +35,7 @@ from ltr.models.encoder.loading.pooling import Pooling
 from ltr.models.encoder.loading.pretrained import load_encoder, load_tokenizer
 from ltr.models.encoder.packed import is_causal, one_line
 from ltr.models.encoder.text_encoder import TextEncoder
+from ltr.run.precision import is_emulated
 from ltr.run.provenance import made_by
 from ltr.search.embed_texts import encode_in_memory
 from ltr.search.exact import search_exactly
@@ -111,9 +112,11 @@ def machine() -> Iterator[ReportLine]:
     yield ReportLine("CPU features", ", ".join(features))
     for number in range(torch.cuda.device_count()):
         gpu = torch.cuda.get_device_properties(number)
+        bfloat16 = "emulated" if is_emulated(torch.device("cuda", number)) else "native"
         yield ReportLine(
             f"GPU {number}",
             f"{gpu.name}, {gpu.total_memory / 2**30:.0f} GB, sm_{gpu.major}{gpu.minor}",
+            why=f"bfloat16 is {bfloat16}",
         )
     for name in ("ltr", "python"):
         yield ReportLine(name, facts[name])

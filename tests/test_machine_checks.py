@@ -1,6 +1,7 @@
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -68,6 +69,23 @@ def test_bad_input_is_one_line(capsys):
         assert main(["doctor", option, value]) == 2
         out, err = capsys.readouterr()
         assert out == "" and err.startswith("ltr: ") and said in err and err.count("\n") == 1
+
+
+def test_each_gpu_says_whether_it_computes_bfloat16(monkeypatch):
+    cards = [("Tesla T4", 7, 5), ("NVIDIA H100", 9, 0)]
+    gpus = [
+        SimpleNamespace(name=name, total_memory=16 * 2**30, major=major, minor=minor)
+        for name, major, minor in cards
+    ]
+    monkeypatch.setattr("torch.cuda.device_count", lambda: 2)
+    monkeypatch.setattr("torch.cuda.get_device_properties", lambda number: gpus[number])
+    monkeypatch.setattr("torch.cuda.get_device_name", lambda device: cards[device.index][0])
+    monkeypatch.setattr("torch.cuda.get_device_capability", lambda device: cards[device.index][1:])
+    found = [line for line in machine_checks.machine() if line.what.startswith("GPU ")]
+    assert found == [
+        ("GPU 0", "Tesla T4, 16 GB, sm_75", "", "bfloat16 is emulated"),
+        ("GPU 1", "NVIDIA H100, 16 GB, sm_90", "", "bfloat16 is native"),
+    ]
 
 
 def missing(*args):
