@@ -1,6 +1,7 @@
 """Dropout by keys: its share of zeros, its mean, what its masks depend on and what not."""
 
 import copy
+import pickle
 
 import pytest
 import torch
@@ -219,12 +220,14 @@ def test_every_dropout_inside_is_replaced_and_nothing_else():
     assert model[1].p == 0.1 and model[2]["b"].p == 0.2
     assert model[1].training and not model[2]["a"].training
     assert model.state_dict().keys() == before.keys()
+    assert not list(model.buffers())  # which processes would send each other
 
 
-def test_layers_draw_apart_and_a_copy_draws_the_same():
+@pytest.mark.parametrize("copied", [copy.deepcopy, lambda model: pickle.loads(pickle.dumps(model))])
+def test_layers_draw_apart_and_a_copy_draws_the_same(copied):
     model = nn.ModuleList([nn.Dropout(0.5), nn.Dropout(0.5)])
     draws = use_keyed_dropout(model)
-    other = copy.deepcopy(model)
+    other = copied(model)
     x = torch.ones(20, 50)
     with draws.drawing_for(keys(20)), other[0].draws.drawing_for(keys(20)):
         first, second = (dropout(x) for dropout in model)
