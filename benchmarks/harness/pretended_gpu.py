@@ -341,6 +341,9 @@ class _Functions(TorchFunctionMode):
         if function is F.scaled_dot_product_attention:
             # A GPU's kernel has its dropout inside.
             return function(*args, **kwargs | {"dropout_p": 0.0})
+        if function is F.rms_norm:
+            # A GPU has a kernel for it, which autocast has compute in float32.
+            return rms_norm(*args, **kwargs)
         if function is F.layer_norm and torch.is_autocast_enabled("cuda"):
             # Autocast computes it in float32 on a GPU, and not on a CPU.
             return function(first.float(), *args[1:], **kwargs)
@@ -366,6 +369,44 @@ def _dropout(input: Tensor, p: float = 0.5, training: bool = True, inplace: bool
     if not training or p == 0:
         return input
     return torch.native_dropout(input, p, training)[0]
+
+
+@torch.library.custom_op("pretended::rms_norm", mutates_args=())
+def _rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
+    return F.rms_norm(x, weight.shape, weight, eps)
+
+
+@torch.library.custom_op("pretended::rms_norm_backward", mutates_args=())
+def _rms_norm_backward(
+    gradient: Tensor, x: Tensor, weight: Tensor, eps: float
+) -> tuple[Tensor, Tensor]:
+    rate = (x.square().mean(-1, keepdim=True) + eps).rsqrt()
+    normed = x * rate
+    grad_normed = gradient * weight
+    along = (grad_normed * normed).mean(-1, keepdim=True)
+    return rate * (grad_normed - normed * along), (gradient * normed).flatten(0, -2).sum(0)
+
+
+class RmsNorm(torch.autograd.Function):
+    """RMSNorm by a kernel, and its gradients by another."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, eps: float) -> Tensor:
+        ctx.save_for_backward(x, weight)
+        ctx.eps = eps
+        output: Tensor = _rms_norm(x, weight, eps)
+        return output
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+        grad_x, grad_weight = _rms_norm_backward(gradient, *ctx.saved_tensors, ctx.eps)
+        return grad_x, grad_weight if ctx.needs_input_grad[1] else None, None
+
+
+def rms_norm(x: Tensor, shape: torch.Size, weight: Tensor, eps: float) -> Tensor:
+    """As :func:`torch.nn.functional.rms_norm` on a GPU."""
+    output: Tensor = RmsNorm.apply(x.float(), weight.float(), eps)
+    return output
 
 
 def _is_cuda(device: Any) -> bool:

@@ -123,8 +123,7 @@ class _PaddedForm(NamedTuple):
         column = torch.arange(longest, device=offsets.device)
         token = (begins.unsqueeze(1) + column).clamp(max=n_tokens - 1)
         # For each token its text, and its position there.
-        text = torch.arange(len(lengths), device=offsets.device)
-        text = text.repeat_interleave(lengths, output_size=n_tokens)
+        text = torch.repeat_interleave(lengths, output_size=n_tokens)
         position = torch.arange(n_tokens, device=offsets.device) - begins[text]
         is_token = column < lengths.unsqueeze(1)
         is_padding = None

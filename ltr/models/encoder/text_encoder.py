@@ -280,8 +280,8 @@ class TextEncoder(nn.Module):
         for chunk in chunks[n_recomputed:]:
             outputs.append(read_chunk(chunk))
         # Chunks hold texts in order of their lengths.
-        rows = torch.cat([chunk.rows for chunk in chunks])
-        sorted_outputs = torch.cat(outputs)
+        rows = _joined([chunk.rows for chunk in chunks])
+        sorted_outputs = _joined(outputs)
         return torch.empty_like(sorted_outputs).index_copy_(0, rows, sorted_outputs)
 
     def _read_chunk(self, read_chunk: Callable[[Chunk], Tensor], chunk: Chunk) -> Tensor:
@@ -363,6 +363,11 @@ class TextEncoder(nn.Module):
         if self.options.keep_tokens is not None:
             tokens_by_device = RECOMPUTED_CHUNK_TOKENS
         return tokens_by_device.get(texts.ids.device.type, tokens_by_device["cuda"])
+
+
+def _joined(parts: Sequence[Tensor]) -> Tensor:
+    """All rows; those of a single part without a copy."""
+    return parts[0] if len(parts) == 1 else torch.cat(list(parts))
 
 
 def _read_recomputed(read_chunk: Callable[[Chunk], Tensor], chunk: Chunk) -> Tensor:

@@ -5,12 +5,14 @@
                    in float32 where MKL is slow; weights laid out once for an encoding
 ``half_weights``   on a GPU the weights of a layer are cast together, and norms of an encoding
                    stay in half precision
+``rms_norm``       on a GPU RMSNorm in one launch
+``rotary``         on a GPU rotary positions in few launches
 ``gelu``           the output of GELU is computed again in the backward pass, not kept
 ``blocks``         attention of packed texts by explicit matmuls, in bfloat16 on a CPU
 ``first_tokens``   the last layer computes first tokens only, where no other is read
 =================  ====================================================================
 
-The first three take the place of modules. The last two belong to packed texts:
+The first five take the place of modules, or of what these call. The last two belong to packed texts:
 :mod:`ltr.models.encoder.attention` chooses blocks chunk by chunk, and
 :func:`ltr.models.encoder.packed.enable_packing` tries whether the other tokens can be left out.
 """
@@ -30,17 +32,21 @@ from ltr.models.encoder.kernels.linear import (
     use_fast_linear,
     use_plain_linear,
 )
+from ltr.models.encoder.kernels.rms_norm import use_fused_rms_norm, use_plain_rms_norm
+from ltr.models.encoder.kernels.rotary import use_light_rotary, use_plain_rotary
 from ltr.models.encoder.loading.architecture import layers_of
 
 
 def use_fast(model: PreTrainedModel) -> None:
-    """Take the faster linear layers, norms and GELUs.
+    """Take the faster linear layers, norms, rotations and GELUs.
 
     Parameters and their names stay as they are.
     """
     use_fast_linear(model)
     cast_each_layer_together(layers_of(model), SharedCastLinear)
     use_half_norm(layers_of(model))
+    use_fused_rms_norm(model)
+    use_light_rotary(model)
     use_light_gelu(model)
 
 
@@ -54,5 +60,7 @@ def use_plain(model: PreTrainedModel) -> None:
     use_plain_linear(model)
     cast_each_alone(model)
     use_plain_norm(model)
+    use_plain_rms_norm(model)
+    use_plain_rotary(model)
     use_plain_gelu(model)
     compute_all_tokens(model)

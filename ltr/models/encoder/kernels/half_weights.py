@@ -17,8 +17,10 @@ from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
 
-def casts_together(device: str) -> bool:
-    """Whether weights are cast together on this type of device: where launches cost time."""
+def launches_cost(device: str) -> bool:
+    """Whether a kernel takes longer to launch than to run on this type of device, so that few of
+    them are better than many.
+    """
     return device == "cuda"
 
 
@@ -55,7 +57,7 @@ def half_weights_of_layer(module: nn.Module) -> HalfWeights | None:
 
 def cast_each_layer_together(layers: Iterable[nn.Module], kind: type[nn.Linear]) -> None:
     """Let each transformer layer cast its linear layers of this kind together, on devices where
-    :func:`casts_together`.
+    :func:`launches_cost`.
     """
     for layer in layers:
         linears = tuple(module for module in layer.modules() if isinstance(module, kind))
@@ -82,7 +84,7 @@ def _cast_layer(layer: nn.Module, _: Any) -> None:
     if torch.compiler.is_compiling() or not linears:  # what is compiled casts in its own kernels
         return
     device = linears[0].weight.device.type
-    if not (casts_together(device) and torch.is_autocast_enabled(device)):
+    if not (launches_cost(device) and torch.is_autocast_enabled(device)):
         return
     if linears[0].half_weights is not None and not torch.is_grad_enabled():
         return  # many texts are encoded, and all weights are cast already

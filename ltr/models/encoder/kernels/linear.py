@@ -87,7 +87,7 @@ def _half_weights(
 ) -> dict[Any, HalfWeights]:
     """The weights for an encoding, by module; none where casting them once gains nothing."""
     device = linears[0].weight.device.type
-    if half_weights.casts_together(device):
+    if half_weights.launches_cost(device):
         norms = [module for module in encoder.modules() if isinstance(module, HalfNorm)]
         both: list[nn.Linear | nn.LayerNorm] = [*linears, *norms]
         modules = [module for module in both if module.weight.dtype == torch.float32]

@@ -32,8 +32,7 @@ def mean(hidden: Tensor, lengths: Tensor) -> Tensor:
     """The mean over the tokens of each text."""
     n_texts = len(lengths)
     # For each token, the number of its text. output_size saves a GPU the wait for the sum.
-    text = torch.arange(n_texts, device=hidden.device)
-    text = text.repeat_interleave(lengths, output_size=len(hidden))
+    text = torch.repeat_interleave(lengths, output_size=len(hidden))
     zeros = hidden.new_zeros(n_texts, hidden.shape[1], dtype=torch.float32)
     total = zeros.index_add(0, text, hidden.float())
     return total / lengths.unsqueeze(1)

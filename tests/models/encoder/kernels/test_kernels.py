@@ -113,7 +113,7 @@ def ours(model):
     for module in model.modules():
         # One hook behind a model is ours under plain, too: it hands a head one row for each text.
         others = set(module._forward_hooks.values()) - {_one_row_per_text}
-        if module._forward_pre_hooks or others or "linears" in vars(module):
+        if module._forward_pre_hooks or others or vars(module).keys() & {"linears", "forward"}:
             hooked.add(module)
     return {kind for kind in kinds if kind.__module__.startswith("ltr.")} | hooked
 

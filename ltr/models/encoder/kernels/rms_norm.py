@@ -1,0 +1,68 @@
+"""RMSNorm by torch's own kernel on a GPU, where transformers launches six.
+
+.. math:: y = w \\, x / \\sqrt{\\mathrm{mean}(x^2) + \\varepsilon}
+
+Decoders have two in each layer, and Qwen3 two more, of queries and keys. Half-precision inputs are
+normalised in float32, and the result is multiplied by w without being rounded before.
+"""
+
+from functools import partial
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+from torch.nn import functional as F
+
+from ltr.models.encoder.kernels import half_weights
+
+TOLERANCE = 1e-5  # of the numbers of a trial, which have size 1
+
+
+def use_fused_rms_norm(model: nn.Module) -> None:
+    """Let torch compute every RMSNorm of transformers inside. A trial finds them: a module with a
+    weight and an epsilon that computes the same.
+    """
+    for module in model.modules():
+        is_alike = isinstance(vars(module).get("variance_epsilon"), float)
+        if is_alike and set(module._parameters) == {"weight"} and _computes_the_same(module):
+            module.forward = partial(_normalised, module)
+
+
+def use_plain_rms_norm(model: nn.Module) -> None:
+    """Undo :func:`use_fused_rms_norm`."""
+    for module in model.modules():
+        forward = vars(module).get("forward")
+        if isinstance(forward, partial) and forward.func is _normalised:
+            del module.forward
+
+
+@torch.no_grad()
+def _computes_the_same(module: nn.Module) -> bool:
+    generator = torch.Generator().manual_seed(0)
+    own_weight = _weight_of(module)
+    weight, *rows = torch.randn(4, own_weight.numel(), generator=generator).to(own_weight.device)
+    x = torch.stack(rows)
+    try:
+        theirs = functional_call(module, {"weight": weight}, x)
+        ours = F.rms_norm(x, weight.shape, weight, vars(module)["variance_epsilon"])
+    except Exception:  # an architecture may raise anything for inputs that it does not know
+        return False
+    return torch.allclose(theirs, ours, rtol=TOLERANCE, atol=TOLERANCE)
+
+
+def _weight_of(module: nn.Module) -> Tensor:
+    weight = module._parameters["weight"]
+    assert weight is not None
+    return weight
+
+
+def _normalised(module: nn.Module, x: Tensor) -> Tensor:
+    """What the module makes of ``x``, ``[…, H]``."""
+    weight = _weight_of(module)
+    device = x.device.type
+    # Torch's kernel takes one type, and autocast casts to float32 what it normalises.
+    fits = x.dtype == weight.dtype == torch.float32 or torch.is_autocast_enabled(device)
+    if torch.compiler.is_compiling() or not (fits and half_weights.launches_cost(device)):
+        return type(module).forward(module, x)
+    eps = vars(module)["variance_epsilon"]
+    return F.rms_norm(x.float(), weight.shape, weight.float(), eps)
