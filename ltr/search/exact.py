@@ -75,12 +75,12 @@ def _best_keys(
     left_out = torch.full((len(queries),), torch.nan, device=tiles.device)
     query_spans = list(spans(len(queries), QUERIES_AT_ONCE))
     n_kept = len(query_spans) if tiles.on_gpu else TILES_KEPT
-    kept = [tiles.queries(queries[query_span]) for query_span in query_spans[:n_kept]]
+    kept = [tiles.prepared(queries[query_span]) for query_span in query_spans[:n_kept]]
     first_row = 0
     for tile in tiles:
         for number, query_span in enumerate(query_spans):
             is_kept = number < len(kept)
-            tile_queries = kept[number] if is_kept else tiles.queries(queries[query_span])
+            tile_queries = kept[number] if is_kept else tiles.prepared(queries[query_span])
             scores, rows, left_out_here = best_of_tile(tile_queries, tile, k, squared)
             tile_keys = sort_keys(scores, rows + first_row)
             both_keys = torch.cat([best_keys[query_span], tile_keys], dim=1)

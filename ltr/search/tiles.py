@@ -1,6 +1,6 @@
 """The documents of an exact search as it compares them, tile by tile, on the CPU or on a GPU.
 
-Letters of shapes: D documents of all, n of a tile, H dimensions, Q queries.
+Letters of shapes: D documents of all, n of a tile, H dimensions.
 """
 
 from collections.abc import Iterator
@@ -45,11 +45,11 @@ class Tiles:
 
     def __iter__(self) -> Iterator[Tensor]:
         for span in self._spans():
-            yield self.queries(self._docs[span])
+            yield self.prepared(self._docs[span])
 
-    def queries(self, queries: np.ndarray) -> Tensor:
-        """Queries ``[Q, H]`` as they are compared with a tile."""
-        return torch.from_numpy(self.similarity.prepare(queries, self._centre))
+    def prepared(self, embeddings: np.ndarray) -> Tensor:
+        """Embeddings of queries or documents as they are compared, on the device."""
+        return torch.from_numpy(self.similarity.prepare(embeddings, self._centre))
 
     def _spans(self) -> Iterator[slice]:
         doc_spans = list(spans(self.shape[0], DOCS_AT_ONCE))
@@ -89,17 +89,17 @@ class TilesOnGPU(Tiles):
             yield from self._sent()
             return
         for span in self._spans():
-            yield self._prepared(self._kept[span])
+            yield self._prepared_copy(self._kept[span])
 
-    def queries(self, queries: np.ndarray) -> Tensor:
-        return self._prepared(torch.tensor(queries, device=self.device))
+    def prepared(self, embeddings: np.ndarray) -> Tensor:
+        return self._prepared_copy(torch.tensor(embeddings, device=self.device))
 
     @cached_property
     def _centre_there(self) -> Tensor | None:
         return None if self._centre is None else torch.tensor(self._centre, device=self.device)
 
-    def _prepared(self, stored: Tensor) -> Tensor:
-        """A copy, as it is compared."""
+    def _prepared_copy(self, stored: Tensor) -> Tensor:
+        """Embeddings that are on the GPU, as they are compared."""
         embeddings = stored.to(torch.float32, copy=True)
         self.similarity.prepare_in_place(embeddings, self._centre_there)
         return embeddings
@@ -133,7 +133,7 @@ class TilesOnGPU(Tiles):
                 stored.copy_(read, non_blocking=True)
             sent.append(sending.record_event())
             computing.wait_event(sent[number])
-            tile = self._prepared(stored)
+            tile = self._prepared_copy(stored)
             prepared.append(computing.record_event())
             yield tile
         self._kept = kept
