@@ -320,6 +320,10 @@ def test_gradients_reach_all_that_is_trained(ready, tmp_path, options, pooling, 
         else:
             frozen.add(name.split("model.")[-1])
     assert frozen == {"pooler.dense.weight", "pooler.dense.bias"}
+    bert = model.query_tower.encoder.model
+    output = bert(torch.tensor([[2, 5, 3]]))
+    assert output.last_hidden_state.shape[:2] == (1, 3)
+    assert output.pooler_output is None  # what nothing reads is not computed
 
 
 @pytest.mark.parametrize("n_towers", [1, 2])

@@ -75,8 +75,10 @@ class Tower(nn.Module):
         self.tokenizer = transformer.tokenizer
         if getattr(encoder, "pooler", None) is not None:
             # Nothing uses it, and without a gradient it would break training on several ranks. It
-            # stays, so that a saved model has all weights that transformers looks for.
+            # stays, so that a saved model has all weights that transformers looks for, and computes
+            # nothing.
             encoder.pooler.requires_grad_(False)
+            encoder.pooler.forward = _nothing
         self.encoder = TextEncoder(
             encoder, self.tokenizer.pad_token_id, replace(options, pooling=pooling)
         )
@@ -166,6 +168,10 @@ class Tower(nn.Module):
             for name, length in lengths_before.items():
                 setattr(transformer, name, length)
             transformer.config.update(dict.fromkeys(self._left_out_dropout, 0.0))
+
+
+def _nothing(_: Tensor) -> None:
+    """In the place of the forward pass of a pooler."""
 
 
 def _rebuild_without_dropout(transformer: Any, dropout: EncoderDropout) -> dict[str, float]:
