@@ -128,6 +128,37 @@ def _in_one_copy(tensors: Sequence[Tensor], device: torch.device) -> list[Tensor
     return parts
 
 
+class HostLists(NamedTuple):
+    """What says of the texts of a batch which are the same and which are judged for whom: arrays,
+    which stay on the host when the rest goes to a device. So longer lists (``ltr/in_batch``) are laid
+    out while a GPU encodes, and nothing waits for it.
+
+    Attributes:
+        query_rows: ``[B]`` int64, hashes of the queries; in a batch without queries those of
+            :class:`RankingBatch`.
+        labels, mask, doc_rows, doc_hashes, distances, judged_rows, judged_grades, judged_hashes,
+            sources: those of :class:`RankingBatch`.
+    """
+
+    labels: np.ndarray
+    mask: np.ndarray
+    query_rows: np.ndarray
+    doc_rows: np.ndarray
+    doc_hashes: np.ndarray
+    distances: np.ndarray | None = None
+    judged_rows: np.ndarray | None = None
+    judged_grades: np.ndarray | None = None
+    judged_hashes: np.ndarray | None = None
+    sources: np.ndarray | None = None
+
+    def as_batch(self) -> "RankingBatch":
+        """The lists on the host, without texts."""
+        fields: dict[str, Any] = {}
+        for name, array in self._asdict().items():
+            fields[name] = None if array is None else torch.from_numpy(array)
+        return RankingBatch(**fields)
+
+
 class RankingBatch(NamedTuple):
     """B lists of up to N documents.
 
@@ -163,6 +194,8 @@ class RankingBatch(NamedTuple):
         sources: ``[B]`` int64, the number of the source of each list; None where there is one.
         places: ``[S]`` int64, where the S documents stand among the B·N places of ``mask``, row by
             row. None: see :meth:`doc_places`.
+        on_host: what longer lists are laid out by, of training batches of texts apart. Who changes
+            the lists of a batch sets it to None.
     """
 
     labels: Tensor
@@ -182,6 +215,7 @@ class RankingBatch(NamedTuple):
     keys: Tensor | None = None
     sources: Tensor | None = None
     places: Tensor | None = None
+    on_host: HostLists | None = None
 
     def with_keys(self, keys: Tensor) -> "RankingBatch":
         """The batch with keys ``[B]`` int64 of its lists, from which follow those of its texts: each

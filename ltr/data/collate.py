@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 
-from ltr.batch import RankingBatch
+from ltr.batch import HostLists, RankingBatch
 from ltr.data.concatenated import concatenated
 from ltr.data.cuts import say_what_is_cut
 from ltr.data.layouts import ApartTexts, JoinedPairs, PairsAndTexts, TextReads
@@ -86,13 +86,16 @@ class TextCollator(Collator):
             judged_rows.append(ranked_list.known_rows)
             judged_grades.append(ranked_list.known_grades)
             judged_hashes.append(self._judged_hashes(ranked_list))
-        return batch._replace(
+        batch = batch._replace(
             queries=queries,
             docs=self.layouts.docs.lay_out(self.doc_tokens, _all_doc_rows(lists)),
             judged_rows=_padded_if_all(judged_rows, np.int64, fill=-1),
             judged_grades=_padded_if_all(judged_grades),
             judged_hashes=_padded_if_all(judged_hashes, np.int64),
         )
+        if any(ranked_list.ideal is not None for ranked_list in lists):
+            return batch  # for evaluation
+        return batch._replace(on_host=_on_host(batch))
 
     def _judged_hashes(self, ranked_list: LabelledList) -> np.ndarray | None:
         """The hashes of the judged texts of a training list, ``[J]`` int64; None for other lists."""
@@ -144,7 +147,10 @@ class SourcesCollator(Collator):
     def __call__(self, lists: Sequence[LabelledList]) -> RankingBatch:
         batch = self.collator(lists)
         sources = sources_of_queries(self.first_queries, batch.query_rows.numpy())
-        return batch._replace(sources=torch.from_numpy(sources))
+        on_host = batch.on_host
+        if on_host is not None:
+            on_host = on_host._replace(sources=sources)
+        return batch._replace(sources=torch.from_numpy(sources), on_host=on_host)
 
 
 def sources_of_queries(first_queries: np.ndarray, query_rows: np.ndarray) -> np.ndarray:
@@ -241,6 +247,29 @@ def padded_lists(lists: Sequence[LabelledList]) -> RankingBatch:
         distances=_padded(distances, mask, np.float32),
         ideal=_padded_if_all(ideal),
         places=torch.from_numpy(np.flatnonzero(mask)),
+    )
+
+
+def _on_host(batch: RankingBatch) -> HostLists:
+    """What longer lists are laid out by, of a batch on the host."""
+    assert batch.docs is not None, "the collator lays them out"
+    # Equal queries are one query, under whatever ids: known by their hashes. Of groups without
+    # queries it is the number of the group's label.
+    query_rows = batch.query_rows if batch.queries is None else batch.queries.hashes()
+
+    def array(tensor: torch.Tensor | None) -> np.ndarray | None:
+        return None if tensor is None else tensor.numpy()
+
+    return HostLists(
+        labels=batch.labels.numpy(),
+        mask=batch.mask.numpy(),
+        query_rows=query_rows.numpy(),
+        doc_rows=batch.doc_rows.numpy(),
+        doc_hashes=batch.in_lists(batch.docs.hashes()).numpy(),
+        distances=array(batch.distances),
+        judged_rows=array(batch.judged_rows),
+        judged_grades=array(batch.judged_grades),
+        judged_hashes=array(batch.judged_hashes),
     )
 
 

@@ -7,7 +7,7 @@ from dataclasses import asdict
 import torch
 from torch import Tensor, nn
 
-from ltr.batch import RankingBatch, ScoredLists
+from ltr.batch import RankingBatch, ScoredLists, on_device
 from ltr.errors import InputError
 from ltr.in_batch.best_windows import best_embeddings, windows_in_rows
 from ltr.in_batch.gather import gather_lists, gather_scored
@@ -16,6 +16,11 @@ from ltr.in_batch.longer_lists import all_against_all, queries_against_all
 from ltr.margins import Margin
 from ltr.models import DualEncoder, Ranker
 from ltr.models.named import ranker_named
+from ltr.processes import world_size
+
+# Numbers of longer lists, B · B·N, up to which the host lays them out for a GPU, while that encodes:
+# in a few milliseconds. More are laid out on the GPU, for which the host then waits.
+HOST_CELLS = 1 << 22
 
 
 class InBatch(nn.Module):
@@ -253,23 +258,9 @@ class _LongerListsPolicy(InBatch):
                 f"texts without queries are read with one prompt, but the ranker has two, {forms.queries.prompt!r} and {forms.docs.prompt!r}; set query_prompt and doc_prompt to the same"
             )
         assert batch.docs is not None, "embed has read them"
-        # One hash for each real document, laid out as [B, N].
-        doc_hashes = batch.in_lists(batch.docs.hashes())
-        lists = RankingBatch(
-            labels=batch.labels,
-            mask=batch.mask,
-            # Equal queries are one query, under whatever ids: known by their hashes. Of groups
-            # without queries it is the number of the group's label.
-            query_rows=batch.query_rows if batch.queries is None else batch.queries.hashes(),
-            doc_rows=batch.doc_rows,
-            distances=batch.distances,
-            judged_rows=batch.judged_rows,
-            judged_grades=batch.judged_grades,
-            judged_hashes=batch.judged_hashes,
-            doc_hashes=doc_hashes,
-            sources=batch.sources,
-        )
+        lists = _lists_of(batch)
         longer = self.longer_lists(*gather_lists(lists, queries, docs))
+        longer = _on_device_of(docs, longer)
         if encoder.reads.docs.has_many_embeddings:
             rows, columns = _embeddings(longer)
             longer = longer._replace(embeddings=best_embeddings(encoder, rows, columns[0]))
@@ -280,6 +271,48 @@ class _LongerListsPolicy(InBatch):
     ) -> ScoredLists:
         """The longer lists of lists with embeddings, not scored yet."""
         raise NotImplementedError
+
+
+def _lists_of(batch: RankingBatch) -> RankingBatch:
+    """The lists of a batch without its texts, which are known by hashes: on the host, where longer
+    lists can be laid out there; else on the device.
+    """
+    n_cells = len(batch.mask) * batch.mask.numel()
+    fits = batch.mask.device.type == "cpu" or n_cells <= HOST_CELLS
+    if batch.on_host is not None and fits and world_size() == 1:
+        lists = batch.on_host.as_batch()
+        return lists if batch.distances is not None else lists._replace(distances=None)
+    assert batch.docs is not None, "the data lays out what the ranker reads"
+    return RankingBatch(
+        labels=batch.labels,
+        mask=batch.mask,
+        query_rows=batch.query_rows if batch.queries is None else batch.queries.hashes(),
+        doc_rows=batch.doc_rows,
+        distances=batch.distances,
+        judged_rows=batch.judged_rows,
+        judged_grades=batch.judged_grades,
+        judged_hashes=batch.judged_hashes,
+        doc_hashes=batch.in_lists(batch.docs.hashes()),
+        sources=batch.sources,
+    )
+
+
+def _on_device_of(docs: Tensor, longer: ScoredLists) -> ScoredLists:
+    """Longer lists beside the embeddings, whose device may be another than that they were laid out
+    on.
+    """
+    if longer.mask.device == docs.device:
+        return longer
+    arrays = [longer.labels.numpy(), longer.mask.numpy()]
+    if longer.distances is not None:
+        arrays.append(longer.distances.numpy())
+    labels, mask, *distances = on_device(arrays, docs.device)
+    return longer._replace(
+        scores=docs.new_empty(0),
+        labels=labels,
+        mask=mask,
+        distances=distances[0] if distances else None,
+    )
 
 
 def _embeddings(lists: ScoredLists) -> tuple[Tensor, Tensor]:

@@ -114,7 +114,7 @@ def hashes(batches: Iterable[RankingBatch]) -> dict[str, str]:
     """Of each field that is known, over all batches. Arrays and places repeat what others hold."""
     digests: dict[str, hashlib._Hash] = defaultdict(hashlib.sha256)
     for batch in batches:
-        fields = batch._replace(places=None)._asdict()
+        fields = batch._replace(places=None, on_host=None)._asdict()
         for name in ("pairs", "queries", "docs"):
             if (texts := fields.pop(name)) is not None:
                 fields |= {f"{name}.{part}": value for part, value in texts._asdict().items()}

@@ -10,7 +10,7 @@ from transformers import BertConfig, BertModel
 from ltr.batch import Texts
 from ltr.datamodules import GroupDataModule, TripletDataModule
 from ltr.errors import InputError
-from ltr.in_batch import AllTexts, OtherQueries, OwnLists
+from ltr.in_batch import AllTexts, OtherQueries, OwnLists, policies
 from ltr.losses import MarginRankingLoss, SoftmaxLoss
 from ltr.margins import FromDistance, FromDocuments, FromQuery, NormalSample
 from tests.child_processes import run_ranks
@@ -55,6 +55,34 @@ def test_in_batch_rows_hold_every_document_of_the_batch(module_and_batch):
     expected = torch.zeros(4, 12)
     expected[range(4), range(0, 12, 3)] = 1
     assert scored.labels.equal(expected)
+
+
+@pytest.mark.parametrize("policy", [OtherQueries(), AllTexts()])
+def test_lists_that_are_laid_out_on_the_host_are_those_of_the_device(module_and_batch, policy):
+    """A batch that is made by hand has none on the host."""
+    module, batch = module_and_batch(n_lists=6)
+    assert batch.on_host.query_rows.tolist() == batch.queries.hashes().tolist()
+    assert batch.on_host.doc_hashes[0].tolist() == batch.docs.hashes()[:3].tolist()
+    by_hand = policy(module.ranker, batch._replace(on_host=None, places=None))
+    for found, expected in zip(policy(module.ranker, batch), by_hand, strict=True):
+        assert found is expected is None or torch.equal(found, expected)
+
+
+def test_long_lists_are_laid_out_on_the_device_and_so_are_those_of_several_processes(
+    module_and_batch, monkeypatch
+):
+    """Meta stands for a GPU."""
+    _, batch = module_and_batch()
+    there = batch._replace(mask=batch.mask.to("meta"))
+    assert policies._lists_of(there).mask.device.type == "cpu"
+    assert policies._lists_of(there).distances is not None
+    assert policies._lists_of(there._replace(distances=None)).distances is None
+    monkeypatch.setattr(policies, "world_size", lambda: 2)
+    assert policies._lists_of(there).mask.device.type == "meta"
+    monkeypatch.undo()
+    monkeypatch.setattr(policies, "HOST_CELLS", 4 * 12 - 1)
+    assert policies._lists_of(there).mask.device.type == "meta"
+    assert policies._lists_of(batch).doc_hashes.tolist() == batch.on_host.doc_hashes.tolist()
 
 
 def test_a_guide_takes_out_what_it_scores_above_the_relevant_document(module_and_batch, backbone):
@@ -113,7 +141,7 @@ def test_a_margin_of_distances_gets_those_of_the_index_and_of_now(
             rows = texts = torch.cat([rows, texts])
             columns = columns + 4
         now = distances_of(module.ranker, rows, texts)
-    given = batch._replace(labels=labels, distances=mined)
+    given = batch._replace(labels=labels, distances=mined, on_host=None)
     for one, expected in ((batch, now.clone()), (given, now.clone())):
         if one is given:
             for b, n in ((0, 1), (0, 2), (1, 1), (2, 1), (2, 2), (3, 1), (3, 2)):
@@ -182,7 +210,7 @@ def part(batch, rows: list[int]):
         return Texts(some(given.ids), given.lengths[chosen], types)
 
     cut = {name: x[at] for name, x in batch._asdict().items() if isinstance(x, torch.Tensor)}
-    cut["places"] = None
+    cut |= {"places": None, "on_host": None}
     return batch._replace(**cut, queries=texts(batch.queries, rows), docs=texts(batch.docs, docs))
 
 
@@ -215,7 +243,7 @@ def test_two_ranks_have_the_margins_of_one_process(tmp_path, backbone, module_an
     module, batch = module_and_batch(n_lists=3)
     mined = torch.rand(3, 3)
     mined[1] = torch.nan
-    batch = batch._replace(distances=mined)
+    batch = batch._replace(distances=mined, on_host=None)
     torch.save(batch, tmp_path / "batch")
     run_ranks(_ranks, str(tmp_path), backbone)
     expected = margins_of(module, batch, backbone)
