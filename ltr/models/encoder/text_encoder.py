@@ -172,7 +172,7 @@ class TextEncoder(nn.Module):
         if options.kernels == "plain":
             use_plain(model)
         else:
-            use_fast(model)
+            use_fast(model, is_compiled=options.compile)
         self.draws = use_keyed_dropout(model)
         # The model's own attention, which reads padded texts; enable_packing may replace it.
         self._padded_attention = model.config._attn_implementation
@@ -275,6 +275,8 @@ class TextEncoder(nn.Module):
         n_recomputed = self._count_recomputed(chunks)
         outputs = []
         for chunk in chunks[:n_recomputed]:
+            # It keeps the state of random draws, which no key stands for where an architecture calls
+            # torch's dropout by itself, as XLM's does. No launch and no wait follows from it.
             output = checkpoint(_read_recomputed, read_chunk, chunk, use_reentrant=False)
             outputs.append(output)
         for chunk in chunks[n_recomputed:]:

@@ -37,17 +37,23 @@ from ltr.models.encoder.kernels.rotary import use_light_rotary, use_plain_rotary
 from ltr.models.encoder.loading.architecture import layers_of
 
 
-def use_fast(model: PreTrainedModel) -> None:
+def use_fast(model: PreTrainedModel, is_compiled: bool = False) -> None:
     """Take the faster linear layers, norms, rotations and GELUs.
 
     Parameters and their names stay as they are.
+
+    Args:
+        model: an encoder, or a ready cross-encoder.
+        is_compiled: whether its layers go through ``torch.compile``, which makes few kernels of many
+            by itself.
     """
     use_fast_linear(model)
-    cast_each_layer_together(layers_of(model), SharedCastLinear)
-    use_half_norm(layers_of(model))
-    use_fused_rms_norm(model)
-    use_light_rotary(model)
     use_light_gelu(model)
+    if not is_compiled:
+        cast_each_layer_together(layers_of(model), SharedCastLinear)
+        use_half_norm(layers_of(model))
+        use_fused_rms_norm(model)
+        use_light_rotary(model)
 
 
 def use_plain(model: PreTrainedModel) -> None:

@@ -58,11 +58,12 @@ def _weight_of(module: nn.Module) -> Tensor:
 
 def _normalised(module: nn.Module, x: Tensor) -> Tensor:
     """What the module makes of ``x``, ``[…, H]``."""
+    if torch.compiler.is_compiling() or not half_weights.launches_cost(x.device.type):
+        return type(module).forward(module, x)
     weight = _weight_of(module)
-    device = x.device.type
     # Torch's kernel takes one type, and autocast casts to float32 what it normalises.
-    fits = x.dtype == weight.dtype == torch.float32 or torch.is_autocast_enabled(device)
-    if torch.compiler.is_compiling() or not (fits and half_weights.launches_cost(device)):
+    in_float32 = x.dtype == weight.dtype == torch.float32
+    if not in_float32 and not torch.is_autocast_enabled(x.device.type):
         return type(module).forward(module, x)
     eps = vars(module)["variance_epsilon"]
     return F.rms_norm(x.float(), weight.shape, weight.float(), eps)

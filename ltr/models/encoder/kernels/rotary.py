@@ -40,10 +40,9 @@ def use_plain_rotary(model: nn.Module) -> None:
 
 def _attend(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
     """What an attention module makes of these arguments."""
-    forward = type(module).forward
-    ours = _with_our_rotation(forward)
-    if ours is not None and not torch.compiler.is_compiling():
-        forward = ours
+    forward: Callable = type(module).forward
+    if not torch.compiler.is_compiling():
+        forward = _with_our_rotation(forward) or forward
     return forward(module, *args, **kwargs)
 
 

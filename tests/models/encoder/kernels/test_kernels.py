@@ -13,6 +13,7 @@ from ltr.models.encoder.packed import _one_row_per_text
 from ltr.models.encoder.text_encoder import TextEncoder
 from tests.world import encoders
 from tests.world.backbones import make_classifier
+from tests.world.decoders import decoder
 from tests.world.encoders import (
     SIZES,
     assert_same_gradients,
@@ -150,3 +151,12 @@ def test_what_was_made_fast_becomes_plain_again(all_kernels):
     assert ours(auto.model) == set()
 
     torch.testing.assert_close(auto(texts()), before, atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("build", [bert, modernbert, lambda: decoder("qwen3")])
+def test_what_saves_launches_is_left_out_of_compiled_layers(build):
+    """They would be compiled one by one: what stands at each of them differs."""
+    for compiled in (False, True):
+        model = reader(build(), 3, pooling="last", compile=compiled).model
+        has_ours = [bool(vars(m).keys() & {"linears", "forward"}) for m in model.modules()]
+        assert any(has_ours) != compiled
