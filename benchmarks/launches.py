@@ -262,10 +262,13 @@ def count_encoding(folder: str, tokenizer: PreTrainedTokenizerBase) -> Parts:
     tokens = Tokens(ids, offsets)
     gpu = new_gpu()
     batch_tokens = mock.patch.object(embed_texts, "BATCH_TOKENS", n_tokens)
+    each_batch = mock.patch.object(embed_texts, "TEXTS_OF_COPY", 1)
     encoder = DualEncoder(folder, max_length=MAX_LENGTH).query_tower
-    with gpu, batch_tokens, torch.autocast("cuda", dtype=torch.bfloat16):
+    with gpu, batch_tokens, each_batch, torch.autocast("cuda", dtype=torch.bfloat16):
         encoder.to(DEVICE)
-        batches = embed_texts.encode_batches(encoder, tokens, form, np.arange(len(tokens)))
+        batches = embed_texts.encode_batches(
+            encoder, embed_texts.LaidOut(tokens, form, np.arange(len(tokens)))
+        )
         next(batches)
         gpu.counts = counts = Counts()
         next(batches)

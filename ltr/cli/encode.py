@@ -44,7 +44,7 @@ def encode(
     with imports_on_stderr():
         job = open_encoding(ranker, corpus, output, numbers, precision, device)
     is_whole = job.check()
-    job.encode_missing()
+    job.encode_missing(*_place_among_workers())
     manifest = job.finish()
     if job.overlap is not None:
         say(
@@ -55,6 +55,23 @@ def encode(
         f"{output}: {manifest['count']:,} texts in {n_shards:,} shards, {manifest['dim']} dimensions in {manifest['numbers']}"
         f"{', all checked' if is_whole else ''}; digest {manifest['digest']}"
     )
+
+
+def _place_among_workers() -> tuple[int, int]:
+    """The number of this process among those that torchrun, srun or an array of SLURM has started, and
+    how many these are. Others may work beside them.
+    """
+    number, count = 0, 1
+    for number_name, count_name in (("RANK", "WORLD_SIZE"), ("SLURM_PROCID", "SLURM_NTASKS")):
+        if number_name in os.environ and count_name in os.environ:
+            number = int(os.environ[number_name])
+            count = int(os.environ[count_name])
+            break
+    if "SLURM_ARRAY_TASK_ID" in os.environ:
+        element = int(os.environ["SLURM_ARRAY_TASK_ID"]) - int(os.environ["SLURM_ARRAY_TASK_MIN"])
+        number += element * count
+        count *= int(os.environ["SLURM_ARRAY_TASK_COUNT"])
+    return number % count, count
 
 
 def _gpu_of_process() -> int:

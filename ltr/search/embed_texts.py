@@ -1,11 +1,12 @@
 """Embeddings of many texts, by their tokens."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from ltr.batch import Texts
 from ltr.data.layouts import SingleTexts
@@ -22,6 +23,59 @@ BATCH_TOKENS = 65536
 # A batch of at least so many tokens casts the weights once, not in every chunk. It pays from some
 # 2,000 on; twice as many are surely enough.
 MANY_TOKENS = 4096
+TEXTS_OF_COPY = 4096  # whose embeddings come from the device together: as many as a shard has
+
+
+# Places [n] of texts, and their embeddings [n, H] float32, on the host.
+Part = tuple[np.ndarray, np.ndarray]
+
+
+class Batch(NamedTuple):
+    """Texts as they are handed to the encoder.
+
+    Attributes:
+        places: ``[n]`` int64, where their embeddings belong.
+        texts: n texts, or the windows of n texts.
+    """
+
+    places: np.ndarray
+    texts: Texts
+
+    def pinned(self, device: torch.device) -> "Batch":
+        """In memory from which a GPU copies while the host goes on."""
+        with torch.cuda.device(device):  # a thread begins at the first one
+            return self._replace(texts=_each_tensor(self.texts, Tensor.pin_memory))
+
+
+class LaidOut(Sequence[Batch]):
+    """Texts of a store in batches, longest first. Each is laid out when it is asked for.
+
+    Args:
+        store: the tokens of the texts.
+        form: how they are laid out for the encoder.
+        rows: ``[R]`` int64, which texts.
+
+    Attributes:
+        n_tokens: of all texts.
+    """
+
+    def __init__(self, store: Tokens, form: SingleTexts, rows: np.ndarray) -> None:
+        assert not form.has_many_embeddings, (
+            "its windows are texts of their own, see ltr.search.corpus_windows"
+        )
+        self._store = store
+        self._form = form
+        self._rows = rows
+        lengths = form.lengths(store.lengths(rows))
+        self.n_tokens = int(lengths.sum())
+        self._places = batches_of_places(lengths)
+
+    def __len__(self) -> int:
+        return len(self._places)
+
+    def __getitem__(self, number: int) -> Batch:  # type: ignore[override]
+        places = self._places[number]
+        return Batch(places, self._form.lay_out(self._store, self._rows[places]))
 
 
 def encode_in_memory(
@@ -45,52 +99,74 @@ def encode_in_memory(
     Raises:
         ValueError: if there is no text.
     """
-    embeddings: np.ndarray | None = None  # only the first batch tells how many columns there are
-    for places, embeddings_of_batch in encode_batches(encoder, store, form, rows):
+    return in_order(encode_batches(encoder, LaidOut(store, form, rows)), len(rows))
+
+
+def in_order(parts: Iterable[Part], count: int) -> np.ndarray:
+    """The embeddings ``[count, H]`` float32 of which :func:`encode_batches` has yielded all.
+
+    Raises:
+        ValueError: if there is no text.
+    """
+    embeddings: np.ndarray | None = None  # only the first part tells how many columns there are
+    for places, embeddings_of_part in parts:
         if embeddings is None:
-            embeddings = np.empty((len(rows), embeddings_of_batch.shape[1]), np.float32)
-        embeddings[places] = embeddings_of_batch
+            embeddings = np.empty((count, embeddings_of_part.shape[1]), np.float32)
+        embeddings[places] = embeddings_of_part
     if embeddings is None:
         raise ValueError("there must be at least one text to encode, got none")
     return embeddings
 
 
-def encode_batches(
-    encoder: nn.Module, store: Tokens, form: SingleTexts, rows: np.ndarray
-) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Embed texts batch by batch, longest first.
+def encode_batches(encoder: nn.Module, batches: Sequence[Batch]) -> Iterator[Part]:
+    """Embed texts batch by batch. A GPU is waited for once in some 4,096 texts.
 
     Yields:
-        Places in ``rows`` ``[n]``, and the embeddings of those texts ``[n, H]`` float32; of a text in
-        windows the mean of theirs.
+        Places ``[n]``, and the embeddings of those texts ``[n, H]`` float32; of a text in windows the
+        mean of theirs.
     """
-    assert not form.has_many_embeddings, (
-        "its windows are texts of their own, see ltr.search.corpus_windows"
-    )
     device = next(encoder.parameters()).device
-    lengths = form.lengths(store.lengths(rows))
-    batches = batches_of_places(lengths)
-    for places in track(batches, "encoding", f"batches of {BATCH_TOKENS} tokens"):
+    places: list[np.ndarray] = []
+    embeddings: list[Tensor] = []  # of these places, on the device
+    for number, batch in enumerate(track(batches, "encoding", f"batches of {BATCH_TOKENS} tokens")):
         with torch.inference_mode(), in_eval_mode(encoder), ExitStack() as stack:
-            texts = form.lay_out(store, rows[places])
-            n_tokens = len(texts.ids)  # all texts end to end
+            n_tokens = len(batch.texts.ids)  # all texts end to end
             if n_tokens >= MANY_TOKENS:
                 for part in encoder.modules():
                     # Compiled layers don't read weights that are laid out beforehand.
                     if isinstance(part, TextEncoder) and not part.options.compile:
                         stack.enter_context(cast_once(part.model))
-            type_ids = None if texts.type_ids is None else texts.type_ids.to(device)
-            counts = texts.windows
-            texts = Texts(
-                texts.ids.to(device),
-                texts.lengths.to(device),
-                type_ids,
-                host_lengths=texts.host_lengths,
-            )
-            embeddings = encoder(texts).float()
-            if counts is not None:
-                embeddings = mean_of_windows(embeddings, counts.to(device))
-        yield places, embeddings.cpu().numpy()
+            # The host does not wait for a copy of pinned memory.
+            texts = _each_tensor(batch.texts, lambda each: each.to(device, non_blocking=True))
+            embeddings_of_batch = encoder(texts._replace(windows=None)).float()
+            if texts.windows is not None:
+                embeddings_of_batch = mean_of_windows(embeddings_of_batch, texts.windows)
+        places.append(batch.places)
+        embeddings.append(embeddings_of_batch)
+        is_last = number == len(batches) - 1
+        if is_last or sum(map(len, places)) >= TEXTS_OF_COPY:
+            yield np.concatenate(places), _on_host(embeddings)
+            places.clear()
+            embeddings.clear()
+
+
+def _each_tensor(texts: Texts, copied: Callable[[Tensor], Tensor]) -> Texts:
+    """Copies of the tensors; what else there is, stays on the host."""
+    copies: dict[str, Any] = {}
+    for name, each in texts._asdict().items():
+        if torch.is_tensor(each):
+            copies[name] = copied(each)
+    return texts._replace(**copies)
+
+
+def _on_host(embeddings: Sequence[Tensor]) -> np.ndarray:
+    """Embeddings of batches, ``[n, H]`` in all, once the device has computed them."""
+    on_device = embeddings[0] if len(embeddings) == 1 else torch.cat(list(embeddings))
+    if on_device.device.type != "cuda":
+        return on_device.cpu().numpy()
+    # To memory that is not pinned the copy takes as long as a small encoder for the texts.
+    pinned = torch.empty(on_device.shape, pin_memory=True)
+    return pinned.copy_(on_device).numpy()
 
 
 def batches_of_places(lengths: np.ndarray) -> list[np.ndarray]:

@@ -9,12 +9,12 @@ import shutil
 import time
 import weakref
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from ltr.data.cache_folder import cached, entry_folder, origin_of
+from ltr.data.cache_folder import SEAL, cached, entry_folder, origin_of
 from ltr.data.files import lock_shared
 from ltr.data.texts import TextTable
 from ltr.data.tokens import Tokens, TokenStore
@@ -242,15 +242,15 @@ class EncodingsInCache:
         return cached(KIND, plan.key, build, _open_in_use, origin)
 
     def _known_rows(self, plan: EncodingPlan) -> KnownRows | None:
-        """The embeddings of another corpus by the same weights: of the encoding that was used
+        """The embeddings of another corpus by the same weights: of the whole encoding that was used
         last.
         """
-        newest: tuple[float, Encoding] | None = None
+        found: list[tuple[float, Encoding]] = []
         for file in entry_folder(KIND, plan.key).parent.glob(f"*/{KEYS}"):
             try:
                 encoding = _open_in_use(file.parent)
-                last_used = file.stat().st_mtime
-            except (InputError, OSError):  # another process removes it
+                last_used = (file.parent / SEAL).stat().st_mtime
+            except (InputError, OSError):  # damaged, or another process removes it
                 continue
             other = encoding.plan
             is_same = (other.model, other.precision, other.numbers) == (
@@ -258,11 +258,12 @@ class EncodingsInCache:
                 plan.precision,
                 plan.numbers,
             )
-            if is_same and (newest is None or last_used > newest[0]):
-                newest = last_used, encoding
-        if newest is None:
-            return None
-        return KnownRows(newest[1].folder, newest[1].embeddings())
+            if is_same:
+                found.append((last_used, encoding))
+        for _, encoding in sorted(found, key=lambda entry: -entry[0]):
+            with suppress(InputError, OSError, ValueError):  # damaged: what it knows is not needed
+                return KnownRows(encoding.folder, encoding.embeddings())
+        return None
 
 
 @dataclass(frozen=True)

@@ -29,10 +29,15 @@ class KnownRows:
     Args:
         folder: of the encoding, with what :func:`write_keys` has written.
         embeddings: all of it.
+
+    Raises:
+        ValueError: if it has other numbers for its texts than embeddings.
     """
 
     def __init__(self, folder: Path, embeddings: StoredEmbeddings) -> None:
         keys = np.asarray(map_array(folder / KEYS)).reshape(-1, 2)
+        if len(keys) != len(embeddings):
+            raise ValueError(f"{len(keys)} texts have {len(embeddings)} embeddings")
         self._embeddings = embeddings
         # Sorted by the first number; the second one confirms. Two texts with one first number and
         # two second ones are hardly ever met, and then one of them counts as not known.

@@ -83,9 +83,15 @@ class CorpusEncoding:
         if self.encoding.shard(number) is None:
             self._worker.encode(number)
 
-    def encode_missing(self) -> None:
-        """Encode shards until none is missing, beside other workers."""
-        self._worker.encode_missing()
+    def encode_missing(self, number: int = 0, count: int = 1) -> None:
+        """Encode shards until none is missing, beside other workers.
+
+        Args:
+            number: of this worker; each begins at a shard of its own.
+            count: how many workers there are.
+        """
+        n_shards = self.encoding.plan.n_shards
+        self._worker.encode_missing(first=number * n_shards // count)
 
     def finish(self) -> dict[str, Any]:
         """Check every shard against its digest, and write the ids of the documents and the manifest,

@@ -411,13 +411,14 @@ def test_a_refresh_and_the_validations_beside_it_encode_the_corpus_once(
     validation before training has encoded.
     """
     counts = []
-    embed = encoding.encode_in_memory
+    encode_batches = encoding.encode_batches
 
-    def counting(encoder, store, form, rows):
-        counts.append(len(rows))
-        return embed(encoder, store, form, rows)
+    def counting(*args):
+        for places, embeddings in encode_batches(*args):
+            counts.append(len(places))
+            yield places, embeddings
 
-    monkeypatch.setattr(encoding, "encode_in_memory", counting)
+    monkeypatch.setattr(encoding, "encode_batches", counting)
     options = {"max_epochs": 3, "limit_val_batches": 1.0, "num_sanity_val_steps": -1}
     trained(tmp_path, collection_folder, backbone, trainer=options, candidates="corpus", depth=10)
     assert sum(counts) == 4 * 720

@@ -6,8 +6,9 @@ import os
 import random
 import shutil
 import signal
+import threading
 import time
-from contextlib import nullcontext
+from contextlib import ExitStack, nullcontext
 from pathlib import Path
 
 import numpy as np
@@ -22,7 +23,7 @@ from ltr.errors import InputError
 from ltr.models.encoder.loading.pretrained import load_encoder, load_tokenizer
 from ltr.models.encoder.text_encoder import TextEncoder
 from ltr.search import encoding as room
-from ltr.search.embed_texts import encode_in_memory
+from ltr.search.embed_texts import Batch, encode_in_memory
 from ltr.search.embedder import Embedder
 from ltr.search.encoding import Encoding, Worker, plan_of, rows_of_shard
 from ltr.search.encoding_places import texts_of_store
@@ -185,14 +186,14 @@ def test_a_changed_byte_is_found_by_the_check_and_the_shard_made_again(world, tm
 
 def test_numbers_that_are_not_finite_are_not_stored(world, tmp_path, monkeypatch):
     worker = begun(tmp_path / "made", world)
-    embed = room.encode_in_memory
+    encode_batches = room.encode_batches
 
     def overflown(*args):
-        embeddings = embed(*args)
-        embeddings[7, 1] = np.nan
-        return embeddings
+        for places, embeddings in encode_batches(*args):
+            embeddings[places == 7, 1] = np.nan
+            yield places, embeddings
 
-    monkeypatch.setattr(room, "encode_in_memory", overflown)
+    monkeypatch.setattr(room, "encode_batches", overflown)
     with pytest.raises(InputError, match="finite, got NaN or infinity in row 263;"):
         worker.encode(1)
     assert files(tmp_path / "made") == ["plan.json"]
@@ -287,16 +288,146 @@ def test_of_shards_that_others_are_at_none_is_made_twice(world, tmp_path):
 def _encode_and_note(folder: Path, world, number: int) -> None:
     worker = begun(folder, world)
     made = []
-    encode = worker.encode
+    write = room.write_shard
 
-    def noting(shard: int) -> None:
+    def noting(file: Path, stored, key, shard: int, device) -> None:
         made.append(shard)
         time.sleep(0.2)
-        encode(shard)
+        write(file, stored, key, shard, device)
 
-    worker.encode = noting
+    room.write_shard = noting
     worker.encode_missing()
     (folder.parent / f"{number}.json").write_text(json.dumps(made))
+
+
+@pytest.fixture
+def as_on_a_gpu(monkeypatch):
+    """Shards are prepared a shard ahead, as for a GPU, whose pinned memory there is none of here."""
+    monkeypatch.setattr(room, "shards_ahead", lambda device: 1)
+    monkeypatch.setattr(Batch, "pinned", lambda batch, device: batch)
+
+
+def test_what_is_made_ahead_and_written_behind_has_the_same_bytes(
+    world, tmp_path, monkeypatch, as_on_a_gpu
+):
+    """Also where the disk is slow: the first shard is written when the second was encoded."""
+    events = []
+    second_is_encoded = threading.Event()
+    write, encode, prepare = room.write_shard, room.encode_batches, Worker._prepare
+
+    def slow_write(file, stored, key, number, device):
+        if number == 0:
+            assert second_is_encoded.wait(60)
+        write(file, stored, key, number, device)
+        events.append(f"written {number}")
+
+    def encoded(encoder, batches):
+        assert type(batches) is list, "they were laid out before"
+        number = sum(event.startswith("encoded") for event in events)
+        yield from encode(encoder, batches)
+        events.append(f"encoded {number}")
+        if number == 1:
+            second_is_encoded.set()
+
+    def prepared(worker, number):
+        assert threading.current_thread().name.startswith("ltr-reads")
+        return prepare(worker, number)
+
+    monkeypatch.setattr(room, "write_shard", slow_write)
+    monkeypatch.setattr(room, "encode_batches", encoded)
+    monkeypatch.setattr(Worker, "_prepare", prepared)
+    begun(tmp_path / "slow", world, "float16").encode_missing()
+    assert [each for each in events if each[0] == "w"] == ["written 0", "written 1", "written 2"]
+    assert events.index("encoded 1") < events.index("written 0")
+    monkeypatch.undo()
+    worker = begun(tmp_path / "one by one", world, "float16")
+    for number in range(3):
+        worker.encode(number)
+    for name in WHOLE[:3]:
+        made = [(tmp_path / folder / name).read_bytes() for folder in ("slow", "one by one")]
+        assert made[0] == made[1]
+
+
+@pytest.mark.parametrize("error", [InputError("a fault"), OSError(28, "full"), KeyboardInterrupt()])
+@pytest.mark.parametrize("phase", ["preparing", "encoding", "writing"])
+def test_an_error_in_any_thread_ends_the_work_and_keeps_what_was_made(
+    world, tmp_path, monkeypatch, as_on_a_gpu, phase, error
+):
+    """Of the second shard. The first is kept, and no lock and no half shard is left."""
+    if isinstance(error, KeyboardInterrupt) and phase != "encoding":
+        pytest.skip("a signal comes to the thread that encodes")
+    folder = tmp_path / "made"
+    counts = iter(range(3))
+
+    def failing(real, number_of):
+        def at_the_second(*args):
+            if number_of(*args) == 1:
+                raise error
+            return real(*args)
+
+        return at_the_second
+
+    if phase == "preparing":
+        failing_prepare = failing(Worker._prepare, lambda _, number: number)
+        monkeypatch.setattr(Worker, "_prepare", failing_prepare)
+    elif phase == "encoding":
+        monkeypatch.setattr(
+            room, "encode_batches", failing(room.encode_batches, lambda *_: next(counts))
+        )
+    else:
+        monkeypatch.setattr(room, "write_shard", failing(room.write_shard, lambda *args: args[3]))
+    worker = begun(folder, world)
+    with pytest.raises(type(error)) as raised:
+        worker.encode_missing()
+    assert raised.value is error
+    kept = [name for name in files(folder) if name.endswith(".npy")]
+    assert kept == ["000000.npy"] and files(folder) == ["000000.npy", "plan.json"]
+    assert not [each for each in threading.enumerate() if each.name.startswith("ltr-")]
+    monkeypatch.undo()
+    finished(tmp_path / "whole", world)
+    begun(folder, world).encode_missing()
+    for name in WHOLE[:3]:
+        assert (folder / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
+
+
+def test_a_worker_begins_at_its_place_and_locks_what_it_makes_alone(world, tmp_path, monkeypatch):
+    """Shard 2 is at another worker, shard 0 is made by one meanwhile: neither is locked."""
+    folder = tmp_path / "made"
+    worker = begun(folder, world)
+    locked = []
+    lock = room.being_written
+
+    def counting(path, **options):
+        locked.append(path.name)
+        return lock(path, **options)
+
+    looks = []
+    is_being_written = room.is_being_written
+
+    def looked(path):
+        looks.append(path.name)
+        if len(looks) == 3:
+            other.close()  # the other worker is killed, after the first look
+        return is_being_written(path)
+
+    other = ExitStack()
+    other.enter_context(lock(folder / "000002.npy"))
+    monkeypatch.setattr(room, "being_written", counting)
+    monkeypatch.setattr(room, "is_being_written", looked)
+    monkeypatch.setattr(room, "SECONDS_BETWEEN_LOOKS", 0)
+    prepare = Worker._prepare
+
+    def prepared(own, number):
+        if number == 1 and own is worker:
+            begun(folder, world).encode(0)
+        return prepare(own, number)
+
+    monkeypatch.setattr(Worker, "_prepare", prepared)
+    worker.encode_missing(first=1)
+    assert locked == ["000001.npy", "000002.npy"]
+    assert looks == ["000001.npy", "000002.npy", "000002.npy"]
+    worker.encoding.finish()
+    assert files(folder) == WHOLE
 
 
 def test_a_lock_that_was_left_beside_a_whole_shard_goes(world, tmp_path):

@@ -1,6 +1,7 @@
 """Where encodings lie, who reads them, and when they go."""
 
 import os
+import shutil
 import signal
 import threading
 import time
@@ -37,6 +38,7 @@ from ltr.search.encoding_places import (
     texts_of_store,
     texts_of_table,
 )
+from ltr.use.retriever import table_of_texts
 from tests.child_processes import fork
 from tests.world.rankers import data_for, dual_encoder, trainer
 
@@ -64,13 +66,15 @@ def weights(backbone):
 def encoded(monkeypatch) -> list[int]:
     """How many texts each shard had to encode."""
     counts = []
-    encode_in_memory = room.encode_in_memory
+    encode_batches = room.encode_batches
 
-    def counting(encoder, store, form, rows):
-        counts.append(len(rows))
-        return encode_in_memory(encoder, store, form, rows)
+    def counting(*args):
+        parts = list(encode_batches(*args))
+        if parts:
+            counts.append(sum(len(places) for places, _ in parts))
+        return parts
 
-    monkeypatch.setattr(room, "encode_in_memory", counting)
+    monkeypatch.setattr(room, "encode_batches", counting)
     return counts
 
 
@@ -107,14 +111,7 @@ def test_a_killed_run_goes_on_with_its_shards(tmp_path, corpus, weights, encoded
     place = EncodingsOfRun(run, "evaluation")
 
     def killed_at_the_third_shard() -> None:
-        encode = room.Worker.encode
-
-        def until_third(worker, number):
-            if number == 2:
-                os.kill(os.getpid(), signal.SIGKILL)
-            encode(worker, number)
-
-        room.Worker.encode = until_third
+        room.write_shard = _written_until(2)
         use(place, weights("step 1"), corpus)
 
     assert os.waitpid(fork(killed_at_the_third_shard), 0)[1] == signal.SIGKILL
@@ -161,8 +158,7 @@ def test_a_killed_search_goes_on_in_the_cache_and_is_told_by_it(corpus, weights,
     place = EncodingsInCache(corpus.folder, "a model")
 
     def killed() -> None:
-        room.Worker.encode, encode = _until(1), room.Worker.encode
-        _until.encode = encode
+        room.write_shard = _written_until(1)
         use(place, weights("a"), corpus, "float16")
 
     assert os.waitpid(fork(killed), 0)[1] == signal.SIGKILL
@@ -174,13 +170,41 @@ def test_a_killed_search_goes_on_in_the_cache_and_is_told_by_it(corpus, weights,
     assert not list((cache_root() / "encodings").glob(".*"))
 
 
-def _until(last: int):
-    def encode(worker, number):
+def _written_until(last: int):
+    """Writes shards, and kills the process at one."""
+    write = room.write_shard
+
+    def write_shard(file, stored, key, number, device):
         if number == last:
             os.kill(os.getpid(), signal.SIGKILL)
-        _until.encode(worker, number)
+        write(file, stored, key, number, device)
 
-    return encode
+    return write_shard
+
+
+def test_known_rows_are_of_the_whole_encoding_that_was_used_last(corpus, weights, encoded):
+    """Of two other corpora: 20 texts of this one stand in the first, 10 in the second, which was
+    written later. A damaged one is left out.
+    """
+    place = EncodingsInCache(corpus.folder, "a model")
+    texts = list(corpus.texts)
+    own = [f"w{number} w{number}" for number in range(20)]
+    first = table_of_texts([*texts[:20], *own])
+    second = table_of_texts([*texts[:10], *own])
+    use(place, weights("a"), first)
+    use(place, weights("a"), second)
+    entries = {entry.folder: entry.last_used for entry in encodings_in_cache()}
+    of_first, of_second = sorted(entries, key=entries.__getitem__)
+    use(place, weights("a"), first)
+    os.utime(of_first / "seal", (2e9, 2e9))
+    encoded.clear()
+    use(place, weights("a"), table_of_texts(texts[:20]))
+    assert encoded == [], "all 20 are known of the first, which was used last"
+    (of_last,) = {entry.folder for entry in encodings_in_cache()} - {of_first, of_second}
+    shutil.rmtree(of_last)
+    (of_first / "000000.npy").write_bytes(b"")
+    use(place, weights("a"), table_of_texts(texts[:20]))
+    assert encoded == [10], "the second knows the others"
 
 
 def test_a_folder_that_is_shown_late_is_waited_for(tmp_path, monkeypatch):

@@ -1,6 +1,7 @@
 """``ltr encode`` and what reads its folder."""
 
 import json
+import os
 import pickle
 import shutil
 from pathlib import Path
@@ -10,6 +11,7 @@ import pytest
 import torch
 
 from ltr.__main__ import main
+from ltr.cli.encode import _place_among_workers
 from ltr.cli.encode import encode as encode_command
 from ltr.data.collection import open_collection
 from ltr.data.trec import read_run
@@ -29,7 +31,7 @@ def never_encodes(monkeypatch):
     def refuse(*_):
         raise AssertionError("a document is encoded")
 
-    return lambda: monkeypatch.setattr(room, "encode_in_memory", refuse)
+    return lambda: monkeypatch.setattr(room, "encode_batches", refuse)
 
 
 def test_a_folder_is_made_gone_on_with_and_checked(backbone, collection_folder, tmp_path, capsys):
@@ -270,6 +272,52 @@ def test_each_process_of_a_machine_takes_its_own_gpu(
     with pytest.raises(InputError, match="no further"):
         encode_command("R", corpus="C", output=str(tmp_path / "out"))
     assert taken == [device]
+
+
+@pytest.mark.parametrize(
+    ("variables", "place"),
+    [
+        ({}, (0, 1)),
+        ({"RANK": "3", "WORLD_SIZE": "8"}, (3, 8)),  # of torchrun
+        ({"SLURM_PROCID": "3", "SLURM_NTASKS": "8"}, (3, 8)),  # of srun
+        (
+            {"RANK": "1", "WORLD_SIZE": "2", "SLURM_PROCID": "0", "SLURM_NTASKS": "1"},
+            (1, 2),
+        ),  # of torchrun inside srun
+        (
+            # of an array of jobs, each with two tasks: the elements 1, 2, 3
+            {
+                "SLURM_ARRAY_TASK_ID": "3",
+                "SLURM_ARRAY_TASK_MIN": "1",
+                "SLURM_ARRAY_TASK_COUNT": "3",
+                "SLURM_PROCID": "1",
+                "SLURM_NTASKS": "2",
+            },
+            (5, 6),
+        ),
+    ],
+)
+def test_each_worker_has_a_place_of_its_own(monkeypatch, variables, place):
+    for name in [name for name in os.environ if name.startswith(("SLURM", "RANK", "WORLD"))]:
+        monkeypatch.delenv(name)
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    assert _place_among_workers() == place
+
+
+@pytest.mark.parametrize(("number", "count", "first"), [(0, 1, 0), (1, 2, 1), (2, 3, 2), (7, 8, 2)])
+def test_a_worker_begins_at_its_place(
+    backbone, collection_folder, tmp_path, monkeypatch, number, count, first
+):
+    """Of 3 shards, at the number of the worker × 3 / all workers, rounded down."""
+    begun = []
+    prepare = room.Worker._prepare
+    monkeypatch.setattr(
+        room.Worker, "_prepare", lambda own, shard: begun.append(shard) or prepare(own, shard)
+    )
+    encoding = open_encoding(backbone, str(collection_folder), tmp_path / "out")
+    encoding.encode_missing(number, count)
+    assert begun == [(first + place) % 3 for place in range(3)]
 
 
 def test_a_cross_encoder_encodes_nothing(tmp_path, capsys, copied_run):

@@ -20,13 +20,14 @@ from tests.world.collections import write_collection
 def encoded(monkeypatch) -> list[int]:
     """How many texts each call of the encoder has read from now on."""
     counts = []
-    encode_in_memory = encoding.encode_in_memory
+    encode_batches = encoding.encode_batches
 
-    def counting(encoder, store, form, rows):
-        counts.append(len(rows))
-        return encode_in_memory(encoder, store, form, rows)
+    def counting(*args):
+        for places, embeddings in encode_batches(*args):
+            counts.append(len(places))
+            yield places, embeddings
 
-    monkeypatch.setattr(encoding, "encode_in_memory", counting)
+    monkeypatch.setattr(encoding, "encode_batches", counting)
     return counts
 
 
@@ -114,15 +115,15 @@ def test_of_a_changed_corpus_only_changed_texts_are_encoded(backbone, tmp_path, 
 def test_embeddings_that_are_not_finite_are_not_kept(backbone, collection_folder, monkeypatch):
     """What overflowed once, in half precision say, is not read again and again."""
     retriever = Retriever(DualEncoder(backbone, max_length=13))
-    encode_in_memory = encoding.encode_in_memory
+    encode_batches = encoding.encode_batches
 
     def overflown(*args):
-        made = encode_in_memory(*args)
-        made[3, 0] = np.inf
-        return made
+        for places, embeddings in encode_batches(*args):
+            embeddings[places == 3, 0] = np.inf
+            yield places, embeddings
 
     with monkeypatch.context() as patch:
-        patch.setattr(encoding, "encode_in_memory", overflown)
+        patch.setattr(encoding, "encode_batches", overflown)
         said = "embeddings must be finite, got NaN or infinity in row 3"
         with pytest.raises(InputError, match=said):
             retriever.corpus(collection_folder)
