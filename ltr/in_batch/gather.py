@@ -73,8 +73,9 @@ def gather_lists(
             hashes, distances or the length of embeddings.
 
     Cost:
-        Three collectives: sizes, floats, integers. Every rank then computes the whole score matrix
-        and its loss, in the time and memory of one process; only the work of the encoder is shared.
+        Four collectives: which fields there are, sizes, floats, integers. Every rank then computes
+        the whole score matrix and its loss, in the time and memory of one process; only the work of
+        the encoder is shared.
     """
     if world_size() == 1:
         return lists, queries, docs
