@@ -73,7 +73,7 @@ class Counts:
         launches: kernels and copies, by operator.
         waits: of the host for the device, by what waits and the line of code.
         moved: bytes that operators beside matrix products and attention read and write, by
-            operator.
+            operator, without what those over lists of tensors write in place.
         busy: seconds that a GPU that is there spent on the launches.
     """
 
