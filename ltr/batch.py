@@ -138,6 +138,8 @@ class HostLists(NamedTuple):
             :class:`RankingBatch`.
         labels, mask, doc_rows, doc_hashes, distances, judged_rows, judged_grades, judged_hashes,
             sources: those of :class:`RankingBatch`.
+        copies_of: the tensors of a batch, on its device, whose values these are, each with its count
+            of changes in place (``_version``); None before the batch is there.
     """
 
     labels: np.ndarray
@@ -150,12 +152,14 @@ class HostLists(NamedTuple):
     judged_grades: np.ndarray | None = None
     judged_hashes: np.ndarray | None = None
     sources: np.ndarray | None = None
+    copies_of: tuple[tuple[Tensor, int], ...] | None = None
 
     def as_batch(self) -> "RankingBatch":
         """The lists on the host, without texts."""
         fields: dict[str, Any] = {}
-        for name, array in self._asdict().items():
-            fields[name] = None if array is None else torch.from_numpy(array)
+        for name, array in self._replace(copies_of=None)._asdict().items():
+            if array is not None:
+                fields[name] = torch.from_numpy(array)
         return RankingBatch(**fields)
 
 
@@ -194,8 +198,8 @@ class RankingBatch(NamedTuple):
         sources: ``[B]`` int64, the number of the source of each list; None where there is one.
         places: ``[S]`` int64, where the S documents stand among the B·N places of ``mask``, row by
             row. None: see :meth:`doc_places`.
-        on_host: what longer lists are laid out by, of training batches of texts apart. Who changes
-            the lists of a batch sets it to None.
+        on_host: what longer lists are laid out by, of training batches of texts apart, see
+            :meth:`lists_on_host`.
     """
 
     labels: Tensor
@@ -239,6 +243,35 @@ class RankingBatch(NamedTuple):
             return None
         number = torch.arange(self.mask.shape[1], device=self.keys.device)
         return keys_inside(self.keys.unsqueeze(1), number)
+
+    def arrived(self) -> "RankingBatch":
+        """The batch, which is on its device now: ``on_host`` holds copies of these tensors."""
+        if self.on_host is None:
+            return self
+        copies_of = tuple((tensor, tensor._version) for tensor in self._copied())
+        return self._replace(on_host=self.on_host._replace(copies_of=copies_of))
+
+    def lists_on_host(self) -> HostLists | None:
+        """``on_host``, if it still is what the batch holds: None where nobody has said so by
+        :meth:`arrived`, or where a tensor was replaced, or changed in place, since.
+        """
+        if self.on_host is None or self.on_host.copies_of is None:
+            return None
+        originals = {id(tensor): version for tensor, version in self.on_host.copies_of}
+        for tensor in self._copied():
+            if originals.get(id(tensor)) != tensor._version:
+                return None
+        return self.on_host
+
+    def _copied(self) -> list[Tensor]:
+        """The tensors from which ``on_host`` follows. Whoever reads no distances leaves them out."""
+        tensors = [self.labels, self.mask, self.query_rows, self.doc_rows]
+        tensors += [texts.ids for texts in (self.queries, self.docs) if texts is not None]
+        others = (self.distances, self.judged_rows, self.judged_grades, self.judged_hashes)
+        for tensor in (*others, self.sources):
+            if tensor is not None:
+                tensors.append(tensor)
+        return tensors
 
     def doc_places(self) -> Tensor:
         """``[S]`` int64, the places of the documents. Where ``places`` is None the mask says them, for

@@ -8,9 +8,11 @@ from pathlib import Path
 from typing import TypedDict
 
 import numpy as np
+import torch
 from lightning.pytorch import LightningDataModule
 from torch.utils.data import DataLoader
 
+from ltr.batch import RankingBatch
 from ltr.data.collate import Collator
 from ltr.data.files import digest_of_arrays
 from ltr.data.layouts import Reads
@@ -416,6 +418,12 @@ class RankingDataModule(LightningDataModule):
         starts, or resumes.
         """
         return divmod(self._n_consumed(), self._n_steps())
+
+    def transfer_batch_to_device(
+        self, batch: RankingBatch, device: torch.device, dataloader_idx: int
+    ) -> RankingBatch:
+        moved: RankingBatch = super().transfer_batch_to_device(batch, device, dataloader_idx)
+        return moved.arrived()
 
     def val_dataloader(self) -> DataLoader | list:
         return self._eval_loader("dev")

@@ -279,8 +279,9 @@ def _lists_of(batch: RankingBatch) -> RankingBatch:
     """
     n_cells = len(batch.mask) * batch.mask.numel()
     fits = batch.mask.device.type == "cpu" or n_cells <= HOST_CELLS
-    if batch.on_host is not None and fits and world_size() == 1:
-        lists = batch.on_host.as_batch()
+    on_host = batch.lists_on_host()
+    if on_host is not None and fits and world_size() == 1:
+        lists = on_host.as_batch()
         return lists if batch.distances is not None else lists._replace(distances=None)
     assert batch.docs is not None, "the data lays out what the ranker reads"
     return RankingBatch(

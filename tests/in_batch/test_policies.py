@@ -64,8 +64,27 @@ def test_lists_that_are_laid_out_on_the_host_are_those_of_the_device(module_and_
     assert batch.on_host.query_rows.tolist() == batch.queries.hashes().tolist()
     assert batch.on_host.doc_hashes[0].tolist() == batch.docs.hashes()[:3].tolist()
     by_hand = policy(module.ranker, batch._replace(on_host=None, places=None))
+    batch = batch.arrived()
+    assert batch.lists_on_host() is not None
     for found, expected in zip(policy(module.ranker, batch), by_hand, strict=True):
         assert found is expected is None or torch.equal(found, expected)
+
+
+def test_lists_that_were_changed_are_laid_out_on_the_device(module_and_batch):
+    """What has arrived is known on the host; other labels, or labels changed in place, are not."""
+    _, batch = module_and_batch()
+    assert batch.lists_on_host() is None
+    batch = batch.arrived()
+    assert batch.with_keys(torch.arange(4)).lists_on_host() is batch.on_host
+    assert batch._replace(distances=None).lists_on_host() is batch.on_host
+    for name in ("labels", "mask", "doc_rows", "judged_grades"):
+        other = batch._replace(**{name: getattr(batch, name).clone()})
+        assert other.lists_on_host() is None
+    relabelled = batch._replace(labels=1 - batch.labels)
+    assert policies._lists_of(relabelled).labels.equal(relabelled.labels)
+    batch.labels[0, 0] = 0.5
+    assert batch.lists_on_host() is None
+    assert policies._lists_of(batch).labels.equal(batch.labels)
 
 
 def test_long_lists_are_laid_out_on_the_device_and_so_are_those_of_several_processes(
@@ -73,7 +92,7 @@ def test_long_lists_are_laid_out_on_the_device_and_so_are_those_of_several_proce
 ):
     """Meta stands for a GPU."""
     _, batch = module_and_batch()
-    there = batch._replace(mask=batch.mask.to("meta"))
+    there = batch._replace(mask=batch.mask.to("meta")).arrived()
     assert policies._lists_of(there).mask.device.type == "cpu"
     assert policies._lists_of(there).distances is not None
     assert policies._lists_of(there._replace(distances=None)).distances is None
@@ -141,7 +160,7 @@ def test_a_margin_of_distances_gets_those_of_the_index_and_of_now(
             rows = texts = torch.cat([rows, texts])
             columns = columns + 4
         now = distances_of(module.ranker, rows, texts)
-    given = batch._replace(labels=labels, distances=mined, on_host=None)
+    given = batch._replace(labels=labels, distances=mined)
     for one, expected in ((batch, now.clone()), (given, now.clone())):
         if one is given:
             for b, n in ((0, 1), (0, 2), (1, 1), (2, 1), (2, 2), (3, 1), (3, 2)):
@@ -243,7 +262,7 @@ def test_two_ranks_have_the_margins_of_one_process(tmp_path, backbone, module_an
     module, batch = module_and_batch(n_lists=3)
     mined = torch.rand(3, 3)
     mined[1] = torch.nan
-    batch = batch._replace(distances=mined, on_host=None)
+    batch = batch._replace(distances=mined)
     torch.save(batch, tmp_path / "batch")
     run_ranks(_ranks, str(tmp_path), backbone)
     expected = margins_of(module, batch, backbone)
