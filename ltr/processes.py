@@ -7,7 +7,7 @@ Each process is a rank, a number from 0.
 import platform
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any, TypeVar, cast
@@ -177,11 +177,36 @@ def gather_at_rank_0(value: T) -> list[T]:
     return values if rank() == 0 else []
 
 
+# By the group of all processes, which may be NCCL's, the same processes as a group of gloo's.
+_host_groups: dict[distributed.ProcessGroup, distributed.ProcessGroup] = {}
+
+
+def host_group() -> distributed.ProcessGroup | None:
+    """The group by which all processes send what lies on their hosts: nothing waits for a GPU. None
+    where the group of all does so. Every rank must call it.
+    """
+    if distributed.get_backend() == "gloo":
+        return None
+    everyone = distributed.group.WORLD
+    assert everyone is not None, "the processes have met"
+    if everyone not in _host_groups:
+        _host_groups[everyone] = distributed.new_group(backend="gloo")
+    return _host_groups[everyone]
+
+
+def gather_numbers(numbers: Sequence[int]) -> np.ndarray:
+    """``[W, n]`` int64: n whole numbers of each of the W ranks, sent from host to host."""
+    return all_gather(torch.tensor(numbers, dtype=torch.int64)).numpy()
+
+
 def all_gather(tensor: Tensor) -> Tensor:
-    """``[W, …]``: the tensors of all W ranks, which must have one shape; without gradient."""
+    """``[W, …]``: the tensors of all W ranks, which must have one shape and lie on hosts, or on
+    GPUs; without gradient.
+    """
     gathered = tensor.new_empty(world_size(), *tensor.shape)
     if world_size() > 1:
-        distributed.all_gather(list(gathered), tensor.contiguous())
+        group = host_group() if tensor.device.type == "cpu" else None
+        distributed.all_gather(list(gathered), tensor.contiguous(), group=group)
     else:
         gathered[0] = tensor.detach()
     return gathered

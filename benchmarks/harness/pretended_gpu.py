@@ -7,8 +7,8 @@ launches, waits and bytes are counted.
 
 import traceback
 from collections import Counter
-from collections.abc import Callable, Iterable
-from contextlib import ExitStack
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self
@@ -248,12 +248,17 @@ class PretendedGPU:
         )
         for owner, name, value in places:
             self._inside.enter_context(mock.patch.object(owner, name, value))
-        self._inside.enter_context(_Functions(self))
-        self._inside.enter_context(_Operators(self))
+        self._inside.enter_context(self.in_thread())
         return self
 
     def __exit__(self, *_: Any) -> None:
         self._inside.close()
+
+    @contextmanager
+    def in_thread(self) -> Iterator[None]:
+        """Inside the block of the GPU: the same for another thread."""
+        with _Functions(self), _Operators(self):
+            yield
 
     def wait(self, what: str) -> None:
         """Count a wait of the host, at the line of the project that asks for it."""

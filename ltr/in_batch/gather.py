@@ -3,12 +3,13 @@
 import math
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from ltr.batch import RankingBatch, ScoredLists
-from ltr.processes import all_gather, rank, world_size
+from ltr.batch import RankingBatch, ScoredLists, on_device
+from ltr.processes import all_gather, gather_numbers, rank, world_size
 
 # Fields of a list itself, and of its judgements; all others belong to its documents.
 OF_LIST = {"queries", "query_rows", "sources", "frozen_queries"}
@@ -56,8 +57,9 @@ def gather_lists(
     a margin that draws random numbers must draw equal ones.
 
     Args:
-        lists: of this rank, without texts. All ranks must call, and must agree on whether there are
-            queries, judged rows, their grades, the hashes and distances, and sources.
+        lists: of this rank, without texts; on its host, or where the embeddings are. All ranks must
+            call, and must agree on whether there are queries, judged rows, their grades, the hashes
+            and distances, and sources.
         queries: ``[B, H]``; None for groups of texts without queries.
         docs: ``[B, N, H]``, with one H on all ranks. A rank without lists must still pass them
             through its encoder: ``DistributedDataParallel`` waits for the gradient of every
@@ -66,23 +68,30 @@ def gather_lists(
     Returns:
         What came, without ``torch.distributed`` or with one rank. Otherwise B is the sum
         over ranks, N and J the largest; padding is 0, False, or −1 in ``judged_rows``. Labels,
-        grades, distances, rows and mask carry no gradient.
+        grades, distances, rows and mask carry no gradient. Lists stay on the hosts if those of all
+        ranks are there; else they go to the embeddings.
 
     Raises:
         ValueError: on every rank, if ranks disagree on queries, judged rows, their grades, the
             hashes, distances or the length of embeddings.
 
     Cost:
-        Four collectives: which fields there are, sizes, floats, integers. Every rank then computes
-        the whole score matrix and its loss, in the time and memory of one process; only the work of
-        the encoder is shared.
+        Three collectives: forms and sizes, floats, integers; of lists on the hosts beside embeddings
+        on GPUs one more, as only embeddings go from GPU to GPU. Every rank then computes the whole
+        score matrix and its loss, in the time and memory of one process; only the work of the
+        encoder is shared.
     """
     if world_size() == 1:
         return lists, queries, docs
     embedded = lists._asdict() | {"queries": queries, "docs": docs}
     fields = {name: tensor for name, tensor in embedded.items() if tensor is not None}
-    _check_forms(fields)
-    gathered: dict[str, Any] = _gather_fields(fields)
+    own_sizes = _sizes(fields)
+    is_on_host = fields["mask"].device.type == "cpu"
+    of_ranks = gather_numbers([*own_sizes, *_form(fields), int(is_on_host)])
+    _check_forms(of_ranks[:, len(own_sizes) : -1])
+    if not of_ranks[:, -1].all():
+        fields = {name: tensor.to(docs.device) for name, tensor in fields.items()}
+    gathered: dict[str, Any] = _gather_fields(fields, of_ranks[:, : len(own_sizes)])
     queries = gathered.pop("queries", None)
     docs = gathered.pop("docs")
     return lists._replace(**gathered), queries, docs
@@ -105,19 +114,25 @@ def gather_scored(lists: ScoredLists) -> ScoredLists:
     fields = {name: tensor for name, tensor in flat.items() if tensor is not None}
     if lists.frozen is not None:
         fields["frozen_queries"], fields["frozen_docs"] = lists.frozen
-    gathered = _gather_fields(fields)
+    gathered = _gather_fields(fields, gather_numbers(_sizes(fields)))
     frozen = None
     if lists.frozen is not None:
         frozen = (gathered.pop("frozen_queries"), gathered.pop("frozen_docs"))
     return ScoredLists(**gathered, frozen=frozen)
 
 
-def _check_forms(fields: dict[str, Tensor]) -> None:
-    """A ValueError on every rank where ranks have different fields."""
-    docs = fields["docs"]
-    present = [name in fields for name in OPTIONAL]
-    form_of_rank = torch.tensor([*present, docs.shape[-1]], device=docs.device)
-    forms = all_gather(form_of_rank).cpu()
+def _form(fields: dict[str, Tensor]) -> list[int]:
+    """Which of the optional fields a rank has, as 0 and 1, and the length of its embeddings."""
+    is_there = [int(name in fields) for name in OPTIONAL]
+    return [*is_there, fields["docs"].shape[-1]]
+
+
+def _check_forms(forms: np.ndarray) -> None:
+    """A ValueError on every rank where ranks have different fields.
+
+    Args:
+        forms: of each rank, see :func:`_form`.
+    """
     if (forms != forms[0]).any():
         got = []
         for *flags, length in forms.tolist():
@@ -127,21 +142,25 @@ def _check_forms(fields: dict[str, Tensor]) -> None:
         )
 
 
-def _gather_fields(fields: dict[str, Tensor]) -> dict[str, Tensor]:
+def _sizes(fields: dict[str, Tensor]) -> tuple[int, int, int]:
+    """B, N and J of a rank."""
+    n_lists, n_docs = fields["mask"].shape
+    judged = fields.get("judged_rows")
+    return n_lists, n_docs, 0 if judged is None else judged.shape[1]
+
+
+def _gather_fields(fields: dict[str, Tensor], sizes: np.ndarray) -> dict[str, Tensor]:
     """Each field of the lists of all ranks, in the order of the whole batch.
 
     Args:
         fields: by name, of this rank: ``[B, …]`` for what belongs to a list, ``[B, J]`` for its
             judgements, ``[B, N, …]`` for its documents. All ranks have the same, in one order.
+        sizes: ``[W, 3]``, of each rank, see :func:`_sizes`.
     """
-    judged = fields.get("judged_rows")
-    own_judged = 0 if judged is None else judged.shape[1]
-    mask = fields["mask"]
-    sizes = all_gather(torch.tensor([*mask.shape, own_judged], device=mask.device)).cpu()
-    n_lists, n_docs, n_judged = sizes.amax(dim=0).tolist()  # the most of any rank
-    # Two collectives: as a float, a large row number would be rounded.
-    floats: dict[str, Tensor] = {}
-    integers: dict[str, Tensor] = {}
+    n_lists, n_docs, n_judged = sizes.max(axis=0).tolist()  # the most of any rank
+    # A collective for each kind: as a float, a large row number would be rounded, and what lies on
+    # the hosts doesn't go through GPUs.
+    kinds: dict[tuple[str, bool], dict[str, Tensor]] = {}
     for name, tensor in fields.items():
         shape: tuple[int, ...] = (n_lists, n_docs)
         if name in OF_LIST:
@@ -149,13 +168,12 @@ def _gather_fields(fields: dict[str, Tensor]) -> dict[str, Tensor]:
         elif name in OF_JUDGEMENT:
             shape = (n_lists, n_judged)
         padded = _padded(tensor, shape, fill=-1 if name == "judged_rows" else 0)
-        if padded.is_floating_point():
-            floats[name] = padded
-        else:
-            integers[name] = padded
+        kind = (padded.device.type, padded.is_floating_point())
+        kinds.setdefault(kind, {})[name] = padded
     lists_per_rank = sizes[:, 0].tolist()
-    gathered = _gather_as_matrix(floats, lists_per_rank)
-    gathered |= _gather_as_matrix(integers, lists_per_rank)
+    gathered: dict[str, Tensor] = {}
+    for _, of_kind in sorted(kinds.items(), reverse=True):
+        gathered |= _gather_as_matrix(of_kind, lists_per_rank)
     for name in WITHOUT_GRADIENT & gathered.keys():
         gathered[name] = gathered[name].detach()
     return gathered
@@ -177,8 +195,6 @@ def _gather_as_matrix(fields: dict[str, Tensor], lists_per_rank: list[int]) -> d
         fields: ``[B, …]`` each, of this rank. All ranks must send the same shapes.
         lists_per_rank: how many of the B lists of each rank are no padding.
     """
-    if not fields:
-        return {}
     # Side by side in one matrix [B, F]: a field [B] takes one column of it.
     parts: list[Tensor] = []
     for tensor in fields.values():
@@ -186,7 +202,8 @@ def _gather_as_matrix(fields: dict[str, Tensor], lists_per_rank: list[int]) -> d
     matrices = _Gather.apply(torch.cat(parts, dim=1))  # [W, B, F]
     real = [matrix[:n] for matrix, n in zip(matrices, lists_per_rank, strict=True)]
     widths = [part.shape[1] for part in parts]
-    order = torch.tensor(_order(lists_per_rank), dtype=torch.int64, device=matrices.device)
+    order_on_host = np.array(_order(lists_per_rank), dtype=np.int64)
+    (order,) = on_device([order_on_host], matrices.device)
     gathered = torch.cat(real)[order].split(widths, dim=1)
     gathered_tensors: dict[str, Tensor] = {}
     for (name, tensor), values in zip(fields.items(), gathered, strict=True):

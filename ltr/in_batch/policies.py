@@ -277,10 +277,11 @@ def _lists_of(batch: RankingBatch) -> RankingBatch:
     """The lists of a batch without its texts, which are known by hashes: on the host, where longer
     lists can be laid out there; else on the device.
     """
-    n_cells = len(batch.mask) * batch.mask.numel()
+    # Of the lists of all processes, which have about as many each.
+    n_cells = len(batch.mask) * batch.mask.numel() * world_size() ** 2
     fits = batch.mask.device.type == "cpu" or n_cells <= HOST_CELLS
     on_host = batch.lists_on_host()
-    if on_host is not None and fits and world_size() == 1:
+    if on_host is not None and fits:
         lists = on_host.as_batch()
         return lists if batch.distances is not None else lists._replace(distances=None)
     assert batch.docs is not None, "the data lays out what the ranker reads"

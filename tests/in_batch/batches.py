@@ -70,6 +70,7 @@ def on_ranks(function: Callable[[int], Any], n_ranks: int) -> list[Any]:
 
     with pytest.MonkeyPatch.context() as patch, ThreadPoolExecutor(n_ranks) as threads:
         patch.setattr(gather, "all_gather", all_gather)
+        patch.setattr(gather, "gather_numbers", lambda n: all_gather(torch.tensor(n)).numpy())
         patch.setattr(gather, "rank", lambda: this.rank)
         patch.setattr(gather, "world_size", lambda: n_ranks)
         return list(threads.map(run, range(n_ranks)))

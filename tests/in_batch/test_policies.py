@@ -87,18 +87,18 @@ def test_lists_that_were_changed_are_laid_out_on_the_device(module_and_batch):
     assert policies._lists_of(batch).labels.equal(batch.labels)
 
 
-def test_long_lists_are_laid_out_on_the_device_and_so_are_those_of_several_processes(
-    module_and_batch, monkeypatch
-):
-    """Meta stands for a GPU."""
+def test_long_lists_are_laid_out_on_the_device(module_and_batch, monkeypatch):
+    """Meta stands for a GPU. 4 lists against 12 documents, and 8 against 24 of two processes."""
     _, batch = module_and_batch()
     there = batch._replace(mask=batch.mask.to("meta")).arrived()
     assert policies._lists_of(there).mask.device.type == "cpu"
     assert policies._lists_of(there).distances is not None
     assert policies._lists_of(there._replace(distances=None)).distances is None
-    monkeypatch.setattr(policies, "world_size", lambda: 2)
-    assert policies._lists_of(there).mask.device.type == "meta"
-    monkeypatch.undo()
+    monkeypatch.setattr(policies, "HOST_CELLS", 8 * 24 - 1)
+    assert policies._lists_of(there).mask.device.type == "cpu"
+    with monkeypatch.context() as patch:
+        patch.setattr(policies, "world_size", lambda: 2)
+        assert policies._lists_of(there).mask.device.type == "meta"
     monkeypatch.setattr(policies, "HOST_CELLS", 4 * 12 - 1)
     assert policies._lists_of(there).mask.device.type == "meta"
     assert policies._lists_of(batch).doc_hashes.tolist() == batch.on_host.doc_hashes.tolist()
