@@ -76,9 +76,10 @@ class Tower(nn.Module):
         if getattr(encoder, "pooler", None) is not None:
             # Nothing uses it, and without a gradient it would break training on several ranks. It
             # stays, so that a saved model has all weights that transformers looks for, and computes
-            # nothing.
+            # nothing, but where it is a linear layer whose output the model reads, as ALBERT does.
             encoder.pooler.requires_grad_(False)
-            encoder.pooler.forward = _nothing
+            if not isinstance(encoder.pooler, nn.Linear):
+                encoder.pooler.forward = _nothing
         self.encoder = TextEncoder(
             encoder, self.tokenizer.pad_token_id, replace(options, pooling=pooling)
         )

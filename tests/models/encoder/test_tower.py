@@ -7,6 +7,7 @@ import pytest
 import torch
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer import modules as parts
+from transformers import AlbertConfig, AlbertModel
 
 from ltr.errors import InputError
 from ltr.models import DualEncoder
@@ -73,6 +74,19 @@ def test_normalising_is_added_to_a_model_without_and_not_twice(backbone, ready):
     head = DualEncoder(ready, normalise=True).doc_tower.head
     assert [type(part) for part in head].count(parts.Normalize) == 1
     assert len(DualEncoder(backbone).doc_tower.head) == 0
+
+
+def test_a_pooler_whose_output_the_model_reads_stays(tmp_path):
+    """ALBERT's is a linear layer, to whose output the model applies its activation."""
+    torch.manual_seed(0)
+    sizes = {"embedding_size": 8, "hidden_size": 16, "num_attention_heads": 2}
+    config = AlbertConfig(vocab_size=200, intermediate_size=24, num_hidden_layers=2, **sizes)
+    AlbertModel(config).save_pretrained(tmp_path / "albert")
+    wordpiece_tokenizer().save_pretrained(tmp_path / "albert")
+    model = DualEncoder(str(tmp_path / "albert"))
+    _, docs = embeddings(model, tmp_path)
+    assert docs.shape == (6, 16) and len(docs.unique(dim=0)) > 1
+    assert not any(p.requires_grad for p in model.doc_tower.encoder.model.pooler.parameters())
 
 
 MEAN = TextEncoder.Options(pooling="mean")

@@ -104,6 +104,8 @@ def cast_modules(
     modules: Sequence[nn.Linear | nn.LayerNorm], dtype: torch.dtype
 ) -> list[HalfWeights]:
     """The weights and the biases of modules, cast in one launch, or in a few where they are large."""
+    if not modules:  # of a layer in another precision: torch takes no empty list
+        return []
     biases: list[Tensor | None] = [module.bias for module in modules]
     tensors: list[Tensor] = [module.weight for module in modules]
     tensors += [bias for bias in biases if bias is not None]

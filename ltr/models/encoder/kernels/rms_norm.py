@@ -7,6 +7,7 @@ normalised in float32, and the result is multiplied by w without being rounded b
 """
 
 from functools import partial
+from inspect import signature
 
 import torch
 from torch import Tensor, nn
@@ -20,11 +21,13 @@ TOLERANCE = 1e-5  # of the numbers of a trial, which have size 1
 
 def use_fused_rms_norm(model: nn.Module) -> None:
     """Let torch compute every RMSNorm of transformers inside. A trial finds them: a module with a
-    weight and an epsilon that computes the same.
+    weight and an epsilon that computes the same of one input. One that takes a gate, too, is none.
     """
     for module in model.modules():
         is_alike = isinstance(vars(module).get("variance_epsilon"), float)
-        if is_alike and set(module._parameters) == {"weight"} and _computes_the_same(module):
+        is_alike = is_alike and set(module._parameters) == {"weight"}
+        is_alike = is_alike and len(signature(module.forward).parameters) == 1
+        if is_alike and _computes_the_same(module):
             module.forward = partial(_normalised, module)
 
 

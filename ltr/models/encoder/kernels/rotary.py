@@ -102,9 +102,13 @@ def rotated(
         query, key: of any precision, which the outputs have too.
         cos, sin: ``[1, T, d]``; ours are float32.
         unsqueeze_dim: where these lack the dimension of the heads.
-        otherwise: what rotates where launches cost nothing, and in another precision.
+        otherwise: what rotates where launches cost nothing, in another precision, and where ``cos``
+            is narrower than a head.
     """
-    if cos.dtype != torch.float32 or not half_weights.launches_cost(query.device.type):
+    # Some decoders rotate a part of each head alone.
+    whole_heads = query.shape[-1] == key.shape[-1] == cos.shape[-1]
+    is_ours = whole_heads and cos.dtype == torch.float32
+    if not is_ours or not half_weights.launches_cost(query.device.type):
         both: tuple[Tensor, Tensor] = otherwise(query, key, cos, sin, unsqueeze_dim=unsqueeze_dim)
         return both
     cos = cos.unsqueeze(unsqueeze_dim)

@@ -123,6 +123,16 @@ def test_adapters_learn_as_under_autocast(dtype, monkeypatch):
     assert found and all(torch.equal(found[name], right[name]) for name in found)
 
 
+def test_layers_without_a_weight_in_float32_are_left_to_autocast(monkeypatch):
+    encoder = reader(bert())
+    encoder.model.bfloat16()
+    expected, right = outputs_and_gradients(encoder)
+    together(monkeypatch)
+    outputs, found = outputs_and_gradients(encoder)
+    assert torch.equal(outputs, expected) and found
+    assert all(torch.equal(gradient, right[name]) for name, gradient in found.items())
+
+
 def test_weights_that_change_are_seen_and_nothing_is_left_behind(monkeypatch):
     """Not after an error either."""
     together(monkeypatch)

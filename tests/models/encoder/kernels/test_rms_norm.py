@@ -58,7 +58,15 @@ class OtherArguments(Qwen3RMSNorm):
         return super().forward(hidden_states + residual)
 
 
-@pytest.mark.parametrize("kind", [Gemma3RMSNorm, Square, OtherArguments, nn.LayerNorm])
+class Gated(Qwen3RMSNorm):
+    """As Bamba's."""
+
+    def forward(self, hidden_states, gate=None):
+        hidden_states = hidden_states if gate is None else hidden_states * F.silu(gate)
+        return super().forward(hidden_states)
+
+
+@pytest.mark.parametrize("kind", [Gemma3RMSNorm, Square, OtherArguments, Gated, nn.LayerNorm])
 def test_what_computes_something_else_stays_as_it_is(kind):
     """Even where its weights hide it, as ones do."""
     norm = kind(4)

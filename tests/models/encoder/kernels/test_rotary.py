@@ -6,6 +6,7 @@ import pickle
 import pytest
 import torch
 from torch.nn import functional as F
+from transformers import GPTNeoXConfig, GPTNeoXModel, Phi3Config, Phi3Model
 from transformers.models.modernbert.modeling_modernbert import ModernBertAttention
 
 from ltr.models.encoder.kernels import half_weights, rotary
@@ -70,6 +71,24 @@ def test_an_encoder_computes_the_same_with_fewer_launches(name, dtype, monkeypat
         assert_same_gradients(ours, right)
     else:
         assert F.cosine_similarity(output, expected).min() > 0.999
+
+
+PARTIAL = {"rope_type": "default", "rope_theta": 10000.0, "partial_rotary_factor": 0.5}
+
+
+@pytest.mark.parametrize("kinds", [(GPTNeoXConfig, GPTNeoXModel), (Phi3Config, Phi3Model)])
+def test_a_part_of_a_head_is_rotated_as_transformers_does(kinds, monkeypatch):
+    config, kind = kinds
+    torch.manual_seed(0)
+    sizes = {"hidden_size": 32, "num_attention_heads": 4, "intermediate_size": 24}
+    sizes |= {"num_hidden_layers": 2, "vocab_size": 60, "pad_token_id": 3}
+    encoder = reader(
+        with_large_weights(kind(config(**sizes, rope_parameters=PARTIAL))), 3, pooling="last"
+    )
+    assert len(attentions(encoder.model)) == 2
+    expected = encoder(texts(ids=(4, 60)))
+    costly(monkeypatch)
+    torch.testing.assert_close(encoder(texts(ids=(4, 60))), expected, atol=1e-5, rtol=1e-5)
 
 
 def test_another_rotation_and_none_are_left_as_they_are(monkeypatch):
