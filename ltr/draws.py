@@ -11,12 +11,15 @@ Letters of shapes: B lists of a batch.
 
 import functools
 import importlib.util
+import logging
 from collections.abc import Callable
 from typing import Any, TypeVar, cast
 
 import numpy as np
 import torch
 from torch import Tensor
+
+log = logging.getLogger(__name__)
 
 Definition = TypeVar("Definition", bound=Callable[..., Tensor])
 
@@ -52,9 +55,7 @@ def in_one_kernel(definition: Definition) -> Definition:
         return definition(*args).contiguous()
 
     def launched(*args: Any) -> Tensor:
-        from ltr import draws_kernels  # imports Triton
-
-        return draws_kernels.launched(name, defined, args)
+        return _launched(name, defined, args)
 
     OPS.define(name + torch.library.infer_schema(definition, mutates_args=()))
     OPS.impl(name, defined, "CPU")
@@ -67,6 +68,36 @@ def in_one_kernel(definition: Definition) -> Definition:
         return op(*args) if takes_kernel(args[0]) else definition(*args)
 
     return cast(Definition, chosen)
+
+
+def _launched(name: str, definition: Callable[..., Tensor], args: tuple[Any, ...]) -> Tensor:
+    """What the kernel of this name computes of these arguments, which are on a GPU.
+
+    Where it can't be compiled or launched the definition computes it, and a warning says why. No
+    kernel is tried again where the first launch of one has failed.
+    """
+    if not _faults:
+        try:
+            from ltr import draws_kernels  # imports Triton
+
+            made = draws_kernels.LAUNCHES[name](*args)
+        except torch.OutOfMemoryError:
+            raise
+        except Exception as fault:  # of Triton, of the C compiler, of a folder that is read-only…
+            if name not in _launchable:
+                _faults.append(fault)
+            log.warning(
+                "dropout is drawn by many small kernels, which is slower: Triton can't compile or launch its own: %s",
+                fault,
+            )
+        else:
+            _launchable.add(name)
+            return made
+    return definition(*args)
+
+
+_launchable: set[str] = set()  # names of kernels that were launched: what fails then may pass
+_faults: list[Exception] = []  # of the first launch of a kernel, if it failed
 
 
 def mixed(x: Tensor) -> Tensor:
@@ -123,7 +154,7 @@ def draw_site(number: int) -> Tensor:
     A tensor, and not a number: torch.compile would compile each layer anew for its own. It stays on
     the host, from where it is an argument of a kernel.
     """
-    return torch.tensor((number + 1) * FIRST_FACTOR % 2**63)
+    return torch.tensor((number + 1) * FIRST_FACTOR % 2**63, device="cpu")
 
 
 @in_one_kernel

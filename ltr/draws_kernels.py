@@ -1,12 +1,10 @@
 """The functions of :mod:`ltr.draws` and :mod:`ltr.dropout` as kernels of Triton, equal to the bit.
 
-They are compiled when they are first launched, which wants a C compiler on the machine. Where that
-fails the definitions run.
+They are compiled when they are first launched, which wants a C compiler on the machine.
 
 Letters of shapes: R rows, H elements of a row.
 """
 
-import logging
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 
@@ -14,8 +12,6 @@ import torch
 import triton
 import triton.language as tl
 from torch import Tensor
-
-log = logging.getLogger(__name__)
 
 # As unsigned numbers, which is what kernels compute with.
 GOLDEN = tl.constexpr(0x9E3779B97F4A7C15)
@@ -28,28 +24,6 @@ BYTES = tl.constexpr(8)  # of a hash, each for an element
 HASHES = 512
 HASH_COLUMNS = 16
 KEYS = 512
-
-
-def launched(name: str, definition: Callable[..., Tensor], args: tuple[Tensor, ...]) -> Tensor:
-    """What the kernel of this name computes of these arguments, which are on a GPU.
-
-    Where it can't be compiled or launched the definition computes it, and a warning says why.
-    """
-    if not _faults:
-        try:
-            return LAUNCHES[name](*args)
-        except torch.OutOfMemoryError:
-            raise
-        except Exception as fault:  # of Triton, of the C compiler, of a folder that is read-only…
-            _faults.append(fault)
-            log.warning(
-                "dropout is drawn by many small kernels, which is slower: Triton can't compile or launch its own: %s",
-                fault,
-            )
-    return definition(*args)
-
-
-_faults: list[Exception] = []  # of the first launch that failed, if one did
 
 
 def _on(device: torch.device) -> AbstractContextManager[object]:

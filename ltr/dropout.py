@@ -22,7 +22,7 @@ BYTES = 8  # of an int64, each for an element of a mask
 
 def new_keys(count: int, device: torch.device) -> Tensor:
     """``[S]`` int64, keys for texts of which nobody says any: drawn by torch's global generator."""
-    return torch.randint(-(2**63), 2**63 - 1, (count,)).to(device)
+    return torch.randint(-(2**63), 2**63 - 1, (count,), device="cpu").to(device)
 
 
 def keyed_dropout(x: Tensor, p: float, keys: Tensor, site: Tensor | None = None) -> Tensor:
@@ -134,7 +134,7 @@ class Draws:
             self.draw_for(None)
 
     def draw_for(self, text_keys: Tensor | None, token_keys: Tensor | None = None) -> None:
-        """Draw for some texts from now on; see :meth:`of`."""
+        """Draw for some texts from now on; see :meth:`keys_for`."""
         self.token_keys = token_keys
         self.text_keys = text_keys
 

@@ -4,12 +4,15 @@ import importlib.util
 import itertools
 import re
 import subprocess
+import sys
 import tempfile
 
 import numpy as np
 import pytest
 import torch
 
+import ltr
+from ltr import draws
 from ltr.draws import draw_site, keys_at_site, keys_inside
 from ltr.dropout import keyed_dropout
 
@@ -210,6 +213,21 @@ def test_keys_compile_without_spills(capability):
         assert resources(made) == resources(made) | {"STACK": 0, "LOCAL": 0}
 
 
+@pytest.fixture
+def first_launch(monkeypatch):
+    monkeypatch.setattr(draws, "_faults", [])
+    monkeypatch.setattr(draws, "_launchable", set())
+
+
+SLOWER = "dropout is drawn by many small kernels, which is slower: Triton can't compile or launch its own: "
+
+
+def assert_the_definition_runs():
+    args = (some_keys(4), draw_site(1))
+    assert torch.equal(draws._launched("keys_at_site", keys_at_site, args), keys_at_site(*args))
+
+
+@pytest.mark.usefixtures("first_launch")
 def test_where_triton_fails_the_definitions_run_and_a_warning_says_why(monkeypatch, caplog):
     """As on a machine without a C compiler. It is said once, and not tried again."""
     tried = []
@@ -218,15 +236,34 @@ def test_where_triton_fails_the_definitions_run_and_a_warning_says_why(monkeypat
         tried.append(args)
         raise RuntimeError("Failed to find C compiler")
 
-    monkeypatch.setattr(draws_kernels, "_faults", [])
     monkeypatch.setitem(draws_kernels.LAUNCHES, "keys_at_site", fail)
-    keys = some_keys(4)
-    args = (keys, draw_site(1))
     for _ in range(2):
-        made = draws_kernels.launched("keys_at_site", keys_at_site, args)
-        assert torch.equal(made, keys_at_site(*args))
+        assert_the_definition_runs()
     assert len(tried) == 1
+    assert [record.message for record in caplog.records] == [f"{SLOWER}Failed to find C compiler"]
+
+
+@pytest.mark.usefixtures("first_launch")
+def test_so_they_do_where_triton_is_broken(monkeypatch, caplog):
+    monkeypatch.delattr(ltr, "draws_kernels")
+    monkeypatch.setitem(sys.modules, "ltr.draws_kernels", None)  # can't be imported
+    for _ in range(2):
+        assert_the_definition_runs()
     (record,) = caplog.records
-    assert record.message == (
-        "dropout is drawn by many small kernels, which is slower: Triton can't compile or launch its own: Failed to find C compiler"
-    )
+    assert record.message.startswith(SLOWER) and "draws_kernels" in record.message
+
+
+@pytest.mark.usefixtures("first_launch")
+def test_a_failure_that_passes_slows_one_launch(monkeypatch, caplog):
+    """As Triton's own error on a GPU that is full."""
+    full = iter([False, True, False])
+
+    def launch(keys, site):
+        if next(full):
+            raise RuntimeError("Triton Error [CUDA]: out of memory")
+        return keys_at_site(keys, site)
+
+    monkeypatch.setitem(draws_kernels.LAUNCHES, "keys_at_site", launch)
+    for _ in range(3):
+        assert_the_definition_runs()
+    assert next(full, None) is None and len(caplog.records) == 1

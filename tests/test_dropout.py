@@ -247,6 +247,12 @@ def test_without_keys_torch_s_generator_decides():
     assert new_keys(3, torch.device("cpu")).unique().numel() == 3
 
 
+def test_a_default_device_moves_no_key():
+    with torch.device("meta"):  # as torch.set_default_device("cuda") may say
+        assert draw_site(3).device.type == "cpu"
+        assert new_keys(4, torch.device("cpu")).device.type == "cpu"
+
+
 def test_keys_differ_by_seed_epoch_step_place_and_part():
     steps = [(seed, epoch, step) for seed in range(3) for epoch in range(4) for step in range(5)]
     seeds = [seed_of_step(*step) for step in steps]
