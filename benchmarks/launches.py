@@ -167,6 +167,7 @@ class PartsOfStep(Callback):
         self.parts: Parts = {}
 
     def _begin(self, part: str, trainer: Trainer) -> None:
+        self.gpu.counts = None
         if trainer.global_step == COUNTED_STEP:
             self.parts[part] = self.gpu.counts = Counts()
 
@@ -179,8 +180,11 @@ class PartsOfStep(Callback):
     def on_after_backward(self, trainer: Trainer, *_: Any) -> None:
         self._begin("optimiser", trainer)
 
-    def on_train_batch_end(self, *_: Any) -> None:
+    def on_train_batch_end(self, trainer: Trainer, *_: Any) -> None:
         self.gpu.counts = None
+        # Whoever reads a number between two steps waits too: up to the next one.
+        if trainer.global_step == COUNTED_STEP + 1:
+            self.gpu.counts = Counts(waits=self.parts["optimiser"].waits)
 
 
 def count_step(work: Work, folder: str, data: str) -> Parts:
@@ -207,7 +211,7 @@ def count_step(work: Work, folder: str, data: str) -> Parts:
             devices=1,
             strategy=SingleDeviceStrategy(DEVICE),
             precision=PRECISION[work.precision],
-            max_steps=COUNTED_STEP + 1,
+            max_steps=COUNTED_STEP + 2,
             limit_val_batches=0,
             num_sanity_val_steps=0,
             logger=False,

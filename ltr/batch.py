@@ -3,7 +3,7 @@
 All are ``NamedTuple``\\ s: Lightning moves those to a device, and a frozen dataclass it cannot.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -43,13 +43,15 @@ class Texts(NamedTuple):
     host_lengths: np.ndarray | None = None
 
     def lengths_on_host(self) -> np.ndarray:
-        """``[S]`` int64, the lengths. Where ``host_lengths`` is None, the host waits for a GPU that
-        has them.
+        """``[S]`` int64, the lengths. Where ``host_lengths`` is None, or of other texts, the host waits
+        for a GPU that has them.
         """
         # A loader of torch's own turns arrays into tensors, which have gone to the GPU too.
-        if isinstance(self.host_lengths, np.ndarray):
-            return self.host_lengths
-        return self.lengths.cpu().numpy()
+        lengths = self.host_lengths
+        if not isinstance(lengths, np.ndarray):
+            return self.lengths.cpu().numpy()
+        is_theirs = lengths.shape == self.lengths.shape and lengths.sum() == len(self.ids)
+        return lengths if is_theirs else self.lengths.cpu().numpy()
 
     def with_keys(self, keys: Tensor) -> "Texts":
         """With keys for dropout: of the texts, or of the documents ``[D]``, all windows of which are
@@ -128,39 +130,56 @@ def _in_one_copy(tensors: Sequence[Tensor], device: torch.device) -> list[Tensor
     return parts
 
 
-class HostLists(NamedTuple):
-    """What says of the texts of a batch which are the same and which are judged for whom: arrays,
-    which stay on the host when the rest goes to a device. So longer lists (``ltr/in_batch``) are laid
-    out while a GPU encodes, and nothing waits for it.
+class HostLists:
+    """What says of the texts of a batch which are the same and which are judged for whom. It stays on
+    the host when the rest goes to a device: so longer lists (``ltr/in_batch``) are laid out while a
+    GPU encodes, and nothing waits for it.
 
-    Attributes:
-        query_rows: ``[B]`` int64, hashes of the queries; in a batch without queries those of
-            :class:`RankingBatch`.
-        labels, mask, doc_rows, doc_hashes, distances, judged_rows, judged_grades, judged_hashes,
-            sources: those of :class:`RankingBatch`.
-        copies_of: the tensors of a batch, on its device, whose values these are, each with its count
-            of changes in place (``_version``); None before the batch is there.
+    It is neither tuple nor dataclass: what moves a batch looks into those, and would move these too.
+
+    Args:
+        lists: a batch on the host, without texts. Its ``query_rows`` are hashes of the queries; in a
+            batch without queries those of :class:`RankingBatch`.
+        originals: by name, the tensors of a batch on its device that have these values, each with
+            its count of changes in place (``_version``); None before the batch is there.
     """
 
-    labels: np.ndarray
-    mask: np.ndarray
-    query_rows: np.ndarray
-    doc_rows: np.ndarray
-    doc_hashes: np.ndarray
-    distances: np.ndarray | None = None
-    judged_rows: np.ndarray | None = None
-    judged_grades: np.ndarray | None = None
-    judged_hashes: np.ndarray | None = None
-    sources: np.ndarray | None = None
-    copies_of: tuple[tuple[Tensor, int], ...] | None = None
+    def __init__(
+        self,
+        lists: "RankingBatch",
+        originals: Mapping[str, tuple[Tensor, int]] | None = None,
+    ) -> None:
+        self.lists = lists
+        self.originals = originals
 
-    def as_batch(self) -> "RankingBatch":
-        """The lists on the host, without texts."""
-        fields: dict[str, Any] = {}
-        for name, array in self._replace(copies_of=None)._asdict().items():
-            if array is not None:
-                fields[name] = torch.from_numpy(array)
-        return RankingBatch(**fields)
+    def agrees_with(self, batch: "RankingBatch") -> bool:
+        """Whether a batch on the host still has the values from which this was made. Its texts are
+        not looked at.
+        """
+        for name in COPIED:
+            ours = getattr(self.lists, name)
+            theirs = getattr(batch, name)
+            if ours is None and theirs is None:
+                continue
+            if ours is None or theirs is None or theirs.device.type != "cpu":
+                return False
+            has_nan = ours.is_floating_point()
+            if not np.array_equal(ours.numpy(), theirs.numpy(), equal_nan=has_nan):
+                return False
+        return True
+
+
+# The fields of a batch that its HostLists repeat.
+COPIED = (
+    "labels",
+    "mask",
+    "doc_rows",
+    "distances",
+    "judged_rows",
+    "judged_grades",
+    "judged_hashes",
+    "sources",
+)
 
 
 class RankingBatch(NamedTuple):
@@ -198,6 +217,7 @@ class RankingBatch(NamedTuple):
         sources: ``[B]`` int64, the number of the source of each list; None where there is one.
         places: ``[S]`` int64, where the S documents stand among the B·N places of ``mask``, row by
             row. None: see :meth:`doc_places`.
+        placed_in: the N that ``places`` count by.
         on_host: what longer lists are laid out by, of training batches of texts apart, see
             :meth:`lists_on_host`.
     """
@@ -219,6 +239,7 @@ class RankingBatch(NamedTuple):
     keys: Tensor | None = None
     sources: Tensor | None = None
     places: Tensor | None = None
+    placed_in: int | None = None
     on_host: HostLists | None = None
 
     def with_keys(self, keys: Tensor) -> "RankingBatch":
@@ -244,40 +265,56 @@ class RankingBatch(NamedTuple):
         number = torch.arange(self.mask.shape[1], device=self.keys.device)
         return keys_inside(self.keys.unsqueeze(1), number)
 
-    def arrived(self) -> "RankingBatch":
-        """The batch, which is on its device now: ``on_host`` holds copies of these tensors."""
-        if self.on_host is None:
-            return self
-        copies_of = tuple((tensor, tensor._version) for tensor in self._copied())
-        return self._replace(on_host=self.on_host._replace(copies_of=copies_of))
-
-    def lists_on_host(self) -> HostLists | None:
-        """``on_host``, if it still is what the batch holds: None where nobody has said so by
-        :meth:`arrived`, or where a tensor was replaced, or changed in place, since.
+    def moved(self, move: Callable[["RankingBatch"], "RankingBatch"]) -> "RankingBatch":
+        """The batch, moved from the host to its device, and what ``on_host`` is a copy of there. Where
+        the batch has been changed since it was made, nothing is.
         """
-        if self.on_host is None or self.on_host.copies_of is None:
-            return None
-        originals = {id(tensor): version for tensor, version in self.on_host.copies_of}
-        for tensor in self._copied():
-            if originals.get(id(tensor)) != tensor._version:
-                return None
-        return self.on_host
+        agrees = self.on_host is not None and self.on_host.agrees_with(self)
+        batch = move(self)
+        if self.on_host is None or not agrees or batch.labels.is_inference():
+            return batch._replace(on_host=None)
+        originals = {name: (x, x._version) for name, x in batch._laid_out_by().items()}
+        return batch._replace(on_host=HostLists(self.on_host.lists, originals))
 
-    def _copied(self) -> list[Tensor]:
-        """The tensors from which ``on_host`` follows. Whoever reads no distances leaves them out."""
-        tensors = [self.labels, self.mask, self.query_rows, self.doc_rows]
-        tensors += [texts.ids for texts in (self.queries, self.docs) if texts is not None]
-        others = (self.distances, self.judged_rows, self.judged_grades, self.judged_hashes)
-        for tensor in (*others, self.sources):
-            if tensor is not None:
-                tensors.append(tensor)
-        return tensors
+    def lists_on_host(self) -> "RankingBatch | None":
+        """The lists of this batch on the host, without texts; None where nobody knows whether
+        they are the same (:meth:`moved` does), or where a tensor was replaced, left out or changed
+        in place since. Distances may be left out.
+        """
+        if self.on_host is None or self.on_host.originals is None:
+            return None
+        originals = dict(self.on_host.originals)
+        tensors = self._laid_out_by()
+        lists = self.on_host.lists
+        if self.distances is None:
+            originals.pop("distances", None)
+            lists = lists._replace(distances=None)
+        if tensors.keys() != originals.keys():
+            return None
+        for name, tensor in tensors.items():
+            original, version = originals[name]
+            if tensor is not original or tensor._version != version:
+                return None
+        return lists
+
+    def _laid_out_by(self) -> dict[str, Tensor]:
+        """The tensors that longer lists are laid out by, by name."""
+        tensors = {name: getattr(self, name) for name in (*COPIED, "query_rows", "doc_hashes")}
+        for side in ("queries", "docs"):
+            texts = getattr(self, side)
+            if texts is not None:
+                tensors |= {
+                    f"{side}.ids": texts.ids,
+                    f"{side}.lengths": texts.lengths,
+                    f"{side}.windows": texts.windows,
+                }
+        return {name: tensor for name, tensor in tensors.items() if tensor is not None}
 
     def doc_places(self) -> Tensor:
-        """``[S]`` int64, the places of the documents. Where ``places`` is None the mask says them, for
-        which the host waits for a GPU.
+        """``[S]`` int64, the places of the documents. Where ``places`` is None, or counts by another N,
+        the mask says them, for which the host waits for a GPU.
         """
-        if self.places is None:
+        if self.places is None or self.placed_in != self.mask.shape[1]:
             return self.mask.flatten().nonzero().squeeze(1)
         return self.places
 

@@ -332,7 +332,9 @@ class RankerModule(LightningModule):
             margin=None if margin is None else margin.detach(),
             loss=loss.detach(),
         )
-        self.log("train/loss", loss, prog_bar=True, batch_size=n_lists)
+        # What a bar shows Lightning reads in each step, which would wait for a GPU.
+        on_cpu = loss.device.type == "cpu"
+        self.log("train/loss", loss, prog_bar=on_cpu, batch_size=n_lists)
         for name, temperature in self._learnt_temperatures().items():
             self.log(f"train/{name}", temperature, batch_size=n_lists)
         padding = self.ranker.padding_share(batch)

@@ -9,6 +9,7 @@ import shutil
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
+from datetime import timedelta
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
@@ -181,16 +182,29 @@ def gather_at_rank_0(value: T) -> list[T]:
 _host_groups: dict[distributed.ProcessGroup, distributed.ProcessGroup] = {}
 
 
-def host_group() -> distributed.ProcessGroup | None:
+def host_group(longest_wait: timedelta | None = None) -> distributed.ProcessGroup | None:
     """The group by which all processes send what lies on their hosts: nothing waits for a GPU. None
     where the group of all does so. Every rank must call it.
+
+    Args:
+        longest_wait: how long a process waits in it for another one; counts when it is made, by the
+            first call. None: 30 minutes.
+
+    Raises:
+        InputError: if the hosts don't reach each other.
     """
     if distributed.get_backend() == "gloo":
         return None
     everyone = distributed.group.WORLD
     assert everyone is not None, "the processes have met"
     if everyone not in _host_groups:
-        _host_groups[everyone] = distributed.new_group(backend="gloo")
+        try:
+            _host_groups[everyone] = distributed.new_group(backend="gloo", timeout=longest_wait)
+        except RuntimeError as error:
+            reason = str(error).partition("\n")[0][:150]
+            raise InputError(
+                f"the hosts of the processes must reach each other by gloo, and don't ({reason}); set GLOO_SOCKET_IFNAME to the network interface by which they do"
+            ) from None
     return _host_groups[everyone]
 
 
@@ -200,8 +214,8 @@ def gather_numbers(numbers: Sequence[int]) -> np.ndarray:
 
 
 def all_gather(tensor: Tensor) -> Tensor:
-    """``[W, …]``: the tensors of all W ranks, which must have one shape and lie on hosts, or on
-    GPUs; without gradient.
+    """``[W, …]``: the tensors of all W ranks, which must have one shape; without gradient. They all
+    lie on hosts, and then go from host to host, or on GPUs.
     """
     gathered = tensor.new_empty(world_size(), *tensor.shape)
     if world_size() > 1:

@@ -67,11 +67,15 @@ def test_arrays_are_the_same_on_a_device(send):
         assert tensor.numpy().dtype == array.dtype
 
 
-@pytest.mark.parametrize("places", [None, torch.tensor([0, 2, 4])])
-def test_values_go_to_their_places_and_back_and_padding_is_0(places):
+@pytest.mark.parametrize(
+    ("places", "placed_in"), [(None, None), (torch.tensor([0, 2, 4]), 3), (torch.arange(3), 2)]
+)
+def test_values_go_to_their_places_and_back_and_padding_is_0(places, placed_in):
+    """Places that count by other columns are those of lists that were padded since."""
     mask = torch.tensor([[True, False, True], [False, True, False]])
     rows = torch.zeros(2, 3, dtype=torch.int64)
-    batch = RankingBatch(mask.float(), mask, rows[:, 0], rows, places=places)
+    batch = RankingBatch(mask.float(), mask, rows[:, 0], rows)
+    batch = batch._replace(places=places, placed_in=placed_in)
     values = torch.tensor([1.0, 2.0, 3.0], requires_grad=True)
     lists = batch.in_lists(values)
     assert lists.tolist() == [[1, 0, 2], [0, 3, 0]]

@@ -14,7 +14,7 @@ from typing import Any
 import jsonargparse
 import transformers
 from lightning.pytorch import Trainer
-from lightning.pytorch.callbacks import LearningRateMonitor
+from lightning.pytorch.callbacks import LearningRateMonitor, ProgressBar
 from lightning.pytorch.loggers.logger import DummyLogger
 
 from ltr.callbacks import HardNegativeMining
@@ -45,7 +45,7 @@ from ltr.run.log import route_messages
 from ltr.run.loggers import build_loggers, continue_tensorboards, ending_wandb_run
 from ltr.run.metrics_file import read_metrics
 from ltr.run.precision import ChosenPrecision
-from ltr.run.progress_lines import ProgressLines
+from ltr.run.progress_lines import LossBar, ProgressLines
 from ltr.run.results import ResultsWriter
 from ltr.run.run_folder import RunFolder
 from ltr.run.signals import exception_of, number_of
@@ -344,6 +344,8 @@ class RankerCLI(ParsedCommand):
         callbacks.append(self._results)
         if not has_progress_bar:
             callbacks.append(ProgressLines())
+        elif not any(isinstance(callback, ProgressBar) for callback in callbacks):
+            callbacks.append(LossBar())
         if is_fit and has_our_loggers:
             callbacks.append(LearningRateMonitor())
         self._checkpoints = Checkpoints(made.best, made.last, self._identity)

@@ -147,10 +147,11 @@ class SourcesCollator(Collator):
     def __call__(self, lists: Sequence[LabelledList]) -> RankingBatch:
         batch = self.collator(lists)
         sources = sources_of_queries(self.first_queries, batch.query_rows.numpy())
-        on_host = batch.on_host
-        if on_host is not None:
-            on_host = on_host._replace(sources=sources)
-        return batch._replace(sources=torch.from_numpy(sources), on_host=on_host)
+        batch = batch._replace(sources=torch.from_numpy(sources))
+        if batch.on_host is None:
+            return batch
+        on_host = HostLists(batch.on_host.lists._replace(sources=batch.sources))
+        return batch._replace(on_host=on_host)
 
 
 def sources_of_queries(first_queries: np.ndarray, query_rows: np.ndarray) -> np.ndarray:
@@ -247,6 +248,7 @@ def padded_lists(lists: Sequence[LabelledList]) -> RankingBatch:
         distances=_padded(distances, mask, np.float32),
         ideal=_padded_if_all(ideal),
         places=torch.from_numpy(np.flatnonzero(mask)),
+        placed_in=mask.shape[1],
     )
 
 
@@ -256,21 +258,18 @@ def _on_host(batch: RankingBatch) -> HostLists:
     # Equal queries are one query, under whatever ids: known by their hashes. Of groups without
     # queries it is the number of the group's label.
     query_rows = batch.query_rows if batch.queries is None else batch.queries.hashes()
-
-    def array(tensor: torch.Tensor | None) -> np.ndarray | None:
-        return None if tensor is None else tensor.numpy()
-
-    return HostLists(
-        labels=batch.labels.numpy(),
-        mask=batch.mask.numpy(),
-        query_rows=query_rows.numpy(),
-        doc_rows=batch.doc_rows.numpy(),
-        doc_hashes=batch.in_lists(batch.docs.hashes()).numpy(),
-        distances=array(batch.distances),
-        judged_rows=array(batch.judged_rows),
-        judged_grades=array(batch.judged_grades),
-        judged_hashes=array(batch.judged_hashes),
+    lists = RankingBatch(
+        labels=batch.labels,
+        mask=batch.mask,
+        query_rows=query_rows,
+        doc_rows=batch.doc_rows,
+        doc_hashes=batch.in_lists(batch.docs.hashes()),
+        distances=batch.distances,
+        judged_rows=batch.judged_rows,
+        judged_grades=batch.judged_grades,
+        judged_hashes=batch.judged_hashes,
     )
+    return HostLists(lists)
 
 
 def _all_doc_rows(lists: Sequence[LabelledList]) -> np.ndarray:

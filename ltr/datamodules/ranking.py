@@ -422,8 +422,9 @@ class RankingDataModule(LightningDataModule):
     def transfer_batch_to_device(
         self, batch: RankingBatch, device: torch.device, dataloader_idx: int
     ) -> RankingBatch:
-        moved: RankingBatch = super().transfer_batch_to_device(batch, device, dataloader_idx)
-        return moved.arrived()
+        # Where a RankerModule has this hook too, Lightning takes this one.
+        move = super().transfer_batch_to_device
+        return batch.moved(lambda batch: move(batch, device, dataloader_idx))
 
     def val_dataloader(self) -> DataLoader | list:
         return self._eval_loader("dev")

@@ -18,9 +18,9 @@ from ltr.models import DualEncoder, Ranker
 from ltr.models.named import ranker_named
 from ltr.processes import world_size
 
-# Numbers of longer lists, B · B·N, up to which the host lays them out for a GPU, while that encodes:
-# in a few milliseconds. More are laid out on the GPU, for which the host then waits.
-HOST_CELLS = 1 << 22
+# Numbers of longer lists up to which the host lays them out for a GPU, while that encodes: in some
+# 5 milliseconds on a core. More are laid out on the GPU, for which the host then waits.
+HOST_CELLS = 1 << 20
 
 
 class InBatch(nn.Module):
@@ -258,7 +258,10 @@ class _LongerListsPolicy(InBatch):
                 f"texts without queries are read with one prompt, but the ranker has two, {forms.queries.prompt!r} and {forms.docs.prompt!r}; set query_prompt and doc_prompt to the same"
             )
         assert batch.docs is not None, "embed has read them"
-        lists = _lists_of(batch)
+        # Of the lists of all processes, which have about as many each.
+        n_lists, n_docs = batch.mask.shape
+        n_cells = self.n_cells(n_lists * world_size(), n_docs)
+        lists = _lists_of(batch, n_cells)
         longer = self.longer_lists(*gather_lists(lists, queries, docs))
         longer = _on_device_of(docs, longer)
         if encoder.reads.docs.has_many_embeddings:
@@ -272,18 +275,19 @@ class _LongerListsPolicy(InBatch):
         """The longer lists of lists with embeddings, not scored yet."""
         raise NotImplementedError
 
+    def n_cells(self, n_lists: int, n_docs: int) -> int:
+        """How many numbers the longer lists of lists ``[B, N]`` have: B · B·N."""
+        return n_lists * n_lists * n_docs
 
-def _lists_of(batch: RankingBatch) -> RankingBatch:
+
+def _lists_of(batch: RankingBatch, n_cells: int) -> RankingBatch:
     """The lists of a batch without its texts, which are known by hashes: on the host, where longer
-    lists can be laid out there; else on the device.
+    lists of so many numbers can be laid out there; else on the device.
     """
-    # Of the lists of all processes, which have about as many each.
-    n_cells = len(batch.mask) * batch.mask.numel() * world_size() ** 2
     fits = batch.mask.device.type == "cpu" or n_cells <= HOST_CELLS
-    on_host = batch.lists_on_host()
-    if on_host is not None and fits:
-        lists = on_host.as_batch()
-        return lists if batch.distances is not None else lists._replace(distances=None)
+    lists = batch.lists_on_host()
+    if lists is not None and fits:
+        return lists
     assert batch.docs is not None, "the data lays out what the ranker reads"
     return RankingBatch(
         labels=batch.labels,
@@ -394,3 +398,7 @@ class AllTexts(_LongerListsPolicy):
         self, lists: RankingBatch, queries: Tensor | None, docs: Tensor
     ) -> ScoredLists:
         return all_against_all(lists, queries, docs)
+
+    def n_cells(self, n_lists: int, n_docs: int) -> int:
+        """All texts against all: (B · (N + 1))²."""
+        return (n_lists * (n_docs + 1)) ** 2

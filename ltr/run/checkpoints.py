@@ -18,7 +18,7 @@ from ltr.entries import check_entries
 from ltr.errors import InputError, Terminated
 from ltr.models.encoder.text_encoder import encoders_of
 from ltr.models.ranker import check_finite
-from ltr.processes import leave_constant_buffers, settle_order_of_sums
+from ltr.processes import host_group, leave_constant_buffers, settle_order_of_sums
 from ltr.run import lightning_internals as internals
 from ltr.run.checkpoint_options import BestOptions, LastOptions, best_first
 from ltr.run.counters import Moment, set_counters
@@ -163,6 +163,8 @@ class Checkpoints(Checkpoint):
             log.debug("the run %s: %s", moment, places)
         if self._asked_to_stop:  # before the run was interrupted
             trainer.should_stop = True
+        if trainer.world_size > 1:
+            host_group(internals.longest_wait(trainer))
         settle_order_of_sums(trainer.strategy.model)
         leave_constant_buffers(trainer.strategy.model)
         # Not earlier: Lightning has just set its own handlers.

@@ -14,6 +14,7 @@ from lightning.pytorch import Trainer
 from lightning.pytorch.utilities import rank_zero_only
 
 from ltr.errors import InputError
+from ltr.processes import host_group
 from ltr.run import lightning_internals as internals
 
 LAUNCHERS = (TorchElasticEnvironment, SLURMEnvironment, LSFEnvironment, MPIEnvironment)
@@ -115,3 +116,4 @@ def join_processes(trainer: Trainer) -> None:
         environment = internals.cluster_environment(trainer)
         environment.validate_settings(trainer.num_devices, trainer.num_nodes)
         trainer.strategy.setup_environment()
+        host_group(internals.longest_wait(trainer))  # now, and not in the first step

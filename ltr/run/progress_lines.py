@@ -1,16 +1,37 @@
-"""Lines of progress, where no terminal shows a bar."""
+"""What a run says of its progress: a bar on a terminal, elsewhere lines."""
 
 import logging
 import time
 from typing import Any
 
 from lightning.pytorch import Callback, LightningModule, Trainer
+from lightning.pytorch.callbacks import RichProgressBar
 
 from ltr.data.progress import LogLines, Pace, duration
 from ltr.module import RankerModule
 from ltr.trainer_state import data_of
 
 log = logging.getLogger(__name__)
+
+
+class LossBar(RichProgressBar):
+    """Lightning's bar. In a training on a GPU it shows the loss of every ``log_every_n_steps``-th step:
+    the host would wait for each.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._loss: float | None = None  # the last one that was read
+
+    def get_metrics(self, trainer: Trainer, pl_module: LightningModule) -> dict[str, Any]:
+        metrics = super().get_metrics(trainer, pl_module)
+        assert isinstance(pl_module, RankerModule)
+        if not trainer.training or pl_module.last_step is None or "train/loss" in metrics:
+            return metrics
+        every: int = trainer.log_every_n_steps  # type: ignore[attr-defined]  # Lightning sets it
+        if self._loss is None or trainer.global_step % every == 0:
+            self._loss = pl_module.last_step.loss.item()
+        return {"train/loss": f"{self._loss:.3f}", **metrics}
 
 
 class ProgressLines(Callback):

@@ -61,10 +61,10 @@ def test_in_batch_rows_hold_every_document_of_the_batch(module_and_batch):
 def test_lists_that_are_laid_out_on_the_host_are_those_of_the_device(module_and_batch, policy):
     """A batch that is made by hand has none on the host."""
     module, batch = module_and_batch(n_lists=6)
-    assert batch.on_host.query_rows.tolist() == batch.queries.hashes().tolist()
-    assert batch.on_host.doc_hashes[0].tolist() == batch.docs.hashes()[:3].tolist()
+    assert batch.on_host.lists.query_rows.tolist() == batch.queries.hashes().tolist()
+    assert batch.on_host.lists.doc_hashes[0].tolist() == batch.docs.hashes()[:3].tolist()
     by_hand = policy(module.ranker, batch._replace(on_host=None, places=None))
-    batch = batch.arrived()
+    batch = batch.moved(lambda batch: batch)
     assert batch.lists_on_host() is not None
     for found, expected in zip(policy(module.ranker, batch), by_hand, strict=True):
         assert found is expected is None or torch.equal(found, expected)
@@ -72,36 +72,42 @@ def test_lists_that_are_laid_out_on_the_host_are_those_of_the_device(module_and_
 
 def test_lists_that_were_changed_are_laid_out_on_the_device(module_and_batch):
     """What has arrived is known on the host; other labels, or labels changed in place, are not."""
-    _, batch = module_and_batch()
-    assert batch.lists_on_host() is None
-    batch = batch.arrived()
-    assert batch.with_keys(torch.arange(4)).lists_on_host() is batch.on_host
-    assert batch._replace(distances=None).lists_on_host() is batch.on_host
+    _, made = module_and_batch()
+    batch = made.moved(lambda batch: batch)
+    assert made.lists_on_host() is None
+    assert batch.with_keys(torch.arange(4)).lists_on_host() is made.on_host.lists
+    assert batch._replace(distances=None).lists_on_host().distances is None
     for name in ("labels", "mask", "doc_rows", "judged_grades"):
         other = batch._replace(**{name: getattr(batch, name).clone()})
         assert other.lists_on_host() is None
+    assert batch._replace(judged_rows=None, judged_grades=None).lists_on_host() is None
+    shorter = batch.docs._replace(lengths=batch.docs.lengths.clone())
+    assert batch._replace(docs=shorter).lists_on_host() is None
     relabelled = batch._replace(labels=1 - batch.labels)
-    assert policies._lists_of(relabelled).labels.equal(relabelled.labels)
+    assert policies._lists_of(relabelled, 1).labels.equal(relabelled.labels)
+    before = made._replace(labels=1 - made.labels).moved(lambda batch: batch)
+    assert before.lists_on_host() is None
+    with torch.inference_mode():
+        there = made.moved(lambda batch: batch._replace(labels=batch.labels.clone()))
+        assert there.lists_on_host() is None
     batch.labels[0, 0] = 0.5
     assert batch.lists_on_host() is None
-    assert policies._lists_of(batch).labels.equal(batch.labels)
+    assert policies._lists_of(batch, 1).labels.equal(batch.labels)
 
 
-def test_long_lists_are_laid_out_on_the_device(module_and_batch, monkeypatch):
-    """Meta stands for a GPU. 4 lists against 12 documents, and 8 against 24 of two processes."""
+@pytest.mark.parametrize(("policy", "n_cells"), [(OtherQueries(), 4 * 12), (AllTexts(), 16 * 16)])
+def test_long_lists_are_laid_out_on_the_device(module_and_batch, policy, n_cells, monkeypatch):
+    """Meta stands for a GPU."""
+    assert policy.n_cells(4, 3) == n_cells
     _, batch = module_and_batch()
-    there = batch._replace(mask=batch.mask.to("meta")).arrived()
-    assert policies._lists_of(there).mask.device.type == "cpu"
-    assert policies._lists_of(there).distances is not None
-    assert policies._lists_of(there._replace(distances=None)).distances is None
-    monkeypatch.setattr(policies, "HOST_CELLS", 8 * 24 - 1)
-    assert policies._lists_of(there).mask.device.type == "cpu"
-    with monkeypatch.context() as patch:
-        patch.setattr(policies, "world_size", lambda: 2)
-        assert policies._lists_of(there).mask.device.type == "meta"
-    monkeypatch.setattr(policies, "HOST_CELLS", 4 * 12 - 1)
-    assert policies._lists_of(there).mask.device.type == "meta"
-    assert policies._lists_of(batch).doc_hashes.tolist() == batch.on_host.doc_hashes.tolist()
+    there = batch.moved(lambda batch: batch._replace(mask=batch.mask.to("meta")))
+    monkeypatch.setattr(policies, "HOST_CELLS", n_cells)
+    assert policies._lists_of(there, n_cells).mask.device.type == "cpu"
+    assert policies._lists_of(there, n_cells).distances is not None
+    assert policies._lists_of(there._replace(distances=None), n_cells).distances is None
+    assert policies._lists_of(there, n_cells + 1).mask.device.type == "meta"
+    by_hand = policies._lists_of(batch, n_cells)
+    assert by_hand.doc_hashes.tolist() == batch.on_host.lists.doc_hashes.tolist()
 
 
 def test_a_guide_takes_out_what_it_scores_above_the_relevant_document(module_and_batch, backbone):
