@@ -9,6 +9,8 @@ import pytest
 import torch
 from torch import nn
 
+from ltr.data.windows import mean_of_windows
+from ltr.models.encoder.loading.pooling import pool
 from ltr.models.encoder.loading.pretrained import load_tokenizer
 
 # Launches, and waits of the host, by the rows of benchmarks/launches.py. Whoever lowers one writes
@@ -106,6 +108,7 @@ WAITS = {
     "numbers of Python": lambda x: torch.tensor([1.0, 2.0], device=x.device),
     "a tensor from pageable memory": lambda x: torch.ones(3).to(x.device),
     "comparison of two": lambda x: x.equal(x + 1),
+    "lengths that are checked": lambda x: torch.segment_reduce(x, "max", lengths=x.long()[:2]),
 }
 FREE = {
     "a larger number for each": lambda x: torch.where(x > 0, x, 0.0),
@@ -116,6 +119,8 @@ FREE = {
     "numbers of the host alone": lambda x: torch.ones(3).tolist(),
     "a number of the host": lambda x: x * torch.tensor(2.0),
     "the same device": lambda x: x.to(x.device),
+    "the mean of windows": lambda x: mean_of_windows(x, x.long()[:2]),
+    "the maximum of tokens": lambda x: pool(x.unsqueeze(1), x.long()[:2], "max"),
 }
 
 

@@ -64,6 +64,37 @@ def test_without_a_word_nothing_is_set():
         assert precisions() == ("none", "none")
 
 
+def test_of_two_threads_inside_the_last_one_out_gives_back():
+    torch.set_float32_matmul_precision("high")
+    first, second = unrounded_products(), unrounded_products()
+    first.__enter__()
+    second.__enter__()
+    first.__exit__(None, None, None)
+    assert precisions() == ("ieee", "ieee")
+    second.__exit__(None, None, None)
+    assert precisions() == ("tf32", "tf32")
+
+
+@pytest.mark.parametrize(
+    ("said", "holds"),
+    [("highest", ("ieee", "ieee")), ("high", ("tf32", "tf32")), ("medium", ("tf32", "bf16"))],
+)
+@pytest.mark.parametrize("before", ["high", "medium"])
+def test_what_the_user_says_meanwhile_stays(before, said, holds):
+    torch.set_float32_matmul_precision(before)
+    with unrounded_products():
+        torch.set_float32_matmul_precision(said)
+    assert precisions() == holds and torch.get_float32_matmul_precision() == said
+
+
+def test_who_comes_in_after_the_user_has_spoken_has_all_digits():
+    with unrounded_products():
+        torch.set_float32_matmul_precision("high")
+        with unrounded_products():
+            assert precisions() == ("ieee", "ieee")
+    assert precisions() == ("tf32", "tf32")
+
+
 def test_an_exact_search_rounds_no_products(monkeypatch):
     torch.set_float32_matmul_precision("medium")
     seen = set()

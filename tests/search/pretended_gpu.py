@@ -72,7 +72,7 @@ class PretendedGPU:
         self.computing = PretendedStream()
         self.sending = PretendedStream()
         self.n_free = FREE
-        self._is_sending = False
+        self._inside = None  # the stream that copies are given to
 
         def new_stream(device):
             self.sending = PretendedStream()
@@ -80,16 +80,15 @@ class PretendedGPU:
 
         @contextmanager
         def inside(stream):
-            assert stream is self.sending
-            self._is_sending = True
+            self._inside = stream
             yield
-            self._is_sending = False
+            self._inside = None
 
         def copy_later(tensor, source, non_blocking=False):
-            if not self._is_sending:
+            if self._inside is None:
                 return COPY(tensor, source)
             assert non_blocking, "a copy from pinned memory need not be waited for"
-            self.sending.log.append(("copy", (tensor, source)))
+            self._inside.log.append(("copy", (tensor, source)))
             return tensor
 
         def empty_pinned(*shape, pin_memory=False, **options):

@@ -223,6 +223,55 @@ def test_a_pass_that_was_broken_off_leaves_nothing_there(reads, monkeypatch):
     assert sum(len(tile) for tile in docs) == 200 and sum(reads) == 64 + 200
 
 
+def test_of_two_that_search_at_first_one_keeps_what_it_sends(reads, monkeypatch):
+    PretendedGPU(monkeypatch)
+    docs = TilesOnGPU(embeddings(200), Dot(), None, CPU, stay=True)
+    rooms = []
+    room_for_all = docs._room_for_all
+    monkeypatch.setattr(docs, "_room_for_all", lambda: rooms.append(1) or room_for_all())
+    first, second = iter(docs), iter(docs)
+    pairs = list(zip(first, second, strict=True))
+    assert all(one.equal(other) for one, other in pairs) and len(rooms) == 1
+    reads.clear()
+    assert sum(len(tile) for tile in docs) == 200 and not reads
+
+
+def test_where_memory_is_taken_meanwhile_documents_are_sent_each_time(reads, monkeypatch):
+    PretendedGPU(monkeypatch)
+    docs = embeddings(200)
+    empty = torch.empty
+
+    def taken(*shape, **options):
+        if shape == ((200, 16),):
+            raise torch.OutOfMemoryError
+        return empty(*shape, **options)
+
+    monkeypatch.setattr(torch, "empty", taken)
+    index = build(docs, "dot", stay=True)
+    for _ in range(2):
+        index.search(docs[:3], 2)
+    assert sum(reads) == 400
+
+
+def test_queries_beyond_the_memory_for_them_let_all_documents_go_by_again(reads, monkeypatch):
+    """Tiles of 10 queries of 16 dimensions: 2 of them are 320 numbers."""
+    docs, queries = embeddings(200), embeddings(45, seed=1)
+    expected = build(docs, "dot").search(queries, 7)
+    monkeypatch.setattr(exact, "NUMBERS_ON_GPU", 320 + 159)
+    PretendedGPU(monkeypatch)
+    scores, rows = build(docs, "dot").search(queries, 7)
+    assert sum(reads) == 200 * 3
+    np.testing.assert_array_equal(rows, expected[1])
+    np.testing.assert_allclose(scores, expected[0], rtol=1e-5, atol=1e-6)
+
+
+def test_queries_may_be_an_array_that_runs_backwards(monkeypatch):
+    docs, queries = embeddings(200), embeddings(5, seed=1)[::-1]
+    expected = build(docs, "dot").search(queries.copy(), 7)
+    PretendedGPU(monkeypatch)
+    np.testing.assert_array_equal(build(docs, "dot").search(queries, 7)[1], expected[1])
+
+
 def test_a_share_without_documents_finds_none(monkeypatch):
     PretendedGPU(monkeypatch)
     mean = np.zeros(16, np.float32)

@@ -5,7 +5,8 @@ generation, its driver and the release of torch. No test can run on all of them.
 
 Three readings are compared: padded in float32, which counts as exact; padded in the precision at
 hand, whose error is what rounding costs; and packed in that precision, whose error must be of the
-same size.
+same size. What all of them compute alike is not checked: linear layers, norms and rotations, and our
+kernels for these.
 
 Shapes: T tokens of all texts, H the hidden size.
 """

@@ -104,10 +104,11 @@ class TextEncoder(nn.Module):
                 trains 1.5 times faster on a CPU; ``own``: all of it; ``none``.
             kernels: ``auto``: fast forms of what the model computes, see
                 :mod:`ltr.models.encoder.kernels`: linear layers, GELU, attention in blocks, and
-                first tokens alone in the last layer. ``plain``: none of them. Every module but for
-                dropout is then transformers' or torch's own, attention is torch's, and there is no
-                gradient written by hand. Outputs and gradients agree but for rounding. Packing,
-                chunks, ``keep_tokens`` and dropout stay the same.
+                first tokens alone in the last layer. ``plain``: none of them. Every module is then
+                transformers' or torch's own, attention is torch's, and no gradient is written by
+                hand; but for dropout, whose gradient on a GPU is ours, and for a pooler that a dual
+                encoder does not read, which computes nothing. Outputs and gradients agree but for
+                rounding. Packing, chunks, ``keep_tokens`` and dropout stay the same.
             compile: Run the encoder's layers through ``torch.compile``. The first steps then take
                 minutes.
             pooling: How the tokens of a text become one vector; ``cls`` takes the first token,
@@ -245,10 +246,12 @@ class TextEncoder(nn.Module):
                 self.frozen_base = base
 
     def padding_share(self, texts: Texts) -> float | None:
-        """See :meth:`ltr.models.Ranker.padding_share`. None where there never is any."""
+        """See :meth:`ltr.models.Ranker.padding_share`. None where there never is any; 0 where only
+        longer texts than these would be padded.
+        """
         is_packed = self._packs(texts)
         if is_packed and texts.ids.device.type != "cpu":
-            return None
+            return None if self.longest_packed is None else 0.0
         lengths = texts.lengths_on_host().tolist()
         return share_of_padding(lengths, self._chunk_tokens(texts), is_packed)
 

@@ -3,8 +3,11 @@
 Under autocast each linear layer casts its weight and its bias, and the backward pass casts the
 gradient of each: four launches, where a GPU that runs a small encoder is busy with launching. There
 the linear layers of one transformer layer are cast together, in one launch, and their gradients in
-another. The values are those of autocast. A layer at a time, so that the gradients of the last
-layers are ready, and sent to other processes, while the first ones are computed.
+another. A layer at a time, so that the gradients of the last layers are ready, and sent to other
+processes, while the first ones are computed.
+
+The values of a chunk are those of autocast. Each chunk has copies of its own, which its graph keeps:
+the gradients of several chunks add up in float32, where those of autocast add up in half precision.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -80,6 +83,7 @@ def cast_each_alone(model: nn.Module) -> None:
 
 def _cast_layer(layer: nn.Module, _: Any) -> None:
     """A forward pre-hook of a transformer layer."""
+    _forget_layer()  # what an interrupt from the keyboard may have left, which calls no hook
     linears = layer.__dict__["linears"]
     if torch.compiler.is_compiling() or not linears:  # what is compiled casts in its own kernels
         return
@@ -94,7 +98,7 @@ def _cast_layer(layer: nn.Module, _: Any) -> None:
     _running.set(dict(zip(in_float32, halves, strict=True)))
 
 
-def _forget_layer(layer: nn.Module, *_: Any) -> None:
+def _forget_layer(*_: Any) -> None:
     """A forward hook of a transformer layer: the graph alone keeps what it needs."""
     if not torch.compiler.is_compiling():
         _running.set(None)
