@@ -428,6 +428,8 @@ def _reads_sizes(name: str, args: tuple, kwargs: dict[str, Any]) -> bool:
                 return True
     if name == "repeat_interleave":
         return kwargs.get("output_size") is None
+    if name == "segment_reduce":
+        return not kwargs.get("unsafe", False)  # it checks the lengths
     if name in ("_to_copy", "copy_"):
         # Between host and device, and not from pinned memory, as a loader's batches are.
         source = args[1] if name == "copy_" else args[0]

@@ -20,9 +20,11 @@ from ltr.tf32 import unrounded_products
 QUERIES_AT_ONCE = 1024
 # Tiles of queries that stay prepared on a CPU while all documents go by: as many numbers as a tile
 # of documents has. The queries beyond them are prepared again for each tile of documents, so that
-# memory does not grow with them. On a GPU all stay: to send one again is a wait for the GPU. They
-# take 4 · H bytes a query there, beside the 8 · k of what is found for it.
+# memory does not grow with them.
 TILES_KEPT = DOCS_AT_ONCE // QUERIES_AT_ONCE
+# On a GPU all tiles of queries stay, as to send one again is a wait for the GPU: so many numbers at
+# most, 256 MB, and for queries beyond them all documents go by again.
+NUMBERS_ON_GPU = 2**26
 # From this number of queries times dimensions, faiss is a quarter to a third faster than torch on a
 # CPU. Below it, faiss 1.15 multiplies vector by vector and is 4 to 7 times slower (measured with
 # 100,000 documents of 384 dimensions, k = 100 and one thread).
@@ -49,17 +51,29 @@ def search_exactly(tiles: Tiles, queries: np.ndarray, k: int) -> tuple[Tensor, T
         ``[Q, k]`` each, on the CPU: inner products or minus squared distances; −inf and −1 where
         there are fewer than k documents.
     """
-    best_of_tile = best_without_ties if tiles.on_gpu else best_on_cpu
+    n_at_once = max(1, len(queries))
+    if tiles.on_gpu:
+        n_tiles = NUMBERS_ON_GPU // max(1, QUERIES_AT_ONCE * queries.shape[1])
+        n_at_once = max(1, n_tiles) * QUERIES_AT_ONCE
+    best_keys = torch.empty(len(queries), k, dtype=torch.int64)
     with unrounded_products():
-        best_keys, left_out = _best_keys(tiles, queries, k, best_of_tile)
-        # A document that was left out matters where its score is the k-th best of all.
-        last_scores, _ = scores_and_rows(best_keys[:, -1])
-        is_open = (left_out == last_scores).cpu()
-        best_keys = best_keys.cpu()
-        if is_open.any():
-            open_queries = queries[is_open.numpy()]
-            best_keys[is_open] = _best_keys(tiles, open_queries, k, best_by_key)[0].cpu()
+        for span in spans(len(queries), n_at_once):
+            best_keys[span] = _best_keys_of_all(tiles, queries[span], k)
     return scores_and_rows(best_keys)
+
+
+def _best_keys_of_all(tiles: Tiles, queries: np.ndarray, k: int) -> Tensor:
+    """The best documents of each query as sort keys ``[Q, k]`` on the CPU, best first."""
+    best_of_tile = best_without_ties if tiles.on_gpu else best_on_cpu
+    best_keys, left_out = _best_keys(tiles, queries, k, best_of_tile)
+    # A document that was left out matters where its score is the k-th best of all.
+    last_scores, _ = scores_and_rows(best_keys[:, -1])
+    is_open = (left_out == last_scores).cpu()
+    best_keys = best_keys.cpu()
+    if is_open.any():
+        open_queries = queries[is_open.numpy()]
+        best_keys[is_open] = _best_keys(tiles, open_queries, k, best_by_key)[0].cpu()
+    return best_keys
 
 
 def _best_keys(

@@ -5,6 +5,7 @@ Letters of shapes: D documents of all, n of a tile, H dimensions.
 
 from collections.abc import Iterator
 from functools import cached_property
+from threading import Lock
 
 import numpy as np
 import torch
@@ -82,17 +83,29 @@ class TilesOnGPU(Tiles):
         super().__init__(docs, similarity, centre)
         self.device = device
         self._stay = stay
+        self._keeping = Lock()
         self._kept: Tensor | None = None  # [D, H] as they are stored
 
     def __iter__(self) -> Iterator[Tensor]:
-        if self._kept is None:
-            yield from self._sent()
+        if self._kept is not None:
+            for span in self._spans():
+                yield self._prepared_copy(self._kept[span])
             return
-        for span in self._spans():
-            yield self._prepared_copy(self._kept[span])
+        # Of several threads that search at first, one keeps what it sends.
+        may_keep = self._stay and self._keeping.acquire(blocking=False)
+        try:
+            kept = self._room_for_all() if may_keep and self._kept is None else None
+            yield from self._sent(kept)
+            if kept is not None:
+                self._kept = kept
+        finally:
+            if may_keep:
+                self._keeping.release()
 
     def prepared(self, embeddings: np.ndarray) -> Tensor:
-        return self._prepared_copy(torch.tensor(embeddings, device=self.device))
+        # torch takes no array that runs backwards.
+        in_order = np.ascontiguousarray(embeddings)
+        return self._prepared_copy(torch.tensor(in_order, device=self.device))
 
     @cached_property
     def _centre_there(self) -> Tensor | None:
@@ -104,15 +117,28 @@ class TilesOnGPU(Tiles):
         self.similarity.prepare_in_place(embeddings, self._centre_there)
         return embeddings
 
-    def _sent(self) -> Iterator[Tensor]:
+    @property
+    def _dtype(self) -> torch.dtype:
+        return torch.float16 if self._docs.dtype == np.float16 else torch.float32
+
+    def _room_for_all(self) -> Tensor | None:
+        """Memory for all documents as they are stored; None where there is too little."""
+        n_docs, dim = self.shape
+        n_bytes = n_docs * dim * self._dtype.itemsize
+        if n_bytes > LARGEST_SHARE * _free(self.device):
+            return None
+        try:
+            return torch.empty(self.shape, dtype=self._dtype, device=self.device)
+        except torch.OutOfMemoryError:  # another process has taken it meanwhile
+            return None
+
+    def _sent(self, kept: Tensor | None) -> Iterator[Tensor]:
+        """The tiles, read and sent; also to ``kept``."""
         n_docs, dim = self.shape
         if n_docs == 0:
             return
-        dtype = torch.float16 if self._docs.dtype == np.float16 else torch.float32
+        dtype = self._dtype
         tile_shape = (min(n_docs, DOCS_AT_ONCE), dim)
-        kept = None
-        if self._stay and n_docs * dim * dtype.itemsize <= LARGEST_SHARE * _free(self.device):
-            kept = torch.empty(self.shape, dtype=dtype, device=self.device)
         # Two places on the host and two on the GPU, which the tiles take in turn.
         pinned = [torch.empty(tile_shape, dtype=dtype, pin_memory=True) for _ in range(2)]
         arrived = [torch.empty(tile_shape, dtype=dtype, device=self.device) for _ in range(2)]
@@ -136,7 +162,6 @@ class TilesOnGPU(Tiles):
             tile = self._prepared_copy(stored)
             prepared.append(computing.record_event())
             yield tile
-        self._kept = kept
 
 
 def _free(device: torch.device) -> int:

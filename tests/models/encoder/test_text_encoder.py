@@ -268,3 +268,14 @@ def test_recomputing_a_ready_head_changes_no_gradient():
 def test_padding_is_counted_only_where_there_is_some():
     assert reader(bert()).padding_share(texts([4, 2])) == 0
     assert reader(mpnet(), pad_id=1).padding_share(texts([4, 2])) == pytest.approx(2 / 8)
+
+
+def test_on_another_device_it_is_counted_in_every_step_or_in_none():
+    encoder = reader(bert())
+    of = texts([4, 2])
+    of = of._replace(ids=of.ids.to("meta"))
+    assert encoder.padding_share(of) is None
+    encoder.longest_packed = 4
+    assert encoder.padding_share(of) == 0
+    encoder.longest_packed = 3
+    assert encoder.padding_share(of) == pytest.approx(2 / 8)

@@ -48,7 +48,7 @@ def maximum(hidden: Tensor, lengths: Tensor) -> Tensor:
     gradient.
     """
     # 3 times as fast as scatter_reduce on a CPU.
-    return torch.segment_reduce(hidden.float(), "max", lengths=lengths, axis=0)
+    return torch.segment_reduce(hidden.float(), "max", lengths=lengths, axis=0, unsafe=True)
 
 
 def last(hidden: Tensor, lengths: Tensor) -> Tensor:

@@ -150,6 +150,26 @@ def test_weights_that_change_are_seen_and_nothing_is_left_behind(monkeypatch):
     assert torch.equal(outputs_and_gradients(encoder)[0], after)
 
 
+def test_what_an_interrupt_leaves_is_not_read_afterwards(monkeypatch):
+    """Torch calls no hook then. Weights change, and the encoder moves to a CPU."""
+    together(monkeypatch)
+    encoder = reader(bert())
+
+    def interrupt(*_):
+        raise KeyboardInterrupt
+
+    handle = layers_of(encoder.model)[0].intermediate.register_forward_hook(interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        outputs_and_gradients(encoder)
+    handle.remove()
+    assert half_weights._running.get()
+    for linear in linears(encoder):
+        linear.weight.data.mul_(1.1)
+    together(monkeypatch, wanted=False)
+    first, second = (outputs_and_gradients(encoder)[0] for _ in range(2))
+    assert torch.equal(first, second) and half_weights._running.get() is None
+
+
 def test_another_thread_may_read_in_the_midst_of_a_layer(monkeypatch):
     """In another precision, without gradients, and with other weights."""
     together(monkeypatch)
