@@ -315,8 +315,10 @@ def main() -> None:
         launches = {part: counts.launches.total() for part, counts in counted.items()}
         cells = [launches.get(part, "") for part in parts]
         n_waits = sum(counts.waits.total() for counts in counted.values())
-        moved = sum(counts.moved.total() for counts in counted.values())
-        print(row([name, *cells, sum(launches.values()), n_waits, round(moved / 1e6)]), flush=True)
+        moved: int | str = ""  # a GPU that is there does not say it
+        if not torch.cuda.is_available():
+            moved = round(sum(counts.moved.total() for counts in counted.values()) / 1e6)
+        print(row([name, *cells, sum(launches.values()), n_waits, moved]), flush=True)
         for counts in counted.values():
             for place in counts.waits:
                 waits.setdefault(place, []).append(name)

@@ -101,6 +101,9 @@ def test_every_section_on_a_gpu_is_tried_on_the_cpu(made, tmp_path):
         "machine", "equality", "training", "micro", "encoding", "searching", "commands", "compiled",
     }  # fmt: skip
     assert not [row for row in rows if "cannot_run" in row or "failed" in row]
+    assert all(row["tiny"] for row in rows)
+    assert {row["torch"] for row in rows} == {torch.__version__}
+    assert all(row["device"] and row["ltr"] and row["date"] for row in rows)
 
 
 @pytest.mark.parametrize("name", ["MiniLM", "ModernBERT-base", "Qwen3-0.6B"])

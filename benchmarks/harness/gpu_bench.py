@@ -21,6 +21,7 @@ from harness.shapes import flops_of_forward, save_model, save_tokenizer
 from harness.sides import Setting, Side, matmul_peak
 from harness.tables import row
 from ltr.data.collection import open_collection
+from ltr.run.provenance import made_by
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
@@ -42,6 +43,14 @@ class Bench:
         self.output = output
         self.tiny = tiny
         self._end = time.monotonic() + seconds
+        made = made_by()
+        self._measured_with = {
+            "tiny": tiny,
+            "device": torch.cuda.get_device_name() if DEVICE.type == "cuda" else "CPU",
+            "torch": torch.__version__,
+            "ltr": made.get("commit", made["ltr"]),
+            "date": made["date"],
+        }
         # What takes longer than it should must not take the rows of the others with it.
         signal.signal(signal.SIGALRM, _no_time_is_left)
         signal.setitimer(signal.ITIMER_REAL, seconds)
@@ -52,13 +61,14 @@ class Bench:
         return self._end - time.monotonic()
 
     def say(self, section: str, case: str, predicted: str = "", **measured: Any) -> None:
-        """Print a row, and keep it."""
+        """Print a row, and keep it with what it was measured with."""
         words = []
         for name, value in measured.items():
             number = f"{value:,.4g}" if isinstance(value, float) else value
             words.append(f"{name.replace('_', ' ')}: {number}")
         print(row([section, case, "; ".join(words), predicted]), flush=True)
-        kept = {"section": section, "case": case, "predicted": predicted, **measured}
+        kept = {"section": section, "case": case, "predicted": predicted}
+        kept |= measured | self._measured_with
         with open(self.output / "gpu.jsonl", "a") as file:
             file.write(json.dumps(kept, default=str) + "\n")
 

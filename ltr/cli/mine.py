@@ -37,9 +37,9 @@ class MiningTrainer(Trainer):
     """The trainer of the command line. It can also mine.
 
     Args:
-        precision: 32-true, bf16-mixed or 16-mixed. auto: that of the run whose weights are taken; of
-            a new run bf16-mixed, where it reads texts and all its GPUs compute bfloat16 natively
-            (compute capability 8.0 and above), else 32-true.
+        precision: 32-true, bf16-mixed or 16-mixed. auto: that of the run that goes on, is measured or
+            is mined with; of a new run bf16-mixed, where it reads texts and all its GPUs compute
+            bfloat16 natively (compute capability 8.0 and above), else 32-true.
     """
 
     # The command line settles what auto is before it makes a trainer.

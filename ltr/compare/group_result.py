@@ -134,6 +134,7 @@ def group_result(
     """
     check_alike(experiments, metric)
     notes = _candidates_note(experiments)
+    notes += _precisions_note(experiments)
     n_seeds = {experiment.name: len(experiment.runs) for experiment in experiments}
     notes += _uneven_seeds_note([(n_seeds[name], n_seeds[base]) for name, base in pairs])
     notes += _few_seeds_note([min(n_seeds[name], n_seeds[base]) for name, base in pairs])
@@ -177,6 +178,22 @@ def _candidates_note(experiments: Sequence[Experiment]) -> list[str]:
         ranked.append(f"{name}: {words}{', of other content' if words in said else ''}")
         said.add(words)
     return [f"the runs rank other candidates, so whole systems are compared ({'; '.join(ranked)})"]
+
+
+def _precisions_note(experiments: Sequence[Experiment]) -> list[str]:
+    """A note where experiments were trained in different precisions."""
+    experiments_of_precision: dict[str, list[str]] = {}
+    for experiment in experiments:
+        config = experiment.runs[0].config  # seeds of one experiment share a precision
+        if config:
+            names = experiments_of_precision.setdefault(config["trainer"]["precision"], [])
+            names.append(experiment.name)
+    if len(experiments_of_precision) < 2:
+        return []
+    trained = [
+        f"{', '.join(names)}: {precision}" for precision, names in experiments_of_precision.items()
+    ]
+    return [f"the experiments were trained in different precisions ({'; '.join(trained)})"]
 
 
 def _candidates_in_words(run: Run) -> str:

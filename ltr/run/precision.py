@@ -168,9 +168,7 @@ def chosen_precision(
 
 
 def _line_of_configured(name: str, gpus: Sequence[Gpu], reads_features: bool) -> str | None:
-    """What is said of float32 that was asked for where bfloat16 is native. Lightning's own line, in
-    the log, advises a function of torch.
-    """
+    """What is said of float32 that was asked for where bfloat16 is native."""
     has_tf32 = torch.get_float32_matmul_precision() != "highest"
     all_native = bool(gpus) and all(gpu.is_native for gpu in gpus)
     if name != "32-true" or reads_features or has_tf32 or not all_native:

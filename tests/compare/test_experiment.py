@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+import yaml
 
 from ltr.checkpoint import FORMAT
 from ltr.compare.experiment import read_experiments
@@ -191,6 +192,20 @@ def test_other_candidates_are_said(runs):
     assert other_candidates in found.notes
     (alike,) = compared_in_one_group(["runs/base", "runs/same"])
     assert set(found.notes) - set(alike.notes) == {other_candidates}
+
+
+def test_other_precisions_are_said(runs):
+    for number, precision in enumerate(("bf16-mixed", "32-true", None)):
+        for seed in range(3):
+            file = runs / ["good", "base", "same"][number] / f"seed={seed}/config.yaml"
+            options = yaml.safe_load(file.read_text())
+            options["trainer"]["precision"] = precision
+            file.write_text(yaml.safe_dump(options))
+    (alike,) = compared_in_one_group(["runs/base", "runs/same"])
+    (found,) = compared_in_one_group(["runs/base", "runs/good", "runs/same"])
+    assert set(found.notes) - set(alike.notes) == {
+        "the experiments were trained in different precisions (base, same: 32-true; good: bf16-mixed)"
+    }
 
 
 def test_exact_and_approximate_search_are_said(tmp_path):
