@@ -419,7 +419,10 @@ def _is_cuda(device: Any) -> bool:
 
 
 def _reads_sizes(name: str, args: tuple, kwargs: dict[str, Any]) -> bool:
-    """Whether the host waits for this operator, by what it is given."""
+    """Whether the host waits for this operator, by what it is given. A copy that need not block is
+    taken to begin in pinned memory, which a torch without CUDA does not have; from pageable memory a
+    GPU waits for it all the same.
+    """
     if name in ("index", "index_put", "index_put_", "_index_put_impl_"):
         for index in args[1]:
             if index is not None and (

@@ -67,11 +67,22 @@ def _place_among_workers() -> tuple[int, int]:
             number = int(os.environ[number_name])
             count = int(os.environ[count_name])
             break
-    if "SLURM_ARRAY_TASK_ID" in os.environ:
-        element = int(os.environ["SLURM_ARRAY_TASK_ID"]) - int(os.environ["SLURM_ARRAY_TASK_MIN"])
-        number += element * count
-        count *= int(os.environ["SLURM_ARRAY_TASK_COUNT"])
-    return number % count, count
+    element, n_elements = _place_in_array()
+    return (element * count + number) % (n_elements * count), n_elements * count
+
+
+def _place_in_array() -> tuple[int, int]:
+    """The number of this element of an array of SLURM, and how many there are: 0 of 1 where there is no
+    array, and where its elements are a list with gaps, such as 3,5,17, in which none knows its number.
+    """
+    names = [f"SLURM_ARRAY_TASK_{name}" for name in ("ID", "MIN", "MAX", "STEP", "COUNT")]
+    if not all(name in os.environ for name in names):
+        return 0, 1
+    own, least, most, step, count = (int(os.environ[name]) for name in names)
+    step = max(1, step)
+    if (most - least) // step + 1 != count:
+        return 0, 1
+    return (own - least) // step, count
 
 
 def _gpu_of_process() -> int:

@@ -18,6 +18,8 @@ from ltr.models.encoder.kernels.linear import cast_once
 from ltr.models.encoder.packed import in_eval_mode
 from ltr.models.encoder.text_encoder import TextEncoder
 
+CPU = torch.device("cpu")
+
 # Tokens handed to the encoder at once, at most: several of its chunks on a CPU, one on a GPU.
 BATCH_TOKENS = 65536
 # A batch of at least so many tokens casts the weights once, not in every chunk. It pays from some
@@ -54,18 +56,26 @@ class LaidOut(Sequence[Batch]):
         store: the tokens of the texts.
         form: how they are laid out for the encoder.
         rows: ``[R]`` int64, which texts.
+        device: of the encoder; for a GPU of CUDA batches lie in pinned memory.
 
     Attributes:
         n_tokens: of all texts.
     """
 
-    def __init__(self, store: Tokens, form: SingleTexts, rows: np.ndarray) -> None:
+    def __init__(
+        self,
+        store: Tokens,
+        form: SingleTexts,
+        rows: np.ndarray,
+        device: torch.device = CPU,
+    ) -> None:
         assert not form.has_many_embeddings, (
             "its windows are texts of their own, see ltr.search.corpus_windows"
         )
         self._store = store
         self._form = form
         self._rows = rows
+        self._device = device
         lengths = form.lengths(store.lengths(rows))
         self.n_tokens = int(lengths.sum())
         self._places = batches_of_places(lengths)
@@ -75,7 +85,8 @@ class LaidOut(Sequence[Batch]):
 
     def __getitem__(self, number: int) -> Batch:  # type: ignore[override]
         places = self._places[number]
-        return Batch(places, self._form.lay_out(self._store, self._rows[places]))
+        batch = Batch(places, self._form.lay_out(self._store, self._rows[places]))
+        return batch.pinned(self._device) if self._device.type == "cuda" else batch
 
 
 def encode_in_memory(
@@ -99,7 +110,9 @@ def encode_in_memory(
     Raises:
         ValueError: if there is no text.
     """
-    return in_order(encode_batches(encoder, LaidOut(store, form, rows)), len(rows))
+    device = next(encoder.parameters()).device
+    batches = LaidOut(store, form, rows, device)
+    return in_order(encode_batches(encoder, batches), len(rows))
 
 
 def in_order(parts: Iterable[Part], count: int) -> np.ndarray:

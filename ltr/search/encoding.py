@@ -167,6 +167,7 @@ class Encoding:
     def __init__(self, folder: Path, plan: EncodingPlan) -> None:
         self.folder = folder
         self.plan = plan
+        self._damaged: set[int] = set()  # numbers of shards that were named
         known = read_plan(folder)
         if known is None:
             write_whole(folder / PLAN, [json.dumps(asdict(plan), indent=2) + "\n"])
@@ -202,7 +203,7 @@ class Encoding:
 
     def shard(self, number: int) -> Shard | None:
         """A shard; None where it is missing. A damaged one, or one of another encoding, is named
-        in a warning, and counts as missing.
+        in a warning, once, and counts as missing.
         """
         file = self.file(number)
         span = self.plan.span(number)
@@ -216,8 +217,11 @@ class Encoding:
         except FileNotFoundError:
             return None
         except ValueError as error:
-            log.warning("%s is no shard of this encoding: %s; it is made again", file, error)
+            if number not in self._damaged:
+                log.warning("%s is no shard of this encoding: %s; it is made again", file, error)
+            self._damaged.add(number)
             return None
+        self._damaged.discard(number)
         return shard
 
     def missing(self) -> list[int]:
@@ -415,13 +419,18 @@ class Worker:
                     continue
                 parts = self._embed(prepared.result)
                 # One at a time: memory would fill up beside a slow disk. Its error is raised here.
-                finished = None if written is None else written.result()
+                finished = None if written is None else self._waited_for(written)
                 shard = prepared.result()
                 written = writer.submit(self._write_and_unlock, shard, parts, lock.pop_all())
             if finished is not None:
                 yield finished
         if written is not None:
-            yield written.result()
+            yield self._waited_for(written)
+
+    def _waited_for(self, written: Future[int]) -> int:
+        """The number of a shard, once it is written. The wait for a slow disk counts as time."""
+        with self.throughput.timed():
+            return written.result()
 
     def _is_there_or_taken(self, number: int) -> bool:
         """Whether a shard needs no lock, which costs more on a network than a look."""
@@ -451,11 +460,9 @@ class Worker:
         if len(rows) == 0:
             return _PreparedShard(number, rows, [], 0, known)
         tokens = self._texts.tokens_between(span.start, span.stop)
-        laid_out = LaidOut(tokens, self._embedder.form, rows)
-        batches: Sequence[Batch] = laid_out
         device = self._embedder.device
-        if shards_ahead(device):
-            batches = [batch.pinned(device) for batch in laid_out]
+        laid_out = LaidOut(tokens, self._embedder.form, rows, device)
+        batches: Sequence[Batch] = list(laid_out) if shards_ahead(device) else laid_out
         return _PreparedShard(number, rows, batches, laid_out.n_tokens, known)
 
     def _embed(self, prepared: Callable[[], "_PreparedShard"]) -> list[Part]:

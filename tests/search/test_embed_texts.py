@@ -10,7 +10,7 @@ from ltr.data.layouts import SingleTexts
 from ltr.data.tokens import TokenStore
 from ltr.models.encoder.loading.pretrained import load_encoder, load_tokenizer
 from ltr.models.encoder.text_encoder import TextEncoder
-from ltr.search.embed_texts import LaidOut, encode_batches, encode_in_memory, places_of_rank
+from ltr.search.embed_texts import Batch, LaidOut, encode_batches, encode_in_memory, places_of_rank
 
 
 @pytest.fixture
@@ -102,6 +102,15 @@ def test_shares_are_of_equal_length_and_make_the_whole(world):
     assert max(tokens) - min(tokens) <= 12  # of the longest text, by which they may differ at most
     assert len(places_of_rank(store, form, rows[:2], 2, 3)) == 0
     assert list(encode_batches(encoder, LaidOut(store, form, rows[:0]))) == []
+
+
+def test_batches_for_a_gpu_are_pinned(world, monkeypatch):
+    _, store, form, *_ = world
+    monkeypatch.setattr(Batch, "pinned", lambda batch, device: ("pinned", device))
+    device = torch.device("cuda", 1)
+    assert list(LaidOut(store, form, np.arange(5), device)) == [("pinned", device)]
+    (batch,) = LaidOut(store, form, np.arange(5))
+    assert isinstance(batch, Batch)
 
 
 def test_no_text_is_refused(world, tmp_path):

@@ -8,8 +8,10 @@ import shutil
 import signal
 import threading
 import time
-from contextlib import ExitStack, nullcontext
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager, nullcontext
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -346,6 +348,35 @@ def test_what_is_made_ahead_and_written_behind_has_the_same_bytes(
     for name in WHOLE[:3]:
         made = [(tmp_path / folder / name).read_bytes() for folder in ("slow", "one by one")]
         assert made[0] == made[1]
+
+
+def test_the_wait_for_a_slow_disk_counts_as_time(world, tmp_path, monkeypatch):
+    worker = begun(tmp_path / "made", world)
+    is_timed = []
+    inside = []
+
+    @contextmanager
+    def timed():
+        inside.append(None)
+        yield
+        inside.pop()
+
+    class Writer:
+        def submit(self, write, *args):
+            number = write(*args)
+            return SimpleNamespace(result=lambda: is_timed.append(bool(inside)) or number)
+
+    monkeypatch.setattr(worker.throughput, "timed", timed)
+    with ThreadPoolExecutor(1) as reader:
+        assert list(worker._made(range(3), reader, Writer())) == [0, 1, 2]
+    assert is_timed == [True, True, True]
+
+
+def test_a_damaged_shard_is_named_once(world, tmp_path, caplog):
+    finished(tmp_path / "made", world)
+    (tmp_path / "made/000001.npy").write_bytes(b"cut")
+    begun(tmp_path / "made", world).encode_missing()
+    assert caplog.text.count("000001.npy is no shard of this encoding") == 1
 
 
 @pytest.mark.parametrize("error", [InputError("a fault"), OSError(28, "full"), KeyboardInterrupt()])

@@ -274,6 +274,12 @@ def test_each_process_of_a_machine_takes_its_own_gpu(
     assert taken == [device]
 
 
+def array(own, least, most, step, count):
+    """The variables of an element of an array of SLURM."""
+    numbers = {"ID": own, "MIN": least, "MAX": most, "STEP": step, "COUNT": count}
+    return {f"SLURM_ARRAY_TASK_{name}": str(number) for name, number in numbers.items()}
+
+
 @pytest.mark.parametrize(
     ("variables", "place"),
     [
@@ -287,14 +293,16 @@ def test_each_process_of_a_machine_takes_its_own_gpu(
         (
             # of an array of jobs, each with two tasks: the elements 1, 2, 3
             {
-                "SLURM_ARRAY_TASK_ID": "3",
-                "SLURM_ARRAY_TASK_MIN": "1",
-                "SLURM_ARRAY_TASK_COUNT": "3",
+                **array(3, 1, 3, 1, 3),
                 "SLURM_PROCID": "1",
                 "SLURM_NTASKS": "2",
             },
             (5, 6),
         ),
+        (array(8, 0, 8, 4, 3), (2, 3)),  # of 0-11:4
+        (array(17, 3, 17, 14, 2), (1, 2)),  # of 3,17
+        (array(17, 3, 17, 2, 3), (0, 1)),  # of 3,5,17: with gaps
+        ({"SLURM_ARRAY_TASK_ID": "3"}, (0, 1)),
     ],
 )
 def test_each_worker_has_a_place_of_its_own(monkeypatch, variables, place):
