@@ -105,7 +105,7 @@ class Ranker(nn.Module):
 
     def padding_share(self, batch: RankingBatch) -> float | None:
         """Share of padding among the tokens that the encoder reads of a batch. None where the
-        ranker does not measure it, or has none: texts that are packed on a GPU.
+        ranker does not measure it, or never has any: an encoder that packs all texts on a GPU.
         """
         return None
 
