@@ -45,6 +45,8 @@ PLAN = "plan.json"
 MANIFEST = "manifest.json"
 IDS = "ids"  # of the texts, where the encoding has them: files of ltr.data.strings.Strings
 VERSION = "encoding-1"  # counts up when shards hold something else
+# Of what a GPU of CUDA encodes in bfloat16: with norms in it, see ltr.models.encoder.kernels.linear.
+VERSION_WITH_HALF_NORMS = "encoding-2"
 AGAIN = "start its ltr encode again, which makes it anew"  # what to do where a file is damaged
 
 FEWEST_ROWS = 256
@@ -133,6 +135,7 @@ class EncodingPlan:
 
 def plan_of(embedder: Embedder, texts: TextsToEncode, numbers: Numbers) -> EncodingPlan:
     """The plan by which these texts are encoded."""
+    halves_norms = embedder.device.type == "cuda" and embedder.precision_name == "bf16-mixed"
     return EncodingPlan(
         digest_of_json(embedder.key)[:32],
         embedder.precision_name,
@@ -140,6 +143,7 @@ def plan_of(embedder: Embedder, texts: TextsToEncode, numbers: Numbers) -> Encod
         texts.count,
         rows_of_shard(texts.count),
         numbers,
+        VERSION_WITH_HALF_NORMS if halves_norms else VERSION,
     )
 
 

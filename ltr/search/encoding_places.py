@@ -253,10 +253,11 @@ class EncodingsInCache:
             except (InputError, OSError):  # damaged, or another process removes it
                 continue
             other = encoding.plan
-            is_same = (other.model, other.precision, other.numbers) == (
+            is_same = (other.model, other.precision, other.numbers, other.version) == (
                 plan.model,
                 plan.precision,
                 plan.numbers,
+                plan.version,
             )
             if is_same:
                 found.append((last_used, encoding))

@@ -10,6 +10,7 @@ import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, nullcontext
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -199,6 +200,25 @@ def test_numbers_that_are_not_finite_are_not_stored(world, tmp_path, monkeypatch
     with pytest.raises(InputError, match="finite, got NaN or infinity in row 263;"):
         worker.encode(1)
     assert files(tmp_path / "made") == ["plan.json"]
+
+
+@pytest.mark.parametrize(
+    ("device", "precision", "version"),
+    [
+        ("cpu", "32-true", "encoding-1"),
+        ("cpu", "bf16-mixed", "encoding-1"),
+        ("cuda:1", "32-true", "encoding-1"),
+        ("cuda:1", "16-mixed", "encoding-1"),
+        ("cuda:1", "bf16-mixed", "encoding-2"),
+    ],
+)
+def test_what_has_norms_in_bfloat16_is_an_encoding_of_its_own(
+    world, monkeypatch, device, precision, version
+):
+    embedder, store, _ = world
+    monkeypatch.setattr(Embedder, "device", torch.device(device))
+    embedder = replace(embedder, precision_name=precision)
+    assert plan_of(embedder, texts_of_store(store), "float16").version == version
 
 
 def test_another_encoding_in_the_folder_is_refused(world, tmp_path):
