@@ -96,6 +96,11 @@ def _launched(name: str, definition: Callable[..., Tensor], args: tuple[Any, ...
     return definition(*args)
 
 
+def kernel_fault() -> Exception | None:
+    """Why no kernel is launched; None where none has failed."""
+    return _faults[0] if _faults else None
+
+
 _launchable: set[str] = set()  # names of kernels that were launched: what fails then may pass
 _faults: list[Exception] = []  # of the first launch of a kernel, if it failed
 

@@ -21,9 +21,12 @@ from torch import Tensor, distributed, nn
 from torch.multiprocessing import spawn
 from transformers import BertConfig, BertModel, PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
+from ltr import draws
 from ltr.batch import RankingBatch
 from ltr.data.layouts import SingleTexts
 from ltr.data.tokens import Tokens
+from ltr.draws import draw_site, keys_inside
+from ltr.dropout import keyed_dropout
 from ltr.errors import InputError
 from ltr.in_batch.gather import gather_lists
 from ltr.in_batch.longer_lists import queries_against_all
@@ -35,7 +38,7 @@ from ltr.models.encoder.loading.pooling import Pooling
 from ltr.models.encoder.loading.pretrained import load_encoder, load_tokenizer
 from ltr.models.encoder.packed import is_causal, one_line
 from ltr.models.encoder.text_encoder import TextEncoder
-from ltr.run.precision import is_emulated
+from ltr.run.precision import gpu_of
 from ltr.run.provenance import made_by
 from ltr.search.embed_texts import encode_in_memory
 from ltr.search.exact import search_exactly
@@ -95,6 +98,7 @@ def examine(backbone: str | None = None) -> Iterator[ReportLine]:
         device = "cuda"
         encoder.to(device)  # for all checks that follow
         yield from check_attention(encoder)
+        yield check_dropout()
     for dtype in HALVES[device]:
         yield check_encoding(encoder, tokenizer, dtype)
     yield check_search("Flat")
@@ -112,7 +116,8 @@ def machine() -> Iterator[ReportLine]:
     yield ReportLine("CPU features", ", ".join(features))
     for number in range(torch.cuda.device_count()):
         gpu = torch.cuda.get_device_properties(number)
-        bfloat16 = "emulated" if is_emulated(torch.device("cuda", number)) else "native"
+        found = gpu_of(torch.device("cuda", number))
+        bfloat16 = "native" if found.is_native else "emulated" if found.emulates else "not known"
         yield ReportLine(
             f"GPU {number}",
             f"{gpu.name}, {gpu.total_memory / 2**30:.0f} GB, sm_{gpu.major}{gpu.minor}",
@@ -173,6 +178,36 @@ def _check_packed(
     if falls_back:
         return ReportLine(what, padded, "fell back", f"packed texts {check.fault}")
     return ReportLine(what, kernel, "wrong", f"packed texts {check.fault}")
+
+
+def check_dropout(device: str = "cuda") -> ReportLine:
+    """Dropout on a GPU, forward and backward, against its definition on a CPU: the same bits."""
+    what = "dropout, GPU"
+    try:
+        is_equal = _dropped_twice(device) == _dropped_twice("cpu")
+    except RuntimeError as error:
+        return ReportLine(what, "", "wrong", one_line(error))
+    fault = draws.kernel_fault()
+    has_kernel = draws.takes_kernel(torch.empty(0, device=device)) and fault is None
+    uses = "Triton's kernel" if has_kernel else "torch's operations"
+    if not is_equal:
+        return ReportLine(what, uses, "wrong", "other numbers than on a CPU")
+    if has_kernel:
+        return ReportLine(what, uses, "ok", "the numbers of a CPU to the bit")
+    why = "there is no Triton" if fault is None else f"Triton: {one_line(fault)}"
+    return ReportLine(what, uses, "fell back", why)
+
+
+def _dropped_twice(device: str) -> list[list[float]]:
+    """Numbers after dropout and their gradient, in float32 and bfloat16."""
+    keys = keys_inside(torch.arange(64), torch.zeros(64, dtype=torch.int64)).to(device)
+    made = []
+    for dtype in (torch.float32, torch.bfloat16):
+        x = torch.arange(1.0, 6401.0).view(64, 100).to(device, dtype).requires_grad_()
+        y = keyed_dropout(x, 0.1, keys, draw_site(1))
+        (gradient,) = torch.autograd.grad(y, x, x.detach())
+        made += [y.flatten().tolist(), gradient.flatten().tolist()]
+    return made
 
 
 def check_encoding(

@@ -6,9 +6,15 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from ltr import machine_checks
+from ltr import draws, machine_checks
 from ltr.__main__ import main
-from ltr.machine_checks import ReportLine, check_encoding, check_gather, check_search
+from ltr.machine_checks import (
+    ReportLine,
+    check_dropout,
+    check_encoding,
+    check_gather,
+    check_search,
+)
 from ltr.models.encoder import attention, text_encoder
 from ltr.models.encoder.self_check import PathCheck
 from ltr.search.faiss_index import FaissIndex
@@ -86,6 +92,28 @@ def test_each_gpu_says_whether_it_computes_bfloat16(monkeypatch):
         ("GPU 0", "Tesla T4, 16 GB, sm_75", "", "bfloat16 is emulated"),
         ("GPU 1", "NVIDIA H100, 16 GB, sm_90", "", "bfloat16 is native"),
     ]
+
+
+def test_dropout_of_a_gpu_is_that_of_a_cpu_or_wrong(monkeypatch):
+    """Here a CPU stands for the GPU."""
+
+    def found():
+        return check_dropout("cpu")[1:]
+
+    assert found() == ("torch's operations", "fell back", "there is no Triton")
+    monkeypatch.setattr(draws, "takes_kernel", lambda x: True)
+    assert found() == ("Triton's kernel", "ok", "the numbers of a CPU to the bit")
+    other_keys = iter((1, 0) * 2)
+    right_keys = machine_checks.keys_inside
+    monkeypatch.setattr(
+        machine_checks,
+        "keys_inside",
+        lambda keys, places: right_keys(keys, places) + next(other_keys),
+    )
+    assert found() == ("Triton's kernel", "wrong", "other numbers than on a CPU")
+    monkeypatch.setattr(draws, "_faults", [OSError("no C compiler\nis here")])
+    monkeypatch.setattr(machine_checks, "keys_inside", right_keys)
+    assert found() == ("torch's operations", "fell back", "Triton: OSError: no C compiler")
 
 
 def missing(*args):

@@ -19,6 +19,7 @@ from ltr.cli.strict_parser import StrictParser
 from ltr.cli.write_config import WriteConfig
 from ltr.datamodules import FeatureDataModule, RankingDataModule
 from ltr.errors import InputError
+from ltr.models import FeatureRanker
 from ltr.module import RankerModule
 from ltr.run.checkpoint_options import BestOptions, LastOptions
 from ltr.run.precision import ChosenPrecision, chosen_precision
@@ -95,8 +96,11 @@ class ParsedCommand(LightningCLI):
         checkpoint = None if named is None else Path(named)
         if folder is not None and named in ("best", "last"):
             checkpoint = folder.best if folder.best.is_file() else folder.last
-        reads_features = issubclass(resolve_name(self.options.data.class_path), FeatureDataModule)
-        chosen = chosen_precision(self.options.trainer, reads_features, checkpoint)
+        data = resolve_name(self.options.data.class_path)
+        ranker = resolve_name(self.options.model.ranker.class_path)
+        reads_features = issubclass(data, FeatureDataModule) or issubclass(ranker, FeatureRanker)
+        trains = self._command == "fit"
+        chosen = chosen_precision(self.options.trainer, reads_features, checkpoint, trains)
         self.options.trainer.precision = chosen.name
         return chosen
 

@@ -185,7 +185,8 @@ def _precisions_note(experiments: Sequence[Experiment]) -> list[str]:
     experiments_of_precision: dict[str, list[str]] = {}
     for experiment in experiments:
         config = experiment.runs[0].config  # seeds of one experiment share a precision
-        if config:
+        # A plugin may have said another one.
+        if config and not config["trainer"].get("plugins"):
             names = experiments_of_precision.setdefault(config["trainer"]["precision"], [])
             names.append(experiment.name)
     if len(experiments_of_precision) < 2:

@@ -36,8 +36,15 @@ class Gpu(NamedTuple):
 
     @property
     def is_native(self) -> bool:
-        """Whether it multiplies bfloat16. An older one emulates it."""
-        return self.capability >= NATIVE_FROM
+        """Whether it is known to multiply bfloat16. An older one emulates it, and ROCm counts
+        capabilities in another way.
+        """
+        return torch.version.hip is None and self.capability >= NATIVE_FROM
+
+    @property
+    def emulates(self) -> bool:
+        """Whether it is known to emulate bfloat16."""
+        return torch.version.hip is None and not self.is_native
 
 
 def gpu_of(device: torch.device) -> Gpu:
@@ -81,9 +88,9 @@ def gpus_of(trainer_options: Mapping[str, Any]) -> list[Gpu]:
 
 
 def is_emulated(device: torch.device) -> bool:
-    """Whether a GPU or a CPU only emulates bfloat16."""
+    """Whether a GPU or a CPU is known to emulate bfloat16."""
     if device.type == "cuda":
-        return not gpu_of(device).is_native
+        return gpu_of(device).emulates
     capabilities = torch.cpu.get_capabilities()
     return device.type == "cpu" and not any(capabilities.get(name) for name in NATIVE_ON_CPU)
 
@@ -95,11 +102,14 @@ class ChosenPrecision(NamedTuple):
         name: as ``trainer.precision`` has it; None where a plugin of the trainer says it.
         gpus: that the trainer takes.
         line: why, where a GPU leaves a choice; None where nothing is to be said.
+        trains: whether the command trains. Where one measures, another precision would make other
+            numbers, so none is advised.
     """
 
     name: str | None
     gpus: list[Gpu]
     line: str | None = None
+    trains: bool = True
 
     def warning(self, device: torch.device) -> str | None:
         """What is said where bfloat16 was asked for, and is emulated; None where it is not.
@@ -109,12 +119,13 @@ class ChosenPrecision(NamedTuple):
         """
         if self.name != "bf16-mixed":
             return None
-        others = [gpu for gpu in self.gpus if not gpu.is_native]
+        others = [gpu for gpu in self.gpus if gpu.emulates]
         emulates_here = device.type == "cpu" and is_emulated(device)
         if not others and not emulates_here:
             return None
         where = _named(others) if others else "this CPU"
-        return f"precision bf16-mixed, as configured, is only emulated on {where}, slowly; --trainer.precision 32-true computes in float32"
+        advice = _advice("32-true computes in float32", self.trains)
+        return f"precision bf16-mixed is only emulated on {where}, slowly{advice}"
 
 
 def stored_precision(file: Path) -> str | None:
@@ -125,13 +136,18 @@ def stored_precision(file: Path) -> str | None:
     """
     run = run_of_checkpoint(file)
     if run is not None and file.parent.name == run.checkpoints.name and run.config.is_file():
-        precision: str = read_config(run.config)["trainer"]["precision"]
-        return precision
+        trainer = read_config(run.config)["trainer"]
+        if not trainer.get("plugins"):  # one may have said the precision, and the checkpoint has it
+            precision: str = trainer["precision"]
+            return precision
     return read_checkpoint(file, checksums=False).get("run", {}).get("precision")
 
 
 def chosen_precision(
-    trainer_options: Mapping[str, Any], reads_features: bool, checkpoint: Path | None
+    trainer_options: Mapping[str, Any],
+    reads_features: bool,
+    checkpoint: Path | None,
+    trains: bool = True,
 ) -> ChosenPrecision:
     """The precision that a trainer with these options computes in. For ``auto`` it is that of the run
     that the command goes on with or measures. Without one the devices decide, for texts.
@@ -141,6 +157,7 @@ def chosen_precision(
             ``precision``.
         reads_features: the ranker reads feature vectors, which bfloat16 would round to three digits.
         checkpoint: that the command goes on from or measures; None for none.
+        trains: whether the command trains.
 
     Raises:
         InputError: see :func:`gpus_of` and :func:`stored_precision`.
@@ -148,32 +165,41 @@ def chosen_precision(
     gpus = gpus_of(trainer_options)
     name = trainer_options["precision"]
     if _plugin_says_precision(trainer_options["plugins"]):
-        return ChosenPrecision(None if name == "auto" else name, gpus)
+        return ChosenPrecision(None if name == "auto" else name, gpus, None, trains)
     if name == "auto" and checkpoint is not None and checkpoint.is_file():
         name = stored_precision(checkpoint) or name
     if name != "auto":
         name = full_precision_name(name)
-        return ChosenPrecision(name, gpus, _line_of_configured(name, gpus, reads_features))
+        line = _line_of_float32(name, gpus, reads_features) if trains else None
+        return ChosenPrecision(name, gpus, line, trains)
     if not gpus:
-        return ChosenPrecision("32-true", gpus)
+        return ChosenPrecision("32-true", gpus, None, trains)
     if reads_features:
         line = "precision 32-true, as bfloat16 would round the feature vectors"
-        return ChosenPrecision("32-true", gpus, line)
+        return ChosenPrecision("32-true", gpus, line, trains)
     others = [gpu for gpu in gpus if not gpu.is_native]
     if others:
-        line = f"precision 32-true, as bfloat16 is not native to {_named(others)}; --trainer.precision 16-mixed computes in float16"
-        return ChosenPrecision("32-true", gpus, line)
-    line = f"precision bf16-mixed, as bfloat16 is native to {_named(gpus)}; --trainer.precision 32-true computes in float32"
-    return ChosenPrecision("bf16-mixed", gpus, line)
+        known = "not" if torch.version.hip is None else "not known to be"
+        advice = _advice("16-mixed computes in float16", trains)
+        line = f"precision 32-true, as bfloat16 is {known} native to {_named(others)}{advice}"
+        return ChosenPrecision("32-true", gpus, line, trains)
+    advice = _advice("32-true computes in float32", trains)
+    line = f"precision bf16-mixed, as bfloat16 is native to {_named(gpus)}{advice}"
+    return ChosenPrecision("bf16-mixed", gpus, line, trains)
 
 
-def _line_of_configured(name: str, gpus: Sequence[Gpu], reads_features: bool) -> str | None:
-    """What is said of float32 that was asked for where bfloat16 is native."""
+def _advice(words: str, trains: bool) -> str:
+    """The end of a line: what another precision does."""
+    return f"; --trainer.precision {words}" if trains else ""
+
+
+def _line_of_float32(name: str, gpus: Sequence[Gpu], reads_features: bool) -> str | None:
+    """What is said of float32 that an option or the run has where bfloat16 is native."""
     has_tf32 = torch.get_float32_matmul_precision() != "highest"
     all_native = bool(gpus) and all(gpu.is_native for gpu in gpus)
     if name != "32-true" or reads_features or has_tf32 or not all_native:
         return None
-    return f"precision 32-true, as configured, and without TF32, though bfloat16 is native to {_named(gpus)}; --trainer.precision bf16-mixed computes in it"
+    return f"precision 32-true, without TF32, though bfloat16 is native to {_named(gpus)}; --trainer.precision bf16-mixed computes in it"
 
 
 def _plugin_says_precision(plugins: Any) -> bool:

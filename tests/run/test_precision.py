@@ -13,6 +13,7 @@ import ltr
 from ltr.__main__ import main
 from ltr.checkpoint import FORMAT
 from ltr.cli.mine import MiningTrainer
+from ltr.cli.parsed import ParsedCommand
 from ltr.run import precision
 from ltr.run.precision import ChosenPrecision, Gpu, chosen_precision, is_emulated
 from ltr.run.run_folder import RunFolder
@@ -45,8 +46,8 @@ def options(**changes):
     return usual | {"precision": "auto"} | changes
 
 
-def choice(reads_features=False, checkpoint=None, **changes) -> ChosenPrecision:
-    return chosen_precision(options(**changes), reads_features, checkpoint)
+def choice(reads_features=False, checkpoint=None, trains=True, **changes) -> ChosenPrecision:
+    return chosen_precision(options(**changes), reads_features, checkpoint, trains)
 
 
 CASES = [
@@ -118,7 +119,7 @@ LINES = [
     (
         [H100, H100],
         {"precision": "32-true"},
-        f"precision 32-true, as configured, and without TF32, though bfloat16 is native to {H100S}; --trainer.precision bf16-mixed computes in it",
+        f"precision 32-true, without TF32, though bfloat16 is native to {H100S}; --trainer.precision bf16-mixed computes in it",
     ),
     ([H100], {"precision": "bf16-mixed"}, None),
     ([H100], {"precision": "16-mixed"}, None),
@@ -133,6 +134,30 @@ def test_one_line_says_what_was_chosen_and_why(machine, cards, changes, line):
     assert choice(**changes).line == line
 
 
+@pytest.mark.parametrize("cards", [[H100], [T4]])
+def test_no_other_precision_is_advised_where_a_command_measures(machine, cards):
+    machine(*cards)
+    assert "--trainer.precision" in choice().line
+    assert "--trainer.precision" not in choice(trains=False).line
+    assert choice(trains=False, precision="32-true").line is None
+    warnings = [
+        choice(trains=trains, precision="bf16-mixed").warning(torch.device("cuda", 0))
+        for trains in (True, False)
+    ]
+    if cards == [T4]:
+        assert warnings[0] == f"{warnings[1]}; --trainer.precision 32-true computes in float32"
+
+
+def test_capabilities_of_rocm_say_nothing_of_bfloat16(machine, monkeypatch):
+    machine(("AMD Instinct MI210", (9, 0)))
+    monkeypatch.setattr("torch.version.hip", "6.4")
+    chosen = choice()
+    assert chosen.name == "32-true"
+    assert chosen.line.startswith("precision 32-true, as bfloat16 is not known to be native to")
+    cuda = torch.device("cuda", 0)
+    assert choice(precision="bf16-mixed").warning(cuda) is None and not is_emulated(cuda)
+
+
 def test_nothing_is_said_of_tf32_that_was_asked_for(machine, monkeypatch):
     machine(H100)
     monkeypatch.setattr("torch.get_float32_matmul_precision", lambda: "high")
@@ -145,7 +170,7 @@ def test_a_device_that_emulates_bfloat16_is_told(machine, monkeypatch):
     has = {"avx512_bf16": True}
     monkeypatch.setattr("torch.cpu.get_capabilities", lambda: has)
     machine(T4)
-    words = "precision bf16-mixed, as configured, is only emulated on "
+    words = "precision bf16-mixed is only emulated on "
     assert choice(precision="bf16-mixed").warning(cuda).startswith(f"{words}cuda:0 (Tesla T4")
     assert is_emulated(cuda)
     machine()
@@ -165,7 +190,7 @@ OTHER = {"class_path": "lightning.pytorch.plugins.io.TorchCheckpointIO", "init_a
 def test_a_plugin_that_says_the_precision_has_the_word(machine, plugins):
     """Lightning refuses both."""
     machine(H100)
-    assert choice(plugins=plugins) == (None, [Gpu("cuda:0", *H100)], None)
+    assert choice(plugins=plugins) == (None, [Gpu("cuda:0", *H100)], None, True)
     assert choice(plugins=[OTHER]).name == "bf16-mixed"
 
 
@@ -193,6 +218,9 @@ def test_a_run_keeps_what_it_has(tmp_path, machine, cards, stored, expected):
     torch.save(lightning | {"run": of_run | {"precision": expected}}, run.last)
     assert choice(checkpoint=run.last).name == expected
     assert choice(checkpoint=run.last, precision="16-mixed").name == "16-mixed"
+    plugged = config | {"trainer": trainer | {"precision": None, "plugins": [PLUGIN]}}
+    run.config.write_text(yaml.safe_dump(plugged))  # the plugin has said it
+    assert choice(checkpoint=run.last).name == expected
     run.config.unlink()  # the checkpoint has it too
     assert choice(checkpoint=run.last).name == expected
     torch.save(lightning, run.last)  # of no run of ltr
@@ -238,6 +266,18 @@ def in_bfloat16(run: Path) -> int:
     return (run / "train.log").read_text().count("Using bfloat16 Automatic Mixed Precision")
 
 
+def test_a_ranker_of_vectors_is_known_by_itself(h100):
+    """Whatever data module of one's own serves them."""
+    data = "--data ltr.datamodules.ListDataModule --data.path x"
+    loss = "--model.loss ltr.losses.SoftmaxLoss"
+    for ranker, expected in (
+        ("FeatureRanker --model.ranker.n_features 3", "32-true"),
+        ("PairWiseBertRanker --model.ranker.backbone b", "bf16-mixed"),
+    ):
+        words = f"fit {data} {loss} --model.ranker ltr.models.{ranker}"
+        assert ParsedCommand(words.split()).settle_precision().name == expected
+
+
 LINE = "precision bf16-mixed, as bfloat16 is native to cuda:0 (NVIDIA H100, compute capability 9.0)"
 
 
@@ -268,7 +308,7 @@ def test_a_run_of_float32_goes_on_in_float32_on_a_gpu(run, capsys):
         assert stored(own) == "32-true"
         capsys.readouterr()
         assert run_ltr(f"fit {own} --trainer.max_steps 5") == 0
-        assert "precision 32-true, as configured, and without TF32" in capsys.readouterr().out
+        assert "precision 32-true, without TF32" in capsys.readouterr().out
         assert run_ltr(f"fit {words} --ckpt_path last --trainer.max_steps 6") == 0
         assert stored(own) == "32-true" and in_bfloat16(own) == 0
 
