@@ -1,6 +1,7 @@
 """The functions of :mod:`ltr.draws` and :mod:`ltr.dropout` as kernels of Triton, equal to the bit.
 
-They are compiled when they are first launched, which wants a C compiler on the machine.
+They are compiled when they are first launched, which wants a C compiler and Python's
+headers on the machine.
 
 Letters of shapes: R rows, H elements of a row.
 """
