@@ -117,8 +117,8 @@ def check_labels(
     """
     if data.has_teacher_scores:
         _check_teacher_scores(loss, in_batch)
-    if data.has_soft_labels:
-        _check_soft_labels(loss, in_batch)
+    elif data.largest_soft_label:
+        _check_soft_labels(loss, in_batch, data.largest_soft_label)
     if data.lists_with_both is not None and not in_batch.ranks_other_lists:
         n_with_both, n_lists = data.lists_with_both
         _check_lists_have_order(loss.current, n_with_both, n_lists, quiet)
@@ -140,16 +140,21 @@ def _check_teacher_scores(loss: Loss, in_batch: InBatch) -> None:
         )
 
 
-def _check_soft_labels(loss: Loss, in_batch: InBatch) -> None:
-    """Refuse a loss, or a policy, that takes any label above 0 for relevant."""
+def _check_soft_labels(loss: Loss, in_batch: InBatch, largest: float) -> None:
+    """Refuse a loss, or a policy, that takes soft labels of different sizes for the same."""
     if not loss.distinguishes_grades:
         name = type(loss).__name__
     elif isinstance(in_batch, AllTexts):
         name = type(in_batch).__name__
+    elif largest > loss.largest_label:
+        raise InputError(
+            f"{type(loss).__name__} takes every label above {loss.largest_label:g} for relevant, and there are soft ones up to {largest:g}; take another loss of grades, as MSELoss or RankNetLoss, or divide the labels in the files by the largest one",
+            option="loss",
+        )
     else:
         return
     raise InputError(
-        f"{name} takes every label above 0 for relevant, so also the soft ones of the audit; take a loss of grades, as RankNetLoss, and no AllTexts; or audit with --policy drop"
+        f"{name} takes every label above 0 for relevant, so also the soft ones, with fractions, of the data or of an audit; take a loss of grades, as RankNetLoss, MSELoss or ListNetLoss, and no AllTexts; or audit with --policy drop"
     )
 
 

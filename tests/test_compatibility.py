@@ -81,7 +81,7 @@ def test_a_loss_of_grades_needs_no_irrelevant_document(tmp_path, caplog):
 
 def test_losses_that_order_grades_are_those_whose_gradient_does():
     """On a list of grades 1 and 2, both relevant: by the gradient of each loss of the package."""
-    data = type("Data", (), {"has_teacher_scores": False, "has_soft_labels": False})()
+    data = type("Data", (), {"has_teacher_scores": False, "largest_soft_label": 0.0})()
     data.lists_with_both = (0, 1)
     for kind in LOSSES.values():
         loss = kind()

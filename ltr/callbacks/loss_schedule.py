@@ -179,6 +179,7 @@ class _StagedLoss(Loss):
         # The data stays the same in all stages, so its labels must suit the loss of each.
         self.takes_teacher_scores = all(loss.takes_teacher_scores for loss in by_stage)
         self.distinguishes_grades = all(loss.distinguishes_grades for loss in by_stage)
+        self.largest_label = min(loss.largest_label for loss in by_stage)
         self.enter(0)
 
     def enter(self, stage: int) -> None:

@@ -10,6 +10,7 @@ from ltr.data.collection import Collection
 from ltr.data.files import exists_as_file
 from ltr.data.outputs import check_inside
 from ltr.data.query_lists import QueryLists
+from ltr.data.trec import text_of_grade
 from ltr.data.whole_files import write_whole
 from ltr.errors import InputError
 
@@ -111,7 +112,7 @@ def _qrels_lines(leakage: Leakage, judged: QueryLists, leaked: set[int]) -> Iter
             continue
         doc_rows, grades = judged.of(query_row)
         for doc_row, grade in zip(doc_rows.tolist(), grades.tolist(), strict=True):
-            yield f"{queries[query_row]}\t{docs[doc_row]}\t{grade:.9g}\n"
+            yield f"{queries[query_row]}\t{docs[doc_row]}\t{text_of_grade(grade)}\n"
 
 
 def _leak_lines(leakage: Leakage, split: str, kinds: Sequence[Kind]) -> Iterator[str]:

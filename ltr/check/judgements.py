@@ -13,6 +13,7 @@ from ltr.data.bm25 import bm25_lists
 from ltr.data.collection import Collection
 from ltr.data.own_documents import own_documents_line, without_own
 from ltr.data.query_lists import QueryLists
+from ltr.data.trec import text_of_grade
 from ltr.metrics import RankingMetric
 from ltr.mining.same_texts import classes_of_queries
 from ltr.run.ceiling import ceiling
@@ -103,7 +104,7 @@ def _entries_of_split(
         "relevant_median": float(np.median(n_relevant)) if n_queries else 0.0,
         "relevant_most": int(n_relevant.max(initial=0)),
         "grades": len(counts),
-        "of_grade": {f"{grade:.9g}": count for grade, count in shown},
+        "of_grade": {text_of_grade(grade): count for grade, count in shown},
         "equal_queries": int(class_sizes[class_sizes > 1].sum()),
         "own_documents": int((own_docs[judged.query_rows] >= 0).sum()),
     }
@@ -179,7 +180,7 @@ def _table_of_grades(counts_of: dict[str, dict[float, int]]) -> Table:
     """How often each grade stands in a split."""
     grades = sorted({grade for counts in counts_of.values() for grade in counts})
     shown = grades[:MOST_GRADES]
-    header = ["split", *(f"grade {grade:.9g}" for grade in shown)]
+    header = ["split", *(f"grade {text_of_grade(grade)}" for grade in shown)]
     if len(grades) > len(shown):
         header.append(f"{len(grades) - len(shown):,} others")
     rows = []

@@ -246,8 +246,9 @@ def _from_triples(path: str, files: dict[str, Path]) -> Collection:
     corpus, queries, qrels = read_triples(path, files)
     candidates = {}
     for split, judged in qrels.items():
-        has_negatives = bool((judged.values == 0).any())
-        if has_negatives:  # relevant documents alone make no pool
+        # Documents of the largest grade alone, as those of pairs, make no pool.
+        has_others = bool((judged.values < judged.values.max(initial=1.0)).any())
+        if has_others:
             # The texts of the split as candidates: without their grades, so that the order of a
             # pool does not tell them.
             without_grades = judged._replace(values=np.zeros_like(judged.values))

@@ -182,6 +182,15 @@ class QueryLists(NamedTuple):
         n_before = np.concatenate([[0], np.cumsum(self.values > 0)])
         return n_before[self.offsets[1:]] - n_before[self.offsets[:-1]]
 
+    def largest_fraction(self) -> float:
+        """The largest value that is no whole number; 0 where all are whole.
+
+        >>> QueryLists.from_rows([0, 0, 1], [0, 1, 0], [4.75, 5.0, 0.5]).largest_fraction()
+        4.75
+        """
+        fractions = self.values[self.values % 1 > 0]  # no NaN is above 0
+        return float(fractions.max(initial=0.0))
+
     def labelled(self, query_row: int, doc_rows: np.ndarray) -> LabelledList:
         """The given documents of a query as a list, with the grades that they have here as labels;
         a document that nobody judged has label 0. The values must be grades.

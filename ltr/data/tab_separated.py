@@ -37,7 +37,7 @@ FEW_VALUES = 10  # different values of a column that is refused
 
 class LineLayout(NamedTuple):
     """How the lines of a file of texts are read: as a query, a positive and negatives, or as labelled
-    pairs of a query, a document and a whole number.
+    pairs of a query, a document and a number.
     """
 
     line_of_names: int  # its number; 0 where no line has the names of the columns
@@ -127,7 +127,7 @@ def _layout_of_names(file: Path, counted: CountedColumns) -> LineLayout:
             )
         return LineLayout(counted.first, has_labels=False)
     raise InputError(
-        f"{file}:{counted.first}: columns must be called query<TAB>positive[<TAB>negative…], or query<TAB>document<TAB>label where the last is a whole number, got {_shown(counted.names)}; keep such columns, or, where these are texts, put the line after another one"
+        f"{file}:{counted.first}: columns must be called query<TAB>positive[<TAB>negative…], or query<TAB>document<TAB>label where the last is a number, got {_shown(counted.names)}; keep such columns, or, where these are texts, put the line after another one"
     )
 
 
@@ -153,7 +153,7 @@ def _refuse_wrong_columns(file: Path, counted: CountedColumns) -> None:
     texts = "<TAB>".join(["query", "positive", *["negative"] * (n_columns - 2)])
     ways = "where it is no text, remove it, or write a data folder with ids and grades"
     if wrong.number == 3 and n_columns == 3:
-        ways = "where these are labels, write whole numbers (0: not relevant) and query<TAB>document<TAB>label as the first line"
+        ways = "where these are labels, write numbers (0: not relevant) and query<TAB>document<TAB>label as the first line"
     text = f"{file}:{counted.first}: every column must hold texts, query<TAB>positive[<TAB>negative…], got {wrong.what} in column {wrong.number}; {ways}; where these are texts, write {texts} as the first line"
     if wrong.is_refused:
         raise InputError(text)

@@ -6,6 +6,8 @@ from itertools import groupby
 from pathlib import Path
 from typing import NamedTuple
 
+import numpy as np
+
 from ltr.data.files import numbered_lines
 from ltr.data.whole_files import write_whole
 from ltr.errors import InputError
@@ -13,7 +15,8 @@ from ltr.errors import InputError
 BEIR_HEADER = ("query-id", "corpus-id", "score")
 LARGEST_SCORE = 3.4e38  # about the largest float32
 
-_GRADE = re.compile(r"([+-]?[0-9]{1,7})(?:\.0*)?")  # whole numbers of 7 digits are exact as float32
+LARGEST_GRADE = 10**7  # grades are smaller: whole numbers of 7 digits are exact as float32
+
 _RANK = re.compile(r"[+-]?[0-9]+")
 _SCORE = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
 
@@ -23,7 +26,7 @@ class Judgement(NamedTuple):
 
     query: str
     doc: str
-    grade: int
+    grade: float
 
 
 class RunLine(NamedTuple):
@@ -39,14 +42,14 @@ def read_qrels(path: str | Path) -> Iterator[tuple[int, Judgement]]:
 
     Two layouts are read: TREC's four columns ``query 0 doc grade`` (any white space, but for a line
     of exactly two tabs), and BEIR's three columns ``query-id<TAB>corpus-id<TAB>score`` with or
-    without that header. A negative grade (TREC's spam mark) counts as 0.
+    without that header.
 
     Comments are left out, as trec_eval does: lines that begin with ``# ``, and what stands behind
     four columns and a ``#``.
 
     Raises:
-        InputError: ``file:line`` of a line with another number of columns, or a grade that is no
-            whole number below 10^7.
+        InputError: ``file:line`` of a line with another number of columns, or of a grade that
+            :func:`grade_of` refuses.
     """
     is_first = True  # of the lines that are not empty
     for number, line in numbered_lines(path):
@@ -67,28 +70,44 @@ def read_qrels(path: str | Path) -> Iterator[tuple[int, Judgement]]:
             )
         query = parts[0]
         doc = parts[-2]
-        yield number, Judgement(query, doc, whole_grade(parts[-1], f"{path}:{number}"))
+        yield number, Judgement(query, doc, grade_of(parts[-1], f"{path}:{number}"))
 
 
-def whole_grade(text: str, where: str) -> int:
-    """The grade that a text holds; 0 for a negative one.
+def grade_of(text: str, where: str) -> float:
+    """The grade that a text holds: a whole number, or one with a fraction, as people's mean ratings
+    have. A whole negative one (TREC's spam mark) is 0.
 
     Args:
-        text: a whole number, perhaps with zeros behind a point, as pandas writes it.
+        text: a number, perhaps with zeros behind a point, as pandas writes it.
         where: its place, for errors.
 
     Raises:
-        InputError: for another text, and from 10^7 on.
+        InputError: for another text, from 10^7 on, and for a negative number with a fraction: on a
+            scale with such numbers 0 is not the least relevant.
 
-    >>> whole_grade("2", "a.tsv:1"), whole_grade("2.0", "a.tsv:2"), whole_grade("-1", "a.tsv:3")
-    (2, 2, 0)
+    >>> grade_of("2", "a.tsv:1"), grade_of("4.75", "a.tsv:2"), grade_of("-1", "a.tsv:3")
+    (2.0, 4.75, 0.0)
     """
-    number = _GRADE.fullmatch(text.strip())
-    if number is None:
+    text = text.strip()
+    if not _SCORE.fullmatch(text) or abs(float(text)) >= LARGEST_GRADE:
         raise InputError(
-            f"{where}: a grade must be a whole number below 10^7 (0: not relevant), got {text[:60]!r}"
+            f"{where}: a grade must be a number below 10^7 (0: not relevant; words as numbers, such as 1, 0.1, 0.01 and 0 for E, S, C and I of ESCI), got {text[:60]!r}"
         )
-    return max(0, int(number[1]))
+    grade = float(text)
+    if grade < 0 and not grade.is_integer():
+        raise InputError(
+            f"{where}: a grade with a fraction must not be negative, got {text[:60]!r}; add one number to all grades, so that 0 is not relevant"
+        )
+    return max(0.0, grade)
+
+
+def text_of_grade(grade: float) -> str:
+    """The shortest text from which the same float32 is read again.
+
+    >>> text_of_grade(2.0), text_of_grade(np.float32(0.1))
+    ('2', '0.1')
+    """
+    return np.format_float_positional(np.float32(grade), trim="-")
 
 
 def read_run(path: str | Path) -> Iterator[tuple[int, RunLine]]:

@@ -120,4 +120,4 @@ def _text_lines(file: Path, layout: LineLayout) -> Iterator[_TextLine]:
             raise InputError(
                 f"{where}: expected 3 columns (query<TAB>document<TAB>label), got {len(texts) + 1}: {line[:60]!r}"
             )
-        yield _TextLine(number, query, [(texts[0], float(trec.whole_grade(texts[1], where)))])
+        yield _TextLine(number, query, [(texts[0], trec.grade_of(texts[1], where))])

@@ -63,6 +63,7 @@ class GroupDataModule(PoolDataModule):
         judged = source.collection.learnable("train")
         source.collection.warn_of_unlearnable("train")
         source.digests["judgements"] = judged.digest()
+        source.largest_soft_label = judged.largest_fraction()
         groups = QueryGroups(
             judged,
             source.known_documents(judged),

@@ -89,6 +89,7 @@ class ListDataModule(PoolDataModule):
         pools = self._open_pools(source.collection)
         lists = GradedLists(judged, source.known_documents(judged), pools)
         source.digests["judgements"] = judged.digest()
+        source.largest_soft_label = judged.largest_fraction()
         if lists.pools is not None:
             source.digests["candidates"] = lists.pools.digest()
         queries = judged.query_rows

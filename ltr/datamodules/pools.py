@@ -262,7 +262,7 @@ class PoolDataModule(RankingDataModule):
                 )
             source.plan = self.plan_of(source)
             self.digests |= source.named(source.digests)
-        self.has_soft_labels = any(source.has_soft_labels for source in trained)
+        self.largest_soft_label = max(source.largest_soft_label for source in trained)
         counts = [source.lists_with_both for source in trained if source.lists_with_both]
         if counts:  # of all sources: they are of one kind
             n_with_both = sum(both for both, _ in counts)

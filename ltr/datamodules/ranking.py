@@ -79,8 +79,8 @@ class RankingDataModule(LightningDataModule):
         seed: of all sampling.
         needs_in_batch: whether training lists hold relevant documents alone, so that the module's
             ``in_batch`` must rank them against those of other lists.
-        has_soft_labels: whether training lists have labels between irrelevant and relevant, after
-            ``setup("fit")``.
+        largest_soft_label: the largest label of training lists that is no whole number, whether of
+            the data or of an audit, after ``setup("fit")``; 0 where all are whole.
         lists_with_both: how many training lists have a relevant and an irrelevant document, and how
             many there are, after ``setup("fit")``; None where all have both, or hold relevant
             documents alone (``needs_in_batch``), or the scores of a teacher.
@@ -103,7 +103,7 @@ class RankingDataModule(LightningDataModule):
     """
 
     needs_in_batch: bool = False
-    has_soft_labels: bool = False
+    largest_soft_label: float = 0.0
     lists_with_both: tuple[int, int] | None = None
     labels: Labels = Labels()
     batch_size: int | None = None

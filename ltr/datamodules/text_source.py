@@ -43,7 +43,7 @@ class TextSource:
         negatives_per_row: how many documents of a training list come from each of the negatives, by
             name; empty where none are drawn.
         has_mined_negatives: whether rows draw from what was mined while training.
-        has_distances, has_soft_labels, lists_with_both: see
+        has_distances, largest_soft_label, lists_with_both: see
             :class:`ltr.datamodules.RankingDataModule`, of its training lists.
     """
 
@@ -61,7 +61,7 @@ class TextSource:
         self.negatives_per_row: dict[str, int] = {}
         self.has_mined_negatives = False
         self.has_distances = False
-        self.has_soft_labels = False
+        self.largest_soft_label = 0.0
         self.lists_with_both: tuple[int, int] | None = None
 
     def open(self, collection: Collection, reads: TextReads, evaluation: Evaluation) -> None:

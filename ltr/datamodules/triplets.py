@@ -149,6 +149,10 @@ class TripletDataModule(PoolDataModule):
         collection.warn_of_unlearnable("train")
         where = f"{source.path}: split 'train'"
         source.digests["judgements"] = judged.digest()
+        source.largest_soft_label = judged.largest_fraction()
+        if audit_labels is not None:
+            of_audit = audit_labels.largest_fraction()
+            source.largest_soft_label = max(source.largest_soft_label, of_audit)
         negatives = []
         for name, per_row in source.negatives_per_row.items():
             negatives.append(Negatives(per_row, self._open_negatives(source, name)))
@@ -223,7 +227,6 @@ class TripletDataModule(PoolDataModule):
         for name in source.negatives_per_row:
             if Overlay.is_at(Path(name)):
                 overlays.append(Overlay.open(Path(name), source.collection, "negatives"))
-        source.has_soft_labels = any(overlay.policy == "soft" for overlay in overlays)
         if not overlays:
             return None
         judged = source.collection.judgements("train")

@@ -55,6 +55,7 @@ class WeightedSum(Loss):
         self.takes_margin = any(loss.takes_margin for loss in losses)
         self.takes_teacher_scores = all(loss.takes_teacher_scores for loss in losses)
         self.distinguishes_grades = any(loss.distinguishes_grades for loss in losses)
+        self.largest_label = min(loss.largest_label for loss in losses)
 
     def forward(
         self,

@@ -1,5 +1,6 @@
 """The base of every loss: what a loss takes, what it gives, and how its rows become one number."""
 
+import math
 from typing import Literal, get_args
 
 from torch import Tensor, nn
@@ -32,11 +33,13 @@ class Loss(nn.Module):
             are grades, and 0 is irrelevant.
         distinguishes_grades: whether two different grades above 0 make a difference; else a document
             is relevant or not.
+        largest_label: the label from which on all are the same to it.
     """
 
     takes_margin: bool = False
     takes_teacher_scores: bool = False
     distinguishes_grades: bool = True
+    largest_label: float = math.inf
 
     def __init__(self, reduction: Reduction = "mean") -> None:
         super().__init__()

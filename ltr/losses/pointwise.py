@@ -35,6 +35,8 @@ class BCELoss(Loss):
         tensor(0.6931)
     """
 
+    largest_label = 1.0
+
     def __init__(self, pos_weight: float = 1.0, reduction: Reduction = "mean") -> None:
         super().__init__(reduction)
         self.pos_weight = positive("pos_weight", pos_weight)

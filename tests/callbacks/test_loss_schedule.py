@@ -244,7 +244,7 @@ class Labelled:
 
     def __init__(self, kind):
         self.has_teacher_scores = kind == "scores"
-        self.has_soft_labels = kind == "soft"
+        self.largest_soft_label = 0.5 if kind == "soft" else 0.0
         self.lists_with_both = None
 
 

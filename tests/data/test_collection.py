@@ -79,7 +79,7 @@ BROKEN = {
             "q1\tb\t1\nq1\tb\t0\n",
             ":2: a second judgement .*, 0, first 1 in line 1; keep one",
         ),
-        "grade": ("q1\tb\t1.5\n", r":1: a grade must be a whole number below 10\^7 .*, got '1.5'"),
+        "grade": ("q1\tb\tE\n", r":1: a grade must be a number below 10\^7 .*, got 'E'"),
         "columns": ("q1 0\n", ":1: expected 4 columns .* got 2"),
         "empty split": ("query-id\tcorpus-id\tscore\n", ": the split is empty"),
     },

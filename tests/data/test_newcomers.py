@@ -102,6 +102,10 @@ READ = {
         lines(ASKED, RIGHT, "0 1 2 3", header="query document grade"),
         {q: {p: g} for g, (q, p) in enumerate(zip(ASKED, RIGHT, strict=True))},
     ),
+    "STS, with fractions, a header": (
+        lines(ASKED, RIGHT, "0.25 4.75 5.0 3.125", header="sentence1 sentence2 score"),
+        {q: {p: g} for g, q, p in zip((0.25, 4.75, 5, 3.125), ASKED, RIGHT, strict=True)},
+    ),
     "labels -1 and 1, a header": (
         lines(TWICE, BOTH, "1 1 1 1 -1 -1 -1 -1", header="query doc label"),
         TRIPLES,
@@ -247,13 +251,21 @@ REFUSED = {
         f"{kind}, a header": (lines(*columns, header=header), "train.tsv:1: columns must be called")
         for kind, (header, columns) in WRONG_NAMES.items()
     },
-    "STS, its header": (
-        lines(ASKED, RIGHT, "4.75 0.2 5.0 3.1", header="sentence1 sentence2 score"),
-        "train.tsv:2: a grade must be a whole number .*'4.75'",
+    "STS with a missing score, its header": (
+        lines(ASKED, RIGHT, "4.75 nan 5.0 3.1", header="sentence1 sentence2 score"),
+        "train.tsv:3: a grade must be a number .*'nan'",
+    ),
+    "scores below 0, their header": (
+        lines(ASKED, RIGHT, "0.75 0.2 -0.5 1", header="sentence1 sentence2 score"),
+        "train.tsv:4: a grade with a fraction must not be negative, got '-0.5'",
+    ),
+    "words of ESCI, their header": (
+        lines(ASKED, RIGHT, "E S C I", header="query product label"),
+        "train.tsv:2: a grade must be a number .* for E, S, C and I of ESCI.*, got 'E'",
     ),
     "words of NLI, its header": (
         lines(ASKED, RIGHT, THIRD_COLUMNS["words of NLI"][0], header="premise hypothesis label"),
-        "train.tsv:2: a grade must be a whole number .*'entailment'",
+        "train.tsv:2: a grade must be a number .*'entailment'",
     ),
     "relevant and irrelevant": (
         lines(TWICE, BOTH, ["relevant"] * 4 + ["irrelevant"] * 4),

@@ -1,8 +1,17 @@
 """Files of judgements and of runs: what is read, refused and written."""
 
+import numpy as np
 import pytest
 
-from ltr.data.trec import Judgement, RunLine, read_qrels, read_run, write_run
+from ltr.data.trec import (
+    Judgement,
+    RunLine,
+    grade_of,
+    read_qrels,
+    read_run,
+    text_of_grade,
+    write_run,
+)
 from tests.world.refusals import refused
 
 
@@ -58,7 +67,7 @@ NO_NUMBERS = ["1_0", "\u0661", "1" + "0" * 40, "inf", "-inf", "nan", "0x1", ""]
 @pytest.mark.parametrize("number", NO_NUMBERS)
 def test_a_number_is_of_ascii_digits_and_finite(tmp_path, number):
     (tmp_path / "a.tsv").write_text(f"q1\td1\t{number}\n")
-    with refused(r"a.tsv:1: (a grade must be a whole number below 10\^7|expected 4 columns)"):
+    with refused(r"a.tsv:1: (a grade must be a number below 10\^7|expected 4 columns)"):
         list(read_qrels(tmp_path / "a.tsv"))
     (tmp_path / "a.trec").write_text(f"q1 Q0 d1 1 {number} t\n")
     with refused(r"a.trec:1: (a score must be a finite number \(float32\)|expected 6 columns)"):
@@ -77,5 +86,28 @@ def test_numbers_of_every_kind_are_read(tmp_path):
     scores = ["1", "-2.5", "+.5", "3.", "1e-3", "1E38", "-0"]
     (tmp_path / "a.trec").write_text("".join(f"q1 Q0 d1 1 {score} t\n" for score in scores))
     assert [line.score for _, line in read_run(tmp_path / "a.trec")] == [*map(float, scores)]
-    (tmp_path / "a.tsv").write_text("q 0 a +1\nq 0 b 007\nq 0 c -2\nq 0 d 9999999\n")
-    assert [judged.grade for _, judged in read_qrels(tmp_path / "a.tsv")] == [1, 7, 0, 9999999]
+    grades = ["+1", "007", "-2", "9999999", "4.75", ".5", "1e-2", "0.0", "-1.0"]
+    (tmp_path / "a.tsv").write_text("".join(f"q 0 {g} {g}\n" for g in grades))
+    read = [judged.grade for _, judged in read_qrels(tmp_path / "a.tsv")]
+    assert read == [1, 7, 0, 9999999, 4.75, 0.5, 0.01, 0, 0]
+
+
+@pytest.mark.parametrize("grade", ["1e7", "-10000000", "10000000.0", "0,5", "E", "1/2"])
+def test_a_grade_is_a_number_below_10_to_the_7(tmp_path, grade):
+    (tmp_path / "a.tsv").write_text(f"q1\td1\t1\nq1\td2\t{grade}\n")
+    with refused(rf"a.tsv:2: a grade must be a number below 10\^7 .*, got '{grade}'"):
+        list(read_qrels(tmp_path / "a.tsv"))
+
+
+def test_a_negative_grade_with_a_fraction_is_no_spam_mark(tmp_path):
+    """As a cosine of -0.25: read as 0 it would be as good as one of 0."""
+    (tmp_path / "a.tsv").write_text("q1\td1\t0.5\nq1\td2\t-0.25\n")
+    with refused("a.tsv:2: a grade with a fraction must not be negative, got '-0.25'; add"):
+        list(read_qrels(tmp_path / "a.tsv"))
+
+
+@pytest.mark.parametrize("value", [0.1, 1 / 3, 4.75, 0.01, 1e-7, 9999999.0])
+def test_a_grade_is_written_so_that_the_same_float32_is_read(value):
+    grade = np.float32(value)
+    text = text_of_grade(grade)
+    assert np.float32(grade_of(text, "here")) == grade and len(text) <= 11

@@ -17,11 +17,13 @@ from ltr.losses import (
     AdaptiveRankNetLoss,
     BatchAllTripletLoss,
     BatchHardTripletLoss,
+    BCELoss,
     LambdaLoss,
     LambdaRankLoss,
     ListNetLoss,
     Loss,
     MarginRankingLoss,
+    MSELoss,
     RankNetLoss,
     SoftmaxLoss,
     WeightedSum,
@@ -473,10 +475,22 @@ def test_a_loss_says_whether_it_distinguishes_grades(loss):
         assert told == one.distinguishes_grades, vars(one)
 
 
+@pytest.mark.parametrize("loss", [c for c in EVERY_CLASS if c is not WeightedSum])
+def test_a_loss_says_from_which_label_on_all_are_the_same_to_it(loss):
+    """Labels 3, 1.5, 0 and 3, 3, 0: BCE takes both first ones for certainly relevant."""
+    right, wrong, rated, same = torch.tensor(
+        [[[0.3, 0.1, -0.4]], [[-0.4, 0.1, 0.3]], [[3.0, 1.5, 0.0]], [[3.0, 3.0, 0.0]]]
+    )
+    one = loss()
+    told = any(not torch.equal(one(s, rated), one(s, same)) for s in (right, wrong))
+    assert told == (one.distinguishes_grades and one.largest_label > 1.5)
+
+
 def test_a_sum_tells_grades_if_a_part_does():
     assert not SoftmaxLoss().distinguishes_grades
     assert WeightedSum([SoftmaxLoss(), RankNetLoss()], [1.0, 1.0]).distinguishes_grades
     assert not WeightedSum([SoftmaxLoss(), SoftmaxLoss()], [1.0, 1.0]).distinguishes_grades
+    assert WeightedSum([MSELoss(), BCELoss()], [1.0, 1.0]).largest_label == 1
 
 
 @pytest.mark.parametrize("option", ["temperature", "sigma"])

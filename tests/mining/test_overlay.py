@@ -88,15 +88,15 @@ def test_training_with_an_overlay(mined, overlay, collection_folder):
     _, _, labels = trained_on(folder)
     assert labels == {0.0}
     data, dropped, labels = trained_on(overlay("drop", np.nan))
-    assert labels == {None} and not data.has_soft_labels
+    assert labels == {None} and not data.largest_soft_label
     assert dropped[0].labels.sum(dim=1).tolist() == [1.0] * 30
     assert dropped[0].mask.sum(dim=1).tolist() == [3] * 30, "the relevant one, and the other two"
     data, soft, labels = trained_on(overlay("soft", 0.75))
-    assert labels == {0.75} and data.has_soft_labels
+    assert labels == {0.75} and data.largest_soft_label == 0.75
     relevant_distance, *mined_distances = soft[0].distances[0].tolist()
     assert math.isnan(relevant_distance) and sorted(mined_distances) == [0, 1, 2]
     data, _, labels = trained_on(overlay("relabel", 2.0), positives=2)
-    assert labels == {2.0} and not data.has_soft_labels
+    assert labels == {2.0} and not data.largest_soft_label
     query, suspect = next(iter(suspects.items()))
     judged, grades = data.collection.learnable("train").of(query)
     assert dict(zip(judged.tolist(), grades.tolist(), strict=True))[suspect] == 2.0

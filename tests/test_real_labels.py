@@ -1,0 +1,180 @@
+"""Labels with fractions, as people's mean ratings (STS, 0 to 5) and ESCI's gains: what is read,
+trained on and measured, and which losses refuse them.
+"""
+
+import json
+import math
+
+import pytest
+import torch
+
+from ltr.callbacks import LossChange, LossSchedule
+from ltr.compatibility import check_labels
+from ltr.data.collection import open_collection
+from ltr.datamodules import GroupDataModule, ListDataModule, TripletDataModule
+from ltr.errors import InputError
+from ltr.in_batch import AllTexts, OtherQueries, OwnLists
+from ltr.losses import LOSSES, BCELoss, LambdaRankLoss, MSELoss, RankNetLoss, WeightedSum
+from ltr.metrics import MeasuredLists, RankingMetric
+from tests.world.rankers import cross_encoder, data_for, dual_encoder, first_batch, trainer
+
+# They know only relevant or not.
+OF_TWO_GRADES = {"SoftmaxLoss", "MeanInequalityLoss", "ApproxMRRLoss"}
+
+ESCI = (1.0, 0.1, 0.01, 0.0)  # exact, substitute, complement, irrelevant
+RATINGS = (4.75, 0.5, 3.25, 0.0)
+
+
+def write_folder(folder, grades, n_queries=4):
+    """A data folder whose queries have a document of each grade; all splits are alike."""
+    (folder / "qrels").mkdir(parents=True)
+    texts = {"corpus": [], "queries": []}
+    judged = []
+    for q in range(n_queries):
+        texts["queries"].append({"_id": f"q{q}", "text": f"w{q} w1"})
+        for d, grade in enumerate(grades):
+            texts["corpus"].append({"_id": f"q{q}-d{d}", "text": f"w{q} w{d} w{q + d}"})
+            judged.append(f"q{q}\tq{q}-d{d}\t{grade}\n")
+    for name, records in texts.items():
+        lines = [json.dumps(record) + "\n" for record in records]
+        (folder / f"{name}.jsonl").write_text("".join(lines))
+    for split in ("train", "dev", "test"):
+        (folder / f"qrels/{split}.tsv").write_text("".join(judged))
+    return folder
+
+
+def write_pairs(file, labels):
+    """Labelled pairs, each of a query of its own."""
+    lines = ["sentence1\tsentence2\tscore\n"]
+    lines += [f"w{i} w1\tw{i} w2\t{label}\n" for i, label in enumerate(labels)]
+    file.write_text("".join(lines))
+    return file
+
+
+def lists_of(module, folder, **options):
+    options = {"unjudged": "skip", "candidates": None} | options
+    return data_for(module, ListDataModule, folder, **options)
+
+
+def test_labels_are_the_numbers_of_the_files(tmp_path, backbone):
+    module = cross_encoder(backbone, MSELoss())
+    folder = write_folder(tmp_path / "esci", ESCI)
+    batch = first_batch(lists_of(module, folder, batch_size=4))
+    for labels in batch.labels.tolist():
+        assert sorted(labels) == pytest.approx(sorted(ESCI), rel=1e-6)
+    judged = open_collection(write_pairs(tmp_path / "sts.tsv", RATINGS)).judgements("train")
+    assert sorted(judged.values.tolist()) == sorted(RATINGS)
+    assert judged.largest_fraction() == 4.75
+
+
+def test_grades_with_a_point_are_whole_numbers(tmp_path, backbone):
+    """2.0 is 2: the same lists, and no loss is refused."""
+    module = cross_encoder(backbone, MSELoss())
+    whole, pointed = (
+        lists_of(module, write_folder(tmp_path / name, grades))
+        for name, grades in (("whole", "210"), ("pointed", ("2.0", "1.00", "0.")))
+    )
+    batches = [first_batch(data) for data in (whole, pointed)]
+    assert torch.equal(batches[0].labels, batches[1].labels)
+    assert whole.largest_soft_label == pointed.largest_soft_label == 0
+    check_labels(BCELoss(), OwnLists(), pointed)
+
+
+@pytest.mark.parametrize("loss", LOSSES.values())
+def test_a_loss_trains_on_real_labels_or_refuses_them(tmp_path, backbone, loss):
+    """On ESCI's gains, which are all in [0, 1]."""
+    folder = write_folder(tmp_path / "esci", ESCI)
+    module = dual_encoder(backbone, loss())
+    run = trainer(tmp_path, max_steps=1, limit_val_batches=0)
+    if loss.__name__ in OF_TWO_GRADES:
+        with pytest.raises(InputError, match=f"^{loss.__name__} takes every label above 0 for"):
+            run.fit(module, lists_of(module, folder))
+        return
+    run.fit(module, lists_of(module, folder))
+    value = module.last_step.loss
+    assert torch.isfinite(value) and module.last_step.lists.labels.max() == 1
+    changed = module.last_step.lists._replace(labels=(module.last_step.lists.labels > 0).float())
+    of_relevant = module.loss(changed.scores, changed.labels, changed.mask)
+    assert of_relevant != value, "0.01 would be as good as 1"
+
+
+class Data:
+    """What a check asks of data."""
+
+    has_teacher_scores = False
+    lists_with_both = None
+    needs_in_batch = False
+
+    def __init__(self, largest_soft_label):
+        self.largest_soft_label = largest_soft_label
+
+
+@pytest.mark.parametrize(
+    ("loss", "in_batch", "largest", "message"),
+    [
+        (MSELoss(), OwnLists(), 4.75, None),
+        (RankNetLoss(), OtherQueries(), 4.75, None),
+        (LambdaRankLoss("ndcg"), OwnLists(), 4.75, None),
+        (LambdaRankLoss("ap"), OwnLists(), 0.5, "^LambdaRankLoss takes every label above 0 for"),
+        (RankNetLoss(), AllTexts(), 0.5, "^AllTexts takes every label above 0 for relevant"),
+        (BCELoss(), OwnLists(), 0.99, None),
+        (BCELoss(), OwnLists(), 4.75, "^BCELoss takes every label above 1 for .* up to 4.75; take"),
+        (WeightedSum([BCELoss(), MSELoss()]), OwnLists(), 0.5, None),
+        (WeightedSum([BCELoss(), MSELoss()]), OwnLists(), 1.5, "^WeightedSum .* above 1 for"),
+    ],
+)
+def test_losses_that_take_different_labels_for_the_same_are_refused(
+    loss, in_batch, largest, message
+):
+    if message is None:
+        check_labels(loss, in_batch, Data(largest))
+        return
+    with pytest.raises(InputError, match=message):
+        check_labels(loss, in_batch, Data(largest))
+
+
+def test_a_schedule_is_refused_for_its_later_loss(tmp_path, backbone):
+    folder = write_folder(tmp_path / "rated", RATINGS)
+    module = cross_encoder(backbone, MSELoss())
+    schedule = LossSchedule([LossChange(epoch=1, loss=BCELoss())])
+    run = trainer(tmp_path, max_steps=1, limit_val_batches=0, callbacks=[schedule])
+    with pytest.raises(InputError, match="BCELoss takes every label above 1 .* up to 4.75"):
+        run.fit(module, lists_of(module, folder))
+
+
+def test_soft_targets_of_bce_by_hand():
+    """Scores (log 3, 0), labels (0.1, 0.01): softplus(s) - y s, the mean."""
+    scores = torch.tensor([[math.log(3.0), 0.0]])
+    by_hand = (math.log(4) - 0.1 * math.log(3) + math.log(2)) / 2
+    assert BCELoss()(scores, torch.tensor([[0.1, 0.01]])).item() == pytest.approx(by_hand, rel=1e-6)
+
+
+def test_triplets_and_groups_have_real_labels_too(tmp_path, backbone):
+    folder = write_folder(tmp_path / "rated", RATINGS)
+    module = dual_encoder(backbone, RankNetLoss())
+    triplets = data_for(module, TripletDataModule, folder, negatives="random", candidates=None)
+    batch = first_batch(triplets)
+    assert set(batch.labels.unique().tolist()) <= set(RATINGS) and batch.labels.max() % 1 > 0
+    assert triplets.largest_soft_label == 4.75
+    groups = data_for(module, GroupDataModule, folder, candidates=None)
+    groups.setup("fit")
+    assert groups.largest_soft_label == 4.75
+
+
+def test_measures_of_real_labels_by_hand():
+    """Labels in the order of the scores: 0.5, 0, 4. What is above 0 is relevant: ranks 1 and 3."""
+    scores = torch.tensor([[3.0, 2.0, 1.0]])
+    labels = torch.tensor([[0.5, 0.0, 4.0]])
+    lists = MeasuredLists(scores, labels, torch.ones(1, 3, dtype=torch.bool))
+    expected = {
+        "nDCG@3": (0.5 + 4 / 2) / (4 + 0.5 / math.log2(3)),
+        "nDCG_exp@3": (2**0.5 - 1 + 15 / 2) / (15 + (2**0.5 - 1) / math.log2(3)),
+        "AP": (1 + 2 / 3) / 2,
+        "RR": 1.0,
+        "P@2": 0.5,
+        "R@2": 0.5,
+        "swapped_pairs": 2.0,
+        "tau": -1 / 3,
+    }
+    for name, value in expected.items():
+        assert RankingMetric(name).per_query(lists).item() == pytest.approx(value, abs=1e-6), name
