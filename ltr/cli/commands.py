@@ -60,6 +60,12 @@ class Command:
 # Lightning's own, that one is ltr.cli.mine:MiningTrainer.mine.
 COMMANDS = (
     Command(
+        "import",
+        "ltr.cli.import_data:import_data",
+        ("data in any form, as a data folder   ltr import SOURCE FOLDER",),
+        stdout=Stdout.MESSAGES,
+    ),
+    Command(
         "fit",
         "ltr.cli.training:run_configured",
         (
@@ -173,7 +179,6 @@ COMMANDS = (
         "negatives import",
         "ltr.cli.negatives:import_negatives",
         ("import SOURCE OUTPUT         make negatives of a TREC run, .npy or .parquet",),
-        other_names=("import",),
         stdout=Stdout.MESSAGES,
     ),
     Command(

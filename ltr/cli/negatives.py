@@ -10,7 +10,7 @@ import transformers
 
 from ltr.cli.run_paths import data_of_run
 from ltr.data.collection import open_collection
-from ltr.data.outputs import check_file, check_folder, check_inside
+from ltr.data.outputs import check_file, check_inside, check_new_folder
 from ltr.data.whole_files import write_whole
 from ltr.errors import InputError
 from ltr.mining.audit import find_suspects
@@ -40,10 +40,8 @@ def import_negatives(source: str, output: str, *, data: str, distances: str | No
         distances: An array [Q, K] (.npy) beside that of rows: the Euclidean distances of documents
             and queries.
     """
-    check_folder(output, "the output")
+    check_new_folder(output, "the output")
     folder = Path(output)
-    if folder.exists():
-        raise InputError(f"{output} must be a new folder, and is there already; name another one")
     collection = open_collection(data)
     distances_file = None if distances is None else Path(distances)
     negatives = negatives_of_file(Path(source), collection, distances_file)

@@ -51,6 +51,13 @@ def check_folder(path: str | Path | None, subject: str, mark: str | None = None)
     check_inside(Path(path).parent, subject, Path(path))
 
 
+def check_new_folder(path: str | Path, subject: str) -> None:
+    """As :func:`check_folder`, and nothing may be there yet."""
+    check_folder(path, subject)
+    if os.path.lexists(path):
+        raise InputError(f"{path} must be a new folder, and is there already; name another one")
+
+
 def check_place(path: str | Path, subject: str) -> None:
     """Raise an InputError for an address; and for no name, which would be the working directory."""
     if str(path) == "":

@@ -34,7 +34,7 @@ OF_FOLDERS = {
         "reproduce runs/a/seed=0 --output OUT",
     ],
     "the folder": ["export model OUT"],
-    "the output": ["negatives import a.run OUT --data data"],
+    "the output": ["negatives import a.run OUT --data data", "import a.tsv OUT"],
     "--trainer.default_root_dir": ["fit --config a.yaml --trainer.default_root_dir OUT"],
     "--runs": ["grid grid.yaml --runs OUT"],
     "the folder of negatives": ["negatives audit OUT --judge model --policy drop"],

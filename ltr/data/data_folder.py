@@ -1,0 +1,132 @@
+"""A collection written as a data folder: texts as JSON lines, judgements and pools as text."""
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from ltr.data.collection import Collection, with_split
+from ltr.data.progress import tracking
+from ltr.data.query_lists import QueryLists
+from ltr.data.splits import splits_in
+from ltr.data.texts import TextTable
+from ltr.data.trec import BEIR_HEADER
+from ltr.spans import spans
+
+BLOCK = 4096  # texts that are in memory at a time, and lines between two reports
+TAG = "ltr-import"  # the last column of pools
+
+
+class WrittenFolder(NamedTuple):
+    """What :func:`write_data_folder` has written, and what of it differs from the source."""
+
+    collection: Collection  # with all splits
+    n_trimmed: int  # texts that begin or end with white space, which a data folder does not keep
+
+
+def write_data_folder(collection: Collection, folder: Path) -> WrittenFolder:
+    """Write corpus.jsonl, queries.jsonl, qrels/ and, where there are pools, candidates/. Opened as a
+    collection, the folder has the same texts, judgements and pools under the same ids.
+
+    Args:
+        collection: is read from disk as it is written.
+        folder: is not there yet; see :func:`ltr.data.whole_files.write_new` for one that is whole
+            or absent.
+
+    Raises:
+        InputError: for a broken file of a split that only ``--split`` reads.
+    """
+    collection = _with_all_splits(collection)
+    lists = [*collection.qrels.values(), *collection.candidates.values()]
+    n_lines = sum(len(each.doc_rows) for each in lists)
+    folder.mkdir()
+    total = len(collection.corpus) + len(collection.queries) + n_lines
+    with tracking(total, "writing", "texts and lines") as report:
+        lines = _CountedLines(report)
+        lines.write(folder / "corpus.jsonl", _json_lines(collection.corpus))
+        lines.write(folder / "queries.jsonl", _json_lines(collection.queries))
+        (folder / "qrels").mkdir()
+        for split, judged in collection.qrels.items():
+            lines.write(folder / "qrels" / f"{split}.tsv", _judgement_lines(collection, judged))
+        if collection.candidates:
+            (folder / "candidates").mkdir()
+        for split, pools in collection.candidates.items():
+            lines.write(folder / "candidates" / f"{split}.trec", _pool_lines(collection, pools))
+    n_trimmed = _count_trimmed(collection.corpus) + _count_trimmed(collection.queries)
+    return WrittenFolder(collection, n_trimmed)
+
+
+def _with_all_splits(collection: Collection) -> Collection:
+    """The collection with the splits of other names that its folder has."""
+    if collection.folder is None:
+        return collection
+    for split in splits_in(collection.folder / "qrels"):
+        collection = with_split(collection, split)
+    return collection
+
+
+class _CountedLines:
+    """Files of lines, written one after the other.
+
+    Args:
+        report: is told how many lines there are in all files, now and then.
+    """
+
+    def __init__(self, report: Callable[[int], None]) -> None:
+        self._report = report
+        self._done = 0
+
+    def write(self, file: Path, lines: Iterator[str]) -> None:
+        """Write the lines of a file."""
+        with open(file, "w", encoding="utf-8", newline="\n") as opened:
+            for line in lines:
+                opened.write(line)
+                self._done += 1
+                if self._done % BLOCK == 0:
+                    self._report(self._done)
+        self._report(self._done)
+
+
+def _json_lines(table: TextTable) -> Iterator[str]:
+    for span in spans(len(table), BLOCK):
+        ids = table.ids.between(span.start, span.stop)
+        texts = table.texts.between(span.start, span.stop)
+        instructions = [""] * len(ids)
+        if table.instructions is not None:
+            instructions = table.instructions.between(span.start, span.stop)
+        for id_, text, instruction in zip(ids, texts, instructions, strict=True):
+            record = {"_id": id_, "text": text}
+            if instruction:
+                record["instruction"] = instruction
+            yield json.dumps(record, ensure_ascii=False) + "\n"
+
+
+def _judgement_lines(collection: Collection, judged: QueryLists) -> Iterator[str]:
+    yield "\t".join(BEIR_HEADER) + "\n"
+    for query, doc, grade in _entries(collection, judged):
+        yield f"{query}\t{doc}\t{grade:.9g}\n"
+
+
+def _pool_lines(collection: Collection, pools: QueryLists) -> Iterator[str]:
+    """The lines of a run file, with 9 digits of each score: enough to read a float32 back exactly."""
+    ranks = (pools.place_in_list + 1).tolist()
+    entries = _entries(collection, pools)
+    for rank, (query, doc, score) in zip(ranks, entries, strict=True):
+        yield f"{query} Q0 {doc} {rank} {score:.9g} {TAG}\n"
+
+
+def _entries(collection: Collection, lists: QueryLists) -> Iterator[tuple[str, str, float]]:
+    """The ids of a query and a document with their value, for all documents of the lists."""
+    queries = collection.queries.ids.in_order(lists.query_of_doc)
+    docs = collection.corpus.ids.in_order(lists.doc_rows)
+    for query, doc, value in zip(queries, docs, lists.values, strict=True):
+        yield query.decode(), doc.decode(), float(value)
+
+
+def _count_trimmed(table: TextTable) -> int:
+    """How many texts begin or end with white space."""
+    n_trimmed = 0
+    for span in spans(len(table), BLOCK):
+        texts = table.texts.between(span.start, span.stop)
+        n_trimmed += sum(text != text.strip() for text in texts)
+    return n_trimmed

@@ -1,0 +1,192 @@
+"""``ltr import`` as it is typed: data in another form becomes a data folder that says the same."""
+
+import json
+import logging
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from ltr.data import data_folder
+from ltr.data.collection import open_collection, with_split
+from ltr.data.layouts import JoinedPairs
+from ltr.datamodules import TripletDataModule
+from tests.world.backbones import wordpiece_tokenizer
+from tests.world.collections import small_collection, write_collection
+from tests.world.commands import refusal, run_ltr
+from tests.world.data_modules import data_module
+
+TRIPLES = "how many\tmany\tfew\tnone\nhow many\tlots\tfew\nwhere\there\tthere\n"
+LABELLED = "query\tdocument\tlabel\nhow many\tmany\t2\nhow many\tfew\t0\nwhere\there\t1\n"
+
+
+def write_triples(folder: Path) -> Path:
+    folder.mkdir()
+    (folder / "train.tsv").write_text(TRIPLES)
+    (folder / "test.tsv").write_text("who\tme\n")
+    return folder
+
+
+def write_labelled(folder: Path) -> Path:
+    folder.mkdir()
+    (folder / "train.tsv").write_text(LABELLED)
+    return folder / "train.tsv"
+
+
+def write_beir(folder: Path) -> Path:
+    """Titles, an instruction, a split of another name, pools of one split, scores of all digits."""
+    small_collection(
+        folder,
+        {"d1": "one “two”\u2028\u0001", "d2": "two", "d3": "three"},
+        {"q1": "asks", "q2": "wants"},
+        train=[("q1", "d2", 2), ("q1", "d1", 0), ("q2", "d3", 1)],
+        instructions={"q2": "Find it"},
+        **{"test": [("q2", "d3", 1)], "test.hard": [("q2", "d2", 3)]},
+    )
+    (folder / "candidates").mkdir()
+    lines = ["q2 Q0 d2 1 0.100000001 x\n", "q2 Q0 d3 2 -1.17549435e-38 x\n"]
+    (folder / "candidates" / "test.trec").write_text("".join(lines))
+    return folder
+
+
+SOURCES = {
+    "triples": write_triples,
+    "labelled pairs": write_labelled,
+    "a data folder": write_beir,
+    "one that can be learnt": write_collection,
+}
+
+
+def same_texts(one, other):
+    assert list(one.ids) == list(other.ids) and list(one.texts) == list(other.texts)
+    if one.instructions is None:
+        assert other.instructions is None
+    else:
+        assert list(one.instructions) == list(other.instructions)
+
+
+def same_lists(one, other):
+    assert one.keys() == other.keys()
+    for split, lists in one.items():
+        for array, expected in zip(other[split], lists, strict=True):
+            assert array.dtype == expected.dtype
+            np.testing.assert_array_equal(array, expected)
+
+
+@pytest.mark.parametrize("name", SOURCES)
+def test_the_folder_says_what_the_source_says(tmp_path, name):
+    source = SOURCES[name](tmp_path / "source")
+    assert run_ltr(f"import {source} {tmp_path / 'new'}") == 0
+    expected = open_collection(source)
+    came = open_collection(tmp_path / "new")
+    if name == "a data folder":
+        expected = with_split(expected, "test.hard")
+        came = with_split(came, "test.hard")
+    same_texts(expected.corpus, came.corpus)
+    same_texts(expected.queries, came.queries)
+    same_lists(expected.qrels, came.qrels)
+    same_lists(expected.candidates, came.candidates)
+
+
+def training_batches(path: Path) -> list:
+    options = {"batch_size": 2, "negatives_per_query": 2, "negatives": "candidates"}
+    reads = JoinedPairs(wordpiece_tokenizer(), 24)
+    data = data_module(TripletDataModule, str(path), **options, reads=reads)
+    data.setup("fit")
+    return list(data.train_dataloader())
+
+
+def test_batches_are_those_of_the_source(tmp_path):
+    source = write_triples(tmp_path / "source")
+    assert run_ltr(f"import {source} {tmp_path / 'new'}") == 0
+    ours = training_batches(tmp_path / "new")
+    expected = training_batches(source)
+    assert len(ours) == len(expected) == 1
+    for one, other in zip(ours, expected, strict=True):
+        for field in ("labels", "mask", "query_rows", "doc_rows"):
+            assert getattr(one, field).equal(getattr(other, field))
+        assert one.pairs.ids.equal(other.pairs.ids)
+
+
+def test_the_page_says_what_was_read_left_out_and_written(tmp_path, capsys):
+    folder = write_beir(tmp_path / "a source")
+    with open(folder / "qrels" / "train.tsv", "a") as file:
+        file.write("q1\tgone\t1\n")
+    new = tmp_path / "a folder"
+    assert run_ltr("import", str(folder), str(new)) == 0
+    told = capsys.readouterr()
+    assert told.err == ""
+    assert told.out.splitlines() == [
+        f"read from {folder}:",
+        f"  {folder}/qrels/train.tsv: 1 of 4 judgements are of absent documents and left out, first in line 4",
+        f"written to {new}:",
+        "  3 documents, 2 queries",
+        "  train: 2 queries with 3 judgements, 2 of them above 0; no candidates",
+        "  test: 1 query with 1 judgement, 1 of them above 0; 2 candidates of 1 query",
+        "  test.hard: 1 query with 1 judgement, 1 of them above 0; 2 candidates of 1 query",
+        f"to train on it: ltr fit --config experiments/cross_encoder/own.yaml --data.path '{new}'",
+    ]
+    lines = (new / "queries.jsonl").read_text().splitlines()
+    assert json.loads(lines[1]) == {"_id": "q2", "text": "wants", "instruction": "Find it"}
+    judged = "query-id\tcorpus-id\tscore\nq1\td2\t2\nq1\td1\t0\nq2\td3\t1\n"
+    assert (new / "qrels" / "train.tsv").read_text() == judged
+    pool = "q2 Q0 d2 1 0.100000001 ltr-import\nq2 Q0 d3 2 -1.17549435e-38 ltr-import\n"
+    assert (new / "candidates" / "test.trec").read_text() == pool
+
+
+def test_white_space_at_the_ends_of_texts_is_counted(tmp_path, capsys):
+    (tmp_path / "train.tsv").write_text("how many \t many\tfew\n")
+    assert run_ltr(f"import {tmp_path / 'train.tsv'} {tmp_path / 'new'}") == 0
+    assert "  white space at the ends of 2 texts is left out\n" in capsys.readouterr().out
+    assert sorted(open_collection(tmp_path / "new").corpus.texts) == ["few", "many"]
+
+
+REFUSED = {
+    "nowhere": "nowhere: there is no such data folder or file",
+    "broken": "broken/qrels/train.tsv:2: a grade must be a whole number below 10^7",
+}
+
+
+@pytest.mark.parametrize("source", REFUSED)
+def test_what_is_refused_is_one_line_and_leaves_nothing(tmp_path, monkeypatch, capsys, source):
+    monkeypatch.chdir(tmp_path)
+    small_collection(tmp_path / "broken", {"d1": "one"}, {"q1": "asks"}, train=[("q1", "d1", 1)])
+    with open(tmp_path / "broken" / "qrels" / "train.tsv", "a") as file:
+        file.write("q1\td1\tmany\n")
+    before = sorted(tmp_path.iterdir())
+    assert REFUSED[source] in refusal(capsys, f"import {source} new")
+    assert sorted(tmp_path.iterdir()) == before
+
+
+def test_a_folder_that_is_there_is_refused_before_anything_is_read(tmp_path, capsys):
+    told = refusal(capsys, f"import nowhere {tmp_path}")
+    assert told == f"ltr: {tmp_path} must be a new folder, and is there already; name another one"
+
+
+def test_an_import_that_is_interrupted_leaves_nothing(tmp_path, monkeypatch):
+    source = write_collection(tmp_path / "source")
+    before = sorted(tmp_path.iterdir())
+
+    def interrupted(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(data_folder, "_pool_lines", interrupted)
+    assert run_ltr(f"import {source} {tmp_path / 'new'}") == 130
+    assert sorted(tmp_path.iterdir()) == before
+
+
+def test_how_far_it_is_is_told_at_once(tmp_path, monkeypatch, caplog):
+    """What the readers say waits for the page, but not their progress."""
+    source = write_collection(tmp_path / "source")
+    progress = logging.getLogger("ltr.data.progress")
+
+    def reader(path):
+        progress.info("reading: 1 of 2 files")
+        logging.getLogger("ltr.data.texts").warning("1 text is left out")
+        assert caplog.messages == ["reading: 1 of 2 files"]
+        return open_collection(path)
+
+    monkeypatch.setattr("ltr.cli.import_data.open_collection", reader)
+    with caplog.at_level(logging.INFO, logger="ltr"):
+        assert run_ltr(f"import {source} {tmp_path / 'new'}") == 0
+    assert "  1 text is left out" in caplog.messages
