@@ -32,7 +32,7 @@ def import_negatives(source: str, output: str, *, data: str, distances: str | No
     """Make a folder of negatives of a run file, an array or a table.
 
     Args:
-        source: A run file in TREC format (.trec, .run, plain or .gz), document rows [Q, K] (.npy),
+        source: A run file in TREC format (.trec, .run, plain or packed), document rows [Q, K] (.npy),
             or a table with the columns query_id, doc_id and, if it has them, distance or score
             (.parquet).
         output: The new folder.

@@ -101,7 +101,7 @@ def columns_of(file: Path, layout: str = "") -> CountedColumns:
     a warning.
 
     Args:
-        file: plain or ``.gz``.
+        file: plain or packed.
         layout: what a line of texts must be, for errors; empty where who reads it checks the lines.
 
     Raises:

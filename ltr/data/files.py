@@ -1,13 +1,10 @@
 """Files that are read: their lines, arrays to map, digests; and where derived data lies."""
 
 import fcntl
-import gzip
 import hashlib
 import json
 import logging
 import os
-import re
-import zlib
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -15,23 +12,20 @@ from typing import IO, Any, Literal
 
 import numpy as np
 
+from ltr.data.first_bytes import (
+    N_FIRST_BYTES,
+    NO_TEXT,
+    PACKED,
+    PACKED_ENDINGS,
+    BrokenFileError,
+    kind_of_bytes,
+    unpacked,
+)
 from ltr.errors import InputError, local_path
 
 log = logging.getLogger(__name__)
 
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
-# What a file that is no text begins with, and what to do with it.
-NO_TEXT = {
-    rb"\x1f\x8b": "gzip; give its name the end .gz",
-    rb"BZh[1-9]1AY&SY": "bzip2; unpack it by bunzip2",
-    rb"\xfd7zXZ\0": "xz; unpack it by unxz",
-    rb"\x28\xb5\x2f\xfd": "Zstandard; unpack it by zstd -d",
-    rb"PK\x03\x04": "ZIP, or a spreadsheet; unpack it, or save the sheet as text with tabs",
-    rb"\xd0\xcf\x11\xe0": "an old spreadsheet; save the sheet as text with tabs",
-    rb"PAR1\x15": "Parquet; call it .parquet where such files are read, or write it as text",
-    rb"ARROW1\0": "Arrow; write it as text",
-    rb"\xff\xfe|\xfe\xff": "UTF-16; save it as UTF-8",
-}
 
 
 def exists_as_file(path: Path) -> bool:
@@ -65,34 +59,38 @@ def names_in(folder: Path) -> list[str]:
     return sorted(entry.name for entry in folder.iterdir())[:8]
 
 
-def plain_or_gz(folder: Path, name: str) -> Path | None:
-    """``folder/name`` or ``folder/name.gz``, whichever is there; None if neither is.
+def plain_or_packed(folder: Path, name: str) -> Path | None:
+    """``folder/name``, or ``folder/name.gz``, ``.zst``, ``.bz2`` or ``.xz``, whichever is there first;
+    None if none is.
 
     Raises:
         InputError: if what has this name is not a file.
     """
-    for file in (folder / name, folder / f"{name}.gz"):
-        if exists_as_file(file):
+    for ending in ("", *PACKED_ENDINGS):
+        if exists_as_file(file := folder / f"{name}{ending}"):
             return file
     return None
 
 
 def blocks(path: Path, size: int) -> Iterator[tuple[int, bytes]]:
-    """Whole lines of a file (plain or ``.gz``), about ``size`` bytes at a time, each block with the
+    """Whole lines of a file, plain or packed, about ``size`` bytes at a time, each block with the
     number of its first line.
 
-    Lines are numbered from 1. A byte order mark at the beginning is left out. With size 0 a block
-    is one line.
+    Whether a file is gzip, bzip2, xz or Zstandard its first bytes say, whatever its name. Lines are
+    numbered from 1. A byte order mark at the beginning is left out. With size 0 a block is one line.
 
     Raises:
-        InputError: for a missing file, a folder, or a broken gzip stream (``file:line`` of the
-            block that cannot be read).
+        InputError: for a missing file, a folder, or a file that holds something else than text; for
+            a packed one that is broken (``file:line`` of the block that cannot be read), or needs
+            a package that is not installed.
     """
     local_path("the file", path)
     number = 1
-    opener = gzip.open if path.suffix == ".gz" else open
+    kind = "text"
     try:
-        with opener(path, "rb") as stream:
+        with open(path, "rb") as file:
+            kind = kind_of_bytes(file.peek(N_FIRST_BYTES))
+            stream: IO[bytes] = unpacked(path, file, kind) if kind in PACKED else file
             # The rest of the line at which read() has stopped belongs to the block.
             while block := stream.read(size) + stream.readline():
                 n_lines = block.count(b"\n")
@@ -105,31 +103,21 @@ def blocks(path: Path, size: int) -> Iterator[tuple[int, bytes]]:
         raise InputError(f"{path}: there is no such file") from None
     except IsADirectoryError:
         raise InputError(f"{path}: expected a file, got a folder") from None
-    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-        if number == 1 and not _begins_with(path, b"\x1f\x8b"):
-            raise InputError(
-                f"{path}: a file of this name must be gzip, and this one is not; take .gz off its name, or fetch it again"
-            ) from None
-        where = "here or further on" if size else "here"
+    except BrokenFileError as error:
         raise InputError(
-            f"{path}:{number}: the gzip file is broken {where} ({error}); fetch or compress it again"
+            f"{path}:{number}: the {kind} file is broken here or further on ({error}); fetch or compress it again"
         ) from None
 
 
 def _refuse_no_text(path: Path, beginning: bytes) -> None:
     """Raise an InputError where the first bytes are those of a file that holds no text."""
-    for signature, what in NO_TEXT.items():
-        if re.match(signature, beginning):
-            raise InputError(f"{path}: the file must hold text as UTF-8, got {what}")
-
-
-def _begins_with(path: Path, signature: bytes) -> bool:
-    with open(path, "rb") as file:
-        return file.read(len(signature)) == signature
+    kind = kind_of_bytes(beginning)
+    if kind != "text":
+        raise InputError(f"{path}: the file must hold text as UTF-8, got {NO_TEXT[kind]}")
 
 
 def numbered_lines(path: str | Path) -> Iterator[tuple[int, str]]:
-    """Lines of a text file (plain or ``.gz``) with their numbers from 1; empty lines are left out.
+    """Lines of a text file (plain or packed) with their numbers from 1; empty lines are left out.
 
     Raises:
         InputError: as :func:`blocks` does; with ``file:line`` for a NUL byte, or one that is not

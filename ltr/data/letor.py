@@ -177,7 +177,7 @@ def read_letor(files: Sequence[Path], first_feature: int = 1) -> FeatureSplit:
         raise InputError(f"{missing[0]}: there is no such file")
     digests = []
     for file in files:
-        # x.txt and x.txt.gz of the same bytes hold different rows.
+        # The bytes say all; the end is a part of the key so that tables on disk stay.
         packed = ".gz" if file.suffix == ".gz" else ""
         digests.append(digest_of(file) + packed)
     content = f"letor-2 {first_feature} {' '.join(digests)}"

@@ -5,6 +5,7 @@ from itertools import chain
 from pathlib import Path
 
 from ltr.data.files import exists_as_file, seen_from
+from ltr.data.first_bytes import PACKED_ENDINGS
 from ltr.data.splits import NAMES_OF_SPLIT
 from ltr.entries import parse_json
 from ltr.errors import InputError
@@ -12,7 +13,9 @@ from ltr.errors import InputError
 ALL_NAMES = tuple(chain.from_iterable(NAMES_OF_SPLIT.values()))
 # How a file of rows may end, plain or packed.
 PLAIN_SUFFIXES = (".txt", ".svm", ".svmlight", ".libsvm", ".letor")
-PACKED_SUFFIXES = tuple(f"{suffix}.gz" for suffix in PLAIN_SUFFIXES)
+PACKED_SUFFIXES = tuple(
+    f"{suffix}{packed}" for packed in PACKED_ENDINGS for suffix in PLAIN_SUFFIXES
+)
 SUFFIXES = PLAIN_SUFFIXES + PACKED_SUFFIXES
 SUFFIXES_TEXT = f"{', '.join(PLAIN_SUFFIXES)} (+ .gz)"  # for errors
 
@@ -22,7 +25,7 @@ def find_splits(path: Path, fold: int | None = None) -> dict[str, list[Path]]:
 
     A fold is one that the data set has, not one of :mod:`ltr.data.cross_validation`. Three layouts
     are known; a file ends in ``.txt``, ``.svm``, ``.svmlight``, ``.libsvm`` or
-    ``.letor``, perhaps with ``.gz``:
+    ``.letor``, perhaps packed (``.gz``, ``.zst``, ``.bz2``, ``.xz``):
 
     * files ``train.*``, ``dev.*`` (also ``val.*``, ``vali.*``, ``valid.*``, ``validation.*``) and
       ``test.*``, or sub-folders of these names, whose files are joined in the order of their names;

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ltr.data.files import digest_of, exists_as_file, numbered_lines
+from ltr.data.first_bytes import PACKED_ENDINGS, kind_of_file
 from ltr.data.texts import Record, TextTable
 from ltr.entries import parse_json
 from ltr.errors import InputError
@@ -14,13 +15,13 @@ from ltr.errors import InputError
 if TYPE_CHECKING:
     from pyarrow import Array, RecordBatch
 
-ENDINGS = (".jsonl", ".jsonl.gz", ".parquet")
+ENDINGS = (".jsonl", *(f".jsonl{packed}" for packed in PACKED_ENDINGS), ".parquet")
 ROWS = 4096  # of a Parquet file that are read at once
 PARQUET_BUFFER = 2**20  # bytes of a column
 
 
 def find_texts(folder: Path, name: str) -> Path | None:
-    """The texts of this name in a data folder: ``name.jsonl[.gz]``, ``name.parquet``, or the folder
+    """The texts of this name in a data folder: ``name.jsonl`` (plain or packed), ``name.parquet``, or the folder
     ``name`` of such files; None if there are none.
 
     Raises:
@@ -31,8 +32,8 @@ def find_texts(folder: Path, name: str) -> Path | None:
         present.append(folder / name)
     if not present:
         return None
-    # A plain file comes before its gzipped self.
-    others = [path for path in present[1:] if path.suffix != ".gz"]
+    # A plain file comes before its packed self.
+    others = [path for path in present[1:] if path.suffix not in PACKED_ENDINGS]
     if others:
         raise InputError(
             f"{folder}: the {name} must be one file or one folder, got {present[0].name} and {others[0].name}; keep one"
@@ -44,8 +45,8 @@ def open_record_files(path: Path, kind: str) -> TextTable:
     """Open the texts of a file, or of all files of a folder in the order of their names.
 
     Args:
-        path: ``.jsonl[.gz]`` or ``.parquet``, or a folder of these. In a folder, names that begin
-            with ``.`` or ``_`` are left out, as in Spark.
+        path: ``.jsonl`` (plain or packed) or ``.parquet``, or a folder of these. In a folder, names
+            that begin with ``.`` or ``_`` are left out, as in Spark.
         kind: ``document`` or ``query``, for errors.
 
     Raises:
@@ -86,7 +87,7 @@ def _ending(path: Path) -> str | None:
 
 
 def _records(file: Path) -> Iterator[Record]:
-    if _ending(file) == ".parquet":
+    if _ending(file) == ".parquet" or kind_of_file(file) == "Parquet":
         return parquet_records(file)
     return json_records(file)
 

@@ -4,7 +4,8 @@ import os
 import re
 from pathlib import Path
 
-from ltr.data.files import plain_or_gz
+from ltr.data.files import plain_or_packed
+from ltr.data.first_bytes import PACKED_ENDINGS
 from ltr.errors import InputError
 
 # Those that training and evaluation read unasked, and how their files may be called.
@@ -68,11 +69,11 @@ def parent_split(split: str) -> str | None:
 
 
 def splits_in(folder: Path) -> list[str]:
-    """The splits that have a file NAME.tsv[.gz] in a folder, ``train``, ``dev`` and ``test`` first."""
+    """The splits that have a file NAME.tsv, plain or packed, in a folder, ``train``, ``dev`` and ``test`` first."""
     splits = set()
     for file in folder.glob("*.tsv*"):
         name, _, suffix = file.name.rpartition(".tsv")
-        if suffix in ("", ".gz") and PLAIN_NAME.fullmatch(name):
+        if suffix in ("", *PACKED_ENDINGS) and PLAIN_NAME.fullmatch(name):
             splits.add(split_named(name))
     others = sorted(splits.difference(SPLITS))
     return [split for split in SPLITS if split in splits] + others
@@ -87,7 +88,7 @@ def file_of_split(folder: Path, split: str, suffix: str) -> Path | None:
     """
     files = []
     for name in NAMES_OF_SPLIT.get(split, (split,)):
-        file = plain_or_gz(folder, name + suffix)
+        file = plain_or_packed(folder, name + suffix)
         if file is not None:
             files.append(file)
     if len(files) > 1:

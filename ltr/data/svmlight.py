@@ -40,7 +40,7 @@ class SvmlightRows(NamedTuple):
 
 
 def read_rows(file: Path, first_feature: int) -> Iterator[SvmlightRows]:
-    """Rows of a file (plain or ``.gz``), a few megabytes of it at a time; blank lines and lines that
+    """Rows of a file (plain or packed), a few megabytes of it at a time; blank lines and lines that
     hold only a comment are left out.
 
     Args:
@@ -50,8 +50,8 @@ def read_rows(file: Path, first_feature: int) -> Iterator[SvmlightRows]:
 
     Raises:
         InputError: with ``file:line`` for the first line that is no row, names a feature twice, or
-            holds a number out of range, and for a document id that is not UTF-8; for a broken gzip
-            stream or a missing file.
+            holds a number out of range, and for a document id that is not UTF-8; for a broken packed
+            file or a missing one.
     """
     for line_number, block in blocks(file, BLOCK_BYTES):
         rows = _read_at_once(block, first_feature)

@@ -12,6 +12,7 @@ from typing import Literal
 from ltr.data.collection import open_collection
 from ltr.data.counted_columns import columns_of, separator_hint
 from ltr.data.files import digest_of, numbered_lines
+from ltr.data.first_bytes import kind_of_file, unpacked_name
 from ltr.data.record_files import find_texts, open_record_files
 from ltr.data.tab_separated import refuse_names, warn_of_tabs
 from ltr.data.texts import Record, TextTable
@@ -22,10 +23,10 @@ def open_texts(path: str, kind: Literal["document", "query"], option: str) -> Te
     """Open the documents or the queries of a file or of a data folder.
 
     Args:
-        path: ``.jsonl[.gz]`` or ``.parquet`` with ``_id`` and ``text`` (and ``title``),
-            ``.tsv[.gz]`` with ``id<TAB>text``, or ``.txt[.gz]`` (or a name without an end) with one
-            text a line, whose ids are the numbers of the lines; a folder with a corpus or queries,
-            see :func:`ltr.data.record_files.find_texts`; or ``ir_datasets:NAME``.
+        path: ``.jsonl`` or ``.parquet`` with ``_id`` and ``text`` (and ``title``), ``.tsv`` with
+            ``id<TAB>text``, or ``.txt`` (or a name without an end) with one text a line, whose ids
+            are the numbers of the lines, plain or packed; a folder with a corpus or queries, see
+            :func:`ltr.data.record_files.find_texts`; or ``ir_datasets:NAME``.
         kind: whether the documents or the queries are wanted.
         option: the option that names the path, for errors.
 
@@ -38,8 +39,8 @@ def open_texts(path: str, kind: Literal["document", "query"], option: str) -> Te
         collection = open_collection(path)
         return collection.corpus if kind == "document" else collection.queries
     file = _file_of_texts(Path(path), kind, option)
-    suffix = Path(file.name.lower().removesuffix(".gz")).suffix
-    if file.is_dir() or suffix in (".jsonl", ".parquet"):
+    suffix = Path(unpacked_name(file.name.lower())).suffix
+    if file.is_dir() or suffix in (".jsonl", ".parquet") or kind_of_file(file) == "Parquet":
         return open_record_files(file, kind)
     # The same bytes are other texts under another suffix, so the content must name the layout. The
     # words "True" and "False" once answered whether it is a .tsv; with other words, every table on

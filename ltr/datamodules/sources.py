@@ -10,6 +10,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, get_args, get_type_hints
 
+from ltr.data.first_bytes import unpacked_name
 from ltr.data.sampling.mixture import MixedBatches, OneSourceBatches, PlannedSource
 from ltr.data.splits import check_plain_name
 from ltr.entries import fits
@@ -194,7 +195,7 @@ def _last_parts(path: str, count: int) -> str:
         parts = path.removeprefix("ir_datasets:").split("/")
         return "-".join(parts)
     parts = list(Path(path).absolute().resolve().parts)
-    short = "-".join(parts[-count:]).removesuffix(".gz").removesuffix(".tsv")
+    short = unpacked_name("-".join(parts[-count:])).removesuffix(".tsv")
     return "_".join(short.split())
 
 

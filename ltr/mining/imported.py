@@ -7,6 +7,7 @@ import pandas as pd
 
 from ltr.data.collection import Collection
 from ltr.data.files import map_given_array
+from ltr.data.first_bytes import unpacked_name
 from ltr.data.judged_lists import lists_of_run
 from ltr.data.lines import lists_of_lines
 from ltr.data.query_lists import QueryLists, cannot_be_negatives
@@ -14,7 +15,7 @@ from ltr.errors import InputError
 from ltr.mining.mined_negatives import MinedNegatives, lists_of_arrays
 from ltr.mining.same_texts import excluded_documents
 
-RUN_ENDINGS = (".trec", ".trec.gz", ".run", ".run.gz")
+RUN_ENDINGS = (".trec", ".run")  # or packed
 
 
 def negatives_of_file(
@@ -27,7 +28,7 @@ def negatives_of_file(
     :func:`ltr.mining.same_texts.excluded_documents`.
 
     Args:
-        source: a run file in TREC format (``.trec``, ``.run``, plain or ``.gz``), whose scores give
+        source: a run file in TREC format (``.trec``, ``.run``, plain or packed), whose scores give
             the order; an array of document rows ``[Q, K]`` (``.npy``), hardest first, −1 where
             there is none; or a table (``.parquet``) with the columns query_id, doc_id and, if it
             has them, distance or score.
@@ -41,7 +42,7 @@ def negatives_of_file(
     """
     if distances is not None and source.suffix != ".npy":
         raise InputError(f"{source}: distances go with an array of rows (.npy)", option="distances")
-    if source.name.endswith(RUN_ENDINGS):
+    if unpacked_name(source.name).endswith(RUN_ENDINGS):
         lists = lists_of_run(source, collection.queries, collection.corpus).without_values()
     elif source.suffix == ".npy":
         lists = _from_arrays(source, distances, collection)
@@ -49,7 +50,7 @@ def negatives_of_file(
         lists = _from_table(source, collection)
     else:
         raise InputError(
-            f"{source}: negatives must be a run file ({', '.join(RUN_ENDINGS)}; lines query Q0 doc rank score tag), .npy, or .parquet with query_id and doc_id"
+            f"{source}: negatives must be a run file (.trec, .trec.gz, .run, .run.gz; lines query Q0 doc rank score tag), .npy, or .parquet with query_id and doc_id"
         )
     if (lists.values < 0).any():
         raise InputError(f"{source}: distances must be at least 0, got {lists.values.min()}")

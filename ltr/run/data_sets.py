@@ -4,6 +4,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from ltr.data.first_bytes import unpacked_name
 from ltr.data.splits import check_plain_name
 from ltr.errors import InputError, local_path
 from ltr.run.yaml_files import read_yaml
@@ -62,7 +63,7 @@ def _name_of(path: str) -> str:
     """The last part of a path without the suffixes of a file; the whole name of a set of a hub."""
     if path.startswith(HUB):
         return path.removeprefix(HUB).replace("/", "-")
-    return Path(path).absolute().resolve().name.removesuffix(".gz").removesuffix(".tsv")
+    return unpacked_name(Path(path).absolute().resolve().name).removesuffix(".tsv")
 
 
 def _sets_of_suite(name: str, option: str) -> Iterable[DataSet]:

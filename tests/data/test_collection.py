@@ -1,6 +1,8 @@
 """Collections: what is read of each source, and what is refused with its file and line."""
 
+import bz2
 import gzip
+import lzma
 import sys
 from types import SimpleNamespace
 
@@ -50,12 +52,16 @@ def test_judgements_keep_the_order_of_the_file_and_pools_are_best_first(folder):
     assert c.pools("train", option="x").of(1)[0].tolist() == []
 
 
-def test_plain_and_gzipped_files_read_the_same(folder):
+@pytest.mark.parametrize(
+    "ending, pack",
+    [(".gz", gzip.compress), (".bz2", bz2.compress), (".xz", lzma.compress), ("", gzip.compress)],
+)
+def test_plain_and_packed_files_read_the_same(folder, ending, pack):
     plain = open_collection(str(folder))
     for name in ("corpus.jsonl", "queries.jsonl", "qrels/train.tsv", "candidates/train.trec"):
-        file = folder / name
-        (folder / f"{name}.gz").write_bytes(gzip.compress(file.read_bytes()))
-        file.unlink()
+        content = (folder / name).read_bytes()
+        (folder / name).unlink()
+        (folder / f"{name}{ending}").write_bytes(pack(content))
     packed = open_collection(str(folder))
     assert list(packed.corpus.texts) == list(plain.corpus.texts)
     rows = [opened.judgements("train").doc_rows.tolist() for opened in (packed, plain)]

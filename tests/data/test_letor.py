@@ -1,5 +1,6 @@
 """Feature vectors: which files make a split, and what is read of them."""
 
+import bz2
 import gzip
 import json
 import pickle
@@ -68,7 +69,7 @@ def test_without_ids_the_order_of_the_files_stays_and_rows_are_named_by_number(t
         RowNames(3)[3]
 
 
-def test_small_blocks_gzip_and_shuffled_features_read_the_same(tmp_path, monkeypatch):
+def test_small_blocks_packed_files_and_shuffled_features_read_the_same(tmp_path, monkeypatch):
     """Against a table that is filled row by row."""
     generator = np.random.default_rng(0)
     table = generator.normal(size=(60, 5)).round(3).astype(np.float32)
@@ -76,6 +77,7 @@ def test_small_blocks_gzip_and_shuffled_features_read_the_same(tmp_path, monkeyp
     qids = generator.integers(0, 7, 60)
     plain = tmp_path / "plain"
     packed = tmp_path / "packed.gz"
+    bzip2 = tmp_path / "packed.bz2"
     shuffled = tmp_path / "shuffled"
     for file, order in ((plain, range(5)), (shuffled, range(4, -1, -1))):
         with open(file, "w") as opened:
@@ -83,8 +85,9 @@ def test_small_blocks_gzip_and_shuffled_features_read_the_same(tmp_path, monkeyp
                 pairs = " ".join(f"{i + 1}:{row[i]:g}" for i in order)
                 opened.write(f"{number} qid:{qid} {pairs}\n")
     packed.write_bytes(gzip.compress(plain.read_bytes()))
+    bzip2.write_bytes(bz2.compress(plain.read_bytes()))
     monkeypatch.setattr(svmlight, "BLOCK_BYTES", 200)
-    for file in (plain, packed, shuffled):
+    for file in (plain, packed, bzip2, shuffled):
         split = read_letor([file])
         for query in range(len(split)):
             rows = np.flatnonzero(qids == int(split.query_ids[query]))
@@ -197,9 +200,9 @@ def found(folder, fold=None):
 
 
 def test_splits_are_files_or_folders(tmp_path):
-    touch(tmp_path, "train/b.txt", "train/a.svm.gz", "train/README.md", "notes.txt")
+    touch(tmp_path, "train/b.txt.bz2", "train/a.svm.gz", "train/README.md", "notes.txt")
     touch(tmp_path, "vali.letor", "test.txt.gz")
-    train = "train/a.svm.gz train/b.txt"
+    train = "train/a.svm.gz train/b.txt.bz2"
     assert found(tmp_path) == {"train": train, "dev": "vali.letor", "test": "test.txt.gz"}
 
 

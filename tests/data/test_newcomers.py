@@ -5,7 +5,6 @@ A row of the tables below has the kind of the file, what stands in it, and what 
 (texts or ids), the words of a refusal, or both judgements and the words of a warning.
 """
 
-import gzip
 import logging
 import random
 import re
@@ -348,7 +347,6 @@ REFUSED = {
         lines(ASKED, RIGHT).encode("utf-16"),
         "train.tsv: the file must hold text as UTF-8, got UTF-16",
     ),
-    "gzip under another name": (gzip.compress(b"q\tp"), "got gzip; give its name the end .gz"),
     "a line without a tab": ("only\n", "train.tsv:1: expected query<TAB>positive"),
     "an empty text": ("q\tp\nq\t\tn\n", "train.tsv:2: column 2 is empty"),
     "positive and negative": (

@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import lzma
 import random
 from pathlib import Path
 
@@ -50,7 +51,9 @@ def test_the_order_of_the_records_changes_nothing(tmp_path, in_one_file):
 
 
 def test_a_folder_of_files_reads_as_one_file(tmp_path, in_one_file):
-    write_lines(tmp_path / "corpus/b.jsonl.gz", RECORDS[:2000])
+    write_lines(tmp_path / "corpus/b.jsonl.gz", RECORDS[:1000])
+    content = "".join(json.dumps(record) + "\n" for record in RECORDS[1000:2000])
+    (tmp_path / "corpus/c.jsonl.xz").write_bytes(lzma.compress(content.encode()))
     write_lines(tmp_path / "corpus/a.jsonl", RECORDS[2000:])
     (tmp_path / "corpus/_SUCCESS").touch()
     table = open_record_files(tmp_path / "corpus", "document")
@@ -69,6 +72,10 @@ def test_parquet_reads_as_json_lines(tmp_path, in_one_file, name, dictionary):
     options = {"row_group_size": 1700, "use_dictionary": dictionary}
     write_parquet(tmp_path / "corpus.parquet", records, **options)
     assert bytes_of(open_record_files(tmp_path / "corpus.parquet", "document")) == in_one_file
+    (tmp_path / "corpus.parquet").rename(tmp_path / "corpus.jsonl")
+    assert bytes_of(open_record_files(tmp_path / "corpus.jsonl", "document")) == in_one_file
+    (tmp_path / "corpus.jsonl").rename(tmp_path / "corpus.tsv")
+    assert bytes_of(open_texts(str(tmp_path / "corpus.tsv"), "document", "x")) == in_one_file
     write_parquet(tmp_path / "corpus/1.parquet", records[:3000])
     write_parquet(tmp_path / "corpus/2.parquet", records[3000:])
     assert bytes_of(open_record_files(tmp_path / "corpus", "document")) == in_one_file
@@ -127,7 +134,7 @@ def test_a_repeated_id_names_both_files(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "name, make", [("notes.txt", Path.touch), ("a.jsonl.zst", Path.touch), ("inner", Path.mkdir)]
+    "name, make", [("notes.txt", Path.touch), ("a.jsonl.zip", Path.touch), ("inner", Path.mkdir)]
 )
 def test_a_folder_with_other_files_is_refused(tmp_path, name, make):
     write_lines(tmp_path / "corpus/1.jsonl", RECORDS[:2])

@@ -36,7 +36,7 @@ def test_a_split_is_a_part_of_what_stands_before_its_last_dot():
 
 
 def test_the_splits_of_a_folder_are_its_tables(tmp_path):
-    names = "val.tsv test.tsv.gz b.tsv a.b.tsv test.clean.removed.jsonl x.tsv~"
+    names = "val.tsv test.tsv.gz b.tsv.zst a.b.tsv test.clean.removed.jsonl x.tsv~"
     for name in names.split():
         (tmp_path / name).touch()
     assert splits_in(tmp_path) == ["dev", "test", "a.b", "b"]

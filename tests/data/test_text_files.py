@@ -1,5 +1,6 @@
 """Files and folders of texts."""
 
+import bz2
 import gzip
 
 import pytest
@@ -21,7 +22,8 @@ READ = [
 def test_files_of_texts(tmp_path, name, content, expected):
     (tmp_path / name).write_text(content)
     (tmp_path / f"{name}.gz").write_bytes(gzip.compress(content.encode()))
-    for file in (tmp_path / name, tmp_path / f"{name}.gz"):
+    (tmp_path / f"{name}.Bz2").write_bytes(bz2.compress(content.encode()))
+    for file in (tmp_path / name, tmp_path / f"{name}.gz", tmp_path / f"{name}.Bz2"):
         table = open_texts(str(file), "document", "--documents")
         assert dict(zip(table.ids, table.texts, strict=True)) == expected
 

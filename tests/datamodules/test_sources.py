@@ -540,7 +540,7 @@ def test_names_are_the_shortest_that_tell_sources_apart():
     assert [one.name for one in sources_of(["x/a", "y/a"])] == ["x-a", "y-a"]
     named = sources_of([{"path": "x/a", "name": "mine"}, {"path": "y/a"}])
     assert [one.name for one in named] == ["mine", "a"]
-    assert [one.name for one in sources_of(["two words/train.tsv.gz", "b"])] == ["train", "b"]
+    assert [one.name for one in sources_of(["two words/train.tsv.xz", "b"])] == ["train", "b"]
 
 
 BAD = {

@@ -1,6 +1,7 @@
 """Negatives of other files: TREC runs, arrays, tables."""
 
 import gzip
+import lzma
 
 import numpy as np
 import pandas as pd
@@ -46,12 +47,13 @@ train-q1 Q0 twin 1 7 bm25
 FOUND = {"train-q0": ["train-q0-d1", "dev-q1-d1"], "train-q1": ["twin"]}  # by score; d1 is judged 0
 
 
-@pytest.mark.parametrize("name", ["a.trec", "a.run", "a.trec.gz"])
+@pytest.mark.parametrize("name", ["a.trec", "a.run", "a.trec.gz", "a.run.xz"])
 def test_a_run_is_sorted_by_score_and_what_is_judged_relevant_is_left_out(
     tmp_path, collection, name
 ):
     file = tmp_path / name
-    file.write_bytes(gzip.compress(RUN.encode()) if name.endswith("gz") else RUN.encode())
+    pack = {".gz": gzip.compress, ".xz": lzma.compress}.get(file.suffix, bytes)
+    file.write_bytes(pack(RUN.encode()))
     found = negatives_of_file(file, collection)
     assert named(found, collection) == FOUND
     assert found.manifest["counts"] == {"found": 5, "relevant": 2, "chosen": 3}
