@@ -213,6 +213,8 @@ class RankingBatch(NamedTuple):
             them. Without them different rows are different texts.
         ideal: ``[B, M]`` float, the grades of all relevant documents of the query, in the list or
             not, largest first and filled up with 0. Only lists to be measured carry it.
+        judged: ``[B, N]`` bool, whether a document has a judgement, of whatever grade. Only lists
+            to be measured carry it; None: all have one.
         keys: ``[B]`` int64, from which dropout is drawn, see :meth:`with_keys`.
         sources: ``[B]`` int64, the number of the source of each list; None where there is one.
         places: ``[S]`` int64, where the S documents stand among the B·N places of ``mask``, row by
@@ -236,6 +238,7 @@ class RankingBatch(NamedTuple):
     judged_hashes: Tensor | None = None
     doc_hashes: Tensor | None = None
     ideal: Tensor | None = None
+    judged: Tensor | None = None
     keys: Tensor | None = None
     sources: Tensor | None = None
     places: Tensor | None = None

@@ -46,6 +46,8 @@ class MeasuredLists:
             (trec_eval: the later document id); None keeps the order of the columns.
         ideal: ``[B, M]``, the grades of every relevant document of the query, 0 as padding; None
             where the list holds them all.
+        judged: ``[B, N]`` bool, whether a document has a judgement, of whatever grade; None where
+            all have.
 
     Raises:
         TypeError: for arrays or lists instead of tensors, or a mask that is not bool.
@@ -60,6 +62,7 @@ class MeasuredLists:
         mask: Tensor | None = None,
         tie_breaker: Tensor | None = None,
         ideal: Tensor | None = None,
+        judged: Tensor | None = None,
     ) -> None:
         check_tensors(scores, labels, mask)
         self.scores, self.labels, mask = prepare_types(scores.float(), labels, mask)
@@ -74,26 +77,29 @@ class MeasuredLists:
         if ideal is not None:
             ideal = labels_as(torch.float32, ideal)
             _check_finite(ideal)
-        # Lists without columns were given one column of padding; the tie breaker has none for it.
+        # Lists without columns were given one column of padding; the others have none for it.
         self.tie_breaker = tie_breaker if scores.shape[1] else None
+        self._given_judged = judged if scores.shape[1] else None
         self._given_ideal = ideal
 
     def take_rows(self, rows: Tensor) -> "MeasuredLists":
         """Some of the lists: ``rows`` is ``[B]`` bool."""
         ties = self.tie_breaker
         ideal = self._given_ideal
+        judged = self._given_judged
         return MeasuredLists(
             self.scores[rows],
             self.labels[rows],
             self.mask[rows],
             None if ties is None else ties[rows],
             None if ideal is None else ideal[rows],
+            None if judged is None else judged[rows],
         )
 
     @cached_property
-    def grades(self) -> Tensor:
-        """``[B, N]``: the grades in the order of the ranking, best rank first; 0 at the padding,
-        which comes last.
+    def order(self) -> Tensor:
+        """``[B, N]`` int64: the columns in the order of the ranking, best rank first; the padding
+        comes last.
         """
         columns = torch.arange(self.scores.shape[1], device=self.scores.device)
         order = columns.expand(self.scores.shape)
@@ -103,8 +109,19 @@ class MeasuredLists:
                 continue
             sorted_places = key.gather(1, order).argsort(dim=1, descending=True, stable=True)
             order = order.gather(1, sorted_places)
+        return order
+
+    @cached_property
+    def grades(self) -> Tensor:
+        """``[B, N]``: the grades by rank; 0 at the padding."""
         grades = self.labels.clamp(min=0).masked_fill(~self.mask, 0.0)
-        return grades.gather(1, order)
+        return grades.gather(1, self.order)
+
+    @cached_property
+    def judged(self) -> Tensor:
+        """``[B, N]`` bool, by rank: whether a document has a judgement; False at the padding."""
+        judged = self.mask if self._given_judged is None else self._given_judged & self.mask
+        return judged.gather(1, self.order)
 
     @cached_property
     def ideal(self) -> Tensor:
@@ -113,11 +130,6 @@ class MeasuredLists:
         if ideal is None:
             ideal = self.labels.masked_fill(~self.mask, 0)
         return ideal.clamp(min=0).sort(dim=1, descending=True).values
-
-    @cached_property
-    def has_relevant(self) -> Tensor:
-        """``[B]`` bool: whether the query has a relevant document, ranked or not."""
-        return (self.ideal > 0).any(dim=1)
 
     @cached_property
     def pairs(self) -> PairCounts:
@@ -137,28 +149,47 @@ class Measure(ABC):
     Args:
         k: how many ranks count, from the best; None counts all.
         max_grade: the largest grade of the scale.
+        level: the grade from which on a document is relevant; None: any above 0.
 
     Attributes:
         name: its name in options.
-        takes_cut: whether ``@k`` may stand behind the name.
+        takes_level: whether ``(rel=N)`` may stand behind the name, and say the level.
+        takes_cut: whether ``@k`` may stand behind these.
         needs_cut: whether ``@k`` must stand there.
         by_rank: True: it measures the ranks of the query's relevant documents, also of those that
-            the list lacks. False: it counts pairs of the list with different labels.
+            the list lacks. False: it looks at nothing but the list.
         lower_is_better: whether it counts what is wrong.
         note: what to print beside the number, such as the gain that it counts; empty if there is
             nothing to say.
     """
 
     name: str
+    takes_level: bool = False
     takes_cut: bool = True
     needs_cut: bool = False
     by_rank: bool = True
     lower_is_better: bool = False
     note: str = ""
 
-    def __init__(self, k: int | None = None, max_grade: float = 4.0) -> None:
+    def __init__(
+        self, k: int | None = None, max_grade: float = 4.0, level: int | None = None
+    ) -> None:
         self.k = k
         self.max_grade = max_grade
+        self.level = level
+
+    @property
+    def to_find(self) -> str:
+        """What a query must have to be measured; empty where it needs nothing."""
+        if not self.by_rank:
+            return "two different labels"
+        if self.level is None:
+            return "a relevant document"
+        return f"a document of grade {self.level} or above"
+
+    def is_relevant(self, grades: Tensor) -> Tensor:
+        """Whether documents of these grades are relevant, bool."""
+        return grades > 0 if self.level is None else grades >= self.level
 
     @abstractmethod
     def per_query(self, lists: MeasuredLists) -> Tensor:
@@ -166,7 +197,17 @@ class Measure(ABC):
 
     def can_measure(self, lists: MeasuredLists) -> Tensor:
         """``[B]`` bool: whether a query has something to find."""
-        return lists.has_relevant if self.by_rank else lists.pairs.total > 0
+        if self.by_rank:
+            return self.is_relevant(lists.ideal).any(dim=1)
+        return lists.pairs.total > 0
+
+    def _relevant(self, lists: MeasuredLists) -> Tensor:
+        """``[B, k]``, by rank: 1 for a relevant document among the first k ranks, else 0."""
+        return self.is_relevant(lists.grades[:, : self.k]).float()
+
+    def _n_relevant(self, lists: MeasuredLists) -> Tensor:
+        """``[B]``: how many relevant documents there are, at least 1, to divide by."""
+        return self.is_relevant(lists.ideal).sum(dim=1).clamp(min=1)
 
 
 class NDCG(Measure):
@@ -204,9 +245,10 @@ class ReciprocalRank(Measure):
     """1 / rank of the first relevant document, 0 if there is none among the first k."""
 
     name = "RR"
+    takes_level = True
 
     def per_query(self, lists: MeasuredLists) -> Tensor:
-        relevant_bn = _relevant(lists.grades, self.k)
+        relevant_bn = self._relevant(lists)
         return (relevant_bn / _ranks(relevant_bn)).amax(dim=1)
 
 
@@ -216,12 +258,13 @@ class AveragePrecision(Measure):
     """
 
     name = "AP"
+    takes_level = True
 
     def per_query(self, lists: MeasuredLists) -> Tensor:
-        relevant_bn = _relevant(lists.grades, self.k)
+        relevant_bn = self._relevant(lists)
         precision_bn = relevant_bn.cumsum(dim=1) / _ranks(relevant_bn)
         sum_b = (relevant_bn * precision_bn).sum(dim=1)
-        return sum_b / _n_relevant(lists.ideal)
+        return sum_b / self._n_relevant(lists)
 
 
 class Precision(Measure):
@@ -230,11 +273,12 @@ class Precision(Measure):
     """
 
     name = "P"
+    takes_level = True
     needs_cut = True
 
     def per_query(self, lists: MeasuredLists) -> Tensor:
         assert self.k is not None, "it needs a cut"
-        found_b = _relevant(lists.grades, self.k).sum(dim=1)
+        found_b = self._relevant(lists).sum(dim=1)
         return found_b / self.k
 
 
@@ -242,19 +286,45 @@ class Recall(Measure):
     """Share of all relevant documents that stand among the first k."""
 
     name = "R"
+    takes_level = True
 
     def per_query(self, lists: MeasuredLists) -> Tensor:
-        found_b = _relevant(lists.grades, self.k).sum(dim=1)
-        return found_b / _n_relevant(lists.ideal)
+        found_b = self._relevant(lists).sum(dim=1)
+        return found_b / self._n_relevant(lists)
 
 
 class Success(Measure):
     """1 if a relevant document stands among the first k."""
 
     name = "Success"
+    takes_level = True
 
     def per_query(self, lists: MeasuredLists) -> Tensor:
-        return _relevant(lists.grades, self.k).amax(dim=1)
+        return self._relevant(lists).amax(dim=1)
+
+
+class Judged(Measure):
+    """Share of the first k documents that have a judgement, of whatever grade; of a list of fewer
+    documents the share of these, and 0 for an empty one (ir_measures).
+    """
+
+    name = "Judged"
+    needs_cut = True
+    by_rank = False
+    note = "of k documents, or of all of a shorter list"
+
+    @property
+    def to_find(self) -> str:
+        return ""
+
+    def per_query(self, lists: MeasuredLists) -> Tensor:
+        assert self.k is not None, "it needs a cut"
+        n_judged_b = lists.judged[:, : self.k].sum(dim=1)
+        n_docs_b = lists.mask.sum(dim=1).clamp(max=self.k)
+        return n_judged_b / n_docs_b.clamp(min=1)
+
+    def can_measure(self, lists: MeasuredLists) -> Tensor:
+        return lists.mask.new_ones(len(lists.mask))
 
 
 class ExpectedReciprocalRank(Measure):
@@ -267,8 +337,10 @@ class ExpectedReciprocalRank(Measure):
 
     name = "ERR"
 
-    def __init__(self, k: int | None = None, max_grade: float = 4.0) -> None:
-        super().__init__(k, max_grade)
+    def __init__(
+        self, k: int | None = None, max_grade: float = 4.0, level: int | None = None
+    ) -> None:
+        super().__init__(k, max_grade, level)
         self.note = f"grades up to {max_grade:.9g}"
 
     def per_query(self, lists: MeasuredLists) -> Tensor:
@@ -333,6 +405,7 @@ _ALL: tuple[type[Measure], ...] = (
     Precision,
     Recall,
     Success,
+    Judged,
     ExpectedReciprocalRank,
     SwappedPairs,
     KendallTau,
@@ -340,25 +413,45 @@ _ALL: tuple[type[Measure], ...] = (
 MEASURES = {kind.name: kind for kind in _ALL}
 
 
+def bare_name(measure: str) -> str:
+    """The name of a measure without its level and its cut.
+
+    >>> bare_name("AP(rel=2)@10")
+    'AP'
+    """
+    return re.split("[(@]", measure, maxsplit=1)[0]
+
+
 def measure_named(measure: str, max_grade: float = 4.0) -> Measure:
-    """A measure by its name, such as ``nDCG@10``; an InputError for another name."""
-    name, at, cut = measure.partition("@")
-    kind = MEASURES.get(name)
-    if kind is None or not _cut_fits(kind, at + cut):
+    """A measure by its name, such as ``nDCG@10`` or ``AP(rel=2)@10``; an InputError for another
+    name.
+    """
+    parts = re.fullmatch(r"([^(@]+)(?:\(rel=(.*)\))?(?:@(0*[1-9][0-9]*))?", measure)
+    kind = MEASURES.get(parts[1]) if parts else None
+    if parts is None or kind is None or not _fits(kind, level=parts[2], cut=parts[3]):
         with_cut = ", ".join(known.name for known in _ALL if known.takes_cut)
+        need_cut = " and ".join(known.name for known in _ALL if known.needs_cut)
+        with_level = ", ".join(known.name for known in _ALL if known.takes_level)
         without_cut = ", ".join(known.name for known in _ALL if not known.takes_cut)
         raise InputError(
-            f"a measure must be one of {with_cut} with or without @k (P needs one), or {without_cut}; got {measure!r}",
+            f"a measure must be one of {with_cut} with or without @k ({need_cut} need one), or {without_cut}; {with_level} take a level before @k, as AP(rel=2)@10; got {measure!r}",
             option="metrics",
         )
-    return kind(int(cut) if cut else None, max_grade)
+    if parts[2] is not None and re.fullmatch("0*[1-9][0-9]*", parts[2]) is None:
+        raise InputError(
+            f"the level of a measure must be a whole number of at least 1, got {measure!r}; write {kind.name}(rel=2), say",
+            option="metrics",
+        )
+    level = None if parts[2] is None else int(parts[2])
+    cut = None if parts[3] is None else int(parts[3])
+    return kind(cut, max_grade, level)
 
 
-def _cut_fits(kind: type[Measure], at_k: str) -> bool:
-    """Whether what stands behind the name is right for this measure: ``@k``, or nothing."""
-    if not at_k:
-        return not kind.needs_cut
-    return kind.takes_cut and re.fullmatch("@0*[1-9][0-9]*", at_k) is not None
+def _fits(kind: type[Measure], *, level: str | None, cut: str | None) -> bool:
+    """Whether what stands behind the name is right for this measure."""
+    if level is not None and not kind.takes_level:
+        return False
+    return not kind.needs_cut if cut is None else kind.takes_cut
 
 
 def swapped_pairs(scores: Tensor, labels: Tensor, mask: Tensor | None = None) -> Tensor:
@@ -374,16 +467,6 @@ def kendall_tau(scores: Tensor, labels: Tensor, mask: Tensor | None = None) -> T
 def _ranks(like_bn: Tensor) -> Tensor:
     """``[N]``: the ranks 1, 2, … of the columns of ``like_bn``."""
     return torch.arange(1, like_bn.shape[1] + 1, device=like_bn.device)
-
-
-def _relevant(grades_bn: Tensor, k: int | None) -> Tensor:
-    """1 for a relevant document among the first k ranks, else 0."""
-    return (grades_bn[:, :k] > 0).float()
-
-
-def _n_relevant(ideal_bm: Tensor) -> Tensor:
-    """How many relevant documents there are, at least 1, to divide by."""
-    return (ideal_bm > 0).sum(dim=1).clamp(min=1)
 
 
 def _discounted_sum(gains_bn: Tensor) -> Tensor:
@@ -418,8 +501,10 @@ class RankingMetric(Metric):
 
     Args:
         measure: ``nDCG@10`` (gain = grade), ``nDCG_exp@10`` (gain = 2^grade − 1), ``RR@10``,
-            ``AP``, ``P@5``, ``R@100``, ``Success@1``, ``ERR@10``, ``swapped_pairs`` or ``tau``;
-            without ``@k`` the whole list counts (``P`` needs a k).
+            ``AP``, ``P@5``, ``R@100``, ``Success@1``, ``Judged@10``, ``ERR@10``, ``swapped_pairs``
+            or ``tau``; without ``@k`` the whole list counts (``P`` and ``Judged`` need a k). RR, AP,
+            P, R and Success take a level, as ``AP(rel=2)@10``: the grade from which on a document
+            is relevant.
         empty: whether a query with nothing to find is left out (``skip``), or counts 0 (``zero``,
             trec_eval) or 1 (``one``).
         max_grade: the largest grade of the scale; only ERR uses it.
@@ -449,16 +534,13 @@ class RankingMetric(Metric):
     @property
     def convention(self) -> str:
         """How this number was counted, to stand beside it."""
+        if not self.measure.to_find:
+            return self.measure.note
         what_they_do = {"skip": "are left out", "zero": "count 0", "one": "count 1"}
-        empty_queries = f"queries without {self._to_find} {what_they_do[self.empty]}"
+        empty_queries = f"queries without {self.measure.to_find} {what_they_do[self.empty]}"
         if self.measure.note:
             return f"{self.measure.note}; {empty_queries}"
         return empty_queries
-
-    @property
-    def _to_find(self) -> str:
-        """What a query needs to be measured."""
-        return "a relevant document" if self.measure.by_rank else "two different labels"
 
     def per_query(self, scores: Tensor | MeasuredLists, *others: Any) -> Tensor:
         """One value per query, ``[B]``, without touching the running mean; NaN for a query that is
@@ -478,7 +560,7 @@ class RankingMetric(Metric):
         can_measure_b = self.measure.can_measure(lists)
         if (~value_b.isfinite() & can_measure_b).any():
             raise ValueError(
-                f"{self.name} of a query with {self._to_find} must be a number, got NaN or infinity; the measure is at fault, not the model"
+                f"{self.name} of a query with {self.measure.to_find or 'a list'} must be a number, got NaN or infinity; the measure is at fault, not the model"
             )
         value_of_empty = {"skip": math.nan, "zero": 0.0, "one": 1.0}
         return value_b.masked_fill(~can_measure_b, value_of_empty[self.empty])

@@ -175,6 +175,7 @@ class RankerModule(LightningModule):
         self.metrics = nn.ModuleList(RankingMetric(name, empty, max_grade) for name in metric_names)
         # Without sources until setup, which knows those of the data.
         self.source_metrics = SourceMetrics(self.ranking_metrics)
+        self._has_validated = False
         self.last_step: LastStep | None = None
         # Of the first epoch: lists with a gradient, and all; None once it is over.
         self._lists_taught: tuple[int | Tensor, int] | None = None
@@ -424,14 +425,45 @@ class RankerModule(LightningModule):
 
     # Measuring
 
+    def on_validation_start(self) -> None:
+        if not self._has_validated:
+            self._has_validated = True
+            self._warn_of_nothing_to_find("dev")
+
     def on_validation_epoch_start(self) -> None:
         # Not in on_validation_start: averaged weights are put in place between the two.
         self._search_corpus("dev")
 
     def on_test_start(self) -> None:
+        self._warn_of_nothing_to_find("test")
         self._search_corpus("test")
 
-    on_predict_start = on_test_start  # what is predicted is the split that a test measures
+    def on_predict_start(self) -> None:
+        self._search_corpus("test")  # what is predicted is the split that a test measures
+
+    def _warn_of_nothing_to_find(self, split: str) -> None:
+        """Say which measures have nothing to find in any query of a split: their values tell
+        nothing of the ranker.
+        """
+        data = data_of(self.trainer)
+        eval_batches = None if data is None else data.eval_batches(split)
+        if eval_batches is None:
+            return
+        largest = 0.0
+        for lists in eval_batches.batches:
+            for ranked_list in lists:
+                grades = ranked_list.labels if ranked_list.ideal is None else ranked_list.ideal
+                largest = max(largest, float(grades.max(initial=0.0)))
+        for metric in self.ranking_metrics:
+            measure = metric.measure
+            if measure.by_rank and not measure.is_relevant(torch.tensor(largest)):
+                log.warning(
+                    "split %r: no query has %s (the largest grade is %g), so %s tells nothing",
+                    split,
+                    measure.to_find,
+                    largest,
+                    metric.name,
+                )
 
     def _search_corpus(self, split: str) -> None:
         """Search the corpus for the queries of this rank, where the data asks for it."""
@@ -469,7 +501,9 @@ class RankerModule(LightningModule):
         that write them.
         """
         scores, scored = self.lists_to_measure(batch)
-        lists = MeasuredLists(scores, scored.labels, scored.mask, scored.doc_rows, scored.ideal)
+        lists = MeasuredLists(
+            scores, scored.labels, scored.mask, scored.doc_rows, scored.ideal, scored.judged
+        )
         values = {metric.name: metric.per_query(lists) for metric in self.ranking_metrics}
         self.source_metrics.update(lists, scored.sources)
         return _outputs(scores, scored) | {"per_query": values}

@@ -63,6 +63,69 @@ def as_trec(scores, labels, mask, ties, ideal):
     return qrels, run
 
 
+TREC_FROM_A_LEVEL = {
+    "AP": "map",
+    "AP@10": "map_cut_10",
+    "AP@100": "map_cut_100",
+    "RR": "recip_rank",
+    "P@1": "P_1",
+    "P@10": "P_10",
+    "R@5": "recall_5",
+    "R@100": "recall_100",
+    "Success@1": "success_1",
+    "Success@5": "success_5",
+}
+
+
+def test_levels_equal_trec_eval_in_ten_thousand_lists():
+    """As its ``-l``: grades from -1 to 3, ties, unjudged documents, relevant ones that are not
+    ranked, and queries without a document at the level, which count 0.
+    """
+    generator = torch.Generator().manual_seed(0)
+    n_queries = 10_000
+    width = 12
+    scores = torch.randint(0, 6, (n_queries, width), generator=generator).float() / 3
+    grades = torch.randint(-1, 4, (n_queries, width + 3), generator=generator)
+    # Of some queries all grades lie below 2, or below 3.
+    grades = grades.clamp(max=torch.randint(1, 4, (n_queries, 1), generator=generator))
+    is_judged = torch.rand(n_queries, width + 3, generator=generator) < 0.5
+    is_judged[:, -1] = True  # trec_eval knows no query without a judgement
+    lengths = torch.randint(1, width + 1, (n_queries, 1), generator=generator)
+    mask = torch.arange(width) < lengths
+    is_judged[:, :width] &= mask
+    labels = (grades * is_judged).float()
+    ties = torch.rand(n_queries, width, generator=generator).argsort(dim=1)
+    names = [f"d{number:02d}" for number in range(width + 3)]  # of equal scores the later first
+    qrels = {}
+    run = {}
+    for q in range(n_queries):
+        docs = [*ties[q].tolist(), *range(width, width + 3)]
+        columns = is_judged[q].nonzero().flatten().tolist()
+        qrels[f"q{q}"] = {names[docs[d]]: int(grades[q, d]) for d in columns}
+        run[f"q{q}"] = {names[docs[d]]: float(scores[q, d]) for d in range(lengths[q])}
+    lists = MeasuredLists(scores, labels[:, :width], mask, ties, labels)
+    for level in (1, 2, 3):
+        oracle = pytrec_eval.RelevanceEvaluator(
+            qrels, set(TREC_FROM_A_LEVEL.values()), relevance_level=level
+        ).evaluate(run)
+        has_any = (labels >= level).any(dim=1)
+        assert 0 < has_any.sum() < n_queries
+        for measure, theirs in TREC_FROM_A_LEVEL.items():
+            name, at, cut = measure.partition("@")
+            name = f"{name}(rel={level}){at}{cut}"
+            expected = torch.tensor([oracle[f"q{q}"][theirs] for q in range(n_queries)])
+            values = RankingMetric(name, empty="zero").per_query(lists)
+            torch.testing.assert_close(values, expected, atol=1e-6, rtol=0)
+            for empty, value in (("skip", math.nan), ("one", 1.0)):
+                values = RankingMetric(name, empty).per_query(lists)
+                expected[~has_any] = value
+                torch.testing.assert_close(values, expected, atol=1e-6, rtol=0, equal_nan=True)
+            if level == 1:  # what counts without a level, too
+                without = RankingMetric(measure).per_query(lists)
+                of_level_1 = RankingMetric(name).per_query(lists)
+                assert torch.equal(without.nan_to_num(-1), of_level_1.nan_to_num(-1))
+
+
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize("measure", TREC)
 def test_equals_trec_eval(measure, seed):
@@ -144,6 +207,65 @@ def test_values_by_hand():
         assert RankingMetric(measure).per_query(*lists).item() == pytest.approx(value), measure
 
 
+def test_a_level_by_hand():
+    """Ranking by score: grades 1, 2, -1, 3; a document of grade 2 and one of grade 1 are not ranked.
+    At level 2 ranks 2 and 4 are relevant, of 3 that there are; at level 3 rank 4 of 1.
+    """
+    scores = torch.tensor([[4.0, 3.0, 2.0, 1.0]])
+    labels = torch.tensor([[1.0, 2.0, -1.0, 3.0]])
+    ideal = torch.tensor([[3.0, 2.0, 2.0, 1.0, 1.0]])
+    expected = {
+        "RR(rel=2)": 1 / 2,
+        "RR(rel=3)@3": 0.0,
+        "AP(rel=2)": (1 / 2 + 2 / 4) / 3,
+        "AP(rel=2)@2": (1 / 2) / 3,
+        "AP(rel=3)": 1 / 4,
+        "P(rel=2)@3": 1 / 3,
+        "R(rel=2)@4": 2 / 3,
+        "R(rel=3)@3": 0.0,
+        "Success(rel=2)@1": 0.0,
+        "Success(rel=1)@1": 1.0,
+        "Success(rel=2)@2": 1.0,
+    }
+    for measure, value in expected.items():
+        values = RankingMetric(measure).per_query(scores, labels, None, None, ideal)
+        assert values.item() == pytest.approx(value), measure
+    told = "queries without a document of grade 2 or above are left out"
+    assert RankingMetric("AP(rel=2)").convention == told
+
+
+def test_the_judged_share_by_hand():
+    """Ranks 1 and 3 of four are judged, one of them with a grade below 0; of a list of two the
+    second; of an empty one none. A list counts by its own length where that is below k.
+    """
+    scores = torch.tensor([[4.0, 3.0, 2.0, 1.0]]).expand(3, 4)
+    judged = torch.tensor([[True, False, True, False], [False, True, True, True], [True] * 4])
+    labels = torch.tensor([[-1.0, 0.0, 0.0, 0.0], [0.0, 2.0, 0.0, 0.0], [0.0] * 4])
+    mask = torch.arange(4) < torch.tensor([[4], [2], [0]])
+    lists = MeasuredLists(scores, labels, mask, None, None, judged)
+    for measure, values in {
+        "Judged@1": [1.0, 0.0, 0.0],
+        "Judged@3": [2 / 3, 1 / 2, 0.0],
+        "Judged@10": [2 / 4, 1 / 2, 0.0],
+    }.items():
+        for empty in ("skip", "one"):  # no query lacks what it counts
+            assert RankingMetric(measure, empty).per_query(lists).tolist() == pytest.approx(values)
+    first = lists.take_rows(torch.tensor([False, True, False]))
+    assert RankingMetric("Judged@1").per_query(first).tolist() == [0.0]
+    assert RankingMetric("Judged@3").convention == "of k documents, or of all of a shorter list"
+
+
+def test_judgements_are_counted_in_the_order_of_the_ranking():
+    """Scores 1, 3, 2: the second document is first, then the third. Nobody judged the second."""
+    scores = torch.tensor([[1.0, 3.0, 2.0]])
+    labels = torch.zeros(1, 3)
+    judged = torch.tensor([[True, False, True]])
+    lists = MeasuredLists(scores, labels, None, None, None, judged)
+    assert RankingMetric("Judged@1").per_query(lists).item() == 0.0
+    assert RankingMetric("Judged@2").per_query(lists).item() == 0.5
+    assert RankingMetric("Judged@2").per_query(scores, labels).item() == 1.0  # all are
+
+
 def test_queries_with_nothing_to_find_count_as_the_option_says():
     """One query with RR 1/2, one without a relevant document."""
     lists = torch.tensor([[1.0, 0.0], [1.0, 0.0]]), torch.tensor([[0.0, 1.0], [0.0, 0.0]])
@@ -158,18 +280,29 @@ def test_queries_with_nothing_to_find_count_as_the_option_says():
 def test_padding_with_any_score_changes_nothing():
     scores, labels, mask, *others = lists = random_lists(0)
     noisy = torch.where(mask, scores, torch.inf), torch.where(mask, labels, 3.0), mask, *others
-    for measure in [*TREC, "swapped_pairs", "tau", "nDCG_exp@10", "ERR"]:
+    for measure in [*TREC, "swapped_pairs", "tau", "nDCG_exp@10", "ERR", "AP(rel=2)", "Judged@5"]:
         metric = RankingMetric(measure)
         expected = metric.per_query(*lists)
         torch.testing.assert_close(metric.per_query(*noisy), expected, equal_nan=True)
 
 
-@pytest.mark.parametrize(
-    "name", ["NDCG@10", "P", "nDCG@0", "nDCG@x", "nDCG@", "nDCG@²", "tau@3", ""]
-)
+UNKNOWN = ["NDCG@10", "P", "nDCG@0", "nDCG@x", "nDCG@", "nDCG@²", "tau@3", "", "Judged"]
+WITHOUT_LEVEL = ["nDCG(rel=2)@10", "Judged(rel=2)@10", "tau(rel=2)", "ERR(rel=2)"]
+NOT_AS_NAMED = ["AP@10(rel=2)", "AP(2)", "AP(rel=2", "AP (rel=2)", "P(rel=2)", "AP(level=2)"]
+
+
+@pytest.mark.parametrize("name", [*UNKNOWN, *WITHOUT_LEVEL, *NOT_AS_NAMED])
 def test_an_unknown_measure_is_refused(name):
-    with pytest.raises(ValueError, match="a measure must be one of nDCG"):
+    told = r"a measure must be one of nDCG.* Judged.*; RR, AP, P, R, Success take a level before @k, as AP\(rel=2\)@10"
+    with pytest.raises(InputError, match=told):
         RankingMetric(name)
+
+
+@pytest.mark.parametrize("level", ["0", "-1", "1.5", "x", "", "²"])
+def test_a_level_that_is_no_grade_is_refused(level):
+    told = "the level of a measure must be a whole number of at least 1, got"
+    with pytest.raises(InputError, match=told):
+        RankingMetric(f"AP(rel={level})@10")
 
 
 SCORES = torch.tensor([[0.3, 0.1]])
@@ -281,6 +414,7 @@ def test_a_list_is_ranked_once_whatever_the_number_of_metrics():
     short lists.
     """
     by_rank = ["nDCG@10", "RR@10", "AP", "P@5", "R@5", "Success@1", "nDCG_exp@10", "ERR@10"]
+    by_rank += ["AP(rel=2)", "Judged@5"]
     assert sorts_of(by_rank[:1]) == sorts_of(by_rank) == 4
     assert sorts_of(["swapped_pairs"]) == sorts_of(["swapped_pairs"] * 3) == 1
     assert sorts_of([*by_rank, "swapped_pairs"]) == 5
@@ -290,7 +424,7 @@ def test_lists_without_documents_have_nothing_to_find_in_them():
     """No columns: 0 where the query has relevant documents elsewhere, else left out."""
     nothing = torch.zeros(2, 0)
     ideal = torch.tensor([[1.0, 0.0], [0.0, 0.0]])
-    for measure in ("nDCG@10", "nDCG_exp", "RR", "AP", "P@5", "R@5", "Success@1", "ERR"):
+    for measure in ("nDCG@10", "nDCG_exp", "RR", "AP", "P@5", "R(rel=1)", "Success@1", "ERR"):
         values = RankingMetric(measure).per_query(nothing, nothing, nothing.bool(), None, ideal)
         assert values[0] == 0 and values[1].isnan(), measure
     for measure in ("swapped_pairs", "tau"):

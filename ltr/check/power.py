@@ -56,7 +56,7 @@ def ranked_values(lists: QueryLists, judged: QueryLists, metric: RankingMetric) 
         # Best first, whatever the scores: the first column gets the largest number.
         by_rank = -np.arange(batch.mask.shape[1], dtype=np.float32)
         ranked = batch.labels.new_tensor(by_rank).expand(batch.labels.shape)
-        measured = MeasuredLists(ranked, batch.labels, batch.mask, None, batch.ideal)
+        measured = MeasuredLists(ranked, batch.labels, batch.mask, None, batch.ideal, batch.judged)
         values.append(metric.per_query(measured).double().numpy())
     return np.concatenate(values)
 

@@ -189,7 +189,9 @@ def _seconds_of_batches(
             batch = module.transfer_batch_to_device(batch, module.device, 0)
             with trainer.precision_plugin.forward_context():
                 scores = module.ranker(batch)
-            lists = MeasuredLists(scores, batch.labels, batch.mask, batch.doc_rows, batch.ideal)
+            lists = MeasuredLists(
+                scores, batch.labels, batch.mask, batch.doc_rows, batch.ideal, batch.judged
+            )
             for metric in module.ranking_metrics:
                 metric.per_query(lists)
             _wait(module.device)

@@ -3,8 +3,10 @@
 import math
 
 from ltr.compare.statistics import Estimate
+from ltr.metrics import bare_name
 
-RANGES = dict.fromkeys(("nDCG", "nDCG_exp", "RR", "AP", "P", "R", "Success", "ERR"), (0.0, 1.0))
+FROM_0_TO_1 = ("nDCG", "nDCG_exp", "RR", "AP", "P", "R", "Success", "Judged", "ERR")
+RANGES = dict.fromkeys(FROM_0_TO_1, (0.0, 1.0))
 RANGES |= {"tau": (-1.0, 1.0), "swapped_pairs": (0.0, math.inf)}
 
 
@@ -29,4 +31,4 @@ def infinite_beyond_range(difference: float, metric: str) -> float:
 
 
 def _range_of(metric: str) -> tuple[float, float]:
-    return RANGES.get(metric.partition("@")[0], (-math.inf, math.inf))
+    return RANGES.get(bare_name(metric), (-math.inf, math.inf))

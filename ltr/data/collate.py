@@ -230,6 +230,7 @@ def padded_lists(lists: Sequence[LabelledList]) -> RankingBatch:
     labels = []
     distances = []
     ideal = []
+    judged = []
     for ranked_list in lists:
         query_rows.append(ranked_list.query_row)
         doc_rows.append(ranked_list.doc_rows)
@@ -239,6 +240,7 @@ def padded_lists(lists: Sequence[LabelledList]) -> RankingBatch:
             mined_distances = np.full(len(ranked_list.doc_rows), np.nan, np.float32)
         distances.append(mined_distances)
         ideal.append(ranked_list.ideal)
+        judged.append(_are_judged(ranked_list))
     mask = _mask_of(doc_rows)
     return RankingBatch(
         labels=_padded(labels, mask, np.float32),
@@ -247,9 +249,19 @@ def padded_lists(lists: Sequence[LabelledList]) -> RankingBatch:
         doc_rows=_padded(doc_rows, mask, np.int64),
         distances=_padded(distances, mask, np.float32),
         ideal=_padded_if_all(ideal),
+        judged=_padded_if_all(judged, np.bool_),
         places=torch.from_numpy(np.flatnonzero(mask)),
         placed_in=mask.shape[1],
     )
+
+
+def _are_judged(ranked_list: LabelledList) -> np.ndarray | None:
+    """``[N]`` bool, which documents of a list to be measured have a judgement; None for a training
+    list, and where all have one.
+    """
+    if ranked_list.ideal is None or ranked_list.known_rows is None:
+        return None
+    return np.isin(ranked_list.doc_rows, ranked_list.known_rows)
 
 
 def _on_host(batch: RankingBatch) -> HostLists:

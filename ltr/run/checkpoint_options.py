@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from ltr.errors import InputError
-from ltr.metrics import MEASURES
+from ltr.metrics import MEASURES, bare_name
 
 
 @dataclass
@@ -43,7 +43,7 @@ class BestOptions:
         """-1 for a metric whose lowest value is the best, else 1. Weights have a score, the value of
         the metric times this sign: higher is better.
         """
-        name = self.metric.partition("@")[0]
+        name = bare_name(self.metric)
         if name in MEASURES and MEASURES[name].lower_is_better:
             return -1.0
         return 1.0

@@ -112,6 +112,7 @@ def batch_of_found(found_lists: QueryLists, batch: RankingBatch) -> tuple[Tensor
     scores = np.zeros(shape, np.float32)
     labels = np.zeros(shape, np.float32)
     mask = np.zeros(shape, bool)
+    judged = np.zeros(shape, bool)
     judged_rows = batch.judged_rows.cpu().numpy()
     judged_grades = batch.judged_grades.cpu().numpy()
     for place, (rows_found, scores_found) in enumerate(lists):
@@ -120,11 +121,13 @@ def batch_of_found(found_lists: QueryLists, batch: RankingBatch) -> tuple[Tensor
         scores[place, columns] = scores_found
         labels[place, columns] = values_of(rows_found, judged_rows[place], judged_grades[place])
         mask[place, columns] = True
+        judged[place, columns] = np.isin(rows_found, judged_rows[place])
     device = batch.mask.device
     ranked = batch._replace(
         doc_rows=torch.from_numpy(doc_rows).to(device),
         mask=torch.from_numpy(mask).to(device),
         labels=torch.from_numpy(labels).to(device),
+        judged=torch.from_numpy(judged).to(device),
         places=None,
     )
     return torch.from_numpy(scores).to(device), ranked

@@ -9,7 +9,7 @@ import torch
 from ltr.batch import Texts
 from ltr.data.collate import FeatureCollator, PairCollator
 from ltr.data.layouts import JoinedPairs
-from ltr.data.query_lists import LabelledList
+from ltr.data.query_lists import LabelledList, QueryLists
 from ltr.data.tokens import TokenStore
 from tests.world.backbones import wordpiece_tokenizer
 from tests.world.tokenizers import TEXTS, table_of
@@ -44,6 +44,21 @@ def test_lists_are_padded_to_one_width(collator):
     expected = collator.layout.lay_out(queries, rows[0], docs, rows[1])
     for ours, theirs in zip(batch.pairs[:3], expected[:3], strict=True):
         assert torch.equal(ours, theirs)
+
+
+def test_lists_to_be_measured_say_what_is_judged(collator):
+    """Of query 4 the documents 3, 5 and 2 are judged, 5 as irrelevant and 2 below 0; 1 and 4 are
+    not. Of query 5 nothing is. Training lists do not say it.
+    """
+    judged = QueryLists.from_rows([4, 4, 4], [3, 5, 2], [2.0, 0.0, -1.0])
+    lists = [judged.labelled(4, np.array([1, 2, 3, 4, 5])), judged.labelled(5, np.array([3]))]
+    batch = collator(lists)
+    assert batch.judged.tolist() == [
+        [False, True, True, False, True],
+        [False, False, False, False, False],
+    ]
+    assert batch.judged.dtype == torch.bool
+    assert collator([labelled(0, [5], [1.0])]).judged is None
 
 
 def test_a_list_without_documents_keeps_its_row(collator):

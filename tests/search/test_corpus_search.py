@@ -221,6 +221,8 @@ def test_found_documents_get_the_grades_of_their_judgements():
     assert lists.mask.tolist() == [[True, True, True], [True, False, False]]
     assert lists.doc_rows.tolist() == [[4, 2, 0], [6, 0, 0]]
     assert scores.tolist() == [pytest.approx([0.9, 0.8, 0.1]), [0.5, 0.0, 0.0]]
+    # Document 0 is judged for the first query, 2 is not; in the second the columns behind are padding.
+    assert lists.judged.tolist() == [[True, False, True], [True, False, False]]
 
 
 def test_found_documents_of_unjudged_queries_have_grade_0(world, tmp_path):
@@ -232,6 +234,7 @@ def test_found_documents_of_unjudged_queries_have_grade_0(world, tmp_path):
         found, batch._replace(judged_rows=nothing.long(), judged_grades=nothing)
     )
     assert lists.labels.shape == (2, 10) and not lists.labels.any()
+    assert lists.judged.shape == (2, 10) and not lists.judged.any()
     np.testing.assert_array_equal(lists.doc_rows, matrix(found.doc_rows)[::-1])
 
 
