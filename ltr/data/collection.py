@@ -3,6 +3,7 @@ once.
 """
 
 import logging
+from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -14,9 +15,9 @@ from ltr.data.judged_lists import cached_lists, read_judgements, read_pools
 from ltr.data.own_documents import own_documents, without_own
 from ltr.data.query_lists import QueryLists
 from ltr.data.record_files import find_texts, open_record_files
-from ltr.data.splits import SPLITS, file_of_split, parent_split, splits_in
+from ltr.data.splits import SPLITS, file_of_split, parent_split, row_files_of_split, splits_in
 from ltr.data.texts import TextTable
-from ltr.data.triples import read_triples
+from ltr.data.triples import TextFiles, open_text_files, read_triples
 from ltr.errors import InputError, local_path
 
 log = logging.getLogger(__name__)
@@ -114,7 +115,7 @@ class Collection(NamedTuple):
         )
 
 
-def open_collection(path: str | Path) -> Collection:
+def open_collection(path: str | Path, columns: Mapping[str, str] | None = None) -> Collection:
     """Open a collection, and check all of it at the first opening.
 
     Args:
@@ -125,11 +126,16 @@ def open_collection(path: str | Path) -> Collection:
               there are fixed pools. Corpus and queries may also be ``.parquet``, or folders of
               files.
             * a file of text triples or pairs, one ``query<TAB>positive[<TAB>negative…]`` a line
-            * a folder of such files, ``{train,dev,test}.tsv[.gz]``
+            * a file of rows with named columns, ``.jsonl``, ``.json``, ``.csv``, ``.parquet`` or
+              ``.arrow``, such as those of BGE, Tevatron, DPR and sentence-transformers
+            * a folder of such files, ``{train,dev,test}.tsv[.gz]``, ``train.jsonl``,
+              ``train-00000-of-00001.parquet``; or with a folder ``data`` of them
             * ``ir_datasets:NAME``, where the splits are NAME/train, NAME/dev and NAME/test, or NAME
               itself as test
 
             In a folder ``dev`` may be called ``val``, ``vali``, ``valid`` or ``validation``.
+        columns: of rows of texts: the column of each role, as ``{"query": "question", "positive":
+            "answer"}``, see :func:`ltr.data.column_roles.roles_of`. None: as they are called.
 
     Raises:
         InputError: with ``file:line`` for unknown or repeated ids, bad grades, empty texts, broken
@@ -137,15 +143,44 @@ def open_collection(path: str | Path) -> Collection:
     """
     path = str(path)
     local_path("path", path)
-    if path.startswith("ir_datasets:"):
+    if columns is None and path.startswith("ir_datasets:"):
         return _from_ir_datasets(path.removeprefix("ir_datasets:"))
-    if find_texts(Path(path), "corpus"):
+    if columns is None and find_texts(Path(path), "corpus"):
         return _from_beir_folder(Path(path))
-    files = files_by_split(
-        path,
-        "a data folder must hold corpus.jsonl[.gz] (or .parquet, or a folder), queries.jsonl[.gz] and qrels/, or text triples {train,dev,test}.tsv[.gz]",
+    splits = {}
+    for split, files in text_files_by_split(path).items():
+        splits[split] = open_text_files(files, columns)
+    return _from_triples(path, splits)
+
+
+def text_files_by_split(path: str) -> dict[str, list[Path]]:
+    """Files of texts by split: a file itself as ``train``, or those that a folder holds.
+
+    Raises:
+        InputError: if there are none, or a split has files of two kinds.
+    """
+    if not Path(path).is_dir():
+        return {split: [file] for split, file in files_by_split(path, "").items()}
+    for folder in (Path(path), Path(path) / "data"):
+        if not folder.is_dir():
+            continue
+        by_split = {}
+        for split in SPLITS:
+            files = row_files_of_split(folder, split)
+            tab_separated = file_of_split(folder, split, ".tsv")
+            if tab_separated is not None:
+                files = [tab_separated, *files]
+                if len(files) > 1:
+                    raise InputError(
+                        f"{folder}: there must be one file of {split}, got {files[0].name} and {files[1].name}; keep one"
+                    )
+            if files:
+                by_split[split] = files
+        if by_split:
+            return by_split
+    raise InputError(
+        f"{path}: a data folder must hold corpus.jsonl[.gz] (or .parquet, or a folder), queries.jsonl[.gz] and qrels/, or texts as {{train,dev,test}}.tsv[.gz] or rows with named columns as .jsonl, .json, .csv, .parquet or .arrow (docs/data.md); found {names_in(Path(path))}"
     )
-    return _from_triples(path, files)
 
 
 def files_by_split(path: str, must_hold: str) -> dict[str, Path]:
@@ -242,8 +277,8 @@ def _table(folder: Path, name: str, kind: str) -> TextTable:
     return open_record_files(path, kind)
 
 
-def _from_triples(path: str, files: dict[str, Path]) -> Collection:
-    corpus, queries, qrels = read_triples(path, files)
+def _from_triples(path: str, splits: dict[str, TextFiles]) -> Collection:
+    corpus, queries, qrels = read_triples(path, splits)
     candidates = {}
     for split, judged in qrels.items():
         # Documents of the largest grade alone, as those of pairs, make no pool.

@@ -232,7 +232,7 @@ def _checked_lines(file: Path, layout: str) -> Iterator[tuple[int, list[str]]]:
 def separator_hint(line: str) -> str:
     """What stands between the columns of a line without a tab, perhaps."""
     if line.lstrip().startswith(("{", "[")):
-        return "; JSON is read from corpus.jsonl and queries.jsonl"
+        return "; JSON is read from files called .jsonl or .json"
     for separator, name in ((";", "semicolons"), ("|", "bars"), (",", "commas")):
         if separator in line:
             return f"; where {name} stand between the columns, write tabs"

@@ -72,9 +72,9 @@ def plain_or_packed(folder: Path, name: str) -> Path | None:
     return None
 
 
-def blocks(path: Path, size: int) -> Iterator[tuple[int, bytes]]:
-    """Whole lines of a file, plain or packed, about ``size`` bytes at a time, each block with the
-    number of its first line.
+def blocks(path: Path, size: int, *, whole_lines: bool = True) -> Iterator[tuple[int, bytes]]:
+    """A file, plain or packed, about ``size`` bytes at a time, each block with the number of its first
+    line. A block ends with the end of a line, unless the lines need not be whole.
 
     Whether a file is gzip, bzip2, xz or Zstandard its first bytes say, whatever its name. Lines are
     numbered from 1. A byte order mark at the beginning is left out. With size 0 a block is one line.
@@ -92,7 +92,7 @@ def blocks(path: Path, size: int) -> Iterator[tuple[int, bytes]]:
             kind = kind_of_bytes(file.peek(N_FIRST_BYTES))
             stream: IO[bytes] = unpacked(path, file, kind) if kind in PACKED else file
             # The rest of the line at which read() has stopped belongs to the block.
-            while block := stream.read(size) + stream.readline():
+            while block := stream.read(size) + (stream.readline() if whole_lines else b""):
                 n_lines = block.count(b"\n")
                 if number == 1:
                     _refuse_no_text(path, block)
@@ -120,6 +120,18 @@ def numbered_lines(path: str | Path) -> Iterator[tuple[int, str]]:
     """Lines of a text file (plain or packed) with their numbers from 1; empty lines are left out.
 
     Raises:
+        InputError: as :func:`decoded_lines`.
+    """
+    for number, line in decoded_lines(path):
+        line = line.rstrip("\r\n")
+        if line.strip():
+            yield number, line
+
+
+def decoded_lines(path: str | Path) -> Iterator[tuple[int, str]]:
+    """All lines of a text file (plain or packed) with their ends, and with their numbers from 1.
+
+    Raises:
         InputError: as :func:`blocks` does; with ``file:line`` for a NUL byte, or one that is not
             UTF-8; for a file whose lines end in ``\\r`` alone.
     """
@@ -135,15 +147,14 @@ def numbered_lines(path: str | Path) -> Iterator[tuple[int, str]]:
                 f"{path}: lines must end in \\n or \\r\\n, got \\r alone; save the file with other line ends"
             )
         try:
-            line = raw.decode("utf-8").rstrip("\r\n")
+            line = raw.decode("utf-8")
         except UnicodeDecodeError as error:
             byte = raw[error.start]
             column = error.start + 1
             raise InputError(
                 f"{path}:{number}: text must be UTF-8, got byte 0x{byte:02x} at column {column}; save the file as UTF-8"
             ) from None
-        if line.strip():
-            yield number, line
+        yield number, line
 
 
 def encoded(text: str, where: str) -> bytes:

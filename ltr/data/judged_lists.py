@@ -1,6 +1,7 @@
 """Lists by query, read from files of judgements, runs and pools: checked once, then cached."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
@@ -27,20 +28,31 @@ def cached_lists(
     """The lists of a file: read and checked once, then cached under the content of the file and of
     both tables, and mapped by every process. What is to be said of them is said at each opening.
     """
+    return cached_lists_of([file], queries, corpus, partial(read, file))
+
+
+def cached_lists_of(
+    files: Sequence[Path],
+    queries: TextTable,
+    corpus: TextTable,
+    read: Callable[[TextTable, TextTable], Noted[QueryLists]],
+) -> QueryLists:
+    """The same of several files, in their order."""
 
     def build(folder: Path) -> None:
-        lists, notes = read(file, queries, corpus)
+        lists, notes = read(queries, corpus)
         lists.save(folder)
         keep_notes(folder, notes)
 
     def open_lists(folder: Path) -> QueryLists:
-        log_notes(folder, file)
+        log_notes(folder, files[0])
         return QueryLists.load(folder)
 
     # The reader is no part of the key, as the same bytes never pass two of them: a run has six
     # columns, judgements have three or four, and the keys of texts from triples name the layout.
-    content = f"lists-2 {digest_of(file)} {queries.key} {corpus.key}"
-    origin = origin_of(file, queries.folder, corpus.folder)
+    digests = " ".join(map(digest_of, files))
+    content = f"lists-2 {digests} {queries.key} {corpus.key}"
+    origin = origin_of(*files, queries.folder, corpus.folder)
     return cached("lists", content, build, open_lists, origin)
 
 

@@ -4,20 +4,19 @@ import hashlib
 import json
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ltr.data.files import digest_of, exists_as_file, numbered_lines
 from ltr.data.first_bytes import PACKED_ENDINGS, kind_of_file
+from ltr.data.named_rows import parquet_batches, values_of
 from ltr.data.texts import Record, TextTable
 from ltr.entries import parse_json
 from ltr.errors import InputError
 
 if TYPE_CHECKING:
-    from pyarrow import Array, RecordBatch
+    from pyarrow import RecordBatch
 
 ENDINGS = (".jsonl", *(f".jsonl{packed}" for packed in PACKED_ENDINGS), ".parquet")
-ROWS = 4096  # of a Parquet file that are read at once
-PARQUET_BUFFER = 2**20  # bytes of a column
 
 
 def find_texts(folder: Path, name: str) -> Path | None:
@@ -127,51 +126,39 @@ def json_records(file: Path) -> Iterator[Record]:
             raise InputError(
                 f"{source}:{number}: '_id', 'title' and 'text' must be strings, got {line[:60]!r}"
             )
-        yield Record(id_, _with_title(title, text), source, number, instruction)
+        yield Record(id_, with_title(title, text), source, number, instruction)
 
 
 def parquet_records(file: Path) -> Iterator[Record]:
     """The texts of a Parquet file: the columns ``_id`` (or ``id``), ``text``, perhaps ``title``, and the
     ``instruction`` of a query. Of the file a few thousand rows are in memory at a time.
     """
-    try:
-        import pyarrow
-        from pyarrow.parquet import ParquetFile
-    except ImportError:
-        raise InputError(f"{file}: Parquet needs another package: pip install pyarrow") from None
     source = str(file)
-    first_row = 1  # of the batch
-    try:
-        with ParquetFile(file, buffer_size=PARQUET_BUFFER, pre_buffer=False) as opened:
-            present = opened.schema_arrow.names
-            names = ["_id" if "_id" in present else "id", "text"]
-            if not set(names) <= set(present):
+
+    def names(present: list[str]) -> list[str]:
+        names = ["_id" if "_id" in present else "id", "text"]
+        if not set(names) <= set(present):
+            raise InputError(
+                f"{source}: a Parquet file of texts must have the columns _id (or id) and text, got {', '.join(present)[:80]}"
+            )
+        for name in ("title", "instruction"):
+            if name in present:
+                names.append(name)
+        for name in names:
+            if present.count(name) > 1:
                 raise InputError(
-                    f"{source}: a Parquet file of texts must have the columns _id (or id) and text, got {', '.join(present)[:80]}"
+                    f"{source}: a Parquet file of texts must have one column {name!r}, got {present.count(name)} of them; keep one"
                 )
-            for name in ("title", "instruction"):
-                if name in present:
-                    names.append(name)
-            for name in names:
-                if present.count(name) > 1:
-                    raise InputError(
-                        f"{source}: a Parquet file of texts must have one column {name!r}, got {present.count(name)} of them; keep one"
-                    )
-            for batch in opened.iter_batches(ROWS, columns=names):
-                # In the order of the names.
-                yield from _records_of_batch(batch.select(names), source, first_row)
-                first_row += len(batch)
-    except (pyarrow.ArrowException, OSError) as error:
-        text = " ".join(str(error).split())[:100]
-        raise InputError(
-            f"{source}:{first_row}: the Parquet file is broken here or further on ({text}); fetch or write it again"
-        ) from None
+        return names
+
+    for first_row, batch in parquet_batches(file, names):
+        yield from _records_of_batch(batch, source, first_row)
 
 
 def _records_of_batch(batch: "RecordBatch", source: str, first_row: int) -> Iterator[Record]:
     names = batch.schema.names
     name_of_ids = names[0]
-    columns = [_values(column, source, first_row) for column in batch.columns]
+    columns = [values_of(column, source, first_row) for column in batch.columns]
     for row, values in enumerate(zip(*columns, strict=True), start=first_row):
         record = dict(zip(names, values, strict=True))
         id_ = record[name_of_ids]
@@ -182,25 +169,9 @@ def _records_of_batch(batch: "RecordBatch", source: str, first_row: int) -> Iter
             raise InputError(
                 f"{source}:{row}: '{name_of_ids}', 'title' and 'text' must be strings, got {id_!r:.30}, {title!r:.30}, {text!r:.30}"
             )
-        yield Record(id_, _with_title(title, text), source, row, instruction)
+        yield Record(id_, with_title(title, text), source, row, instruction)
 
 
-def _values(column: "Array", source: str, first_row: int) -> list[Any]:
-    """The values of a column; an InputError for the first that is not UTF-8."""
-    try:
-        return column.to_pylist()
-    except UnicodeDecodeError:
-        pass
-    for row, value in enumerate(column, start=first_row):
-        try:
-            value.as_py()
-        except UnicodeDecodeError as error:
-            raise InputError(
-                f"{source}:{row}: text must be UTF-8, got byte 0x{error.object[error.start]:02x}; write the file again"
-            ) from None
-    raise AssertionError("all values together failed, so one of them does")
-
-
-def _with_title(title: str, text: str) -> str:
+def with_title(title: str, text: str) -> str:
     """A title is part of its text."""
     return f"{title} {text}".strip()

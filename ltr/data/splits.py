@@ -6,6 +6,7 @@ from pathlib import Path
 
 from ltr.data.files import plain_or_packed
 from ltr.data.first_bytes import PACKED_ENDINGS
+from ltr.data.named_rows import is_row_file
 from ltr.errors import InputError
 
 # Those that training and evaluation read unasked, and how their files may be called.
@@ -95,3 +96,32 @@ def file_of_split(folder: Path, split: str, suffix: str) -> Path | None:
         listed = ", ".join(file.name for file in files)
         raise InputError(f"{folder}: there must be one file of {split}, got {listed}; keep one")
     return files[0] if files else None
+
+
+def row_files_of_split(folder: Path, split: str) -> list[Path]:
+    """The files of rows of a split, such as ``train.jsonl``, ``dev.csv``, or the shards
+    ``train-00000-of-00002.parquet`` and ``train-00001-of-00002.parquet``, in the order of their names.
+
+    Raises:
+        InputError: if there are files under two of its names, of two endings, or both a whole file
+            and shards; for shards that are not all there.
+    """
+    names = "|".join(NAMES_OF_SPLIT[split])
+    form = re.compile(rf"({names})(?:[-_.]?(\d+)(?:-of-(\d+))?)?(\.[^\d].*)")
+    files = {}
+    for file in sorted(folder.iterdir()):
+        if is_row_file(file) and (found := form.fullmatch(file.name)):
+            files[file] = found
+    kinds = {(found[1], found[2] is None, found[3], found[4]) for found in files.values()}
+    wholes = [file for file, found in files.items() if found[2] is None]
+    if len(kinds) > 1 or len(wholes) > 1:
+        listed = ", ".join(file.name for file in files)
+        raise InputError(
+            f"{folder}: {split} must be one file, or shards of one name, got {listed[:200]}; keep one kind"
+        )
+    for found in files.values():
+        if found[3] is not None and len(files) != int(found[3]):
+            raise InputError(
+                f"{folder}: {split} must have {int(found[3])} shards, as {found[0]} says, got {len(files)}; fetch the others"
+            )
+    return list(files)

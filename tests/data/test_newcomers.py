@@ -342,7 +342,10 @@ REFUSED = {
     ),
     "commas": (lines(ASKED, RIGHT, between=","), "where commas stand between the columns, write"),
     "bars": (lines(ASKED, RIGHT, between="|"), "where bars stand between the columns, write tabs"),
-    "JSON lines in a .tsv": ('{"query": "a", "pos": ["b"]}\n', "JSON is read from corpus.jsonl"),
+    "JSON lines in a .tsv": (
+        '{"query": "a", "pos": ["b"]}\n',
+        "JSON is read from files called .jsonl",
+    ),
     "UTF-16": (
         lines(ASKED, RIGHT).encode("utf-16"),
         "train.tsv: the file must hold text as UTF-8, got UTF-16",

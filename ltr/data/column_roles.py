@@ -1,0 +1,224 @@
+"""What the named columns of rows are for: the query, its positives and negatives, or a document and its
+label.
+
+This one table of names stands for all forms in which rows of texts are published: those of BGE,
+Tevatron, DPR and sentence-transformers, labelled pairs and lists, MTEB's reranking.
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Literal, NamedTuple, get_args
+
+from ltr.data.column_names import KIND_OF_NAME, PARTS_OF_NAME, SMALL_WORDS
+from ltr.errors import InputError
+
+Role = Literal[
+    "query",
+    "query_id",
+    "positive",
+    "negative",
+    "document",
+    "label",
+    "positive_scores",
+    "negative_scores",
+]
+ROLES: tuple[Role, ...] = get_args(Role)
+
+QUERY_IDS = {"query_id", "query-id", "qid"}
+# Words of a text that is a query. The first column of texts is one where no name has such a word.
+QUERY_WORDS = {
+    *("query", "question", "anchor", "search", "keyword", "frage", "anfrage", "suchanfrage"),
+    *("requête", "requete", "pregunta", "consulta", "domanda", "vraag", "zoekvraag", "pergunta"),
+    *("问题", "問題", "查询", "質問", "질문", "вопрос", "запрос"),
+}
+# Words of a text that is a document, the surest first. Where several columns of texts are left, the
+# document is the one whose name comes first here.
+DOCUMENT_WORDS = (
+    *("passage", "ctx", "context", "document", "doc", "paragraph", "text", "content", "body"),
+    *("answer", "response", "sentence", "hypothesis"),
+)
+
+
+class Roles(NamedTuple):
+    """The columns of each role; a document with a label, or positives and negatives."""
+
+    query: str
+    query_id: str | None
+    positive: tuple[str, ...]
+    negative: tuple[str, ...]
+    document: str | None
+    label: str | None
+    positive_scores: str | None
+    negative_scores: str | None
+
+    def line(self, names: Sequence[str]) -> str:
+        """What the columns are read as, in one line."""
+        parts = []
+        read = set()
+        for role, columns in self._asdict().items():
+            if isinstance(columns, str):
+                columns = (columns,)
+            if columns:
+                parts.append(f"{role.replace('_', ' ')}: {', '.join(columns)}")
+                read.update(columns)
+        left = [repr(name) if not name.strip() else name for name in names if name not in read]
+        if left:
+            parts.append(f"not read: {', '.join(left)}")
+        return "; ".join(parts)
+
+
+def roles_of(names: Sequence[str], where: str, chosen: Mapping[str, str] | None = None) -> Roles:
+    """What the columns of a file are for: as they are called, or as was chosen.
+
+    Args:
+        names: of the columns.
+        where: the file, for errors.
+        chosen: the column of each role, as ``{"query": "question", "positive": "answer"}``; several
+            columns of a role stand with commas between. No other column is read.
+
+    Raises:
+        InputError: for names that leave a choice, or say nothing; for an unknown role, or a column
+            that is not there.
+    """
+    by_role = _by_choice(names, where, chosen) if chosen else _by_name(names, where)
+    return _checked(by_role, names, where)
+
+
+def role_of_name(name: str) -> Role | Literal["text"] | None:
+    """What a column of this name is for; ``text`` for a document or a query; None for a name that says
+    nothing, or something else, such as an id.
+
+    >>> role_of_name("hard_negative_ctxs"), role_of_name("pos_scores"), role_of_name("answers")
+    ('negative', 'positive_scores', 'text')
+    """
+    if name.lower() in QUERY_IDS:
+        return "query_id"
+    if re.fullmatch(r"is_[a-z]+", name.lower()):  # is_relevant, is_duplicate
+        return "label"
+    kinds = {_kind_of_word(word) for word in _words(name)}
+    for side in ("positive", "negative"):
+        if side in kinds and "label" in kinds:
+            return "positive_scores" if side == "positive" else "negative_scores"
+    # One word of labels is enough, as in esci_label: a label must not be lost.
+    if "label" in kinds:
+        return "label"
+    if None in kinds or "other" in kinds or not kinds:
+        return None
+    if "negative" in kinds:
+        return "negative"
+    return "positive" if "positive" in kinds else "text"
+
+
+def _words(name: str) -> list[str]:
+    """The words of a name, each in its singular: ``passages`` is ``passage``."""
+    words = []
+    for word in PARTS_OF_NAME.findall(name.lower()):
+        if _kind_of_word(word) is None and _kind_of_word(word.removesuffix("s")) is not None:
+            word = word.removesuffix("s")
+        if word not in SMALL_WORDS and len(word) > 1:
+            words.append(word)
+    return words
+
+
+def _kind_of_word(word: str) -> str | None:
+    return "text" if word == "ctx" else KIND_OF_NAME.get(word)
+
+
+def _by_choice(
+    names: Sequence[str], where: str, chosen: Mapping[str, str]
+) -> dict[Role, list[str]]:
+    by_role: dict[Role, list[str]] = {role: [] for role in ROLES}
+    for role, value in chosen.items():
+        if role not in by_role:
+            raise InputError(f"columns: a role must be one of {', '.join(ROLES)}, got {role!r}")
+        for name in [value] if value in names else value.split(","):
+            if name not in names:
+                raise InputError(
+                    f"{where}: there is no column {name!r} for {role}, only {_listed(names)}"
+                )
+            by_role[role].append(name)
+    return by_role
+
+
+def _by_name(names: Sequence[str], where: str) -> dict[Role, list[str]]:
+    by_role: dict[Role, list[str]] = {role: [] for role in ROLES}
+    texts = []
+    for name in names:
+        role = role_of_name(name)
+        if role == "text":
+            texts.append(name)
+        elif role is not None:
+            by_role[role].append(name)
+    # As DPR names them: those that are hard come first.
+    by_role["negative"].sort(key=lambda name: "hard" not in name.lower())
+    if not texts:
+        raise _unclear(names, where, "no column is called as a query is")
+    queries = [name for name in texts if QUERY_WORDS.intersection(_words(name))] or texts[:1]
+    texts.remove(queries[0])
+    others = queries[1:]
+    if others and (len(others) > 1 or len(texts) > 1 or by_role["positive"]):
+        raise _unclear(names, where, f"{' and '.join(queries)} may each be the query")
+    by_role["query"] = queries[:1]
+    if texts and not by_role["positive"]:
+        ranks = [_rank_of_document(name) for name in texts]
+        best = [name for name, rank in zip(texts, ranks, strict=True) if rank == min(ranks)]
+        if len(best) > 1:
+            raise _unclear(names, where, f"{' and '.join(best)} may each be the document")
+        by_role["document"] = best
+    if by_role["negative"]:
+        # A number beside positives and negatives is of both, such as a margin, and judges neither.
+        by_role["label"] = []
+    elif by_role["label"] and "premise" in _words(queries[0]):
+        raise _unclear(names, where, "labels of a premise are classes, and no grades")
+    elif by_role["positive"] and by_role["label"]:
+        raise _unclear(names, where, f"{by_role['label'][0]} may be the label of a document")
+    return by_role
+
+
+def _rank_of_document(name: str) -> int:
+    words = _words(name)
+    if "title" in words:  # document_title beside answer
+        return len(DOCUMENT_WORDS)
+    ranks = [rank for rank, word in enumerate(DOCUMENT_WORDS) if word in words]
+    return min(ranks, default=len(DOCUMENT_WORDS) - 1)
+
+
+def _checked(by_role: dict[Role, list[str]], names: Sequence[str], where: str) -> Roles:
+    """The roles, where they make queries and what is relevant to them."""
+    for role, columns in by_role.items():
+        if len(columns) > 1 and role not in ("positive", "negative"):
+            raise _unclear(names, where, f"{' and '.join(columns)} may each be the {role}")
+    first = {role: columns[0] if columns else None for role, columns in by_role.items()}
+    query = first["query"]
+    if query is None:
+        raise _unclear(names, where, "there is no query")
+    positives = by_role["positive"]
+    document = first["document"]
+    label = first["label"]
+    if document is not None and label is None:  # all documents are relevant
+        positives = [*positives, document]
+        document = None
+    if label is not None and (document is None or positives or by_role["negative"]):
+        raise _unclear(names, where, "a label must be of a document, without positives beside it")
+    if not positives and document is None:
+        raise _unclear(names, where, "there is no document or positive")
+    return Roles(
+        query,
+        first["query_id"],
+        tuple(positives),
+        tuple(by_role["negative"]),
+        document,
+        label,
+        first["positive_scores"] if positives else None,
+        first["negative_scores"] if by_role["negative"] else None,
+    )
+
+
+def _unclear(names: Sequence[str], where: str, why: str) -> InputError:
+    return InputError(
+        f"{where}: columns must say which is the query, and which are positives and negatives, or a document and its label; {why}, got {_listed(names)}; rename them, or import the file and choose: columns query=…, positive=…"
+    )
+
+
+def _listed(names: Sequence[str]) -> str:
+    return ", ".join(names)[:200]

@@ -1,0 +1,329 @@
+"""Rows with named columns: JSON lines, JSON arrays, CSV and text with tabs, Parquet, Arrow.
+
+A row is a number and the values of its columns by name. The number leads to its place: the line where
+it begins, in Parquet and Arrow the row, counted from 1.
+"""
+
+import codecs
+import csv
+import json
+import re
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ltr.data.files import blocks, decoded_lines, numbered_lines
+from ltr.data.first_bytes import kind_of_file, unpacked_name
+from ltr.entries import parse_json, shown
+from ltr.errors import InputError
+
+if TYPE_CHECKING:
+    from pyarrow import Array, RecordBatch
+
+Row = tuple[int, dict[str, Any]]
+
+BATCH = 4096  # rows of a Parquet file that are read at once
+PARQUET_BUFFER = 2**20  # bytes of a column
+BLOCK = 2**20  # bytes of a JSON array that are read at once
+LONGEST_FIELD = (
+    2**24
+)  # letters of a CSV file between quotes; more come of a quote that does not end
+SEPARATORS = "\t,;"
+WHITE = re.compile(r"\s*")
+# What the end of a block can cut: a number, a name such as -Infinity, an escape.
+CUT = 16
+
+
+def is_row_file(file: Path) -> bool:
+    """Whether a file is one of rows: by its first bytes, else by its name."""
+    return _reader_of(file) is not None
+
+
+def read_rows(file: Path) -> Iterator[Row]:
+    """The rows of a file, one after the other; those of text with tabs have their names in the first
+    line.
+
+    Raises:
+        InputError: ``file:line`` for what is no row; ``file:row`` for a Parquet or Arrow file that is
+            broken; for a missing file.
+    """
+    reader = _reader_of(file) or _separated_rows
+    return reader(file)
+
+
+def _reader_of(file: Path) -> Callable[[Path], Iterator[Row]] | None:
+    kind = kind_of_file(file)
+    name = f".{kind}" if kind in ("Parquet", "Arrow") else unpacked_name(file.name)
+    for ending, reader in READERS.items():
+        if name.lower().endswith(ending):
+            return reader
+    return None
+
+
+def _json_rows(file: Path) -> Iterator[Row]:
+    """An array of objects, or one object a line."""
+    for _, line in numbered_lines(file):
+        if line.lstrip().startswith("["):
+            yield from _rows_of_array(file)
+        else:
+            yield from _rows_of_lines(file)
+        return
+
+
+def _rows_of_lines(file: Path) -> Iterator[Row]:
+    for number, line in numbered_lines(file):
+        try:
+            row = parse_json(line)
+        except ValueError as error:
+            # error.msg, not str(error): that would add "line 1 column 7", counted within this line.
+            reason = error.msg if isinstance(error, json.JSONDecodeError) else error
+            raise InputError(
+                f"{file}:{number}: a line must be one JSON object, got {line[:60]!r} ({reason}); objects over several lines must stand in an array"
+            ) from None
+        yield number, _object(row, f"{file}:{number}")
+
+
+def _object(row: Any, where: str) -> dict[str, Any]:
+    if not isinstance(row, dict):
+        raise InputError(f"{where}: a row must be an object with named columns, got {shown(row)}")
+    return row
+
+
+def _rows_of_array(file: Path) -> Iterator[Row]:
+    """The objects of an array, however its lines are broken."""
+    array = _JsonArray(file)
+    array.skip("[")
+    while array.next_sign() != "]":
+        number, row = array.read_value()
+        yield number, _object(row, f"{file}:{number}")
+        if array.next_sign() == ",":
+            array.skip(",")
+        elif array.next_sign() != "]":
+            raise InputError(
+                f"{file}:{array.line}: a comma must stand between the rows of an array, got {array.beginning()!r}"
+            )
+
+
+class _JsonArray:
+    """A file that holds an array. A block of it is in memory at a time, and more where a value is longer."""
+
+    def __init__(self, file: Path) -> None:
+        self.line = 1  # at the place
+        self._file = file
+        self._parts = _decoded_parts(file)
+        self._text = ""
+        self._place = 0
+        self._decoder = json.JSONDecoder()
+
+    def next_sign(self) -> str:
+        """The next sign behind white space, where the place is then."""
+        while True:
+            white = WHITE.match(self._text, self._place)
+            assert white is not None  # it may be empty
+            self._move(white.end())
+            if self._place < len(self._text):
+                return self._text[self._place]
+            self._text = self._next_part()
+            self._place = 0
+            if not self._text:
+                raise InputError(
+                    f"{self._file}:{self.line}: the array does not end; the file may be cut short"
+                )
+
+    def skip(self, sign: str) -> None:
+        """Go behind the next sign, which must be this one."""
+        assert self.next_sign() == sign
+        self._place += 1
+
+    def beginning(self) -> str:
+        """What stands at the place, for errors."""
+        return self._text[self._place : self._place + 60]
+
+    def read_value(self) -> tuple[int, Any]:
+        """The value at the place, and the number of its line."""
+        number = self.line
+        while True:
+            try:
+                value, end = self._decoder.raw_decode(self._text, self._place)
+            except json.JSONDecodeError as error:
+                is_cut = error.pos >= len(self._text) - CUT or error.msg.startswith("Unterminated")
+                part = self._next_part() if is_cut else ""
+                if part:
+                    self._text = self._text[self._place :] + part
+                    self._place = 0
+                    continue
+                at = number + self._text.count("\n", self._place, error.pos)
+                begin = self._text.rfind("\n", 0, error.pos) + 1
+                raise InputError(
+                    f"{self._file}:{at}: a row must be a JSON object, got {self._text[begin : begin + 60]!r} ({error.msg})"
+                ) from None
+            except (ValueError, RecursionError) as error:  # digits without end, nested too deep
+                raise InputError(
+                    f"{self._file}:{number}: a row must be a JSON object ({error})"
+                ) from None
+            self._move(end)
+            return number, value
+
+    def _next_part(self) -> str:
+        """The next part that is not empty, as one within a character is; empty at the end."""
+        return next(filter(None, self._parts), "")
+
+    def _move(self, place: int) -> None:
+        self.line += self._text.count("\n", self._place, place)
+        self._place = place
+
+
+def _decoded_parts(file: Path) -> Iterator[str]:
+    """A text in parts that need not end where lines do: an array may stand in one line."""
+    decoder = codecs.getincrementaldecoder("utf-8")()
+    for number, block in blocks(file, BLOCK, whole_lines=False):
+        try:
+            yield decoder.decode(block)
+        except UnicodeDecodeError as error:
+            number += block.count(b"\n", 0, error.start)
+            raise InputError(
+                f"{file}:{number}: text must be UTF-8, got byte 0x{error.object[error.start]:02x}; save the file as UTF-8"
+            ) from None
+
+
+def _separated_rows(file: Path) -> Iterator[Row]:
+    """Rows behind a first line of names, with quotes as spreadsheets write them: within them stand
+    separators, line ends, and quotes twice.
+    """
+    lines = (line for _, line in decoded_lines(file))
+    first = next(lines, "")
+    separator = max(SEPARATORS, key=lambda sign: len(_split(first, sign)))
+    names = [name.strip() for name in _split(first, separator)]
+    if len(set(names)) < len(names):
+        raise InputError(f"{file}:1: each column must have a name of its own, got {_listed(names)}")
+    csv.field_size_limit(LONGEST_FIELD)
+    reader = csv.reader(lines, delimiter=separator, strict=True)
+    while True:
+        number = reader.line_num + 2
+        try:
+            values = next(reader, None)
+        except csv.Error as error:
+            raise InputError(
+                f"{file}:{number}: a row must be text between separators {separator!r}, with quotes in pairs ({error})"
+            ) from None
+        if values is None:
+            return
+        if not values:  # an empty line
+            continue
+        if len(values) != len(names):
+            raise InputError(
+                f"{file}:{number}: expected {len(names)} columns ({_listed(names)}), got {len(values)}: {separator.join(values)[:60]!r}"
+            )
+        yield number, dict(zip(names, values, strict=True))
+
+
+def _split(line: str, separator: str) -> list[str]:
+    try:
+        return next(csv.reader([line], delimiter=separator), [])
+    except csv.Error:
+        return []
+
+
+def _listed(names: Sequence[str]) -> str:
+    return ", ".join(names)[:200]
+
+
+def _parquet_rows(file: Path) -> Iterator[Row]:
+    for first_row, batch in parquet_batches(file):
+        yield from _rows_of_batch(batch, file, first_row)
+
+
+def _arrow_rows(file: Path) -> Iterator[Row]:
+    """Of both kinds that Arrow writes: a file, and a stream, as those of Hugging Face datasets."""
+    pyarrow = _pyarrow(file)
+    first_row = 1
+    try:
+        with pyarrow.OSFile(str(file)) as opened:
+            is_stream = opened.read(6) != b"ARROW1"
+            opened.seek(0)
+            if is_stream:
+                batches = iter(pyarrow.ipc.open_stream(opened))
+            else:
+                arrow = pyarrow.ipc.open_file(opened)
+                batches = map(arrow.get_batch, range(arrow.num_record_batches))
+            for batch in batches:
+                yield from _rows_of_batch(batch, file, first_row)
+                first_row += len(batch)
+    except (pyarrow.ArrowException, OSError) as error:
+        raise _broken(file, first_row, "Arrow", error) from None
+
+
+def parquet_batches(
+    file: Path, names: Callable[[list[str]], list[str]] = list
+) -> Iterator[tuple[int, "RecordBatch"]]:
+    """The batches of a Parquet file, each with the number of its first row, counted from 1. Of the file
+    a few thousand rows are in memory at a time.
+
+    Args:
+        file: the file.
+        names: gives the columns that are read, in their order, out of those that are there.
+    """
+    pyarrow = _pyarrow(file)
+    from pyarrow.parquet import ParquetFile
+
+    first_row = 1
+    try:
+        with ParquetFile(file, buffer_size=PARQUET_BUFFER, pre_buffer=False) as opened:
+            wanted = names(opened.schema_arrow.names)
+            for batch in opened.iter_batches(BATCH, columns=wanted):
+                yield first_row, batch.select(wanted)
+                first_row += len(batch)
+    except (pyarrow.ArrowException, OSError) as error:
+        raise _broken(file, first_row, "Parquet", error) from None
+
+
+def _pyarrow(file: Path) -> Any:
+    try:
+        import pyarrow
+        import pyarrow.ipc
+    except ImportError:
+        what = "Parquet" if file.suffix == ".parquet" else "Arrow"
+        raise InputError(f"{file}: {what} needs another package: pip install pyarrow") from None
+    return pyarrow
+
+
+def _broken(file: Path, row: int, what: str, error: Exception) -> InputError:
+    text = " ".join(str(error).split())[:100]
+    return InputError(
+        f"{file}:{row}: the {what} file is broken here or further on ({text}); fetch or write it again"
+    )
+
+
+def _rows_of_batch(batch: "RecordBatch", file: Path, first_row: int) -> Iterator[Row]:
+    names = batch.schema.names
+    if len(set(names)) < len(names):
+        raise InputError(f"{file}: each column must have a name of its own, got {_listed(names)}")
+    columns = [values_of(column, str(file), first_row) for column in batch.columns]
+    for row, values in enumerate(zip(*columns, strict=True), start=first_row):
+        yield row, dict(zip(names, values, strict=True))
+
+
+def values_of(column: "Array", source: str, first_row: int) -> list[Any]:
+    """The values of a column; an InputError for the first that is not UTF-8."""
+    try:
+        return column.to_pylist()
+    except UnicodeDecodeError:
+        pass
+    for row, value in enumerate(column, start=first_row):
+        try:
+            value.as_py()
+        except UnicodeDecodeError as error:
+            raise InputError(
+                f"{source}:{row}: text must be UTF-8, got byte 0x{error.object[error.start]:02x}; write the file again"
+            ) from None
+    raise AssertionError("all values together failed, so one of them does")
+
+
+READERS: dict[str, Callable[[Path], Iterator[Row]]] = {
+    ".jsonl": _json_rows,
+    ".ndjson": _json_rows,
+    ".json": _json_rows,
+    ".csv": _separated_rows,
+    ".parquet": _parquet_rows,
+    ".arrow": _arrow_rows,
+}

@@ -1,0 +1,112 @@
+"""Rows with named columns: each kind of file gives the same rows, with the place of each."""
+
+import csv
+import gzip
+import io
+import json
+
+import pyarrow as pa
+import pytest
+from pyarrow import parquet
+
+from ltr.data import named_rows
+from ltr.data.named_rows import read_rows
+from tests.world.refusals import refused
+
+ROWS = [
+    {"query": "a, b", "pos": 'say "c"'},
+    {"query": "two\nlines", "pos": "é 🎉 \u2028"},
+    {"query": "last", "pos": "[x]"},
+]
+
+
+def as_csv(separator):
+    text = io.StringIO()
+    writer = csv.DictWriter(text, ROWS[0], delimiter=separator, lineterminator="\r\n")
+    writer.writeheader()
+    writer.writerows(ROWS)
+    return text.getvalue()
+
+
+def written(file):
+    """A file of the rows, and the numbers that they have in it."""
+    table = pa.Table.from_pylist(ROWS)
+    lines = [json.dumps(row) + "\n" for row in ROWS]
+    kind = file.name.removesuffix(".gz").partition(".")[2]
+    numbers = [1, 2, 3]
+    if kind == "parquet":
+        parquet.write_table(table, file, row_group_size=2)
+        return numbers
+    if kind == "file.arrow":
+        with pa.ipc.new_file(file, table.schema) as writer:
+            writer.write_table(table, max_chunksize=2)
+        return numbers
+    if kind == "stream.arrow":
+        with pa.ipc.new_stream(file, table.schema) as writer:
+            writer.write_table(table, max_chunksize=2)
+        return numbers
+    if kind == "jsonl":
+        text = "\n".join(lines)  # empty lines between
+        numbers = [1, 3, 5]
+    elif kind == "json":
+        text = json.dumps(ROWS, indent=4)  # each row takes four lines
+        numbers = [2, 6, 10]
+    elif kind == "one.json":
+        text = json.dumps(ROWS)
+        numbers = [1, 1, 1]
+    else:
+        separator = {"csv": ",", "semicolon.csv": ";", "tsv": "\t"}[kind]
+        text = as_csv(separator)
+        numbers = [2, 3, 5]  # the text of the second row has two lines
+    opener = gzip.open if file.suffix == ".gz" else open
+    with opener(file, "wt", encoding="utf-8", newline="") as opened:
+        opened.write(text)
+    return numbers
+
+
+KINDS = ["jsonl", "json", "one.json", "csv", "semicolon.csv", "tsv"]
+KINDS += ["jsonl.gz", "json.gz", "csv.gz", "parquet", "file.arrow", "stream.arrow"]
+
+
+@pytest.mark.parametrize("block", [1, 2**20])
+@pytest.mark.parametrize("kind", KINDS)
+def test_each_kind_of_file_gives_the_rows_and_their_lines(tmp_path, monkeypatch, kind, block):
+    monkeypatch.setattr(named_rows, "BLOCK", block)
+    monkeypatch.setattr(named_rows, "BATCH", 1)
+    file = tmp_path / f"rows.{kind}"
+    numbers = written(file)
+    assert list(read_rows(file)) == list(zip(numbers, ROWS, strict=True))
+
+
+BROKEN = {
+    "no JSON": ("a.jsonl", '{"q": "a"}\n{"q": }\n', ":2: a line must be one JSON object"),
+    "no object": ("a.jsonl", '{"q": "a"}\n3\n', ":2: a row must be an object"),
+    "over lines": ("a.jsonl", '{\n"q": "a"}\n', ":1: .* must stand in an array"),
+    "too deep": ("a.json", "[" * 100_000, ":1: a row must be a JSON object .*recursion"),
+    "no comma": ("a.json", '[{"q": "a"}\n{"q": "b"}]', ":2: a comma must stand between"),
+    "within": ("a.json", '[{"q": "a"},\n{"q" "b"}]', """:2: .* got '{"q" "b"}]'"""),
+    "cut": ("a.json", '[{"q": "a"},\n{"q": "b', """:2: .* got '{"q": "b' .*Unterminated"""),
+    "no end": ("a.json", '[{"q": "a"},\n', ":2: the array does not end"),
+    "not a row": ("a.json", '[{"q": "a"},\n"b"]', ':2: a row must be an object .* got "b"'),
+    "columns": ("a.csv", "q,p\na,b\nc\n", r":3: expected 2 columns \(q, p\), got 1: 'c'"),
+    "a quote": ("a.csv", 'q,p\na,b\n"c,d\ne,f\n', ":3: .* quotes in pairs .*unexpected end"),
+    "behind it": ("a.csv", 'q,p\na,"b"c\n', ":2: .* quotes in pairs"),
+    "names": ("a.csv", "q,q\na,b\n", ":1: each column must have a name of its own, got q, q"),
+}
+
+
+@pytest.mark.parametrize("case", BROKEN)
+def test_what_is_no_row_is_one_line_that_leads_to_it(tmp_path, case):
+    name, text, words = BROKEN[case]
+    (tmp_path / name).write_text(text)
+    with refused(f"{name}{words}"):
+        list(read_rows(tmp_path / name))
+
+
+@pytest.mark.parametrize("kind", ["parquet", "stream.arrow"])
+def test_a_broken_binary_file_is_said_with_its_row(tmp_path, kind):
+    file = tmp_path / f"rows.{kind}"
+    written(file)
+    file.write_bytes(file.read_bytes()[:-40])
+    with refused(f"rows.{kind}:[13]: the .* file is broken here or further on"):
+        list(read_rows(file))

@@ -1,0 +1,330 @@
+"""Rows of texts in each form that people publish them: what is read, and what is refused."""
+
+import json
+import logging
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from pyarrow import parquet
+
+from ltr.data.collection import open_collection
+from ltr.data.triples import read_scores
+from tests.world.refusals import refused
+
+
+def judgements(collection, split="train"):
+    """By query and document, as texts."""
+    lists = collection.qrels[split]
+    found: dict = {}
+    for query, doc, value in zip(lists.query_of_doc, lists.doc_rows, lists.values, strict=True):
+        found.setdefault(collection.queries.texts[query], {})[collection.corpus.texts[doc]] = value
+    return found
+
+
+def passage(id_, text, title="", **more):
+    return {"docid": id_, "title": title, "text": text, **more}
+
+
+def ctx(id_, text, title="T"):
+    return {"title": title, "text": text, "score": 9.5, "title_score": 1, "passage_id": id_}
+
+
+TRIPLE = {"capital of France": {"Paris": 1, "Lyon": 0}}
+FORMS = {
+    "BGE": (
+        {"query": "capital of France", "pos": ["Paris"], "neg": ["Lyon"], "prompt": "x"},
+        TRIPLE,
+    ),
+    "BGE, scores": (
+        {
+            "query": "capital of France",
+            "pos": ["Paris"],
+            "neg": ["Lyon"],
+            "pos_scores": [0.9],
+            "neg_scores": [0.25],
+        },
+        TRIPLE,
+    ),
+    "Tevatron": (
+        {
+            "query_id": "7",
+            "query": "capital of France",
+            "positive_passages": [passage("d1", "Paris")],
+            "negative_passages": [passage("d2", "is in Gaul", "Lyon")],
+        },
+        {"capital of France": {"Paris": 1, "Lyon is in Gaul": 0}},
+    ),
+    "DPR": (
+        {
+            "dataset": "nq",
+            "question": "capital of France",
+            "answers": ["Paris!"],
+            "positive_ctxs": [ctx("1", "Paris")],
+            "negative_ctxs": [ctx("2", "Lyon")],
+            "hard_negative_ctxs": [ctx("3", "Nice")],
+        },
+        {"capital of France": {"T Paris": 1, "T Nice": 0, "T Lyon": 0}},
+    ),
+    "pair": (
+        {"anchor": "capital of France", "positive": "Paris"},
+        {"capital of France": {"Paris": 1}},
+    ),
+    "pair of GooAQ": (
+        {"question": "capital of France", "answer": "Paris"},
+        {"capital of France": {"Paris": 1}},
+    ),
+    "triplet": (
+        {"anchor": "capital of France", "positive": "Paris", "negative": "Lyon"},
+        TRIPLE,
+    ),
+    "many negatives": (
+        {"query": "capital of France", "answer": "Paris", "negative_1": "Lyon", "negative_2": "x"},
+        {"capital of France": {"Paris": 1, "Lyon": 0, "x": 0}},
+    ),
+    "a margin": (
+        {"query": "capital of France", "positive": "Paris", "negative": "Lyon", "score": 3.5},
+        TRIPLE,
+    ),
+    "score": (
+        {"sentence1": "a man", "sentence2": "one man", "score": 4.75},
+        {"a man": {"one man": 4.75}},
+    ),
+    "label": (
+        {"sentence1": "a man", "sentence2": "a dog", "label": -1},  # as negative grades
+        {"a man": {"a dog": 0}},
+    ),
+    "labelled pair": (
+        {"query": "a", "document": "b", "label": "2"},
+        {"a": {"b": 2}},
+    ),
+    "WikiQA": (
+        {"question_id": "Q1", "question": "a", "document_title": "t", "answer": "b", "label": 1},
+        {"a": {"b": 1}},
+    ),
+    "Quora": (
+        {"id": 0, "qid1": 1, "question1": "a", "qid2": 2, "question2": "b", "is_duplicate": True},
+        {"a": {"b": 1}},
+    ),
+    "labelled list": (
+        {"query": "a", "docs": ["b", "c", "d"], "labels": [0.5, 0, 2]},
+        {"a": {"b": 0.5, "c": 0, "d": 2}},
+    ),
+    "MTEB's reranking": (
+        {"query": ["a", "b"], "positive": ["c"], "negative": ["d", "e"]},
+        {"a": {"c": 1, "d": 0, "e": 0}, "b": {"c": 1, "d": 0, "e": 0}},
+    ),
+}
+
+
+def write_rows(file: Path, *rows):
+    file.parent.mkdir(parents=True, exist_ok=True)
+    if file.suffix == ".parquet":
+        parquet.write_table(pa.Table.from_pylist(list(rows)), file)
+    elif file.suffix == ".json":
+        file.write_text(json.dumps(rows, indent=1))
+    else:
+        file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return file
+
+
+@pytest.mark.parametrize("name", ["rows.jsonl", "rows.json", "rows.parquet"])
+@pytest.mark.parametrize("form", FORMS)
+def test_each_form_is_known_by_its_columns(tmp_path, form, name):
+    row, expected = FORMS[form]
+    assert judgements(open_collection(write_rows(tmp_path / name, row))) == expected
+
+
+def test_ids_are_kept_where_the_rows_have_them(tmp_path):
+    tevatron = open_collection(write_rows(tmp_path / "a.jsonl", FORMS["Tevatron"][0]))
+    assert (list(tevatron.queries.ids), list(tevatron.corpus.ids)) == (["7"], ["d1", "d2"])
+    dpr = open_collection(write_rows(tmp_path / "b.json", FORMS["DPR"][0]))
+    assert list(dpr.corpus.ids) == ["1", "2", "3"]
+
+
+def test_rows_and_lines_of_the_same_texts_are_one_collection(tmp_path):
+    """Ids follow from the texts, so the tables are equal to the byte."""
+    (tmp_path / "a.tsv").write_text("capital of France\tParis\tLyon\n")
+    lines = open_collection(tmp_path / "a.tsv")
+    rows = open_collection(write_rows(tmp_path / "a.jsonl", FORMS["BGE"][0]))
+    for kind in ("queries", "corpus"):
+        assert list(getattr(rows, kind).ids) == list(getattr(lines, kind).ids)
+    assert judgements(rows) == judgements(lines)
+
+
+def test_one_line_says_what_the_columns_are_read_as(tmp_path, caplog):
+    caplog.set_level(logging.INFO)
+    file = write_rows(tmp_path / "a.json", FORMS["DPR"][0])
+    open_collection(file)
+    assert (
+        f"{file}: columns are read as query: question; positive: positive_ctxs; negative: hard_negative_ctxs, negative_ctxs; not read: dataset, answers"
+        in caplog.messages
+    )
+
+
+def test_scores_have_the_ids_of_the_collection(tmp_path):
+    file = write_rows(tmp_path / "a.jsonl", FORMS["BGE, scores"][0])
+    collection = open_collection(file)
+    found = {}
+    for where, (query, doc, score) in read_scores([file]):
+        assert where == f"{file}:1" and query == collection.queries.ids[0]
+        found[collection.corpus.texts[collection.corpus.row(doc)]] = score
+    assert found == {"Paris": 0.9, "Lyon": 0.25}
+    file = write_rows(tmp_path / "b.json", FORMS["DPR"][0])
+    assert [line[1:] for _, line in read_scores([file])] == [("1", 9.5), ("3", 9.5), ("2", 9.5)]
+
+
+def test_what_is_left_out_is_counted_with_its_first_place(tmp_path, caplog):
+    file = write_rows(
+        tmp_path / "a.jsonl",
+        {"query": "a", "pos": ["b", " "], "neg": [None]},
+        {"query": "c", "pos": [], "neg": ["d"]},
+        {"query": "", "pos": ["e"], "neg": None},
+        {"query": "f", "pos": None},
+    )
+    for _ in range(2):  # the second time from the cache
+        caplog.clear()
+        assert judgements(open_collection(file)) == {"a": {"b": 1}}
+        assert [record.getMessage().partition(": ")[2] for record in caplog.records] == [
+            f"left out are 1 positives without a text, first {file}:1",
+            f"left out are 1 negatives without a text, first {file}:1",
+            f"left out are 2 rows without a positive, first {file}:2",
+            f"left out are 1 rows without a query, first {file}:3",
+        ]
+
+
+GOOD = {"query": "a", "pos": ["b"], "neg": ["c"], "pos_scores": [1], "neg_scores": [0]}
+LABELLED = {"query": "a", "docs": ["b", "c"], "labels": [1, 0]}
+BROKEN_ROWS = {
+    "a number": (GOOD, {"query": 3}, "'query' must hold a text, .* got 3"),
+    "in a list": (GOOD, {"pos": ["b", 3]}, "'pos' must hold a text, .* got 3"),
+    "an object": (GOOD, {"neg": [{"title": "c"}]}, "'neg' must hold a text, an object with 'text'"),
+    "its text": (GOOD, {"neg": [{"text": 3}]}, "'neg' must hold a text, an object with 'text'"),
+    "an id": (GOOD, {"neg": [{"text": "x", "docid": [1]}]}, "an id must be a text or a whole"),
+    "missing": (GOOD, {"pos": ...}, "a row must have the column 'pos', got"),
+    "few scores": (GOOD, {"pos_scores": []}, "'pos_scores' must have a number for each .* 1 of"),
+    "no score": (
+        GOOD,
+        {"neg_scores": ["high"]},
+        "'neg_scores': a score must be a finite number .* got \"high\"",
+    ),
+    "labels": (
+        LABELLED,
+        {"labels": [1]},
+        "'labels' must have a number for each .* 2 of them, got 1",
+    ),
+    "a word": (
+        LABELLED,
+        {"labels": [1, "relevant"]},
+        "'labels': a grade must be a number .* got 'relevant'",
+    ),
+    "not finite": (
+        LABELLED,
+        {"labels": [1, "nan"]},
+        "'labels': a grade must be a number .* got 'nan'",
+    ),
+    "null": (LABELLED, {"labels": [None, 1]}, "'labels': a grade must be a number, got null"),
+    "no Unicode": (GOOD, {"pos": ["\ud800"]}, "text must be valid Unicode"),
+    "both": (GOOD, {"query": "x", "pos": ["y"], "neg": ["y"]}, "is positive and negative"),
+}
+
+
+@pytest.mark.parametrize("case", BROKEN_ROWS)
+def test_a_broken_row_is_one_line_that_leads_to_it(tmp_path, case):
+    good, change, words = BROKEN_ROWS[case]
+    row = {name: value for name, value in {**good, **change}.items() if value is not ...}
+    file = write_rows(tmp_path / "a.jsonl", good, row)
+    with refused(f"{file}:2: .*{words}"):
+        open_collection(file)
+
+
+UNCLEAR = {
+    "no query": (["x", "y"], "no column is called as a query is, got x, y"),
+    "queries": (["query", "question", "answer"], "query and question may each be the query"),
+    "documents": (["query", "passage1", "passage2"], "passage1 and passage2 may each be the doc"),
+    "labels": (["query", "document", "label", "score"], "label and score may each be the label"),
+    "a label": (["query", "positive", "score"], "score may be the label of a document"),
+    "classes": (["premise", "hypothesis", "label"], "labels of a premise are classes"),
+    "alone": (["query", "negative"], "there is no document or positive"),
+}
+
+
+@pytest.mark.parametrize("case", UNCLEAR)
+def test_columns_that_leave_a_choice_are_refused(tmp_path, case):
+    names, words = UNCLEAR[case]
+    file = write_rows(tmp_path / "a.jsonl", dict.fromkeys(names, "1"))
+    with refused(f"{file}: columns must say .*{words}.*rename them"):
+        open_collection(file)
+
+
+def test_columns_can_be_chosen(tmp_path):
+    file = write_rows(tmp_path / "a.jsonl", {"x": "a", "y": "b", "z": "c", "label": "d"})
+    columns = {"query": "x", "positive": "y", "negative": "z,label"}
+    assert judgements(open_collection(file, columns)) == {"a": {"b": 1, "c": 0, "d": 0}}
+    (tmp_path / "a.tsv").write_text('x\ty\n"two\nlines"\tb\n')
+    columns = {"query": "x", "positive": "y"}
+    assert judgements(open_collection(tmp_path / "a.tsv", columns)) == {"two\nlines": {"b": 1}}
+    with refused("there is no column 'w' for query, only x, y, z, label"):
+        open_collection(file, {"query": "w", "positive": "y"})
+    with refused("a role must be one of query, .* got 'pos'"):
+        open_collection(file, {"query": "x", "pos": "y"})
+
+
+def test_splits_are_told_by_the_names_of_files(tmp_path):
+    def row(text):
+        return {"query": f"query {text}", "pos": [text]}
+
+    write_rows(tmp_path / "a/train.jsonl", row("t"))
+    write_rows(tmp_path / "a/validation.json", row("d"))
+    (tmp_path / "a/test.tsv").write_text("query x\tx\n")
+    write_rows(tmp_path / "a/README.json", {"x": 1})
+    write_rows(tmp_path / "b/data/train-00000-of-00002.parquet", row("t"))
+    write_rows(tmp_path / "b/data/train-00001-of-00002.parquet", row("u"))
+    write_rows(tmp_path / "b/data/test-00000-of-00001.parquet", row("x"))
+    found = {}
+    for name in "ab":
+        collection = open_collection(tmp_path / name)
+        found[name] = {split: judgements(collection, split) for split in collection.qrels}
+    assert found["a"] == {
+        "train": {"query t": {"t": 1}},
+        "dev": {"query d": {"d": 1}},
+        "test": {"query x": {"x": 1}},
+    }
+    assert found["b"] == {
+        "train": {"query t": {"t": 1}, "query u": {"u": 1}},
+        "test": {"query x": {"x": 1}},
+    }
+
+
+@pytest.mark.parametrize(
+    ("names", "words"),
+    [
+        (
+            ["train.jsonl", "train.json"],
+            "must be one file, or shards of one name, got train.json, ",
+        ),
+        (["train.jsonl", "train.tsv"], "there must be one file of train, got train.tsv and train"),
+        (
+            ["dev.jsonl", "val.jsonl"],
+            "dev must be one file, or shards of one name, got dev.jsonl, ",
+        ),
+        (["train.jsonl", "train-1.jsonl"], "train must be one file, or shards of one name"),
+        (["train-00000-of-00002.parquet"], "train must have 2 shards, .* got 1; fetch"),
+        (["nli.jsonl"], r"rows with named columns as .* found \['nli.jsonl'\]"),
+    ],
+)
+def test_files_that_are_no_split_or_two_are_refused(tmp_path, names, words):
+    for name in names:
+        if name.endswith(".tsv"):
+            (tmp_path / name).write_text("a\tb\n")
+        else:
+            write_rows(tmp_path / name, {"query": "a", "pos": ["b"]})
+    with refused(f"{tmp_path}: .*{words}"):
+        open_collection(tmp_path)
+
+
+def test_a_conflict_in_a_second_shard_is_said_with_its_file(tmp_path):
+    write_rows(tmp_path / "train-1.jsonl", {"query": "a", "pos": ["b"]})
+    second = write_rows(tmp_path / "train-2.jsonl", GOOD, {**GOOD, "pos": ["d"], "neg": ["b"]})
+    with refused(f"{second}:2: a text is positive and negative for the same query: 'b'"):
+        open_collection(tmp_path)
