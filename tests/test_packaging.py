@@ -100,9 +100,9 @@ def test_every_package_that_is_imported_is_a_requirement():
     required = requirements(parser["options"]["install_requires"])
     extras = parser["options.extras_require"]
     optional = {"ir_datasets": ""}
-    for extra in ("check", "cpu", "lora", "mteb", "onnx", "parquet", "zstd"):
+    for extra in ("check", "cpu", "lora", "mteb", "onnx", "parquet", "stemming", "zstd"):
         optional |= requirements(extras[extra])
-    other_names = {"yaml": "pyyaml", "faiss": "faiss_cpu"}
+    other_names = {"yaml": "pyyaml", "faiss": "faiss_cpu", "Stemmer": "pystemmer"}
     other_names["markupsafe"] = "jinja2"  # comes with it
     other_names["triton"] = "torch"  # comes with its builds for CUDA
     missing = set()

@@ -30,6 +30,7 @@ PACKAGES = (
     "faiss-cpu",
     "faiss-gpu-cu12",
     "bm25s",
+    "PyStemmer",
 )
 
 

@@ -5,16 +5,18 @@ import os
 import random
 import re
 import signal
+import sys
 from itertools import pairwise
 from pathlib import Path
 
 import bm25s
 import numpy as np
 import pytest
+import Stemmer
 
 from ltr.check.word_sets import words_of
 from ltr.data import bm25
-from ltr.data.bm25 import K1, B, bm25_lists
+from ltr.data.bm25 import ALL_WORDS, K1, B, Bm25Words, bm25_lists
 from ltr.data.cache_contents import Cache
 from ltr.data.collection import Collection, open_collection
 from ltr.data.postings import Postings
@@ -22,6 +24,7 @@ from ltr.data.terms import terms
 from tests.child_processes import fork
 from tests.data.programs import start
 from tests.world.collections import by_ids, small_collection
+from tests.world.refusals import refused
 
 
 # Scripts without spaces by characters with their marks; other words keep their marks; the forms of a
@@ -213,6 +216,60 @@ def test_a_kill_loses_the_block_that_was_begun(tmp_path, monkeypatch):
     assert n_blocks > 3 and len(written) == n_blocks - 2
     for row in range(22):
         assert lists.of(row)[0].tolist() == lists_of_bm25s(collection, row, 5)[0]
+
+
+# As bm25s reads them with the same options: its words, but for letters that stand alone.
+@pytest.mark.parametrize(
+    "stemmer, stop_words, text",
+    [
+        ("english", "english", "The cats were running to their houses, and I was not!"),
+        ("english", None, "The cats were running to their houses"),
+        (None, "en_plus", "However, the cats were running for some of their houses"),
+        ("german", "german", "Die Häuser stehen für die großen Katzen, und nicht für uns"),
+        ("french", "french", "Les chevaux étaient dans les forêts qu'il aimait"),
+        ("russian", "russian", "Кошки бежали по всем домам, и это было не для них"),
+    ],
+)
+def test_stems_and_stop_words_are_those_of_bm25s(stemmer, stop_words, text):
+    of_bm25s = bm25s.tokenize(
+        [text],
+        token_pattern=r"\w+",
+        stopwords=stop_words or [],
+        stemmer=None if stemmer is None else Stemmer.Stemmer(stemmer),
+        show_progress=False,
+        return_ids=False,
+    )
+    words = Bm25Words(stemmer, stop_words).reader()(text)
+    assert words == of_bm25s[0] and words != terms(text)
+
+
+def test_stems_and_stop_words_find_what_words_do_not(tmp_path):
+    """And what is found by one choice of words is not taken for that of another."""
+    docs = {"a": "the cats ran", "b": "the dogs"}
+    collection = small_collection(tmp_path, docs, {"q": "the cat"}, [("q", "a", 1)])
+    found = {}
+    for words in (
+        ALL_WORDS,
+        Bm25Words("english"),
+        Bm25Words(None, "en"),
+        Bm25Words("english", "en"),
+    ):
+        lists = bm25_lists(collection, np.arange(1), 9, words)
+        found[words.stemmer, words.stopwords] = by_ids(collection, lists).get("q", {}).keys()
+    assert [*found.values()] == [{"a", "b"}, {"a", "b"}, set(), {"a"}]
+    assert words_of("the cats ran") == ["the", "cats", "ran"], (
+        "ltr check compares words as they are"
+    )
+
+
+def test_other_languages_are_refused_with_a_list(monkeypatch):
+    with refused("bm25.stopwords must be one of chinese, danish, .*, en, .*, english, got 'latin'"):
+        Bm25Words(stopwords="latin")
+    with refused("bm25.stemmer must be one of .*, english, .*, got 'chinese'"):
+        Bm25Words("chinese")
+    monkeypatch.setitem(sys.modules, "Stemmer", None)
+    with refused("a stemmer needs another package: pip install PyStemmer"):
+        Bm25Words("english")
 
 
 def test_postings_are_mapped_for_reading_and_only_those_of_the_terms_are_read(tmp_path):
