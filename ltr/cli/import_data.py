@@ -1,42 +1,70 @@
 """``ltr import``: data in any form that can be opened becomes a data folder."""
 
 import logging
-import shlex
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from shlex import quote
+from typing import Literal
 
 from ltr.data import progress
 from ltr.data.collection import Collection, open_collection
 from ltr.data.data_folder import WrittenFolder, write_data_folder
+from ltr.data.letor import read_letor
+from ltr.data.letor_folder import write_letor_folder
+from ltr.data.letor_splits import find_splits, holds_features
 from ltr.data.outputs import check_new_folder
-from ltr.data.whole_files import write_new
+from ltr.errors import InputError
 
 # Lines go through the log, see ltr.cli.commands.Stdout.MESSAGES.
 log = logging.getLogger(__name__)
 
 CONFIG = "experiments/cross_encoder/own.yaml"
+CONFIG_OF_FEATURES = "experiments/features/lambdarank.yaml"
 
 
-def import_data(source: str, folder: str) -> None:
-    """Write data in any form as a data folder: texts, judgements and pools, all of it checked.
+def import_data(
+    source: str, folder: str, *, fold: int | None = None, first_feature: Literal[0, 1] = 1
+) -> None:
+    """Write data in any form as a data folder: texts, judgements and pools, all of it checked; or
+    feature vectors.
 
     Args:
         source: Anything that data.path takes: files of triples, pairs or labelled pairs,
-            ir_datasets:NAME, or a data folder.
+            ir_datasets:NAME, a data folder, or a folder of feature vectors.
         folder: The new data folder. It is written whole or not at all.
+        fold: Which one, where a folder of feature vectors has folds.
+        first_feature: The number of the first feature in files of feature vectors; in those that are
+            written it is 1.
     """
     check_new_folder(folder, "the output")
+    if holds_features(Path(source)):
+        _import_features(source, folder, fold, first_feature)
+        return
+    if fold is not None:
+        raise InputError(f"--fold is for feature vectors, and {source} has none; leave it out")
     with _noted() as notes:
         collection = open_collection(source)
-    written: list[WrittenFolder] = []
-    write_new(
-        Path(folder),
-        lambda temporary: written.append(write_data_folder(collection, temporary)),
-        "the output",
-    )
-    for line in _page(source, folder, notes, written[0]):
-        log.info("%s", line)
+    written = write_data_folder(collection, Path(folder))
+    _log_page(source, folder, notes, _lines_of(written), CONFIG)
+
+
+def _import_features(source: str, folder: str, fold: int | None, first_feature: int) -> None:
+    splits = {}
+    with _noted() as notes:
+        for name, files in find_splits(Path(source), fold).items():
+            splits[name] = read_letor(files, first_feature)
+    write_letor_folder(splits, Path(folder))
+    lines = []
+    for name, split in splits.items():
+        queries = _count(len(split), "query")
+        rows = _count(len(split.labels), "row")
+        lines.append(f"{name}: {queries} with {rows} of {_count(split.n_features, 'feature')}")
+    n_features = max(split.n_features for split in splits.values())
+    options = f" --model.ranker.n_features {n_features}"
+    if "dev" in splits:
+        options += " --data.dev_share null"
+    _log_page(source, folder, notes, lines, CONFIG_OF_FEATURES + options)
 
 
 @contextmanager
@@ -79,21 +107,37 @@ class _Keeper(logging.Handler):
             self._notes.append(record.getMessage())
 
 
-def _page(source: str, folder: str, notes: list[str], written: WrittenFolder) -> Iterator[str]:
-    """What was read, what of it was left out, what is there now, and what to do with it."""
+def _log_page(
+    source: str, folder: str, notes: list[str], written: list[str], configuration: str
+) -> None:
+    """Say what was read, what of it was left out, what is there now, and what to do with it.
+
+    Args:
+        source, folder: the words of the command.
+        notes: what the readers said.
+        written: a line for each thing that is there now.
+        configuration: a file that trains on it, and its options.
+    """
+    log.info("read from %s:", source)
+    for note in notes or ["nothing is left out"]:
+        log.info("  %s", note)
+    log.info("written to %s:", folder)
+    for line in written:
+        log.info("  %s", line)
+    log.info("to train on it: ltr fit --config %s --data.path %s", configuration, quote(folder))
+
+
+def _lines_of(written: WrittenFolder) -> list[str]:
+    """What a data folder holds, counted."""
     collection = written.collection
-    yield f"read from {source}:"
-    for note in notes:
-        yield f"  {note}"
-    if not notes:
-        yield "  nothing is left out"
-    yield f"written to {folder}:"
-    yield f"  {_count(len(collection.corpus), 'document')}, {_count(len(collection.queries), 'query')}"
+    docs = _count(len(collection.corpus), "document")
+    lines = [f"{docs}, {_count(len(collection.queries), 'query')}"]
     for split in collection.qrels:
-        yield f"  {split}: {_of_split(collection, split)}"
+        lines.append(f"{split}: {_of_split(collection, split)}")
     if written.n_trimmed:
-        yield f"  white space at the ends of {_count(written.n_trimmed, 'text')} is left out"
-    yield f"to train on it: ltr fit --config {CONFIG} --data.path {shlex.quote(folder)}"
+        texts = _count(written.n_trimmed, "text")
+        lines.append(f"white space at the ends of {texts} is left out")
+    return lines
 
 
 def _of_split(collection: Collection, split: str) -> str:

@@ -10,7 +10,8 @@ from ltr.data.progress import tracking
 from ltr.data.query_lists import QueryLists
 from ltr.data.splits import splits_in
 from ltr.data.texts import TextTable
-from ltr.data.trec import BEIR_HEADER
+from ltr.data.trec import BEIR_HEADER, text_of_grade
+from ltr.data.whole_files import write_new
 from ltr.spans import spans
 
 BLOCK = 4096  # texts that are in memory at a time, and lines between two reports
@@ -25,22 +26,29 @@ class WrittenFolder(NamedTuple):
 
 
 def write_data_folder(collection: Collection, folder: Path) -> WrittenFolder:
-    """Write corpus.jsonl, queries.jsonl, qrels/ and, where there are pools, candidates/. Opened as a
-    collection, the folder has the same texts, judgements and pools under the same ids.
+    """Write corpus.jsonl, queries.jsonl, qrels/ and, where there are pools, candidates/, whole or not
+    at all. Opened as a collection, the folder has the same texts, judgements and pools under the
+    same ids.
 
     Args:
         collection: is read from disk as it is written.
-        folder: is not there yet; see :func:`ltr.data.whole_files.write_new` for one that is whole
-            or absent.
+        folder: is not there yet.
 
     Raises:
-        InputError: for a broken file of a split that only ``--split`` reads.
+        InputError: if the folder is there, or the disk is full; for a broken file of a split that
+            only ``--split`` reads.
     """
     collection = _with_all_splits(collection)
+    write_new(folder, lambda temporary: _write(collection, temporary), "the output")
+    n_trimmed = _count_trimmed(collection.corpus) + _count_trimmed(collection.queries)
+    return WrittenFolder(collection, n_trimmed)
+
+
+def _write(collection: Collection, folder: Path) -> None:
     lists = [*collection.qrels.values(), *collection.candidates.values()]
     n_lines = sum(len(each.doc_rows) for each in lists)
-    folder.mkdir()
     total = len(collection.corpus) + len(collection.queries) + n_lines
+    folder.mkdir()
     with tracking(total, "writing", "texts and lines") as report:
         lines = _CountedLines(report)
         lines.write(folder / "corpus.jsonl", _json_lines(collection.corpus))
@@ -52,8 +60,6 @@ def write_data_folder(collection: Collection, folder: Path) -> WrittenFolder:
             (folder / "candidates").mkdir()
         for split, pools in collection.candidates.items():
             lines.write(folder / "candidates" / f"{split}.trec", _pool_lines(collection, pools))
-    n_trimmed = _count_trimmed(collection.corpus) + _count_trimmed(collection.queries)
-    return WrittenFolder(collection, n_trimmed)
 
 
 def _with_all_splits(collection: Collection) -> Collection:
@@ -104,7 +110,7 @@ def _json_lines(table: TextTable) -> Iterator[str]:
 def _judgement_lines(collection: Collection, judged: QueryLists) -> Iterator[str]:
     yield "\t".join(BEIR_HEADER) + "\n"
     for query, doc, grade in _entries(collection, judged):
-        yield f"{query}\t{doc}\t{grade:.9g}\n"
+        yield f"{query}\t{doc}\t{text_of_grade(grade)}\n"
 
 
 def _pool_lines(collection: Collection, pools: QueryLists) -> Iterator[str]:

@@ -15,6 +15,7 @@ from ltr.data.cache_folder import cached, origin_of
 from ltr.data.disk import new_array
 from ltr.data.files import digest_of, map_array
 from ltr.data.query_lists import LabelledList
+from ltr.data.query_sizes import QuerySizes, read_query_sizes
 from ltr.data.strings import Strings
 from ltr.data.svmlight import place_of, read_rows
 from ltr.errors import InputError
@@ -159,7 +160,9 @@ def read_letor(files: Sequence[Path], first_feature: int = 1) -> FeatureSplit:
     line holds.
 
     The rows of one query are joined wherever they stand; a warning counts the queries whose rows
-    stand apart. Queries keep the order of their first rows. ``#docid = …`` in the comments gives
+    stand apart. Where the rows of a file have no qid, their queries are told by the sizes beside it
+    (:func:`ltr.data.query_sizes.read_query_sizes`), and numbered from 1 through all files.
+    Queries keep the order of their first rows. ``#docid = …`` in the comments gives
     the ids of documents, and the documents of a query are sorted by id. In files without any id,
     they keep the order of the files and are named by the numbers of their rows. The split is
     cached as a dense table under the content of the files, and mapped from then on.
@@ -169,22 +172,26 @@ def read_letor(files: Sequence[Path], first_feature: int = 1) -> FeatureSplit:
         first_feature: the number of the first feature in the files.
 
     Raises:
-        InputError: with ``file:line`` for a line that is no row, for a row without a document id
-            where others have one, and for a document that stands twice in its query; for a split
+        InputError: with ``file:line`` for a line that is no row, for sizes that do not add up to
+            the rows, for a row without a document id where others have one, and for a document that stands twice in its query; for a split
             without a row or a feature.
     """
     if missing := [file for file in files if not file.is_file()]:
         raise InputError(f"{missing[0]}: there is no such file")
+    sizes_of_file = [read_query_sizes(file) for file in files]
+    _check_all_have_sizes(files, sizes_of_file)
     digests = []
-    for file in files:
+    for file, sizes in zip(files, sizes_of_file, strict=True):
         # The bytes say all; the end is a part of the key so that tables on disk stay.
         packed = ".gz" if file.suffix == ".gz" else ""
         digests.append(digest_of(file) + packed)
+        if sizes is not None:
+            digests.append(f"sizes {digest_of(sizes.file)}")
     content = f"letor-2 {first_feature} {' '.join(digests)}"
     return cached(
         "letor",
         content,
-        lambda folder: _write_split(folder, files, first_feature),
+        lambda folder: _write_split(folder, files, sizes_of_file, first_feature),
         FeatureSplit.open,
         origin_of(*files),
     )
@@ -200,11 +207,25 @@ class _ReadRows(NamedTuple):
     n_blocks: int
 
 
-def _write_split(folder: Path, files: Sequence[Path], first_feature: int) -> None:
+def _check_all_have_sizes(files: Sequence[Path], sizes_of_file: list[QuerySizes | None]) -> None:
+    """Numbers of queries that the rows have, and numbers by sizes, could be the same."""
+    without = [file for file, sizes in zip(files, sizes_of_file, strict=True) if sizes is None]
+    if 0 < len(without) < len(files):
+        raise InputError(
+            f"{without[0]}: the rows have a qid, or no sizes beside them, and those of other files of the split have no qid; give all rows a qid"
+        )
+
+
+def _write_split(
+    folder: Path,
+    files: Sequence[Path],
+    sizes_of_file: list[QuerySizes | None],
+    first_feature: int,
+) -> None:
     """Read the files once, find the order of the rows, and write the arrays in that order."""
     sparse_path = folder / "sparse"
     ids_path = folder / "ids"
-    read = _read_files(files, first_feature, sparse_path, ids_path)
+    read = _read_files(files, sizes_of_file, first_feature, sparse_path, ids_path)
     qids, query_of_row = _queries_of_rows(read.qids)
     _warn_of_scattered(read.qids, query_of_row, files)
     # order[n] is the row of the files that becomes row n of the split.
@@ -227,7 +248,11 @@ def _write_split(folder: Path, files: Sequence[Path], first_feature: int) -> Non
 
 
 def _read_files(
-    files: Sequence[Path], first_feature: int, sparse_path: Path, ids_path: Path
+    files: Sequence[Path],
+    sizes_of_file: list[QuerySizes | None],
+    first_feature: int,
+    sparse_path: Path,
+    ids_path: Path,
 ) -> _ReadRows:
     """Read all rows. The file at ``sparse_path`` takes three arrays of each block (counts, columns,
     values), the one at ``ids_path`` the document ids end to end.
@@ -236,9 +261,13 @@ def _read_files(
     qids = []
     id_lengths = []
     n_features = 0
+    next_query = 1
     with open(sparse_path, "wb") as sparse, open(ids_path, "wb") as ids:
-        for file in files:
-            for block in read_rows(file, first_feature):
+        for file, sizes in zip(files, sizes_of_file, strict=True):
+            numbers = None if sizes is None else sizes.qids(next_query)
+            n_rows = 0
+            for block in read_rows(file, first_feature, numbers):
+                n_rows += len(block.labels)
                 np.save(sparse, block.counts)
                 np.save(sparse, block.columns)
                 np.save(sparse, block.values)
@@ -247,6 +276,9 @@ def _read_files(
                 qids.append(block.qids)
                 id_lengths.append(np.fromiter(map(len, block.doc_ids), dtype=np.int32))
                 n_features = max(n_features, block.columns.max(initial=-1) + 1)
+            if sizes is not None:
+                sizes.check(file, n_rows)
+                next_query += len(sizes.sizes)
     if not any(map(len, labels)):
         raise InputError(
             f"{files[0]}: the split is empty; at least one row 'label qid:N feature:value …' is needed"

@@ -1,6 +1,7 @@
 """Which files make the splits of a data set of feature vectors."""
 
 import os
+from collections.abc import Sequence
 from itertools import chain
 from pathlib import Path
 
@@ -29,6 +30,7 @@ def find_splits(path: Path, fold: int | None = None) -> dict[str, list[Path]]:
 
     * files ``train.*``, ``dev.*`` (also ``val.*``, ``vali.*``, ``valid.*``, ``validation.*``) and
       ``test.*``, or sub-folders of these names, whose files are joined in the order of their names;
+      or files that end so, as ``rank.train`` and ``rank.test``, where there are no others;
     * folders ``Fold1``, ``Fold2`` … of the first kind, of which ``fold`` chooses one;
     * ``folds.json``, of which ``fold`` chooses an entry, with the files named in it without their
       ends: ``{"Fold1": {"train": ["S1", "S2", "S3"], "vali": ["S4"], "test": ["S5"]}, …}``.
@@ -54,6 +56,19 @@ def find_splits(path: Path, fold: int | None = None) -> dict[str, list[Path]]:
     return _splits_in_folder(path)
 
 
+def holds_features(path: Path) -> bool:
+    """Whether a folder has files of feature vectors, whatever stands in them."""
+    if not path.is_dir():
+        return False
+    if exists_as_file(path / "folds.json") or any(path.glob("Fold[0-9]*")):
+        return True
+    for name in ALL_NAMES:
+        in_folder = [file for file in path.glob(f"{name}/*") if file.name.endswith(SUFFIXES)]
+        if in_folder or _files_named(path, name) or _files_ending(path, [name]):
+            return True
+    return False
+
+
 def _name_of_fold(path: Path, names: list[str], fold: int | None) -> str:
     """The name of the fold that was asked for, one of those that ``path`` has."""
     name = f"Fold{fold}"
@@ -77,6 +92,8 @@ def _splits_in_folder(folder: Path) -> dict[str, list[Path]]:
             if os.path.lexists(folder / name):
                 found.append(folder / name)
             found += _files_named(folder, name)
+        if not found:
+            found = _files_ending(folder, names)
         if len(found) > 1:
             listed = ", ".join(path.name for path in found)
             raise InputError(
@@ -112,6 +129,15 @@ def _files_named(folder: Path, stem: str) -> list[Path]:
         file = folder / f"{stem}{suffix}"
         if exists_as_file(file):
             files.append(file)
+    return files
+
+
+def _files_ending(folder: Path, names: Sequence[str]) -> list[Path]:
+    """The files of a folder that end in one of the names, as ``rank.train``."""
+    files = []
+    for name in names:
+        for end in (name, f"{name}.gz"):
+            files += [file for file in sorted(folder.glob(f"[!.]*.{end}")) if file.is_file()]
     return files
 
 

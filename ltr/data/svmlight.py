@@ -39,7 +39,9 @@ class SvmlightRows(NamedTuple):
     doc_ids: list[bytes]  # [R]; what the comment says after "docid =", empty where it says nothing
 
 
-def read_rows(file: Path, first_feature: int) -> Iterator[SvmlightRows]:
+def read_rows(
+    file: Path, first_feature: int, qids: Iterator[int] | None = None
+) -> Iterator[SvmlightRows]:
     """Rows of a file (plain or packed), a few megabytes of it at a time; blank lines and lines that
     hold only a comment are left out.
 
@@ -47,6 +49,8 @@ def read_rows(file: Path, first_feature: int) -> Iterator[SvmlightRows]:
         file: its lines may have white space at their ends; the features of a line may stand in any
             order.
         first_feature: the number of column 0.
+        qids: of the rows of a file that does not name them; 0 for rows behind the last one. None:
+            each row has its own.
 
     Raises:
         InputError: with ``file:line`` for the first line that is no row, names a feature twice, or
@@ -54,6 +58,8 @@ def read_rows(file: Path, first_feature: int) -> Iterator[SvmlightRows]:
             file or a missing one.
     """
     for line_number, block in blocks(file, BLOCK_BYTES):
+        if qids is not None:
+            block = _with_qids(block, qids)
         rows = _read_at_once(block, first_feature)
         if rows is None:
             rows = _read_line_by_line(block, first_feature, file, line_number)
@@ -64,6 +70,14 @@ def read_rows(file: Path, first_feature: int) -> Iterator[SvmlightRows]:
             for number, line in _numbered_rows(block, line_number):
                 doc_ids.append(_doc_id_in(line, f"{file}:{number}"))
         yield rows._replace(doc_ids=doc_ids)
+
+
+def names_its_queries(file: Path) -> bool:
+    """Whether the first row of a file has a qid; True for a file without rows."""
+    for _, block in blocks(file, BLOCK_BYTES):
+        for _, line in _numbered_rows(block, 1):
+            return line.split()[1:2] != [] and line.split()[1].startswith(b"qid:")
+    return True
 
 
 def place_of(files: Sequence[Path], row: int) -> str:
@@ -87,6 +101,15 @@ def _numbered_rows(block: bytes, line_number: int) -> Iterator[tuple[int, bytes]
     for number, line in enumerate(block.split(b"\n"), start=line_number):
         if line.lstrip()[:1] not in (b"", b"#"):
             yield number, line
+
+
+def _with_qids(block: bytes, qids: Iterator[int]) -> bytes:
+    """The lines of a block with the number of its query behind the label of each row."""
+    lines = block.split(b"\n")
+    for place, line in _numbered_rows(block, 0):
+        label, *others = line.split(None, 1)
+        lines[place] = b" ".join([label, b"qid:%d" % next(qids, 0), *others])
+    return b"\n".join(lines)
 
 
 def _doc_id_in(line: bytes, where: str) -> bytes:
@@ -260,7 +283,10 @@ def _read_line(line: bytes, first_feature: int) -> tuple[float, int, dict[int, f
     """The label, the qid, and the values by feature of a line without its comment."""
     label, *tokens = line.split()
     if not tokens or not tokens[0].startswith(b"qid:"):
-        raise InputError(f"a line must be 'label qid:N feature:value …', got {_shown(line)}")
+        hint = ""
+        if tokens:
+            hint = "; for rows without qid put the sizes of the queries beside the file, as train.txt.query or train.txt.group"
+        raise InputError(f"a line must be 'label qid:N feature:value …', got {_shown(line)}{hint}")
     grade = _number(label, "a label")
     if not (abs(grade) <= LARGEST_LABEL and grade.is_integer()):
         raise InputError(f"a label must be a whole number below 10^7, got {_shown(label)}")

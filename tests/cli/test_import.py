@@ -10,6 +10,7 @@ import pytest
 from ltr.data import data_folder
 from ltr.data.collection import open_collection, with_split
 from ltr.data.layouts import JoinedPairs
+from ltr.data.letor import read_letor
 from ltr.datamodules import TripletDataModule
 from tests.world.backbones import wordpiece_tokenizer
 from tests.world.collections import small_collection, write_collection
@@ -143,7 +144,7 @@ def test_white_space_at_the_ends_of_texts_is_counted(tmp_path, capsys):
 
 REFUSED = {
     "nowhere": "nowhere: there is no such data folder or file",
-    "broken": "broken/qrels/train.tsv:2: a grade must be a whole number below 10^7",
+    "broken": "broken/qrels/train.tsv:2: a grade must be a number below 10^7",
 }
 
 
@@ -190,3 +191,69 @@ def test_how_far_it_is_is_told_at_once(tmp_path, monkeypatch, caplog):
     with caplog.at_level(logging.INFO, logger="ltr"):
         assert run_ltr(f"import {source} {tmp_path / 'new'}") == 0
     assert "  1 text is left out" in caplog.messages
+
+
+# As LightGBM's example has them: numbered from 0, sizes beside, the split as the ending. The last
+# feature is 0 in all rows.
+ROWS = "2 0:1.5 3:1e-9\n0 1:-0.1\n1 4:0\n0 2:3\n"
+
+
+def write_features(folder: Path) -> Path:
+    folder.mkdir()
+    for split in ("train", "test"):
+        (folder / f"rank.{split}").write_text(ROWS)
+        (folder / f"rank.{split}.query").write_text("2\n2\n")
+    return folder
+
+
+def same_splits(one, other):
+    assert list(one.query_ids) == list(other.query_ids)
+    assert list(one.doc_ids) == list(other.doc_ids)
+    for name in ("features", "labels", "offsets"):
+        np.testing.assert_array_equal(getattr(one, name), getattr(other, name))
+
+
+def test_features_become_letor_text_which_trains(tmp_path, capsys):
+    source = write_features(tmp_path / "source")
+    new = tmp_path / "new"
+    assert run_ltr(f"import {source} {new} --first_feature 0") == 0
+    options = f"--model.ranker.n_features 5 --data.path {new}"
+    assert capsys.readouterr().out.splitlines() == [
+        f"read from {source}:",
+        "  nothing is left out",
+        f"written to {new}:",
+        "  train: 2 queries with 4 rows of 5 features",
+        "  test: 2 queries with 4 rows of 5 features",
+        f"to train on it: ltr fit --config experiments/features/lambdarank.yaml {options}",
+    ]
+    assert (new / "train.txt").read_text().splitlines() == [
+        "2 qid:1 1:1.5 4:9.99999972e-10 5:0",
+        "0 qid:1 2:-0.100000001",
+        "1 qid:2",
+        "0 qid:2 3:3",
+    ]
+    same_splits(read_letor([new / "test.txt"]), read_letor([source / "rank.test"], 0))
+    run = tmp_path / "run"
+    # The command of the page, and the source itself, one step each.
+    fit = f"fit --config experiments/features/lambdarank.yaml {options} --trainer.max_steps 1"
+    assert run_ltr(f"{fit} --trainer.default_root_dir {run}") == 0
+    assert run_ltr(f"test {run}") == 0
+    fit = fit.replace(str(new), f"{source} --data.first_feature 0")
+    assert run_ltr(f"{fit} --trainer.default_root_dir {tmp_path / 'other'}") == 0
+    assert run_ltr(f"test {tmp_path / 'other'}") == 0
+    same = (tmp_path / "other" / "per_query.tsv").read_text()
+    assert (run / "per_query.tsv").read_text() == same
+
+
+def test_document_ids_and_folds_of_features_stay(tmp_path, letor_folder, capsys):
+    folds = tmp_path / "folds"
+    (folds / "Fold2").parent.mkdir()
+    (folds / "Fold2").symlink_to(letor_folder)
+    assert "choose one of the folds 2" in refusal(capsys, f"import {folds} {tmp_path / 'new'}")
+    assert run_ltr(f"import {folds} {tmp_path / 'new'} --fold 2") == 0
+    assert "--data.dev_share null" in capsys.readouterr().out
+    for name in ("train", "test"):
+        expected = read_letor([letor_folder / f"{name}.txt"])
+        same_splits(read_letor([tmp_path / "new" / f"{name}.txt"]), expected)
+    told = refusal(capsys, f"import nowhere {tmp_path / 'other'} --fold 2")
+    assert told == "ltr: --fold is for feature vectors, and nowhere has none; leave it out"

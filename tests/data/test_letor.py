@@ -11,7 +11,7 @@ import pytest
 from ltr.data import svmlight
 from ltr.data.files import cache_root
 from ltr.data.letor import RowNames, hold_out, read_letor
-from ltr.data.letor_splits import find_splits
+from ltr.data.letor_splits import find_splits, holds_features
 from tests.world.refusals import refused
 
 ROWS = """\
@@ -297,3 +297,94 @@ def test_a_link_that_leads_nowhere_is_not_taken_for_a_missing_split(tmp_path, na
     (tmp_path / name).symlink_to("nothing")
     with refused(f"{name}: (expected a file, got a link .* nowhere|there is no such file)"):
         read_letor(find_splits(tmp_path)["dev"])
+
+
+# Without qid, as LightGBM's and XGBoost's examples have them: the rows, and their sizes beside.
+UNNAMED = "2 1:1 3:3\n# a comment\n\n0 2:2\n1\n0 1:9 # more\n"
+
+
+def write_unnamed(folder, sizes="1\n3\n", name="rank.train", end=".query"):
+    (folder / name).write_text(UNNAMED)
+    (folder / f"{name}{end}").write_text(sizes)
+    return folder / name
+
+
+@pytest.mark.parametrize("end", [".query", ".group"])
+def test_rows_without_qid_belong_to_the_queries_whose_sizes_lie_beside_them(
+    tmp_path, monkeypatch, end
+):
+    named = tmp_path / "named.txt"
+    named.write_text("2 qid:1 1:1 3:3\n0 qid:2 2:2\n1 qid:2\n0 qid:2 1:9\n")
+    expected = read_letor([named])
+    monkeypatch.setattr(svmlight, "BLOCK_BYTES", 8)
+    split = read_letor([write_unnamed(tmp_path, end=end)])
+    assert list(split.query_ids) == ["1", "2"] and split.offsets.tolist() == [0, 1, 4]
+    assert split.labels.tolist() == expected.labels.tolist() == [2, 0, 1, 0]
+    np.testing.assert_array_equal(split.features, expected.features)
+    # Other sizes are other lists, under another key.
+    (tmp_path / f"rank.train{end}").write_text("2\n2\n")
+    other = read_letor([tmp_path / "rank.train"])
+    assert other.offsets.tolist() == [0, 2, 4] and other.key != split.key
+
+
+def test_queries_of_several_files_are_numbered_through(tmp_path):
+    files = [write_unnamed(tmp_path, name=name) for name in ("a.txt", "b.txt")]
+    split = read_letor(files)
+    assert list(split.query_ids) == ["1", "2", "3", "4"]
+    assert split.offsets.tolist() == [0, 1, 4, 5, 8]
+    (tmp_path / "c.txt").write_text("1 qid:1 1:1\n")
+    with refused("c.txt: the rows have a qid, or no sizes beside them, and those of other files"):
+        read_letor([*files, tmp_path / "c.txt"])
+
+
+def test_rows_that_name_their_query_need_no_sizes(file):
+    before = read_letor([file]).key
+    file.with_name("train.txt.query").write_text("no sizes\n")
+    assert read_letor([file]).key == before
+
+
+BROKEN_SIZES = {
+    "1\n2\n": r"rank.train:6: the row is of no query: .*query must add up to the rows of .*, 4, got 3",
+    "1\n3\n\n2\n": r"rank.train.query:4: there are no rows of the query: .*, 4, got 6",
+    "1\n4\n": r"rank.train.query:2: there are no rows of the query: .*, 4, got 5",
+    "1\nx\n": r"query:2: a line must be the number of rows of a query, .* above 0, got 'x'",
+    "0\n4\n": r"query:1: a line must be the number of rows of a query, .* above 0, got '0'",
+    "": r"rank.train:1: the row is of no query: .*, 4, got 0",
+}
+
+
+@pytest.mark.parametrize("sizes", BROKEN_SIZES)
+def test_sizes_that_do_not_fit_are_named(tmp_path, sizes):
+    with refused(BROKEN_SIZES[sizes]):
+        read_letor([write_unnamed(tmp_path, sizes)])
+
+
+def test_sizes_stand_in_one_file(tmp_path):
+    write_unnamed(tmp_path)
+    with refused("must be one file of the sizes of queries, got rank.train.query and rank.train.g"):
+        read_letor([write_unnamed(tmp_path, end=".group")])
+
+
+def test_rows_without_qid_and_without_sizes_are_told_what_to_do(tmp_path):
+    write_unnamed(tmp_path)
+    (tmp_path / "rank.train.query").unlink()
+    with refused(r"rank.train:1: .* got '2 1:1 3:3'; for rows without qid put the sizes of"):
+        read_letor([tmp_path / "rank.train"])
+
+
+def test_a_split_is_an_ending_where_there_is_no_file_of_its_name(tmp_path):
+    touch(tmp_path, "rank.train", "rank.train.query", "rank.vali", "rank.test", "rank.test.query")
+    assert found(tmp_path) == {"train": "rank.train", "dev": "rank.vali", "test": "rank.test"}
+    touch(tmp_path, "test.txt", ".x.vali")
+    assert found(tmp_path)["test"] == "test.txt"
+    touch(tmp_path, "other.train")
+    with refused("must be one source of train, got other.train, rank.train; keep one"):
+        find_splits(tmp_path)
+
+
+def test_what_is_a_folder_of_features(tmp_path):
+    for number, name in enumerate(["train.txt", "test/a.svm", "Fold2/x", "folds.json", "a.train"]):
+        assert holds_features(touch(tmp_path / str(number), name)), name
+    for number, name in enumerate(["train.tsv", "train/a.parquet", "corpus.jsonl", "x.txt"], 9):
+        assert not holds_features(touch(tmp_path / str(number), name)), name
+    assert not holds_features(tmp_path / "nowhere")
