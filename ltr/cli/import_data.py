@@ -24,29 +24,46 @@ CONFIG_OF_FEATURES = "experiments/features/lambdarank.yaml"
 
 
 def import_data(
-    source: str, folder: str, *, fold: int | None = None, first_feature: Literal[0, 1] = 1
+    source: str,
+    folder: str,
+    *,
+    columns: list[str] | None = None,
+    fold: int | None = None,
+    first_feature: Literal[0, 1] = 1,
 ) -> None:
     """Write data in any form as a data folder: texts, judgements and pools, all of it checked; or
     feature vectors.
 
     Args:
-        source: Anything that data.path takes: files of triples, pairs or labelled pairs,
-            ir_datasets:NAME, a data folder, or a folder of feature vectors.
+        source: Anything that data.path takes: files of triples, pairs or labelled pairs, or of rows
+            with named columns, ir_datasets:NAME, a data folder, or a folder of feature vectors.
         folder: The new data folder. It is written whole or not at all.
+        columns: What columns of rows are for, as query=question positive=answer. None: as they are
+            called.
         fold: Which one, where a folder of feature vectors has folds.
         first_feature: The number of the first feature in files of feature vectors; in those that are
             written it is 1.
     """
     check_new_folder(folder, "the output")
-    if holds_features(Path(source)):
+    if columns is None and holds_features(Path(source)):
         _import_features(source, folder, fold, first_feature)
         return
     if fold is not None:
         raise InputError(f"--fold is for feature vectors, and {source} has none; leave it out")
+    chosen = None if columns is None else dict(_role_and_column(word) for word in columns)
     with _noted() as notes:
-        collection = open_collection(source)
+        collection = open_collection(source, chosen)
     written = write_data_folder(collection, Path(folder))
     _log_page(source, folder, notes, _lines_of(written), CONFIG)
+
+
+def _role_and_column(word: str) -> tuple[str, str]:
+    role, _, column = word.partition("=")
+    if not column:
+        raise InputError(
+            f"--columns must be words as query=question, a role and the name of a column, got {word!r}"
+        )
+    return role, column
 
 
 def _import_features(source: str, folder: str, fold: int | None, first_feature: int) -> None:

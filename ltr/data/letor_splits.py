@@ -136,8 +136,9 @@ def _files_ending(folder: Path, names: Sequence[str]) -> list[Path]:
     """The files of a folder that end in one of the names, as ``rank.train``."""
     files = []
     for name in names:
-        for end in (name, f"{name}.gz"):
-            files += [file for file in sorted(folder.glob(f"[!.]*.{end}")) if file.is_file()]
+        for packed in ("", *PACKED_ENDINGS):
+            found = sorted(folder.glob(f"[!.]*.{name}{packed}"))
+            files += [file for file in found if file.is_file()]
     return files
 
 

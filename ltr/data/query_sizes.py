@@ -11,6 +11,7 @@ from typing import NamedTuple
 import numpy as np
 
 from ltr.data.files import exists_as_file, numbered_lines
+from ltr.data.first_bytes import unpacked_name
 from ltr.data.svmlight import names_its_queries, place_of
 from ltr.errors import InputError
 
@@ -63,7 +64,7 @@ def read_query_sizes(rows: Path) -> QuerySizes | None:
     Raises:
         InputError: ``file:line`` of what is no whole number above 0; where both files are there.
     """
-    name = rows.name.removesuffix(".gz")
+    name = unpacked_name(rows.name)
     files = [file for end in ENDINGS if exists_as_file(file := rows.with_name(name + end))]
     if not files or names_its_queries(rows):
         return None

@@ -13,7 +13,7 @@ from ltr.data.layouts import JoinedPairs
 from ltr.data.letor import read_letor
 from ltr.datamodules import TripletDataModule
 from tests.world.backbones import wordpiece_tokenizer
-from tests.world.collections import small_collection, write_collection
+from tests.world.collections import by_ids, small_collection, write_collection
 from tests.world.commands import refusal, run_ltr
 from tests.world.data_modules import data_module
 
@@ -181,7 +181,7 @@ def test_how_far_it_is_is_told_at_once(tmp_path, monkeypatch, caplog):
     source = write_collection(tmp_path / "source")
     progress = logging.getLogger("ltr.data.progress")
 
-    def reader(path):
+    def reader(path, _):
         progress.info("reading: 1 of 2 files")
         logging.getLogger("ltr.data.texts").warning("1 text is left out")
         assert caplog.messages == ["reading: 1 of 2 files"]
@@ -191,6 +191,26 @@ def test_how_far_it_is_is_told_at_once(tmp_path, monkeypatch, caplog):
     with caplog.at_level(logging.INFO, logger="ltr"):
         assert run_ltr(f"import {source} {tmp_path / 'new'}") == 0
     assert "  1 text is left out" in caplog.messages
+
+
+ROWS_OF_TEXTS = '{"a": "how many", "b": ["many", "some"], "c": "few"}\n'
+
+
+def test_columns_are_named_where_their_names_say_nothing(tmp_path, capsys):
+    (tmp_path / "rows.jsonl").write_text(ROWS_OF_TEXTS)
+    command = f"import {tmp_path / 'rows.jsonl'} {tmp_path / 'new'}"
+    assert "columns must say which is the query" in refusal(capsys, command)
+    told = refusal(capsys, f"{command} --columns query")
+    assert told == (
+        "ltr: --columns must be words as query=question, a role and the name of a column, got 'query'"
+    )
+    assert run_ltr(f"{command} --columns query=a positive=b negative=c") == 0
+    line = "rows.jsonl: columns are read as query: a; positive: b; negative: c\n"
+    assert line in capsys.readouterr().out
+    collection = open_collection(tmp_path / "new")
+    (judged,) = by_ids(collection, collection.judgements("train")).values()
+    graded = {collection.corpus.texts[collection.corpus.row(doc)]: judged[doc] for doc in judged}
+    assert graded == {"many": 1, "some": 1, "few": 0}
 
 
 # As LightGBM's example has them: numbered from 0, sizes beside, the split as the ending. The last
