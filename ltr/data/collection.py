@@ -11,6 +11,7 @@ import numpy as np
 
 from ltr.data.files import names_in, seen_from
 from ltr.data.from_ir_datasets import read_ir_datasets
+from ltr.data.hugging_face import saved_files_by_split
 from ltr.data.judged_lists import cached_lists, read_judgements, read_pools
 from ltr.data.own_documents import own_documents, without_own
 from ltr.data.query_lists import QueryLists
@@ -129,7 +130,8 @@ def open_collection(path: str | Path, columns: Mapping[str, str] | None = None) 
             * a file of rows with named columns, ``.jsonl``, ``.json``, ``.csv``, ``.parquet`` or
               ``.arrow``, such as those of BGE, Tevatron, DPR and sentence-transformers
             * a folder of such files, ``{train,dev,test}.tsv[.gz]``, ``train.jsonl``,
-              ``train-00000-of-00001.parquet``; or with a folder ``data`` of them
+              ``train-00000-of-00001.parquet``; or with a folder ``data`` of them; or one that
+              ``save_to_disk`` of Hugging Face's ``datasets`` has written
             * ``ir_datasets:NAME``, where the splits are NAME/train, NAME/dev and NAME/test, or NAME
               itself as test
 
@@ -161,6 +163,8 @@ def text_files_by_split(path: str) -> dict[str, list[Path]]:
     """
     if not Path(path).is_dir():
         return {split: [file] for split, file in files_by_split(path, "").items()}
+    if saved := saved_files_by_split(Path(path)):
+        return saved
     for folder in (Path(path), Path(path) / "data"):
         if not folder.is_dir():
             continue

@@ -1,0 +1,43 @@
+"""Data sets that the package ``datasets`` has written."""
+
+import json
+
+import pytest
+
+from ltr.data.collection import open_collection
+from tests.data.test_text_rows import judgements
+from tests.world.refusals import refused
+
+ROWS = {"anchor": ["a", "b", "c"], "positive": ["x", "y", "z"], "label": [1, 1, 1]}
+
+
+@pytest.fixture
+def data_set():
+    datasets = pytest.importorskip("datasets")
+    return datasets.Dataset.from_dict(ROWS).remove_columns("label")
+
+
+def test_what_save_to_disk_has_written_is_read_by_its_splits(tmp_path, data_set, caplog):
+    datasets = pytest.importorskip("datasets")
+    # Chosen rows are written in their order, though the table beneath has others.
+    splits = {"train": data_set.select([2, 0]), "validation": data_set, "extra": data_set}
+    saved = datasets.DatasetDict(splits)
+    saved.save_to_disk(tmp_path / "saved", num_shards={"train": 1, "validation": 2, "extra": 1})
+    collection = open_collection(tmp_path / "saved")
+    assert list(collection.qrels) == ["train", "dev"]
+    assert judgements(collection) == {"c": {"z": 1}, "a": {"x": 1}}
+    assert judgements(collection, "dev") == {"a": {"x": 1}, "b": {"y": 1}, "c": {"z": 1}}
+    assert f"{tmp_path / 'saved'}: not read are the splits extra" in caplog.messages
+    part = open_collection(tmp_path / "saved/extra")  # a data set without splits
+    assert judgements(part) == judgements(collection, "dev")
+
+
+def test_a_saved_data_set_that_is_not_whole_is_refused(tmp_path, data_set):
+    data_set.save_to_disk(tmp_path)
+    state = json.loads((tmp_path / "state.json").read_text())
+    (tmp_path / state["_data_files"][0]["filename"]).unlink()
+    with refused("data-00000-of-00001.arrow: there is no such file"):
+        open_collection(tmp_path)
+    (tmp_path / "state.json").write_text("{}")
+    with refused("state.json: it must name the files of the data set; save the data set again"):
+        open_collection(tmp_path)
