@@ -59,6 +59,7 @@ def check_data(
 ) -> None:
     """Raise an InputError for data that a module with these parts can't be trained on."""
     _check_groups(in_batch, data)
+    _check_one_list(margin, in_batch, data)
     check_labels(loss, in_batch, data)
     check_transform(transform, loss, margin, data)
     _check_distances(ranker, margin, data)
@@ -71,6 +72,26 @@ def _check_groups(in_batch: InBatch, data: RankingDataModule) -> None:
             f"the groups of {type(data).__name__} hold relevant documents only, so they must be ranked against each other; set in_batch to ltr.in_batch.OtherQueries or ltr.in_batch.AllTexts",
             option="in_batch",
         )
+
+
+def _check_one_list(margin: Margin | None, in_batch: InBatch, data: RankingDataModule) -> None:
+    """Refuse what has no meaning over the documents of all queries: labels of several sources, and a
+    margin of what lies between the texts of one list.
+    """
+    if not in_batch.joins_lists:
+        return
+    name = type(in_batch).__name__
+    if data.mixes_sources:
+        raise InputError(
+            f"{name} compares the labels of all lists of a batch, and those of two sources can't be compared; set mixture.batches to one_source",
+            option="mixture.batches",
+        )
+    for policy in () if margin is None else margin.modules():
+        if isinstance(policy, Margin) and (policy.wants_embeddings or policy.wants_distances):
+            raise InputError(
+                f"{type(policy).__name__} compares the texts of a list, and {name} makes one list of all queries; take another margin",
+                option="margin",
+            )
 
 
 def _check_distances(ranker: Ranker, margin: Margin | None, data: RankingDataModule) -> None:
@@ -119,7 +140,8 @@ def check_labels(
         _check_teacher_scores(loss, in_batch)
     elif data.largest_soft_label:
         _check_soft_labels(loss, in_batch, data.largest_soft_label)
-    if data.lists_with_both is not None and not in_batch.ranks_other_lists:
+    ranks_own_lists = not in_batch.ranks_other_lists and not in_batch.joins_lists
+    if data.lists_with_both is not None and ranks_own_lists:
         n_with_both, n_lists = data.lists_with_both
         _check_lists_have_order(loss.current, n_with_both, n_lists, quiet)
 
@@ -133,7 +155,7 @@ def _check_teacher_scores(loss: Loss, in_batch: InBatch) -> None:
             f"{type(loss).__name__} takes grades as labels, and they are scores",
             option="loss",
         )
-    if type(in_batch) is not OwnLists:
+    if type(in_batch) is not OwnLists and not in_batch.joins_lists:
         raise InputError(
             "a teacher has scored no documents of other queries; leave out in_batch",
             option="in_batch",

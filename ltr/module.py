@@ -214,6 +214,11 @@ class RankerModule(LightningModule):
         return PairsAndTexts(self.ranker.reads, self.miner.reads)
 
     @property
+    def learns_from_one_document(self) -> bool:
+        """Whether a list of one document teaches the loss, by itself or beside other lists."""
+        return self.loss.learns_from_one_document or self.in_batch.joins_lists
+
+    @property
     def searcher(self) -> DualEncoder | None:
         """The dual encoder that is trained: the ranker, or the miner beside it."""
         return self.ranker if isinstance(self.ranker, DualEncoder) else self.miner
@@ -343,7 +348,8 @@ class RankerModule(LightningModule):
             self.log("train/padding", padding, batch_size=n_lists)
         if self.miner is None:
             return loss
-        miner_lists = self._as_the_loss_sees(OwnLists()(self.miner, batch))
+        # A cross-encoder has no policy of longer lists, so neither has the miner.
+        miner_lists = self._as_the_loss_sees(self.in_batch(self.miner, batch))
         miner_loss = self.loss(miner_lists.scores, miner_lists.labels, miner_lists.mask)
         self.log("train/miner_loss", miner_loss, batch_size=n_lists)
         return loss + miner_loss

@@ -11,10 +11,25 @@ import torch
 from ltr.callbacks import LossChange, LossSchedule
 from ltr.compatibility import check_labels
 from ltr.data.collection import open_collection
-from ltr.datamodules import GroupDataModule, ListDataModule, TripletDataModule
+from ltr.datamodules import (
+    Evaluation,
+    GroupDataModule,
+    ListDataModule,
+    Mixture,
+    TripletDataModule,
+)
 from ltr.errors import InputError
-from ltr.in_batch import AllTexts, OtherQueries, OwnLists
-from ltr.losses import LOSSES, BCELoss, LambdaRankLoss, MSELoss, RankNetLoss, WeightedSum
+from ltr.in_batch import AllTexts, OneList, OtherQueries, OwnLists
+from ltr.losses import (
+    LOSSES,
+    BCELoss,
+    LambdaRankLoss,
+    MarginRankingLoss,
+    MSELoss,
+    RankNetLoss,
+    WeightedSum,
+)
+from ltr.margins import Constant, FromDistance, FromDocuments
 from ltr.metrics import MeasuredLists, RankingMetric
 from tests.world.rankers import cross_encoder, data_for, dual_encoder, first_batch, trainer
 
@@ -140,6 +155,99 @@ def test_a_schedule_is_refused_for_its_later_loss(tmp_path, backbone):
     run = trainer(tmp_path, max_steps=1, limit_val_batches=0, callbacks=[schedule])
     with pytest.raises(InputError, match="BCELoss takes every label above 1 .* up to 4.75"):
         run.fit(module, lists_of(module, folder))
+
+
+def test_pairs_of_texts_train_a_loss_of_single_documents(tmp_path, backbone):
+    """As STS: each query has one document. MSE is the mean of squares over all of them."""
+    file = write_pairs(tmp_path / "sts.tsv", RATINGS)
+    module = cross_encoder(backbone, MSELoss())
+    run = trainer(tmp_path, max_steps=1, limit_val_batches=0)
+    run.fit(module, lists_of(module, file, batch_size=4))
+    lists = module.last_step.lists
+    assert lists.labels.shape == (4, 1) and sorted(lists.labels.flatten()) == sorted(RATINGS)
+    squares = []
+    for (score,), (label,) in zip(lists.scores.tolist(), lists.labels.tolist(), strict=True):
+        squares.append((score - label) ** 2)
+    assert module.last_step.loss.item() == pytest.approx(sum(squares) / 4, rel=1e-5)
+
+
+def test_pairs_of_texts_teach_no_loss_of_lists(tmp_path, backbone):
+    file = write_pairs(tmp_path / "sts.tsv", RATINGS)
+    module = cross_encoder(backbone, RankNetLoss())
+    with pytest.raises(InputError, match="no query has two documents of different grades"):
+        trainer(tmp_path, max_steps=1).fit(module, lists_of(module, file))
+
+
+@pytest.mark.parametrize("loss", [MSELoss(), BCELoss(), RankNetLoss()])
+def test_labels_that_are_all_the_same_are_refused(tmp_path, backbone, loss):
+    file = write_pairs(tmp_path / "sts.tsv", [0.5, 0.5, 0.5])
+    module = cross_encoder(backbone, loss, in_batch=OneList())
+    with pytest.raises(InputError, match="must have different grades, .* queries are 0.5; there"):
+        trainer(tmp_path, max_steps=1).fit(module, lists_of(module, file))
+
+
+@pytest.mark.parametrize("make", [cross_encoder, dual_encoder])
+def test_one_list_compares_the_documents_of_all_queries(tmp_path, backbone, make):
+    """By all pairs of the batch whose labels differ, each counted once."""
+    labels = [*RATINGS, 3.25]
+    file = write_pairs(tmp_path / "sts.tsv", labels)
+    module = make(backbone, RankNetLoss(), in_batch=OneList())
+    run = trainer(tmp_path, max_steps=1, limit_val_batches=0)
+    run.fit(module, lists_of(module, file, batch_size=5))
+    lists = module.last_step.lists
+    assert lists.scores.shape == (1, 5) and sorted(lists.labels[0].tolist()) == sorted(labels)
+    costs = []
+    for s_i, y_i in zip(lists.scores[0].tolist(), lists.labels[0].tolist(), strict=True):
+        for s_j, y_j in zip(lists.scores[0].tolist(), lists.labels[0].tolist(), strict=True):
+            if y_i > y_j:
+                costs.append(math.log1p(math.exp(s_j - s_i)))
+    assert len(costs) == 9
+    assert module.last_step.loss.item() == pytest.approx(sum(costs) / 9, rel=1e-5)
+
+
+def test_one_list_leaves_padding_out(tmp_path, backbone):
+    """Of two lists, of three and of two documents."""
+    file = write_pairs(tmp_path / "rated.tsv", [*RATINGS, 1.5])
+    text = file.read_text()
+    for number, query in ((1, 0), (2, 0), (4, 3)):
+        text = text.replace(f"w{number} w1\t", f"w{query} w1\t")
+    file.write_text(text)
+    module = dual_encoder(backbone, RankNetLoss(), in_batch=OneList()).eval()
+    batch = first_batch(lists_of(module, file, batch_size=2))
+    assert batch.mask.sum(dim=1).sort().values.tolist() == [2, 3]
+    own = OwnLists()(module.ranker, batch)
+    joined = OneList()(module.ranker, batch)
+    assert joined.mask.sum() == own.mask.sum()
+    assert torch.equal(joined.scores[joined.mask], own.scores[own.mask])
+    assert torch.equal(joined.labels[joined.mask], own.labels[own.mask])
+    assert joined.embeddings.shape[:2] == joined.scores.shape and joined.queries is None
+
+
+@pytest.mark.parametrize("margin", [FromDistance(), FromDocuments()])
+def test_one_list_refuses_margins_of_the_texts_of_a_list(tmp_path, backbone, margin):
+    folder = write_folder(tmp_path / "rated", RATINGS)
+    module = dual_encoder(backbone, MarginRankingLoss(), margin=margin, in_batch=OneList())
+    with pytest.raises(InputError, match=f"^{type(margin).__name__} compares the texts of a list"):
+        trainer(tmp_path, max_steps=1).fit(module, lists_of(module, folder))
+    module = dual_encoder(backbone, MarginRankingLoss(), margin=Constant(0.1), in_batch=OneList())
+    run = trainer(tmp_path, max_steps=1, limit_val_batches=0)
+    run.fit(module, lists_of(module, folder))
+    assert module.last_step.lists.scores.shape == (1, 16)
+
+
+def test_one_list_is_of_one_source(tmp_path, backbone):
+    paths = [str(write_folder(tmp_path / name, RATINGS)) for name in ("first", "second")]
+    module = dual_encoder(backbone, RankNetLoss(), in_batch=OneList())
+    for batches in ("one_source", "mixed"):
+        data = ListDataModule(
+            paths, unjudged="skip", evaluation=Evaluation(None), mixture=Mixture(batches)
+        )
+        run = trainer(tmp_path, max_steps=1, limit_val_batches=0)
+        if batches == "one_source":
+            run.fit(module, data)
+            continue
+        with pytest.raises(InputError, match="OneList compares the labels .* to one_source"):
+            run.fit(module, data)
 
 
 def test_soft_targets_of_bce_by_hand():

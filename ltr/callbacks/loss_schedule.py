@@ -180,6 +180,7 @@ class _StagedLoss(Loss):
         self.takes_teacher_scores = all(loss.takes_teacher_scores for loss in by_stage)
         self.distinguishes_grades = all(loss.distinguishes_grades for loss in by_stage)
         self.largest_label = min(loss.largest_label for loss in by_stage)
+        self.learns_from_one_document = any(loss.learns_from_one_document for loss in by_stage)
         self.enter(0)
 
     def enter(self, stage: int) -> None:

@@ -13,6 +13,7 @@ from ltr.data.sampling.list_rows import (
     Keep,
     ListRows,
     n_with_relevant_and_not,
+    with_documents,
     with_two_grades,
 )
 from ltr.datamodules.evaluation import Evaluation
@@ -36,7 +37,9 @@ class ListDataModule(PoolDataModule):
     whole corpus. Where evaluation searches the corpus, they are the source's own if it has any for
     ``train``, else BM25's.
 
-    An epoch visits every training query once; lists without two grades are left out.
+    An epoch visits every training query once. Lists without two grades are left out, unless they
+    teach the loss, or ``in_batch`` makes one list of all
+    (:attr:`ltr.datamodules.RankingDataModule.learns_from_one_document`).
 
     Args:
         path: a collection, see :func:`ltr.data.collection.open_collection`. Or a list of several
@@ -94,18 +97,23 @@ class ListDataModule(PoolDataModule):
             source.digests["candidates"] = lists.pools.digest()
         queries = judged.query_rows
         # A teacher's scores may differ where all grades are equal, so then every query stays.
-        if not self.has_teacher_scores:
+        lacks = "two documents of different grades"
+        if not self.has_teacher_scores and self.learns_from_one_document:
+            queries = with_documents(lists, queries, where)
+            lacks = "document that may be in a list"
+        elif not self.has_teacher_scores:
             queries = with_two_grades(lists, queries, where)
         n_left_out = len(judged.query_rows) - len(queries)
         if n_left_out > 0:
             log.info(
-                "%s: %d of %d queries have no two documents of different grades and are left out",
+                "%s: %d of %d queries have no %s and are left out",
                 where,
                 n_left_out,
                 len(judged.query_rows),
+                lacks,
             )
         rows = ListRows(lists, queries, self.list_size, self.keep, self.seed)
-        if not self.has_teacher_scores:
+        if not self.has_teacher_scores and not self.learns_from_one_document:
             source.lists_with_both = (n_with_relevant_and_not(rows), len(rows))
         drawable = ((query, lists.whole(query).doc_rows) for query in queries.tolist())
         labelled_rows = source.with_labels(self.labels, rows, drawable, where)

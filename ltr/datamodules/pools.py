@@ -116,6 +116,11 @@ class PoolDataModule(RankingDataModule):
         # A source that stands alone has no name, and is never left out.
         return [source for source in self.sources if not source.name or source.name != left_out]
 
+    @property
+    def mixes_sources(self) -> bool:
+        is_mixed = self.mixture is not None and self.mixture.batches == "mixed"
+        return is_mixed and len(self.trained_sources) > 1
+
     def test_on(self, split: str) -> None:
         if split != "test" and len(self.sources) > 1:
             raise InputError(

@@ -83,7 +83,8 @@ class RankingDataModule(LightningDataModule):
             the data or of an audit, after ``setup("fit")``; 0 where all are whole.
         lists_with_both: how many training lists have a relevant and an irrelevant document, and how
             many there are, after ``setup("fit")``; None where all have both, or hold relevant
-            documents alone (``needs_in_batch``), or the scores of a teacher.
+            documents alone (``needs_in_batch``), or the scores of a teacher, or where a list of one
+            document teaches (``learns_from_one_document``).
         labels: the option that says where the labels of training lists come from: grades, or the
             scores of a teacher. It holds no labels itself.
         batch_size: training lists per step, over all processes; None where a batch is counted in
@@ -142,6 +143,12 @@ class RankingDataModule(LightningDataModule):
     @reads.setter
     def reads(self, reads: Reads | None) -> None:
         self._reads = reads
+
+    @property
+    def learns_from_one_document(self) -> bool:
+        """Whether a list of one document teaches the trainer's module; False without a trainer."""
+        module = None if self.trainer is None else self.trainer.lightning_module
+        return bool(getattr(module, "learns_from_one_document", False))
 
     def test_on(self, split: str) -> None:
         """Have ``test`` and ``predict`` measure another split in the place of ``test``, from the next
@@ -217,6 +224,11 @@ class RankingDataModule(LightningDataModule):
         """Whether each negative of a training list has the distance at which it was mined, after
         ``setup("fit")``.
         """
+        return False
+
+    @property
+    def mixes_sources(self) -> bool:
+        """Whether a training batch may have lists of several sources."""
         return False
 
     @property

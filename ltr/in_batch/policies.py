@@ -30,9 +30,12 @@ class InBatch(nn.Module):
     Attributes:
         ranks_other_lists: whether rows are ranked against other lists too. Groups of relevant
             documents need that (``needs_in_batch`` of a data module).
+        joins_lists: whether the documents of all lists are one list, with the labels that they have
+            for their own queries.
     """
 
     ranks_other_lists = False
+    joins_lists = False
 
     def __init__(self) -> None:
         super().__init__()
@@ -155,6 +158,33 @@ class OwnLists(InBatch):
             frozen=frozen,
         )
         return gather_scored(lists)
+
+
+class OneList(InBatch):
+    """All lists of the batch are one: a document that is more relevant for its query should outscore
+    any that is less relevant for its own. For all rankers.
+
+    It is for labels that mean the same for every query, as people's ratings of pairs of texts do. A
+    list of one document teaches then, too. With several processes the list is that of all.
+    """
+
+    joins_lists = True
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.own_lists = OwnLists()
+
+    def forward(
+        self, ranker: Ranker, batch: RankingBatch, margin: Margin | None = None
+    ) -> ScoredLists:
+        lists = self.own_lists(ranker, batch, margin)
+        docs = lists.embeddings
+        return ScoredLists(
+            scores=lists.scores.reshape(1, -1),
+            labels=lists.labels.reshape(1, -1),
+            mask=lists.mask.reshape(1, -1),
+            embeddings=None if docs is None else docs.reshape(1, -1, docs.shape[-1]),
+        )
 
 
 def _mined_or_current(mined: Tensor | None, current: Tensor) -> Tensor:

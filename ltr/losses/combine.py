@@ -56,6 +56,7 @@ class WeightedSum(Loss):
         self.takes_teacher_scores = all(loss.takes_teacher_scores for loss in losses)
         self.distinguishes_grades = any(loss.distinguishes_grades for loss in losses)
         self.largest_label = min(loss.largest_label for loss in losses)
+        self.learns_from_one_document = any(loss.learns_from_one_document for loss in losses)
 
     def forward(
         self,

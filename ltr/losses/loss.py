@@ -34,12 +34,15 @@ class Loss(nn.Module):
         distinguishes_grades: whether two different grades above 0 make a difference; else a document
             is relevant or not.
         largest_label: the label from which on all are the same to it.
+        learns_from_one_document: whether each document teaches it by itself, also one that is alone
+            in its list.
     """
 
     takes_margin: bool = False
     takes_teacher_scores: bool = False
     distinguishes_grades: bool = True
     largest_label: float = math.inf
+    learns_from_one_document: bool = False
 
     def __init__(self, reduction: Reduction = "mean") -> None:
         super().__init__()

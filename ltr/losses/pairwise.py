@@ -163,8 +163,8 @@ class RankNetLoss(Loss):
     ``ties`` ``half`` adds the pairs of documents of one label to P, each once and with the target
     1/2 (Burges' :math:`S_{ij} = 0`): they cost :math:`\frac{1}{2} \sigma (s_i - s_j) + \log(1 +
     e^{-\sigma(s_i - s_j)})`, at least log 2, and are pulled together. A list of one label has
-    something to learn then; but the data modules for lists leave out such queries, whatever the
-    loss. ``pairs_reduction`` ``sum`` leaves out :math:`1 / |P|`, as published;
+    something to learn then; but the data modules for lists leave out such queries.
+    ``pairs_reduction`` ``sum`` leaves out :math:`1 / |P|`, as published;
     :class:`MarginRankingLoss` says where that pays.
 
     Use: The first choice among pairwise losses: no margin to set, and badly ordered pairs pull with

@@ -36,6 +36,7 @@ class BCELoss(Loss):
     """
 
     largest_label = 1.0
+    learns_from_one_document = True
 
     def __init__(self, pos_weight: float = 1.0, reduction: Reduction = "mean") -> None:
         super().__init__(reduction)
@@ -78,6 +79,7 @@ class MSELoss(Loss):
     """
 
     takes_teacher_scores = True
+    learns_from_one_document = True
 
     def forward(
         self,

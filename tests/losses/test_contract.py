@@ -486,11 +486,26 @@ def test_a_loss_says_from_which_label_on_all_are_the_same_to_it(loss):
     assert told == (one.distinguishes_grades and one.largest_label > 1.5)
 
 
+@pytest.mark.parametrize("loss", [c for c in EVERY_CLASS if c is not WeightedSum])
+def test_a_loss_says_whether_a_document_alone_teaches_it(loss):
+    made = [loss()]
+    for name, parameter in inspect.signature(loss).parameters.items():
+        for value in other_values(parameter):
+            made.append(loss(**{name: value} | ({"k": 2} if value == "precision" else {})))
+    for one in made:
+        scores = torch.tensor([[0.3]], requires_grad=True)
+        value = one(scores, torch.tensor([[0.7]])).sum()
+        (gradient,) = torch.autograd.grad(value, scores)
+        assert bool(gradient != 0) == one.learns_from_one_document, vars(one)
+
+
 def test_a_sum_tells_grades_if_a_part_does():
     assert not SoftmaxLoss().distinguishes_grades
     assert WeightedSum([SoftmaxLoss(), RankNetLoss()], [1.0, 1.0]).distinguishes_grades
     assert not WeightedSum([SoftmaxLoss(), SoftmaxLoss()], [1.0, 1.0]).distinguishes_grades
     assert WeightedSum([MSELoss(), BCELoss()], [1.0, 1.0]).largest_label == 1
+    assert WeightedSum([RankNetLoss(), BCELoss()]).learns_from_one_document
+    assert not WeightedSum([RankNetLoss(), SoftmaxLoss()]).learns_from_one_document
 
 
 @pytest.mark.parametrize("option", ["temperature", "sigma"])

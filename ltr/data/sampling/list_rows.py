@@ -8,6 +8,7 @@ import numpy as np
 from ltr.data.query_lists import LabelledList, QueryLists
 from ltr.data.sampling.relevant import not_negatives
 from ltr.data.sampling.rows import in_parts
+from ltr.data.trec import text_of_grade
 from ltr.errors import InputError
 
 # What stays of a long list: the documents of the largest grades, a random sample of all, or all of
@@ -154,5 +155,25 @@ def with_two_grades(whole_lists: WholeLists, query_rows: np.ndarray, where: str)
     if not kept:
         raise InputError(
             f"{where}: no query has two documents of different grades; there is nothing to rank"
+        )
+    return np.asarray(kept, dtype=np.int64)
+
+
+def with_documents(whole_lists: WholeLists, query_rows: np.ndarray, where: str) -> np.ndarray:
+    """The queries that have a document, for losses that learn from lists of one grade, too.
+
+    Raises:
+        InputError: if the documents of all queries have one grade.
+    """
+    kept = []
+    grades: set[float] = set()
+    for query_row in query_rows:
+        labels = whole_lists.whole(query_row).labels
+        grades.update(labels.tolist())
+        if len(labels):
+            kept.append(query_row)
+    if len(grades) < 2:
+        raise InputError(
+            f"{where}: two documents must have different grades, and those of all queries are {', '.join(map(text_of_grade, grades))}; there is nothing to learn"
         )
     return np.asarray(kept, dtype=np.int64)
