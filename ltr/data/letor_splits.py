@@ -8,6 +8,7 @@ from pathlib import Path
 from ltr.data.files import exists_as_file, seen_from
 from ltr.data.first_bytes import PACKED_ENDINGS
 from ltr.data.splits import NAMES_OF_SPLIT
+from ltr.data.svmlight import holds_rows
 from ltr.entries import parse_json
 from ltr.errors import InputError
 
@@ -64,7 +65,9 @@ def holds_features(path: Path) -> bool:
         return True
     for name in ALL_NAMES:
         in_folder = [file for file in path.glob(f"{name}/*") if file.name.endswith(SUFFIXES)]
-        if in_folder or _files_named(path, name) or _files_ending(path, [name]):
+        # Other files end so, too, as top1000.dev.
+        ending = [file for file in _files_ending(path, [name]) if holds_rows(file)]
+        if in_folder or _files_named(path, name) or ending:
             return True
     return False
 

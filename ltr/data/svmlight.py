@@ -74,10 +74,22 @@ def read_rows(
 
 def names_its_queries(file: Path) -> bool:
     """Whether the first row of a file has a qid; True for a file without rows."""
+    row = _first_row(file)
+    return not row or (len(row) > 1 and row[1].startswith(b"qid:"))
+
+
+def holds_rows(file: Path) -> bool:
+    """Whether the first row of a file looks like one of features, with or without a qid."""
+    row = _first_row(file)
+    return len(row) > 1 and b":" in row[1]
+
+
+def _first_row(file: Path) -> list[bytes]:
+    """The words of the first row; none for a file without rows."""
     for _, block in blocks(file, BLOCK_BYTES):
         for _, line in _numbered_rows(block, 1):
-            return line.split()[1:2] != [] and line.split()[1].startswith(b"qid:")
-    return True
+            return line.split()
+    return []
 
 
 def place_of(files: Sequence[Path], row: int) -> str:

@@ -383,8 +383,13 @@ def test_a_split_is_an_ending_where_there_is_no_file_of_its_name(tmp_path):
 
 
 def test_what_is_a_folder_of_features(tmp_path):
-    for number, name in enumerate(["train.txt", "test/a.svm", "Fold2/x", "folds.json", "a.train"]):
+    for number, name in enumerate(["train.txt", "test/a.svm", "Fold2/x", "folds.json"]):
         assert holds_features(touch(tmp_path / str(number), name)), name
     for number, name in enumerate(["train.tsv", "train/a.parquet", "corpus.jsonl", "x.txt"], 9):
         assert not holds_features(touch(tmp_path / str(number), name)), name
     assert not holds_features(tmp_path / "nowhere")
+    (tmp_path / "a.dev").write_text("1\t2\tasks\ta text: one\n")
+    assert not holds_features(tmp_path)
+    for text in (UNNAMED, ROWS):
+        (tmp_path / "a.dev").write_text(text)
+        assert holds_features(tmp_path)
