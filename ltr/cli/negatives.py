@@ -28,23 +28,33 @@ from ltr.run.run_folder import RunFolder
 log = logging.getLogger(__name__)
 
 
-def import_negatives(source: str, output: str, *, data: str, distances: str | None = None) -> None:
-    """Make a folder of negatives of a run file, an array or a table.
+def import_negatives(
+    source: str,
+    output: str,
+    *,
+    data: str,
+    distances: str | None = None,
+    systems: list[str] | None = None,
+) -> None:
+    """Make a folder of negatives of a run file, an array or a file of pairs.
 
     Args:
         source: A run file in TREC format (.trec, .run, plain or packed), document rows [Q, K] (.npy),
-            or a table with the columns query_id, doc_id and, if it has them, distance or score
-            (.parquet).
+            or rows of ids (.jsonl, .csv, .parquet, .tsv): query_id, doc_id and, if they have them,
+            distance or score; a query, a positive and a negative; or qid and neg with the documents
+            of each system, as msmarco-hard-negatives.
         output: The new folder.
         data: The collection.
         distances: An array [Q, K] (.npy) beside that of rows: the Euclidean distances of documents
             and queries.
+        systems: Of a file with the documents of several systems, those to take, in this order.
+            None: all of them, in the order of the file.
     """
     check_new_folder(output, "the output")
     folder = Path(output)
     collection = open_collection(data)
     distances_file = None if distances is None else Path(distances)
-    negatives = negatives_of_file(Path(source), collection, distances_file)
+    negatives = negatives_of_file(Path(source), collection, distances_file, systems)
     negatives.save(folder, collection)
     counts = negatives.manifest["counts"]
     n_queries = negatives.manifest["mined_queries"]

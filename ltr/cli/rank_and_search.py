@@ -12,8 +12,9 @@ from rich.table import Table
 
 from ltr.data.collection import open_collection
 from ltr.data.console import Console, say
+from ltr.data.folder_files import FolderFiles
 from ltr.data.own_documents import own_documents, own_documents_line
-from ltr.data.splits import SPLITS, file_of_split
+from ltr.data.splits import SPLITS
 from ltr.data.texts import TextTable
 from ltr.data.trec import RunLine, write_run
 from ltr.errors import InputError
@@ -45,7 +46,7 @@ def _is_judged(data: str) -> bool:
     """Whether there are judgements beside the texts of some data."""
     if data.startswith("ir_datasets:"):
         return True
-    return any(file_of_split(Path(data, "qrels"), split, ".tsv") for split in SPLITS)
+    return any(map(FolderFiles(Path(data)).judgements, SPLITS))
 
 
 def write_rankings(output: str, ranked: Iterable[RunLine], n_queries: int) -> None:

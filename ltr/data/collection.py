@@ -10,13 +10,13 @@ from typing import NamedTuple
 import numpy as np
 
 from ltr.data.files import names_in, seen_from
+from ltr.data.folder_files import FolderFiles, find_corpus, open_corpus, open_queries
 from ltr.data.from_ir_datasets import read_ir_datasets
 from ltr.data.hugging_face import saved_files_by_split
-from ltr.data.judged_lists import cached_lists, read_judgements, read_pools
+from ltr.data.judged_lists import cached_lists, kind_of_pools, read_judgements, read_pools
 from ltr.data.own_documents import own_documents, without_own
 from ltr.data.query_lists import QueryLists
-from ltr.data.record_files import find_texts, open_record_files
-from ltr.data.splits import SPLITS, file_of_split, parent_split, row_files_of_split, splits_in
+from ltr.data.splits import SPLITS, file_of_split, parent_split, row_files_of_split
 from ltr.data.texts import TextTable
 from ltr.data.triples import TextFiles, open_text_files, read_triples
 from ltr.errors import InputError, local_path
@@ -38,7 +38,7 @@ class Collection(NamedTuple):
     # How to give a split its pools, for errors; {split} stands for its name. Empty where the source
     # can have none.
     how_to_add_pools: str = ""
-    folder: Path | None = None  # a data folder with qrels/, which may hold more splits
+    files: FolderFiles | None = None  # of a data folder, which may hold more splits
 
     def judgements(self, split: str) -> QueryLists:
         """Judgements of a split; an InputError if there are none."""
@@ -126,6 +126,9 @@ def open_collection(path: str | Path, columns: Mapping[str, str] | None = None) 
               ``qrels/{train,dev,test}.tsv``, and ``candidates/{train,dev,test}.trec[.gz]`` where
               there are fixed pools. Corpus and queries may also be ``.parquet``, or folders of
               files.
+            * a folder as MS MARCO or MTEB ship it: ``collection.tsv``, ``queries.train.tsv``,
+              ``qrels.train.tsv``, ``top1000.dev``; ``corpus/`` and ``queries/`` with judgements in
+              ``qrels/``, ``default/`` or ``data/`` as ``test-00000-of-00001.parquet`` or ``.jsonl``
             * a file of text triples or pairs, one ``query<TAB>positive[<TAB>negative…]`` a line
             * a file of rows with named columns, ``.jsonl``, ``.json``, ``.csv``, ``.parquet`` or
               ``.arrow``, such as those of BGE, Tevatron, DPR and sentence-transformers
@@ -147,8 +150,8 @@ def open_collection(path: str | Path, columns: Mapping[str, str] | None = None) 
     local_path("path", path)
     if columns is None and path.startswith("ir_datasets:"):
         return _from_ir_datasets(path.removeprefix("ir_datasets:"))
-    if columns is None and find_texts(Path(path), "corpus"):
-        return _from_beir_folder(Path(path))
+    if columns is None and find_corpus(Path(path)):
+        return _from_data_folder(Path(path))
     splits = {}
     for split, files in text_files_by_split(path).items():
         splits[split] = open_text_files(files, columns)
@@ -183,7 +186,7 @@ def text_files_by_split(path: str) -> dict[str, list[Path]]:
         if by_split:
             return by_split
     raise InputError(
-        f"{path}: a data folder must hold corpus.jsonl[.gz] (or .parquet, or a folder), queries.jsonl[.gz] and qrels/, or texts as {{train,dev,test}}.tsv[.gz] or rows with named columns as .jsonl, .json, .csv, .parquet or .arrow (docs/data.md); found {names_in(Path(path))}"
+        f"{path}: a data folder must hold corpus.jsonl[.gz] (or .parquet, or a folder), queries.jsonl[.gz] and qrels/, MS MARCO's collection.tsv, queries.*.tsv and qrels.*.tsv, or texts as {{train,dev,test}}.tsv[.gz] or rows with named columns as .jsonl, .json, .csv, .parquet or .arrow (docs/data.md); found {names_in(Path(path))}"
     )
 
 
@@ -211,30 +214,33 @@ def files_by_split(path: str, must_hold: str) -> dict[str, Path]:
     return files
 
 
-def _from_beir_folder(folder: Path) -> Collection:
-    corpus = _table(folder, "corpus", "document")
-    queries = _table(folder, "queries", "query")
+def _from_data_folder(folder: Path) -> Collection:
+    corpus = open_corpus(folder)
+    queries = open_queries(folder)
+    files = FolderFiles(folder)
     qrels = {}
     candidates = {}
     for split in SPLITS:
-        if file := file_of_split(folder / "qrels", split, ".tsv"):
+        if file := files.judgements(split):
             qrels[split] = cached_lists(file, queries, corpus, read_judgements)
-        if file := file_of_split(folder / "candidates", split, ".trec"):
-            candidates[split] = cached_lists(file, queries, corpus, read_pools)
+        if file := files.pools(split):
+            candidates[split] = cached_lists(file, queries, corpus, read_pools, kind_of_pools(file))
     if not qrels:
         raise InputError(
-            f"{folder / 'qrels'}: there must be at least one of train.tsv, dev.tsv, test.tsv (or .tsv.gz); found {names_in(folder / 'qrels')}"
+            f"{folder / 'qrels'}: there must be at least one of train.tsv, dev.tsv, test.tsv (or .tsv.gz, .txt, .jsonl, .csv, .parquet), or MS MARCO's qrels.train.tsv beside the corpus; found {names_in(folder / 'qrels') or names_in(folder)}"
         )
+    if files.summary:
+        log.info("%s: %s", folder, files.summary)
     how_to_add_pools = "add candidates/{split}.trec"
-    return Collection(str(folder), corpus, queries, qrels, candidates, how_to_add_pools, folder)
+    return Collection(str(folder), corpus, queries, qrels, candidates, how_to_add_pools, files)
 
 
 def with_split(collection: Collection, split: str) -> Collection:
     """The collection and one split more, of any name. It is read and checked here; without being
     asked for, such splits are not looked at.
 
-    Its judgements are ``qrels/SPLIT.tsv[.gz]`` of the data folder, and its pools
-    ``candidates/SPLIT.trec[.gz]``. Where there are no such pools, it has those of the split that it is
+    Its judgements are those of the data folder, as ``qrels/SPLIT.tsv[.gz]``, and its pools
+    ``candidates/SPLIT.trec[.gz]`` (:class:`ltr.data.folder_files.FolderFiles`). Where there are no such pools, it has those of the split that it is
     a part of by its name (:func:`ltr.data.splits.parent_split`): test.clean those of test. They are
     restricted to its judged queries.
 
@@ -243,42 +249,35 @@ def with_split(collection: Collection, split: str) -> Collection:
     """
     if split in collection.qrels:
         return collection
-    folder = collection.folder
-    if folder is None:
+    files = collection.files
+    if files is None:
         raise InputError(
             f"{collection.source}: a split must be one of {', '.join(collection.qrels)}, got {split!r}; only a data folder with qrels/ can have others"
         )
-    file = file_of_split(folder / "qrels", split, ".tsv")
+    file = files.judgements(split)
     if file is None:
         raise InputError(
-            f"{collection.source}: a split must be one of {', '.join(splits_in(folder / 'qrels'))}, got {split!r}; there is no {folder / 'qrels' / split}.tsv"
+            f"{collection.source}: a split must be one of {', '.join(files.splits)}, got {split!r}; there is no {files.path / 'qrels' / split}.tsv"
         )
     judged = cached_lists(file, collection.queries, collection.corpus, read_judgements)
     candidates = dict(collection.candidates)
-    pools = _pools_of(collection, folder / "candidates", split)
+    pools = _pools_of(collection, files, split)
     if pools is not None:
         candidates[split] = pools.of_queries(judged.query_rows)
     return collection._replace(qrels=collection.qrels | {split: judged}, candidates=candidates)
 
 
-def _pools_of(collection: Collection, folder: Path, split: str) -> QueryLists | None:
+def _pools_of(collection: Collection, files: FolderFiles, split: str) -> QueryLists | None:
     """The pools of a split, or else of the one that it is a part of; None where there are none."""
     if split in collection.candidates:
         return collection.candidates[split]
-    file = file_of_split(folder, split, ".trec")
+    file = files.pools(split)
     if file is not None:
-        return cached_lists(file, collection.queries, collection.corpus, read_pools)
-    whole = parent_split(split)
-    return None if whole is None else _pools_of(collection, folder, whole)
-
-
-def _table(folder: Path, name: str, kind: str) -> TextTable:
-    path = find_texts(folder, name)
-    if path is None:
-        raise InputError(
-            f"{folder / name}.jsonl[.gz]: there is no such file, nor {name}.parquet or a folder {name}; a data folder needs it"
+        return cached_lists(
+            file, collection.queries, collection.corpus, read_pools, kind_of_pools(file)
         )
-    return open_record_files(path, kind)
+    whole = parent_split(split)
+    return None if whole is None else _pools_of(collection, files, whole)
 
 
 def _from_triples(path: str, splits: dict[str, TextFiles]) -> Collection:

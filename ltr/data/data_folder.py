@@ -8,7 +8,6 @@ from typing import NamedTuple
 from ltr.data.collection import Collection, with_split
 from ltr.data.progress import tracking
 from ltr.data.query_lists import QueryLists
-from ltr.data.splits import splits_in
 from ltr.data.texts import TextTable
 from ltr.data.trec import BEIR_HEADER, text_of_grade
 from ltr.data.whole_files import write_new
@@ -64,9 +63,9 @@ def _write(collection: Collection, folder: Path) -> None:
 
 def _with_all_splits(collection: Collection) -> Collection:
     """The collection with the splits of other names that its folder has."""
-    if collection.folder is None:
+    if collection.files is None:
         return collection
-    for split in splits_in(collection.folder / "qrels"):
+    for split in collection.files.splits:
         collection = with_split(collection, split)
     return collection
 

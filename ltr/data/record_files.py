@@ -1,13 +1,13 @@
-"""Files of texts with ids: JSON lines, Parquet, and folders of such files."""
+"""Files of texts with ids: JSON lines, Parquet, text with tabs, and folders of such files."""
 
 import hashlib
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ltr.data.files import digest_of, exists_as_file, numbered_lines
-from ltr.data.first_bytes import PACKED_ENDINGS, kind_of_file
+from ltr.data.first_bytes import PACKED_ENDINGS, kind_of_file, unpacked_name
 from ltr.data.named_rows import parquet_batches, values_of
 from ltr.data.texts import Record, TextTable
 from ltr.entries import parse_json
@@ -16,12 +16,24 @@ from ltr.errors import InputError
 if TYPE_CHECKING:
     from pyarrow import RecordBatch
 
-ENDINGS = (".jsonl", *(f".jsonl{packed}" for packed in PACKED_ENDINGS), ".parquet")
+ENDINGS = (
+    *(f".jsonl{packed}" for packed in ("", *PACKED_ENDINGS)),
+    ".parquet",
+    *(f".tsv{packed}" for packed in ("", *PACKED_ENDINGS)),
+)
+ID_AND_TEXT = ("id", "text")
+DOCUMENT_COLUMNS = ("id", "url", "title", "text")  # of MS MARCO's document ranking
+# What columns with texts are called in a first line of names, in small letters.
+COLUMNS_OF_TEXTS = {
+    **dict.fromkeys(("id", "_id", "pid", "docid", "doc_id", "qid", "query_id"), "id"),
+    **dict.fromkeys(("text", "body", "passage", "query", "contents"), "text"),
+    "title": "title",
+}
 
 
 def find_texts(folder: Path, name: str) -> Path | None:
-    """The texts of this name in a data folder: ``name.jsonl`` (plain or packed), ``name.parquet``, or the folder
-    ``name`` of such files; None if there are none.
+    """The texts of this name in a data folder: ``name.jsonl`` or ``name.tsv`` (plain or packed),
+    ``name.parquet``, or the folder ``name`` of such files; None if there are none.
 
     Raises:
         InputError: if a file's name is that of something else, or there are texts of two kinds.
@@ -29,6 +41,8 @@ def find_texts(folder: Path, name: str) -> Path | None:
     present = [path for ending in ENDINGS if exists_as_file(path := folder / f"{name}{ending}")]
     if (folder / name).is_dir():
         present.append(folder / name)
+    # Text with tabs often lies beside these, for other programs.
+    present = [path for path in present if not _is_tsv(path)] or present
     if not present:
         return None
     # A plain file comes before its packed self.
@@ -44,22 +58,37 @@ def open_record_files(path: Path, kind: str) -> TextTable:
     """Open the texts of a file, or of all files of a folder in the order of their names.
 
     Args:
-        path: ``.jsonl`` (plain or packed) or ``.parquet``, or a folder of these. In a folder, names
-            that begin with ``.`` or ``_`` are left out, as in Spark.
+        path: ``.jsonl`` or ``.tsv`` (plain or packed) or ``.parquet``, or a folder of these. In a
+            folder, names that begin with ``.`` or ``_`` are left out, as in Spark.
         kind: ``document`` or ``query``, for errors.
 
     Raises:
         InputError: as :meth:`TextTable.open`, with ``file:line``, in Parquet ``file:row`` counted
             from 1; for other files in the folder, or none.
     """
-    if not path.is_dir():
-        return TextTable.open(digest_of(path), _records(path), kind, path, leave_out_empty=True)
-    files = _files_of_folder(path)
+    if path.is_dir():
+        return open_parts(_files_of_folder(path), kind, path)
+    # The same bytes may be other texts under another ending.
+    content = f"tsv-1 {digest_of(path)}" if _is_tsv(path) else digest_of(path)
+    return TextTable.open(content, _records(path), kind, path, leave_out_empty=True)
+
+
+def open_parts(files: Sequence[Path], kind: str, source: Path) -> TextTable:
+    """Open the texts of several files as one table.
+
+    Args:
+        files: as of :func:`open_record_files`.
+        kind: ``document`` or ``query``, for errors.
+        source: the folder that they lie in, for errors.
+
+    Raises:
+        InputError: as :func:`open_record_files`.
+    """
     # What a file is read as is part of the content: its bytes alone do not say it.
     digests = [f"{_ending(file)} {digest_of(file)}" for file in files]
     content = hashlib.sha256("\n".join(digests).encode()).hexdigest()
     records = (record for file in files for record in _records(file))
-    return TextTable.open(f"folder-1 {content}", records, kind, path, leave_out_empty=True)
+    return TextTable.open(f"folder-1 {content}", records, kind, source, leave_out_empty=True)
 
 
 def _files_of_folder(folder: Path) -> list[Path]:
@@ -88,7 +117,42 @@ def _ending(path: Path) -> str | None:
 def _records(file: Path) -> Iterator[Record]:
     if _ending(file) == ".parquet" or kind_of_file(file) == "Parquet":
         return parquet_records(file)
-    return json_records(file)
+    return tsv_records(file) if _is_tsv(file) else json_records(file)
+
+
+def _is_tsv(file: Path) -> bool:
+    return unpacked_name(file.name.lower()).endswith(".tsv")
+
+
+def tsv_records(file: Path) -> Iterator[Record]:
+    """The texts of a file ``id<TAB>text``, or with the columns that its first line names, of ``id``,
+    ``text`` and ``title``; or of MS MARCO's documents, ``id<TAB>url<TAB>title<TAB>body``.
+    """
+    source = str(file)
+    columns: Sequence[str] | None = None
+    for number, line in numbered_lines(file):
+        if columns is None:
+            columns, is_header = _columns_of_texts(line.split("\t"))
+            if is_header:
+                continue
+        # What stands behind the id of two columns is the text, tabs too.
+        values = line.split("\t", 1 if columns == ID_AND_TEXT else -1)
+        if len(values) != len(columns):
+            raise InputError(
+                f"{source}:{number}: expected {'<TAB>'.join(columns)}, got {len(values)} columns: {line[:60]!r}"
+            )
+        record = dict(zip(columns, values, strict=True))
+        text = with_title(record.get("title", ""), record["text"])
+        yield Record(record["id"].strip(), text, source, number)
+
+
+def _columns_of_texts(first: Sequence[str]) -> tuple[Sequence[str], bool]:
+    """The columns of a file whose first line has these values, and whether they are their names."""
+    names = [COLUMNS_OF_TEXTS.get(value.strip().lower(), "") for value in first]
+    if names[0] == "id" and "text" in names[1:]:
+        return names, True
+    is_of_documents = len(first) == len(DOCUMENT_COLUMNS) and first[1].startswith("http")
+    return DOCUMENT_COLUMNS if is_of_documents else ID_AND_TEXT, False
 
 
 def json_records(file: Path) -> Iterator[Record]:

@@ -5,7 +5,6 @@ import re
 from pathlib import Path
 
 from ltr.data.files import plain_or_packed
-from ltr.data.first_bytes import PACKED_ENDINGS
 from ltr.data.named_rows import is_row_file
 from ltr.errors import InputError
 
@@ -67,17 +66,6 @@ def parent_split(split: str) -> str | None:
     ('test', None)
     """
     return split.rpartition(".")[0] or None
-
-
-def splits_in(folder: Path) -> list[str]:
-    """The splits that have a file NAME.tsv, plain or packed, in a folder, ``train``, ``dev`` and ``test`` first."""
-    splits = set()
-    for file in folder.glob("*.tsv*"):
-        name, _, suffix = file.name.rpartition(".tsv")
-        if suffix in ("", *PACKED_ENDINGS) and PLAIN_NAME.fullmatch(name):
-            splits.add(split_named(name))
-    others = sorted(splits.difference(SPLITS))
-    return [split for split in SPLITS if split in splits] + others
 
 
 def file_of_split(folder: Path, split: str, suffix: str) -> Path | None:

@@ -1,5 +1,5 @@
 """Scores of a teacher on disk: a folder, whole or absent, bound to the collection whose lists were
-scored.
+scored; or a file of others, whose ids are looked up.
 """
 
 from pathlib import Path
@@ -9,6 +9,7 @@ import numpy as np
 
 from ltr.data.artefact import ArtefactKind
 from ltr.data.collection import Collection
+from ltr.data.judged_lists import cached_lists, read_scores
 from ltr.data.query_lists import QueryLists
 from ltr.errors import InputError
 
@@ -38,7 +39,7 @@ SCORES = ArtefactKind(
     name="scores",
     arrays=QueryLists._fields,
     manifest_type=ScoresManifest,
-    must_be="a folder that ltr score has written",
+    must_be="a folder that ltr score has written, or a file of scores",
     mend="score again",
 )
 
@@ -80,12 +81,24 @@ class TeacherScores(NamedTuple):
     def open(
         cls, folder: Path, collection: Collection, option: str = "labels.scores"
     ) -> "TeacherScores":
-        """Map a folder of scores.
+        """Map a folder of scores, or those of a file.
+
+        Args:
+            folder: a folder that :meth:`save` has written, or a file of pairs, see
+                :func:`ltr.data.judged_lists.read_scores`.
+            collection: knows the ids.
+            option: the one that names it, for errors.
 
         Raises:
             InputError: if the folder holds no scores, is damaged or of another version, has a
-                score that is NaN or infinite, or belongs to another collection.
+                score that is NaN or infinite, or belongs to another collection; with ``file:line``
+                for a file that can't be read.
         """
+        if folder.is_file():
+            file_lists = cached_lists(
+                folder, collection.queries, collection.corpus, read_scores, "scores "
+            )
+            return cls(file_lists, dict(scale_of(file_lists)))
         opened = SCORES.open(folder, collection, option)
         # Plain arrays over the map: every slice of a memmap makes another memmap, for microseconds.
         lists = QueryLists(**{name: np.asarray(array) for name, array in opened.arrays.items()})

@@ -13,7 +13,8 @@ from ltr.data.collection import open_collection
 from ltr.data.counted_columns import columns_of, separator_hint
 from ltr.data.files import digest_of, numbered_lines
 from ltr.data.first_bytes import kind_of_file, unpacked_name
-from ltr.data.record_files import find_texts, open_record_files
+from ltr.data.folder_files import find_corpus, find_queries, open_corpus, open_queries
+from ltr.data.record_files import open_record_files
 from ltr.data.tab_separated import refuse_names, warn_of_tabs
 from ltr.data.texts import Record, TextTable
 from ltr.errors import InputError, local_path
@@ -26,7 +27,7 @@ def open_texts(path: str, kind: Literal["document", "query"], option: str) -> Te
         path: ``.jsonl`` or ``.parquet`` with ``_id`` and ``text`` (and ``title``), ``.tsv`` with
             ``id<TAB>text``, or ``.txt`` (or a name without an end) with one text a line, whose ids
             are the numbers of the lines, plain or packed; a folder with a corpus or queries, see
-            :func:`ltr.data.record_files.find_texts`; or ``ir_datasets:NAME``.
+            :func:`ltr.data.folder_files.find_corpus`; or ``ir_datasets:NAME``.
         kind: whether the documents or the queries are wanted.
         option: the option that names the path, for errors.
 
@@ -38,9 +39,15 @@ def open_texts(path: str, kind: Literal["document", "query"], option: str) -> Te
     if path.startswith("ir_datasets:"):
         collection = open_collection(path)
         return collection.corpus if kind == "document" else collection.queries
-    file = _file_of_texts(Path(path), kind, option)
+    file = Path(path)
+    if file.is_dir():
+        return _texts_of_folder(file, kind, option)
+    if not file.is_file():
+        raise InputError(
+            f"{option} {path}: expected a file of texts, or a folder with {_name(kind)}.jsonl, found no such file"
+        )
     suffix = Path(unpacked_name(file.name.lower())).suffix
-    if file.is_dir() or suffix in (".jsonl", ".parquet") or kind_of_file(file) == "Parquet":
+    if suffix in (".jsonl", ".parquet") or kind_of_file(file) == "Parquet":
         return open_record_files(file, kind)
     # The same bytes are other texts under another suffix, so the content must name the layout. The
     # words "True" and "False" once answered whether it is a .tsv; with other words, every table on
@@ -57,21 +64,18 @@ def open_texts(path: str, kind: Literal["document", "query"], option: str) -> Te
     return TextTable.open(f"False {digest_of(file)}", _line_records(file), kind, file)
 
 
-def _file_of_texts(path: Path, kind: str, option: str) -> Path:
-    """The file itself, or what a data folder has of this kind."""
-    name = "corpus" if kind == "document" else "queries"
-    if path.is_file():
-        return path
-    if not path.is_dir():
+def _name(kind: str) -> str:
+    return "corpus" if kind == "document" else "queries"
+
+
+def _texts_of_folder(folder: Path, kind: str, option: str) -> TextTable:
+    name = _name(kind)
+    is_there = find_corpus(folder) if kind == "document" else find_queries(folder)
+    if not is_there:
         raise InputError(
-            f"{option} {path}: expected a file of texts, or a folder with {name}.jsonl, found no such file"
+            f"{option} {folder}: expected a file of texts, or a folder with {name}.jsonl, found no {name}.jsonl[.gz], {name}.parquet or folder {name} there"
         )
-    texts = find_texts(path, name)
-    if texts is None:
-        raise InputError(
-            f"{option} {path}: expected a file of texts, or a folder with {name}.jsonl, found no {name}.jsonl[.gz], {name}.parquet or folder {name} there"
-        )
-    return texts
+    return open_corpus(folder) if kind == "document" else open_queries(folder)
 
 
 def _tab_separated_records(file: Path) -> Iterator[Record]:

@@ -19,8 +19,10 @@ class Labels:
     """The options that say what the labels of training lists are: grades, or a teacher's scores.
 
     Args:
-        scores: a folder with the scores of a teacher, written by ``ltr score``. The loss must take
-            them, and documents of other lists can't be negatives. None: the labels are the grades.
+        scores: a folder with the scores of a teacher, written by ``ltr score``, or a file of others
+            with ``query-id<TAB>doc-id<TAB>score``, a TREC run, or rows with such columns (JSON
+            lines, CSV, Parquet). The loss must take them, and documents of other lists can't be
+            negatives. None: the labels are the grades.
         unscored: documents without a score: ``refuse`` them, or ``leave_out``, which shortens the
             list, and leaves out queries without any score.
         deviation: bring the scores to this standard deviation within a list (the mean over the
@@ -37,7 +39,7 @@ class Labels:
     def __post_init__(self) -> None:
         if self.scores == "":
             raise InputError(
-                "scores must be a folder that 'ltr score' has written, got ''",
+                "scores must be a folder that 'ltr score' has written, or a file of scores, got ''",
                 option="labels.scores",
             )
         if self.scores is not None:

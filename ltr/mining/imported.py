@@ -1,25 +1,34 @@
-"""Negatives from elsewhere: a run file, an array of rows or a table, for training to read."""
+"""Negatives from elsewhere: a run file, an array of rows or a file of pairs, for training to read."""
 
+import logging
+from collections.abc import Iterator, Sequence
+from itertools import islice
 from pathlib import Path
 
 import numpy as np
-import pandas as pd
 
 from ltr.data.collection import Collection
 from ltr.data.files import map_given_array
 from ltr.data.first_bytes import unpacked_name
-from ltr.data.judged_lists import lists_of_run
-from ltr.data.lines import lists_of_lines
+from ltr.data.judged_lists import are_ranks, known_judgements, lists_of_run, lists_without_repeats
+from ltr.data.lines import Line, look_up
+from ltr.data.pair_files import has_three_columns, is_score, lines_of_columns, pair_rows
 from ltr.data.query_lists import QueryLists, cannot_be_negatives
 from ltr.errors import InputError
 from ltr.mining.mined_negatives import MinedNegatives, lists_of_arrays
 from ltr.mining.same_texts import excluded_documents
 
+log = logging.getLogger(__name__)
+
 RUN_ENDINGS = (".trec", ".run")  # or packed
+LINES_LOOKED_AT = 1000  # that say what the third of three columns is
 
 
 def negatives_of_file(
-    source: Path, collection: Collection, distances: Path | None = None
+    source: Path,
+    collection: Collection,
+    distances: Path | None = None,
+    systems: Sequence[str] | None = None,
 ) -> MinedNegatives:
     """Make negatives of a file.
 
@@ -30,28 +39,34 @@ def negatives_of_file(
     Args:
         source: a run file in TREC format (``.trec``, ``.run``, plain or packed), whose scores give
             the order; an array of document rows ``[Q, K]`` (``.npy``), hardest first, −1 where
-            there is none; or a table (``.parquet``) with the columns query_id, doc_id and, if it
-            has them, distance or score.
-        collection: knows the ids.
+            there is none; or any other file of pairs, see :func:`ltr.data.pair_files.pair_rows`. Of
+            these distances or scores give the order where there are some, else the order of the
+            file does.
+        collection: knows the ids. Pairs of absent ones are left out with a warning, but for those
+            of a run.
         distances: an array ``[Q, K]`` beside that of rows: the Euclidean distance of each document
             to its query.
+        systems: whose documents to take, and in which order, of a file that has those of several
+            for each query; None: those of all, in the order of the file.
 
     Raises:
-        InputError: for another kind of file, unknown ids, a document twice, distances below 0, or
-            no negatives at all.
+        InputError: for another kind of file, unknown ids in a run, a document twice there,
+            distances below 0, or no negatives at all.
     """
     if distances is not None and source.suffix != ".npy":
         raise InputError(f"{source}: distances go with an array of rows (.npy)", option="distances")
-    if unpacked_name(source.name).endswith(RUN_ENDINGS):
+    is_run = unpacked_name(source.name).endswith(RUN_ENDINGS)
+    if systems is not None and (is_run or source.suffix == ".npy"):
+        raise InputError(
+            f"{source}: a run and an array are of one system; leave the systems out",
+            option="systems",
+        )
+    if is_run:
         lists = lists_of_run(source, collection.queries, collection.corpus).without_values()
     elif source.suffix == ".npy":
         lists = _from_arrays(source, distances, collection)
-    elif source.suffix == ".parquet":
-        lists = _from_table(source, collection)
     else:
-        raise InputError(
-            f"{source}: negatives must be a run file (.trec, .trec.gz, .run, .run.gz; lines query Q0 doc rank score tag), .npy, or .parquet with query_id and doc_id"
-        )
+        lists = _from_pairs(source, collection, systems)
     if (lists.values < 0).any():
         raise InputError(f"{source}: distances must be at least 0, got {lists.values.min()}")
     query_rows = lists.query_of_doc
@@ -110,40 +125,65 @@ def _from_arrays(source: Path, distances: Path | None, collection: Collection) -
     return lists
 
 
-def _from_table(source: Path, collection: Collection) -> QueryLists:
-    try:
-        table = pd.read_parquet(source)
-    except ImportError:
-        raise InputError(f"{source}: parquet needs another package: pip install pyarrow") from None
-    except Exception as error:  # whatever a broken file makes the reader stumble over
-        text = " ".join(str(error).split())[:100]
-        raise InputError(f"{source}: expected a parquet file, got an error ({text})") from None
-    missing = {"query_id", "doc_id"} - {*table.columns}
-    if missing:
+def _from_pairs(source: Path, collection: Collection, systems: Sequence[str] | None) -> QueryLists:
+    """The pairs of a file, hardest first. The values are distances, or NaN where it has none."""
+    is_triples = has_three_columns(source) and _are_triples(source, collection)
+    seen: set[str] = set()  # the systems of the file
+    kinds: set[str] = set()  # of the values
+
+    def lines() -> Iterator[Line]:
+        for number, row in pair_rows(source, is_triples):
+            seen.update(row.systems)
+            kind, pairs = row.negatives(systems)
+            kinds.add(kind)
+            for pair in pairs:
+                yield number, pair
+
+    rows = look_up(lines(), collection.queries, collection.corpus)
+    absent = [] if systems is None else [name for name in systems if name not in seen]
+    if absent:
+        there = ", ".join(sorted(seen)) or "no names of systems"
         raise InputError(
-            f"{source}: a table must have the columns query_id and doc_id, and has no {' and no '.join(missing)}"
+            f"{source}: systems must be some of those of the file, got {absent[0]!r}; it has {there}",
+            option="systems",
         )
-    if "distance" in table:
-        column = "distance"
-    elif "score" in table:
-        column = "score"
-    else:
-        column = None  # the documents keep their order
-    values = np.zeros(len(table))
-    if column is not None:
-        values = pd.to_numeric(table[column], errors="coerce").to_numpy(dtype=np.float32)
-    is_finite = np.isfinite(values)
-    if not is_finite.all():
-        first = int(np.argmin(is_finite)) + 1
-        raise InputError(f"{source}:{first}: a {column} must be a finite number (float32)")
-    # Lists are sorted by value, largest first: distances change their sign before, and back after.
-    sorted_by = -values if column == "distance" else values
-    query_ids = table["query_id"].map(str)
-    doc_ids = table["doc_id"].map(str)
-    lines = enumerate(zip(query_ids, doc_ids, sorted_by.tolist(), strict=True), start=1)
-    lists = lists_of_lines(source, "row", collection.queries, collection.corpus, lines)
-    if column is not None:
-        lists = lists.best_first()
-    if column == "distance":
+    if len(kinds) > 1:
+        raise InputError(
+            f"{source}: all rows or none must have a distance or a score, got {' and '.join(sorted(kinds))}"
+        )
+    known, notes = known_judgements(str(source), rows, "negative")
+    lists, notes = lists_without_repeats(known, notes, "negative")
+    for note in notes:
+        log.warning("%s: %s", source, note)
+    if kinds == {"order"} or (has_three_columns(source) and are_ranks(lists)):
+        return lists.without_values()
+    lists = lists.best_first()
+    if kinds == {"distance"}:
         return lists._replace(values=-lists.values)
     return lists.without_values()
+
+
+def _are_triples(source: Path, collection: Collection) -> bool:
+    """Whether three columns without names are ids of a query, a positive and a negative, and not a
+    score or a rank behind a pair: the documents of column 2 are relevant, those of column 3 are there.
+    """
+    first_lines = [parts for _, parts in islice(lines_of_columns(source), LINES_LOOKED_AT)]
+    query_ids, doc_ids, third = zip(
+        *(parts for parts in first_lines if len(parts) == 3), strict=True
+    )
+    query_rows = collection.queries.rows(query_ids)
+    doc_rows = collection.corpus.rows(doc_ids)
+    are_there = collection.corpus.rows(third) >= 0
+    n_docs = len(collection.corpus)
+    relevant = [np.empty(0, np.int64)]
+    for judged in collection.qrels.values():
+        pairs = judged.query_of_doc * n_docs + judged.doc_rows
+        relevant.append(pairs[judged.values > 0])
+    is_known = (query_rows >= 0) & (doc_rows >= 0)
+    pairs = query_rows[is_known] * n_docs + doc_rows[is_known]
+    are_relevant = len(pairs) and np.isin(pairs, np.concatenate(relevant)).mean() > 0.5
+    are_numbers = all(map(is_score, third))
+    are_triples = bool(are_there.any() and (are_relevant or not are_numbers))
+    if are_triples:
+        log.info("%s: three columns are read as a query, a positive and a negative", source)
+    return are_triples

@@ -18,7 +18,7 @@ class Entries(TypedDict, total=False):
     n: int
 
 
-WRITTEN = "a folder that ltr score has written"
+WRITTEN = "a folder that ltr score has written, or a file of scores"
 SCORES = ArtefactKind("scores", ("values",), Entries, WRITTEN, "score again")
 OVERLAY = ArtefactKind("overlay", ("values",), Entries, "the folder of an audit", "audit again")
 
@@ -117,5 +117,5 @@ def test_another_kind_another_collection_and_damage_are_one_line(tmp_path, colle
     with refused("a/manifest.json: the file is damaged .*utf-8"):
         SCORES.open(folder, collection)
     (folder / "manifest.json").unlink()
-    with refused("that ltr score has written, and there is no manifest"):
+    with refused("that ltr score has written, or a file of scores, and there is no manifest"):
         SCORES.open(folder, collection)

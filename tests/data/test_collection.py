@@ -208,7 +208,7 @@ def test_what_is_no_file_is_not_taken_for_a_missing_one(folder, name, what):
         open_collection(str(folder))
 
 
-@pytest.mark.parametrize("name", ["test.jsonl", "test.txt", "test-00000-of-00001.tsv", "test.csv"])
+@pytest.mark.parametrize("name", ["test.md", "judged.txt", "tests.jsonl"])
 def test_what_lies_in_qrels_is_said_where_no_split_does(folder, name):
     (folder / "qrels/train.tsv").rename(folder / "qrels" / name)
     with refused(rf"at least one of train.tsv, .*; found \['{name}'\]"):

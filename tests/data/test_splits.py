@@ -5,7 +5,7 @@ import gzip
 import pytest
 
 from ltr.data.collection import open_collection, with_split
-from ltr.data.splits import parent_split, split_named, splits_in
+from ltr.data.splits import parent_split, split_named
 from tests.world.collections import write_collection
 from tests.world.refusals import refused
 
@@ -33,13 +33,6 @@ def test_a_name_that_no_file_can_have_is_refused():
 def test_a_split_is_a_part_of_what_stands_before_its_last_dot():
     assert parent_split("test.clean.hard") == "test.clean"
     assert parent_split("test") is None
-
-
-def test_the_splits_of_a_folder_are_its_tables(tmp_path):
-    names = "val.tsv test.tsv.gz b.tsv.zst a.b.tsv test.clean.removed.jsonl x.tsv~"
-    for name in names.split():
-        (tmp_path / name).touch()
-    assert splits_in(tmp_path) == ["dev", "test", "a.b", "b"]
 
 
 @pytest.fixture

@@ -1,10 +1,10 @@
-"""Negatives of other files: TREC runs, arrays, tables."""
+"""Negatives of other files: TREC runs, arrays, pairs of ids."""
 
 import gzip
+import json
 import lzma
 
 import numpy as np
-import pandas as pd
 import pytest
 
 from ltr.data.collection import open_collection
@@ -13,8 +13,9 @@ from ltr.errors import InputError
 from ltr.mining.imported import negatives_of_file
 from ltr.mining.mined_negatives import MinedNegatives
 from ltr.models import DualEncoder
-from tests.world.collections import write_collection_with_twin
+from tests.world.collections import small_collection, write_collection_with_twin, write_jsonl
 from tests.world.data_modules import data_module
+from tests.world.refusals import refused
 
 
 @pytest.fixture(scope="module")
@@ -113,27 +114,107 @@ def test_arrays_with_and_without_distances(tmp_path, collection):
     assert negatives_of_file(ids, collection).manifest["distance"] is None
 
 
+PAIRS = [("train-q0", "train-q0-d1"), ("train-q0", "dev-q1-d1"), ("train-q1", "twin")]
+IN_ORDER = ["train-q0-d1", "dev-q1-d1"]
+
+
 @pytest.mark.parametrize(
-    ("table", "expected", "distances"),
+    ("column", "values", "expected", "distances"),
     [
-        ({"score": [0.5, 0.9, 7.0]}, ["dev-q1-d1", "train-q0-d1"], None),
-        ({"distance": [0.5, 0.9, 0.1]}, ["train-q0-d1", "dev-q1-d1"], [0.5, np.float32(0.9)]),
-        ({}, ["train-q0-d1", "dev-q1-d1"], None),
+        ("score", [0.5, 0.9, 7.0], IN_ORDER[::-1], None),
+        ("distance", [0.5, 0.9, 0.1], IN_ORDER, [0.5, np.float32(0.9)]),
+        (None, [None] * 3, IN_ORDER, None),
     ],
 )
-def test_a_table(tmp_path, collection, monkeypatch, table, expected, distances):
-    queries = ["train-q0", "train-q0", "train-q1"]
-    pairs = {"query_id": queries, "doc_id": ["train-q0-d1", "dev-q1-d1", "twin"]}
-    monkeypatch.setattr(pd, "read_parquet", lambda file: pd.DataFrame(pairs | table))
-    found = negatives_of_file(tmp_path / "a.parquet", collection)
+@pytest.mark.parametrize("ending", ["jsonl", "csv", "tsv"])
+def test_rows_of_pairs(tmp_path, collection, column, values, expected, distances, ending):
+    names = ["query_id", "doc_id", *([column] if column else [])]
+    rows = [[*pair, value][: len(names)] for pair, value in zip(PAIRS, values, strict=True)]
+    file = tmp_path / f"a.{ending}"
+    if ending == "jsonl":
+        write_jsonl(file, [dict(zip(names, row, strict=True)) for row in rows])
+    else:
+        lines = [{"csv": ",", "tsv": "\t"}[ending].join(map(str, row)) for row in [names, *rows]]
+        file.write_text("\n".join(lines) + "\n")
+    found = negatives_of_file(file, collection)
     assert named(found, collection) == {"train-q0": expected, "train-q1": ["twin"]}
     assert (found.manifest["distance"] is None) == (distances is None)
     if distances:
         assert found.lists.of(collection.queries.row("train-q0"))[1].tolist() == distances
 
 
-SUFFIXES = r"a run file \(.trec, .trec.gz, .run, .run.gz; lines query Q0 doc rank score tag\), .npy"
-PARQUET = "(parquet needs another package: pip install pyarrow|expected a parquet file)"
+def test_parquet_reads_as_other_rows(tmp_path, collection):
+    pyarrow = pytest.importorskip("pyarrow")
+    from pyarrow import parquet
+
+    queries, docs = zip(*PAIRS, strict=True)
+    columns = {"query_id": queries, "doc_id": docs, "score": [0.5, 0.9, 7.0]}
+    parquet.write_table(pyarrow.table(columns), tmp_path / "a.parquet")
+    found = negatives_of_file(tmp_path / "a.parquet", collection)
+    assert named(found, collection) == {"train-q0": IN_ORDER[::-1], "train-q1": ["twin"]}
+
+
+def numbered_collection(folder):
+    """Ids that are numbers, as MS MARCO has them: document 10 is relevant for query 1, and 12 for 2;
+    20 has the text of 12.
+    """
+    docs = {"10": "a", "11": "b", "12": "c", "13": "d", "20": "c"}
+    return small_collection(folder, docs, {"1": "x", "2": "y"}, [("1", "10", 1), ("2", "12", 1)])
+
+
+def test_msmarco_hard_negatives(tmp_path, caplog):
+    """Ids are numbers there. Systems are taken in order, each document once; 20 has the text of a
+    relevant document, and 99 is absent.
+    """
+    collection = numbered_collection(tmp_path / "data")
+    lines = [
+        {"qid": 1, "pos": [10], "neg": {"bm25": [12, 10, 11], "distil": [13, 11], "no": []}},
+        {"qid": 2, "pos": [12], "neg": {"bm25": [20, 13], "distil": [99, 11]}},
+        {"qid": 3, "pos": [12], "neg": {"distil": [11]}},
+    ]
+    text = "".join(json.dumps(line) + "\n" for line in lines)
+    (tmp_path / "hard.jsonl.gz").write_bytes(gzip.compress(text.encode()))
+    found = negatives_of_file(tmp_path / "hard.jsonl.gz", collection)
+    assert named(found, collection) == {"1": ["12", "11", "13"], "2": ["13", "11"]}
+    assert found.manifest["counts"] == {"found": 7, "relevant": 2, "chosen": 5}
+    for note in (
+        "1 of 10 negatives are of absent queries and left out, first in line 3",
+        "1 of 10 negatives are of absent documents and left out, first in line 2",
+        "1 negatives are of a pair again and left out",
+    ):
+        assert note in caplog.text
+    found = negatives_of_file(tmp_path / "hard.jsonl.gz", collection, systems=["distil", "bm25"])
+    assert named(found, collection) == {"1": ["13", "11", "12"], "2": ["11", "13"]}
+    found = negatives_of_file(tmp_path / "hard.jsonl.gz", collection, systems=["distil"])
+    assert named(found, collection) == {"1": ["13", "11"], "2": ["11"]}
+    with refused(r"hard.jsonl.gz: systems must be .*, got 'ance'; it has bm25, distil, no"):
+        negatives_of_file(tmp_path / "hard.jsonl.gz", collection, systems=["bm25", "ance"])
+
+
+# Three numbers are ids of a query, a positive and a negative, or of a pair and its score or rank.
+COLUMNS = {
+    "triples": ("1\t10\t13\n1\t10\t11\n2\t12\t11\n", {"1": ["13", "11"], "2": ["11"]}),
+    "scores": ("1\t13\t11\n1\t11\t12\n2\t11\t0.5\n", {"1": ["11", "13"], "2": ["11"]}),
+    "ranks": ("1\t13\t10\n1\t11\t11\n2\t11\t12\n", {"1": ["13", "11"], "2": ["11"]}),
+    "pairs": ("1\t13\n1\t11\n2\t11\n", {"1": ["13", "11"], "2": ["11"]}),
+    "top1000": ("1\t13\tx\td\n1\t11\tx\tb\n2\t11\ty\tb\n", {"1": ["13", "11"], "2": ["11"]}),
+}
+
+
+@pytest.mark.parametrize("case", COLUMNS)
+def test_what_numbers_without_names_are(tmp_path, case):
+    collection = numbered_collection(tmp_path / "data")
+    text, expected = COLUMNS[case]
+    (tmp_path / "a.tsv").write_text(text)
+    assert named(negatives_of_file(tmp_path / "a.tsv", collection), collection) == expected
+
+
+def test_ids_of_letters_are_triples_without_a_judgement(tmp_path, collection):
+    (tmp_path / "a.tsv").write_text("train-q1\tdev-q1-d0\ttwin\n")
+    found = negatives_of_file(tmp_path / "a.tsv", collection)
+    assert named(found, collection) == {"train-q1": ["twin"]}
+
+
 # A file, what it holds, and what is told.
 BAD_FILES = [
     ("a.trec", f"{RUN}train-q9 Q0 twin 1 7 x", ":6: query 'train-q9' is not in the queries"),
@@ -150,11 +231,28 @@ BAD_FILES = [
     ),
     (
         "a.csv",
-        "x",
-        f": negatives must be {SUFFIXES}, or .parquet with query_id and doc_id",
+        "query,doc_id\nx,y",
+        ":2: a row must have query_id, got no column called query_id or qid",
     ),
+    ("a.txt", "x", r":1: expected columns 2 \(query, doc\), 3 .*, got 1: 'x'"),
     ("a.npy", "x", ": expected a whole .npy file"),
-    ("a.parquet", "x", f": {PARQUET}"),
+    ("a.parquet", "x", ":1: the Parquet file is broken here"),
+    ("a.jsonl", '{"qid": "q", "pos": ["d"]}', ":1: a row must have negative, got no column .* neg"),
+    (
+        "a.jsonl",
+        '{"qid": "train-q0", "pid": "twin"}\n{"qid": "train-q1", "pid": "twin", "score": 1}',
+        ": all rows or none must have a distance or a score, got order and score",
+    ),
+    (
+        "a.jsonl",
+        '{"qid": "train-q1", "pid": "twin", "score": NaN}',
+        ":1: a score must be a finite number",
+    ),
+    (
+        "a.jsonl",
+        '{"qid": "train-q0", "pid": "tw"}',
+        ": at least one negative must be of a query and a document that are there, got 1 of others",
+    ),
 ]
 
 
@@ -188,18 +286,7 @@ def test_distances_go_with_arrays_alone(tmp_path, collection):
         negatives_of_file(tmp_path / "a.trec", collection, tmp_path / "distances.npy")
 
 
-BAD_TABLES = [
-    ({"query": "x", "doc_id": "y"}, "have the columns query_id and doc_id, and has no query_id"),
-    (
-        {"query_id": "train-q0", "doc_id": "twin", "score": np.nan},
-        "a.parquet:1: a score must be a finite number",
-    ),
-    ({"query_id": "train-q0", "doc_id": "tw"}, "a.parquet:1: document 'tw' is not in the corpus"),
-]
-
-
-@pytest.mark.parametrize(("row", "message"), BAD_TABLES)
-def test_a_table_that_does_not_fit_is_one_line(tmp_path, collection, monkeypatch, row, message):
-    monkeypatch.setattr(pd, "read_parquet", lambda file: pd.DataFrame([row]))
-    with pytest.raises(InputError, match=message):
-        negatives_of_file(tmp_path / "a.parquet", collection)
+def test_a_run_and_an_array_have_no_systems(tmp_path, collection):
+    (tmp_path / "a.trec").write_text(RUN)
+    with refused("a run and an array are of one system; leave the systems out"):
+        negatives_of_file(tmp_path / "a.trec", collection, systems=["bm25"])

@@ -201,7 +201,10 @@ REFUSED = [
     ),
     (["--model.in_batch", "ltr.in_batch.OtherQueries"], "of other queries; leave out in_batch"),
     (["--data.negatives", "bm25"], "pairs have no score, first document"),
-    (["--data.labels.scores", ""], "scores must be a folder that 'ltr score' has written, got ''"),
+    (
+        ["--data.labels.scores", ""],
+        "scores must be a folder that 'ltr score' has written, or a file of scores, got ''",
+    ),
     (["--data.labels.scores", "nowhere"], "nowhere: scores must be a folder that ltr score has"),
     (["--data.labels.deviation", "0"], "deviation must be finite and above 0"),
 ]

@@ -1,0 +1,158 @@
+"""Files of pairs of ids: what a row of each form says, and scores that become labels."""
+
+import gzip
+import json
+
+import pytest
+
+from ltr.data.collection import open_collection
+from ltr.data.pair_files import pair_rows
+from ltr.data.teacher_scores import TeacherScores
+from ltr.data.texts import id_of
+from tests.world.collections import by_ids, small_collection
+from tests.world.refusals import refused
+
+# Numbers, as MS MARCO has them: JSON may hold them without quotes.
+CORPUS = {"10": "the river", "11": "the bridge", "12": "the town"}
+QUERIES = {"1": "what flows", "2": "what spans"}
+SCORES = {"1": {"10": 2.5, "11": -1.0}, "2": {"12": 0.25}}
+
+
+@pytest.fixture
+def collection(tmp_path):
+    judged = [("1", "10", 1), ("2", "12", 1)]
+    return small_collection(tmp_path / "data", CORPUS, QUERIES, judged)
+
+
+def as_jsonl(*rows):
+    return "".join(json.dumps(row) + "\n" for row in rows)
+
+
+# One file of each form, with the same three scores.
+FORMS = {
+    "tabs.tsv": "1\t10\t2.5\n1\t11\t-1\n2\t12\t.25\n",
+    "spaces.txt": "1 10 2.5\n1  11 -1e0\n2 12 0.25\n",
+    "names.tsv": "query-id\tcorpus-id\tscore\n1\t10\t2.5\n1\t11\t-1\n2\t12\t0.25\n",
+    "order.csv": "score,pid,qid\n2.5,10,1\n-1,11,1\n0.25,12,2\n",
+    "run.trec": "1 Q0 10 1 2.5 t\n1 Q0 11 2 -1 t words\n# a comment\n2 Q0 12 1 0.25 t\n",
+    "triples.tsv": "2.5\t-1\t1\t10\t11\n0.25\t0.25\t2\t12\t12\n",
+    "ids.jsonl": as_jsonl(
+        {"query_id": "1", "doc_id": "10", "score": 2.5},
+        {"query_id": "1", "doc_id": "11", "score": "-1"},
+        {"query_id": "2", "doc_id": "12", "score": 0.25},
+    ),
+    "numbers.jsonl": as_jsonl(
+        {"qid": 1, "pid": 10, "score": 2.5},
+        {"qid": 1, "pid": 11, "score": -1},
+        {"qid": 2, "pid": 12, "score": 0.25},
+    ),
+    "lists.jsonl": as_jsonl(
+        {"qid": 1, "pos": [10], "neg": [11], "pos_scores": [2.5], "neg_scores": [-1]},
+        {"qid": 2, "pos": [12], "neg": [], "pos_scores": [0.25], "neg_scores": []},
+    ),
+}
+
+
+@pytest.mark.parametrize("name", FORMS)
+def test_scores_of_every_form_are_the_same(tmp_path, collection, name):
+    file = tmp_path / name
+    file.write_text(FORMS[name])
+    scores = TeacherScores.open(file, collection)
+    assert by_ids(collection, scores.lists) == SCORES
+    # Lists (2.5, -1) and (0.25): deviations 1.75 and 0.
+    assert scores.deviation_in_lists == 0.875
+
+
+def test_scores_of_parquet_and_of_gzip(tmp_path, collection):
+    pyarrow = pytest.importorskip("pyarrow")
+    from pyarrow import parquet
+
+    columns = {"query_id": ["1", "1", "2"], "doc_id": [10, 11, 12], "score": [2.5, -1.0, 0.25]}
+    parquet.write_table(pyarrow.table(columns), tmp_path / "a.parquet")
+    (tmp_path / "a.tsv.gz").write_bytes(gzip.compress(FORMS["tabs.tsv"].encode()))
+    for name in ("a.parquet", "a.tsv.gz"):
+        scores = TeacherScores.open(tmp_path / name, collection)
+        assert by_ids(collection, scores.lists) == SCORES
+
+
+def test_texts_have_the_ids_that_a_collection_of_them_gives(tmp_path):
+    row = {"query": "what", "pos": ["a"], "neg": ["b", "c"]}
+    scores = {"pos_scores": [0.9], "neg_scores": [0.2, 0.1]}
+    (tmp_path / "bge.jsonl").write_text(as_jsonl({**row, **scores}))
+    ((number, pairs),) = pair_rows(tmp_path / "bge.jsonl")
+    query = id_of("q", "what")
+    expected = [
+        (query, id_of("d", text), score) for text, score in zip("abc", [0.9, 0.2, 0.1], strict=True)
+    ]
+    assert (number, pairs.scored()) == (1, expected)
+
+
+def test_absent_ids_and_repeats_are_counted_and_left_out(tmp_path, collection, caplog):
+    file = tmp_path / "a.tsv"
+    file.write_text("1\t10\t2.5\n9\t10\t1\n1\t99\t1\n1\t10\t2.50\n")
+    assert by_ids(collection, TeacherScores.open(file, collection).lists) == {"1": {"10": 2.5}}
+    for note in (
+        "1 of 4 scores are of absent queries and left out, first in line 2",
+        "1 of 4 scores are of absent documents and left out, first in line 3",
+        "1 scores are of a pair again and left out",
+    ):
+        assert f"{file}: {note}" in caplog.text
+
+
+BROKEN = {
+    "not finite": ("a.tsv", "1\t10\t1\n1\t11\tnan\n", ":2: a score must be a finite .*, got 'nan'"),
+    "large": ("a.tsv", "1\t10\t1e39\n", r":1: a score must be a finite number .*, got '1e39'"),
+    "no number": ("a.tsv", "1\t10\t1_0\n", r":1: a score must be a finite number .*, got '1_0'"),
+    "two values": (
+        "a.tsv",
+        "1\t10\t2\n1\t10\t3\n",
+        ":2: a second score for query '1' and document '10', 3, first 2 in line 1; keep one",
+    ),
+    "columns": ("a.tsv", "1\t10\t2\n1\t10\n", ":2: expected columns 3, as .*, got 2: '1 10'"),
+    "one column": ("a.tsv", "1\n", r":1: expected columns 2 \(query, doc\), .*, got 1: '1'"),
+    "no score": ("a.tsv", "1\t10\n", ":1: a row must have .*score, got no column called score"),
+    "other data": ("a.tsv", "8\t80\t1\n", ": at least one score must be of a query .* got 1 of"),
+    "nothing": ("a.tsv", "\n", ": the split is empty; at least one score is needed"),
+    "ranks": ("a.tsv", "1\t11\t1\n1\t10\t2\n", ": column 3 must hold scores, higher for better"),
+    "bad id": ("a.jsonl", '{"qid": 1.5, "pid": 1, "score": 1}\n', ":1: an id must be a text or a"),
+    "bool": ("a.jsonl", '{"qid": 1, "pid": 10, "score": true}\n', ":1: a score must be a finite"),
+    "no query": ("a.jsonl", '{"pid": 1, "score": 1}\n', ":1: .* no column called query_id or qid"),
+    "no document": ("a.jsonl", '{"qid": 1, "score": 1}\n', ":1: .* got no column called doc_id"),
+    "lengths": (
+        "a.jsonl",
+        '{"qid": 1, "pos": [10, 11], "pos_scores": [1]}\n',
+        ":1: there must be as many scores as positive documents, got 1 and 2",
+    ),
+    "no list of scores": ("a.jsonl", '{"qid": 1, "pos": [10]}\n', ":1: .* called pos_scores"),
+    "cut": (
+        "a.jsonl",
+        '{"qid": 1, "pid": 10, "score": 1}\n{"qid"\n',
+        ":2: a line must be one JSON",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", BROKEN)
+def test_what_is_no_score_is_one_line(tmp_path, collection, case):
+    name, content, message = BROKEN[case]
+    (tmp_path / name).write_text(content)
+    with refused(name + message):
+        TeacherScores.open(tmp_path / name, collection)
+
+
+def test_names_say_that_whole_numbers_are_scores(tmp_path, collection):
+    """Without them, 1 and 2 behind two ids may be ranks."""
+    (tmp_path / "a.tsv").write_text("qid\tpid\tscore\n1\t11\t1\n1\t10\t2\n")
+    scores = TeacherScores.open(tmp_path / "a.tsv", collection)
+    assert by_ids(collection, scores.lists) == {"1": {"11": 1.0, "10": 2.0}}
+
+
+def test_the_same_bytes_may_be_judgements_and_scores(tmp_path, collection):
+    """A grade below 0 counts as 0, and a score does not."""
+    text = "1\t10\t2\n1\t11\t-1\n"
+    (tmp_path / "data/qrels/dev.tsv").write_text(text)
+    (tmp_path / "a.tsv").write_text(text)
+    opened = open_collection(tmp_path / "data")
+    assert by_ids(opened, opened.judgements("dev")) == {"1": {"10": 2.0, "11": 0.0}}
+    scores = TeacherScores.open(tmp_path / "a.tsv", opened)
+    assert by_ids(opened, scores.lists) == {"1": {"10": 2.0, "11": -1.0}}
