@@ -12,6 +12,7 @@ import jsonargparse
 
 from ltr.cli.messages import line_for_user
 from ltr.compare.tested_run import is_tested
+from ltr.data.bm25 import DEPTH
 from ltr.data.files import digest_of, digest_of_json
 from ltr.data.whole_files import write_whole
 from ltr.datamodules import FeatureDataModule, RankingDataModule
@@ -24,7 +25,6 @@ from ltr.run.run_folder import RunFolder
 from ltr.run.same_options import deciding_options
 
 DATA_PATH = "--data.path"
-DEPTH = 100  # of a set without pools, where the configuration names no depth
 
 
 class KeptResult(TypedDict):
@@ -93,8 +93,9 @@ def make_data_module(options: Mapping[str, Any], path: str | None = None) -> Ran
 
 
 def how_measured(options: Mapping[str, Any], data_set: DataSet) -> HowMeasured:
-    """How a set is measured: as the configuration says; where it says pools and the set has none, a
-    dual encoder searches the corpus, and other rankers get the best of BM25.
+    """How a set is measured: as the configuration says; where it says pools (``candidates`` or
+    ``auto``) and the set has none, a dual encoder searches the corpus, and other rankers get the best
+    of BM25.
 
     Args:
         options: the configuration of ``ltr test``, whole, as plain dicts, lists and values.
@@ -133,13 +134,17 @@ def _how_ranked(options: Mapping[str, Any], data: PoolDataModule) -> HowMeasured
     collection = data.measured_collection()
     keys = [collection.queries.key, collection.corpus.key]
     keys.append(collection.judgements(data.tested_split).digest())
-    candidates = data.evaluation.candidates
-    depth = data.evaluation.depth
-    if candidates == "candidates" and data.tested_split not in collection.candidates:
+    evaluation = data.evaluation.of_split(collection, data.tested_split)
+    candidates = evaluation.candidates
+    depth = evaluation.depth
+    asks_for_pools = data.evaluation.candidates in ("auto", "candidates")
+    if asks_for_pools and data.tested_split not in collection.candidates:
         ranker = resolve_name(options["model"]["ranker"]["class_path"])
         if issubclass(ranker, DualEncoder):
             candidates = "corpus"
-            depth = max(depth or 0, DEPTH)  # a search must go as deep as the metrics look
+            depth = max(
+                data.evaluation.depth or 0, DEPTH
+            )  # a search must go as deep as the metrics look
         else:
             candidates = "bm25"
             depth = depth or DEPTH

@@ -16,7 +16,7 @@ from ltr.run.run_folder import RunFolder
 from ltr.run.same_options import MODEL_OPTIONS, flat_options
 from ltr.run.yaml_files import read_yaml
 
-NEGATIVES_BY_NAME = ("candidates", "bm25", "random", "mined")  # which are no folders
+NEGATIVES_BY_NAME = ("auto", "candidates", "bm25", "random", "mined")  # which are no folders
 
 
 def data_path_option(folder: RunFolder) -> list[str]:

@@ -18,7 +18,7 @@ def score(
     data: str,
     output: str,
     split: Literal["train", "dev", "test"] = "train",
-    documents: str = "candidates",
+    documents: str = "auto",
     depth: int | None = None,
     precision: Precision | None = None,
     device: str | None = None,
@@ -34,8 +34,9 @@ def score(
         data: A data folder.
         output: The new folder.
         split: The queries.
-        documents: Scored beside those that are judged relevant: ``candidates``, ``bm25``, or a
-            folder of negatives.
+        documents: Scored beside those that are judged relevant: the split's pools (``candidates``),
+            the best of BM25 (``bm25``), pools where there are some, else BM25 (``auto``), or a folder
+            of negatives.
         depth: How many of these documents, best first; None: all, and 100 of ``bm25``.
         precision: Of the encoder; None: that of the run.
         device: Where it runs, such as cpu or cuda:1; None: the GPU if there is one.

@@ -38,6 +38,7 @@ finally:
 
 log = logging.getLogger(__name__)
 
+DEPTH = 100  # documents of a query, where no option says how many
 # As in Anserini and the published BEIR baselines.
 K1 = 0.9
 B = 0.4

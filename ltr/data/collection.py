@@ -5,7 +5,7 @@ once.
 import logging
 from collections.abc import Mapping
 from pathlib import Path
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 
@@ -92,6 +92,12 @@ class Collection(NamedTuple):
             own_docs[query_rows[is_relevant]] = -1
         return own_docs
 
+    def taken_by_auto(self, split: str) -> Literal["candidates", "bm25"]:
+        """What an option that says ``auto`` takes for the queries of a split: its own pools where it
+        has some, else the best documents of BM25.
+        """
+        return "candidates" if split in self.candidates else "bm25"
+
     def pools(self, split: str, *, option: str) -> QueryLists:
         """Candidate pools of a split, without what rankings leave out
         (:meth:`documents_left_out`).
@@ -105,9 +111,7 @@ class Collection(NamedTuple):
         """
         if split in self.candidates:
             return without_own(self.candidates[split], self.documents_left_out())
-        hint = f"set {option} to bm25"
-        if option == "candidates":
-            hint += " and depth to 100"
+        hint = f"set {option} to auto, which takes BM25's where there are none"
         if self.how_to_add_pools:
             hint = f"{self.how_to_add_pools.format(split=split)}, or {hint}"
         raise InputError(

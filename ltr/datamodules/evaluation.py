@@ -1,12 +1,14 @@
 """How a collection is evaluated: the option ``evaluation`` of a data module."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, get_args
 
+from ltr.data.bm25 import DEPTH
+from ltr.data.collection import Collection
 from ltr.data.cross_validation import Fold
 from ltr.errors import InputError, at_least, one_of
 
-Candidates = Literal["candidates", "bm25", "corpus"]
+Candidates = Literal["auto", "candidates", "bm25", "corpus"]
 
 
 @dataclass(frozen=True)
@@ -16,10 +18,11 @@ class Evaluation:
 
     Args:
         candidates: the source's own pools (``candidates``), or BM25's best of the whole corpus
-            (``bm25``); or ``corpus``: a dual encoder searches all of it; or None: nothing is
+            (``bm25``); ``auto``: for each split of each source its pools where it has some, else
+            BM25's best. Or ``corpus``: a dual encoder searches all of it; or None: nothing is
             evaluated.
-        depth: documents of a query at most, best first; None takes all (``bm25`` and ``corpus``
-            need a number).
+        depth: documents of a query at most, best first; None takes all of a pool, and 100 of BM25
+            (``corpus`` needs a number).
         index: a faiss factory string for ``corpus``; ``Flat`` is exact, ``IVF4096,Flat`` or
             ``HNSW32`` are faster on millions of documents. See
             :class:`ltr.search.index.DenseIndex`.
@@ -31,7 +34,7 @@ class Evaluation:
         InputError: for a value that is none of these, or a size below 1.
     """
 
-    candidates: Candidates | None = "candidates"
+    candidates: Candidates | None = "auto"
     depth: int | None = None
     index: str = "Flat"
     batch_size: int = 16
@@ -42,14 +45,21 @@ class Evaluation:
         if self.candidates is not None:
             one_of(get_args(Candidates), **{"evaluation.candidates": self.candidates})
         at_least(1, **{"evaluation.depth": self.depth, "evaluation.batch_size": self.batch_size})
-        if self.candidates in ("bm25", "corpus") and self.depth is None:
+        if self.candidates == "corpus" and self.depth is None:
             raise InputError(
-                f"candidates {self.candidates!r} need a depth, the number of documents per query",
+                "candidates 'corpus' need a depth, the number of documents per query",
                 option="evaluation.depth",
             )
 
     @property
     def needed_depth(self) -> int:
-        """The depth, where ``candidates`` need one."""
-        assert self.depth is not None, "the constructor checks it"
-        return self.depth
+        """The depth of a search, by BM25 or of the whole corpus."""
+        return DEPTH if self.depth is None else self.depth
+
+    def of_split(self, collection: Collection, split: str) -> "Evaluation":
+        """The same, with what ``auto`` takes for a split of a collection in its place."""
+        candidates = self.candidates
+        if candidates == "auto":
+            candidates = collection.taken_by_auto(split)
+        depth = self.needed_depth if candidates == "bm25" else self.depth
+        return replace(self, candidates=candidates, depth=depth)

@@ -1,11 +1,11 @@
 """Graded lists of varying length: a query with its candidates and all that is judged for it."""
 
 import logging
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal, get_args
 
 from ltr.data.bm25 import bm25_lists
-from ltr.data.collection import Collection
 from ltr.data.query_lists import QueryLists
 from ltr.data.sampling.buckets import Buckets
 from ltr.data.sampling.list_rows import (
@@ -34,8 +34,8 @@ class ListDataModule(PoolDataModule):
     with their grades.
 
     The pools are those of evaluation, to the same depth: the source's own, or BM25's best of the
-    whole corpus. Where evaluation searches the corpus, they are the source's own if it has any for
-    ``train``, else BM25's.
+    whole corpus. Where evaluation searches the corpus, or there is none, they are those that ``auto``
+    takes: the source's own if it has any for ``train``, else BM25's.
 
     An epoch visits every training query once. Lists without two grades are left out, unless they
     teach the loss, or ``in_batch`` makes one list of all
@@ -89,7 +89,7 @@ class ListDataModule(PoolDataModule):
     def plan_of(self, source: TextSource) -> Buckets:
         judged = source.collection.judgements("train")
         where = f"{source.path}: split 'train'"
-        pools = self._open_pools(source.collection)
+        pools = self._open_pools(source)
         lists = GradedLists(judged, source.known_documents(judged), pools)
         source.digests["judgements"] = judged.digest()
         source.largest_soft_label = judged.largest_fraction()
@@ -119,16 +119,18 @@ class ListDataModule(PoolDataModule):
         labelled_rows = source.with_labels(self.labels, rows, drawable, where)
         return self.buckets(labelled_rows, source.collator)
 
-    def _open_pools(self, collection: Collection) -> QueryLists | None:
+    def _open_pools(self, source: TextSource) -> QueryLists | None:
         """The pools of training queries; None where lists hold judged documents alone."""
         if self.unjudged == "skip":
             return None
+        collection = source.collection
         evaluation = self.evaluation
-        if evaluation.candidates == "corpus":
-            takes_own_pools = "train" in collection.candidates
-        else:
-            takes_own_pools = evaluation.candidates != "bm25"
-        if takes_own_pools:
+        if evaluation.candidates in ("corpus", None):  # which say nothing of pools
+            evaluation = replace(evaluation, candidates="auto")
+        if evaluation.candidates == "auto":
+            source.note_what_auto_takes("evaluation.candidates", "train", evaluation.depth)
+        evaluation = evaluation.of_split(collection, "train")
+        if evaluation.candidates == "candidates":
             return collection.pools("train", option="candidates").cut(evaluation.depth)
         queries = collection.judgements("train").query_rows
         return bm25_lists(collection, queries, evaluation.needed_depth)

@@ -141,6 +141,13 @@ class PoolDataModule(RankingDataModule):
     def corpora(self) -> Sequence[SearchedCorpus]:
         return [source.corpus for source in self.sources if source.corpus is not None]
 
+    @property
+    def taken(self) -> dict[str, str]:
+        taken: dict[str, str] = {}
+        for source in self.sources:
+            taken |= source.named(source.taken)
+        return taken
+
     def eval_batches(self, split: str) -> EvalBatches | None:
         return self._eval_batches.get(split)
 
@@ -154,17 +161,30 @@ class PoolDataModule(RankingDataModule):
             digests |= source.named(source.text_digests())
         return digests
 
-    def conventions(self) -> dict[str, object]:
+    def conventions(self, split: str) -> dict[str, object]:
         evaluation = self.evaluation
-        conventions: dict[str, object] = {
-            "candidates": evaluation.candidates,
-            "depth": evaluation.depth,
-        }
+        conventions: dict[str, object] = self._ranked(split)
         if evaluation.candidates == "corpus":
             conventions["index"] = evaluation.index
         if evaluation.fold is not None:
             conventions["fold"] = asdict(evaluation.fold)
         return conventions
+
+    def _ranked(self, split: str) -> dict[str, object]:
+        """The candidates that a split is ranked by, and their depth: what ``auto`` took, where the
+        option says that.
+        """
+        name = self.tested_split if split == "test" else split
+        took: dict[tuple[object, object], list[str]] = {}  # names of sources
+        judged = [source for source in self.sources if name in source.collection.qrels]
+        for source in judged or self.sources:  # what is predicted needs no judgements
+            of_split = self.evaluation.of_split(source.collection, name)
+            took.setdefault((of_split.candidates, of_split.depth), []).append(source.name)
+        if len(took) == 1:
+            ((candidates, depth),) = took
+            return {"candidates": candidates, "depth": depth}
+        parts = [f"{candidates} of {', '.join(names)}" for (candidates, _), names in took.items()]
+        return {"candidates": " and ".join(parts), "depth": self.evaluation.depth}
 
     def prepare_data(self) -> None:
         """Read, check and tokenise once, in one process: the others find it all on disk."""

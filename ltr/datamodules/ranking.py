@@ -220,6 +220,11 @@ class RankingDataModule(LightningDataModule):
         return ()
 
     @property
+    def taken(self) -> dict[str, str]:
+        """What options that say ``auto`` have taken, by option and split, after ``setup``."""
+        return {}
+
+    @property
     def has_distances(self) -> bool:
         """Whether each negative of a training list has the distance at which it was mined, after
         ``setup("fit")``.
@@ -308,8 +313,8 @@ class RankingDataModule(LightningDataModule):
             "candidates": _digest(queries, candidates),
         }
 
-    def conventions(self) -> dict[str, object]:
-        """The options of evaluation that a report of metrics must name."""
+    def conventions(self, split: str) -> dict[str, object]:
+        """What a report of the metrics of a split must name of how it was evaluated."""
         return {}
 
     def train_dataloader(self) -> DataLoader:

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from ltr.data.bm25 import bm25_lists
+from ltr.data.bm25 import DEPTH, bm25_lists
 from ltr.data.collate import Collator, collator_of
 from ltr.data.collection import Collection
 from ltr.data.joined import Shift
@@ -40,6 +40,7 @@ class TextSource:
         corpus: to be searched for the documents of evaluated lists; None where lists bring them.
         plan: of its training lists, after ``setup("fit")``.
         digests: of what is learnt from it, by name.
+        taken: by options that say ``auto``, by option and split.
         negatives_per_row: how many documents of a training list come from each of the negatives, by
             name; empty where none are drawn.
         has_mined_negatives: whether rows draw from what was mined while training.
@@ -58,6 +59,7 @@ class TextSource:
         self.name = entry.name
         self.corpus: SearchedCorpus | None = None
         self.digests: dict[str, str] = {}
+        self.taken: dict[str, str] = {}
         self.negatives_per_row: dict[str, int] = {}
         self.has_mined_negatives = False
         self.has_distances = False
@@ -95,11 +97,11 @@ class TextSource:
             "documents": self.collection.corpus.key,
         }
 
-    def named(self, digests: dict[str, str]) -> dict[str, str]:
-        """Its digests, under names that no other source's have."""
+    def named(self, values: dict[str, str]) -> dict[str, str]:
+        """Its digests, or what else it has by name, under names that no other source's have."""
         if not self.name:
-            return digests
-        return {f"{self.name} {what}": digest for what, digest in digests.items()}
+            return values
+        return {f"{self.name} {what}": value for what, value in values.items()}
 
     @property
     def awaits_negatives(self) -> bool:
@@ -118,6 +120,24 @@ class TextSource:
     def mined_per_row(self) -> int:
         """How many documents of a row are mined negatives, once there are some."""
         return self.negatives_per_row[self.mined_name]
+
+    def note_what_auto_takes(self, option: str, split: str, depth: int | None) -> None:
+        """Say in one line what an option that says ``auto`` takes for a split, and keep it in
+        ``taken``.
+
+        Args:
+            option: its name.
+            split: of the collection.
+            depth: what another option says of the documents of a query; None where it says nothing.
+        """
+        taken = self.collection.taken_by_auto(split)
+        best = "" if depth is None else f" (the best {depth})"
+        what = f"the pools of the split{best}"
+        if taken == "bm25":
+            depth = depth or DEPTH
+            what = f"the best {depth} of BM25, as the split has no pools"
+        self.taken[f"{option} of {split}"] = taken if depth is None else f"{taken}, {depth} deep"
+        log.info("%s: split %r: %s auto takes %s", self.path, split, option, what)
 
     def known_documents(self, judged: QueryLists) -> QueryLists:
         """The judgements of training queries, and with them what must not be a negative either, see
@@ -167,6 +187,9 @@ class TextSource:
                 judgements. False, to predict: with ``candidates`` the queries that have a pool;
                 with ``bm25`` and ``corpus`` the judged queries, or all if none is judged.
         """
+        if evaluation.candidates == "auto":
+            self.note_what_auto_takes("evaluation.candidates", split, evaluation.depth)
+        evaluation = evaluation.of_split(self.collection, split)
         if judged_only:
             judged = self.collection.judgements(split)
         else:

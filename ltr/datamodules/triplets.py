@@ -6,7 +6,7 @@ from typing import Any, get_args
 
 import numpy as np
 
-from ltr.data.bm25 import bm25_lists
+from ltr.data.bm25 import DEPTH, bm25_lists
 from ltr.data.query_lists import QueryLists
 from ltr.data.sampling.buckets import Buckets
 from ltr.data.sampling.relevant import EpochOver
@@ -22,7 +22,7 @@ from ltr.errors import InputError, at_least, local_path, one_of
 from ltr.mining.mined_negatives import MinedNegatives
 from ltr.mining.overlay import Overlay, negatives_in
 
-NEGATIVES_BY_DEFAULT = "candidates"
+NEGATIVES_BY_DEFAULT = "auto"
 
 
 class TripletDataModule(PoolDataModule):
@@ -37,7 +37,8 @@ class TripletDataModule(PoolDataModule):
             that have none of their own) and, of triplets, ``negatives:`` beside it.
         negatives: where the others come from, never the relevant ones: the source's pools
             (``candidates``: judged 0 or unjudged), the best ``negatives_depth`` of BM25 (``bm25``),
-            the whole corpus (``random``), a folder of mined negatives or an overlay of their audit
+            the pools where the source has some for ``train``, else BM25 (``auto``), the whole corpus
+            (``random``), a folder of mined negatives or an overlay of their audit
             (:class:`ltr.mining.overlay.Overlay`), or what :class:`ltr.callbacks.HardNegativeMining`
             finds (``mined``). Or several of these, with how many documents each gives to a row, as
             ``{mined: 5, bm25: 1, random: 1}``.
@@ -252,17 +253,21 @@ class TripletDataModule(PoolDataModule):
             return None
         if name == "mined":  # empty until take_negatives
             return QueryLists.from_rows([], [], [])
+        own_name = name  # by which the options know it
+        if name == "auto":
+            source.note_what_auto_takes("negatives", "train", self.negatives_depth)
+            name = source.collection.taken_by_auto("train")
         if name == "candidates":
             lists = source.collection.pools("train", option="negatives")
         elif name == "bm25":
             queries = source.collection.judgements("train").query_rows
-            lists = bm25_lists(source.collection, queries, self.negatives_depth or 100)
+            lists = bm25_lists(source.collection, queries, self.negatives_depth or DEPTH)
         else:
             mined = MinedNegatives.open(negatives_in(Path(name)), source.collection, "negatives")
             lists = mined.lists
         # Of all lists: how deep they are drawn from is an option, which a resume compares itself.
         is_alone = len(source.negatives_per_row) == 1
-        digest_name = "negatives" if is_alone else f"negatives {Path(name).name}"
+        digest_name = "negatives" if is_alone else f"negatives {Path(own_name).name}"
         source.digests[digest_name] = lists.digest()
         lists = lists.cut(self.negatives_depth)
         if name in ("candidates", "bm25"):  # their values are scores, not distances

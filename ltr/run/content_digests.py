@@ -37,7 +37,8 @@ class InitWeights(NamedTuple):
 
 
 def digests_of_training(config: Mapping[str, Any], trainer: Trainer) -> TrainedWith:
-    """The digests of a run whose data is set up, but for those of the weights that it starts from.
+    """The digests of a run whose data is set up, but for those of the weights that it starts from;
+    and what options that say ``auto`` have taken.
 
     Args:
         config: its configuration, as plain dicts, lists and values.
@@ -50,7 +51,10 @@ def digests_of_training(config: Mapping[str, Any], trainer: Trainer) -> TrainedW
         if data.eval_batches("dev") is not None:
             for name, digest in data.evaluation_digests("dev").items():
                 data_digests[f"dev {name}"] = digest
-    return {"data": data_digests, "models": digests_of_models(config)}
+    digests: TrainedWith = {"data": data_digests, "models": digests_of_models(config)}
+    if data is not None and data.taken:
+        digests["taken"] = data.taken
+    return digests
 
 
 def digests_of_models(config: Mapping[str, Any]) -> dict[str, str]:

@@ -73,6 +73,7 @@ class TrainedWith(TypedDict):
 
     data: dict[str, str]  # digests of the training data, and of the dev data that choose the best
     models: dict[str, str]  # digests of the local models that options name, by option
+    taken: NotRequired[dict[str, str]]  # by options that say auto, by option and split
     init_from: NotRequired[InitDigests]  # of a run that starts from the weights of another
 
 

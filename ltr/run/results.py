@@ -1,5 +1,6 @@
 """The results of a run: metrics.json, test.run, per_query.tsv."""
 
+import logging
 import math
 import os
 import time
@@ -19,11 +20,13 @@ from ltr.run.ceiling import ceiling_of_sources
 from ltr.run.config_file import read_config
 from ltr.run.content_digests import InitWeights, digests_of_training
 from ltr.run.loggers import log_test_to_wandb
-from ltr.run.metrics_file import read_metrics, write_metrics
+from ltr.run.metrics_file import TrainedWith, read_metrics, write_metrics
 from ltr.run.provenance import made_by, write_ir_metadata
 from ltr.run.rankings import RankedQueries, Rankings
 from ltr.run.run_folder import RunFolder
 from ltr.trainer_state import data_of, is_trial, validates_before_training
+
+log = logging.getLogger(__name__)
 
 
 class ResultsState(TypedDict):
@@ -110,6 +113,8 @@ class ResultsWriter(Callback):
             for name in ("validations", "start", "init_from", "trained_with", "forecast"):
                 metrics.pop(name, None)
         digests = digests_of_training(self.config, trainer)
+        if is_resume:
+            _warn_of_other_dev(metrics.get("trained_with"), digests)
         if is_resume and "init_from" in metrics.get("trained_with", {}):
             digests["init_from"] = metrics["trained_with"]["init_from"]
         elif self.init_weights is not None:
@@ -277,7 +282,7 @@ class ResultsWriter(Callback):
         report["lower_is_better"] = [
             metric.name for metric in metrics if metric.measure.lower_is_better
         ]
-        report |= data.conventions()
+        report |= data.conventions(split)
         if any(data.source_names):
             report["sources"] = list(data.source_names)
         if split == "test" and data.tested_split != "test":
@@ -292,6 +297,19 @@ class ResultsWriter(Callback):
         report["seconds"] = round(time.perf_counter() - self._evaluation_began, 3)
         report["made"] = made_by()
         return report
+
+
+def _warn_of_other_dev(before: TrainedWith | None, now: TrainedWith) -> None:
+    """Say where a run goes on with other dev data than its best weights were chosen by."""
+    if before is None:
+        return
+    names = [name for name in now["data"] if name.startswith("dev ")]
+    changed = [name for name in names if before["data"].get(name) != now["data"][name]]
+    if changed:
+        log.warning(
+            "the run goes on with other %s than before: validations until here and from here on are not alike, and the best weights are chosen among both",
+            ", ".join(changed),
+        )
 
 
 def writes_results(trainer: Trainer) -> bool:

@@ -107,6 +107,11 @@ CALLBACKS: dict[str, MayDiffer] = {
     "TQDMProgressBar": RUNS,
 }
 
+# Options of which one value takes what another one names. Digests of the content, which are compared
+# beside the options, tell what was taken.
+BY_CONTENT = {"data.negatives", "data.evaluation.candidates"}
+TAKEN = {"candidates", "bm25"}  # by ``auto``
+
 # The options that name a model, by the last part of their paths.
 MODEL_OPTIONS = {"backbone", "doc_backbone", "encoder", "guide", "judge", "miner"}
 PATH_STARTS = ("/", "./", "../", "~")
@@ -204,10 +209,13 @@ def are_same(name: str, value: Any, other_value: Any) -> bool:
     """Whether two values of an option are the same.
 
     An identity holds a path like ``runs/neg`` whole, and one like ``/mine/runs/neg`` by its last
-    name, ``neg``. Of the data and of callbacks the two are taken for the same.
+    name, ``neg``. Of the data and of callbacks the two are taken for the same. So are ``auto`` and
+    what it may have taken.
     """
     if value == other_value:
         return True
+    if name in BY_CONTENT and "auto" in (value, other_value):
+        return value in TAKEN or other_value in TAKEN
     if not name.startswith(("data.", "trainer.callbacks")):
         return False
     if not isinstance(value, str) or not isinstance(other_value, str):

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 from filelock import FileLock, Timeout
 
-from ltr.data.bm25 import bm25_lists
+from ltr.data.bm25 import DEPTH, bm25_lists
 from ltr.data.collection import Collection
 from ltr.data.files import digest_of_json
 from ltr.data.own_documents import without_own
@@ -107,7 +107,8 @@ def lists_to_score(
     Args:
         collection: has the judgements, and the candidates.
         split: the queries.
-        documents: ``candidates``, ``bm25``, or a folder of negatives.
+        documents: ``candidates``, ``bm25``, ``auto`` (the split's pools where it has some, else
+            BM25), or a folder of negatives.
         depth: how many documents of a query to take from there, best first; None: all of them, but
             100 of ``bm25``.
 
@@ -116,10 +117,12 @@ def lists_to_score(
             are of these queries.
     """
     relevant = collection.judgements(split)
+    if documents == "auto":
+        documents = collection.taken_by_auto(split)
     if documents == "candidates":
         others = collection.pools(split, option="documents").cut(depth)
     elif documents == "bm25":
-        others = bm25_lists(collection, relevant.query_rows, depth or 100)
+        others = bm25_lists(collection, relevant.query_rows, depth or DEPTH)
     else:
         negatives = MinedNegatives.open(negatives_in(Path(documents)), collection, "documents")
         others = negatives.lists.cut(depth)

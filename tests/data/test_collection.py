@@ -184,7 +184,7 @@ def test_judgements_as_others_ship_them(folder, caplog):
 def test_missing_files_and_splits(folder):
     with refused("no judgements for the split 'test', only for"):
         open_collection(str(folder)).judgements("test")
-    with refused("no candidates for the split 'dev'; add candidates/dev.trec, or set x to bm25"):
+    with refused("no candidates for the split 'dev'; add candidates/dev.trec, or set x to auto"):
         open_collection(str(folder)).pools("dev", option="x")
     (folder / "queries.jsonl").unlink()
     with refused(r"queries.jsonl\[.gz\]: there is no such file"):
@@ -225,7 +225,7 @@ def test_triples_and_pairs_of_plain_texts(tmp_path):
     graded = {c.corpus.texts[doc]: grade for doc, grade in zip(docs, grades, strict=True)}
     assert graded == {"many": 1, "few": 0, "none": 0, "lots": 1}
     assert set(c.candidates) == {"train"}
-    with refused("split 'dev'; give every line of the split a negative .*, or set x to bm25"):
+    with refused("split 'dev'; give every line of the split a negative .*, or set x to auto"):
         c.pools("dev", option="x")
     assert set(open_collection(str(tmp_path / "train.tsv")).qrels) == {"train"}
 
@@ -303,7 +303,7 @@ def test_ir_datasets(monkeypatch, tmp_path, caplog):
     assert "test: 2 of 5 judgements are of absent queries and left out" in caplog.text
     assert "test: 1 of 5 judgements are of absent documents and left out" in caplog.text
     assert "test: 1 judgements are of a pair again and left out" in caplog.text
-    with refused("no candidates for the split 'test'; set candidates to bm25 and depth to 100"):
+    with refused("no candidates for the split 'test'; set candidates to auto, which takes BM25's"):
         c.pools("test", option="candidates")
     with refused("knows no such data set"):
         open_collection("ir_datasets:not/there")

@@ -7,8 +7,7 @@ from ltr.errors import InputError
 
 
 @pytest.mark.parametrize(("options", "message", "option"), [
-    ({"candidates": "bm52"}, "must be one of candidates, bm25, corpus, got 'bm52'", "candidates"),
-    ({"candidates": "bm25"}, "candidates 'bm25' need a depth", "depth"),
+    ({"candidates": "bm52"}, "must be one of auto, candidates, bm25, corpus, got 'bm52'", "candidates"),
     ({"candidates": "corpus"}, "candidates 'corpus' need a depth", "depth"),
     ({"depth": 0}, "depth must be at least 1, got 0", "depth"),
     ({"batch_size": 0}, "batch_size must be at least 1, got 0", "batch_size"),

@@ -97,7 +97,7 @@ def test_what_others_may_know_of_the_data(collection_folder, letor_folder):
         == (len(data.collection.queries), len(data.collection.corpus))
         == (90, 720)
     )
-    assert data.conventions() == {"candidates": "corpus", "depth": 5, "index": "IVF4,Flat"}
+    assert data.conventions("dev") == {"candidates": "corpus", "depth": 5, "index": "IVF4,Flat"}
     assert (
         sorted(data.query_rows_of_rank("dev"))
         == data.collection.judgements("dev").query_rows.tolist()
@@ -108,10 +108,12 @@ def test_what_others_may_know_of_the_data(collection_folder, letor_folder):
     assert (
         not groups.corpora
         and groups.needs_in_batch
-        and groups.conventions() == {"candidates": "candidates", "depth": None}
+        and groups.conventions("dev") == {"candidates": "candidates", "depth": None}
     )
     features = FeatureDataModule(str(letor_folder))
-    assert not features.corpora and not features.needs_in_batch and features.conventions() == {}
+    assert (
+        not features.corpora and not features.needs_in_batch and features.conventions("dev") == {}
+    )
 
 
 def test_the_queries_of_two_ranks_are_all_queries(collection_folder, monkeypatch):

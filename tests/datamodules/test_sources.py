@@ -488,7 +488,7 @@ def test_a_source_without_dev_is_left_out_of_the_mean_and_said(folders, caplog):
     with caplog.at_level(logging.INFO):
         none = opened([folders["c"], folders["d"]])
     assert none.eval_batches("dev") is None
-    assert "training goes without validation" in caplog.messages[-3]
+    assert any("training goes without validation" in line for line in caplog.messages)
 
 
 def test_what_is_learnt_from_is_told_of_each_source(folders):

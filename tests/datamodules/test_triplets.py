@@ -225,13 +225,11 @@ def test_predict_ranks_queries_that_nobody_judged(tmp_path):
 def test_pools_that_are_missing_name_the_option(tmp_path):
     folder = write_collection(tmp_path / "c", n_queries=5)
     (folder / "candidates/train.trec").unlink()
-    with pytest.raises(InputError, match=r"set negatives to bm25 \(option negatives\)"):
-        module(folder)
+    with pytest.raises(InputError, match=r"set negatives to auto.* \(option negatives\)"):
+        module(folder, negatives="candidates")
     (folder / "candidates/dev.trec").unlink()
-    with pytest.raises(
-        InputError, match=r"set candidates to bm25 and depth to 100 \(option candidates\)"
-    ):
-        module(folder, negatives="bm25")
+    with pytest.raises(InputError, match=r"set candidates to auto.* \(option candidates\)"):
+        module(folder, negatives="bm25", candidates="candidates")
 
 
 def test_without_a_training_split_the_judgements_are_missed_and_not_the_pools(tmp_path):
