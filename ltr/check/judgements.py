@@ -85,11 +85,16 @@ def _counts_of_grades(collection: Collection) -> dict[str, dict[float, int]]:
     return counts_of
 
 
+def _counted(collection: Collection, split: str) -> QueryLists:
+    """The judgements of a split as they count there: those of train from a level of relevance on."""
+    return collection.learnt(split) if split == "train" else collection.qrels[split]
+
+
 def _entries_of_split(
     collection: Collection, split: str, counts: dict[float, int], own_docs: np.ndarray
 ) -> dict[str, Any]:
     """The numbers of a split, from its counts of grades and the document that each query is."""
-    judged = collection.qrels[split]
+    judged = _counted(collection, split)
     n_relevant = judged.n_relevant()
     n_queries = len(judged.query_rows)
     class_sizes = np.bincount(
@@ -116,7 +121,7 @@ def _lines_of_split(
     """What a split says and what of it is severe, from its numbers."""
     lines: list[str] = []
     severe: list[str] = []
-    judged = collection.qrels[split]
+    judged = _counted(collection, split)
     n_queries = entries["queries"]
     n_without = entries["without_relevant"]
     if n_without:

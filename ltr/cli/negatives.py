@@ -114,7 +114,7 @@ def audit(
     max_length: int | None = None,
     tsv: str | None = None,
     policy: Remedy | None = None,
-    grade: float = 1.0,
+    grade: float | None = None,
 ) -> None:
     """List negatives that a judge scores above the relevant document, and write an overlay that
     training reads.
@@ -129,11 +129,11 @@ def audit(
         max_length: Tokens that the judge reads; None: its usual ones. A run has its own.
         tsv: Write all that is listed to this file, with texts and scores.
         policy: What training does with them: drop, relabel or soft. None: no overlay is written.
-        grade: Of documents that are relabelled.
+        grade: Of documents that are relabelled. None: 1, or data.relevant_from of the mining.
     """
     if judge is None:
         raise InputError("the audit needs a ranker that judges; name it: --judge MODEL")
-    if not grade > 0:
+    if grade is not None and not grade > 0:
         raise InputError(
             f"--grade must be above 0, got {grade}; to leave the documents out take --policy drop"
         )
@@ -144,6 +144,10 @@ def audit(
     transformers.utils.logging.disable_progress_bar()  # even for loading weights, a tenth of a second
     collection = open_collection(_data_of_negatives(base) if data is None else data)
     negatives = MinedNegatives.open(base, collection)
+    # What counted as irrelevant when these were mined is no relevant document to compare with.
+    collection = collection._replace(relevant_from=negatives.relevant_from)
+    if grade is None:
+        grade = negatives.relevant_from or 1.0
     if policy is not None and negatives.split != "train":
         raise InputError(
             f"{base}: an overlay is for training, and these negatives are of the queries of {negatives.split}; leave --policy out"

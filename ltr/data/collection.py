@@ -39,6 +39,9 @@ class Collection(NamedTuple):
     # can have none.
     how_to_add_pools: str = ""
     files: FolderFiles | None = None  # of a data folder, which may hold more splits
+    # Grades below it count as 0 where something is learnt; what is measured keeps all. None: any
+    # grade above 0 is relevant.
+    relevant_from: float | None = None
 
     def judgements(self, split: str) -> QueryLists:
         """Judgements of a split; an InputError if there are none."""
@@ -48,33 +51,48 @@ class Collection(NamedTuple):
             )
         return self.qrels[split]
 
+    def learnt(self, split: str) -> QueryLists:
+        """Judgements of a split as training, mining and audits count them: 0 for each grade below
+        ``relevant_from``; an InputError if there are none.
+        """
+        return self.judgements(split).zero_below(self.relevant_from)
+
+    @property
+    def relevant_grade(self) -> str:
+        """Which grades are relevant where something is learnt, in words."""
+        if self.relevant_from is None:
+            return "a grade above 0"
+        return f"a grade of {self.relevant_from:.9g} or above"
+
     def learnable(self, split: str) -> QueryLists:
-        """The judgements of the queries of a split that have a relevant document.
+        """What is learnt (:meth:`learnt`) of the queries of a split that have a relevant document.
 
         Raises:
             InputError: if there are no judgements, or no query has a relevant document.
         """
-        judged = self.judgements(split)
+        judged = self.learnt(split)
         is_learnable = judged.n_relevant() > 0
         if is_learnable.all():
             return judged
         if not is_learnable.any():
             raise InputError(
-                f"{self.source}: split {split!r}: none of {len(judged.query_rows)} queries has a document with a grade above 0; there is nothing to learn from"
+                f"{self.source}: split {split!r}: none of {len(judged.query_rows)} queries has a document with {self.relevant_grade}; there is nothing to learn from",
+                option=None if self.relevant_from is None else "relevant_from",
             )
         return judged.lists_at(np.flatnonzero(is_learnable))
 
     def warn_of_unlearnable(self, split: str) -> None:
         """Count the queries that :meth:`learnable` leaves out in a warning."""
-        judged = self.judgements(split)
+        judged = self.learnt(split)
         without = judged.query_rows[judged.n_relevant() == 0]
         if len(without):
             log.warning(
-                "%s: split %r: %d of %d queries have no document with a grade above 0 and are left out, first %r",
+                "%s: split %r: %d of %d queries have no document with %s and are left out, first %r",
                 self.source,
                 split,
                 len(without),
                 len(judged.query_rows),
+                self.relevant_grade,
                 self.queries.ids[without[0]],
             )
 

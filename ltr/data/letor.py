@@ -14,7 +14,7 @@ import numpy as np
 from ltr.data.cache_folder import cached, origin_of
 from ltr.data.disk import new_array
 from ltr.data.files import digest_of, map_array
-from ltr.data.query_lists import LabelledList
+from ltr.data.query_lists import LabelledList, zero_below
 from ltr.data.query_sizes import QuerySizes, read_query_sizes
 from ltr.data.strings import Strings
 from ltr.data.svmlight import place_of, read_rows
@@ -62,6 +62,8 @@ class FeatureSplit:
     doc_ids: Sequence[str]
     folder: Path | None = None  # in the cache, from which the arrays are mapped; None: in memory
     chosen: np.ndarray | None = None  # [Q] int64, of the S stored queries; None: all
+    # Lists have 0 in the place of a label below it; None: as they are.
+    relevant_from: float | None = None
 
     @cached_property
     def queries(self) -> np.ndarray:
@@ -69,12 +71,18 @@ class FeatureSplit:
         return np.arange(len(self.offsets) - 1) if self.chosen is None else self.chosen
 
     @classmethod
-    def open(cls, folder: Path, chosen: np.ndarray | None = None) -> "FeatureSplit":
+    def open(
+        cls,
+        folder: Path,
+        chosen: np.ndarray | None = None,
+        relevant_from: float | None = None,
+    ) -> "FeatureSplit":
         """Map a folder that :func:`read_letor` wrote.
 
         Args:
             folder: in the cache.
             chosen: ``[Q]`` int64, of the stored queries; None: all.
+            relevant_from: lists have 0 in the place of a label below it; None: as they are.
         """
         labels = map_array(folder / "labels.npy")
         query_ids: Sequence[str] = Strings(folder, "query_ids")
@@ -92,12 +100,13 @@ class FeatureSplit:
             doc_ids=doc_ids,
             folder=folder,
             chosen=chosen,
+            relevant_from=relevant_from,
         )
 
     def __reduce__(self) -> tuple:
         # A worker maps the files and is sent no rows.
         if self.folder is not None:
-            return FeatureSplit.open, (self.folder, self.chosen)
+            return FeatureSplit.open, (self.folder, self.chosen, self.relevant_from)
         return FeatureSplit, (
             self.key,
             self.features,
@@ -107,6 +116,7 @@ class FeatureSplit:
             self.doc_ids,
             self.folder,
             self.chosen,
+            self.relevant_from,
         )
 
     def only(self, queries: np.ndarray) -> "FeatureSplit":
@@ -132,7 +142,7 @@ class FeatureSplit:
     def whole(self, query: int) -> LabelledList:
         """A query with all its documents."""
         rows = self.rows(query)
-        return LabelledList(query, rows, self.labels[rows])
+        return LabelledList(query, rows, zero_below(self.labels[rows], self.relevant_from))
 
 
 def hold_out(split: FeatureSplit, share: float) -> tuple[FeatureSplit, FeatureSplit]:

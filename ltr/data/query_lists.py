@@ -191,6 +191,10 @@ class QueryLists(NamedTuple):
         fractions = self.values[self.values % 1 > 0]  # no NaN is above 0
         return float(fractions.max(initial=0.0))
 
+    def zero_below(self, level: float | None) -> "QueryLists":
+        """The same documents, with 0 for each value below the level; None changes nothing."""
+        return self._replace(values=zero_below(self.values, level))
+
     def labelled(self, query_row: int, doc_rows: np.ndarray) -> LabelledList:
         """The given documents of a query as a list, with the grades that they have here as labels;
         a document that nobody judged has label 0. The values must be grades.
@@ -261,6 +265,18 @@ class QueryLists(NamedTuple):
             # A plain array over the map: a slice of a memmap is a memmap, which costs microseconds.
             arrays[name] = np.asarray(mapped)
         return cls(**arrays)
+
+
+def zero_below(grades: np.ndarray, level: float | None) -> np.ndarray:
+    """Grades as training counts them from a level of relevance on: 0 for each below it; None changes
+    nothing.
+
+    >>> zero_below(np.array([3.0, 1.0, 2.0, -1.0], np.float32), level=2)
+    array([3., 0., 2., 0.], dtype=float32)
+    """
+    if level is None:
+        return grades
+    return np.where(grades >= level, grades, np.float32(0))
 
 
 def cannot_be_negatives(values: np.ndarray) -> np.ndarray:

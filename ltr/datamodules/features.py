@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Literal, get_args
 
@@ -19,7 +20,7 @@ from ltr.data.sampling.plan import EvalBatches, Plan
 from ltr.data.synthetic import synthetic_splits
 from ltr.datamodules.loading import Loading
 from ltr.datamodules.ranking import RankingDataModule
-from ltr.errors import InputError, at_least, one_of
+from ltr.errors import InputError, at_least, one_of, positive
 
 log = logging.getLogger(__name__)
 
@@ -56,6 +57,8 @@ class FeatureDataModule(RankingDataModule):
         list_size, keep: see :class:`ltr.datamodules.ListDataModule`.
         eval_batch_size: queries per evaluation step and process.
         loading: how batches are drawn and collated, see :class:`ltr.datamodules.Loading`.
+        relevant_from: the grade from which on a training document is relevant; lower ones count as
+            0. What is measured keeps all grades. None: any above 0.
 
     Attributes:
         n_features: after ``setup``: those that the ranker reads; without a ranker the most that a
@@ -78,6 +81,7 @@ class FeatureDataModule(RankingDataModule):
         keep: Keep = "relevant",
         eval_batch_size: int = 64,
         loading: Loading = Loading(),
+        relevant_from: float | None = None,
     ) -> None:
         super().__init__(path, loading)
         at_least(1, batch_size=batch_size, eval_batch_size=eval_batch_size)
@@ -86,6 +90,9 @@ class FeatureDataModule(RankingDataModule):
         one_of((0, 1), first_feature=first_feature)
         self.fold = fold
         self.dev_share = dev_share
+        if relevant_from is not None:
+            positive("relevant_from", relevant_from)
+        self.relevant_from = relevant_from
         self.first_feature = first_feature
         self.batch_size = batch_size
         self.eval_batch_size = eval_batch_size
@@ -150,10 +157,14 @@ class FeatureDataModule(RankingDataModule):
     def plan(self) -> Plan:
         train = self.split("train")
         assert train is not None, "open() checks it"
+        train = replace(train, relevant_from=self.relevant_from)
         queries = np.arange(len(train))
         # Queries with two grades are only counted: the others stay in the epoch. It is an error if
         # there is none.
-        n_rankable = len(with_two_grades(train, queries, f"{self.path}: split 'train'"))
+        where = f"{self.path}: split 'train'"
+        if self.relevant_from is not None:
+            where += f", where grades below {self.relevant_from:.9g} count as 0"
+        n_rankable = len(with_two_grades(train, queries, where))
         log.info(
             "%s: %d of %d training queries have documents of different grades",
             self.path,

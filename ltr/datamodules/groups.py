@@ -32,6 +32,9 @@ class GroupDataModule(PoolDataModule):
         evaluation: what is ranked and measured, see :class:`ltr.datamodules.Evaluation`.
         loading: how batches are drawn and collated, see :class:`ltr.datamodules.Loading`.
         mixture: how several sources share the steps, see :class:`ltr.datamodules.Mixture`.
+        relevant_from: the grade from which on a training document is relevant; lower ones count as 0
+            where lists and negatives are drawn or mined. What is measured keeps all grades. None:
+            any above 0.
 
     Raises:
         InputError: at ``setup``, for fewer groups than processes, or a cross-encoder.
@@ -49,8 +52,9 @@ class GroupDataModule(PoolDataModule):
         evaluation: Evaluation = Evaluation(),
         loading: Loading = Loading(),
         mixture: Mixture | None = None,
+        relevant_from: float | None = None,
     ) -> None:
-        super().__init__(path, evaluation, loading, mixture)
+        super().__init__(path, evaluation, loading, mixture, relevant_from)
         at_least(1, docs_per_group=docs_per_group)
         at_least(2, groups=groups)  # one group has nothing to be told from
         one_of(get_args(EpochOver), epoch=epoch)

@@ -58,6 +58,9 @@ class ListDataModule(PoolDataModule):
         loading: how batches are drawn and collated, see :class:`ltr.datamodules.Loading`.
         labels: what the labels of training lists are, see :class:`ltr.datamodules.Labels`.
         mixture: how several sources share the steps, see :class:`ltr.datamodules.Mixture`.
+        relevant_from: the grade from which on a training document is relevant; lower ones count as 0
+            where lists and negatives are drawn or mined. What is measured keeps all grades. None:
+            any above 0.
 
     Raises:
         InputError: at ``setup``, if there is nothing to rank, or no pool.
@@ -74,8 +77,9 @@ class ListDataModule(PoolDataModule):
         loading: Loading = Loading(),
         labels: Labels = Labels(),
         mixture: Mixture | None = None,
+        relevant_from: float | None = None,
     ) -> None:
-        super().__init__(path, evaluation, loading, mixture)
+        super().__init__(path, evaluation, loading, mixture, relevant_from)
         at_least(1, batch_size=batch_size)
         at_least(2, list_size=list_size)  # one document has no order
         one_of(get_args(Unjudged), unjudged=unjudged)
@@ -87,8 +91,10 @@ class ListDataModule(PoolDataModule):
         self.labels = labels
 
     def plan_of(self, source: TextSource) -> Buckets:
-        judged = source.collection.judgements("train")
+        judged = source.collection.learnt("train")
         where = f"{source.path}: split 'train'"
+        if self.relevant_from is not None:
+            source.collection.learnable("train")  # there must be a document at the level
         pools = self._open_pools(source)
         lists = GradedLists(judged, source.known_documents(judged), pools)
         source.digests["judgements"] = judged.digest()

@@ -28,7 +28,7 @@ from ltr.datamodules.sources import (
     sources_of,
 )
 from ltr.datamodules.text_source import TextSource
-from ltr.errors import InputError
+from ltr.errors import InputError, positive
 from ltr.search.corpus_search import SearchedCorpus
 
 log = logging.getLogger(__name__)
@@ -52,6 +52,9 @@ class PoolDataModule(RankingDataModule):
         evaluation: what is ranked and measured, see :class:`ltr.datamodules.Evaluation`.
         loading: how batches are drawn and collated, see :class:`ltr.datamodules.Loading`.
         mixture: how several sources share the steps, see :class:`ltr.datamodules.Mixture`.
+        relevant_from: the grade from which on a training document is relevant; lower ones count as 0
+            where lists and negatives are drawn or mined. What is measured keeps all grades. None:
+            any above 0.
 
     Attributes:
         sources: what ``path`` names, one or several; open after ``setup``.
@@ -68,11 +71,15 @@ class PoolDataModule(RankingDataModule):
         evaluation: Evaluation = Evaluation(),
         loading: Loading = Loading(),
         mixture: Mixture | None = None,
+        relevant_from: float | None = None,
     ) -> None:
         entries = sources_of(path)
         super().__init__(" + ".join(entry.path for entry in entries), loading)
         self.evaluation = evaluation
         self.mixture = mixture
+        if relevant_from is not None:
+            positive("relevant_from", relevant_from)
+        self.relevant_from = relevant_from
         self.sources = tuple(TextSource(entry) for entry in entries)
         # A source that stands alone has no name: its metrics and ids are told as they are.
         self.source_names = tuple(entry.name for entry in entries)
@@ -372,7 +379,7 @@ class PoolDataModule(RankingDataModule):
         return reads
 
     def _open_collection(self, entry: DataSource) -> Collection:
-        collection = open_collection(entry.path)
+        collection = open_collection(entry.path)._replace(relevant_from=self.relevant_from)
         if self.evaluation.fold is not None:
             collection = collection_of_fold(collection, self.evaluation.fold)
         if not entry.instruction:

@@ -54,6 +54,9 @@ class TripletDataModule(PoolDataModule):
         loading: how batches are drawn and collated, see :class:`ltr.datamodules.Loading`.
         labels: what the labels of training lists are, see :class:`ltr.datamodules.Labels`.
         mixture: how several sources share the steps, see :class:`ltr.datamodules.Mixture`.
+        relevant_from: the grade from which on a training document is relevant; lower ones count as 0
+            where lists and negatives are drawn or mined. What is measured keeps all grades. None:
+            any above 0.
 
     Raises:
         InputError: at ``setup``, where no training query has a relevant document. Queries without
@@ -75,8 +78,9 @@ class TripletDataModule(PoolDataModule):
         loading: Loading = Loading(),
         labels: Labels = Labels(),
         mixture: Mixture | None = None,
+        relevant_from: float | None = None,
     ) -> None:
-        super().__init__(path, evaluation, loading, mixture)
+        super().__init__(path, evaluation, loading, mixture, relevant_from)
         at_least(1, positives=positives, negatives_per_query=negatives_per_query)
         at_least(1, negatives_depth=negatives_depth, batch_size=batch_size)
         one_of(get_args(EpochOver), epoch=epoch)
@@ -230,6 +234,13 @@ class TripletDataModule(PoolDataModule):
                 overlays.append(Overlay.open(Path(name), source.collection, "negatives"))
         if not overlays:
             return None
+        level = self.relevant_from
+        for overlay in overlays:
+            if overlay.policy == "relabel" and level and (overlay.labels.values < level).any():
+                raise InputError(
+                    f"negatives: an audit gave documents the grade {overlay.labels.values.min():.9g}, and training counts those below {level:.9g} as 0; audit again with --grade {level:.9g}",
+                    option="relevant_from",
+                )
         judged = source.collection.judgements("train")
         # An overlay may know more queries than a fold trains on.
         queries = judged.query_rows

@@ -22,6 +22,7 @@ class NegativesManifest(TypedDict, total=False):
     key: str | None
     split: str  # of the queries that ltr mine has mined for; those of train where none is said
     distance: str | None
+    relevant_from: float | None  # lower grades counted as 0; null where none did
     mined_queries: int
     counts: dict[str, int]
     recipe: dict[str, Any]
@@ -74,6 +75,11 @@ class MinedNegatives(NamedTuple):
     def split(self) -> str:
         """The split whose queries they are of."""
         return self.manifest.get("split", "train")
+
+    @property
+    def relevant_from(self) -> float | None:
+        """The grade below which documents counted as irrelevant; None where none did."""
+        return self.manifest.get("relevant_from")
 
     def overlap(self, other: "MinedNegatives") -> float:
         """The share of the negatives of these queries that the other has too, averaged over the

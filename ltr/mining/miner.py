@@ -340,6 +340,7 @@ class Miner:
             "judge": None if self.judge is None else self.judge.name,
             "rescorer": None if self.rescorer is None else self.rescorer.name,
             "seed": list(self.seed),
+            "relevant_from": self.collection.relevant_from,
             "mined_queries": len(self.judged.query_rows),
             "counts": counts,
             "recall": recall,

@@ -127,6 +127,22 @@ def test_a_judge_is_a_ready_cross_encoder_or_else_a_dual_encoder(backbone, tmp_p
     assert isinstance(open_judge(backbone), DualEncoder)
 
 
+def test_the_level_of_the_mining_is_that_of_the_audit(mined, collection_folder, backbone, tmp_path):
+    """The grade of what is relabelled, where none is said; and what is relevant: of grades 0 and 1
+    nothing is from 2 on.
+    """
+    for level, copy in ((0.5, tmp_path / "half"), (2.0, tmp_path / "two")):
+        shutil.copytree(mined, copy)
+        about = json.loads((copy / "manifest.json").read_text())
+        (copy / "manifest.json").write_text(json.dumps(about | {"relevant_from": level}))
+    words = {"judge": backbone, "data": str(collection_folder), "max_length": 24}
+    audit(str(tmp_path / "half"), policy="relabel", margin=0.01, **words)
+    overlay = json.loads((tmp_path / "half.relabel-1/manifest.json").read_text())
+    assert overlay["grade"] == 0.5
+    with pytest.raises(InputError, match="has a document with a grade of 2 or above"):
+        audit(str(tmp_path / "two"), **words)
+
+
 def test_what_does_not_fit_is_one_line(mined, backbone, tmp_path):
     for options, text in (
         ({"judge": str(tmp_path / "none")}, "--judge .*none: there is no run, checkpoint or model"),

@@ -14,6 +14,7 @@ from ltr.mining.mined_negatives import MinedNegatives
 from tests.callbacks.test_mining import configuration
 from tests.child_processes import run_command
 from tests.test_ranks import ROOT, TWO
+from tests.world.collections import write_t2ranking
 from tests.world.commands import run_ltr
 
 
@@ -40,6 +41,28 @@ def test_untrained_weights_give_the_negatives_of_the_first_refresh(
     key = manifest(first)["key"]
     assert mined.name == f"mined-{key[:8]}" and manifest(mined)["key"] == key
     assert np.array_equal(np.load(mined / "ids.npy"), np.load(first / "ids.npy"))
+
+
+def test_documents_below_the_level_of_relevance_may_be_mined(tmp_path, backbone):
+    """Of T2Ranking's grades 0 to 3, from 2 on: none of 2 and 3 is mined, and all of 0 and 1 are, as
+    the depth is that of the corpus. Without a level those of 1 are not.
+    """
+    folder = write_t2ranking(tmp_path / "t2")
+    grades_of_level = {}
+    for level in ("2", "null"):
+        out = tmp_path / level
+        _, *args = configuration(tmp_path, folder, backbone)
+        recipe = f"--recipe.depth 96 --recipe.n 96 --data.relevant_from {level} --output {out}"
+        assert run_ltr("mine", *args, *recipe.split()) == 0
+        collection = open_collection(folder)
+        judged = collection.judgements("train")
+        negatives = MinedNegatives.open(out, collection)
+        grades = set()
+        for query in negatives.lists.query_rows.tolist():
+            judged_rows, judged_grades = judged.of(query)
+            grades |= set(judged_grades[np.isin(judged_rows, negatives.lists.of(query)[0])])
+        grades_of_level[negatives.relevant_from] = grades
+    assert grades_of_level == {2.0: {0.0, 1.0}, None: {0.0}}
 
 
 def test_a_run_is_mined_with_its_recipe_and_what_the_options_change(

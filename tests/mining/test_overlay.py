@@ -102,6 +102,16 @@ def test_training_with_an_overlay(mined, overlay, collection_folder):
     assert dict(zip(judged.tolist(), grades.tolist(), strict=True))[suspect] == 2.0
 
 
+def test_a_relabelled_document_below_the_level_of_relevance_is_refused(overlay, collection_folder):
+    """It would be a negative again. At the level it is drawn as relevant."""
+    low = str(overlay("relabel", 0.5))
+    told = "an audit gave documents the grade 0.5, and training counts those below 1 as 0; audit again with --grade 1"
+    with pytest.raises(InputError, match=told):
+        batches(collection_folder, low, relevant_from=1)
+    data, _ = batches(collection_folder, str(overlay("relabel", 1.0)), relevant_from=1)
+    assert set(data.collection.learnable("train").values.tolist()) == {0.0, 1.0}
+
+
 @pytest.mark.parametrize("policy, label, drawn", [("drop", np.nan, None), ("soft", 0.5, 0.5)])
 def test_no_other_row_brings_a_suspect_in_as_irrelevant(
     mined, overlay, collection_folder, policy, label, drawn

@@ -9,6 +9,8 @@ import torch
 from ltr.data.collection import open_collection
 
 WORDS = [f"w{i}" for i in range(60)]
+GRADES_OF_T2RANKING = (0, 1, 2, 3, 3, 1)
+QUERIES_OF_T2RANKING = 6
 
 
 def write_jsonl(path: Path, rows: list[dict]) -> None:
@@ -50,6 +52,41 @@ def write_collection(folder: Path, n_queries: int = 30, n_docs: int = 8, seed: i
                     qrels.append(f"{query}\t{doc}\t{int(d == 0)}\n")
         (folder / "qrels" / f"{split}.tsv").write_text("".join(qrels))
         (folder / "candidates" / f"{split}.trec").write_text("".join(run))
+    write_jsonl(folder / "corpus.jsonl", docs)
+    write_jsonl(folder / "queries.jsonl", queries)
+    return folder
+
+
+def write_t2ranking(folder: Path, level: int = 0) -> Path:
+    """Grades from 0 to 3, as T2Ranking has them: 2 and 3 are relevant. Each query has pools of
+    those and two documents more. Of the last training query all grades lie below 2.
+
+    Args:
+        level: grades of train below it are written as 0.
+    """
+    (folder / "qrels").mkdir(parents=True)
+    (folder / "candidates").mkdir()
+    queries = []
+    docs = []
+    for split in ("train", "dev"):
+        qrels = []
+        pools = []
+        for number in range(QUERIES_OF_T2RANKING):
+            query = f"{split}{number}"
+            queries.append({"_id": query, "text": f"w{number} w{number + 1} {split}"})
+            for place in range(len(GRADES_OF_T2RANKING) + 2):
+                doc = f"{query}-{place}"
+                docs.append({"_id": doc, "text": f"w{number} w{place + 10} w{place + 20} {split}"})
+                pools.append(f"{query} Q0 {doc} {place + 1} {9 - place} pool\n")
+                if place < len(GRADES_OF_T2RANKING):
+                    grade = GRADES_OF_T2RANKING[place]
+                    if split == "train" and number == QUERIES_OF_T2RANKING - 1:
+                        grade = min(grade, 1)
+                    if split == "train" and grade < level:
+                        grade = 0
+                    qrels.append(f"{query}\t{doc}\t{grade}\n")
+        (folder / f"qrels/{split}.tsv").write_text("".join(qrels))
+        (folder / f"candidates/{split}.trec").write_text("".join(pools))
     write_jsonl(folder / "corpus.jsonl", docs)
     write_jsonl(folder / "queries.jsonl", queries)
     return folder
