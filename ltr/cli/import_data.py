@@ -85,21 +85,19 @@ def _import_features(source: str, folder: str, fold: int | None, first_feature: 
 
 
 @contextmanager
-def _noted() -> Iterator[list[str]]:
+def _noted() -> Iterator[list[logging.LogRecord]]:
     """Inside the block, what the readers of data say is kept for the page; how far they are is told
-    at once. After an error, what they have said is told before it.
+    at once. Where an error ends the block, what they have said is told before it.
     """
     logger = logging.getLogger("ltr.data")
-    notes: list[str] = []
-    keeper = _Keeper(notes)
+    keeper = _Keeper()
     logger.addHandler(keeper)
     logger.propagate = False
     try:
-        yield notes
-    except BaseException:
-        logger.propagate = True
-        for note in notes:
-            log.warning("%s", note)
+        yield keeper.records
+    except InputError:
+        for record in keeper.records:
+            log.handle(record)
         raise
     finally:
         logger.removeHandler(keeper)
@@ -107,25 +105,21 @@ def _noted() -> Iterator[list[str]]:
 
 
 class _Keeper(logging.Handler):
-    """Keeps messages; those of progress are handed on.
+    """Keeps messages; those of progress are handed on."""
 
-    Args:
-        notes: that messages are appended to.
-    """
-
-    def __init__(self, notes: list[str]) -> None:
+    def __init__(self) -> None:
         super().__init__(logging.INFO)
-        self._notes = notes
+        self.records: list[logging.LogRecord] = []
 
     def emit(self, record: logging.LogRecord) -> None:
         if record.name == progress.__name__:
             log.handle(record)
         else:
-            self._notes.append(record.getMessage())
+            self.records.append(record)
 
 
 def _log_page(
-    source: str, folder: str, notes: list[str], written: list[str], configuration: str
+    source: str, folder: str, notes: list[logging.LogRecord], written: list[str], configuration: str
 ) -> None:
     """Say what was read, what of it was left out, what is there now, and what to do with it.
 
@@ -135,10 +129,10 @@ def _log_page(
         written: a line for each thing that is there now.
         configuration: a file that trains on it, and its options.
     """
-    log.info("read from %s:", source)
-    for note in notes or ["nothing is left out"]:
-        log.info("  %s", note)
-    log.info("written to %s:", folder)
+    log.info("read from %s", source)
+    for note in notes:
+        log.info("  %s", note.getMessage())
+    log.info("written to %s", folder)
     for line in written:
         log.info("  %s", line)
     log.info("to train on it: ltr fit --config %s --data.path %s", configuration, quote(folder))

@@ -118,9 +118,9 @@ def test_the_page_says_what_was_read_left_out_and_written(tmp_path, capsys):
     told = capsys.readouterr()
     assert told.err == ""
     assert told.out.splitlines() == [
-        f"read from {folder}:",
+        f"read from {folder}",
         f"  {folder}/qrels/train.tsv: 1 of 4 judgements are of absent documents and left out, first in line 4",
-        f"written to {new}:",
+        f"written to {new}",
         "  3 documents, 2 queries",
         "  train: 2 queries with 3 judgements, 2 of them above 0; no candidates",
         "  test: 1 query with 1 judgement, 1 of them above 0; 2 candidates of 1 query",
@@ -239,9 +239,8 @@ def test_features_become_letor_text_which_trains(tmp_path, capsys):
     assert run_ltr(f"import {source} {new} --first_feature 0") == 0
     options = f"--model.ranker.n_features 5 --data.path {new}"
     assert capsys.readouterr().out.splitlines() == [
-        f"read from {source}:",
-        "  nothing is left out",
-        f"written to {new}:",
+        f"read from {source}",
+        f"written to {new}",
         "  train: 2 queries with 4 rows of 5 features",
         "  test: 2 queries with 4 rows of 5 features",
         f"to train on it: ltr fit --config experiments/features/lambdarank.yaml {options}",

@@ -1,0 +1,105 @@
+"""Each form of data that docs/data.md shows is imported, trained one step and tested; a broken line
+of it is one line that leads there, and leaves nothing.
+"""
+
+import re
+from itertools import count
+from pathlib import Path
+
+import pytest
+
+from ltr.data.collection import open_collection
+from ltr.datamodules import TripletDataModule
+from ltr.losses import MarginRankingLoss
+from tests.world.commands import refusal, run_ltr
+from tests.world.rankers import cross_encoder, data_for, trainer
+
+PAGE = Path(__file__).parents[2] / "docs" / "data.md"
+N_ROWS = 6
+BROKEN = b"\xff\n"  # no UTF-8
+
+
+def forms_of_page() -> dict[str, str]:
+    """The forms of rows with named columns, each with a row as the page shows it."""
+    (table,) = re.findall(
+        r"^\| form \|.*\n\| --- .*\n((?:\|.*\n)+)", PAGE.read_text(), re.MULTILINE
+    )
+    return dict(re.findall(r"^\| (.*?) \| `(\{.*?\})`", table, re.MULTILINE))
+
+
+def filled(line: str, number: int, texts: count) -> str:
+    """A line of the page with texts for ``…``, no two alike, and the number for ``N``."""
+    line = re.sub("…", lambda _: f"common w{next(texts)}", line)
+    return re.sub(r"\bN\b|(?<=[qpn])N\b", str(number), line)
+
+
+def lines(line: str, *, header: str = "") -> str:
+    texts = count()
+    return header + "".join(filled(line, number, texts) + "\n" for number in range(1, N_ROWS + 1))
+
+
+FORMS = {
+    **{form: {"SPLIT.jsonl": lines(row)} for form, row in forms_of_page().items()},
+    "an array": {
+        "SPLIT.json": "[\n"
+        + ",".join(lines('{"query": "…", "pos": ["…"]}').splitlines(True))
+        + "]\n"
+    },
+    "CSV": {"SPLIT.csv": lines('"…,\n…",…,…', header="anchor,positive,negative\n")},
+    "triples": {"SPLIT.tsv": lines("…\t…\t…\t…")},
+    "plain pairs": {"SPLIT.tsv": lines("…\t…")},
+    "plain labelled pairs": {"SPLIT.tsv": lines("…\t…\t2", header="query\tdocument\tlabel\n")},
+    "a data folder": {
+        "corpus.jsonl": lines('{"_id": "pN", "title": "…", "text": "…"}'),
+        "queries.jsonl": lines('{"_id": "qN", "text": "…"}'),
+        "qrels/SPLIT.tsv": lines("qN\tpN\t1"),
+    },
+}
+
+
+def write(folder: Path, form: str) -> Path:
+    """The files of a form, the split test as train; the folder."""
+    for name, text in FORMS[form].items():
+        for split in ("train", "test"):
+            file = folder / name.replace("SPLIT", split)
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_text(text)
+    return folder
+
+
+def test_the_page_has_the_forms():
+    assert len(forms_of_page()) == 9 and "Tevatron" in FORMS
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_a_form_is_imported_trained_one_step_and_tested(tmp_path, backbone, form):
+    source = write(tmp_path / "source", form)
+    new = tmp_path / "new"
+    assert run_ltr(f"import {source} {new}") == 0
+    collection = open_collection(new)
+    texts = [*collection.corpus.texts, *collection.queries.texts]
+    assert len(texts) > N_ROWS and all("w" in text for text in texts)
+    module = cross_encoder(backbone, MarginRankingLoss())
+    options = {"negatives": "bm25", "candidates": "bm25", "depth": 4, "negatives_per_query": 1}
+    data = data_for(module, TripletDataModule, new, batch_size=2, **options)
+    training = trainer(tmp_path, max_steps=1, limit_val_batches=0)
+    training.fit(module, datamodule=data)
+    assert training.global_step == 1
+    (measured,) = training.test(module, datamodule=data, verbose=False)
+    assert 0 <= measured["test/nDCG@10"] <= 1
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_a_broken_line_of_a_form_is_named_and_leaves_nothing(tmp_path, capsys, form):
+    source = write(tmp_path / "source", form)
+    file = max(source.rglob("train.*"))
+    text = file.read_text()
+    number = text.count("\n") + 1
+    if form in forms_of_page():
+        file.write_text(text + '{"other": "column"}\n')
+    else:
+        file.write_bytes(text.encode() + BROKEN)
+    before = sorted(tmp_path.iterdir())
+    told = refusal(capsys, f"import {source} {tmp_path / 'new'}")
+    assert told.startswith(f"ltr: {file}:{number}: ")
+    assert sorted(tmp_path.iterdir()) == before
