@@ -3,7 +3,7 @@
 from array import array
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 import numpy as np
 
@@ -58,13 +58,13 @@ class GrowingArray:
 
 
 class GrowingNumbers(GrowingArray):
-    """Whole numbers (int64) that come one by one."""
+    """Numbers that come one by one: whole ones (int64), or float32."""
 
-    def __init__(self, file: Path) -> None:
-        super().__init__(file, np.int64)
-        self._waiting = array("q")
+    def __init__(self, file: Path, dtype: type[np.int64 | np.float32] = np.int64) -> None:
+        super().__init__(file, dtype)
+        self._waiting: array[Any] = array("q" if dtype is np.int64 else "f")
 
-    def append(self, number: int) -> None:
+    def append(self, number: float) -> None:
         """Append one number."""
         self._waiting.append(number)
         if len(self._waiting) == BUFFERED:

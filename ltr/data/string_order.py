@@ -13,6 +13,7 @@ from ltr.data.strings import BLOCK, Strings
 from ltr.spans import spans
 
 KEY_BYTES = 8  # that are compared at once where strings are sorted
+BLOCK_OF_NEIGHBOURS = 4096  # strings that are compared with the one before at once
 LONG = 256  # bytes of a string that is looked up alone
 
 
@@ -62,6 +63,23 @@ def order_of(strings: Strings) -> tuple[np.ndarray, Repeat | None]:
         places = places[remains]
         del keys
     return order, repeat
+
+
+def are_repeats(strings: Strings, order: np.ndarray) -> np.ndarray:
+    """``[N]`` bool: for each string in this order whether it equals the one before it."""
+    found = np.zeros(len(order), dtype=bool)
+    for span in spans(len(order), BLOCK_OF_NEIGHBOURS):
+        start = max(span.start - 1, 0)
+        rows = order[start : span.stop]
+        lengths = strings.lengths(rows)
+        width = min(int(lengths.max()), LONG)
+        beginnings = strings.bytes_at(rows, 0, width)
+        is_same = (beginnings[1:] == beginnings[:-1]).all(axis=1)
+        is_same &= lengths[1:] == lengths[:-1]
+        for place in np.flatnonzero(is_same & (lengths[1:] > LONG)):
+            is_same[place] = strings[rows[place]] == strings[rows[place + 1]]
+        found[start + 1 : span.stop] = is_same
+    return found
 
 
 def _first_repeat(

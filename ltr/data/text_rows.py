@@ -1,15 +1,14 @@
 """Rows of texts: queries with their positives and negatives, or with documents and labels."""
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from ltr.data.column_roles import Roles, role_of_name, roles_of
-from ltr.data.files import encoded
 from ltr.data.named_rows import read_rows
 from ltr.data.record_files import with_title
-from ltr.data.texts import id_of
 from ltr.data.trec import LARGEST_SCORE, grade_of
 from ltr.entries import shown
 from ltr.errors import InputError
@@ -22,13 +21,13 @@ class Document(NamedTuple):
     """A document of a row.
 
     Attributes:
-        id: its own, or one of its text.
+        id: its own, if it has one.
         text: with its title.
         label: 1 for a positive, 0 for a negative, or as labelled.
         score: that others gave it, if any.
     """
 
-    id: str
+    id: str | None
     text: str
     label: float
     score: float | None = None
@@ -38,7 +37,7 @@ class TextLine(NamedTuple):
     """A query of a line or a row, with its documents."""
 
     number: int
-    query_id: str
+    query_id: str | None
     query: str
     documents: list[Document]
 
@@ -47,18 +46,19 @@ class LeftOut:
     """What is left out of the rows of a split: how many of each kind, and where the first stands."""
 
     def __init__(self) -> None:
-        self._counts: dict[str, int] = {}
+        self.n_rows = 0
+        self._counts: Counter[str] = Counter()
         self._first: dict[str, str] = {}
 
     def add(self, kind: str, where: str) -> None:
         """Count one more of a kind."""
-        self._counts[kind] = self._counts.get(kind, 0) + 1
+        self._counts[kind] += 1
         self._first.setdefault(kind, where)
 
     def notes(self) -> list[str]:
         """A sentence for each kind."""
         return [
-            f"left out are {count} {kind}, first {self._first[kind]}"
+            f"of {self.n_rows} rows, {count} {kind} are left out, first {self._first[kind]}"
             for kind, count in self._counts.items()
         ]
 
@@ -93,6 +93,7 @@ def read_text_rows(roles: Roles, file: Path, left_out: LeftOut) -> Iterator[Text
     """
     known: set[str] = set()  # columns that have been looked at
     for number, row in read_rows(file):
+        left_out.n_rows += 1
         where = f"{file}:{number}"
         if not row.keys() <= known:
             _check_columns(row, known, roles, where)
@@ -110,10 +111,8 @@ def read_text_rows(roles: Roles, file: Path, left_out: LeftOut) -> Iterator[Text
             if query.is_empty:
                 continue
             n_queries += 1
-            encoded(query.text, where)
-            query_id = own_id or id_of("q", query.text)
             if documents:
-                yield TextLine(number, query_id, query.text, documents)
+                yield TextLine(number, own_id, query.text, documents)
         if not n_queries:
             left_out.add("rows without a query", where)
         elif n_queries > 1 and own_id is not None:
@@ -200,9 +199,7 @@ def _documents(
         if text.is_empty:
             left_out.add(f"{kind} without a text", where)
             continue
-        encoded(text.text, where)
-        id_ = text.id or id_of("d", text.text)
-        yield Document(id_, text.text, label, text.score)
+        yield Document(text.id, text.text, label, text.score)
 
 
 def _positives_and_negatives(

@@ -3,17 +3,18 @@
 import hashlib
 import shutil
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
+from functools import cached_property
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 
 from ltr.data.cache_folder import cached, keep_notes, log_notes, origin_of
 from ltr.data.files import encoded, map_array
 from ltr.data.growing import GrowingNumbers
-from ltr.data.string_order import order_of, rows_among
+from ltr.data.string_order import are_repeats, order_of, rows_among
 from ltr.data.strings import Strings, StringsFile
 from ltr.errors import InputError
 
@@ -131,17 +132,41 @@ class TextTable:
                 Unicode, or no text at all.
         """
 
+        def build(folder: Path) -> None:
+            _write_table(folder, records, kind, source, leave_out_empty)
+
+        return cls._open_or_build(content, build, kind, source)
+
+    @classmethod
+    def open_unsorted(
+        cls,
+        content: str,
+        unsorted: Callable[[], "UnsortedTexts"],
+        kind: str,
+        source: str | Path,
+    ) -> "TextTable":
+        """The same of texts that lie on disk as they came. They may repeat each other, of which nothing
+        is said.
+
+        Args:
+            content, kind, source: see :meth:`open`.
+            unsorted: gives the texts; only called if the table must be written.
+        """
+
+        def build(folder: Path) -> None:
+            unsorted().write_table(folder, source)
+
+        return cls._open_or_build(content, build, kind, source)
+
+    @classmethod
+    def _open_or_build(
+        cls, content: str, build: Callable[[Path], None], kind: str, source: str | Path
+    ) -> "TextTable":
         def open_table(folder: Path) -> TextTable:
             log_notes(folder, source)
             return cls(folder)
 
-        return cached(
-            "texts",
-            f"texts-1 {kind} {content}",
-            lambda folder: _write_table(folder, records, kind, source, leave_out_empty),
-            open_table,
-            origin_of(source),
-        )
+        return cached("texts", f"texts-1 {kind} {content}", build, open_table, origin_of(source))
 
 
 class FilledInstructions(Sequence[str]):
@@ -178,32 +203,23 @@ def _write_table(
     folder: Path, records: Iterator[Record], kind: str, source: str | Path, leave_out_empty: bool
 ) -> None:
     """Write the texts as they come, then once more in the order of their ids."""
-    unsorted = folder / "unsorted"
-    unsorted.mkdir()
     empty: list[Record] = []  # filled while the others are written
     notes = []
     if leave_out_empty:
         records = _with_text(records, empty)
-    places = _write_unsorted(unsorted, records, kind)
+    with UnsortedTexts(folder / "unsorted", kind) as unsorted:
+        for record in records:
+            unsorted.append(record)
     if empty:
         notes.append(
             f"{len(empty)} texts are empty and left out, first that of {kind} {empty[0].id!r}"
         )
-    ids = Strings(unsorted, "ids")
-    if not len(ids):
-        raise InputError(f"{source}: there is no {kind} at all; at least one is needed")
-    order, repeat = order_of(ids)
-    if repeat:
-        n_before = len(order)
-        order = _once_each(unsorted, order, places, kind)
+    unsorted.write_table(folder, source)
+    if unsorted.n_repeats:
         notes.append(
-            f"{n_before - len(order)} times a {kind} stands again with the same text and counts once, first {ids[repeat.second]!r}"
+            f"{unsorted.n_repeats} times a {kind} stands again with the same text and counts once, first {unsorted.first_repeated_id!r}"
         )
-    Strings.write(folder, "ids", ids.in_order(order))
-    Strings.write(folder, "texts", Strings(unsorted, "texts").in_order(order))
-    if (unsorted / f"{INSTRUCTIONS}.npy").exists():
-        Strings.write(folder, INSTRUCTIONS, Strings(unsorted, INSTRUCTIONS).in_order(order))
-    shutil.rmtree(unsorted)
+    shutil.rmtree(folder / "unsorted")
     keep_notes(folder, notes)
 
 
@@ -216,81 +232,158 @@ def _with_text(records: Iterator[Record], empty: list[Record]) -> Iterator[Recor
             yield record
 
 
-def _once_each(folder: Path, order: np.ndarray, places: "_Places", kind: str) -> np.ndarray:
-    """The order of texts without those whose id has come before.
+class UnsortedTexts:
+    """Texts with their ids on disk, checked and written as they come, within a block of ``with``. The
+    number of a text is how many came before it.
 
     Args:
-        folder: of the texts as they came.
-        order: by id; equal ids as they came.
-        places: of the texts, for errors.
-        kind: of the texts, for errors.
-
-    Raises:
-        InputError: if an id has two texts, or a query two instructions.
+        folder: where they are written; it must not be there.
+        kind: ``document``, ``query`` or ``text``, for errors.
     """
-    ids = Strings(folder, "ids")
-    columns = [Strings(folder, "texts")]
-    if (folder / f"{INSTRUCTIONS}.npy").exists():
-        columns.append(Strings(folder, INSTRUCTIONS))
-    is_first = np.ones(len(order), dtype=bool)
-    conflict: tuple[int, int] | None = None  # the first and the second text, by number
-    first = -1
-    id_before = b""
-    for place, id_ in enumerate(ids.in_order(order)):
-        number = int(order[place])
-        if place == 0 or id_ != id_before:
-            first = number
-            id_before = id_
-            continue
-        is_first[place] = False
-        is_other = any(column[first] != column[number] for column in columns)
-        if is_other and (conflict is None or number < conflict[1]):
-            conflict = (first, number)
-    if conflict:
-        first, second = conflict
-        raise InputError(
-            f"{places.where(second)}: {kind} id {ids[second]!r} stands twice with different texts, first at {places.where(first)}"
-        )
-    return order[is_first]
 
+    def __init__(self, folder: Path, kind: str) -> None:
+        folder.mkdir()
+        self._folder = folder
+        self._kind = kind
+        self._files = ExitStack()
+        self._ids_file = self._files.enter_context(StringsFile(folder, "ids"))
+        self._texts_file = self._files.enter_context(StringsFile(folder, "texts"))
+        self._places = _Places(folder / "lines.npy")
+        self._files.enter_context(self._places.lines)
+        self._instructions: StringsFile | None = None  # from the first record that has one
+        self._count = 0
+        self._have_own_ids = False
 
-def _write_unsorted(folder: Path, records: Iterator[Record], kind: str) -> "_Places":
-    """Check the records, and write their ids, texts and places as they come."""
-    places = _Places(folder / "lines.npy")
-    instructions: StringsFile | None = None  # from the first record that has one
-    with ExitStack() as files:
-        ids = files.enter_context(StringsFile(folder, "ids"))
-        texts = files.enter_context(StringsFile(folder, "texts"))
-        files.enter_context(places.lines)
-        for number, record in enumerate(records):
-            id_, text, source, line, instruction = record
-            where = record.where
-            if not id_:
-                raise InputError(f"{where}: a {kind} must have an id, got an empty one")
-            if "\0" in id_ or id_.split() != [id_]:
-                raise InputError(
-                    f"{where}: an id must not hold white space or NUL, got {id_!r}; run files could not name it"
-                )
-            if record.is_empty:
-                raise InputError(
-                    f"{where}: {kind} {id_!r} has an empty text; remove it, or give it a text"
-                )
-            ids.append(encoded(id_, where))
-            texts.append(encoded(text, where))
-            places.append(number, source, line)
-            if kind != "query":
-                continue
-            if not isinstance(instruction, str):
-                raise InputError(
-                    f"{where}: the instruction of a query must be a string, got {instruction!r:.60}; mend it, or remove it"
-                )
-            if instruction and instructions is None:
-                instructions = files.enter_context(StringsFile(folder, INSTRUCTIONS))
-                for _ in range(number):
-                    instructions.append(b"")
-            if instructions is not None:
-                instructions.append(encoded(instruction, where))
-    return places
+    def append(self, record: Record) -> int:
+        """Append a text, and return its number; an InputError for what can't be one."""
+        id_, text, source, line, instruction = record
+        kind = self._kind
+        if not id_:
+            raise InputError(f"{record.where}: a {kind} must have an id, got an empty one")
+        if "\0" in id_ or id_.split() != [id_]:
+            raise InputError(
+                f"{record.where}: an id must not hold white space or NUL, got {id_!r}; run files could not name it"
+            )
+        if record.is_empty:
+            raise InputError(
+                f"{record.where}: {kind} {id_!r} has an empty text; remove it, or give it a text"
+            )
+        where = record.where
+        self._have_own_ids = True
+        self._append(encoded(id_, where), encoded(text, where), source, line)
+        if kind == "query":
+            self._append_instruction(instruction, where)
+        return self._count - 1
+
+    def append_text(self, id_: str | None, text: str, source: str, line: int) -> int:
+        """The same of a text that may have no id: it is made of the text then, see :func:`id_of`."""
+        if id_ is not None:
+            return self.append(Record(id_, text, source, line))
+        try:
+            blob = text.encode("utf-8")
+        except UnicodeEncodeError:
+            blob = b"\0"
+        if b"\0" in blob:
+            encoded(text, f"{source}:{line}")  # says what is wrong
+        self._append(id_of_bytes(self._kind[0], blob).encode(), blob, source, line)
+        return self._count - 1
+
+    def _append(self, id_: bytes, text: bytes, source: str, line: int) -> None:
+        self._ids_file.append(id_)
+        self._texts_file.append(text)
+        self._places.append(self._count, source, line)
+        self._count += 1
+
+    def _append_instruction(self, instruction: Any, where: str) -> None:
+        if not isinstance(instruction, str):
+            raise InputError(
+                f"{where}: the instruction of a query must be a string, got {instruction!r:.60}; mend it, or remove it"
+            )
+        if instruction and self._instructions is None:
+            file = self._files.enter_context(StringsFile(self._folder, INSTRUCTIONS))
+            for _ in range(self._count - 1):
+                file.append(b"")
+            self._instructions = file
+        if self._instructions is not None:
+            self._instructions.append(encoded(instruction, where))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        self._files.__exit__(*error)
+
+    def write_table(self, folder: Path, source: str | Path) -> None:
+        """Write the texts in the order of their ids, each id once.
+
+        Raises:
+            InputError: if there is no text; if an id has two texts, or a query two instructions.
+        """
+        if not self._count:
+            raise InputError(f"{source}: there is no {self._kind} at all; at least one is needed")
+        order = self._order[~self._is_repeat]
+        for name in ("ids", *self._columns()):
+            Strings.write(folder, name, Strings(self._folder, name).in_order(order))
+
+    @property
+    def n_repeats(self) -> int:
+        """How many texts have an id that has come before."""
+        return int(np.count_nonzero(self._is_repeat))
+
+    @property
+    def first_repeated_id(self) -> str:
+        """The id of the first one of these."""
+        return Strings(self._folder, "ids")[self._order[self._is_repeat].min()]
+
+    @cached_property
+    def rows(self) -> np.ndarray:
+        """``[N]`` int64: for each text the row that it has in the table."""
+        rows = np.empty(self._count, dtype=np.int64)
+        rows[self._order] = np.cumsum(~self._is_repeat) - 1
+        return rows
+
+    @property
+    def _order(self) -> np.ndarray:
+        return self._order_and_repeats[0]
+
+    @property
+    def _is_repeat(self) -> np.ndarray:
+        return self._order_and_repeats[1]
+
+    @cached_property
+    def _order_and_repeats(self) -> tuple[np.ndarray, np.ndarray]:
+        """``[N]`` each: the numbers in the order of the ids, and whether the same id stands before, with
+        the same text.
+        """
+        ids = Strings(self._folder, "ids")
+        order, repeat = order_of(ids)
+        if repeat is None:
+            return order, np.zeros(len(order), dtype=bool)
+        is_repeat = are_repeats(ids, order)
+        if self._have_own_ids:  # others follow from the texts
+            self._refuse_conflicts(order, is_repeat)
+        return order, is_repeat
+
+    def _refuse_conflicts(self, order: np.ndarray, is_repeat: np.ndarray) -> None:
+        columns = [Strings(self._folder, name) for name in self._columns()]
+        # Where the first text of each id stands in the order.
+        firsts = np.maximum.accumulate(np.where(is_repeat, 0, np.arange(self._count)))
+        conflict: tuple[int, int] | None = None  # the first and the second text, by number
+        for place in np.flatnonzero(is_repeat):
+            number = int(order[place])
+            first = int(order[firsts[place]])
+            is_other = any(column[first] != column[number] for column in columns)
+            if is_other and (conflict is None or number < conflict[1]):
+                conflict = (first, number)
+        if conflict:
+            first, second = conflict
+            id_ = Strings(self._folder, "ids")[second]
+            raise InputError(
+                f"{self._places.where(second)}: {self._kind} id {id_!r} stands twice with different texts, first at {self._places.where(first)}"
+            )
+
+    def _columns(self) -> list[str]:
+        return ["texts"] if self._instructions is None else ["texts", INSTRUCTIONS]
 
 
 class _Places:
@@ -337,4 +430,9 @@ def in_one_line(text: str) -> str:
 
 def id_of(letter: str, text: str) -> str:
     """An id for a text that has none: the letter and a hash, so equal texts share one."""
-    return letter + hashlib.sha256(text.encode("utf-8")).hexdigest()[:24]
+    return id_of_bytes(letter, text.encode("utf-8"))
+
+
+def id_of_bytes(letter: str, text: bytes) -> str:
+    """The same of a text as UTF-8."""
+    return letter + hashlib.sha256(text).hexdigest()[:24]

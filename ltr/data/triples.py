@@ -5,21 +5,25 @@ rows with named columns.
 import hashlib
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import partial
+from contextlib import suppress
+from functools import cache, partial
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 
 from ltr.data import trec
+from ltr.data.cache_folder import entry_folder
 from ltr.data.files import digest_of, numbered_lines
+from ltr.data.growing import GrowingNumbers
 from ltr.data.judged_lists import Noted, cached_lists_of
-from ltr.data.lines import Line, look_up
+from ltr.data.lines import LineRows
 from ltr.data.named_rows import is_row_file
 from ltr.data.query_lists import QueryLists
 from ltr.data.tab_separated import LineLayout, layout_of
 from ltr.data.text_rows import Document, LeftOut, TextLine, read_text_rows, roles_in
-from ltr.data.texts import Record, TextTable, first_of_each, id_of
+from ltr.data.texts import TextTable, UnsortedTexts, id_of
+from ltr.data.whole_files import being_written
 from ltr.errors import InputError
 
 log = logging.getLogger(__name__)
@@ -95,14 +99,110 @@ def read_triples(
         # The same bytes are other texts under another layout.
         digests += f"{split} {digests_of_files} {texts.layout} "
     content = hashlib.sha256(digests.encode()).hexdigest()
-    docs = first_of_each(_doc_records(splits))
-    corpus = TextTable.open(content, docs, "document", source)
-    query_records = first_of_each(_query_records(splits))
-    queries = TextTable.open(content, query_records, "query", source)
-    qrels = {}
-    for split, texts in splits.items():
-        qrels[split] = cached_lists_of(texts.files, queries, corpus, partial(_read_grades, texts))
-    return corpus, queries, qrels
+
+    def open_all(read: Callable[[], _Lines]) -> tuple[TextTable, TextTable, dict[str, QueryLists]]:
+        corpus = TextTable.open_unsorted(content, lambda: read().documents, "document", source)
+        queries = TextTable.open_unsorted(content, lambda: read().queries, "query", source)
+        qrels = {}
+        for split, texts in splits.items():
+            grades = partial(_grades_of_split, read, split, texts)
+            qrels[split] = cached_lists_of(texts.files, queries, corpus, grades)
+        return corpus, queries, qrels
+
+    with suppress(_NotReadError):
+        return open_all(_not_read)
+    # The lines are read once for all that is made of them. Who waits for this lock holds that of no
+    # table, as who has it will wait for those.
+    with being_written(entry_folder("texts", f"lines {content}")) as folder:
+        with suppress(_NotReadError):
+            return open_all(_not_read)  # another process has read them meanwhile
+        return open_all(cache(lambda: _Lines(folder, splits)))
+
+
+class _NotReadError(Exception):
+    """Something is not in the cache, and the lines must be read for it."""
+
+
+def _not_read() -> "_Lines":
+    raise _NotReadError
+
+
+class _Lines:
+    """The lines of all splits, on disk as they come: their texts, and their pairs.
+
+    Attributes:
+        documents, queries: the texts.
+        pairs: by split.
+    """
+
+    def __init__(self, folder: Path, splits: dict[str, TextFiles]) -> None:
+        folder.mkdir()
+        self.documents = UnsortedTexts(folder / "documents", "document")
+        self.queries = UnsortedTexts(folder / "queries", "query")
+        self.pairs: dict[str, _Pairs] = {}
+        with self.documents, self.queries:
+            for split, texts in splits.items():
+                with _Pairs(folder / split) as pairs:
+                    self._append(texts, pairs)
+                notes = pairs.left_out.notes()
+                if notes and not pairs.count:
+                    raise InputError(
+                        f"{texts.files[0]}: at least one row must have a query and a positive, got none: {'; '.join(notes)}"
+                    )
+                self.pairs[split] = pairs
+
+    def _append(self, texts: TextFiles, pairs: "_Pairs") -> None:
+        for place, file in enumerate(texts.files):
+            source = str(file)
+            for line in texts.read(file, pairs.left_out):
+                documents = []
+                for document in line.documents:
+                    documents.append(
+                        self.documents.append_text(document.id, document.text, source, line.number)
+                    )
+                query = self.queries.append_text(line.query_id, line.query, source, line.number)
+                number = line.number + place * MOST_LINES
+                for document, row in zip(line.documents, documents, strict=True):
+                    pairs.append(number, query, row, document.label)
+
+    def rows(self, split: str) -> LineRows:
+        """The pairs of a split, by the rows of the tables."""
+        folder = self.pairs[split].folder
+        return LineRows(
+            np.load(folder / "lines.npy"),
+            self.queries.rows[np.load(folder / "queries.npy")],
+            self.documents.rows[np.load(folder / "documents.npy")],
+            np.load(folder / "labels.npy"),
+        )
+
+
+class _Pairs:
+    """The pairs of a query and a document of a split, on disk as they come."""
+
+    def __init__(self, folder: Path) -> None:
+        folder.mkdir()
+        self.folder = folder
+        self.left_out = LeftOut()
+        self.count = 0
+        self._lines = GrowingNumbers(folder / "lines.npy")
+        self._queries = GrowingNumbers(folder / "queries.npy")
+        self._documents = GrowingNumbers(folder / "documents.npy")
+        self._labels = GrowingNumbers(folder / "labels.npy", np.float32)
+
+    def append(self, line: int, query: int, document: int, label: float) -> None:
+        """Append a pair, by the numbers of its line and its texts."""
+        self.count += 1
+        self._lines.append(line)
+        self._queries.append(query)
+        self._documents.append(document)
+        self._labels.append(label)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        for numbers in (self._lines, self._queries, self._documents, self._labels):
+            numbers.__exit__(*error)
 
 
 def read_scores(
@@ -120,29 +220,19 @@ def read_scores(
         these files, with the score. Documents without one are left out.
     """
     for file, line in open_text_files(files, columns).lines(LeftOut()):
+        query_id = line.query_id or id_of("q", line.query)
         for document in line.documents:
             if document.score is not None:
-                yield f"{file}:{line.number}", (line.query_id, document.id, document.score)
+                doc_id = document.id or id_of("d", document.text)
+                yield f"{file}:{line.number}", (query_id, doc_id, document.score)
 
 
-def _doc_records(splits: dict[str, TextFiles]) -> Iterator[Record]:
-    for texts in splits.values():
-        for file, line in texts.lines(LeftOut()):
-            source = str(file)
-            for document in line.documents:
-                yield Record(document.id, document.text, source, line.number)
-
-
-def _query_records(splits: dict[str, TextFiles]) -> Iterator[Record]:
-    for texts in splits.values():
-        for file, line in texts.lines(LeftOut()):
-            yield Record(line.query_id, line.query, str(file), line.number)
-
-
-def _read_grades(texts: TextFiles, queries: TextTable, corpus: TextTable) -> Noted[QueryLists]:
+def _grades_of_split(
+    read: Callable[[], _Lines], split: str, texts: TextFiles, queries: TextTable, corpus: TextTable
+) -> Noted[QueryLists]:
     """The grades of all lines; a query and a document may stand together in several."""
-    left_out = LeftOut()
-    rows = look_up(_lines_with_ids(texts, left_out), queries, corpus)
+    lines = read()
+    rows = lines.rows(split)
     if not len(rows):
         raise InputError(
             f"{texts.files[0]}: the split is empty; at least one line query<TAB>positive is needed"
@@ -155,21 +245,13 @@ def _read_grades(texts: TextFiles, queries: TextTable, corpus: TextTable) -> Not
         raise InputError(f"{where}: a text {what} for the same query: {text[:60]!r}")
     lists = rows.without_repeats().lists()
     n_lines = len(np.unique(rows.line_numbers))
-    notes = left_out.notes()
+    notes = lines.pairs[split].left_out.notes()
     n_queries = len(lists.query_rows)
     if not texts.has_labels and MANY_LINES_A_QUERY * n_queries <= n_lines:
         notes.append(
             f"{n_lines} lines hold {n_queries} queries; the lines of one query are one list, and an epoch has each query once"
         )
     return lists, notes
-
-
-def _lines_with_ids(texts: TextFiles, left_out: LeftOut) -> Iterator[Line]:
-    first = {file: place * MOST_LINES for place, file in enumerate(texts.files)}
-    for file, line in texts.lines(left_out):
-        number = first[file] + line.number
-        for document in line.documents:
-            yield number, (line.query_id, document.id, document.label)
 
 
 def _tab_separated_lines(layout: LineLayout, file: Path, _: LeftOut) -> Iterator[TextLine]:
@@ -179,14 +261,12 @@ def _tab_separated_lines(layout: LineLayout, file: Path, _: LeftOut) -> Iterator
         if is_header:
             continue
         query, *texts = line.split("\t")
-        query_id = id_of("q", query)
         if not layout.has_labels:
             grades = [1.0] + [0.0] * (len(texts) - 1)
             documents = [
-                Document(id_of("d", text), text, grade)
-                for text, grade in zip(texts, grades, strict=True)
+                Document(None, text, grade) for text, grade in zip(texts, grades, strict=True)
             ]
-            yield TextLine(number, query_id, query, documents)
+            yield TextLine(number, None, query, documents)
             continue
         where = f"{file}:{number}"
         if len(texts) != 2:
@@ -195,4 +275,4 @@ def _tab_separated_lines(layout: LineLayout, file: Path, _: LeftOut) -> Iterator
             )
         text, label = texts
         grade = trec.grade_of(label, where)
-        yield TextLine(number, query_id, query, [Document(id_of("d", text), text, grade)])
+        yield TextLine(number, None, query, [Document(None, text, grade)])

@@ -11,7 +11,7 @@ import pytest
 
 from ltr.data import string_order, strings
 from ltr.data.growing import GrowingArray, GrowingNumbers
-from ltr.data.string_order import Repeat, order_of, rows_among
+from ltr.data.string_order import Repeat, are_repeats, order_of, rows_among
 from ltr.data.strings import Strings
 
 BEGINNINGS = ["", "p", "msmarco_passage_", "msmarco_passage_01_", "é", "中中中"]
@@ -102,3 +102,13 @@ def test_numbers_that_come_one_by_one(tmp_path, monkeypatch):
         for number in range(-2, 5):
             numbers.append(number)
     assert np.load(tmp_path / "numbers.npy").tolist() == [-2, -1, 0, 1, 2, 3, 4]
+
+
+def test_repeats_in_an_order_are_told_from_strings_that_begin_alike(tmp_path, monkeypatch):
+    monkeypatch.setattr(string_order, "BLOCK_OF_NEIGHBOURS", 2)
+    long = "x" * 300
+    ids = ["a", "ab", "b", "a", "b", "b", f"{long}1", f"{long}2", f"{long}1"]
+    strings = written(tmp_path, ids)
+    order, _ = order_of(strings)
+    expected = [sorted(ids)[n] == sorted(ids)[n - 1] for n in range(1, len(ids))]
+    assert are_repeats(strings, order).tolist() == [False, *expected]

@@ -2,6 +2,7 @@
 
 import json
 import logging
+import shutil
 from pathlib import Path
 
 import pyarrow as pa
@@ -9,6 +10,7 @@ import pytest
 from pyarrow import parquet
 
 from ltr.data.collection import open_collection
+from ltr.data.named_rows import read_rows
 from ltr.data.triples import read_scores
 from tests.world.refusals import refused
 
@@ -186,10 +188,10 @@ def test_what_is_left_out_is_counted_with_its_first_place(tmp_path, caplog):
         caplog.clear()
         assert judgements(open_collection(file)) == {"a": {"b": 1}}
         assert [record.getMessage().partition(": ")[2] for record in caplog.records] == [
-            f"left out are 1 positives without a text, first {file}:1",
-            f"left out are 1 negatives without a text, first {file}:1",
-            f"left out are 2 rows without a positive, first {file}:2",
-            f"left out are 1 rows without a query, first {file}:3",
+            f"of 4 rows, 1 positives without a text are left out, first {file}:1",
+            f"of 4 rows, 1 negatives without a text are left out, first {file}:1",
+            f"of 4 rows, 2 rows without a positive are left out, first {file}:2",
+            f"of 4 rows, 1 rows without a query are left out, first {file}:3",
         ]
 
 
@@ -328,3 +330,58 @@ def test_a_conflict_in_a_second_shard_is_said_with_its_file(tmp_path):
     second = write_rows(tmp_path / "train-2.jsonl", GOOD, {**GOOD, "pos": ["d"], "neg": ["b"]})
     with refused(f"{second}:2: a text is positive and negative for the same query: 'b'"):
         open_collection(tmp_path)
+
+
+def test_an_id_with_two_texts_is_refused_with_both_places(tmp_path):
+    row = {"query_id": "1", "query": "a", "positive_passages": [passage("d1", "b")]}
+    same = row | {"query_id": "2", "query": "c"}
+    file = write_rows(tmp_path / "a.jsonl", row, same)
+    assert judgements(open_collection(file)) == {"a": {"b": 1}, "c": {"b": 1}}
+    file = write_rows(tmp_path / "b.jsonl", row, same, row | {"query": "A"})
+    with refused(f"{file}:3: query id '1' stands twice with different texts, first at {file}:1"):
+        open_collection(file)
+    other = same | {"positive_passages": [passage("d2", "b"), passage("d1", "B")]}
+    file = write_rows(tmp_path / "c.jsonl", row, other)
+    with refused(f"{file}:2: document id 'd1' stands twice with different texts, first at"):
+        open_collection(file)
+
+
+def test_rows_are_read_once_for_all_that_is_made_of_them(tmp_path, monkeypatch):
+    """Beside the first rows, which say what the columns are for."""
+    monkeypatch.setenv("LTR_CACHE", str(tmp_path / "cache"))
+    readings = []
+
+    def counted(file):
+        readings.append(file.name)
+        return read_rows(file)
+
+    monkeypatch.setattr("ltr.data.text_rows.read_rows", counted)
+    write_rows(tmp_path / "data/train.jsonl", FORMS["BGE"][0])
+    write_rows(tmp_path / "data/test.jsonl", FORMS["pair"][0])
+    first = open_collection(tmp_path / "data")
+    assert readings == ["train.jsonl", "test.jsonl"] * 2
+    open_collection(tmp_path / "data")
+    assert readings[4:] == ["train.jsonl", "test.jsonl"]
+    # What is gone from the cache is made again, as it was.
+    for kind in ("texts", "lists"):
+        for folder in (tmp_path / "cache" / kind).iterdir():
+            before = {file.name: file.read_bytes() for file in folder.glob("*.npy")}
+            shutil.rmtree(folder)
+            again = open_collection(tmp_path / "data")
+            assert {file.name: file.read_bytes() for file in folder.glob("*.npy")} == before
+            assert judgements(again) == judgements(first)
+
+
+def test_what_is_refused_leaves_nothing_in_the_cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("LTR_CACHE", str(tmp_path / "cache"))
+    file = write_rows(tmp_path / "a.jsonl", GOOD, GOOD | {"query": 3})
+    with refused("a.jsonl:2"):
+        open_collection(file)
+    assert list((tmp_path / "cache").glob("*/*")) == []
+
+
+@pytest.mark.parametrize("row", [{"query": "a", "pos": []}, {"query": "", "pos": ["b"]}])
+def test_rows_of_which_none_is_left_are_refused(tmp_path, row):
+    file = write_rows(tmp_path / "a.jsonl", row, row)
+    with refused(f"{file}: .* of 2 rows, 2 rows without a .* are left out, first {file}:1"):
+        open_collection(file)
