@@ -14,10 +14,10 @@ from ltr.errors import InputError
 CORPUS_NAMES = ("corpus", "collection", "msmarco-docs")
 PACKED = rf"(?P<packed>{'|'.join(map(re.escape, PACKED_ENDINGS))})?"
 NAME = r"(?P<name>\w[\w.+-]*?)"
-# Perhaps a part of several, as Hugging Face writes them: of one, 00000-of-00001.
-JUDGED = rf"(-\d+-of-\d+)?\.(tsv|txt|qrels|trec|csv|jsonl|json|parquet){PACKED}"
+PART = r"-\d+-of-\d+"  # as Hugging Face names the parts of a file; of one, -00000-of-00001
+JUDGED = rf"({PART})?\.(tsv|txt|qrels|trec|csv|jsonl|json|parquet){PACKED}"
 # What files of judgements are called within a folder of them, and beside corpus and queries.
-JUDGEMENT_FOLDERS = ("qrels", "default", "data")
+JUDGEMENT_FOLDERS = ("qrels", "default", "data", ".")  # of the first that has some
 JUDGEMENTS_INSIDE = (NAME + JUDGED,)
 JUDGEMENTS_BESIDE = (
     rf"qrels[._-]{NAME}{JUDGED}",  # qrels.dev.small.tsv, qrels-test.txt
@@ -26,6 +26,7 @@ JUDGEMENTS_BESIDE = (
     rf"{NAME}qrels-(pass|docs)\.txt{PACKED}",  # 2019qrels-pass.txt
 )
 POOLS_INSIDE = (rf"{NAME}\.trec{PACKED}",)
+TOP_RANKED = "top_ranked"  # the folder of MTEB's pools
 POOLS_BESIDE = (
     rf"top1000\.{NAME}(\.tsv|\.txt)?{PACKED}",
     rf"{NAME}-top100(0\.tsv)?{PACKED}",  # msmarco-docdev-top100
@@ -96,15 +97,21 @@ class FolderFiles:
     def __init__(self, path: Path) -> None:
         self.path = path
         beside = _by_split(_named(path, JUDGEMENTS_BESIDE))
+        # A file test.tsv beside the corpus is looked for where there is no other, as the last folder.
+        folders = JUDGEMENT_FOLDERS[: len(JUDGEMENT_FOLDERS) - bool(beside)]
         for split in SPLITS:
             if split not in beside and f"{split}{SMALL}" in beside:
                 beside[split] = beside[f"{split}{SMALL}"]
         self._judgements = beside
-        inside = [_by_split(_named(path / name, JUDGEMENTS_INSIDE)) for name in JUDGEMENT_FOLDERS]
+        inside = [_by_split(_named(path / name, JUDGEMENTS_INSIDE)) for name in folders]
         for split, files in next(filter(None, inside), {}).items():
             self._judgements[split] = [*self._judgements.get(split, []), *files]
         self._pools = _by_split(
-            [*_named(path / "candidates", POOLS_INSIDE), *_named(path, POOLS_BESIDE)]
+            [
+                *_named(path / "candidates", POOLS_INSIDE),
+                *_named(path / TOP_RANKED, JUDGEMENTS_INSIDE),
+                *_named(path, POOLS_BESIDE),
+            ]
         )
 
     @property
@@ -129,8 +136,10 @@ class FolderFiles:
         files = files_by_split.get(split, [])
         if len(files) > 1:
             listed = ", ".join(_shown(file, self.path) for file in files)
+            are_parts = all(re.search(PART, file.name) for file in files)
+            mend = "join the parts" if are_parts else "keep one"
             raise InputError(
-                f"{self.path}: there must be one file of {split}, got {listed}; keep one"
+                f"{self.path}: there must be one file of {split}, got {listed}; {mend}"
             )
         return files[0] if files and exists_as_file(files[0]) else None
 

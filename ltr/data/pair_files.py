@@ -20,7 +20,7 @@ from ltr.errors import InputError
 # What columns are called, in small letters and with _ for -; of several the first one counts.
 ROLES = {
     "query_id": ("query_id", "qid", "queryid"),
-    "doc_id": ("doc_id", "pid", "docid", "corpus_id", "document_id", "passage_id"),
+    "doc_id": ("doc_id", "pid", "docid", "corpus_id", "document_id", "passage_id", "corpus_ids"),
     "score": ("score", "relevance", "grade", "label"),
     "distance": ("distance",),
     "positive": ("pos", "positive", "pos_id", "positive_id"),

@@ -144,9 +144,23 @@ def test_the_layout_of_the_hub(tmp_path, place):
     table(f"{place}/train-{part}", {"query-id": [7], "corpus-id": [0], "score": [1]})
     judged = {"query-id": ["8", "8"], "corpus-id": ["1", "2"], "score": [1.0, 2.0]}
     table(f"{place}/validation-{part}", judged)
+    table(f"top_ranked/validation-{part}", {"query-id": ["8"], "corpus-ids": [["2", "0"]]})
     collection = open_collection(tmp_path / "hub")
     assert texts(collection.corpus) == DOCS
     assert qrels(collection) == JUDGED
+    assert by_ids(collection, collection.candidates["dev"]) == {"8": {"0": 0.0, "2": 0.0}}
+    table(f"{place}/train-00001-of-00002.parquet", judged)
+    with refused(f"one file of train, got .*{part}, {place}/train-00001-of.*; join the parts"):
+        open_collection(tmp_path / "hub")
+
+
+def test_judgements_beside_the_corpus_where_there_are_no_others(tmp_path):
+    """As those of BEIR on the hub, which lie in a place of their own; other files are not looked at."""
+    files = {"train.tsv": TRAIN, "dev.tsv": DEV["qrels.dev.tsv"], "notes.txt": "x"}
+    folder = write(tmp_path / "c", {**BEIR, **files})
+    assert qrels(open_collection(folder)) == JUDGED
+    write(folder, {"qrels/train.tsv": TRAIN})
+    assert qrels(open_collection(folder)) == {"train": JUDGED["train"]}
 
 
 def test_named_columns_of_texts_with_tabs(tmp_path):
