@@ -76,6 +76,7 @@ FIGURES: dict[str, list[Curve]] = {
         *by("mode", "shift", "scale", k=1.0),
         *by("mode", "shift", "scale", k=2.0),
     ],
+    "CoSENTLoss": by("temperature", 0.5, 1.0, 2.0, **THREE_NEGATIVES),
     "BatchAllTripletLoss": by("average", "active", "all", **THREE_NEGATIVES),
     "BatchHardTripletLoss": [
         *by("margin", 0.5, 1.0, 2.0, **THREE_NEGATIVES),

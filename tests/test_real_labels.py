@@ -23,6 +23,7 @@ from ltr.in_batch import AllTexts, OneList, OtherQueries, OwnLists
 from ltr.losses import (
     LOSSES,
     BCELoss,
+    CoSENTLoss,
     LambdaRankLoss,
     MarginRankingLoss,
     MSELoss,
@@ -203,6 +204,23 @@ def test_one_list_compares_the_documents_of_all_queries(tmp_path, backbone, make
                 costs.append(math.log1p(math.exp(s_j - s_i)))
     assert len(costs) == 9
     assert module.last_step.loss.item() == pytest.approx(sum(costs) / 9, rel=1e-5)
+
+
+@pytest.mark.parametrize("make", [cross_encoder, dual_encoder])
+def test_cosent_over_the_pairs_of_a_batch(tmp_path, backbone, make):
+    """As published: log(1 + the sum of exp(s_j - s_i) over all pairs of texts with y_i > y_j)."""
+    file = write_pairs(tmp_path / "sts.tsv", RATINGS)
+    module = make(backbone, CoSENTLoss(temperature=0.05), in_batch=OneList())
+    run = trainer(tmp_path, max_steps=1, limit_val_batches=0)
+    run.fit(module, lists_of(module, file, batch_size=4))
+    lists = module.last_step.lists
+    scores, labels = lists.scores[0].double() / 0.05, lists.labels[0]
+    exponents = [0.0]
+    for i in range(4):
+        exponents += [scores[j] - scores[i] for j in range(4) if labels[i] > labels[j]]
+    assert len(exponents) == 1 + 6
+    expected = torch.logsumexp(torch.tensor(exponents), dim=0)
+    assert module.last_step.loss.item() == pytest.approx(expected.item(), rel=1e-5)
 
 
 def test_one_list_leaves_padding_out(tmp_path, backbone):

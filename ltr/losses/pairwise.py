@@ -1,7 +1,7 @@
 """Pairwise losses: a more relevant document should outscore a less relevant one.
 
-All are one formula, the mean or the sum of a cost over chosen pairs (i, j) with ``y_i > y_j``:
-``pairs/dense.py`` defines it.
+All but CoSENT are one formula, the mean or the sum of a cost over chosen pairs (i, j) with
+``y_i > y_j``: ``pairs/dense.py`` defines it.
 """
 
 from typing import Literal, get_args
@@ -12,6 +12,7 @@ from torch.nn import functional as F
 
 from ltr.errors import InputError, not_negative, one_of, positive
 from ltr.losses.loss import Loss, Reduction
+from ltr.losses.plackett_luce import sort_by_label
 from ltr.pairs import (
     Pairs,
     PairsName,
@@ -339,6 +340,53 @@ class AdaptiveRankNetLoss(RankNetLoss):
         if self.mode == "scale":
             return None
         return self.k * (self.margin if margin is None else margin)
+
+
+class CoSENTLoss(Loss):
+    r"""Soft maximum of how far a less relevant document outscores a more relevant one, over all pairs
+    of a list.
+
+    .. math::
+        \ell(s, y) = \log\Bigl(1 + \sum_{(i, j) : y_i > y_j} e^{(s_j - s_i) / \tau}\Bigr)
+
+    The worst pairs count most, those in order hardly at all. Only the order of the labels counts.
+
+    Use: Pairs of texts whose ratings can be compared over queries, with ``in_batch:
+    ltr.in_batch.OneList``: the list is then the whole batch.
+    Cost: O(N log N) time, O(N) memory.
+    References: Su (2022), CoSENT: a more efficient sentence vector scheme than Sentence-BERT (blog
+    post).
+
+    Args:
+        temperature: in units of score; 0.05 as published, for cosines that no temperature of the
+            ranker has divided.
+
+    Example:
+        >>> CoSENTLoss()(torch.tensor([[0.0, 0.0, 0.0]]), torch.tensor([[2.5, 1.0, 0.0]]))  # 3 pairs: log 4
+        tensor(1.3863)
+    """
+
+    takes_teacher_scores = True
+
+    def __init__(self, temperature: float = 1.0, reduction: Reduction = "mean") -> None:
+        super().__init__(reduction)
+        self.temperature = positive("temperature", temperature)
+
+    def forward(
+        self,
+        scores: Tensor,
+        labels: Tensor,
+        mask: Tensor | None = None,
+        margin: Tensor | None = None,
+    ) -> Tensor:
+        scores, order = sort_by_label(scores, labels, mask)
+        # The sum of e^{s_j - s_i} over the j below i is one running sum by i, of logarithms.
+        ordered = scores.gather(1, order.columns) / self.temperature
+        last_below = (order.n_below - 1).clamp(min=0)
+        log_sum_below = torch.logcumsumexp(ordered, dim=1).gather(1, last_below)
+        exponents = (log_sum_below - ordered).masked_fill(~order.has_lower, -torch.inf)
+        value_b = torch.logsumexp(F.pad(exponents, (1, 0)), dim=1)  # the padded 0 is the 1
+        return self.reduce(value_b, order.has_lower.any(dim=1))
 
 
 def cross_entropy(x: Tensor, y_i: Tensor, y_j: Tensor, sigma: float, targets: Targets) -> Tensor:

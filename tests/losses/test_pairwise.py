@@ -8,6 +8,7 @@ from ltr.losses import (
     AdaptiveMarginRankingLoss,
     AdaptiveRankNetLoss,
     BatchAllTripletLoss,
+    CoSENTLoss,
     MarginMSELoss,
     MarginRankingLoss,
     RankNetLoss,
@@ -371,3 +372,35 @@ def differences_from_plain_loops(seed, kind, options, monkeypatch):
 def test_reductions_and_ties_equal_plain_loops_in_every_form(kind, options, monkeypatch):
     for seed in range(3):
         assert differences_from_plain_loops(seed, kind, options, monkeypatch) < 1e-11
+
+
+def test_cosent_by_hand():
+    """y = (2.5, 1, 0), s = (0, log 2, log 3): the pairs cost 2, 3 and 3/2: log(1 + 6.5)."""
+    lists = [0, math.log(2), math.log(3)], [2.5, 1, 0]
+    assert value(CoSENTLoss(), *lists) == pytest.approx(math.log(7.5))
+    # Half the temperature squares each: 4, 9 and 9/4.
+    assert value(CoSENTLoss(temperature=0.5), *lists) == pytest.approx(math.log(16.25))
+
+
+def test_cosent_equals_its_formula_over_all_pairs():
+    """Of real labels, equal labels and padding among them."""
+    generator = torch.Generator().manual_seed(0)
+    scores = (3 * torch.randn(8, 30, generator=generator)).double().requires_grad_()
+    labels = torch.randint(0, 11, (8, 30), generator=generator).double() / 2
+    mask = torch.rand(8, 30, generator=generator) < 0.8
+    values = CoSENTLoss(temperature=0.7, reduction="none")(scores, labels, mask)
+    (gradient,) = torch.autograd.grad(values.sum(), scores)
+    gaps = (scores.unsqueeze(1) - scores.unsqueeze(2)) / 0.7  # s_j - s_i
+    is_pair = labels.unsqueeze(2) > labels.unsqueeze(1)
+    is_pair &= mask.unsqueeze(2) & mask.unsqueeze(1)
+    expected = torch.log1p(torch.where(is_pair, gaps.exp(), 0.0).sum(dim=(1, 2)))
+    (expected_gradient,) = torch.autograd.grad(expected.sum(), scores)
+    torch.testing.assert_close(values, expected)
+    torch.testing.assert_close(gradient, expected_gradient)
+
+
+def test_cosent_of_far_scores_is_their_largest_gap():
+    scores = torch.tensor([[-1e4, 0.0, 1e4]], requires_grad=True)
+    loss = CoSENTLoss()(scores, torch.tensor([[4.75, 0.5, 0.0]]))
+    (gradient,) = torch.autograd.grad(loss, scores)
+    assert loss == 2e4 and gradient.tolist() == [[-1.0, 0.0, 1.0]]
