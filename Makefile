@@ -89,6 +89,7 @@ bench: .venv/bench data  ## Measure speed, memory and padding (benchmarks/)
 	$(BIN)/python benchmarks/losses.py
 	$(BIN)/python benchmarks/ranknet_factorised.py
 	$(BIN)/python benchmarks/letor_reader.py
+	$(BIN)/python benchmarks/import_forms.py
 
 bench-gpu: .venv/bench  ## Measure on one GPU, in nine minutes (TINY=1: try it on a CPU)
 	HF_HUB_OFFLINE=1 $(BIN)/python benchmarks/gpu.py $(if $(TINY),--tiny)

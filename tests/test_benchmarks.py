@@ -25,7 +25,8 @@ SCRIPTS = sorted(file.stem for file in (ROOT / "benchmarks").glob("*.py"))
 # The options of a script beside --tiny; words in the values name what the fixture below makes.
 TEXTS = {"--data": "collection", "--backbone": "backbone"}
 OPTIONS = dict.fromkeys(SCRIPTS, TEXTS)
-OPTIONS |= dict.fromkeys(("attention", "budget", "check", "losses", "ranknet_factorised"), {})
+WITHOUT = ("attention", "budget", "check", "import_forms", "losses", "ranknet_factorised")
+OPTIONS |= dict.fromkeys(WITHOUT, {})
 OPTIONS |= {
     "corpus": {"--backbone": "backbone"},
     "forecast": {"": "base"},
