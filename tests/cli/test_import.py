@@ -13,11 +13,15 @@ from ltr.data.layouts import JoinedPairs
 from ltr.data.letor import read_letor
 from ltr.datamodules import TripletDataModule
 from tests.world.backbones import wordpiece_tokenizer
-from tests.world.collections import by_ids, small_collection, write_collection
+from tests.world.collections import by_ids, same_collections, small_collection, write_collection
 from tests.world.commands import refusal, run_ltr
 from tests.world.data_modules import data_module
 
 TRIPLES = "how many\tmany\tfew\tnone\nhow many\tlots\tfew\nwhere\there\tthere\n"
+BGE = """\
+{"query": "how many", "pos": ["many", "lots"], "neg": ["few", "none"]}
+{"query": "where", "pos": ["here"], "neg": ["there"]}
+"""
 LABELLED = "query\tdocument\tlabel\nhow many\tmany\t2\nhow many\tfew\t0\nwhere\there\t1\n"
 
 
@@ -58,22 +62,6 @@ SOURCES = {
 }
 
 
-def same_texts(one, other):
-    assert list(one.ids) == list(other.ids) and list(one.texts) == list(other.texts)
-    if one.instructions is None:
-        assert other.instructions is None
-    else:
-        assert list(one.instructions) == list(other.instructions)
-
-
-def same_lists(one, other):
-    assert one.keys() == other.keys()
-    for split, lists in one.items():
-        for array, expected in zip(other[split], lists, strict=True):
-            assert array.dtype == expected.dtype
-            np.testing.assert_array_equal(array, expected)
-
-
 @pytest.mark.parametrize("name", SOURCES)
 def test_the_folder_says_what_the_source_says(tmp_path, name):
     source = SOURCES[name](tmp_path / "source")
@@ -83,10 +71,7 @@ def test_the_folder_says_what_the_source_says(tmp_path, name):
     if name == "a data folder":
         expected = with_split(expected, "test.hard")
         came = with_split(came, "test.hard")
-    same_texts(expected.corpus, came.corpus)
-    same_texts(expected.queries, came.queries)
-    same_lists(expected.qrels, came.qrels)
-    same_lists(expected.candidates, came.candidates)
+    assert same_collections(came, expected)
 
 
 def training_batches(path: Path) -> list:
@@ -97,16 +82,20 @@ def training_batches(path: Path) -> list:
     return list(data.train_dataloader())
 
 
-def test_batches_are_those_of_the_source(tmp_path):
+def test_three_ways_in_give_equal_batches(tmp_path):
+    """Triples, the rows of BGE that say the same, and the folder that is made of them."""
     source = write_triples(tmp_path / "source")
     assert run_ltr(f"import {source} {tmp_path / 'new'}") == 0
-    ours = training_batches(tmp_path / "new")
+    (tmp_path / "bge").mkdir()
+    (tmp_path / "bge" / "train.jsonl").write_text(BGE)
+    (tmp_path / "bge" / "test.jsonl").write_text('{"query": "who", "pos": ["me"]}\n')
     expected = training_batches(source)
-    assert len(ours) == len(expected) == 1
-    for one, other in zip(ours, expected, strict=True):
-        for field in ("labels", "mask", "query_rows", "doc_rows"):
-            assert getattr(one, field).equal(getattr(other, field))
-        assert one.pairs.ids.equal(other.pairs.ids)
+    assert len(expected) == 1
+    for way in ("new", "bge"):
+        for one, other in zip(training_batches(tmp_path / way), expected, strict=True):
+            for field in ("labels", "mask", "query_rows", "doc_rows"):
+                assert getattr(one, field).equal(getattr(other, field))
+            assert one.pairs.ids.equal(other.pairs.ids)
 
 
 def test_the_page_says_what_was_read_left_out_and_written(tmp_path, capsys):

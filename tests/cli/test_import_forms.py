@@ -11,6 +11,7 @@ import pytest
 from ltr.data.collection import open_collection
 from ltr.datamodules import TripletDataModule
 from ltr.losses import MarginRankingLoss
+from tests.world.collections import same_collections
 from tests.world.commands import refusal, run_ltr
 from tests.world.rankers import cross_encoder, data_for, trainer
 
@@ -54,6 +55,17 @@ FORMS = {
         "queries.jsonl": lines('{"_id": "qN", "text": "…"}'),
         "qrels/SPLIT.tsv": lines("qN\tpN\t1"),
     },
+    "MTEB and BEIR on the hub": {
+        "corpus.jsonl": lines('{"_id": "pN", "title": "…", "text": "…"}'),
+        "queries.jsonl": lines('{"_id": "qN", "text": "…"}'),
+        "default/SPLIT.jsonl": lines('{"query-id": "qN", "corpus-id": "pN", "score": 1.0}'),
+    },
+    "MS MARCO": {
+        "collection.tsv": lines("N\t…"),
+        "queries.SPLIT.tsv": lines("N\t…"),
+        "top1000.test": lines("N\tN\tasks\tpassage") + "1\t2\tasks\tpassage\n",
+        "qrels.SPLIT.tsv": lines("N\t0\tN\t1"),
+    },
 }
 
 
@@ -77,11 +89,12 @@ def test_a_form_is_imported_trained_one_step_and_tested(tmp_path, backbone, form
     new = tmp_path / "new"
     assert run_ltr(f"import {source} {new}") == 0
     collection = open_collection(new)
+    assert same_collections(collection, open_collection(source))
     texts = [*collection.corpus.texts, *collection.queries.texts]
     assert len(texts) > N_ROWS and all("w" in text for text in texts)
     module = cross_encoder(backbone, MarginRankingLoss())
-    options = {"negatives": "bm25", "candidates": "bm25", "depth": 4, "negatives_per_query": 1}
-    data = data_for(module, TripletDataModule, new, batch_size=2, **options)
+    options = {"batch_size": 2, "negatives_per_query": 1}
+    data = data_for(module, TripletDataModule, new, **options)
     training = trainer(tmp_path, max_steps=1, limit_val_batches=0)
     training.fit(module, datamodule=data)
     assert training.global_step == 1
@@ -92,7 +105,8 @@ def test_a_form_is_imported_trained_one_step_and_tested(tmp_path, backbone, form
 @pytest.mark.parametrize("form", FORMS)
 def test_a_broken_line_of_a_form_is_named_and_leaves_nothing(tmp_path, capsys, form):
     source = write(tmp_path / "source", form)
-    file = max(source.rglob("train.*"))
+    name = max(name for name in FORMS[form] if "SPLIT" in name)
+    file = source / name.replace("SPLIT", "train")
     text = file.read_text()
     number = text.count("\n") + 1
     if form in forms_of_page():

@@ -125,6 +125,25 @@ def by_ids(collection, lists):
     return queries
 
 
+def same_collections(one, other) -> bool:
+    """Whether two collections have the same texts under the same ids, and the same lists, to the
+    order of their documents.
+    """
+    for table, expected in ((one.corpus, other.corpus), (one.queries, other.queries)):
+        columns = [(table.ids, expected.ids), (table.texts, expected.texts)]
+        columns.append((table.instructions or (), expected.instructions or ()))
+        if any(list(column) != list(same) for column, same in columns):
+            return False
+    for lists, expected in ((one.qrels, other.qrels), (one.candidates, other.candidates)):
+        if lists.keys() != expected.keys():
+            return False
+        for split in lists:
+            for array, same in zip(lists[split], expected[split], strict=True):
+                if array.dtype != same.dtype or not np.array_equal(array, same):
+                    return False
+    return True
+
+
 def corpus_texts(folder: Path) -> dict[str, str]:
     """The texts of a data folder's documents by id, in order."""
     docs = [json.loads(line) for line in (folder / "corpus.jsonl").read_text().splitlines()]
