@@ -63,6 +63,7 @@ class JoinedPairs(InWindows):
         self.max_length = max_length
         self.template = template
         self._cutter = Cutter(tokenizer)
+        self._said = set[str]()  # tables of which it was said how many queries are cut
         self.queries = rendering_of(template, "query", self._cutter)
         self.docs = rendering_of(template, "document", self._cutter)
         self._check_template()
@@ -126,7 +127,9 @@ class JoinedPairs(InWindows):
             InputError: if an instruction leaves no room for a query and a document.
         """
         tokens = Tokens.from_texts(texts, self.tokenizer, self._rendering(side), instructions)
-        return tokens if side == "document" else self._cut_queries(tokens, texts, instructions)
+        if side == "document":
+            return tokens
+        return self._cut_queries(tokens, texts, instructions, texts)
 
     def store(self, table: TextTable, side: Side) -> Tokens:
         """The tokens of a table of texts, on disk; an InputError as :meth:`tokens`."""
@@ -134,7 +137,9 @@ class JoinedPairs(InWindows):
         if side == "document":
             return store
         _warn_of_instructions(table, self.queries)
-        return self._cut_queries(store, table.texts, table.instructions)
+        names = None if table.read_key in self._said else table.ids
+        self._said.add(table.read_key)
+        return self._cut_queries(store, table.texts, table.instructions, names)
 
     def uncut(self, table: TextTable, side: Side) -> Tokens:
         """As :meth:`store`, without the budgets of the template and with long queries whole."""
@@ -230,21 +235,29 @@ class JoinedPairs(InWindows):
         return self._cutter.n_tokens(query_text) + self.n_special + self._n_around_doc
 
     def _cut_queries(
-        self, tokens: Tokens, texts: Sequence[str], instructions: Sequence[str] | None
+        self,
+        tokens: Tokens,
+        texts: Sequence[str],
+        instructions: Sequence[str] | None,
+        names: Sequence[str] | None,
     ) -> Tokens:
-        """The tokens of queries, with fewer of those that leave no room for a document."""
+        """The tokens of queries, with fewer of those that leave no room for a document. One line
+        counts these and names the first, where names are given.
+        """
         lengths = np.diff(tokens.offsets)
         rows = np.flatnonzero(lengths > self._longest_query)
         if not len(rows):
             return tokens
-        log.warning(
-            "%d of %d queries leave no room for a document among max_length %d tokens, and are cut to %d tokens, the first one is %.60r",
-            len(rows),
-            len(tokens),
-            self.max_length,
-            self._length_of_cut_query,
-            texts[int(rows[0])],
-        )
+        if names is not None:
+            log.warning(
+                "%d of %d queries leave no room for a document among max_length %d tokens, and are cut to %d tokens; the longest has %d, the first is %.60r",
+                len(rows),
+                len(tokens),
+                self.max_length,
+                self._length_of_cut_query,
+                lengths.max(),
+                names[int(rows[0])],
+            )
         cut_queries = []
         for row in rows.tolist():
             instruction = "" if instructions is None else instructions[row]
@@ -292,6 +305,7 @@ class SingleTexts(InWindows):
         self._side: Side = side
         self._frame = Frame(tokenizer, EXAMPLE)
         self._cutter = Cutter(tokenizer)
+        self._said = set[str]()  # tables of which it was said how many queries are cut
         self.n_special = self._frame.n_special
         encoded(prompt, "the prompt")  # only to refuse NUL and what is not valid Unicode
         if template is None:
@@ -334,18 +348,48 @@ class SingleTexts(InWindows):
 
     def store(self, table: TextTable) -> TokenStore:
         """The tokens of a table of texts with what stands around them, on disk; an InputError as
-        :meth:`tokens`.
+        :meth:`tokens`. Says which queries are cut, once for each table.
         """
         _warn_of_instructions(table, self.rendering)
         self._check_instructions(table.instructions)
-        return TokenStore.open(table, self.tokenizer, self.rendering)
+        tokens = TokenStore.open(table, self.tokenizer, self.rendering)
+        if self._side == "query" and table.read_key not in self._said:
+            self._said.add(table.read_key)
+            self._say_cut_queries(self.uncut(table), table.ids)
+        return tokens
 
     def uncut(self, table: TextTable) -> Tokens:
         """See :meth:`JoinedPairs.uncut`."""
-        rendering = self.rendering
-        if self.template is not None:
-            rendering = rendering_of(_without_budgets(self.template), self._side, self._cutter)
-        return TokenStore.open(table, self.tokenizer, rendering)
+        return TokenStore.open(table, self.tokenizer, self._uncut_rendering)
+
+    def say_cut_queries(
+        self, texts: Sequence[str], instructions: Sequence[str] | None = None
+    ) -> None:
+        """Say in one line how many of some queries are cut; arguments as of :meth:`tokens`."""
+        tokens = Tokens.from_texts(texts, self.tokenizer, self._uncut_rendering, instructions)
+        self._say_cut_queries(tokens, texts)
+
+    @property
+    def _uncut_rendering(self) -> Rendering:
+        """What is read of a text that is not cut."""
+        if self.template is None:
+            return self.rendering
+        return rendering_of(_without_budgets(self.template), self._side, self._cutter)
+
+    def _say_cut_queries(self, uncut: Tokens, names: Sequence[str]) -> None:
+        room = self.max_length - self.n_special
+        lengths = np.diff(uncut.offsets)
+        rows = np.flatnonzero(lengths > room)
+        if len(rows):
+            log.warning(
+                "%d of %d queries have more tokens than max_length %d reads, and are cut to %d tokens; the longest has %d, the first is %.60r",
+                len(rows),
+                len(uncut),
+                self.max_length,
+                room,
+                lengths.max(),
+                names[int(rows[0])],
+            )
 
     def lengths(self, text_lengths: np.ndarray) -> np.ndarray:
         """Tokens of each text, or of all its windows, special ones counted.
@@ -477,7 +521,11 @@ class ApartTexts(NamedTuple):
     def tokens(
         self, texts: Sequence[str], side: Side, instructions: Sequence[str] | None = None
     ) -> Tokens:
-        """The tokens of a few texts, in memory, of queries with instructions of their own."""
+        """The tokens of a few texts, in memory, of queries with instructions of their own. Says how
+        many queries are cut.
+        """
+        if side == "query":
+            self.queries.say_cut_queries(texts, instructions)
         return self.layout_of(side).tokens(texts, instructions)
 
     def store(self, table: TextTable, side: Side) -> TokenStore:

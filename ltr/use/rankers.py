@@ -115,8 +115,8 @@ class TextRanker:
             similarity divided by its temperature.
 
         Raises:
-            InputError: for what is no pair of strings, a query that leaves a cross-encoder no room
-                for a document, or an instruction where the ranker reads none.
+            InputError: for what is no pair of strings, an instruction that leaves no room for a
+                text, or one where the ranker reads none.
         """
         pairs = list(pairs)
         instructions = self.instructions(instruction, len(pairs))

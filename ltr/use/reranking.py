@@ -50,7 +50,7 @@ def rerank(
     comes first, as in trec_eval.
 
     Raises:
-        InputError: for a query that leaves a cross-encoder no room for a document.
+        InputError: for an instruction that leaves no room for a text.
     """
     return lists._replace(values=scores_of(ranker, queries, documents, lists)).best_first()
 

@@ -72,6 +72,8 @@ class Retriever(TextRanker):
         tower = model.query_tower if side == "query" else model.doc_tower
         form = model.reads.layout_of(side)
         form.check_one_embedding("encode")
+        if side == "query":
+            form.say_cut_queries(texts, instructions)
         with self.context():
             rows = np.arange(len(texts))
             return encode_in_memory(tower, form.tokens(texts, instructions), form, rows)

@@ -52,8 +52,7 @@ def score_lists(
         folder: the new folder; if it is there with these scores, nothing is done.
 
     Raises:
-        InputError: if a teacher is given twice, the folder is there with other scores, or a query
-            leaves a cross-encoder no room for a document.
+        InputError: if a teacher is given twice, or the folder is there with other scores.
     """
     local_path("output", folder)
     described = []

@@ -11,7 +11,8 @@ import torch
 from tokenizers import Tokenizer, models, processors
 from transformers import PreTrainedTokenizerFast
 
-from ltr.data.layouts import MANY_TEXTS, JoinedPairs, SingleTexts
+from ltr.data.layouts import MANY_TEXTS, ApartTexts, JoinedPairs, SingleTexts
+from ltr.data.template import Template
 from ltr.data.tokens import TokenStore
 from tests.world.backbones import wordpiece_tokenizer
 from tests.world.collections import WORDS
@@ -209,13 +210,44 @@ def test_a_query_that_leaves_no_room_keeps_half(caplog):
         query, document = (" ".join(words.split()[:n]) for n in (n_query, n_document))
         expected.append(tokenizer(query, document)["input_ids"])
     in_memory = join.tokens(list(table.texts), "query")
-    assert "2 of 4 queries leave no room" in caplog.text and "cut to 3 tokens" in caplog.text
+    said = "2 of 4 queries leave no room for a document among max_length 9 tokens, and are cut to 3 tokens; the longest has 8, the first is"
+    assert caplog.messages == [f"{said} 'w1 w2 w3 w4 w5 w6'"]
+    caplog.clear()
+    join.store(table, "query")
+    join.store(table, "query")
+    assert caplog.messages == [f"{said} '{table.ids[2]}'"], "once of a table"
     for tokens in (join.store(table, "query"), in_memory):
         again = pickle.loads(pickle.dumps(tokens))
         assert ids_of(join.lay_out(again, np.arange(4), docs, np.zeros(4, np.int64))) == expected
     assert join.rendered(words, "w9") == ["w1 w2 w3", "w9"]
     with refused("room for a query and a document beside 3"):
         JoinedPairs(tokenizer, 4)
+
+
+@pytest.mark.parametrize("template", [None, Template(query="w9 {query} w8")])
+def test_queries_that_a_dual_encoder_cuts_are_counted(template, caplog):
+    """Two special tokens of 9 leave 7: two queries of 8 and 10 tokens are cut. Around each there may
+    stand two more: then the one of 6 is cut, too, also where the text alone is cut, so that what
+    stands behind it stays.
+    """
+    tokenizer = wordpiece_tokenizer()
+    texts = [" ".join(["w1"] * n) for n in (2, 6, 8, 10)]
+    table = table_of(texts, "q")
+    forms = [
+        SingleTexts(tokenizer, 9, template=template, side=side) for side in ("query", "document")
+    ]
+    reads = ApartTexts(*forms)
+    n_cut, longest, first = (2, 10, 2) if template is None else (3, 12, 1)
+    said = f"{n_cut} of 4 queries have more tokens than max_length 9 reads, and are cut to 7 tokens; the longest has {longest}, the first is"
+    reads.store(table, "query")
+    reads.store(table, "query")
+    reads.store(table, "document")
+    reads.tokens(texts, "document")
+    assert caplog.messages == [f"{said} '{table.ids[first]}'"], "once, and nothing of documents"
+    caplog.clear()
+    tokens = reads.tokens(texts, "query")
+    assert caplog.messages == [f"{said} '{texts[first]}'"]
+    assert max(map(len, ids_of(reads.queries.lay_out(tokens, np.arange(4))))) == 9
 
 
 @pytest.mark.parametrize("side", SIDES)
