@@ -65,7 +65,7 @@ def cutting_section(collection: Collection, reads: TextReads) -> Section:
             "cut_tokens": cut.cut_tokens,
             "keeps_whole": cut.keeps_whole,
         }
-    lines = _windows_lines(collection, reads)
+    lines = _query_lines(collection, reads) + _windows_lines(collection, reads)
     return Section("What will be cut", [table], lines=lines, severe=severe, entries=entries)
 
 
@@ -92,6 +92,21 @@ def _cuts(collection: Collection, reads: JoinedPairs | ApartTexts) -> list[Cut]:
             cut_of(reads, "document", split, uncut_docs, cut_docs, doc_rows, n_query_tokens)
         )
     return [*query_cuts, *doc_cuts, corpus_cut(reads, cut_queries, uncut_docs, cut_docs)]
+
+
+def _query_lines(collection: Collection, reads: JoinedPairs | ApartTexts) -> list[str]:
+    """How many queries are cut, of all; nothing where none is."""
+    rows = np.arange(len(collection.queries))
+    lengths = reads.uncut(collection.queries, "query").lengths(rows)
+    n_read = reads.store(collection.queries, "query").lengths(rows)
+    if isinstance(reads, ApartTexts):
+        n_read = np.minimum(n_read, reads.queries.max_length - reads.queries.n_special)
+    cut_rows = rows[lengths > n_read]
+    if not len(cut_rows):
+        return []
+    return [
+        f"{len(cut_rows):,} of {len(rows):,} queries are cut: the longest has {lengths.max():,} tokens, the first is {collection.queries.ids[cut_rows[0]]!r}"
+    ]
 
 
 def _windows_lines(collection: Collection, reads: JoinedPairs | ApartTexts) -> list[str]:
