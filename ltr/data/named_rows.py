@@ -39,16 +39,20 @@ def is_row_file(file: Path) -> bool:
     return _reader_of(file) is not None
 
 
-def read_rows(file: Path) -> Iterator[Row]:
+def read_rows(file: Path, choose: Callable[[list[str]], list[str]] = list) -> Iterator[Row]:
     """The rows of a file, one after the other; those of text with tabs have their names in the first
     line.
+
+    Args:
+        file: the file.
+        choose: gives the columns of a Parquet file that are read, out of those that are there.
 
     Raises:
         InputError: ``file:line`` for what is no row; ``file:row`` for a Parquet or Arrow file that is
             broken; for a missing file.
     """
     reader = _reader_of(file) or _separated_rows
-    return reader(file)
+    return _parquet_rows(file, choose) if reader is _parquet_rows else reader(file)
 
 
 def _reader_of(file: Path) -> Callable[[Path], Iterator[Row]] | None:
@@ -228,9 +232,20 @@ def _listed(names: Sequence[str]) -> str:
     return ", ".join(names)[:200]
 
 
-def _parquet_rows(file: Path) -> Iterator[Row]:
-    for first_row, batch in parquet_batches(file):
-        yield from _rows_of_batch(batch, file, first_row)
+def _parquet_rows(file: Path, choose: Callable[[list[str]], list[str]] = list) -> Iterator[Row]:
+    """Of the file a few thousand rows are in memory at a time."""
+    pyarrow = _pyarrow(file)
+    from pyarrow.parquet import ParquetFile
+
+    first_row = 1
+    try:
+        with ParquetFile(file, buffer_size=PARQUET_BUFFER, pre_buffer=False) as opened:
+            names = choose(opened.schema_arrow.names)
+            for batch in opened.iter_batches(BATCH, columns=names):
+                yield from _rows_of_batch(batch, file, first_row)
+                first_row += len(batch)
+    except (pyarrow.ArrowException, OSError) as error:
+        raise _broken(file, first_row, "Parquet", error) from None
 
 
 def _arrow_rows(file: Path) -> Iterator[Row]:
@@ -255,30 +270,6 @@ def _arrow_rows(file: Path) -> Iterator[Row]:
         raise _broken(file, first_row, "Arrow", error) from None
 
 
-def parquet_batches(
-    file: Path, names: Callable[[list[str]], list[str]] = list
-) -> Iterator[tuple[int, "RecordBatch"]]:
-    """The batches of a Parquet file, each with the number of its first row, counted from 1. Of the file
-    a few thousand rows are in memory at a time.
-
-    Args:
-        file: the file.
-        names: gives the columns that are read, in their order, out of those that are there.
-    """
-    pyarrow = _pyarrow(file)
-    from pyarrow.parquet import ParquetFile
-
-    first_row = 1
-    try:
-        with ParquetFile(file, buffer_size=PARQUET_BUFFER, pre_buffer=False) as opened:
-            wanted = names(opened.schema_arrow.names)
-            for batch in opened.iter_batches(BATCH, columns=wanted):
-                yield first_row, batch.select(wanted)
-                first_row += len(batch)
-    except (pyarrow.ArrowException, OSError) as error:
-        raise _broken(file, first_row, "Parquet", error) from None
-
-
 def _pyarrow(file: Path) -> Any:
     try:
         import pyarrow
@@ -300,12 +291,12 @@ def _rows_of_batch(batch: "RecordBatch", file: Path, first_row: int) -> Iterator
     names = batch.schema.names
     if len(set(names)) < len(names):
         raise InputError(f"{file}: each column must have a name of its own, got {_listed(names)}")
-    columns = [values_of(column, str(file), first_row) for column in batch.columns]
+    columns = [_values(column, str(file), first_row) for column in batch.columns]
     for row, values in enumerate(zip(*columns, strict=True), start=first_row):
         yield row, dict(zip(names, values, strict=True))
 
 
-def values_of(column: "Array", source: str, first_row: int) -> list[Any]:
+def _values(column: "Array", source: str, first_row: int) -> list[Any]:
     """The values of a column; an InputError for the first that is not UTF-8."""
     try:
         return column.to_pylist()

@@ -3,18 +3,14 @@
 import hashlib
 import json
 from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from ltr.data.files import digest_of, exists_as_file, numbered_lines
 from ltr.data.first_bytes import PACKED_ENDINGS, kind_of_file, unpacked_name
-from ltr.data.named_rows import parquet_batches, values_of
+from ltr.data.named_rows import Row, read_rows
 from ltr.data.texts import Record, TextTable
-from ltr.entries import parse_json
 from ltr.errors import InputError
-
-if TYPE_CHECKING:
-    from pyarrow import RecordBatch
 
 ENDINGS = (
     *(f".jsonl{packed}" for packed in ("", *PACKED_ENDINGS)),
@@ -115,17 +111,45 @@ def _ending(path: Path) -> str | None:
 
 
 def _records(file: Path) -> Iterator[Record]:
-    if _ending(file) == ".parquet" or kind_of_file(file) == "Parquet":
-        return parquet_records(file)
-    return tsv_records(file) if _is_tsv(file) else json_records(file)
+    """The texts of a file: the columns ``_id`` (or ``id``), ``text``, perhaps ``title``, and the
+    ``instruction`` of a query.
+    """
+    source = str(file)
+    rows = _tsv_rows(file) if _is_tsv(file) else read_rows(file, partial(_columns_read, file))
+    for number, row in rows:
+        name_of_id = "_id" if "_id" in row else "id"
+        if name_of_id not in row or "text" not in row:
+            line = json.dumps(row, ensure_ascii=False, default=str)
+            raise InputError(
+                f"{source}:{number}: a line must be an object with '_id' and 'text', got {line[:60]!r}"
+            )
+        id_ = row[name_of_id]
+        title = row.get("title") or ""
+        text = "" if row["text"] is None else row["text"]
+        instruction = row.get("instruction") or ""
+        if not (isinstance(id_, str) and isinstance(title, str) and isinstance(text, str)):
+            raise InputError(
+                f"{source}:{number}: '{name_of_id}', 'title' and 'text' must be strings, got {id_!r:.30}, {title!r:.30}, {text!r:.30}"
+            )
+        yield Record(id_, with_title(title, text), source, number, instruction)
+
+
+def _columns_read(file: Path, present: list[str]) -> list[str]:
+    """The columns of a Parquet file that are read, of those that it has."""
+    names = ["_id" if "_id" in present else "id", "text"]
+    if not set(names) <= set(present):
+        raise InputError(
+            f"{file}: a Parquet file of texts must have the columns _id (or id) and text, got {', '.join(present)[:80]}"
+        )
+    return names + [name for name in ("title", "instruction") if name in present]
 
 
 def _is_tsv(file: Path) -> bool:
-    return unpacked_name(file.name.lower()).endswith(".tsv")
+    return unpacked_name(file.name.lower()).endswith(".tsv") and kind_of_file(file) != "Parquet"
 
 
-def tsv_records(file: Path) -> Iterator[Record]:
-    """The texts of a file ``id<TAB>text``, or with the columns that its first line names, of ``id``,
+def _tsv_rows(file: Path) -> Iterator[Row]:
+    """The rows of a file ``id<TAB>text``, or with the columns that its first line names, of ``id``,
     ``text`` and ``title``; or of MS MARCO's documents, ``id<TAB>url<TAB>title<TAB>body``.
     """
     source = str(file)
@@ -141,9 +165,7 @@ def tsv_records(file: Path) -> Iterator[Record]:
             raise InputError(
                 f"{source}:{number}: expected {'<TAB>'.join(columns)}, got {len(values)} columns: {line[:60]!r}"
             )
-        record = dict(zip(columns, values, strict=True))
-        text = with_title(record.get("title", ""), record["text"])
-        yield Record(record["id"].strip(), text, source, number)
+        yield number, dict(zip(columns, values, strict=True)) | {"id": values[0].strip()}
 
 
 def _columns_of_texts(first: Sequence[str]) -> tuple[Sequence[str], bool]:
@@ -153,87 +175,6 @@ def _columns_of_texts(first: Sequence[str]) -> tuple[Sequence[str], bool]:
         return names, True
     is_of_documents = len(first) == len(DOCUMENT_COLUMNS) and first[1].startswith("http")
     return DOCUMENT_COLUMNS if is_of_documents else ID_AND_TEXT, False
-
-
-def json_records(file: Path) -> Iterator[Record]:
-    """The texts of a file with one JSON object a line: ``_id``, ``text``, perhaps ``title``, and the
-    ``instruction`` of a query.
-    """
-    source = str(file)
-    for number, line in numbered_lines(file):
-        try:
-            record = parse_json(line)
-            id_ = record["_id"]
-            title = record.get("title") or ""
-            text = "" if record["text"] is None else record["text"]
-            instruction = record.get("instruction") or ""
-        except ValueError as error:
-            if line.strip() in ("[", "{") or line.startswith(("[{", "[ {")):
-                value = "an array" if line[0] == "[" else "an object"
-                raise InputError(
-                    f"{source}:{number}: a line must be one JSON object, got the beginning of {value} over several lines; write one object a line, as jq -c does"
-                ) from None
-            # error.msg, not str(error): that would add "line 1 column 7", counted within this line.
-            reason = error.msg if isinstance(error, json.JSONDecodeError) else error
-            raise InputError(
-                f"{source}:{number}: a line must be one JSON object, got {line[:60]!r} ({reason})"
-            ) from None
-        except (KeyError, TypeError, AttributeError):
-            if line.startswith("["):
-                raise InputError(
-                    f"{source}:{number}: a line must be one JSON object, got an array; write one object a line, as jq -c '.[]' does"
-                ) from None
-            raise InputError(
-                f"{source}:{number}: a line must be an object with '_id' and 'text', got {line[:60]!r}"
-            ) from None
-        if not (isinstance(id_, str) and isinstance(title, str) and isinstance(text, str)):
-            raise InputError(
-                f"{source}:{number}: '_id', 'title' and 'text' must be strings, got {line[:60]!r}"
-            )
-        yield Record(id_, with_title(title, text), source, number, instruction)
-
-
-def parquet_records(file: Path) -> Iterator[Record]:
-    """The texts of a Parquet file: the columns ``_id`` (or ``id``), ``text``, perhaps ``title``, and the
-    ``instruction`` of a query. Of the file a few thousand rows are in memory at a time.
-    """
-    source = str(file)
-
-    def names(present: list[str]) -> list[str]:
-        names = ["_id" if "_id" in present else "id", "text"]
-        if not set(names) <= set(present):
-            raise InputError(
-                f"{source}: a Parquet file of texts must have the columns _id (or id) and text, got {', '.join(present)[:80]}"
-            )
-        for name in ("title", "instruction"):
-            if name in present:
-                names.append(name)
-        for name in names:
-            if present.count(name) > 1:
-                raise InputError(
-                    f"{source}: a Parquet file of texts must have one column {name!r}, got {present.count(name)} of them; keep one"
-                )
-        return names
-
-    for first_row, batch in parquet_batches(file, names):
-        yield from _records_of_batch(batch, source, first_row)
-
-
-def _records_of_batch(batch: "RecordBatch", source: str, first_row: int) -> Iterator[Record]:
-    names = batch.schema.names
-    name_of_ids = names[0]
-    columns = [values_of(column, source, first_row) for column in batch.columns]
-    for row, values in enumerate(zip(*columns, strict=True), start=first_row):
-        record = dict(zip(names, values, strict=True))
-        id_ = record[name_of_ids]
-        title = record.get("title") or ""
-        text = "" if record["text"] is None else record["text"]
-        instruction = record.get("instruction") or ""
-        if not (isinstance(id_, str) and isinstance(title, str) and isinstance(text, str)):
-            raise InputError(
-                f"{source}:{row}: '{name_of_ids}', 'title' and 'text' must be strings, got {id_!r:.30}, {title!r:.30}, {text!r:.30}"
-            )
-        yield Record(id_, with_title(title, text), source, row, instruction)
 
 
 def with_title(title: str, text: str) -> str:

@@ -102,7 +102,7 @@ def test_a_collection_of_parquet_files(tmp_path):
         ("_id text", [["a", "a"], ["x", "y"]], "t:2: .* 'a' stands twice .*, first at .*parquet:1"),
         ("_id text", [[1], ["x"]], "parquet:1: '_id', 'title' and 'text' must be strings, got 1"),
         ("doc text", [["a"], ["x"]], r"have the columns _id \(or id\) and text, got doc, text"),
-        ("_id text text", [["a"]] * 3, "must have one column 'text', got 2 of them"),
+        ("_id text text", [["a"]] * 3, "must have a name of its own, got _id, text, text"),
     ],
 )
 def test_a_parquet_file_that_does_not_fit_is_one_line(tmp_path, names, columns, words):
@@ -155,13 +155,18 @@ def test_an_empty_folder_and_two_kinds_of_corpora_are_refused(tmp_path):
 @pytest.mark.parametrize(
     "text",
     [
-        '[{"_id": "a", "text": "x"}]\n',
+        '[{"_id": "a", "text": "x"}, {"_id": "b", "text": "y"}]\n',
         '[{"_id": "a", "text": "x"},\n {"_id": "b", "text": "y"}]\n',
-        '[\n{"_id": "a", "text": "x"}\n]\n',
-        '{\n  "_id": "a",\n  "text": "x"\n}\n',
+        '[\n{"_id": "a",\n "text": "x"},{"id": "b", "text": "y"}\n]\n',
     ],
 )
-def test_json_over_several_lines_or_as_an_array_is_told(tmp_path, text):
+def test_an_array_reads_as_lines(tmp_path, text):
     (tmp_path / "corpus.jsonl").write_text(text)
-    with refused(r"jsonl:1: a line must be one JSON object, got .* one obj"):
+    table = open_record_files(tmp_path / "corpus.jsonl", "document")
+    assert dict(zip(table.ids, table.texts, strict=True)) == {"a": "x", "b": "y"}
+
+
+def test_an_object_over_several_lines_is_told(tmp_path):
+    (tmp_path / "corpus.jsonl").write_text('{\n  "_id": "a",\n  "text": "x"\n}\n')
+    with refused(r"jsonl:1: a line must be one JSON object, .* must stand in an array"):
         open_record_files(tmp_path / "corpus.jsonl", "document")
