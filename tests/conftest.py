@@ -159,3 +159,20 @@ def backbone(tmp_path_factory) -> str:
 @pytest.fixture(scope="session")
 def letor_folder(tmp_path_factory) -> Path:
     return write_letor(tmp_path_factory.mktemp("letor") / "tiny")
+
+
+@pytest.fixture
+def encoded(monkeypatch) -> list[int]:
+    """How many texts each batch of the encoder has had from now on, wherever a corpus is encoded."""
+    from ltr.search import encoding_worker
+
+    counts = []
+    encode_batches = encoding_worker.encode_batches
+
+    def counting(*args):
+        for places, embeddings in encode_batches(*args):
+            counts.append(len(places))
+            yield places, embeddings
+
+    monkeypatch.setattr(encoding_worker, "encode_batches", counting)
+    return counts

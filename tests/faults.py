@@ -18,7 +18,7 @@ from ltr.errors import InputError
 from ltr.mining import miner, refresh
 from ltr.run import together
 from ltr.run.checkpoints import Checkpoints
-from ltr.search import embed_texts, encoding
+from ltr.search import embed_texts, encoding_worker
 
 
 class WaitAt(Callback):
@@ -155,7 +155,7 @@ class Watched(Callback):
                 self.n_texts += len(places)
                 yield places, found
 
-        embed_texts.encode_batches = encoding.encode_batches = watched
+        embed_texts.encode_batches = encoding_worker.encode_batches = watched
 
     def on_train_batch_end(self, trainer, pl_module, outputs, batch, batch_idx) -> None:
         rows = batch.query_rows.tolist(), batch.doc_rows.tolist()

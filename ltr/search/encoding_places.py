@@ -36,11 +36,11 @@ from ltr.search.encoding import (
     Encoding,
     EncodingPlan,
     TextsToEncode,
-    Worker,
     plan_of,
     read_plan,
     rows_of_shard,
 )
+from ltr.search.encoding_worker import Worker
 from ltr.search.known_rows import KEYS, KnownRows, write_keys
 from ltr.search.numbers import Numbers
 from ltr.spans import spans

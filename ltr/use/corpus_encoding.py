@@ -15,8 +15,9 @@ from ltr.errors import InputError, one_of
 from ltr.run.precision import Precision
 from ltr.run.provenance import made_by
 from ltr.search.embedder import embedder_of
-from ltr.search.encoding import AGAIN, IDS, MANIFEST, PLAN, Encoding, Worker, plan_of
+from ltr.search.encoding import AGAIN, IDS, MANIFEST, PLAN, Encoding, plan_of
 from ltr.search.encoding_places import texts_of_table
+from ltr.search.encoding_worker import Worker
 from ltr.search.numbers import Numbers
 from ltr.search.shard_file import remove_unfinished
 from ltr.use.load import load

@@ -31,7 +31,6 @@ from ltr.mining.side_process import SideProcess
 from ltr.models import DualEncoder, PairWiseBertRanker
 from ltr.models.ranker import digest_of_weights
 from ltr.module import RankerModule
-from ltr.search import encoding
 from tests.child_processes import until
 from tests.world.configurations import QUIET
 from tests.world.data_modules import data_module
@@ -404,24 +403,15 @@ def test_what_does_not_fit_is_one_line(tmp_path, collection_folder, backbone):
 
 
 def test_a_refresh_and_the_validations_beside_it_encode_the_corpus_once(
-    tmp_path, collection_folder, backbone, monkeypatch
+    tmp_path, collection_folder, backbone, encoded
 ):
     """Of three epochs, each with a refresh before it and a validation by search behind it, at four
     states of the weights: each encodes the 720 documents once. The first refresh reads what the
     validation before training has encoded.
     """
-    counts = []
-    encode_batches = encoding.encode_batches
-
-    def counting(*args):
-        for places, embeddings in encode_batches(*args):
-            counts.append(len(places))
-            yield places, embeddings
-
-    monkeypatch.setattr(encoding, "encode_batches", counting)
     options = {"max_epochs": 3, "limit_val_batches": 1.0, "num_sanity_val_steps": -1}
     trained(tmp_path, collection_folder, backbone, trainer=options, candidates="corpus", depth=10)
-    assert sum(counts) == 4 * 720
+    assert sum(encoded) == 4 * 720
     assert len(negatives_of(tmp_path)) == 3
     assert not (tmp_path / "encodings").exists(), "what the training has encoded goes with it"
 

@@ -25,11 +25,12 @@ from ltr.data.whole_files import being_written
 from ltr.errors import InputError
 from ltr.models.encoder.loading.pretrained import load_encoder, load_tokenizer
 from ltr.models.encoder.text_encoder import TextEncoder
-from ltr.search import encoding as room
+from ltr.search import encoding_worker as room
 from ltr.search.embed_texts import Batch, encode_in_memory
 from ltr.search.embedder import Embedder
-from ltr.search.encoding import Encoding, Worker, plan_of, rows_of_shard
+from ltr.search.encoding import Encoding, plan_of, rows_of_shard
 from ltr.search.encoding_places import texts_of_store
+from ltr.search.encoding_worker import Worker
 from ltr.search.shard_file import read_shard, remove_unfinished, write_shard
 from tests.child_processes import fork
 

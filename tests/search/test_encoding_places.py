@@ -28,8 +28,8 @@ from ltr.models.encoder.loading.pretrained import load_encoder, load_tokenizer
 from ltr.models.encoder.text_encoder import TextEncoder
 from ltr.run.checkpoint_options import BestOptions
 from ltr.run.checkpoints import Checkpoints
-from ltr.search import encoding as room
 from ltr.search import encoding_places
+from ltr.search import encoding_worker as room
 from ltr.search.embedder import Embedder
 from ltr.search.encoding_places import (
     EncodingsInCache,

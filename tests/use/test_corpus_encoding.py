@@ -16,7 +16,7 @@ from ltr.cli.encode import encode as encode_command
 from ltr.data.collection import open_collection
 from ltr.data.trec import read_run
 from ltr.errors import InputError
-from ltr.search import encoding as room
+from ltr.search import encoding_worker as room
 from ltr.use.corpus_encoding import open_encoding
 
 

@@ -11,24 +11,9 @@ from ltr.data.collection import open_collection
 from ltr.data.trec import read_run
 from ltr.errors import InputError
 from ltr.models import DualEncoder
-from ltr.search import encoding
+from ltr.search import encoding_worker
 from ltr.use.retriever import Retriever, SearchableCorpus, table_of_texts
 from tests.world.collections import write_collection
-
-
-@pytest.fixture
-def encoded(monkeypatch) -> list[int]:
-    """How many texts each call of the encoder has read from now on."""
-    counts = []
-    encode_batches = encoding.encode_batches
-
-    def counting(*args):
-        for places, embeddings in encode_batches(*args):
-            counts.append(len(places))
-            yield places, embeddings
-
-    monkeypatch.setattr(encoding, "encode_batches", counting)
-    return counts
 
 
 def test_a_search_is_the_order_of_all_similarities(retriever, collection_folder):
@@ -115,7 +100,7 @@ def test_of_a_changed_corpus_only_changed_texts_are_encoded(backbone, tmp_path, 
 def test_embeddings_that_are_not_finite_are_not_kept(backbone, collection_folder, monkeypatch):
     """What overflowed once, in half precision say, is not read again and again."""
     retriever = Retriever(DualEncoder(backbone, max_length=13))
-    encode_batches = encoding.encode_batches
+    encode_batches = encoding_worker.encode_batches
 
     def overflown(*args):
         for places, embeddings in encode_batches(*args):
@@ -123,7 +108,7 @@ def test_embeddings_that_are_not_finite_are_not_kept(backbone, collection_folder
             yield places, embeddings
 
     with monkeypatch.context() as patch:
-        patch.setattr(encoding, "encode_batches", overflown)
+        patch.setattr(encoding_worker, "encode_batches", overflown)
         said = "embeddings must be finite, got NaN or infinity in row 3"
         with pytest.raises(InputError, match=said):
             retriever.corpus(collection_folder)
