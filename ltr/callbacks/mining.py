@@ -204,6 +204,8 @@ class HardNegativeMining(Callback):
         return states.get("", states)  # of a source without a name: as it stands alone
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        if not self._refreshes:  # a run that is measured mines nothing
+            return
         names = [refreshes.source.name for refreshes in self._refreshes]
         states = {"": state_dict} if names == [""] else state_dict
         if states.keys() != set(names):

@@ -43,6 +43,12 @@ def test_untrained_weights_give_the_negatives_of_the_first_refresh(
     assert np.array_equal(np.load(mined / "ids.npy"), np.load(first / "ids.npy"))
 
 
+def test_a_run_that_has_mined_is_tested(run, capsys):
+    """Its checkpoint has the negatives of its training, which a test needs not."""
+    assert run_ltr(f"test {run}") == 0
+    assert "test.run, per_query.tsv and metrics.json lie in" in capsys.readouterr().out
+
+
 def test_documents_below_the_level_of_relevance_may_be_mined(tmp_path, backbone):
     """Of T2Ranking's grades 0 to 3, from 2 on: none of 2 and 3 is mined, and all of 0 and 1 are, as
     the depth is that of the corpus. Without a level those of 1 are not.
