@@ -170,13 +170,13 @@ def _check_soft_labels(loss: Loss, in_batch: InBatch, largest: float) -> None:
         name = type(in_batch).__name__
     elif largest > loss.largest_label:
         raise InputError(
-            f"{type(loss).__name__} takes every label above {loss.largest_label:g} for relevant, and there are soft ones up to {largest:g}; take another loss of grades, as MSELoss or RankNetLoss, or divide the labels in the files by the largest one",
+            f"{type(loss).__name__} takes every label above {loss.largest_label:g} for relevant, and there are soft ones up to {largest:g}; set data.labels.divide_by to the largest label of the scale, say from which one on a document is relevant (data.relevant_from), or take another loss of grades, as MSELoss or RankNetLoss",
             option="loss",
         )
     else:
         return
     raise InputError(
-        f"{name} takes every label above 0 for relevant, so also the soft ones, with fractions, of the data or of an audit; take a loss of grades, as RankNetLoss, MSELoss or ListNetLoss, and no AllTexts; or audit with --policy drop"
+        f"{name} takes every label above 0 for relevant, so also the soft ones, with fractions, of the data or of an audit; take a loss of grades, as RankNetLoss, MSELoss or ListNetLoss, and no AllTexts; or say from which label on a document is relevant (data.relevant_from), or audit with --policy drop"
     )
 
 

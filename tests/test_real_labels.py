@@ -14,6 +14,7 @@ from ltr.data.collection import open_collection
 from ltr.datamodules import (
     Evaluation,
     GroupDataModule,
+    Labels,
     ListDataModule,
     Mixture,
     TripletDataModule,
@@ -28,6 +29,7 @@ from ltr.losses import (
     MarginRankingLoss,
     MSELoss,
     RankNetLoss,
+    SoftmaxLoss,
     WeightedSum,
 )
 from ltr.margins import Constant, FromDistance, FromDocuments
@@ -134,7 +136,12 @@ class Data:
         (LambdaRankLoss("ap"), OwnLists(), 0.5, "^LambdaRankLoss takes every label above 0 for"),
         (RankNetLoss(), AllTexts(), 0.5, "^AllTexts takes every label above 0 for relevant"),
         (BCELoss(), OwnLists(), 0.99, None),
-        (BCELoss(), OwnLists(), 4.75, "^BCELoss takes every label above 1 for .* up to 4.75; take"),
+        (
+            BCELoss(),
+            OwnLists(),
+            4.75,
+            "^BCELoss takes every label above 1 for .* up to 4.75; set data.lab",
+        ),
         (WeightedSum([BCELoss(), MSELoss()]), OwnLists(), 0.5, None),
         (WeightedSum([BCELoss(), MSELoss()]), OwnLists(), 1.5, "^WeightedSum .* above 1 for"),
     ],
@@ -147,6 +154,45 @@ def test_losses_that_take_different_labels_for_the_same_are_refused(
         return
     with pytest.raises(InputError, match=message):
         check_labels(loss, in_batch, Data(largest))
+
+
+@pytest.mark.parametrize("loss", [BCELoss(), SoftmaxLoss()])
+def test_a_level_of_relevance_makes_soft_labels_ones_of_relevance(tmp_path, backbone, loss):
+    """From 3 on: 4.75 and 3.25 are relevant, 0.5 is 0."""
+    folder = write_folder(tmp_path / "rated", RATINGS)
+    module = dual_encoder(backbone, loss)
+    run = trainer(tmp_path, max_steps=1, limit_val_batches=0)
+    run.fit(module, lists_of(module, folder, relevant_from=3))
+    assert sorted(set(module.last_step.lists.labels.flatten().tolist())) == [0, 3.25, 4.75]
+
+
+def test_labels_divided_by_the_largest_are_probabilities(tmp_path, backbone):
+    folder = write_folder(tmp_path / "rated", RATINGS)
+    module = dual_encoder(backbone, BCELoss())
+    run = trainer(tmp_path, max_steps=1, limit_val_batches=0)
+    data = lists_of(module, folder, divide_by=5, candidates="auto")
+    run.fit(module, data)
+    labels = module.last_step.lists.labels[0].tolist()
+    assert sorted(labels) == pytest.approx([0, 0.1, 0.65, 0.95])
+    assert data.eval_batches("dev").batches[0][0].known_grades.max() == 4.75
+    with pytest.raises(InputError, match="^SoftmaxLoss takes every label above 0"):
+        check_labels(SoftmaxLoss(), OwnLists(), data)
+    triplets = data_for(
+        module, TripletDataModule, folder, negatives="random", candidates=None, divide_by=5
+    )
+    assert 0 < first_batch(triplets).labels.max() < 1
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"divide_by": 0.0}, "labels.divide_by must be finite and above 0, got 0"),
+        ({"divide_by": 5.0, "scores": "taught"}, "divide_by is for grades, and labels.scores"),
+    ],
+)
+def test_labels_are_not_divided_by_nothing_nor_are_scores(options, message):
+    with pytest.raises(InputError, match=message):
+        Labels(**options)
 
 
 def test_a_schedule_is_refused_for_its_later_loss(tmp_path, backbone):

@@ -67,7 +67,7 @@ class GroupDataModule(PoolDataModule):
         judged = source.collection.learnable("train")
         source.collection.warn_of_unlearnable("train")
         source.digests["judgements"] = judged.digest()
-        source.largest_soft_label = judged.largest_fraction()
+        source.note_soft_labels(judged)
         groups = QueryGroups(
             judged,
             source.known_documents(judged),

@@ -91,14 +91,14 @@ class ListDataModule(PoolDataModule):
         self.labels = labels
 
     def plan_of(self, source: TextSource) -> Buckets:
-        judged = source.collection.learnt("train")
+        judged = self.labels.of_grades(source.collection.learnt("train"))
         where = f"{source.path}: split 'train'"
         if self.relevant_from is not None:
             source.collection.learnable("train")  # there must be a document at the level
         pools = self._open_pools(source)
         lists = GradedLists(judged, source.known_documents(judged), pools)
         source.digests["judgements"] = judged.digest()
-        source.largest_soft_label = judged.largest_fraction()
+        source.note_soft_labels(judged)
         if lists.pools is not None:
             source.digests["candidates"] = lists.pools.digest()
         queries = judged.query_rows

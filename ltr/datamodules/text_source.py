@@ -103,6 +103,21 @@ class TextSource:
             return values
         return {f"{self.name} {what}": value for what, value in values.items()}
 
+    def note_soft_labels(self, judged: QueryLists, audit_labels: QueryLists | None = None) -> None:
+        """Keep the largest soft label of its training lists.
+
+        Args:
+            judged: the grades that are labels. Where ``relevant_from`` says which are relevant,
+                fractions of theirs are no soft labels: all above 0 are relevant.
+            audit_labels: by which an audit overrules them, if there was one.
+        """
+        self.largest_soft_label = 0.0
+        if self.collection.relevant_from is None:
+            self.largest_soft_label = judged.largest_fraction()
+        if audit_labels is not None:
+            of_audit = audit_labels.largest_fraction()
+            self.largest_soft_label = max(self.largest_soft_label, of_audit)
+
     @property
     def awaits_negatives(self) -> bool:
         """Whether mined negatives are still to come. No batch may be drawn until then."""

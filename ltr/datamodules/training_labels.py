@@ -11,7 +11,7 @@ from ltr.data.collection import Collection
 from ltr.data.query_lists import QueryLists
 from ltr.data.sampling.taught import Unscored
 from ltr.data.teacher_scores import TeacherScores
-from ltr.errors import InputError, local_path, one_of
+from ltr.errors import InputError, local_path, one_of, positive
 
 
 @dataclass(frozen=True)
@@ -27,6 +27,8 @@ class Labels:
             list, and leaves out queries without any score.
         deviation: bring the scores to this standard deviation within a list (the mean over the
             lists), for losses that compare them with the student's; None: as they are.
+        divide_by: the grades are divided by it where they are labels, as by 5 for ratings from 0 to
+            5 of which a loss takes 1 for certain; what is measured keeps them. None: as they are.
 
     Raises:
         InputError: for a value that is none of these.
@@ -35,6 +37,7 @@ class Labels:
     scores: str | None = None
     unscored: Unscored = "refuse"
     deviation: float | None = None
+    divide_by: float | None = None
 
     def __post_init__(self) -> None:
         if self.scores == "":
@@ -50,6 +53,19 @@ class Labels:
                 f"deviation must be finite and above 0, got {self.deviation}",
                 option="labels.deviation",
             )
+        if self.divide_by is not None:
+            positive("labels.divide_by", self.divide_by)
+            if self.scores is not None:
+                raise InputError(
+                    "divide_by is for grades, and labels.scores takes a teacher's scores for labels; leave one out",
+                    option="labels.divide_by",
+                )
+
+    def of_grades(self, judged: QueryLists) -> QueryLists:
+        """The grades of judgements as labels: on the scale that ``divide_by`` asks for."""
+        if self.divide_by is None:
+            return judged
+        return judged._replace(values=(judged.values / self.divide_by).astype(np.float32))
 
     def open(self, collection: Collection) -> QueryLists | None:
         """The scores that become labels, on the scale that ``deviation`` asks for; None where

@@ -150,14 +150,11 @@ class TripletDataModule(PoolDataModule):
     def plan_of(self, source: TextSource) -> Buckets:
         audit_labels = self._apply_overlays(source)  # first: it changes the judgements
         collection = source.collection
-        judged = collection.learnable("train")
+        judged = self.labels.of_grades(collection.learnable("train"))
         collection.warn_of_unlearnable("train")
         where = f"{source.path}: split 'train'"
         source.digests["judgements"] = judged.digest()
-        source.largest_soft_label = judged.largest_fraction()
-        if audit_labels is not None:
-            of_audit = audit_labels.largest_fraction()
-            source.largest_soft_label = max(source.largest_soft_label, of_audit)
+        source.note_soft_labels(judged, audit_labels)
         negatives = []
         for name, per_row in source.negatives_per_row.items():
             negatives.append(Negatives(per_row, self._open_negatives(source, name)))

@@ -17,7 +17,12 @@ PARTS = {
         "bucket_window": "bucket_window",
         "seed": "seed",
     },
-    "labels": {"scores": "scores", "unscored": "unscored", "deviation": "deviation"},
+    "labels": {
+        "scores": "scores",
+        "unscored": "unscored",
+        "deviation": "deviation",
+        "divide_by": "divide_by",
+    },
 }
 KINDS = {"evaluation": Evaluation, "loading": Loading, "labels": Labels}
 
