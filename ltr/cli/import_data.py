@@ -8,7 +8,7 @@ from shlex import quote
 from typing import Literal
 
 from ltr.data import progress
-from ltr.data.collection import Collection, open_collection
+from ltr.data.collection import Collection, open_collection, scores_by_split
 from ltr.data.data_folder import WrittenFolder, write_data_folder
 from ltr.data.letor import read_letor
 from ltr.data.letor_folder import write_letor_folder
@@ -53,8 +53,12 @@ def import_data(
     chosen = None if columns is None else dict(_role_and_column(word) for word in columns)
     with _noted() as notes:
         collection = open_collection(source, chosen)
-    written = write_data_folder(collection, Path(folder))
+        scores = scores_by_split(source, chosen)
+        written = write_data_folder(collection, Path(folder), scores)
     _log_page(source, folder, notes, _lines_of(written), CONFIG)
+    for split in written.n_scores:
+        file = Path(folder, "scores", f"{split}.tsv")
+        log.info("to learn the scores of %s: --data.labels.scores %s", split, quote(str(file)))
 
 
 def _role_and_column(word: str) -> tuple[str, str]:
@@ -130,8 +134,9 @@ def _log_page(
         configuration: a file that trains on it, and its options.
     """
     log.info("read from %s", source)
-    for note in notes:
-        log.info("  %s", note.getMessage())
+    # Once each: what is opened again says the same again.
+    for line in dict.fromkeys(note.getMessage() for note in notes):
+        log.info("  %s", line)
     log.info("written to %s", folder)
     for line in written:
         log.info("  %s", line)
@@ -145,6 +150,8 @@ def _lines_of(written: WrittenFolder) -> list[str]:
     lines = [f"{docs}, {_count(len(collection.queries), 'query')}"]
     for split in collection.qrels:
         lines.append(f"{split}: {_of_split(collection, split)}")
+    for split, n_scores in written.n_scores.items():
+        lines.append(f"scores/{split}.tsv: {_count(n_scores, 'score')}")
     if written.n_trimmed:
         texts = _count(written.n_trimmed, "text")
         lines.append(f"white space at the ends of {texts} is left out")

@@ -3,7 +3,7 @@ once.
 """
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Literal, NamedTuple
 
@@ -18,7 +18,7 @@ from ltr.data.own_documents import own_documents, without_own
 from ltr.data.query_lists import QueryLists
 from ltr.data.splits import SPLITS, file_of_split, parent_split, row_files_of_split
 from ltr.data.texts import TextTable
-from ltr.data.triples import TextFiles, open_text_files, read_triples
+from ltr.data.triples import TextFiles, has_scores, open_text_files, read_scores, read_triples
 from ltr.errors import InputError, local_path
 
 log = logging.getLogger(__name__)
@@ -178,6 +178,25 @@ def open_collection(path: str | Path, columns: Mapping[str, str] | None = None) 
     for split, files in text_files_by_split(path).items():
         splits[split] = open_text_files(files, columns)
     return _from_triples(path, splits)
+
+
+def scores_by_split(
+    path: str | Path, columns: Mapping[str, str] | None = None
+) -> dict[str, Iterator[tuple[str, str, float]]]:
+    """The scores that stand beside the texts of rows, as a teacher's: the ids of a query and a document
+    with a score, as those of the collection. None but of rows whose first ones have some.
+
+    Args:
+        path, columns: see :func:`open_collection`.
+    """
+    path = str(path)
+    if path.startswith("ir_datasets:") or find_corpus(Path(path)):
+        return {}
+    scores: dict[str, Iterator[tuple[str, str, float]]] = {}
+    for split, files in text_files_by_split(path).items():
+        if has_scores(files, columns):
+            scores[split] = (line for _, line in read_scores(files, columns))
+    return scores
 
 
 def text_files_by_split(path: str) -> dict[str, list[Path]]:

@@ -1,7 +1,7 @@
 """A collection written as a data folder: texts as JSON lines, judgements and pools as text."""
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -22,25 +22,38 @@ class WrittenFolder(NamedTuple):
 
     collection: Collection  # with all splits
     n_trimmed: int  # texts that begin or end with white space, which a data folder does not keep
+    n_scores: dict[str, int]  # by split
 
 
-def write_data_folder(collection: Collection, folder: Path) -> WrittenFolder:
-    """Write corpus.jsonl, queries.jsonl, qrels/ and, where there are pools, candidates/, whole or not
-    at all. Opened as a collection, the folder has the same texts, judgements and pools under the
-    same ids.
+def write_data_folder(
+    collection: Collection, folder: Path, scores: Mapping[str, Iterator[tuple[str, str, float]]]
+) -> WrittenFolder:
+    """Write corpus.jsonl, queries.jsonl, qrels/ and, where there are pools or scores, candidates/ and
+    scores/, whole or not at all. Opened as a collection, the folder has the same texts, judgements
+    and pools under the same ids.
 
     Args:
         collection: is read from disk as it is written.
         folder: is not there yet.
+        scores: by split, see :func:`ltr.data.collection.scores_by_split`.
 
     Raises:
         InputError: if the folder is there, or the disk is full; for a broken file of a split that
             only ``--split`` reads.
     """
     collection = _with_all_splits(collection)
-    write_new(folder, lambda temporary: _write(collection, temporary), "the output")
+    n_scores = {}
+
+    def write(temporary: Path) -> None:
+        _write(collection, temporary)
+        if scores:
+            (temporary / "scores").mkdir()
+        for split, lines in scores.items():
+            n_scores[split] = _write_scores(temporary / "scores" / f"{split}.tsv", lines)
+
+    write_new(folder, write, "the output")
     n_trimmed = _count_trimmed(collection.corpus) + _count_trimmed(collection.queries)
-    return WrittenFolder(collection, n_trimmed)
+    return WrittenFolder(collection, n_trimmed, n_scores)
 
 
 def _write(collection: Collection, folder: Path) -> None:
@@ -59,6 +72,17 @@ def _write(collection: Collection, folder: Path) -> None:
             (folder / "candidates").mkdir()
         for split, pools in collection.candidates.items():
             lines.write(folder / "candidates" / f"{split}.trec", _pool_lines(collection, pools))
+
+
+def _write_scores(file: Path, scores: Iterator[tuple[str, str, float]]) -> int:
+    """Write scores with 9 digits, below names: they may look like ranks. How many there are."""
+    count = 0
+    with open(file, "w", encoding="utf-8", newline="\n") as opened:
+        opened.write("query_id\tdoc_id\tscore\n")
+        for query, doc, score in scores:
+            opened.write(f"{query}\t{doc}\t{score:.9g}\n")
+            count += 1
+    return count
 
 
 def _with_all_splits(collection: Collection) -> Collection:

@@ -7,6 +7,7 @@ import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import cache, partial
+from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 
@@ -21,7 +22,14 @@ from ltr.data.lines import LineRows
 from ltr.data.named_rows import is_row_file
 from ltr.data.query_lists import QueryLists
 from ltr.data.tab_separated import LineLayout, layout_of
-from ltr.data.text_rows import Document, LeftOut, TextLine, read_text_rows, roles_in
+from ltr.data.text_rows import (
+    FIRST_ROWS,
+    Document,
+    LeftOut,
+    TextLine,
+    read_text_rows,
+    roles_in,
+)
 from ltr.data.texts import TextTable, UnsortedTexts, id_of
 from ltr.data.whole_files import being_written
 from ltr.errors import InputError
@@ -225,6 +233,18 @@ def read_scores(
             if document.score is not None:
                 doc_id = document.id or id_of("d", document.text)
                 yield f"{file}:{line.number}", (query_id, doc_id, document.score)
+
+
+def has_scores(files: Sequence[Path], columns: Mapping[str, str] | None = None) -> bool:
+    """Whether documents of the first rows have scores, see :func:`read_scores`."""
+    if columns is None and not is_row_file(
+        files[0]
+    ):  # text with tabs, all of whose lines are counted
+        return False
+    for _, line in islice(open_text_files(files, columns).lines(LeftOut()), FIRST_ROWS):
+        if any(document.score is not None for document in line.documents):
+            return True
+    return False
 
 
 def _grades_of_split(

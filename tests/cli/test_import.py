@@ -11,6 +11,7 @@ from ltr.data import data_folder
 from ltr.data.collection import open_collection, with_split
 from ltr.data.layouts import JoinedPairs
 from ltr.data.letor import read_letor
+from ltr.data.teacher_scores import TeacherScores
 from ltr.datamodules import TripletDataModule
 from tests.world.backbones import wordpiece_tokenizer
 from tests.world.collections import by_ids, same_collections, small_collection, write_collection
@@ -100,8 +101,9 @@ def test_three_ways_in_give_equal_batches(tmp_path):
 
 def test_the_page_says_what_was_read_left_out_and_written(tmp_path, capsys):
     folder = write_beir(tmp_path / "a source")
-    with open(folder / "qrels" / "train.tsv", "a") as file:
-        file.write("q1\tgone\t1\n")
+    for split in ("train", "test.hard"):
+        with open(folder / "qrels" / f"{split}.tsv", "a") as file:
+            file.write("q1\tgone\t1\n")
     new = tmp_path / "a folder"
     assert run_ltr("import", str(folder), str(new)) == 0
     told = capsys.readouterr()
@@ -109,6 +111,7 @@ def test_the_page_says_what_was_read_left_out_and_written(tmp_path, capsys):
     assert told.out.splitlines() == [
         f"read from {folder}",
         f"  {folder}/qrels/train.tsv: 1 of 4 judgements are of absent documents and left out, first in line 4",
+        f"  {folder}/qrels/test.hard.tsv: 1 of 2 judgements are of absent documents and left out, first in line 2",
         f"written to {new}",
         "  3 documents, 2 queries",
         "  train: 2 queries with 3 judgements, 2 of them above 0; no candidates",
@@ -200,6 +203,26 @@ def test_columns_are_named_where_their_names_say_nothing(tmp_path, capsys):
     (judged,) = by_ids(collection, collection.judgements("train")).values()
     graded = {collection.corpus.texts[collection.corpus.row(doc)]: judged[doc] for doc in judged}
     assert graded == {"many": 1, "some": 1, "few": 0}
+
+
+def test_scores_beside_texts_become_a_file_that_labels_take(tmp_path, capsys):
+    row = '{"query": "asks", "pos": ["a"], "neg": ["b", "c"], "pos_scores": [3], "neg_scores": [2, 0.1]}'
+    plain = '{"query": "wants", "pos": ["a"], "neg": ["b", "c"]}'
+    (tmp_path / "train.jsonl").write_text(f"{row}\n{plain}\n")
+    (tmp_path / "test.jsonl").write_text(f"{plain}\n")
+    new = tmp_path / "new"
+    assert run_ltr("import", str(tmp_path), str(new)) == 0
+    told = capsys.readouterr().out
+    assert told.count("columns are read as") == 2
+    assert "  scores/train.tsv: 3 scores\n" in told
+    hint = f"to learn the scores of train: --data.labels.scores {new}/scores/train.tsv\n"
+    assert told.endswith(hint)
+    assert [file.name for file in (new / "scores").iterdir()] == ["train.tsv"]
+    collection = open_collection(new)
+    scores = by_ids(collection, TeacherScores.open(new / "scores" / "train.tsv", collection).lists)
+    ((_, by_doc),) = scores.items()
+    texts = {collection.corpus.texts[collection.corpus.row(doc)]: by_doc[doc] for doc in by_doc}
+    assert texts == {"a": 3, "b": 2, "c": float(np.float32(0.1))}
 
 
 # As LightGBM's example has them: numbered from 0, sizes beside, the split as the ending. The last
