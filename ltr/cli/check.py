@@ -2,7 +2,7 @@
 
 import logging
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
@@ -23,9 +23,12 @@ from ltr.check.report_formats import as_html, as_json, print_sections
 from ltr.check.sample import EnoughSampled, TrainingSample
 from ltr.check.section import Section
 from ltr.check.trained_on import open_trained_on
+from ltr.cli.arguments import call_with
+from ltr.cli.measured_set import DATA_PATH
 from ltr.cli.messages import errors_with_paths
 from ltr.cli.parsed import ParsedCommand
 from ltr.cli.run_paths import data_path_option, refuse_paths_from_elsewhere
+from ltr.cli.words import option_names, split_off_paths
 from ltr.compare.experiment import check_alike, read_experiments
 from ltr.data.collection import Collection, open_collection
 from ltr.data.console import table_console
@@ -47,9 +50,20 @@ log = logging.getLogger(__name__)
 WIDTH = 160  # letters of a line where no terminal says it
 
 
+def run_check(command_line: list[str]) -> None:
+    """Run ``ltr check``. Options with a dot, as ``--data.path``, are those of the configuration.
+
+    Args:
+        command_line: the command with its words.
+    """
+    words, configured = split_off_paths(command_line[1:])
+    call_with(check, words, "ltr check", configured=configured)
+
+
 def check(
     folder: str | None = None,
     *,
+    configured: Sequence[str] = (),
     config: str | None = None,
     data: str | None = None,
     run: str | None = None,
@@ -60,12 +74,14 @@ def check(
     json: str | None = None,
     html: str | None = None,
 ) -> None:
-    """Check an experiment before it is run: may its numbers be believed?
+    """Check an experiment before it is run: may its numbers be believed? Beside a run or a
+    configuration, all options of ltr fit hold, such as --data.path PATH.
 
     Args:
         folder: A run folder, whose configuration is checked.
+        configured: Options of ltr fit, with their values.
         config: A configuration that ltr fit takes.
-        data: A collection; beside a run or a configuration, it takes the place of its data.path.
+        data: A collection, without any configuration; beside one, the same as --data.path.
         run: A run file in TREC format: what of its rankings is judged.
         backbone: Beside --data alone: an encoder whose tokens are counted, a hub id, a folder, or
             package:NAME.
@@ -84,6 +100,12 @@ def check(
         raise InputError(
             f"ltr check takes a run folder or --config, got both, {folder} and {config}; leave one out"
         )
+    if configured and folder is None and config is None:
+        raise InputError(
+            f"{configured[0]} is an option of a configuration, and none is named; add --config FILE or a run folder, or name a collection alone: --data PATH"
+        )
+    if data is not None and DATA_PATH in option_names(configured):
+        raise InputError(f"the data is named twice, by --data and {DATA_PATH}; leave out --data")
     source = folder or config or data
     if source is None:
         raise InputError(
@@ -101,7 +123,9 @@ def check(
             "the configuration names the backbone; leave out --backbone", option="backbone"
         )
     else:
-        made = _experiment_sections(folder, config, data, run, leakage_options)
+        if data is not None:
+            configured = [*configured, DATA_PATH, data]
+        made = _experiment_sections(folder, config, configured, run, leakage_options)
     sections = list(made)
     if json is not None:
         write_whole(Path(json), [as_json(source, sections)])
@@ -178,11 +202,11 @@ def _collection_sections(
 def _experiment_sections(
     folder: str | None,
     config: str | None,
-    data: str | None,
+    configured: Sequence[str],
     run: str | None,
     leakage_options: _LeakageOptions,
 ) -> Iterator[Section]:
-    """The sections about a configuration and its data. Its training is sampled first: the other
+    """The sections about a configuration and its data, with some options changed. Its training is sampled first: the other
     checks would take memory that counts in.
     """
     words = []
@@ -191,12 +215,11 @@ def _experiment_sections(
         file = RunFolder(folder).config
         if not file.is_file():
             raise InputError(f"{folder} must be a run folder, but there is no {file}")
-        refuse_paths_from_elsewhere(RunFolder(folder), "fit", [])
+        refuse_paths_from_elsewhere(RunFolder(folder), "fit", configured)
         words = ["--config", str(file), *data_path_option(RunFolder(folder))]
     elif config is not None:
         words = ["--config", config]
-    if data is not None:
-        words += ["--data.path", data]
+    words += configured
     with tempfile.TemporaryDirectory() as temporary:
         command = ParsedCommand(["fit", *words])
         command.seed()
@@ -233,7 +256,7 @@ def _check_one_collection(data: RankingDataModule) -> None:
     """Refuse data of several sources."""
     if isinstance(data, PoolDataModule) and len(data.sources) > 1:
         raise InputError(
-            f"ltr check looks at one collection, and path names {len(data.sources)}; name one of them: --data PATH",
+            f"ltr check looks at one collection, and path names {len(data.sources)}; name one of them: {DATA_PATH} PATH",
             option="data.path",
         )
 

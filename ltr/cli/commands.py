@@ -148,10 +148,11 @@ COMMANDS = (
     ),
     Command(
         "check",
-        "ltr.cli.check:check",
+        "ltr.cli.check:run_check",
         (
             "before a run: leaks, judgements, cuts, what dev can show, what it takes   ltr check --config FILE",
         ),
+        parses_itself=True,
     ),
     Command(
         "compare",

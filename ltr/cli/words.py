@@ -40,6 +40,27 @@ def split_off_option(words: Sequence[str], spellings: Sequence[str]) -> tuple[li
     return others, values
 
 
+def split_off_paths(words: Sequence[str]) -> tuple[list[str], list[str]]:
+    """The words without the options that have a dot in their names, as those of a configuration
+    (``--data.path PATH``), and these, each with its value.
+
+    >>> split_off_paths(["run", "--data.path", "a", "--json", "b.c", "--model.lr=0.1"])
+    (['run', '--json', 'b.c'], ['--data.path', 'a', '--model.lr=0.1'])
+    """
+    others: list[str] = []
+    options: list[str] = []
+    remaining = iter(words)
+    for word in remaining:
+        name, equals, _ = word.partition("=")
+        if not name.startswith("--") or "." not in name:
+            others.append(word)
+            continue
+        options.append(word)
+        if not equals:
+            options += [value for value in (next(remaining, None),) if value is not None]
+    return others, options
+
+
 def option_names(words: Sequence[str]) -> list[str]:
     """The options that words name, with their dashes."""
     return [word.partition("=")[0] for word in words if word.startswith("-")]

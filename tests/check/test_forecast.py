@@ -142,7 +142,8 @@ def test_a_configuration_is_checked_and_nothing_is_left(config, capsys, tmp_path
     """All sections; 8 steps an epoch, 2 epochs; a validation before each and after the last."""
     before = sorted(tmp_path.rglob("*"))
     file = tmp_path / "out.json"
-    assert run_ltr(f"check --config {config} --json {file}") == 0
+    words = ["--data.loading.num_workers", "0", "--json", str(file)]
+    assert run_ltr(f"check --config {config}", *words) == 0
     sections = {section["title"]: section for section in json.loads(file.read_text())["sections"]}
     titles = ["Judgements", "What will be cut", "What dev and test can show", "Forecast"]
     assert [title for title in sections if title in titles] == titles
@@ -240,6 +241,31 @@ def test_a_configuration_and_a_backbone_are_not_both_taken(config, capsys):
     assert "must be a run folder, but there is no" in capsys.readouterr().err
 
 
+def test_options_of_a_configuration_hold(config, capsys, monkeypatch, tmp_path):
+    """As for every other command: other data, and another length."""
+    told = []
+    monkeypatch.setattr(
+        "ltr.cli.check._experiment_sections", lambda *words: told.append(words) or []
+    )
+    options = [
+        "--data.path",
+        "a",
+        "--model.ranker.init_args.max_length=9",
+        "--data.batch_size",
+        "2",
+    ]
+    assert run_ltr(f"check --config {config} --threshold 0.7", *options) == 0
+    ((_, file, configured, _, leakage_options),) = told
+    assert (file, configured) == (str(config), options) and leakage_options.threshold == 0.7
+    assert run_ltr(f"check --config {config} --data b --model.lr 0.1") == 0
+    assert told[1][2] == ["--model.lr", "0.1", "--data.path", "b"]
+    capsys.readouterr()
+    assert run_ltr("check --data.path a") == 2
+    assert "--data.path is an option of a configuration, and none" in capsys.readouterr().err
+    assert run_ltr(f"check --config {config} --data a --data.path b") == 2
+    assert "the data is named twice" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("data", [None, "elsewhere", "runs/a"])
 def test_a_run_is_checked_whatever_data_says(monkeypatch, data):
     """Also where ``--data`` has the name of the run folder."""
@@ -249,4 +275,5 @@ def test_a_run_is_checked_whatever_data_says(monkeypatch, data):
         "ltr.cli.check._experiment_sections", lambda *words: asked.append(words) or []
     )
     check("runs/a", data=data)
-    assert [words[:3] for words in asked] == [("runs/a", None, data)]
+    configured = [] if data is None else ["--data.path", data]
+    assert [(*words[:2], list(words[2])) for words in asked] == [("runs/a", None, configured)]
