@@ -15,8 +15,8 @@ CORPUS_NAMES = ("corpus", "collection", "msmarco-docs")
 PACKED = rf"(?P<packed>{'|'.join(map(re.escape, PACKED_ENDINGS))})?"
 NAME = r"(?P<name>\w[\w.+-]*?)"
 PART = r"-\d+-of-\d+"  # as Hugging Face names the parts of a file; of one, -00000-of-00001
-JUDGED = rf"({PART})?\.(tsv|txt|qrels|trec|csv|jsonl|json|parquet){PACKED}"
-# What files of judgements are called within a folder of them, and beside corpus and queries.
+JUDGED = rf"({PART})?\.(tsv|txt|qrels|trec|run|csv|jsonl|json|parquet){PACKED}"
+# What files of judgements (and pools) are called within a folder of them, and beside the corpus.
 JUDGEMENT_FOLDERS = ("qrels", "default", "data", ".")  # of the first that has some
 JUDGEMENTS_INSIDE = (NAME + JUDGED,)
 JUDGEMENTS_BESIDE = (
@@ -36,7 +36,7 @@ QUERIES_BESIDE = (
     rf"{NAME}-queries\.tsv{PACKED}",  # msmarco-docdev-queries.tsv
 )
 NO_SPLITS = re.compile(r"corpus|queries|.*\.removed")  # the last is what ltr check takes out of one
-MS_MARCO = re.compile(r"msmarco-(doc|passage)?")  # before the name of a split
+MS_MARCO = re.compile(r"msmarco-(doc|passage)?(test(?=20))?")  # before the name of a split
 SMALL = ".small"  # behind the name of the only judged part of MS MARCO's dev
 
 
@@ -106,13 +106,15 @@ class FolderFiles:
         inside = [_by_split(_named(path / name, JUDGEMENTS_INSIDE)) for name in folders]
         for split, files in next(filter(None, inside), {}).items():
             self._judgements[split] = [*self._judgements.get(split, []), *files]
-        self._pools = _by_split(
-            [
-                *_named(path / "candidates", POOLS_INSIDE),
-                *_named(path / TOP_RANKED, JUDGEMENTS_INSIDE),
-                *_named(path, POOLS_BESIDE),
-            ]
-        )
+        # A run comes before files of other forms, which may lie beside it for other programs.
+        self._pools = _by_split(_named(path / "candidates", JUDGEMENTS_INSIDE))
+        self._pools |= _by_split(_named(path / "candidates", POOLS_INSIDE))
+        elsewhere = [
+            *_named(path / TOP_RANKED, JUDGEMENTS_INSIDE),
+            *_named(path, POOLS_BESIDE),
+        ]
+        for split, files in _by_split(elsewhere).items():
+            self._pools[split] = [*self._pools.get(split, []), *files]
 
     @property
     def splits(self) -> list[str]:

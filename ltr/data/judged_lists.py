@@ -175,4 +175,7 @@ def read_pools(file: Path, queries: TextTable, corpus: TextTable) -> Noted[Query
     """
     if ".trec" in file.suffixes:
         return lists_of_run(file, queries, corpus), []
-    return lists_of_lines(file, "line", queries, corpus, candidate_lines(file)).best_first(), []
+    lists = lists_of_lines(file, "line", queries, corpus, candidate_lines(file))
+    if has_three_columns(file) and are_ranks(lists):  # as MS MARCO's own form of a run has them
+        lists = lists._replace(values=-lists.values)
+    return lists.best_first(), []

@@ -91,6 +91,7 @@ def test_the_documents_of_ms_marco(tmp_path):
         "msmarco-docdev-qrels.tsv": "2 0 D2 1\n",
         "msmarco-docdev-top100": "2 Q0 D1 1 -5.5 I\n2 Q0 D2 2 -6.5 I\n",
         "2019qrels-docs.txt": "1 Q0 D2 3\n",
+        "msmarco-doctest2019-top100.gz": "1 Q0 D1 1 5 I\n",
     }
     collection = open_collection(write(tmp_path / "docs", files))
     assert texts(collection.corpus) == {"D1": "River flows", "D2": "spans"}
@@ -98,6 +99,7 @@ def test_the_documents_of_ms_marco(tmp_path):
     assert by_ids(collection, collection.candidates["dev"]) == {"2": {"D1": -5.5, "D2": -6.5}}
     later = with_split(collection, "2019")
     assert by_ids(later, later.qrels["2019"]) == {"1": {"D2": 3.0}}
+    assert by_ids(later, later.candidates["2019"]) == {"1": {"D1": 5.0}}
 
 
 BEIR = {
@@ -161,6 +163,32 @@ def test_judgements_beside_the_corpus_where_there_are_no_others(tmp_path):
     assert qrels(open_collection(folder)) == JUDGED
     write(folder, {"qrels/train.tsv": TRAIN})
     assert qrels(open_collection(folder)) == {"train": JUDGED["train"]}
+
+
+# Pools of query 8, best first 2, 0; MS MARCO's own form of a run has ranks.
+POOLS = {
+    "candidates/dev.trec": ("8 Q0 0 2 5 t\n8 Q0 2 1 6.5 t\n", {"2": 6.5, "0": 5.0}),
+    "candidates/dev.run": ("8 Q0 0 2 5 t\n8 Q0 2 1 6.5 t\n", {"2": 6.5, "0": 5.0}),
+    "candidates/val.tsv": ("8\t2\t1\n8\t0\t2\n", {"2": -1.0, "0": -2.0}),
+    "candidates/dev.txt": ("8 0 5\n8 2 6.5\n", {"2": 6.5, "0": 5.0}),
+    "candidates/dev.csv": ("qid,pid,score\n8,0,1\n8,2,2\n", {"2": 2.0, "0": 1.0}),
+}
+
+
+@pytest.mark.parametrize("name", POOLS)
+def test_pools_of_every_form(tmp_path, name):
+    text, expected = POOLS[name]
+    files = {**BEIR, "qrels/dev.tsv": DEV["qrels.dev.tsv"], name: text}
+    collection = open_collection(write(tmp_path / "c", files))
+    pools = by_ids(collection, collection.candidates["dev"])
+    assert [*pools["8"].items()] == [*expected.items()]
+
+
+def test_a_run_comes_before_other_files_of_candidates(tmp_path):
+    pools = {name: POOLS[name][0] for name in ("candidates/dev.trec", "candidates/dev.csv")}
+    files = {**BEIR, "qrels/dev.tsv": DEV["qrels.dev.tsv"], **pools}
+    collection = open_collection(write(tmp_path / "c", files))
+    assert by_ids(collection, collection.candidates["dev"]) == {"8": {"2": 6.5, "0": 5.0}}
 
 
 def test_named_columns_of_texts_with_tabs(tmp_path):
