@@ -12,7 +12,7 @@ import jsonargparse
 
 from ltr.cli.messages import line_for_user
 from ltr.compare.tested_run import is_tested
-from ltr.data.bm25 import DEPTH
+from ltr.data.bm25 import ALL_WORDS, DEPTH
 from ltr.data.files import digest_of, digest_of_json
 from ltr.data.whole_files import write_whole
 from ltr.datamodules import FeatureDataModule, RankingDataModule
@@ -153,6 +153,8 @@ def _how_ranked(options: Mapping[str, Any], data: PoolDataModule) -> HowMeasured
     if candidates == "candidates":
         keys.append(collection.candidates[data.tested_split].digest())
     ranked = "its pools" if candidates == "candidates" else str(candidates)
+    if candidates == "bm25" and data.bm25 != ALL_WORDS:
+        ranked += f" with {data.bm25.in_words()}"
     ranked += f", {depth} deep" if depth is not None else ""
     return HowMeasured(own_options, ranked, digest_of_json(keys)[:16])
 

@@ -200,6 +200,8 @@ def _precisions_note(experiments: Sequence[Experiment]) -> list[str]:
 def _candidates_in_words(run: Run) -> str:
     """What a run ranked, as its options say: ``bm25, 50 deep``, ``corpus, 100 deep, index Flat``."""
     words = run.report.get("candidates", "its own")
+    if "bm25" in run.report:
+        words += f" with {run.report['bm25']}"
     if run.report.get("depth") is not None:
         words += f", {run.report['depth']} deep"
     if "index" in run.report:

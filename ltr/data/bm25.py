@@ -106,6 +106,15 @@ class Bm25Words:
         stems = Stemmer.Stemmer(self.stemmer).stemWords
         return lambda text: stems(read(text))
 
+    def in_words(self) -> str:
+        """What is done to the words, for reports.
+
+        >>> Bm25Words("english", "en").in_words()
+        'stemmer english, stopwords en'
+        """
+        parts = {"stemmer": self.stemmer, "stopwords": self.stopwords}
+        return ", ".join(f"{name} {value}" for name, value in parts.items() if value is not None)
+
     def key(self) -> str:
         """What it adds to the key of what is cached: nothing where all words count as they are."""
         key = ""

@@ -3,6 +3,7 @@
 from pathlib import Path
 from typing import Any, get_args
 
+from ltr.data.bm25 import ALL_WORDS, Bm25Words
 from ltr.data.sampling.group_plan import LEAST_GROUPS, GroupPlan
 from ltr.data.sampling.group_rows import QueryGroups
 from ltr.data.sampling.relevant import EpochOver
@@ -35,6 +36,8 @@ class GroupDataModule(PoolDataModule):
         relevant_from: the grade from which on a training document is relevant; lower ones count as 0
             where lists and negatives are drawn or mined. What is measured keeps all grades. None:
             any above 0.
+        bm25: which words BM25 reads where candidates or negatives are its, see
+            :class:`ltr.data.bm25.Bm25Words`.
 
     Raises:
         InputError: at ``setup``, for fewer groups than processes, or a cross-encoder.
@@ -53,8 +56,9 @@ class GroupDataModule(PoolDataModule):
         loading: Loading = Loading(),
         mixture: Mixture | None = None,
         relevant_from: float | None = None,
+        bm25: Bm25Words = ALL_WORDS,
     ) -> None:
-        super().__init__(path, evaluation, loading, mixture, relevant_from)
+        super().__init__(path, evaluation, loading, mixture, relevant_from, bm25)
         at_least(1, docs_per_group=docs_per_group)
         at_least(2, groups=groups)  # one group has nothing to be told from
         one_of(get_args(EpochOver), epoch=epoch)

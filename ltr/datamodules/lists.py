@@ -5,7 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-from ltr.data.bm25 import bm25_lists
+from ltr.data.bm25 import ALL_WORDS, Bm25Words
 from ltr.data.query_lists import QueryLists
 from ltr.data.sampling.buckets import Buckets
 from ltr.data.sampling.list_rows import (
@@ -61,6 +61,8 @@ class ListDataModule(PoolDataModule):
         relevant_from: the grade from which on a training document is relevant; lower ones count as 0
             where lists and negatives are drawn or mined. What is measured keeps all grades. None:
             any above 0.
+        bm25: which words BM25 reads where candidates or negatives are its, see
+            :class:`ltr.data.bm25.Bm25Words`.
 
     Raises:
         InputError: at ``setup``, if there is nothing to rank, or no pool.
@@ -78,8 +80,9 @@ class ListDataModule(PoolDataModule):
         labels: Labels = Labels(),
         mixture: Mixture | None = None,
         relevant_from: float | None = None,
+        bm25: Bm25Words = ALL_WORDS,
     ) -> None:
-        super().__init__(path, evaluation, loading, mixture, relevant_from)
+        super().__init__(path, evaluation, loading, mixture, relevant_from, bm25)
         at_least(1, batch_size=batch_size)
         at_least(2, list_size=list_size)  # one document has no order
         one_of(get_args(Unjudged), unjudged=unjudged)
@@ -139,4 +142,4 @@ class ListDataModule(PoolDataModule):
         if evaluation.candidates == "candidates":
             return collection.pools("train", option="candidates").cut(evaluation.depth)
         queries = collection.judgements("train").query_rows
-        return bm25_lists(collection, queries, evaluation.needed_depth)
+        return source.best_of_bm25(queries, evaluation.needed_depth)

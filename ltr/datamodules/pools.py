@@ -9,6 +9,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from ltr.data.bm25 import ALL_WORDS, Bm25Words
 from ltr.data.collection import Collection, open_collection, with_split
 from ltr.data.cross_validation import collection_of_fold
 from ltr.data.joined import JoinedCollections
@@ -55,6 +56,8 @@ class PoolDataModule(RankingDataModule):
         relevant_from: the grade from which on a training document is relevant; lower ones count as 0
             where lists and negatives are drawn or mined. What is measured keeps all grades. None:
             any above 0.
+        bm25: which words BM25 reads where candidates or negatives are its, see
+            :class:`ltr.data.bm25.Bm25Words`.
 
     Attributes:
         sources: what ``path`` names, one or several; open after ``setup``.
@@ -72,6 +75,7 @@ class PoolDataModule(RankingDataModule):
         loading: Loading = Loading(),
         mixture: Mixture | None = None,
         relevant_from: float | None = None,
+        bm25: Bm25Words = ALL_WORDS,
     ) -> None:
         entries = sources_of(path)
         super().__init__(" + ".join(entry.path for entry in entries), loading)
@@ -80,7 +84,8 @@ class PoolDataModule(RankingDataModule):
         if relevant_from is not None:
             positive("relevant_from", relevant_from)
         self.relevant_from = relevant_from
-        self.sources = tuple(TextSource(entry) for entry in entries)
+        self.bm25 = bm25
+        self.sources = tuple(TextSource(entry, bm25) for entry in entries)
         # A source that stands alone has no name: its metrics and ids are told as they are.
         self.source_names = tuple(entry.name for entry in entries)
         self.joined: JoinedCollections  # from setup on
@@ -171,6 +176,8 @@ class PoolDataModule(RankingDataModule):
     def conventions(self, split: str) -> dict[str, object]:
         evaluation = self.evaluation
         conventions: dict[str, object] = self._ranked(split)
+        if self.bm25 != ALL_WORDS and "bm25" in str(conventions["candidates"]):
+            conventions["bm25"] = self.bm25.in_words()
         if evaluation.candidates == "corpus":
             conventions["index"] = evaluation.index
         if evaluation.fold is not None:

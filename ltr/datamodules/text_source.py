@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from ltr.data.bm25 import DEPTH, bm25_lists
+from ltr.data.bm25 import DEPTH, Bm25Words, bm25_lists
 from ltr.data.collate import Collator, collator_of
 from ltr.data.collection import Collection
 from ltr.data.joined import Shift
@@ -31,6 +31,7 @@ class TextSource:
 
     Args:
         entry: what ``path`` says of it.
+        bm25_words: which words BM25 reads.
 
     Attributes:
         path, name: of the entry.
@@ -53,8 +54,9 @@ class TextSource:
     shift: Shift
     plan: SourcePlan
 
-    def __init__(self, entry: DataSource) -> None:
+    def __init__(self, entry: DataSource, bm25_words: Bm25Words) -> None:
         self.entry = entry
+        self.bm25_words = bm25_words
         self.path = entry.path
         self.name = entry.name
         self.corpus: SearchedCorpus | None = None
@@ -154,6 +156,10 @@ class TextSource:
         self.taken[f"{option} of {split}"] = taken if depth is None else f"{taken}, {depth} deep"
         log.info("%s: split %r: %s auto takes %s", self.path, split, option, what)
 
+    def best_of_bm25(self, query_rows: np.ndarray, depth: int) -> QueryLists:
+        """The best documents of its corpus for some queries, see :func:`ltr.data.bm25.bm25_lists`."""
+        return bm25_lists(self.collection, query_rows, depth, self.bm25_words)
+
     def known_documents(self, judged: QueryLists) -> QueryLists:
         """The judgements of training queries, and with them what must not be a negative either, see
         :func:`ltr.mining.same_texts.known_documents`. Says how much that is.
@@ -226,7 +232,7 @@ class TextSource:
             return [self.shift(labelled) for labelled in found_later]
 
         if evaluation.candidates == "bm25":
-            candidates = bm25_lists(self.collection, query_rows, evaluation.needed_depth)
+            candidates = self.best_of_bm25(query_rows, evaluation.needed_depth)
         else:
             candidates = self.collection.pools(split, option="candidates")
             query_rows = judged.query_rows if judged_only else candidates.query_rows

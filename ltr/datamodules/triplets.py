@@ -6,7 +6,7 @@ from typing import Any, get_args
 
 import numpy as np
 
-from ltr.data.bm25 import DEPTH, bm25_lists
+from ltr.data.bm25 import ALL_WORDS, DEPTH, Bm25Words
 from ltr.data.query_lists import QueryLists
 from ltr.data.sampling.buckets import Buckets
 from ltr.data.sampling.relevant import EpochOver
@@ -57,6 +57,8 @@ class TripletDataModule(PoolDataModule):
         relevant_from: the grade from which on a training document is relevant; lower ones count as 0
             where lists and negatives are drawn or mined. What is measured keeps all grades. None:
             any above 0.
+        bm25: which words BM25 reads where candidates or negatives are its, see
+            :class:`ltr.data.bm25.Bm25Words`.
 
     Raises:
         InputError: at ``setup``, where no training query has a relevant document. Queries without
@@ -79,8 +81,9 @@ class TripletDataModule(PoolDataModule):
         labels: Labels = Labels(),
         mixture: Mixture | None = None,
         relevant_from: float | None = None,
+        bm25: Bm25Words = ALL_WORDS,
     ) -> None:
-        super().__init__(path, evaluation, loading, mixture, relevant_from)
+        super().__init__(path, evaluation, loading, mixture, relevant_from, bm25)
         at_least(1, positives=positives, negatives_per_query=negatives_per_query)
         at_least(1, negatives_depth=negatives_depth, batch_size=batch_size)
         one_of(get_args(EpochOver), epoch=epoch)
@@ -269,7 +272,7 @@ class TripletDataModule(PoolDataModule):
             lists = source.collection.pools("train", option="negatives")
         elif name == "bm25":
             queries = source.collection.judgements("train").query_rows
-            lists = bm25_lists(source.collection, queries, self.negatives_depth or DEPTH)
+            lists = source.best_of_bm25(queries, self.negatives_depth or DEPTH)
         else:
             mined = MinedNegatives.open(negatives_in(Path(name)), source.collection, "negatives")
             lists = mined.lists

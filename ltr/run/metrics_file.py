@@ -41,6 +41,7 @@ class Report(TypedDict):
     lower_is_better: list[str]
     evaluated: dict[str, str | None]  # digests of the data
     candidates: NotRequired[str]
+    bm25: NotRequired[str]  # what was done to its words, if anything
     depth: NotRequired[int | None]
     split: NotRequired[str]  # that was tested in the place of test
     fold: NotRequired[TestedFold]

@@ -1,9 +1,11 @@
 """What is evaluated of a collection: candidates, or a search of the corpus."""
 
 import json
+from typing import get_args
 
 import pytest
 
+from ltr.data.bm25 import ALL_WORDS, Bm25Words
 from ltr.datamodules import (
     FeatureDataModule,
     GroupDataModule,
@@ -13,8 +15,9 @@ from ltr.datamodules import (
     TripletDataModule,
 )
 from ltr.errors import InputError
+from ltr.run.same_options import Asking, deciding_options
 from tests.datamodules.read import reads_of
-from tests.world.collections import write_collection
+from tests.world.collections import small_collection, write_collection
 from tests.world.data_modules import data_module
 
 
@@ -132,3 +135,37 @@ def test_the_queries_of_two_ranks_are_all_queries(collection_folder, monkeypatch
         data.setup("validate")
         seen += data.query_rows_of_rank("dev").tolist()
     assert sorted(seen) == data.collection.judgements("dev").query_rows.tolist()
+
+
+@pytest.mark.parametrize("made", [TripletDataModule, ListDataModule])
+def test_the_words_of_bm25_are_stemmed_for_negatives_and_candidates(tmp_path, made):
+    """By hand: the query "the cats" shares a word with all but the bird, and a stem, without the
+    article, with the first two documents.
+    """
+    docs = {"a": "Felix purrs at the cats", "b": "the cat ran", "c": "the dogs", "d": "a bird"}
+    judged = [("q", "a", 2)]
+    small_collection(tmp_path / "c", docs, {"q": "the cats"}, judged, test=judged)
+    found = {}
+    for words in (ALL_WORDS, Bm25Words("english", "english")):
+        options = {"negatives": "bm25"} if made is TripletDataModule else {}
+        data = data_module(
+            made, str(tmp_path / "c"), candidates="bm25", depth=9, bm25=words, **options
+        )
+        data.reads = reads_of("pairs")
+        data.setup("fit")
+        data.setup("test")
+        (trained,) = data.train_dataloader()
+        (tested,) = data.test_dataloader()
+        rows = [set(batch.doc_rows[batch.mask].tolist()) for batch in (trained, tested)]
+        assert rows[0] == rows[1]
+        found[words] = rows[0], data.conventions("test").get("bm25")
+    assert found == {
+        ALL_WORDS: ({0, 1, 2}, None),
+        Bm25Words("english", "english"): ({0, 1}, "stemmer english, stopwords english"),
+    }
+
+
+def test_other_words_of_bm25_learn_other_things():
+    config = {"data": {"class_path": "x.y", "init_args": {"bm25": {"stemmer": "english"}}}}
+    for asking in get_args(Asking):
+        assert deciding_options(config, asking)["data.bm25.stemmer"] == "english"
