@@ -382,10 +382,13 @@ def _result_lines(alone: Experiment, with_seeds: Experiment) -> list[str]:
         with_seeds: the run and those beside it that differ in their seed.
     """
     test = alone.runs[0].report
-    try:
-        results = [group_result(metric, [alone]) for metric in test["conventions"]]
-    except InputError:  # its files are read by now: only queries can be missing
-        results = []
+    results = []
+    without_values = []
+    for metric in test["conventions"]:
+        try:
+            results.append(group_result(metric, [alone]))
+        except InputError:  # its files are read by now: only queries can be missing
+            without_values.append(metric)
     if not results:
         return ["It was tested on fewer than two queries, too few for an interval."]
     lines = [
@@ -399,6 +402,8 @@ def _result_lines(alone: Experiment, with_seeds: Experiment) -> list[str]:
         candidates += f", {test['depth']} deep"
     measured = f"{results[0].n_queries} test queries. {candidates}."
     measured += f" {test['made']['date']}, ltr {test['made']['ltr']}."
+    if without_values:
+        measured += f" Fewer than two queries have a value of {', '.join(without_values)}."
     return [*lines, "", measured]
 
 

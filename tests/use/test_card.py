@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from ltr.models import DualEncoder
@@ -9,6 +10,7 @@ from ltr.use.card import card
 from ltr.use.export import export
 from ltr.use.load import load
 from tests.world.backbones import make_backbone
+from tests.world.tested_runs import QUERIES, write_run
 
 
 def results_of_code(card: str, folder: Path) -> dict:
@@ -38,6 +40,20 @@ def test_a_model_of_the_hub_was_not_trained_by_a_run_in_the_working_directory(
     monkeypatch.chdir(tmp_path)
     text = card(Path("owner/name"), "sentence-transformers", retriever.model)
     assert "# A dual encoder trained with ltr" in text and "## Training" not in text
+
+
+def test_a_measure_without_values_leaves_the_others_on_the_card(retriever, tmp_path):
+    """No query has a document of grade 4."""
+    values = np.linspace(0.0, 1.0, len(QUERIES))
+    conventions = {"AP": "all count", "AP(rel=4)": "those without are left out"}
+    report = {"AP(rel=4)": None, "conventions": conventions}
+    run = write_run(tmp_path / "run", values, report=report)
+    header, *rows = (run / "per_query.tsv").read_text().splitlines()
+    lines = [f"{header}\tAP(rel=4)", *(f"{row}\tnan" for row in rows)]
+    (run / "per_query.tsv").write_text("\n".join(lines) + "\n")
+    text = card(run, "sentence-transformers", retriever.model)
+    assert "| AP | 0.5000 | " in text and "fewer than two queries, too few" not in text
+    assert "Fewer than two queries have a value of AP(rel=4)." in text
 
 
 @pytest.mark.parametrize("towers", [1, 2])
