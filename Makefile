@@ -17,7 +17,7 @@ env: .venv/ready  ## Create .venv with everything installed
 .venv/ready: setup.cfg constraints.txt
 	$(PYTHON) -m venv .venv
 	$(BIN)/pip install -q $$(grep '^torch==' constraints.txt)
-	$(BIN)/pip install -q -c constraints.txt -e '.[check,cpu,demo,dev,lora,onnx,parquet,stemming,zstd]'
+	$(BIN)/pip install -q -c constraints.txt -e '.[check,cpu,data,demo,dev,lora,onnx,parquet,stemming,zstd]'
 	touch $@
 
 demo: env  ## Train on the data that ships, and compare with BM25 and a bi-encoder (some minutes)
@@ -41,14 +41,14 @@ test-gpu: env  ## Run the tests that need a GPU (LTR_GPU_TESTS_ON=cpu tries them
 test-newest:  ## Run the tests with the newest versions of all packages
 	$(PYTHON) -m venv .venv-newest
 	.venv-newest/bin/pip install -q $$(grep '^torch==' constraints.txt)
-	.venv-newest/bin/pip install -q -e '.[check,cpu,demo,dev,lora,onnx,parquet,stemming,zstd]'
+	.venv-newest/bin/pip install -q -e '.[check,cpu,data,demo,dev,lora,onnx,parquet,stemming,zstd]'
 	HF_HUB_OFFLINE=1 WANDB_MODE=offline OMP_NUM_THREADS=1 .venv-newest/bin/python -m pytest -n $(or $(J),$(WORKERS)) --dist loadfile --max-worker-restart 0 $(T)
 
 test-oldest:  ## Run the tests with the oldest versions that setup.cfg allows
 	$(PYTHON) -m venv .venv-oldest
 	.venv-oldest/bin/pip install -q $$(grep '^torch==' constraints.txt)
 	sed -nE 's/^ +([A-Za-z0-9_-]+)(\[.*\])? >= ([0-9.]+)(,.*)?$$/\1==\3/p' setup.cfg | grep -v '^torch==' > .venv-oldest/oldest.txt
-	.venv-oldest/bin/pip install -q -c .venv-oldest/oldest.txt -e '.[check,cpu,demo,dev,lora,onnx,parquet,stemming,zstd]'
+	.venv-oldest/bin/pip install -q -c .venv-oldest/oldest.txt -e '.[check,cpu,data,demo,dev,lora,onnx,parquet,stemming,zstd]'
 	HF_HUB_OFFLINE=1 WANDB_MODE=offline OMP_NUM_THREADS=1 .venv-oldest/bin/python -m pytest -n $(or $(J),$(WORKERS)) --dist loadfile --max-worker-restart 0 $(T)
 
 mutations: env  ## Plant faults in a copy of the losses: would the tests notice? (J=2: two at a time)

@@ -100,7 +100,7 @@ def test_every_package_that_is_imported_is_a_requirement():
     required = requirements(parser["options"]["install_requires"])
     extras = parser["options.extras_require"]
     optional = {"ir_datasets": ""}
-    for extra in ("check", "cpu", "lora", "mteb", "onnx", "parquet", "stemming", "zstd"):
+    for extra in ("check", "cpu", "lora", "mteb", "onnx", "parquet", "stemming", "zstd", "data"):
         optional |= requirements(extras[extra])
     other_names = {"yaml": "pyyaml", "faiss": "faiss_cpu", "Stemmer": "pystemmer"}
     other_names["markupsafe"] = "jinja2"  # comes with it

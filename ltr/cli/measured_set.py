@@ -13,14 +13,14 @@ import jsonargparse
 from ltr.cli.messages import line_for_user
 from ltr.compare.tested_run import is_tested
 from ltr.data.bm25 import ALL_WORDS, DEPTH
-from ltr.data.files import digest_of, digest_of_json
+from ltr.data.files import HUBS, digest_of, digest_of_json
 from ltr.data.whole_files import write_whole
 from ltr.datamodules import FeatureDataModule, RankingDataModule
 from ltr.datamodules.pools import PoolDataModule
 from ltr.entries import check_entries, read_json
 from ltr.errors import InputError
 from ltr.models import DualEncoder
-from ltr.run.data_sets import HUB, SUITE, DataSet
+from ltr.run.data_sets import SUITE, DataSet
 from ltr.run.run_folder import RunFolder
 from ltr.run.same_options import deciding_options
 
@@ -120,7 +120,7 @@ def how_measured(options: Mapping[str, Any], data_set: DataSet) -> HowMeasured:
             f"{DATA_PATH}: {data_set.name} can't be measured, so nothing was: {error.message}"
         ) from None
     except Exception as error:  # whatever a hub raises that can't be reached
-        if not data_set.path.startswith(HUB):
+        if not data_set.path.startswith(HUBS):
             raise
         line = line_for_user(error) or " ".join(str(error).split())
         raise InputError(
@@ -235,4 +235,4 @@ def refuse_other_results(part: MeasuredPart) -> None:
 
 
 def _absolute(path: str) -> str:
-    return path if path.startswith(HUB) else str(Path(path).resolve())
+    return path if path.startswith(HUBS) else str(Path(path).resolve())

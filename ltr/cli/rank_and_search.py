@@ -12,6 +12,7 @@ from rich.table import Table
 
 from ltr.data.collection import open_collection
 from ltr.data.console import Console, say
+from ltr.data.files import HUBS
 from ltr.data.folder_files import FolderFiles
 from ltr.data.own_documents import own_documents, own_documents_line
 from ltr.data.splits import SPLITS
@@ -44,7 +45,7 @@ def find_own_documents(
 
 def _is_judged(data: str) -> bool:
     """Whether there are judgements beside the texts of some data."""
-    if data.startswith("ir_datasets:"):
+    if data.startswith(HUBS):
         return True
     return any(map(FolderFiles(Path(data)).judgements, SPLITS))
 

@@ -12,13 +12,20 @@ import numpy as np
 from ltr.data.files import names_in, seen_from
 from ltr.data.folder_files import FolderFiles, find_corpus, open_corpus, open_queries
 from ltr.data.from_ir_datasets import read_ir_datasets
-from ltr.data.hugging_face import saved_files_by_split
+from ltr.data.hugging_face import open_data_set, saved_files_by_split
 from ltr.data.judged_lists import cached_lists, kind_of_pools, read_judgements, read_pools
 from ltr.data.own_documents import own_documents, without_own
 from ltr.data.query_lists import QueryLists
 from ltr.data.splits import SPLITS, file_of_split, parent_split, row_files_of_split
 from ltr.data.texts import TextTable
-from ltr.data.triples import TextFiles, has_scores, open_text_files, read_scores, read_triples
+from ltr.data.triples import (
+    TextFiles,
+    has_scores,
+    open_text_files,
+    open_text_rows,
+    read_scores,
+    read_triples,
+)
 from ltr.errors import InputError, local_path
 
 log = logging.getLogger(__name__)
@@ -157,6 +164,7 @@ def open_collection(path: str | Path, columns: Mapping[str, str] | None = None) 
             * a folder of such files, ``{train,dev,test}.tsv[.gz]``, ``train.jsonl``,
               ``train-00000-of-00001.parquet``; or with a folder ``data`` of them; or one that
               ``save_to_disk`` of Hugging Face's ``datasets`` has written
+            * ``datasets:ORG/NAME`` or ``datasets:ORG/NAME:CONFIG``, such rows of Hugging Face's hub
             * ``ir_datasets:NAME``, where the splits are NAME/train, NAME/dev and NAME/test, or NAME
               itself as test
 
@@ -174,10 +182,20 @@ def open_collection(path: str | Path, columns: Mapping[str, str] | None = None) 
         return _from_ir_datasets(path.removeprefix("ir_datasets:"))
     if columns is None and find_corpus(Path(path)):
         return _from_data_folder(Path(path))
+    return _from_triples(path, _texts_by_split(path, columns))
+
+
+def _texts_by_split(path: str, columns: Mapping[str, str] | None) -> dict[str, TextFiles]:
+    """The texts of a file, a folder or a data set of the hub, and how they are read."""
     splits = {}
+    if path.startswith("datasets:"):
+        content, rows_by_split = open_data_set(path)
+        for split, rows in rows_by_split.items():
+            splits[split] = open_text_rows(rows, f"{content} {split}", columns)
+        return splits
     for split, files in text_files_by_split(path).items():
         splits[split] = open_text_files(files, columns)
-    return _from_triples(path, splits)
+    return splits
 
 
 def scores_by_split(
@@ -193,9 +211,9 @@ def scores_by_split(
     if path.startswith("ir_datasets:") or find_corpus(Path(path)):
         return {}
     scores: dict[str, Iterator[tuple[str, str, float]]] = {}
-    for split, files in text_files_by_split(path).items():
-        if has_scores(files, columns):
-            scores[split] = (line for _, line in read_scores(files, columns))
+    for split, texts in _texts_by_split(path, columns).items():
+        if has_scores(texts):
+            scores[split] = (line for _, line in read_scores(texts))
     return scores
 
 

@@ -25,6 +25,7 @@ from ltr.errors import InputError, local_path
 
 log = logging.getLogger(__name__)
 
+HUBS = ("ir_datasets:", "datasets:")  # what names of data sets begin with that are no paths
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
 

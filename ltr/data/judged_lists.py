@@ -37,17 +37,17 @@ def cached_lists(
         read: reads it.
         kind: of the lists, where the same bytes may be read as others.
     """
-    return cached_lists_of([file], queries, corpus, partial(read, file), kind)
+    return cached_lists_of([file], kind + digest_of(file), queries, corpus, partial(read, file))
 
 
 def cached_lists_of(
-    files: Sequence[Path],
+    sources: Sequence[str | Path],
+    content: str,
     queries: TextTable,
     corpus: TextTable,
     read: Callable[[TextTable, TextTable], Noted[QueryLists]],
-    kind: str = "",
 ) -> QueryLists:
-    """The same of several files, in their order."""
+    """The same of several files, or of what has another name, whose content is named by a text."""
 
     def build(folder: Path) -> None:
         lists, notes = read(queries, corpus)
@@ -55,14 +55,13 @@ def cached_lists_of(
         keep_notes(folder, notes)
 
     def open_lists(folder: Path) -> QueryLists:
-        log_notes(folder, files[0])
+        log_notes(folder, sources[0])
         return QueryLists.load(folder)
 
     # Without a kind, the same bytes never pass two readers: a run has six columns, judgements have
     # three or four, and the keys of texts from triples name the layout.
-    digests = " ".join(map(digest_of, files))
-    content = f"lists-2 {kind}{digests} {queries.key} {corpus.key}"
-    origin = origin_of(*files, queries.folder, corpus.folder)
+    content = f"lists-2 {content} {queries.key} {corpus.key}"
+    origin = origin_of(*sources, queries.folder, corpus.folder)
     return cached("lists", content, build, open_lists, origin)
 
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ltr.data.files import blocks, decoded_lines, exists_as_file, numbered_lines
+from ltr.data.files import blocks, decoded_lines, numbered_lines
 from ltr.data.first_bytes import kind_of_file, unpacked_name
 from ltr.entries import parse_json, shown
 from ltr.errors import InputError
@@ -251,8 +251,6 @@ def _parquet_rows(file: Path, choose: Callable[[list[str]], list[str]] = list) -
 def _arrow_rows(file: Path) -> Iterator[Row]:
     """Of both kinds that Arrow writes: a file, and a stream, as those of Hugging Face datasets."""
     pyarrow = _pyarrow(file)
-    if not exists_as_file(file):
-        raise InputError(f"{file}: there is no such file")
     first_row = 1
     try:
         with pyarrow.OSFile(str(file)) as opened:

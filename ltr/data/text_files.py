@@ -11,7 +11,7 @@ from typing import Literal
 
 from ltr.data.collection import open_collection
 from ltr.data.counted_columns import columns_of, separator_hint
-from ltr.data.files import digest_of, numbered_lines
+from ltr.data.files import HUBS, digest_of, numbered_lines
 from ltr.data.first_bytes import kind_of_file, unpacked_name
 from ltr.data.folder_files import find_corpus, find_queries, open_corpus, open_queries
 from ltr.data.record_files import open_record_files
@@ -27,7 +27,7 @@ def open_texts(path: str, kind: Literal["document", "query"], option: str) -> Te
         path: ``.jsonl`` or ``.parquet`` with ``_id`` and ``text`` (and ``title``), ``.tsv`` with
             ``id<TAB>text``, or ``.txt`` (or a name without an end) with one text a line, whose ids
             are the numbers of the lines, plain or packed; a folder with a corpus or queries, see
-            :func:`ltr.data.folder_files.find_corpus`; or ``ir_datasets:NAME``.
+            :func:`ltr.data.folder_files.find_corpus`; or ``ir_datasets:NAME`` or ``datasets:NAME``.
         kind: whether the documents or the queries are wanted.
         option: the option that names the path, for errors.
 
@@ -36,7 +36,7 @@ def open_texts(path: str, kind: Literal["document", "query"], option: str) -> Te
             ``file:line`` for a line that can't be read, an empty text, or an id that stands twice.
     """
     local_path(option, path)
-    if path.startswith("ir_datasets:"):
+    if path.startswith(HUBS):
         collection = open_collection(path)
         return collection.corpus if kind == "document" else collection.queries
     file = Path(path)

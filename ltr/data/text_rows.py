@@ -1,13 +1,12 @@
 """Rows of texts: queries with their positives and negatives, or with documents and labels."""
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from itertools import islice
-from pathlib import Path
 from typing import Any, NamedTuple
 
 from ltr.data.column_roles import Roles, role_of_name, roles_of
-from ltr.data.named_rows import read_rows
+from ltr.data.named_rows import Row
 from ltr.data.record_files import with_title
 from ltr.data.trec import LARGEST_SCORE, grade_of
 from ltr.entries import shown
@@ -63,28 +62,38 @@ class LeftOut:
         ]
 
 
-def roles_in(files: Sequence[Path], chosen: Mapping[str, str] | None) -> tuple[Roles, str]:
-    """What the columns of the files of a split are for, and the same in one line.
+# Rows that can be read again from the beginning.
+Rows = Callable[[], Iterator[Row]]
+
+
+def roles_in(sources: Mapping[str, Rows], chosen: Mapping[str, str] | None) -> tuple[Roles, str]:
+    """What the columns of the rows of a split are for, and the same in one line.
+
+    Args:
+        sources: the rows by the file they come from.
+        chosen: see :func:`ltr.data.column_roles.roles_of`.
 
     Raises:
-        InputError: as :func:`ltr.data.column_roles.roles_of`; for files without rows.
+        InputError: as that; without any rows.
     """
     names: dict[str, None] = {}  # in their order
-    for file in files:
-        for _, row in islice(read_rows(file), FIRST_ROWS):
+    for rows in sources.values():
+        for _, row in islice(rows(), FIRST_ROWS):
             names |= dict.fromkeys(row)
+    first = next(iter(sources))
     if not names:
-        raise InputError(f"{files[0]}: the split is empty; at least one row is needed")
-    roles = roles_of(list(names), str(files[0]), chosen)
+        raise InputError(f"{first}: the split is empty; at least one row is needed")
+    roles = roles_of(list(names), first, chosen)
     return roles, roles.line(list(names))
 
 
-def read_text_rows(roles: Roles, file: Path, left_out: LeftOut) -> Iterator[TextLine]:
-    """The rows of a file: a query with its documents each.
+def text_lines(roles: Roles, source: str, rows: Rows, left_out: LeftOut) -> Iterator[TextLine]:
+    """Rows as lines: a query with its documents each.
 
     Args:
-        roles: of its columns.
-        file: of rows.
+        roles: of the columns.
+        source: where the rows come from, for errors.
+        rows: to be read.
         left_out: counts texts that are empty, and rows without a query or a positive.
 
     Raises:
@@ -92,9 +101,9 @@ def read_text_rows(roles: Roles, file: Path, left_out: LeftOut) -> Iterator[Text
             type, or of another length than that beside it.
     """
     known: set[str] = set()  # columns that have been looked at
-    for number, row in read_rows(file):
+    for number, row in rows():
         left_out.n_rows += 1
-        where = f"{file}:{number}"
+        where = f"{source}:{number}"
         if not row.keys() <= known:
             _check_columns(row, known, roles, where)
         queries = _texts(row, roles.query, where)

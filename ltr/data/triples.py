@@ -19,16 +19,17 @@ from ltr.data.files import digest_of, numbered_lines
 from ltr.data.growing import GrowingNumbers
 from ltr.data.judged_lists import Noted, cached_lists_of
 from ltr.data.lines import LineRows
-from ltr.data.named_rows import is_row_file
+from ltr.data.named_rows import is_row_file, read_rows
 from ltr.data.query_lists import QueryLists
 from ltr.data.tab_separated import LineLayout, layout_of
 from ltr.data.text_rows import (
     FIRST_ROWS,
     Document,
     LeftOut,
+    Rows,
     TextLine,
-    read_text_rows,
     roles_in,
+    text_lines,
 )
 from ltr.data.texts import TextTable, UnsortedTexts, id_of
 from ltr.data.whole_files import being_written
@@ -46,27 +47,29 @@ class TextFiles(NamedTuple):
     """The files of a split, and how their lines are read.
 
     Attributes:
-        files: in their order.
+        sources: the files, or another name of what is read, in their order.
+        content: names the content of all of them.
         layout: in words; the same bytes are other texts under another one.
-        read: gives the lines of a file.
+        readers: give the lines of each source.
         has_labels: whether they are labelled, and no positives and negatives.
     """
 
-    files: Sequence[Path]
+    sources: Sequence[str]
+    content: str
     layout: str
-    read: Callable[[Path, LeftOut], Iterator[TextLine]]
+    readers: Sequence[Callable[[LeftOut], Iterator[TextLine]]]
     has_labels: bool
 
-    def lines(self, left_out: LeftOut) -> Iterator[tuple[Path, TextLine]]:
-        """The lines of all files."""
-        for file in self.files:
-            for line in self.read(file, left_out):
-                yield file, line
+    def lines(self, left_out: LeftOut) -> Iterator[tuple[str, TextLine]]:
+        """The lines of all sources, each with the name of its own."""
+        for source, read in zip(self.sources, self.readers, strict=True):
+            for line in read(left_out):
+                yield source, line
 
     def where(self, number: int) -> str:
         """The place of a line, by its number among those of all files."""
         place, line = divmod(number, MOST_LINES)
-        return f"{self.files[place]}:{line}"
+        return f"{self.sources[place]}:{line}"
 
 
 def open_text_files(files: Sequence[Path], columns: Mapping[str, str] | None = None) -> TextFiles:
@@ -81,15 +84,31 @@ def open_text_files(files: Sequence[Path], columns: Mapping[str, str] | None = N
         InputError: as :func:`ltr.data.tab_separated.layout_of`, and
             :func:`ltr.data.column_roles.roles_of`.
     """
-    if columns is None and not is_row_file(files[0]):
-        (file,) = files
-        layout = layout_of(file)
-        read = partial(_tab_separated_lines, layout)
-        return TextFiles(files, str(layout), read, layout.has_labels)
-    roles, line = roles_in(files, columns)
-    log.info("%s: columns are read as %s", files[0], line)
-    read_rows_as = partial(read_text_rows, roles)
-    return TextFiles(files, f"rows-1 {roles}", read_rows_as, roles.label is not None)
+    content = " ".join(map(digest_of, files))
+    if columns is not None or is_row_file(files[0]):
+        rows = {str(file): partial(read_rows, file) for file in files}
+        return open_text_rows(rows, content, columns)
+    (file,) = files
+    layout = layout_of(file)
+    reader = partial(_tab_separated_lines, layout, file)
+    return TextFiles([str(file)], content, str(layout), [reader], layout.has_labels)
+
+
+def open_text_rows(
+    rows: Mapping[str, Rows], content: str, columns: Mapping[str, str] | None = None
+) -> TextFiles:
+    """The same of rows of a split, wherever they come from.
+
+    Args:
+        rows: by the names of their sources.
+        content: names what all of them hold.
+        columns: see :func:`open_text_files`.
+    """
+    roles, line = roles_in(rows, columns)
+    sources = list(rows)
+    log.info("%s: columns are read as %s", sources[0], line)
+    readers = [partial(text_lines, roles, source, rows[source]) for source in sources]
+    return TextFiles(sources, content, f"rows-1 {roles}", readers, roles.label is not None)
 
 
 def read_triples(
@@ -103,9 +122,8 @@ def read_triples(
     """
     digests = ""
     for split, texts in splits.items():
-        digests_of_files = " ".join(map(digest_of, texts.files))
         # The same bytes are other texts under another layout.
-        digests += f"{split} {digests_of_files} {texts.layout} "
+        digests += f"{split} {texts.content} {texts.layout} "
     content = hashlib.sha256(digests.encode()).hexdigest()
 
     def open_all(read: Callable[[], _Lines]) -> tuple[TextTable, TextTable, dict[str, QueryLists]]:
@@ -114,7 +132,7 @@ def read_triples(
         qrels = {}
         for split, texts in splits.items():
             grades = partial(_grades_of_split, read, split, texts)
-            qrels[split] = cached_lists_of(texts.files, queries, corpus, grades)
+            qrels[split] = cached_lists_of(texts.sources, texts.content, queries, corpus, grades)
         return corpus, queries, qrels
 
     with suppress(_NotReadError):
@@ -155,14 +173,13 @@ class _Lines:
                 notes = pairs.left_out.notes()
                 if notes and not pairs.count:
                     raise InputError(
-                        f"{texts.files[0]}: at least one row must have a query and a positive, got none: {'; '.join(notes)}"
+                        f"{texts.sources[0]}: at least one row must have a query and a positive, got none: {'; '.join(notes)}"
                     )
                 self.pairs[split] = pairs
 
     def _append(self, texts: TextFiles, pairs: "_Pairs") -> None:
-        for place, file in enumerate(texts.files):
-            source = str(file)
-            for line in texts.read(file, pairs.left_out):
+        for place, (source, read) in enumerate(zip(texts.sources, texts.readers, strict=True)):
+            for line in read(pairs.left_out):
                 documents = []
                 for document in line.documents:
                     documents.append(
@@ -213,35 +230,28 @@ class _Pairs:
             numbers.__exit__(*error)
 
 
-def read_scores(
-    files: Sequence[Path], columns: Mapping[str, str] | None = None
-) -> Iterator[tuple[str, tuple[str, str, float]]]:
+def read_scores(texts: TextFiles) -> Iterator[tuple[str, tuple[str, str, float]]]:
     """The scores that stand in rows of texts, as a teacher's: of positives and negatives, and those
     of passages that are objects with a ``score``.
 
     Args:
-        files: of a split.
-        columns: see :func:`open_text_files`.
+        texts: of a split.
 
     Yields:
         the place ``file:line``, and the ids of query and document, as those of the collection of
         these files, with the score. Documents without one are left out.
     """
-    for file, line in open_text_files(files, columns).lines(LeftOut()):
+    for source, line in texts.lines(LeftOut()):
         query_id = line.query_id or id_of("q", line.query)
         for document in line.documents:
             if document.score is not None:
                 doc_id = document.id or id_of("d", document.text)
-                yield f"{file}:{line.number}", (query_id, doc_id, document.score)
+                yield f"{source}:{line.number}", (query_id, doc_id, document.score)
 
 
-def has_scores(files: Sequence[Path], columns: Mapping[str, str] | None = None) -> bool:
+def has_scores(texts: TextFiles) -> bool:
     """Whether documents of the first rows have scores, see :func:`read_scores`."""
-    if columns is None and not is_row_file(
-        files[0]
-    ):  # text with tabs, all of whose lines are counted
-        return False
-    for _, line in islice(open_text_files(files, columns).lines(LeftOut()), FIRST_ROWS):
+    for _, line in islice(texts.lines(LeftOut()), FIRST_ROWS):
         if any(document.score is not None for document in line.documents):
             return True
     return False
@@ -255,7 +265,7 @@ def _grades_of_split(
     rows = lines.rows(split)
     if not len(rows):
         raise InputError(
-            f"{texts.files[0]}: the split is empty; at least one line query<TAB>positive is needed"
+            f"{texts.sources[0]}: the split is empty; at least one line query<TAB>positive is needed"
         )
     conflict = rows.first_conflict()
     if conflict is not None:

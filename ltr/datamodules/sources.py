@@ -10,6 +10,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, get_args, get_type_hints
 
+from ltr.data.files import HUBS
 from ltr.data.first_bytes import unpacked_name
 from ltr.data.sampling.mixture import MixedBatches, OneSourceBatches, PlannedSource
 from ltr.data.splits import check_plain_name
@@ -152,7 +153,7 @@ def _read_entry(number: int, entry: Any) -> DataSource:
 
 def _canonical(path: str) -> str:
     """What two spellings of one path have in common."""
-    return path if path.startswith("ir_datasets:") else str(Path(path).absolute().resolve())
+    return path if path.startswith(HUBS) else str(Path(path).absolute().resolve())
 
 
 def _with_names(sources: Sequence[DataSource]) -> tuple[DataSource, ...]:
@@ -191,9 +192,8 @@ def _own_name(source: DataSource, others: Sequence[DataSource]) -> str:
 
 def _last_parts(path: str, count: int) -> str:
     """The last parts of a path without the suffixes of a file, as the name of a metric has them."""
-    if path.startswith("ir_datasets:"):
-        parts = path.removeprefix("ir_datasets:").split("/")
-        return "-".join(parts)
+    if path.startswith(HUBS):
+        return path.partition(":")[2].replace("/", "-").replace(":", "-")
     parts = list(Path(path).absolute().resolve().parts)
     short = unpacked_name("-".join(parts[-count:])).removesuffix(".tsv")
     return "_".join(short.split())

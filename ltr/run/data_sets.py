@@ -4,13 +4,13 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from ltr.data.files import HUBS
 from ltr.data.first_bytes import unpacked_name
 from ltr.data.splits import check_plain_name
 from ltr.errors import InputError, local_path
 from ltr.run.yaml_files import read_yaml
 
 SUITE = "suite:"
-HUB = "ir_datasets:"
 SHIPPED = Path(__file__).parent / "suites"
 
 
@@ -61,8 +61,8 @@ def data_sets(words: Sequence[str], option: str) -> list[DataSet]:
 
 def _name_of(path: str) -> str:
     """The last part of a path without the suffixes of a file; the whole name of a set of a hub."""
-    if path.startswith(HUB):
-        return path.removeprefix(HUB).replace("/", "-")
+    if path.startswith(HUBS):
+        return path.partition(":")[2].replace("/", "-").replace(":", "-")
     return unpacked_name(Path(path).absolute().resolve().name).removesuffix(".tsv")
 
 
@@ -99,7 +99,7 @@ def _sets_of_file(file: Path) -> Iterator[DataSet]:
             raise InputError(
                 f"{file}: a line of a suite must be name: path, two texts, got {name!r}: {path!r}"
             )
-        if path.startswith(HUB):
+        if path.startswith(HUBS):
             yield DataSet(name, path)
             continue
         local_path(f"{file}: {name}", path)

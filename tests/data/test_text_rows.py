@@ -11,7 +11,7 @@ from pyarrow import parquet
 
 from ltr.data.collection import open_collection
 from ltr.data.named_rows import read_rows
-from ltr.data.triples import read_scores
+from ltr.data.triples import open_text_files, read_scores
 from tests.world.refusals import refused
 
 
@@ -168,12 +168,16 @@ def test_scores_have_the_ids_of_the_collection(tmp_path):
     file = write_rows(tmp_path / "a.jsonl", FORMS["BGE, scores"][0])
     collection = open_collection(file)
     found = {}
-    for where, (query, doc, score) in read_scores([file]):
+    for where, (query, doc, score) in read_scores(open_text_files([file])):
         assert where == f"{file}:1" and query == collection.queries.ids[0]
         found[collection.corpus.texts[collection.corpus.row(doc)]] = score
     assert found == {"Paris": 0.9, "Lyon": 0.25}
     file = write_rows(tmp_path / "b.json", FORMS["DPR"][0])
-    assert [line[1:] for _, line in read_scores([file])] == [("1", 9.5), ("3", 9.5), ("2", 9.5)]
+    assert [line[1:] for _, line in read_scores(open_text_files([file]))] == [
+        ("1", 9.5),
+        ("3", 9.5),
+        ("2", 9.5),
+    ]
 
 
 def test_what_is_left_out_is_counted_with_its_first_place(tmp_path, caplog):
@@ -356,7 +360,7 @@ def test_rows_are_read_once_for_all_that_is_made_of_them(tmp_path, monkeypatch):
         readings.append(file.name)
         return read_rows(file)
 
-    monkeypatch.setattr("ltr.data.text_rows.read_rows", counted)
+    monkeypatch.setattr("ltr.data.triples.read_rows", counted)
     write_rows(tmp_path / "data/train.jsonl", FORMS["BGE"][0])
     write_rows(tmp_path / "data/test.jsonl", FORMS["pair"][0])
     first = open_collection(tmp_path / "data")
