@@ -12,7 +12,7 @@ from ltr.cli.run_paths import data_of_run
 from ltr.data.collection import open_collection
 from ltr.data.outputs import check_file, check_inside, check_new_folder
 from ltr.data.whole_files import write_whole
-from ltr.errors import InputError
+from ltr.errors import InputError, positive
 from ltr.mining.audit import find_suspects
 from ltr.mining.audit_report import audit_lines, audit_tsv
 from ltr.mining.diff import pairs_of_both
@@ -35,6 +35,7 @@ def import_negatives(
     data: str,
     distances: str | None = None,
     systems: list[str] | None = None,
+    relevant_from: float | None = None,
 ) -> None:
     """Make a folder of negatives of a run file, an array or a file of pairs.
 
@@ -49,10 +50,14 @@ def import_negatives(
             and queries.
         systems: Of a file with the documents of several systems, those to take, in this order.
             None: all of them, in the order of the file.
+        relevant_from: The lowest grade that is relevant, as data.relevant_from of the training:
+            documents of lower grades are taken. None: any above 0.
     """
+    if relevant_from is not None:
+        positive("relevant_from", relevant_from)
     check_new_folder(output, "the output")
     folder = Path(output)
-    collection = open_collection(data)
+    collection = open_collection(data)._replace(relevant_from=relevant_from)
     distances_file = None if distances is None else Path(distances)
     negatives = negatives_of_file(Path(source), collection, distances_file, systems)
     negatives.save(folder, collection)

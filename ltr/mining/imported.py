@@ -32,7 +32,7 @@ def negatives_of_file(
 ) -> MinedNegatives:
     """Make negatives of a file.
 
-    Documents that are judged relevant in any split, or have the text of one that is, are left out,
+    Documents that are judged relevant in any split, from the collection's level on, or have the text of one that is, are left out,
     and so are those that have the text of the query: see
     :func:`ltr.mining.same_texts.excluded_documents`.
 
@@ -83,6 +83,7 @@ def negatives_of_file(
         "key": negatives.digest(),
         "source": source.name,
         "distance": "given with the source" if has_distances else None,
+        "relevant_from": collection.relevant_from,
         "mined_queries": len(negatives.query_rows),
         "counts": {
             "found": len(is_excluded),
@@ -98,7 +99,7 @@ def _are_excluded(
 ) -> np.ndarray:
     """``[P]`` bool, which pairs of a query and a document must not be negatives."""
     n_docs = len(collection.corpus)
-    judgements = list(collection.qrels.values())
+    judgements = [collection.learnt(split) for split in collection.qrels]
     known = [np.empty(0, np.int64)]
     for documents in [*judgements, excluded_documents(collection, *judgements)]:
         pairs = documents.query_of_doc * n_docs

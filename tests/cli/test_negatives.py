@@ -12,6 +12,7 @@ import pytest
 
 from ltr.data.collection import open_collection
 from ltr.mining.mined_negatives import MinedNegatives
+from tests.world.collections import write_t2ranking
 from tests.world.commands import refusal, run_ltr
 from tests.world.configurations import write_config
 
@@ -56,6 +57,21 @@ def test_import_a_run_and_train_on_it(tmp_path, collection_folder, backbone, cap
     assert run_ltr(f"{fit} {margin} --trainer.default_root_dir {tmp_path / 'other'}") == 2
     expected = "the margin needs the distances of mined negatives, and the lists here have none"
     assert expected in capsys.readouterr().err
+
+
+def test_documents_below_the_level_of_relevance_are_imported(tmp_path, capsys):
+    """Of each of five queries three of eight documents have grade 2 or 3 and two grade 1; of the
+    last one five have grade 1. So from 2 on 5 · 5 + 8 remain, else 6 · 3.
+    """
+    folder = write_t2ranking(tmp_path / "t2")
+    source = folder / "candidates/train.trec"
+    for options, level, n_negatives in (("--relevant_from 2", 2.0, 33), ("", None, 18)):
+        out = tmp_path / f"out{n_negatives}"
+        assert run_ltr(f"negatives import {source} {out} --data {folder} {options}") == 0
+        assert f"{out}: {n_negatives} negatives of 6 queries" in capsys.readouterr().out
+        assert MinedNegatives.open(out, open_collection(folder)).relevant_from == level
+    line = refusal(capsys, f"negatives import {source} out --data {folder} --relevant_from 0")
+    assert "relevant_from must be finite and above 0, got 0" in line
 
 
 def folder_with_distances(folder, collection, distances):
