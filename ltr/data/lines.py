@@ -56,7 +56,8 @@ class LineRows:
 
     def without_repeats(self) -> "LineRows":
         """The first line of each pair of a query and a document."""
-        return self.select(np.unique(self.first_places))
+        is_first = self.first_places == np.arange(len(self))
+        return self if is_first.all() else self.select(is_first)
 
     def lists(self) -> QueryLists:
         """The lines by query."""

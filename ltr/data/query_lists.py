@@ -14,6 +14,13 @@ from ltr.errors import InputError
 OWN_TEXT = np.nan  # the value of a document that has the text of the query itself
 
 
+def _array_of(numbers: Iterable[float], dtype: type[np.int64 | np.float32]) -> np.ndarray:
+    """Numbers as an array; itself, where it is one of this type."""
+    if isinstance(numbers, np.ndarray):
+        return numbers.astype(dtype, copy=False)
+    return np.fromiter(numbers, dtype)
+
+
 class LabelledList(NamedTuple):
     """One query with some of its documents, by row."""
 
@@ -68,9 +75,9 @@ class QueryLists(NamedTuple):
         """Group documents by query, each given with its query and value; those of a query keep
         their order.
         """
-        query_of_doc = np.fromiter(query_rows, dtype=np.int64)
-        docs = np.fromiter(doc_rows, dtype=np.int64)
-        value_of_doc = np.fromiter(values, dtype=np.float32)
+        query_of_doc = _array_of(query_rows, np.int64)
+        docs = _array_of(doc_rows, np.int64)
+        value_of_doc = _array_of(values, np.float32)
         order = np.argsort(query_of_doc, kind="stable")
         queries, counts = np.unique(query_of_doc, return_counts=True)
         offsets = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)

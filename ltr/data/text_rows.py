@@ -164,6 +164,10 @@ def _texts(row: dict[str, Any], column: str, where: str, *, required: bool = Tru
         return []
     value = row[column]
     if isinstance(value, str):
+        if value[:2] in ("['", '["') and value.endswith("]"):
+            raise InputError(
+                f"{where}: column {column!r} must hold a text, got a list written as a text, {shown(value)}; write lists as JSON lines or Parquet"
+            )
         return [_Text(None, value)]
     if value is None:
         return []

@@ -273,8 +273,9 @@ def _grades_of_split(
         text = corpus.texts[rows.doc_rows[conflict]]
         what = "has two labels" if texts.has_labels else "is positive and negative"
         raise InputError(f"{where}: a text {what} for the same query: {text[:60]!r}")
-    lists = rows.without_repeats().lists()
     n_lines = len(np.unique(rows.line_numbers))
+    rows = rows.without_repeats()  # those with repeats need no more memory
+    lists = rows.lists()
     notes = lines.pairs[split].left_out.notes()
     n_queries = len(lists.query_rows)
     if not texts.has_labels and MANY_LINES_A_QUERY * n_queries <= n_lines:

@@ -205,6 +205,11 @@ LABELLED = {"query": "a", "docs": ["b", "c"], "labels": [1, 0]}
 BROKEN_ROWS = {
     "a number": (GOOD, {"query": 3}, "'query' must hold a text, .* got 3"),
     "in a list": (GOOD, {"pos": ["b", 3]}, "'pos' must hold a text, .* got 3"),
+    "a list as text": (
+        GOOD,
+        {"pos": "['b', 'c']"},
+        "'pos' must hold a text, got a list written as",
+    ),
     "an object": (GOOD, {"neg": [{"title": "c"}]}, "'neg' must hold a text, an object with 'text'"),
     "its text": (GOOD, {"neg": [{"text": 3}]}, "'neg' must hold a text, an object with 'text'"),
     "an id": (GOOD, {"neg": [{"text": "x", "docid": [1]}]}, "an id must be a text or a whole"),
