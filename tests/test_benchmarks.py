@@ -38,7 +38,7 @@ OPTIONS |= {
     "synthetic": {"--runs": "runs"},
 }
 # Those that take half of the time of all.
-LONG = {"attention", "big_batch", "failures", "search"}
+LONG = {"attention", "big_batch", "failures", "import_forms", "search"}
 
 
 def test_every_script_that_is_named_is_there():

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable, Iterator, Mapping
+from functools import lru_cache
 from pathlib import Path
 from typing import NamedTuple
 
@@ -14,6 +15,7 @@ from ltr.data.whole_files import write_new
 from ltr.spans import spans
 
 BLOCK = 4096  # texts that are in memory at a time, and lines between two reports
+GRADES = 4096  # whose texts are kept: most data have few
 TAG = "ltr-import"  # the last column of pools
 
 
@@ -117,6 +119,7 @@ class _CountedLines:
 
 
 def _json_lines(table: TextTable) -> Iterator[str]:
+    encode = json.JSONEncoder(ensure_ascii=False).encode
     for span in spans(len(table), BLOCK):
         ids = table.ids.between(span.start, span.stop)
         texts = table.texts.between(span.start, span.stop)
@@ -127,13 +130,14 @@ def _json_lines(table: TextTable) -> Iterator[str]:
             record = {"_id": id_, "text": text}
             if instruction:
                 record["instruction"] = instruction
-            yield json.dumps(record, ensure_ascii=False) + "\n"
+            yield encode(record) + "\n"
 
 
 def _judgement_lines(collection: Collection, judged: QueryLists) -> Iterator[str]:
     yield "\t".join(BEIR_HEADER) + "\n"
+    text_of = lru_cache(GRADES)(text_of_grade)
     for query, doc, grade in _entries(collection, judged):
-        yield f"{query}\t{doc}\t{text_of_grade(grade)}\n"
+        yield f"{query}\t{doc}\t{text_of(grade)}\n"
 
 
 def _pool_lines(collection: Collection, pools: QueryLists) -> Iterator[str]:

@@ -276,6 +276,17 @@ def test_features_become_letor_text_which_trains(tmp_path, capsys):
     assert (run / "per_query.tsv").read_text() == same
 
 
+def test_sizes_that_do_not_add_up_are_refused_and_leave_nothing(tmp_path, capsys):
+    source = write_features(tmp_path / "source")
+    (source / "rank.test.query").write_text("2\n1\n")
+    before = sorted(tmp_path.iterdir())
+    told = refusal(capsys, f"import {source} {tmp_path / 'new'} --first_feature 0")
+    assert told.startswith(f"ltr: {source}/rank.test:4: the row is of no query: ")
+    assert sorted(tmp_path.iterdir()) == before
+    told = refusal(capsys, f"import {source} {tmp_path / 'new'}")
+    assert told.startswith(f"ltr: {source}/rank.train:1: features are numbered from 1, got '0:1.5'")
+
+
 def test_document_ids_and_folds_of_features_stay(tmp_path, letor_folder, capsys):
     folds = tmp_path / "folds"
     (folds / "Fold2").parent.mkdir()
