@@ -170,7 +170,7 @@ def _check_soft_labels(loss: Loss, in_batch: InBatch, largest: float) -> None:
         name = type(in_batch).__name__
     elif largest > loss.largest_label:
         raise InputError(
-            f"{type(loss).__name__} takes every label above {loss.largest_label:g} for relevant, and there are soft ones up to {largest:g}; set data.labels.divide_by to the largest label of the scale, say from which one on a document is relevant (data.relevant_from), or take another loss of grades, as MSELoss or RankNetLoss",
+            f"{type(loss).__name__} takes every label above {loss.largest_label:g} for relevant, and there are soft ones up to {largest:g}; divide the labels by the largest one of the scale (data.labels.divide_by of texts), say from which one on a document is relevant (data.relevant_from), or take another loss of grades, as MSELoss or RankNetLoss",
             option="loss",
         )
     else:

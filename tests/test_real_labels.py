@@ -13,6 +13,7 @@ from ltr.compatibility import check_labels
 from ltr.data.collection import open_collection
 from ltr.datamodules import (
     Evaluation,
+    FeatureDataModule,
     GroupDataModule,
     Labels,
     ListDataModule,
@@ -34,7 +35,14 @@ from ltr.losses import (
 )
 from ltr.margins import Constant, FromDistance, FromDocuments
 from ltr.metrics import MeasuredLists, RankingMetric
-from tests.world.rankers import cross_encoder, data_for, dual_encoder, first_batch, trainer
+from tests.world.rankers import (
+    cross_encoder,
+    data_for,
+    dual_encoder,
+    feature_ranker,
+    first_batch,
+    trainer,
+)
 
 # They know only relevant or not.
 OF_TWO_GRADES = {"SoftmaxLoss", "MeanInequalityLoss", "ApproxMRRLoss"}
@@ -140,7 +148,7 @@ class Data:
             BCELoss(),
             OwnLists(),
             4.75,
-            "^BCELoss takes every label above 1 for .* up to 4.75; set data.lab",
+            "^BCELoss takes every label above 1 for .* up to 4.75; divide the ",
         ),
         (WeightedSum([BCELoss(), MSELoss()]), OwnLists(), 0.5, None),
         (WeightedSum([BCELoss(), MSELoss()]), OwnLists(), 1.5, "^WeightedSum .* above 1 for"),
@@ -195,6 +203,24 @@ def test_labels_are_not_divided_by_nothing_nor_are_scores(options, message):
         Labels(**options)
 
 
+def test_feature_vectors_have_real_labels_too(tmp_path):
+    """In the fast way of reading, and in the slow one, which features out of order take."""
+    rows = ["0.25 qid:1 1:0.5 2:1\n", "4.75 qid:1 1:1 2:0\n", "3 qid:1 1:0 2:0.5\n"]
+    for name, lines in (("fast", rows), ("slow", [*rows, "1 qid:2 2:1 1:0\n", "0 qid:2 1:1\n"])):
+        folder = tmp_path / name
+        folder.mkdir()
+        for split in ("train", "dev", "test"):
+            (folder / f"{split}.txt").write_text("".join(lines))
+        module = feature_ranker(2, RankNetLoss())
+        data = data_for(module, FeatureDataModule, folder)
+        trainer(folder, max_steps=1, limit_val_batches=0).fit(module, data)
+        expected = [float(line.split()[0]) for line in lines]
+        assert sorted(data.split("train").labels.tolist()) == sorted(expected)
+        assert data.largest_soft_label == 4.75
+        with pytest.raises(InputError, match="^SoftmaxLoss takes every label above 0"):
+            check_labels(SoftmaxLoss(), OwnLists(), data)
+
+
 def test_a_schedule_is_refused_for_its_later_loss(tmp_path, backbone):
     folder = write_folder(tmp_path / "rated", RATINGS)
     module = cross_encoder(backbone, MSELoss())
@@ -216,6 +242,21 @@ def test_pairs_of_texts_train_a_loss_of_single_documents(tmp_path, backbone):
     for (score,), (label,) in zip(lists.scores.tolist(), lists.labels.tolist(), strict=True):
         squares.append((score - label) ** 2)
     assert module.last_step.loss.item() == pytest.approx(sum(squares) / 4, rel=1e-5)
+
+
+def test_lists_of_one_document_are_said_to_measure_nothing(tmp_path, backbone, caplog):
+    """nDCG would be 1 whatever the weights."""
+    folder = tmp_path / "sts"
+    folder.mkdir()
+    for split in ("train", "dev"):
+        write_pairs(folder / f"{split}.tsv", RATINGS)
+    module = cross_encoder(backbone, MSELoss())
+    lists_of(module, folder, candidates="candidates").setup("validate")
+    assert "all 4 dev lists have one document" in caplog.text
+    caplog.clear()
+    rated = write_folder(tmp_path / "rated", RATINGS)
+    lists_of(module, rated, candidates="bm25", depth=2).setup("validate")
+    assert "have one document" not in caplog.text
 
 
 def test_pairs_of_texts_teach_no_loss_of_lists(tmp_path, backbone):

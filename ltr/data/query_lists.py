@@ -195,8 +195,7 @@ class QueryLists(NamedTuple):
         >>> QueryLists.from_rows([0, 0, 1], [0, 1, 0], [4.75, 5.0, 0.5]).largest_fraction()
         4.75
         """
-        fractions = self.values[self.values % 1 > 0]  # no NaN is above 0
-        return float(fractions.max(initial=0.0))
+        return largest_fraction(self.values)
 
     def zero_below(self, level: float | None) -> "QueryLists":
         """The same documents, with 0 for each value below the level; None changes nothing."""
@@ -272,6 +271,12 @@ class QueryLists(NamedTuple):
             # A plain array over the map: a slice of a memmap is a memmap, which costs microseconds.
             arrays[name] = np.asarray(mapped)
         return cls(**arrays)
+
+
+def largest_fraction(values: np.ndarray) -> float:
+    """The largest value that is no whole number; 0 where all are whole."""
+    fractions = values[values % 1 > 0]  # no NaN is above 0
+    return float(fractions.max(initial=0.0))
 
 
 def zero_below(grades: np.ndarray, level: float | None) -> np.ndarray:

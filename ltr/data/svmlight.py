@@ -11,11 +11,11 @@ from typing import NamedTuple
 import numpy as np
 
 from ltr.data.files import blocks
+from ltr.data.trec import LARGEST_GRADE
 from ltr.errors import InputError
 
 BLOCK_BYTES = 1 << 22
 LARGEST_FEATURE = 100_000
-LARGEST_LABEL = 10**7 - 1  # as in qrels: whole numbers of 7 digits are exact as float32
 LARGEST_QID = 2**53 - 1  # the whole numbers up to here are exact as float64
 LARGEST_VALUE = float(np.finfo(np.float32).max)
 
@@ -31,7 +31,7 @@ _EACH_ON_A_LINE = bytes.maketrans(b" \t\r:", b"\n\n\n\n")  # what separates two 
 class SvmlightRows(NamedTuple):
     """Some rows of a file, in its order."""
 
-    labels: np.ndarray  # [R] float32, whole; what is below 0 counts as 0, as in qrels
+    labels: np.ndarray  # [R] float32; what is below 0 counts as 0, as in qrels
     qids: np.ndarray  # [R] int64
     counts: np.ndarray  # [R] int64; how many features a row names
     columns: np.ndarray  # [sum of counts] int32; feature number minus the first one
@@ -220,8 +220,10 @@ def _are_in_range(
     first_feature: int,
 ) -> bool:
     """Whether all numbers are such that :func:`_read_line` takes them."""
+    is_grade = (labels == np.floor(labels)) | (labels > 0)
+    if not (is_grade & (np.abs(labels) < LARGEST_GRADE)).all():
+        return False
     for numbers, least, largest in (
-        (labels, -LARGEST_LABEL, LARGEST_LABEL),
         (qids, 0, LARGEST_QID),
         (features, first_feature, LARGEST_FEATURE),
     ):
@@ -300,8 +302,12 @@ def _read_line(line: bytes, first_feature: int) -> tuple[float, int, dict[int, f
             hint = "; for rows without qid put the sizes of the queries beside the file, as train.txt.query or train.txt.group"
         raise InputError(f"a line must be 'label qid:N feature:value …', got {_shown(line)}{hint}")
     grade = _number(label, "a label")
-    if not (abs(grade) <= LARGEST_LABEL and grade.is_integer()):
-        raise InputError(f"a label must be a whole number below 10^7, got {_shown(label)}")
+    if not abs(grade) < LARGEST_GRADE:
+        raise InputError(f"a label must be a number below 10^7, got {_shown(label)}")
+    if grade < 0 and not grade.is_integer():
+        raise InputError(
+            f"a label with a fraction must not be negative, got {_shown(label)}; add one number to all labels, so that 0 is not relevant"
+        )
     qid = _number(tokens[0][4:], "the number of a query")
     if not (0 <= qid <= LARGEST_QID and qid.is_integer()):
         raise InputError(

@@ -15,6 +15,7 @@ from ltr.data.layouts import FeatureVectors
 from ltr.data.letor import FeatureSplit, hold_out, read_letor
 from ltr.data.letor_splits import find_splits
 from ltr.data.normalise import Normalisation, Step, check_width
+from ltr.data.query_lists import largest_fraction
 from ltr.data.sampling.list_rows import Keep, ListRows, n_with_relevant_and_not, with_two_grades
 from ltr.data.sampling.plan import EvalBatches, Plan
 from ltr.data.synthetic import synthetic_splits
@@ -171,6 +172,10 @@ class FeatureDataModule(RankingDataModule):
             n_rankable,
             len(train),
         )
+        # Where a level says which labels are relevant, all above 0 are.
+        self.largest_soft_label = 0.0
+        if self.relevant_from is None:
+            self.largest_soft_label = largest_fraction(train.labels)
         rows = ListRows(train, queries, self.list_size, self.keep, self.seed)
         self.lists_with_both = (n_with_relevant_and_not(rows), len(rows))
         return self.buckets(rows, self.collator)

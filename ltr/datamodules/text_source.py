@@ -243,6 +243,14 @@ class TextSource:
             lists.append(self.shift(judged.labelled(query_row, docs[: evaluation.depth])))
             if len(docs) == 0:
                 n_empty += 1
+        longest = max((len(labelled.doc_rows) for labelled in lists), default=0)
+        if longest == 1 and evaluation.depth != 1:
+            log.warning(
+                "%s: all %d %s lists have one document, so whatever ranks them, every measure of a list has the same value; give queries more documents, or set evaluation.candidates to another kind, or to null",
+                self.path,
+                len(lists),
+                split,
+            )
         if n_empty > 0:
             log.warning(
                 "%d of %d %s queries have no candidates; they count as nothing found",
