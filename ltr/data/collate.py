@@ -10,7 +10,7 @@ from ltr.batch import HostLists, RankingBatch
 from ltr.data.concatenated import concatenated
 from ltr.data.cuts import say_what_is_cut
 from ltr.data.layouts import ApartTexts, JoinedPairs, PairsAndTexts, TextReads
-from ltr.data.query_lists import LabelledList
+from ltr.data.query_lists import LabelledList, are_among
 from ltr.data.texts import TextTable
 from ltr.data.tokens import Tokens
 
@@ -261,7 +261,7 @@ def _are_judged(ranked_list: LabelledList) -> np.ndarray | None:
     """
     if ranked_list.ideal is None or ranked_list.known_rows is None:
         return None
-    return np.isin(ranked_list.doc_rows, ranked_list.known_rows)
+    return are_among(ranked_list.doc_rows, ranked_list.known_rows)
 
 
 def _on_host(batch: RankingBatch) -> HostLists:

@@ -312,6 +312,13 @@ def check_rows(rows: np.ndarray, n: int, file: Path, mend: str, option: str | No
         )
 
 
+def are_among(doc_rows: np.ndarray, known_rows: np.ndarray) -> np.ndarray:
+    """``[K]`` bool, which documents of a query are known ones ``[J]``, in any order. For short lists
+    several times as fast as ``np.isin``.
+    """
+    return values_of(doc_rows, known_rows, np.ones(len(known_rows), np.float32)) > 0
+
+
 def values_of(doc_rows: np.ndarray, known_rows: np.ndarray, values: np.ndarray) -> np.ndarray:
     """The values (grades, scores or soft labels) of some documents of a query, ``[K]`` float32, 0
     for a document that has none.

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from ltr.batch import RankingBatch
 from ltr.data.layouts import ApartTexts
-from ltr.data.query_lists import QueryLists, values_of
+from ltr.data.query_lists import QueryLists, are_among, values_of
 from ltr.data.tokens import TokenStore
 from ltr.errors import InputError
 from ltr.models.dual_encoder import DualEncoder
@@ -121,7 +121,7 @@ def batch_of_found(found_lists: QueryLists, batch: RankingBatch) -> tuple[Tensor
         scores[place, columns] = scores_found
         labels[place, columns] = values_of(rows_found, judged_rows[place], judged_grades[place])
         mask[place, columns] = True
-        judged[place, columns] = np.isin(rows_found, judged_rows[place])
+        judged[place, columns] = are_among(rows_found, judged_rows[place])
     device = batch.mask.device
     ranked = batch._replace(
         doc_rows=torch.from_numpy(doc_rows).to(device),

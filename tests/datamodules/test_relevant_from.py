@@ -105,6 +105,21 @@ def test_it_equals_the_data_whose_lower_grades_are_0(tmp_path, kind):
         assert set(batch.labels.flatten().tolist()) == {0.0, 1.0, 2.0, 3.0}
 
 
+def test_it_holds_for_all_sources(tmp_path):
+    """Two sources alternate; each has one training query without a document of grade 2."""
+    folders = [str(write_t2ranking(tmp_path / name)) for name in ("first", "second")]
+    made, usual = TEXT_MODULES["triplets"]
+    data = data_module(made, folders, reads=reads_of("apart"), **usual, relevant_from=2)
+    data.setup("fit")
+    labels = []
+    sources = []
+    for batch in batches_of(data, epochs=1):
+        labels += batch.labels[batch.mask].tolist()
+        sources += batch.sources.tolist()
+    assert set(labels) == {0.0, 2.0, 3.0}
+    assert sorted(sources) == [0] * (N_QUERIES - 1) + [1] * (N_QUERIES - 1)
+
+
 def test_a_batch_of_two_workers_knows_the_level(tmp_path):
     folder = write_t2ranking(tmp_path / "t2")
     alone = batches_of(opened(folder, "lists", relevant_from=2), epochs=1)
