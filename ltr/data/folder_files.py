@@ -154,11 +154,14 @@ class FolderFiles:
             ("judgements", "qrels", self._judgements),
             ("candidates", "candidates", self._pools),
         ):
-            files = [(split, found[split][0]) for split in self.splits if split in found]
+            files: dict[Path, str] = {}  # dev and dev.small may be one
+            for split in self.splits:
+                if split in found:
+                    files.setdefault(found[split][0], split)
             if files:
-                listed = [f"{split} in {_shown(file, self.path)}" for split, file in files]
+                listed = [f"{split} in {_shown(file, self.path)}" for file, split in files.items()]
                 kinds.append(f"{kind} of {', '.join(listed)}")
-            is_plain = is_plain and all(file.parent.name == folder for _, file in files)
+            is_plain = is_plain and all(file.parent.name == folder for file in files)
         return "" if is_plain else "; ".join(kinds)
 
 

@@ -217,7 +217,10 @@ class PairRow:
             chosen = docs if systems is None else [name for name in systems if name in docs]
             docs = list(chain.from_iterable(_as_list(docs[name]) for name in chosen))
         query = self._query
-        return "order", [(query, self._id("d", doc), math.nan) for doc in _as_list(docs)]
+        ids = dict.fromkeys(
+            self._id("d", doc) for doc in _as_list(docs)
+        )  # systems find the same ones
+        return "order", [(query, doc_id, math.nan) for doc_id in ids]
 
     @property
     def systems(self) -> list[str]:

@@ -62,7 +62,7 @@ def test_the_files_of_ms_marco(ms_marco, caplog):
     assert [*collection.queries.ids] == ["10", "7", "8", "9"]
     assert qrels(collection) == JUDGED
     assert by_ids(collection, collection.candidates["dev"]) == {"8": {"0": 0.0, "2": 0.0}}
-    summary = "judgements of train in qrels.train.tsv, dev in qrels.dev.small.tsv, dev.small in qrels.dev.small.tsv; candidates of dev in top1000.dev"
+    summary = "judgements of train in qrels.train.tsv, dev in qrels.dev.small.tsv; candidates of dev in top1000.dev"
     assert f"{ms_marco}: {summary}" in caplog.text
 
 

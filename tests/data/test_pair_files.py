@@ -147,6 +147,12 @@ def test_names_say_that_whole_numbers_are_scores(tmp_path, collection):
     assert by_ids(collection, scores.lists) == {"1": {"11": 1.0, "10": 2.0}}
 
 
+def test_scores_that_rise_by_fractions_are_scores(tmp_path, collection):
+    (tmp_path / "a.tsv").write_text("1\t11\t1\n1\t10\t2.5\n")
+    scores = TeacherScores.open(tmp_path / "a.tsv", collection)
+    assert by_ids(collection, scores.lists) == {"1": {"11": 1.0, "10": 2.5}}
+
+
 def test_the_same_bytes_may_be_judgements_and_scores(tmp_path, collection):
     """A grade below 0 counts as 0, and a score does not."""
     text = "1\t10\t2\n1\t11\t-1\n"
