@@ -58,11 +58,23 @@ def check_data(
     data: RankingDataModule,
 ) -> None:
     """Raise an InputError for data that a module with these parts can't be trained on."""
+    check_options(loss, margin, in_batch, transform, data)
+    check_labels(loss, in_batch, data)
+    _check_distances(ranker, margin, data)
+
+
+def check_options(
+    loss: Loss,
+    margin: Margin | None,
+    in_batch: InBatch,
+    transform: Transform,
+    data: RankingDataModule,
+) -> None:
+    """As :func:`check_data`, by what options and judgements tell: nothing need be tokenised."""
     _check_groups(in_batch, data)
     _check_one_list(margin, in_batch, data)
-    check_labels(loss, in_batch, data)
+    _check_kind_of_labels(loss, in_batch, data)
     check_transform(transform, loss, margin, data)
-    _check_distances(ranker, margin, data)
 
 
 def _check_groups(in_batch: InBatch, data: RankingDataModule) -> None:
@@ -136,14 +148,21 @@ def check_labels(
     """Raise an InputError where the loss, or ``in_batch``, can't learn from the labels of the data;
     warn where it can't from some lists, unless ``quiet``.
     """
-    if data.has_teacher_scores:
-        _check_teacher_scores(loss, in_batch)
-    elif data.largest_soft_label:
-        _check_soft_labels(loss, in_batch, data.largest_soft_label)
+    _check_kind_of_labels(loss, in_batch, data)
     ranks_own_lists = not in_batch.ranks_other_lists and not in_batch.joins_lists
     if data.lists_with_both is not None and ranks_own_lists:
         n_with_both, n_lists = data.lists_with_both
         _check_lists_have_order(loss.current, n_with_both, n_lists, quiet)
+
+
+def _check_kind_of_labels(loss: Loss, in_batch: InBatch, data: RankingDataModule) -> None:
+    """Raise an InputError where the loss, or ``in_batch``, takes no labels of the kind that the data
+    has: the scores of a teacher, or soft ones.
+    """
+    if data.has_teacher_scores:
+        _check_teacher_scores(loss, in_batch)
+    elif data.largest_soft_label:
+        _check_soft_labels(loss, in_batch, data.largest_soft_label)
 
 
 def _check_teacher_scores(loss: Loss, in_batch: InBatch) -> None:

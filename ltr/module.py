@@ -18,10 +18,12 @@ from ltr.batch import RankingBatch, ScoredLists
 from ltr.compatibility import (
     check_data,
     check_margin,
+    check_options,
     check_part,
 )
 from ltr.data.layouts import JoinedPairs, PairsAndTexts, Reads
 from ltr.data.query_lists import QueryLists
+from ltr.datamodules import RankingDataModule
 from ltr.draws import keys_of_lists, seed_of_step
 from ltr.errors import InputError, not_negative, one_of
 from ltr.in_batch import InBatch, OwnLists
@@ -245,6 +247,12 @@ class RankerModule(LightningModule):
         return self.ranker(batch)
 
     # Before anything runs
+
+    def check_options(self, data: RankingDataModule) -> None:
+        """Raise an InputError for data that the module can't be trained on, as far as that is known
+        before any text is tokenised. :meth:`setup` checks the rest.
+        """
+        check_options(self.loss, self.margin, self.in_batch, self.transform, data)
 
     def setup(self, stage: str) -> None:
         self._check_precision()

@@ -10,13 +10,12 @@ from typing import Any
 
 from ltr.cli.option_paths import is_at_or_below, value_at, without_init_args
 from ltr.cli.words import option_names
+from ltr.datamodules.triplets import NO_FOLDERS
 from ltr.errors import InputError
 from ltr.run.metrics_file import read_metrics
 from ltr.run.run_folder import RunFolder
 from ltr.run.same_options import MODEL_OPTIONS, flat_options
 from ltr.run.yaml_files import read_yaml
-
-NEGATIVES_BY_NAME = ("auto", "candidates", "bm25", "random", "mined")  # which are no folders
 
 
 def data_path_option(folder: RunFolder) -> list[str]:
@@ -61,7 +60,7 @@ def _source_from_here(source: Any, started_in: Path) -> Any:
 
 
 def _negatives_from_here(name: Any, started_in: Path) -> Any:
-    return name if name in NEGATIVES_BY_NAME else _from_here(name, started_in)
+    return name if name in NO_FOLDERS else _from_here(name, started_in)
 
 
 def _from_here(path: Any, started_in: Path) -> Any:
@@ -119,7 +118,7 @@ def _paths_read(folder: RunFolder, command: str) -> Iterator[tuple[str, str]]:
     for name in names:
         value = value_at(config, name)
         for text in value if isinstance(value, dict) else [value]:
-            if isinstance(text, str) and text and text not in NEGATIVES_BY_NAME:
+            if isinstance(text, str) and text and text not in NO_FOLDERS:
                 yield name, text
 
 

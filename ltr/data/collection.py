@@ -134,8 +134,13 @@ class Collection(NamedTuple):
         Raises:
             InputError: if the split has none.
         """
+        self.check_pools(split, option=option)
+        return without_own(self.candidates[split], self.documents_left_out())
+
+    def check_pools(self, split: str, *, option: str) -> None:
+        """Raise an InputError where a split has no pools; arguments as of :meth:`pools`."""
         if split in self.candidates:
-            return without_own(self.candidates[split], self.documents_left_out())
+            return
         hint = f"set {option} to auto, which takes BM25's where there are none"
         if self.how_to_add_pools:
             hint = f"{self.how_to_add_pools.format(split=split)}, or {hint}"

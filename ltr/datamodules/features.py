@@ -107,6 +107,7 @@ class FeatureDataModule(RankingDataModule):
 
     def prepare_data(self) -> None:
         """Read the files once, in one process: the others find them on disk."""
+        self.check_by_module()
         for name in SPLITS_TO_READ[self.stage]:
             self.split(name)
 

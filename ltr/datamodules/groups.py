@@ -66,6 +66,10 @@ class GroupDataModule(PoolDataModule):
         self.docs_per_group = docs_per_group
         self.epoch_over = epoch
 
+    def check_training(self, source: TextSource) -> None:
+        super().check_training(source)
+        source.note_soft_labels(source.collection.learnable("train"))
+
     def plan_of(self, source: TextSource) -> GroupPlan:
         where = f"{source.path}: split 'train'"
         judged = source.collection.learnable("train")

@@ -93,8 +93,6 @@ class LabelDataModule(PoolDataModule):
         self._reopen_for(stage)
         super().open(stage)
         if stage == "fit":
-            if "train" not in self.texts.tables:
-                raise InputError(f"{self.path}: there is no train.tsv[.gz]; 'ltr fit' needs it")
             reads = self.reads
             assert isinstance(reads, ApartTexts), "a cross-encoder is refused"
             docs = reads.docs.store(self.texts.tables["train"])
@@ -107,6 +105,10 @@ class LabelDataModule(PoolDataModule):
         """
         self._opened_stage = stage
         self._opened_for = None  # so that _open_texts opens again, though the layout is the same
+
+    def check_training(self, source: TextSource) -> None:
+        if "train" not in self.texts.tables:
+            raise InputError(f"{self.path}: there is no train.tsv[.gz]; 'ltr fit' needs it")
 
     def plan_of(self, source: TextSource) -> GroupPlan:
         where = f"{source.path}: split 'train'"

@@ -93,6 +93,14 @@ class ListDataModule(PoolDataModule):
         self.batch_size = batch_size
         self.labels = labels
 
+    def check_training(self, source: TextSource) -> None:
+        super().check_training(source)
+        source.note_soft_labels(self.labels.of_grades(source.collection.learnt("train")))
+        evaluation = self.evaluation.of_split(source.collection, "train")
+        if self.unjudged != "skip" and evaluation.candidates == "candidates":
+            source.collection.check_pools("train", option="candidates")
+        self.labels.open(source.collection)
+
     def plan_of(self, source: TextSource) -> Buckets:
         judged = self.labels.of_grades(source.collection.learnt("train"))
         where = f"{source.path}: split 'train'"

@@ -202,7 +202,7 @@ class PoolDataModule(RankingDataModule):
 
     def prepare_data(self) -> None:
         """Read, check and tokenise once, in one process: the others find it all on disk."""
-        self._open_texts()
+        self._open_texts(None if self.trainer is None else self.trainer.state.fn)
 
     def measured_collection(self) -> Collection:
         """The collection with the split that ``test`` measures, read and checked, and not tokenised:
@@ -240,7 +240,7 @@ class PoolDataModule(RankingDataModule):
         candidates = self.evaluation.candidates
         if stage != "fit":
             self._check_evaluated()
-        self._open_texts()
+        self._open_texts(stage)
         slot = EVALUATED_SPLIT[stage]
         self._eval_batches.pop(slot, None)  # of an earlier setup
         if candidates is None:
@@ -294,11 +294,6 @@ class PoolDataModule(RankingDataModule):
     def plan(self) -> Plan:
         trained = self.trained_sources
         for source in trained:
-            if source.name and "train" not in source.collection.qrels:
-                raise InputError(
-                    f"{source.path}: each source must have a split 'train', and {source.name} has none; leave it out of path",
-                    option="path",
-                )
             source.plan = self.plan_of(source)
             self.digests |= source.named(source.digests)
         self.largest_soft_label = max(source.largest_soft_label for source in trained)
@@ -329,14 +324,55 @@ class PoolDataModule(RankingDataModule):
         learns from into those of the source.
         """
 
-    def _open_texts(self) -> None:
-        """Read, check and tokenise, unless it is done for this layout already."""
+    def check_training(self, source: TextSource) -> None:
+        """Raise what the judgements of a source, and the options of its training lists, tell before
+        any text is tokenised. A child checks what else it learns from.
+        """
+        if source.name and "train" not in source.collection.qrels:
+            raise InputError(
+                f"{source.path}: each source must have a split 'train', and {source.name} has none; leave it out of path",
+                option="path",
+            )
+
+    def _check_evaluation(self, stage: str) -> None:
+        """Raise what the judgements and pools that a stage evaluates lack."""
+        if self.evaluation.candidates is None:
+            return
+        is_fit = stage == "fit"
+        split = "dev" if EVALUATED_SPLIT[stage] == "dev" else self.tested_split
+        for source in self.trained_sources if EVALUATED_SPLIT[stage] == "dev" else self.sources:
+            collection = source.collection
+            if split == self.tested_split:
+                collection = self._with_tested_split(collection)
+            if split not in collection.qrels and stage != "predict":
+                if not is_fit and len(self.sources) == 1:
+                    collection.judgements(split)
+                continue
+            if self.evaluation.of_split(collection, split).candidates == "candidates":
+                collection.check_pools(split, option="candidates")
+
+    def _open_texts(self, stage: str | None) -> None:
+        """Read, check and tokenise, unless it is done for this layout already.
+
+        Args:
+            stage: what is checked for before any text is tokenised; None: nothing.
+        """
         reads = self._checked_reads()
         if self._opened_for == reads:
             return
         self._check_source_options(reads)
+        self.check_by_module()
         for source in self.sources:
-            source.open(self._open_collection(source.entry), reads, self.evaluation)
+            source.collection = self._open_collection(source.entry)
+        if stage == "fit":
+            for source in self.trained_sources:
+                self.check_training(source)
+            self.largest_soft_label = max(one.largest_soft_label for one in self.trained_sources)
+            self.check_by_module()
+        if stage is not None:
+            self._check_evaluation(stage)
+        for source in self.sources:
+            source.open(source.collection, reads, self.evaluation)
         collections = [source.collection for source in self.sources]
         self.joined = JoinedCollections(self.source_names, collections)
         for number, source in enumerate(self.sources):

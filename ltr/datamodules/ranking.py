@@ -151,6 +151,15 @@ class RankingDataModule(LightningDataModule):
         module = None if self.trainer is None else self.trainer.lightning_module
         return bool(getattr(module, "learns_from_one_document", False))
 
+    def check_by_module(self) -> None:
+        """Let the trainer's module refuse, before a fit, what it can't be trained on, as far as that
+        is known.
+        """
+        module = self.trainer.lightning_module if self.is_fitting and self.trainer else None
+        check_options = getattr(module, "check_options", None)
+        if check_options is not None:
+            check_options(self)
+
     def test_on(self, split: str) -> None:
         """Have ``test`` and ``predict`` measure another split in the place of ``test``, from the next
         ``setup`` on.

@@ -19,10 +19,11 @@ from ltr.datamodules.sources import Mixture
 from ltr.datamodules.text_source import TextSource
 from ltr.datamodules.training_labels import Labels
 from ltr.errors import InputError, at_least, local_path, one_of
-from ltr.mining.mined_negatives import MinedNegatives
+from ltr.mining.mined_negatives import NEGATIVES, MinedNegatives
 from ltr.mining.overlay import Overlay, negatives_in
 
 NEGATIVES_BY_DEFAULT = "auto"
+NO_FOLDERS = ("auto", "candidates", "bm25", "random", "mined")
 
 
 class TripletDataModule(PoolDataModule):
@@ -149,6 +150,17 @@ class TripletDataModule(PoolDataModule):
     @property
     def has_distances(self) -> bool:
         return all(source.has_distances for source in self.trained_sources)
+
+    def check_training(self, source: TextSource) -> None:
+        super().check_training(source)
+        collection = source.collection
+        source.note_soft_labels(self.labels.of_grades(collection.learnable("train")))
+        for name in source.negatives_per_row:
+            if name == "candidates":
+                collection.check_pools("train", option="negatives")
+            elif name not in NO_FOLDERS:
+                NEGATIVES.open(negatives_in(Path(name)), collection, "negatives")
+        self.labels.open(collection)
 
     def plan_of(self, source: TextSource) -> Buckets:
         audit_labels = self._apply_overlays(source)  # first: it changes the judgements

@@ -1,0 +1,141 @@
+"""What options, headers of files and judgements tell is refused before any text is tokenised."""
+
+import shutil
+
+import pytest
+
+from ltr.data.tokens import Tokens, TokenStore
+from tests.world.collections import write_collection
+from tests.world.commands import refusal, run_ltr
+from tests.world.configurations import write_config
+
+
+@pytest.fixture
+def tokenised(monkeypatch) -> list[str]:
+    """How texts were tokenised, or their tokens looked for."""
+    calls: list[str] = []
+    store = TokenStore.open
+    from_texts = Tokens.from_texts
+    monkeypatch.setattr(TokenStore, "open", lambda *a: calls.append("store") or store(*a))
+    monkeypatch.setattr(Tokens, "from_texts", lambda *a: calls.append("texts") or from_texts(*a))
+    return calls
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory, backbone):
+    """A folder without pools, the scores of a teacher and negatives of another collection, and
+    configurations.
+    """
+    place = tmp_path_factory.mktemp("early")
+    data = write_collection(place / "data", n_queries=6)
+    other = write_collection(place / "other", n_queries=5, seed=1)
+    shutil.rmtree(data / "candidates")
+    lines = (data / "qrels/train.tsv").read_text().replace("d0\t1", "d0\t0.7")
+    (place / "soft").mkdir()
+    shutil.copytree(data, place / "soft", dirs_exist_ok=True)
+    (place / "soft/qrels/train.tsv").write_text(lines)
+    shutil.copytree(data, place / "unjudged")
+    (place / "unjudged/qrels/train.tsv").write_text("train-q0\ttrain-q0-d0\t0\n")
+    write_config(place, backbone, data).rename(place / "cross.yaml")
+    dual = {"class_path": "ltr.models.DualEncoder", "init_args": {"backbone": backbone}}
+    write_config(place, backbone, data, **{"model.ranker": dual}).rename(place / "dual.yaml")
+    groups = {"path": str(data), "groups": 4}
+    groups_of = {"class_path": "ltr.datamodules.GroupDataModule", "init_args": groups}
+    changes = {"model.ranker": dual, "data": groups_of}
+    write_config(place, backbone, data, **changes).rename(place / "groups.yaml")
+    run = [f"--trainer.default_root_dir {place / 'teacher'} --trainer.max_epochs 1"]
+    assert run_ltr(f"fit --config {place / 'dual.yaml'} --data.path {other} {run[0]}") == 0
+    teacher = place / "teacher"
+    for folder, name in ((data, "scores"), (other, "other-scores")):
+        assert run_ltr(f"score {teacher} --data {folder} --output {place / name}") == 0
+    assert run_ltr(f"mine {teacher} --output {place / 'other-negatives'}") == 0
+    return place
+
+
+CASES = {
+    "a loss that takes no scores": (
+        "cross --model.loss SoftmaxLoss --data.labels.scores PLACE/scores",
+        "SoftmaxLoss takes grades as labels, and they are scores",
+    ),
+    "a loss that takes no soft labels": (
+        "cross --model.loss SoftmaxLoss --data.path PLACE/soft",
+        "SoftmaxLoss takes every label above 0 for relevant",
+    ),
+    "a margin beyond the scores": (
+        "cross --model.loss MarginRankingLoss --model.transform sigmoid",
+        "asks for a gap of 1, which none can reach",
+    ),
+    "groups that are ranked alone": ("groups", "must be ranked against each other; set in_batch"),
+    "groups for a cross-encoder": (
+        "groups --model.ranker PairWiseBertRanker --model.ranker.max_length 24",
+        "a cross-encoder can't learn from groups",
+    ),
+    "a search by a cross-encoder": (
+        "cross --data.evaluation.candidates corpus --data.evaluation.depth 5",
+        "only a dual encoder can search the corpus",
+    ),
+    "a search without a depth": (
+        "dual --data.evaluation.candidates corpus",
+        "candidates 'corpus' need a depth",
+    ),
+    "a depth of 0": ("cross --data.negatives_depth 0", "negatives_depth must be at least 1"),
+    "negatives of pools": (
+        "cross --data.negatives candidates",
+        "there are no candidates for the split 'train'; add candidates/train.trec",
+    ),
+    "pools of dev": (
+        "cross --data.evaluation.candidates candidates",
+        "there are no candidates for the split 'dev'; add candidates/dev.trec",
+    ),
+    "negatives in no folder": (
+        "cross --data.negatives PLACE/nowhere",
+        "there is no manifest.json",
+    ),
+    "negatives of another collection": (
+        "cross --data.negatives PLACE/other-negatives",
+        "these negatives were made of another collection",
+    ),
+    "scores in no folder": (
+        "cross --model.loss MSELoss --data.labels.scores PLACE/nowhere",
+        "scores must be a folder",
+    ),
+    "scores of another collection": (
+        "cross --model.loss MSELoss --data.labels.scores PLACE/other-scores",
+        "these scores were made of another collection",
+    ),
+    "nothing relevant": (
+        "cross --data.path PLACE/unjudged",
+        "there is nothing to learn from",
+    ),
+    "another measure": (
+        "cross --best.monitor val/nDCG@7",
+        "best.monitor must be one of the measures val/nDCG@10",
+    ),
+    "other data": ("cross --data.path PLACE/nowhere", "there is no such data folder or file"),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_nothing_is_tokenised_before(case, world, capsys, tokenised, tmp_path):
+    words, message = CASES[case]
+    name, _, options = words.replace("PLACE", str(world)).partition(" ")
+    run = f"--trainer.default_root_dir {tmp_path / 'run'}"
+    assert run_ltr(f"fit --config {world / name}.yaml {options} {run}") == 2
+    told = capsys.readouterr().err.splitlines()[-1]
+    assert message in told, told
+    assert tokenised == []
+
+
+def test_what_fits_is_tokenised(world, tokenised, tmp_path):
+    """That the counter counts."""
+    run = f"--trainer.default_root_dir {tmp_path / 'run'} --trainer.max_steps 1"
+    assert run_ltr(f"fit --config {world / 'cross.yaml'} {run}") == 0
+    assert "store" in tokenised
+
+
+@pytest.mark.parametrize("command", ["test", "validate", "predict"])
+def test_measuring_is_refused_as_early(command, world, capsys, tokenised):
+    options = f"--data.path {world / 'data'} --data.evaluation.candidates candidates"
+    told = refusal(capsys, f"{command} {world / 'teacher'} {options}")
+    assert "there are no candidates for the split" in told
+    assert tokenised == []
