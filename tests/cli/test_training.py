@@ -42,7 +42,7 @@ def test_fit_then_validate_and_test(config, tmp_path, collection_folder):
     tested = metrics(run)["test"]
     qrels: dict = {}
     for _, j in read_qrels(collection_folder / "qrels/test.tsv"):
-        qrels.setdefault(j.query, {})[j.doc] = j.grade
+        qrels.setdefault(j.query, {})[j.doc] = int(j.grade)
     ranked: dict = {}
     for _, r in read_run(run / "test.run"):
         ranked.setdefault(r.query, {})[r.doc] = r.score
