@@ -28,6 +28,7 @@ def test_every_fault_has_its_own_words_and_tests_that_exist():
     files -= {"ltr/losses/__init__.py"}
     files |= {"ltr/data/collate.py", "ltr/in_batch/policies.py", "ltr/margins/normal_sample.py"}
     files |= {"ltr/in_batch/duplicates.py", "ltr/compare/statistics.py", "ltr/data/cuts.py"}
+    files |= {"ltr/data/column_roles.py", "ltr/data/text_rows.py"}
     files |= {"ltr/data/sampling/list_rows.py", "ltr/models/ranker.py"}
     files |= {f"ltr/data/{name}.py" for name in ("pair_files", "judged_lists", "folder_files")}
     files |= {"ltr/search/exact.py", "ltr/search/tiles.py", "ltr/tf32.py", "ltr/run/precision.py"}

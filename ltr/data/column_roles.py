@@ -31,6 +31,8 @@ QUERY_WORDS = {
     *("requête", "requete", "pregunta", "consulta", "domanda", "vraag", "zoekvraag", "pergunta"),
     *("问题", "問題", "查询", "質問", "질문", "вопрос", "запрос"),
 }
+# Words of texts that name no column of lines with tabs, where a first line may be a text itself.
+MORE_TEXTS = {"ctx", "sent", "abstract", "article", "summary", "comment", "code"}
 # Words of a text that is a document, the surest first. Where several columns of texts are left, the
 # document is the one whose name comes first here.
 DOCUMENT_WORDS = (
@@ -121,7 +123,7 @@ def _words(name: str) -> list[str]:
 
 
 def _kind_of_word(word: str) -> str | None:
-    return "text" if word == "ctx" else KIND_OF_NAME.get(word)
+    return "text" if word in MORE_TEXTS else KIND_OF_NAME.get(word)
 
 
 def _by_choice(

@@ -76,6 +76,8 @@ FORMS = {
         {"question": "capital of France", "answer": "Paris"},
         {"capital of France": {"Paris": 1}},
     ),
+    "pair by its order": ({"title": "a", "abstract": "b"}, {"a": {"b": 1}}),
+    "SimCSE": ({"sent0": "a", "sent1": "b", "hard_neg": "c"}, {"a": {"b": 1, "c": 0}}),
     "triplet": (
         {"anchor": "capital of France", "positive": "Paris", "negative": "Lyon"},
         TRIPLE,
@@ -142,6 +144,11 @@ def test_ids_are_kept_where_the_rows_have_them(tmp_path):
     assert (list(tevatron.queries.ids), list(tevatron.corpus.ids)) == (["7"], ["d1", "d2"])
     dpr = open_collection(write_rows(tmp_path / "b.json", FORMS["DPR"][0]))
     assert list(dpr.corpus.ids) == ["1", "2", "3"]
+
+
+def test_hard_negatives_come_before_others(tmp_path):
+    dpr = open_collection(write_rows(tmp_path / "b.json", FORMS["DPR"][0]))
+    assert list(judgements(dpr)["capital of France"]) == ["T Paris", "T Nice", "T Lyon"]
 
 
 def test_rows_and_lines_of_the_same_texts_are_one_collection(tmp_path):
