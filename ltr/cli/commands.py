@@ -179,7 +179,7 @@ COMMANDS = (
     Command(
         "negatives import",
         "ltr.cli.negatives:import_negatives",
-        ("import SOURCE OUTPUT         make negatives of a TREC run, .npy or .parquet",),
+        ("import SOURCE OUTPUT         make negatives of a TREC run, .npy or rows of ids",),
         stdout=Stdout.MESSAGES,
     ),
     Command(
