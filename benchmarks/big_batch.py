@@ -12,7 +12,8 @@ import warnings
 import torch
 from harness.machine import machine_line, resident
 from harness.options import LIVEQA, MEDQUAD, add_backbone, add_data, parser
-from lightning.pytorch import Callback, Trainer
+from harness.trainers import quiet_trainer
+from lightning.pytorch import Callback
 
 from ltr.datamodules import Evaluation, GroupDataModule
 from ltr.in_batch import OtherQueries
@@ -62,16 +63,7 @@ def main() -> None:
         options.data, groups=options.batch, docs_per_group=1, evaluation=searched
     )
     timer = Timer()
-    trainer = Trainer(
-        max_steps=1,
-        devices=1,
-        callbacks=[timer],
-        limit_val_batches=0,
-        logger=False,
-        enable_checkpointing=False,
-        enable_progress_bar=False,
-        enable_model_summary=False,
-    )
+    trainer = quiet_trainer(accelerator="auto", max_steps=1, callbacks=[timer], limit_val_batches=0)
     trainer.fit(module, data)
     peak = torch.cuda.max_memory_allocated() if torch.cuda.is_available() else resident("VmHWM")
     scores = module.last_step.lists.scores.shape

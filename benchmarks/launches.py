@@ -23,7 +23,9 @@ from harness.machine import machine_line
 from harness.options import MEDQUAD, add_backbone, add_data, parser
 from harness.pretended_gpu import DEVICE, Counts, PretendedGPU
 from harness.profiled_gpu import ProfiledGPU
+from harness.shapes import SHAPES
 from harness.tables import head, row
+from harness.trainers import quiet_trainer
 from lightning.pytorch import Callback, Trainer
 from lightning.pytorch.accelerators import CPUAccelerator
 from lightning.pytorch.strategies import SingleDeviceStrategy
@@ -31,7 +33,6 @@ from torch import nn
 from torch.nn import functional as F
 from transformers import (
     AutoModel,
-    BertConfig,
     BertModel,
     ModernBertConfig,
     PreTrainedConfig,
@@ -57,13 +58,7 @@ COUNTED_STEP = 2  # the first ones make what stays: the moments of AdamW
 PRECISION = {"bf16": "bf16-mixed", "float32": "32-true"}
 
 MODELS: dict[str, PreTrainedConfig] = {
-    "MiniLM": BertConfig(
-        hidden_size=384,
-        num_hidden_layers=6,
-        num_attention_heads=12,
-        intermediate_size=1536,
-    ),
-    "BERT-base": BertConfig(),
+    **SHAPES,
     "ModernBERT, 6 layers": ModernBertConfig(num_hidden_layers=6, max_position_embeddings=512),
     "Qwen3-0.6B, 6 layers": Qwen3Config(
         hidden_size=1024,
@@ -206,18 +201,13 @@ def count_step(work: Work, folder: str, data: str) -> Parts:
     parts = PartsOfStep(gpu)
     accelerator = "gpu" if isinstance(gpu, ProfiledGPU) else PretendedAccelerator()
     with gpu:
-        trainer = Trainer(
+        trainer = quiet_trainer(
             accelerator=accelerator,
-            devices=1,
             strategy=SingleDeviceStrategy(DEVICE),
             precision=PRECISION[work.precision],
             max_steps=COUNTED_STEP + 2,
             limit_val_batches=0,
             num_sanity_val_steps=0,
-            logger=False,
-            enable_checkpointing=False,
-            enable_progress_bar=False,
-            enable_model_summary=False,
             callbacks=[parts],
         )
         trainer.fit(module, loader)

@@ -100,21 +100,18 @@ def fit(module: Any, data: Any, meter: Meter, setting: Setting, side: Side) -> N
     """
     from lightning import Callback, Trainer
 
+    from harness.trainers import quiet_trainer
+
     class EndsOfSteps(Callback):
         def on_train_batch_end(self, trainer: Trainer, *_: Any) -> None:
             trainer.should_stop = not meter.step_ended()
 
-    trainer = Trainer(
+    trainer = quiet_trainer(
         accelerator="gpu" if setting.device == "cuda" else "cpu",
-        devices=1,
         precision="bf16-mixed" if side.precision == "bf16" else "32-true",
         max_epochs=1000,
         limit_val_batches=0,
         num_sanity_val_steps=0,
-        logger=False,
-        enable_checkpointing=False,
-        enable_progress_bar=False,
-        enable_model_summary=False,
         callbacks=[EndsOfSteps()],
     )
     trainer.fit(module, data)

@@ -316,6 +316,7 @@ def _training(config: dict[str, Any], metrics: dict[str, Any]) -> str:
     ranker = model["ranker"] if isinstance(model["ranker"], dict) else {}
     backbone = (ranker.get("init_args") or {}).get("backbone")
     fit = metrics.get("fit", {})
+    trainer = config["trainer"]
     rows = {
         "data": _paths(data.get("path")),
         "start": config.get("init_from") or backbone,
@@ -326,7 +327,8 @@ def _training(config: dict[str, Any], metrics: dict[str, Any]) -> str:
         "in-batch": _class_with_options(model.get("in_batch")),
         "learning rate": model.get("lr"),
         "seed": config.get("seed_everything"),
-        "precision": config["trainer"]["precision"],
+        # A plugin may have said another one.
+        "precision": None if trainer.get("plugins") else trainer["precision"],
         "steps": fit.get("steps"),
         "time of training": duration(fit["seconds"]) if "seconds" in fit else None,
         "machine": metrics.get("test", {}).get("made", {}).get("machine"),

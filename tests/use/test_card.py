@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from ltr.models import DualEncoder
-from ltr.use.card import card
+from ltr.use.card import _training, card
 from ltr.use.export import export
 from ltr.use.load import load
 from tests.world.backbones import make_backbone
@@ -54,6 +54,15 @@ def test_a_measure_without_values_leaves_the_others_on_the_card(retriever, tmp_p
     text = card(run, "sentence-transformers", retriever.model)
     assert "| AP | 0.5000 | " in text and "fewer than two queries, too few" not in text
     assert "Fewer than two queries have a value of AP(rel=4)." in text
+
+
+@pytest.mark.parametrize(
+    "plugins, is_said", [(None, True), ([], True), ([{"class_path": "P"}], False)]
+)
+def test_a_precision_that_a_plugin_may_have_said_is_left_out(plugins, is_said):
+    trainer = {"precision": "32-true", "plugins": plugins}
+    config = {"model": {"ranker": "R"}, "data": {}, "trainer": trainer}
+    assert ("| precision | 32-true |" in _training(config, {})) == is_said
 
 
 @pytest.mark.parametrize("towers", [1, 2])

@@ -17,6 +17,9 @@ The first five take the place of modules, or of what these call. The last two be
 :func:`ltr.models.encoder.packed.enable_packing` tries whether the other tokens can be left out.
 """
 
+from functools import partial
+
+from torch import nn
 from transformers import PreTrainedModel
 
 from ltr.models.encoder.kernels.first_tokens import compute_all_tokens
@@ -32,8 +35,8 @@ from ltr.models.encoder.kernels.linear import (
     use_fast_linear,
     use_plain_linear,
 )
-from ltr.models.encoder.kernels.rms_norm import use_fused_rms_norm, use_plain_rms_norm
-from ltr.models.encoder.kernels.rotary import use_light_rotary, use_plain_rotary
+from ltr.models.encoder.kernels.rms_norm import normalised, use_fused_rms_norm
+from ltr.models.encoder.kernels.rotary import attend, use_light_rotary
 from ltr.models.encoder.loading.architecture import layers_of
 
 
@@ -66,7 +69,16 @@ def use_plain(model: PreTrainedModel) -> None:
     use_plain_linear(model)
     cast_each_alone(model)
     use_plain_norm(model)
-    use_plain_rms_norm(model)
-    use_plain_rotary(model)
+    use_own_forwards(model)
     use_plain_gelu(model)
     compute_all_tokens(model)
+
+
+def use_own_forwards(model: nn.Module) -> None:
+    """Undo :func:`use_fused_rms_norm` and :func:`use_light_rotary`: what they change is computed by its
+    class again.
+    """
+    for module in model.modules():
+        forward = vars(module).get("forward")
+        if isinstance(forward, partial) and forward.func in (normalised, attend):
+            del module.forward

@@ -28,15 +28,7 @@ def use_fused_rms_norm(model: nn.Module) -> None:
         is_alike = is_alike and set(module._parameters) == {"weight"}
         is_alike = is_alike and len(signature(module.forward).parameters) == 1
         if is_alike and _computes_the_same(module):
-            module.forward = partial(_normalised, module)
-
-
-def use_plain_rms_norm(model: nn.Module) -> None:
-    """Undo :func:`use_fused_rms_norm`."""
-    for module in model.modules():
-        forward = vars(module).get("forward")
-        if isinstance(forward, partial) and forward.func is _normalised:
-            del module.forward
+            module.forward = partial(normalised, module)
 
 
 @torch.no_grad()
@@ -59,7 +51,7 @@ def _weight_of(module: nn.Module) -> Tensor:
     return weight
 
 
-def _normalised(module: nn.Module, x: Tensor) -> Tensor:
+def normalised(module: nn.Module, x: Tensor) -> Tensor:
     """What the module makes of ``x``, ``[…, H]``."""
     if torch.compiler.is_compiling() or not half_weights.launches_cost(x.device.type):
         return type(module).forward(module, x)

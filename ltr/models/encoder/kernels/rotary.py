@@ -27,18 +27,10 @@ def use_light_rotary(model: nn.Module) -> None:
     """Rotate queries and keys by :func:`rotated` wherever a trial says that it computes the same."""
     for module in model.modules():
         if _with_our_rotation(type(module).forward) is not None:
-            module.forward = partial(_attend, module)
+            module.forward = partial(attend, module)
 
 
-def use_plain_rotary(model: nn.Module) -> None:
-    """Undo :func:`use_light_rotary`."""
-    for module in model.modules():
-        forward = vars(module).get("forward")
-        if isinstance(forward, partial) and forward.func is _attend:
-            del module.forward
-
-
-def _attend(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
+def attend(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
     """What an attention module makes of these arguments."""
     forward: Callable = type(module).forward
     if not torch.compiler.is_compiling():

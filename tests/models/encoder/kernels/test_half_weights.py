@@ -9,9 +9,8 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from ltr.models.encoder.kernels import half_weights, use_plain
+from ltr.models.encoder.kernels import half_weights, use_own_forwards, use_plain
 from ltr.models.encoder.kernels.linear import SharedCastLinear, cast_once
-from ltr.models.encoder.kernels.rotary import use_plain_rotary
 from ltr.models.encoder.loading.architecture import layers_of
 from ltr.models.encoder.lora import Lora
 from ltr.models.encoder.text_encoder import TextEncoder
@@ -40,7 +39,7 @@ def outputs_and_gradients(encoder, dtype=torch.bfloat16):
 @pytest.mark.parametrize("build", BUILDS)
 def test_outputs_and_gradients_are_those_of_autocast_to_the_bit(build, dtype, monkeypatch):
     encoder = reader(build())
-    use_plain_rotary(encoder.model)  # which rounds otherwise
+    use_own_forwards(encoder.model)  # which rounds otherwise
     expected, right = outputs_and_gradients(encoder, dtype)
     together(monkeypatch)
     outputs, found = outputs_and_gradients(encoder, dtype)
