@@ -245,7 +245,7 @@ def same_splits(one, other):
         np.testing.assert_array_equal(getattr(one, name), getattr(other, name))
 
 
-def test_features_become_letor_text_which_trains(tmp_path, capsys):
+def test_features_become_letor_text(tmp_path, capsys):
     source = write_features(tmp_path / "source")
     new = tmp_path / "new"
     assert run_ltr(f"import {source} {new} --first_feature 0") == 0
@@ -264,8 +264,15 @@ def test_features_become_letor_text_which_trains(tmp_path, capsys):
         "0 qid:2 3:3",
     ]
     same_splits(read_letor([new / "test.txt"]), read_letor([source / "rank.test"], 0))
+
+
+def test_imported_features_train_as_their_source(tmp_path):
+    """The command of the page, and one with the source itself, one step each."""
+    source = write_features(tmp_path / "source")
+    new = tmp_path / "new"
     run = tmp_path / "run"
-    # The command of the page, and the source itself, one step each.
+    assert run_ltr(f"import {source} {new} --first_feature 0") == 0
+    options = f"--model.ranker.n_features 5 --data.path {new}"
     fit = f"fit --config experiments/features/lambdarank.yaml {options} --trainer.max_steps 1"
     assert run_ltr(f"{fit} --trainer.default_root_dir {run}") == 0
     assert run_ltr(f"test {run}") == 0
