@@ -67,8 +67,8 @@ BAD_CHANGES = {
         },
         "ListNetLoss has no margin",
     ),
-    "bm25 without depth": (
-        {"data.init_args.evaluation.candidates": "bm25"},
+    "corpus without depth": (
+        {"data.init_args.evaluation.candidates": "corpus"},
         "documents per query (option data.evaluation.depth)",
     ),
     "no steps": ({"last.every_n_steps": 0}, "every_n_steps must be at least 1"),
