@@ -40,7 +40,7 @@ NEGATIVES = ArtefactKind(
     arrays=("ids", "distances"),
     manifest_type=NegativesManifest,
     # In errors about the option negatives, which also takes the names of other sources.
-    must_be="'candidates', 'bm25', 'random' or a folder with ids.npy, distances.npy and manifest.json",
+    must_be="'auto', 'candidates', 'bm25', 'random' or a folder with ids.npy, distances.npy and manifest.json",
     mend="mine again",
 )
 

@@ -132,7 +132,7 @@ REFUSED = {
     "import a.trec out --data nowhere": "nowhere: there is no such data folder or file",
     "import no.trec out --data DATA": "no.trec: there is no such file",
     "import a.trec . --data DATA": ". must be a new folder, and is there already",
-    "diff x y --data DATA": "x: negatives must be 'candidates', 'bm25', 'random' or a folder with",
+    "diff x y --data DATA": "x: negatives must be 'auto', 'candidates', 'bm25', 'random' or a folder with",
     "diff empty empty --data DATA": "empty: there must be a negative to compare, and there is none",
     "merge": f"{ONE_OF}, got 'merge'; see ltr --help",
     "--data DATA": f"{ONE_OF}; see ltr --help",

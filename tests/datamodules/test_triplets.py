@@ -177,7 +177,9 @@ def test_mined_negatives_bring_their_distances(tmp_path, collection_folder):
             assert set(docs) <= {*ids[query, :3].tolist(), 0}
     with pytest.raises(InputError, match="another collection"):
         module(write_collection(tmp_path / "other", seed=9), negatives=str(tmp_path / "0000"))
-    with pytest.raises(InputError, match="must be 'candidates', 'bm25', 'random' or a folder"):
+    with pytest.raises(
+        InputError, match="must be 'auto', 'candidates', 'bm25', 'random' or a folder"
+    ):
         module(collection_folder, negatives="bm26")
 
 
