@@ -50,7 +50,7 @@ def import_data(
         return
     if fold is not None:
         raise InputError(f"--fold is for feature vectors, and {source} has none; leave it out")
-    chosen = None if columns is None else dict(_role_and_column(word) for word in columns)
+    chosen = None if columns is None else _columns_of_roles(columns)
     with _noted() as notes:
         collection = open_collection(source, chosen)
         scores = scores_by_split(source, chosen)
@@ -61,13 +61,17 @@ def import_data(
         log.info("to learn the scores of %s: --data.labels.scores %s", split, quote(str(file)))
 
 
-def _role_and_column(word: str) -> tuple[str, str]:
-    role, _, column = word.partition("=")
-    if not column:
-        raise InputError(
-            f"--columns must be words as query=question, a role and the name of a column, got {word!r}"
-        )
-    return role, column
+def _columns_of_roles(words: list[str]) -> dict[str, str]:
+    """The columns of each role, with commas between where it is named several times."""
+    chosen: dict[str, str] = {}
+    for word in words:
+        role, _, column = word.partition("=")
+        if not column:
+            raise InputError(
+                f"--columns must be words as query=question, a role and the name of a column, got {word!r}"
+            )
+        chosen[role] = f"{chosen[role]},{column}" if role in chosen else column
+    return chosen
 
 
 def _import_features(source: str, folder: str, fold: int | None, first_feature: int) -> None:

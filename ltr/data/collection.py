@@ -183,9 +183,14 @@ def open_collection(path: str | Path, columns: Mapping[str, str] | None = None) 
     """
     path = str(path)
     local_path("path", path)
-    if columns is None and path.startswith("ir_datasets:"):
+    is_of_ids = path.startswith("ir_datasets:") or find_corpus(Path(path)) is not None
+    if columns is not None and is_of_ids:
+        raise InputError(
+            f"columns are chosen for rows of texts, and {path} has ids; leave them out"
+        )
+    if path.startswith("ir_datasets:"):
         return _from_ir_datasets(path.removeprefix("ir_datasets:"))
-    if columns is None and find_corpus(Path(path)):
+    if is_of_ids:
         return _from_data_folder(Path(path))
     return _from_triples(path, _texts_by_split(path, columns))
 

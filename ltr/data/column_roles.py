@@ -130,6 +130,7 @@ def _by_choice(
     names: Sequence[str], where: str, chosen: Mapping[str, str]
 ) -> dict[Role, list[str]]:
     by_role: dict[Role, list[str]] = {role: [] for role in ROLES}
+    role_of_column: dict[str, str] = {}
     for role, value in chosen.items():
         if role not in by_role:
             raise InputError(f"columns: a role must be one of {', '.join(ROLES)}, got {role!r}")
@@ -138,6 +139,11 @@ def _by_choice(
                 raise InputError(
                     f"{where}: there is no column {name!r} for {role}, only {_listed(names)}"
                 )
+            if name in role_of_column:
+                raise InputError(
+                    f"columns: each column must have one role, got {name!r} for {role_of_column[name]} and {role}"
+                )
+            role_of_column[name] = role
             by_role[role].append(name)
     return by_role
 

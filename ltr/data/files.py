@@ -87,6 +87,7 @@ def blocks(path: Path, size: int, *, whole_lines: bool = True) -> Iterator[tuple
     """
     local_path("the file", path)
     number = 1
+    is_first = True
     kind = "text"
     try:
         with open(path, "rb") as file:
@@ -95,9 +96,10 @@ def blocks(path: Path, size: int, *, whole_lines: bool = True) -> Iterator[tuple
             # The rest of the line at which read() has stopped belongs to the block.
             while block := stream.read(size) + (stream.readline() if whole_lines else b""):
                 n_lines = block.count(b"\n")
-                if number == 1:
+                if is_first:
                     _refuse_no_text(path, block)
                     block = block.removeprefix(BYTE_ORDER_MARK)
+                    is_first = False
                 yield number, block
                 number += n_lines
     except FileNotFoundError:

@@ -1,13 +1,13 @@
 """Data sets of Hugging Face's hub, and those that its ``datasets`` has saved to disk."""
 
 import logging
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from ltr.data.files import exists_as_file
-from ltr.data.named_rows import Row
+from ltr.data.named_rows import Row, classes_of, value_of_class
 from ltr.data.splits import SPLITS, split_named
 from ltr.entries import read_json
 from ltr.errors import InputError
@@ -64,11 +64,15 @@ def open_data_set(source: str) -> tuple[str, dict[str, dict[str, Callable[[], It
     rows: dict[str, dict[str, Callable[[], Iterator[Row]]]] = {}
     for split, name_of_split in _names_of_splits(list(streams), source).items():
         where = f"{source} {name_of_split}"
-        rows[split] = {where: partial(_rows_of_stream, streams[name_of_split], where)}
+        stream = streams[name_of_split]
+        classes = classes_of(stream.features.to_dict() if stream.features else {})
+        rows[split] = {where: partial(_rows_of_stream, stream, where, classes)}
     return f"datasets-1 {content}", rows
 
 
-def _rows_of_stream(stream: Iterable[dict[str, Any]], where: str) -> Iterator[Row]:
+def _rows_of_stream(
+    stream: Iterable[dict[str, Any]], where: str, classes: Mapping[str, Sequence[Any]]
+) -> Iterator[Row]:
     rows = iter(stream)
     number = 0
     while True:
@@ -81,7 +85,8 @@ def _rows_of_stream(stream: Iterable[dict[str, Any]], where: str) -> Iterator[Ro
             ) from None
         if row is None:
             return
-        yield number, row
+        named = {name: value_of_class(row.get(name), classes[name]) for name in classes}
+        yield number, {**row, **named}
 
 
 def _in_short(error: Exception) -> str:
@@ -119,4 +124,6 @@ def _files_of(folder: Path) -> list[Path]:
     for file in files:
         if not exists_as_file(file):
             raise InputError(f"{file}: there is no such file, and {state.name} names it; {MEND}")
+    if not files:
+        raise InputError(f"{folder}: the split is empty; at least one row is needed")
     return files

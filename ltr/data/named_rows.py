@@ -8,9 +8,9 @@ import codecs
 import csv
 import json
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from ltr.data.files import blocks, decoded_lines, numbered_lines
 from ltr.data.first_bytes import kind_of_file, unpacked_name
@@ -29,6 +29,8 @@ LONGEST_FIELD = (
     2**24
 )  # letters of a CSV file between quotes; more come of a quote that does not end
 SEPARATORS = "\t,;"
+NO_AND_YES = {("no", "yes"), ("false", "true"), ("negative", "positive"), ("neg", "pos")}
+NOT = {"no", "not", "non", "un", "in", "ir", "dis"}  # as in not_duplicate, irrelevant
 WHITE = re.compile(r"\s*")
 # What the end of a block can cut: a number, a name such as -Infinity, an escape.
 CUT = 16
@@ -55,6 +57,43 @@ def read_rows(file: Path, choose: Callable[[list[str]], list[str]] = list) -> It
     return _parquet_rows(file, choose) if reader is _parquet_rows else reader(file)
 
 
+def classes_of(features: Mapping[str, Any]) -> dict[str, list[Any]]:
+    """What the numbers of classes stand for, by their column.
+
+    A class is its name, which may be a number. Only where the second of two is what the first is not,
+    as ``not_duplicate`` and ``duplicate``, they are 0 and 1.
+
+    Args:
+        features: of Hugging Face's ``datasets``, as ``Features.to_dict`` gives them.
+    """
+    classes = {}
+    for column, feature in features.items():
+        while isinstance(feature, dict) and "feature" in feature:  # of a list
+            feature = feature["feature"]
+        if isinstance(feature, list) and len(feature) == 1:
+            (feature,) = feature
+        if isinstance(feature, dict) and feature.get("_type") == "ClassLabel":
+            names = feature.get("names") or []
+            classes[column] = [0, 1] if _are_no_and_yes(names) else names
+    return classes
+
+
+def value_of_class(value: Any, classes: Sequence[Any]) -> Any:
+    """The same of a value, or of those of a list; what is no number of a class stays."""
+    if isinstance(value, list):
+        return [value_of_class(each, classes) for each in value]
+    if isinstance(value, int) and 0 <= value < len(classes):
+        return classes[value]
+    return value
+
+
+def _are_no_and_yes(names: Sequence[str]) -> bool:
+    if len(names) != 2:
+        return False
+    no, yes = (name.lower() for name in names)
+    return (no, yes) in NO_AND_YES or no.removesuffix(yes).strip(" _-") in NOT
+
+
 def _reader_of(file: Path) -> Callable[[Path], Iterator[Row]] | None:
     kind = kind_of_file(file)
     name = f".{kind}" if kind in ("Parquet", "Arrow") else unpacked_name(file.name)
@@ -66,12 +105,12 @@ def _reader_of(file: Path) -> Callable[[Path], Iterator[Row]] | None:
 
 def _json_rows(file: Path) -> Iterator[Row]:
     """An array of objects, or one object a line."""
-    for _, line in numbered_lines(file):
-        if line.lstrip().startswith("["):
-            yield from _rows_of_array(file)
-        else:
-            yield from _rows_of_lines(file)
-        return
+    for _, block in blocks(file, BLOCK, whole_lines=False):
+        beginning = block.lstrip()
+        if beginning:
+            is_array = beginning.startswith(b"[")
+            yield from _rows_of_array(file) if is_array else _rows_of_lines(file)
+            return
 
 
 def _rows_of_lines(file: Path) -> Iterator[Row]:
@@ -106,6 +145,11 @@ def _rows_of_array(file: Path) -> Iterator[Row]:
             raise InputError(
                 f"{file}:{array.line}: a comma must stand between the rows of an array, got {array.beginning()!r}"
             )
+    array.skip("]")
+    if array.sign_or_end():
+        raise InputError(
+            f"{file}:{array.line}: nothing must stand behind the end of the array, got {array.beginning()!r}; make one array of all rows, or write one object a line"
+        )
 
 
 class _JsonArray:
@@ -121,6 +165,15 @@ class _JsonArray:
 
     def next_sign(self) -> str:
         """The next sign behind white space, where the place is then."""
+        sign = self.sign_or_end()
+        if not sign:
+            raise InputError(
+                f"{self._file}:{self.line}: the array does not end; the file may be cut short"
+            )
+        return sign
+
+    def sign_or_end(self) -> str:
+        """The same; empty at the end of the file."""
         while True:
             white = WHITE.match(self._text, self._place)
             assert white is not None  # it may be empty
@@ -130,9 +183,7 @@ class _JsonArray:
             self._text = self._next_part()
             self._place = 0
             if not self._text:
-                raise InputError(
-                    f"{self._file}:{self.line}: the array does not end; the file may be cut short"
-                )
+                return ""
 
     def skip(self, sign: str) -> None:
         """Go behind the next sign, which must be this one."""
@@ -192,18 +243,29 @@ def _decoded_parts(file: Path) -> Iterator[str]:
 
 def _separated_rows(file: Path) -> Iterator[Row]:
     """Rows behind a first line of names, with quotes as spreadsheets write them: within them stand
-    separators, line ends, and quotes twice.
+    separators, line ends, and quotes twice. In ``.tsv`` quotes are text.
     """
     lines = (line for _, line in decoded_lines(file))
     first = next(lines, "")
+    n_before = 1
+    if first.lower().startswith("sep="):  # as spreadsheets say what stands between
+        first = next(lines, "")
+        n_before = 2
+    quoting: Literal[0, 3] = csv.QUOTE_NONE if _reader_of(file) is None else csv.QUOTE_MINIMAL
     separator = max(SEPARATORS, key=lambda sign: len(_split(first, sign)))
-    names = [name.strip() for name in _split(first, separator)]
+    if quoting == csv.QUOTE_NONE:
+        separator = "\t"
+        names = [name.strip() for name in first.split(separator)]
+    else:
+        names = [name.strip() for name in _split(first, separator)]
     if len(set(names)) < len(names):
-        raise InputError(f"{file}:1: each column must have a name of its own, got {_listed(names)}")
+        raise InputError(
+            f"{file}:{n_before}: each column must have a name of its own, got {_listed(names)}"
+        )
     csv.field_size_limit(LONGEST_FIELD)
-    reader = csv.reader(lines, delimiter=separator, strict=True)
+    reader = csv.reader(lines, delimiter=separator, quoting=quoting, strict=True)
     while True:
-        number = reader.line_num + 2
+        number = reader.line_num + n_before + 1
         try:
             values = next(reader, None)
         except csv.Error as error:
@@ -290,8 +352,21 @@ def _rows_of_batch(batch: "RecordBatch", file: Path, first_row: int) -> Iterator
     if len(set(names)) < len(names):
         raise InputError(f"{file}: each column must have a name of its own, got {_listed(names)}")
     columns = [_values(column, str(file), first_row) for column in batch.columns]
+    for name, classes in _classes_of_schema(batch.schema).items():
+        if name in names:
+            place = names.index(name)
+            columns[place] = value_of_class(columns[place], classes)
     for row, values in enumerate(zip(*columns, strict=True), start=first_row):
         yield row, dict(zip(names, values, strict=True))
+
+
+def _classes_of_schema(schema: Any) -> dict[str, list[Any]]:
+    """The classes that Hugging Face's ``datasets`` has noted in a file."""
+    try:
+        noted = json.loads((schema.metadata or {})[b"huggingface"])
+        return classes_of(noted["info"]["features"])
+    except (KeyError, TypeError, ValueError):
+        return {}
 
 
 def _values(column: "Array", source: str, first_row: int) -> list[Any]:

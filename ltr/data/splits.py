@@ -4,7 +4,7 @@ import os
 import re
 from pathlib import Path
 
-from ltr.data.files import plain_or_packed
+from ltr.data.files import exists_as_file, plain_or_packed
 from ltr.data.named_rows import is_row_file
 from ltr.errors import InputError
 
@@ -95,10 +95,11 @@ def row_files_of_split(folder: Path, split: str) -> list[Path]:
             and shards; for shards that are not all there.
     """
     names = "|".join(NAMES_OF_SPLIT[split])
-    form = re.compile(rf"({names})(?:[-_.]?(\d+)(?:-of-(\d+))?)?(\.[^\d].*)")
+    form = re.compile(rf"({names})(?:[-_.]?(\d+)(?:-of-(\d+)(?:-[0-9a-f]{{16}})?)?)?(\.[^\d].*)")
     files = {}
     for file in sorted(folder.iterdir()):
-        if is_row_file(file) and (found := form.fullmatch(file.name)):
+        found = form.fullmatch(file.name)
+        if found and is_row_file(file) and exists_as_file(file):
             files[file] = found
     kinds = {(found[1], found[2] is None, found[3], found[4]) for found in files.values()}
     wholes = [file for file, found in files.items() if found[2] is None]

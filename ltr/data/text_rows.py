@@ -115,6 +115,10 @@ def text_lines(roles: Roles, source: str, rows: Rows, left_out: LeftOut) -> Iter
         else:
             documents = _labelled(row, roles, where, left_out)
         own_id = None if roles.query_id is None else _own_id(row.get(roles.query_id), where)
+        if own_id == "#":
+            raise InputError(
+                f"{where}: the id of a query must not be '#', which begins comments in qrels and runs; give it another one"
+            )
         n_queries = 0
         for query in queries:
             if query.is_empty:
@@ -238,6 +242,8 @@ def _positives_and_negatives(
 def _labelled(row: dict[str, Any], roles: Roles, where: str, left_out: LeftOut) -> list[Document]:
     assert roles.document is not None and roles.label is not None
     texts = _texts(row, roles.document, where)
+    if not texts:
+        left_out.add("rows without a document", where)
     values = _values(row, roles.label, where, len(texts))
     labels = [_label(value, roles.label, where) for value in values]
     return list(_documents(texts, labels, where, left_out, "documents"))

@@ -185,7 +185,7 @@ def test_how_far_it_is_is_told_at_once(tmp_path, monkeypatch, caplog):
     assert "  1 text is left out" in caplog.messages
 
 
-ROWS_OF_TEXTS = '{"a": "how many", "b": ["many", "some"], "c": "few"}\n'
+ROWS_OF_TEXTS = '{"a": "how many", "b": ["many", "some"], "c": "few", "d": "no"}\n'
 
 
 def test_columns_are_named_where_their_names_say_nothing(tmp_path, capsys):
@@ -196,13 +196,15 @@ def test_columns_are_named_where_their_names_say_nothing(tmp_path, capsys):
     assert told == (
         "ltr: --columns must be words as query=question, a role and the name of a column, got 'query'"
     )
-    assert run_ltr(f"{command} --columns query=a positive=b negative=c") == 0
-    line = "rows.jsonl: columns are read as query: a; positive: b; negative: c\n"
+    assert run_ltr(f"{command} --columns query=a positive=b negative=c negative=d") == 0
+    line = "rows.jsonl: columns are read as query: a; positive: b; negative: c, d\n"
     assert line in capsys.readouterr().out
     collection = open_collection(tmp_path / "new")
     (judged,) = by_ids(collection, collection.judgements("train")).values()
     graded = {collection.corpus.texts[collection.corpus.row(doc)]: judged[doc] for doc in judged}
-    assert graded == {"many": 1, "some": 1, "few": 0}
+    assert graded == {"many": 1, "some": 1, "few": 0, "no": 0}
+    told = refusal(capsys, f"import {tmp_path / 'new'} {tmp_path / 'other'} --columns query=a")
+    assert told.startswith("ltr: columns are chosen for rows of texts, and ")
 
 
 def test_scores_beside_texts_become_a_file_that_labels_take(tmp_path, capsys):

@@ -44,6 +44,34 @@ def test_a_saved_data_set_that_is_not_whole_is_refused(tmp_path, data_set):
         open_collection(tmp_path)
 
 
+def test_a_split_without_rows_is_refused(tmp_path, data_set):
+    datasets = pytest.importorskip("datasets")
+    datasets.DatasetDict(train=data_set, test=data_set.select([])).save_to_disk(tmp_path)
+    with refused("test.*: the split is empty; at least one row is needed"):
+        open_collection(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "names", [["not_entailment", "entailment"], ["entailment", "not_entailment"]]
+)
+def test_labels_are_what_the_names_of_their_classes_say(tmp_path, monkeypatch, names):
+    datasets = pytest.importorskip("datasets")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    features = {name: datasets.Value("string") for name in ("question", "sentence")}
+    features["label"] = datasets.ClassLabel(names=names)
+    columns = {"question": ["a", "a"], "sentence": ["b", "c"], "label": [1, 0]}
+    rows = datasets.Dataset.from_dict(columns, features=datasets.Features(features))
+    rows.save_to_disk(tmp_path / "saved")
+    rows.to_parquet(tmp_path / "org/name/train.parquet")
+    for source in ("saved", "org/name", "datasets:org/name"):
+        if names[1] == "entailment":
+            assert judgements(open_collection(source)) == {"a": {"b": 1, "c": 0}}
+            continue
+        with refused("'label': a grade must be a number .* got 'not_entailment'"):
+            open_collection(source)
+
+
 def test_a_data_set_of_the_hub_is_streamed(tmp_path, data_set, monkeypatch):
     """Beneath the working folder ``datasets`` takes a folder for one of the hub's names."""
     monkeypatch.chdir(tmp_path)

@@ -55,16 +55,18 @@ def written(file):
         text = json.dumps(ROWS)
         numbers = [1, 1, 1]
     else:
-        separator = {"csv": ",", "semicolon.csv": ";", "tsv": "\t"}[kind]
-        text = as_csv(separator)
+        text = as_csv({"csv": ",", "semicolon.csv": ";", "tab.csv": "\t", "sep.csv": ";"}[kind])
         numbers = [2, 3, 5]  # the text of the second row has two lines
+        if kind == "sep.csv":
+            text = f"sep=;\r\n{text}"
+            numbers = [3, 4, 6]
     opener = gzip.open if file.suffix == ".gz" else open
     with opener(file, "wt", encoding="utf-8", newline="") as opened:
         opened.write(text)
     return numbers
 
 
-KINDS = ["jsonl", "json", "one.json", "csv", "semicolon.csv", "tsv"]
+KINDS = ["jsonl", "json", "one.json", "csv", "semicolon.csv", "tab.csv", "sep.csv"]
 KINDS += ["jsonl.gz", "json.gz", "csv.gz", "parquet", "file.arrow", "stream.arrow"]
 
 
@@ -78,6 +80,51 @@ def test_each_kind_of_file_gives_the_rows_and_their_lines(tmp_path, monkeypatch,
     assert list(read_rows(file)) == list(zip(numbers, ROWS, strict=True))
 
 
+def test_quotes_are_text_where_tabs_stand_between(tmp_path):
+    (tmp_path / "a.tsv").write_text('q\tp\n"a"\t"b\n"c"\td, e\n')
+    assert list(read_rows(tmp_path / "a.tsv")) == [
+        (2, {"q": '"a"', "p": '"b'}),
+        (3, {"q": '"c"', "p": "d, e"}),
+    ]
+
+
+def test_of_a_long_line_the_beginning_says_whether_it_is_an_array(tmp_path, monkeypatch):
+    """Of an array in one line a block is read, and no byte order mark within it is left out."""
+    monkeypatch.setattr(named_rows, "BLOCK", 4)
+    file = tmp_path / "a.json"
+    file.write_text('[ {"q": "\ufeffa\ufeff\ufeffb"}]')
+    assert list(read_rows(file)) == [(1, {"q": "\ufeffa\ufeff\ufeffb"})]
+
+
+CLASSES = {
+    "what is and what is not": (["not_duplicate", "duplicate"], [0, 1, -1]),
+    "in one word": (["irrelevant", "Relevant"], [0, 1, -1]),
+    "yes": (["no", "yes"], [0, 1, -1]),
+    "numbers": (["1", "0"], ["1", "0", -1]),
+    "turned": (["entailment", "not_entailment"], ["entailment", "not_entailment", -1]),
+    "degrees": (["very_relevant", "relevant"], ["very_relevant", "relevant", -1]),
+}
+
+
+@pytest.mark.parametrize("case", CLASSES)
+def test_a_class_is_what_its_name_says(tmp_path, case):
+    """As Hugging Face's ``datasets`` note it in Parquet and Arrow."""
+    names, expected = CLASSES[case]
+    label = {"names": names, "_type": "ClassLabel"}
+    features = {"one": label, "some": {"feature": label, "_type": "List"}, "q": {"_type": "Value"}}
+    noted = {"huggingface": json.dumps({"info": {"features": features}})}
+    table = pa.table({"one": [0, 1, -1], "some": [[0, 1], [-1], None], "q": [0, 1, 2]})
+    table = table.replace_schema_metadata(noted)
+    parquet.write_table(table, tmp_path / "a.parquet")
+    with pa.ipc.new_stream(tmp_path / "a.arrow", table.schema) as writer:
+        writer.write_table(table)
+    for name in ("a.parquet", "a.arrow"):
+        rows = [row for _, row in read_rows(tmp_path / name)]
+        assert [row["one"] for row in rows] == expected
+        assert [row["some"] for row in rows] == [expected[:2], [-1], None]
+        assert [row["q"] for row in rows] == [0, 1, 2]
+
+
 BROKEN = {
     "no JSON": ("a.jsonl", '{"q": "a"}\n{"q": }\n', ":2: a line must be one JSON object"),
     "no object": ("a.jsonl", '{"q": "a"}\n3\n', ":2: a row must be an object"),
@@ -88,6 +135,13 @@ BROKEN = {
     "cut": ("a.json", '[{"q": "a"},\n{"q": "b', """:2: .* got '{"q": "b' .*Unterminated"""),
     "no end": ("a.json", '[{"q": "a"},\n', ":2: the array does not end"),
     "not a row": ("a.json", '[{"q": "a"},\n"b"]', ':2: a row must be an object .* got "b"'),
+    "two arrays": (
+        "a.json",
+        '[{"q": "a"}]\n [{"q": "b"}]\n',
+        """:2: nothing must stand behind the end of the array, got '\\[{"q": "b"}""",
+    ),
+    "an object behind": ("a.json", '[{"q": "a"}]{"q": "b"}', ":1: nothing must stand behind"),
+    "arrays as lines": ("a.jsonl", '[{"q": "a"}]\n[{"q": "b"}]', ":2: nothing must stand behind"),
     "columns": ("a.csv", "q,p\na,b\nc\n", r":3: expected 2 columns \(q, p\), got 1: 'c'"),
     "a quote": ("a.csv", 'q,p\na,b\n"c,d\ne,f\n', ":3: .* quotes in pairs .*unexpected end"),
     "behind it": ("a.csv", 'q,p\na,"b"c\n', ":2: .* quotes in pairs"),

@@ -244,6 +244,7 @@ BROKEN_ROWS = {
     ),
     "null": (LABELLED, {"labels": [None, 1]}, "'labels': a grade must be a number, got null"),
     "no Unicode": (GOOD, {"pos": ["\ud800"]}, "text must be valid Unicode"),
+    "a sign": (GOOD | {"qid": "1"}, {"qid": "#"}, "the id of a query must not be '#'"),
     "both": (GOOD, {"query": "x", "pos": ["y"], "neg": ["y"]}, "is positive and negative"),
 }
 
@@ -276,13 +277,21 @@ def test_columns_that_leave_a_choice_are_refused(tmp_path, case):
         open_collection(file)
 
 
+def test_a_list_of_no_documents_is_counted(tmp_path, caplog):
+    file = write_rows(tmp_path / "a.jsonl", LABELLED, {"query": "d", "docs": [], "labels": []})
+    assert judgements(open_collection(file)) == {"a": {"b": 1, "c": 0}}
+    assert f"of 2 rows, 1 rows without a document are left out, first {file}:2" in caplog.text
+
+
 def test_columns_can_be_chosen(tmp_path):
     file = write_rows(tmp_path / "a.jsonl", {"x": "a", "y": "b", "z": "c", "label": "d"})
     columns = {"query": "x", "positive": "y", "negative": "z,label"}
     assert judgements(open_collection(file, columns)) == {"a": {"b": 1, "c": 0, "d": 0}}
-    (tmp_path / "a.tsv").write_text('x\ty\n"two\nlines"\tb\n')
+    (tmp_path / "a.tsv").write_text('x\ty\n"a" b\t"c\n')
     columns = {"query": "x", "positive": "y"}
-    assert judgements(open_collection(tmp_path / "a.tsv", columns)) == {"two\nlines": {"b": 1}}
+    assert judgements(open_collection(tmp_path / "a.tsv", columns)) == {'"a" b': {'"c': 1}}
+    with refused("each column must have one role, got 'x' for query and positive"):
+        open_collection(file, {"query": "x", "positive": "x"})
     with refused("there is no column 'w' for query, only x, y, z, label"):
         open_collection(file, {"query": "w", "positive": "y"})
     with refused("a role must be one of query, .* got 'pos'"):
@@ -340,6 +349,28 @@ def test_files_that_are_no_split_or_two_are_refused(tmp_path, names, words):
             write_rows(tmp_path / name, {"query": "a", "pos": ["b"]})
     with refused(f"{tmp_path}: .*{words}"):
         open_collection(tmp_path)
+
+
+def test_shards_with_digests_in_their_names_are_read(tmp_path):
+    """As the hub has named them."""
+    for text, digest in (("a", "2a1df75c6bce91ab"), ("b", "00000000ffffffff")):
+        number = "ab".index(text)
+        name = f"data/train-0000{number}-of-00002-{digest}.parquet"
+        write_rows(tmp_path / name, {"query": text, "pos": [text]})
+    write_rows(tmp_path / "data/test-00000-of-00001.parquet", {"query": "x", "pos": ["x"]})
+    collection = open_collection(tmp_path)
+    assert judgements(collection) == {"a": {"a": 1}, "b": {"b": 1}}
+    assert judgements(collection, "test") == {"x": {"x": 1}}
+
+
+def test_what_is_called_as_a_split_and_is_no_file_is_refused(tmp_path):
+    (tmp_path / "a/train.parquet").mkdir(parents=True)
+    with refused("train.parquet: expected a file, got a folder"):
+        open_collection(tmp_path / "a")
+    (tmp_path / "b").mkdir()
+    (tmp_path / "b/train.jsonl").symlink_to("nowhere")
+    with refused("train.jsonl: expected a file, got a link that leads nowhere"):
+        open_collection(tmp_path / "b")
 
 
 def test_a_conflict_in_a_second_shard_is_said_with_its_file(tmp_path):
