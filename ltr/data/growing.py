@@ -1,6 +1,7 @@
 """Arrays on disk that grow to a length which is known at the end only."""
 
 from array import array
+from collections.abc import Iterable
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -58,7 +59,7 @@ class GrowingArray:
 
 
 class GrowingNumbers(GrowingArray):
-    """Numbers that come one by one: whole ones (int64), or float32."""
+    """Numbers that come one by one, or a few at a time: whole ones (int64), or float32."""
 
     def __init__(self, file: Path, dtype: type[np.int64 | np.float32] = np.int64) -> None:
         super().__init__(file, dtype)
@@ -67,7 +68,13 @@ class GrowingNumbers(GrowingArray):
     def append(self, number: float) -> None:
         """Append one number."""
         self._waiting.append(number)
-        if len(self._waiting) == BUFFERED:
+        if len(self._waiting) >= BUFFERED:
+            self._write_waiting()
+
+    def extend(self, numbers: Iterable[float]) -> None:
+        """Append a few numbers."""
+        self._waiting.extend(numbers)
+        if len(self._waiting) >= BUFFERED:
             self._write_waiting()
 
     def close(self) -> None:

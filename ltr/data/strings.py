@@ -4,7 +4,7 @@ import hashlib
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import Self
 
@@ -15,6 +15,11 @@ from ltr.data.growing import GrowingArray, GrowingNumbers
 from ltr.spans import spans
 
 BLOCK = 65_536  # strings whose places are looked at together
+BUFFERED = 256  # strings that wait in memory to be written; some are whole books
+IN_ORDER = 2**25  # bytes of memory for the strings that are read together in another order
+OVERHEAD = 64  # bytes that a string takes beside its own
+GAP = 4096  # bytes between two strings that are read, too, as two reads take longer
+PIECE = 2**20  # bytes that are read at once
 
 
 class Strings(Sequence[str]):
@@ -55,15 +60,33 @@ class Strings(Sequence[str]):
         return [blob[start:end].decode("utf-8") for start, end in ends]
 
     def in_order(self, order: np.ndarray) -> Iterator[bytes]:
-        """The bytes of the strings of these numbers ``[N]``."""
+        """The bytes of the strings of these numbers ``[N]``. Many are read together, in the order in
+        which they lie in the file.
+        """
+        mean = len(self._bytes) // max(len(self), 1) + OVERHEAD
         with open(self._folder / f"{self._name}.npy", "rb") as file:
-            for span in spans(len(order), BLOCK):
-                rows = order[span]
-                starts = self._offsets[rows]
-                lengths = self._offsets[rows + 1] - starts
-                places = (starts + self._start_in_file).tolist()
-                for place, length in zip(places, lengths.tolist(), strict=True):
-                    yield os.pread(file.fileno(), length, place)
+            for span in spans(len(order), max(IN_ORDER // mean, 1)):
+                yield from self._read(file.fileno(), order[span])
+
+    def _read(self, descriptor: int, rows: np.ndarray) -> list[bytes]:
+        """The strings of these numbers, by one read for those that lie near each other."""
+        by_place = np.argsort(rows, kind="stable")
+        starts = self._offsets[rows[by_place]]
+        ends = self._offsets[rows[by_place] + 1]
+        is_far = starts[1:] - ends[:-1] > GAP
+        is_far |= np.diff(starts // PIECE) > 0
+        bounds = [0, *(1 + np.flatnonzero(is_far)).tolist(), len(rows)]
+        found = [b""] * len(rows)
+        for first, stop in pairwise(bounds):
+            begin = int(starts[first])
+            length = int(ends[stop - 1]) - begin
+            piece = os.pread(descriptor, length, self._start_in_file + begin)
+            places = (starts[first:stop] - begin).tolist()
+            stops = (ends[first:stop] - begin).tolist()
+            numbers = by_place[first:stop].tolist()
+            for number, start, end in zip(numbers, places, stops, strict=True):
+                found[number] = piece[start:end]
+        return found
 
     def bytes_at(self, rows: np.ndarray, start: int, width: int) -> np.ndarray:
         """``[N, width]`` bytes of the strings of these numbers ``[N]``, from byte ``start`` of each;
@@ -118,12 +141,25 @@ class StringsFile:
         self._offsets = self._files.enter_context(offsets)
         self._offsets.append(0)
         self._end = 0
+        self._waiting: list[bytes] = []
+        self._files.push(self._write_last)
 
     def append(self, blob: bytes) -> None:
         """Append one string."""
-        self._bytes.write(blob)
-        self._end += len(blob)
-        self._offsets.append(self._end)
+        self._waiting.append(blob)
+        if len(self._waiting) == BUFFERED:
+            self._write_waiting()
+
+    def _write_waiting(self) -> None:
+        ends = list(accumulate(map(len, self._waiting), initial=self._end))
+        self._bytes.write(b"".join(self._waiting))
+        self._offsets.extend(ends[1:])
+        self._end = ends[-1]
+        self._waiting.clear()
+
+    def _write_last(self, kind: object, error: object, traceback: object) -> None:
+        if error is None:
+            self._write_waiting()
 
     def __enter__(self) -> Self:
         return self

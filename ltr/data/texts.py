@@ -254,8 +254,11 @@ class UnsortedTexts:
         self._count = 0
         self._have_own_ids = False
 
-    def append(self, record: Record) -> int:
-        """Append a text, and return its number; an InputError for what can't be one."""
+    def __len__(self) -> int:
+        return self._count
+
+    def append(self, record: Record) -> None:
+        """Append a text; an InputError for what can't be one."""
         id_, text, source, line, instruction = record
         kind = self._kind
         if not id_:
@@ -273,12 +276,12 @@ class UnsortedTexts:
         self._append(encoded(id_, where), encoded(text, where), source, line)
         if kind == "query":
             self._append_instruction(instruction, where)
-        return self._count - 1
 
-    def append_text(self, id_: str | None, text: str, source: str, line: int) -> int:
+    def append_text(self, id_: str | None, text: str, source: str, line: int) -> None:
         """The same of a text that may have no id: it is made of the text then, see :func:`id_of`."""
         if id_ is not None:
-            return self.append(Record(id_, text, source, line))
+            self.append(Record(id_, text, source, line))
+            return
         try:
             blob = text.encode("utf-8")
         except UnicodeEncodeError:
@@ -286,7 +289,6 @@ class UnsortedTexts:
         if b"\0" in blob:
             encoded(text, f"{source}:{line}")  # says what is wrong
         self._append(id_of_bytes(self._kind[0], blob).encode(), blob, source, line)
-        return self._count - 1
 
     def _append(self, id_: bytes, text: bytes, source: str, line: int) -> None:
         self._ids_file.append(id_)

@@ -168,7 +168,8 @@ class _Lines:
         self.pairs: dict[str, _Pairs] = {}
         with self.documents, self.queries:
             for split, texts in splits.items():
-                with _Pairs(folder / split) as pairs:
+                firsts = len(self.queries), len(self.documents)
+                with _Pairs(folder / split, *firsts) as pairs:
                     self._append(texts, pairs)
                 notes = pairs.left_out.notes()
                 if notes and not pairs.count:
@@ -180,53 +181,58 @@ class _Lines:
     def _append(self, texts: TextFiles, pairs: "_Pairs") -> None:
         for place, (source, read) in enumerate(zip(texts.sources, texts.readers, strict=True)):
             for line in read(pairs.left_out):
-                documents = []
                 for document in line.documents:
-                    documents.append(
-                        self.documents.append_text(document.id, document.text, source, line.number)
-                    )
-                query = self.queries.append_text(line.query_id, line.query, source, line.number)
-                number = line.number + place * MOST_LINES
-                for document, row in zip(line.documents, documents, strict=True):
-                    pairs.append(number, query, row, document.label)
+                    self.documents.append_text(document.id, document.text, source, line.number)
+                self.queries.append_text(line.query_id, line.query, source, line.number)
+                labels = [document.label for document in line.documents]
+                pairs.append(line.number + place * MOST_LINES, labels)
 
     def rows(self, split: str) -> LineRows:
         """The pairs of a split, by the rows of the tables."""
-        folder = self.pairs[split].folder
+        pairs = self.pairs[split]
+        lines = np.load(pairs.folder / "lines.npy")
+        sizes = np.load(pairs.folder / "sizes.npy")
+        queries = self.queries.rows[pairs.first_query :][: len(lines)]
         return LineRows(
-            np.load(folder / "lines.npy"),
-            self.queries.rows[np.load(folder / "queries.npy")],
-            self.documents.rows[np.load(folder / "documents.npy")],
-            np.load(folder / "labels.npy"),
+            np.repeat(lines, sizes),
+            np.repeat(queries, sizes),
+            self.documents.rows[pairs.first_document :][: pairs.count],
+            np.load(pairs.folder / "labels.npy"),
         )
 
 
 class _Pairs:
-    """The pairs of a query and a document of a split, on disk as they come."""
+    """The pairs of a query and a document of a split, on disk as they come: each line has a query,
+    whose number follows that of the one before, and so have its documents.
 
-    def __init__(self, folder: Path) -> None:
+    Args:
+        folder: where they are written.
+        first_query, first_document: the numbers of the first texts.
+    """
+
+    def __init__(self, folder: Path, first_query: int, first_document: int) -> None:
         folder.mkdir()
         self.folder = folder
+        self.first_query = first_query
+        self.first_document = first_document
         self.left_out = LeftOut()
         self.count = 0
         self._lines = GrowingNumbers(folder / "lines.npy")
-        self._queries = GrowingNumbers(folder / "queries.npy")
-        self._documents = GrowingNumbers(folder / "documents.npy")
+        self._sizes = GrowingNumbers(folder / "sizes.npy")
         self._labels = GrowingNumbers(folder / "labels.npy", np.float32)
 
-    def append(self, line: int, query: int, document: int, label: float) -> None:
-        """Append a pair, by the numbers of its line and its texts."""
-        self.count += 1
+    def append(self, line: int, labels: list[float]) -> None:
+        """Append the pairs of a line, by its number and the labels of its documents."""
+        self.count += len(labels)
         self._lines.append(line)
-        self._queries.append(query)
-        self._documents.append(document)
-        self._labels.append(label)
+        self._sizes.append(len(labels))
+        self._labels.extend(labels)
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *error: Any) -> None:
-        for numbers in (self._lines, self._queries, self._documents, self._labels):
+        for numbers in (self._lines, self._sizes, self._labels):
             numbers.__exit__(*error)
 
 

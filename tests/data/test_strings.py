@@ -40,6 +40,24 @@ def test_strings_of_any_length_are_read_back(tmp_path):
     assert list(pickle.loads(pickle.dumps(names))) == list(names)  # as a worker gets them
 
 
+def test_strings_in_another_order_are_the_same_however_many_are_read_at_once(tmp_path, monkeypatch):
+    rng = random.Random(2)
+    texts = [rng.choice("aé中") * rng.choice([0, 1, 5, 70]) for _ in range(200)]
+    order = np.array(rng.choices(range(200), k=300))
+    expected = [texts[row].encode() for row in order]
+    for buffered, in_order, gap, piece in [(1, 1, 0, 1), (7, 3000, 30, 200), (256, 9**9, 9, 9**9)]:
+        monkeypatch.setattr(strings, "BUFFERED", buffered)
+        monkeypatch.setattr(strings, "IN_ORDER", in_order)
+        monkeypatch.setattr(strings, "GAP", gap)
+        monkeypatch.setattr(strings, "PIECE", piece)
+        folder = tmp_path / f"{buffered}"
+        folder.mkdir()
+        table = written(folder, texts)
+        assert list(table) == texts
+        assert list(table.in_order(order)) == expected
+        assert list(table.in_order(order[:0])) == []
+
+
 @pytest.mark.parametrize("block", [7, 65_536])
 def test_the_order_is_pythons_order_of_their_bytes(tmp_path, monkeypatch, block):
     monkeypatch.setattr(strings, "BLOCK", block)
@@ -101,7 +119,9 @@ def test_numbers_that_come_one_by_one(tmp_path, monkeypatch):
     with GrowingNumbers(tmp_path / "numbers.npy") as numbers:
         for number in range(-2, 5):
             numbers.append(number)
-    assert np.load(tmp_path / "numbers.npy").tolist() == [-2, -1, 0, 1, 2, 3, 4]
+        numbers.extend([5, 6, 7, 8])
+        numbers.extend([])
+    assert np.load(tmp_path / "numbers.npy").tolist() == list(range(-2, 9))
 
 
 def test_repeats_in_an_order_are_told_from_strings_that_begin_alike(tmp_path, monkeypatch):
