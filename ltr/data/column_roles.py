@@ -6,7 +6,7 @@ Tevatron, DPR and sentence-transformers, labelled pairs and lists, MTEB's rerank
 """
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Literal, NamedTuple, get_args
 
 from ltr.data.column_names import KIND_OF_NAME, PARTS_OF_NAME, SMALL_WORDS
@@ -18,13 +18,14 @@ Role = Literal[
     "positive",
     "negative",
     "document",
+    "document_id",
     "label",
     "positive_scores",
     "negative_scores",
 ]
 ROLES: tuple[Role, ...] = get_args(Role)
 
-QUERY_IDS = {"query_id", "query-id", "qid"}
+QUERY_IDS = {"query_id", "query-id", "qid", "queryid", "question_id", "question-id", "questionid"}
 # Words of a text that is a query. The first column of texts is one where no name has such a word.
 QUERY_WORDS = {
     *("query", "question", "anchor", "search", "keyword", "frage", "anfrage", "suchanfrage"),
@@ -39,10 +40,17 @@ DOCUMENT_WORDS = (
     *("passage", "ctx", "context", "document", "doc", "paragraph", "text", "content", "body"),
     *("answer", "response", "sentence", "hypothesis"),
 )
+# Words of texts that have a title beside them.
+BODY_WORDS = {"text", "passage", "content", "body", "document", "doc", "paragraph"}
+BODY_WORDS |= {"context", "ctx", "article", "abstract"}
+# Words of classes, which are no grades.
+CLASS_WORDS = {"category", "class", "intent", "klasse", "classe", "clase", "类别"}
 
 
 class Roles(NamedTuple):
-    """The columns of each role; a document with a label, or positives and negatives."""
+    """The columns of each role; a document with a label, or positives and negatives. ``document_id`` is
+    of the one document, with a label or as a positive; ``titles`` are by the columns of their texts.
+    """
 
     query: str
     query_id: str | None
@@ -52,24 +60,39 @@ class Roles(NamedTuple):
     label: str | None
     positive_scores: str | None
     negative_scores: str | None
+    document_id: str | None = None
+    titles: Mapping[str, str] = {}
+
+    @property
+    def columns(self) -> set[str]:
+        """All that are read."""
+        read = {*self.positive, *self.negative, *self.titles.values()}
+        read |= {column for column in self if isinstance(column, str)}
+        return read
 
     def line(self, names: Sequence[str]) -> str:
         """What the columns are read as, in one line."""
         parts = []
-        read = set()
-        for role, columns in self._asdict().items():
+        for role, columns in self._replace(titles={})._asdict().items():
             if isinstance(columns, str):
                 columns = (columns,)
             if columns:
                 parts.append(f"{role.replace('_', ' ')}: {', '.join(columns)}")
-                read.update(columns)
+        for column, title in self.titles.items():
+            parts.append(f"title of {column}: {title}")
+        read = self.columns
         left = [repr(name) if not name.strip() else name for name in names if name not in read]
         if left:
             parts.append(f"not read: {', '.join(left)}")
         return "; ".join(parts)
 
 
-def roles_of(names: Sequence[str], where: str, chosen: Mapping[str, str] | None = None) -> Roles:
+def roles_of(
+    names: Sequence[str],
+    where: str,
+    chosen: Mapping[str, str] | None = None,
+    numbers: Collection[str] = (),
+) -> Roles:
     """What the columns of a file are for: as they are called, or as was chosen.
 
     Args:
@@ -77,13 +100,28 @@ def roles_of(names: Sequence[str], where: str, chosen: Mapping[str, str] | None 
         where: the file, for errors.
         chosen: the column of each role, as ``{"query": "question", "positive": "answer"}``; several
             columns of a role stand with commas between. No other column is read.
+        numbers: the columns that hold numbers alone. One that is not read may be the label of a
+            document that has none, and is refused.
 
     Raises:
         InputError: for names that leave a choice, or say nothing; for an unknown role, or a column
             that is not there.
     """
-    by_role = _by_choice(names, where, chosen) if chosen else _by_name(names, where)
-    return _checked(by_role, names, where)
+    if chosen:
+        return _checked(_by_choice(names, where, chosen), names, where)
+    by_role = _by_name(names, where)
+    titles = _titles(by_role, names)
+    document = by_role["document"]
+    if document:
+        by_role["document_id"] = [name for name in names if _is_id_of(name, document[0])][:1]
+    roles = _checked(by_role, names, where)._replace(titles=titles)
+    if document and not by_role["label"] and not by_role["negative"]:
+        for name in names:
+            if name in numbers and name not in roles.columns and not _is_id(name):
+                raise _unclear(
+                    names, where, f"{name} holds numbers, and may be the label of {document[0]}"
+                )
+    return roles
 
 
 def role_of_name(name: str) -> Role | Literal["text"] | None:
@@ -93,28 +131,36 @@ def role_of_name(name: str) -> Role | Literal["text"] | None:
     >>> role_of_name("hard_negative_ctxs"), role_of_name("pos_scores"), role_of_name("answers")
     ('negative', 'positive_scores', 'text')
     """
-    if name.lower() in QUERY_IDS:
+    if _in_small_letters(name) in QUERY_IDS:
         return "query_id"
-    if re.fullmatch(r"is_[a-z]+", name.lower()):  # is_relevant, is_duplicate
+    if re.fullmatch(r"is_[a-z]+", _in_small_letters(name)):  # is_relevant, is_duplicate
         return "label"
-    kinds = {_kind_of_word(word) for word in _words(name)}
+    words = _words(name)
+    kinds = {_kind_of_word(word) for word in words if word not in CLASS_WORDS}
+    if len(kinds) == 0 or ("label" not in kinds and CLASS_WORDS.intersection(words)):
+        return None
     for side in ("positive", "negative"):
         if side in kinds and "label" in kinds:
             return "positive_scores" if side == "positive" else "negative_scores"
     # One word of labels is enough, as in esci_label: a label must not be lost.
     if "label" in kinds:
         return "label"
-    if None in kinds or "other" in kinds or not kinds:
+    if None in kinds or "other" in kinds:
         return None
     if "negative" in kinds:
         return "negative"
     return "positive" if "positive" in kinds else "text"
 
 
+def _in_small_letters(name: str) -> str:
+    """``hardNegatives`` is ``hard_negatives``."""
+    return re.sub(r"(?<=[^\W\d_A-Z])(?=[A-Z])", "_", name).lower()
+
+
 def _words(name: str) -> list[str]:
     """The words of a name, each in its singular: ``passages`` is ``passage``."""
     words = []
-    for word in PARTS_OF_NAME.findall(name.lower()):
+    for word in PARTS_OF_NAME.findall(_in_small_letters(name)):
         if _kind_of_word(word) is None and _kind_of_word(word.removesuffix("s")) is not None:
             word = word.removesuffix("s")
         if word not in SMALL_WORDS and len(word) > 1:
@@ -183,6 +229,51 @@ def _by_name(names: Sequence[str], where: str) -> dict[Role, list[str]]:
     return by_role
 
 
+def _titles(by_role: dict[Role, list[str]], names: Sequence[str]) -> dict[str, str]:
+    """The columns of titles by those of their texts: ``positive_title`` beside ``positive_text``,
+    ``title`` beside ``text``. They are no texts of their own then.
+    """
+    titles: dict[str, str] = {}
+    texts = [*by_role["positive"], *by_role["negative"], *by_role["document"]]
+    for title in names:
+        if "title" not in _words(title) or title in by_role["query"]:
+            continue
+        for text in texts:
+            is_text = text not in titles and "title" not in _words(text)
+            if is_text and _whose(text) == _whose(title):
+                titles[text] = title
+    for role in ("positive", "negative"):
+        by_role[role] = [name for name in by_role[role] if name not in titles.values()]
+    return titles
+
+
+def _whose(name: str) -> set[str]:
+    """The words and numbers of a name but for those that say whether it is a title or its text."""
+    words = re.findall(r"[^\W_]+", _in_small_letters(name))
+    return {word.removesuffix("s") for word in words} - BODY_WORDS - {"title"}
+
+
+def _is_id_of(name: str, document: str) -> bool:
+    """Whether a column holds the ids of a document: ``doc_id`` of ``document``, ``sentence_id`` of
+    ``sentence``. A document's id beside passages is of several, and none of these.
+    """
+    found = re.fullmatch(r"(.+?)[_-]?id", _in_small_letters(name))
+    if found is None:
+        return False
+    stem = {"doc": "document", "psg": "passage", "p": "passage"}.get(found[1], found[1])
+    words = {"document" if word == "doc" else word for word in _words(document)}
+    is_any_text = stem in ("document", "passage") and words <= {"text", "content", "body"}
+    return stem in words or is_any_text
+
+
+def _is_id(name: str) -> bool:
+    """Whether a column of numbers is one of ids, ranks and the like; pandas calls one ``Unnamed: 0``."""
+    words = _words(name)
+    is_other = any(_kind_of_word(word) == "other" for word in words)
+    ends_so = _in_small_letters(name).endswith(("id", "ids", "idx"))
+    return is_other or ends_so or not words or "unnamed" in words
+
+
 def _rank_of_document(name: str) -> int:
     words = _words(name)
     if "title" in words:  # document_title beside answer
@@ -203,6 +294,8 @@ def _checked(by_role: dict[Role, list[str]], names: Sequence[str], where: str) -
     positives = by_role["positive"]
     document = first["document"]
     label = first["label"]
+    if first["document_id"] is not None and (document is None or positives):
+        raise _unclear(names, where, "a document_id must be of a document")
     if document is not None and label is None:  # all documents are relevant
         positives = [*positives, document]
         document = None
@@ -219,6 +312,7 @@ def _checked(by_role: dict[Role, list[str]], names: Sequence[str], where: str) -
         label,
         first["positive_scores"] if positives else None,
         first["negative_scores"] if by_role["negative"] else None,
+        first["document_id"] if by_role["document"] else None,
     )
 
 

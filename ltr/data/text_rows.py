@@ -1,18 +1,29 @@
 """Rows of texts: queries with their positives and negatives, or with documents and labels."""
 
+import ast
+import math
+import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from itertools import islice
 from typing import Any, NamedTuple
 
 from ltr.data.column_roles import Roles, role_of_name, roles_of
+from ltr.data.counted_columns import NUMBER
 from ltr.data.named_rows import Row
 from ltr.data.record_files import with_title
+from ltr.data.tab_separated import MANY_LINES
 from ltr.data.trec import LARGEST_SCORE, grade_of
 from ltr.entries import shown
 from ltr.errors import InputError
 
 FIRST_ROWS = 100  # whose columns say what those of a file are for
+JUDGED = {"has_answer", "hasanswer", "is_selected", "is_relevant", "relevance", "label", "grade"}
+TRUTH = {"true": 1.0, "false": 0.0}  # as pandas writes them in CSV, in small letters
+# What is no text, where all first values are so: whole numbers of four digits, words of letters and
+# digits.
+ID = re.compile(r"[0-9]{4,}|(?=[!-~]*[0-9])[A-Za-z][!-~]*|[0-9][!-~]*[A-Za-z][!-~]*")
 IDS_OF_TEXTS = ("docid", "doc_id", "_id", "id", "passage_id", "psg_id", "pid")
 
 
@@ -76,15 +87,80 @@ def roles_in(sources: Mapping[str, Rows], chosen: Mapping[str, str] | None) -> t
     Raises:
         InputError: as that; without any rows.
     """
-    names: dict[str, None] = {}  # in their order
-    for rows in sources.values():
-        for _, row in islice(rows(), FIRST_ROWS):
-            names |= dict.fromkeys(row)
+    columns: dict[str, list[tuple[str, Any]]] = {}  # their values, each with its place
+    for source, rows in sources.items():
+        for number, row in islice(rows(), FIRST_ROWS):
+            for name, value in row.items():
+                column = columns.setdefault(name, [])
+                for each in value if isinstance(value, list) else [value]:
+                    if not _is_null(each) and each != "":
+                        column.append((f"{source}:{number}", each))
     first = next(iter(sources))
-    if not names:
+    if not columns:
         raise InputError(f"{first}: the split is empty; at least one row is needed")
-    roles = roles_of(list(names), first, chosen)
-    return roles, roles.line(list(names))
+    numbers = {name for name, values in columns.items() if _are_numbers(values)}
+    roles = roles_of(list(columns), first, chosen, numbers)
+    _refuse_no_texts(roles.query, columns[roles.query], is_query=True)
+    documents = [*roles.positive, *roles.negative]
+    if roles.document is not None:
+        documents.append(roles.document)
+    for name in documents:
+        _refuse_no_texts(name, columns[name], is_query=False)
+        is_called_so = chosen is not None or role_of_name(name) != "text"
+        if roles.label is None and not is_called_so:
+            _refuse_judged(name, columns[name])
+    return roles, roles.line(list(columns))
+
+
+def _are_numbers(values: list[tuple[str, Any]]) -> bool:
+    """Whether there are numbers alone, or truth values, perhaps written as texts."""
+    for _, value in values:
+        if isinstance(value, str):
+            if not NUMBER.fullmatch(value.strip()) and value.strip().lower() not in TRUTH:
+                return False
+        elif not isinstance(value, int | float):
+            return False
+    return bool(values)
+
+
+def _refuse_no_texts(name: str, values: list[tuple[str, Any]], *, is_query: bool) -> None:
+    """Refuse a column of texts whose first ones are numbers or ids, or lists written as texts."""
+    texts = [(where, value) for where, value in values if isinstance(value, str)]
+    if not texts:
+        return
+    lists = [text for text in texts if _is_list(text[1])]
+    if 2 * len(lists) > len(texts):
+        where, value = lists[0]
+        raise InputError(
+            f"{where}: column {name!r} must hold a text, got a list written as a text, {shown(value)}; write lists as JSON lines or Parquet"
+        )
+    n_numbers = sum(NUMBER.fullmatch(value) is not None for _, value in texts)
+    n_ids = sum(ID.fullmatch(value) is not None for _, value in texts)
+    are_ids = n_ids == len(texts) >= MANY_LINES or (is_query and n_numbers == len(texts))
+    if are_ids:
+        where, value = texts[0]
+        raise InputError(
+            f"{where}: column {name!r} must hold texts, got ids or numbers alone, {shown(value)}; put the texts in their place, or import negatives with ids by ltr negatives import"
+        )
+
+
+def _is_list(text: str) -> bool:
+    if not text.startswith(("['", '["')) or not text.endswith("]"):
+        return False
+    try:
+        return isinstance(ast.literal_eval(text), list)
+    except (ValueError, SyntaxError, MemoryError, RecursionError):
+        return False
+
+
+def _refuse_judged(name: str, values: list[tuple[str, Any]]) -> None:
+    """Refuse documents that are not called positives, and say of themselves whether they are."""
+    for where, value in values:
+        judged = JUDGED.intersection(value) if isinstance(value, dict) else None
+        if judged:
+            raise InputError(
+                f"{where}: all documents of column {name!r} would be positives, got one with {min(judged)!r}; write lists of documents and labels, or, where all are relevant, import the file with --columns query=… positive={name}"
+            )
 
 
 def text_lines(roles: Roles, source: str, rows: Rows, left_out: LeftOut) -> Iterator[TextLine]:
@@ -136,12 +212,9 @@ def text_lines(roles: Roles, source: str, rows: Rows, left_out: LeftOut) -> Iter
 
 def _check_columns(row: dict[str, Any], known: set[str], roles: Roles, where: str) -> None:
     """Whether the columns of a row that were not in those before say something new."""
-    used: set[str | None] = set()
-    for columns in roles:
-        used.update(columns if isinstance(columns, tuple) else (columns,))
     is_first = not known
-    for name in row.keys() - known - used:
-        if not is_first and role_of_name(name) in ("negative", "positive", "label"):
+    for name in row.keys() - known - roles.columns:
+        if not is_first and role_of_name(name) not in (None, "text"):
             raise InputError(
                 f"{where}: the first {FIRST_ROWS} rows must have all columns, got {name!r}, which they have not; give it to the first row, perhaps as null"
             )
@@ -168,12 +241,8 @@ def _texts(row: dict[str, Any], column: str, where: str, *, required: bool = Tru
         return []
     value = row[column]
     if isinstance(value, str):
-        if value[:2] in ("['", '["') and value.endswith("]"):
-            raise InputError(
-                f"{where}: column {column!r} must hold a text, got a list written as a text, {shown(value)}; write lists as JSON lines or Parquet"
-            )
         return [_Text(None, value)]
-    if value is None:
+    if _is_null(value):
         return []
     values = value if isinstance(value, list) else [value]
     return [_text(value, column, where) for value in values]
@@ -182,7 +251,7 @@ def _texts(row: dict[str, Any], column: str, where: str, *, required: bool = Tru
 def _text(value: Any, column: str, where: str) -> _Text:
     if isinstance(value, str):
         return _Text(None, value)
-    if value is None:
+    if _is_null(value):
         return _Text(None, "")
     if isinstance(value, dict) and "text" in value:
         text = "" if value["text"] is None else value["text"]
@@ -194,12 +263,38 @@ def _text(value: Any, column: str, where: str) -> _Text:
                     id_ = _own_id(value[name], where)
                     break
             score = value.get("score")
-            if isinstance(score, bool) or not isinstance(score, (int, float)):
-                score = None
-            return _Text(id_, with_title(title, text), score)
+            if not isinstance(score, str | int | float) or isinstance(score, bool):
+                return _Text(id_, with_title(title, text))
+            return _Text(id_, with_title(title, text), _score(score, column, where))
     raise InputError(
         f"{where}: column {column!r} must hold a text, an object with 'text', or a list of these, got {shown(value)}"
     )
+
+
+def _is_null(value: Any) -> bool:
+    """Whether a value is missing: null, or NaN as pandas writes it."""
+    return value is None or (isinstance(value, float) and math.isnan(value))
+
+
+def _texts_with_titles(
+    row: dict[str, Any], column: str, roles: Roles, where: str, *, required: bool = True
+) -> list[_Text]:
+    """The texts in a column with what stands beside them: their titles, and ids of documents."""
+    texts = _texts(row, column, where, required=required)
+    title_column = roles.titles.get(column)
+    if title_column is not None:
+        titles = _texts(row, title_column, where, required=False)
+        if titles and texts:
+            _check_length(titles, len(texts), title_column, where)
+            for place, title in enumerate(titles):
+                if not title.is_empty:
+                    text = with_title(title.text, texts[place].text)
+                    texts[place] = texts[place]._replace(text=text)
+    is_document = column == roles.document or (column,) == roles.positive
+    if roles.document_id is not None and is_document and texts:
+        for place, id_ in enumerate(_values(row, roles.document_id, where, len(texts))):
+            texts[place] = texts[place]._replace(id=_own_id(id_, where))
+    return texts
 
 
 def _own_id(value: Any, where: str) -> str | None:
@@ -230,8 +325,8 @@ def _positives_and_negatives(
     for kind, columns, column_of_scores, label in sides:
         texts = []
         for column in columns:
-            texts += _texts(row, column, where, required=label > 0)
-        if column_of_scores is not None and row.get(column_of_scores) is not None:
+            texts += _texts_with_titles(row, column, roles, where, required=label > 0)
+        if column_of_scores is not None and row.get(column_of_scores) not in (None, []):
             for place, value in enumerate(_values(row, column_of_scores, where, len(texts))):
                 score = _score(value, column_of_scores, where)
                 texts[place] = texts[place]._replace(score=score)
@@ -241,12 +336,20 @@ def _positives_and_negatives(
 
 def _labelled(row: dict[str, Any], roles: Roles, where: str, left_out: LeftOut) -> list[Document]:
     assert roles.document is not None and roles.label is not None
-    texts = _texts(row, roles.document, where)
+    texts = _texts_with_titles(row, roles.document, roles, where)
     if not texts:
         left_out.add("rows without a document", where)
-    values = _values(row, roles.label, where, len(texts))
-    labels = [_label(value, roles.label, where) for value in values]
-    return list(_documents(texts, labels, where, left_out, "documents"))
+        if row[roles.document] != []:
+            return []
+    labels = []
+    labelled = []
+    for text, value in zip(texts, _values(row, roles.label, where, len(texts)), strict=True):
+        if _is_null(value) or value == "":
+            left_out.add("documents without a label", where)
+            continue
+        labels.append(_label(value, roles.label, where))
+        labelled.append(text)
+    return list(_documents(labelled, labels, where, left_out, "documents"))
 
 
 def _values(row: dict[str, Any], column: str, where: str, count: int) -> list[Any]:
@@ -255,22 +358,34 @@ def _values(row: dict[str, Any], column: str, where: str, count: int) -> list[An
         raise InputError(f"{where}: a row must have the column {column!r}, got {shown(list(row))}")
     value = row[column]
     values = value if isinstance(value, list) else [value]
+    _check_length(values, count, column, where)
+    return values
+
+
+def _check_length(values: Sequence[Any], count: int, column: str, where: str) -> None:
     if len(values) != count:
         raise InputError(
-            f"{where}: column {column!r} must have a number for each text beside it, {count} of them, got {len(values)}"
+            f"{where}: column {column!r} must have one value for each text beside it, {count} of them, got {len(values)}"
         )
-    return values
 
 
 def _label(value: Any, column: str, where: str) -> float:
     if isinstance(value, bool):
         return float(value)
+    if isinstance(value, str) and value.strip().lower() in TRUTH:
+        return TRUTH[value.strip().lower()]
     if isinstance(value, str | int | float):
         return grade_of(str(value), f"{where}: column {column!r}")
     raise InputError(f"{where}: column {column!r}: a grade must be a number, got {shown(value)}")
 
 
-def _score(value: Any, column: str, where: str) -> float:
+def _score(value: Any, column: str, where: str) -> float | None:
+    """A score, which may be written as a text; None for a missing one."""
+    if _is_null(value) or value == "":
+        return None
+    if isinstance(value, str) and NUMBER.fullmatch(value.strip()):
+        with suppress(ValueError):  # of a comma
+            value = float(value)
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
     if not is_number or not abs(value) <= LARGEST_SCORE:
         raise InputError(

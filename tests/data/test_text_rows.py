@@ -114,6 +114,34 @@ FORMS = {
         {"query": "a", "docs": ["b", "c", "d"], "labels": [0.5, 0, 2]},
         {"a": {"b": 0.5, "c": 0, "d": 2}},
     ),
+    "a title beside its text": ({"query": "a", "title": "t", "text": "b"}, {"a": {"t b": 1}}),
+    "titles of both": (
+        {
+            "query": "a",
+            "positive_title": "t",
+            "positive_text": "b",
+            "negative_title": None,
+            "negative_text": "c",
+        },
+        {"a": {"t b": 1, "c": 0}},
+    ),
+    "titles of a list": (
+        {"query": "a", "doc_titles": ["t", ""], "docs": ["b", "c"], "labels": [1, 0]},
+        {"a": {"t b": 1, "c": 0}},
+    ),
+    "names without lines between": (
+        {"queryText": "a", "positiveText": "b", "hardNegatives": ["c"], "document": "d"},
+        {"a": {"b": 1, "c": 0}},
+    ),
+    "a label": ({"query": "a", "document": "b", "isDuplicate": False}, {"a": {"b": 0}}),
+    "a category": (
+        {"question": "a", "answer": "b", "category": "c", "questionIndex": 3},
+        {"a": {"b": 1}},
+    ),
+    "a class beside a label": (
+        {"query": "a", "document": "b", "label": 0, "class": 5},
+        {"a": {"b": 0}},
+    ),
     "MTEB's reranking": (
         {"query": ["a", "b"], "positive": ["c"], "negative": ["d", "e"]},
         {"a": {"c": 1, "d": 0, "e": 0}, "b": {"c": 1, "d": 0, "e": 0}},
@@ -144,6 +172,34 @@ def test_ids_are_kept_where_the_rows_have_them(tmp_path):
     assert (list(tevatron.queries.ids), list(tevatron.corpus.ids)) == (["7"], ["d1", "d2"])
     dpr = open_collection(write_rows(tmp_path / "b.json", FORMS["DPR"][0]))
     assert list(dpr.corpus.ids) == ["1", "2", "3"]
+
+
+IDS = {
+    "of a document": ({"query_id": "1", "query": "a", "doc_id": "7", "document": "b"}, "7"),
+    "of its kind": ({"QuestionID": "1", "Question": "a", "SentenceID": "7", "Sentence": "b"}, "7"),
+    "in a list": ({"qid": 1, "query": "a", "docid": [7], "text": ["b"], "label": [1]}, "7"),
+    # Several sentences are of one document.
+    "of something else": ({"qid": "1", "query": "a", "doc_id": "7", "sentence": "b"}, None),
+}
+
+
+@pytest.mark.parametrize("case", IDS)
+def test_an_id_of_the_document_may_be_a_column(tmp_path, case):
+    row, expected = IDS[case]
+    collection = open_collection(write_rows(tmp_path / "a.jsonl", row))
+    assert list(collection.queries.ids) == ["1"]
+    (doc_id,) = collection.corpus.ids
+    assert doc_id == expected or (expected is None and len(doc_id) == 25)
+
+
+def test_labels_and_scores_of_csv_are_numbers(tmp_path):
+    (tmp_path / "a.csv").write_text("query,document,label\na,b,True\na,c,False\na,d,\n")
+    assert judgements(open_collection(tmp_path / "a.csv")) == {"a": {"b": 1, "c": 0}}
+    (tmp_path / "b.csv").write_text(
+        "query,positive,negative,pos_score,neg_score\na,b,c,0.5,1e-1\nd,e,f,,\n"
+    )
+    scores = [line[2] for _, line in read_scores(open_text_files([tmp_path / "b.csv"]))]
+    assert scores == [0.5, 0.1]
 
 
 def test_hard_negatives_come_before_others(tmp_path):
@@ -212,16 +268,21 @@ LABELLED = {"query": "a", "docs": ["b", "c"], "labels": [1, 0]}
 BROKEN_ROWS = {
     "a number": (GOOD, {"query": 3}, "'query' must hold a text, .* got 3"),
     "in a list": (GOOD, {"pos": ["b", 3]}, "'pos' must hold a text, .* got 3"),
-    "a list as text": (
-        GOOD,
-        {"pos": "['b', 'c']"},
-        "'pos' must hold a text, got a list written as",
-    ),
     "an object": (GOOD, {"neg": [{"title": "c"}]}, "'neg' must hold a text, an object with 'text'"),
     "its text": (GOOD, {"neg": [{"text": 3}]}, "'neg' must hold a text, an object with 'text'"),
     "an id": (GOOD, {"neg": [{"text": "x", "docid": [1]}]}, "an id must be a text or a whole"),
     "missing": (GOOD, {"pos": ...}, "a row must have the column 'pos', got"),
-    "few scores": (GOOD, {"pos_scores": []}, "'pos_scores' must have a number for each .* 1 of"),
+    "few scores": (
+        GOOD,
+        {"pos_scores": [1, 2]},
+        "'pos_scores' must have one value for each .* 1 of",
+    ),
+    "an infinite score": (
+        GOOD,
+        {"neg_scores": [10**400]},
+        "'neg_scores': a score must be a finite",
+    ),
+    "of a document": (GOOD, {"neg": [{"text": "x", "score": "1e400"}]}, "'neg': a score must be a"),
     "no score": (
         GOOD,
         {"neg_scores": ["high"]},
@@ -230,7 +291,7 @@ BROKEN_ROWS = {
     "labels": (
         LABELLED,
         {"labels": [1]},
-        "'labels' must have a number for each .* 2 of them, got 1",
+        "'labels' must have one value for each .* 2 of them, got 1",
     ),
     "a word": (
         LABELLED,
@@ -242,7 +303,6 @@ BROKEN_ROWS = {
         {"labels": [1, "nan"]},
         "'labels': a grade must be a number .* got 'nan'",
     ),
-    "null": (LABELLED, {"labels": [None, 1]}, "'labels': a grade must be a number, got null"),
     "no Unicode": (GOOD, {"pos": ["\ud800"]}, "text must be valid Unicode"),
     "a sign": (GOOD | {"qid": "1"}, {"qid": "#"}, "the id of a query must not be '#'"),
     "both": (GOOD, {"query": "x", "pos": ["y"], "neg": ["y"]}, "is positive and negative"),
@@ -265,6 +325,8 @@ UNCLEAR = {
     "labels": (["query", "document", "label", "score"], "label and score may each be the label"),
     "a label": (["query", "positive", "score"], "score may be the label of a document"),
     "classes": (["premise", "hypothesis", "label"], "labels of a premise are classes"),
+    "a number": (["query", "document", "gain"], "gain holds numbers, and may be the label of doc"),
+    "a class": (["question", "answer", "class"], "class holds numbers, and may be the label"),
     "alone": (["query", "negative"], "there is no document or positive"),
 }
 
@@ -274,6 +336,73 @@ def test_columns_that_leave_a_choice_are_refused(tmp_path, case):
     names, words = UNCLEAR[case]
     file = write_rows(tmp_path / "a.jsonl", dict.fromkeys(names, "1"))
     with refused(f"{file}: columns must say .*{words}.*rename them"):
+        open_collection(file)
+
+
+def test_what_is_null_is_left_out_and_counted(tmp_path, caplog):
+    nan = float("nan")
+    file = write_rows(
+        tmp_path / "a.jsonl",
+        {"query": "a", "document": "b", "label": 1},
+        {"query": "a", "document": None, "label": 1},
+        {"query": "a", "document": "d", "label": None},
+        {"query": "a", "document": "e", "label": nan},
+        {"query": "a", "document": "f", "label": ""},
+        {"query": "a", "document": nan, "label": 1},
+    )
+    assert judgements(open_collection(file)) == {"a": {"b": 1}}
+    assert f"of 6 rows, 2 rows without a document are left out, first {file}:2" in caplog.text
+    assert f"of 6 rows, 3 documents without a label are left out, first {file}:3" in caplog.text
+    scores = {"pos_scores": [None], "neg_scores": []}
+    assert judgements(open_collection(write_rows(tmp_path / "b.jsonl", GOOD | scores)))
+
+
+FIRST_ROWS = {
+    "what a reader found": (
+        {"question": "a", "ctxs": [{"id": "1", "text": "b", "score": "9.5", "has_answer": False}]},
+        "all documents of column 'ctxs' would be positives, got one with 'has_answer'",
+    ),
+    "lists as texts": (
+        {"query": "a", "pos": "['b', 'c']"},
+        """column 'pos' must hold a text, got a list written as a text, "\\['b', 'c'\\]";""",
+    ),
+    "ids": (
+        {"query": "1048585", "positive": "7187158", "negative": "7617404"},
+        "column 'query' must hold texts, got ids or numbers alone, \"1048585\";",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", FIRST_ROWS)
+def test_what_the_first_rows_show_is_refused(tmp_path, case):
+    row, words = FIRST_ROWS[case]
+    file = write_rows(tmp_path / "a.jsonl", row)
+    with refused(f"{file}:1: {words}"):
+        open_collection(file)
+
+
+def test_ids_in_the_place_of_documents_are_refused(tmp_path):
+    rows = [{"query": f"what is {n}", "positive": f"d{n}"} for n in range(20)]
+    file = write_rows(tmp_path / "a.jsonl", *rows)
+    with refused(f"{file}:1: column 'positive' must hold texts, got ids or numbers alone, \"d0\""):
+        open_collection(file)
+    assert open_collection(write_rows(tmp_path / "b.jsonl", *rows[:19]))
+    # An answer may be a number, or look as a list does.
+    sums = [{"query": f"{n} + {n}", "answer": str(2 * n)} for n in range(20)]
+    assert open_collection(write_rows(tmp_path / "c.jsonl", *sums))
+    code = [*sums, {"query": "list('ab')", "answer": "['a', 'b']"}]
+    found = judgements(open_collection(write_rows(tmp_path / "d.jsonl", *code)))
+    assert found["list('ab')"] == {"['a', 'b']": 1}
+
+
+LATE = {"negative": "c", "query_id": "1", "pos_scores": [1]}
+
+
+@pytest.mark.parametrize("name", LATE)
+def test_columns_that_first_rows_have_not_are_refused(tmp_path, name):
+    row = {"query": "a", "positive": ["b"]}
+    file = write_rows(tmp_path / "a.jsonl", *[row] * 100, row | {name: LATE[name]})
+    with refused(f"{file}:101: the first 100 rows must have all columns, got '{name}'"):
         open_collection(file)
 
 
