@@ -155,7 +155,13 @@ def _lines_of(written: WrittenFolder) -> list[str]:
     for split in collection.qrels:
         lines.append(f"{split}: {_of_split(collection, split)}")
     for split, n_scores in written.n_scores.items():
-        lines.append(f"scores/{split}.tsv: {_count(n_scores, 'score')}")
+        line = f"scores/{split}.tsv: {_count(n_scores, 'score')}"
+        n_repeated = written.n_repeated_scores[split]
+        if n_repeated:
+            line += (
+                f"; {n_repeated:,} more of the same pairs are left out, the first of each is kept"
+            )
+        lines.append(line)
     if written.n_trimmed:
         texts = _count(written.n_trimmed, "text")
         lines.append(f"white space at the ends of {texts} is left out")

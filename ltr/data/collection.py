@@ -16,7 +16,13 @@ from ltr.data.hugging_face import open_data_set, saved_files_by_split
 from ltr.data.judged_lists import cached_lists, kind_of_pools, read_judgements, read_pools
 from ltr.data.own_documents import own_documents, without_own
 from ltr.data.query_lists import QueryLists
-from ltr.data.splits import SPLITS, file_of_split, parent_split, row_files_of_split
+from ltr.data.splits import (
+    SPLITS,
+    file_of_split,
+    parent_split,
+    row_files_of_split,
+    text_files_in,
+)
 from ltr.data.texts import TextTable
 from ltr.data.triples import (
     TextFiles,
@@ -253,10 +259,27 @@ def text_files_by_split(path: str) -> dict[str, list[Path]]:
             if files:
                 by_split[split] = files
         if by_split:
+            _tell_unread(Path(path), by_split)
             return by_split
     raise InputError(
         f"{path}: a data folder must hold corpus.jsonl[.gz] (or .parquet, or a folder), queries.jsonl[.gz] and qrels/, MS MARCO's collection.tsv, queries.*.tsv and qrels.*.tsv, or texts as {{train,dev,test}}.tsv[.gz] or rows with named columns as .jsonl, .json, .csv, .parquet or .arrow (docs/data.md); found {names_in(Path(path))}"
     )
+
+
+def _tell_unread(folder: Path, by_split: dict[str, list[Path]]) -> None:
+    """Say which files of texts in a folder, or in its folder ``data``, are of no split."""
+    read = {file for files in by_split.values() for file in files}
+    unread = []
+    for file in [*text_files_in(folder), *text_files_in(folder / "data")]:
+        # What comes with data sets, and has no rows.
+        if file not in read and file.suffix != ".json":
+            unread.append(str(file.relative_to(folder)))
+    if unread:
+        log.warning(
+            "%s: not read are %s, as they are called neither train, dev nor test, or lie in data/ beside such files",
+            folder,
+            ", ".join(unread)[:200],
+        )
 
 
 def files_by_split(path: str, must_hold: str) -> dict[str, Path]:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from ltr.data.collection import Collection, with_split
+from ltr.data.lines import LineRows, look_up
 from ltr.data.progress import tracking
 from ltr.data.query_lists import QueryLists
 from ltr.data.texts import TextTable
@@ -26,6 +27,7 @@ class WrittenFolder(NamedTuple):
     collection: Collection  # with all splits
     n_trimmed: int  # texts that begin or end with white space, which a data folder does not keep
     n_scores: dict[str, int]  # by split
+    n_repeated_scores: dict[str, int]  # by split, of a pair that has one already; left out
 
 
 def write_data_folder(
@@ -45,18 +47,23 @@ def write_data_folder(
             only ``--split`` reads.
     """
     collection = _with_all_splits(collection)
-    n_scores = {}
+    n_scores: dict[str, int] = {}
+    n_repeated_scores: dict[str, int] = {}
 
     def write(temporary: Path) -> None:
         _write(collection, temporary)
-        if scores:
-            (temporary / "scores").mkdir()
         for split, lines in scores.items():
-            n_scores[split] = _write_scores(temporary / "scores" / f"{split}.tsv", lines)
+            rows = look_up(enumerate(lines), collection.queries, collection.corpus)
+            if len(rows):
+                firsts = rows.without_repeats()
+                (temporary / "scores").mkdir(exist_ok=True)
+                _write_scores(temporary / "scores" / f"{split}.tsv", collection, firsts)
+                n_scores[split] = len(firsts)
+                n_repeated_scores[split] = len(rows) - len(firsts)
 
     write_new(folder, write, "the output")
     n_trimmed = _count_trimmed(collection.corpus) + _count_trimmed(collection.queries)
-    return WrittenFolder(collection, n_trimmed, n_scores)
+    return WrittenFolder(collection, n_trimmed, n_scores, n_repeated_scores)
 
 
 def _write(collection: Collection, folder: Path) -> None:
@@ -77,15 +84,14 @@ def _write(collection: Collection, folder: Path) -> None:
             lines.write(folder / "candidates" / f"{split}.trec", _pool_lines(collection, pools))
 
 
-def _write_scores(file: Path, scores: Iterator[tuple[str, str, float]]) -> int:
-    """Write scores with 9 digits, below names: they may look like ranks. How many there are."""
-    count = 0
+def _write_scores(file: Path, collection: Collection, scores: LineRows) -> None:
+    """Write scores below names: they may look like ranks."""
+    queries = collection.queries.ids.in_order(scores.query_rows)
+    docs = collection.corpus.ids.in_order(scores.doc_rows)
     with open(file, "w", encoding="utf-8", newline="\n") as opened:
         opened.write("query_id\tdoc_id\tscore\n")
-        for query, doc, score in scores:
-            opened.write(f"{query}\t{doc}\t{score:.9g}\n")
-            count += 1
-    return count
+        for query, doc, score in zip(queries, docs, scores.values, strict=True):
+            opened.write(f"{query.decode()}\t{doc.decode()}\t{score!s}\n")
 
 
 def _with_all_splits(collection: Collection) -> Collection:

@@ -54,6 +54,12 @@ class LineRows:
         conflicts = np.flatnonzero(self.values != self.values[self.first_places])
         return int(conflicts[0]) if len(conflicts) else None
 
+    def best_of_pairs(self) -> "LineRows":
+        """The lines with the largest value of their pair."""
+        best = np.full(len(self), -np.inf, np.float32)  # by first place
+        np.maximum.at(best, self.first_places, self.values)
+        return self.select(self.values == best[self.first_places])
+
     def without_repeats(self) -> "LineRows":
         """The first line of each pair of a query and a document."""
         is_first = self.first_places == np.arange(len(self))

@@ -5,6 +5,7 @@ import re
 from pathlib import Path
 
 from ltr.data.files import exists_as_file, plain_or_packed
+from ltr.data.first_bytes import PACKED_ENDINGS, unpacked_name
 from ltr.data.named_rows import is_row_file
 from ltr.errors import InputError
 
@@ -99,7 +100,7 @@ def row_files_of_split(folder: Path, split: str) -> list[Path]:
     files = {}
     for file in sorted(folder.iterdir()):
         found = form.fullmatch(file.name)
-        if found and is_row_file(file) and exists_as_file(file):
+        if found and not _is_packed_self(file) and is_row_file(file) and exists_as_file(file):
             files[file] = found
     kinds = {(found[1], found[2] is None, found[3], found[4]) for found in files.values()}
     wholes = [file for file, found in files.items() if found[2] is None]
@@ -114,3 +115,21 @@ def row_files_of_split(folder: Path, split: str) -> list[Path]:
                 f"{folder}: {split} must have {int(found[3])} shards, as {found[0]} says, got {len(files)}; fetch the others"
             )
     return list(files)
+
+
+def _is_packed_self(file: Path) -> bool:
+    """Whether the file lies packed beside its plain self, which is the one that is read."""
+    plain = file.with_suffix("")
+    return file.suffix.lower() in PACKED_ENDINGS and plain.is_file()
+
+
+def text_files_in(folder: Path) -> list[Path]:
+    """All files of rows or of lines with tabs in a folder, read or not, but for the packed selves of
+    plain ones.
+    """
+    files = []
+    for file in sorted(folder.iterdir()) if folder.is_dir() else []:
+        is_text = unpacked_name(file.name).endswith(".tsv") or is_row_file(file)
+        if is_text and file.is_file() and not _is_packed_self(file):
+            files.append(file)
+    return files

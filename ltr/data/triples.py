@@ -52,6 +52,7 @@ class TextFiles(NamedTuple):
         layout: in words; the same bytes are other texts under another one.
         readers: give the lines of each source.
         has_labels: whether they are labelled, and no positives and negatives.
+        has_scores: whether they have columns of scores.
     """
 
     sources: Sequence[str]
@@ -59,6 +60,7 @@ class TextFiles(NamedTuple):
     layout: str
     readers: Sequence[Callable[[LeftOut], Iterator[TextLine]]]
     has_labels: bool
+    has_scores: bool = False
 
     def lines(self, left_out: LeftOut) -> Iterator[tuple[str, TextLine]]:
         """The lines of all sources, each with the name of its own."""
@@ -108,7 +110,9 @@ def open_text_rows(
     sources = list(rows)
     log.info("%s: columns are read as %s", sources[0], line)
     readers = [partial(text_lines, roles, source, rows[source]) for source in sources]
-    return TextFiles(sources, content, f"rows-1 {roles}", readers, roles.label is not None)
+    has_labels = roles.label is not None
+    has_scores = roles.positive_scores is not None or roles.negative_scores is not None
+    return TextFiles(sources, content, f"rows-1 {roles}", readers, has_labels, has_scores)
 
 
 def read_triples(
@@ -256,7 +260,11 @@ def read_scores(texts: TextFiles) -> Iterator[tuple[str, tuple[str, str, float]]
 
 
 def has_scores(texts: TextFiles) -> bool:
-    """Whether documents of the first rows have scores, see :func:`read_scores`."""
+    """Whether there are columns of scores, or documents of the first rows have some, see
+    :func:`read_scores`.
+    """
+    if texts.has_scores:
+        return True
     for _, line in islice(texts.lines(LeftOut()), FIRST_ROWS):
         if any(document.score is not None for document in line.documents):
             return True
@@ -273,16 +281,23 @@ def _grades_of_split(
         raise InputError(
             f"{texts.sources[0]}: the split is empty; at least one line query<TAB>positive is needed"
         )
+    notes = lines.pairs[split].left_out.notes()
+    n_lines = len(np.unique(rows.line_numbers))
     conflict = rows.first_conflict()
     if conflict is not None:
         where = texts.where(int(rows.line_numbers[conflict]))
         text = corpus.texts[rows.doc_rows[conflict]]
-        what = "has two labels" if texts.has_labels else "is positive and negative"
-        raise InputError(f"{where}: a text {what} for the same query: {text[:60]!r}")
-    n_lines = len(np.unique(rows.line_numbers))
+        if texts.has_labels:
+            raise InputError(f"{where}: a text has two labels for the same query: {text[:60]!r}")
+        # As mined negatives have it: who mined knew the positives of one line.
+        best = rows.best_of_pairs()
+        n_left_out = len(rows) - len(best)
+        notes.append(
+            f"{n_left_out} negatives are positives of the same query, too, and left out, first told by {where}: {text[:60]!r}"
+        )
+        rows = best
     rows = rows.without_repeats()  # those with repeats need no more memory
     lists = rows.lists()
-    notes = lines.pairs[split].left_out.notes()
     n_queries = len(lists.query_rows)
     if not texts.has_labels and MANY_LINES_A_QUERY * n_queries <= n_lines:
         notes.append(

@@ -227,6 +227,23 @@ def test_scores_beside_texts_become_a_file_that_labels_take(tmp_path, capsys):
     assert texts == {"a": 3, "b": 2, "c": float(np.float32(0.1))}
 
 
+def test_of_a_pair_with_several_scores_the_first_is_written(tmp_path, capsys):
+    """The first scores may stand behind many rows without."""
+    rows = ['{"query": "asks", "pos": ["a"], "neg": ["b"], "pos_scores": null}\n'] * 100
+    for score in (0.25, 0.25, 0.5):
+        rows.append(f'{{"query": "asks", "pos": ["a"], "neg": ["b"], "pos_scores": [{score}]}}\n')
+    (tmp_path / "train.jsonl").write_text("".join(rows))
+    (tmp_path / "test.jsonl").write_text(rows[0])
+    assert run_ltr(f"import {tmp_path} {tmp_path / 'new'}") == 0
+    told = "scores/train.tsv: 1 score; 2 more of the same pairs are left out, the first of each is kept"
+    assert told in capsys.readouterr().out
+    assert [file.name for file in (tmp_path / "new" / "scores").iterdir()] == ["train.tsv"]
+    written = (tmp_path / "new" / "scores" / "train.tsv").read_text()
+    assert written.splitlines()[1].split("\t")[2] == "0.25"
+    collection = open_collection(tmp_path / "new")
+    TeacherScores.open(tmp_path / "new" / "scores" / "train.tsv", collection)
+
+
 # As LightGBM's example has them: numbered from 0, sizes beside, the split as the ending. The last
 # feature is 0 in all rows.
 ROWS = "2 0:1.5 3:1e-9\n0 1:-0.1\n1 4:0\n0 2:3\n"

@@ -352,10 +352,6 @@ REFUSED = {
     ),
     "a line without a tab": ("only\n", "train.tsv:1: expected query<TAB>positive"),
     "an empty text": ("q\tp\nq\t\tn\n", "train.tsv:2: column 2 is empty"),
-    "positive and negative": (
-        "q\tp\tn\nq\tn\n",
-        "train.tsv:2: a text is positive and negative for the same query",
-    ),
     "a header below empty lines": (
         "\n\nquery\ttitle\tbody\nw1\tw2\tw3\n",
         "train.tsv:3: columns must be called",

@@ -1,5 +1,6 @@
 """Rows of texts in each form that people publish them: what is read, and what is refused."""
 
+import gzip
 import json
 import logging
 import shutil
@@ -305,7 +306,7 @@ BROKEN_ROWS = {
     ),
     "no Unicode": (GOOD, {"pos": ["\ud800"]}, "text must be valid Unicode"),
     "a sign": (GOOD | {"qid": "1"}, {"qid": "#"}, "the id of a query must not be '#'"),
-    "both": (GOOD, {"query": "x", "pos": ["y"], "neg": ["y"]}, "is positive and negative"),
+    "two labels": (LABELLED, {"labels": [0, 1]}, "a text has two labels for the same query: 'b'"),
 }
 
 
@@ -502,11 +503,32 @@ def test_what_is_called_as_a_split_and_is_no_file_is_refused(tmp_path):
         open_collection(tmp_path / "b")
 
 
-def test_a_conflict_in_a_second_shard_is_said_with_its_file(tmp_path):
+def test_a_positive_that_is_a_negative_in_another_shard_is_a_positive(tmp_path, caplog):
+    """As where negatives are mined: each line knows its own positives."""
     write_rows(tmp_path / "train-1.jsonl", {"query": "a", "pos": ["b"]})
     second = write_rows(tmp_path / "train-2.jsonl", GOOD, {**GOOD, "pos": ["d"], "neg": ["b"]})
-    with refused(f"{second}:2: a text is positive and negative for the same query: 'b'"):
-        open_collection(tmp_path)
+    write_rows(tmp_path / "test.jsonl", {"query": "x", "pos": ["y"], "neg": ["y", "z", "y"]})
+    collection = open_collection(tmp_path)
+    assert judgements(collection) == {"a": {"b": 1, "c": 0, "d": 1}}
+    assert judgements(collection, "test") == {"x": {"y": 1, "z": 0}}
+    words = "negatives are positives of the same query, too, and left out, first told by"
+    assert f"1 {words} {second}:2: 'b'" in caplog.text
+    assert f"2 {words} {tmp_path}/test.jsonl:1: 'y'" in caplog.text
+
+
+def test_files_of_texts_that_are_of_no_split_are_named(tmp_path, caplog):
+    row = {"query": "a", "pos": ["b"]}
+    for name in ("train.jsonl", "train_hn.jsonl", "data/test.jsonl", "info.json"):
+        write_rows(tmp_path / name, row)
+    (tmp_path / "extra.tsv").write_text("a\tb\n")
+    # A packed file beside its plain self is the same.
+    (tmp_path / "train.jsonl.gz").write_bytes(gzip.compress(b'{"query": "c", "pos": ["d"]}'))
+    collection = open_collection(tmp_path)
+    assert {split: judgements(collection, split) for split in collection.qrels} == {
+        "train": {"a": {"b": 1}}
+    }
+    unread = "extra.tsv, train_hn.jsonl, data/test.jsonl"
+    assert f"{tmp_path}: not read are {unread}, as they are called neither" in caplog.text
 
 
 def test_an_id_with_two_texts_is_refused_with_both_places(tmp_path):
