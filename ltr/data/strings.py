@@ -63,10 +63,12 @@ class Strings(Sequence[str]):
         """The bytes of the strings of these numbers ``[N]``. Many are read together, in the order in
         which they lie in the file.
         """
-        mean = len(self._bytes) // max(len(self), 1) + OVERHEAD
         with open(self._folder / f"{self._name}.npy", "rb") as file:
-            for span in spans(len(order), max(IN_ORDER // mean, 1)):
-                yield from self._read(file.fileno(), order[span])
+            for span in spans(len(order), IN_ORDER // OVERHEAD):
+                sizes = self.lengths(order[span]) + OVERHEAD
+                bounds = 1 + np.flatnonzero(np.diff(np.cumsum(sizes) // IN_ORDER))
+                for rows in np.split(order[span], bounds):
+                    yield from self._read(file.fileno(), rows)
 
     def _read(self, descriptor: int, rows: np.ndarray) -> list[bytes]:
         """The strings of these numbers, by one read for those that lie near each other."""

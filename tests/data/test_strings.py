@@ -45,7 +45,7 @@ def test_strings_in_another_order_are_the_same_however_many_are_read_at_once(tmp
     texts = [rng.choice("aé中") * rng.choice([0, 1, 5, 70]) for _ in range(200)]
     order = np.array(rng.choices(range(200), k=300))
     expected = [texts[row].encode() for row in order]
-    for buffered, in_order, gap, piece in [(1, 1, 0, 1), (7, 3000, 30, 200), (256, 9**9, 9, 9**9)]:
+    for buffered, in_order, gap, piece in [(1, 64, 0, 1), (7, 3000, 30, 200), (256, 9**9, 9, 9**9)]:
         monkeypatch.setattr(strings, "BUFFERED", buffered)
         monkeypatch.setattr(strings, "IN_ORDER", in_order)
         monkeypatch.setattr(strings, "GAP", gap)
