@@ -318,7 +318,7 @@ def _checked(by_role: dict[Role, list[str]], names: Sequence[str], where: str) -
 
 def _unclear(names: Sequence[str], where: str, why: str) -> InputError:
     return InputError(
-        f"{where}: columns must say which is the query, and which are positives and negatives, or a document and its label; {why}, got {_listed(names)}; rename them, or import the file and choose: columns query=…, positive=…"
+        f"{where}: columns must say which is the query, and which are positives and negatives, or a document and its label; {why}, got {_listed(names)}; rename them, or import the file with --columns query=… positive=…"
     )
 
 

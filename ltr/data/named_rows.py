@@ -138,7 +138,11 @@ def _rows_of_array(file: Path) -> Iterator[Row]:
     array.skip("[")
     while array.next_sign() != "]":
         number, row = array.read_value()
-        yield number, _object(row, f"{file}:{number}")
+        if not isinstance(row, dict):
+            raise InputError(
+                f"{file}:{number}: each element of the array must be an object with named columns, got {shown(row)}; write lists of values as CSV, or as objects"
+            )
+        yield number, row
         if array.next_sign() == ",":
             array.skip(",")
         elif array.next_sign() != "]":

@@ -134,7 +134,8 @@ BROKEN = {
     "within": ("a.json", '[{"q": "a"},\n{"q" "b"}]', """:2: .* got '{"q" "b"}]'"""),
     "cut": ("a.json", '[{"q": "a"},\n{"q": "b', """:2: .* got '{"q": "b' .*Unterminated"""),
     "no end": ("a.json", '[{"q": "a"},\n', ":2: the array does not end"),
-    "not a row": ("a.json", '[{"q": "a"},\n"b"]', ':2: a row must be an object .* got "b"'),
+    "not a row": ("a.json", '[{"q": "a"},\n"b"]', ':2: each element .* be an object .* got "b"'),
+    "lists": ("a.jsonl", '["q", "p"]\n["a", "b"]\n', ':1: .* got "q"; write lists of values as'),
     "two arrays": (
         "a.json",
         '[{"q": "a"}]\n [{"q": "b"}]\n',
