@@ -73,6 +73,7 @@ def check_options(
     """As :func:`check_data`, by what options and judgements tell: nothing need be tokenised."""
     _check_groups(in_batch, data)
     _check_one_list(margin, in_batch, data)
+    _check_scale(data)
     _check_kind_of_labels(loss, in_batch, data)
     check_transform(transform, loss, margin, data)
 
@@ -104,6 +105,16 @@ def _check_one_list(margin: Margin | None, in_batch: InBatch, data: RankingDataM
                 f"{type(policy).__name__} compares the texts of a list, and {name} makes one list of all queries; take another margin",
                 option="margin",
             )
+
+
+def _check_scale(data: RankingDataModule) -> None:
+    """Refuse one divisor for the grades of several sources, whose scales may differ."""
+    divide_by = data.labels.divide_by
+    if divide_by is not None and len(data.source_names) > 1:
+        raise InputError(
+            f"divide_by is one number for grades of one scale, got {divide_by:g} and {len(data.source_names)} sources; divide the grades in the files of the source that needs it",
+            option="labels.divide_by",
+        )
 
 
 def _check_distances(ranker: Ranker, margin: Margin | None, data: RankingDataModule) -> None:
@@ -189,7 +200,7 @@ def _check_soft_labels(loss: Loss, in_batch: InBatch, largest: float) -> None:
         name = type(in_batch).__name__
     elif largest > loss.largest_label:
         raise InputError(
-            f"{type(loss).__name__} takes every label above {loss.largest_label:g} for relevant, and there are soft ones up to {largest:g}; divide the labels by the largest one of the scale (data.labels.divide_by of texts), say from which one on a document is relevant (data.relevant_from), or take another loss of grades, as MSELoss or RankNetLoss",
+            f"{type(loss).__name__} takes every label above {loss.largest_label:g} for relevant, and labels with fractions go up to {largest:g}; divide the labels by the largest one of the scale (data.labels.divide_by of texts), say from which one on a document is relevant (data.relevant_from), or take another loss of grades, as MSELoss or RankNetLoss",
             option="loss",
         )
     else:

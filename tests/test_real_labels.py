@@ -164,6 +164,52 @@ def test_losses_that_take_different_labels_for_the_same_are_refused(
         check_labels(loss, in_batch, Data(largest))
 
 
+@pytest.mark.parametrize(
+    ("grades", "divide_by", "largest"),
+    [
+        ((0, 0.25, 0.5, 1, 2, 5), None, 5),
+        ((0, 1, 4), 2, 2),
+        ((0, 0.25, 0.5, 1), None, 1),
+        ((0, 2, 4), 2, 0),
+    ],
+)
+def test_whole_labels_beside_fractions_are_of_their_scale(
+    tmp_path, backbone, grades, divide_by, largest
+):
+    """BCELoss would take 5 for 1 beside 0.5; without fractions all above 0 are relevant."""
+    module = cross_encoder(backbone, BCELoss())
+    folder = write_folder(tmp_path / "mixed", grades)
+    data = lists_of(module, folder, divide_by=divide_by)
+    data.setup("fit")
+    assert data.largest_soft_label == largest
+    if divide_by is None:
+        lines = [f"{grade} qid:1 1:0.{place}\n" for place, grade in enumerate(grades)]
+        (tmp_path / "train.txt").write_text("".join(lines))
+        features = data_for(feature_ranker(1, BCELoss()), FeatureDataModule, tmp_path)
+        features.setup("fit")
+        assert features.largest_soft_label == largest
+    if largest <= 1:
+        check_labels(BCELoss(), OwnLists(), data)
+        return
+    with pytest.raises(InputError, match=f"BCELoss takes every label above 1 .* up to {largest};"):
+        check_labels(BCELoss(), OwnLists(), data)
+
+
+def test_one_divisor_is_of_one_source(tmp_path, backbone):
+    """Ratings from 0 to 5, and 0 and 1: a fifth of both would make 0.2 of what is certain."""
+    paths = [
+        str(write_folder(tmp_path / name, grades))
+        for name, grades in (("rated", RATINGS), ("binary", (1, 0)))
+    ]
+    module = cross_encoder(backbone, MSELoss())
+    data = ListDataModule(
+        paths, unjudged="skip", evaluation=Evaluation(None), labels=Labels(divide_by=5)
+    )
+    with pytest.raises(InputError, match="^divide_by is one number .* got 5 and 2 sources") as told:
+        trainer(tmp_path, max_steps=1).fit(module, data)
+    assert told.value.option == "labels.divide_by"
+
+
 @pytest.mark.parametrize("loss", [BCELoss(), SoftmaxLoss()])
 def test_a_level_of_relevance_makes_soft_labels_ones_of_relevance(tmp_path, backbone, loss):
     """From 3 on: 4.75 and 3.25 are relevant, 0.5 is 0."""

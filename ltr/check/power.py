@@ -118,6 +118,8 @@ def power_section(
             two.
     """
     metric = RankingMetric(metric_name)
+    level = metric.measure.level
+    to_find = metric.measure.to_find if level is not None else "a relevant document"
     rows = []
     severe = []
     entries: dict[str, object] = {"metric": metric_name, "alpha": ALPHA, "power": POWER}
@@ -132,13 +134,13 @@ def power_section(
     for split, judged in collection.qrels.items():
         if split == "train":
             continue
-        n_queries = int((judged.n_relevant() > 0).sum())
+        n_queries = int((judged.zero_below(level).n_relevant() > 0).sum())
         lists = found_by_bm25(collection, split)
         values = ranked_values(lists, judged, metric)
         known = values[np.isfinite(values)]
         if len(known) < 2 or n_queries < 2:
             severe.append(
-                f"{split} can show no difference: two queries at least must have a relevant document, and one that BM25 finds; {n_queries:,} have the former, {len(known):,} both"
+                f"{split} can show no difference: two queries at least must have {to_find}, and one that BM25 finds; {n_queries:,} have the former, {len(known):,} both"
             )
             continue
         split_entries: dict[str, object] = {"queries": n_queries, "bm25": float(known.mean())}

@@ -173,10 +173,11 @@ class FeatureDataModule(RankingDataModule):
             n_rankable,
             len(train),
         )
-        # Where a level says which labels are relevant, all above 0 are.
+        # Where any label has a fraction all are of one scale, so the largest counts, whole or not.
+        # Where a level says which are relevant, none are soft.
         self.largest_soft_label = 0.0
-        if self.relevant_from is None:
-            self.largest_soft_label = largest_fraction(train.labels)
+        if self.relevant_from is None and largest_fraction(train.labels):
+            self.largest_soft_label = float(train.labels.max())
         rows = ListRows(train, queries, self.list_size, self.keep, self.seed)
         self.lists_with_both = (n_with_relevant_and_not(rows), len(rows))
         return self.buckets(rows, self.collator)

@@ -79,9 +79,9 @@ class RankingDataModule(LightningDataModule):
         seed: of all sampling.
         needs_in_batch: whether training lists hold relevant documents alone, so that the module's
             ``in_batch`` must rank them against those of other lists.
-        largest_soft_label: the largest label of training lists that is no whole number, whether of
-            the data or of an audit, after ``setup("fit")``; 0 where all are whole, or every label
-            above 0 is said to be relevant (``relevant_from``).
+        largest_soft_label: the largest label of training lists where some of the data have
+            fractions, or the largest fraction of an audit, after ``setup("fit")``; 0 where all are
+            whole, or the data's are said to be relevant from one on (``relevant_from``).
         lists_with_both: how many training lists have a relevant and an irrelevant document, and how
             many there are, after ``setup("fit")``; None where all have both, or hold relevant
             documents alone (``needs_in_batch``), or the scores of a teacher, or where a list of one

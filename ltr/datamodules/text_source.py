@@ -109,13 +109,14 @@ class TextSource:
         """Keep the largest soft label of its training lists.
 
         Args:
-            judged: the grades that are labels. Where ``relevant_from`` says which are relevant,
-                fractions of theirs are no soft labels: all above 0 are relevant.
+            judged: the grades that are labels. Where any has a fraction all are of one scale, so the
+                largest counts, whole or not. Where ``relevant_from`` says which are relevant,
+                none are soft labels.
             audit_labels: by which an audit overrules them, if there was one.
         """
         self.largest_soft_label = 0.0
-        if self.collection.relevant_from is None:
-            self.largest_soft_label = judged.largest_fraction()
+        if self.collection.relevant_from is None and judged.largest_fraction():
+            self.largest_soft_label = float(judged.values.max())
         if audit_labels is not None:
             of_audit = audit_labels.largest_fraction()
             self.largest_soft_label = max(self.largest_soft_label, of_audit)

@@ -145,3 +145,21 @@ def test_a_split_of_few_queries_is_severe(tmp_path):
     assert "none" not in str(severe)
     two = open_collection(write_collection(tmp_path / "d", n_queries=1))
     assert "can show no difference" in power_section(two, "nDCG@10").severe[0]
+
+
+def test_only_queries_with_a_document_at_the_level_count(tmp_path):
+    """Of nDCG@10 each query with a relevant document has a value, of AP(rel=2) those of grade 2."""
+    collection = open_collection(write_collection(tmp_path / "data", n_queries=6))
+    judged = collection.qrels["dev"]
+    grades = np.minimum(judged.values, 1)
+    first_two = judged.offsets[2]
+    at_level = np.where((np.arange(len(grades)) < first_two) & (grades > 0), 2, grades)
+    for values, told in ((at_level, None), (grades, "a document of grade 2 or above")):
+        changed = judged._replace(values=values.astype(np.float32))
+        section = power_section(collection._replace(qrels={"dev": changed}), "AP(rel=2)")
+        if told is None:
+            assert section.entries["dev"]["queries"] == 2
+        else:
+            assert f"must have {told}, and one that BM25 finds; 0 have" in section.severe[0]
+    section = power_section(collection._replace(qrels={"dev": changed}), "nDCG@10")
+    assert section.entries["dev"]["queries"] > 2
