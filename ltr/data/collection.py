@@ -124,10 +124,30 @@ class Collection(NamedTuple):
         return own_docs
 
     def taken_by_auto(self, split: str) -> Literal["candidates", "bm25"]:
-        """What an option that says ``auto`` takes for the queries of a split: its own pools where it
-        has some, else the best documents of BM25.
+        """What an option that says ``auto`` takes for the queries of a split: its own pools where
+        they do (:meth:`lack_of_pools`), else the best documents of BM25.
         """
-        return "candidates" if split in self.candidates else "bm25"
+        return "bm25" if self.lack_of_pools(split) else "candidates"
+
+    def lack_of_pools(self, split: str) -> str:
+        """Why ``auto`` does not take the pools of a split, in words; empty where it does.
+
+        The split has none; or most of its queries with a relevant document and a pool have nothing
+        in the pool but their best: whatever ranks such pools, they are ranked perfectly. Such are
+        those that are made of the positives and the few negatives of files of texts.
+        """
+        if split not in self.candidates:
+            return "the split has no pools"
+        judged = self.qrels.get(split)
+        if judged is None:
+            return ""
+        relevant = judged.lists_at(np.flatnonzero(judged.n_relevant() > 0))
+        pools = self.candidates[split].of_queries(relevant.query_rows)
+        n_with_order = int(_have_others(pools, relevant).sum())
+        n_pools = len(pools.query_rows)
+        if 2 * n_with_order >= n_pools:
+            return ""
+        return f"the pools of {n_pools - n_with_order} of {n_pools} queries hold nothing below their best documents"
 
     def pools(self, split: str, *, option: str) -> QueryLists:
         """Candidate pools of a split, without what rankings leave out
@@ -385,6 +405,20 @@ def _from_triples(path: str, splits: dict[str, TextFiles]) -> Collection:
             candidates[split] = without_grades.best_first()
     how_to_add_pools = "give every line of the split a negative (a third column)"
     return Collection(path, corpus, queries, qrels, candidates, how_to_add_pools)
+
+
+def _have_others(pools: QueryLists, relevant: QueryLists) -> np.ndarray:
+    """``[P]`` bool: which pools hold a document that is not among those of the best grade of its
+    query.
+    """
+    best = np.maximum.reduceat(relevant.values, relevant.offsets[:-1])
+    is_best = relevant.values == np.repeat(best, np.diff(relevant.offsets))
+    shift = 1 + max(int(pools.doc_rows.max(initial=0)), int(relevant.doc_rows.max(initial=0)))
+    best_pairs = relevant.query_of_doc[is_best] * shift + relevant.doc_rows[is_best]
+    pairs = pools.query_of_doc * shift + pools.doc_rows
+    is_other = ~np.isin(pairs, best_pairs)
+    n_before = np.concatenate([[0], np.cumsum(is_other)])
+    return n_before[pools.offsets[1:]] > n_before[pools.offsets[:-1]]
 
 
 def _from_ir_datasets(name: str) -> Collection:

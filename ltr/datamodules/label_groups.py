@@ -48,6 +48,7 @@ class LabelDataModule(PoolDataModule):
 
     needs_in_batch = True  # groups hold relevant texts alone
     takes_other_splits = False
+    evaluated_instead = "corpus, and evaluation.depth to 100"
 
     def __init__(
         self,

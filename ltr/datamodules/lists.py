@@ -98,7 +98,7 @@ class ListDataModule(PoolDataModule):
         source.note_soft_labels(self.labels.of_grades(source.collection.learnt("train")))
         evaluation = self.evaluation.of_split(source.collection, "train")
         if self.unjudged != "skip" and evaluation.candidates == "candidates":
-            source.collection.check_pools("train", option="candidates")
+            source.collection.check_pools("train", option="evaluation.candidates")
         self.labels.open(source.collection)
 
     def plan_of(self, source: TextSource) -> Buckets:
@@ -145,9 +145,17 @@ class ListDataModule(PoolDataModule):
         if evaluation.candidates in ("corpus", None):  # which say nothing of pools
             evaluation = replace(evaluation, candidates="auto")
         if evaluation.candidates == "auto":
-            source.note_what_auto_takes("evaluation.candidates", "train", evaluation.depth)
+            # Lists of one rated document teach such a loss: those pools are what there is to learn.
+            has_rated = self.learns_from_one_document and "train" in collection.candidates
+            taken = "candidates" if has_rated else None
+            what = "training lists"
+            if self.evaluation.candidates == "auto":
+                what = "evaluation.candidates"
+            source.note_what_auto_takes(what, "train", evaluation.depth, taken)
+            if has_rated:
+                evaluation = replace(evaluation, candidates="candidates")
         evaluation = evaluation.of_split(collection, "train")
         if evaluation.candidates == "candidates":
-            return collection.pools("train", option="candidates").cut(evaluation.depth)
+            return collection.pools("train", option="evaluation.candidates").cut(evaluation.depth)
         queries = collection.judgements("train").query_rows
         return source.best_of_bm25(queries, evaluation.needed_depth)

@@ -67,6 +67,7 @@ class PoolDataModule(RankingDataModule):
     takes_other_splits = True
     least_per_batch = 1  # lists of a mixed batch
     takes_negatives = False  # of each source its own
+    evaluated_instead = "auto"  # what an error says to evaluate
 
     def __init__(
         self,
@@ -232,7 +233,7 @@ class PoolDataModule(RankingDataModule):
     def _check_evaluated(self) -> None:
         if self.evaluation.candidates is None:
             raise InputError(
-                f"{self.path}: there is nothing to evaluate without candidates; set evaluation.candidates to corpus, say, and evaluation.depth to 100",
+                f"{self.path}: there is nothing to evaluate without candidates; set evaluation.candidates to {self.evaluated_instead}",
                 option="evaluation.candidates",
             )
 
@@ -349,7 +350,7 @@ class PoolDataModule(RankingDataModule):
                     collection.judgements(split)
                 continue
             if self.evaluation.of_split(collection, split).candidates == "candidates":
-                collection.check_pools(split, option="candidates")
+                collection.check_pools(split, option="evaluation.candidates")
 
     def _open_texts(self, stage: str | None) -> None:
         """Read, check and tokenise, unless it is done for this layout already.
@@ -416,7 +417,7 @@ class PoolDataModule(RankingDataModule):
             )
         if self.evaluation.candidates == "corpus":
             raise InputError(
-                "only a dual encoder can search the corpus: a cross-encoder reads pairs; set evaluation.candidates to candidates or bm25",
+                "only a dual encoder can search the corpus: a cross-encoder reads pairs; set evaluation.candidates to auto",
                 option="evaluation.candidates",
             )
         return reads

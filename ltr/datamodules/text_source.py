@@ -139,7 +139,9 @@ class TextSource:
         """How many documents of a row are mined negatives, once there are some."""
         return self.negatives_per_row[self.mined_name]
 
-    def note_what_auto_takes(self, option: str, split: str, depth: int | None) -> None:
+    def note_what_auto_takes(
+        self, option: str, split: str, depth: int | None, taken: str | None = None
+    ) -> None:
         """Say in one line what an option that says ``auto`` takes for a split, and keep it in
         ``taken``.
 
@@ -147,15 +149,17 @@ class TextSource:
             option: its name.
             split: of the collection.
             depth: what another option says of the documents of a query; None where it says nothing.
+            taken: what it takes, ``candidates`` or ``bm25``; None: what it takes for any lists.
         """
-        taken = self.collection.taken_by_auto(split)
+        if taken is None:
+            taken = self.collection.taken_by_auto(split)
         best = "" if depth is None else f" (the best {depth})"
         what = f"the pools of the split{best}"
         if taken == "bm25":
             depth = depth or DEPTH
-            what = f"the best {depth} of BM25, as the split has no pools"
+            what = f"the best {depth} of BM25, as {self.collection.lack_of_pools(split)}"
         self.taken[f"{option} of {split}"] = taken if depth is None else f"{taken}, {depth} deep"
-        log.info("%s: split %r: %s auto takes %s", self.path, split, option, what)
+        log.info("%s: split %r: %s: auto takes %s", self.path, split, option, what)
 
     def best_of_bm25(self, query_rows: np.ndarray, depth: int) -> QueryLists:
         """The best documents of its corpus for some queries, see :func:`ltr.data.bm25.bm25_lists`."""
@@ -235,20 +239,30 @@ class TextSource:
         if evaluation.candidates == "bm25":
             candidates = self.best_of_bm25(query_rows, evaluation.needed_depth)
         else:
-            candidates = self.collection.pools(split, option="candidates")
+            candidates = self.collection.pools(split, option="evaluation.candidates")
             query_rows = judged.query_rows if judged_only else candidates.query_rows
         lists: list[LabelledList] = []
         n_empty = 0
+        n_of_best = 0  # lists of relevant documents of one grade
         for query_row in query_rows:
             docs, _ = candidates.of(query_row)
             lists.append(self.shift(judged.labelled(query_row, docs[: evaluation.depth])))
             if len(docs) == 0:
                 n_empty += 1
+            elif (labels := lists[-1].labels).min() == labels.max() > 0:
+                n_of_best += 1
         longest = max((len(labelled.doc_rows) for labelled in lists), default=0)
         if longest == 1 and evaluation.depth != 1:
             log.warning(
                 "%s: all %d %s lists have one document, so whatever ranks them, every measure of a list has the same value; give queries more documents, or set evaluation.candidates to another kind, or to null",
                 self.path,
+                len(lists),
+                split,
+            )
+        elif n_of_best > 0:
+            log.warning(
+                "%d of %d %s queries have relevant documents of one grade alone among their candidates; whatever ranks them, they count as ranked perfectly",
+                n_of_best,
                 len(lists),
                 split,
             )

@@ -2,6 +2,7 @@
 are started.
 """
 
+import logging
 import shutil
 from collections.abc import Sequence
 from contextlib import suppress
@@ -24,6 +25,8 @@ from ltr.mining.overlay import negatives_in
 from ltr.models.ranker import digest_of_weights
 from ltr.use.rankers import TextRanker
 from ltr.use.reranking import scores_of
+
+log = logging.getLogger(__name__)
 
 PART = 64  # queries that are scored together
 
@@ -118,6 +121,10 @@ def lists_to_score(
     relevant = collection.judgements(split)
     if documents == "auto":
         documents = collection.taken_by_auto(split)
+        what = "the pools of the split"
+        if documents == "bm25":
+            what = f"the best {depth or DEPTH} of BM25, as {collection.lack_of_pools(split)}"
+        log.info("%s: split %r: documents: auto takes %s", collection.source, split, what)
     if documents == "candidates":
         others = collection.pools(split, option="documents").cut(depth)
     elif documents == "bm25":

@@ -40,14 +40,14 @@ def test_a_folder_without_pools_is_enough(tmp_path, capsys, folder, backbone, ki
     run = trained_without_options(tmp_path, kind, data_module, folder, backbone, *options)
     told = capsys.readouterr().out
     for split in ("dev", "test"):
-        assert f"split '{split}': evaluation.candidates auto takes the best 100 of BM25" in told
+        assert f"split '{split}': evaluation.candidates: auto takes the best 100 of BM25" in told
     tested = report(run)
     assert (tested["candidates"], tested["depth"]) == ("bm25", 100)
     assert "queries" in tested["evaluated"] and tested["nDCG@10"] is not None
     trained_with = metrics(run)["trained_with"]
     assert trained_with["taken"]["evaluation.candidates of dev"] == "bm25, 100 deep"
     if data_module == "TripletDataModule":
-        assert "split 'train': negatives auto takes the best 100 of BM25" in told
+        assert "split 'train': negatives: auto takes the best 100 of BM25" in told
         assert trained_with["taken"]["negatives of train"] == "bm25, 100 deep"
     described = yaml.safe_load((run / "ir-metadata.yml").read_text())
     assert described["method"]["candidates"] == "bm25, 100"

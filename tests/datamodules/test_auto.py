@@ -1,11 +1,14 @@
 """``auto``: of each source and split the pools that it has, else the best of BM25."""
 
 import dataclasses
+import json
 import logging
 
 import pytest
 import torch
 
+from ltr.cli.import_data import import_data
+from ltr.data.collection import open_collection
 from ltr.data.cross_validation import Fold
 from ltr.data.layouts import JoinedPairs
 from ltr.datamodules import (
@@ -16,6 +19,7 @@ from ltr.datamodules import (
 )
 from ltr.models import DualEncoder
 from ltr.run.same_options import are_same
+from ltr.use.teaching import lists_to_score
 from tests.world.collections import write_collection
 from tests.world.data_modules import data_module
 from tests.world.tokenizers import wordpiece_tokenizer
@@ -91,11 +95,11 @@ def test_with_pools_it_is_these(collection_folder, kind):
 def test_each_split_is_asked_by_itself_and_said_in_a_line(folder, caplog):
     with caplog.at_level(logging.INFO, "ltr"):
         data = opened(TripletDataModule, str(folder), "fit", "test")
-    said = [line for line in caplog.messages if " auto takes " in line]
+    said = [line for line in caplog.messages if ": auto takes " in line]
     assert [line.removeprefix(f"{folder}: ") for line in said] == [
-        "split 'dev': evaluation.candidates auto takes the best 100 of BM25, as the split has no pools",
-        "split 'train': negatives auto takes the best 100 of BM25, as the split has no pools",
-        "split 'test': evaluation.candidates auto takes the pools of the split",
+        "split 'dev': evaluation.candidates: auto takes the best 100 of BM25, as the split has no pools",
+        "split 'train': negatives: auto takes the best 100 of BM25, as the split has no pools",
+        "split 'test': evaluation.candidates: auto takes the pools of the split",
     ]
     assert data.conventions("dev") == {"candidates": "bm25", "depth": 100}
     assert data.conventions("test") == {"candidates": "candidates", "depth": None}
@@ -139,9 +143,72 @@ def test_lists_of_a_searched_corpus_and_groups(folder, backbone, caplog):
         caplog.clear()
         with caplog.at_level(logging.INFO, "ltr"):
             opened(ListDataModule, str(folder), "fit", reads=reads, **evaluation)
-        assert "split 'train': evaluation.candidates auto takes the best" in caplog.text
+        assert "split 'train': training lists: auto takes the best" in caplog.text
     groups = opened(GroupDataModule, str(folder), "fit", reads=reads, groups=4)
     assert groups.taken == {"evaluation.candidates of dev": "bm25, 100 deep"}
+
+
+def labelled_rows(folder, n_with_others):
+    """Ten queries with one relevant text each; some of them have one that is not."""
+    folder.mkdir()
+    rows = []
+    for number in range(10):
+        rows.append(
+            {"query": f"query text {number}", "document": f"good text {number}", "label": 1}
+        )
+        if number < n_with_others:
+            rows.append(
+                {"query": f"query text {number}", "document": f"bad text {number}", "label": 0}
+            )
+    lines = "".join(json.dumps(row) + "\n" for row in rows)
+    for split in ("train", "dev", "test"):
+        (folder / f"{split}.jsonl").write_text(lines)
+    return str(folder)
+
+
+@pytest.mark.parametrize(("n_with_others", "taken"), [(0, "bm25"), (1, "bm25"), (5, "candidates")])
+def test_pools_of_relevant_texts_alone_are_not_taken(tmp_path, caplog, n_with_others, taken):
+    """Whatever ranked them, each measure would be 1; and training would leave nine of ten out."""
+    path = labelled_rows(tmp_path / "rows", n_with_others)
+    with caplog.at_level(logging.INFO, "ltr"):
+        data = opened(TripletDataModule, path, "fit", "test")
+    assert data.conventions("test")["candidates"] == taken
+    assert data.taken["negatives of train"].split(",")[0] == taken
+    why = "the pools of 9 of 10 queries hold nothing below their best documents"
+    assert caplog.text.count(why) == (3 if n_with_others == 1 else 0)
+    ranked_perfectly = "5 of 10 test queries have relevant documents of one grade alone"
+    assert (ranked_perfectly in caplog.text) is (n_with_others == 5)
+
+
+def test_pools_that_were_imported_are_asked_the_same(tmp_path):
+    import_data(labelled_rows(tmp_path / "rows", 1), str(tmp_path / "folder"))
+    collection = open_collection(tmp_path / "folder")
+    assert "test" in collection.candidates
+    assert collection.taken_by_auto("test") == "bm25"
+
+
+def test_pools_that_are_asked_for_and_say_nothing_are_counted(tmp_path, caplog):
+    path = labelled_rows(tmp_path / "rows", 1)
+    opened(TripletDataModule, path, "test", candidates="candidates")
+    assert "9 of 10 test queries have relevant documents of one grade alone" in caplog.text
+
+
+def test_rated_pairs_of_one_list_are_what_is_learnt(tmp_path, monkeypatch):
+    """A loss that learns from one document learns from the pairs, not from BM25's documents."""
+    path = labelled_rows(tmp_path / "rows", 1)
+    data = data_module(ListDataModule, path, reads=READS, batch_size=4, seed=0)
+    monkeypatch.setattr(ListDataModule, "learns_from_one_document", True)
+    data.setup("fit")
+    assert data.taken["evaluation.candidates of train"] == ("candidates")
+    assert sum(int(batch.mask.sum()) for batch in epoch(data)) == 11
+
+
+def test_a_teacher_says_what_auto_takes(folder, collection_folder, caplog):
+    with caplog.at_level(logging.INFO, "ltr"):
+        lists_to_score(open_collection(folder), "train", "auto")
+        lists_to_score(open_collection(collection_folder), "train", "auto")
+    assert "documents: auto takes the best 100 of BM25, as the split has no pools" in caplog.text
+    assert "documents: auto takes the pools of the split" in caplog.text
 
 
 def test_a_fold_has_the_pools_of_what_it_is_made_of(folder, collection_folder):

@@ -45,7 +45,7 @@ def test_labelled_texts_are_queries_against_the_others_of_their_split(labelled, 
     assert "has no judgements for 'dev': training goes without validation" in caplog.text
     with pytest.raises(
         InputError,
-        match="nothing to evaluate without candidates; set evaluation.candidates to corpus",
+        match="nothing to evaluate without candidates; set evaluation.candidates to corpus, and",
     ):
         opened(labelled, "test", kind=LabelDataModule)
 

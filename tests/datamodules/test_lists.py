@@ -154,7 +154,7 @@ def test_without_unjudged_documents_no_pool_is_needed(tmp_path, caplog):
     qrels = folder / "qrels/train.tsv"
     qrels.write_text(qrels.read_text().replace("train-q2-d1\t0", "train-q2-d1\t1"))
     with pytest.raises(
-        InputError, match="no candidates for the split 'train'.*set candidates to auto"
+        InputError, match="no candidates for the split 'train'.*set evaluation.candidates to auto"
     ):
         opened(folder, candidates="candidates")
     with caplog.at_level(logging.INFO, "ltr"):

@@ -40,7 +40,7 @@ def test_a_cross_encoder_can_neither_search_nor_learn_from_groups(collection_fol
     path = str(collection_folder)
     with pytest.raises(
         InputError,
-        match="only a dual encoder can search the corpus: .* set evaluation.candidates to candidates or bm25",
+        match="only a dual encoder can search the corpus: .* set evaluation.candidates to auto",
     ):
         data_module(
             TripletDataModule, path, candidates="corpus", depth=5, reads=reads_of("pairs")
@@ -55,7 +55,7 @@ def test_evaluated_documents_come_from_somewhere(collection_folder):
     )
     with pytest.raises(
         InputError,
-        match="nothing to evaluate without candidates; set evaluation.candidates to corpus",
+        match="nothing to evaluate without candidates; set evaluation.candidates to auto",
     ):
         data.setup("validate")
 

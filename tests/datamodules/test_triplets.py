@@ -230,7 +230,9 @@ def test_pools_that_are_missing_name_the_option(tmp_path):
     with pytest.raises(InputError, match=r"set negatives to auto.* \(option negatives\)"):
         module(folder, negatives="candidates")
     (folder / "candidates/dev.trec").unlink()
-    with pytest.raises(InputError, match=r"set candidates to auto.* \(option candidates\)"):
+    with pytest.raises(
+        InputError, match="set evaluation.candidates to auto.*option evaluation.candidates"
+    ):
         module(folder, negatives="bm25", candidates="candidates")
 
 

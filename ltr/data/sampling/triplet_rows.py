@@ -78,7 +78,7 @@ class TripletRows:
         queries = [query_row for query_row in all_queries if self._has_negatives(query_row)]
         if not queries:
             raise InputError(
-                f"{self.where}: no query has a document to rank below its relevant ones; choose another source of negatives",
+                f"{self.where}: no query has a document to rank below its relevant ones; choose another source of negatives, such as bm25 or random",
                 option="negatives",
             )
         if left_out := len(all_queries) - len(queries):
