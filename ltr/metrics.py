@@ -426,7 +426,7 @@ def measure_named(measure: str, max_grade: float = 4.0) -> Measure:
     """A measure by its name, such as ``nDCG@10`` or ``AP(rel=2)@10``; an InputError for another
     name.
     """
-    parts = re.fullmatch(r"([^(@]+)(?:\(rel=(.*)\))?(?:@(0*[1-9][0-9]*))?", measure)
+    parts = re.fullmatch(r"([^(@]+)(?:\(rel=(.*)\))?(?:@([1-9][0-9]*))?", measure)
     kind = MEASURES.get(parts[1]) if parts else None
     if parts is None or kind is None or not _fits(kind, level=parts[2], cut=parts[3]):
         with_cut = ", ".join(known.name for known in _ALL if known.takes_cut)
@@ -437,9 +437,9 @@ def measure_named(measure: str, max_grade: float = 4.0) -> Measure:
             f"a measure must be one of {with_cut} with or without @k ({need_cut} need one), or {without_cut}; {with_level} take a level before @k, as AP(rel=2)@10; got {measure!r}",
             option="metrics",
         )
-    if parts[2] is not None and re.fullmatch("0*[1-9][0-9]*", parts[2]) is None:
+    if parts[2] is not None and re.fullmatch("[1-9][0-9]{0,6}", parts[2]) is None:
         raise InputError(
-            f"the level of a measure must be a whole number of at least 1, got {measure!r}; write {kind.name}(rel=2), say",
+            f"the level of a measure must be a whole number from 1 to 9999999, without zeros before it, got {measure!r}; write {kind.name}(rel=2), say",
             option="metrics",
         )
     level = None if parts[2] is None else int(parts[2])

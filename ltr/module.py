@@ -6,6 +6,7 @@ import logging
 import math
 import os
 import warnings
+from bisect import bisect_right
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, get_args
 
@@ -456,27 +457,34 @@ class RankerModule(LightningModule):
         self._search_corpus("test")  # what is predicted is the split that a test measures
 
     def _warn_of_nothing_to_find(self, split: str) -> None:
-        """Say which measures have nothing to find in any query of a split: their values tell
-        nothing of the ranker.
+        """Say which measures have nothing to find in any query of a split, or of one source of it:
+        their values tell nothing of the ranker.
         """
         data = data_of(self.trainer)
         eval_batches = None if data is None else data.eval_batches(split)
         if eval_batches is None:
             return
-        largest = 0.0
+        largest_of_source: dict[int, float] = {}  # of those that have queries
         for lists in eval_batches.batches:
             for ranked_list in lists:
                 grades = ranked_list.labels if ranked_list.ideal is None else ranked_list.ideal
-                largest = max(largest, float(grades.max(initial=0.0)))
+                source = bisect_right(data.first_queries, ranked_list.query_row) - 1
+                largest = float(grades.max(initial=largest_of_source.get(source, 0.0)))
+                largest_of_source[source] = largest
         for metric in self.ranking_metrics:
             measure = metric.measure
-            if measure.by_rank and not measure.is_relevant(torch.tensor(largest)):
+            for source, largest in sorted(largest_of_source.items()):
+                if not measure.by_rank or measure.is_relevant(torch.tensor(largest)):
+                    continue
+                name = data.source_names[source]
                 log.warning(
-                    "split %r: no query has %s (the largest grade is %g), so %s tells nothing",
+                    "split %r%s: no query has %s (the largest grade is %g), so %s tells nothing%s",
                     split,
+                    f" of {name}" if name else "",
                     measure.to_find,
                     largest,
                     metric.name,
+                    f" of {name}, nor does its mean over sources" if name else "",
                 )
 
     def _search_corpus(self, split: str) -> None:

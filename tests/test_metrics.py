@@ -286,7 +286,7 @@ def test_padding_with_any_score_changes_nothing():
         torch.testing.assert_close(metric.per_query(*noisy), expected, equal_nan=True)
 
 
-UNKNOWN = ["NDCG@10", "P", "nDCG@0", "nDCG@x", "nDCG@", "nDCG@²", "tau@3", "", "Judged"]
+UNKNOWN = ["NDCG@10", "P", "nDCG@0", "nDCG@x", "nDCG@010", "nDCG@", "nDCG@²", "tau@3", "", "Judged"]
 WITHOUT_LEVEL = ["nDCG(rel=2)@10", "Judged(rel=2)@10", "tau(rel=2)", "ERR(rel=2)"]
 NOT_AS_NAMED = ["AP@10(rel=2)", "AP(2)", "AP(rel=2", "AP (rel=2)", "P(rel=2)", "AP(level=2)"]
 
@@ -298,9 +298,9 @@ def test_an_unknown_measure_is_refused(name):
         RankingMetric(name)
 
 
-@pytest.mark.parametrize("level", ["0", "-1", "1.5", "x", "", "²"])
+@pytest.mark.parametrize("level", ["0", "-1", "1.5", "x", "", "²", "02", "9" * 20])
 def test_a_level_that_is_no_grade_is_refused(level):
-    told = "the level of a measure must be a whole number of at least 1, got"
+    told = "the level of a measure must be a whole number from 1 to 9999999, without zeros before"
     with pytest.raises(InputError, match=told):
         RankingMetric(f"AP(rel={level})@10")
 

@@ -11,9 +11,11 @@ from pathlib import Path
 from typing import Any
 
 from ltr.data import trec
+from ltr.data.column_roles import QUERY_WORDS
 from ltr.data.files import numbered_lines
 from ltr.data.lines import Line
 from ltr.data.named_rows import is_row_file, read_rows
+from ltr.data.text_rows import text_of
 from ltr.data.texts import id_of
 from ltr.errors import InputError
 
@@ -27,7 +29,7 @@ ROLES = {
     "negative": ("neg", "negative", "neg_id", "negative_id"),
     "positive_scores": ("pos_scores", "pos_score"),
     "negative_scores": ("neg_scores", "neg_score"),
-    "query": ("query",),  # a text, where positives and negatives are texts, too
+    "query": ("query", *sorted(QUERY_WORDS)),  # a text: positives and negatives are texts, too
 }
 # The roles of the columns of text without names, by their number.
 ROLES_OF_COLUMNS = {
@@ -163,7 +165,7 @@ class PairRow:
         if "doc_id" in self._values:
             self._ask("query_id", "score")
             score = self._number(self._values["score"])
-            return [(self._query, self._id("d", self._values["doc_id"]), score)]
+            return [(self._query, self._id(self._values["doc_id"]), score)]
         pairs = []
         for side in ("positive", "negative"):
             if side not in self._values:
@@ -176,7 +178,7 @@ class PairRow:
                     f"{self._where}: there must be as many scores as {side} documents, got {len(scores)} and {len(docs)}"
                 )
             for doc, score in zip(docs, scores, strict=True):
-                pairs.append((self._query, self._id("d", doc), self._number(score)))
+                pairs.append((self._query, self._doc(doc, side), self._number(score)))
         if not pairs:
             self._ask("doc_id", "score")
         return pairs
@@ -185,14 +187,14 @@ class PairRow:
         """The query, the document and the grade of a judgement."""
         self._ask("query_id", "doc_id", "score")
         grade = trec.grade_of(str(self._values["score"]), self._where)
-        return self._query, self._id("d", self._values["doc_id"]), grade
+        return self._query, self._id(self._values["doc_id"]), grade
 
     def candidates(self) -> list[Pair]:
         """The query and a document, or those of a list, with the score that one has, or 0."""
         self._ask("query_id", "doc_id")
         score = self._number(self._values.get("score", 0.0))
         docs = _as_list(self._values["doc_id"])
-        return [(self._query, self._id("d", doc), score) for doc in docs]
+        return [(self._query, self._id(doc), score) for doc in docs]
 
     def negatives(self, systems: Sequence[str] | None) -> tuple[str, list[Pair]]:
         """The pairs of a query and a document that may be a negative of it, and what their values are:
@@ -205,7 +207,7 @@ class PairRow:
         values = self._values
         if "doc_id" in values:
             self._ask("query_id")
-            doc = self._id("d", values["doc_id"])
+            doc = self._id(values["doc_id"])
             if "distance" in values:
                 return "distance", [(self._query, doc, -self._number(values["distance"]))]
             if "score" in values:
@@ -213,12 +215,12 @@ class PairRow:
             return "order", [(self._query, doc, math.nan)]
         self._ask("negative")
         docs = values["negative"]
-        if isinstance(docs, dict):
+        if self.systems:
             chosen = docs if systems is None else [name for name in systems if name in docs]
             docs = list(chain.from_iterable(_as_list(docs[name]) for name in chosen))
         query = self._query
         ids = dict.fromkeys(
-            self._id("d", doc) for doc in _as_list(docs)
+            self._doc(doc, "negative") for doc in _as_list(docs)
         )  # systems find the same ones
         return "order", [(query, doc_id, math.nan) for doc_id in ids]
 
@@ -226,23 +228,32 @@ class PairRow:
     def systems(self) -> list[str]:
         """The names of the systems that have found the negatives, where the row tells them apart."""
         docs = self._values.get("negative")
-        return list(docs) if isinstance(docs, dict) else []
+        is_text = not isinstance(docs, dict) or "text" in docs
+        return [] if is_text else list(docs)
 
     @property
     def _query(self) -> str:
         if "query_id" in self._values:
-            return self._id("q", self._values["query_id"])
+            return self._id(self._values["query_id"])
         self._ask("query")
-        return self._id("q", self._values["query"])
+        return id_of("q", text_of(self._values["query"], "query", self._where).text)
 
-    def _id(self, letter: str, value: object) -> str:
-        """The id itself; in a row of texts that of the text, as a collection of such rows has it."""
+    def _doc(self, value: Any, side: str) -> str:
+        """The id of a positive or a negative: in a row with the text of the query it is a text, and
+        has the id that a collection of such rows gives it. A number is an id.
+        """
+        if "query" not in self._values or isinstance(value, int):
+            return self._id(value)
+        text = text_of(value, side, self._where)
+        return text.id or id_of("d", text.text)
+
+    def _id(self, value: object) -> str:
         is_number = isinstance(value, int) and not isinstance(value, bool)
         if not (is_number or isinstance(value, str)):
             raise InputError(
                 f"{self._where}: an id must be a text or a whole number, got {value!r:.60}"
             )
-        return str(value) if "query_id" in self._values else id_of(letter, str(value))
+        return str(value)
 
     def _number(self, value: object) -> float:
         if not is_score(value):

@@ -245,10 +245,11 @@ def _texts(row: dict[str, Any], column: str, where: str, *, required: bool = Tru
     if _is_null(value):
         return []
     values = value if isinstance(value, list) else [value]
-    return [_text(value, column, where) for value in values]
+    return [text_of(value, column, where) for value in values]
 
 
-def _text(value: Any, column: str, where: str) -> _Text:
+def text_of(value: Any, column: str, where: str) -> _Text:
+    """A value as a text, with its id and score where it is an object that has them; empty for null."""
     if isinstance(value, str):
         return _Text(None, value)
     if _is_null(value):

@@ -59,7 +59,7 @@ BAD_CHANGES = {
     "too long for the model": ({f"{RANKER}.max_length": 65}, "max_length must be at most 64"),
     "unknown metric": ({"model.metrics": ["NDCG"]}, "a measure must be one of nDCG"),
     "a level without use": ({"model.metrics": ["nDCG(rel=2)@10"]}, "take a level before @k"),
-    "no level": ({"model.metrics": ["AP(rel=0)"]}, "must be a whole number of at least 1"),
+    "no level": ({"model.metrics": ["AP(rel=0)"]}, "must be a whole number from 1 to 9999999"),
     "margin without use": (
         {
             "model.margin": {"class_path": "ltr.margins.FromDistance"},

@@ -87,6 +87,41 @@ def test_texts_have_the_ids_that_a_collection_of_them_gives(tmp_path):
     assert (number, pairs.scored()) == (1, expected)
 
 
+ROW_OF_TEXTS = {"query_id": "q1", "query": "what", "pos": ["x y"], "neg": ["z"]}
+OBJECTS = {"pos": [{"text": "x y"}], "neg": [{"title": "t", "text": "z", "docid": "7"}]}
+
+
+@pytest.mark.parametrize(
+    ("row", "negative"),
+    [
+        ({**ROW_OF_TEXTS, "pos_scores": [1.5], "neg_scores": [0.1]}, "z"),
+        ({**ROW_OF_TEXTS, **OBJECTS, "pos_scores": [1.5], "neg_scores": [0.1]}, None),
+        (
+            {"anchor": "what", "positive": "x y", "negative": "z"}
+            | {"pos_score": 1.5, "neg_score": 0.1},
+            "z",
+        ),
+    ],
+)
+def test_texts_beside_the_id_of_a_query_are_texts(tmp_path, row, negative):
+    """The scores name what the collection of the same rows has, and so do negatives."""
+    file = tmp_path / "train.jsonl"
+    file.write_text(as_jsonl(row))
+    query = row.get("query_id") or id_of("q", "what")
+    negative_id = "7" if negative is None else id_of("d", negative)
+    collection = open_collection(file)
+    assert list(collection.queries.ids) == [query]
+    scores = TeacherScores.open(file, collection)
+    expected = {query: {id_of("d", "x y"): 1.5, negative_id: 0.1}}
+    assert by_ids(collection, scores.lists) == {
+        query: {doc: pytest.approx(score) for doc, score in expected[query].items()}
+    }
+    ((_, pairs),) = pair_rows(file)
+    kind, negatives = pairs.negatives(None)
+    assert kind == "order" and [pair[:2] for pair in negatives] == [(query, negative_id)]
+    assert pairs.systems == []
+
+
 def test_absent_ids_and_repeats_are_counted_and_left_out(tmp_path, collection, caplog):
     file = tmp_path / "a.tsv"
     file.write_text("1\t10\t2.5\n9\t10\t1\n1\t99\t1\n1\t10\t2.50\n")

@@ -93,3 +93,22 @@ def test_a_level_that_no_document_reaches_is_said(tmp_path, backbone, caplog):
     report = results(tmp_path)["test"]
     assert report["AP(rel=2)"] == 0.0  # as the option empty says
     assert report["Judged@10"] == report["Judged@8"] == pytest.approx(2 / 8)
+
+
+def test_a_level_that_one_source_does_not_reach_is_said_of_it(tmp_path, backbone, caplog):
+    """The mean over two sources is that of the other one."""
+    folders = []
+    for name in ("low", "high"):
+        folders.append(write_collection(tmp_path / name, n_queries=6))
+    file = folders[1] / "qrels/test.tsv"
+    file.write_text(file.read_text().replace("\t1\n", "\t2\n"))
+    options = {"model.metrics": ["AP(rel=2)"], "best.monitor": "val/AP(rel=2)"}
+    options["data.init_args.path"] = [str(folder) for folder in folders]
+    config = write_config(tmp_path, backbone, folders[0], **options)
+    assert ltr(f"test --config {config}") == 0
+    told = [record.getMessage() for record in caplog.records if "tells nothing" in record.msg]
+    assert told == [
+        "split 'test' of low: no query has a document of grade 2 or above (the largest grade is 1), so AP(rel=2) tells nothing of low, nor does its mean over sources"
+    ]
+    report = results(tmp_path)["test"]
+    assert report["AP(rel=2)"] == report["high/AP(rel=2)"] and "low/AP(rel=2)" not in report
