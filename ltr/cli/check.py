@@ -9,7 +9,13 @@ from typing import NamedTuple
 
 import numpy as np
 from lightning.pytorch import Trainer
-from lightning.pytorch.callbacks import LearningRateMonitor
+from lightning.pytorch.callbacks import (
+    Checkpoint,
+    DeviceStatsMonitor,
+    EarlyStopping,
+    LearningRateMonitor,
+    ProgressBar,
+)
 
 from ltr.callbacks import HardNegativeMining
 from ltr.check.clean import check_place, write_clean
@@ -46,6 +52,9 @@ from ltr.module import METRICS
 from ltr.run.run_folder import RunFolder
 
 log = logging.getLogger(__name__)
+
+# Callbacks that a sample of training, without checkpoints, logger and validation, can't have.
+NOT_SAMPLED = Checkpoint | DeviceStatsMonitor | EarlyStopping | LearningRateMonitor | ProgressBar
 
 WIDTH = 160  # letters of a line where no terminal says it
 
@@ -319,7 +328,7 @@ def _sampling_trainer(command: ParsedCommand, folder: Path) -> tuple[Trainer, Tr
     mining = [each for each in callbacks if isinstance(each, HardNegativeMining)]
     others = []
     for callback in callbacks:
-        if not isinstance(callback, HardNegativeMining | LearningRateMonitor):
+        if not isinstance(callback, HardNegativeMining | NOT_SAMPLED):
             others.append(callback)
     sample = TrainingSample(dict(command.made.trainer), mining[0] if mining else None)
     trainer = command.instantiate_trainer(

@@ -82,7 +82,10 @@ def cut_of(
         n_cut += int((lost > 0).sum())
         n_lost += int(lost.sum())
         n_tokens += int(lengths.sum())
-        more = np.bincount(lengths + n_around, minlength=len(counts))
+        n_needed = lengths + n_around
+        if isinstance(layout, JoinedPairs) and side == "query":
+            n_needed = n_needed + layout.least_beside_query
+        more = np.bincount(n_needed, minlength=len(counts))
         more[: len(counts)] += counts
         counts = more
     return Cut(

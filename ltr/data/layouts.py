@@ -83,6 +83,7 @@ class JoinedPairs(InWindows):
         n_for_both = max_length - self.n_special - self._n_around_doc
         self._least_of_doc = 1 if windows is None else windows.size
         self._longest_query = n_for_both - self._least_of_doc  # that is read whole
+        self.least_beside_query = self._n_around_doc + self._least_of_doc  # tokens
         # What a longer one keeps: all that a window leaves, or half of what is there for both.
         self._length_of_cut_query = self._longest_query
         if windows is None:

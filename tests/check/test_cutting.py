@@ -53,6 +53,18 @@ def test_texts_apart(collection):
     assert entries["document.corpus"]["keeps_whole"] == 22
 
 
+def test_the_length_that_keeps_a_query_whole_beside_a_document(tmp_path):
+    """A query of 9 tokens, three special ones and a token of a document: 13, and 12 cuts it."""
+
+    docs = {"a": "w1", "b": "w2"}
+    query = " ".join(["w3"] * 9)
+    long = small_collection(tmp_path / "c", docs, {"q": query}, [("q", "a", 1), ("q", "b", 0)])
+    for max_length, share in ((10, 1), (12, 1), (13, 0)):
+        section = cutting_section(long, JoinedPairs(wordpiece_tokenizer(), max_length))
+        assert section.entries["query.train"]["cut_texts"] == share
+        assert section.entries["query.train"]["keeps_whole"] == 13
+
+
 def test_pairs(collection):
     """Three special tokens and the query's: of 8 four are left for documents of 2, 6 and 20."""
     section = cutting_section(collection, JoinedPairs(wordpiece_tokenizer(), 8))

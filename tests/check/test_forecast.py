@@ -4,12 +4,21 @@ import json
 from types import SimpleNamespace
 
 import pytest
+from lightning.pytorch import Trainer
+from lightning.pytorch.callbacks import (
+    DeviceStatsMonitor,
+    EarlyStopping,
+    LearningRateMonitor,
+    ModelCheckpoint,
+    OnExceptionCheckpoint,
+    TQDMProgressBar,
+)
 
 from ltr.callbacks import HardNegativeMining
 from ltr.check import kept_forecast
 from ltr.check.forecast import Forecast, Schedule, Work, forecast_section, schedule_of, works_of
 from ltr.check.kept_forecast import difference_line
-from ltr.cli.check import _check_fits_data, _LeakageOptions, check
+from ltr.cli.check import _check_fits_data, _LeakageOptions, _sampling_trainer, check
 from ltr.datamodules import FeatureDataModule, LabelDataModule
 from ltr.errors import InputError
 from tests.cli.conftest import config  # noqa: F401
@@ -68,6 +77,30 @@ def test_an_epochs_last_step_may_have_fewer_batches(steps, batches, validations)
     assert (schedule.batches, schedule.validations) == (batches, validations)
     assert schedule.batches_per_step == batches / schedule.steps
     assert schedule.refreshes == -(-batches // 10)  # before each epoch
+
+
+@pytest.mark.parametrize(
+    "callback",
+    [
+        ModelCheckpoint(),
+        OnExceptionCheckpoint("kept"),
+        EarlyStopping("val/nDCG@10"),
+        DeviceStatsMonitor(),
+        LearningRateMonitor(),
+        TQDMProgressBar(),
+    ],
+    ids=lambda callback: type(callback).__name__,
+)
+def test_a_sample_has_no_callbacks_that_it_can_not_have(tmp_path, callback):
+    """Without checkpoints, logger, bar and validation these would end the check."""
+    command = SimpleNamespace(
+        callbacks=lambda: [callback],
+        made=SimpleNamespace(trainer={}),
+        instantiate_trainer=lambda **options: Trainer(accelerator="cpu", **options),
+    )
+    sampling, sample = _sampling_trainer(command, tmp_path)
+    assert callback not in sampling.callbacks
+    assert sample in sampling.callbacks
 
 
 def test_refreshes_by_hand():
