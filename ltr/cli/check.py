@@ -66,6 +66,11 @@ def run_check(command_line: list[str]) -> None:
         command_line: the command with its words.
     """
     words, configured = split_off_paths(command_line[1:])
+    if option_names(words).count("--config") > 1:
+        raise InputError(
+            "ltr check takes one --config, got several; write what differs as options, such as --data.path PATH",
+            option="config",
+        )
     call_with(check, words, "ltr check", configured=configured)
 
 
@@ -84,7 +89,7 @@ def check(
     html: str | None = None,
 ) -> None:
     """Check an experiment before it is run: may its numbers be believed? Beside a run or a
-    configuration, all options of ltr fit hold, such as --data.path PATH.
+    configuration, all options of ltr fit with a dot hold, such as --data.path PATH.
 
     Args:
         folder: A run folder, whose configuration is checked.

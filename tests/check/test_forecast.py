@@ -18,7 +18,7 @@ from ltr.callbacks import HardNegativeMining
 from ltr.check import kept_forecast
 from ltr.check.forecast import Forecast, Schedule, Work, forecast_section, schedule_of, works_of
 from ltr.check.kept_forecast import difference_line
-from ltr.cli.check import _check_fits_data, _LeakageOptions, _sampling_trainer, check
+from ltr.cli.check import _check_fits_data, _LeakageOptions, _sampling_trainer, check, run_check
 from ltr.datamodules import FeatureDataModule, LabelDataModule
 from ltr.errors import InputError
 from tests.cli.conftest import config  # noqa: F401
@@ -101,6 +101,13 @@ def test_a_sample_has_no_callbacks_that_it_can_not_have(tmp_path, callback):
     sampling, sample = _sampling_trainer(command, tmp_path)
     assert callback not in sampling.callbacks
     assert sample in sampling.callbacks
+
+
+@pytest.mark.parametrize("second", [["--config", "b.yaml"], ["--config=b.yaml"]])
+def test_a_second_configuration_is_refused(second):
+    """It would take the place of the first one."""
+    with pytest.raises(InputError, match="takes one --config, got several"):
+        run_check(["check", "--config", "a.yaml", *second])
 
 
 def test_refreshes_by_hand():
