@@ -2,16 +2,17 @@
 
 import re
 from collections.abc import Sequence
+from itertools import chain
 from pathlib import Path
 
 from ltr.data.files import exists_as_file
-from ltr.data.first_bytes import PACKED_ENDINGS
+from ltr.data.first_bytes import PACKED_ENDINGS, unpacked_name
 from ltr.data.record_files import find_texts, open_parts, open_record_files
-from ltr.data.splits import LONGEST_NAME, PLAIN_NAME, SPLITS, split_named
+from ltr.data.splits import LONGEST_NAME, PLAIN_NAME, SPLITS, lacking_parts, split_named
 from ltr.data.texts import TextTable
 from ltr.errors import InputError
 
-CORPUS_NAMES = ("corpus", "collection", "msmarco-docs")
+OTHER_CORPUS_NAMES = ("collection", "msmarco-docs")
 PACKED = rf"(?P<packed>{'|'.join(map(re.escape, PACKED_ENDINGS))})?"
 NAME = r"(?P<name>\w[\w.+-]*?)"
 PART = r"-\d+-of-\d+"  # as Hugging Face names the parts of a file; of one, -00000-of-00001
@@ -41,13 +42,19 @@ SMALL = ".small"  # behind the name of the only judged part of MS MARCO's dev
 
 
 def find_corpus(folder: Path) -> Path | None:
-    """The documents of a data folder, a file or a folder of files; None where it has none.
+    """The documents of a data folder, a file or a folder of files; None where it has none. Those of
+    MS MARCO's names need queries or judgements beside them.
 
     Raises:
         InputError: as :func:`ltr.data.record_files.find_texts`.
     """
-    found = (find_texts(folder, name) for name in CORPUS_NAMES)
-    return next(filter(None, found), None)
+    if found := find_texts(folder, "corpus"):
+        return found
+    # Names of MS MARCO that may be those of other things, too.
+    if not (find_queries(folder) or _named(folder, JUDGEMENTS_BESIDE)):
+        return None
+    found_others = (find_texts(folder, name) for name in OTHER_CORPUS_NAMES)
+    return next(filter(None, found_others), None)
 
 
 def find_queries(folder: Path) -> list[Path]:
@@ -96,25 +103,28 @@ class FolderFiles:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        beside = _by_split(_named(path, JUDGEMENTS_BESIDE))
         # A file test.tsv beside the corpus is looked for where there is no other, as the last folder.
-        folders = JUDGEMENT_FOLDERS[: len(JUDGEMENT_FOLDERS) - bool(beside)]
+        beside = _by_split(_named(path, JUDGEMENTS_BESIDE))
+        small = {}
         for split in SPLITS:
-            if split not in beside and f"{split}{SMALL}" in beside:
-                beside[split] = beside[f"{split}{SMALL}"]
-        self._judgements = beside
-        inside = [_by_split(_named(path / name, JUDGEMENTS_INSIDE)) for name in folders]
-        for split, files in next(filter(None, inside), {}).items():
-            self._judgements[split] = [*self._judgements.get(split, []), *files]
+            if f"{split}{SMALL}" in beside:
+                small[split] = beside[f"{split}{SMALL}"]
+        folders = JUDGEMENT_FOLDERS[: len(JUDGEMENT_FOLDERS) - bool(beside)]
+        inside = [path / name for name in folders]
+        holding = [forms for folder in inside if any(forms := _judgements_in(folder))]
+        # Notes may lie in a folder that has no judgements.
+        of_splits = [forms for forms in holding if set(SPLITS).intersection(chain(*forms))]
+        forms = next(iter([*of_splits, *holding]), [])
+        self._judgements, judgements_left = _first_of_each([*forms, beside, small])
         # A run comes before files of other forms, which may lie beside it for other programs.
-        self._pools = _by_split(_named(path / "candidates", JUDGEMENTS_INSIDE))
-        self._pools |= _by_split(_named(path / "candidates", POOLS_INSIDE))
-        elsewhere = [
-            *_named(path / TOP_RANKED, JUDGEMENTS_INSIDE),
-            *_named(path, POOLS_BESIDE),
+        found = [
+            _by_split(_named(path / "candidates", POOLS_INSIDE)),
+            *_judgements_in(path / "candidates"),
+            _by_split(_named(path / TOP_RANKED, JUDGEMENTS_INSIDE)),
+            _by_split(_named(path, POOLS_BESIDE)),
         ]
-        for split, files in _by_split(elsewhere).items():
-            self._pools[split] = [*self._pools.get(split, []), *files]
+        self._pools, pools_left = _first_of_each(found)
+        self._left = [*judgements_left, *pools_left]
 
     @property
     def splits(self) -> list[str]:
@@ -143,11 +153,15 @@ class FolderFiles:
             raise InputError(
                 f"{self.path}: there must be one file of {split}, got {listed}; {mend}"
             )
+        if lacking := lacking_parts(files):
+            raise InputError(f"{self.path}: {split}: {lacking}")
         return files[0] if files and exists_as_file(files[0]) else None
 
     @property
     def summary(self) -> str:
-        """Which file is which split, in one line; empty where their folders say it."""
+        """Which file is which split, in one line, where their folders do not say it; and files of
+        splits that others come before.
+        """
         kinds = []
         is_plain = True
         for kind, folder, found in (
@@ -162,7 +176,37 @@ class FolderFiles:
                 listed = [f"{split} in {_shown(file, self.path)}" for file, split in files.items()]
                 kinds.append(f"{kind} of {', '.join(listed)}")
             is_plain = is_plain and all(file.parent.name == folder for file in files)
-        return "" if is_plain else "; ".join(kinds)
+        listed = ", ".join(dict.fromkeys(_shown(file, self.path) for file in self._left))
+        left = [f"left out: {listed}"] if listed else []
+        return "; ".join([*([] if is_plain else kinds), *left])
+
+
+def _judgements_in(folder: Path) -> list[dict[str, list[Path]]]:
+    """The files of a folder by split, those of one form in each: text with tabs, other whole files,
+    and parts.
+    """
+    forms: list[list[tuple[str, Path]]] = [[], [], []]
+    for name, file in _named(folder, JUDGEMENTS_INSIDE):
+        is_whole = re.search(PART, file.name) is None
+        is_tsv = unpacked_name(file.name).endswith(".tsv")
+        forms[2 - is_whole * (1 + is_tsv)].append((name, file))
+    return [_by_split(form) for form in forms]
+
+
+def _first_of_each(
+    found: Sequence[dict[str, list[Path]]],
+) -> tuple[dict[str, list[Path]], list[Path]]:
+    """The files of each split in the first place that has some, and those of later places."""
+    first: dict[str, list[Path]] = {}
+    left = []
+    for by_split in found:
+        for split, files in by_split.items():
+            if split not in first:
+                first[split] = files
+            else:
+                left += files
+    chosen = set(chain(*first.values()))  # dev.small is a split, too
+    return first, [file for file in left if file not in chosen]
 
 
 def _named(folder: Path, patterns: Sequence[str]) -> list[tuple[str, Path]]:
@@ -173,7 +217,7 @@ def _named(folder: Path, patterns: Sequence[str]) -> list[tuple[str, Path]]:
         return []
     found = []
     plain = set()
-    for path in sorted(folder.iterdir()):
+    for path in sorted(folder.iterdir(), key=_order_of_names):
         for pattern in patterns:
             match = re.fullmatch(pattern, path.name)
             if match is None:
@@ -184,6 +228,12 @@ def _named(folder: Path, patterns: Sequence[str]) -> list[tuple[str, Path]]:
                 found.append((match["name"], path))
             break
     return found
+
+
+def _order_of_names(path: Path) -> tuple[str, int]:
+    unpacked = unpacked_name(path.name)
+    packed = path.name[len(unpacked) :].lower()
+    return unpacked, ("", *PACKED_ENDINGS).index(packed)
 
 
 def _by_split(named: Sequence[tuple[str, Path]]) -> dict[str, list[Path]]:

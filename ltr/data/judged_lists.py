@@ -10,6 +10,7 @@ import numpy as np
 from ltr.data import trec
 from ltr.data.cache_folder import cached, keep_notes, log_notes, origin_of
 from ltr.data.files import digest_of
+from ltr.data.first_bytes import unpacked_name
 from ltr.data.lines import Line, LineRows, lists_of_lines, look_up
 from ltr.data.named_rows import is_row_file
 from ltr.data.pair_files import candidate_lines, graded_lines, has_three_columns, scored_lines
@@ -37,7 +38,10 @@ def cached_lists(
         read: reads it.
         kind: of the lists, where the same bytes may be read as others.
     """
-    return cached_lists_of([file], kind + digest_of(file), queries, corpus, partial(read, file))
+    # The ending of rows with names chooses their reader.
+    form = f"rows {Path(unpacked_name(file.name.lower())).suffix} " if is_row_file(file) else ""
+    content = f"{kind}{form}{digest_of(file)}"
+    return cached_lists_of([file], content, queries, corpus, partial(read, file))
 
 
 def cached_lists_of(
@@ -78,21 +82,34 @@ def read_scores(file: Path, queries: TextTable, corpus: TextTable) -> Noted[Quer
     same score, are left out and counted.
     """
     lists, notes = _known_lists(file, scored_lines(file), "score", queries, corpus)
-    if has_three_columns(file) and are_ranks(lists):
+    if has_three_columns(file) and are_ranks(lists, file):
         raise InputError(
             f"{file}: column 3 must hold scores, higher for better documents, got whole numbers that rise from line to line of a query, as ranks do; write scores, or, where these are scores, query_id<TAB>doc_id<TAB>score as the first line"
         )
     return lists, notes
 
 
-def are_ranks(lists: QueryLists) -> bool:
+def are_ranks(lists: QueryLists, file: Path) -> bool:
     """Whether the values of lists in the order of a file are ranks: whole numbers, each of a query
     larger than the one before. Lists of one document do not tell.
+
+    Raises:
+        InputError: where they may be ranks or scores: most lists begin with 1, and most numbers
+            are no smaller than the one before.
     """
     is_behind_another = lists.place_in_list > 0
     rises = np.diff(lists.values, prepend=0)[is_behind_another]
     is_whole = lists.values == np.floor(lists.values)
-    return bool(len(rises) and (rises > 0).all() and is_whole.all())
+    if not (len(rises) and (rises > 0).any() and is_whole.all()):
+        return False
+    if (rises > 0).all():
+        return True
+    firsts = lists.values[lists.offsets[:-1]][np.diff(lists.offsets) > 1]
+    if (firsts == 1).mean() >= 0.5 and (rises >= 0).mean() >= 0.5:
+        raise InputError(
+            f"{file}: the numbers of column 3 may be ranks, which a query repeats, or scores; write query_id<TAB>doc_id<TAB>score as the first line, with higher numbers for better documents"
+        )
+    return False
 
 
 def _known_lists(
@@ -175,6 +192,8 @@ def read_pools(file: Path, queries: TextTable, corpus: TextTable) -> Noted[Query
     if ".trec" in file.suffixes:
         return lists_of_run(file, queries, corpus), []
     lists = lists_of_lines(file, "line", queries, corpus, candidate_lines(file))
-    if has_three_columns(file) and are_ranks(lists):  # as MS MARCO's own form of a run has them
+    if has_three_columns(file) and are_ranks(
+        lists, file
+    ):  # as MS MARCO's own form of a run has them
         lists = lists._replace(values=-lists.values)
     return lists.best_first(), []

@@ -15,7 +15,7 @@ from ltr.data.cache_folder import cached, origin_of
 from ltr.data.disk import new_array
 from ltr.data.files import digest_of, map_array
 from ltr.data.query_lists import LabelledList, zero_below
-from ltr.data.query_sizes import QuerySizes, read_query_sizes
+from ltr.data.query_sizes import QuerySizes, read_query_sizes, warn_of_others
 from ltr.data.strings import Strings
 from ltr.data.svmlight import place_of, read_rows
 from ltr.errors import InputError
@@ -188,6 +188,8 @@ def read_letor(files: Sequence[Path], first_feature: int = 1) -> FeatureSplit:
     """
     if missing := [file for file in files if not file.is_file()]:
         raise InputError(f"{missing[0]}: there is no such file")
+    for file in files:
+        warn_of_others(file)
     sizes_of_file = [read_query_sizes(file) for file in files]
     _check_all_have_sizes(files, sizes_of_file)
     digests = []

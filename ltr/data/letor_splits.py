@@ -88,15 +88,21 @@ def _name_of_fold(path: Path, names: list[str], fold: int | None) -> str:
 
 def _splits_in_folder(folder: Path) -> dict[str, list[Path]]:
     """The files of each split of a folder that has a file or a sub-folder for each."""
-    splits = {}
+    sources: dict[str, list[Path]] = {}
     for split, names in NAMES_OF_SPLIT.items():
-        found: list[Path] = []
+        sources[split] = []
         for name in names:
             if os.path.lexists(folder / name):
-                found.append(folder / name)
-            found += _files_named(folder, name)
-        if not found:
-            found = _files_ending(folder, names)
+                sources[split].append(folder / name)
+            sources[split] += _files_named(folder, name)
+    has_named = any(sources.values())
+    for split, names in NAMES_OF_SPLIT.items():
+        if not sources[split]:
+            ending = _files_ending(folder, names)
+            # Beside files that are named so, run.test may be something else.
+            sources[split] = [file for file in ending if not has_named or holds_rows(file)]
+    splits = {}
+    for split, found in sources.items():
         if len(found) > 1:
             listed = ", ".join(path.name for path in found)
             raise InputError(

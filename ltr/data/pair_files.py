@@ -23,7 +23,8 @@ from ltr.errors import InputError
 ROLES = {
     "query_id": ("query_id", "qid", "queryid"),
     "doc_id": ("doc_id", "pid", "docid", "corpus_id", "document_id", "passage_id", "corpus_ids"),
-    "score": ("score", "relevance", "grade", "label"),
+    "score": ("score",),
+    "grade": ("relevance", "grade", "label"),
     "distance": ("distance",),
     "positive": ("pos", "positive", "pos_id", "positive_id"),
     "negative": ("neg", "negative", "neg_id", "negative_id"),
@@ -60,6 +61,7 @@ def pair_rows(file: Path, is_triples: bool = False) -> Iterator[tuple[int, "Pair
             yield number, PairRow(f"{file}:{number}", _by_role(row))
         return
     n_columns = None
+    number_of_first = None
     for number, parts in lines_of_columns(file):
         if n_columns is None and len(parts) >= COLUMNS_OF_RUN:
             for number_in_run, (query, doc, score) in trec.read_run(file):
@@ -74,6 +76,12 @@ def pair_rows(file: Path, is_triples: bool = False) -> Iterator[tuple[int, "Pair
             raise InputError(
                 f"{file}:{number}: expected columns {expected}, got {len(parts)}: {' '.join(parts)[:80]!r}"
             )
+        if number_of_first is None:
+            number_of_first = number
+            if n_columns == 4 and is_score(parts[3]):
+                raise InputError(
+                    f"{file}:{number}: four columns are MS MARCO's top1000 (query, doc, and the texts of both), got a number in column 4, as judgements have; leave column 2 of judgements out, or write names in the first line"
+                )
         roles = TRIPLE if is_triples and n_columns == 3 else ROLES_OF_COLUMNS[n_columns]
         yield number, PairRow(f"{file}:{number}", dict(zip(roles, parts, strict=True)))
 
@@ -163,8 +171,9 @@ class PairRow:
     def scored(self) -> list[Pair]:
         """The pairs of a query and a document with their scores; an InputError if there is none."""
         if "doc_id" in self._values:
-            self._ask("query_id", "score")
-            score = self._number(self._values["score"])
+            role = "score" if "score" in self._values else "grade"
+            self._ask("query_id", *(() if role in self._values else ("score",)))
+            score = self._number(self._values[role])
             return [(self._query, self._id(self._values["doc_id"]), score)]
         pairs = []
         for side in ("positive", "negative"):
@@ -185,12 +194,15 @@ class PairRow:
 
     def graded(self) -> Pair:
         """The query, the document and the grade of a judgement."""
-        self._ask("query_id", "doc_id", "score")
-        grade = trec.grade_of(str(self._values["score"]), self._where)
+        role = "grade" if "grade" in self._values else "score"
+        self._ask("query_id", "doc_id", *(() if role in self._values else ("score",)))
+        grade = trec.grade_of(str(self._values[role]), self._where)
         return self._query, self._id(self._values["doc_id"]), grade
 
     def candidates(self) -> list[Pair]:
-        """The query and a document, or those of a list, with the score that one has, or 0."""
+        """The query and a document, or those of a list, with the score that one has, or 0. A grade
+        is no score: the order of a pool must not tell it.
+        """
         self._ask("query_id", "doc_id")
         score = self._number(self._values.get("score", 0.0))
         docs = _as_list(self._values["doc_id"])
@@ -223,6 +235,15 @@ class PairRow:
             self._doc(doc, "negative") for doc in _as_list(docs)
         )  # systems find the same ones
         return "order", [(query, doc_id, math.nan) for doc_id in ids]
+
+    def has_grade_from(self, level: float | None) -> bool:
+        """Whether the row is of a document that its own grade calls relevant: one of at least
+        ``level``, or above 0 without one.
+        """
+        if "grade" not in self._values:
+            return False
+        grade = trec.grade_of(str(self._values["grade"]), self._where)
+        return grade > 0 if level is None else grade >= level
 
     @property
     def systems(self) -> list[str]:

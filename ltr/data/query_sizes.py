@@ -2,6 +2,7 @@
 for LightGBM, or NAME.group, as for XGBoost.
 """
 
+import logging
 import re
 from collections.abc import Iterator
 from itertools import repeat
@@ -15,7 +16,14 @@ from ltr.data.first_bytes import unpacked_name
 from ltr.data.svmlight import names_its_queries, place_of
 from ltr.errors import InputError
 
+log = logging.getLogger(__name__)
+
 ENDINGS = (".query", ".group")
+OTHERS_BESIDE = (
+    ".weight",
+    ".init",
+    ".position",
+)  # of LightGBM and XGBoost, which nothing here reads
 _SIZE = re.compile(r"0*[1-9][0-9]{0,8}")
 
 
@@ -57,6 +65,14 @@ class QuerySizes(NamedTuple):
             )
 
 
+def warn_of_others(rows: Path) -> None:
+    """Name what lies beside a file of rows for other programs, and would change what is learnt."""
+    name = unpacked_name(rows.name)
+    others = [name + end for end in OTHERS_BESIDE if rows.with_name(name + end).is_file()]
+    if others:
+        log.warning("%s: %s is not read; each row counts the same", rows, " or ".join(others))
+
+
 def read_query_sizes(rows: Path) -> QuerySizes | None:
     """The sizes that lie beside a file of rows; None where there are none, or its rows name their
     queries.
@@ -66,7 +82,10 @@ def read_query_sizes(rows: Path) -> QuerySizes | None:
     """
     name = unpacked_name(rows.name)
     files = [file for end in ENDINGS if exists_as_file(file := rows.with_name(name + end))]
-    if not files or names_its_queries(rows):
+    if not files:
+        return None
+    if names_its_queries(rows):
+        log.warning("%s: the rows have qids, so %s is not read", rows, files[0].name)
         return None
     if len(files) > 1:
         raise InputError(

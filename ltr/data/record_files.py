@@ -2,15 +2,21 @@
 
 import hashlib
 import json
+import logging
 from collections.abc import Iterator, Sequence
 from functools import partial
+from itertools import islice
 from pathlib import Path
 
 from ltr.data.files import digest_of, exists_as_file, numbered_lines
 from ltr.data.first_bytes import PACKED_ENDINGS, kind_of_file, unpacked_name
 from ltr.data.named_rows import Row, read_rows
+from ltr.data.pair_files import ROLES
+from ltr.data.splits import lacking_parts
 from ltr.data.texts import Record, TextTable
 from ltr.errors import InputError
+
+log = logging.getLogger(__name__)
 
 ENDINGS = (
     *(f".jsonl{packed}" for packed in ("", *PACKED_ENDINGS)),
@@ -20,11 +26,15 @@ ENDINGS = (
 ID_AND_TEXT = ("id", "text")
 DOCUMENT_COLUMNS = ("id", "url", "title", "text")  # of MS MARCO's document ranking
 # What columns with texts are called in a first line of names, in small letters.
+# and with _ for -.
+NAMES_OF_TEXT = ("text", "body", "passage", "document", "doc", "query", "question", "contents")
 COLUMNS_OF_TEXTS = {
-    **dict.fromkeys(("id", "_id", "pid", "docid", "doc_id", "qid", "query_id"), "id"),
-    **dict.fromkeys(("text", "body", "passage", "query", "contents"), "text"),
+    **dict.fromkeys(("id", "_id", *ROLES["query_id"], *ROLES["doc_id"]), "id"),
+    **dict.fromkeys((*NAMES_OF_TEXT, "content", "abstract"), "text"),
     "title": "title",
 }
+DOCUMENTS_OF_MS_MARCO = "msmarco-docs"  # how the names of files with DOCUMENT_COLUMNS begin
+LINES_LOOKED_AT = 100  # that say whether other files have these
 
 
 def find_texts(folder: Path, name: str) -> Path | None:
@@ -64,8 +74,7 @@ def open_record_files(path: Path, kind: str) -> TextTable:
     """
     if path.is_dir():
         return open_parts(_files_of_folder(path), kind, path)
-    # The same bytes may be other texts under another ending.
-    content = f"tsv-1 {digest_of(path)}" if _is_tsv(path) else digest_of(path)
+    content = f"{_form_of_tsv(path)}{digest_of(path)}"
     return TextTable.open(content, _records(path), kind, path, leave_out_empty=True)
 
 
@@ -81,7 +90,7 @@ def open_parts(files: Sequence[Path], kind: str, source: Path) -> TextTable:
         InputError: as :func:`open_record_files`.
     """
     # What a file is read as is part of the content: its bytes alone do not say it.
-    digests = [f"{_ending(file)} {digest_of(file)}" for file in files]
+    digests = [f"{_ending(file)} {_form_of_tsv(file)}{digest_of(file)}" for file in files]
     content = hashlib.sha256("\n".join(digests).encode()).hexdigest()
     records = (record for file in files for record in _records(file))
     return TextTable.open(f"folder-1 {content}", records, kind, source, leave_out_empty=True)
@@ -99,6 +108,8 @@ def _files_of_folder(folder: Path) -> list[Path]:
         files.append(path)
     if not files:
         raise InputError(f"{folder}: there is no file {', '.join(ENDINGS)} in this folder")
+    if lacking := lacking_parts(files):
+        log.warning("%s: %s", folder, lacking)
     return files
 
 
@@ -144,6 +155,15 @@ def _columns_read(file: Path, present: list[str]) -> list[str]:
     return names + [name for name in ("title", "instruction") if name in present]
 
 
+def _form_of_tsv(file: Path) -> str:
+    """What text with tabs is read as, for the cache: the same bytes may be other texts under another
+    name. Nothing for other files.
+    """
+    if not _is_tsv(file):
+        return ""
+    return "tsv-2 documents " if file.name.startswith(DOCUMENTS_OF_MS_MARCO) else "tsv-2 "
+
+
 def _is_tsv(file: Path) -> bool:
     return unpacked_name(file.name.lower()).endswith(".tsv") and kind_of_file(file) != "Parquet"
 
@@ -156,7 +176,7 @@ def _tsv_rows(file: Path) -> Iterator[Row]:
     columns: Sequence[str] | None = None
     for number, line in numbered_lines(file):
         if columns is None:
-            columns, is_header = _columns_of_texts(line.split("\t"))
+            columns, is_header = _columns_of_texts(file, number, line.split("\t"))
             if is_header:
                 continue
         # What stands behind the id of two columns is the text, tabs too.
@@ -168,13 +188,32 @@ def _tsv_rows(file: Path) -> Iterator[Row]:
         yield number, dict(zip(columns, values, strict=True)) | {"id": values[0].strip()}
 
 
-def _columns_of_texts(first: Sequence[str]) -> tuple[Sequence[str], bool]:
-    """The columns of a file whose first line has these values, and whether they are their names."""
-    names = [COLUMNS_OF_TEXTS.get(value.strip().lower(), "") for value in first]
-    if names[0] == "id" and "text" in names[1:]:
+def _columns_of_texts(file: Path, number: int, first: Sequence[str]) -> tuple[Sequence[str], bool]:
+    """The columns of a file whose first line has these values, and whether they are their names.
+
+    Raises:
+        InputError: if the first one names an id, and not one of the others a text.
+    """
+    names = [COLUMNS_OF_TEXTS.get(value.strip().lower().replace("-", "_"), "") for value in first]
+    if names[0] == "id" and len(names) > 1:
+        if names.count("text") != 1:
+            raise InputError(
+                f"{file}:{number}: names of columns must be those of an id, one text and perhaps a title ({', '.join(COLUMNS_OF_TEXTS)}), got {'<TAB>'.join(first)[:80]!r}"
+            )
         return names, True
-    is_of_documents = len(first) == len(DOCUMENT_COLUMNS) and first[1].startswith("http")
+    is_of_documents = file.name.startswith(DOCUMENTS_OF_MS_MARCO) or _has_addresses(file)
     return DOCUMENT_COLUMNS if is_of_documents else ID_AND_TEXT, False
+
+
+def _has_addresses(file: Path) -> bool:
+    """Whether most of the first lines have four columns, an address in the second."""
+    found = 0
+    looked_at = 0
+    for _, line in islice(numbered_lines(file), LINES_LOOKED_AT):
+        parts = line.split("\t")
+        found += len(parts) == len(DOCUMENT_COLUMNS) and parts[1].startswith("http")
+        looked_at += 1
+    return 2 * found > looked_at
 
 
 def with_title(title: str, text: str) -> str:

@@ -2,6 +2,7 @@
 
 import os
 import re
+from collections.abc import Sequence
 from pathlib import Path
 
 from ltr.data.files import exists_as_file, plain_or_packed
@@ -18,6 +19,7 @@ NAMES_OF_SPLIT = {
 SPLITS = tuple(NAMES_OF_SPLIT)
 
 PLAIN_NAME = re.compile(r"\w[\w.+-]*")  # what may name a folder of results on every disk
+PART_OF_FILE = re.compile(r"(?P<stem>.*)-\d+-of-(?P<of>\d+)")
 LONGEST_NAME = 200  # bytes: a file has an ending, too
 
 
@@ -85,6 +87,20 @@ def file_of_split(folder: Path, split: str, suffix: str) -> Path | None:
         listed = ", ".join(file.name for file in files)
         raise InputError(f"{folder}: there must be one file of {split}, got {listed}; keep one")
     return files[0] if files else None
+
+
+def lacking_parts(files: Sequence[Path]) -> str:
+    """What is to be said of files that are parts, as ``test-00000-of-00002.jsonl``, where others of
+    them are not there; nothing where all are.
+    """
+    found: dict[tuple[str, str], list[Path]] = {}
+    for file in files:
+        if part := PART_OF_FILE.match(file.name):
+            found.setdefault((part["stem"], part["of"]), []).append(file)
+    for (_, of), parts in found.items():
+        if len(parts) != int(of):
+            return f"there must be {int(of)} parts, as {parts[0].name} says, got {len(parts)}; fetch the others"
+    return ""
 
 
 def row_files_of_split(folder: Path, split: str) -> list[Path]:

@@ -131,9 +131,13 @@ def _from_pairs(source: Path, collection: Collection, systems: Sequence[str] | N
     is_triples = has_three_columns(source) and _are_triples(source, collection)
     seen: set[str] = set()  # the systems of the file
     kinds: set[str] = set()  # of the values
+    relevant: list[int] = []  # the numbers of rows that call their document so
 
     def lines() -> Iterator[Line]:
         for number, row in pair_rows(source, is_triples):
+            if row.has_grade_from(collection.relevant_from):
+                relevant.append(number)
+                continue
             seen.update(row.systems)
             kind, pairs = row.negatives(systems)
             kinds.add(kind)
@@ -152,11 +156,19 @@ def _from_pairs(source: Path, collection: Collection, systems: Sequence[str] | N
         raise InputError(
             f"{source}: all rows or none must have a distance or a score, got {' and '.join(sorted(kinds))}"
         )
+    if relevant:
+        n_rows = len(relevant)
+        log.warning(
+            "%s: %d rows are of documents that their grade calls relevant and left out, first in line %d",
+            source,
+            n_rows,
+            relevant[0],
+        )
     known, notes = known_judgements(str(source), rows, "negative")
     lists, notes = lists_without_repeats(known, notes, "negative")
     for note in notes:
         log.warning("%s: %s", source, note)
-    if kinds == {"order"} or (has_three_columns(source) and are_ranks(lists)):
+    if kinds == {"order"} or (has_three_columns(source) and are_ranks(lists, source)):
         return lists.without_values()
     lists = lists.best_first()
     if kinds == {"distance"}:
@@ -164,9 +176,29 @@ def _from_pairs(source: Path, collection: Collection, systems: Sequence[str] | N
     return lists.without_values()
 
 
+def _rise_in_queries(query_ids: Sequence[str], numbers: Sequence[str]) -> bool:
+    """Whether numbers rise from line to line of each query, and a query has several."""
+    last: dict[str, int] = {}
+    several = False
+    for query, number in zip(query_ids, map(int, numbers), strict=True):
+        if query in last:
+            several = True
+            if number <= last[query]:
+                return False
+        last[query] = number
+    return several
+
+
 def _are_triples(source: Path, collection: Collection) -> bool:
     """Whether three columns without names are ids of a query, a positive and a negative, and not a
-    score or a rank behind a pair: the documents of column 2 are relevant, those of column 3 are there.
+    score or a rank behind a pair.
+
+    Words that are ids can be no scores. Of numbers, those behind a pair that comes again are ids,
+    and so are those of a file called so; those that rise within each query behind documents that
+    are not relevant are ranks.
+
+    Raises:
+        InputError: where numbers may be either.
     """
     first_lines = [parts for _, parts in islice(lines_of_columns(source), LINES_LOOKED_AT)]
     query_ids, doc_ids, third = zip(
@@ -184,7 +216,20 @@ def _are_triples(source: Path, collection: Collection) -> bool:
     pairs = query_rows[is_known] * n_docs + doc_rows[is_known]
     are_relevant = len(pairs) and np.isin(pairs, np.concatenate(relevant)).mean() > 0.5
     are_numbers = all(map(is_score, third))
-    are_triples = bool(are_there.any() and (are_relevant or not are_numbers))
+    are_triples = bool(are_there.any()) and not are_numbers
+    if are_there.any() and all(map(str.isdecimal, third)):
+        thirds = dict(zip(zip(query_ids, doc_ids, strict=True), third, strict=True))
+        come_again = any(
+            thirds[query, doc] != other
+            for query, doc, other in zip(query_ids, doc_ids, third, strict=True)
+        )
+        are_triples = come_again or "triples" in source.name
+        are_ranks_behind = not are_relevant and _rise_in_queries(query_ids, third)
+        is_unclear = are_relevant or bool(are_there.all())
+        if is_unclear and not (are_triples or are_ranks_behind):
+            raise InputError(
+                f"{source}: the numbers of column 3 may be ids of documents or scores; write names in the first line, query_id<TAB>pos<TAB>neg or query_id<TAB>doc_id<TAB>score"
+            )
     if are_triples:
         log.info("%s: three columns are read as a query, a positive and a negative", source)
     return are_triples

@@ -7,6 +7,7 @@ import pytest
 
 from ltr.data.collection import open_collection, with_split
 from ltr.data.folder_files import FolderFiles
+from ltr.data.record_files import open_record_files
 from ltr.data.text_files import open_texts
 from tests.world.collections import by_ids
 from tests.world.refusals import refused
@@ -208,17 +209,120 @@ def test_texts_with_tabs_beside_json_lines_are_of_other_programs(tmp_path):
     assert texts(open_collection(folder).corpus) == DOCS
 
 
-@pytest.mark.parametrize(
-    "names", [("qrels/dev.tsv", "qrels/dev.jsonl"), ("dev.qrels", "qrels/val.txt")]
-)
-def test_two_files_of_one_split_are_refused(tmp_path, names):
-    one, other = DEV["qrels.dev.tsv"], "".join(json.dumps(row) + "\n" for row in ROWS)
-    folder = write(
-        tmp_path / "c", {**BEIR, "qrels/train.tsv": TRAIN, names[0]: one, names[1]: other}
+# Files of dev, the first of which counts; the others are broken.
+IN_ORDER = {
+    "other forms": ["qrels/dev.tsv", "qrels/dev.jsonl", "qrels/dev.txt", "qrels.dev.tsv"],
+    "beside": ["qrels/dev.jsonl", "dev.qrels"],
+    "small": ["qrels.dev.tsv", "qrels.dev.small.tsv"],
+    "packed": ["qrels/dev.tsv.gz", "qrels/dev.tsv.bz2"],
+}
+
+
+@pytest.mark.parametrize("case", IN_ORDER)
+def test_the_first_form_of_a_split_counts(tmp_path, case, caplog):
+    caplog.set_level("INFO")
+    first, *others = IN_ORDER[case]
+    files = {**BEIR, "qrels/train.tsv": TRAIN, **dict.fromkeys(others, "broken")}
+    collection = open_collection(
+        write(tmp_path / "c", {**files, first: DEV.get(first, DEV["qrels.dev.tsv"])})
     )
-    listed = ", ".join(sorted(names))
-    with refused(f"{folder}: there must be one file of dev, got {listed}; keep one"):
+    assert qrels(collection) == JUDGED
+    if case in ("other forms", "beside"):
+        assert f"left out: {', '.join(others)}" in caplog.text
+
+
+@pytest.mark.parametrize("other", ["top1000.dev", "top_ranked/dev.jsonl", "candidates/dev.csv"])
+def test_a_run_comes_before_pools_of_other_places(tmp_path, other):
+    files = {**BEIR, "qrels/dev.tsv": DEV["qrels.dev.tsv"], other: "broken"}
+    name = "candidates/dev.trec"
+    collection = open_collection(write(tmp_path / "c", {**files, name: POOLS[name][0]}))
+    assert by_ids(collection, collection.candidates["dev"]) == {"8": POOLS[name][1]}
+
+
+def test_two_files_of_one_form_are_refused(tmp_path):
+    names = ["qrels/dev.csv", "qrels/dev.jsonl"]
+    files = {**BEIR, "qrels/train.tsv": TRAIN, **{name: DEV[name] for name in names}}
+    folder = write(tmp_path / "c", files)
+    with refused(f"{folder}: there must be one file of dev, got {', '.join(names)}; keep one"):
         open_collection(folder)
+
+
+def test_a_part_of_judgements_is_not_the_whole(tmp_path):
+    part = "qrels/dev-00000-of-00002.jsonl"
+    folder = write(tmp_path / "c", {**BEIR, part: DEV["qrels/dev.jsonl"]})
+    with refused("dev: there must be 2 parts, as dev-00000-of-00002.jsonl says, got 1; fetch"):
+        open_collection(folder)
+
+
+def test_a_part_of_a_corpus_is_said(tmp_path, caplog):
+    files = {"corpus/corpus-00000-of-00002.jsonl": BEIR["corpus.jsonl"], **BEIR}
+    del files["corpus.jsonl"]
+    open_collection(write(tmp_path / "c", {**files, "qrels/dev.tsv": DEV["qrels.dev.tsv"]}))
+    assert "there must be 2 parts, as corpus-00000-of-00002.jsonl says, got 1" in caplog.text
+
+
+@pytest.mark.parametrize("other", ["collection.tsv", "collection/notes.md", "msmarco-docs.tsv"])
+def test_triples_beside_what_is_called_as_the_texts_of_ms_marco(tmp_path, other):
+    write(tmp_path / "c", {"train.tsv": "what flows\tthe river\tthe town\n", other: "x\ty\n"})
+    assert len(open_collection(tmp_path / "c").corpus) == 2
+
+
+def test_notes_beside_judgements_of_another_folder(tmp_path):
+    files = {**BEIR, "qrels/README.txt": "notes", "default/dev.jsonl": DEV["qrels/dev.jsonl"]}
+    assert qrels(open_collection(write(tmp_path / "c", files))) == {"dev": JUDGED["dev"]}
+
+
+@pytest.mark.parametrize("names", [("csv", "tsv"), ("tsv", "csv")])
+def test_the_same_bytes_under_two_names_are_read_by_name(tmp_path, names):
+    """A quote is one in CSV alone, so that the second query is another one in text with tabs."""
+    text = 'query-id\tcorpus-id\tscore\n7\t0\t1\n"8"\t1\t1\n'
+    judged = {}
+    for name in names:
+        folder = write(tmp_path / name, {**BEIR, f"qrels/train.{name}": text})
+        judged[name] = qrels(open_collection(folder))["train"]
+    assert judged == {"csv": {"7": {"0": 1.0}, "8": {"1": 1.0}}, "tsv": {"7": {"0": 1.0}}}
+
+
+def test_grades_do_not_order_pools_and_scores_are_no_grades(tmp_path):
+    rows = "query-id,corpus-id,score,label\n"
+    files = {
+        "qrels/dev.csv": rows + "8,1,0.31,2\n",
+        "candidates/dev.csv": "query-id,corpus-id,label\n8,0,0\n8,1,2\n",
+    }
+    collection = open_collection(write(tmp_path / "c", {**BEIR, **files}))
+    assert qrels(collection) == {"dev": {"8": {"1": 2.0}}}
+    assert by_ids(collection, collection.candidates["dev"]) == {"8": {"0": 0.0, "1": 0.0}}
+
+
+# A first line, and whether it names the columns.
+FIRST_LINES = {
+    "doc_id\tdocument": True,
+    "corpus-id\ttext": True,
+    "id\ttitle\tabstract": True,
+    "qid\tquestion": True,
+    "query-id\tquery": True,
+    "x\tquery": False,
+}
+
+
+@pytest.mark.parametrize("first", FIRST_LINES)
+def test_names_in_the_first_line_of_texts(tmp_path, first):
+    rest = "\t".join(["0", *["a"] * first.count("\t")])
+    file = write(tmp_path, {"queries.tsv": f"{first}\n{rest}\n"}) / "queries.tsv"
+    assert len(open_record_files(file, "query")) == 2 - FIRST_LINES[first]
+
+
+def test_names_of_other_columns_are_refused(tmp_path):
+    write(tmp_path, {"queries.tsv": "qid\twords\n7\tx\n"})
+    with refused(r"queries.tsv:1: names of columns must be .*, got 'qid<TAB>words'"):
+        open_record_files(tmp_path / "queries.tsv", "query")
+
+
+@pytest.mark.parametrize("name", ["msmarco-docs.tsv", "texts.tsv"])
+def test_documents_of_ms_marco_whose_first_has_no_address(tmp_path, name):
+    write(tmp_path, {name: "D1\t\tRiver\tflows\nD2\thttp://b\tBridge\tspans\nD3\thttp://c\t\tx\n"})
+    found = texts(open_record_files(tmp_path / name, "document"))
+    assert found == {"D1": "River flows", "D2": "Bridge spans", "D3": "x"}
 
 
 BROKEN = {

@@ -377,7 +377,9 @@ def test_a_split_is_an_ending_where_there_is_no_file_of_its_name(tmp_path):
     assert found(tmp_path) == {"train": "rank.train", "dev": "rank.vali", "test": "rank.test"}
     touch(tmp_path, "test.txt", ".x.vali")
     assert found(tmp_path)["test"] == "test.txt"
-    touch(tmp_path, "other.train")
+    (tmp_path / "rank.train").write_text(ROWS)
+    assert found(tmp_path) == {"train": "rank.train", "test": "test.txt"}
+    (tmp_path / "other.train").write_text(ROWS)
     with refused("must be one source of train, got other.train, rank.train; keep one"):
         find_splits(tmp_path)
 
@@ -393,3 +395,20 @@ def test_what_is_a_folder_of_features(tmp_path):
     for text in (UNNAMED, ROWS):
         (tmp_path / "a.dev").write_text(text)
         assert holds_features(tmp_path)
+
+
+def test_other_files_end_as_splits_beside_files_of_them(tmp_path):
+    touch(tmp_path, "train.txt", "vali.txt", "run.test", "bm25.val")
+    assert found(tmp_path) == {"train": "train.txt", "dev": "vali.txt"}
+
+
+def test_what_is_not_read_beside_rows_is_named(tmp_path, caplog):
+    (tmp_path / "train.txt").write_text(ROWS)
+    for end in ("weight", "position", "query"):
+        (tmp_path / f"train.txt.{end}").write_text("1\n3\n")
+    read_letor([tmp_path / "train.txt"])
+    for words in (
+        "train.txt: train.txt.weight or train.txt.position is not read; each row counts the same",
+        "train.txt: the rows have qids, so train.txt.query is not read",
+    ):
+        assert words in caplog.text

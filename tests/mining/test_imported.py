@@ -208,6 +208,36 @@ def test_what_numbers_without_names_are(tmp_path, case):
     assert named(negatives_of_file(tmp_path / "a.tsv", collection), collection) == expected
 
 
+# A name, and numbers that may be ids of positives and negatives, or of documents and their scores.
+UNCLEAR = {
+    "not judged": "1\t11\t10\n2\t13\t11\n",
+    "relevant": "1\t10\t13\n2\t12\t17\n",
+}
+
+
+@pytest.mark.parametrize("case", UNCLEAR)
+def test_numbers_that_may_be_ids_or_scores_are_refused(tmp_path, case):
+    collection = numbered_collection(tmp_path / "data")
+    (tmp_path / "a.tsv").write_text(UNCLEAR[case])
+    with refused("a.tsv: the numbers of column 3 may be ids of documents or scores; write names"):
+        negatives_of_file(tmp_path / "a.tsv", collection)
+
+
+def test_the_name_of_triples_tells(tmp_path):
+    collection = numbered_collection(tmp_path / "data")
+    file = tmp_path / "qidpidtriples.train.tsv"
+    file.write_text(UNCLEAR["not judged"])
+    assert named(negatives_of_file(file, collection), collection) == {"2": ["11"]}
+
+
+def test_documents_that_their_own_grade_calls_relevant_are_no_negatives(tmp_path, caplog):
+    collection = numbered_collection(tmp_path / "data")
+    rows = [{"qid": 1, "pid": 11, "label": 1}, {"qid": 1, "pid": 13, "label": 0}]
+    write_jsonl(tmp_path / "a.jsonl", rows)
+    assert named(negatives_of_file(tmp_path / "a.jsonl", collection), collection) == {"1": ["13"]}
+    assert "1 rows are of documents that their grade calls relevant and left out" in caplog.text
+
+
 def test_ids_of_letters_are_triples_without_a_judgement(tmp_path, collection):
     (tmp_path / "a.tsv").write_text("train-q1\tdev-q1-d0\ttwin\n")
     found = negatives_of_file(tmp_path / "a.tsv", collection)
