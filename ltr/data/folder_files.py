@@ -176,8 +176,8 @@ class FolderFiles:
                 listed = [f"{split} in {_shown(file, self.path)}" for file, split in files.items()]
                 kinds.append(f"{kind} of {', '.join(listed)}")
             is_plain = is_plain and all(file.parent.name == folder for file in files)
-        listed = ", ".join(dict.fromkeys(_shown(file, self.path) for file in self._left))
-        left = [f"left out: {listed}"] if listed else []
+        others = ", ".join(dict.fromkeys(_shown(file, self.path) for file in self._left))
+        left = [f"left out: {others}"] if others else []
         return "; ".join([*([] if is_plain else kinds), *left])
 
 
