@@ -10,6 +10,7 @@ from typing import Literal
 from ltr.data import progress
 from ltr.data.collection import Collection, open_collection, scores_by_split
 from ltr.data.data_folder import WrittenFolder, write_data_folder
+from ltr.data.folder_files import find_corpus
 from ltr.data.letor import read_letor
 from ltr.data.letor_folder import write_letor_folder
 from ltr.data.letor_splits import find_splits, holds_features
@@ -45,7 +46,9 @@ def import_data(
             written it is 1.
     """
     check_new_folder(folder, "the output")
-    if columns is None and holds_features(Path(source)):
+    # Beside texts with ids, files that end as those of features are something else.
+    is_of_ids = find_corpus(Path(source)) is not None
+    if columns is None and not is_of_ids and holds_features(Path(source)):
         _import_features(source, folder, fold, first_feature)
         return
     if fold is not None:

@@ -1,6 +1,7 @@
 """A collection written as a data folder: texts as JSON lines, judgements and pools as text."""
 
 import json
+import logging
 from collections.abc import Callable, Iterator, Mapping
 from functools import lru_cache
 from itertools import islice
@@ -14,7 +15,10 @@ from ltr.data.query_lists import QueryLists
 from ltr.data.texts import TextTable
 from ltr.data.trec import BEIR_HEADER, text_of_grade
 from ltr.data.whole_files import write_new
+from ltr.errors import InputError
 from ltr.spans import spans
+
+log = logging.getLogger(__name__)
 
 BLOCK = 4096  # texts that are in memory at a time, and lines between two reports
 GRADES = 4096  # whose texts are kept: most data have few
@@ -43,8 +47,7 @@ def write_data_folder(
         scores: by split, see :func:`ltr.data.collection.scores_by_split`.
 
     Raises:
-        InputError: if the folder is there, or the disk is full; for a broken file of a split that
-            only ``--split`` reads.
+        InputError: if the folder is there, or the disk is full.
     """
     collection = _with_all_splits(collection)
     n_scores: dict[str, int] = {}
@@ -95,11 +98,14 @@ def _write_scores(file: Path, collection: Collection, scores: LineRows) -> None:
 
 
 def _with_all_splits(collection: Collection) -> Collection:
-    """The collection with the splits of other names that its folder has."""
+    """The collection with the splits of other names that its folder has and that can be read."""
     if collection.files is None:
         return collection
     for split in collection.files.splits:
-        collection = with_split(collection, split)
+        try:
+            collection = with_split(collection, split)
+        except InputError as error:  # what no other command reads unasked, such as notes
+            log.warning("the split %r is left out: %s", split, error)
     return collection
 
 

@@ -11,7 +11,6 @@ from pathlib import Path
 from ltr.data.files import digest_of, exists_as_file, numbered_lines
 from ltr.data.first_bytes import PACKED_ENDINGS, kind_of_file, unpacked_name
 from ltr.data.named_rows import Row, read_rows
-from ltr.data.pair_files import ROLES
 from ltr.data.splits import lacking_parts
 from ltr.data.texts import Record, TextTable
 from ltr.errors import InputError
@@ -25,11 +24,13 @@ ENDINGS = (
 )
 ID_AND_TEXT = ("id", "text")
 DOCUMENT_COLUMNS = ("id", "url", "title", "text")  # of MS MARCO's document ranking
-# What columns with texts are called in a first line of names, in small letters.
+# What columns with texts are called in a first line of names, in small letters
 # and with _ for -.
+NAMES_OF_ID = ("id", "_id", "qid", "query_id", "queryid", "pid", "docid", "doc_id", "corpus_id")
+NAMES_OF_ID += ("document_id", "passage_id")
 NAMES_OF_TEXT = ("text", "body", "passage", "document", "doc", "query", "question", "contents")
 COLUMNS_OF_TEXTS = {
-    **dict.fromkeys(("id", "_id", *ROLES["query_id"], *ROLES["doc_id"]), "id"),
+    **dict.fromkeys(NAMES_OF_ID, "id"),
     **dict.fromkeys((*NAMES_OF_TEXT, "content", "abstract"), "text"),
     "title": "title",
 }

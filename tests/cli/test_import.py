@@ -168,6 +168,15 @@ def test_an_import_that_is_interrupted_leaves_nothing(tmp_path, monkeypatch):
     assert sorted(tmp_path.iterdir()) == before
 
 
+def test_what_lies_beside_a_data_folder_stops_no_import(tmp_path, capsys):
+    source = write_beir(tmp_path / "beir")
+    for name in ("train.txt", "qrels/README.txt", "qrels/notes.tsv"):
+        (source / name).write_text("notes of the data\n")
+    run_ltr("import", str(source), str(tmp_path / "data"))
+    assert open_collection(tmp_path / "data").qrels.keys() == open_collection(source).qrels.keys()
+    assert "the split 'notes' is left out: " in capsys.readouterr().out
+
+
 def test_how_far_it_is_is_told_at_once(tmp_path, monkeypatch, caplog):
     """What the readers say waits for the page, but not their progress."""
     source = write_collection(tmp_path / "source")

@@ -115,7 +115,10 @@ BROKEN = {
         ),
         "id is a number": ('{"_id": 1, "text": "x"}\n', ":1: .* must be strings"),
         "no text": ('{"_id": "a"}\n', ":1: a line must be an object with '_id' and 'text'"),
-        "list": ("[1]\n", ":1: a row must be an object with named columns, got 1"),
+        "list": (
+            "[1]\n",
+            ":1: each element of the array must be an object with named columns, got 1",
+        ),
         "too deep": ("[" * 100_000 + "\n", ":1: a row must be a JSON object .*recursion"),
         "long number": ("9" * 5000 + "\n", ":1: a line must be one JSON object, .*digits"),
         "Latin-1": (
