@@ -462,7 +462,7 @@ class RankerModule(LightningModule):
         """
         data = data_of(self.trainer)
         eval_batches = None if data is None else data.eval_batches(split)
-        if eval_batches is None:
+        if data is None or eval_batches is None:
             return
         largest_of_source: dict[int, float] = {}  # of those that have queries
         for lists in eval_batches.batches:

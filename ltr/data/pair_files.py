@@ -249,8 +249,9 @@ class PairRow:
     def systems(self) -> list[str]:
         """The names of the systems that have found the negatives, where the row tells them apart."""
         docs = self._values.get("negative")
-        is_text = not isinstance(docs, dict) or "text" in docs
-        return [] if is_text else list(docs)
+        if not isinstance(docs, dict) or "text" in docs:
+            return []
+        return list(docs)
 
     @property
     def _query(self) -> str:

@@ -26,8 +26,10 @@ ID_AND_TEXT = ("id", "text")
 DOCUMENT_COLUMNS = ("id", "url", "title", "text")  # of MS MARCO's document ranking
 # What columns with texts are called in a first line of names, in small letters
 # and with _ for -.
-NAMES_OF_ID = ("id", "_id", "qid", "query_id", "queryid", "pid", "docid", "doc_id", "corpus_id")
-NAMES_OF_ID += ("document_id", "passage_id")
+NAMES_OF_ID = (
+    *("id", "_id", "qid", "query_id", "queryid", "pid", "docid", "doc_id", "corpus_id"),
+    *("document_id", "passage_id"),
+)
 NAMES_OF_TEXT = ("text", "body", "passage", "document", "doc", "query", "question", "contents")
 COLUMNS_OF_TEXTS = {
     **dict.fromkeys(NAMES_OF_ID, "id"),
