@@ -437,3 +437,25 @@ def test_measures_of_real_labels_by_hand():
     }
     for name, value in expected.items():
         assert RankingMetric(name).per_query(lists).item() == pytest.approx(value, abs=1e-6), name
+
+
+@pytest.mark.parametrize(
+    ("loss", "in_batch", "is_taught"),
+    [(MSELoss(), None, True), (BCELoss(), None, True), (CoSENTLoss(), OneList(), True)]
+    + [(RankNetLoss(), None, False)],
+)
+def test_feature_vectors_of_one_document_train_what_learns_from_one(
+    tmp_path, loss, in_batch, is_taught
+):
+    """As lists of texts do."""
+    lines = ["0.25 qid:1 1:0.5\n", "1 qid:2 1:1\n", "0 qid:3 1:0\n"]
+    (tmp_path / "train.txt").write_text("".join(lines))
+    module = feature_ranker(1, loss, **({} if in_batch is None else {"in_batch": in_batch}))
+    data = data_for(module, FeatureDataModule, tmp_path)
+    run = trainer(tmp_path, max_steps=1, limit_val_batches=0)
+    if not is_taught:
+        with pytest.raises(InputError, match="no query has two documents of different grades"):
+            run.fit(module, data)
+        return
+    run.fit(module, data)
+    assert module.last_step.lists.labels.numel() == 3 and data.lists_with_both is None

@@ -14,6 +14,7 @@ from ltr.data.artefact import key_of
 from ltr.data.outputs import check_file, check_folder
 from ltr.datamodules import RankingDataModule, TripletDataModule
 from ltr.datamodules.pools import PoolDataModule
+from ltr.datamodules.triplets import check_name_of_negatives
 from ltr.errors import InputError
 from ltr.mining.exported import write_trec
 from ltr.mining.filters import Recipe
@@ -81,6 +82,7 @@ class MiningTrainer(Trainer):
                 there already.
         """
         check_folder(output, "--output")
+        check_name_of_negatives(output, "--output")
         check_file(trec, "--trec")
         if not isinstance(datamodule, PoolDataModule):
             raise InputError(

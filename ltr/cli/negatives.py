@@ -12,6 +12,7 @@ from ltr.cli.run_paths import data_of_run
 from ltr.data.collection import open_collection
 from ltr.data.outputs import check_file, check_inside, check_new_folder
 from ltr.data.whole_files import write_whole
+from ltr.datamodules.triplets import check_name_of_negatives
 from ltr.errors import InputError, positive
 from ltr.mining.audit import find_suspects
 from ltr.mining.audit_report import audit_lines, audit_tsv
@@ -56,6 +57,7 @@ def import_negatives(
     if relevant_from is not None:
         positive("relevant_from", relevant_from)
     check_new_folder(output, "the output")
+    check_name_of_negatives(output, "the output")
     folder = Path(output)
     collection = open_collection(data)._replace(relevant_from=relevant_from)
     distances_file = None if distances is None else Path(distances)

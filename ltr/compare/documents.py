@@ -10,7 +10,7 @@ import numpy as np
 from ltr.compare.tested_run import Run
 from ltr.data import trec
 from ltr.data.collection import Collection, open_collection, with_split
-from ltr.data.query_lists import values_of
+from ltr.data.query_lists import values_of, zero_below
 from ltr.data.texts import TextTable, beginning
 from ltr.errors import InputError
 
@@ -78,16 +78,20 @@ class Ranking:
             top.append(TopDocument(doc, score, grade, text_of(corpus, doc, letters)))
         return top
 
-    def precision(self, depth: int) -> np.ndarray:
+    def precision(self, depth: int, level: int | None = None) -> np.ndarray:
         """``[depth]``: at each rank the share of relevant documents so far, the mean over the
         queries.
+
+        Args:
+            depth: how many ranks.
+            level: the grade from which on a document is relevant; None: any above 0.
         """
         relevant = np.zeros((len(self.documents), depth))
         for row, (query, documents) in enumerate(self.documents.items()):
             doc_rows = [row_of(self.collection.corpus, doc) for doc, _ in documents[:depth]]
             ranked = np.array(doc_rows, dtype=np.int64)
             judged, grades = self._judged.of(row_of(self.collection.queries, query))
-            relevant[row, : len(ranked)] = values_of(ranked, judged, grades) > 0
+            relevant[row, : len(ranked)] = values_of(ranked, judged, zero_below(grades, level)) > 0
         return (relevant.cumsum(axis=1) / np.arange(1, depth + 1)).mean(axis=0)
 
 

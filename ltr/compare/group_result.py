@@ -20,6 +20,7 @@ from ltr.compare.statistics import (
 )
 from ltr.compare.tested_run import Run
 from ltr.errors import InputError
+from ltr.metrics import MEASURES, bare_name, measure_named
 
 MANY_SEEDS = 10  # fewer may have been added one by one, until p was small
 # Seeds on the side that has fewer, and how many times as many the other side has: below the first
@@ -262,7 +263,12 @@ def values_by_experiment(experiments: Sequence[Experiment], metric: str) -> dict
     """
     queries = queries_with_values(experiments, metric)
     if len(queries) < 2:
-        raise InputError(f"two queries or more must have a {metric}, got {len(queries)}")
+        is_known = bare_name(metric) in MEASURES
+        to_find = measure_named(metric).to_find if is_known else ""
+        needs = f"; it needs queries with {to_find}" if to_find else ""
+        raise InputError(
+            f"two queries or more must have a value of {metric}, got {len(queries)}{needs}"
+        )
     return {experiment.name: experiment.values(metric, queries) for experiment in experiments}
 
 

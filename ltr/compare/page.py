@@ -16,6 +16,7 @@ from ltr.compare.group_result import GroupResult
 from ltr.compare.html import rendered
 from ltr.compare.statistics import differences_by_query
 from ltr.compare.tables import Table
+from ltr.metrics import MEASURES, bare_name, measure_named
 
 log = logging.getLogger(__name__)
 
@@ -114,8 +115,12 @@ def _drawings(
             figure = figures.differences(values, metric, name, base, number_of[name])
             drawings[caption] = Markup(figure)
     if rankings:
-        by_rank = {name: ranking.precision(RANKS) for name, ranking in rankings.items()}
+        metric = results[0].metric
+        level = measure_named(metric).level if bare_name(metric) in MEASURES else None
+        by_rank = {name: ranking.precision(RANKS, level) for name, ranking in rankings.items()}
         caption = "Precision at each rank, first seed of each experiment"
+        if level is not None:
+            caption += f", of documents of grade {level} and above"
         drawings[caption] = Markup(figures.precision(by_rank))
     return drawings
 

@@ -125,7 +125,7 @@ def _known_lists(
         query_id = queries.ids[known.query_rows[second]]
         doc_id = corpus.ids[known.doc_rows[second]]
         raise InputError(
-            f"{file}:{known.line_numbers[second]}: a second {kind} for query {query_id!r} and document {doc_id!r}, {known.values[second]:g}, first {known.values[first]:g} in line {known.line_numbers[first]}; keep one"
+            f"{file}:{known.line_numbers[second]}: a second {kind} for query {query_id!r} and document {doc_id!r}, {known.values[second]:.9g}, first {known.values[first]:.9g} in line {known.line_numbers[first]}; keep one"
         )
     return lists_without_repeats(known, notes, kind)
 

@@ -16,7 +16,13 @@ from ltr.data.letor import FeatureSplit, hold_out, read_letor
 from ltr.data.letor_splits import find_splits
 from ltr.data.normalise import Normalisation, Step, check_width
 from ltr.data.query_lists import largest_fraction
-from ltr.data.sampling.list_rows import Keep, ListRows, n_with_relevant_and_not, with_two_grades
+from ltr.data.sampling.list_rows import (
+    Keep,
+    ListRows,
+    n_with_relevant_and_not,
+    with_documents,
+    with_two_grades,
+)
 from ltr.data.sampling.plan import EvalBatches, Plan
 from ltr.data.synthetic import synthetic_splits
 from ltr.datamodules.loading import Loading
@@ -162,24 +168,28 @@ class FeatureDataModule(RankingDataModule):
         train = replace(train, relevant_from=self.relevant_from)
         queries = np.arange(len(train))
         # Queries with two grades are only counted: the others stay in the epoch. It is an error if
-        # there is none.
+        # there is none, unless a document alone teaches.
         where = f"{self.path}: split 'train'"
         if self.relevant_from is not None:
             where += f", where grades below {self.relevant_from:.9g} count as 0"
-        n_rankable = len(with_two_grades(train, queries, where))
-        log.info(
-            "%s: %d of %d training queries have documents of different grades",
-            self.path,
-            n_rankable,
-            len(train),
-        )
+        if self.learns_from_one_document:
+            with_documents(train, queries, where)
+        else:
+            n_rankable = len(with_two_grades(train, queries, where))
+            log.info(
+                "%s: %d of %d training queries have documents of different grades",
+                self.path,
+                n_rankable,
+                len(train),
+            )
         # Where any label has a fraction all are of one scale, so the largest counts, whole or not.
         # Where a level says which are relevant, none are soft.
         self.largest_soft_label = 0.0
         if self.relevant_from is None and largest_fraction(train.labels):
             self.largest_soft_label = float(train.labels.max())
         rows = ListRows(train, queries, self.list_size, self.keep, self.seed)
-        self.lists_with_both = (n_with_relevant_and_not(rows), len(rows))
+        if not self.learns_from_one_document:
+            self.lists_with_both = (n_with_relevant_and_not(rows), len(rows))
         return self.buckets(rows, self.collator)
 
     def split(self, name: str) -> FeatureSplit | None:

@@ -26,6 +26,20 @@ NEGATIVES_BY_DEFAULT = "auto"
 NO_FOLDERS = ("auto", "candidates", "bm25", "random", "mined")
 
 
+def check_name_of_negatives(folder: str | None, subject: str) -> None:
+    """Raise an InputError for a new folder of negatives that ``negatives`` would take for a word of
+    its own.
+
+    Args:
+        folder: its name; None for none.
+        subject: how a message begins: with the option.
+    """
+    if folder in NO_FOLDERS:
+        raise InputError(
+            f"{subject} must be a folder that data.negatives can name, and {folder!r} says there how negatives are found; name another one"
+        )
+
+
 class TripletDataModule(PoolDataModule):
     """One row is one query with relevant documents, and others to be ranked below them.
 

@@ -315,6 +315,7 @@ def _training(config: dict[str, Any], metrics: dict[str, Any]) -> str:
     data = config["data"].get("init_args", {})
     ranker = model["ranker"] if isinstance(model["ranker"], dict) else {}
     backbone = (ranker.get("init_args") or {}).get("backbone")
+    labels = data.get("labels") or {}
     fit = metrics.get("fit", {})
     trainer = config["trainer"]
     rows = {
@@ -322,6 +323,9 @@ def _training(config: dict[str, Any], metrics: dict[str, Any]) -> str:
         "start": config.get("init_from") or backbone,
         "negatives": data.get("negatives"),
         "negatives per query": data.get("negatives_per_query"),
+        "relevant from": data.get("relevant_from"),
+        "labels": labels.get("scores"),
+        "labels divided by": labels.get("divide_by"),
         "loss": _class_with_options(model.get("loss")),
         "margin": _class_with_options(model.get("margin")),
         "in-batch": _class_with_options(model.get("in_batch")),
@@ -402,7 +406,11 @@ def _result_lines(alone: Experiment, with_seeds: Experiment) -> list[str]:
     candidates = f"Candidates: {test.get('candidates', 'its own')}"
     if test.get("depth") is not None:
         candidates += f", {test['depth']} deep"
-    measured = f"{results[0].n_queries} test queries. {candidates}."
+    n_queries = max(result.n_queries for result in results)
+    measured = f"{n_queries} test queries. {candidates}."
+    for result in results:
+        if result.n_queries < n_queries:
+            measured += f" {result.metric} is of {result.n_queries} of them."
     measured += f" {test['made']['date']}, ltr {test['made']['ltr']}."
     if without_values:
         measured += f" Fewer than two queries have a value of {', '.join(without_values)}."

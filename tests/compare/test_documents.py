@@ -46,6 +46,8 @@ def test_precision_by_hand(tmp_path, collection):
     lines += ["test-q1 Q0 test-q1-d1 1 2 x", "test-q1 Q0 test-q1-d0 2 1 x"]
     found = ranking(tmp_path / "run", collection, lines)
     assert found.precision(3).tolist() == pytest.approx([1 / 2, 1 / 2, 1 / 3])
+    assert found.precision(3, level=1).tolist() == found.precision(3).tolist()
+    assert found.precision(3, level=2).tolist() == [0, 0, 0]
 
 
 def test_a_document_that_is_not_there_is_said(tmp_path, collection):

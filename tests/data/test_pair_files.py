@@ -200,3 +200,10 @@ def test_the_same_bytes_may_be_judgements_and_scores(tmp_path, collection):
     assert by_ids(opened, opened.judgements("dev")) == {"1": {"10": 2.0, "11": 0.0}}
     scores = TeacherScores.open(tmp_path / "a.tsv", opened)
     assert by_ids(opened, scores.lists) == {"1": {"10": 2.0, "11": -1.0}}
+
+
+def test_two_scores_that_hardly_differ_are_told_apart(tmp_path, collection):
+    file = tmp_path / "scores.tsv"
+    file.write_text("1\t10\t1.5\n1\t10\t1.5000002\n")
+    with refused("a second score for query '1' and document '10', 1.50000024, first 1.5 in line 1"):
+        TeacherScores.open(file, collection)

@@ -5,6 +5,7 @@ import torch
 from ltr.data.collection import open_collection
 from ltr.data.layouts import JoinedPairs
 from ltr.datamodules import TripletDataModule
+from ltr.datamodules.triplets import NO_FOLDERS, check_name_of_negatives
 from ltr.errors import InputError
 from ltr.mining.mined_negatives import MinedNegatives
 from tests.world.backbones import wordpiece_tokenizer
@@ -275,3 +276,12 @@ def test_workers_started_by_spawn_map_the_files_again(collection_folder):
 def test_folders_of_negatives_are_known_by_their_last_names(collection_folder):
     with pytest.raises(InputError, match="last name of each folder .*, got /a/neg, /b/neg; rename"):
         TripletDataModule(str(collection_folder), {"/a/neg": 2, "/b/neg": 3})
+
+
+@pytest.mark.parametrize("name", NO_FOLDERS)
+def test_a_new_folder_of_negatives_has_no_name_of_a_kind(name):
+    """--data.negatives mined would not read it."""
+    with pytest.raises(InputError, match=f"^--output must be a folder .* '{name}' says"):
+        check_name_of_negatives(name, "--output")
+    check_name_of_negatives(f"{name}-1", "--output")
+    check_name_of_negatives(None, "--output")

@@ -8,6 +8,8 @@ import pytest
 import pytrec_eval
 
 from ltr.__main__ import main
+from ltr.compare import group_result
+from ltr.errors import InputError
 from ltr.run.checkpoint_options import BestOptions
 from ltr.run.run_folder import RunFolder
 from tests.run.measured import results
@@ -112,3 +114,19 @@ def test_a_level_that_one_source_does_not_reach_is_said_of_it(tmp_path, backbone
     ]
     report = results(tmp_path)["test"]
     assert report["AP(rel=2)"] == report["high/AP(rel=2)"] and "low/AP(rel=2)" not in report
+
+
+@pytest.mark.parametrize(
+    ("metric", "end"),
+    [
+        ("AP(rel=7)", "got 0; it needs queries with a document of grade 7 or above"),
+        ("tau", "got 0; it needs queries with two different labels"),
+        ("Judged@3", "got 0"),
+        ("of_my_own", "got 0"),
+    ],
+)
+def test_what_queries_lack_is_said_by_compare(monkeypatch, metric, end):
+    monkeypatch.setattr(group_result, "queries_with_values", lambda *_: [])
+    with pytest.raises(InputError) as told:
+        group_result.values_by_experiment([], metric)
+    assert str(told.value) == f"two queries or more must have a value of {metric}, {end}"

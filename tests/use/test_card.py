@@ -56,6 +56,36 @@ def test_a_measure_without_values_leaves_the_others_on_the_card(retriever, tmp_p
     assert "Fewer than two queries have a value of AP(rel=4)." in text
 
 
+def test_a_measure_of_fewer_queries_says_so_on_the_card(retriever, tmp_path):
+    """All but two queries have a document of grade 3."""
+    values = np.linspace(0.0, 1.0, len(QUERIES))
+    conventions = {"AP": "all count", "AP(rel=3)": "those without are left out"}
+    report = {"AP(rel=3)": 0.5, "conventions": conventions}
+    run = write_run(tmp_path / "run", values, report=report)
+    header, *rows = (run / "per_query.tsv").read_text().splitlines()
+    lines = [f"{header}\tAP(rel=3)"]
+    lines += [f"{row}\t{'nan' if i < 2 else 0.5}" for i, row in enumerate(rows)]
+    (run / "per_query.tsv").write_text("\n".join(lines) + "\n")
+    text = card(run, "sentence-transformers", retriever.model)
+    n = len(QUERIES)
+    assert f"{n} test queries." in text and f" AP(rel=3) is of {n - 2} of them." in text
+    assert "AP is of" not in text
+
+
+def test_what_labels_are_stands_on_the_card():
+    data = {"relevant_from": 2, "labels": {"scores": None, "divide_by": 5.0}}
+    config = {
+        "model": {"ranker": "R"},
+        "data": {"init_args": data},
+        "trainer": {"precision": "32-true"},
+    }
+    text = _training(config, {})
+    assert "| relevant from | 2 |" in text and "| labels divided by | 5.0 |" in text
+    assert "| labels |" not in text
+    data["labels"] = {"scores": "taught"}
+    assert "| labels | taught |" in _training(config, {})
+
+
 @pytest.mark.parametrize(
     "plugins, is_said", [(None, True), ([], True), ([{"class_path": "P"}], False)]
 )
