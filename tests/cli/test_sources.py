@@ -120,7 +120,7 @@ ONE_PATH = (
 OTHER_WEIGHTS = [{"path": "a", "weight": 2, "negatives": "random"}, {"path": "b", "weight": 1}]
 REFUSED = {
     "check": ("check run", None, f"ltr check looks at {ONE_COLLECTION}"),
-    "mine": ("mine run --output mined", None, f"ltr mine mines of {ONE_COLLECTION}"),
+    "mine": ("mine run --output hard", None, f"ltr mine mines of {ONE_COLLECTION}"),
     "labels": ("fit --config LabelDataModule.yaml", None, ONE_PATH),
     "features": ("fit --config FeatureDataModule.yaml", None, ONE_PATH),
     "weights": (
