@@ -59,6 +59,11 @@ def import_data(
         scores = scores_by_split(source, chosen)
         written = write_data_folder(collection, Path(folder), scores)
     _log_page(source, folder, notes, _lines_of(written), CONFIG)
+    train = written.collection.qrels.get("train")
+    if train is not None and train.largest_fraction() > 0:
+        log.info(
+            "labels of train have fractions; what learns them: --data ltr.datamodules.ListDataModule --model.loss ltr.losses.RankNetLoss"
+        )
     for split in written.n_scores:
         file = Path(folder, "scores", f"{split}.tsv")
         log.info("to learn the scores of %s: --data.labels.scores %s", split, quote(str(file)))

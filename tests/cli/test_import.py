@@ -253,6 +253,16 @@ def test_of_a_pair_with_several_scores_the_first_is_written(tmp_path, capsys):
     TeacherScores.open(tmp_path / "new" / "scores" / "train.tsv", collection)
 
 
+def test_the_page_says_what_learns_labels_with_fractions(tmp_path, capsys):
+    rows = "sentence1,sentence2,score\na,b,4.75\na,c,0.2\n"
+    (tmp_path / "train.csv").write_text(rows)
+    assert run_ltr(f"import {tmp_path} {tmp_path / 'new'}") == 0
+    told = capsys.readouterr().out
+    assert told.endswith(
+        "labels of train have fractions; what learns them: --data ltr.datamodules.ListDataModule --model.loss ltr.losses.RankNetLoss\n"
+    )
+
+
 # As LightGBM's example has them: numbered from 0, sizes beside, the split as the ending. The last
 # feature is 0 in all rows.
 ROWS = "2 0:1.5 3:1e-9\n0 1:-0.1\n1 4:0\n0 2:3\n"
