@@ -18,6 +18,7 @@ REFERENCES = CITATION["references"]
 COMMON = {"type", "title", "authors", "year", "url"}
 KEYS = {
     "article": COMMON | {"journal"},
+    "blog": COMMON,
     "conference-paper": COMMON | {"collection-title"},
     "generic": COMMON | {"collection-title"},
     "report": COMMON | {"institution", "number"},
