@@ -367,7 +367,7 @@ def _rows_of_batch(batch: "RecordBatch", file: Path, first_row: int) -> Iterator
 def _classes_of_schema(schema: Any) -> dict[str, list[Any]]:
     """The classes that Hugging Face's ``datasets`` has noted in a file."""
     try:
-        noted = json.loads((schema.metadata or {})[b"huggingface"])
+        noted = parse_json((schema.metadata or {})[b"huggingface"])
         return classes_of(noted["info"]["features"])
     except (KeyError, TypeError, ValueError):
         return {}
