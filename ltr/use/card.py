@@ -315,7 +315,7 @@ def _training(config: dict[str, Any], metrics: dict[str, Any]) -> str:
     data = config["data"].get("init_args", {})
     ranker = model["ranker"] if isinstance(model["ranker"], dict) else {}
     backbone = (ranker.get("init_args") or {}).get("backbone")
-    labels = data.get("labels") or {}
+    labels = data["labels"] if isinstance(data.get("labels"), dict) else {}
     fit = metrics.get("fit", {})
     trainer = config["trainer"]
     rows = {
