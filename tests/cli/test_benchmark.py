@@ -247,7 +247,7 @@ def test_a_cross_encoder_orders_the_best_of_bm25_where_there_are_no_pools(
     assert [row["ranked"] for row in rows] == ["its pools", "bm25, 100 deep"]
     compared = "compare new run --data suite:data"
     assert run_ltr(compared) == 2, "run was not tested there"
-    without_depth = "suite:data --data.evaluation.candidates bm25"
+    without_depth = "suite:data --data.evaluation.candidates corpus"
     assert measured_on(without_depth) == 2, "it needs a depth"
     assert measured_on("suite:data") == 0
     assert run_ltr(compared) == 0
