@@ -152,6 +152,19 @@ def role_of_name(name: str) -> Role | Literal["text"] | None:
     return "positive" if "positive" in kinds else "text"
 
 
+def labels_are_classes(names: Sequence[str]) -> bool:
+    """Whether the last of the columns query, document and label holds classes, and no grades: of a
+    premise those of NLI, and those of a column that is called so.
+
+    >>> labels_are_classes(["premise", "hypothesis", "label"])
+    True
+    >>> labels_are_classes(["question", "answer", "label"])
+    False
+    """
+    query, _, label = names
+    return "premise" in _words(query) or role_of_name(label) != "label"
+
+
 def _in_small_letters(name: str) -> str:
     """``hardNegatives`` is ``hard_negatives``."""
     return re.sub(r"(?<=[^\W\d_A-Z])(?=[A-Z])", "_", name).lower()

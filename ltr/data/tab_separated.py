@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from ltr.data.column_names import kind_of_name
+from ltr.data.column_roles import labels_are_classes
 from ltr.data.counted_columns import MOST, Column, CountedColumns, columns_of
 from ltr.errors import InputError
 
@@ -118,6 +119,10 @@ def _shown(values: Sequence[str]) -> str:
 def _layout_of_names(file: Path, counted: CountedColumns) -> LineLayout:
     kinds = [kind_of_name(name) for name in counted.names]
     if kinds == ["text", "text", "label"]:
+        if labels_are_classes(counted.names):
+            raise InputError(
+                f"{file}:{counted.first}: a label must be a grade, 0 where the document is not relevant, got classes, {_shown(counted.names)}; write query<TAB>document<TAB>label with grades, or query<TAB>positive<TAB>negative"
+            )
         return LineLayout(counted.first, has_labels=True)
     negatives = kinds[2:]
     if kinds[0] == "text" and kinds[1] in ("text", "positive") and {*negatives} <= {"negative"}:

@@ -264,7 +264,15 @@ REFUSED = {
     ),
     "words of NLI, its header": (
         lines(ASKED, RIGHT, THIRD_COLUMNS["words of NLI"][0], header="premise hypothesis label"),
-        "train.tsv:2: a grade must be a number .*'entailment'",
+        "train.tsv:1: a label must be a grade, .*got classes, 'premise",
+    ),
+    "numbers of NLI, whose 2 is a contradiction": (
+        lines(ASKED, RIGHT, "0 1 2 0", header="premise hypothesis label"),
+        "train.tsv:1: a label must be a grade, .*got classes, 'premise",
+    ),
+    "numbers of a category": (
+        lines(ASKED, RIGHT, "0 1 2 0", header="question answer category"),
+        "train.tsv:1: a label must be a grade, .*got classes, 'question",
     ),
     "relevant and irrelevant": (
         lines(TWICE, BOTH, ["relevant"] * 4 + ["irrelevant"] * 4),
