@@ -75,7 +75,7 @@ def tiny(tmp_path, backbone, collection_folder):
                 found["data.negatives"] = with_distances(collection_folder, tmp_path)
             if any(word.startswith(SCORES) for word in words):
                 scored = ["--data", str(collection_folder), "--output", str(tmp_path / "scores")]
-                scored += ["--documents", data["negatives"]]
+                scored += ["--documents", data.get("negatives", "auto")]
                 assert main(["score", str(backbone), *scored]) == 0
                 found["data.labels.scores"] = str(tmp_path / "scores")
         elif data["path"] == "synthetic":
