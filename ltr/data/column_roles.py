@@ -1,39 +1,27 @@
 """What the named columns of rows are for: the query, its positives and negatives, or a document and its
 label.
 
-This one table of names stands for all forms in which rows of texts are published: those of BGE,
-Tevatron, DPR and sentence-transformers, labelled pairs and lists, MTEB's reranking.
+So all forms in which rows of texts are published are read by their names alone: those of BGE, Tevatron,
+DPR and sentence-transformers, labelled pairs and lists, MTEB's reranking.
 """
 
 import re
 from collections.abc import Collection, Mapping, Sequence
-from typing import Literal, NamedTuple, get_args
+from typing import NamedTuple
 
-from ltr.data.column_names import KIND_OF_NAME, PARTS_OF_NAME, SMALL_WORDS
+from ltr.data.columns import Role, in_small_letters, part_of, role_of, words_of
 from ltr.errors import InputError
 
-Role = Literal[
-    "query",
-    "query_id",
-    "positive",
-    "negative",
-    "document",
-    "document_id",
-    "label",
-    "positive_scores",
-    "negative_scores",
-]
-ROLES: tuple[Role, ...] = get_args(Role)
+ROLES: tuple[Role, ...] = (
+    *("query", "query_id", "positive", "negative", "document", "document_id", "label"),
+    *("positive_scores", "negative_scores"),
+)
+# What the names of texts and labels say; the other columns say which text is the document. Those of
+# NAMED are what they are called.
+TEXTS: tuple[Role, ...] = ("query", "text")
+LABELS: tuple[Role, ...] = ("grade", "score")
+NAMED: tuple[Role, ...] = ("query_id", "positive", "negative", "positive_scores", "negative_scores")
 
-QUERY_IDS = {"query_id", "query-id", "qid", "queryid", "question_id", "question-id", "questionid"}
-# Words of a text that is a query. The first column of texts is one where no name has such a word.
-QUERY_WORDS = {
-    *("query", "question", "anchor", "search", "keyword", "frage", "anfrage", "suchanfrage"),
-    *("requête", "requete", "pregunta", "consulta", "domanda", "vraag", "zoekvraag", "pergunta"),
-    *("问题", "問題", "查询", "質問", "질문", "вопрос", "запрос"),
-}
-# Words of texts that name no column of lines with tabs, where a first line may be a text itself.
-MORE_TEXTS = {"ctx", "sent", "abstract", "article", "summary", "comment", "code"}
 # Words of a text that is a document, the surest first. Where several columns of texts are left, the
 # document is the one whose name comes first here.
 DOCUMENT_WORDS = (
@@ -43,8 +31,6 @@ DOCUMENT_WORDS = (
 # Words of texts that have a title beside them.
 BODY_WORDS = {"text", "passage", "content", "body", "document", "doc", "paragraph"}
 BODY_WORDS |= {"context", "ctx", "article", "abstract"}
-# Words of classes, which are no grades.
-CLASS_WORDS = {"category", "class", "intent", "klasse", "classe", "clase", "类别"}
 
 
 class Roles(NamedTuple):
@@ -124,34 +110,6 @@ def roles_of(
     return roles
 
 
-def role_of_name(name: str) -> Role | Literal["text"] | None:
-    """What a column of this name is for; ``text`` for a document or a query; None for a name that says
-    nothing, or something else, such as an id.
-
-    >>> role_of_name("hard_negative_ctxs"), role_of_name("pos_scores"), role_of_name("answers")
-    ('negative', 'positive_scores', 'text')
-    """
-    if _in_small_letters(name) in QUERY_IDS:
-        return "query_id"
-    if re.fullmatch(r"is_[a-z]+", _in_small_letters(name)):  # is_relevant, is_duplicate
-        return "label"
-    words = _words(name)
-    kinds = {_kind_of_word(word) for word in words if word not in CLASS_WORDS}
-    if len(kinds) == 0 or ("label" not in kinds and CLASS_WORDS.intersection(words)):
-        return None
-    for side in ("positive", "negative"):
-        if side in kinds and "label" in kinds:
-            return "positive_scores" if side == "positive" else "negative_scores"
-    # One word of labels is enough, as in esci_label: a label must not be lost.
-    if "label" in kinds:
-        return "label"
-    if None in kinds or "other" in kinds:
-        return None
-    if "negative" in kinds:
-        return "negative"
-    return "positive" if "positive" in kinds else "text"
-
-
 def labels_are_classes(names: Sequence[str]) -> bool:
     """Whether the last of the columns query, document and label holds classes, and no grades: of a
     premise those of NLI, and those of a column that is called so.
@@ -162,27 +120,7 @@ def labels_are_classes(names: Sequence[str]) -> bool:
     False
     """
     query, _, label = names
-    return "premise" in _words(query) or role_of_name(label) != "label"
-
-
-def _in_small_letters(name: str) -> str:
-    """``hardNegatives`` is ``hard_negatives``."""
-    return re.sub(r"(?<=[^\W\d_A-Z])(?=[A-Z])", "_", name).lower()
-
-
-def _words(name: str) -> list[str]:
-    """The words of a name, each in its singular: ``passages`` is ``passage``."""
-    words = []
-    for word in PARTS_OF_NAME.findall(_in_small_letters(name)):
-        if _kind_of_word(word) is None and _kind_of_word(word.removesuffix("s")) is not None:
-            word = word.removesuffix("s")
-        if word not in SMALL_WORDS and len(word) > 1:
-            words.append(word)
-    return words
-
-
-def _kind_of_word(word: str) -> str | None:
-    return "text" if word in MORE_TEXTS else KIND_OF_NAME.get(word)
+    return "premise" in words_of(query) or role_of(label) == "class"
 
 
 def _by_choice(
@@ -211,16 +149,18 @@ def _by_name(names: Sequence[str], where: str) -> dict[Role, list[str]]:
     by_role: dict[Role, list[str]] = {role: [] for role in ROLES}
     texts = []
     for name in names:
-        role = role_of_name(name)
-        if role == "text":
+        role = role_of(name)
+        if role in TEXTS:
             texts.append(name)
-        elif role is not None:
+        elif role in LABELS:
+            by_role["label"].append(name)
+        elif role in NAMED:
             by_role[role].append(name)
     # As DPR names them: those that are hard come first.
     by_role["negative"].sort(key=lambda name: "hard" not in name.lower())
     if not texts:
         raise _unclear(names, where, "no column is called as a query is")
-    queries = [name for name in texts if QUERY_WORDS.intersection(_words(name))] or texts[:1]
+    queries = [name for name in texts if role_of(name) == "query"] or texts[:1]
     texts.remove(queries[0])
     others = queries[1:]
     if others and (len(others) > 1 or len(texts) > 1 or by_role["positive"]):
@@ -235,7 +175,7 @@ def _by_name(names: Sequence[str], where: str) -> dict[Role, list[str]]:
     if by_role["negative"]:
         # A number beside positives and negatives is of both, such as a margin, and judges neither.
         by_role["label"] = []
-    elif by_role["label"] and "premise" in _words(queries[0]):
+    elif by_role["label"] and "premise" in words_of(queries[0]):
         raise _unclear(names, where, "labels of a premise are classes, and no grades")
     elif by_role["positive"] and by_role["label"]:
         raise _unclear(names, where, f"{by_role['label'][0]} may be the label of a document")
@@ -249,10 +189,10 @@ def _titles(by_role: dict[Role, list[str]], names: Sequence[str]) -> dict[str, s
     titles: dict[str, str] = {}
     texts = [*by_role["positive"], *by_role["negative"], *by_role["document"]]
     for title in names:
-        if "title" not in _words(title) or title in by_role["query"]:
+        if "title" not in words_of(title) or title in by_role["query"]:
             continue
         for text in texts:
-            is_text = text not in titles and "title" not in _words(text)
+            is_text = text not in titles and "title" not in words_of(text)
             if is_text and _whose(text) == _whose(title):
                 titles[text] = title
     for role in ("positive", "negative"):
@@ -262,7 +202,7 @@ def _titles(by_role: dict[Role, list[str]], names: Sequence[str]) -> dict[str, s
 
 def _whose(name: str) -> set[str]:
     """The words and numbers of a name but for those that say whether it is a title or its text."""
-    words = re.findall(r"[^\W_]+", _in_small_letters(name))
+    words = re.findall(r"[^\W_]+", in_small_letters(name))
     return {word.removesuffix("s") for word in words} - BODY_WORDS - {"title"}
 
 
@@ -270,25 +210,25 @@ def _is_id_of(name: str, document: str) -> bool:
     """Whether a column holds the ids of a document: ``doc_id`` of ``document``, ``sentence_id`` of
     ``sentence``. A document's id beside passages is of several, and none of these.
     """
-    found = re.fullmatch(r"(.+?)[_-]?id", _in_small_letters(name))
+    found = re.fullmatch(r"(.+?)[_-]?id", in_small_letters(name))
     if found is None:
         return False
     stem = {"doc": "document", "psg": "passage", "p": "passage"}.get(found[1], found[1])
-    words = {"document" if word == "doc" else word for word in _words(document)}
+    words = {"document" if word == "doc" else word for word in words_of(document)}
     is_any_text = stem in ("document", "passage") and words <= {"text", "content", "body"}
     return stem in words or is_any_text
 
 
 def _is_id(name: str) -> bool:
     """Whether a column of numbers is one of ids, ranks and the like; pandas calls one ``Unnamed: 0``."""
-    words = _words(name)
-    is_other = any(_kind_of_word(word) == "other" for word in words)
-    ends_so = _in_small_letters(name).endswith(("id", "ids", "idx"))
+    words = words_of(name)
+    is_other = any(part_of(word) == "other" for word in words)
+    ends_so = in_small_letters(name).endswith(("id", "ids", "idx"))
     return is_other or ends_so or not words or "unnamed" in words
 
 
 def _rank_of_document(name: str) -> int:
-    words = _words(name)
+    words = words_of(name)
     if "title" in words:  # document_title beside answer
         return len(DOCUMENT_WORDS)
     ranks = [rank for rank, word in enumerate(DOCUMENT_WORDS) if word in words]

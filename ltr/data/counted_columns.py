@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from ltr.data.cache_folder import cached, origin_of
-from ltr.data.column_names import kind_of_name
+from ltr.data.columns import is_certain
 from ltr.data.files import digest_of, numbered_lines
 from ltr.entries import parse_json
 from ltr.errors import InputError
@@ -334,10 +334,10 @@ def _are_names(
     """
     if len(values) < 2:
         return False
-    if all(map(kind_of_name, values)):
+    if all(map(is_certain, values)):
         # Where the second one is of such words, too, as "doc1<TAB>document 1" and
         # "doc2<TAB>document 2", both are texts.
-        return not second_values or not all(map(kind_of_name, second_values))
+        return not second_values or not all(map(is_certain, second_values))
     if others is None or others.n_lines < 3:
         return False
     stripped = [value.strip().strip('"') for value in values]

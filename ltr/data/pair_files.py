@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from ltr.data import trec
-from ltr.data.column_roles import QUERY_WORDS
+from ltr.data.columns import WORDS
 from ltr.data.files import numbered_lines
 from ltr.data.lines import Line
 from ltr.data.named_rows import is_row_file, read_rows
@@ -21,7 +21,7 @@ from ltr.errors import InputError
 
 # What columns are called, in small letters and with _ for -; of several the first one counts.
 ROLES = {
-    "query_id": ("query_id", "qid", "queryid"),
+    "query_id": ("query_id", "qid", "queryid", "question_id", "questionid"),
     "doc_id": ("doc_id", "pid", "docid", "corpus_id", "document_id", "passage_id", "corpus_ids"),
     "score": ("score",),
     "grade": ("relevance", "grade", "label"),
@@ -30,7 +30,10 @@ ROLES = {
     "negative": ("neg", "negative", "neg_id", "negative_id"),
     "positive_scores": ("pos_scores", "pos_score"),
     "negative_scores": ("neg_scores", "neg_score"),
-    "query": ("query", *sorted(QUERY_WORDS)),  # a text: positives and negatives are texts, too
+    "query": (
+        "query",
+        *sorted(WORDS["query"].split()),
+    ),  # a text: positives and negatives are texts, too
 }
 # The roles of the columns of text without names, by their number.
 ROLES_OF_COLUMNS = {

@@ -10,8 +10,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from ltr.data.column_names import kind_of_name
-from ltr.data.column_roles import labels_are_classes
+from ltr.data.column_roles import LABELS, TEXTS, labels_are_classes
+from ltr.data.columns import role_of
 from ltr.data.counted_columns import MOST, Column, CountedColumns, columns_of
 from ltr.errors import InputError
 
@@ -117,18 +117,19 @@ def _shown(values: Sequence[str]) -> str:
 
 
 def _layout_of_names(file: Path, counted: CountedColumns) -> LineLayout:
-    kinds = [kind_of_name(name) for name in counted.names]
-    if kinds == ["text", "text", "label"]:
+    query, document, *others = map(role_of, counted.names)
+    are_texts = query in TEXTS and document in TEXTS
+    if are_texts and len(others) == 1 and others[0] in (*LABELS, "class"):
         if labels_are_classes(counted.names):
             raise InputError(
                 f"{file}:{counted.first}: a label must be a grade, 0 where the document is not relevant, got classes, {_shown(counted.names)}; write query<TAB>document<TAB>label with grades, or query<TAB>positive<TAB>negative"
             )
         return LineLayout(counted.first, has_labels=True)
-    negatives = kinds[2:]
-    if kinds[0] == "text" and kinds[1] in ("text", "positive") and {*negatives} <= {"negative"}:
-        if len(counted.columns) not in (0, len(kinds)):
+    is_positive = are_texts or (query in TEXTS and document == "positive")
+    if is_positive and {*others} <= {"negative"}:
+        if len(counted.columns) not in (0, len(counted.names)):
             raise InputError(
-                f"{file}:{counted.first}: each column must have a name, got {len(kinds)} names, and most lines have {len(counted.columns)} columns"
+                f"{file}:{counted.first}: each column must have a name, got {len(counted.names)} names, and most lines have {len(counted.columns)} columns"
             )
         return LineLayout(counted.first, has_labels=False)
     raise InputError(

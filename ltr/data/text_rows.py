@@ -9,7 +9,8 @@ from contextlib import suppress
 from itertools import islice
 from typing import Any, NamedTuple
 
-from ltr.data.column_roles import Roles, role_of_name, roles_of
+from ltr.data.column_roles import LABELS, NAMED, TEXTS, Roles, roles_of
+from ltr.data.columns import role_of
 from ltr.data.counted_columns import NUMBER
 from ltr.data.named_rows import Row
 from ltr.data.record_files import with_title
@@ -106,7 +107,7 @@ def roles_in(sources: Mapping[str, Rows], chosen: Mapping[str, str] | None) -> t
         documents.append(roles.document)
     for name in documents:
         _refuse_no_texts(name, columns[name], is_query=False)
-        is_called_so = chosen is not None or role_of_name(name) != "text"
+        is_called_so = chosen is not None or role_of(name) not in TEXTS
         if roles.label is None and not is_called_so:
             _refuse_judged(name, columns[name])
     return roles, roles.line(list(columns))
@@ -214,7 +215,7 @@ def _check_columns(row: dict[str, Any], known: set[str], roles: Roles, where: st
     """Whether the columns of a row that were not in those before say something new."""
     is_first = not known
     for name in row.keys() - known - roles.columns:
-        if not is_first and role_of_name(name) not in (None, "text"):
+        if not is_first and role_of(name) in (*NAMED, *LABELS):
             raise InputError(
                 f"{where}: the first {FIRST_ROWS} rows must have all columns, got {name!r}, which they have not; give it to the first row, perhaps as null"
             )

@@ -5,8 +5,7 @@ import json
 import pytest
 
 from ltr.data.collection import open_collection
-from ltr.data.column_names import kind_of_name
-from ltr.data.column_roles import role_of_name
+from ltr.data.columns import is_certain, role_of
 from ltr.data.pair_files import _by_role
 from ltr.data.record_files import COLUMNS_OF_TEXTS, open_record_files
 from ltr.data.teacher_scores import TeacherScores
@@ -14,7 +13,7 @@ from ltr.errors import InputError
 from ltr.mining.imported import negatives_of_file
 from tests.world.collections import by_ids, small_collection
 
-# A name; what rows of texts, pairs of ids, and texts with ids take its column for; and whether the
+# A name; what it says; what pairs of ids, and texts with ids take its column for; and whether the
 # first line of texts with tabs between may be names where it has this one. None: it is not read.
 # Rows marked M are those in which readers disagree.
 NAMES = {
@@ -22,23 +21,23 @@ NAMES = {
     "query-id": ("query_id", "query_id", "id", True),
     "QID": ("query_id", "query_id", "id", True),
     "queryId": ("query_id", "query_id", "id", False),
-    "question_id": ("query_id", None, None, True),  # M2
-    "QuestionID": ("query_id", None, None, False),  # M2
-    "questionid": ("query_id", None, None, False),  # M2
-    "doc_id": (None, "doc_id", "id", True),
-    "docid": (None, "doc_id", "id", True),
-    "pid": (None, "doc_id", "id", True),
-    "corpus-id": (None, "doc_id", "id", True),
-    "corpus_ids": (None, "doc_id", None, False),
-    "document_id": (None, "doc_id", "id", True),
-    "passage_id": (None, "doc_id", "id", True),
-    "psg_id": (None, None, None, False),
-    "_id": (None, None, "id", True),
-    "id": (None, None, "id", True),
-    "query": ("text", "query", "text", True),
-    "question": ("text", "query", "text", True),
-    "anchor": ("text", "query", None, True),
-    "queryText": ("text", None, None, False),
+    "question_id": ("query_id", "query_id", None, True),  # M7
+    "QuestionID": ("query_id", "query_id", None, False),  # M7
+    "questionid": ("query_id", "query_id", None, False),  # M7
+    "doc_id": ("document_id", "doc_id", "id", True),
+    "docid": ("document_id", "doc_id", "id", True),
+    "pid": ("document_id", "doc_id", "id", True),
+    "corpus-id": ("document_id", "doc_id", "id", True),
+    "corpus_ids": ("document_id", "doc_id", None, False),
+    "document_id": ("document_id", "doc_id", "id", True),
+    "passage_id": ("document_id", "doc_id", "id", True),
+    "psg_id": ("document_id", None, None, False),
+    "_id": ("id", None, "id", True),
+    "id": ("id", None, "id", True),
+    "query": ("query", "query", "text", True),
+    "question": ("query", "query", "text", True),
+    "anchor": ("query", "query", None, True),
+    "queryText": ("query", None, None, False),
     "text": ("text", None, "text", True),
     "contents": ("text", None, "text", False),
     "body": ("text", None, "text", True),
@@ -56,17 +55,17 @@ NAMES = {
     "negatives": ("negative", None, None, False),  # M4
     "negative_1": ("negative", None, None, True),  # M4
     "hardNegatives": ("negative", None, None, False),  # M4
-    "score": ("label", "score", None, True),
-    "similarity": ("label", None, None, True),  # M9
-    "relevance_score": ("label", None, None, True),  # M9
-    "grade": ("label", "grade", None, True),
-    "relevance": ("label", "grade", None, True),
-    "rating": ("label", None, None, True),  # M9
-    "is_relevant": ("label", None, None, True),  # M9
-    "isDuplicate": ("label", None, None, False),  # M9
-    "esci_label": ("label", None, None, False),  # M9
-    "category": (None, None, None, True),
-    "distance": (None, "distance", None, False),
+    "score": ("score", "score", None, True),
+    "similarity": ("score", None, None, True),  # M9
+    "relevance_score": ("score", None, None, True),  # M9
+    "grade": ("grade", "grade", None, True),
+    "relevance": ("grade", "grade", None, True),
+    "rating": ("grade", None, None, True),  # M9
+    "is_relevant": ("grade", None, None, True),  # M9
+    "isDuplicate": ("grade", None, None, False),  # M9
+    "esci_label": ("grade", None, None, False),  # M9
+    "category": ("class", None, None, True),
+    "distance": ("distance", "distance", None, False),
     "pos_scores": ("positive_scores", "positive_scores", None, False),
     "positive_scores": ("positive_scores", None, None, False),  # M4
     "negative_score": ("negative_scores", None, None, True),  # M4
@@ -79,8 +78,7 @@ NAMES = {
 def test_what_each_reader_takes_a_column_for(name):
     in_pairs = next(iter(_by_role({name: "x"})), None)
     of_texts = COLUMNS_OF_TEXTS.get(name.lower().replace("-", "_"))
-    is_certain = kind_of_name(name) is not None
-    assert (role_of_name(name), in_pairs, of_texts, is_certain) == NAMES[name]
+    assert (role_of(name), in_pairs, of_texts, is_certain(name)) == NAMES[name]
 
 
 def lines(*rows):
@@ -140,8 +138,8 @@ PAIRS = {
             {"question_id": "q1", "question": "what flows", "doc_id": "d1", "score": 2},
             {"question_id": "q1", "question": "what flows", "doc_id": "d2", "score": 1},
         ),
-        None,  # M2
-        None,
+        BOTH,
+        {"q1": ["d2"]},
     ),
     "ids beside a query": (
         "a.jsonl",

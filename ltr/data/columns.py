@@ -1,0 +1,129 @@
+"""What the name of a column says, in several languages: the one table that all readers of files ask."""
+
+import re
+from functools import lru_cache
+from typing import Literal
+
+Part = Literal["other", "class", "grade", "score", "negative", "positive", "query", "text"]
+Role = Literal[
+    "id",
+    "query_id",
+    "document_id",
+    "distance",
+    "class",
+    "grade",
+    "score",
+    "query",
+    "text",
+    "positive",
+    "negative",
+    "positive_scores",
+    "negative_scores",
+    # What no name alone says, beside other columns.
+    "document",
+    "label",
+]
+
+# Whole names, in small letters and without what stands between words: Query-ID is queryid.
+NAMES: dict[Role, str] = {
+    "id": "id",
+    "query_id": "qid queryid questionid",
+    "document_id": "docid pid documentid corpusid corpusids passageid psgid",
+    "distance": "distance",
+}
+# Of other names, what their words say.
+WORDS: dict[Part, str] = {
+    "other": """
+        id idx index qid pid did docid rank language lang locale source split domain url
+        nummer sprache quelle rang langue rang idioma fuente 编号 语言 来源
+        """,
+    "class": "class category intent klasse classe clase 类别",
+    "grade": """
+        label relevance relevant grade gold rating stars judgement judgment target duplicate entailment
+        bewertung etikett wertung relevanz étiquette etiquette note pertinence etiqueta relevancia
+        etichetta 标签 相关性 ラベル 레이블 метка оценка
+        """,
+    "score": "score similarity puntuación punteggio 分数",
+    "negative": """
+        negative neg negativ negatif négatif negativo falsch faux falso incorrect irrelevant 负例 負例
+        """,
+    "positive": "positive pos positiv positif positivo richtig correct 正例",
+    "query": """
+        query question anchor keyword search frage anfrage suchanfrage requête requete pregunta consulta
+        domanda vraag zoekvraag pergunta 问题 問題 查询 質問 질문 вопрос запрос
+        """,
+    "text": """
+        document doc passage text sentence title answer response premise hypothesis
+        context paragraph content body corpus product prompt dokument
+        antwort satz titel réponse reponse phrase texte titre documento
+        respuesta texto frase título risposta testo antwoord resposta
+        答案 回答 文档 文本 段落 句子 文書 답변 문서 ответ документ текст
+        """,
+}
+# Words that name no column of lines with tabs, where a first line may be a text itself.
+MORE_TEXTS = {"ctx", "sent", "abstract", "article", "summary", "comment", "code"}
+SMALL_WORDS = {"the", "hard", "of"}
+
+ROLE_OF_NAME = {name: role for role, names in NAMES.items() for name in names.split()}
+PART_OF_WORD = {word: part for part, words in WORDS.items() for word in words.split()}
+IS_SO = re.compile(r"is_[a-z]+")  # is_relevant, is_correct, is_duplicate
+PARTS_OF_NAME = re.compile(r"[^\W\d_]+")
+
+
+@lru_cache(1024)
+def role_of(name: str) -> Role | None:
+    """What a column of this name holds; None for a name that says nothing.
+
+    >>> role_of("QuestionID"), role_of("hard_negative_ctxs"), role_of("pos_scores"), role_of("answers")
+    ('query_id', 'negative', 'positive_scores', 'text')
+    """
+    whole = re.sub(r"[\s_-]", "", name.lower())
+    if whole in ROLE_OF_NAME:
+        return ROLE_OF_NAME[whole]
+    if IS_SO.fullmatch(in_small_letters(name)):
+        return "grade"
+    parts = {part_of(word) for word in words_of(name)}
+    # One word of labels is enough, as in esci_label: a label must not be lost.
+    if "score" in parts or "grade" in parts:
+        if "positive" in parts:
+            return "positive_scores"
+        if "negative" in parts:
+            return "negative_scores"
+        return "score" if "score" in parts else "grade"
+    if "class" in parts:
+        return "class"
+    if None in parts or "other" in parts:
+        return None
+    for part in ("negative", "positive", "query", "text"):
+        if part in parts:
+            return part
+    return None
+
+
+def is_certain(name: str) -> bool:
+    """Whether a name has known words alone, so that a first line of such names holds no texts."""
+    if IS_SO.fullmatch(name.strip().lower()):
+        return True
+    words = [word for word in PARTS_OF_NAME.findall(name.lower()) if word not in SMALL_WORDS]
+    return bool(words) and all(word in PART_OF_WORD for word in words)
+
+
+def in_small_letters(name: str) -> str:
+    """``hardNegatives`` is ``hard_negatives``."""
+    return re.sub(r"(?<=[^\W\d_A-Z])(?=[A-Z])", "_", name).lower()
+
+
+def words_of(name: str) -> list[str]:
+    """The words of a name, each in its singular: ``passages`` is ``passage``."""
+    words = []
+    for word in PARTS_OF_NAME.findall(in_small_letters(name)):
+        if part_of(word) is None and part_of(word.removesuffix("s")) is not None:
+            word = word.removesuffix("s")
+        if word not in SMALL_WORDS and len(word) > 1:
+            words.append(word)
+    return words
+
+
+def part_of(word: str) -> Part | None:
+    """What a word of a name says; None for one that is not known."""
+    return "text" if word in MORE_TEXTS else PART_OF_WORD.get(word)
