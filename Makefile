@@ -5,7 +5,7 @@ BIN := .venv/bin
 export HF_HUB_DISABLE_TELEMETRY := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help env demo data test test-gpu test-long test-newest test-oldest mutations lint docs bench bench-gpu quality tables reproduce clean FORCE
+.PHONY: help env demo data test test-gpu test-long test-newest test-oldest mutations lint docs site bench bench-gpu quality tables reproduce clean FORCE
 .DELETE_ON_ERROR:
 
 help:  ## List the targets
@@ -17,7 +17,7 @@ env: .venv/ready  ## Create .venv with everything installed
 .venv/ready: setup.cfg constraints.txt
 	$(PYTHON) -m venv .venv
 	$(BIN)/pip install -q $$(grep '^torch==' constraints.txt)
-	$(BIN)/pip install -q -c constraints.txt -e '.[check,cpu,data,demo,dev,lora,onnx,parquet,stemming,zstd]'
+	$(BIN)/pip install -q -c constraints.txt -e '.[check,cpu,data,demo,dev,lora,onnx,parquet,site,stemming,zstd]'
 	touch $@
 
 demo: env  ## Train on the data that ships, and compare with BM25 and a bi-encoder (some minutes)
@@ -63,6 +63,9 @@ lint: env  ## Check style and types
 docs: env  ## Rebuild docs/losses.md, its figures, and the outputs of the notebooks
 	OMP_NUM_THREADS=1 $(BIN)/python docs/build_losses.py
 	OMP_NUM_THREADS=1 $(BIN)/python notebooks/run.py
+
+site: env  ## Build the site of the documentation, in build/site
+	OMP_NUM_THREADS=1 $(BIN)/python -m sphinx -q -W --keep-going -d build/doctrees docs build/site
 
 data:  ## Link the development data sets as data/ (DATA=folder)
 	@test -d $(DATA) || { echo "make data: there is no folder $(DATA); say DATA=folder"; exit 2; }

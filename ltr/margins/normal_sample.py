@@ -17,7 +17,7 @@ class NormalSample(Margin):
         m_j = \mathrm{clamp}\bigl(z_{(r_j)},\; \text{low},\; \text{high}\bigr),
         \qquad z \sim \mathcal{N}(\mu, \sigma^2)
 
-    The list's n less relevant documents get n draws :math:`z_{(1)} \le \dots \le z_{(n)}`, and
+    The list's n less relevant documents get n draws :math:`z_{(1)} \le \ldots \le z_{(n)}`, and
     :math:`r_j` is the rank of document j from the hardest to the easiest: by distance in the index,
     or by score where a negative of the list has none. The margins of padding and of the most
     relevant documents are not used.

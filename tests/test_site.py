@@ -1,0 +1,162 @@
+"""The site of the documentation: every page is in its navigation, every public name on a page of the
+API, and every link of the built site leads somewhere.
+"""
+
+import importlib
+import pkgutil
+import re
+import subprocess
+import sys
+import zlib
+from html.parser import HTMLParser
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+import pytest
+
+import ltr
+
+ROOT = Path(__file__).parents[1]
+DOCS = ROOT / "docs"
+DIRECTIVE = re.compile(r"^\.\. auto(module|class|function):: ([\w.]+)$", re.MULTILINE)
+
+
+def documented() -> list[tuple[str, str]]:
+    """What the pages of the API document, as kind and dotted name."""
+    found = []
+    for page in sorted((DOCS / "api").glob("*.rst")):
+        found += DIRECTIVE.findall(page.read_text(encoding="utf-8"))
+    return found
+
+
+def rooms() -> dict[str, list[str]]:
+    """The names that each package inside ``ltr`` exports."""
+    exported = {}
+    for package in pkgutil.walk_packages(ltr.__path__, "ltr."):
+        if package.ispkg:
+            names = getattr(importlib.import_module(package.name), "__all__", [])
+            if names:
+                exported[package.name] = names
+    return exported
+
+
+def test_every_page_has_a_row_in_the_list_of_pages():
+    """The navigation of the site and llms.txt are made of these rows."""
+    text = (DOCS / "README.md").read_text(encoding="utf-8")
+    listed = re.findall(r"^\| \[.+?\]\(([\w-]+\.md)\) \| .+ \|$", text, re.MULTILINE)
+    pages = {page.name for page in DOCS.glob("*.md")} - {"README.md", "index.md"}
+    assert sorted(listed) == sorted(pages)
+
+
+def test_every_page_of_the_api_is_in_the_navigation():
+    text = (DOCS / "index.md").read_text(encoding="utf-8")
+    listed = re.findall(r"^api/(\w+)$", text, re.MULTILINE)
+    assert sorted(listed) == sorted(page.stem for page in (DOCS / "api").glob("*.rst"))
+
+
+def test_every_room_with_public_names_is_on_a_page():
+    exported = rooms()
+    assert len(exported) >= 6
+    assert exported.keys() <= {name for kind, name in documented() if kind == "module"}
+
+
+@pytest.mark.parametrize(("kind", "name"), documented())
+def test_what_a_page_documents_is_there_and_says_what_it_is(kind, name):
+    if kind == "module":
+        found = importlib.import_module(name)
+    else:
+        module, _, attribute = name.rpartition(".")
+        found = getattr(importlib.import_module(module), attribute)
+        assert isinstance(found, type) == (kind == "class")
+    assert found.__doc__
+
+
+class Targets(HTMLParser):
+    """What a page of HTML leads to, and the places in it that can be led to."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.links: list[str] = []
+        self.ids: set[str] = set()
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        """Called for each tag."""
+        for name, value in attrs:
+            if name == "id":
+                self.ids.add(value or "")
+            if name in ("href", "src"):
+                self.links.append(value or "")
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory) -> Path:
+    pytest.importorskip("furo")
+    folder = tmp_path_factory.mktemp("site")
+    words = ["-q", "-W", "--keep-going", "-d", str(folder / "doctrees"), str(DOCS)]
+    done = subprocess.run(
+        [sys.executable, "-m", "sphinx", *words, str(folder / "site")],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr[-4000:]
+    return folder / "site"
+
+
+@pytest.mark.long
+def test_every_link_of_the_site_leads_somewhere_and_nothing_is_fetched(site):
+    """Links to other sites are not followed; pictures, styles and scripts come from none."""
+    pages = {}
+    for path in site.rglob("*.html"):
+        pages[path] = Targets(path.read_text(encoding="utf-8"))
+    assert len(pages) > 40
+    lost = []
+    for path, page in pages.items():
+        for link in page.links:
+            address = urlsplit(link)
+            if address.scheme or address.netloc:
+                continue
+            target = path
+            if address.path:
+                target = (path.parent / unquote(address.path)).resolve()
+            anchor = unquote(address.fragment)
+            has_place = target not in pages or not anchor or anchor in pages[target].ids
+            if not target.exists() or not has_place:
+                lost.append((path.name, link))
+        text = path.read_text(encoding="utf-8")
+        assert not re.search(r"""<(?:img|script|source)[^>]*\ssrc="(?:https?:)?//""", text)
+        assert not re.search(r"""<link[^>]*\srel="stylesheet"[^>]*href="(?:https?:)?//""", text)
+    assert lost == []
+
+
+@pytest.mark.long
+def test_every_public_name_can_be_found_in_the_site(site):
+    """In the index of objects that other projects and the search read."""
+    inventory = (site / "objects.inv").read_bytes()
+    listing = zlib.decompress(inventory.split(b"\n", 4)[4]).decode()
+    names = {line.split(" ", 1)[0] for line in listing.splitlines()}
+    assert "ltr.load" in names
+    for room, exported in rooms().items():
+        module = importlib.import_module(room)
+        for name in exported:
+            if isinstance(getattr(module, name), type):
+                assert f"{room}.{name}" in names
+
+
+@pytest.mark.long
+def test_formulas_are_shown_without_scripts(site):
+    """Each ``.. math::`` of a docstring is MathML, and none is left as text."""
+    page = (site / "api/losses.html").read_text(encoding="utf-8")
+    assert page.count('<math xmlns="http://www.w3.org/1998/Math/MathML" display="block">') >= 20
+    assert ":math:" not in page and ".. math" not in page and "mathjax" not in page.lower()
+
+
+@pytest.mark.long
+def test_the_list_for_programs_leads_to_every_page(site):
+    text = (site / "llms.txt").read_text(encoding="utf-8")
+    assert text.startswith("# ltr\n\n> ")
+    listed = re.findall(r"^- \[.+?\]\((.+?)\): .+$", text, re.MULTILINE)
+    assert len(listed) >= len(list(DOCS.glob("*.md"))) - 2
+    for target in listed:
+        assert (site / target).is_file(), target
