@@ -1,5 +1,7 @@
 """What will be cut: texts and tokens beyond ``max_length``, by side and split."""
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from ltr.check.section import Section
@@ -24,7 +26,6 @@ def cutting_section(collection: Collection, reads: TextReads) -> Section:
         reads = reads.pairs
     cuts = _cuts(collection, reads)
     rows = []
-    severe = []
     for cut in cuts:
         rows.append(
             [
@@ -37,13 +38,6 @@ def cutting_section(collection: Collection, reads: TextReads) -> Section:
                 f"{cut.keeps_whole:,}",
             ]
         )
-        if cut.cut_tokens >= MUCH and cut.where == "train":
-            # A side is query, document or pair, and a pair is cut at its document.
-            side: Side = "query" if cut.side == "query" else "document"
-            texts = "queries" if side == "query" else "documents"
-            severe.append(
-                f"{cut.cut_tokens:.0%} of the tokens of the {texts} of train are cut by {limits_in_words(reads.template, side, cut.max_length)}; a length of {cut.keeps_whole:,} keeps {SHARE_KEPT_WHOLE:.0%} of them whole"
-            )
     header = [
         "side",
         "of",
@@ -66,7 +60,31 @@ def cutting_section(collection: Collection, reads: TextReads) -> Section:
             "keeps_whole": cut.keeps_whole,
         }
     lines = _query_lines(collection, reads) + _windows_lines(collection, reads)
+    severe = _severe_lines(cuts, reads)
     return Section("What will be cut", [table], lines=lines, severe=severe, entries=entries)
+
+
+def severe_cuts_of_documents(collection: Collection, reads: TextReads) -> list[str]:
+    """What is severe of the documents of ``train``, as a line; arguments as of
+    :func:`cutting_section`.
+    """
+    if isinstance(reads, PairsAndTexts):
+        reads = reads.pairs
+    return _severe_lines([cut for cut in _cuts(collection, reads) if cut.side != "query"], reads)
+
+
+def _severe_lines(cuts: Sequence[Cut], reads: JoinedPairs | ApartTexts) -> list[str]:
+    """A line for each side of ``train`` of which much is cut."""
+    lines = []
+    for cut in cuts:
+        if cut.cut_tokens >= MUCH and cut.where == "train":
+            # A side is query, document or pair, and a pair is cut at its document.
+            side: Side = "query" if cut.side == "query" else "document"
+            texts = "queries" if side == "query" else "documents"
+            lines.append(
+                f"{cut.cut_tokens:.0%} of the tokens of the {texts} of train are cut by {limits_in_words(reads.template, side, cut.max_length)}; a length of {cut.keeps_whole:,} keeps {SHARE_KEPT_WHOLE:.0%} of them whole"
+            )
+    return lines
 
 
 def _cuts(collection: Collection, reads: JoinedPairs | ApartTexts) -> list[Cut]:

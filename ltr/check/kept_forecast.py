@@ -9,7 +9,7 @@ from typing import Any
 from lightning.pytorch import Callback, LightningModule, Trainer
 
 from ltr.callbacks import HardNegativeMining
-from ltr.check.cutting import cutting_section
+from ltr.check.cutting import severe_cuts_of_documents
 from ltr.check.forecast import Forecast, PeakMemory, schedule_of, works_of
 from ltr.check.judgements import judgements_section
 from ltr.check.leakage_section import severe_leaks
@@ -42,7 +42,8 @@ def severe_lines(data: RankingDataModule) -> list[str]:
         collection = source.collection
         severe = judgements_section(collection, search=False).severe
         if reads is not None and not isinstance(reads, FeatureVectors):
-            severe += cutting_section(collection, reads).severe
+            # How many queries are cut was said when they were tokenised.
+            severe += severe_cuts_of_documents(collection, reads)
         severe += severe_leaks(collection)
         lines += [f"{source.name}: {line}" if source.name else line for line in severe]
     return lines

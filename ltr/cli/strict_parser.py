@@ -1,8 +1,10 @@
 """The parser of the commands that take a configuration. It checks what jsonargparse takes as it is
-from a file: ``null`` for a number, and one value for a group of options.
+from a file: ``null`` for a number, and one value for a group of options. It takes ``null`` for an
+option of a group of a class.
 """
 
 import argparse
+from collections.abc import Sequence
 from typing import Any
 
 from jsonargparse import Namespace, set_parsing_settings
@@ -18,6 +20,16 @@ class StrictParser(LightningArgumentParser):
     """The parser of a command. jsonargparse parses the options of a class with ``type(self)``, so
     these are checked, too.
     """
+
+    def parse_args(
+        self, args: Sequence[str] | None = None, *more: Any, **options: Any
+    ) -> Namespace:
+        # An option of a group of a class, as data.evaluation.candidates, comes a second time, as the
+        # one word that jsonargparse makes of its value: of null it makes None, which would be a text.
+        if args is not None and len(args) == 1:
+            option, _, value = args[0].partition("=")
+            args = [f"{option}=null"] if value == "None" else args
+        return super().parse_args(args, *more, **options)
 
     def _check_value_key(
         self,

@@ -24,6 +24,7 @@ from ltr.cli.messages import add_restarts, errors_with_paths, input_error_behind
 from ltr.cli.mine import mining_callback
 from ltr.cli.parsed import ParsedCommand
 from ltr.data.console import say
+from ltr.data.layouts import FeatureVectors
 from ltr.data.splits import split_named
 from ltr.errors import InputError
 from ltr.in_batch import OwnLists
@@ -395,15 +396,33 @@ class RankerCLI(ParsedCommand):
         difference = difference_line(read_metrics(folder.metrics))
         if difference is not None:
             log.info("%s", difference)
+        next_command = self._next_command(quote(str(folder.path)))
         log.info(
-            "%s; all of it lies in %s; next: ltr test %s",
+            "%s; all of it lies in %s%s",
             summary_line(folder, best),
             folder.path,
-            quote(str(folder.path)),
+            f"; next: {next_command}" if next_command else "",
         )
         warning = made_worse_warning(folder, best)
         if warning is not None:
             log.warning("%s", warning)
+
+    def _next_command(self, run: str) -> str:
+        """What measures a run that has been trained, or ranks by it where its data has nothing to be
+        measured on; nothing where no command does.
+
+        Args:
+            run: its folder, as a word.
+        """
+        splits = self.datamodule.measurable_splits
+        options = self.datamodule.options_to_measure
+        if "test" in splits:
+            return f"ltr test {run}{options}"
+        if "dev" in splits:
+            return f"ltr validate {run}{options}"
+        if isinstance(self.model.reads, FeatureVectors):
+            return ""
+        return f"ltr rank {run} --query WORDS --documents FILE"
 
     def after_validate(self) -> None:
         self._check_measured(self.trainer.num_val_batches, "trainer.limit_val_batches")

@@ -125,8 +125,9 @@ def say_what_is_cut(
     uncut_docs: Tokens,
     docs: Tokens,
 ) -> None:
-    """Say which share of the queries and of the documents, and of their tokens, is cut; nothing where
-    none is. Of documents that are joined with a query, beside one of median length.
+    """Say which share of the documents, and of their tokens, is cut; nothing where none is. Of
+    documents that are joined with a query, beside one of median length. Likewise of the queries where
+    a template has a budget for them: those that ``max_length`` cuts the layout has counted.
 
     Args:
         layout: how the ranker reads texts.
@@ -137,12 +138,13 @@ def say_what_is_cut(
     document_cut = corpus_cut(layout, queries, uncut_docs, docs)
     beside = " beside a query" if isinstance(layout, JoinedPairs) else ""
     mend = "; windows would read them" if layout.windows is None else ""
-    sides: tuple[tuple[Side, str, Cut, str], ...] = (
-        ("query", "queries", query_cut, ""),
-        ("document", f"documents{beside}", document_cut, mend),
+    has_budget = layout.template is not None and layout.template.query_tokens is not None
+    sides: tuple[tuple[Side, bool, str, Cut, str], ...] = (
+        ("query", has_budget, "queries", query_cut, ""),
+        ("document", True, f"documents{beside}", document_cut, mend),
     )
-    for side, texts, cut, how in sides:
-        if cut.cut_texts > 0:
+    for side, is_said, texts, cut, how in sides:
+        if is_said and cut.cut_texts > 0:
             log.info(
                 "%s cuts %.1f%% of the %s, and leaves %.1f%% of all their tokens unread%s",
                 limits_in_words(layout.template, side, cut.max_length),

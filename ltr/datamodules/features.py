@@ -111,6 +111,10 @@ class FeatureDataModule(RankingDataModule):
         self._eval_batches: dict[str, EvalBatches] = {}
         self.n_features: int  # from setup on
 
+    @property
+    def measurable_splits(self) -> set[str]:
+        return {name for name in ("dev", "test") if self.split(name) is not None}
+
     def prepare_data(self) -> None:
         """Read the files once, in one process: the others find them on disk."""
         self.check_by_module()

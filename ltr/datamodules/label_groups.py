@@ -81,6 +81,16 @@ class LabelDataModule(PoolDataModule):
             return self.texts.label_names, self.texts.tables["train"].ids
         return super().names(split)
 
+    @property
+    def measurable_splits(self) -> set[str]:
+        return {"dev", "test"} & self.texts.tables.keys()
+
+    @property
+    def options_to_measure(self) -> str:
+        if self.evaluation.candidates is not None:
+            return ""
+        return " --data.evaluation.candidates corpus --data.evaluation.depth 100"
+
     def prepare_data(self) -> None:
         self._reopen_for(self.stage)
         super().prepare_data()

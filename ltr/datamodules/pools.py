@@ -155,6 +155,20 @@ class PoolDataModule(RankingDataModule):
         return [source.corpus for source in self.sources if source.corpus is not None]
 
     @property
+    def measurable_splits(self) -> set[str]:
+        splits = set()
+        for split, sources in (("dev", self.trained_sources), ("test", self.sources)):
+            if any(split in source.collection.qrels for source in sources):
+                splits.add(split)
+        return splits
+
+    @property
+    def options_to_measure(self) -> str:
+        if self.evaluation.candidates is not None:
+            return ""
+        return " --data.evaluation.candidates auto"
+
+    @property
     def taken(self) -> dict[str, str]:
         taken: dict[str, str] = {}
         for source in self.sources:

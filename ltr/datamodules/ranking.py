@@ -3,7 +3,7 @@
 import logging
 import time
 from abc import abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import TypedDict
 
@@ -228,6 +228,20 @@ class RankingDataModule(LightningDataModule):
         source; none where lists bring them.
         """
         return ()
+
+    @property
+    @abstractmethod
+    def measurable_splits(self) -> Collection[str]:
+        """The splits that can be measured, ``dev`` and ``test`` or one of them, after
+        ``setup("fit")``.
+        """
+
+    @property
+    def options_to_measure(self) -> str:
+        """The options, as words, by which a command measures what this configuration does not; empty
+        where it measures.
+        """
+        return ""
 
     @property
     def taken(self) -> dict[str, str]:

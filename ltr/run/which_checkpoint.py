@@ -92,9 +92,7 @@ def checkpoint_to_resume(
         raise InputError(f"--ckpt_path {file}: {done}, so nothing is left to train; {NEW_RUN}")
     if file == folder.best and is_rank_0():
         folder.complete_last()
-    raise NothingToDo(
-        f"{folder.path}: {done}; nothing to do, nothing changed; next: ltr test {quote(str(folder.path))}"
-    )
+    raise NothingToDo(f"{folder.path}: {done}; nothing to do, nothing changed")
 
 
 def checkpoint_to_measure(

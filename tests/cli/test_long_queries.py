@@ -34,7 +34,9 @@ def test_every_command_cuts_and_counts(tmp_path, capsys, caplog, folder, backbon
 
     run = trained_on_texts(tmp_path, kind, folder, backbone)
     said = f"{SAID[kind]} 'train-q2'"
-    assert capsys.readouterr().err.count(said) == 2, "fit and test, each once"
+    output = "".join(capsys.readouterr())
+    assert output.count(said) == 2, "fit and test, each once"
+    assert "% of the queries" not in output and "tokens of the queries" not in output
     assert run_ltr(f"check {run}") == 0
     page = " ".join(capsys.readouterr().out.split())
     assert "1 of 24 queries are cut: the longest has 40 tokens, the first is 'train-q2'" in page

@@ -4,6 +4,7 @@ test_ranks.py.
 
 import csv
 import math
+import shutil
 import time
 
 import pytest
@@ -232,6 +233,33 @@ def test_a_quiet_run_says_what_it_is_and_where_it_lies(config, tmp_path):
     noise = "litlogger|Tip|deprecat|warn|GPU available|total length|Total length"
     for word in noise.split("|"):
         assert word not in said
+
+
+ENDS = {
+    "all splits": ((), "", "ltr test RUN"),
+    "no test": (("test",), "", "ltr validate RUN"),
+    "neither": (("dev", "test"), "", "ltr rank RUN --query WORDS --documents FILE"),
+    "nothing evaluated": (
+        (),
+        "--data.evaluation.candidates null",
+        "ltr test RUN --data.evaluation.candidates auto",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", ENDS)
+def test_the_command_that_a_fit_names_last_works(case, config, tmp_path, collection_folder, capsys):
+    without, options, next_command = ENDS[case]
+    data = tmp_path / "data"
+    shutil.copytree(collection_folder, data)
+    for split in without:
+        (data / f"qrels/{split}.tsv").unlink()
+    assert run_ltr(f"fit --config {config} --trainer.max_steps 1 --data.path {data} {options}") == 0
+    _, _, named = capsys.readouterr().out.splitlines()[-1].partition("; next: ")
+    assert named == next_command.replace("RUN", str(tmp_path / "run"))
+    (tmp_path / "texts.txt").write_text("w1 w2\n")
+    words = named.removeprefix("ltr ").replace("FILE", str(tmp_path / "texts.txt"))
+    assert run_ltr(words) == 0
 
 
 def test_progress_without_a_terminal(config, tmp_path, capsys, monkeypatch):

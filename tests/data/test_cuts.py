@@ -36,10 +36,11 @@ def test_shares_by_hand(caplog, monkeypatch, texts_at_once):
 
 def test_budgets_and_long_queries_are_counted(caplog):
     """A budget of 4 takes 2 + 8 + 16 of 40 tokens of three documents, whatever max_length is, and
-    windows of what it leaves do not read them. Of a query of 5 one is cut to 3: 2 of 9 tokens.
+    windows of what it leaves do not read them. Of a query of 5 one is cut to 3: 2 of 9 tokens. Where
+    no budget cuts queries, the layout has said which are cut.
     """
     tokenizer = wordpiece_tokenizer()
-    template = Template(document_tokens=4)
+    template = Template(query_tokens=3, document_tokens=4)
     four = Tokens(np.zeros(14, np.uint16), np.array([0, 2, 6, 10, 14]))
     three = Tokens(np.zeros(7, np.uint16), np.array([0, 1, 4, 7]))
     single = SingleTexts(tokenizer, 50, template=template)
@@ -51,7 +52,8 @@ def test_budgets_and_long_queries_are_counted(caplog):
         with caplog.at_level(logging.INFO, "ltr"):
             say_what_is_cut(form, QUERIES, three, DOCS, four)
         of_queries, of_docs = caplog.messages
-        assert of_queries.startswith("max_length 50 cuts 33.3% of the queries, and leaves 22.2% of")
+        budget = "template.query_tokens 3 (with max_length 50)"
+        assert of_queries.startswith(f"{budget} cuts 33.3% of the queries, and leaves 22.2% of")
         assert of_docs.startswith("template.document_tokens 4 (with max_length 50) cuts 75.0% of")
         assert "leaves 65.0% of all their tokens unread" in of_docs
         caplog.clear()
