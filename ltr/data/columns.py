@@ -2,7 +2,7 @@
 
 import re
 from functools import lru_cache
-from typing import Literal
+from typing import Literal, NamedTuple
 
 Part = Literal["other", "class", "grade", "score", "negative", "positive", "query", "text"]
 Role = Literal[
@@ -66,6 +66,12 @@ SMALL_WORDS = {"the", "hard", "of"}
 
 ROLE_OF_NAME = {name: role for role, names in NAMES.items() for name in names.split()}
 PART_OF_WORD = {word: part for part, words in WORDS.items() for word in words.split()}
+IDS: tuple[Role, ...] = ("id", "query_id", "document_id")
+# What a text is called beside its id, in small letters; "text" comes before the others.
+TEXTS_BESIDE_IDS = {
+    *("text", "body", "passage", "document", "doc", "query", "question", "contents"),
+    *("content", "abstract"),
+}
 IS_SO = re.compile(r"is_[a-z]+")  # is_relevant, is_correct, is_duplicate
 PARTS_OF_NAME = re.compile(r"[^\W\d_]+")
 
@@ -106,6 +112,34 @@ def is_certain(name: str) -> bool:
         return True
     words = [word for word in PARTS_OF_NAME.findall(name.lower()) if word not in SMALL_WORDS]
     return bool(words) and all(word in PART_OF_WORD for word in words)
+
+
+class TextColumns(NamedTuple):
+    """The columns of texts with ids."""
+
+    id: str
+    text: str
+    title: str | None
+    instruction: str | None  # of a query
+
+
+@lru_cache(1024)
+def text_columns(names: tuple[str, ...]) -> TextColumns | None:
+    """The columns of texts with ids, of those of some names; None where these are not an id and one
+    text.
+
+    >>> text_columns(("docid", "title", "contents"))
+    TextColumns(id='docid', text='contents', title='title', instruction=None)
+    """
+    ids = [name for name in names if name == "_id"] or [name for name in names if name == "id"]
+    ids = ids or [name for name in names if role_of(name) in IDS]
+    texts = [name for name in names if name == "text"]
+    texts = texts or [name for name in names if name in TEXTS_BESIDE_IDS]
+    if not ids or names.count(ids[0]) > 1 or len(texts) != 1:
+        return None
+    title = "title" if "title" in names else None
+    instruction = "instruction" if "instruction" in names else None
+    return TextColumns(ids[0], texts[0], title, instruction)
 
 
 def in_small_letters(name: str) -> str:

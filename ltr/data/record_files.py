@@ -8,6 +8,7 @@ from functools import partial
 from itertools import islice
 from pathlib import Path
 
+from ltr.data.columns import IDS, TEXTS_BESIDE_IDS, TextColumns, role_of, text_columns
 from ltr.data.files import digest_of, exists_as_file, numbered_lines
 from ltr.data.first_bytes import PACKED_ENDINGS, kind_of_file, unpacked_name
 from ltr.data.named_rows import Row, read_rows
@@ -24,18 +25,6 @@ ENDINGS = (
 )
 ID_AND_TEXT = ("id", "text")
 DOCUMENT_COLUMNS = ("id", "url", "title", "text")  # of MS MARCO's document ranking
-# What columns with texts are called in a first line of names, in small letters
-# and with _ for -.
-NAMES_OF_ID = (
-    *("id", "_id", "qid", "query_id", "queryid", "pid", "docid", "doc_id", "corpus_id"),
-    *("document_id", "passage_id"),
-)
-NAMES_OF_TEXT = ("text", "body", "passage", "document", "doc", "query", "question", "contents")
-COLUMNS_OF_TEXTS = {
-    **dict.fromkeys(NAMES_OF_ID, "id"),
-    **dict.fromkeys((*NAMES_OF_TEXT, "content", "abstract"), "text"),
-    "title": "title",
-}
 DOCUMENTS_OF_MS_MARCO = "msmarco-docs"  # how the names of files with DOCUMENT_COLUMNS begin
 LINES_LOOKED_AT = 100  # that say whether other files have these
 
@@ -126,36 +115,42 @@ def _ending(path: Path) -> str | None:
 
 def _records(file: Path) -> Iterator[Record]:
     """The texts of a file: the columns ``_id`` (or ``id``), ``text``, perhaps ``title``, and the
-    ``instruction`` of a query.
+    ``instruction`` of a query; or those of other names, see :func:`ltr.data.columns.text_columns`.
     """
     source = str(file)
     rows = _tsv_rows(file) if _is_tsv(file) else read_rows(file, partial(_columns_read, file))
+    names: tuple[str, ...] = ()  # of the columns of the row before
+    columns = None
     for number, row in rows:
-        name_of_id = "_id" if "_id" in row else "id"
-        if name_of_id not in row or "text" not in row:
+        if names != tuple(row):
+            names = tuple(row)
+            columns = text_columns(names)
+        if columns is None:
             line = json.dumps(row, ensure_ascii=False, default=str)
             raise InputError(
                 f"{source}:{number}: a line must be an object with '_id' and 'text', got {line[:60]!r}"
             )
-        id_ = row[name_of_id]
+        id_ = row[columns.id]
         title = row.get("title") or ""
-        text = "" if row["text"] is None else row["text"]
+        text = row[columns.text]
+        if text is None:
+            text = ""
         instruction = row.get("instruction") or ""
         if not (isinstance(id_, str) and isinstance(title, str) and isinstance(text, str)):
             raise InputError(
-                f"{source}:{number}: '{name_of_id}', 'title' and 'text' must be strings, got {id_!r:.30}, {title!r:.30}, {text!r:.30}"
+                f"{source}:{number}: {columns.id!r}, 'title' and {columns.text!r} must be strings, got {id_!r:.30}, {title!r:.30}, {text!r:.30}"
             )
         yield Record(id_, with_title(title, text), source, number, instruction)
 
 
 def _columns_read(file: Path, present: list[str]) -> list[str]:
     """The columns of a Parquet file that are read, of those that it has."""
-    names = ["_id" if "_id" in present else "id", "text"]
-    if not set(names) <= set(present):
+    columns = text_columns(tuple(dict.fromkeys(present)))
+    if columns is None:
         raise InputError(
             f"{file}: a Parquet file of texts must have the columns _id (or id) and text, got {', '.join(present)[:80]}"
         )
-    return names + [name for name in ("title", "instruction") if name in present]
+    return [name for name in columns if name is not None]
 
 
 def _form_of_tsv(file: Path) -> str:
@@ -164,7 +159,7 @@ def _form_of_tsv(file: Path) -> str:
     """
     if not _is_tsv(file):
         return ""
-    return "tsv-2 documents " if file.name.startswith(DOCUMENTS_OF_MS_MARCO) else "tsv-2 "
+    return "tsv-3 documents " if file.name.startswith(DOCUMENTS_OF_MS_MARCO) else "tsv-3 "
 
 
 def _is_tsv(file: Path) -> bool:
@@ -172,40 +167,50 @@ def _is_tsv(file: Path) -> bool:
 
 
 def _tsv_rows(file: Path) -> Iterator[Row]:
-    """The rows of a file ``id<TAB>text``, or with the columns that its first line names, of ``id``,
-    ``text`` and ``title``; or of MS MARCO's documents, ``id<TAB>url<TAB>title<TAB>body``.
+    """The rows of a file ``id<TAB>text``, or with the columns that its first line names; or of MS
+    MARCO's documents, ``id<TAB>url<TAB>title<TAB>body``.
     """
-    source = str(file)
-    columns: Sequence[str] | None = None
+    names: Sequence[str] | None = None
     for number, line in numbered_lines(file):
-        if columns is None:
-            columns, is_header = _columns_of_texts(file, number, line.split("\t"))
-            if is_header:
+        if names is None:
+            names = _names_of_texts(file, number, line.split("\t"))
+            if names is not None:
                 continue
+            is_of_documents = file.name.startswith(DOCUMENTS_OF_MS_MARCO) or _has_addresses(file)
+            names = DOCUMENT_COLUMNS if is_of_documents else ID_AND_TEXT
         # What stands behind the id of two columns is the text, tabs too.
-        values = line.split("\t", 1 if columns == ID_AND_TEXT else -1)
-        if len(values) != len(columns):
+        values = line.split("\t", 1 if names is ID_AND_TEXT else -1)
+        if len(values) != len(names):
             raise InputError(
-                f"{source}:{number}: expected {'<TAB>'.join(columns)}, got {len(values)} columns: {line[:60]!r}"
+                f"{file}:{number}: expected {'<TAB>'.join(names)}, got {len(values)} columns: {line[:60]!r}"
             )
-        yield number, dict(zip(columns, values, strict=True)) | {"id": values[0].strip()}
+        row = dict(zip(names, values, strict=True))
+        yield number, row | {"id": row["id"].strip()}
 
 
-def _columns_of_texts(file: Path, number: int, first: Sequence[str]) -> tuple[Sequence[str], bool]:
-    """The columns of a file whose first line has these values, and whether they are their names.
+def _names_of_texts(file: Path, number: int, first: Sequence[str]) -> list[str] | None:
+    """The columns of a file whose first line names them, by what they hold, and empty for those that
+    are not read; None where that line is a text itself.
 
     Raises:
         InputError: if the first one names an id, and not one of the others a text.
     """
-    names = [COLUMNS_OF_TEXTS.get(value.strip().lower().replace("-", "_"), "") for value in first]
-    if names[0] == "id" and len(names) > 1:
-        if names.count("text") != 1:
+    names = [value.strip().lower().replace("-", "_") for value in first]
+    columns = text_columns(tuple(names))
+    begins_with_id = len(names) > 1 and role_of(names[0]) in IDS
+    if columns is None:
+        if begins_with_id:
             raise InputError(
-                f"{file}:{number}: names of columns must be those of an id, one text and perhaps a title ({', '.join(COLUMNS_OF_TEXTS)}), got {'<TAB>'.join(first)[:80]!r}"
+                f"{file}:{number}: names of columns must be those of an id, one text and perhaps a title ({', '.join(sorted(TEXTS_BESIDE_IDS))}), got {'<TAB>'.join(first)[:80]!r}"
             )
-        return names, True
-    is_of_documents = file.name.startswith(DOCUMENTS_OF_MS_MARCO) or _has_addresses(file)
-    return DOCUMENT_COLUMNS if is_of_documents else ID_AND_TEXT, False
+        return None
+    if begins_with_id:
+        columns = columns._replace(id=names[0])
+    unread = [name for name in names if name not in columns]
+    if unread:
+        log.info("%s: columns that are not read: %s", file, ", ".join(unread))
+    held_by = dict(zip(columns, TextColumns._fields, strict=True))
+    return [held_by.get(name, "") for name in names]
 
 
 def _has_addresses(file: Path) -> bool:

@@ -5,9 +5,9 @@ import json
 import pytest
 
 from ltr.data.collection import open_collection
-from ltr.data.columns import is_certain, role_of
+from ltr.data.columns import is_certain, role_of, text_columns
 from ltr.data.pair_files import _by_role
-from ltr.data.record_files import COLUMNS_OF_TEXTS, open_record_files
+from ltr.data.record_files import open_record_files
 from ltr.data.teacher_scores import TeacherScores
 from ltr.errors import InputError
 from ltr.mining.imported import negatives_of_file
@@ -21,17 +21,17 @@ NAMES = {
     "query-id": ("query_id", "query_id", "id", True),
     "QID": ("query_id", "query_id", "id", True),
     "queryId": ("query_id", "query_id", "id", False),
-    "question_id": ("query_id", "query_id", None, True),  # M7
-    "QuestionID": ("query_id", "query_id", None, False),  # M7
-    "questionid": ("query_id", "query_id", None, False),  # M7
+    "question_id": ("query_id", "query_id", "id", True),
+    "QuestionID": ("query_id", "query_id", "id", False),
+    "questionid": ("query_id", "query_id", "id", False),
     "doc_id": ("document_id", "doc_id", "id", True),
     "docid": ("document_id", "doc_id", "id", True),
     "pid": ("document_id", "doc_id", "id", True),
     "corpus-id": ("document_id", "doc_id", "id", True),
-    "corpus_ids": ("document_id", "doc_id", None, False),
+    "corpus_ids": ("document_id", "doc_id", "id", False),
     "document_id": ("document_id", "doc_id", "id", True),
     "passage_id": ("document_id", "doc_id", "id", True),
-    "psg_id": ("document_id", None, None, False),
+    "psg_id": ("document_id", None, "id", False),
     "_id": ("id", None, "id", True),
     "id": ("id", None, "id", True),
     "query": ("query", "query", "text", True),
@@ -45,7 +45,7 @@ NAMES = {
     "abstract": ("text", None, "text", False),
     "answer": ("text", None, None, True),
     "title": ("text", None, "title", True),
-    "instruction": (None, None, None, False),  # M6
+    "instruction": (None, None, "instruction", False),
     "pos": ("positive", "positive", None, True),
     "pos_id": (None, "positive", None, True),  # M3
     "positive_id": (None, "positive", None, True),  # M3
@@ -77,7 +77,11 @@ NAMES = {
 @pytest.mark.parametrize("name", NAMES)
 def test_what_each_reader_takes_a_column_for(name):
     in_pairs = next(iter(_by_role({name: "x"})), None)
-    of_texts = COLUMNS_OF_TEXTS.get(name.lower().replace("-", "_"))
+    of_texts = None
+    for others in [("id",), ("text",), ("id", "text")]:
+        columns = text_columns((name.lower(), *others))
+        if columns is not None and name.lower() in columns:
+            of_texts = columns._fields[columns.index(name.lower())]
     assert (role_of(name), in_pairs, of_texts, is_certain(name)) == NAMES[name]
 
 
@@ -89,13 +93,21 @@ def lines(*rows):
 TEXTS = {
     "BEIR": ("a.jsonl", lines({"_id": "1", "title": "t", "text": "b"}), {"1": "t b"}),
     "two ids": ("a.jsonl", lines({"docid": "2", "id": "1", "text": "b"}), {"1": "b"}),
-    "Pyserini": ("a.jsonl", lines({"docid": "1", "contents": "b"}), None),  # M7
+    "Pyserini": ("a.jsonl", lines({"docid": "1", "contents": "b"}), {"1": "b"}),
     "Pyserini, tabs": ("a.tsv", "docid\tcontents\n1\tb\n", {"1": "b"}),
     "numbers": ("a.jsonl", lines({"_id": 1, "text": "b"}), None),
     "the first id": ("a.tsv", "doc_id\tid\ttext\n1\t2\tb\n", {"1": "b"}),
     "an address": ("a.tsv", "docid\turl\ttitle\tbody\n1\thttp://a\tt\tb\n", {"1": "t b"}),
-    "two texts": ("a.tsv", "id\ttext\tbody\n1\tb\tc\n", None),
-    "the id behind": ("a.tsv", "title\tid\ttext\nt\t1\tb\n", {"title": "id\ttext", "t": "1\tb"}),
+    "objects of several keys": (
+        "a.jsonl",
+        lines({"_id": "1", "text": "b", "query": "c"}, {"docid": "2", "body": "d", "_id": "3"}),
+        {"1": "b", "3": "d"},
+    ),
+    "two ids of one name": ("a.tsv", "id\tid\ttext\n1\t2\tb\n", None),
+    "text before others": ("a.tsv", "id\ttext\tbody\n1\tb\tc\n", {"1": "b"}),
+    "two texts": ("a.tsv", "id\tpassage\tbody\n1\tb\tc\n", None),
+    "two texts in objects": ("a.jsonl", lines({"id": "1", "passage": "b", "body": "c"}), None),
+    "the id behind": ("a.tsv", "title\tid\ttext\nt\t1\tb\n", {"1": "t b"}),
     "no names": ("a.tsv", "1\tb\tc\n", {"1": "b\tc"}),
 }
 
@@ -115,7 +127,7 @@ def test_texts_with_ids(tmp_path, case):
 # The instruction of a query by the ending of its file.
 INSTRUCTIONS = {
     ".jsonl": (lines({"_id": "1", "text": "a", "instruction": "find"}), "find"),
-    ".tsv": ("id\ttext\tinstruction\n1\ta\tfind\n", None),  # M6
+    ".tsv": ("id\ttext\tinstruction\n1\ta\tfind\n", "find"),
 }
 
 
