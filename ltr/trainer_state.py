@@ -2,7 +2,7 @@
 
 import math
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from lightning.pytorch import Callback, Trainer
 
@@ -34,6 +34,18 @@ def validates_before_training(trainer: Trainer) -> bool:
     batches of the validation.
     """
     return trainer.num_sanity_val_steps == math.inf
+
+
+def logged_metrics(trainer: Trainer, prefix: str) -> dict[str, Any]:
+    """The metrics that an evaluation has logged, without their prefix. NaN, which JSON does not
+    know, is None.
+    """
+    metrics: dict[str, Any] = {}
+    for name, logged in trainer.callback_metrics.items():
+        if name.startswith(prefix):
+            value = float(logged)
+            metrics[name.removeprefix(prefix)] = None if math.isnan(value) else value
+    return metrics
 
 
 def is_trial(trainer: Trainer) -> bool:

@@ -57,6 +57,7 @@ class ParsedCommand(LightningCLI):
                     "max_epochs": 1,
                     "log_every_n_steps": 10,
                     "num_sanity_val_steps": -1,
+                    "enable_model_summary": False,  # ltr.run.progress_lines says a line
                 },
                 save_config_callback=WriteConfig,
                 save_config_kwargs={"save_to_log_dir": False},
@@ -119,7 +120,10 @@ class ParsedCommand(LightningCLI):
 
     @staticmethod
     def subcommands() -> dict[str, set[str]]:
-        return LightningCLI.subcommands() | {"mine": {"model", "datamodule"}}
+        left_out = LightningCLI.subcommands() | {"mine": {"model", "datamodule"}}
+        for command in ("validate", "test"):
+            left_out[command] = left_out[command] | {"verbose"}
+        return left_out
 
     def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
         parser.add_argument("--model.help", action=ModelHelp)

@@ -46,7 +46,7 @@ from ltr.run.log import route_messages
 from ltr.run.loggers import build_loggers, continue_tensorboards, ending_wandb_run
 from ltr.run.metrics_file import read_metrics
 from ltr.run.precision import ChosenPrecision
-from ltr.run.progress_lines import LossBar, ProgressLines
+from ltr.run.progress_lines import ProgressLines, ResultLines, RunBar
 from ltr.run.results import ResultsWriter
 from ltr.run.run_folder import RunFolder
 from ltr.run.signals import exception_of, number_of
@@ -342,11 +342,11 @@ class RankerCLI(ParsedCommand):
             has_progress_bar = sys.stdout.isatty()
             kwargs["enable_progress_bar"] = has_progress_bar
         callbacks.insert(0, EndWatchCallback(self._end_watch))
-        callbacks.append(self._results)
+        callbacks += [self._results, ResultLines()]
         if not has_progress_bar:
             callbacks.append(ProgressLines())
         elif not any(isinstance(callback, ProgressBar) for callback in callbacks):
-            callbacks.append(LossBar())
+            callbacks.append(RunBar())
         if is_fit and has_our_loggers:
             callbacks.append(LearningRateMonitor())
         self._checkpoints = Checkpoints(made.best, made.last, self._identity)
@@ -376,6 +376,14 @@ class RankerCLI(ParsedCommand):
             raise InputError(
                 f"best.monitor must be one of the measures {', '.join(known)}, got {monitor!r}"
             )
+
+    # Lightning's table of the results is left out: ResultLines says them.
+
+    def validate(self, **options: Any) -> None:
+        self.trainer.validate(verbose=False, **options)
+
+    def test(self, **options: Any) -> None:
+        self.trainer.test(verbose=False, **options)
 
     def before_mine(self) -> None:
         """Start from the recipe of the callback that mines while training; options that were given

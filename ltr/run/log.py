@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from logging.handlers import MemoryHandler
 from pathlib import Path
-from typing import TextIO
+from typing import Literal, TextIO
 
 from lightning.fabric.plugins.environments import TorchElasticEnvironment
 
@@ -39,10 +39,10 @@ def route_messages(is_rank_0: bool) -> Iterator[Callable[[Path], None]]:
         too.
     """
     to_file = MemoryHandler(1000)
-    to_stdout = _TerminalHandler(sys.stdout)
+    to_stdout = _TerminalHandler("stdout")
     to_stdout.setLevel(logging.INFO)
     to_stdout.addFilter(lambda record: record.levelno < logging.WARNING)
-    to_stderr = _TerminalHandler(sys.stderr)
+    to_stderr = _TerminalHandler("stderr")
     to_stderr.setLevel(logging.WARNING)
     ours = logging.getLogger(OURS)
     others = [logging.getLogger(name) for name in OTHERS]
@@ -83,7 +83,7 @@ def progress_on_stderr() -> Iterator[None]:
     """Inside the block, lines of progress go to stderr, for a command whose results go to stdout."""
     progress_log = logging.getLogger(progress.__name__)
     level_before = progress_log.level
-    handler = _TerminalHandler(sys.stderr)
+    handler = _TerminalHandler("stderr")
     progress_log.setLevel(logging.INFO)
     progress_log.addHandler(handler)
     try:
@@ -99,9 +99,24 @@ class _TerminalHandler(logging.StreamHandler):
 
     Where stdout goes into a file, the disk may be full. If a log has the messages, too, the handler
     goes silent, and a line says so once. Else they are what the command is for: the error ends it.
+
+    It writes to the stream of the moment: a bar puts another one in its place, which prints above the
+    bar.
+
+    Args:
+        name: of the stream in ``sys``.
     """
 
     _log_file: Path | None = None
+
+    def __init__(self, name: Literal["stdout", "stderr"]) -> None:
+        logging.Handler.__init__(self)  # that of StreamHandler would set the stream
+        self._name = name
+
+    @property
+    def stream(self) -> TextIO:
+        stream: TextIO = getattr(sys, self._name)
+        return stream
 
     def point_to(self, log_file: Path) -> None:
         """Let it know the log that has its messages, too."""
@@ -119,7 +134,7 @@ class _TerminalHandler(logging.StreamHandler):
             super().handleError(record)
             return
         drop_unwritten(self.stream)
-        if self.stream is sys.stderr:  # nothing is left to say it by
+        if self._name == "stderr":  # nothing is left to say it by
             return
         if self._log_file is None:
             raise error

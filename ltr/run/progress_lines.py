@@ -1,37 +1,163 @@
-"""What a run says of its progress: a bar on a terminal, elsewhere lines."""
+"""What a run says of its progress, by a bar on a terminal and by lines elsewhere, and of what it has
+measured.
+"""
 
 import logging
 import time
+from math import isfinite
 from typing import Any
 
 from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.callbacks import RichProgressBar
+from lightning.pytorch.callbacks.progress.rich_progress import RichProgressBarTheme
+from rich.progress import ProgressColumn, Task, TimeRemainingColumn
+from rich.text import Text
 
 from ltr.data.progress import LogLines, Pace, duration
+from ltr.in_batch import OwnLists
 from ltr.module import RankerModule
-from ltr.trainer_state import data_of
+from ltr.trainer_state import data_of, logged_metrics, validates_before_training
 
 log = logging.getLogger(__name__)
 
+BAR_WIDTH = 12  # letters: the rest has 80
 
-class LossBar(RichProgressBar):
-    """Lightning's bar. In a training on a GPU it shows the loss of every ``log_every_n_steps``-th step:
-    the host would wait for each.
+
+class RunBar(RichProgressBar):
+    """The bar of a run: ``step 2 of 9, epoch 1 ━━━━━━ 2/3 0:00:01 3.71 batches/s loss: 0.9866 nDCG@10:
+    0.8155``. The batches and the time left are those of the epoch.
+
+    In a training on a GPU it shows the loss of every ``log_every_n_steps``-th step: the host would
+    wait for each.
     """
 
+    sanity_check_description = "dev, before training"
+    validation_description = "dev"
+    test_description = "testing"
+    predict_description = "ranking"
+
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__(theme=RichProgressBarTheme(metrics_format="#.4g"))
         self._loss: float | None = None  # the last one that was read
 
+    def configure_columns(self, trainer: Trainer) -> list[ProgressColumn]:
+        description, bar, batches, *_ = super().configure_columns(trainer)
+        bar.bar_width = BAR_WIDTH
+        return [description, bar, batches, TimeRemainingColumn(), _BatchesPerSecond()]
+
     def get_metrics(self, trainer: Trainer, pl_module: LightningModule) -> dict[str, Any]:
-        metrics = super().get_metrics(trainer, pl_module)
+        metrics: dict[str, Any] = super().get_metrics(trainer, pl_module)
+        metrics.pop("v_num", None)
+        if self._reads_loss(trainer, pl_module, metrics):
+            metrics = {"train/loss": self._loss, **metrics}
+        return {name.removeprefix("train/").removeprefix("val/"): metrics[name] for name in metrics}
+
+    def _reads_loss(
+        self, trainer: Trainer, pl_module: LightningModule, metrics: dict[str, Any]
+    ) -> bool:
+        """Whether the loss, which the metrics lack, is known; it is read if it is time to."""
         assert isinstance(pl_module, RankerModule)
         if not trainer.training or pl_module.last_step is None or "train/loss" in metrics:
-            return metrics
+            return False
         every: int = trainer.log_every_n_steps  # type: ignore[attr-defined]  # Lightning sets it
         if self._loss is None or trainer.global_step % every == 0:
             self._loss = pl_module.last_step.loss.item()
-        return {"train/loss": f"{self._loss:.3f}", **metrics}
+        return True
+
+    def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        super().on_train_epoch_start(trainer, pl_module)
+        self._show_place(trainer)
+
+    def on_train_batch_end(self, trainer: Trainer, pl_module: LightningModule, *args: Any) -> None:
+        super().on_train_batch_end(trainer, pl_module, *args)
+        self._show_place(trainer)
+
+    def _show_place(self, trainer: Trainer) -> None:
+        if self.progress is not None and self.train_progress_bar_id is not None:
+            self.progress.update(self.train_progress_bar_id, description=place_in_training(trainer))
+
+
+class _BatchesPerSecond(ProgressColumn):
+    """The speed of a bar."""
+
+    def render(self, task: Task) -> Text:
+        return Text("" if task.speed is None else f"{task.speed:.3g} batches/s")
+
+
+def place_in_training(trainer: Trainer) -> str:
+    """``step 47 of 120, epoch 8``; without a last step ``step 47, epoch 8``."""
+    total = trainer.estimated_stepping_batches
+    of_total = f" of {int(total):,}" if isfinite(total) else ""
+    return f"step {trainer.global_step:,}{of_total}, epoch {trainer.current_epoch + 1}"
+
+
+class ResultLines(Callback):
+    """Lines of what is trained, and of what each evaluation has measured."""
+
+    def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        assert isinstance(pl_module, RankerModule)
+        parts = [type(pl_module.loss).__name__]
+        for part in (pl_module.margin, pl_module.in_batch):
+            if not isinstance(part, OwnLists | None):
+                parts.append(type(part).__name__)
+        n_weights = sum(weight.numel() for weight in pl_module.parameters())
+        n_trained = sum(weight.numel() for weight in pl_module.parameters() if weight.requires_grad)
+        trained = "all" if n_trained == n_weights else f"{n_trained:,} of them"
+        log.info(
+            "training %s with %s: %s parameters, %s trainable; %s, %s",
+            type(pl_module.ranker).__name__,
+            ", ".join(parts),
+            f"{n_weights:,}",
+            trained,
+            trainer.strategy.root_device,
+            trainer.precision,
+        )
+
+    def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        if trainer.state.fn != "fit":
+            _say_metrics("dev", logged_metrics(trainer, "val/"))
+            return
+        assert isinstance(pl_module, RankerModule)
+        names = [metric.name for metric in pl_module.ranking_metrics]
+        metrics = logged_metrics(trainer, "val/")
+        means = _metrics_in_words({name: metrics[name] for name in names if name in metrics})
+        if not trainer.sanity_checking:
+            loss = ""
+            if pl_module.last_step is not None:
+                loss = f"loss {pl_module.last_step.loss.item():#.4g}; "
+            log.info("%s: %sdev: %s", place_in_training(trainer), loss, means)
+        elif validates_before_training(trainer):
+            log.info("before training, all of dev: %s", means)
+
+    def on_test_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        data = data_of(trainer)
+        _say_metrics(
+            "test" if data is None else data.tested_split, logged_metrics(trainer, "test/")
+        )
+
+
+def _say_metrics(split: str, metrics: dict[str, float | None]) -> None:
+    """A line of the means over all sources, and one of each source that has a name.
+
+    Args:
+        split: that was measured.
+        metrics: by their names, such as ``nDCG@10`` and ``SOURCE/nDCG@10``.
+    """
+    metrics_of_source: dict[str, dict[str, float | None]] = {}
+    for name, value in metrics.items():
+        source, _, metric = name.rpartition("/")
+        metrics_of_source.setdefault(source, {})[metric] = value
+    for source, values in metrics_of_source.items():
+        place = f"{split}, {source}" if source else split
+        log.info("%s: %s", place, _metrics_in_words(values))
+
+
+def _metrics_in_words(metrics: dict[str, float | None]) -> str:
+    """``nDCG@10 0.8155, AP 0.7500``."""
+    words = []
+    for name, value in metrics.items():
+        words.append(f"{name} {'has no value' if value is None else f'{value:.4f}'}")
+    return ", ".join(words)
 
 
 class ProgressLines(Callback):
@@ -59,13 +185,11 @@ class ProgressLines(Callback):
             return
         total = trainer.estimated_stepping_batches
         assert isinstance(pl_module, RankerModule) and pl_module.last_step is not None
-        total_steps = ""
         time_left = ""
-        if total != float("inf"):
-            total_steps = f" of {int(total):,}"
+        if isfinite(total):
             time_left = f", {duration((total - trainer.global_step) / rate)} of training left"
         loss = pl_module.last_step.loss.item()
-        place = f"step {trainer.global_step:,}{total_steps}, epoch {trainer.current_epoch + 1}"
+        place = place_in_training(trainer)
         log.info("%s: %.3g steps/s, loss %.4g%s", place, rate, loss, time_left)
 
     def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:

@@ -1,7 +1,6 @@
 """The results of a run: metrics.json, test.run, per_query.tsv."""
 
 import logging
-import math
 import os
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -24,7 +23,7 @@ from ltr.run.metrics_file import TrainedWith, read_metrics, write_metrics
 from ltr.run.provenance import made_by, write_ir_metadata
 from ltr.run.rankings import RankedQueries, Rankings
 from ltr.run.run_folder import RunFolder
-from ltr.trainer_state import data_of, is_trial, validates_before_training
+from ltr.trainer_state import data_of, is_trial, logged_metrics, validates_before_training
 
 log = logging.getLogger(__name__)
 
@@ -163,7 +162,7 @@ class ResultsWriter(Callback):
         if trainer.sanity_checking:
             self._metrics_before_training = {}
             if validates_before_training(trainer):
-                self._metrics_before_training = _logged_metrics(trainer, "val/")
+                self._metrics_before_training = logged_metrics(trainer, "val/")
                 self._log_before_training(trainer)
             return
         row = {
@@ -171,7 +170,7 @@ class ResultsWriter(Callback):
             "step": trainer.global_step,
             "seconds": round(trained_seconds, 3),
         }
-        row |= _logged_metrics(trainer, "val/")
+        row |= logged_metrics(trainer, "val/")
         if not writes_results(trainer):
             return
         metrics = read_metrics(file)
@@ -277,7 +276,7 @@ class ResultsWriter(Callback):
         assert data is not None and isinstance(pl_module, RankerModule)
         metrics = pl_module.ranking_metrics
         eval_batches = data.eval_batches(split)
-        report = _logged_metrics(trainer, "test/" if split == "test" else "val/")
+        report = logged_metrics(trainer, "test/" if split == "test" else "val/")
         report["conventions"] = {metric.name: metric.convention for metric in metrics}
         report["lower_is_better"] = [
             metric.name for metric in metrics if metric.measure.lower_is_better
@@ -343,15 +342,3 @@ class _Stopwatch:
         """Let it stand still."""
         self._seconds_before = self.seconds
         self._started = None
-
-
-def _logged_metrics(trainer: Trainer, prefix: str) -> dict[str, Any]:
-    """The metrics that an evaluation has logged, without their prefix. NaN, which JSON does not
-    know, is None.
-    """
-    metrics: dict[str, Any] = {}
-    for name, logged in trainer.callback_metrics.items():
-        if name.startswith(prefix):
-            value = float(logged)
-            metrics[name.removeprefix(prefix)] = None if math.isnan(value) else value
-    return metrics

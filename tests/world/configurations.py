@@ -8,7 +8,6 @@ import yaml
 QUIET = {
     "accelerator": "cpu",
     "enable_progress_bar": False,
-    "enable_model_summary": False,
     "log_every_n_steps": 1,
 }
 
