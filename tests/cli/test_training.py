@@ -228,7 +228,7 @@ def test_a_quiet_run_says_what_it_is_and_where_it_lies(config, tmp_path):
     assert Child(["fit", "--config", str(config)], output).end() == 0
     said = output.read_text()
     lines = said.strip().splitlines()
-    assert len(lines) <= 8
+    assert len(lines) <= 9
     parameters = (
         r"training PairWiseBertRanker with SoftmaxLoss: [\d,]+ parameters, all trainable; cpu"
     )
