@@ -56,7 +56,7 @@ def _row(cached: Cache, entry: CacheEntry, reason: str | None) -> list[str]:
         entry.kind,
         "\n".join(dict.fromkeys(data)),
         "\n".join(dict.fromkeys(models)),
-        _size_in_words(entry.size),
+        size_in_words(entry.size),
         day,
         reason or "",
     ]
@@ -64,10 +64,11 @@ def _row(cached: Cache, entry: CacheEntry, reason: str | None) -> list[str]:
 
 def _count_and_size(entries: list[CacheEntry]) -> str:
     total = sum(entry.size for entry in entries)
-    return f"{len(entries)} {'entry' if len(entries) == 1 else 'entries'}, {_size_in_words(total)}"
+    return f"{len(entries)} {'entry' if len(entries) == 1 else 'entries'}, {size_in_words(total)}"
 
 
-def _size_in_words(count: int) -> str:
+def size_in_words(count: int) -> str:
+    """Bytes, as ``91.2 MB``."""
     for unit, size in (("GB", 10**9), ("MB", 10**6), ("kB", 10**3)):
         if count >= size:
             return f"{count / size:.1f} {unit}"

@@ -126,6 +126,13 @@ COMMANDS = (
         stdout=Stdout.RESULTS,
     ),
     Command(
+        "push",
+        "ltr.cli.push:push",
+        ("to the hub, private; --dry_run shows what would go   ltr push RUN USER/NAME",),
+        other_names=("upload", "publish"),
+        stdout=Stdout.RESULTS,
+    ),
+    Command(
         "verify",
         "ltr.cli.verify:verify",
         (

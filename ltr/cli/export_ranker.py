@@ -1,18 +1,30 @@
 """``ltr export``: a trained ranker is handed over to another library."""
 
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
+from huggingface_hub.utils import disable_progress_bars
+
+from ltr.cli.cache import size_in_words
 from ltr.cli.opened_rankers import data_of_ranker
 from ltr.data.console import say
 from ltr.data.outputs import check_folder
-from ltr.use.export import Form
+from ltr.use.export import Exported, Form
 from ltr.use.export import export as write_exported
 from ltr.use.int8 import METRIC
+from ltr.use.push import HubFile, check_can_push, files_to_push, push_folder
 
 
 def export(
-    ranker: str, folder: str, *, to: Form = "sentence-transformers", int8: str | None = None
+    ranker: str,
+    folder: str,
+    *,
+    to: Form = "sentence-transformers",
+    int8: str | None = None,
+    license: str | None = None,
+    language: list[str] | None = None,
+    push: str | None = None,
 ) -> None:
     """Write a folder that sentence-transformers, transformers, onnxruntime or PEFT loads, with a
     model card, and a proof of what it computes: see ltr verify.
@@ -26,13 +38,37 @@ def export(
             their own; ``onnx``; or ``adapter``: the adapters alone, for PEFT.
         int8: A data folder: ``onnx`` graphs with weights in int8, too, and both kinds measured on
             its dev split.
+        license: Of the model, for its card, as the hub calls it: ``apache-2.0``.
+        language: Of its texts, for its card: codes such as ``en``.
+        push: USER/NAME at the hub, where the folder goes then: see ltr push.
     """
     check_folder(folder, "the folder")
+    if push is not None:
+        check_can_push(push)
     try:
-        exported = write_exported(ranker, folder, to, int8, data_of_ranker(ranker))
+        exported = write_exported(
+            ranker,
+            folder,
+            to,
+            int8,
+            data_of_ranker(ranker),
+            hub_id=push,
+            license=license,
+            language=language or (),
+        )
     except KeyboardInterrupt:
         say(f"interrupted; {folder} is not written", to=sys.stderr)
         raise
+    say_exported(exported)
+    say(f"{folder} is written, for {to}; its README.md says how to use it")
+    if (Path(folder) / "proof/check.py").is_file():  # adapters alone have none
+        say(f"python {folder}/proof/check.py says whether it computes the same elsewhere")
+    if push is not None:
+        say_pushed(Path(folder), push)
+
+
+def say_exported(exported: Exported) -> None:
+    """Say what an export has measured, and what whoever uses the folder must do."""
     if exported.merged is not None:
         say(exported.merged)
     for graph in exported.measurements:  # with --int8
@@ -41,6 +77,20 @@ def export(
         )
     if exported.note:
         say(exported.note)
-    say(f"{folder} is written, for {to}; its README.md says how to use it")
-    if (Path(folder) / "proof/check.py").is_file():  # adapters alone have none
-        say(f"python {folder}/proof/check.py says whether it computes the same elsewhere")
+
+
+def say_pushed(folder: Path, name: str, public: bool = False, revision: str | None = None) -> None:
+    """Push an exported folder, and say what was done."""
+    if not sys.stderr.isatty():
+        disable_progress_bars()
+    pushed = push_folder(folder, name, public=public, revision=revision)
+    files = files_to_push(folder)
+    if pushed.deleted:
+        say(f"deleted there: {', '.join(pushed.deleted)}")
+    visibility = "private" if pushed.is_private else "public"
+    say(f"{name} ({visibility}) holds {total_of(files)}: {pushed.url}")
+
+
+def total_of(files: Sequence[HubFile]) -> str:
+    """The number of files and their size, in words."""
+    return f"{len(files)} files, {size_in_words(sum(file.size for file in files))}"

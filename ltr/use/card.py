@@ -10,7 +10,7 @@ from typing import Any
 from ltr import __version__
 from ltr.compare.experiment import Experiment, read_experiments
 from ltr.compare.group_result import GroupResult, group_result
-from ltr.compare.query_groups import grouped
+from ltr.compare.query_groups import Groups, grouped
 from ltr.compare.ranges import interval_of_mean
 from ltr.compare.tested_run import read_run
 from ltr.data.progress import duration
@@ -23,6 +23,7 @@ from ltr.models.pair_ranker import PairRanker
 from ltr.run.config_file import read_config
 from ltr.run.metrics_file import read_metrics
 from ltr.run.run_folder import RunFolder, run_of_checkpoint
+from ltr.use.card_head import card_head, data_paths, kind_of
 from ltr.use.int8 import METRIC, GraphMeasurement
 from ltr.use.proof.reading import is_rendered_by_caller
 
@@ -134,6 +135,10 @@ def card(
     model: PairRanker | DualEncoder,
     measurements: Sequence[GraphMeasurement] = (),
     files: Sequence[str] = (),
+    *,
+    hub_id: str | None = None,
+    license: str | None = None,
+    language: Sequence[str] = (),
 ) -> str:
     """The text of README.md, with its metadata for the hub.
 
@@ -143,28 +148,57 @@ def card(
         model: the ranker.
         measurements: of its graphs in float32 and int8.
         files: beside which it stands. Where one of them is lost the folder isn't opened.
+        hub_id: where the hub will have it; None: nobody says.
+        license, language: see :func:`ltr.use.card_head.card_head`.
     """
     if isinstance(model, PairRanker):
-        kind = "decoder ranker" if isinstance(model, DecoderRanker) else "cross-encoder"
-        pipeline = "text-ranking"
         longest = model.reads.max_length
         unit = "pairs"
     else:
-        kind = "dual encoder"
-        pipeline = "sentence-similarity"
         longest = model.reads.docs.max_length
         unit = "texts"
+    run = None  # of a model of the hub
+    if source.is_dir():
+        run = RunFolder(source)
+    elif source.is_file():
+        run = run_of_checkpoint(source)
+    config = None
+    tested = None
+    if run is not None and run.config.is_file():
+        config = read_config(run.config)
+        tested = _tested(run)
+    name = source.name
+    if run is not None:
+        path = run.run_path().resolve()
+        name = path.parent.name if path.name.startswith("seed=") else path.name
+    head = card_head(
+        to,
+        model,
+        files,
+        config=config,
+        tested=tested,
+        name=hub_id or name,
+        license=license,
+        language=language,
+    )
     n_weights = sum(weight.numel() for weight in model.parameters())
-    metadata = [
-        "---",
-        f"library_name: {'peft' if to == 'adapter' else to}",
-        f"pipeline_tag: {pipeline}",
-        f"tags: [{kind.replace(' ', '-')}, learning-to-rank, ltr]",
-        f"ltr_files: [{', '.join(files)}]",
-        "---",
-        "",
-        f"# A {kind} trained with ltr",
+    parts = [
+        f"{head}\n\n# A {kind_of(model)} trained with ltr",
+        f"{n_weights / 1e6:.1f} million weights; texts of up to {longest} tokens.",
+        " ".join(filter(None, [_reading(model), reading_note(to, model)])),
+        _use(to, model, longest, hub_id),
     ]
+    if measurements:
+        parts.append(_int8(measurements, unit))
+    if run is not None and config is not None:
+        parts.append(_training(config, read_metrics(run.metrics)))
+        parts.append(_results(run.path, tested))
+    parts.append("## Citation\n\n" + CITATION.format(version=__version__))
+    return "\n\n".join(parts)
+
+
+def _use(to: str, model: PairRanker | DualEncoder, longest: int, hub_id: str | None) -> str:
+    """The code that loads the folder."""
     snippets = SNIPPETS
     if isinstance(model.reads, TemplatedPairs):
         snippets = SNIPPETS | CHAT_SNIPPETS
@@ -174,24 +208,12 @@ def card(
     if isinstance(model, DualEncoder):
         code = code.replace("ARGUMENTS_OF_QUERIES", _side_of_onnx(model, "query"))
         code = code.replace("ARGUMENTS_OF_DOCUMENTS", _side_of_onnx(model, "document"))
-    parts = [
-        "\n".join(metadata),
-        f"{n_weights / 1e6:.1f} million weights; texts of up to {longest} tokens.",
-        " ".join(filter(None, [_reading(model), reading_note(to, model)])),
-        f"## Use\n\n```python\n{code}```\n\nFOLDER is this folder.",
-    ]
-    if measurements:
-        parts.append(_int8(measurements, unit))
-    run = None  # of a model of the hub
-    if source.is_dir():
-        run = RunFolder(source)
-    elif source.is_file():
-        run = run_of_checkpoint(source)
-    if run is not None and run.config.is_file():
-        parts.append(_training(read_config(run.config), read_metrics(run.metrics)))
-        parts.append(_results(run.path))
-    parts.append("## Citation\n\n" + CITATION.format(version=__version__))
-    return "\n\n".join(parts)
+    if hub_id is not None and '"FOLDER/' not in code:  # whoever loads it finds it at the hub
+        return f"## Use\n\n```python\n{code.replace('FOLDER', hub_id)}```"
+    where = "FOLDER is this folder."
+    if hub_id is not None:
+        where = f"FOLDER is what `hf download {hub_id} --local-dir FOLDER` fetches."
+    return f"## Use\n\n```python\n{code}```\n\n{where}"
 
 
 def _beside_base(code: str, model: PairRanker | DualEncoder) -> str:
@@ -299,16 +321,6 @@ def _template_note(to: str, model: PairRanker | DualEncoder) -> str:
     return " ".join(notes)
 
 
-def _paths(path: Any) -> Any:
-    """The path of the data; of several sources, their paths in one line."""
-    if not isinstance(path, list):
-        return path
-    paths = []
-    for source in path:
-        paths.append(str(source["path"] if isinstance(source, dict) else source))
-    return ", ".join(paths)
-
-
 def _training(config: dict[str, Any], metrics: dict[str, Any]) -> str:
     """The options of a run that matter most, and what its training took."""
     model = config["model"]
@@ -319,7 +331,7 @@ def _training(config: dict[str, Any], metrics: dict[str, Any]) -> str:
     fit = metrics.get("fit", {})
     trainer = config["trainer"]
     rows = {
-        "data": _paths(data.get("path")),
+        "data": ", ".join(data_paths(config)) or None,
         "start": config.get("init_from") or backbone,
         "negatives": data.get("negatives"),
         "negatives per query": data.get("negatives_per_query"),
@@ -359,21 +371,25 @@ def _class_with_options(part: Any) -> str | None:
     return f"{part.get('class_path')} ({', '.join(options)})"
 
 
-def _results(folder: Path) -> str:
-    """The test metrics of this run with intervals, and those of the other seeds beside it."""
-    run = RunFolder(folder)
+def _tested(run: RunFolder) -> Groups | None:
+    """The test of a run, by itself; None where it was not tested."""
     if read_metrics(run.metrics).get("test") is None or not run.per_query.is_file():
+        return None
+    # read_experiments wants all folds of a cross-validation; here a single one may be an experiment.
+    return grouped([Experiment(run.path.name, [read_run(run.path)])])
+
+
+def _results(folder: Path, tested: Groups | None) -> str:
+    """The test metrics of this run with intervals, and those of the other seeds beside it."""
+    if tested is None:
         return "It was not tested."
-    alone = Experiment(folder.name, [read_run(folder)])  # a single fold may be one, too
-    with_seeds = alone  # or this run with the seeds beside it, where they were tested
+    seeds_of_groups = tested.experiments  # or this run with the seeds beside it
     if folder.name.startswith("seed="):
         with suppress(InputError, ValueError):  # others were not tested, or have other options
-            (with_seeds,) = read_experiments([str(folder.parent)])
+            seeds_of_groups = grouped(read_experiments([str(folder.parent)])).experiments
     lines = ["## Results", ""]
-    groups = grouped([alone])
-    seeds_of_groups = grouped([with_seeds]).experiments
-    for name, (on_group,) in groups.experiments.items():
-        if groups.by == "set":
+    for name, (on_group,) in tested.experiments.items():
+        if tested.by == "set":
             lines += [f"### {name}", ""]
         lines += _result_lines(on_group, seeds_of_groups[name][0])
         lines.append("")

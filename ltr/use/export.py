@@ -3,7 +3,7 @@ PEFT.
 """
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict
 from pathlib import Path
@@ -62,6 +62,10 @@ def export(
     to: Form = "sentence-transformers",
     int8: str | None = None,
     data: str | None = None,
+    *,
+    hub_id: str | None = None,
+    license: str | None = None,
+    language: Sequence[str] = (),
 ) -> Exported:
     """Write a folder that another library loads, with a model card and a proof
     (:mod:`ltr.use.proof`). A failure leaves no folder.
@@ -83,6 +87,9 @@ def export(
             (``model_int8.onnx``), and both are measured on the dev split. None: float32 alone.
         data: the data of the ranker, of whose dev split the probes of the proof are. None, or data
             that can't be opened: they are of texts that ship with ltr.
+        hub_id: where the hub will have it, for the card.
+        license: of the model, as the hub calls it (``apache-2.0``), for the card; None: left out.
+        language: of its texts, as codes (``en``), for the card; empty: left out.
 
     Raises:
         InputError: for a ranker that this form can't express, a folder that is there, data without
@@ -141,7 +148,16 @@ def export(
         files = [
             str(file.relative_to(temporary)) for file in temporary.rglob("*") if file.is_file()
         ]
-        text = card(Path(source), to, model, measurements, sorted(files))
+        text = card(
+            Path(source),
+            to,
+            model,
+            measurements,
+            sorted(files),
+            hub_id=hub_id,
+            license=license,
+            language=language,
+        )
         if to != "adapter":  # adapters alone compute nothing
             with without_windows(model):  # nor does the folder read windows
                 digest = write_proof(temporary, to, model, collection or _data_of_probes(data))

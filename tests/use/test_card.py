@@ -1,16 +1,21 @@
 """The model card."""
 
+import json
 from pathlib import Path
 
 import numpy as np
 import pytest
+import yaml
+from huggingface_hub import ModelCard
+from huggingface_hub.repocard import metadata_load
+from huggingface_hub.repocard_data import model_index_to_eval_results
 
 from ltr.models import DualEncoder
 from ltr.use.card import _training, card
 from ltr.use.export import export
 from ltr.use.load import load
 from tests.world.backbones import make_backbone
-from tests.world.tested_runs import QUERIES, write_run
+from tests.world.tested_runs import CONVENTION, QUERIES, write_run
 
 
 def results_of_code(card: str, folder: Path) -> dict:
@@ -114,3 +119,116 @@ def test_the_code_of_onnx_embeds_both_sides_as_the_ranker_does(tmp_path, towers)
     documents = ranker.encode(["a document", "another document"])
     assert found["queries"] == pytest.approx(queries, abs=1e-4)
     assert found["documents"] == pytest.approx(documents, abs=1e-4)
+
+
+def head_of(text: str, folder: Path) -> dict:
+    """The head of a card as the hub's own parser reads it."""
+    (folder / "CARD.md").write_text(text)
+    head: dict = metadata_load(folder / "CARD.md")
+    return head
+
+
+def changed_config(run: Path, **changes) -> None:
+    """Other options of the data of a run, and of the run."""
+    file = run / "config.yaml"
+    config = yaml.safe_load(file.read_text())
+    config["data"]["init_args"] |= changes.pop("data", {})
+    file.write_text(yaml.safe_dump(config | changes))
+
+
+def test_the_hub_reads_the_numbers_of_the_run(retriever, tmp_path):
+    """Two measures, one of them of errors; each with its value in metrics.json, digit by digit, and
+    with how it is counted.
+    """
+    values = np.linspace(0.1, 0.9, len(QUERIES)) ** 2
+    swapped = np.linspace(0.0, 3.0, len(QUERIES))
+    conventions = {"AP": CONVENTION, "swapped_pairs": "two labels"}
+    mean = float(np.float32(np.round(swapped[2:], 6).mean()))
+    report = {"swapped_pairs": mean, "conventions": conventions}
+    report["lower_is_better"] = ["swapped_pairs"]
+    run = write_run(tmp_path / "runs/mine/seed=0", values, report=report)
+    header, *rows = (run / "per_query.tsv").read_text().splitlines()
+    lines = [f"{header}\tswapped_pairs"]
+    for number, (row, value) in enumerate(zip(rows, swapped, strict=True)):
+        lines.append(f"{row}\t{'nan' if number < 2 else round(value, 6)}")
+    (run / "per_query.tsv").write_text("\n".join(lines) + "\n")
+    changed_config(run, data={"path": "datasets:org/data:small"})
+    text = card(run, "sentence-transformers", retriever.model, license="mit", language=["en", "de"])
+    (tmp_path / "README.md").write_text(text)
+
+    data = ModelCard.load(tmp_path / "README.md").data
+    assert (data.license, data.language, data.datasets) == ("mit", ["en", "de"], ["org/data"])
+    assert data.library_name == "sentence-transformers"
+    assert data.pipeline_tag == "sentence-similarity"
+    assert data.tags == ["dual-encoder", "learning-to-rank", "ltr"]
+    assert data.model_name == "mine"
+    stored = json.loads((run / "metrics.json").read_text())["test"]
+    name, results = model_index_to_eval_results(head_of(text, tmp_path)["model-index"])
+    assert name == "mine" and results == data.eval_results
+    assert {each.metric_name: each.metric_value for each in results} == {
+        "AP": stored["AP"],
+        "swapped_pairs": stored["swapped_pairs"],
+    }
+    for each in results:
+        assert (each.dataset_type, each.dataset_config) == ("org/data", "small")
+        assert each.dataset_split == "test"
+        assert each.dataset_args == {"candidates": "bm25", "depth": 50}
+        assert each.metric_args["convention"] == stored["conventions"][each.metric_name]
+    ap, errors = (each.metric_args for each in results)
+    assert ap["queries"] == len(QUERIES) and "lower_is_better" not in ap
+    assert errors["queries"] == len(QUERIES) - 2 and errors["lower_is_better"]
+
+
+def test_what_nobody_says_is_left_out_of_the_head(retriever, tmp_path):
+    """The backbone lies in a folder, the data too; nobody names a licence, and nothing was measured."""
+    run = write_run(tmp_path / "run", np.full(len(QUERIES), 0.5))
+    (run / "per_query.tsv").unlink()
+    head = head_of(card(run, "sentence-transformers", retriever.model, files=["a.json"]), tmp_path)
+    assert set(head) == {"library_name", "pipeline_tag", "tags", "ltr_files"}
+
+
+def test_a_measure_without_values_is_none_of_the_hub(retriever, tmp_path):
+    conventions = {"AP": "all count", "AP(rel=4)": "those without are left out"}
+    report = {"AP(rel=4)": None, "conventions": conventions}
+    run = write_run(tmp_path / "run", np.full(len(QUERIES), 0.5), report=report)
+    header, *rows = (run / "per_query.tsv").read_text().splitlines()
+    lines = [f"{header}\tAP(rel=4)", *(f"{row}\tnan" for row in rows)]
+    (run / "per_query.tsv").write_text("\n".join(lines) + "\n")
+    head = head_of(card(run, "sentence-transformers", retriever.model), tmp_path)
+    (result,) = head["model-index"][0]["results"]
+    assert [metric["name"] for metric in result["metrics"]] == ["AP"]
+    assert result["dataset"]["name"] == "letor" and result["dataset"]["type"] == "unknown"
+
+
+def test_two_sources_are_two_results_of_the_hub(retriever, tmp_path):
+    """Their means are 0.25 and 0.75; the hub's parser must not take one for the other."""
+    values = np.repeat([0.25, 0.75], len(QUERIES) // 2)
+    report = {"sources": ["one", "two"]}
+    run = write_run(tmp_path / "run", values, report=report)
+    header, *rows = (run / "per_query.tsv").read_text().splitlines()
+    sources = np.repeat(["one", "two"], len(QUERIES) // 2)
+    lines = [f"{source}/{row}" for source, row in zip(sources, rows, strict=True)]
+    (run / "per_query.tsv").write_text("\n".join([header, *lines]) + "\n")
+    changed_config(run, data={"path": [{"path": "data/one"}, {"path": "data/two"}]})
+    head = head_of(card(run, "sentence-transformers", retriever.model), tmp_path)
+    _, results = model_index_to_eval_results(head["model-index"])
+    found = {each.dataset_name: each.metric_value for each in results}
+    assert found == {"one": 0.25, "two": 0.75}
+
+
+def test_a_model_of_the_hub_is_the_base_where_training_began_with_it(retriever, tmp_path):
+    run = write_run(tmp_path / "run", np.full(len(QUERIES), 0.5))
+    model = retriever.model
+    for tower in model.towers:
+        tower.encoder.model.name_or_path = "org/encoder"
+    assert head_of(card(run, "onnx", model), tmp_path)["base_model"] == "org/encoder"
+    changed_config(run, init_from="runs/other/seed=0")
+    assert "base_model" not in head_of(card(run, "onnx", model), tmp_path)
+
+
+def test_a_card_of_the_hub_loads_the_model_from_there(retriever):
+    text = card(Path("a"), "sentence-transformers", retriever.model, hub_id="user/name")
+    assert 'SentenceTransformer("user/name")' in text and "FOLDER" not in text
+    text = card(Path("a"), "onnx", retriever.model, hub_id="user/name")
+    assert 'embed(["a question"], "FOLDER"' in text
+    assert "`hf download user/name --local-dir FOLDER`" in text

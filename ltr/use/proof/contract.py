@@ -23,6 +23,7 @@ CHECK = "check.py"
 MEND = "export the ranker again"
 CARD = "README.md"
 VERSION = 2
+SHIPPED = "texts that ship with ltr"  # what probes are of, at least
 
 # By which a score may differ elsewhere in float32, relative to the largest score and to their
 # spread. Half precision differs by more than ten times that.

@@ -80,9 +80,9 @@ def write_proof(
         scores = pair_scores(model, queries, documents, distinct, distinct)[numbers["pair"]]
     contract = _contract(form, model, networks, forms, read)
     contract["tolerance"] = files.tolerance_of(scores)
-    contract["probes_of"] = "texts that ship with ltr"
+    contract["probes_of"] = files.SHIPPED
     if collection is not None:
-        contract["probes_of"] = "the data of the ranker, and texts that ship with ltr"
+        contract["probes_of"] = f"the data of the ranker, and {files.SHIPPED}"
     contract["rendered_by_caller"] = by_caller
     contract["files"] = _digests(folder)
     entries = {

@@ -20,8 +20,8 @@ from ltr.models.encoder.loading.model_folder import (
 
 CONTRACT = "proof/contract.json"  # of what ltr export writes: it lists all files of the folder
 CARD = "README.md"
-# In the head of a card that ltr export has written.
-FILES_OF_CARD = re.compile(r"^ltr_files: \[(.+)\]$", re.MULTILINE)
+# In the head of a card that ltr export has written, one file a line.
+FILES_OF_CARD = re.compile(r"^ltr_files:\n((?:- .+\n)+)", re.MULTILINE)
 
 
 def check_is_model(folder: ModelFolder) -> None:
@@ -78,11 +78,9 @@ def _needed_without_a_proof(folder: ModelFolder) -> tuple[list[str], str]:
     path = Path(folder.source)
     if (path / "proof").is_dir() and any((path / "proof").glob("probes.json")):
         return [CONTRACT], "proof"
-    card = path / CARD
-    text = card.read_text(encoding="utf-8", errors="replace") if card.is_file() else ""
-    listed = FILES_OF_CARD.search(text)
+    listed = files_of_card(path / CARD)
     if listed is not None:
-        return listed[1].split(", "), CARD
+        return listed, CARD
     settings = _json(folder, SETTINGS)
     ranker = settings.get("ranker") if isinstance(settings, dict) else None
     # The head of a sequence classifier lies with its encoder: no module must say it.
@@ -94,6 +92,17 @@ def _needed_without_a_proof(folder: ModelFolder) -> tuple[list[str], str]:
     if kind == "SentenceTransformer" and "activation_fn" not in theirs:
         return [MODULES], SETTINGS_THERE
     return [], ""
+
+
+def files_of_card(card: Path) -> list[str] | None:
+    """The files that the card of an exported folder lists; None where there is no card, or one that
+    ``ltr export`` has not written.
+    """
+    text = card.read_text(encoding="utf-8", errors="replace") if card.is_file() else ""
+    listed = FILES_OF_CARD.search(text)
+    if listed is None:
+        return None
+    return [line.removeprefix("- ") for line in listed[1].splitlines()]
 
 
 def _is_classifier(folder: ModelFolder) -> bool:

@@ -1,0 +1,161 @@
+"""A push to the hub, tried against a stand-in."""
+
+from pathlib import Path
+
+import pytest
+from huggingface_hub import ModelCard, constants
+
+from ltr.__main__ import main
+from ltr.errors import InputError
+from ltr.models import DualEncoder
+from ltr.use.export import export
+from ltr.use.push import push_folder
+from tests.use.hub import LARGE, NAME, content, held
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory, backbone) -> Path:
+    folder = tmp_path_factory.mktemp("saved") / "model"
+    DualEncoder(backbone, max_length=20).save(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory, model) -> Path:
+    """What ``ltr export`` has written."""
+    out = tmp_path_factory.mktemp("exported") / "out"
+    export(model, out)
+    return out
+
+
+def test_a_push_makes_a_private_repository_of_the_same_files(hub, folder):
+    pushed = push_folder(folder, NAME)
+    files = content(folder)
+    assert held(hub) == files
+    assert hub.repositories[NAME].private and pushed.is_private and pushed.deleted == []
+    assert len(hub.repositories[NAME].branches["main"]) == 2, "the hub's own commit, and one more"
+    assert ".gitattributes" in hub.repositories[NAME].branches["main"][-1]
+    large = [name for name, content in files.items() if len(content) >= LARGE]
+    assert len(hub.blobs) == len({files[name] for name in large}) > 0, "large files go by LFS"
+    assert pushed.url.startswith(f"{hub.url}/{NAME}/commit/")
+
+
+def test_a_push_deletes_what_the_export_has_not(hub, folder):
+    """Modules of another model would be read with the new weights."""
+    hub.create(NAME).branches["main"].append({"modules.json": b"[]", "2_Dense/config.json": b"{}"})
+    pushed = push_folder(folder, NAME)
+    assert held(hub) == content(folder) and pushed.deleted == ["2_Dense/config.json"]
+
+
+def test_a_branch_is_made_of_main_and_main_stays(hub, folder):
+    hub.create(NAME)
+    push_folder(folder, NAME, revision="tried")
+    assert held(hub, "tried") == content(folder) and held(hub) == {}
+
+
+def test_a_public_repository_is_pushed_to_where_that_is_said(hub, folder):
+    hub.create(NAME, private=False)
+    with pytest.raises(InputError, match="user/name is public, and a proof has texts of dev"):
+        push_folder(folder, NAME)
+    assert held(hub) == {}
+    assert not push_folder(folder, NAME, public=True).is_private
+    assert held(hub) == content(folder)
+
+
+FAILURES = {
+    ("/create", 401): "answered 401 (refused with 401); nothing was written there; log in",
+    ("/create", 403): "answered 403 (refused with 403); nothing was written there; take a token",
+    ("/create", 500): "answered 500 (refused with 500); nothing was written there; push again",
+    ("/create", None): "broke off",
+    ("/lfs-put", 403): "nothing was committed, and it is there now, empty",
+    ("/commit", 409): "nothing was committed, and it is there now, empty; somebody else",
+    ("/commit", 500): "answered 500 (refused with 500); nothing was committed",
+    ("/commit", None): "nothing was committed, and it is there now, empty, unless the hub took it",
+}
+
+
+@pytest.mark.parametrize(("words", "status"), FAILURES)
+def test_a_push_that_fails_says_so_in_a_line_and_leaves_nothing(hub, folder, capsys, words, status):
+    hub.answers[words] = status
+    assert main(["push", str(folder), NAME]) == 2
+    said = capsys.readouterr()
+    assert FAILURES[words, status] in said.err and said.err.count("\n") == 1, said.err
+    assert said.out == ""
+    assert words == "/create" or held(hub) == {}
+    hub.answers.clear()
+    assert main(["push", str(folder), NAME]) == 0, "the next one goes through"
+    assert held(hub) == content(folder)
+
+
+def test_a_failed_push_leaves_what_was_there(hub, folder, capsys):
+    hub.create(NAME).branches["main"].append({"README.md": b"before"})
+    hub.answers["/commit"] = 500
+    assert main(["push", str(folder), NAME]) == 2
+    assert held(hub) == {"README.md": b"before"}
+    assert "it is there now" not in capsys.readouterr().err
+
+
+def test_a_dry_run_prints_what_would_go_and_asks_nobody(hub, folder, model, capsys, monkeypatch):
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    monkeypatch.delenv("HF_TOKEN")
+    words = ["--dry_run", "--license", "mit", "--language", "en", "de"]
+    assert main(["push", str(model), NAME, *words]) == 0
+    said = capsys.readouterr().out
+    for name in content(folder):
+        assert f"B  {name}\n" in said
+    assert "would go to user/name (private, if it is new), branch main: " in said
+    assert "license: mit" in said and "language:\n- en\n- de\n" in said
+    assert 'SentenceTransformer("user/name")' in said
+    assert hub.asked == []
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("name", "must be USER/NAME, got 'name'"),
+        ("a/b/c", "must be USER/NAME"),
+        ("user/na me", "must be USER/NAME"),
+        ("user/-name", "must be USER/NAME"),
+    ],
+)
+def test_a_name_that_the_hub_refuses_is_refused_before(hub, model, capsys, name, said):
+    assert main(["push", str(model), name]) == 2
+    printed = capsys.readouterr().err
+    assert said in printed and printed.count("\n") == 1
+    assert hub.asked == []
+
+
+def test_without_network_or_token_nothing_is_exported(hub, model, tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(constants, "HF_TOKEN_PATH", str(tmp_path / "none"))
+    monkeypatch.delenv("HF_TOKEN")
+    out = tmp_path / "out"
+    assert main(["export", str(model), str(out), "--push", NAME]) == 2
+    assert "a push needs a token of the hub; log in (hf auth login)" in capsys.readouterr().err
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    assert main(["export", str(model), str(out), "--push", NAME]) == 2
+    assert "HF_HUB_OFFLINE is set" in capsys.readouterr().err
+    assert not out.exists() and hub.asked == []
+
+
+def test_an_export_goes_to_the_hub_as_it_is_here(hub, model, tmp_path, capsys):
+    out = tmp_path / "out"
+    words = ["--push", NAME, "--license", "apache-2.0"]
+    assert main(["export", str(model), str(out), *words]) == 0
+    assert held(hub) == content(out)
+    assert f"{NAME} (private) holds {len(content(out))} files, " in capsys.readouterr().out
+    assert ModelCard.load(out / "README.md").data.license == "apache-2.0"
+
+
+def test_an_exported_folder_goes_as_it_is(hub, folder, capsys):
+    assert main(["push", str(folder), NAME, "--license", "mit"]) == 2
+    assert "is exported and goes as it is" in capsys.readouterr().err
+    assert hub.asked == []
+
+
+def test_a_folder_that_has_lost_a_file_is_not_pushed(hub, model, tmp_path, capsys):
+    out = tmp_path / "out"
+    export(model, out)
+    (out / "modules.json").unlink()
+    assert main(["push", str(out), NAME]) == 2
+    assert "has lost modules.json, as its README.md tells" in capsys.readouterr().err
+    assert hub.asked == []
