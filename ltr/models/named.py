@@ -2,7 +2,7 @@
 
 A name is a run folder (its best weights), a checkpoint of a run, or a model that no run holds: a
 folder that ``ltr export`` or sentence-transformers has written, ``package:NAME``, or a model of the
-hub. The page ``docs/use.md`` has the table of what each option takes; its test tries every cell.
+hub, ``USER/NAME`` or ``USER/NAME@REVISION``. The page ``docs/use.md`` has the table of what each option takes; its test tries every cell.
 """
 
 import logging
@@ -41,9 +41,9 @@ from ltr.models.ranker_class import cannot_build, ranker_class
 
 log = logging.getLogger(__name__)
 
-# What an option needs of its ranker: "any" takes every ranker, "texts" one that scores texts, and
-# "embeddings" a dual encoder.
-Needs = Literal["any", "texts", "embeddings"]
+# What an option needs of its ranker: "any" takes every ranker, "texts" one that scores texts,
+# "embeddings" a dual encoder, and "features" one that scores feature vectors.
+Needs = Literal["any", "texts", "embeddings", "features"]
 
 
 class RankerSettings(TypedDict):
@@ -97,7 +97,8 @@ def open_ranker(
     Args:
         name: a run folder, a checkpoint, or a model, see the head of this file.
         option: the option that has this name as its value, for errors.
-        needs: ``texts`` refuses rankers of feature vectors, ``embeddings`` all but dual encoders.
+        needs: ``texts`` refuses rankers of feature vectors, ``embeddings`` all but dual encoders,
+            ``features`` all but rankers of feature vectors.
         max_length: tokens that a model reads which no run holds; None: as in the model. The ranker
             of a run has a length of its own.
         changes: options of the ranker that replace its own, a run's too; those of ``encoder`` are
@@ -130,6 +131,10 @@ def open_ranker(
         raise InputError(
             f"{where}: a ranker of texts is needed, and this is a {type(opened.ranker).__name__}"
         )
+    if needs == "features" and not isinstance(opened.ranker.reads, FeatureVectors):
+        raise InputError(
+            f"{where}: a ranker of feature vectors is needed, and this is a {type(opened.ranker).__name__}"
+        )
     return opened
 
 
@@ -146,11 +151,12 @@ def _check_path(name: str | Path, option: str) -> None:
     names = ("config.json", "modules.json", "adapter_config.json")
     if any((path / file).is_file() for file in names):
         return
+    before_revision = Path(str(name).partition("@")[0])
     can_be_hub_id = not (
         path.is_absolute()
         or str(name).startswith(".")
         or path.parts[:1] == ("runs",)
-        or len(path.parts) > 2  # a hub id is NAME or OWNER/NAME
+        or len(before_revision.parts) > 2  # a hub id is NAME or OWNER/NAME
     )
     if not can_be_hub_id:
         raise InputError(

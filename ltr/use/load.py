@@ -2,15 +2,16 @@
 
 import logging
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any, Literal, get_args, overload
 
 import torch
 
 from ltr.data.layouts import FeatureVectors
 from ltr.data.normalise import Normalisation
-from ltr.errors import InputError
+from ltr.errors import InputError, one_of
 from ltr.models import DualEncoder, Ranker
-from ltr.models.named import open_ranker
+from ltr.models.encoder.loading.model_folder import PACKAGE
+from ltr.models.named import Needs, open_ranker
 from ltr.run.precision import Precision, gpu_of, is_emulated, stored_precision
 from ltr.use.rankers import FeatureScorer, Reranker, TextRanker
 from ltr.use.retriever import Retriever
@@ -18,8 +19,57 @@ from ltr.use.retriever import Retriever
 log = logging.getLogger(__name__)
 
 
+@overload
 def load(
-    source: str | Path, precision: Precision | None = None, device: str | None = None
+    source: str | Path,
+    precision: Precision | None = None,
+    device: str | None = None,
+    *,
+    revision: str | None = None,
+    needs: Literal["any"] = "any",
+) -> Any: ...
+
+
+@overload
+def load(
+    source: str | Path,
+    precision: Precision | None = None,
+    device: str | None = None,
+    *,
+    revision: str | None = None,
+    needs: Literal["texts"],
+) -> TextRanker: ...
+
+
+@overload
+def load(
+    source: str | Path,
+    precision: Precision | None = None,
+    device: str | None = None,
+    *,
+    revision: str | None = None,
+    needs: Literal["embeddings"],
+) -> Retriever: ...
+
+
+@overload
+def load(
+    source: str | Path,
+    precision: Precision | None = None,
+    device: str | None = None,
+    *,
+    revision: str | None = None,
+    needs: Literal["features"],
+) -> FeatureScorer: ...
+
+
+def load(
+    source: str | Path,
+    precision: Precision | None = None,
+    device: str | None = None,
+    *,
+    revision: str | None = None,
+    needs: Needs = "any",
 ) -> TextRanker | FeatureScorer:
     """Load a trained ranker.
 
@@ -31,6 +81,10 @@ def load(
             the run, so that scores are those that ``ltr test`` wrote; for other models
             ``bf16-mixed`` where a GPU, or a CPU with AMX, multiplies it.
         device: such as ``cpu`` or ``cuda:1``. None: the GPU if there is one.
+        revision: of a model of the hub: a branch, a tag or a commit. ``USER/NAME@REVISION`` says the
+            same, wherever a ranker is named. None: its ``main``.
+        needs: ``texts``, ``embeddings`` or ``features`` refuses other rankers, and tells type
+            checkers what is returned, which a name does not.
 
     Returns:
         A :class:`ltr.use.rankers.Reranker` for a cross-encoder, a
@@ -38,10 +92,18 @@ def load(
         :class:`ltr.use.rankers.FeatureScorer`.
 
     Raises:
-        InputError: if nothing is found there, or it can't be loaded.
+        InputError: if nothing is found there, it can't be loaded, or it is not what is needed.
     """
+    one_of(get_args(Needs), needs=needs)
     chosen_device = _device(device)
-    named = open_ranker(source, "source")
+    if revision is not None:
+        if str(source).startswith(PACKAGE) or Path(source).exists():
+            raise InputError(
+                f"revision must be one of a model of the hub, got {revision!r} for {source}, which lies here; leave it out",
+                option="revision",
+            )
+        source = f"{source}@{revision}"
+    named = open_ranker(source, "source", needs)
     ranker = named.ranker.to(chosen_device)
     if named.checkpoint is None or named.file is None:  # of the hub or exported, so of no run
         return _text_ranker(ranker, precision or _usual_precision(chosen_device), source)

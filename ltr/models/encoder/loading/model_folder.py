@@ -5,6 +5,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from huggingface_hub import constants, snapshot_download
+from huggingface_hub.errors import HfHubHTTPError
 from transformers import AutoConfig, PretrainedConfig
 from transformers.utils import cached_file
 
@@ -33,6 +35,9 @@ HOLDS = {
 # package raises what it stumbles over, and that of tokenizer.json a bare Exception.
 LOAD_ERRORS = Exception
 
+# Files of a model at the hub that no library reads which we load with.
+OTHER_FORMS = ["onnx/*", "openvino/*", "*.onnx", "*.h5", "*.msgpack", "*.ot", "*.tflite", "*.gguf"]
+
 # How the names of classes end that have no head, or the one over words of pretraining.
 WITHOUT_TASK = (
     "Model",
@@ -46,14 +51,14 @@ class ModelFolder:
     """A pretrained model by its files. Each file is read once, when it is first asked for.
 
     Args:
-        name: hub id, folder, or ``package:NAME``.
+        name: hub id, ``HUB_ID@REVISION``, folder, or ``package:NAME``.
         option: that names it, for errors.
 
     Attributes:
         source: the hub id or the folder, as transformers loads it.
 
     Raises:
-        InputError: if a package is not installed or holds no model, or for an address (``s3://…``).
+        InputError: as :func:`resolve`.
     """
 
     def __init__(self, name: str, option: str = "backbone") -> None:
@@ -270,16 +275,19 @@ def open_folder(backbone: Backbone, option: str = "backbone") -> ModelFolder:
 def resolve(backbone: str) -> str:
     """The hub id or folder of a backbone, as transformers loads it.
 
-    ``package:NAME`` becomes the folder of the installed package NAME that holds ``config.json``;
-    any other backbone stays as it is.
+    ``package:NAME`` becomes the folder of the installed package NAME that holds ``config.json``, and
+    ``HUB_ID@REVISION`` the folder in the hub's cache that holds this branch, tag or commit; any other
+    backbone stays as it is.
 
     Raises:
-        InputError: if the package is not installed or holds no model, or for an address
-            (``s3://…``).
+        InputError: if the package is not installed or holds no model, the revision can't be had, or
+            for an address (``s3://…``).
     """
     local_path("backbone", backbone)
     if not backbone.startswith(PACKAGE):
-        return backbone
+        hub_id, at, revision = backbone.partition("@")
+        is_revision = at and not Path(backbone).exists()
+        return _revision_of_hub(hub_id, revision) if is_revision else backbone
     name = backbone.removeprefix(PACKAGE)
     if "." in name:
         # To find a package within another one, Python imports the other: a checkpoint would run it.
@@ -301,6 +309,34 @@ def resolve(backbone: str) -> str:
         if config.is_file():
             return str(config.parent)
     raise InputError(f"backbone {backbone!r}: the package holds no config.json, so no model")
+
+
+def _revision_of_hub(hub_id: str, revision: str) -> str:
+    """The folder in the hub's cache that holds a revision of a model; fetched if it is not there.
+
+    Raises:
+        InputError: if the hub has none, or it is not in the cache and the hub can't be reached.
+    """
+    where = f"{hub_id}@{revision}"
+    if not revision:
+        raise InputError(
+            f"{where}: a branch, a tag or a commit must follow @, got none; name one, or leave out @"
+        )
+    try:
+        folder = snapshot_download(
+            hub_id, revision=revision, ignore_patterns=[*OTHER_FORMS, "*.bin"]
+        )
+        if not any(Path(folder).rglob("*.safetensors")):
+            folder = snapshot_download(hub_id, revision=revision, ignore_patterns=OTHER_FORMS)
+    # The bases are the error of httpx, or of httpx2 in later versions, and OSError.
+    except (*HfHubHTTPError.__bases__, ValueError) as error:
+        reason = " ".join(str(error).split()) or type(error).__name__
+        reason = reason if len(reason) <= 200 else f"{reason[:200]}…"
+        offline = " (HF_HUB_OFFLINE is set)" if constants.is_offline_mode() else ""
+        raise InputError(
+            f"{where}: the hub must have this revision of this model, or the cache, and it can't be had{offline}: {reason.rstrip('.: ')}; check the name and the revision, and that you may read it"
+        ) from None
+    return str(folder)
 
 
 def is_classifier(architectures: list[str] | None) -> bool:
