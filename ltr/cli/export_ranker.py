@@ -12,8 +12,8 @@ from ltr.data.console import say
 from ltr.data.outputs import check_folder
 from ltr.use.export import Exported, Form
 from ltr.use.export import export as write_exported
+from ltr.use.hub_push import HubFile, check_can_push, files_to_push, push_folder
 from ltr.use.int8 import METRIC
-from ltr.use.push import HubFile, check_can_push, files_to_push, push_folder
 
 
 def export(

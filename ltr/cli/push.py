@@ -9,7 +9,7 @@ from ltr.cli.opened_rankers import data_of_ranker
 from ltr.data.console import say
 from ltr.errors import InputError
 from ltr.use.export import Form, export
-from ltr.use.push import (
+from ltr.use.hub_push import (
     MAIN,
     check_can_push,
     check_name,

@@ -12,7 +12,7 @@ from ltr.__main__ import main
 from ltr.errors import InputError
 from ltr.models import DualEncoder, PairWiseBertRanker
 from ltr.use.export import export
-from ltr.use.push import push_folder
+from ltr.use.hub_push import push_folder
 from ltr.use.rankers import Reranker
 from ltr.use.retriever import Retriever
 from tests.child_processes import run_command

@@ -9,7 +9,7 @@ from ltr.__main__ import main
 from ltr.errors import InputError
 from ltr.models import DualEncoder
 from ltr.use.export import export
-from ltr.use.push import push_folder
+from ltr.use.hub_push import push_folder
 from tests.use.hub import LARGE, NAME, content, held
 
 
