@@ -85,7 +85,7 @@ def bi_encoder(collection: Collection, pools: QueryLists) -> QueryLists:
 
 def ranked_lists(collection: Collection, run: Path) -> QueryLists:
     """The test run that the trained ranker has written."""
-    return lists_of_lines(run, "line", collection.queries, collection.corpus, read_run(run))
+    return lists_of_lines([run], "line", collection.queries, collection.corpus, read_run(run))
 
 
 def ltr(*arguments: str) -> None:

@@ -8,6 +8,7 @@ from shlex import quote
 from typing import Literal
 
 from ltr.data import progress
+from ltr.data.cache_folder import details
 from ltr.data.collection import Collection, open_collection, scores_by_split
 from ltr.data.data_folder import WrittenFolder, write_data_folder
 from ltr.data.folder_files import find_corpus
@@ -58,7 +59,8 @@ def import_data(
         collection = open_collection(source, chosen)
         scores = scores_by_split(source, chosen)
         written = write_data_folder(collection, Path(folder), scores)
-    _log_page(source, folder, notes, _lines_of(written), CONFIG)
+    told = [note.getMessage() for note in notes]
+    _log_page(source, folder, told, _lines_of(written), CONFIG)
     train = written.collection.qrels.get("train")
     if train is not None and train.largest_fraction() > 0:
         log.info(
@@ -84,9 +86,13 @@ def _columns_of_roles(words: list[str]) -> dict[str, str]:
 
 def _import_features(source: str, folder: str, fold: int | None, first_feature: int) -> None:
     splits = {}
+    read = []
     with _noted() as notes:
         for name, files in find_splits(Path(source), fold).items():
             splits[name] = read_letor(files, first_feature)
+            listed = ", ".join(map(str, files))
+            n_rows = len(splits[name].labels)
+            read.append(f"{listed}: rows of {name} read: {n_rows:,}; all kept")
     write_letor_folder(splits, Path(folder))
     lines = []
     for name, split in splits.items():
@@ -97,26 +103,32 @@ def _import_features(source: str, folder: str, fold: int | None, first_feature: 
     options = f" --model.ranker.n_features {n_features}"
     if "dev" in splits:
         options += " --data.dev_share null"
-    _log_page(source, folder, notes, lines, CONFIG_OF_FEATURES + options)
+    told = [*read, *(note.getMessage() for note in notes)]
+    _log_page(source, folder, told, lines, CONFIG_OF_FEATURES + options)
 
 
 @contextmanager
 def _noted() -> Iterator[list[logging.LogRecord]]:
-    """Inside the block, what the readers of data say is kept for the page; how far they are is told
-    at once. Where an error ends the block, what they have said is told before it.
+    """Inside the block, what the readers of data say is kept for the page, with the details; how far
+    they are is told at once. Where an error ends the block, what they have said is told before it,
+    without the details.
     """
     logger = logging.getLogger("ltr.data")
     keeper = _Keeper()
+    level = details.level
     logger.addHandler(keeper)
+    details.setLevel(logging.INFO)
     logger.propagate = False
     try:
         yield keeper.records
     except InputError:
         for record in keeper.records:
-            log.handle(record)
+            if record.name != details.name:
+                log.handle(record)
         raise
     finally:
         logger.removeHandler(keeper)
+        details.setLevel(level)
         logger.propagate = True
 
 
@@ -135,19 +147,19 @@ class _Keeper(logging.Handler):
 
 
 def _log_page(
-    source: str, folder: str, notes: list[logging.LogRecord], written: list[str], configuration: str
+    source: str, folder: str, told: list[str], written: list[str], configuration: str
 ) -> None:
     """Say what was read, what of it was left out, what is there now, and what to do with it.
 
     Args:
         source, folder: the words of the command.
-        notes: what the readers said.
+        told: what the readers said.
         written: a line for each thing that is there now.
         configuration: a file that trains on it, and its options.
     """
     log.info("read from %s", source)
     # Once each: what is opened again says the same again.
-    for line in dict.fromkeys(note.getMessage() for note in notes):
+    for line in dict.fromkeys(told):
         log.info("  %s", line)
     log.info("written to %s", folder)
     for line in written:

@@ -11,7 +11,7 @@ import hashlib
 import json
 import logging
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import NamedTuple, TypeVar
@@ -23,12 +23,39 @@ from ltr.entries import parse_json
 
 log = logging.getLogger(__name__)
 
+# What is said of all data that is read, to who listens: ltr import does.
+details = logging.getLogger("ltr.data.details")
+details.setLevel(logging.WARNING)
+
 T = TypeVar("T")
 
 SEAL = "seal"  # the file of an entry that describes its other files
 ORIGINS = "made-of"  # the file of an entry that says what it was made of
 NOTES = "notes.json"
+COUNTS = "counts.json"
 SEALED_BYTES = 4096  # at the beginning and at the end of each file: what the seal covers
+
+
+class Notes(NamedTuple):
+    """What is to be said of what was read into an entry, whenever it is opened.
+
+    Attributes:
+        noun: what is counted, in the plural.
+        n_read: how many there were.
+        n_kept: how many of them are in the entry.
+        left_out: which are not and why, and what else a user must know; a sentence for each kind.
+    """
+
+    noun: str
+    n_read: int
+    n_kept: int
+    left_out: list[str]
+
+    @property
+    def counts(self) -> str:
+        """``rows read: 1,204; 1,190 kept``."""
+        kept = "all" if self.n_kept == self.n_read else f"{self.n_kept:,}"
+        return f"{self.noun} read: {self.n_read:,}; {kept} kept"
 
 
 class Origin(NamedTuple):
@@ -89,19 +116,23 @@ def cached(
                 return open_folder(folder)
 
 
-def keep_notes(folder: Path, notes: Sequence[str]) -> None:
+def keep_notes(folder: Path, notes: Notes) -> None:
     """Keep in an entry, while it is built, what is to be said of it whenever it is opened."""
-    if notes:
-        (folder / NOTES).write_text(json.dumps(notes), encoding="utf-8")
+    (folder / COUNTS).write_text(json.dumps(notes.counts), encoding="utf-8")
+    if notes.left_out:
+        (folder / NOTES).write_text(json.dumps(notes.left_out), encoding="utf-8")
 
 
 def log_notes(folder: Path, source: str | Path) -> None:
-    """Log what :func:`keep_notes` has kept, a warning each.
+    """Log what :func:`keep_notes` has kept: a warning for each kind that is left out, and the counts
+    for who listens to :data:`details`.
 
     Args:
         folder: of the entry.
         source: what it is opened for. Other files may have the same content.
     """
+    if (folder / COUNTS).exists():
+        details.info("%s: %s", source, parse_json((folder / COUNTS).read_bytes()))
     if (folder / NOTES).exists():
         for note in parse_json((folder / NOTES).read_bytes()):
             log.warning("%s: %s", source, note)

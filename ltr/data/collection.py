@@ -9,6 +9,7 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
+from ltr.data.cache_folder import details
 from ltr.data.files import names_in, seen_from
 from ltr.data.folder_files import FolderFiles, find_corpus, open_corpus, open_queries
 from ltr.data.from_ir_datasets import read_ir_datasets
@@ -230,6 +231,8 @@ def _texts_by_split(path: str, columns: Mapping[str, str] | None) -> dict[str, T
             splits[split] = open_text_rows(rows, f"{content} {split}", columns)
         return splits
     for split, files in text_files_by_split(path).items():
+        more = f" and {len(files) - 1} more" if len(files) > 1 else ""
+        details.info("%s: the split %s is read from %s%s", path, split, files[0].name, more)
         splits[split] = open_text_files(files, columns)
     return splits
 
@@ -333,10 +336,11 @@ def _from_data_folder(folder: Path) -> Collection:
     qrels = {}
     candidates = {}
     for split in SPLITS:
-        if file := files.judgements(split):
-            qrels[split] = cached_lists(file, queries, corpus, read_judgements)
-        if file := files.pools(split):
-            candidates[split] = cached_lists(file, queries, corpus, read_pools, kind_of_pools(file))
+        if judged := files.judgements(split):
+            qrels[split] = cached_lists(judged, queries, corpus, read_judgements)
+        if pools := files.pools(split):
+            kind = kind_of_pools(pools)
+            candidates[split] = cached_lists(pools, queries, corpus, read_pools, kind)
     if not qrels:
         raise InputError(
             f"{folder / 'qrels'}: there must be at least one of train.tsv, dev.tsv, test.tsv (or .tsv.gz, .txt, .jsonl, .csv, .parquet), or MS MARCO's qrels.train.tsv beside the corpus; found {names_in(folder / 'qrels') or names_in(folder)}"
@@ -366,12 +370,12 @@ def with_split(collection: Collection, split: str) -> Collection:
         raise InputError(
             f"{collection.source}: a split must be one of {', '.join(collection.qrels)}, got {split!r}; only a data folder with qrels/ can have others"
         )
-    file = files.judgements(split)
-    if file is None:
+    judgements = files.judgements(split)
+    if not judgements:
         raise InputError(
             f"{collection.source}: a split must be one of {', '.join(files.splits)}, got {split!r}; there is no {files.path / 'qrels' / split}.tsv"
         )
-    judged = cached_lists(file, collection.queries, collection.corpus, read_judgements)
+    judged = cached_lists(judgements, collection.queries, collection.corpus, read_judgements)
     candidates = dict(collection.candidates)
     pools = _pools_of(collection, files, split)
     if pools is not None:
@@ -383,10 +387,10 @@ def _pools_of(collection: Collection, files: FolderFiles, split: str) -> QueryLi
     """The pools of a split, or else of the one that it is a part of; None where there are none."""
     if split in collection.candidates:
         return collection.candidates[split]
-    file = files.pools(split)
-    if file is not None:
+    pools = files.pools(split)
+    if pools:
         return cached_lists(
-            file, collection.queries, collection.corpus, read_pools, kind_of_pools(file)
+            pools, collection.queries, collection.corpus, read_pools, kind_of_pools(pools)
         )
     whole = parent_split(split)
     return None if whole is None else _pools_of(collection, files, whole)

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 from ltr.data.cache_folder import cached, origin_of
 from ltr.data.columns import is_certain
 from ltr.data.files import digest_of, numbered_lines
+from ltr.data.progress import reading
 from ltr.entries import parse_json
 from ltr.errors import InputError
 
@@ -119,7 +120,8 @@ def columns_of(file: Path, layout: str = "") -> CountedColumns:
         return CountedColumns(**entries)
 
     content = f"columns-2 {layout} {digest_of(file)}"
-    counted = cached("columns", content, build, open_counted, origin_of(file))
+    with reading([file]):
+        counted = cached("columns", content, build, open_counted, origin_of(file))
     if counted.quoted:
         log.warning(
             "%s:%s: %d lines hold quotes as spreadsheets write them, which are read as text; save the file without them",

@@ -5,7 +5,7 @@ import hashlib
 import json
 import logging
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any, Literal
@@ -26,7 +26,18 @@ from ltr.errors import InputError, local_path
 log = logging.getLogger(__name__)
 
 HUBS = ("ir_datasets:", "datasets:")  # what names of data sets begin with that are no paths
+NOTED = 2**20  # bytes between two calls of note_read
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+
+
+# Are told how many bytes more of a file are read, packed as they lie on the disk.
+told_of_bytes: list[Callable[[int], None]] = []
+
+
+def note_read(n_bytes: int) -> None:
+    """Tell them."""
+    for tell in told_of_bytes:
+        tell(n_bytes)
 
 
 def exists_as_file(path: Path) -> bool:
@@ -93,6 +104,8 @@ def blocks(path: Path, size: int, *, whole_lines: bool = True) -> Iterator[tuple
         with open(path, "rb") as file:
             kind = kind_of_bytes(file.peek(N_FIRST_BYTES))
             stream: IO[bytes] = unpacked(path, file, kind) if kind in PACKED else file
+            n_noted = 0  # bytes of the file
+            n_since = 0  # bytes of what it holds
             # The rest of the line at which read() has stopped belongs to the block.
             while block := stream.read(size) + (stream.readline() if whole_lines else b""):
                 n_lines = block.count(b"\n")
@@ -102,6 +115,12 @@ def blocks(path: Path, size: int, *, whole_lines: bool = True) -> Iterator[tuple
                     is_first = False
                 yield number, block
                 number += n_lines
+                n_since += len(block)
+                if n_since >= NOTED:
+                    note_read(file.tell() - n_noted)
+                    n_noted = file.tell()
+                    n_since = 0
+            note_read(file.tell() - n_noted)
     except FileNotFoundError:
         raise InputError(f"{path}: there is no such file") from None
     except IsADirectoryError:

@@ -15,7 +15,7 @@ from ltr.errors import InputError
 OTHER_CORPUS_NAMES = ("collection", "msmarco-docs")
 PACKED = rf"(?P<packed>{'|'.join(map(re.escape, PACKED_ENDINGS))})?"
 NAME = r"(?P<name>\w[\w.+-]*?)"
-PART = r"-\d+-of-\d+"  # as Hugging Face names the parts of a file; of one, -00000-of-00001
+PART = r"-\d+-of-(?P<of>\d+)"  # as Hugging Face names the parts of a file; of one, -00000-of-00001
 JUDGED = rf"({PART})?\.(tsv|txt|qrels|trec|run|csv|jsonl|json|parquet){PACKED}"
 # What files of judgements (and pools) are called within a folder of them, and beside the corpus.
 JUDGEMENT_FOLDERS = ("qrels", "default", "data", ".")  # of the first that has some
@@ -132,30 +132,29 @@ class FolderFiles:
         others = sorted(set(self._judgements).difference(SPLITS))
         return [split for split in SPLITS if split in self._judgements] + others
 
-    def judgements(self, split: str) -> Path | None:
-        """The file of a split's judgements; None where it has none.
+    def judgements(self, split: str) -> list[Path]:
+        """The file of a split's judgements, or its parts in their order; none where it has none.
 
         Raises:
-            InputError: if it has several, or what is called so is no file.
+            InputError: if it has several, or not all parts, or what is called so is no file.
         """
-        return self._one_file(self._judgements, split)
+        return self._whole(self._judgements, split)
 
-    def pools(self, split: str) -> Path | None:
+    def pools(self, split: str) -> list[Path]:
         """The file of a split's candidates, as :meth:`judgements`."""
-        return self._one_file(self._pools, split)
+        return self._whole(self._pools, split)
 
-    def _one_file(self, files_by_split: dict[str, list[Path]], split: str) -> Path | None:
+    def _whole(self, files_by_split: dict[str, list[Path]], split: str) -> list[Path]:
         files = files_by_split.get(split, [])
-        if len(files) > 1:
+        wholes = {re.sub(PART, r"-\g<of>", unpacked_name(file.name)) for file in files}
+        if len(wholes) > 1:
             listed = ", ".join(_shown(file, self.path) for file in files)
-            are_parts = all(re.search(PART, file.name) for file in files)
-            mend = "join the parts" if are_parts else "keep one"
             raise InputError(
-                f"{self.path}: there must be one file of {split}, got {listed}; {mend}"
+                f"{self.path}: there must be one file of {split}, got {listed}; keep one"
             )
         if lacking := lacking_parts(files):
             raise InputError(f"{self.path}: {split}: {lacking}")
-        return files[0] if files and exists_as_file(files[0]) else None
+        return [file for file in files if exists_as_file(file)]
 
     @property
     def summary(self) -> str:
@@ -173,7 +172,11 @@ class FolderFiles:
                 if split in found:
                     files.setdefault(found[split][0], split)
             if files:
-                listed = [f"{split} in {_shown(file, self.path)}" for file, split in files.items()]
+                listed = []
+                for file, split in files.items():
+                    n_more = len(found[split]) - 1
+                    more = f" and {n_more} more" if n_more else ""
+                    listed.append(f"{split} in {_shown(file, self.path)}{more}")
                 kinds.append(f"{kind} of {', '.join(listed)}")
             is_plain = is_plain and all(file.parent.name == folder for file in files)
         others = ", ".join(dict.fromkeys(_shown(file, self.path) for file in self._left))

@@ -8,6 +8,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from ltr.data.cache_folder import details
 from ltr.data.judged_lists import known_judgements, lists_without_repeats
 from ltr.data.lines import Line, look_up
 from ltr.data.query_lists import QueryLists
@@ -48,9 +49,9 @@ def read_ir_datasets(name: str) -> tuple[TextTable, TextTable, dict[str, QueryLi
     content = f"ir_datasets {ir_datasets.__version__} {name}"
 
     docs = ((doc.doc_id, doc.default_text()) for doc in data_set.docs_iter())
-    doc_records = _records_with_text(source, "documents", docs)
+    doc_records = _records(source, "documents", docs)
     docs_content = f"{content} {_docs_version(data_set)}"
-    corpus = TextTable.open(docs_content, doc_records, "document", source)
+    corpus = TextTable.open(docs_content, doc_records, "document", source, leave_out_empty=True)
 
     id_and_text = []
     for part in parts.values():
@@ -58,8 +59,10 @@ def read_ir_datasets(name: str) -> tuple[TextTable, TextTable, dict[str, QueryLi
             id_and_text.append((query.query_id, query.default_text()))
     digest = hashlib.sha256(json.dumps(id_and_text).encode()).hexdigest()
     # A query may be in several splits; a document is there once.
-    query_records = first_of_each(_records_with_text(source, "queries", id_and_text))
-    queries = TextTable.open(f"{content} {digest}", query_records, "query", source)
+    query_records = first_of_each(_records(source, "queries", id_and_text))
+    queries = TextTable.open(
+        f"{content} {digest}", query_records, "query", source, leave_out_empty=True
+    )
 
     qrels = {}
     for split, part in parts.items():
@@ -68,26 +71,18 @@ def read_ir_datasets(name: str) -> tuple[TextTable, TextTable, dict[str, QueryLi
     return corpus, queries, qrels
 
 
-def _records_with_text(
-    source: str, kind: str, texts: Iterable[tuple[str, str]]
-) -> Iterator[Record]:
-    """Records of texts with their ids. The user can't mend the texts: empty ones are left out, NULs
-    are read as spaces, and warnings count both.
+def _records(source: str, kind: str, texts: Iterable[tuple[str, str]]) -> Iterator[Record]:
+    """Records of texts with their ids. The user can't mend the texts: NULs are read as spaces, and a
+    warning counts them.
     """
-    n_empty = 0
     n_with_nul = 0
     for number, (id_, text) in enumerate(texts, start=1):
         if "\0" in text:
             n_with_nul += 1
             text = text.replace("\0", " ")
-        if text.strip():
-            yield Record(id_, text, f"{source} {kind}", number)
-        else:
-            n_empty += 1
+        yield Record(id_, text, f"{source} {kind}", number)
     if n_with_nul:
         log.warning("%s: %d %s hold NUL, which is read as a space", source, n_with_nul, kind)
-    if n_empty:
-        log.warning("%s: %d %s have no text and are left out", source, n_empty, kind)
 
 
 def _read_qrels(where: str, part: Any, queries: TextTable, corpus: TextTable) -> QueryLists:
@@ -97,9 +92,11 @@ def _read_qrels(where: str, part: Any, queries: TextTable, corpus: TextTable) ->
     They are looked up at each opening: there is no file whose content could name them in the cache.
     """
     rows = look_up(_numbered_judgements(part), queries, corpus)
-    known, notes = known_judgements(f"{where} qrels", rows)
-    lists, notes = lists_without_repeats(known, notes)
-    for note in notes:
+    sources = [f"{where} qrels"]
+    known, notes = known_judgements(sources, rows)
+    lists, notes = lists_without_repeats(sources, known, notes)
+    details.info("%s: %s", where, notes.counts)
+    for note in notes.left_out:
         log.warning("%s: %s", where, note)
     return lists
 

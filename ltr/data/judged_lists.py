@@ -8,40 +8,62 @@ from typing import TypeVar
 import numpy as np
 
 from ltr.data import trec
-from ltr.data.cache_folder import cached, keep_notes, log_notes, origin_of
+from ltr.data.cache_folder import Notes, cached, keep_notes, log_notes, origin_of
 from ltr.data.files import digest_of
 from ltr.data.first_bytes import unpacked_name
-from ltr.data.lines import Line, LineRows, lists_of_lines, look_up
+from ltr.data.lines import (
+    Line,
+    LineRows,
+    in_line,
+    lines_of_all,
+    lists_of_lines,
+    look_up,
+    place_of_line,
+)
 from ltr.data.named_rows import is_row_file
-from ltr.data.pair_files import candidate_lines, graded_lines, has_three_columns, scored_lines
+from ltr.data.pair_files import (
+    candidate_lines,
+    has_grades,
+    has_three_columns,
+    judgement_lines,
+    scored_lines,
+)
+from ltr.data.progress import reading
 from ltr.data.query_lists import QueryLists
 from ltr.data.texts import TextTable
 from ltr.errors import InputError
 
 T = TypeVar("T")
-Noted = tuple[T, list[str]]  # what was read, and what is to be said of it
+Noted = tuple[T, Notes]  # what was read, and what is to be said of it
 
 
 def cached_lists(
-    file: Path,
+    files: Sequence[Path],
     queries: TextTable,
     corpus: TextTable,
-    read: Callable[[Path, TextTable, TextTable], Noted[QueryLists]],
+    read: Callable[[Sequence[Path], TextTable, TextTable], Noted[QueryLists]],
     kind: str = "",
 ) -> QueryLists:
-    """The lists of a file: read and checked once, then cached under the content of the file and of
-    both tables, and mapped by every process. What is to be said of them is said at each opening.
+    """The lists of a file, or of the parts of one: read and checked once, then cached under the
+    content of the files and of both tables, and mapped by every process. What is to be said of them
+    is said at each opening.
 
     Args:
-        file: to be read.
-        queries, corpus: the tables that know its ids.
-        read: reads it.
+        files: to be read, in their order.
+        queries, corpus: the tables that know the ids.
+        read: reads them.
         kind: of the lists, where the same bytes may be read as others.
     """
-    # The ending of rows with names chooses their reader.
-    form = f"rows {Path(unpacked_name(file.name.lower())).suffix} " if is_row_file(file) else ""
-    content = f"{kind}{form}{digest_of(file)}"
-    return cached_lists_of([file], content, queries, corpus, partial(read, file))
+    contents = []
+    for file in files:
+        # The ending of rows with names chooses their reader.
+        form = ""
+        if is_row_file(file):
+            form = f"rows {Path(unpacked_name(file.name.lower())).suffix} "
+        contents.append(f"{form}{digest_of(file)}")
+    content = kind + " ".join(contents)
+    with reading(files):
+        return cached_lists_of(files, content, queries, corpus, partial(read, files))
 
 
 def cached_lists_of(
@@ -69,22 +91,30 @@ def cached_lists_of(
     return cached("lists", content, build, open_lists, origin)
 
 
-def read_judgements(file: Path, queries: TextTable, corpus: TextTable) -> Noted[QueryLists]:
-    """The judgements of a file. As in the files that others ship, absent queries and documents may be
-    judged, and a pair twice with one grade: such judgements are left out and counted.
+def read_judgements(
+    files: Sequence[Path], queries: TextTable, corpus: TextTable
+) -> Noted[QueryLists]:
+    """The judgements of a file, or of the parts of one. As in the files that others ship, absent
+    queries and documents may be judged, and a pair twice with one grade: such judgements are left
+    out and counted. Where none has a grade, each is of grade 1.
     """
-    lines = graded_lines(file) if is_row_file(file) else trec.read_qrels(file)
-    return _known_lists(file, lines, "judgement", queries, corpus)
+    are_graded = has_grades(files[0])
+    lines = lines_of_all(files, partial(judgement_lines, are_graded=are_graded))
+    lists, notes = _known_lists(files, lines, "judgement", queries, corpus)
+    if not are_graded:
+        notes.left_out.append("judgements have no grades, so each pair that is listed has grade 1")
+    return lists, notes
 
 
-def read_scores(file: Path, queries: TextTable, corpus: TextTable) -> Noted[QueryLists]:
-    """The scores of a file of pairs. Those of absent queries and documents, and a pair again with the
+def read_scores(files: Sequence[Path], queries: TextTable, corpus: TextTable) -> Noted[QueryLists]:
+    """The scores of files of pairs. Those of absent queries and documents, and a pair again with the
     same score, are left out and counted.
     """
-    lists, notes = _known_lists(file, scored_lines(file), "score", queries, corpus)
-    if has_three_columns(file) and are_ranks(lists, file):
+    lines = lines_of_all(files, scored_lines)
+    lists, notes = _known_lists(files, lines, "score", queries, corpus)
+    if has_three_columns(files[0]) and are_ranks(lists, files[0]):
         raise InputError(
-            f"{file}: column 3 must hold scores, higher for better documents, got whole numbers that rise from line to line of a query, as ranks do; write scores, or, where these are scores, query_id<TAB>doc_id<TAB>score as the first line"
+            f"{files[0]}: column 3 must hold scores, higher for better documents, got whole numbers that rise from line to line of a query, as ranks do; write scores, or, where these are scores, query_id<TAB>doc_id<TAB>score as the first line"
         )
     return lists, notes
 
@@ -113,28 +143,35 @@ def are_ranks(lists: QueryLists, file: Path) -> bool:
 
 
 def _known_lists(
-    file: Path, lines: Iterable[Line], kind: str, queries: TextTable, corpus: TextTable
+    files: Sequence[Path],
+    lines: Iterable[Line],
+    kind: str,
+    queries: TextTable,
+    corpus: TextTable,
 ) -> Noted[QueryLists]:
     """Lines as lists by query, without those of absent queries and documents and those of a pair
     again, which are counted; an InputError for a pair with two values.
     """
-    known, notes = known_judgements(str(file), look_up(lines, queries, corpus), kind)
+    known, notes = known_judgements(files, look_up(lines, queries, corpus), kind)
     second = known.first_conflict()
     if second is not None:
         first = known.first_places[second]
         query_id = queries.ids[known.query_rows[second]]
         doc_id = corpus.ids[known.doc_rows[second]]
+        where = place_of_line(files, known.line_numbers[second])
         raise InputError(
-            f"{file}:{known.line_numbers[second]}: a second {kind} for query {query_id!r} and document {doc_id!r}, {known.values[second]:.9g}, first {known.values[first]:.9g} in line {known.line_numbers[first]}; keep one"
+            f"{where}: a second {kind} for query {query_id!r} and document {doc_id!r}, {known.values[second]:.9g}, first {known.values[first]:.9g} {in_line(files, known.line_numbers[first])}; keep one"
         )
-    return lists_without_repeats(known, notes, kind)
+    return lists_without_repeats(files, known, notes)
 
 
-def known_judgements(where: str, rows: LineRows, kind: str = "judgement") -> Noted[LineRows]:
-    """The judgements of queries and documents that are there, and how many are of others.
+def known_judgements(
+    sources: Sequence[str | Path], rows: LineRows, kind: str = "judgement"
+) -> Noted[LineRows]:
+    """The judgements of queries and documents that are there; the notes say how many are of others.
 
     Args:
-        where: they come from, for errors.
+        sources: the files that they come from, for errors.
         rows: all judgements.
         kind: what a row is, if no judgement, for errors.
 
@@ -142,58 +179,61 @@ def known_judgements(where: str, rows: LineRows, kind: str = "judgement") -> Not
         InputError: if there is none, or none of a query and a document that are there.
     """
     if not len(rows):
-        raise InputError(f"{where}: the split is empty; at least one {kind} is needed")
+        raise InputError(f"{sources[0]}: the split is empty; at least one {kind} is needed")
     known = rows.select((rows.query_rows >= 0) & (rows.doc_rows >= 0))
     if not len(known):
         raise InputError(
-            f"{where}: at least one {kind} must be of a query and a document that are there, got {len(rows)} of others; these may be ids of other data"
+            f"{sources[0]}: at least one {kind} must be of a query and a document that are there, got {len(rows)} of others; these may be ids of other data"
         )
-    notes = []
+    left_out = []
     for side, side_rows in (("queries", rows.query_rows), ("documents", rows.doc_rows)):
         absent = np.flatnonzero(side_rows < 0)
         if len(absent):
-            notes.append(
-                f"{len(absent)} of {len(rows)} {kind}s are of absent {side} and left out, first in line {rows.line_numbers[absent[0]]}"
+            left_out.append(
+                f"{len(absent)} of {len(rows)} {kind}s are of absent {side} and left out, first {in_line(sources, rows.line_numbers[absent[0]])}"
             )
-    return known, notes
+    return known, Notes(f"{kind}s", len(rows), len(known), left_out)
 
 
 def lists_without_repeats(
-    known: LineRows, notes: list[str], kind: str = "judgement"
+    sources: Sequence[str | Path], known: LineRows, notes: Notes
 ) -> Noted[QueryLists]:
     """The first judgement of each pair of a query and a document.
 
     Args:
+        sources: the files that they come from.
         known: judgements of queries and documents that are there.
         notes: what is to be said of them already.
-        kind: what a row is, if no judgement.
     """
+    repeats = np.flatnonzero(known.first_places != np.arange(len(known)))
+    left_out = notes.left_out
+    if len(repeats):
+        first = in_line(sources, known.line_numbers[repeats[0]])
+        again = f"{len(repeats)} {notes.noun} are of a pair again and left out, first {first}"
+        left_out = [*left_out, again]
     firsts = known.without_repeats()
-    n_again = len(known) - len(firsts)
-    if n_again:
-        notes = [*notes, f"{n_again} {kind}s are of a pair again and left out"]
-    return firsts.lists(), notes
+    return firsts.lists(), notes._replace(n_kept=len(firsts), left_out=left_out)
 
 
 def lists_of_run(file: Path, queries: TextTable, corpus: TextTable) -> QueryLists:
     """The documents of each query of a run file, best first; every id and pair checked."""
-    return lists_of_lines(file, "line", queries, corpus, trec.read_run(file)).best_first()
+    return lists_of_lines([file], "line", queries, corpus, trec.read_run(file)).best_first()
 
 
-def kind_of_pools(file: Path) -> str:
+def kind_of_pools(files: Sequence[Path]) -> str:
     """What makes lists of pools other ones than those of a run with the same bytes, for the cache."""
-    return "" if ".trec" in file.suffixes else "pools "
+    return "" if ".trec" in files[0].suffixes else "pools "
 
 
-def read_pools(file: Path, queries: TextTable, corpus: TextTable) -> Noted[QueryLists]:
+def read_pools(files: Sequence[Path], queries: TextTable, corpus: TextTable) -> Noted[QueryLists]:
     """The lists of a run file; or of pairs, where those without a score have 0, so that their order
-    tells nothing. Of them nothing is to be said.
+    tells nothing. Either may come in parts. All lines are kept.
     """
-    if ".trec" in file.suffixes:
-        return lists_of_run(file, queries, corpus), []
-    lists = lists_of_lines(file, "line", queries, corpus, candidate_lines(file))
-    if has_three_columns(file) and are_ranks(
-        lists, file
-    ):  # as MS MARCO's own form of a run has them
+    is_run = ".trec" in files[0].suffixes
+    lines = lines_of_all(files, trec.read_run if is_run else candidate_lines)
+    lists = lists_of_lines(files, "line", queries, corpus, lines)
+    # MS MARCO's own form of a run has ranks.
+    if not is_run and has_three_columns(files[0]) and are_ranks(lists, files[0]):
         lists = lists._replace(values=-lists.values)
-    return lists.best_first(), []
+    n_docs = len(lists.doc_rows)
+    return lists.best_first(), Notes("candidates", n_docs, n_docs, [])

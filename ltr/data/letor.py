@@ -14,6 +14,7 @@ import numpy as np
 from ltr.data.cache_folder import cached, origin_of
 from ltr.data.disk import new_array
 from ltr.data.files import digest_of, map_array
+from ltr.data.progress import reading
 from ltr.data.query_lists import LabelledList, zero_below
 from ltr.data.query_sizes import QuerySizes, read_query_sizes, warn_of_others
 from ltr.data.strings import Strings
@@ -200,13 +201,14 @@ def read_letor(files: Sequence[Path], first_feature: int = 1) -> FeatureSplit:
         if sizes is not None:
             digests.append(f"sizes {digest_of(sizes.file)}")
     content = f"letor-2 {first_feature} {' '.join(digests)}"
-    return cached(
-        "letor",
-        content,
-        lambda folder: _write_split(folder, files, sizes_of_file, first_feature),
-        FeatureSplit.open,
-        origin_of(*files),
-    )
+    with reading(files):
+        return cached(
+            "letor",
+            content,
+            lambda folder: _write_split(folder, files, sizes_of_file, first_feature),
+            FeatureSplit.open,
+            origin_of(*files),
+        )
 
 
 class _ReadRows(NamedTuple):

@@ -1,6 +1,6 @@
 """Lines of a query, a document and a value, whose ids are looked up many at a time."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -12,6 +12,9 @@ from ltr.data.texts import TextTable
 from ltr.errors import InputError
 
 BLOCK = 65_536  # lines whose ids are looked up together
+
+# Lines of one file at most: those of a second one are counted from here.
+MOST_LINES = 2**40
 
 # The number of a line with a query id, a document id and a value.
 Line = tuple[int, tuple[str, str, float]]
@@ -70,19 +73,40 @@ class LineRows:
         return QueryLists.from_rows(self.query_rows, self.doc_rows, self.values)
 
 
+def place_of_line(sources: Sequence[str | Path], number: int) -> str:
+    """``file:line`` of a line, by its number among those of all sources."""
+    place, line = divmod(int(number), MOST_LINES)
+    return f"{sources[place]}:{line}"
+
+
+def in_line(sources: Sequence[str | Path], number: int) -> str:
+    """The same where the first source is named before: ``in line 4``, or that of another file."""
+    place, line = divmod(int(number), MOST_LINES)
+    return (
+        f"in line {line}" if len(sources) == 1 else f"in line {line} of {Path(sources[place]).name}"
+    )
+
+
+def lines_of_all(files: Sequence[Path], read: Callable[[Path], Iterator[Line]]) -> Iterator[Line]:
+    """The lines of several files, one behind the other, each with its number among all of them."""
+    for place, file in enumerate(files):
+        for number, line in read(file):
+            yield number + place * MOST_LINES, line
+
+
 def look_up(
     lines: Iterable[Line],
     queries: TextTable,
     corpus: TextTable,
-    refuse_unknown: str | Path | None = None,
+    refuse_unknown: Sequence[str | Path] = (),
 ) -> LineRows:
     """The rows of the ids of all lines.
 
     Args:
         lines: a line number with a query id, a document id and a value.
         queries, corpus: the tables that know the ids.
-        refuse_unknown: where the lines come from, for the error at an unknown id; None: there is
-            none, and the row is -1.
+        refuse_unknown: the files that the lines come from, for the error at an unknown id; without
+            them there is none, and the row is -1.
     """
     numbers = [np.empty(0, dtype=np.int64)]
     query_rows = [np.empty(0, dtype=np.int64)]
@@ -90,7 +114,7 @@ def look_up(
     values = [np.empty(0, dtype=np.float32)]
     for block in _in_blocks(lines):
         rows = _rows_of_block(block, queries, corpus)
-        if refuse_unknown is not None:
+        if refuse_unknown:
             _refuse_unknown(refuse_unknown, block, rows)
         numbers.append(rows.line_numbers)
         query_rows.append(rows.query_rows)
@@ -105,7 +129,7 @@ def look_up(
 
 
 def lists_of_lines(
-    where: str | Path,
+    sources: Sequence[str | Path],
     kind: str,
     queries: TextTable,
     corpus: TextTable,
@@ -114,22 +138,23 @@ def lists_of_lines(
     """Numbered lines (query, doc, value) as lists by query, every id and pair checked.
 
     Args:
-        where: the lines come from, for errors.
+        sources: the files that the lines come from, for errors.
         kind: what a line is, for errors.
         queries, corpus: the tables that know the ids.
         lines: a line number with a query id, a document id and a value.
     """
-    known = look_up(lines, queries, corpus, refuse_unknown=where)
+    known = look_up(lines, queries, corpus, refuse_unknown=sources)
     if not len(known):
-        raise InputError(f"{where}: the split is empty; at least one {kind} is needed")
+        raise InputError(f"{sources[0]}: the split is empty; at least one {kind} is needed")
     repeats = np.flatnonzero(known.first_places != np.arange(len(known)))
     if len(repeats):
         second = repeats[0]
         first = known.first_places[second]
         query_id = queries.ids[known.query_rows[second]]
         doc_id = corpus.ids[known.doc_rows[second]]
+        where = place_of_line(sources, known.line_numbers[second])
         raise InputError(
-            f"{where}:{known.line_numbers[second]}: a second {kind} for query {query_id!r} and document {doc_id!r}, first in line {known.line_numbers[first]}"
+            f"{where}: a second {kind} for query {query_id!r} and document {doc_id!r}, first {in_line(sources, known.line_numbers[first])}"
         )
     return known.lists()
 
@@ -152,15 +177,16 @@ def _rows_of_block(block: list[Line], queries: TextTable, corpus: TextTable) -> 
     )
 
 
-def _refuse_unknown(where: str | Path, block: list[Line], rows: LineRows) -> None:
+def _refuse_unknown(sources: Sequence[str | Path], block: list[Line], rows: LineRows) -> None:
     """Raise an InputError at the first line of a block whose query or document is unknown."""
     unknown = np.flatnonzero((rows.query_rows < 0) | (rows.doc_rows < 0))
     if not len(unknown):
         return
     number, (query, doc, _) = block[unknown[0]]
+    where = place_of_line(sources, number)
     if rows.query_rows[unknown[0]] < 0:
-        raise InputError(f"{where}:{number}: query {query!r} is not in the queries")
-    raise InputError(f"{where}:{number}: document {doc!r} is not in the corpus, or has no text")
+        raise InputError(f"{where}: query {query!r} is not in the queries")
+    raise InputError(f"{where}: document {doc!r} is not in the corpus, or has no text")
 
 
 def _in_blocks(lines: Iterable[Line]) -> Iterator[list[Line]]:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from ltr.data.files import blocks, decoded_lines, numbered_lines
+from ltr.data.files import blocks, decoded_lines, note_read, numbered_lines
 from ltr.data.first_bytes import kind_of_file, unpacked_name
 from ltr.entries import parse_json, shown
 from ltr.errors import InputError
@@ -307,9 +307,11 @@ def _parquet_rows(file: Path, choose: Callable[[list[str]], list[str]] = list) -
     try:
         with ParquetFile(file, buffer_size=PARQUET_BUFFER, pre_buffer=False) as opened:
             names = choose(opened.schema_arrow.names)
+            bytes_of_row = file.stat().st_size / max(1, opened.metadata.num_rows)
             for batch in opened.iter_batches(BATCH, columns=names):
                 yield from _rows_of_batch(batch, file, first_row)
                 first_row += len(batch)
+                note_read(int(len(batch) * bytes_of_row))
     except (pyarrow.ArrowException, OSError) as error:
         raise _broken(file, first_row, "Parquet", error) from None
 
@@ -327,9 +329,12 @@ def _arrow_rows(file: Path) -> Iterator[Row]:
             else:
                 arrow = pyarrow.ipc.open_file(opened)
                 batches = map(arrow.get_batch, range(arrow.num_record_batches))
+            n_noted = 0
             for batch in batches:
                 yield from _rows_of_batch(batch, file, first_row)
                 first_row += len(batch)
+                note_read(opened.tell() - n_noted)
+                n_noted = opened.tell()
     except (pyarrow.ArrowException, OSError) as error:
         raise _broken(file, first_row, "Arrow", error) from None
 

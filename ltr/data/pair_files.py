@@ -59,7 +59,7 @@ def pair_rows(file: Path, is_triples: bool = False) -> Iterator[tuple[int, "Pair
     Raises:
         InputError: ``file:line`` of a line with another number of columns than the first.
     """
-    if is_row_file(file) or _has_names(file):
+    if is_row_file(file) or _names_in(file):
         for number, row in read_rows(file):
             yield number, PairRow(f"{file}:{number}", _by_role(row))
         return
@@ -98,12 +98,32 @@ def scored_lines(file: Path) -> Iterator[Line]:
             yield number, pair
 
 
-def graded_lines(file: Path) -> Iterator[Line]:
-    """The judgements of a file of rows; an InputError for a row without a grade, as
-    :func:`ltr.data.trec.grade_of`.
+def judgement_lines(file: Path, are_graded: bool) -> Iterator[Line]:
+    """The judgements of a file: of rows, of text below names, of lines of a query and a document alone,
+    or as :func:`ltr.data.trec.read_qrels` reads them.
+
+    Args:
+        file: to be read.
+        are_graded: whether they have grades, see :func:`has_grades`; else each is 1.
+
+    Raises:
+        InputError: as :func:`ltr.data.trec.grade_of`; for a row without a grade where others have
+            one, or with one where others have none.
     """
+    if are_graded and not is_row_file(file) and _names_in(file) in ((), trec.BEIR_HEADER):
+        yield from trec.read_qrels(file)
+        return
     for number, row in pair_rows(file):
-        yield number, row.graded()
+        yield number, row.graded() if are_graded else row.relevant()
+
+
+def has_grades(file: Path) -> bool:
+    """Whether the first judgement of a file has a grade: where all that are listed are relevant,
+    none has, as in T2Ranking's ``qid<TAB>pid`` and NanoBEIR.
+    """
+    if is_row_file(file) or _names_in(file):
+        return all(row.has_grade for _, row in islice(pair_rows(file), 1))
+    return all(len(parts) != 2 for _, parts in islice(lines_of_columns(file), 1))
 
 
 def candidate_lines(file: Path) -> Iterator[Line]:
@@ -115,16 +135,19 @@ def candidate_lines(file: Path) -> Iterator[Line]:
 
 def has_three_columns(file: Path) -> bool:
     """Whether a file is text of three columns without names."""
-    if is_row_file(file) or _has_names(file):
+    if is_row_file(file) or _names_in(file):
         return False
     return any(len(parts) == 3 for _, parts in islice(lines_of_columns(file), 1))
 
 
-def _has_names(file: Path) -> bool:
-    """Whether the first line of a text has names of columns, among them that of the query's id."""
+def _names_in(file: Path) -> tuple[str, ...]:
+    """The names of columns in the first line of a text, among them that of the query's id; none where
+    it holds no names.
+    """
     for _, parts in lines_of_columns(file):
-        return "query_id" in _by_role(dict(zip(parts, parts, strict=True)))
-    return False
+        has_names = "query_id" in _by_role(dict(zip(parts, parts, strict=True)))
+        return tuple(parts) if has_names else ()
+    return ()
 
 
 def lines_of_columns(file: Path) -> Iterator[tuple[int, list[str]]]:
@@ -201,6 +224,20 @@ class PairRow:
         self._ask("query_id", "doc_id", *(() if role in self._values else ("score",)))
         grade = trec.grade_of(str(self._values[role]), self._where)
         return self._query, self._id(self._values["doc_id"]), grade
+
+    @property
+    def has_grade(self) -> bool:
+        """Whether a column has the grade of a judgement."""
+        return "grade" in self._values or "score" in self._values
+
+    def relevant(self) -> Pair:
+        """The query and the document of a judgement without a grade, with 1."""
+        self._ask("query_id", "doc_id")
+        if self.has_grade:
+            raise InputError(
+                f"{self._where}: all judgements or none must have a grade, got one where the first has none; give all a grade"
+            )
+        return self._query, self._id(self._values["doc_id"]), 1.0
 
     def candidates(self) -> list[Pair]:
         """The query and a document, or those of a list, with the score that one has, or 0. A grade

@@ -1,22 +1,26 @@
 """What takes a while says how far it is: by a bar on a terminal, elsewhere by a line now and then."""
 
 import logging
+import os
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from pathlib import Path
 from threading import Timer
 from typing import TypeVar
 
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from ltr.data.console import Console
+from ltr.data.files import told_of_bytes
 from ltr.processes import rank
 
 log = logging.getLogger(__name__)
 
 Item = TypeVar("Item")
 
+MEGABYTE = 10**6
 EVERY = 30.0  # seconds between two lines
 BEFORE_BAR = 0.5  # seconds: what takes less gets no bar
 
@@ -66,6 +70,33 @@ def tracking(
             yield report
     finally:
         _is_tracking = False
+
+
+@contextmanager
+def reading(files: Iterable[str | Path]) -> Iterator[None]:
+    """Inside the block, say how much of some files is read; what is no file counts nothing. A block
+    within another one of something that is tracked says nothing.
+
+    Args:
+        files: that are read, all of them once.
+    """
+    if _is_tracking:
+        yield
+        return
+    n_bytes = sum(os.path.getsize(file) for file in files if os.path.isfile(file))
+    with tracking(n_bytes // MEGABYTE, "reading", "MB") as report:
+        n_read = 0
+
+        def note(n: int) -> None:
+            nonlocal n_read
+            n_read += n
+            report(n_read // MEGABYTE)
+
+        told_of_bytes.append(note)
+        try:
+            yield
+        finally:
+            told_of_bytes.remove(note)
 
 
 class Pace:

@@ -8,10 +8,12 @@ from functools import partial
 from itertools import islice
 from pathlib import Path
 
+from ltr.data.cache_folder import details
 from ltr.data.columns import IDS, TEXTS_BESIDE_IDS, TextColumns, role_of, text_columns
 from ltr.data.files import digest_of, exists_as_file, numbered_lines
 from ltr.data.first_bytes import PACKED_ENDINGS, kind_of_file, unpacked_name
 from ltr.data.named_rows import Row, read_rows
+from ltr.data.progress import reading
 from ltr.data.splits import lacking_parts
 from ltr.data.texts import Record, TextTable
 from ltr.errors import InputError
@@ -66,8 +68,10 @@ def open_record_files(path: Path, kind: str) -> TextTable:
     """
     if path.is_dir():
         return open_parts(_files_of_folder(path), kind, path)
+    _say_columns(path)
     content = f"{_form_of_tsv(path)}{digest_of(path)}"
-    return TextTable.open(content, _records(path), kind, path, leave_out_empty=True)
+    with reading([path]):
+        return TextTable.open(content, _records(path), kind, path, leave_out_empty=True)
 
 
 def open_parts(files: Sequence[Path], kind: str, source: Path) -> TextTable:
@@ -82,10 +86,25 @@ def open_parts(files: Sequence[Path], kind: str, source: Path) -> TextTable:
         InputError: as :func:`open_record_files`.
     """
     # What a file is read as is part of the content: its bytes alone do not say it.
+    _say_columns(files[0])
     digests = [f"{_ending(file)} {_form_of_tsv(file)}{digest_of(file)}" for file in files]
     content = hashlib.sha256("\n".join(digests).encode()).hexdigest()
     records = (record for file in files for record in _records(file))
-    return TextTable.open(f"folder-1 {content}", records, kind, source, leave_out_empty=True)
+    with reading(files):
+        return TextTable.open(f"folder-1 {content}", records, kind, source, leave_out_empty=True)
+
+
+def _say_columns(file: Path) -> None:
+    """Say in :data:`details` which columns of the first text are read, and which are not."""
+    if not details.isEnabledFor(logging.INFO):
+        return
+    for _, row in _tsv_rows(file) if _is_tsv(file) else read_rows(file):
+        columns = text_columns(tuple(row))
+        read = [name for name in columns or () if name is not None]
+        others = [name for name in row if name not in read]
+        left = f"; not read: {', '.join(others)[:200]}" if others else ""
+        details.info("%s: columns are read as %s%s", file, ", ".join(read), left)
+        return
 
 
 def _files_of_folder(folder: Path) -> list[Path]:

@@ -19,7 +19,7 @@ NAMES_OF_SPLIT = {
 SPLITS = tuple(NAMES_OF_SPLIT)
 
 PLAIN_NAME = re.compile(r"\w[\w.+-]*")  # what may name a folder of results on every disk
-PART_OF_FILE = re.compile(r"(?P<stem>.*)-\d+-of-(?P<of>\d+)")
+PART_OF_FILE = re.compile(r"(?P<stem>.*)-(?P<number>\d+)-of-(?P<of>\d+)")
 LONGEST_NAME = 200  # bytes: a file has an ending, too
 
 
@@ -93,13 +93,18 @@ def lacking_parts(files: Sequence[Path]) -> str:
     """What is to be said of files that are parts, as ``test-00000-of-00002.jsonl``, where others of
     them are not there; nothing where all are.
     """
-    found: dict[tuple[str, str], list[Path]] = {}
+    found: dict[tuple[str, str], list[re.Match[str]]] = {}
     for file in files:
         if part := PART_OF_FILE.match(file.name):
-            found.setdefault((part["stem"], part["of"]), []).append(file)
-    for (_, of), parts in found.items():
-        if len(parts) != int(of):
-            return f"there must be {int(of)} parts, as {parts[0].name} says, got {len(parts)}; fetch the others"
+            found.setdefault((part["stem"], part["of"]), []).append(part)
+    for (stem, of), parts in found.items():
+        numbers = {int(part["number"]) for part in parts}
+        absent = [number for number in range(int(of)) if number not in numbers]
+        if absent:
+            first = f"{stem}-{absent[0]:0{len(of)}}-of-{of}"
+            n_others = len(absent) - 1
+            others = f" and {n_others} more" if n_others else ""
+            return f"there must be {int(of)} parts, as {parts[0].string} says, got {len(numbers)}; fetch the others ({first}{others})"
     return ""
 
 

@@ -44,6 +44,15 @@ class LineLayout(NamedTuple):
     line_of_names: int  # its number; 0 where no line has the names of the columns
     has_labels: bool
 
+    @property
+    def columns(self) -> str:
+        """What the columns are read as, in one line."""
+        columns = "query, positive, and negatives where there are more"
+        if self.has_labels:
+            columns = "query, document, label"
+        names = f"; line {self.line_of_names} has their names" if self.line_of_names else ""
+        return f"{columns}{names}"
+
 
 def layout_of(file: Path) -> LineLayout:
     """How a file of triples, pairs or labelled pairs is read: as the names in its first line say, else

@@ -96,7 +96,7 @@ class TeacherScores(NamedTuple):
         """
         if folder.is_file():
             file_lists = cached_lists(
-                folder, collection.queries, collection.corpus, read_scores, "scores "
+                [folder], collection.queries, collection.corpus, read_scores, "scores "
             )
             return cls(file_lists, dict(scale_of(file_lists)))
         opened = SCORES.open(folder, collection, option)

@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from itertools import islice
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from ltr.data.column_roles import LABELS, NAMED, TEXTS, Roles, roles_of
@@ -54,17 +55,24 @@ class TextLine(NamedTuple):
 
 
 class LeftOut:
-    """What is left out of the rows of a split: how many of each kind, and where the first stands."""
+    """What is left out of the rows of a split: how many of each kind, and where the first stands.
+
+    Attributes:
+        n_rows: that were read.
+        n_kept: that have a query and a document.
+    """
 
     def __init__(self) -> None:
         self.n_rows = 0
+        self.n_kept = 0
         self._counts: Counter[str] = Counter()
         self._first: dict[str, str] = {}
 
     def add(self, kind: str, where: str) -> None:
         """Count one more of a kind."""
         self._counts[kind] += 1
-        self._first.setdefault(kind, where)
+        # What is kept in the cache may be of equal files in another folder.
+        self._first.setdefault(kind, Path(where).name)
 
     def notes(self) -> list[str]:
         """A sentence for each kind."""
@@ -192,10 +200,6 @@ def text_lines(roles: Roles, source: str, rows: Rows, left_out: LeftOut) -> Iter
         else:
             documents = _labelled(row, roles, where, left_out)
         own_id = None if roles.query_id is None else _own_id(row.get(roles.query_id), where)
-        if own_id == "#":
-            raise InputError(
-                f"{where}: the id of a query must not be '#', which begins comments in qrels and runs; give it another one"
-            )
         n_queries = 0
         for query in queries:
             if query.is_empty:
@@ -203,6 +207,8 @@ def text_lines(roles: Roles, source: str, rows: Rows, left_out: LeftOut) -> Iter
             n_queries += 1
             if documents:
                 yield TextLine(number, own_id, query.text, documents)
+        if n_queries and documents:
+            left_out.n_kept += 1
         if not n_queries:
             left_out.add("rows without a query", where)
         elif n_queries > 1 and own_id is not None:

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, Self
 
 import numpy as np
 
-from ltr.data.cache_folder import cached, keep_notes, log_notes, origin_of
+from ltr.data.cache_folder import Notes, cached, keep_notes, log_notes, origin_of
 from ltr.data.files import encoded, map_array
 from ltr.data.growing import GrowingNumbers
 from ltr.data.string_order import are_repeats, order_of, rows_among
@@ -19,6 +19,7 @@ from ltr.data.strings import Strings, StringsFile
 from ltr.errors import InputError
 
 INSTRUCTIONS = "instructions"
+PLURALS = {"query": "queries"}  # of the kinds of texts; all others have an s
 
 
 class Record(NamedTuple):
@@ -204,23 +205,25 @@ def _write_table(
 ) -> None:
     """Write the texts as they come, then once more in the order of their ids."""
     empty: list[Record] = []  # filled while the others are written
-    notes = []
+    left_out = []
     if leave_out_empty:
         records = _with_text(records, empty)
     with UnsortedTexts(folder / "unsorted", kind) as unsorted:
         for record in records:
             unsorted.append(record)
     if empty:
-        notes.append(
-            f"{len(empty)} texts are empty and left out, first that of {kind} {empty[0].id!r}"
+        left_out.append(
+            f"{len(empty)} texts are empty and left out, first that of {kind} {empty[0].id!r} at {Path(empty[0].source).name}:{empty[0].line}"
         )
     unsorted.write_table(folder, source)
     if unsorted.n_repeats:
-        notes.append(
-            f"{unsorted.n_repeats} times a {kind} stands again with the same text and counts once, first {unsorted.first_repeated_id!r}"
+        left_out.append(
+            f"{unsorted.n_repeats} times a {kind} stands again with the same text and counts once, first {unsorted.first_repeat}"
         )
+    n_read = len(unsorted) + len(empty)
+    n_kept = len(unsorted) - unsorted.n_repeats
     shutil.rmtree(folder / "unsorted")
-    keep_notes(folder, notes)
+    keep_notes(folder, Notes(PLURALS.get(kind, f"{kind}s"), n_read, n_kept, left_out))
 
 
 def _with_text(records: Iterator[Record], empty: list[Record]) -> Iterator[Record]:
@@ -266,6 +269,10 @@ class UnsortedTexts:
         if "\0" in id_ or id_.split() != [id_]:
             raise InputError(
                 f"{record.where}: an id must not hold white space or NUL, got {id_!r}; run files could not name it"
+            )
+        if id_ == "#" and kind == "query":
+            raise InputError(
+                f"{record.where}: the id of a query must not be '#', which begins comments in qrels and runs; give it another one"
             )
         if record.is_empty:
             raise InputError(
@@ -333,9 +340,11 @@ class UnsortedTexts:
         return int(np.count_nonzero(self._is_repeat))
 
     @property
-    def first_repeated_id(self) -> str:
-        """The id of the first one of these."""
-        return Strings(self._folder, "ids")[self._order[self._is_repeat].min()]
+    def first_repeat(self) -> str:
+        """The id of the first one of these and its place, in words."""
+        number = int(self._order[self._is_repeat].min())
+        id_ = Strings(self._folder, "ids")[number]
+        return f"{id_!r} at {Path(self._places.where(number)).name}"
 
     @cached_property
     def rows(self) -> np.ndarray:

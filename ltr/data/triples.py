@@ -14,12 +14,13 @@ from typing import Any, NamedTuple, Self
 import numpy as np
 
 from ltr.data import trec
-from ltr.data.cache_folder import entry_folder
+from ltr.data.cache_folder import Notes, details, entry_folder
 from ltr.data.files import digest_of, numbered_lines
 from ltr.data.growing import GrowingNumbers
 from ltr.data.judged_lists import Noted, cached_lists_of
-from ltr.data.lines import LineRows
+from ltr.data.lines import MOST_LINES, LineRows, place_of_line
 from ltr.data.named_rows import is_row_file, read_rows
+from ltr.data.progress import reading
 from ltr.data.query_lists import QueryLists
 from ltr.data.tab_separated import LineLayout, layout_of
 from ltr.data.text_rows import (
@@ -39,8 +40,6 @@ log = logging.getLogger(__name__)
 
 # A query with as many lines or more gets the note that its lines are one list.
 MANY_LINES_A_QUERY = 4
-# Lines of one file at most: those of a second one are counted from here.
-MOST_LINES = 2**40
 
 
 class TextFiles(NamedTuple):
@@ -70,8 +69,7 @@ class TextFiles(NamedTuple):
 
     def where(self, number: int) -> str:
         """The place of a line, by its number among those of all files."""
-        place, line = divmod(number, MOST_LINES)
-        return f"{self.sources[place]}:{line}"
+        return place_of_line(self.sources, number)
 
 
 def open_text_files(files: Sequence[Path], columns: Mapping[str, str] | None = None) -> TextFiles:
@@ -92,6 +90,7 @@ def open_text_files(files: Sequence[Path], columns: Mapping[str, str] | None = N
         return open_text_rows(rows, content, columns)
     (file,) = files
     layout = layout_of(file)
+    details.info("%s: columns are read as %s", file, layout.columns)
     reader = partial(_tab_separated_lines, layout, file)
     return TextFiles([str(file)], content, str(layout), [reader], layout.has_labels)
 
@@ -141,12 +140,14 @@ def read_triples(
 
     with suppress(_NotReadError):
         return open_all(_not_read)
+    files = [name for texts in splits.values() for name in texts.sources]
     # The lines are read once for all that is made of them. Who waits for this lock holds that of no
     # table, as who has it will wait for those.
     with being_written(entry_folder("texts", f"lines {content}")) as folder:
         with suppress(_NotReadError):
             return open_all(_not_read)  # another process has read them meanwhile
-        return open_all(cache(lambda: _Lines(folder, splits)))
+        with reading(files):
+            return open_all(cache(lambda: _Lines(folder, splits)))
 
 
 class _NotReadError(Exception):
@@ -281,7 +282,8 @@ def _grades_of_split(
         raise InputError(
             f"{texts.sources[0]}: the split is empty; at least one line query<TAB>positive is needed"
         )
-    notes = lines.pairs[split].left_out.notes()
+    counted = lines.pairs[split].left_out
+    left_out = counted.notes()
     n_lines = len(np.unique(rows.line_numbers))
     conflict = rows.first_conflict()
     if conflict is not None:
@@ -292,26 +294,30 @@ def _grades_of_split(
         # As mined negatives have it: who mined knew the positives of one line.
         best = rows.best_of_pairs()
         n_left_out = len(rows) - len(best)
-        notes.append(
-            f"{n_left_out} negatives are positives of the same query, too, and left out, first told by {where}: {text[:60]!r}"
+        left_out.append(
+            f"{n_left_out} negatives are positives of the same query, too, and left out, first told by {Path(where).name}: {text[:60]!r}"
         )
         rows = best
     rows = rows.without_repeats()  # those with repeats need no more memory
     lists = rows.lists()
     n_queries = len(lists.query_rows)
     if not texts.has_labels and MANY_LINES_A_QUERY * n_queries <= n_lines:
-        notes.append(
+        left_out.append(
             f"{n_lines} lines hold {n_queries} queries; the lines of one query are one list, and an epoch has each query once"
         )
-    return lists, notes
+    n_files = len(texts.sources)
+    noun = "rows" if n_files == 1 else f"rows of {n_files} files"
+    return lists, Notes(noun, counted.n_rows, counted.n_kept, left_out)
 
 
-def _tab_separated_lines(layout: LineLayout, file: Path, _: LeftOut) -> Iterator[TextLine]:
+def _tab_separated_lines(layout: LineLayout, file: Path, left_out: LeftOut) -> Iterator[TextLine]:
     """The lines of a file whose columns have been looked at."""
     for number, line in numbered_lines(file):
         is_header = number == layout.line_of_names
         if is_header:
             continue
+        left_out.n_rows += 1
+        left_out.n_kept += 1
         query, *texts = line.split("\t")
         if not layout.has_labels:
             grades = [1.0] + [0.0] * (len(texts) - 1)

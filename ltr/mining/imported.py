@@ -164,9 +164,9 @@ def _from_pairs(source: Path, collection: Collection, systems: Sequence[str] | N
             n_rows,
             relevant[0],
         )
-    known, notes = known_judgements(str(source), rows, "negative")
-    lists, notes = lists_without_repeats(known, notes, "negative")
-    for note in notes:
+    known, notes = known_judgements([source], rows, "negative")
+    lists, notes = lists_without_repeats([source], known, notes)
+    for note in notes.left_out:
         log.warning("%s: %s", source, note)
     if kinds == {"order"} or (has_three_columns(source) and are_ranks(lists, source)):
         return lists.without_values()

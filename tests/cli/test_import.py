@@ -110,7 +110,15 @@ def test_the_page_says_what_was_read_left_out_and_written(tmp_path, capsys):
     assert told.err == ""
     assert told.out.splitlines() == [
         f"read from {folder}",
+        f"  {folder}/corpus.jsonl: columns are read as _id, text",
+        f"  {folder}/corpus.jsonl: documents read: 3; all kept",
+        f"  {folder}/queries.jsonl: columns are read as _id, text",
+        f"  {folder}/queries.jsonl: queries read: 2; all kept",
+        f"  {folder}/qrels/train.tsv: judgements read: 4; 3 kept",
         f"  {folder}/qrels/train.tsv: 1 of 4 judgements are of absent documents and left out, first in line 4",
+        f"  {folder}/qrels/test.tsv: judgements read: 1; all kept",
+        f"  {folder}/candidates/test.trec: candidates read: 2; all kept",
+        f"  {folder}/qrels/test.hard.tsv: judgements read: 2; 1 kept",
         f"  {folder}/qrels/test.hard.tsv: 1 of 2 judgements are of absent documents and left out, first in line 2",
         f"written to {new}",
         "  3 documents, 2 queries",
@@ -125,6 +133,38 @@ def test_the_page_says_what_was_read_left_out_and_written(tmp_path, capsys):
     assert (new / "qrels" / "train.tsv").read_text() == judged
     pool = "q2 Q0 d2 1 0.100000001 ltr-import\nq2 Q0 d3 2 -1.17549435e-38 ltr-import\n"
     assert (new / "candidates" / "test.trec").read_text() == pool
+
+
+@pytest.mark.parametrize("again", [False, True])
+def test_the_page_counts_rows_and_says_what_columns_and_splits_are(tmp_path, capsys, again):
+    """At each import, also of what lies in the cache."""
+    rows = [
+        '{"anchor": "how many", "positive": "many", "type": 1}\n',
+        '{"anchor": "where", "positive": "", "type": 1}\n',
+        '{"anchor": "when", "positive": null, "type": 1}\n',
+    ]
+    source = tmp_path / "source"
+    source.mkdir()
+    (source / "train.jsonl").write_text("".join(rows))
+    (source / "validation.tsv").write_text("query\tdocument\tlabel\nhow\tso\t1\n")
+    if again:
+        run_ltr(f"import {source} {tmp_path / 'first'}")
+        capsys.readouterr()
+    new = tmp_path / "new"
+    assert run_ltr(f"import {source} {new}") == 0
+    train, dev = source / "train.jsonl", source / "validation.tsv"
+    told = capsys.readouterr().out.splitlines()
+    assert told[: told.index(f"written to {new}")] == [
+        f"read from {source}",
+        f"  {source}: the split train is read from train.jsonl",
+        f"  {train}: columns are read as query: anchor; positive: positive; not read: type",
+        f"  {source}: the split dev is read from validation.tsv",
+        f"  {dev}: columns are read as query, document, label; line 1 has their names",
+        f"  {train}: rows read: 3; 1 kept",
+        f"  {train}: of 3 rows, 1 positives without a text are left out, first train.jsonl:2",
+        f"  {train}: of 3 rows, 2 rows without a positive are left out, first train.jsonl:2",
+        f"  {dev}: rows read: 1; all kept",
+    ]
 
 
 def test_white_space_at_the_ends_of_texts_is_counted(tmp_path, capsys):
@@ -290,6 +330,8 @@ def test_features_become_letor_text(tmp_path, capsys):
     options = f"--model.ranker.n_features 5 --data.path {new}"
     assert capsys.readouterr().out.splitlines() == [
         f"read from {source}",
+        f"  {source}/rank.train: rows of train read: 4; all kept",
+        f"  {source}/rank.test: rows of test read: 4; all kept",
         f"written to {new}",
         "  train: 2 queries with 4 rows of 5 features",
         "  test: 2 queries with 4 rows of 5 features",

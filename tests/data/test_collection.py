@@ -2,6 +2,7 @@
 
 import bz2
 import gzip
+import logging
 import lzma
 import sys
 from types import SimpleNamespace
@@ -86,7 +87,7 @@ BROKEN = {
             ":2: a second judgement .*, 0, first 1 in line 1; keep one",
         ),
         "grade": ("q1\tb\tE\n", r":1: a grade must be a number below 10\^7 .*, got 'E'"),
-        "columns": ("q1 0\n", ":1: expected 4 columns .* got 2"),
+        "columns": ("q1\n", ":1: expected 4 columns .* got 1"),
         "empty split": ("query-id\tcorpus-id\tscore\n", ": the split is empty"),
     },
     "candidates/train.trec": {
@@ -166,6 +167,7 @@ def test_judgements_as_others_ship_them(folder, caplog):
         corpus.write('{"_id": "b", "text": "second"}\n')
     qrels = "q1\tgone\t1\nq1\tb\t2.0\nq1\tb\t2\nq9\ta\t1\nq2\ta\t1.\nq1\t7915\t1\n"
     (folder / "qrels/train.tsv").write_text(qrels)
+    caplog.set_level(logging.INFO, logger="ltr.data.details")
     for _ in range(2):
         caplog.clear()
         collection = open_collection(str(folder))
@@ -173,15 +175,20 @@ def test_judgements_as_others_ship_them(folder, caplog):
         judged = collection.judgements("train")
         assert judged.query_rows.tolist() == [0, 1]
         assert judged.doc_rows.tolist() == [1, 0] and judged.values.tolist() == [2.0, 1.0]
-        assert caplog.text.count(f"{folder}/corpus.jsonl: ") == 2
-        assert caplog.text.count(f"{folder}/qrels/train.tsv: ") == 3
-        assert [message.split(": ", 1)[1] for message in caplog.messages] == [
-            "2 texts are empty and left out, first that of document '7915'",
-            "1 times a document stands again with the same text and counts once, first 'b'",
+        told = [each for each in caplog.records if each.levelno == logging.WARNING]
+        assert [each.getMessage().split(": ", 1)[0] for each in told] == [
+            *[f"{folder}/corpus.jsonl"] * 2,
+            *[f"{folder}/qrels/train.tsv"] * 3,
+        ]
+        assert [each.getMessage().split(": ", 1)[1] for each in told] == [
+            "2 texts are empty and left out, first that of document '7915' at corpus.jsonl:5",
+            "1 times a document stands again with the same text and counts once, first 'b' at corpus.jsonl:7",
             "1 of 6 judgements are of absent queries and left out, first in line 4",
             "2 of 6 judgements are of absent documents and left out, first in line 1",
-            "1 judgements are of a pair again and left out",
+            "1 judgements are of a pair again and left out, first in line 3",
         ]
+        assert f"{folder}/corpus.jsonl: documents read: 6; 3 kept" in caplog.messages
+        assert f"{folder}/qrels/train.tsv: judgements read: 6; 2 kept" in caplog.messages
 
 
 def test_missing_files_and_splits(folder):
@@ -301,7 +308,8 @@ def test_ir_datasets(monkeypatch, tmp_path, caplog):
     docs_of_q2, grades = c.judgements("test").of(1)
     assert docs_of_q2.tolist() == [1] and grades.tolist() == [1.0], "the first of two judgements"
     assert "1 documents hold NUL, which is read as a space" in caplog.text
-    assert "1 documents have no text" in caplog.text and "1 queries have no text" in caplog.text
+    assert "1 texts are empty and left out, first that of document 'd3'" in caplog.text
+    assert "1 texts are empty and left out, first that of query 'q8'" in caplog.text
     # q9 has no text here, and q8 an empty one.
     assert "test: 2 of 5 judgements are of absent queries and left out" in caplog.text
     assert "test: 1 of 5 judgements are of absent documents and left out" in caplog.text

@@ -153,7 +153,7 @@ def test_the_layout_of_the_hub(tmp_path, place):
     assert qrels(collection) == JUDGED
     assert by_ids(collection, collection.candidates["dev"]) == {"8": {"0": 0.0, "2": 0.0}}
     table(f"{place}/train-00001-of-00002.parquet", judged)
-    with refused(f"one file of train, got .*{part}, {place}/train-00001-of.*; join the parts"):
+    with refused(f"one file of train, got .*{part}, {place}/train-00001-of.*; keep one"):
         open_collection(tmp_path / "hub")
 
 
@@ -250,7 +250,109 @@ def test_two_files_of_one_form_are_refused(tmp_path):
 def test_a_part_of_judgements_is_not_the_whole(tmp_path):
     part = "qrels/dev-00000-of-00002.jsonl"
     folder = write(tmp_path / "c", {**BEIR, part: DEV["qrels/dev.jsonl"]})
-    with refused("dev: there must be 2 parts, as dev-00000-of-00002.jsonl says, got 1; fetch"):
+    expected = r"dev: there must be 2 parts, as dev-00000-of-00002.jsonl says, got 1; fetch the others \(dev-00001-of-00002\)"
+    with refused(expected):
+        open_collection(folder)
+
+
+def write_parts(folder, second):
+    """Judgements in two parts, of which this is the second one."""
+    first = json.dumps(ROWS[0]) + "\n"
+    files = {**BEIR, "qrels/dev-00000-of-00002.jsonl": first}
+    return write(folder, {**files, "qrels/dev-00001-of-00002.jsonl.gz": second})
+
+
+def test_parts_of_judgements_are_joined(tmp_path, caplog):
+    caplog.set_level("INFO")
+    folder = write_parts(tmp_path / "c", json.dumps(ROWS[1]) + "\n")
+    assert qrels(open_collection(folder)) == {"dev": JUDGED["dev"]}
+    assert "dev in qrels/dev-00000-of-00002.jsonl and 1 more" not in caplog.text, "as it is called"
+    (folder / "qrels").rename(folder / "data")
+    assert qrels(open_collection(folder)) == {"dev": JUDGED["dev"]}
+    assert "judgements of dev in data/dev-00000-of-00002.jsonl and 1 more" in caplog.text
+
+
+def test_a_mistake_leads_to_its_part(tmp_path, caplog):
+    """Absent and repeated pairs are counted over all parts, each with the line of its own part."""
+    rows = [ROWS[1], ROWS[0], {**ROWS[0], "corpus-id": "gone"}]
+    second = "".join(json.dumps(row) + "\n" for row in rows)
+    folder = write_parts(tmp_path / "c", second)
+    assert qrels(open_collection(folder)) == {"dev": JUDGED["dev"]}
+    part = "dev-00001-of-00002.jsonl.gz"
+    assert (
+        f"1 of 4 judgements are of absent documents and left out, first in line 3 of {part}"
+        in caplog.text
+    )
+    assert (
+        f"1 judgements are of a pair again and left out, first in line 2 of {part}" in caplog.text
+    )
+    write_parts(folder, json.dumps({**ROWS[0], "score": 2}) + "\n")
+    with refused(f"{part}:1: a second judgement .*, 2, first 1 in line 1 of dev-00000-of-00002"):
+        open_collection(folder)
+    write_parts(folder, '{"query-id": "8", "corpus-id": "1"}\n')
+    with refused(f"{part}:1: a row must have query_id and doc_id and score"):
+        open_collection(folder)
+
+
+def test_parts_of_pools_are_joined(tmp_path):
+    """A query may stand in both."""
+    files = {**BEIR, "qrels/dev.tsv": DEV["qrels.dev.tsv"]}
+    for number, line in enumerate(["8 Q0 2 1 6.5 t\n", "8 Q0 0 2 5 t\n"]):
+        files[f"candidates/dev-0000{number}-of-00002.trec"] = line
+    collection = open_collection(write(tmp_path / "c", files))
+    assert by_ids(collection, collection.candidates["dev"]) == {"8": {"2": 6.5, "0": 5.0}}
+
+
+PAIRS = {
+    "T2Ranking": ("qrels/dev.tsv", "qid\tpid\n8\t1\n8\t2\n"),
+    "NanoBEIR": ("qrels/dev.jsonl", '{"query-id": "8", "corpus-id": "1"}\n' * 2),
+    "without names": ("qrels/dev.txt", "8 1\n8 2\n"),
+    "CSV": ("qrels/dev.csv", "query-id,corpus-id\n8,1\n8,2\n"),
+}
+
+
+@pytest.mark.parametrize("name", PAIRS)
+def test_judgements_without_grades_are_relevant(tmp_path, caplog, name):
+    file, text = PAIRS[name]
+    folder = write(tmp_path / "c", {**BEIR, file: text})
+    expected = {"1": 1.0} if name == "NanoBEIR" else {"1": 1.0, "2": 1.0}
+    for _ in range(2):
+        caplog.clear()
+        assert qrels(open_collection(folder)) == {"dev": {"8": expected}}
+        said = (
+            f"{folder}/{file}: judgements have no grades, so each pair that is listed has grade 1"
+        )
+        assert caplog.messages.count(said) == 1
+
+
+def test_names_of_columns_above_judgements(tmp_path):
+    file = {"qrels/dev.tsv": "qid\tpid\trelevance\n8\t1\t1\n8\t2\t2\n"}
+    assert qrels(open_collection(write(tmp_path / "c", {**BEIR, **file}))) == {"dev": JUDGED["dev"]}
+
+
+@pytest.mark.parametrize(
+    ("rows", "words"),
+    [
+        ([{"q": 1}, {"s": 0}], "all judgements or none must have a grade, got one where the first"),
+        ([{"s": 1}, {}], "a row must have query_id and doc_id and score"),
+    ],
+)
+def test_some_judgements_without_a_grade_are_refused(tmp_path, rows, words):
+    names = {"s": "score"}
+    lines = []
+    for doc, row in enumerate(rows, start=1):
+        named = {names.get(name, name): value for name, value in row.items()}
+        lines.append(json.dumps({"query-id": "8", "corpus-id": str(doc), **named}) + "\n")
+    folder = write(tmp_path / "c", {**BEIR, "qrels/dev.jsonl": "".join(lines)})
+    with refused(f"dev.jsonl:2: {words}"):
+        open_collection(folder)
+
+
+def test_a_query_whose_id_begins_comments_is_refused(tmp_path):
+    """Its judgements would be read as comments."""
+    queries = '{"_id": "7", "text": "what flows"}\n{"_id": "#", "text": "what spans"}\n'
+    folder = write(tmp_path / "c", {**BEIR, "queries.jsonl": queries, "qrels/dev.txt": "# 0 1 1\n"})
+    with refused("queries.jsonl:2: the id of a query must not be '#'"):
         open_collection(folder)
 
 

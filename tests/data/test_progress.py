@@ -10,8 +10,8 @@ import time
 import pytest
 
 from ltr.__main__ import main
-from ltr.data import progress
-from ltr.data.progress import LogLines, Pace, duration, track
+from ltr.data import files, progress
+from ltr.data.progress import LogLines, Pace, duration, reading, track
 
 # A search with batches so small that there are several, and a line after each.
 SEARCH = """
@@ -48,6 +48,25 @@ def test_a_line_each_half_minute(clock, said):
     assert said.messages == [
         "encoding: 2 of 5 batches of 8 texts, 0.05 batches/s, 1 min 00 s left",
         "encoding: 4 of 5 batches of 8 texts, 0.05 batches/s, 20 s left",
+    ]
+
+
+def test_how_much_of_files_is_read(tmp_path, clock, said, monkeypatch):
+    """Two files of two lines of 5 bytes, 31 s each line: 5/31 bytes a second."""
+    monkeypatch.setattr(progress, "MEGABYTE", 1)
+    monkeypatch.setattr(files, "NOTED", 1)
+    paths = [tmp_path / "one", tmp_path / "other"]
+    for path in paths:
+        path.write_text("four\nfour\n")
+    with reading([*paths, "a name of a hub"]):
+        for path in paths:
+            for _ in files.numbered_lines(path):
+                clock[0] += 31
+    list(files.numbered_lines(paths[0]))  # behind the block nobody is told
+    assert said.messages == [
+        "reading: 5 of 20 MB, 0.161 MB/s, 1 min 33 s left",
+        "reading: 10 of 20 MB, 0.161 MB/s, 1 min 02 s left",
+        "reading: 15 of 20 MB, 0.161 MB/s, 31 s left",
     ]
 
 

@@ -257,10 +257,10 @@ def test_what_is_left_out_is_counted_with_its_first_place(tmp_path, caplog):
         assert judgements(open_collection(file)) == {"a": {"b": 1}}
         warnings = [record for record in caplog.records if record.levelno >= logging.WARNING]
         assert [record.getMessage().partition(": ")[2] for record in warnings] == [
-            f"of 4 rows, 1 positives without a text are left out, first {file}:1",
-            f"of 4 rows, 1 negatives without a text are left out, first {file}:1",
-            f"of 4 rows, 2 rows without a positive are left out, first {file}:2",
-            f"of 4 rows, 1 rows without a query are left out, first {file}:3",
+            f"of 4 rows, 1 positives without a text are left out, first {file.name}:1",
+            f"of 4 rows, 1 negatives without a text are left out, first {file.name}:1",
+            f"of 4 rows, 2 rows without a positive are left out, first {file.name}:2",
+            f"of 4 rows, 1 rows without a query are left out, first {file.name}:3",
         ]
 
 
@@ -352,8 +352,10 @@ def test_what_is_null_is_left_out_and_counted(tmp_path, caplog):
         {"query": "a", "document": nan, "label": 1},
     )
     assert judgements(open_collection(file)) == {"a": {"b": 1}}
-    assert f"of 6 rows, 2 rows without a document are left out, first {file}:2" in caplog.text
-    assert f"of 6 rows, 3 documents without a label are left out, first {file}:3" in caplog.text
+    assert f"of 6 rows, 2 rows without a document are left out, first {file.name}:2" in caplog.text
+    assert (
+        f"of 6 rows, 3 documents without a label are left out, first {file.name}:3" in caplog.text
+    )
     scores = {"pos_scores": [None], "neg_scores": []}
     assert judgements(open_collection(write_rows(tmp_path / "b.jsonl", GOOD | scores)))
 
@@ -410,7 +412,7 @@ def test_columns_that_first_rows_have_not_are_refused(tmp_path, name):
 def test_a_list_of_no_documents_is_counted(tmp_path, caplog):
     file = write_rows(tmp_path / "a.jsonl", LABELLED, {"query": "d", "docs": [], "labels": []})
     assert judgements(open_collection(file)) == {"a": {"b": 1, "c": 0}}
-    assert f"of 2 rows, 1 rows without a document are left out, first {file}:2" in caplog.text
+    assert f"of 2 rows, 1 rows without a document are left out, first {file.name}:2" in caplog.text
 
 
 def test_columns_can_be_chosen(tmp_path):
@@ -512,8 +514,8 @@ def test_a_positive_that_is_a_negative_in_another_shard_is_a_positive(tmp_path, 
     assert judgements(collection) == {"a": {"b": 1, "c": 0, "d": 1}}
     assert judgements(collection, "test") == {"x": {"y": 1, "z": 0}}
     words = "negatives are positives of the same query, too, and left out, first told by"
-    assert f"1 {words} {second}:2: 'b'" in caplog.text
-    assert f"2 {words} {tmp_path}/test.jsonl:1: 'y'" in caplog.text
+    assert f"1 {words} {second.name}:2: 'b'" in caplog.text
+    assert f"2 {words} test.jsonl:1: 'y'" in caplog.text
 
 
 def test_files_of_texts_that_are_of_no_split_are_named(tmp_path, caplog):
@@ -582,5 +584,5 @@ def test_what_is_refused_leaves_nothing_in_the_cache(tmp_path, monkeypatch):
 @pytest.mark.parametrize("row", [{"query": "a", "pos": []}, {"query": "", "pos": ["b"]}])
 def test_rows_of_which_none_is_left_are_refused(tmp_path, row):
     file = write_rows(tmp_path / "a.jsonl", row, row)
-    with refused(f"{file}: .* of 2 rows, 2 rows without a .* are left out, first {file}:1"):
+    with refused(f"{file}: .* of 2 rows, 2 rows without a .* are left out, first {file.name}:1"):
         open_collection(file)
