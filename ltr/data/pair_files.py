@@ -61,7 +61,8 @@ def pair_rows(file: Path, is_triples: bool = False) -> Iterator[tuple[int, "Pair
     """
     if is_row_file(file) or _names_in(file):
         for number, row in read_rows(file):
-            yield number, PairRow(f"{file}:{number}", _by_role(row))
+            values = _by_role(row)
+            yield number, PairRow(f"{file}:{number}", values, n_others=len(row) - len(values))
         return
     n_columns = None
     number_of_first = None
@@ -118,11 +119,12 @@ def judgement_lines(file: Path, are_graded: bool) -> Iterator[Line]:
 
 
 def has_grades(file: Path) -> bool:
-    """Whether the first judgement of a file has a grade: where all that are listed are relevant,
-    none has, as in T2Ranking's ``qid<TAB>pid`` and NanoBEIR.
+    """Whether the judgements of a file have grades. They have none where the first one is a query and
+    a document and nothing else, as in T2Ranking's ``qid<TAB>pid`` and NanoBEIR: all that are listed
+    are relevant.
     """
     if is_row_file(file) or _names_in(file):
-        return all(row.has_grade for _, row in islice(pair_rows(file), 1))
+        return not any(row.is_pair for _, row in islice(pair_rows(file), 1))
     return all(len(parts) != 2 for _, parts in islice(lines_of_columns(file), 1))
 
 
@@ -188,11 +190,13 @@ class PairRow:
     Args:
         where: its place, for errors.
         values: by role.
+        n_others: how many columns have no role, or no value.
     """
 
-    def __init__(self, where: str, values: dict[str, Any]) -> None:
+    def __init__(self, where: str, values: dict[str, Any], n_others: int = 0) -> None:
         self._where = where
         self._values = values
+        self._n_others = n_others
 
     def scored(self) -> list[Pair]:
         """The pairs of a query and a document with their scores; an InputError if there is none."""
@@ -226,16 +230,15 @@ class PairRow:
         return self._query, self._id(self._values["doc_id"]), grade
 
     @property
-    def has_grade(self) -> bool:
-        """Whether a column has the grade of a judgement."""
-        return "grade" in self._values or "score" in self._values
+    def is_pair(self) -> bool:
+        """Whether the row is a query and a document, and has no other column."""
+        return self._values.keys() == {"query_id", "doc_id"} and not self._n_others
 
     def relevant(self) -> Pair:
         """The query and the document of a judgement without a grade, with 1."""
-        self._ask("query_id", "doc_id")
-        if self.has_grade:
+        if not self.is_pair:
             raise InputError(
-                f"{self._where}: all judgements or none must have a grade, got one where the first has none; give all a grade"
+                f"{self._where}: a judgement must be a query and a document alone, as the first one, or all must have a grade"
             )
         return self._query, self._id(self._values["doc_id"]), 1.0
 

@@ -330,21 +330,27 @@ def test_names_of_columns_above_judgements(tmp_path):
     assert qrels(open_collection(write(tmp_path / "c", {**BEIR, **file}))) == {"dev": JUDGED["dev"]}
 
 
+ALONE = "a judgement must be a query and a document alone, as the first one"
+NO_SCORE = "a row must have query_id and doc_id and score"
+
+
 @pytest.mark.parametrize(
-    ("rows", "words"),
+    ("rows", "line", "words"),
     [
-        ([{"q": 1}, {"s": 0}], "all judgements or none must have a grade, got one where the first"),
-        ([{"s": 1}, {}], "a row must have query_id and doc_id and score"),
+        ([{}, {"score": 0}], 2, ALONE),
+        ([{}, {"rel": 0}], 2, ALONE),
+        ([{"score": 1}, {}], 2, NO_SCORE),
+        ([{"score": None}, {}], 1, NO_SCORE),
+        ([{"rel": 0}, {"rel": 1}], 1, NO_SCORE),
     ],
 )
-def test_some_judgements_without_a_grade_are_refused(tmp_path, rows, words):
-    names = {"s": "score"}
+def test_judgements_whose_grade_may_be_lost_are_refused(tmp_path, rows, line, words):
+    """None is read as relevant where a column may be its grade."""
     lines = []
     for doc, row in enumerate(rows, start=1):
-        named = {names.get(name, name): value for name, value in row.items()}
-        lines.append(json.dumps({"query-id": "8", "corpus-id": str(doc), **named}) + "\n")
+        lines.append(json.dumps({"query-id": "8", "corpus-id": str(doc), **row}) + "\n")
     folder = write(tmp_path / "c", {**BEIR, "qrels/dev.jsonl": "".join(lines)})
-    with refused(f"dev.jsonl:2: {words}"):
+    with refused(f"dev.jsonl:{line}: {words}"):
         open_collection(folder)
 
 
