@@ -38,7 +38,7 @@ RANKERS = {
 
 
 def put_together(folder, *sources):
-    """One data folder of several, whose ids begin with the name of each; as docs/data.md says."""
+    """One data folder of several, whose ids begin with the name of each; as docs/sources.md says."""
     (folder / "qrels").mkdir(parents=True)
     for name in ("queries", "corpus"):
         with open(folder / f"{name}.jsonl", "w") as together:

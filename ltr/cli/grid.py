@@ -90,7 +90,7 @@ def grid(
 
     Args:
         file: The grid: base, axes, and perhaps options, seeds, choose, metrics, baseline
-            (docs/compare.md).
+            (docs/grid.md).
         runs: Where the runs lie. None: runs/<name of the file>, of folds runs/<name of the file>-<folds>-folds.
         only: Only cells with these names: with one of them on each axis that has one.
         seeds: Other seeds than those of the file.

@@ -26,7 +26,7 @@ RANDOM_HEADS = {
 }
 LEFT = "texts are padded on the left"
 IN_HALF = "dtype: numbers are rounded, as by a server in half"
-# The twelve faults of docs/use.md and half precision, by what the server does otherwise, and what is said.
+# The twelve faults of docs/verify.md and half precision, by what the server does otherwise, and what is said.
 FAULTS = {
     "no BOS": ({"no_first": True}, "special tokens: no first special token"),
     "EOS twice": ({"last_twice": True}, "special tokens: the last special token twice"),
