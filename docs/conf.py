@@ -3,13 +3,17 @@
 Every page is plain Markdown, as a forge shows it. What Sphinx needs besides stands in ``site/``.
 """
 
+import inspect
 import logging
+import re
 import sys
 from configparser import ConfigParser
 from pathlib import Path
 from typing import Any
 
+from docutils import nodes
 from sphinx.application import Sphinx
+from sphinx.domains.python import PyObject
 
 import ltr
 
@@ -48,7 +52,8 @@ myst_heading_anchors = 4
 myst_enable_extensions = ["dollarmath"]
 myst_fence_as_directive = ["math"]
 
-autodoc_default_options = {"members": True, "show-inheritance": True}
+autodoc_default_options = {"members": True}
+autodoc_preserve_defaults = True
 autodoc_member_order = "bysource"
 autodoc_inherit_docstrings = False
 autodoc_typehints = "description"
@@ -70,17 +75,51 @@ html_math_renderer = "mathml"
 html_theme_options = {"navigation_with_keys": True}
 
 
-def add_summary(
-    app: Sphinx, what: str, name: str, module: Any, options: Any, lines: list[str]
+def prepare_docstring(
+    app: Sphinx, what: str, name: str, documented: Any, options: Any, lines: list[str]
 ) -> None:
-    """The first paragraph of a room, and a table of what it exports."""
-    if what == "module" and hasattr(module, "__all__"):
-        names = [name for name in module.__all__ if callable(getattr(module, name))]
+    """What napoleon does not read as it is meant, rewritten."""
+    if what == "module" and hasattr(documented, "__all__"):
+        names = [name for name in documented.__all__ if callable(getattr(documented, name))]
         del lines[lines.index("") :]  # the rest is for readers of the code
         lines += ["", ".. autosummary::", "   :nosignatures:", ""]
         lines += [f"   {name}" for name in names]
+    else:
+        # A section that begins on the line of its name is a paragraph.
+        sections = re.compile(r"^(Use|Cost|References): (?=\S)", re.MULTILINE)
+        text = sections.sub(r"\n**\1.** ", "\n".join(lines))
+        lines[:] = text.split("\n")
+        figure = f"figures/{name.rpartition('.')[2]}.svg"
+        if what == "class" and (DOCS / figure).exists():
+            lines += ["", f".. image:: /{figure}", "   :alt: value and gradient"]
+
+
+def restore_property(
+    app: Sphinx, what: str, name: str, documented: Any, options: Any, lines: list[str]
+) -> None:
+    """Napoleon takes what stands before a colon for the type of a property."""
+    if what == "property":
+        lines[:] = [*inspect.cleandoc(documented.__doc__ or "").splitlines(), ""]
+
+
+def skip_fields(app: Sphinx, what: str, name: str, member: Any, skip: bool, options: Any) -> bool:
+    """The fields of a NamedTuple stand under its attributes already."""
+    return skip or type(member).__name__ == "_tuplegetter"
+
+
+def shorten_types(app: Sphinx, document: nodes.document) -> None:
+    """``~ltr.pairs.choices.PairChoice`` beside a choice of words is left as it is by autodoc."""
+    for text in list(document.findall(nodes.Text)):
+        if "~" in text and isinstance(text.parent, nodes.emphasis):
+            text.parent.replace(text, nodes.Text(re.sub(r"~(?:\w+\.)+", "", text)))
 
 
 def setup(app: Sphinx) -> None:
     """Called by Sphinx."""
-    app.connect("autodoc-process-docstring", add_summary)
+    app.connect("autodoc-process-docstring", prepare_docstring, priority=400)  # before napoleon
+    app.connect("autodoc-process-docstring", restore_property, priority=600)  # after it
+    app.connect("autodoc-skip-member", skip_fields)
+    app.connect("doctree-read", shorten_types)
+    for field in PyObject.doc_field_types:
+        if field.name == "variable":
+            field.label = "Attributes"

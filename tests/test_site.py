@@ -160,3 +160,26 @@ def test_the_list_for_programs_leads_to_every_page(site):
     assert len(listed) >= len(list(DOCS.glob("*.md"))) - 2
     for target in listed:
         assert (site / target).is_file(), target
+
+
+def test_the_gallery_has_every_picture():
+    text = (DOCS / "gallery.md").read_text(encoding="utf-8")
+    pictures = [*DOCS.rglob("*.svg"), *DOCS.rglob("*.png")]
+    names = [path.relative_to(DOCS).as_posix() for path in pictures]
+    assert sorted(re.findall(r"\]\(([\w/]+\.(?:svg|png))\)", text)) == sorted(names)
+
+
+def test_the_index_of_an_accented_letter_stands_behind_it(monkeypatch):
+    r"""``\bar x_i`` is x with a bar, and an index; the limits of a sum stay where they are."""
+    docutils = pytest.importorskip("docutils.utils.math.latex2mathml")
+    monkeypatch.syspath_prepend(DOCS / "site")
+    formulas = importlib.import_module("formulas")
+
+    def shown(formula: str) -> str:
+        mathml = formulas.with_indices_aside(docutils.tex2mathml(formula, as_block=True))
+        return re.sub(r" [\w-]+=\"[^\"]*\"|\s", "", mathml)
+
+    accented = "<mover><mi>x</mi><mo>ˉ</mo></mover>"
+    assert f"<msub>{accented}<mi>i</mi></msub>" in shown(r"\bar x_i")
+    assert f"<msub>{accented}<mrow><mi>s</mi><mi>k</mi></mrow></msub>" in shown(r"\bar x_{sk}")
+    assert "<munderover><mo>∑</mo><mi>i</mi><mi>n</mi></munderover>" in shown(r"\sum_i^n \log x_i")

@@ -1,6 +1,7 @@
 """Formulas as MathML, which browsers show without scripts and without a network."""
 
 from html import escape
+from xml.etree.ElementTree import Element, fromstring, register_namespace, tostring
 
 from docutils import nodes
 from docutils.utils.math import MathError, latex2mathml
@@ -9,6 +10,8 @@ from sphinx.transforms import SphinxTransform
 from sphinx.util import logging
 from sphinx.writers.html5 import HTML5Translator
 
+MATHML = "http://www.w3.org/1998/Math/MathML"
+register_namespace("", MATHML)
 logger = logging.getLogger(__name__)
 
 
@@ -25,11 +28,29 @@ class InlineMath(SphinxTransform):
                 formula += nodes.Text(text[1:-1])
 
 
+def with_indices_aside(formula: str) -> str:
+    r"""The MathML of docutils with the index of an accented letter behind it: in ``\bar x_i``
+    docutils sets the i under the x.
+    """
+    tree = fromstring(formula.replace("&ApplyFunction;", "\N{FUNCTION APPLICATION}"))
+    for tag in tree.iter(f"{{{MATHML}}}munderover"):
+        letter, index, accent = tag
+        if accent.get("stretchy") != "false":
+            continue  # a sum with its limits
+        tag.tag = f"{{{MATHML}}}msub"
+        tag.remove(letter)
+        tag.remove(accent)
+        accented = Element(f"{{{MATHML}}}mover", {"accent": "true"})
+        accented.extend([letter, accent])
+        tag.insert(0, accented)
+    return tostring(tree, encoding="unicode")
+
+
 def mathml(node: nodes.math | nodes.math_block, as_block: bool = False) -> str:
     """The formula of a node. One that can't be read is a warning, and is shown as it is written."""
     formula = node.astext()
     try:
-        return latex2mathml.tex2mathml(formula, as_block=as_block)
+        return with_indices_aside(latex2mathml.tex2mathml(formula, as_block=as_block))
     except MathError as error:
         logger.warning("%s: %s", error, formula, location=node)
         return f"<code>{escape(formula)}</code>"
