@@ -127,7 +127,7 @@ def _lines_of_split(
     if n_without:
         line = f"{n_without:,} of {n_queries:,} queries of {split} have no relevant document: no metric by rank counts them"
         if split == "train":
-            line = f"{n_without:,} of {n_queries:,} queries of train have no relevant document: they teach nothing and are left out"
+            line = f"{n_without:,} of {n_queries:,} queries of train have no relevant document: they are left out, but by a ListDataModule whose loss learns from each document (MSELoss, BCELoss) or from the whole batch (OneList)"
         if n_without >= MANY_WITHOUT * n_queries:
             severe.append(line)
         else:
