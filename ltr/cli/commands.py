@@ -23,6 +23,16 @@ class Stdout(Enum):
     OWN = "nothing: the command arranges it"
 
 
+class Group(Enum):
+    """What a command is for: a part of ``ltr --help``."""
+
+    TRAIN = "train"
+    MEASURE = "measure"
+    USE = "use"
+    CORPUS = "corpus"
+    MACHINE = "machine"
+
+
 @dataclass(frozen=True)
 class Command:
     """A command, and what ``ltr --help`` says of it.
@@ -33,6 +43,7 @@ class Command:
             seconds to import. Its signature and docstring are the options and their help, see
             :func:`ltr.cli.arguments.call_with`.
         help: its lines of ``ltr --help``, behind the column of names.
+        group: the part of ``ltr --help`` that has these lines.
         other_names: what it is called elsewhere: too differently for a likeness to show.
         stdout: what it is for.
         parses_itself: the function gets the words, with the name of the command before them, and not
@@ -44,10 +55,17 @@ class Command:
     name: str
     function: str
     help: tuple[str, ...]
+    group: Group = Group.TRAIN
     other_names: tuple[str, ...] = ()
     stdout: Stdout = Stdout.OWN
     parses_itself: bool = False
     acts_by_rank_0: bool = True
+
+    @property
+    def description(self) -> str:
+        """What it does: the first line of its help, without the example."""
+        first, _, _ = self.help[0].partition("  ")
+        return f"{first[0].upper()}{first[1:]}."
 
     def load(self) -> Callable[..., Any]:
         """The function, imported now."""
@@ -79,6 +97,7 @@ COMMANDS = (
         "validate",
         "ltr.cli.training:run_configured",
         ("measure it on the dev split  ltr validate runs/EXPERIMENT/seed=0",),
+        Group.MEASURE,
         parses_itself=True,
     ),
     Command(
@@ -89,6 +108,7 @@ COMMANDS = (
             "on several data sets         ltr test RUN --data.path A B suite:nanobeir",
             "on other splits              ltr test RUN --split test test.clean",
         ),
+        Group.MEASURE,
         other_names=("eval", "evaluate"),
         parses_itself=True,
     ),
@@ -96,12 +116,14 @@ COMMANDS = (
         "predict",
         "ltr.cli.training:run_configured",
         ("rank the test candidates, and write predict.run",),
+        Group.MEASURE,
         parses_itself=True,
     ),
     Command(
         "rank",
         "ltr.cli.rank:rank",
         ('order texts for a query      ltr rank RUN --query "…" --documents FILE',),
+        Group.USE,
         other_names=("rerank",),
         stdout=Stdout.RESULTS,
     ),
@@ -109,6 +131,7 @@ COMMANDS = (
         "search",
         "ltr.cli.search:search",
         ("search a corpus              ltr search RUN --corpus PATH",),
+        Group.USE,
         other_names=("retrieve",),
         stdout=Stdout.RESULTS,
     ),
@@ -116,6 +139,7 @@ COMMANDS = (
         "encode",
         "ltr.cli.encode:encode",
         ("a corpus, on any number of machines   ltr encode RUN --corpus PATH --output FOLDER",),
+        Group.CORPUS,
         stdout=Stdout.RESULTS,
         acts_by_rank_0=False,
     ),
@@ -123,6 +147,7 @@ COMMANDS = (
         "export",
         "ltr.cli.export_ranker:export",
         ("for sentence-transformers, transformers or ONNX   ltr export RUN FOLDER",),
+        Group.USE,
         stdout=Stdout.RESULTS,
     ),
     Command(
@@ -138,12 +163,14 @@ COMMANDS = (
         (
             "does a library or a server compute what an exported ranker does?   ltr verify FOLDER --with URL",
         ),
+        Group.USE,
         stdout=Stdout.RESULTS,
     ),
     Command(
         "export-corpus",
         "ltr.cli.export_corpus:export_corpus",
         ("as Parquet or for faiss   ltr export-corpus ENCODED --format parquet --output FILE",),
+        Group.CORPUS,
         stdout=Stdout.RESULTS,
     ),
     Command(
@@ -165,6 +192,7 @@ COMMANDS = (
         "compare",
         "ltr.cli.compare:compare",
         ("is their difference real?    ltr compare runs/EXPERIMENT runs/OTHER",),
+        Group.MEASURE,
     ),
     Command(
         "grid",
@@ -176,6 +204,7 @@ COMMANDS = (
         "reproduce",
         "ltr.cli.reproduce:reproduce",
         ("train and test a run again   ltr reproduce runs/EXPERIMENT/seed=0",),
+        Group.MEASURE,
     ),
     Command(
         "mine",
@@ -207,11 +236,13 @@ COMMANDS = (
         "doctor",
         "ltr.cli.doctor:doctor",
         ("check what this machine computes: kernels, search, processes   ltr doctor",),
+        Group.MACHINE,
     ),
     Command(
         "cache",
         "ltr.cli.cache:cache",
         ("what lies in the folder of derived data; --remove what no run uses   ltr cache",),
+        Group.MACHINE,
     ),
 )
 BY_NAME = {command.name: command for command in COMMANDS}
@@ -222,7 +253,6 @@ ltr: train, compare and understand text rankers.
 
 usage: ltr COMMAND [RUN] [options]      (or python -m ltr COMMAND [RUN] [options])
 
-commands
 """
 BEHIND_COMMANDS = """\
 
@@ -235,17 +265,21 @@ LTR_DEBUG=1 shows the traceback of an error, LTR_CACHE sets the folder of derive
 
 
 def usage() -> str:
-    """What ``ltr --help`` prints. A group stands in the column of names once, and so does a command
-    of several lines.
+    """What ``ltr --help`` prints. A word before several commands stands in the column of names once,
+    and so does a command of several lines.
     """
     lines = []
     last_word = ""
-    for command in COMMANDS:
-        for line in command.help:
-            word = command.name.partition(" ")[0]
-            shown = "" if word == last_word else word
-            lines.append(f"  {shown:<9}  {line}\n")
-            last_word = word
+    for group in Group:
+        lines.append(f"{group.value}\n")
+        for command in COMMANDS:
+            if command.group is not group:
+                continue
+            for line in command.help:
+                word = command.name.partition(" ")[0]
+                shown = "" if word == last_word else word
+                lines.append(f"  {shown:<13}  {line}\n")
+                last_word = word
     return BEFORE_COMMANDS + "".join(lines) + BEHIND_COMMANDS
 
 

@@ -10,10 +10,12 @@ from lightning.pytorch import Callback
 from lightning.pytorch.cli import LightningArgumentParser, LightningCLI
 
 from ltr.cli.addresses import refuse_addresses
+from ltr.cli.commands import BY_NAME
 from ltr.cli.configuration import full_command_line, refuse_unknown_empty_keys
 from ltr.cli.messages import add_restarts, input_error_behind
 from ltr.cli.mine import MiningTrainer
-from ltr.cli.model_help import ModelHelp
+from ltr.cli.option_help import CommandHelp, arrange_help
+from ltr.cli.part_help import ModelHelp, TrainerHelp
 from ltr.cli.refused import refusal
 from ltr.cli.strict_parser import StrictParser
 from ltr.cli.write_config import WriteConfig
@@ -26,7 +28,7 @@ from ltr.run.precision import ChosenPrecision, chosen_precision
 from ltr.run.run_folder import RunFolder
 from ltr.run.trainer_checks import check_trainer_options
 
-STRICT = {"exit_on_error": False, "allow_abbrev": False}
+STRICT = {"exit_on_error": False, "allow_abbrev": False, "formatter_class": CommandHelp}
 
 
 class ParsedCommand(LightningCLI):
@@ -127,6 +129,7 @@ class ParsedCommand(LightningCLI):
 
     def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
         parser.add_argument("--model.help", action=ModelHelp)
+        parser.add_argument("--help.trainer", action=TrainerHelp)
         parser.add_class_arguments(BestOptions, "best")
         parser.add_class_arguments(LastOptions, "last")
         parser.add_argument(
@@ -155,6 +158,11 @@ class ParsedCommand(LightningCLI):
                 default="test",
                 help="The split that is measured: any NAME with a file qrels/NAME.tsv; several names one after the other.",
             )
+        parser.usage = (
+            f"ltr {subcommand} --config FILE [options]\n       ltr {subcommand} RUN [options]"
+        )
+        parser.description = BY_NAME[subcommand].description
+        arrange_help(parser, subcommand)
         return parser
 
     def parse_arguments(self, parser: LightningArgumentParser, args: Any) -> None:

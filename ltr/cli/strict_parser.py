@@ -12,6 +12,8 @@ from jsonargparse._actions import _ActionConfigLoad
 from jsonargparse._typehints import ActionTypeHint
 from lightning.pytorch.cli import LightningArgumentParser
 
+from ltr.cli.option_help import OptionHelp
+
 # Lightning has the parser fetch a value such as s3://… for a file of options.
 set_parsing_settings(config_read_mode_fsspec_enabled=False)
 
@@ -20,6 +22,14 @@ class StrictParser(LightningArgumentParser):
     """The parser of a command. jsonargparse parses the options of a class with ``type(self)``, so
     these are checked, too.
     """
+
+    def __init__(
+        self,
+        *args: Any,
+        formatter_class: type[argparse.HelpFormatter] = OptionHelp,
+        **options: Any,
+    ) -> None:
+        super().__init__(*args, formatter_class=formatter_class, **options)
 
     def parse_args(
         self, args: Sequence[str] | None = None, *more: Any, **options: Any

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from ltr.__main__ import main
-from ltr.cli.commands import BY_NAME, COMMANDS, GROUPS, command_of, near_command, usage
+from ltr.cli.commands import BY_NAME, COMMANDS, GROUPS, Group, command_of, near_command, usage
 from ltr.errors import InputError
 
 ROOT = Path(__file__).parents[2]
@@ -27,10 +27,13 @@ def test_each_command_is_called_by_its_words_and_has_its_help(command, capsys):
 
 
 def test_the_help_has_a_line_for_each_command():
-    shown = re.findall(r"^  (\S+ {2,}|  +)(\S.*)$", usage(), flags=re.MULTILINE)
-    assert [line for _, line in shown] == [line for each in COMMANDS for line in each.help]
-    names = [word.strip() for word, _ in shown if word.strip()]
-    assert names == list(dict.fromkeys(each.name.partition(" ")[0] for each in COMMANDS))
+    for group in Group:
+        commands = [each for each in COMMANDS if each.group is group]
+        (part,) = re.findall(rf"^{group.value}\n((?:  .*\n)+)", usage(), flags=re.MULTILINE)
+        shown = re.findall(r"^  (\S+ {2,}|  +)(\S.*)$", part, flags=re.MULTILINE)
+        assert [line for _, line in shown] == [line for each in commands for line in each.help]
+        names = [word.strip() for word, _ in shown if word.strip()]
+        assert names == list(dict.fromkeys(each.name.partition(" ")[0] for each in commands))
 
 
 @pytest.mark.parametrize("words", [[], ["help"], ["-h"], ["negatives", "--help"]])

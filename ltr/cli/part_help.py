@@ -1,4 +1,4 @@
-"""``--model.help``: the options of the model and of a ranker, without all others."""
+"""``--model.help`` and ``--help.trainer``: the options of one part, without all others."""
 
 import argparse
 from typing import Any
@@ -6,6 +6,8 @@ from typing import Any
 import jsonargparse
 
 import ltr.models
+from ltr.cli.mine import MiningTrainer
+from ltr.cli.option_help import OptionHelp
 from ltr.errors import InputError
 from ltr.module import RankerModule
 
@@ -24,9 +26,7 @@ class ModelHelp(argparse.Action):
     def __call__(
         self, parser: argparse.ArgumentParser, _: Any, value: Any, option: str | None = None
     ) -> None:
-        help_parser = jsonargparse.ArgumentParser(
-            add_help=False, usage="ltr COMMAND --config FILE [--model.OPTION VALUE …]"
-        )
+        help_parser = _parser_of_part("model")
         if value is None:
             help_parser.add_class_arguments(RankerModule, "model")
         else:
@@ -39,3 +39,25 @@ class ModelHelp(argparse.Action):
             help_parser.add_class_arguments(vars(ltr.models)[name], "model.ranker")
         help_parser.print_help()
         parser.exit()
+
+
+class TrainerHelp(argparse.Action):
+    """``--help.trainer``: all that Lightning says of the options of its trainer."""
+
+    def __init__(self, option_strings: list[str], dest: str, **_: Any) -> None:
+        help = "Show all that Lightning says of the options of the trainer, and exit."
+        super().__init__(option_strings, dest, nargs=0, default=argparse.SUPPRESS, help=help)
+
+    def __call__(
+        self, parser: argparse.ArgumentParser, _: Any, value: Any, option: str | None = None
+    ) -> None:
+        help_parser = _parser_of_part("trainer")
+        help_parser.add_class_arguments(MiningTrainer, "trainer", fail_untyped=False)
+        help_parser.print_help()
+        parser.exit()
+
+
+def _parser_of_part(part: str) -> jsonargparse.ArgumentParser:
+    """A parser that has no options yet, and whose help is that of a part."""
+    usage = f"ltr COMMAND --config FILE [--{part}.OPTION VALUE …]"
+    return jsonargparse.ArgumentParser(add_help=False, usage=usage, formatter_class=OptionHelp)
