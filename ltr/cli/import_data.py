@@ -21,8 +21,8 @@ from ltr.errors import InputError
 # Lines go through the log, see ltr.cli.commands.Stdout.MESSAGES.
 log = logging.getLogger(__name__)
 
-CONFIG = "recipe:cross_encoder"
-CONFIG_OF_FEATURES = "recipe:lambdarank"
+CONFIG = "experiments/cross_encoder/own.yaml"
+CONFIG_OF_FEATURES = "experiments/features/lambdarank.yaml"
 
 
 def import_data(
@@ -60,12 +60,8 @@ def import_data(
         scores = scores_by_split(source, chosen)
         written = write_data_folder(collection, Path(folder), scores)
     told = [note.getMessage() for note in notes]
+    _log_page(source, folder, told, _lines_of(written), CONFIG)
     train = written.collection.qrels.get("train")
-    data = f"--data.path {quote(folder)}"
-    use = f"to measure a run on it, as it has no split train: ltr test RUN {data}"
-    if train is not None:
-        use = f"to train on it: ltr fit --config {CONFIG} {data}"
-    _log_page(source, folder, told, _lines_of(written), use)
     if train is not None and train.largest_fraction() > 0:
         log.info(
             "labels of train have fractions; what learns them: --data ltr.datamodules.ListDataModule --model.loss ltr.losses.RankNetLoss"
@@ -103,10 +99,12 @@ def _import_features(source: str, folder: str, fold: int | None, first_feature: 
         queries = _count(len(split), "query")
         rows = _count(len(split.labels), "row")
         lines.append(f"{name}: {queries} with {rows} of {_count(split.n_features, 'feature')}")
-    options = "" if "dev" in splits else " --data.dev_share 0.2"
+    n_features = max(split.n_features for split in splits.values())
+    options = f" --model.ranker.n_features {n_features}"
+    if "dev" in splits:
+        options += " --data.dev_share null"
     told = [*read, *(note.getMessage() for note in notes)]
-    use = f"to train on it: ltr fit --config {CONFIG_OF_FEATURES}{options} --data.path {quote(folder)}"
-    _log_page(source, folder, told, lines, use)
+    _log_page(source, folder, told, lines, CONFIG_OF_FEATURES + options)
 
 
 @contextmanager
@@ -148,14 +146,16 @@ class _Keeper(logging.Handler):
             self.records.append(record)
 
 
-def _log_page(source: str, folder: str, told: list[str], written: list[str], use: str) -> None:
+def _log_page(
+    source: str, folder: str, told: list[str], written: list[str], configuration: str
+) -> None:
     """Say what was read, what of it was left out, what is there now, and what to do with it.
 
     Args:
         source, folder: the words of the command.
         told: what the readers said.
         written: a line for each thing that is there now.
-        use: what can be done with it, and the command.
+        configuration: a file that trains on it, and its options.
     """
     log.info("read from %s", source)
     # Once each: what is opened again says the same again.
@@ -164,7 +164,7 @@ def _log_page(source: str, folder: str, told: list[str], written: list[str], use
     log.info("written to %s", folder)
     for line in written:
         log.info("  %s", line)
-    log.info(use)
+    log.info("to train on it: ltr fit --config %s --data.path %s", configuration, quote(folder))
 
 
 def _lines_of(written: WrittenFolder) -> list[str]:

@@ -125,7 +125,7 @@ def test_the_page_says_what_was_read_left_out_and_written(tmp_path, capsys):
         "  train: 2 queries with 3 judgements, 2 of them above 0; no candidates",
         "  test: 1 query with 1 judgement, 1 of them above 0; 2 candidates of 1 query",
         "  test.hard: 1 query with 1 judgement, 1 of them above 0; 2 candidates of 1 query",
-        f"to train on it: ltr fit --config recipe:cross_encoder --data.path '{new}'",
+        f"to train on it: ltr fit --config experiments/cross_encoder/own.yaml --data.path '{new}'",
     ]
     lines = (new / "queries.jsonl").read_text().splitlines()
     assert json.loads(lines[1]) == {"_id": "q2", "text": "wants", "instruction": "Find it"}
@@ -133,15 +133,6 @@ def test_the_page_says_what_was_read_left_out_and_written(tmp_path, capsys):
     assert (new / "qrels" / "train.tsv").read_text() == judged
     pool = "q2 Q0 d2 1 0.100000001 ltr-import\nq2 Q0 d3 2 -1.17549435e-38 ltr-import\n"
     assert (new / "candidates" / "test.trec").read_text() == pool
-
-
-def test_the_page_says_what_data_without_a_training_split_is_for(tmp_path, capsys):
-    small_collection(tmp_path / "c", {"d1": "one"}, {"q1": "asks"}, test=[("q1", "d1", 1)])
-    assert run_ltr(f"import {tmp_path / 'c'} {tmp_path / 'new'}") == 0
-    use = (
-        f"to measure a run on it, as it has no split train: ltr test RUN --data.path {tmp_path}/new"
-    )
-    assert capsys.readouterr().out.splitlines()[-1] == use
 
 
 @pytest.mark.parametrize("again", [False, True])
@@ -336,6 +327,7 @@ def test_features_become_letor_text(tmp_path, capsys):
     source = write_features(tmp_path / "source")
     new = tmp_path / "new"
     assert run_ltr(f"import {source} {new} --first_feature 0") == 0
+    options = f"--model.ranker.n_features 5 --data.path {new}"
     assert capsys.readouterr().out.splitlines() == [
         f"read from {source}",
         f"  {source}/rank.train: rows of train read: 4; all kept",
@@ -343,7 +335,7 @@ def test_features_become_letor_text(tmp_path, capsys):
         f"written to {new}",
         "  train: 2 queries with 4 rows of 5 features",
         "  test: 2 queries with 4 rows of 5 features",
-        f"to train on it: ltr fit --config recipe:lambdarank --data.dev_share 0.2 --data.path {new}",
+        f"to train on it: ltr fit --config experiments/features/lambdarank.yaml {options}",
     ]
     assert (new / "train.txt").read_text().splitlines() == [
         "2 qid:1 1:1.5 4:9.99999972e-10 5:0",
@@ -360,8 +352,8 @@ def test_imported_features_train_as_their_source(tmp_path):
     new = tmp_path / "new"
     run = tmp_path / "run"
     assert run_ltr(f"import {source} {new} --first_feature 0") == 0
-    options = f"--data.dev_share 0.2 --data.path {new}"
-    fit = f"fit --config recipe:lambdarank {options} --trainer.max_steps 1"
+    options = f"--model.ranker.n_features 5 --data.path {new}"
+    fit = f"fit --config experiments/features/lambdarank.yaml {options} --trainer.max_steps 1"
     assert run_ltr(f"{fit} --trainer.default_root_dir {run}") == 0
     assert run_ltr(f"test {run}") == 0
     fit = fit.replace(str(new), f"{source} --data.first_feature 0")
@@ -388,7 +380,7 @@ def test_document_ids_and_folds_of_features_stay(tmp_path, letor_folder, capsys)
     (folds / "Fold2").symlink_to(letor_folder)
     assert "choose one of the folds 2" in refusal(capsys, f"import {folds} {tmp_path / 'new'}")
     assert run_ltr(f"import {folds} {tmp_path / 'new'} --fold 2") == 0
-    assert "dev_share" not in capsys.readouterr().out
+    assert "--data.dev_share null" in capsys.readouterr().out
     for name in ("train", "test"):
         expected = read_letor([letor_folder / f"{name}.txt"])
         same_splits(read_letor([tmp_path / "new" / f"{name}.txt"]), expected)
