@@ -183,3 +183,11 @@ def test_the_index_of_an_accented_letter_stands_behind_it(monkeypatch):
     assert f"<msub>{accented}<mi>i</mi></msub>" in shown(r"\bar x_i")
     assert f"<msub>{accented}<mrow><mi>s</mi><mi>k</mi></mrow></msub>" in shown(r"\bar x_{sk}")
     assert "<munderover><mo>∑</mo><mi>i</mi><mi>n</mi></munderover>" in shown(r"\sum_i^n \log x_i")
+
+
+def test_the_examples_of_the_page_for_programs_run():
+    page = (DOCS / "agents.md").read_text(encoding="utf-8")
+    loss, load = re.findall(r"^```python\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
+    exec(loss, {})
+    # README's example of the same lines is run, with the run that it needs.
+    assert load.splitlines()[2] in (ROOT / "README.md").read_text(encoding="utf-8")
