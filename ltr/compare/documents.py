@@ -67,10 +67,14 @@ class Ranking:
             ranked.sort(key=lambda document: (document[1], document[0]), reverse=True)
         return documents
 
+    def grades(self, query: str) -> dict[int, float]:
+        """The grades of the documents that are judged for a query, by their rows."""
+        doc_rows, grades = self._judged.of(row_of(self.collection.queries, query))
+        return dict(zip(doc_rows.tolist(), grades.tolist(), strict=True))
+
     def top(self, query: str, n: int, letters: int = LETTERS) -> list[TopDocument]:
         """The first n documents of a query."""
-        doc_rows, grades = self._judged.of(row_of(self.collection.queries, query))
-        grade_of = dict(zip(doc_rows.tolist(), grades.tolist(), strict=True))
+        grade_of = self.grades(query)
         corpus = self.collection.corpus
         top = []
         for doc, score in self.documents.get(query, [])[:n]:

@@ -1,6 +1,7 @@
 """What the values of a measure lie between: no interval and no difference goes beyond."""
 
 import math
+from collections.abc import Iterable
 
 from ltr.compare.statistics import Estimate
 from ltr.metrics import bare_name
@@ -22,6 +23,12 @@ def interval_of_difference(difference: Estimate, metric: str) -> tuple[float, fl
     least, most = _range_of(metric)
     low, high = difference.interval()
     return max(low, least - most), min(high, most - least)
+
+
+def is_cut(estimates: Iterable[Estimate], metric: str, *, of_differences: bool = False) -> bool:
+    """Whether an interval is shown as far as the metric goes, and would go further."""
+    shown = interval_of_difference if of_differences else interval_of_mean
+    return any(shown(each, metric) != each.interval() for each in estimates)
 
 
 def infinite_beyond_range(difference: float, metric: str) -> float:

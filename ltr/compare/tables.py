@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from ltr.compare.comparison import MetricResult
 from ltr.compare.group_result import Comparison, ExperimentResult, GroupResult
-from ltr.compare.ranges import interval_of_difference, interval_of_mean
+from ltr.compare.ranges import interval_of_difference, interval_of_mean, is_cut
 from ltr.compare.statistics import PLANNED_SEEDS
 
 # The columns of a table of comparisons, behind their names.
@@ -25,6 +25,7 @@ COMPARED = [
 PROVENANCE = ("ltr", "commit", "machine", "date", "torch", "transformers")
 
 
+CUT = "{}: intervals that reach beyond what the metric can be are cut there: the seeds or the queries are too few to say more"
 P_VALUES = (
     "p: over queries and seeds, of one seed over queries; "
     "p of these models: paired randomisation test over queries"
@@ -81,6 +82,7 @@ def footnotes(results: Sequence[MetricResult]) -> list[str]:
         described += result.groups.values() if result.over_sets is None else [result.over_sets]
     lines = [f"{result.metric}: {result.convention}" for result in described]
     lines += [note for result in described for note in result.notes]
+    lines += [CUT.format(result.metric) for result in described if _has_cut_interval(result)]
     lines = list(dict.fromkeys(lines))  # in order, each once
     n_comparisons = sum(len(result.comparisons) for result in described)
     correction = _family(n_comparisons)
@@ -97,6 +99,12 @@ def footnotes(results: Sequence[MetricResult]) -> list[str]:
     if n_comparisons:
         lines.append(f"{P_VALUES}; {correction}; effect: Cohen's d over queries")
     return [*lines, _provenance_line(described[0])]
+
+
+def _has_cut_interval(result: GroupResult) -> bool:
+    means = [row.estimate for row in result.rows]
+    differences = [comparison.difference for comparison in result.comparisons]
+    return is_cut(means, result.metric) or is_cut(differences, result.metric, of_differences=True)
 
 
 def _family(n_comparisons: int) -> str:

@@ -12,7 +12,7 @@ from ltr.compare.ranges import (
     interval_of_difference,
     interval_of_mean,
 )
-from ltr.compare.tables import tables
+from ltr.compare.tables import footnotes, tables
 from ltr.metrics import MEASURES
 from tests.world.tested_runs import compared
 
@@ -48,6 +48,9 @@ def test_a_name_is_no_formula_and_intervals_stay_inside_the_measure(runs):
     assert interval_of_difference(wide, "swapped_pairs") == (low, high)
     assert interval_of_mean(wide, "tau") == (max(low, -1), 1)
     assert "0.0000 to 1.0000" in str(tables([replace(result, groups={"test": alone})]))
+    cut = [replace(result, groups={"test": alone})]
+    assert sum("are cut there" in line for line in footnotes(cut)) == 1
+    assert not any("are cut there" in line for line in footnotes([result])), "none goes so far"
     assert set(RANGES) == set(MEASURES)
     assert infinite_beyond_range(0.9, "AP") == 0.9 and infinite_beyond_range(1.1, "AP") == math.inf
     assert (

@@ -82,11 +82,31 @@ def runs_of(page) -> list[str]:
     return [str(page.parent / "runs" / name) for name in ("base <b>", "good")]
 
 
+def explored(page) -> dict:
+    """What the explorer of a page has."""
+    found = re.search(
+        r'<script type="application/json" id="explored">(.*?)</script>', page.read_text()
+    )
+    return json.loads(found[1])
+
+
+def values_of(page, name) -> dict[str, list[float]]:
+    """By query, the values of both seeds."""
+    values: dict[str, list[float]] = {}
+    for seed in (0, 1):
+        file = page.parent / f"runs/{name}/seed={seed}/per_query.tsv"
+        for line in file.read_text().splitlines()[1:]:
+            query, value = line.split("\t")
+            values.setdefault(query, []).append(float(value))
+    return values
+
+
 def test_the_page_is_whole_and_asks_for_nothing(page):
     text = page.read_text()
     assert "base &lt;b&gt;" in text and "base <b>" not in text
-    assert EVIL.strip() not in text and text.count("&lt;script&gt;document.title") == 100
-    assert text.count("<script>") == 1 and "<img" not in text
+    assert EVIL.strip() not in text and "<img" not in text
+    assert text.count(r"\u003cscript>document.title") == len(explored(page)["documents"])
+    assert text.count("<script>") == 2, "the explorer's and that of the tables"
     assert not re.findall(r"""(?:src|href)\s*=\s*["'](?!#|data:,)""", text)
     assert "@import" not in text and "url(http" not in text
 
@@ -96,18 +116,76 @@ def test_the_page_shows_tables_figures_and_the_queries_that_differ_most(page):
     assert "RR against base &lt;b&gt;; level 0.05" in text and '<td class="verdict">better' in text
     assert text.count("<figure") == 4 and "step 0 is before training" in text
     assert "RR on dev by seconds of training" in text and "Precision at each rank" in text
-    queries = re.findall(r"<summary>.*?\+0\.(\d{3})</b>(test-q\d+)", text)
-    differences = [int(digits) for digits, _ in queries]
-    assert len(queries) == 10 and differences == sorted(differences, reverse=True)
-    first = text.split("<details>")[1]
-    query = queries[0][1]
-    good, base = first.split("<h3>")[1:]
-    assert good.startswith("good: 1.000") and base.startswith("base &lt;b&gt;: 0.")
-    relevant = rf'class="relevant"><span class="grade">grade 1</span> · {query}-d0 · 8.000'
-    assert re.search(relevant, good)
-    assert re.findall(r"· (\S+) · \d", base)[0] != f"{query}-d0"
-    assert f'<li><span class="grade">grade 0</span> · {query}-d1 · ' in base
-    assert f'<li><span class="grade">not judged</span> · {query}-d2' in base
+
+
+def test_the_explorer_has_both_rankings_of_each_query_that_differs(page):
+    """The first seeds: the relevant document, d0, is at rank 1 for good, and at rank 1 to 3 for the
+    base, whose scores are 9 less the rank.
+    """
+    found = explored(page)
+    (compared,) = found["comparisons"]
+    assert compared["sides"] == ["good", "base <b>"] and compared["metric"] == "RR"
+    assert compared["compared"] == 30 and not compared["lower_is_better"]
+    assert len(compared["rows"]) == compared["differing"] < 30, "some do not differ"
+    differences = [row[1] for row in compared["rows"]]
+    assert differences == sorted(differences, reverse=True) and min(differences) > 0
+    ids = [query for query, _ in found["queries"]]
+    docs = [doc for doc, _ in found["documents"]]
+    assert len(set(docs)) == len(docs), "each text is there once"
+    values = {name: values_of(page, name) for name in compared["sides"]}
+    n_moved = 0
+    for place, difference, good, base in compared["rows"]:
+        query = ids[place]
+        assert good == pytest.approx(np.mean(values["good"][query]), abs=1e-6) == 1.0
+        assert base == pytest.approx(np.mean(values["base <b>"][query]), abs=1e-6)
+        assert difference == pytest.approx(good - base, abs=2e-6)
+        grades = {docs[doc]: grade for doc, grade in found["grades"][place]}
+        assert grades[f"{query}-d0"] == 1 and grades[f"{query}-d1"] == 0
+        assert f"{query}-d2" not in grades, "nobody has judged it"
+        for name in compared["sides"]:
+            rank = round(1 / values[name][query][0])
+            top = found["rankings"][name][place]["top"]
+            assert len(top) == 5
+            assert [docs[doc] for doc, _ in top][rank - 1] == f"{query}-d0"
+            assert top[rank - 1][1] == 9 - rank
+            n_moved += rank > 1
+    assert n_moved > 0
+
+
+def test_the_explorer_says_where_a_document_is_that_one_of_both_has_on_top(page, tmp_path):
+    """d7 is first for one, and eighth for the other, which shows five."""
+    runs = page.parent / "runs"
+    shutil.copytree(runs / "good", tmp_path / "other")
+    file = tmp_path / "other/seed=0/test.run"
+    lines = file.read_text().splitlines()
+    for number, line in enumerate(lines):
+        query, _, doc, *_ = line.split()
+        if doc == f"{query}-d7":  # the last of eight
+            lines[number] = f"{query} Q0 {doc} 1 99 x"
+    file.write_text("\n".join(lines) + "\n")
+    html = tmp_path / "page.html"
+    assert (
+        main(["compare", str(runs / "base <b>"), str(tmp_path / "other"), "--html", str(html)]) == 0
+    )
+    found = explored(html)
+    docs = [doc for doc, _ in found["documents"]]
+    other, base = found["comparisons"][0]["sides"]
+    for place, (query, _) in enumerate(found["queries"]):
+        assert docs[found["rankings"][other][place]["top"][0][0]] == f"{query}-d7"
+        there = {docs[doc]: rank for doc, rank in found["rankings"][base][place]["others"]}
+        assert there == {f"{query}-d7": 8}
+
+
+def test_the_explorer_keeps_the_queries_that_differ_most(page, tmp_path, monkeypatch):
+    """Three of them, and says how many there are."""
+    (whole,) = explored(page)["comparisons"]
+    monkeypatch.setattr("ltr.compare.explorer.QUERIES", 3)
+    file = tmp_path / "page.html"
+    assert main(["compare", *runs_of(page), "--html", str(file)]) == 0
+    (compared,) = explored(file)["comparisons"]
+    assert compared["differing"] == whole["differing"] > 3
+    assert [row[1:] for row in compared["rows"]] == [row[1:] for row in whole["rows"][:3]]
+    assert len(explored(file)["queries"]) == 3
 
 
 def test_two_that_rank_alike_have_no_heading_of_what_differs(page, tmp_path):
@@ -117,7 +195,7 @@ def test_two_that_rank_alike_have_no_heading_of_what_differs(page, tmp_path):
     file = tmp_path / "page.html"
     assert main(["compare", str(runs / "good"), str(tmp_path / "same"), "--html", str(file)]) == 0
     text = file.read_text()
-    assert "differ most" not in text and "Precision at each rank" in text
+    assert "Query by query" not in text and "Precision at each rank" in text
     assert not re.search(r"<h(\d)>[^<]*</h\1>\s*(<h|</body|<script)", text)
 
 
@@ -130,7 +208,7 @@ def test_documents_that_are_gone_or_changed_are_not_shown(page, tmp_path, caplog
     finally:
         (page.parent / "away").rename(collection)
     text = (tmp_path / "page.html").read_text()
-    assert "<details>" not in text and text.count("<figure") == 3
+    assert 'id="explored"' not in text and text.count("<figure") == 3
     assert "documents are not shown" in caplog.text
 
 
@@ -182,11 +260,34 @@ def test_the_page_works_in_a_browser(page, tmp_path):
         assert browser.run("document.querySelector('th[aria-sort]').ariaSort") == "descending"
         browser.run(click)
         assert browser.run(names) == ["base <b>", "good"]
-        hidden = "document.querySelector('details .sides').checkVisibility()"
-        assert browser.run(hidden) is False
-        browser.run("document.querySelector('summary').click()")
-        assert browser.run(hidden) is True
-        assert "grade 1" in browser.run("document.querySelector('details').innerText")
+        n_queries = "document.querySelectorAll('.explorer details').length"
+        differing = explored(page)["comparisons"][0]["differing"]
+        assert browser.run(n_queries) == differing
+        opened = "document.querySelector('.explorer details')"
+        assert "grade 1" not in browser.run(f"{opened}.innerText")
+        browser.run(f"{opened}.open = true")
+        while browser.run(f"{opened}.querySelector('.sides') === null"):
+            pass
+        told = browser.run(f"{opened}.innerText")
+        assert "grade 1" in told and "not judged" in told and EVIL.strip() in told
+        # What is first for one was second or third for the other.
+        assert re.search(r"grade 1 · ↑ [12], there [23] · test-q\d+-d0 · 8.000", told)
+        assert re.search(r"grade 1 · ↓ [12], there 1 · test-q\d+-d0 · [67].000", told)
+        browser.screenshot(tmp_path / "explorer.png")
+        buttons = "[...document.querySelectorAll('.explorer nav button')]"
+        names = browser.run(f"{buttons}.map(each => each.textContent)")
+        assert names == [f"all {differing}", f"won {differing}", "lost 0"]
+        browser.run(f"{buttons}[2].click()")
+        assert browser.run(n_queries) == 0
+        assert browser.run("document.querySelector('.explorer').innerText").endswith("no query")
+        browser.run(f"{buttons}[1].click()")
+        assert browser.run(n_queries) == differing
+        query = explored(page)["queries"][3][0]
+        browser.run(
+            f"(search => {{ search.value = '{query}:'; search.dispatchEvent(new Event('input')) }})(document.querySelector('.explorer input'))"
+        )
+        assert browser.run(n_queries) == 1
+        assert query in browser.run(f"{opened}.innerText")
         assert browser.requests
         assert all(one.startswith(("file://", "data:")) for one in browser.requests)
     finally:
