@@ -10,10 +10,9 @@ import pytest
 from markdown_it import MarkdownIt
 
 ROOT = Path(__file__).parents[1]
-PAGES = [
-    *(ROOT / "docs").glob("*.md"),
-    *(ROOT / name for name in ("README.md", "SECURITY.md", "experiments/README.md")),
-]
+PAGES = [ROOT / "README.md", ROOT / "SECURITY.md"]
+for folder in ("docs", "experiments", "examples"):
+    PAGES += (ROOT / folder).rglob("*.md")
 NAMES = sorted(str(page.relative_to(ROOT)) for page in PAGES)
 CODE = re.compile(r"^ *```.*?^ *```|`[^`\n]*`", re.MULTILINE | re.DOTALL)
 BETWEEN_CELLS = re.compile(r"(?<!\\)\|")
