@@ -27,7 +27,7 @@ from ltr.data.splits import (
 from ltr.data.texts import TextTable
 from ltr.data.triples import (
     TextFiles,
-    has_scores,
+    may_have_scores,
     open_text_files,
     open_text_rows,
     read_scores,
@@ -251,7 +251,7 @@ def scores_by_split(
         return {}
     scores: dict[str, Iterator[tuple[str, str, float]]] = {}
     for split, texts in _texts_by_split(path, columns).items():
-        if has_scores(texts):
+        if may_have_scores(texts):
             scores[split] = (line for _, line in read_scores(texts))
     return scores
 

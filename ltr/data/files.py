@@ -19,6 +19,7 @@ from ltr.data.first_bytes import (
     PACKED_ENDINGS,
     BrokenFileError,
     kind_of_bytes,
+    kind_of_file,
     unpacked,
 )
 from ltr.errors import InputError, local_path
@@ -104,6 +105,7 @@ def blocks(path: Path, size: int, *, whole_lines: bool = True) -> Iterator[tuple
         with open(path, "rb") as file:
             kind = kind_of_bytes(file.peek(N_FIRST_BYTES))
             stream: IO[bytes] = unpacked(path, file, kind) if kind in PACKED else file
+            n_bytes = os.fstat(file.fileno()).st_size
             n_noted = 0  # bytes of the file
             n_since = 0  # bytes of what it holds
             # The rest of the line at which read() has stopped belongs to the block.
@@ -116,11 +118,11 @@ def blocks(path: Path, size: int, *, whole_lines: bool = True) -> Iterator[tuple
                 yield number, block
                 number += n_lines
                 n_since += len(block)
-                if n_since >= NOTED:
+                if n_since >= NOTED and not file.closed:  # pyarrow closes it at its end
                     note_read(file.tell() - n_noted)
                     n_noted = file.tell()
                     n_since = 0
-            note_read(file.tell() - n_noted)
+            note_read(n_bytes - n_noted)
     except FileNotFoundError:
         raise InputError(f"{path}: there is no such file") from None
     except IsADirectoryError:
@@ -205,6 +207,10 @@ def map_given_array(file: Path) -> np.memmap:
     Raises:
         InputError: if the file is missing, empty, cut short, or no array.
     """
+    kind = kind_of_file(file)
+    if kind not in ("text", "NumPy", "UTF-16"):
+        what = f"{kind}; unpack it" if kind in PACKED else NO_TEXT[kind]
+        raise InputError(f"{file}: expected a whole .npy file, got {what}")
     try:
         return map_array(file)
     except Exception as error:  # whatever a broken header makes the reader stumble over

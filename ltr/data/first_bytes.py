@@ -27,6 +27,10 @@ SIGNATURES = {
     "SQLite": rb"SQLite format 3\0",
     "NumPy": rb"\x93NUMPY",
     "pickle": rb"\x80[\x02-\x05]",
+    "Git LFS": rb"version https://git-lfs\.github\.com/spec/",
+    "PDF": rb"%PDF-\d",
+    "7z": rb"7z\xbc\xaf\x27\x1c",
+    "RAR": rb"Rar!\x1a\x07",
     # With a byte order mark, or two ASCII characters in a row.
     "UTF-16": rb"\xff\xfe|\xfe\xff|([\t\n\r -~]\0){2}|(\0[\t\n\r -~]){2}",
 }
@@ -45,6 +49,10 @@ NO_TEXT = {
     "SQLite": "an SQLite database; write its table as text with tabs",
     "NumPy": "an array of NumPy; call it .npy where such files are read, or write it as text",
     "pickle": "a pickle, which could run code; write it as text",
+    "Git LFS": "a pointer of Git LFS in the place of the file; fetch it by git lfs pull",
+    "PDF": "PDF; write its text as text",
+    "7z": "a 7z archive; unpack it by 7z x",
+    "RAR": "a RAR archive; unpack it by unrar x",
     "UTF-16": "UTF-16; save it as UTF-8",
 }
 # What unpacks one stream. Zstandard is unpacked by a package that may be missing.
@@ -56,6 +64,7 @@ DECOMPRESSORS: dict[str, Callable[[], Any]] = {
 PACKED = (*DECOMPRESSORS, "Zstandard")
 PACKED_ENDINGS = (".gz", ".zst", ".bz2", ".xz")  # that the name of such a file may have
 PACKED_BYTES = 1 << 14  # that are unpacked at once
+LARGEST_WINDOW = 1 << 31  # bytes of memory that a Zstandard file may want, as of zstd --long=31
 
 
 class BrokenFileError(Exception):
@@ -113,7 +122,8 @@ def unpacked(path: Path, file: IO[bytes], kind: str) -> IO[bytes]:
         import zstandard
     except ImportError:
         return io.BufferedReader(_Pieces(_unpacked_by_pyarrow(path, file)))
-    new_decompressor = zstandard.ZstdDecompressor().decompressobj
+    decompressor = zstandard.ZstdDecompressor(max_window_size=LARGEST_WINDOW)
+    new_decompressor = decompressor.decompressobj
     return io.BufferedReader(_Pieces(_unpacked_by(new_decompressor, file)))
 
 
@@ -149,6 +159,10 @@ def _unpacked_by_pyarrow(path: Path, file: IO[bytes]) -> Iterator[bytes]:
         try:
             piece = stream.read(PACKED_BYTES)
         except OSError as error:
+            if "too much memory" in str(error):
+                raise InputError(
+                    f"{path}: Zstandard with a long window (zstd --long) needs another package: pip install zstandard"
+                ) from None
             raise BrokenFileError(str(error)) from None
         if not piece:
             return

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from ltr.data.files import exists_as_file
 from ltr.data.first_bytes import PACKED_ENDINGS, unpacked_name
-from ltr.data.record_files import find_texts, open_parts, open_record_files
+from ltr.data.record_files import find_texts, open_parts, open_record_files, texts_left_out
 from ltr.data.splits import LONGEST_NAME, PLAIN_NAME, SPLITS, lacking_parts, split_named
 from ltr.data.texts import TextTable
 from ltr.errors import InputError
@@ -124,7 +124,8 @@ class FolderFiles:
             _by_split(_named(path, POOLS_BESIDE)),
         ]
         self._pools, pools_left = _first_of_each(found)
-        self._left = [*judgements_left, *pools_left]
+        texts_left = [*texts_left_out(path, "corpus"), *texts_left_out(path, "queries")]
+        self._left = [*texts_left, *judgements_left, *pools_left]
 
     @property
     def splits(self) -> list[str]:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from ltr.data.files import blocks, decoded_lines, note_read, numbered_lines
-from ltr.data.first_bytes import kind_of_file, unpacked_name
+from ltr.data.first_bytes import NO_TEXT, PACKED, kind_of_file, unpacked_name
 from ltr.entries import parse_json, shown
 from ltr.errors import InputError
 
@@ -55,6 +55,23 @@ def read_rows(file: Path, choose: Callable[[list[str]], list[str]] = list) -> It
     """
     reader = _reader_of(file) or _separated_rows
     return _parquet_rows(file, choose) if reader is _parquet_rows else reader(file)
+
+
+def mentions(file: Path, names: Sequence[str]) -> bool:
+    """Whether a file of JSON has strings, such as names of columns, that are equal to each of these
+    anywhere. False for files of other forms.
+    """
+    if _reader_of(file) is not _json_rows:
+        return False
+    left = [json.dumps(name).encode() for name in names]
+    end = b""
+    for _, block in blocks(file, BLOCK, whole_lines=False):
+        text = end + block
+        left = [name for name in left if name not in text]
+        if not left:
+            return True
+        end = text[-max(map(len, left)) :]
+    return False
 
 
 def classes_of(features: Mapping[str, Any]) -> dict[str, list[Any]]:
@@ -300,6 +317,7 @@ def _listed(names: Sequence[str]) -> str:
 
 def _parquet_rows(file: Path, choose: Callable[[list[str]], list[str]] = list) -> Iterator[Row]:
     """Of the file a few thousand rows are in memory at a time."""
+    _refuse_other_kind(file, "Parquet")
     pyarrow = _pyarrow(file)
     from pyarrow.parquet import ParquetFile
 
@@ -318,6 +336,7 @@ def _parquet_rows(file: Path, choose: Callable[[list[str]], list[str]] = list) -
 
 def _arrow_rows(file: Path) -> Iterator[Row]:
     """Of both kinds that Arrow writes: a file, and a stream, as those of Hugging Face datasets."""
+    _refuse_other_kind(file, "Arrow")
     pyarrow = _pyarrow(file)
     first_row = 1
     try:
@@ -337,6 +356,15 @@ def _arrow_rows(file: Path) -> Iterator[Row]:
                 n_noted = opened.tell()
     except (pyarrow.ArrowException, OSError) as error:
         raise _broken(file, first_row, "Arrow", error) from None
+
+
+def _refuse_other_kind(file: Path, expected: str) -> None:
+    """Raise an InputError for a file of another known kind under such a name."""
+    kind = kind_of_file(file)
+    if kind in PACKED:
+        raise InputError(f"{file}: the file must hold {expected}, got {kind}; unpack it")
+    if kind not in ("text", "UTF-16", expected):
+        raise InputError(f"{file}: the file must hold {expected}, got {NO_TEXT[kind]}")
 
 
 def _pyarrow(file: Path) -> Any:

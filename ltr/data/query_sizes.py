@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ltr.data.files import exists_as_file, numbered_lines
+from ltr.data.files import numbered_lines, plain_or_packed
 from ltr.data.first_bytes import unpacked_name
 from ltr.data.svmlight import names_its_queries, place_of
 from ltr.errors import InputError
@@ -68,7 +68,8 @@ class QuerySizes(NamedTuple):
 def warn_of_others(rows: Path) -> None:
     """Name what lies beside a file of rows for other programs, and would change what is learnt."""
     name = unpacked_name(rows.name)
-    others = [name + end for end in OTHERS_BESIDE if rows.with_name(name + end).is_file()]
+    beside = [plain_or_packed(rows.parent, name + end) for end in OTHERS_BESIDE]
+    others = [file.name for file in beside if file is not None]
     if others:
         log.warning("%s: %s is not read; each row counts the same", rows, " or ".join(others))
 
@@ -81,7 +82,8 @@ def read_query_sizes(rows: Path) -> QuerySizes | None:
         InputError: ``file:line`` of what is no whole number above 0; where both files are there.
     """
     name = unpacked_name(rows.name)
-    files = [file for end in ENDINGS if exists_as_file(file := rows.with_name(name + end))]
+    beside = [plain_or_packed(rows.parent, name + end) for end in ENDINGS]
+    files = [file for file in beside if file is not None]
     if not files:
         return None
     if names_its_queries(rows):

@@ -38,9 +38,7 @@ def find_texts(folder: Path, name: str) -> Path | None:
     Raises:
         InputError: if a file's name is that of something else, or there are texts of two kinds.
     """
-    present = [path for ending in ENDINGS if exists_as_file(path := folder / f"{name}{ending}")]
-    if (folder / name).is_dir():
-        present.append(folder / name)
+    present = _all_texts(folder, name)
     # Text with tabs often lies beside these, for other programs.
     present = [path for path in present if not _is_tsv(path)] or present
     if not present:
@@ -52,6 +50,22 @@ def find_texts(folder: Path, name: str) -> Path | None:
             f"{folder}: the {name} must be one file or one folder, got {present[0].name} and {others[0].name}; keep one"
         )
     return present[0]
+
+
+def texts_left_out(folder: Path, name: str) -> list[Path]:
+    """The files of texts of this name that :func:`find_texts` does not choose: text with tabs beside
+    others.
+    """
+    present = _all_texts(folder, name)
+    separated = [path for path in present if _is_tsv(path)]
+    return separated if len(separated) < len(present) else []
+
+
+def _all_texts(folder: Path, name: str) -> list[Path]:
+    present = [path for ending in ENDINGS if exists_as_file(path := folder / f"{name}{ending}")]
+    if (folder / name).is_dir():
+        present.append(folder / name)
+    return present
 
 
 def open_record_files(path: Path, kind: str) -> TextTable:

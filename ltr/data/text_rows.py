@@ -86,8 +86,11 @@ class LeftOut:
 Rows = Callable[[], Iterator[Row]]
 
 
-def roles_in(sources: Mapping[str, Rows], chosen: Mapping[str, str] | None) -> tuple[Roles, str]:
-    """What the columns of the rows of a split are for, and the same in one line.
+def roles_in(
+    sources: Mapping[str, Rows], chosen: Mapping[str, str] | None
+) -> tuple[Roles, str, bool]:
+    """What the columns of the rows of a split are for, the same in one line, and whether there are
+    scores beside documents, in columns or in objects.
 
     Args:
         sources: the rows by the file they come from.
@@ -118,7 +121,11 @@ def roles_in(sources: Mapping[str, Rows], chosen: Mapping[str, str] | None) -> t
         is_called_so = chosen is not None or role_of(name) not in TEXTS
         if roles.label is None and not is_called_so:
             _refuse_judged(name, columns[name])
-    return roles, roles.line(list(columns))
+    has_scores = roles.positive_scores is not None or roles.negative_scores is not None
+    for name in documents:
+        for _, value in columns[name]:
+            has_scores = has_scores or (isinstance(value, dict) and "score" in value)
+    return roles, roles.line(list(columns)), has_scores
 
 
 def _are_numbers(values: list[tuple[str, Any]]) -> bool:

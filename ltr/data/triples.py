@@ -7,7 +7,6 @@ import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import cache, partial
-from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 
@@ -19,12 +18,11 @@ from ltr.data.files import digest_of, numbered_lines
 from ltr.data.growing import GrowingNumbers
 from ltr.data.judged_lists import Noted, cached_lists_of
 from ltr.data.lines import MOST_LINES, LineRows, place_of_line
-from ltr.data.named_rows import is_row_file, read_rows
+from ltr.data.named_rows import is_row_file, mentions, read_rows
 from ltr.data.progress import reading
 from ltr.data.query_lists import QueryLists
 from ltr.data.tab_separated import LineLayout, layout_of
 from ltr.data.text_rows import (
-    FIRST_ROWS,
     Document,
     LeftOut,
     Rows,
@@ -51,7 +49,7 @@ class TextFiles(NamedTuple):
         layout: in words; the same bytes are other texts under another one.
         readers: give the lines of each source.
         has_labels: whether they are labelled, and no positives and negatives.
-        has_scores: whether they have columns of scores.
+        has_scores: whether the first rows have scores beside their documents, or a place for them.
     """
 
     sources: Sequence[str]
@@ -105,12 +103,11 @@ def open_text_rows(
         content: names what all of them hold.
         columns: see :func:`open_text_files`.
     """
-    roles, line = roles_in(rows, columns)
+    roles, line, has_scores = roles_in(rows, columns)
     sources = list(rows)
     log.info("%s: columns are read as %s", sources[0], line)
     readers = [partial(text_lines, roles, source, rows[source]) for source in sources]
     has_labels = roles.label is not None
-    has_scores = roles.positive_scores is not None or roles.negative_scores is not None
     return TextFiles(sources, content, f"rows-1 {roles}", readers, has_labels, has_scores)
 
 
@@ -260,16 +257,13 @@ def read_scores(texts: TextFiles) -> Iterator[tuple[str, tuple[str, str, float]]
                 yield f"{source}:{line.number}", (query_id, doc_id, document.score)
 
 
-def has_scores(texts: TextFiles) -> bool:
-    """Whether there are columns of scores, or documents of the first rows have some, see
-    :func:`read_scores`.
+def may_have_scores(texts: TextFiles) -> bool:
+    """Whether :func:`read_scores` may find some: the first rows have a place for them, or objects of
+    JSON have one further on.
     """
-    if texts.has_scores:
-        return True
-    for _, line in islice(texts.lines(LeftOut()), FIRST_ROWS):
-        if any(document.score is not None for document in line.documents):
-            return True
-    return False
+    return texts.has_scores or any(
+        mentions(Path(source), ("text", "score")) for source in texts.sources
+    )
 
 
 def _grades_of_split(

@@ -293,6 +293,17 @@ def test_of_a_pair_with_several_scores_the_first_is_written(tmp_path, capsys):
     TeacherScores.open(tmp_path / "new" / "scores" / "train.tsv", collection)
 
 
+def test_scores_that_come_late_in_objects_are_written(tmp_path, capsys):
+    """Behind the rows that say what the columns are for."""
+    row = '{"query": "asks", "positives": [{"text": "a"}], "negatives": ["b"]}\n'
+    late = '{"query": "wants", "positives": [{"text": "a"}], "negatives": [{"text": "c", "score": 0.5}]}\n'
+    (tmp_path / "train.jsonl").write_text(row * 150 + late)
+    assert run_ltr(f"import {tmp_path} {tmp_path / 'new'}") == 0
+    assert "  scores/train.tsv: 1 score\n" in capsys.readouterr().out
+    (line,) = (tmp_path / "new" / "scores" / "train.tsv").read_text().splitlines()[1:]
+    assert line.endswith("\t0.5")
+
+
 def test_the_page_says_what_learns_labels_with_fractions(tmp_path, capsys):
     rows = "sentence1,sentence2,score\na,b,4.75\na,c,0.2\n"
     (tmp_path / "train.csv").write_text(rows)

@@ -16,8 +16,9 @@ import pyarrow.parquet
 import pytest
 import zstandard
 
-from ltr.data.files import blocks, numbered_lines
+from ltr.data.files import blocks, map_given_array, numbered_lines
 from ltr.data.first_bytes import kind_of_file
+from ltr.data.named_rows import read_rows
 from tests.world.refusals import refused
 
 PACK = {
@@ -98,6 +99,22 @@ def test_without_a_package_zstandard_says_what_to_install(tmp_path, monkeypatch)
         list(numbered_lines(tmp_path / "train.tsv"))
 
 
+def test_a_long_window_of_zstandard_is_read(tmp_path, zstandard_by):
+    """As zstd --long=28 writes it; pyarrow gives no more than 128 MB of memory to one."""
+    long = zstandard.ZstdCompressionParameters.from_level(3, window_log=28, enable_ldm=True)
+    compressor = zstandard.ZstdCompressor(compression_params=long)
+    file = tmp_path / "train.tsv.zst"
+    packed = io.BytesIO()
+    with compressor.stream_writer(packed, closefd=False) as writer:
+        writer.write(TEXT)
+    file.write_bytes(packed.getvalue())
+    if zstandard_by == "zstandard":
+        assert list(numbered_lines(file)) == ALL
+        return
+    with refused(r"train.tsv.zst: Zstandard with a long window \(zstd --long\) needs another pack"):
+        list(numbered_lines(file))
+
+
 def written(write) -> bytes:
     """What a function writes into an open file."""
     file = io.BytesIO()
@@ -122,7 +139,12 @@ def database(folder) -> bytes:
     return (folder / "a.db").read_bytes()
 
 
+LFS = b"version https://git-lfs.github.com/spec/v1\noid sha256:4d7a2146\nsize 12345\n"
 NO_TEXT = {
+    "Git LFS": (LFS, "a pointer of Git LFS in the place of the file; fetch it by git lfs pull"),
+    "PDF": (b"%PDF-1.7\n", "PDF; write its text as text"),
+    "7z": (b"7z\xbc\xaf\x27\x1c\0\x04", "a 7z archive; unpack it by 7z x"),
+    "RAR": (b"Rar!\x1a\x07\x01\0", "a RAR archive; unpack it by unrar x"),
     "ZIP": (b"PK\x03\x04\x14\0", "ZIP, or a spreadsheet; unpack it, or save the sheet as text"),
     "spreadsheet": (b"\xd0\xcf\x11\xe0\xa1\xb1", "an old spreadsheet; save the sheet as text"),
     "tar": (written(tar), "a tar archive; unpack it by tar"),
@@ -154,6 +176,24 @@ def test_what_is_no_text_is_named(tmp_path, kind):
     file.write_bytes(bz2.compress(content))
     with refused(f"train.tsv: the file must hold text as UTF-8, got {words}"):
         list(blocks(file, 100))
+
+
+@pytest.mark.parametrize("kind", ["Git LFS", "PDF", "ZIP"])
+@pytest.mark.parametrize("name", ["train.parquet", "train.arrow", "train.npy"])
+def test_what_is_no_table_is_named(tmp_path, name, kind):
+    """Not as a file that is broken."""
+    content, words = NO_TEXT[kind]
+    file = tmp_path / name
+    file.write_bytes(content)
+    with refused(rf"{name}: (the file must hold \w+|expected a whole .npy file), got {words}"):
+        map_given_array(file) if name.endswith(".npy") else list(read_rows(file))
+
+
+def test_a_packed_table_is_named(tmp_path):
+    file = tmp_path / "train.parquet.gz"
+    file.write_bytes(gzip.compress(NO_TEXT["Parquet"][0]))
+    with refused("train.parquet.gz: the file must hold Parquet, got gzip; unpack it"):
+        list(read_rows(file))
 
 
 @pytest.mark.parametrize(

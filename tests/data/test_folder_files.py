@@ -362,6 +362,24 @@ def test_a_query_whose_id_begins_comments_is_refused(tmp_path):
         open_collection(folder)
 
 
+@pytest.mark.parametrize("beside", ["corpus.jsonl", "corpus/corpus-00000-of-00001.jsonl"])
+def test_text_with_tabs_beside_other_texts_is_named(tmp_path, caplog, beside):
+    """It often lies there for other programs."""
+    caplog.set_level("INFO")
+    texts_of_folder = {beside: BEIR["corpus.jsonl"], "queries.jsonl": BEIR["queries.jsonl"]}
+    files = {**texts_of_folder, "corpus.tsv": "9\tother\n", "qrels/train.tsv": TRAIN}
+    folder = write(tmp_path / "c", files)
+    assert texts(open_collection(folder).corpus) == DOCS
+    assert f"{folder}: left out: corpus.tsv" in caplog.text
+
+
+def test_a_corpus_beside_a_folder_of_its_name_is_refused(tmp_path):
+    files = {**BEIR, "corpus/corpus-00000-of-00001.jsonl": BEIR["corpus.jsonl"]}
+    folder = write(tmp_path / "c", {**files, "qrels/train.tsv": TRAIN})
+    with refused("corpus must be one file or one folder, got corpus.jsonl and corpus; keep one"):
+        open_collection(folder)
+
+
 def test_a_part_of_a_corpus_is_said(tmp_path, caplog):
     files = {"corpus/corpus-00000-of-00002.jsonl": BEIR["corpus.jsonl"], **BEIR}
     del files["corpus.jsonl"]

@@ -327,6 +327,21 @@ def test_rows_without_qid_belong_to_the_queries_whose_sizes_lie_beside_them(
     assert other.offsets.tolist() == [0, 2, 4] and other.key != split.key
 
 
+def test_sizes_of_queries_may_be_packed(tmp_path, caplog):
+    """Beside plain rows and beside packed ones; so may what is not read be."""
+    rows = write_unnamed(tmp_path)
+    expected = read_letor([rows])
+    sizes = tmp_path / "rank.train.query"
+    (tmp_path / "rank.train.query.gz").write_bytes(gzip.compress(sizes.read_bytes()))
+    sizes.unlink()
+    (tmp_path / "rank.train.weight.gz").write_bytes(gzip.compress(b"1\n"))
+    assert read_letor([rows]).offsets.tolist() == expected.offsets.tolist()
+    assert "rank.train: rank.train.weight.gz is not read" in caplog.text
+    packed = tmp_path / "rank.train.gz"
+    packed.write_bytes(gzip.compress(rows.read_bytes()))
+    assert read_letor([packed]).offsets.tolist() == expected.offsets.tolist()
+
+
 def test_queries_of_several_files_are_numbered_through(tmp_path):
     files = [write_unnamed(tmp_path, name=name) for name in ("a.txt", "b.txt")]
     split = read_letor(files)
