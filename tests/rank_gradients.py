@@ -1,6 +1,6 @@
 """Several ranks against one process: value and gradients of every loss over every form of lists.
 
-``python tests/rank_gradients.py`` prints the table of docs/distributed.md;
+``python tests/rank_gradients.py`` prints the table of docs/results_processes.md;
 tests/in_batch/test_gather.py asserts it.
 """
 

@@ -66,7 +66,8 @@ def test_there_are_no_figures_of_losses_that_are_no_more(figures):
 # Tables whose last column names tests: their first row, their number, and the rooms of the tests.
 SHOWN = {
     "runs.md": (r"\| you \| what happens .*", 1, ("run", "cli", "data")),
-    "distributed.md": (r"\| .* shown by .*", 2, ("run",)),
+    "cluster.md": (r"\| .* shown by .*", 1, ("run",)),
+    "failures.md": (r"\| .* shown by .*", 1, ("run",)),
 }
 
 
@@ -150,10 +151,10 @@ def seconds_of(text: str) -> float:
 
 
 def test_the_costs_of_a_step_follow_from_their_formulas():
-    """Of docs/distributed.md: 8 P bytes are sent, 6 p operations a token computed at 0.4 · 989 · 10¹² a
+    """Of docs/network.md: 8 P bytes are sent, 6 p operations a token computed at 0.4 · 989 · 10¹² a
     second, and sending hides behind two thirds of the computing.
     """
-    page = (DOCS / "distributed.md").read_text(encoding="utf-8")
+    page = (DOCS / "network.md").read_text(encoding="utf-8")
     rates = [0.125e9, 1.25e9, 12.5e9, 50e9, 450e9]  # bytes a second, as the columns
     columns = r"\(([\d.]+), ([\d.]+)(?: million)?\) \| ([\d.]+) GB \| ([^|]+) \| (.*) \|"
     rows = re.findall(rf"^\| [^|]*{columns}$", page, re.MULTILINE)
