@@ -163,3 +163,27 @@ def test_the_five_lines_of_your_own_data_and_the_loss_of_your_own(warm_python, t
     command = re.search(r"`\.venv/bin/(ltr fit [^`]*my_losses.Gap[^`]*)`", page).group(1)
     run(f"bin/{command}", tmp_path)  # beside the run of the example above
     assert metrics(tmp_path / "runs/gap/seed=0")["fit"]["steps"] > 0
+
+
+@pytest.mark.long
+def test_the_examples_in_python_pass_a_type_checker(tmp_path):
+    """As in an editor of a user, who has no types in functions of his own."""
+    page = (ROOT / "README.md").read_text()
+    examples = re.findall(r"<!-- example: ([\w ]+) -->\n```python\n(.*?)```", page, re.DOTALL)
+    assert len(examples) == page.count("```python\n") > 0
+    wrong = "from ltr import load\n\nload('runs/a/seed=0', needs='embeddings').ranks('a query')\n"
+    for name, block in [*examples, ("wrong", wrong)]:
+        (tmp_path / f"{name.replace(' ', '_')}.py").write_text(block)
+    options = [
+        "--config-file",
+        str(ROOT / "pyproject.toml"),
+        "--cache-dir",
+        str(tmp_path / "cache"),
+    ]
+    options += ["--allow-untyped-defs", "--allow-incomplete-defs", "--follow-imports", "silent"]
+    files = sorted(file.name for file in tmp_path.glob("*.py"))
+    environment = os.environ | {"MYPYPATH": str(ROOT)}
+    command = [sys.executable, "-m", "mypy", *options, *files]
+    done = run_command(command, cwd=tmp_path, env=environment)
+    (line, _) = done.stdout.splitlines()
+    assert line.startswith('wrong.py:3: error: "Retriever" has no attribute "ranks"'), done.stdout
