@@ -146,7 +146,7 @@ def test_invisible_characters_are_those_of_unicode():
 
 
 def test_the_example_has_near_queries_of_its_own():
-    """Of 311 test queries 28; docs/check.md shows some."""
+    """Of 311 test queries 28; docs/results_check.md shows some."""
     leakage = find_leakage(open_collection(MEDQUAD), with_corpus=False)
     assert len(leakage.leaked("test", ["equal"])) == 0
     assert len(leakage.leaked("test", ["near"])) == 28
