@@ -4,6 +4,8 @@ import re
 from functools import lru_cache
 from typing import Literal, NamedTuple
 
+from ltr.errors import InputError
+
 Part = Literal["other", "class", "grade", "score", "negative", "positive", "query", "text"]
 Role = Literal[
     "id",
@@ -17,6 +19,8 @@ Role = Literal[
     "text",
     "positive",
     "negative",
+    "positive_id",
+    "negative_id",
     "positive_scores",
     "negative_scores",
     # What no name alone says, beside other columns.
@@ -24,14 +28,7 @@ Role = Literal[
     "label",
 ]
 
-# Whole names, in small letters and without what stands between words: Query-ID is queryid.
-NAMES: dict[Role, str] = {
-    "id": "id",
-    "query_id": "qid queryid questionid",
-    "document_id": "docid pid documentid corpusid corpusids passageid psgid",
-    "distance": "distance",
-}
-# Of other names, what their words say.
+# What the words of a name say.
 WORDS: dict[Part, str] = {
     "other": """
         id idx index qid pid did docid rank language lang locale source split domain url
@@ -49,8 +46,8 @@ WORDS: dict[Part, str] = {
         """,
     "positive": "positive pos positiv positif positivo richtig correct 正例",
     "query": """
-        query question anchor keyword search frage anfrage suchanfrage requête requete pregunta consulta
-        domanda vraag zoekvraag pergunta 问题 問題 查询 質問 질문 вопрос запрос
+        query anchor anfrage consulta domanda frage keyword pergunta pregunta question requete requête
+        search suchanfrage vraag zoekvraag вопрос запрос 查询 質問 问题 問題 질문
         """,
     "text": """
         document doc passage text sentence title answer response premise hypothesis
@@ -64,7 +61,28 @@ WORDS: dict[Part, str] = {
 MORE_TEXTS = {"ctx", "sent", "abstract", "article", "summary", "comment", "code"}
 SMALL_WORDS = {"the", "hard", "of"}
 
-ROLE_OF_NAME = {name: role for role, names in NAMES.items() for name in names.split()}
+# Whole names, in small letters and with _ for what stands between words. Of several columns of pairs
+# the one whose name comes first counts.
+NAMES: dict[Role, str] = {
+    "id": "_id id",
+    "query_id": "query_id qid queryid question_id questionid",
+    "document_id": "doc_id pid docid corpus_id document_id passage_id corpus_ids psg_id",
+    "score": "score",
+    "grade": "relevance grade label",
+    "distance": "distance",
+    "positive": "pos positive",
+    "negative": "neg negative",
+    "positive_id": "pos_id positive_id",
+    "negative_id": "neg_id negative_id",
+    "positive_scores": "pos_scores pos_score",
+    "negative_scores": "neg_scores neg_score",
+    "query": WORDS["query"],
+}
+
+SPELLINGS = " ".join(NAMES.values()).split()
+ROLE_OF_NAME = {
+    name.replace("_", ""): role for role, names in NAMES.items() for name in names.split()
+}
 PART_OF_WORD = {word: part for part, words in WORDS.items() for word in words.split()}
 IDS: tuple[Role, ...] = ("id", "query_id", "document_id")
 # What a text is called beside its id, in small letters; "text" comes before the others.
@@ -83,9 +101,8 @@ def role_of(name: str) -> Role | None:
     >>> role_of("QuestionID"), role_of("hard_negative_ctxs"), role_of("pos_scores"), role_of("answers")
     ('query_id', 'negative', 'positive_scores', 'text')
     """
-    whole = re.sub(r"[\s_-]", "", name.lower())
-    if whole in ROLE_OF_NAME:
-        return ROLE_OF_NAME[whole]
+    if _together(name) in ROLE_OF_NAME:
+        return ROLE_OF_NAME[_together(name)]
     if IS_SO.fullmatch(in_small_letters(name)):
         return "grade"
     parts = {part_of(word) for word in words_of(name)}
@@ -112,6 +129,56 @@ def is_certain(name: str) -> bool:
         return True
     words = [word for word in PARTS_OF_NAME.findall(name.lower()) if word not in SMALL_WORDS]
     return bool(words) and all(word in PART_OF_WORD for word in words)
+
+
+@lru_cache(1024)
+def pair_columns(names: tuple[str, ...], where: str) -> dict[Role, list[str]]:
+    """The columns of each role in rows of pairs of ids, of some names: those of positives and of
+    negatives are all read, of those of another role the first that has a value.
+
+    Raises:
+        InputError: for several columns of one role none of which is called by a name of
+            :data:`NAMES`.
+
+    >>> pair_columns(("qid", "similarity", "negative_2", "hard_negative_1"), "a.csv")
+    {'query_id': ['qid'], 'score': ['similarity'], 'negative': ['hard_negative_1', 'negative_2']}
+    """
+    columns: dict[Role, list[str]] = {}
+    for name in names:
+        role = role_of(name)
+        if role is not None and _is_of_pairs(name, role):
+            columns.setdefault(role, []).append(name)
+    for role, found in columns.items():
+        if role in ("positive", "negative"):
+            found.sort(key=lambda name: "hard" not in name.lower())
+            continue
+        found.sort(key=_place_of_name)
+        if len(found) > 1 and _together(found[0]) not in ROLE_OF_NAME:
+            raise InputError(
+                f"{where}: {' and '.join(found)} may each be the {role}; call one of them {NAMES[role].split()[0]}"
+            )
+    return columns
+
+
+def _is_of_pairs(name: str, role: Role) -> bool:
+    """Whether the column is one of pairs of ids. There the words of a name must say nothing but a label
+    or a score, as rating does: target_lang is another thing. Titles belong to texts.
+    """
+    if _together(name) in ROLE_OF_NAME or IS_SO.fullmatch(in_small_letters(name)):
+        return True
+    words = words_of(name)
+    if role in ("score", "grade"):
+        return {part_of(word) for word in words} <= {"score", "grade"}
+    return role.startswith(("positive", "negative")) and "title" not in words
+
+
+def _place_of_name(name: str) -> int:
+    spelt = name.lower().replace("-", "_")
+    return SPELLINGS.index(spelt) if spelt in SPELLINGS else len(SPELLINGS)
+
+
+def _together(name: str) -> str:
+    return re.sub(r"[\s_-]", "", name.lower())
 
 
 class TextColumns(NamedTuple):

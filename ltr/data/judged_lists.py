@@ -20,10 +20,10 @@ from ltr.data.lines import (
     look_up,
     place_of_line,
 )
-from ltr.data.named_rows import is_row_file
 from ltr.data.pair_files import (
     candidate_lines,
     has_grades,
+    has_other_names,
     has_three_columns,
     judgement_lines,
     scored_lines,
@@ -56,10 +56,10 @@ def cached_lists(
     """
     contents = []
     for file in files:
-        # The ending of rows with names chooses their reader.
         form = ""
-        if is_row_file(file):
-            form = f"rows {Path(unpacked_name(file.name.lower())).suffix} "
+        # The ending of rows with names chooses their reader.
+        if has_other_names(file):
+            form = f"rows-2 {Path(unpacked_name(file.name.lower())).suffix} "
         contents.append(f"{form}{digest_of(file)}")
     content = kind + " ".join(contents)
     with reading(files):

@@ -1,7 +1,7 @@
 """Files of pairs: rows that name queries and documents by their ids, with scores where there are some.
 
-What a row says follows from the names of its columns alone, so a form that others ship is a line of
-:data:`ROLES`. Text whose first line holds no names has them by the number of its columns.
+What a row says follows from the names of its columns alone, see :func:`ltr.data.columns.pair_columns`.
+Text whose first line holds no names has them by the number of its columns.
 """
 
 import math
@@ -11,38 +11,26 @@ from pathlib import Path
 from typing import Any
 
 from ltr.data import trec
-from ltr.data.columns import WORDS
+from ltr.data.columns import NAMES, Role, pair_columns, role_of
 from ltr.data.files import numbered_lines
 from ltr.data.lines import Line
-from ltr.data.named_rows import is_row_file, read_rows
-from ltr.data.text_rows import text_of
+from ltr.data.named_rows import Row, is_row_file, read_rows
+from ltr.data.text_rows import id_in, text_of
 from ltr.data.texts import id_of
 from ltr.errors import InputError
 
-# What columns are called, in small letters and with _ for -; of several the first one counts.
-ROLES = {
-    "query_id": ("query_id", "qid", "queryid", "question_id", "questionid"),
-    "doc_id": ("doc_id", "pid", "docid", "corpus_id", "document_id", "passage_id", "corpus_ids"),
-    "score": ("score",),
-    "grade": ("relevance", "grade", "label"),
-    "distance": ("distance",),
-    "positive": ("pos", "positive", "pos_id", "positive_id"),
-    "negative": ("neg", "negative", "neg_id", "negative_id"),
-    "positive_scores": ("pos_scores", "pos_score"),
-    "negative_scores": ("neg_scores", "neg_score"),
-    "query": (
-        "query",
-        *sorted(WORDS["query"].split()),
-    ),  # a text: positives and negatives are texts, too
-}
 # The roles of the columns of text without names, by their number.
 ROLES_OF_COLUMNS = {
-    2: ("query_id", "doc_id"),
-    3: ("query_id", "doc_id", "score"),
-    4: ("query_id", "doc_id", "query", "text"),  # MS MARCO's top1000
+    2: ("query_id", "document_id"),
+    3: ("query_id", "document_id", "score"),
+    4: ("query_id", "document_id", "query", "text"),  # MS MARCO's top1000
     5: ("positive_scores", "negative_scores", "query_id", "positive", "negative"),
 }
 TRIPLE = ("query_id", "positive", "negative")  # three columns, too
+SIDES: tuple[tuple[Role, Role], ...] = (
+    ("positive", "positive_scores"),
+    ("negative", "negative_scores"),
+)
 COLUMNS_OF_RUN = 6  # or more: words behind the tag are a comment
 
 Pair = tuple[str, str, float]  # a query and a document by their ids, and a value
@@ -59,9 +47,11 @@ def pair_rows(file: Path, is_triples: bool = False) -> Iterator[tuple[int, "Pair
     Raises:
         InputError: ``file:line`` of a line with another number of columns than the first.
     """
-    if is_row_file(file) or _names_in(file):
-        for number, row in read_rows(file):
-            values = _by_role(row)
+    names = names_of_columns(file)
+    if is_row_file(file) or names:
+        rows = _named_lines(file, names) if names else read_rows(file)
+        for number, row in rows:
+            values = _by_role(row, str(file))
             yield number, PairRow(f"{file}:{number}", values, n_others=len(row) - len(values))
         return
     n_columns = None
@@ -69,7 +59,7 @@ def pair_rows(file: Path, is_triples: bool = False) -> Iterator[tuple[int, "Pair
     for number, parts in lines_of_columns(file):
         if n_columns is None and len(parts) >= COLUMNS_OF_RUN:
             for number_in_run, (query, doc, score) in trec.read_run(file):
-                values = {"query_id": query, "doc_id": doc, "score": score}
+                values = {"query_id": query, "document_id": doc, "score": score}
                 yield number_in_run, PairRow(f"{file}:{number_in_run}", values)
             return
         n_columns = n_columns or len(parts)
@@ -82,7 +72,7 @@ def pair_rows(file: Path, is_triples: bool = False) -> Iterator[tuple[int, "Pair
             )
         if number_of_first is None:
             number_of_first = number
-            if n_columns == 4 and is_score(parts[3]):
+            if n_columns == 4 and trec.is_score(parts[3]):
                 raise InputError(
                     f"{file}:{number}: four columns are MS MARCO's top1000 (query, doc, and the texts of both), got a number in column 4, as judgements have; leave column 2 of judgements out, or write names in the first line"
                 )
@@ -111,7 +101,7 @@ def judgement_lines(file: Path, are_graded: bool) -> Iterator[Line]:
         InputError: as :func:`ltr.data.trec.grade_of`; for a row without a grade where others have
             one, or with one where others have none.
     """
-    if are_graded and not is_row_file(file) and _names_in(file) in ((), trec.BEIR_HEADER):
+    if are_graded and not has_other_names(file):
         yield from trec.read_qrels(file)
         return
     for number, row in pair_rows(file):
@@ -123,7 +113,7 @@ def has_grades(file: Path) -> bool:
     a document and nothing else, as in T2Ranking's ``qid<TAB>pid`` and NanoBEIR: all that are listed
     are relevant.
     """
-    if is_row_file(file) or _names_in(file):
+    if is_row_file(file) or names_of_columns(file):
         return not any(row.is_pair for _, row in islice(pair_rows(file), 1))
     return all(len(parts) != 2 for _, parts in islice(lines_of_columns(file), 1))
 
@@ -137,19 +127,38 @@ def candidate_lines(file: Path) -> Iterator[Line]:
 
 def has_three_columns(file: Path) -> bool:
     """Whether a file is text of three columns without names."""
-    if is_row_file(file) or _names_in(file):
+    if is_row_file(file) or names_of_columns(file):
         return False
     return any(len(parts) == 3 for _, parts in islice(lines_of_columns(file), 1))
 
 
-def _names_in(file: Path) -> tuple[str, ...]:
-    """The names of columns in the first line of a text, among them that of the query's id; none where
-    it holds no names.
+def names_of_columns(file: Path) -> tuple[str, ...]:
+    """The names of columns that the first line of a text has, among them that of the query's id; none
+    where it has no such names, and for another file of rows.
     """
+    if is_row_file(file):
+        return ()
     for _, parts in lines_of_columns(file):
-        has_names = "query_id" in _by_role(dict(zip(parts, parts, strict=True)))
-        return tuple(parts) if has_names else ()
+        return tuple(parts) if "query_id" in map(role_of, parts) else ()
     return ()
+
+
+def has_other_names(file: Path) -> bool:
+    """Whether a file names its columns, and :func:`ltr.data.trec.read_qrels` does not know the names."""
+    return is_row_file(file) or names_of_columns(file) not in ((), trec.BEIR_HEADER)
+
+
+def _named_lines(file: Path, names: Sequence[str]) -> Iterator[Row]:
+    """The lines of a text behind that of the names of its columns."""
+    listed = ", ".join(names)[:200]
+    if len(set(names)) < len(names):
+        raise InputError(f"{file}: each column must have a name of its own, got {listed}")
+    for number, parts in islice(lines_of_columns(file), 1, None):
+        if len(parts) != len(names):
+            raise InputError(
+                f"{file}:{number}: expected {len(names)} columns ({listed}), got {len(parts)}: {' '.join(parts)[:60]!r}"
+            )
+        yield number, dict(zip(names, parts, strict=True))
 
 
 def lines_of_columns(file: Path) -> Iterator[tuple[int, list[str]]]:
@@ -162,25 +171,18 @@ def lines_of_columns(file: Path) -> Iterator[tuple[int, list[str]]]:
             yield number, [part.strip() for part in parts]
 
 
-def is_score(value: object) -> bool:
-    """Whether a value is a finite number that float32 can hold, or a text of one."""
-    if isinstance(value, bool) or "_" in str(value):  # Python reads 1_0 as 10
-        return False
-    try:
-        return abs(float(value)) <= trec.LARGEST_SCORE  # type: ignore[arg-type]
-    except (TypeError, ValueError):
-        return False
-
-
-def _by_role(row: dict[str, Any]) -> dict[str, Any]:
+def _by_role(row: dict[str, Any], file: str) -> dict[str, Any]:
     """The values of a row by role. What has no value is left out."""
-    columns = {name.lower().replace("-", "_"): value for name, value in row.items()}
-    values = {}
-    for role, names in ROLES.items():
+    values: dict[str, Any] = {}
+    for role, names in pair_columns(tuple(row), file).items():
         for name in names:
-            if columns.get(name) is not None:
-                values[role] = columns[name]
-                break
+            value = row[name]
+            if value is None:
+                continue
+            if role not in values:
+                values[role] = value
+            elif role in ("positive", "negative"):
+                values[role] = [*_as_list(values[role]), *_as_list(value)]
     return values
 
 
@@ -200,39 +202,44 @@ class PairRow:
 
     def scored(self) -> list[Pair]:
         """The pairs of a query and a document with their scores; an InputError if there is none."""
-        if "doc_id" in self._values:
+        if "document_id" in self._values:
             role = "score" if "score" in self._values else "grade"
             self._ask("query_id", *(() if role in self._values else ("score",)))
-            score = self._number(self._values[role])
-            return [(self._query, self._id(self._values["doc_id"]), score)]
+            score = trec.score_in(self._values[role], self._where)
+            return [(self._query, self._id("document_id"), score)]
         pairs = []
-        for side in ("positive", "negative"):
-            if side not in self._values:
-                continue
-            self._ask(f"{side}_scores")
-            docs = _as_list(self._values[side])
-            scores = _as_list(self._values[f"{side}_scores"])
-            if len(docs) != len(scores):
+        for side, role_of_scores in SIDES:
+            documents = self._documents(side)
+            if role_of_scores in self._values:
+                scores = _as_list(self._values[role_of_scores])
+            else:
+                scores = [own_score for _, own_score in documents]
+                if None in scores:
+                    self._ask(role_of_scores)
+            if len(documents) != len(scores):
                 raise InputError(
-                    f"{self._where}: there must be as many scores as {side} documents, got {len(scores)} and {len(docs)}"
+                    f"{self._where}: there must be as many scores as {side} documents, got {len(scores)} and {len(documents)}"
                 )
-            for doc, score in zip(docs, scores, strict=True):
-                pairs.append((self._query, self._doc(doc, side), self._number(score)))
+            if not documents:
+                continue
+            query = self._query
+            for (doc, _), score in zip(documents, scores, strict=True):
+                pairs.append((query, doc, trec.score_in(score, self._where)))
         if not pairs:
-            self._ask("doc_id", "score")
+            self._ask("document_id", "score")
         return pairs
 
     def graded(self) -> Pair:
         """The query, the document and the grade of a judgement."""
         role = "grade" if "grade" in self._values else "score"
-        self._ask("query_id", "doc_id", *(() if role in self._values else ("score",)))
-        grade = trec.grade_of(str(self._values[role]), self._where)
-        return self._query, self._id(self._values["doc_id"]), grade
+        self._ask("query_id", "document_id", *(() if role in self._values else ("score",)))
+        grade = trec.grade_in(self._values[role], self._where)
+        return self._query, self._id("document_id"), grade
 
     @property
     def is_pair(self) -> bool:
         """Whether the row is a query and a document, and has no other column."""
-        return self._values.keys() == {"query_id", "doc_id"} and not self._n_others
+        return self._values.keys() == {"query_id", "document_id"} and not self._n_others
 
     def relevant(self) -> Pair:
         """The query and the document of a judgement without a grade, with 1."""
@@ -240,16 +247,16 @@ class PairRow:
             raise InputError(
                 f"{self._where}: a judgement must be a query and a document alone, as the first one, or all must have a grade"
             )
-        return self._query, self._id(self._values["doc_id"]), 1.0
+        return self._query, self._id("document_id"), 1.0
 
     def candidates(self) -> list[Pair]:
         """The query and a document, or those of a list, with the score that one has, or 0. A grade
         is no score: the order of a pool must not tell it.
         """
-        self._ask("query_id", "doc_id")
-        score = self._number(self._values.get("score", 0.0))
-        docs = _as_list(self._values["doc_id"])
-        return [(self._query, self._id(doc), score) for doc in docs]
+        self._ask("query_id", "document_id")
+        score = trec.score_in(self._values.get("score", 0.0), self._where)
+        docs = _as_list(self._values["document_id"])
+        return [(self._query, id_in(doc, self._where), score) for doc in docs]
 
     def negatives(self, systems: Sequence[str] | None) -> tuple[str, list[Pair]]:
         """The pairs of a query and a document that may be a negative of it, and what their values are:
@@ -260,24 +267,20 @@ class PairRow:
             systems: whose documents these are, where the row tells those of several; None: of all.
         """
         values = self._values
-        if "doc_id" in values:
+        if "document_id" in values:
             self._ask("query_id")
-            doc = self._id(values["doc_id"])
+            doc = self._id("document_id")
             if "distance" in values:
-                return "distance", [(self._query, doc, -self._number(values["distance"]))]
+                return "distance", [
+                    (self._query, doc, -trec.score_in(values["distance"], self._where))
+                ]
             if "score" in values:
-                return "score", [(self._query, doc, self._number(values["score"]))]
+                return "score", [(self._query, doc, trec.score_in(values["score"], self._where))]
             return "order", [(self._query, doc, math.nan)]
-        self._ask("negative")
-        docs = values["negative"]
-        if self.systems:
-            chosen = docs if systems is None else [name for name in systems if name in docs]
-            docs = list(chain.from_iterable(_as_list(docs[name]) for name in chosen))
-        query = self._query
-        ids = dict.fromkeys(
-            self._doc(doc, "negative") for doc in _as_list(docs)
-        )  # systems find the same ones
-        return "order", [(query, doc_id, math.nan) for doc_id in ids]
+        if "negative_id" not in values:
+            self._ask("negative")
+        documents = dict(self._documents("negative", systems))  # systems find the same ones
+        return "order", [(self._query, doc, math.nan) for doc in documents]
 
     def has_grade_from(self, level: float | None) -> bool:
         """Whether the row is of a document that its own grade calls relevant: one of at least
@@ -285,13 +288,13 @@ class PairRow:
         """
         if "grade" not in self._values:
             return False
-        grade = trec.grade_of(str(self._values["grade"]), self._where)
+        grade = trec.grade_in(self._values["grade"], self._where)
         return grade > 0 if level is None else grade >= level
 
     @property
     def systems(self) -> list[str]:
         """The names of the systems that have found the negatives, where the row tells them apart."""
-        docs = self._values.get("negative")
+        docs = self._docs("negative")
         if not isinstance(docs, dict) or "text" in docs:
             return []
         return list(docs)
@@ -299,40 +302,45 @@ class PairRow:
     @property
     def _query(self) -> str:
         if "query_id" in self._values:
-            return self._id(self._values["query_id"])
+            return self._id("query_id")
         self._ask("query")
         return id_of("q", text_of(self._values["query"], "query", self._where).text)
 
-    def _doc(self, value: Any, side: str) -> str:
-        """The id of a positive or a negative: in a row with the text of the query it is a text, and
-        has the id that a collection of such rows gives it. A number is an id.
+    def _docs(self, side: str) -> Any:
+        """What a row has of the positives or the negatives; texts come before ids."""
+        return self._values.get(side, self._values.get(f"{side}_id", []))
+
+    def _documents(
+        self, side: str, systems: Sequence[str] | None = None
+    ) -> list[tuple[str, float | None]]:
+        """The ids of the positives or the negatives, each with the score that an object has. In a row
+        with the text of the query they are texts, and have the ids that a collection of such rows
+        gives them; there, too, a number is an id.
         """
-        if "query" not in self._values or isinstance(value, int):
-            return self._id(value)
-        text = text_of(value, side, self._where)
-        return text.id or id_of("d", text.text)
+        docs = self._docs(side)
+        if side == "negative" and self.systems:
+            chosen = docs if systems is None else [name for name in systems if name in docs]
+            docs = list(chain.from_iterable(_as_list(docs[name]) for name in chosen))
+        are_texts = side in self._values and "query" in self._values
+        documents: list[tuple[str, float | None]] = []
+        for value in _as_list(docs):
+            if isinstance(value, dict) or (are_texts and not isinstance(value, int)):
+                text = text_of(value, side, self._where)
+                documents.append((text.id or id_of("d", text.text), text.score))
+            else:
+                documents.append((id_in(value, self._where), None))
+        return documents
 
-    def _id(self, value: object) -> str:
-        is_number = isinstance(value, int) and not isinstance(value, bool)
-        if not (is_number or isinstance(value, str)):
-            raise InputError(
-                f"{self._where}: an id must be a text or a whole number, got {value!r:.60}"
-            )
-        return str(value)
+    def _id(self, role: str) -> str:
+        return id_in(self._values[role], self._where)
 
-    def _number(self, value: object) -> float:
-        if not is_score(value):
-            raise InputError(
-                f"{self._where}: a score must be a finite number (float32), got {value!r:.60}"
-            )
-        return float(value)  # type: ignore[arg-type]
-
-    def _ask(self, *roles: str) -> None:
+    def _ask(self, *roles: Role) -> None:
         """Raise an InputError for a role that no column has."""
         for role in roles:
             if role not in self._values:
+                wanted = " and ".join(NAMES[role].split()[0] for role in roles)
                 raise InputError(
-                    f"{self._where}: a row must have {' and '.join(roles)}, got no column called {' or '.join(ROLES[role])}"
+                    f"{self._where}: a row must have {wanted}, got no column called {' or '.join(NAMES[role].split())}"
                 )
 
 

@@ -109,15 +109,18 @@ def open_parts(files: Sequence[Path], kind: str, source: Path) -> TextTable:
 
 
 def _say_columns(file: Path) -> None:
-    """Say in :data:`details` which columns of the first text are read, and which are not."""
-    if not details.isEnabledFor(logging.INFO):
+    """Say in :data:`details` which columns of the first text are read, and which are not; of text with
+    tabs, which seldom has others, say it to all where some are not read.
+    """
+    if not (details.isEnabledFor(logging.INFO) or _is_tsv(file)):
         return
     for _, row in _tsv_rows(file) if _is_tsv(file) else read_rows(file):
         columns = text_columns(tuple(row))
         read = [name for name in columns or () if name is not None]
         others = [name for name in row if name not in read]
         left = f"; not read: {', '.join(others)[:200]}" if others else ""
-        details.info("%s: columns are read as %s%s", file, ", ".join(read), left)
+        says = log if others and _is_tsv(file) else details
+        says.info("%s: columns are read as %s%s", file, ", ".join(read), left)
         return
 
 
@@ -222,8 +225,8 @@ def _tsv_rows(file: Path) -> Iterator[Row]:
 
 
 def _names_of_texts(file: Path, number: int, first: Sequence[str]) -> list[str] | None:
-    """The columns of a file whose first line names them, by what they hold, and empty for those that
-    are not read; None where that line is a text itself.
+    """The columns of a file whose first line names them, those that are read by what they hold; None
+    where that line is a text itself.
 
     Raises:
         InputError: if the first one names an id, and not one of the others a text.
@@ -239,11 +242,8 @@ def _names_of_texts(file: Path, number: int, first: Sequence[str]) -> list[str] 
         return None
     if begins_with_id:
         columns = columns._replace(id=names[0])
-    unread = [name for name in names if name not in columns]
-    if unread:
-        log.info("%s: columns that are not read: %s", file, ", ".join(unread))
     held_by = dict(zip(columns, TextColumns._fields, strict=True))
-    return [held_by.get(name, "") for name in names]
+    return [held_by.get(name, "" if name in TextColumns._fields else name) for name in names]
 
 
 def _has_addresses(file: Path) -> bool:

@@ -5,7 +5,6 @@ import math
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -16,13 +15,12 @@ from ltr.data.counted_columns import NUMBER
 from ltr.data.named_rows import Row
 from ltr.data.record_files import with_title
 from ltr.data.tab_separated import MANY_LINES
-from ltr.data.trec import LARGEST_SCORE, grade_of
+from ltr.data.trec import TRUTH, grade_in, score_in
 from ltr.entries import shown
 from ltr.errors import InputError
 
 FIRST_ROWS = 100  # whose columns say what those of a file are for
 JUDGED = {"has_answer", "hasanswer", "is_selected", "is_relevant", "relevance", "label", "grade"}
-TRUTH = {"true": 1.0, "false": 0.0}  # as pandas writes them in CSV, in small letters
 # What is no text, where all first values are so: whole numbers of four digits, words of letters and
 # digits.
 ID = re.compile(r"[0-9]{4,}|(?=[!-~]*[0-9])[A-Za-z][!-~]*|[0-9][!-~]*[A-Za-z][!-~]*")
@@ -279,7 +277,7 @@ def text_of(value: Any, column: str, where: str) -> _Text:
                     break
             score = value.get("score")
             if not isinstance(score, str | int | float) or isinstance(score, bool):
-                return _Text(id_, with_title(title, text))
+                score = None
             return _Text(id_, with_title(title, text), _score(score, column, where))
     raise InputError(
         f"{where}: column {column!r} must hold a text, an object with 'text', or a list of these, got {shown(value)}"
@@ -314,9 +312,21 @@ def _texts_with_titles(
 
 def _own_id(value: Any, where: str) -> str | None:
     """An id that the data has; None for an empty one."""
-    if isinstance(value, bool) or not isinstance(value, (str, int, type(None))):
+    return None if value is None else id_in(value, where) or None
+
+
+def id_in(value: Any, where: str) -> str:
+    """The id that a value holds."""
+    if isinstance(value, bool) or not isinstance(value, str | int):
         raise InputError(f"{where}: an id must be a text or a whole number, got {shown(value)}")
-    return None if value is None else str(value) or None
+    return str(value)
+
+
+def _score(value: Any, column: str, where: str) -> float | None:
+    """A score; None for a missing one."""
+    if _is_null(value) or value == "":
+        return None
+    return score_in(value, f"{where}: column {column!r}")
 
 
 def _documents(
@@ -362,7 +372,7 @@ def _labelled(row: dict[str, Any], roles: Roles, where: str, left_out: LeftOut) 
         if _is_null(value) or value == "":
             left_out.add("documents without a label", where)
             continue
-        labels.append(_label(value, roles.label, where))
+        labels.append(grade_in(value, f"{where}: column {roles.label!r}"))
         labelled.append(text)
     return list(_documents(labelled, labels, where, left_out, "documents"))
 
@@ -382,28 +392,3 @@ def _check_length(values: Sequence[Any], count: int, column: str, where: str) ->
         raise InputError(
             f"{where}: column {column!r} must have one value for each text beside it, {count} of them, got {len(values)}"
         )
-
-
-def _label(value: Any, column: str, where: str) -> float:
-    if isinstance(value, bool):
-        return float(value)
-    if isinstance(value, str) and value.strip().lower() in TRUTH:
-        return TRUTH[value.strip().lower()]
-    if isinstance(value, str | int | float):
-        return grade_of(str(value), f"{where}: column {column!r}")
-    raise InputError(f"{where}: column {column!r}: a grade must be a number, got {shown(value)}")
-
-
-def _score(value: Any, column: str, where: str) -> float | None:
-    """A score, which may be written as a text; None for a missing one."""
-    if _is_null(value) or value == "":
-        return None
-    if isinstance(value, str) and NUMBER.fullmatch(value.strip()):
-        with suppress(ValueError):  # of a comma
-            value = float(value)
-    is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    if not is_number or not abs(value) <= LARGEST_SCORE:
-        raise InputError(
-            f"{where}: column {column!r}: a score must be a finite number (float32), got {shown(value)}"
-        )
-    return float(value)

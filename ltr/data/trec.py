@@ -4,18 +4,21 @@ import re
 from collections.abc import Iterable, Iterator
 from itertools import groupby
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from ltr.data.files import numbered_lines
 from ltr.data.whole_files import write_whole
+from ltr.entries import shown
 from ltr.errors import InputError
 
 BEIR_HEADER = ("query-id", "corpus-id", "score")
 LARGEST_SCORE = 3.4e38  # about the largest float32
 
 LARGEST_GRADE = 10**7  # grades are smaller: whole numbers of 7 digits are exact as float32
+
+TRUTH = {"true": True, "false": False}  # as pandas writes them in CSV, in small letters
 
 _RANK = re.compile(r"[+-]?[0-9]+")
 _SCORE = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
@@ -99,6 +102,36 @@ def grade_of(text: str, where: str) -> float:
             f"{where}: a grade with a fraction must not be negative, got {text[:60]!r}; add one number to all grades, so that 0 is not relevant"
         )
     return max(0.0, grade)
+
+
+def grade_in(value: Any, where: str) -> float:
+    """The grade that a value holds: a number or a truth value, perhaps written as a text; an InputError
+    as :func:`grade_of`.
+    """
+    if isinstance(value, str):
+        value = TRUTH.get(value.strip().lower(), value)
+    if isinstance(value, bool):
+        return float(value)
+    if isinstance(value, str | int | float):
+        return grade_of(str(value), where)
+    raise InputError(f"{where}: a grade must be a number, got {shown(value)}")
+
+
+def score_in(value: Any, where: str) -> float:
+    """The score that a value holds, perhaps written as a text; an InputError for another one."""
+    if not is_score(value):
+        raise InputError(f"{where}: a score must be a finite number (float32), got {value!r:.60}")
+    return float(value)
+
+
+def is_score(value: object) -> bool:
+    """Whether a value is a finite number that float32 can hold, or a text of one."""
+    if isinstance(value, bool) or "_" in str(value):  # Python reads 1_0 as 10
+        return False
+    try:
+        return abs(float(value)) <= LARGEST_SCORE  # type: ignore[arg-type]
+    except (TypeError, ValueError, OverflowError):
+        return False
 
 
 def text_of_grade(grade: float) -> str:

@@ -12,8 +12,9 @@ from ltr.data.files import map_given_array
 from ltr.data.first_bytes import unpacked_name
 from ltr.data.judged_lists import are_ranks, known_judgements, lists_of_run, lists_without_repeats
 from ltr.data.lines import Line, look_up
-from ltr.data.pair_files import has_three_columns, is_score, lines_of_columns, pair_rows
+from ltr.data.pair_files import has_three_columns, lines_of_columns, pair_rows
 from ltr.data.query_lists import QueryLists, cannot_be_negatives
+from ltr.data.trec import is_score
 from ltr.errors import InputError
 from ltr.mining.mined_negatives import MinedNegatives, lists_of_arrays
 from ltr.mining.same_texts import excluded_documents

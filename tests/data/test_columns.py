@@ -5,13 +5,13 @@ import json
 import pytest
 
 from ltr.data.collection import open_collection
-from ltr.data.columns import is_certain, role_of, text_columns
-from ltr.data.pair_files import _by_role
+from ltr.data.columns import is_certain, pair_columns, role_of, text_columns
 from ltr.data.record_files import open_record_files
 from ltr.data.teacher_scores import TeacherScores
 from ltr.errors import InputError
 from ltr.mining.imported import negatives_of_file
 from tests.world.collections import by_ids, small_collection
+from tests.world.refusals import refused
 
 # A name; what it says; what pairs of ids, and texts with ids take its column for; and whether the
 # first line of texts with tabs between may be names where it has this one. None: it is not read.
@@ -24,16 +24,16 @@ NAMES = {
     "question_id": ("query_id", "query_id", "id", True),
     "QuestionID": ("query_id", "query_id", "id", False),
     "questionid": ("query_id", "query_id", "id", False),
-    "doc_id": ("document_id", "doc_id", "id", True),
-    "docid": ("document_id", "doc_id", "id", True),
-    "pid": ("document_id", "doc_id", "id", True),
-    "corpus-id": ("document_id", "doc_id", "id", True),
-    "corpus_ids": ("document_id", "doc_id", "id", False),
-    "document_id": ("document_id", "doc_id", "id", True),
-    "passage_id": ("document_id", "doc_id", "id", True),
-    "psg_id": ("document_id", None, "id", False),
-    "_id": ("id", None, "id", True),
-    "id": ("id", None, "id", True),
+    "doc_id": ("document_id", "document_id", "id", True),
+    "docid": ("document_id", "document_id", "id", True),
+    "pid": ("document_id", "document_id", "id", True),
+    "corpus-id": ("document_id", "document_id", "id", True),
+    "corpus_ids": ("document_id", "document_id", "id", False),
+    "document_id": ("document_id", "document_id", "id", True),
+    "passage_id": ("document_id", "document_id", "id", True),
+    "psg_id": ("document_id", "document_id", "id", False),
+    "_id": ("id", "id", "id", True),
+    "id": ("id", "id", "id", True),
     "query": ("query", "query", "text", True),
     "question": ("query", "query", "text", True),
     "anchor": ("query", "query", None, True),
@@ -47,28 +47,28 @@ NAMES = {
     "title": ("text", None, "title", True),
     "instruction": (None, None, "instruction", False),
     "pos": ("positive", "positive", None, True),
-    "pos_id": (None, "positive", None, True),  # M3
-    "positive_id": (None, "positive", None, True),  # M3
-    "positive_passages": ("positive", None, None, False),  # M4
+    "pos_id": ("positive_id", "positive_id", None, True),
+    "positive_id": ("positive_id", "positive_id", None, True),
+    "positive_passages": ("positive", "positive", None, False),
     "negative": ("negative", "negative", None, True),
-    "neg_id": (None, "negative", None, True),  # M3
-    "negatives": ("negative", None, None, False),  # M4
-    "negative_1": ("negative", None, None, True),  # M4
-    "hardNegatives": ("negative", None, None, False),  # M4
+    "neg_id": ("negative_id", "negative_id", None, True),
+    "negatives": ("negative", "negative", None, False),
+    "negative_1": ("negative", "negative", None, True),
+    "hardNegatives": ("negative", "negative", None, False),
     "score": ("score", "score", None, True),
-    "similarity": ("score", None, None, True),  # M9
-    "relevance_score": ("score", None, None, True),  # M9
+    "similarity": ("score", "score", None, True),
+    "relevance_score": ("score", "score", None, True),
     "grade": ("grade", "grade", None, True),
     "relevance": ("grade", "grade", None, True),
-    "rating": ("grade", None, None, True),  # M9
-    "is_relevant": ("grade", None, None, True),  # M9
-    "isDuplicate": ("grade", None, None, False),  # M9
-    "esci_label": ("grade", None, None, False),  # M9
+    "rating": ("grade", "grade", None, True),
+    "is_relevant": ("grade", "grade", None, True),
+    "isDuplicate": ("grade", "grade", None, False),
+    "esci_label": ("grade", None, None, False),
     "category": ("class", None, None, True),
     "distance": ("distance", "distance", None, False),
     "pos_scores": ("positive_scores", "positive_scores", None, False),
-    "positive_scores": ("positive_scores", None, None, False),  # M4
-    "negative_score": ("negative_scores", None, None, True),  # M4
+    "positive_scores": ("positive_scores", "positive_scores", None, False),
+    "negative_score": ("negative_scores", "negative_scores", None, True),
     "rank": (None, None, None, True),
     "metadata": (None, None, None, False),
 }
@@ -76,7 +76,7 @@ NAMES = {
 
 @pytest.mark.parametrize("name", NAMES)
 def test_what_each_reader_takes_a_column_for(name):
-    in_pairs = next(iter(_by_role({name: "x"})), None)
+    in_pairs = next(iter(pair_columns((name,), "a.jsonl")), None)
     of_texts = None
     for others in [("id",), ("text",), ("id", "text")]:
         columns = text_columns((name.lower(), *others))
@@ -159,8 +159,8 @@ PAIRS = {
             {"query_id": "q1", "query": "what flows", "pos_id": "d1", "neg_id": "d2"}
             | {"pos_score": 2, "neg_score": 1}
         ),
-        None,  # M3
-        None,
+        BOTH,
+        {"q1": ["d2"]},
     ),
     "Tevatron": (
         "a.jsonl",
@@ -169,27 +169,47 @@ PAIRS = {
             | {"positive_passages": [{"docid": "d1", "title": "", "text": "x", "score": 2}]}
             | {"negative_passages": [{"docid": "d2", "title": "", "text": "y", "score": 1}]}
         ),
-        None,  # M4
-        None,
+        BOTH,
+        {"q1": ["d2"]},
     ),
     "several negatives": (
         "a.jsonl",
-        lines({"qid": "q1", "positive": "d1", "negative_1": "d2", "negative_2": "d3"}),
+        lines({"qid": "q1", "positive": "d1", "negative_1": "d2", "hard_negative": "d3"}),
         None,
-        None,  # M4
+        {"q1": ["d3", "d2"]},
     ),
     "relevant by its rating": (
         "a.csv",
         "qid,pid,rating\nq2,d1,1\nq2,d3,0\n",
-        None,  # M9
-        {"q2": ["d1", "d3"]},  # M9
+        {"q2": {"d1": 1.0, "d3": 0.0}},
+        {"q2": ["d3"]},
     ),
     "a similarity": (
         "a.csv",
         "qid,pid,similarity\nq1,d1,2\nq1,d2,1\n",
-        None,  # M9
+        BOTH,
         {"q1": ["d2"]},
     ),
+    "passages without their query": (
+        "a.jsonl",
+        lines({"qid": "q1", "neg": [{"docid": "d2", "text": "y"}, "d3"]}),
+        None,
+        {"q1": ["d2", "d3"]},
+    ),
+    "relevant by a truth value": (
+        "a.csv",
+        "qid,pid,score,is_relevant\nq2,d1,9,True\nq2,d3,8,False\n",
+        {"q2": {"d1": 9.0, "d3": 8.0}},
+        {"q2": ["d3"]},
+    ),
+    "a label that is none": (
+        "a.csv",
+        "qid,pid,score,target_lang\nq1,d1,2,en\nq1,d2,1,de\n",
+        BOTH,
+        {"q1": ["d2"]},
+    ),
+    "two scores": ("a.csv", "qid,pid,similarity,similarity_score\nq1,d2,2,1\n", None, None),
+    "two ids": ("a.csv", "docid,pid,qid,score\nd9,d1,q1,2\nd9,d2,q1,1\n", BOTH, {"q1": ["d2"]}),
 }
 
 
@@ -225,23 +245,56 @@ def test_negatives_by_names(tmp_path, collection, case):
         assert {query: [*docs] for query, docs in found.items()} == expected
 
 
-# Names in the first line of judgements, and whether they are read as text with tabs.
+# A file of judgements with names, read alike under each ending that its separator allows.
 JUDGEMENTS = {
-    "query-id corpus-id score": True,
-    "query_id doc_id score": False,  # M5
-    "qid pid relevance": False,  # M5
+    "BEIR": ".tsv query-id corpus-id score",
+    "as scores are written": ".tsv query_id doc_id score",
+    "of others": ".tsv qid pid relevance",
+    "in another order": ".tsv relevance pid qid",
+    "CSV": ".csv query_id doc_id score",
 }
 
 
-@pytest.mark.parametrize("names", JUDGEMENTS)
-@pytest.mark.parametrize("ending", [".tsv", ".csv"])
-def test_judgements_by_names(tmp_path, collection, names, ending):
+@pytest.mark.parametrize("case", JUDGEMENTS)
+def test_judgements_by_names(tmp_path, collection, case):
+    ending, *names = JUDGEMENTS[case].split()
     sign = "\t" if ending == ".tsv" else ","
-    folder = tmp_path / "data/qrels"
-    (folder / f"dev{ending}").write_text(sign.join(names.split()) + f"\nq1{sign}d2{sign}1\n")
-    if ending == ".csv" or JUDGEMENTS[names]:
-        opened = open_collection(tmp_path / "data")
-        assert by_ids(opened, opened.judgements("dev")) == {"q1": {"d2": 1.0}}
-    else:
-        with pytest.raises(InputError, match="a grade must be a number"):
-            open_collection(tmp_path / "data").judgements("dev")
+    values = ["1", "d2", "q1"] if names[0] == "relevance" else ["q1", "d2", "1"]
+    rows = [names, values, [value.replace("1", "2") for value in values]]
+    file = tmp_path / f"data/qrels/dev{ending}"
+    file.write_text("".join(sign.join(row) + "\n" for row in rows))
+    opened = open_collection(tmp_path / "data")
+    assert by_ids(opened, opened.judgements("dev")) == {"q1": {"d2": 1.0}, "q2": {"d2": 2.0}}
+
+
+@pytest.mark.parametrize("name", ["dev.tsv", "dev.csv"])
+def test_truth_values_are_grades(tmp_path, collection, name):
+    sign = "\t" if name == "dev.tsv" else ","
+    rows = ["qid pid is_relevant", "q1 d2 True", "q1 d3 False"]
+    (tmp_path / "data/qrels" / name).write_text("\n".join(rows).replace(" ", sign))
+    opened = open_collection(tmp_path / "data")
+    assert by_ids(opened, opened.judgements("dev")) == {"q1": {"d2": 1.0, "d3": 0.0}}
+
+
+NAMED_LINES = {
+    "behind a comment": "# scores\nqid\tpid\tscore\nq1\td1\t2\nq1\td2\t1\n",
+    "behind an empty line": "\n\nqid\tpid\tscore\nq1\td1\t2\n\nq1\td2\t1\n",
+    "between spaces": "qid pid  score\nq1 d1 2\nq1\td2\t1\n",
+}
+
+
+@pytest.mark.parametrize("case", NAMED_LINES)
+def test_names_above_scores(tmp_path, collection, case):
+    file = tmp_path / "a.tsv"
+    file.write_text(NAMED_LINES[case])
+    assert by_ids(collection, TeacherScores.open(file, collection).lists) == BOTH
+
+
+def test_names_above_other_columns_are_refused(tmp_path, collection):
+    file = tmp_path / "a.tsv"
+    file.write_text("qid\tpid\tscore\nq1\td1\n")
+    with refused(r"a.tsv:2: expected 3 columns \(qid, pid, score\), got 2: 'q1 d1'"):
+        TeacherScores.open(file, collection)
+    file.write_text("qid\tpid\tpid\tscore\nq1\td1\td2\t1\n")
+    with refused("a.tsv: each column must have a name of its own, got qid, pid, pid, score"):
+        TeacherScores.open(file, collection)

@@ -287,7 +287,7 @@ BROKEN_ROWS = {
     "no score": (
         GOOD,
         {"neg_scores": ["high"]},
-        "'neg_scores': a score must be a finite number .* got \"high\"",
+        "'neg_scores': a score must be a finite number .* got 'high'",
     ),
     "labels": (
         LABELLED,
