@@ -154,6 +154,7 @@ COMMANDS = (
         "push",
         "ltr.cli.push:push",
         ("to the hub, private; --dry_run shows what would go   ltr push RUN USER/NAME",),
+        Group.USE,
         other_names=("upload", "publish"),
         stdout=Stdout.RESULTS,
     ),

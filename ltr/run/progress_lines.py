@@ -31,7 +31,6 @@ class RunBar(RichProgressBar):
     wait for each.
     """
 
-    sanity_check_description = "dev, before training"
     validation_description = "dev"
     test_description = "testing"
     predict_description = "ranking"
@@ -39,6 +38,11 @@ class RunBar(RichProgressBar):
     def __init__(self) -> None:
         super().__init__(theme=RichProgressBarTheme(metrics_format="#.4g"))
         self._loss: float | None = None  # the last one that was read
+
+    @property
+    def sanity_check_description(self) -> str:
+        is_all = validates_before_training(self.trainer)
+        return "dev, before training" if is_all else "some of dev, as a trial"
 
     def configure_columns(self, trainer: Trainer) -> list[ProgressColumn]:
         description, bar, batches, *_ = super().configure_columns(trainer)

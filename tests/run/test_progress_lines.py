@@ -77,7 +77,9 @@ def test_the_bar_says_step_epoch_speed_and_four_digits():
     assert "{task.description}" in columns[0].text_format
     assert format(1 / 3, bar.theme.metrics_format) == "0.3333"
     assert format(1.0, bar.theme.metrics_format) == "1.000"
-    assert bar.sanity_check_description == "dev, before training"
+    for steps, words in ((float("inf"), "dev, before training"), (2, "some of dev, as a trial")):
+        trainer.num_sanity_val_steps = steps
+        assert bar.sanity_check_description == words
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,66 @@
+"""The trainer for Python."""
+
+import logging
+
+import pytest
+from lightning.pytorch.callbacks import ModelCheckpoint, RichProgressBar, TQDMProgressBar
+from lightning.pytorch.loggers import CSVLogger
+
+from ltr.datamodules import FeatureDataModule
+from ltr.losses import RankNetLoss
+from ltr.run.progress_lines import RunBar
+from ltr.run.trainer import RankerTrainer
+from tests.world.features import write_letor
+from tests.world.rankers import feature_ranker
+
+
+def test_it_prints_and_writes_nothing_and_says_lines(tmp_path, monkeypatch, capfd, caplog):
+    """What a logger or a callback of the user does stays."""
+    monkeypatch.chdir(tmp_path)
+    write_letor(tmp_path / "letor", n_features=5)
+    module = feature_ranker(5, RankNetLoss())
+    data = FeatureDataModule(str(tmp_path / "letor"), batch_size=4)
+    with caplog.at_level(logging.INFO, "ltr"):
+        trainer = RankerTrainer(max_epochs=2, accelerator="cpu")
+        trainer.fit(module, data)
+        tested = trainer.test(module, data)
+    assert capfd.readouterr() == ("", "")
+    assert {file.name for file in tmp_path.iterdir()} == {"letor"}
+    lines = [record.getMessage() for record in caplog.records]
+    (model,) = [
+        line for line in lines if line.startswith("training FeatureRanker with RankNetLoss: ")
+    ]
+    start = lines.index(model) + 1
+    heads = [line.partition(":")[0] for line in lines[start:]]
+    epochs = [f"step {6 * epoch} of 12, epoch {epoch}" for epoch in (1, 2)]
+    assert heads == ["before training, all of dev", *epochs, "test"]
+    assert f"AP {tested[0]['test/AP']:.4f}" in lines[-1]
+
+
+def bars(**options) -> list[type]:
+    trainer = RankerTrainer(accelerator="cpu", **options)
+    return [
+        type(each)
+        for each in trainer.callbacks
+        if isinstance(each, (RichProgressBar, TQDMProgressBar))
+    ]
+
+
+def test_what_the_user_gives_stays(tmp_path, monkeypatch):
+    assert bars() == [] and bars(enable_progress_bar=True) == [RunBar]
+    assert bars(enable_progress_bar=True, callbacks=TQDMProgressBar()) == [TQDMProgressBar]
+    logger = CSVLogger(tmp_path)
+    saves = ModelCheckpoint(tmp_path)
+    trainer = RankerTrainer(accelerator="cpu", logger=logger, callbacks=[saves])
+    assert trainer.loggers == [logger] and trainer.checkpoint_callbacks == [saves]
+    assert RankerTrainer(accelerator="cpu").checkpoint_callbacks == []
+    assert RankerTrainer(accelerator="cpu", enable_checkpointing=True).checkpoint_callbacks
+
+
+@pytest.fixture(autouse=True)
+def level_of_lightning():
+    """Stays as it was: other tests look at what Lightning says."""
+    logger = logging.getLogger("lightning.pytorch")
+    level = logger.level
+    yield
+    logger.setLevel(level)
