@@ -338,7 +338,7 @@ class PairRow:
         """Raise an InputError for a role that no column has."""
         for role in roles:
             if role not in self._values:
-                wanted = " and ".join(NAMES[role].split()[0] for role in roles)
+                wanted = " and ".join(roles).replace("document_id", "doc_id")
                 raise InputError(
                     f"{self._where}: a row must have {wanted}, got no column called {' or '.join(NAMES[role].split())}"
                 )
