@@ -22,6 +22,7 @@ from ltr.check.clean import check_place, write_clean
 from ltr.check.cutting import cutting_section
 from ltr.check.forecast import forecast_section
 from ltr.check.judgements import judgements_section
+from ltr.check.labels import labels_section
 from ltr.check.leakage import THRESHOLD, find_leakage
 from ltr.check.leakage_section import leakage_section
 from ltr.check.power import power_section
@@ -39,6 +40,7 @@ from ltr.compare.experiment import check_alike, read_experiments
 from ltr.data.collection import Collection, open_collection
 from ltr.data.console import table_console
 from ltr.data.judged_lists import lists_of_run
+from ltr.data.labelled_texts import LabelledTexts
 from ltr.data.layouts import FeatureVectors, TextReads
 from ltr.data.outputs import check_file
 from ltr.data.whole_files import write_whole
@@ -190,6 +192,7 @@ def _collection_sections(
     seed_values: np.ndarray | None,
     leakage_options: _LeakageOptions | None,
     backbone: str | None,
+    labelled: LabelledTexts | None = None,
 ) -> Iterator[Section]:
     """The sections about data, one after the other.
 
@@ -201,13 +204,17 @@ def _collection_sections(
         seed_values: of the tested seeds of a run, or None.
         leakage_options: None: no section of leakage.
         backbone: for the section of leakage.
+        labelled: the texts that the collection is made of, whose labels stand for judgements.
     """
     ranked = None
     if run is not None:
         ranked = lists_of_run(Path(run), collection.queries, collection.corpus)
     if leakage_options is not None:
         yield _leakage(collection, leakage_options, backbone)
-    yield judgements_section(collection, ranked)
+    if labelled is None:
+        yield judgements_section(collection, ranked)
+    else:
+        yield labels_section(labelled)
     if reads is not None:
         yield cutting_section(collection, reads)
     yield power_section(collection, metric, ranked, seed_values)
@@ -262,6 +269,7 @@ def _experiment_sections(
             # The splits of labelled texts are not compared.
             None if isinstance(data_module, LabelDataModule) else leakage_options,
             command.options.get("model.ranker.init_args.backbone"),
+            data_module.texts if isinstance(data_module, LabelDataModule) else None,
         )
     yield forecast_section(sample.forecast, sample.schedule)
 
