@@ -1,7 +1,7 @@
 """Does this machine compute the right numbers? A report of what it has, and of checks: each fast
 way of computing is compared with a plain one.
 
-Each check runs the code that training and search run. See ``docs/performance.md``.
+Each check runs the code that training and search run. See ``docs/doctor.md``.
 """
 
 import datetime

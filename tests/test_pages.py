@@ -48,10 +48,10 @@ def dead_links(page: Path) -> list[str]:
 
 
 def n_tables(page: Path) -> tuple[int, int]:
-    """How many tables a page has, and how many of them are shown as tables."""
-    heads = re.findall(r"^ *\|(?: *:?-+:? *\|)+ *$", without_blocks(page), re.MULTILINE)
+    """How many blocks of rows a page has, and how many tables are shown."""
+    blocks = re.findall(r"^ *\|.*\n(?: *\|.*\n)*", without_blocks(page) + "\n", re.MULTILINE)
     tokens = MarkdownIt("commonmark").enable("table").parse(page.read_text())
-    return len(heads), sum(token.type == "table_open" for token in tokens)
+    return len(blocks), sum(token.type == "table_open" for token in tokens)
 
 
 def uneven_rows(page: Path) -> list[str]:
@@ -97,3 +97,5 @@ def test_a_dead_link_and_an_uneven_row_are_found(tmp_path):
     assert uneven_rows(page) == ["| `x | y` | 1 |", "| 1 |"]
     page.write_text("| a | b |\n| --- |\n| 1 | 2 |\n")
     assert uneven_rows(page) == ["| --- |"] and n_tables(page) == (1, 0)
+    page.write_text("  | a | b\n  | | --- | --- | | 1 |\n  2 |\n")  # as text that was wrapped
+    assert n_tables(page) == (1, 0)
