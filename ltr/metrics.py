@@ -53,6 +53,11 @@ class MeasuredLists:
         TypeError: for arrays or lists instead of tensors, or a mask that is not bool.
         ValueError: for shapes that differ, a score that is NaN, or a label that is no finite number
             or too large for float32 (see :func:`ltr.pairs.list_tensors.prepare_types`).
+
+    Example:
+        >>> lists = MeasuredLists(torch.tensor([[0.3, 0.9, 0.1]]), torch.tensor([[1.0, 0.0, 2.0]]))
+        >>> lists.order, lists.grades
+        (tensor([[1, 0, 2]]), tensor([[0., 1., 2.]]))
     """
 
     def __init__(
@@ -161,6 +166,14 @@ class Measure(ABC):
         lower_is_better: whether it counts what is wrong.
         note: what to print beside the number, such as the gain that it counts; empty if there is
             nothing to say.
+
+    Example:
+        >>> class FirstGrade(Measure):  # the grade of the document at the top
+        ...     name = "FirstGrade"
+        ...     def per_query(self, lists: MeasuredLists) -> Tensor:
+        ...         return lists.grades[:, 0]
+        >>> FirstGrade().per_query(MeasuredLists(torch.tensor([[0.3, 0.9]]), torch.tensor([[1.0, 3.0]])))
+        tensor([3.])
     """
 
     name: str
@@ -215,6 +228,11 @@ class NDCG(Measure):
     of the best order, as trec_eval has it.
 
     References: Järvelin & Kekäläinen (2002), Cumulated gain-based evaluation of IR techniques.
+
+    Example:
+        >>> lists = MeasuredLists(torch.tensor([[3.0, 2.0, 1.0]]), torch.tensor([[0.0, 0.0, 1.0]]))
+        >>> NDCG().per_query(lists)  # 1 / log2(4), of 1
+        tensor([0.5000])
     """
 
     name = "nDCG"
@@ -232,7 +250,13 @@ class NDCG(Measure):
 
 
 class ExponentialNDCG(NDCG):
-    r""":class:`NDCG` with the gain :math:`2^y - 1`, as LETOR has it."""
+    r""":class:`NDCG` with the gain :math:`2^y - 1`, as LETOR has it.
+
+    Example:
+        >>> lists = MeasuredLists(torch.tensor([[3.0, 2.0, 1.0]]), torch.tensor([[0.0, 0.0, 2.0]]))
+        >>> ExponentialNDCG().per_query(lists)  # 3 / log2(4), of 3
+        tensor([0.5000])
+    """
 
     name = "nDCG_exp"
     note = "gain = 2^grade − 1"
@@ -242,7 +266,13 @@ class ExponentialNDCG(NDCG):
 
 
 class ReciprocalRank(Measure):
-    """1 / rank of the first relevant document, 0 if there is none among the first k."""
+    """1 / rank of the first relevant document, 0 if there is none among the first k.
+
+    Example:
+        >>> lists = MeasuredLists(torch.tensor([[3.0, 2.0, 1.0]]), torch.tensor([[0.0, 1.0, 1.0]]))
+        >>> ReciprocalRank(k=10).per_query(lists)
+        tensor([0.5000])
+    """
 
     name = "RR"
     takes_level = True
@@ -255,6 +285,11 @@ class ReciprocalRank(Measure):
 class AveragePrecision(Measure):
     """Mean over all relevant documents of the precision at their rank; those not among the first k
     count 0.
+
+    Example:
+        >>> lists = MeasuredLists(torch.tensor([[3.0, 2.0, 1.0]]), torch.tensor([[1.0, 0.0, 1.0]]))
+        >>> AveragePrecision().per_query(lists)  # (1/1 + 2/3) / 2
+        tensor([0.8333])
     """
 
     name = "AP"
@@ -270,6 +305,11 @@ class AveragePrecision(Measure):
 class Precision(Measure):
     """Share of relevant documents among the first k; ranks that a short list lacks count as
     irrelevant.
+
+    Example:
+        >>> lists = MeasuredLists(torch.tensor([[3.0, 2.0, 1.0]]), torch.tensor([[1.0, 0.0, 1.0]]))
+        >>> Precision(k=2).per_query(lists)
+        tensor([0.5000])
     """
 
     name = "P"
@@ -283,7 +323,13 @@ class Precision(Measure):
 
 
 class Recall(Measure):
-    """Share of all relevant documents that stand among the first k."""
+    """Share of all relevant documents that stand among the first k.
+
+    Example:
+        >>> lists = MeasuredLists(torch.tensor([[3.0, 2.0, 1.0]]), torch.tensor([[1.0, 0.0, 1.0]]))
+        >>> Recall(k=2).per_query(lists)
+        tensor([0.5000])
+    """
 
     name = "R"
     takes_level = True
@@ -294,7 +340,13 @@ class Recall(Measure):
 
 
 class Success(Measure):
-    """1 if a relevant document stands among the first k."""
+    """1 if a relevant document stands among the first k.
+
+    Example:
+        >>> lists = MeasuredLists(torch.tensor([[3.0, 2.0, 1.0]]), torch.tensor([[0.0, 0.0, 1.0]]))
+        >>> Success(k=2).per_query(lists), Success(k=3).per_query(lists)
+        (tensor([0.]), tensor([1.]))
+    """
 
     name = "Success"
     takes_level = True
@@ -306,6 +358,12 @@ class Success(Measure):
 class Judged(Measure):
     """Share of the first k documents that have a judgement, of whatever grade; of a list of fewer
     documents the share of these, and 0 for an empty one (ir_measures).
+
+    Example:
+        >>> judged = torch.tensor([[True, False, True]])
+        >>> lists = MeasuredLists(torch.tensor([[3.0, 2.0, 1.0]]), torch.zeros(1, 3), judged=judged)
+        >>> Judged(k=2).per_query(lists)
+        tensor([0.5000])
     """
 
     name = "Judged"
@@ -333,6 +391,11 @@ class ExpectedReciprocalRank(Measure):
     .. math:: \sum_{r \le k} \frac{1}{r} R_r \prod_{i < r} (1 - R_i), \qquad R = (2^y - 1) / 2^{y_{max}}
 
     References: Chapelle et al. (2009), Expected reciprocal rank for graded relevance.
+
+    Example:
+        >>> lists = MeasuredLists(torch.tensor([[3.0, 2.0, 1.0]]), torch.tensor([[0.0, 1.0, 0.0]]))
+        >>> ExpectedReciprocalRank(max_grade=1.0).per_query(lists)  # 1/2 * (2 - 1) / 2
+        tensor([0.2500])
     """
 
     name = "ERR"
@@ -363,6 +426,11 @@ class SwappedPairs(Measure):
     scores counts one half.
 
     Counted exactly, by sorting where a list is long.
+
+    Example:
+        >>> lists = MeasuredLists(torch.tensor([[3.0, 2.0, 1.0]]), torch.tensor([[0.0, 1.0, 2.0]]))
+        >>> SwappedPairs().per_query(lists)
+        tensor([3.], dtype=torch.float64)
     """
 
     name = "swapped_pairs"
@@ -382,6 +450,11 @@ class KendallTau(Measure):
     all scores are equal.
 
     References: Kendall (1945), The treatment of ties in ranking problems.
+
+    Example:
+        >>> lists = MeasuredLists(torch.tensor([[2.0, 1.0]]), torch.tensor([[0.0, 1.0]]))
+        >>> KendallTau().per_query(lists)
+        tensor([-1.])
     """
 
     name = "tau"

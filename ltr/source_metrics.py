@@ -14,6 +14,13 @@ class SourceMetrics(nn.Module):
     Args:
         metrics: what is measured; they are not changed.
         names: of the sources; empty for one that stands alone.
+
+    Example:
+        >>> metrics = SourceMetrics([RankingMetric("RR")], names=["a", "b"])
+        >>> lists = MeasuredLists(torch.tensor([[2.0, 1.0], [2.0, 1.0]]), torch.tensor([[1.0, 0.0], [0.0, 1.0]]))
+        >>> metrics.update(lists, sources=torch.tensor([0, 1]))
+        >>> {name: value.item() for name, value in metrics.compute().items()}
+        {'RR': 0.75, 'a/RR': 1.0, 'b/RR': 0.5}
     """
 
     def __init__(self, metrics: Sequence[RankingMetric], names: Sequence[str] = ("",)) -> None:

@@ -17,6 +17,13 @@ class Annealed(Margin):
     Args:
         margin: the policy.
         steps: T, batches until the margin is whole, at least 1; the first one has 0.
+
+    Example:
+        >>> from ltr.margins import Constant
+        >>> one_list = ScoredLists(torch.zeros(1, 2), torch.tensor([[1.0, 0.0]]), torch.ones(1, 2).bool())
+        >>> margin = Annealed(Constant(0.5), steps=2)
+        >>> [margin(one_list)[0, 1].item() for _ in range(3)]
+        [0.0, 0.25, 0.5]
     """
 
     batches: Tensor  # counted so far; in the checkpoint

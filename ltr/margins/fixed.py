@@ -14,6 +14,11 @@ class Constant(Margin):
 
     Args:
         value: at least 0, in units of score.
+
+    Example:
+        >>> one_list = ScoredLists(torch.zeros(1, 2), torch.tensor([[1.0, 0.0]]), torch.ones(1, 2).bool())
+        >>> Constant(0.5)(one_list)
+        tensor([[0.5000, 0.5000]])
     """
 
     def __init__(self, value: float = 1.0) -> None:
@@ -37,6 +42,12 @@ class LabelGap(Margin):
     References:
         Ha & Blanz (2021), Deep ranking with adaptive margin triplet loss, arXiv:2107.06187 (margins
         from ratings).
+
+    Example:
+        >>> labels = torch.tensor([[2.0, 0.0]])
+        >>> LabelGap(0.5)(ScoredLists(torch.zeros(1, 2), labels, labels >= 0))  # of (0, 1): 0.5 * (2 - 0)
+        tensor([[[0., 1.],
+                 [0., 0.]]])
     """
 
     def __init__(self, scale: float = 1.0) -> None:

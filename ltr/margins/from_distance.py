@@ -26,6 +26,13 @@ class FromDistance(Margin):
 
     Raises:
         InputError: for a batch without distances, or with a negative that has none.
+
+    Example:
+        >>> import torch
+        >>> labels, distances = torch.tensor([[1.0, 0.0, 0.0]]), torch.tensor([[0.0, 1.0, 4.0]])
+        >>> lists = ScoredLists(torch.zeros(1, 3), labels, labels >= 0, distances)
+        >>> FromDistance(k=0.5, power=0.5)(lists)  # 0.5 * sqrt(distance)
+        tensor([[0.0000, 0.5000, 1.0000]])
     """
 
     wants_distances = True

@@ -91,6 +91,14 @@ class FromDocuments(_FromSimilarity):
         using self-distillation with adaptive relevance margins.
         Li et al. (2020), Boosting few-shot learning with adaptive margin loss, arXiv:2005.13826
         (margins between classes, from their similarity).
+
+    Example:
+        >>> import torch
+        >>> docs = torch.tensor([[[1.0, 0.0], [1.0, 0.0], [0.0, 1.0]]])  # the second is like the first
+        >>> labels = torch.tensor([[1.0, 0.0, 0.0]])
+        >>> lists = ScoredLists(torch.zeros(1, 3), labels, labels >= 0, embeddings=docs)
+        >>> FromDocuments()(lists)[0, 0, 1:]  # of the first against the others
+        tensor([1.0000, 0.5000])
     """
 
     wants_embeddings = True
@@ -127,6 +135,15 @@ class FromQuery(_FromSimilarity):
     References:
         Chen, Wang & Tsai (2025), Dynamic margin-based contrastive learning for robust negative
         sampling in information retrieval.
+
+    Example:
+        >>> import torch
+        >>> docs = torch.tensor([[[1.0, 0.0], [0.0, 1.0]]])
+        >>> labels = torch.tensor([[1.0, 0.0]])
+        >>> query = torch.tensor([[1.0, 0.0]])
+        >>> lists = ScoredLists(torch.zeros(1, 2), labels, labels >= 0, embeddings=docs, queries=query)
+        >>> FromQuery(scale=2.0)(lists)[0, 1]  # the negative is orthogonal to the query: 2 * (1 - 0) / 2
+        tensor(1.)
     """
 
     wants_queries = True

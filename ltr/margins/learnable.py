@@ -38,6 +38,13 @@ class Learnable(Margin):
         Nayyeri et al. (2019), Adaptive margin ranking loss for knowledge graph embeddings via a
         correntropy objective function, arXiv:1907.05336 (another margin that training adjusts; the
         form here is ours).
+
+    Example:
+        >>> docs = torch.tensor([[[0.0, 0.0], [3.0, 4.0]]])  # at a distance of 5
+        >>> labels = torch.tensor([[1.0, 0.0]])
+        >>> lists = ScoredLists(torch.zeros(1, 2), labels, labels >= 0, embeddings=docs)
+        >>> Learnable(k=0.1)(lists)[0, 0, 1].item()
+        0.5
     """
 
     wants_embeddings = True

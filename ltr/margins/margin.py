@@ -12,6 +12,13 @@ class Margin(nn.Module):
 
     Its margins at padding, and where there is no pair, are not used. Raises ``InputError`` for an
     option out of its bounds.
+
+    Example:
+        >>> class Half(Margin):  # half a unit of score for every document
+        ...     def forward(self, lists: ScoredLists) -> Tensor:
+        ...         return torch.full_like(lists.labels, 0.5)
+        >>> Half()(ScoredLists(torch.zeros(1, 2), torch.tensor([[1.0, 0.0]]), torch.ones(1, 2).bool()))
+        tensor([[0.5000, 0.5000]])
     """
 
     wants_queries: bool = False  # whether it reads the rows' representations

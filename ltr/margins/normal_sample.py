@@ -31,6 +31,13 @@ class NormalSample(Margin):
         low: lower bound, at least 0, in units of score.
         high: upper bound, at least ``low``, in units of score.
         seed: of the draws, at least 0.
+
+    Example:
+        >>> labels = torch.tensor([[1.0, 0.0, 0.0]])
+        >>> lists = ScoredLists(torch.tensor([[2.0, 1.0, -1.0]]), labels, labels >= 0)
+        >>> hard, easy = NormalSample()(lists)[0, 1:]
+        >>> bool(0 < hard < easy <= 0.5)
+        True
     """
 
     batches: Tensor  # counted so far; in the checkpoint
