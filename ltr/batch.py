@@ -222,6 +222,15 @@ class RankingBatch(NamedTuple):
         placed_in: the N that ``places`` count by.
         on_host: what longer lists are laid out by, of training batches of texts apart, see
             :meth:`lists_on_host`.
+
+    Example:
+        >>> batch = RankingBatch(
+        ...     labels=torch.tensor([[1.0, 0.0]]),
+        ...     mask=torch.tensor([[True, True]]),
+        ...     query_rows=torch.tensor([0]),
+        ...     doc_rows=torch.tensor([[0, 1]]),
+        ...     features=torch.randn(1, 2, 46),
+        ... )
     """
 
     labels: Tensor
@@ -356,6 +365,12 @@ class ScoredLists(NamedTuple):
         frozen: the representations by the margin policy's frozen encoder: first those of the rows,
             shaped as ``queries``, then those of the documents, shaped as ``embeddings``. None
             without such an encoder.
+
+    Example:
+        >>> labels = torch.tensor([[1.0, 0.0]])
+        >>> lists = ScoredLists(torch.tensor([[0.7, 0.2]]), labels, mask=torch.ones_like(labels).bool())
+        >>> lists.distances is None  # nothing asked for them
+        True
     """
 
     scores: Tensor

@@ -38,6 +38,10 @@ class InputError(ValueError):
         message: the line.
         option: the option at fault, by its name in the constructor, such as ``batch_size``. Only
             the command line knows its path in a configuration, and prints ``data.batch_size``.
+
+    Example:
+        >>> str(InputError("batch_size must be at least 1, got 0", option="batch_size"))
+        'batch_size must be at least 1, got 0 (option batch_size)'
     """
 
     def __init__(self, message: str, *, option: str | None = None) -> None:

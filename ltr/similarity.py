@@ -130,6 +130,10 @@ class Similarity:
         by_distance: whether a search compares squared distances, else inner products.
         saved_as: what sentence-transformers calls it.
         unit: the unit of :meth:`distance`.
+
+    Example:
+        >>> similarity_of("squared_euclidean").score(torch.tensor([[0.0, 0.0]]), torch.tensor([[[3.0, 4.0]]]))
+        tensor([[[-25.]]])
     """
 
     name: str

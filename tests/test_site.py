@@ -71,6 +71,21 @@ def test_what_a_page_documents_is_there_and_says_what_it_is(kind, name):
     assert found.__doc__
 
 
+# What others are made from, and a ranker whose weights no package brings.
+WITHOUT_EXAMPLE = {"InBatch", "PoolDataModule", "RankingDataModule", "Ranker", "DecoderRanker"}
+
+
+def test_every_public_class_has_an_example():
+    """tests/test_doctests.py runs them."""
+    missing = set()
+    for room, names in rooms().items():
+        for name in names:
+            public = getattr(importlib.import_module(room), name)
+            if isinstance(public, type) and ">>> " not in public.__doc__:
+                missing.add(name)
+    assert missing == WITHOUT_EXAMPLE
+
+
 class Targets(HTMLParser):
     """What a page of HTML leads to, and the places in it that can be led to."""
 

@@ -31,6 +31,10 @@ class LossChange:
         loss: replaces the loss.
         margin: replaces the margin policy.
         options: new values for options of the loss, such as ``{margin: 0.2}``.
+
+    Example:
+        >>> LossChange(step=500, options={"margin": 0.2}).due(epoch=0, step=500)
+        True
     """
 
     epoch: int | None = None

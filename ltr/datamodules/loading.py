@@ -27,6 +27,9 @@ class Loading:
 
     Raises:
         InputError: for a window below 1, or a number of workers or a seed below 0.
+
+    Example:
+        >>> loading = Loading(num_workers=2)  # beside the training
     """
 
     num_workers: int = 0

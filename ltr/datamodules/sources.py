@@ -46,6 +46,9 @@ class Mixture:
 
     Raises:
         InputError: for a value that is none of these.
+
+    Example:
+        >>> mixed = Mixture(batches="mixed", temperature=2)  # shares between the sizes and equal ones
     """
 
     batches: BatchesOf = "one_source"

@@ -32,6 +32,10 @@ class Labels:
 
     Raises:
         InputError: for a value that is none of these.
+
+    Example:
+        >>> of_a_teacher = Labels(scores="runs/scores/wikiqa", unscored="leave_out")
+        >>> ratings = Labels(divide_by=5)  # 0 to 5, of which a loss takes 1 for certain
     """
 
     scores: str | None = None

@@ -36,6 +36,17 @@ class Loss(nn.Module):
         largest_label: the label from which on all are the same to it.
         learns_from_one_document: whether each document teaches it by itself, also one that is alone
             in its list.
+
+    Example:
+        >>> import torch
+        >>> class Gap(Loss):  # the best relevant document should outscore the best other one
+        ...     def forward(self, scores, labels, mask=None, margin=None):
+        ...         mask = torch.ones_like(labels).bool() if mask is None else mask
+        ...         relevant = scores.masked_fill(~mask | (labels <= 0), -1e4).amax(dim=1)
+        ...         other = scores.masked_fill(~mask | (labels > 0), -1e4).amax(dim=1)
+        ...         return torch.relu(1 + other - relevant).mean()
+        >>> Gap()(torch.tensor([[2.0, 1.5]]), torch.tensor([[1.0, 0.0]]))
+        tensor(0.5000)
     """
 
     takes_margin: bool = False

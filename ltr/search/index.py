@@ -45,6 +45,14 @@ class DenseIndex:
         count: D.
         dimension: H.
         centre: ``[H]``, which is taken from queries and documents where distances are compared.
+
+    Example:
+        >>> from ltr.similarity import similarity_of
+        >>> docs = np.array([[1.0, 0.0], [0.0, 1.0], [0.6, 0.8]], np.float32)
+        >>> index = DenseIndex.build(docs, similarity_of("dot"))
+        >>> scores, rows = index.search(np.array([[0.0, 1.0]], np.float32), 2)
+        >>> rows  # of the two best documents of each query
+        array([[1, 2]])
     """
 
     def __init__(

