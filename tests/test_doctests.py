@@ -18,6 +18,13 @@ def test_there_are_examples():
     assert len(MODULES) >= 5
 
 
+@pytest.fixture(scope="module")
+def nothing_is_said_at_an_import():
+    """Which tells of wandb on stdout, in whichever example is the first to need it."""
+    importlib.import_module("sentence_transformers")
+
+
+@pytest.mark.usefixtures("nothing_is_said_at_an_import")
 @pytest.mark.parametrize("name", MODULES)
 def test_examples(name):
     result = doctest.testmod(importlib.import_module(name))
