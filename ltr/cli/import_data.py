@@ -60,8 +60,12 @@ def import_data(
         scores = scores_by_split(source, chosen)
         written = write_data_folder(collection, Path(folder), scores)
     told = [note.getMessage() for note in notes]
-    _log_page(source, folder, told, _lines_of(written), CONFIG)
     train = written.collection.qrels.get("train")
+    data = f"--data.path {quote(folder)}"
+    use = f"to measure a run on it, as it has no split train: ltr test RUN {data}"
+    if train is not None:
+        use = f"to train on it: ltr fit --config {CONFIG} {data}"
+    _log_page(source, folder, told, _lines_of(written), use)
     if train is not None and train.largest_fraction() > 0:
         log.info(
             "labels of train have fractions; what learns them: --data ltr.datamodules.ListDataModule --model.loss ltr.losses.RankNetLoss"
@@ -104,7 +108,8 @@ def _import_features(source: str, folder: str, fold: int | None, first_feature: 
     if "dev" in splits:
         options += " --data.dev_share null"
     told = [*read, *(note.getMessage() for note in notes)]
-    _log_page(source, folder, told, lines, CONFIG_OF_FEATURES + options)
+    use = f"to train on it: ltr fit --config {CONFIG_OF_FEATURES}{options} --data.path {quote(folder)}"
+    _log_page(source, folder, told, lines, use)
 
 
 @contextmanager
@@ -146,16 +151,14 @@ class _Keeper(logging.Handler):
             self.records.append(record)
 
 
-def _log_page(
-    source: str, folder: str, told: list[str], written: list[str], configuration: str
-) -> None:
+def _log_page(source: str, folder: str, told: list[str], written: list[str], use: str) -> None:
     """Say what was read, what of it was left out, what is there now, and what to do with it.
 
     Args:
         source, folder: the words of the command.
         told: what the readers said.
         written: a line for each thing that is there now.
-        configuration: a file that trains on it, and its options.
+        use: what can be done with it, and the command.
     """
     log.info("read from %s", source)
     # Once each: what is opened again says the same again.
@@ -164,7 +167,7 @@ def _log_page(
     log.info("written to %s", folder)
     for line in written:
         log.info("  %s", line)
-    log.info("to train on it: ltr fit --config %s --data.path %s", configuration, quote(folder))
+    log.info(use)
 
 
 def _lines_of(written: WrittenFolder) -> list[str]:

@@ -164,6 +164,28 @@ class Collection(NamedTuple):
         self.check_pools(split, option=option)
         return without_own(self.candidates[split], self.documents_left_out())
 
+    def best_of_pools(self, split: str, depth: int | None, *, option: str) -> QueryLists:
+        """The best documents of each pool of a split. A pool whose documents have one score, or none,
+        has no best ones: it stays whole, which is said.
+
+        Args:
+            split: its name.
+            depth: how many documents of a query; None: all.
+            option: see :meth:`pools`.
+        """
+        pools = self.pools(split, option=option).cut_ordered(depth)
+        n_whole = 0 if depth is None else int((np.diff(pools.offsets) > depth).sum())
+        if n_whole:
+            log.warning(
+                "%s: the pools of %d of %d queries of %s have no order, as all their documents have one score or none; they are longer than the depth %d and stay whole",
+                self.source,
+                n_whole,
+                len(pools.query_rows),
+                split,
+                depth,
+            )
+        return pools
+
     def check_pools(self, split: str, *, option: str) -> None:
         """Raise an InputError where a split has no pools; arguments as of :meth:`pools`."""
         if split in self.candidates:

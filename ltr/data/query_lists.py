@@ -242,11 +242,31 @@ class QueryLists(NamedTuple):
         """The first ``depth`` documents of every query; None keeps all."""
         if depth is None:
             return self
-        counts = np.diff(self.offsets)
         # A depth beyond int64 would overflow in numpy; one of len(doc_rows) cuts nothing.
-        depth = min(depth, len(self.doc_rows))
-        offsets = np.concatenate([[0], np.cumsum(np.minimum(counts, depth))])
-        kept = self.place_in_list < depth
+        return self._cut(np.full(len(self.query_rows), min(depth, len(self.doc_rows))))
+
+    def cut_ordered(self, depth: int | None) -> "QueryLists":
+        """The same, but a list whose documents all have one value has no order, and stays whole.
+
+        >>> lists = QueryLists.from_rows([0, 0, 1, 1], [7, 8, 7, 8], [2, 1, 0, 0])
+        >>> lists.cut_ordered(1).doc_rows.tolist()
+        [7, 7, 8]
+        """
+        if depth is None:
+            return self
+        is_other = self.place_in_list > 0
+        is_other[1:] &= self.values[1:] != self.values[:-1]
+        n_before = np.concatenate([[0], np.cumsum(is_other)])
+        has_order = n_before[self.offsets[1:]] > n_before[self.offsets[:-1]]
+        # A depth beyond int64 would overflow in numpy; one of len(doc_rows) cuts nothing.
+        n_docs = len(self.doc_rows)
+        return self._cut(np.where(has_order, min(depth, n_docs), n_docs))
+
+    def _cut(self, depths: np.ndarray) -> "QueryLists":
+        """The first documents of every query, as many as its depth says."""
+        counts = np.diff(self.offsets)
+        offsets = np.concatenate([[0], np.cumsum(np.minimum(counts, depths))])
+        kept = self.place_in_list < np.repeat(depths, counts)
         return QueryLists(self.query_rows, offsets, self.doc_rows[kept], self.values[kept])
 
     def without_values(self) -> "QueryLists":

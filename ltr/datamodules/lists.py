@@ -168,6 +168,8 @@ class ListDataModule(PoolDataModule):
                 evaluation = replace(evaluation, candidates="candidates")
         evaluation = evaluation.of_split(collection, "train")
         if evaluation.candidates == "candidates":
-            return collection.pools("train", option="evaluation.candidates").cut(evaluation.depth)
+            return collection.best_of_pools(
+                "train", evaluation.depth, option="evaluation.candidates"
+            )
         queries = collection.judgements("train").query_rows
         return source.best_of_bm25(queries, evaluation.needed_depth)

@@ -239,14 +239,16 @@ class TextSource:
         if evaluation.candidates == "bm25":
             candidates = self.best_of_bm25(query_rows, evaluation.needed_depth)
         else:
-            candidates = self.collection.pools(split, option="evaluation.candidates")
+            candidates = self.collection.best_of_pools(
+                split, evaluation.depth, option="evaluation.candidates"
+            )
             query_rows = judged.query_rows if judged_only else candidates.query_rows
         lists: list[LabelledList] = []
         n_empty = 0
         n_of_best = 0  # lists of relevant documents of one grade
         for query_row in query_rows:
             docs, _ = candidates.of(query_row)
-            lists.append(self.shift(judged.labelled(query_row, docs[: evaluation.depth])))
+            lists.append(self.shift(judged.labelled(query_row, docs)))
             if len(docs) == 0:
                 n_empty += 1
             elif (labels := lists[-1].labels).min() == labels.max() > 0:

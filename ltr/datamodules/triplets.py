@@ -318,7 +318,12 @@ class TripletDataModule(PoolDataModule):
         is_alone = len(source.negatives_per_row) == 1
         digest_name = "negatives" if is_alone else f"negatives {Path(own_name).name}"
         source.digests[digest_name] = lists.digest()
-        lists = lists.cut(self.negatives_depth)
+        if name == "candidates":
+            lists = source.collection.best_of_pools(
+                "train", self.negatives_depth, option="negatives"
+            )
+        else:
+            lists = lists.cut(self.negatives_depth)
         if name in ("candidates", "bm25"):  # their values are scores, not distances
             lists = lists.without_values()
         return lists

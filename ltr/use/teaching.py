@@ -126,7 +126,7 @@ def lists_to_score(
             what = f"the best {depth or DEPTH} of BM25, as {collection.lack_of_pools(split)}"
         log.info("%s: split %r: documents: auto takes %s", collection.source, split, what)
     if documents == "candidates":
-        others = collection.pools(split, option="documents").cut(depth)
+        others = collection.best_of_pools(split, depth, option="documents")
     elif documents == "bm25":
         others = bm25_lists(collection, relevant.query_rows, depth or DEPTH)
     else:

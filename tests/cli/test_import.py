@@ -135,6 +135,15 @@ def test_the_page_says_what_was_read_left_out_and_written(tmp_path, capsys):
     assert (new / "candidates" / "test.trec").read_text() == pool
 
 
+def test_the_page_says_what_data_without_a_training_split_is_for(tmp_path, capsys):
+    small_collection(tmp_path / "c", {"d1": "one"}, {"q1": "asks"}, test=[("q1", "d1", 1)])
+    assert run_ltr(f"import {tmp_path / 'c'} {tmp_path / 'new'}") == 0
+    use = (
+        f"to measure a run on it, as it has no split train: ltr test RUN --data.path {tmp_path}/new"
+    )
+    assert capsys.readouterr().out.splitlines()[-1] == use
+
+
 @pytest.mark.parametrize("again", [False, True])
 def test_the_page_counts_rows_and_says_what_columns_and_splits_are(tmp_path, capsys, again):
     """At each import, also of what lies in the cache."""

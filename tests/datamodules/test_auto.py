@@ -110,6 +110,32 @@ def test_each_split_is_asked_by_itself_and_said_in_a_line(folder, caplog):
     }
 
 
+@pytest.mark.parametrize("kind", [TripletDataModule, ListDataModule])
+def test_pools_without_an_order_stay_whole(tmp_path, caplog, kind):
+    """A depth would keep the documents whose ids come first: of 12 pools all but one have one score
+    throughout, and that one is cut.
+    """
+    folder = write_collection(tmp_path / "c", n_queries=12)
+    for split in ("train", "test"):
+        file = folder / f"candidates/{split}.trec"
+        lines = [line.split() for line in file.read_text().splitlines()]
+        ordered = lines[0][0]
+        for line in lines:
+            line[4] = line[4] if line[0] == ordered else "0"
+        file.write_text("".join(" ".join(line) + "\n" for line in lines))
+    whole = dict(evaluated(opened(kind, str(folder), "test"), "test"))
+    options = {"depth": 2} | ({"negatives_depth": 2} if kind is TripletDataModule else {})
+    data = opened(kind, str(folder), "fit", "test", **options)
+    came = dict(evaluated(data, "test"))
+    assert min(map(len, whole.values())) > 2
+    cut = {query for query in whole if came[query] != whole[query]}
+    assert {query: came[query] for query in cut} == {query: whole[query][:2] for query in cut}
+    assert len(cut) == 1
+    for split in ("train", "test"):
+        said = f"{folder}: the pools of {len(whole) - 1} of {len(whole)} queries of {split} have no order"
+        assert caplog.text.count(said) == 1
+
+
 def test_a_depth_holds(folder, caplog):
     """Of all 288 documents 96 are of a split; a query has three words, so BM25 finds more than 3."""
     options = {"depth": 3, "negatives_depth": 2, "negatives_per_query": 7}
