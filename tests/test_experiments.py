@@ -1,5 +1,5 @@
-"""Every YAML in experiments/, and every value on the axes of a grid, runs one batch; the data and
-the weights are tiny ones.
+"""Every YAML in experiments/, every value on the axes of a grid, and every recipe runs one batch; the
+data and the weights are tiny ones.
 """
 
 import json
@@ -16,6 +16,7 @@ import yaml
 from ltr.__main__ import main
 from ltr.data.collection import open_collection
 from ltr.grid.definition import Cell, Grid
+from ltr.run.recipes import recipe_file, recipe_names
 from tests.world.features import write_letor
 
 ROOT = Path(__file__).parents[1]
@@ -24,6 +25,8 @@ GRIDS = [file for file in FILES if file.parent.name == "grids"]
 NEGATIVES = "runs/data/"  # of experiments/pool_negatives.py, ltr mine, or an audit
 SCORES = "runs/scores/"  # of ltr score
 CONFIGS = [file for file in FILES if file not in GRIDS]
+# That of a decoder is in tests/cli/test_recipes.py.
+RECIPES = [recipe_file(name, "name") for name in recipe_names() if name != "decoder"]
 
 
 def cells(grid: Grid) -> list[Cell]:
@@ -141,6 +144,11 @@ def run(config: Path, options: list[str], folder: Path) -> None:
 def test_an_experiment_runs(config, tmp_path, tiny):
     assert config.read_text().startswith("# Asks: ")
     run(config, tiny(config), tmp_path / "run")
+
+
+@pytest.mark.parametrize("recipe", RECIPES, ids=lambda file: file.stem)
+def test_a_recipe_runs(recipe, tmp_path, tiny):
+    run(recipe, tiny(recipe), tmp_path / "run")
 
 
 @pytest.mark.long

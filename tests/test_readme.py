@@ -145,7 +145,7 @@ def test_the_five_lines_of_your_own_data_and_the_loss_of_your_own(warm_python, t
     (tmp_path / "bin/ltr").write_text(script)
     (tmp_path / "bin/ltr").chmod(0o755)
     run(lines.replace(".venv/bin/ltr", "bin/ltr"), tmp_path)
-    assert metrics(tmp_path / "runs/cross_encoder/own/seed=0")["test"]["queries"] == 1
+    assert metrics(tmp_path / "runs/cross_encoder/seed=0")["test"]["queries"] == 1
     use = example("use", "sh").replace(".venv/bin/ltr", "bin/ltr")
     ranked = run(use, tmp_path).splitlines()
     assert ranked[0].startswith("1\t") and "Madrid" in ranked[0] and "Seville" in ranked[1]

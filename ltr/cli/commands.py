@@ -87,11 +87,17 @@ COMMANDS = (
         "fit",
         "ltr.cli.training:run_configured",
         (
-            "train a ranker               ltr fit --config experiments/cross_encoder/medquad.yaml",
+            "train a ranker               ltr fit --config recipe:cross_encoder --data.path PATH",
             "resume a run                 ltr fit runs/EXPERIMENT/seed=0",
         ),
         other_names=("train", "resume"),
         parses_itself=True,
+    ),
+    Command(
+        "recipes",
+        "ltr.cli.recipes:recipes",
+        ("configurations that ship     ltr recipes; one of them: ltr recipes NAME > FILE",),
+        stdout=Stdout.RESULTS,
     ),
     Command(
         "validate",
@@ -198,7 +204,7 @@ COMMANDS = (
     Command(
         "grid",
         "ltr.cli.grid:run_grid",
-        ("a family of experiments      ltr grid experiments/grids/FILE",),
+        ("a family of experiments      ltr grid FILE",),
         parses_itself=True,
     ),
     Command(

@@ -10,6 +10,7 @@ from ltr.cli.option_paths import beginnings
 from ltr.cli.run_paths import data_path_option, refuse_paths_from_elsewhere
 from ltr.cli.words import option_names, values_of_option
 from ltr.errors import InputError, local_path
+from ltr.run.recipes import RECIPE, configuration_file
 from ltr.run.run_folder import RunFolder
 from ltr.run.yaml_files import read_yaml
 
@@ -18,22 +19,25 @@ CONFIG = ("--config", "-c")
 
 def full_command_line(command_line: list[str]) -> list[str]:
     """The command line, with a run folder after the command spelt out: ``ltr test RUN`` takes its
-    configuration and best weights. Configuration files that hold nothing are left out.
+    configuration and best weights. A recipe is named by its file, and configuration files that hold
+    nothing are left out.
 
     Raises:
-        InputError: for a folder that holds no run, or a configuration file that can't be read.
+        InputError: for a folder that holds no run, a recipe that there is not, or a configuration file
+            that can't be read.
     """
     command, *words = command_line
     if words and not words[0].startswith("-"):
-        words = _options_of_run(RunFolder(words[0]), command, words[1:]) + words[1:]
-    return [command, *_without_empty_files(words)]
+        words = _options_of_run(words[0], command, words[1:]) + words[1:]
+    return [command, *_with_files_that_hold_options(words)]
 
 
-def _options_of_run(folder: RunFolder, command: str, words: list[str]) -> list[str]:
+def _options_of_run(word: str, command: str, words: list[str]) -> list[str]:
     """The options that a run folder stands for, beside words that are given."""
-    if folder.path.is_file():
+    folder = RunFolder(word)
+    if word.startswith(RECIPE) or folder.path.is_file():
         raise InputError(
-            f"ltr {command} takes a run folder as its first word, got a file; name a configuration by --config {folder.path}"
+            f"ltr {command} takes a run folder as its first word, got a file; name a configuration by --config {word}"
         )
     if not folder.config.is_file():
         raise InputError(
@@ -65,9 +69,10 @@ def configuration_files(words: Sequence[str]) -> Iterator[str]:
             yield file
 
 
-def _without_empty_files(words: Iterable[str]) -> Iterator[str]:
-    """The words without configuration files that hold nothing, which the parser would refuse. An
-    InputError for an address, and where no file is named.
+def _with_files_that_hold_options(words: Iterable[str]) -> Iterator[str]:
+    """The words, in which a recipe is named by its file. Configuration files that hold nothing, which
+    the parser would refuse, are left out. An InputError for an address, an unknown recipe, and where
+    no file is named.
     """
     remaining = iter(words)
     for word in remaining:
@@ -79,6 +84,7 @@ def _without_empty_files(words: Iterable[str]) -> Iterator[str]:
         local_path(name, file)  # raises for an address
         if file == "":
             raise InputError(f"{name} must be followed by a file, and nothing is there")
+        file = configuration_file(file, name)
         is_empty = Path(file).is_file() and read_yaml(Path(file)) is None
         if not is_empty:
             yield name

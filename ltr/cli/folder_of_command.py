@@ -6,13 +6,14 @@ import os
 from pathlib import Path
 
 from ltr.cli.parsed import ParsedCommand
+from ltr.run.recipes import is_recipe
 from ltr.run.run_folder import RunFolder
 
 
 def folder_of_command(command: ParsedCommand) -> RunFolder:
     """What ``--trainer.default_root_dir`` names. Else, where the last --config is the config.yaml of
     a run, the folder of that run. Else ``runs/<experiment>/seed=<n>``, with the file's path below
-    ``experiments/``, or its name.
+    ``experiments/``, or its name; that of a recipe is its name.
 
     In a sweep of Weights & Biases each combination of options is an experiment,
     ``runs/<experiment>/sweep-<digest>/seed=<n>``.
@@ -27,7 +28,8 @@ def folder_of_command(command: ParsedCommand) -> RunFolder:
         if file.name == run.config.name and run.checkpoints.is_dir():
             return run
         parts = file.with_suffix("").parts
-        if "experiments" in parts[:-1]:
+        # Where ltr is installed, recipes may lie below a folder of that name.
+        if "experiments" in parts[:-1] and not is_recipe(file):
             parts = parts[parts.index("experiments") + 1 :]
         else:
             parts = parts[-1:]

@@ -21,8 +21,8 @@ from ltr.errors import InputError
 # Lines go through the log, see ltr.cli.commands.Stdout.MESSAGES.
 log = logging.getLogger(__name__)
 
-CONFIG = "experiments/cross_encoder/own.yaml"
-CONFIG_OF_FEATURES = "experiments/features/lambdarank.yaml"
+CONFIG = "recipe:cross_encoder"
+CONFIG_OF_FEATURES = "recipe:lambdarank"
 
 
 def import_data(
@@ -103,10 +103,7 @@ def _import_features(source: str, folder: str, fold: int | None, first_feature: 
         queries = _count(len(split), "query")
         rows = _count(len(split.labels), "row")
         lines.append(f"{name}: {queries} with {rows} of {_count(split.n_features, 'feature')}")
-    n_features = max(split.n_features for split in splits.values())
-    options = f" --model.ranker.n_features {n_features}"
-    if "dev" in splits:
-        options += " --data.dev_share null"
+    options = "" if "dev" in splits else " --data.dev_share 0.2"
     told = [*read, *(note.getMessage() for note in notes)]
     use = f"to train on it: ltr fit --config {CONFIG_OF_FEATURES}{options} --data.path {quote(folder)}"
     _log_page(source, folder, told, lines, use)

@@ -12,7 +12,7 @@ from lightning.pytorch.cli import LightningArgumentParser, LightningCLI
 from ltr.cli.addresses import refuse_addresses
 from ltr.cli.commands import BY_NAME
 from ltr.cli.configuration import full_command_line, refuse_unknown_empty_keys
-from ltr.cli.messages import add_restarts, input_error_behind
+from ltr.cli.messages import add_restarts, errors_with_paths, input_error_behind
 from ltr.cli.mine import MiningTrainer
 from ltr.cli.option_help import CommandHelp, arrange_help
 from ltr.cli.part_help import ModelHelp, TrainerHelp
@@ -174,6 +174,28 @@ class ParsedCommand(LightningCLI):
             raise InputError(refusal(error, args, self._parser(self._command))) from error
         refuse_addresses(self.options)
         refuse_unknown_empty_keys(args, self._parser(self._command))
+        with errors_with_paths(self.options):
+            self._take_n_features_of_data()
+
+    def _take_n_features_of_data(self) -> None:
+        """Give a feature ranker that has ``n_features: null`` as many as the data has. It is done
+        before anything looks at the options: the run has the number in its configuration.
+        """
+        ranker = self.options.model.ranker
+        data = self.options.data
+        is_of_features = issubclass(resolve_name(ranker.class_path), FeatureRanker)
+        if not is_of_features or ranker.init_args.n_features is not None:
+            return
+        if not issubclass(resolve_name(data.class_path), FeatureDataModule):
+            return  # refused later, as the data has no features
+        options = data.init_args
+        module = FeatureDataModule(
+            options.path, options.fold, first_feature=options.first_feature
+        )
+        splits = [module.split(name) for name in ("train", "dev", "test")]
+        ranker.init_args.n_features = max(
+            split.n_features for split in splits if split is not None
+        )
 
     def _parse_ckpt_path(self) -> None:
         """Nothing. Lightning would take the model's options from the checkpoint; here those of the

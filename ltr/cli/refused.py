@@ -34,7 +34,7 @@ PACKAGE_OF_PART = {
     "data": ltr.datamodules,
     "trainer.callbacks": ltr.callbacks,
 }
-EXAMPLE = "experiments/cross_encoder/own.yaml"
+EXAMPLE = "recipe:cross_encoder"
 
 
 def refusal(
@@ -69,7 +69,7 @@ def refusal(
         reason = "data.path: this data module takes one path, and not several sources; take TripletDataModule, ListDataModule or GroupDataModule"
     elif match := re.match(r"the following arguments are required: (.*)", reason):
         missing = match[1].replace(f"{command}.", "")
-        return f"ltr {command} needs {missing}, and finds them in a configuration: ltr {command} --config FILE, such as {EXAMPLE}, or in a run: ltr {command} RUN"
+        return f"ltr {command} needs {missing}, and finds them in a configuration: ltr {command} --config {EXAMPLE} --data.path PATH (ltr recipes lists others), or in a run: ltr {command} RUN"
     return f"{reason} (all options: ltr {command} --help, and with --config FILE --print_config)"
 
 

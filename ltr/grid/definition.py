@@ -9,6 +9,7 @@ from typing import Any
 
 from ltr.data.cross_validation import Fold
 from ltr.errors import InputError, local_path
+from ltr.run.recipes import configuration_file
 from ltr.run.yaml_files import read_yaml
 
 REQUIRED = {"base", "axes"}
@@ -210,7 +211,7 @@ def _base(file: Path, content: Any) -> tuple[Path, ...]:
     names = [str(name) for name in _as_list(content)]
     for name in names:
         local_path(f"{file}: base", name)
-    paths = tuple(file.parent / name for name in names)
+    paths = tuple(file.parent / configuration_file(name, f"{file}: base") for name in names)
     if not paths:
         raise InputError(f"{file}: base must name a configuration, got {content!r}")
     for path in paths:

@@ -52,7 +52,8 @@ class FeatureRanker(Ranker):
     on the order of its documents.
 
     Args:
-        n_features: Numbers that describe a document (F). Features that a file leaves out are 0.
+        n_features: Numbers that describe a document (F). Features that a file leaves out are 0. In a
+            configuration null stands for as many as the data has; whoever makes a ranker names them.
         preset: The network: ``linear``; ``two_layer``, RankNet's and ListNet's with 10 hidden
             units; ``mlp``, wider, with dropout; ``deep``, with residual blocks and layer norm;
             ``list_attention``, with attention over the list.
@@ -97,7 +98,7 @@ class FeatureRanker(Ranker):
 
     def __init__(
         self,
-        n_features: int,
+        n_features: int | None,
         preset: Preset = "two_layer",
         hidden: list[int] | None = None,
         activation: Activation | None = None,
@@ -125,6 +126,11 @@ class FeatureRanker(Ranker):
             name: value for name, value in options.items() if value is not None
         }
         sizes = PRESETS[preset]._replace(**changes)
+        if n_features is None:
+            raise InputError(
+                "n_features must be the number of features of a document, got None",
+                option="n_features",
+            )
         _check_sizes(n_features, sizes)
         self.reads = FeatureVectors(n_features)
         new_activation = ACTIVATIONS[sizes.activation]

@@ -125,7 +125,7 @@ def test_the_page_says_what_was_read_left_out_and_written(tmp_path, capsys):
         "  train: 2 queries with 3 judgements, 2 of them above 0; no candidates",
         "  test: 1 query with 1 judgement, 1 of them above 0; 2 candidates of 1 query",
         "  test.hard: 1 query with 1 judgement, 1 of them above 0; 2 candidates of 1 query",
-        f"to train on it: ltr fit --config experiments/cross_encoder/own.yaml --data.path '{new}'",
+        f"to train on it: ltr fit --config recipe:cross_encoder --data.path '{new}'",
     ]
     lines = (new / "queries.jsonl").read_text().splitlines()
     assert json.loads(lines[1]) == {"_id": "q2", "text": "wants", "instruction": "Find it"}
@@ -347,7 +347,6 @@ def test_features_become_letor_text(tmp_path, capsys):
     source = write_features(tmp_path / "source")
     new = tmp_path / "new"
     assert run_ltr(f"import {source} {new} --first_feature 0") == 0
-    options = f"--model.ranker.n_features 5 --data.path {new}"
     assert capsys.readouterr().out.splitlines() == [
         f"read from {source}",
         f"  {source}/rank.train: rows of train read: 4; all kept",
@@ -355,7 +354,7 @@ def test_features_become_letor_text(tmp_path, capsys):
         f"written to {new}",
         "  train: 2 queries with 4 rows of 5 features",
         "  test: 2 queries with 4 rows of 5 features",
-        f"to train on it: ltr fit --config experiments/features/lambdarank.yaml {options}",
+        f"to train on it: ltr fit --config recipe:lambdarank --data.dev_share 0.2 --data.path {new}",
     ]
     assert (new / "train.txt").read_text().splitlines() == [
         "2 qid:1 1:1.5 4:9.99999972e-10 5:0",
@@ -372,8 +371,8 @@ def test_imported_features_train_as_their_source(tmp_path):
     new = tmp_path / "new"
     run = tmp_path / "run"
     assert run_ltr(f"import {source} {new} --first_feature 0") == 0
-    options = f"--model.ranker.n_features 5 --data.path {new}"
-    fit = f"fit --config experiments/features/lambdarank.yaml {options} --trainer.max_steps 1"
+    options = f"--data.dev_share 0.2 --data.path {new}"
+    fit = f"fit --config recipe:lambdarank {options} --trainer.max_steps 1"
     assert run_ltr(f"{fit} --trainer.default_root_dir {run}") == 0
     assert run_ltr(f"test {run}") == 0
     fit = fit.replace(str(new), f"{source} --data.first_feature 0")

@@ -169,8 +169,8 @@ COMMANDS = {
     "negatives audit N --data.path x": "there is no option --data.path; did you mean --data? (all options: ltr negatives audit --help)",
     "doctor --trainer.precision x": "there is no option --trainer.precision (all options: ltr doctor --help)",
     "grid": "the following arguments are required: file; see ltr grid --help",
-    "fit": "ltr fit needs model.ranker, model.loss, data, and finds them in a configuration: ltr fit --config FILE, such as experiments/cross_encoder/own.yaml, or in a run: ltr fit RUN",
-    "test": "ltr test needs model.ranker, model.loss, data, and finds them in a configuration: ltr test --config FILE, such as experiments/cross_encoder/own.yaml, or in a run: ltr test RUN",
+    "fit": "ltr fit needs model.ranker, model.loss, data, and finds them in a configuration: ltr fit --config recipe:cross_encoder --data.path PATH (ltr recipes lists others), or in a run: ltr fit RUN",
+    "test": "ltr test needs model.ranker, model.loss, data, and finds them in a configuration: ltr test --config recipe:cross_encoder --data.path PATH (ltr recipes lists others), or in a run: ltr test RUN",
     "fit README.md": "ltr fit takes a run folder as its first word, got a file; name a configuration by --config README.md",
     "fit --config": "--config must be followed by a file, and nothing is there",
 }

