@@ -16,7 +16,7 @@ import yaml
 from ltr.__main__ import main
 from ltr.data.collection import open_collection
 from ltr.grid.definition import Cell, Grid
-from ltr.run.recipes import recipe_file, recipe_names
+from ltr.run.shipped_recipes import recipe_file, recipe_names
 from tests.world.features import write_letor
 
 ROOT = Path(__file__).parents[1]

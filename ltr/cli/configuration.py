@@ -10,8 +10,8 @@ from ltr.cli.option_paths import beginnings
 from ltr.cli.run_paths import data_path_option, refuse_paths_from_elsewhere
 from ltr.cli.words import option_names, values_of_option
 from ltr.errors import InputError, local_path
-from ltr.run.recipes import RECIPE, configuration_file
 from ltr.run.run_folder import RunFolder
+from ltr.run.shipped_recipes import RECIPE, configuration_file
 from ltr.run.yaml_files import read_yaml
 
 CONFIG = ("--config", "-c")

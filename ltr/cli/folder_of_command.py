@@ -6,8 +6,8 @@ import os
 from pathlib import Path
 
 from ltr.cli.parsed import ParsedCommand
-from ltr.run.recipes import is_recipe
 from ltr.run.run_folder import RunFolder
+from ltr.run.shipped_recipes import is_recipe
 
 
 def folder_of_command(command: ParsedCommand) -> RunFolder:

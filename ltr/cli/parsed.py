@@ -189,13 +189,9 @@ class ParsedCommand(LightningCLI):
         if not issubclass(resolve_name(data.class_path), FeatureDataModule):
             return  # refused later, as the data has no features
         options = data.init_args
-        module = FeatureDataModule(
-            options.path, options.fold, first_feature=options.first_feature
-        )
+        module = FeatureDataModule(options.path, options.fold, first_feature=options.first_feature)
         splits = [module.split(name) for name in ("train", "dev", "test")]
-        ranker.init_args.n_features = max(
-            split.n_features for split in splits if split is not None
-        )
+        ranker.init_args.n_features = max(split.n_features for split in splits if split is not None)
 
     def _parse_ckpt_path(self) -> None:
         """Nothing. Lightning would take the model's options from the checkpoint; here those of the

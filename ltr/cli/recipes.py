@@ -3,7 +3,7 @@
 import sys
 
 from ltr.data.console import say
-from ltr.run.recipes import RECIPE, recipe_file, recipe_names
+from ltr.run.shipped_recipes import RECIPE, recipe_file, recipe_names
 
 
 def recipes(name: str | None = None) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 from ltr.data.cross_validation import Fold
 from ltr.errors import InputError, local_path
-from ltr.run.recipes import configuration_file
+from ltr.run.shipped_recipes import configuration_file
 from ltr.run.yaml_files import read_yaml
 
 REQUIRED = {"base", "axes"}

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from ltr.checkpoint import FORMAT
-from ltr.cli.configuration import _without_empty_files, full_command_line
+from ltr.cli.configuration import _with_files_that_hold_options, full_command_line
 from ltr.cli.run_paths import _data_options, data_of_run, data_path_option
 from ltr.data.collection import open_collection
 from ltr.data.files import seen_from
@@ -23,7 +23,7 @@ def test_a_layer_that_holds_nothing_is_left_out(tmp_path, text):
     one = str(tmp_path / "one.yaml")
     layer = str(tmp_path / "layer.yaml")
     words = ["--config", one, f"--config={layer}", "--config", layer, "--x", "1"]
-    assert list(_without_empty_files(words)) == ["--config", one, "--x", "1"]
+    assert list(_with_files_that_hold_options(words)) == ["--config", one, "--x", "1"]
 
 
 BROKEN = [
@@ -39,7 +39,7 @@ BROKEN = [
 def test_a_broken_file_is_named(tmp_path, content, message):
     (tmp_path / "one.yaml").write_bytes(content)
     with pytest.raises(InputError) as error:
-        list(_without_empty_files(["--config", str(tmp_path / "one.yaml")]))
+        list(_with_files_that_hold_options(["--config", str(tmp_path / "one.yaml")]))
     assert f"one.yaml{message}" in str(error.value)
 
 

@@ -64,7 +64,7 @@ def test_what_labels_teach_is_trained_one_step(tmp_path, backbone, monkeypatch, 
     run = tmp_path / "run"
     line += f" --trainer.max_steps 1 --trainer.accelerator cpu --trainer.default_root_dir {run}"
     line += " --trainer.enable_progress_bar false"
-    if "features" not in command:
+    if "recipe:lambdarank" not in command:
         line += f" --model.ranker.backbone {backbone} --model.ranker.max_length 24"
     monkeypatch.chdir(ROOT)
     assert run_ltr(line) == 0

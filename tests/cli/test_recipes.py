@@ -9,12 +9,14 @@ import yaml
 from ltr.errors import InputError
 from ltr.grid.definition import Grid
 from ltr.models import FeatureRanker
-from ltr.run import recipes
+from ltr.run import shipped_recipes as recipes
 from tests.world.commands import refusal, run_ltr
 from tests.world.decoders import save_decoder
 
 NAMES = ["cross_encoder", "decoder", "demo", "dual_encoder", "lambdarank", "mined"]
-UNKNOWN = f"a recipe must be one of {', '.join(NAMES)}, got 'cross'; ltr recipes says what each is for"
+UNKNOWN = (
+    f"a recipe must be one of {', '.join(NAMES)}, got 'cross'; ltr recipes says what each is for"
+)
 ONE_STEP = "--trainer.max_steps 1 --trainer.accelerator cpu --trainer.limit_val_batches 1"
 
 
@@ -66,9 +68,7 @@ def test_a_decoder_is_trained(tmp_path, collection_folder):
     save_decoder(decoder, "qwen3", "causal")
     options = f"--data.path {collection_folder} --model.ranker.backbone {decoder} {ONE_STEP}"
     run = tmp_path / "run"
-    assert (
-        run_ltr(f"fit --config recipe:decoder --trainer.default_root_dir {run} {options}") == 0
-    )
+    assert run_ltr(f"fit --config recipe:decoder --trainer.default_root_dir {run} {options}") == 0
     assert (run / "checkpoints/last.ckpt").is_file()
 
 

@@ -23,7 +23,7 @@ from ltr.data.layouts import ApartTexts, FeatureVectors, JoinedPairs, SingleText
 from ltr.datamodules import RankingDataModule
 from ltr.grid.definition import Grid
 from ltr.models.encoder.loading.pretrained import load_tokenizer
-from ltr.run.recipes import RECIPE, configuration_file
+from ltr.run.shipped_recipes import RECIPE, configuration_file
 from tests.world.data_modules import data_module
 
 ROOT = Path(__file__).parents[2]
