@@ -7,20 +7,17 @@ DPR and sentence-transformers, labelled pairs and lists, MTEB's reranking.
 
 import re
 from collections.abc import Collection, Mapping, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, get_args
 
-from ltr.data.columns import Role, in_small_letters, part_of, role_of, words_of
+from ltr.data.columns import LABELS, TEXTS, Role, Side, in_small_letters, part_of, role_of, words_of
 from ltr.errors import InputError
 
 ROLES: tuple[Role, ...] = (
     *("query", "query_id", "positive", "negative", "document", "document_id", "label"),
     *("positive_scores", "negative_scores"),
 )
-# What the names of texts and labels say; the other columns say which text is the document. Those of
-# NAMED are what they are called.
-TEXTS: tuple[Role, ...] = ("query", "text")
-LABELS: tuple[Role, ...] = ("grade", "score")
-NAMED: tuple[Role, ...] = ("query_id", "positive", "negative", "positive_scores", "negative_scores")
+# Those that a name alone says, and no other column.
+NAMED: tuple[Role, ...] = ("query_id", *get_args(Side))
 
 # Words of a text that is a document, the surest first. Where several columns of texts are left, the
 # document is the one whose name comes first here.

@@ -2,31 +2,20 @@
 
 import re
 from functools import lru_cache
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, get_args
 
 from ltr.errors import InputError
 
 Part = Literal["other", "class", "grade", "score", "negative", "positive", "query", "text"]
-Role = Literal[
-    "id",
-    "query_id",
-    "document_id",
-    "distance",
-    "class",
-    "grade",
-    "score",
-    "query",
-    "text",
-    "positive",
-    "negative",
-    "positive_id",
-    "negative_id",
-    "positive_scores",
-    "negative_scores",
-    # What no name alone says, beside other columns.
-    "document",
-    "label",
-]
+Id = Literal["id", "query_id", "document_id"]
+Text = Literal["query", "text"]  # beside each other, the others say which text is the document
+Label = Literal["grade", "score"]
+Side = Literal["positive", "negative", "positive_scores", "negative_scores"]
+OfPairs = Literal["positive_id", "negative_id", "distance"]
+Role = Id | Text | Label | Side | OfPairs | Literal["class", "document", "label"]
+IDS = get_args(Id)
+TEXTS = get_args(Text)
+LABELS = get_args(Label)
 
 # What the words of a name say.
 WORDS: dict[Part, str] = {
@@ -61,12 +50,12 @@ WORDS: dict[Part, str] = {
 MORE_TEXTS = {"ctx", "sent", "abstract", "article", "summary", "comment", "code"}
 SMALL_WORDS = {"the", "hard", "of"}
 
-# Whole names, in small letters and with _ for what stands between words. Of several columns of pairs
-# the one whose name comes first counts.
+# Whole names, as in_small_letters has them. Of several columns of pairs the one that comes first
+# here counts.
 NAMES: dict[Role, str] = {
     "id": "_id id",
-    "query_id": "query_id qid queryid question_id questionid",
-    "document_id": "doc_id pid docid corpus_id document_id passage_id corpus_ids psg_id",
+    "query_id": "query_id qid queryid question_id questionid q_id",
+    "document_id": "doc_id pid docid corpus_id document_id passage_id corpus_ids psg_id p_id",
     "score": "score",
     "grade": "relevance grade label",
     "distance": "distance",
@@ -78,18 +67,14 @@ NAMES: dict[Role, str] = {
     "negative_scores": "neg_scores neg_score",
     "query": WORDS["query"],
 }
-
-SPELLINGS = " ".join(NAMES.values()).split()
-ROLE_OF_NAME = {
-    name.replace("_", ""): role for role, names in NAMES.items() for name in names.split()
-}
-PART_OF_WORD = {word: part for part, words in WORDS.items() for word in words.split()}
-IDS: tuple[Role, ...] = ("id", "query_id", "document_id")
-# What a text is called beside its id, in small letters; "text" comes before the others.
-TEXTS_BESIDE_IDS = {
+# What a text is called beside its id; "text" comes before the others.
+TEXTS_BESIDE_IDS = (
     *("text", "body", "passage", "document", "doc", "query", "question", "contents"),
     *("content", "abstract"),
-}
+)
+
+ROLE_OF_NAME = {name: role for role, names in NAMES.items() for name in names.split()}
+PART_OF_WORD = {word: part for part, words in WORDS.items() for word in words.split()}
 IS_SO = re.compile(r"is_[a-z]+")  # is_relevant, is_correct, is_duplicate
 PARTS_OF_NAME = re.compile(r"[^\W\d_]+")
 
@@ -101,9 +86,10 @@ def role_of(name: str) -> Role | None:
     >>> role_of("QuestionID"), role_of("hard_negative_ctxs"), role_of("pos_scores"), role_of("answers")
     ('query_id', 'negative', 'positive_scores', 'text')
     """
-    if _together(name) in ROLE_OF_NAME:
-        return ROLE_OF_NAME[_together(name)]
-    if IS_SO.fullmatch(in_small_letters(name)):
+    whole = in_small_letters(name)
+    if whole in ROLE_OF_NAME:
+        return ROLE_OF_NAME[whole]
+    if IS_SO.fullmatch(whole):
         return "grade"
     parts = {part_of(word) for word in words_of(name)}
     # One word of labels is enough, as in esci_label: a label must not be lost.
@@ -152,11 +138,13 @@ def pair_columns(names: tuple[str, ...], where: str) -> dict[Role, list[str]]:
         if role in ("positive", "negative"):
             found.sort(key=lambda name: "hard" not in name.lower())
             continue
-        found.sort(key=_place_of_name)
-        if len(found) > 1 and _together(found[0]) not in ROLE_OF_NAME:
+        by_whole = {in_small_letters(name): name for name in found}
+        whole = [by_whole[name] for name in NAMES[role].split() if name in by_whole]
+        if len(found) > 1 and not whole:
             raise InputError(
                 f"{where}: {' and '.join(found)} may each be the {role}; call one of them {NAMES[role].split()[0]}"
             )
+        columns[role] = whole or found
     return columns
 
 
@@ -164,21 +152,13 @@ def _is_of_pairs(name: str, role: Role) -> bool:
     """Whether the column is one of pairs of ids. There the words of a name must say nothing but a label
     or a score, as rating does: target_lang is another thing. Titles belong to texts.
     """
-    if _together(name) in ROLE_OF_NAME or IS_SO.fullmatch(in_small_letters(name)):
+    whole = in_small_letters(name)
+    if whole in ROLE_OF_NAME or IS_SO.fullmatch(whole):
         return True
     words = words_of(name)
-    if role in ("score", "grade"):
-        return {part_of(word) for word in words} <= {"score", "grade"}
+    if role in LABELS:
+        return {part_of(word) for word in words} <= {*LABELS}
     return role.startswith(("positive", "negative")) and "title" not in words
-
-
-def _place_of_name(name: str) -> int:
-    spelt = name.lower().replace("-", "_")
-    return SPELLINGS.index(spelt) if spelt in SPELLINGS else len(SPELLINGS)
-
-
-def _together(name: str) -> str:
-    return re.sub(r"[\s_-]", "", name.lower())
 
 
 class TextColumns(NamedTuple):
@@ -210,8 +190,8 @@ def text_columns(names: tuple[str, ...]) -> TextColumns | None:
 
 
 def in_small_letters(name: str) -> str:
-    """``hardNegatives`` is ``hard_negatives``."""
-    return re.sub(r"(?<=[^\W\d_A-Z])(?=[A-Z])", "_", name).lower()
+    """``hardNegatives`` and ``Hard-Negatives`` are ``hard_negatives``."""
+    return re.sub(r"(?<=[^\W\d_A-Z])(?=[A-Z])|[-\s]+(?=.)", "_", name.strip()).lower()
 
 
 def words_of(name: str) -> list[str]:

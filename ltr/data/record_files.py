@@ -237,7 +237,7 @@ def _names_of_texts(file: Path, number: int, first: Sequence[str]) -> list[str] 
     if columns is None:
         if begins_with_id:
             raise InputError(
-                f"{file}:{number}: names of columns must be those of an id, one text and perhaps a title ({', '.join(sorted(TEXTS_BESIDE_IDS))}), got {'<TAB>'.join(first)[:80]!r}"
+                f"{file}:{number}: names of columns must be those of an id, one text and perhaps a title ({', '.join(TEXTS_BESIDE_IDS)}), got {'<TAB>'.join(first)[:80]!r}"
             )
         return None
     if begins_with_id:

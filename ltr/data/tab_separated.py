@@ -10,8 +10,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from ltr.data.column_roles import LABELS, TEXTS, labels_are_classes
-from ltr.data.columns import role_of
+from ltr.data.column_roles import labels_are_classes
+from ltr.data.columns import LABELS, TEXTS, role_of
 from ltr.data.counted_columns import MOST, Column, CountedColumns, columns_of
 from ltr.errors import InputError
 

@@ -9,8 +9,8 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ltr.data.column_roles import LABELS, NAMED, TEXTS, Roles, roles_of
-from ltr.data.columns import role_of
+from ltr.data.column_roles import NAMED, Roles, roles_of
+from ltr.data.columns import LABELS, TEXTS, role_of
 from ltr.data.counted_columns import NUMBER
 from ltr.data.named_rows import Row
 from ltr.data.record_files import with_title
