@@ -20,6 +20,7 @@ from huggingface_hub.utils import validate_repo_id
 from ltr import __version__
 from ltr.entries import read_json
 from ltr.errors import InputError
+from ltr.models.encoder.loading.model_folder import HUB_ERRORS, one_line
 from ltr.models.encoder.loading.whole_folder import CARD, CONTRACT, files_of_card
 from ltr.use.proof.contract import MEND, SHIPPED
 
@@ -172,22 +173,16 @@ def _told(hub_id: str, state: str) -> Iterator[None]:
         yield
     except InputError:
         raise
-    # The bases are the error of httpx, or of httpx2 in later versions, and OSError. What breaks while
-    # a large file goes is a RuntimeError, made of such an error.
-    except (*HfHubHTTPError.__bases__, ValueError, RuntimeError) as error:
+    # What breaks while a large file goes is a RuntimeError, made of one of the hub's.
+    except (*HUB_ERRORS, ValueError, RuntimeError) as error:
         cause = error.__cause__ if isinstance(error, RuntimeError) else error
         if not isinstance(cause, HfHubHTTPError):
-            said = _line(str(cause or error) or type(error).__name__)
+            said = one_line(cause or error)
             raise InputError(
                 f"{hub_id}: the push to {constants.ENDPOINT} broke off ({said}); {state}, unless the hub took it as it broke; push again"
             ) from None
         status = cause.response.status_code
-        said = _line(cause.server_message or cause.response.reason_phrase)
+        said = one_line(cause.server_message or cause.response.reason_phrase)
         raise InputError(
             f"{hub_id}: the hub must take the push, and answered {status} ({said}); {state}; {TO_DO.get(status, 'push again later')}"
         ) from None
-
-
-def _line(text: str) -> str:
-    line = " ".join(text.split())
-    return line if len(line) <= 200 else f"{line[:200]}…"

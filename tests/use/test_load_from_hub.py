@@ -71,6 +71,24 @@ def test_what_was_loaded_is_loaded_without_the_hub(pushed, folders, monkeypatch)
     assert len(pushed.asked) == asked
 
 
+def test_a_hub_that_cannot_be_reached_is_asked_once(pushed, folders, caplog):
+    """What was loaded is in its cache; of other names a line says what is wrong. The libraries would
+    ask for every file again and again, for minutes.
+    """
+    own = scores(NAME)
+    pushed.answers[""] = None  # every connection breaks
+    pushed.asked.clear()
+    np.testing.assert_array_equal(scores(NAME), own)
+    assert pushed.asked == [f"GET /api/models/{NAME}"]
+    with pytest.raises(InputError) as error:
+        ltr.load("user/other")
+    said = str(error.value)
+    assert "'user/other' is no folder here (seen from " in said and "\n" not in said
+    assert f"{pushed.url} can't be reached" in said and "its cache has no such model" in said
+    assert pushed.asked == [f"GET /api/models/{NAME}", "GET /api/models/user/other"]
+    assert "Retrying" not in caplog.text
+
+
 @pytest.mark.parametrize(
     ("name", "revision", "said"),
     [

@@ -5,7 +5,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from huggingface_hub import constants, snapshot_download
+from huggingface_hub import HfApi, constants, snapshot_download
 from huggingface_hub.errors import HfHubHTTPError
 from transformers import AutoConfig, PretrainedConfig
 from transformers.utils import cached_file
@@ -38,6 +38,11 @@ LOAD_ERRORS = Exception
 # Files of a model at the hub that no library reads which we load with.
 OTHER_FORMS = ["onnx/*", "openvino/*", "*.onnx", "*.h5", "*.msgpack", "*.ot", "*.tflite", "*.gguf"]
 
+# What is raised where the hub refuses or can't be reached: the error of httpx, or of httpx2 in later
+# versions of huggingface_hub, and OSError.
+HUB_ERRORS = HfHubHTTPError.__bases__
+HUB_SECONDS = 10  # within which the hub must answer
+
 # How the names of classes end that have no head, or the one over words of pretraining.
 WITHOUT_TASK = (
     "Model",
@@ -55,22 +60,44 @@ class ModelFolder:
         option: that names it, for errors.
 
     Attributes:
-        source: the hub id or the folder, as transformers loads it.
+        source: the hub id or the folder, as transformers loads it. Where the hub can't be reached,
+            the folder in its cache.
 
     Raises:
-        InputError: as :func:`resolve`.
+        InputError: as :func:`resolve`, and for a hub id where the hub can't be reached and its cache
+            has no such model.
     """
 
     def __init__(self, name: str, option: str = "backbone") -> None:
         self.name = name
         self.option = option
         self.source = resolve(name)
+        if not self.is_local and not constants.is_offline_mode():
+            self.source = self._at_hub_or_in_cache()
         self._json: dict[str, Any] = {}
 
     @property
     def is_local(self) -> bool:
         """Whether it lies in a folder of this machine, and not at a hub."""
         return Path(self.source).is_dir()
+
+    def _at_hub_or_in_cache(self) -> str:
+        """The hub id where the hub answers; else the folder in its cache. It is asked once: the
+        libraries would ask for every file, six times each in half a minute.
+        """
+        try:
+            HfApi().model_info(self.source, timeout=HUB_SECONDS)
+        except (HfHubHTTPError, ValueError):
+            return self.source  # it answers, or the name is none: the libraries say what is wrong
+        except HUB_ERRORS as error:
+            try:
+                return str(snapshot_download(self.source, local_files_only=True))
+            except (OSError, ValueError):
+                raise InputError(
+                    f"backbone {self.name!r} is no folder here{seen_from(self.name)}, and as a model of the hub it can't be had: {constants.ENDPOINT} can't be reached ({one_line(error)}), and its cache has no such model; mend the path, or fetch the model where there is a network",
+                    option=self.option,
+                ) from None
+        return self.source
 
     def json(self, file: str) -> Any:
         """The content of a JSON file; None where the model has no such file, or it can't be fetched.
@@ -328,13 +355,10 @@ def _revision_of_hub(hub_id: str, revision: str) -> str:
         )
         if not any(Path(folder).rglob("*.safetensors")):
             folder = snapshot_download(hub_id, revision=revision, ignore_patterns=OTHER_FORMS)
-    # The bases are the error of httpx, or of httpx2 in later versions, and OSError.
-    except (*HfHubHTTPError.__bases__, ValueError) as error:
-        reason = " ".join(str(error).split()) or type(error).__name__
-        reason = reason if len(reason) <= 200 else f"{reason[:200]}…"
+    except (*HUB_ERRORS, ValueError) as error:
         offline = " (HF_HUB_OFFLINE is set)" if constants.is_offline_mode() else ""
         raise InputError(
-            f"{where}: the hub must have this revision of this model, or the cache, and it can't be had{offline}: {reason.rstrip('.: ')}; check the name and the revision, and that you may read it"
+            f"{where}: the hub must have this revision of this model, or the cache, and it can't be had{offline}: {one_line(error)}; check the name and the revision, and that you may read it"
         ) from None
     return str(folder)
 
@@ -358,13 +382,18 @@ def cannot_load(folder: ModelFolder, error: Exception) -> InputError:
         return InputError(
             f"backbone {folder.name!r} can't be loaded: {damage}", option=folder.option
         )
-    lines = " ".join(str(error).split()) or type(error).__name__
-    reason = lines if len(lines) <= 200 else f"{lines[:200]}…"
     return InputError(
-        f"backbone {folder.name!r} can't be loaded: {reason.rstrip('.: ')}. "
+        f"backbone {folder.name!r} can't be loaded: {one_line(error)}. "
         f"Give a hub id, a folder with config.json{seen_from(folder.name)}, or package:NAME",
         option=folder.option,
     )
+
+
+def one_line(error: BaseException | str) -> str:
+    """What an error of another package says, in a line without a stop at its end."""
+    lines = " ".join(str(error).split()) or type(error).__name__
+    reason = lines if len(lines) <= 200 else f"{lines[:200]}…"
+    return reason.rstrip(".: ")
 
 
 def _damaged_json(folder: Path) -> str | None:
