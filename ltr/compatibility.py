@@ -9,7 +9,8 @@ import torch
 
 from ltr.datamodules import RankingDataModule
 from ltr.errors import InputError
-from ltr.in_batch import AllTexts, InBatch, OwnLists
+from ltr.in_batch import AllTexts, InBatch, OtherQueries, OwnLists
+from ltr.in_batch.policies import NO_QUERIES, check_one_prompt
 from ltr.losses import Loss
 from ltr.losses.transform import Transform
 from ltr.margins import Margin
@@ -56,14 +57,19 @@ def check_data(
     in_batch: InBatch,
     transform: Transform,
     data: RankingDataModule,
+    *,
+    quiet: bool = False,
 ) -> None:
-    """Raise an InputError for data that a module with these parts can't be trained on."""
-    check_options(loss, margin, in_batch, transform, data)
-    check_labels(loss, in_batch, data)
+    """Raise an InputError for data that a module with these parts can't be trained on; warn where it
+    can't from some lists, unless ``quiet``.
+    """
+    check_options(ranker, loss, margin, in_batch, transform, data)
+    check_labels(loss, in_batch, data, quiet=quiet)
     _check_distances(ranker, margin, data)
 
 
 def check_options(
+    ranker: Ranker,
     loss: Loss,
     margin: Margin | None,
     in_batch: InBatch,
@@ -71,20 +77,28 @@ def check_options(
     data: RankingDataModule,
 ) -> None:
     """As :func:`check_data`, by what options and judgements tell: nothing need be tokenised."""
-    _check_groups(in_batch, data)
+    _check_groups(ranker, in_batch, data)
     _check_one_list(margin, in_batch, data)
     _check_scale(data)
     _check_kind_of_labels(loss, in_batch, data)
     check_transform(transform, loss, margin, data)
 
 
-def _check_groups(in_batch: InBatch, data: RankingDataModule) -> None:
-    """Refuse groups of relevant documents that would be ranked alone."""
+def _check_groups(ranker: Ranker, in_batch: InBatch, data: RankingDataModule) -> None:
+    """Refuse groups of relevant documents that would be ranked alone; and those without queries where
+    queries are needed, or texts are read in two ways.
+    """
     if data.needs_in_batch and not in_batch.ranks_other_lists:
         raise InputError(
             f"the groups of {type(data).__name__} hold relevant documents only, so they must be ranked against each other; set in_batch to ltr.in_batch.OtherQueries or ltr.in_batch.AllTexts",
             option="in_batch",
         )
+    if data.has_queries:
+        return
+    if type(in_batch) is OtherQueries:
+        raise InputError(NO_QUERIES, option="in_batch")
+    if isinstance(ranker, DualEncoder):
+        check_one_prompt(ranker)
 
 
 def _check_one_list(margin: Margin | None, in_batch: InBatch, data: RankingDataModule) -> None:

@@ -262,10 +262,31 @@ class RankerModule(LightningModule):
     # Before anything runs
 
     def check_options(self, data: RankingDataModule) -> None:
-        """Raise an InputError for data that the module can't be trained on, as far as that is known
-        before any text is tokenised. :meth:`setup` checks the rest.
+        """Raise an InputError for data that the module can't be trained on, by what options tell."""
+        if data.is_fitting:
+            check_options(self.ranker, self.loss, self.margin, self.in_batch, self.transform, data)
+
+    def check_data(self, data: RankingDataModule) -> None:
+        """Raise an InputError for data that the module can't be trained on or measured on, by what
+        the data and its training lists tell. :meth:`setup` also warns.
         """
-        check_options(self.loss, self.margin, self.in_batch, self.transform, data)
+        if data.is_fitting:
+            check_data(
+                self.ranker,
+                self.loss,
+                self.margin,
+                self.in_batch,
+                self.transform,
+                data,
+                quiet=True,
+            )
+        if isinstance(self.ranker, DualEncoder):
+            data.check_search(self.ranker.dim, self._cutoffs)
+
+    @property
+    def _cutoffs(self) -> dict[str, int | None]:
+        """For each metric, by name, how many documents it looks at; None: all."""
+        return {metric.name: metric.measure.k for metric in self.ranking_metrics}
 
     def setup(self, stage: str) -> None:
         self._check_precision()
@@ -277,9 +298,8 @@ class RankerModule(LightningModule):
             check_data(self.ranker, self.loss, self.margin, self.in_batch, self.transform, data)
         self.source_metrics = SourceMetrics(self.ranking_metrics, data.source_names)
         if isinstance(self.ranker, DualEncoder):
-            cutoffs = {metric.name: metric.measure.k for metric in self.ranking_metrics}
             for corpus in data.corpora:
-                corpus.check(self.ranker.dim, cutoffs)
+                corpus.check(self.ranker.dim, self._cutoffs)
 
     def _check_precision(self) -> None:
         precision = str(self.trainer.precision)

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from ltr.batch import RankingBatch, ScoredLists
 from ltr.compatibility import check_labels, check_transform
+from ltr.datamodules import RankingDataModule
 from ltr.errors import InputError
 from ltr.losses import Loss
 from ltr.margins import Margin
@@ -112,6 +113,21 @@ class LossSchedule(Callback):
         return stage
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        # None unless a fit has a data module: the labels of its data must suit every stage.
+        self._put_stages_into(pl_module, data_of(trainer) if stage == "fit" else None)
+
+    def check_data(self, pl_module: LightningModule, data: RankingDataModule) -> None:
+        """See :meth:`ltr.datamodules.RankingDataModule.check_data`."""
+        if data.is_fitting:
+            self._put_stages_into(pl_module, data)
+
+    def _put_stages_into(self, pl_module: LightningModule, data: RankingDataModule | None) -> None:
+        """Give a module the losses and margins of all stages, unless it has them.
+
+        Args:
+            pl_module: a :class:`ltr.module.RankerModule`.
+            data: that they are trained on, which must suit them; None for none.
+        """
         assert isinstance(pl_module, RankerModule)
         if isinstance(pl_module.loss, _StagedLoss):
             if pl_module.loss.changes is self.changes:
@@ -119,8 +135,6 @@ class LossSchedule(Callback):
             raise InputError("this module was trained under another LossSchedule; build a new one")
         loss = pl_module.loss
         margin = pl_module.margin
-        # None unless a fit has a data module: the labels of its data must suit every stage.
-        data = data_of(trainer) if stage == "fit" else None
         if data is not None:
             # Here, since errors name the loss, and a staged one would be named from then on. Quiet:
             # RankerModule.setup warns.

@@ -10,7 +10,7 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 from ltr.callbacks.refresh_log import RefreshLog
 from ltr.checkpoint import CONFIG, NEGATIVES_FOLDER
 from ltr.data.collection import Collection
-from ltr.datamodules import TripletDataModule
+from ltr.datamodules import RankingDataModule, TripletDataModule
 from ltr.datamodules.text_source import TextSource
 from ltr.errors import InputError
 from ltr.mining.filters import Recipe
@@ -152,13 +152,26 @@ class HardNegativeMining(Callback):
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         if stage != "fit":
             return
-        assert isinstance(pl_module, RankerModule)
         data = data_of(trainer)
+        self._check(pl_module, data)
+        assert isinstance(data, TripletDataModule), "checked above"
+        self._begin_sources(trainer, data)
+
+    def check_options(self, pl_module: LightningModule, data: RankingDataModule) -> None:
+        """See :meth:`ltr.datamodules.RankingDataModule.check_options`."""
+        if data.is_fitting:
+            self._check(pl_module, data)
+
+    def _check(self, pl_module: LightningModule, data: RankingDataModule | None) -> None:
+        """Raise an InputError for data whose negatives it can't mine, and for a ranker that can't
+        search.
+        """
+        assert isinstance(pl_module, RankerModule)
         if not isinstance(data, TripletDataModule):
             raise _error(
                 f"needs a TripletDataModule, got {type(data).__name__}; set data to ltr.datamodules.TripletDataModule"
             )
-        self._begin_sources(trainer, data)
+        self._check_sources(data)
         name = type(pl_module.ranker).__name__
         searcher = self.searcher(pl_module)
         if searcher is None:
@@ -176,10 +189,8 @@ class HardNegativeMining(Callback):
                 f"got rescore, but {name} has scored what it found by searching; leave rescore out"
             )
 
-    def _begin_sources(self, trainer: Trainer, data: TripletDataModule) -> None:
-        """Begin anew with each source whose negatives are mined: another run may have been before."""
-        self._side_process_began = None
-        self._refreshes = []
+    def _check_sources(self, data: TripletDataModule) -> None:
+        """Raise an InputError for sources whose negatives it can't mine."""
         sources = data.mined_sources()
         if not sources:
             raise _error(
@@ -195,6 +206,12 @@ class HardNegativeMining(Callback):
                 raise _error(
                     f"needs negatives with the source 'mined', got {', '.join(source.negatives_per_row)}; name it, with a number"
                 )
+
+    def _begin_sources(self, trainer: Trainer, data: TripletDataModule) -> None:
+        """Begin anew with each source whose negatives are mined: another run may have been before."""
+        self._side_process_began = None
+        self._refreshes = []
+        for source in data.mined_sources():
             root = Path(trainer.default_root_dir, NEGATIVES_FOLDER, source.name)
             self._refreshes.append(SourceRefreshes(source, RefreshFolders(root, self.keep)))
 

@@ -251,6 +251,7 @@ def _experiment_sections(
             _check_one_collection(data_module)
             _check_fits_data(data_module, run, leakage_options)
             data_module.reads = command.model.reads
+            _check_files(data_module, run, leakage_options)
             trainer, sample = _sampling_trainer(command, Path(temporary))
             with suppress(EnoughSampled):
                 trainer.fit(command.model, datamodule=data_module)
@@ -307,6 +308,22 @@ def _check_fits_data(
             "--write makes a clean split of test, and in a fold questions of train and dev take its place; leave --write or the option data.evaluation.fold out",
             option="write",
         )
+
+
+def _check_files(
+    data: RankingDataModule, run: str | None, leakage_options: _LeakageOptions
+) -> None:
+    """Read the files of options beside the data, and refuse them before any work."""
+    if not isinstance(data, PoolDataModule):
+        return
+    if run is None and not leakage_options.trained_on and not leakage_options.write:
+        return
+    data.open_collections()
+    if run is not None:
+        lists_of_run(Path(run), data.collection.queries, data.collection.corpus)
+    if leakage_options.write:
+        check_place(data.collection, Path(data.collection.source))
+    open_trained_on(leakage_options.trained_on, None, data.collection.source)
 
 
 def _values_of_seeds(folder: Path, metric: str) -> np.ndarray | None:

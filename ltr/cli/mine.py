@@ -103,8 +103,9 @@ class MiningTrainer(Trainer):
             raise InputError(
                 f"mining searches with a dual encoder, and {type(model.ranker).__name__} is none; give the callback HardNegativeMining a miner, or mine with a run of a DualEncoder"
             )
-        datamodule.prepare_data()
+        datamodule.open_collections()
         collection = datamodule.collection
+        judged = collection.learnable(split)
         judge = None
         rescorer = None
         if callback is not None:
@@ -116,13 +117,16 @@ class MiningTrainer(Trainer):
         miner = Miner(
             searcher,
             collection,
-            collection.learnable(split),
+            judged,
             recipe,
             min_negatives,
             judge,
             rescorer,
             seed=(datamodule.seed, step),  # as a refresh of this step
         )
+        if output is not None and Path(output).exists():
+            _check_same(Path(output), key_of(Path(output)), miner.key)
+        datamodule.tokenise()
         manifest_entries = {"split": split, "checkpoint": ckpt_path}
         one_batch = range(1)  # predict wants data; all is done in on_predict_start
         mining = _Mining(miner, output, trec, encoded, manifest_entries)
@@ -132,6 +136,21 @@ class MiningTrainer(Trainer):
 def mining_callback(trainer: Trainer) -> HardNegativeMining | None:
     """The callback of a trainer that mines while training, if it has one."""
     return next(iter(callbacks_of(trainer, HardNegativeMining)), None)
+
+
+def _check_same(folder: Path, key: str | None, wanted_key: str) -> None:
+    """Raise an InputError unless a folder that is there holds the negatives that are wanted.
+
+    Args:
+        folder: that negatives are written to.
+        key: what it says of its negatives; None for no folder of negatives.
+        wanted_key: of those that are mined.
+    """
+    if key != wanted_key:
+        raise InputError(
+            f"{folder} must be a new folder, and is there already; name another one",
+            option="output",
+        )
 
 
 class _Mining(LightningModule):
@@ -165,12 +184,8 @@ class _Mining(LightningModule):
         else:
             folder = Path(self.output)
         is_there, key = by_rank_0(lambda: (folder.exists(), key_of(folder)))
-        if is_there and key != miner.key:  # or no folder of negatives, which has no key
-            raise InputError(
-                f"{folder} must be a new folder, and is there already; name another one",
-                option="output",
-            )
         if is_there:
+            _check_same(folder, key, miner.key)
             log.info("the same negatives are there already, and not mined again")
             negatives = MinedNegatives.open(folder, miner.collection)
         else:

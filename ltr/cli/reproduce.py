@@ -1,7 +1,16 @@
 """``ltr reproduce``: train and test a run again, and say whether the numbers are the same."""
 
+import tempfile
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
+from lightning.pytorch import Callback, LightningModule, Trainer
+
+from ltr.cli.messages import errors_with_paths
+from ltr.cli.parsed import ParsedCommand
 from ltr.cli.process import run_in_process
 from ltr.cli.run_paths import data_path_option, refuse_paths_from_elsewhere
 from ltr.compare.reproduction import other_seeds, reproduction_lines
@@ -9,6 +18,8 @@ from ltr.compare.tested_run import Run, is_tested, read_run, recipe_differences
 from ltr.data.console import say
 from ltr.data.outputs import check_folder, check_inside
 from ltr.errors import InputError
+from ltr.run.content_digests import digests_of_training
+from ltr.run.metrics_file import TrainedWith
 from ltr.run.run_folder import RunFolder
 
 
@@ -39,6 +50,7 @@ def reproduce(run: str, *, output: str | None = None) -> None:
         check_inside(new_folder.path, "--output")
         words = ["--config", str(folder.config)]
         words += ["--trainer.default_root_dir", str(new_folder.path), *data_path_option(folder)]
+        _check_content(words, old_run)
         # A run without a checkpoint begins under "last", and what is there is resumed.
         run_in_process(["fit", *words, "--ckpt_path", "last"])
         file = new_folder.checkpoints / weights
@@ -65,6 +77,82 @@ def reproduce(run: str, *, output: str | None = None) -> None:
     )
     for line in reproduction_lines(old_run, new_run, other_seeds(folder.path)):
         say(line)
+
+
+class _ContentFound(Exception):
+    """The data of a training is set up, so its digests are known."""
+
+
+class _FindContent(Callback):
+    """Ends a training before its first step: once its data is set up.
+
+    Args:
+        config: of the run, as plain dicts, lists and values.
+
+    Attributes:
+        found: what the run would be trained with.
+    """
+
+    found: TrainedWith
+
+    def __init__(self, config: Mapping[str, Any]) -> None:
+        self._config = config
+
+    def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        self.found = digests_of_training(self._config, trainer)
+        raise _ContentFound
+
+
+def _check_content(words: list[str], run: Run) -> None:
+    """Raise an InputError where the data or the models of a run are other ones than when it was trained
+    and tested. Its texts are tokenised, and nothing is trained.
+
+    Args:
+        words: the options by which it is trained again.
+        run: as it was made.
+    """
+    assert run.recipe is not None, "it has a configuration"
+    with tempfile.TemporaryDirectory() as temporary:
+        command = ParsedCommand(["fit", *words])
+        command.seed()
+        with errors_with_paths(command.options):
+            command.settle_precision()
+            command.make()
+            data = command.datamodule
+            data.reads = command.model.reads
+            finder = _FindContent(command.plain_options())
+            trainer = command.instantiate_trainer(
+                callbacks=[finder],
+                default_root_dir=temporary,
+                devices=1,
+                num_nodes=1,
+                strategy="auto",
+                logger=False,
+                enable_checkpointing=False,
+                enable_progress_bar=False,
+                enable_model_summary=False,
+            )
+            with suppress(_ContentFound):
+                trainer.fit(command.model, datamodule=data)
+            data.test_on(run.report.get("split", "test"))
+            data.setup("test")
+            tested_on = data.evaluation_digests("test")
+    # The weights that it starts from are taken by the training itself.
+    found = replace(run.recipe, trained_with=run.recipe.trained_with | finder.found)
+    changed = run.recipe.differences(found)
+    if not changed and tested_on != run.report["evaluated"]:
+        names = [
+            name
+            for name, digest in tested_on.items()
+            if run.report["evaluated"].get(name) != digest
+        ]
+        changed.append(
+            f"data.path ({run.recipe.data_path!r}: other {', '.join(names)} of the tested split)"
+        )
+    if changed:
+        raise InputError(
+            f"{run.folder} can't be trained and tested as it was, since then these have changed: {', '.join(changed[:3])}; restore them"
+        )
 
 
 def _weights_tested(run: Run, folder: RunFolder) -> str:

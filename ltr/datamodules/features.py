@@ -124,7 +124,8 @@ class FeatureDataModule(RankingDataModule):
 
     def prepare_data(self) -> None:
         """Read the files once, in one process: the others find them on disk."""
-        self.check_by_module()
+        self._check_reads()
+        self.check_options()
         for name in SPLITS_TO_READ[self.stage]:
             self.split(name)
 
@@ -141,18 +142,23 @@ class FeatureDataModule(RankingDataModule):
             split = self.split(name)
             if split is not None:
                 opened.append(split)
-        if self.reads is None:
+        reads = self._check_reads()
+        if reads is None:
             self.n_features = max(split.n_features for split in opened)
-        elif isinstance(self.reads, FeatureVectors):
-            self.n_features = self.reads.n_features
         else:
-            raise InputError(
-                "FeatureDataModule serves feature vectors, got a ranker that reads texts; choose a FeatureRanker"
-            )
+            self.n_features = reads.n_features
         for split in opened:
             check_width(split, self.n_features)
         if stage == "fit":
             self._open_training(required)
+
+    def _check_reads(self) -> FeatureVectors | None:
+        """What the ranker reads, or None without one; an InputError for a ranker of texts."""
+        if isinstance(self.reads, FeatureVectors | None):
+            return self.reads
+        raise InputError(
+            "FeatureDataModule serves feature vectors, got a ranker that reads texts; choose a FeatureRanker"
+        )
 
     def _open_training(self, train: FeatureSplit) -> None:
         n_zero = self.n_features - train.n_features

@@ -83,20 +83,30 @@ class GroupDataModule(PoolDataModule):
         super().check_training(source)
         source.note_soft_labels(source.collection.learnable("train"))
 
-    def plan_of(self, source: TextSource) -> GroupPlan:
-        where = f"{source.path}: split 'train'"
+    def rows_of(self, source: TextSource) -> QueryGroups:
         judged = source.collection.learnable("train")
         source.collection.warn_of_unlearnable("train")
         source.digests["judgements"] = judged.digest()
         source.note_soft_labels(judged)
-        groups = QueryGroups(
+        return QueryGroups(
             judged,
             source.known_documents(judged),
             self.docs_per_group,
             self.seed,
             epoch_over=self.epoch_over,
-            where=where,
+            where=self._where(source),
         )
+
+    def plan_of(self, source: TextSource, rows: QueryGroups) -> GroupPlan:
         return GroupPlan(
-            groups, self.groups_per_step, self.seed, self.rank, self.world_size, where=where
+            rows,
+            self.groups_per_step,
+            self.seed,
+            self.rank,
+            self.world_size,
+            where=self._where(source),
         )
+
+    @staticmethod
+    def _where(source: TextSource) -> str:
+        return f"{source.path}: split 'train'"

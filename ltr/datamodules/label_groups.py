@@ -60,6 +60,7 @@ class LabelDataModule(PoolDataModule):
     """
 
     needs_in_batch = True  # groups hold relevant texts alone
+    has_queries = False
     takes_other_splits = False
     evaluated_instead = "corpus, and evaluation.depth to 100"
 
@@ -134,8 +135,8 @@ class LabelDataModule(PoolDataModule):
         if "train" not in self.texts.tables:
             raise InputError(f"{self.path}: there is no train.tsv[.gz]; 'ltr fit' needs it")
 
-    def plan_of(self, source: TextSource) -> GroupPlan:
-        where = f"{source.path}: split 'train'"
+    def rows_of(self, source: TextSource) -> LabelGroups:
+        where = self._where(source)
         labels = self.texts.labels["train"]
         groups = LabelGroups(labels, self.docs_per_group, self.seed, where=where)
         if self.groups_per_step > groups.n_trained_labels:
@@ -143,15 +144,27 @@ class LabelDataModule(PoolDataModule):
                 f"{where}: groups must be at most {groups.n_trained_labels}, the labels with two texts or more, got {self.groups_per_step}: no two groups of a batch share a label",
                 option="groups",
             )
-        # These replace the digests of the evaluated split: the run does not learn from that one.
-        self.digests = {}
         source.digests = {
             "texts": self.texts.tables["train"].key,
             "labels": digest_of_arrays(labels),
         }
+        return groups
+
+    def plan_of(self, source: TextSource, rows: LabelGroups) -> GroupPlan:
+        # Without those of the evaluated split: the run does not learn from that one.
+        self.digests = {}
         return GroupPlan(
-            groups, self.groups_per_step, self.seed, self.rank, self.world_size, where=where
+            rows,
+            self.groups_per_step,
+            self.seed,
+            self.rank,
+            self.world_size,
+            where=self._where(source),
         )
+
+    @staticmethod
+    def _where(source: TextSource) -> str:
+        return f"{source.path}: split 'train'"
 
     def measured_collection(self) -> Collection:
         self._reopen_for("test")

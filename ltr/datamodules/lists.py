@@ -7,7 +7,6 @@ from typing import Any, Literal, get_args
 
 from ltr.data.bm25 import ALL_WORDS, Bm25Words
 from ltr.data.query_lists import QueryLists
-from ltr.data.sampling.buckets import Buckets
 from ltr.data.sampling.list_rows import (
     GradedLists,
     Keep,
@@ -16,6 +15,7 @@ from ltr.data.sampling.list_rows import (
     with_documents,
     with_two_grades,
 )
+from ltr.data.sampling.rows import Rows
 from ltr.datamodules.evaluation import Evaluation
 from ltr.datamodules.loading import Loading
 from ltr.datamodules.pools import PoolDataModule
@@ -113,7 +113,7 @@ class ListDataModule(PoolDataModule):
             source.collection.check_pools("train", option="evaluation.candidates")
         self.labels.open(source.collection)
 
-    def plan_of(self, source: TextSource) -> Buckets:
+    def rows_of(self, source: TextSource) -> Rows:
         judged = self.labels.of_grades(source.collection.learnt("train"))
         where = f"{source.path}: split 'train'"
         if self.relevant_from is not None:
@@ -145,8 +145,7 @@ class ListDataModule(PoolDataModule):
         if not self.has_teacher_scores and not self.learns_from_one_document:
             source.lists_with_both = (n_with_relevant_and_not(rows), len(rows))
         drawable = ((query, lists.whole(query).doc_rows) for query in queries.tolist())
-        labelled_rows = source.with_labels(self.labels, rows, drawable, where)
-        return self.buckets(labelled_rows, source.collator)
+        return source.with_labels(self.labels, rows, drawable, where)
 
     def _open_pools(self, source: TextSource) -> QueryLists | None:
         """The pools of training queries; None where lists hold judged documents alone."""

@@ -4,7 +4,7 @@ candidates of each query, or a search of the whole corpus; every query exactly o
 
 import logging
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,7 @@ from ltr.data.layouts import ApartTexts, FeatureVectors, PairsAndTexts, TextRead
 from ltr.data.query_lists import LabelledList
 from ltr.data.sampling.mixture import PlannedSource
 from ltr.data.sampling.plan import EvalBatches, Plan, SourcePlan
+from ltr.data.sampling.rows import Rows, TextGroups
 from ltr.datamodules.evaluation import Evaluation
 from ltr.datamodules.loading import Loading
 from ltr.datamodules.ranking import RankingDataModule
@@ -30,7 +31,7 @@ from ltr.datamodules.sources import (
 )
 from ltr.datamodules.text_source import TextSource
 from ltr.errors import InputError, positive
-from ltr.search.corpus_search import SearchedCorpus
+from ltr.search.corpus_search import SearchedCorpus, check_search
 
 log = logging.getLogger(__name__)
 
@@ -44,8 +45,8 @@ class PoolDataModule(RankingDataModule):
     evaluate for ``validate`` (dev), ``test`` and ``predict`` (test), from a pool of candidates for
     each query or by search.
 
-    A child says how the rows of one source form batches (:meth:`plan_of`); the plans of all become
-    one.
+    A child says what the rows of one source are (:meth:`rows_of`), and how they form batches
+    (:meth:`plan_of`); the plans of all become one.
 
     Args:
         path: a collection, see :func:`ltr.data.collection.open_collection`; or several sources, see
@@ -289,11 +290,7 @@ class PoolDataModule(RankingDataModule):
         if not evaluated:
             if stage == "fit":
                 return None
-            if len(self.sources) > 1:
-                raise InputError(
-                    f"{self.path}: a source must have judgements for the split {split!r}, and none has"
-                )
-            evaluated = list(sources)  # a source that stands alone says itself what it lacks
+            evaluated = list(sources)  # what is predicted
         lists: list[LabelledList] = []
         for source in evaluated:
             lists += source.lists_to_evaluate(self.evaluation, split, judged_only=judged_only)
@@ -308,15 +305,13 @@ class PoolDataModule(RankingDataModule):
 
     def plan(self) -> Plan:
         trained = self.trained_sources
+        if any(source.rows is None for source in trained):  # made for an earlier plan
+            self._make_rows()
         for source in trained:
-            source.plan = self.plan_of(source)
+            assert source.rows is not None, "made above, or before the texts were tokenised"
+            source.plan = self.plan_of(source, source.rows)
+            source.rows = None
             self.digests |= source.named(source.digests)
-        self.largest_soft_label = max(source.largest_soft_label for source in trained)
-        counts = [source.lists_with_both for source in trained if source.lists_with_both]
-        if counts:  # of all sources: they are of one kind
-            n_with_both = sum(both for both, _ in counts)
-            n_lists = sum(lists for _, lists in counts)
-            self.lists_with_both = (n_with_both, n_lists)
         if len(self.sources) == 1:
             if self.mixture is not None:
                 log.warning("mixture has no effect: path names one source, %s", self.path)
@@ -332,12 +327,31 @@ class PoolDataModule(RankingDataModule):
             self.world_size,
         )
 
+    def _make_rows(self) -> None:
+        """Make the training rows of all sources that are trained on."""
+        trained = self.trained_sources
+        for source in trained:
+            source.digests = source.text_digests()
+            source.rows = self.rows_of(source)
+        self.largest_soft_label = max(source.largest_soft_label for source in trained)
+        counts = [source.lists_with_both for source in trained if source.lists_with_both]
+        if counts:  # of all sources: they are of one kind
+            n_with_both = sum(both for both, _ in counts)
+            n_lists = sum(lists for _, lists in counts)
+            self.lists_with_both = (n_with_both, n_lists)
+
     @abstractmethod
-    def plan_of(self, source: TextSource) -> SourcePlan:
-        """Which training lists of a source form a batch: the result of :meth:`buckets` for rows, or
-        a :class:`ltr.data.sampling.group_plan.GroupPlan`. A child also puts the digests of what it
-        learns from into those of the source.
+    def rows_of(self, source: TextSource) -> Rows | TextGroups:
+        """The training rows, or groups, of a source. It is asked for before any text is tokenised, and
+        raises what can't be learnt. A child also puts the digests of what it learns from into those of
+        the source.
         """
+
+    def plan_of(self, source: TextSource, rows: Any) -> SourcePlan:
+        """Which rows of a source form a batch. Here those of similar length; a child with groups
+        makes a :class:`ltr.data.sampling.group_plan.GroupPlan` of them.
+        """
+        return self.buckets(rows, source.collator)
 
     def check_training(self, source: TextSource) -> None:
         """Raise what the judgements of a source, and the options of its training lists, tell before
@@ -353,39 +367,76 @@ class PoolDataModule(RankingDataModule):
         """Raise what the judgements and pools that a stage evaluates lack."""
         if self.evaluation.candidates is None:
             return
-        is_fit = stage == "fit"
-        split = "dev" if EVALUATED_SPLIT[stage] == "dev" else self.tested_split
-        for source in self.trained_sources if EVALUATED_SPLIT[stage] == "dev" else self.sources:
+        is_dev = EVALUATED_SPLIT[stage] == "dev"
+        split = "dev" if is_dev else self.tested_split
+        sources = self.trained_sources if is_dev else self.sources
+        if not is_dev:
+            for source in sources:
+                source.collection = self._with_tested_split(source.collection)
+        if stage in ("validate", "test"):
+            self._check_judged(sources, split)
+        for source in sources:
             collection = source.collection
-            if split == self.tested_split:
-                collection = self._with_tested_split(collection)
             if split not in collection.qrels and stage != "predict":
-                if not is_fit and len(self.sources) == 1:
-                    collection.judgements(split)
                 continue
             if self.evaluation.of_split(collection, split).candidates == "candidates":
                 collection.check_pools(split, option="evaluation.candidates")
 
+    def check_search(self, dim: int, cutoffs: Mapping[str, int | None]) -> None:
+        if self.evaluation.candidates != "corpus":
+            return
+        reads = self._checked_reads()
+        assert isinstance(reads, ApartTexts), "others are refused"
+        for source in self.sources:
+            n_docs = len(source.collection.corpus)
+            # How many windows they have is known when they are tokenised: the corpus checks it then.
+            has_windows = reads.docs.has_many_embeddings
+            index = "Flat" if has_windows else self.evaluation.index
+            check_search(self.evaluation.needed_depth, index, (n_docs, dim), cutoffs)
+
+    def _check_judged(self, sources: Sequence[TextSource], split: str) -> None:
+        """Raise an InputError where no source has judgements for a split that is measured."""
+        if len(self.sources) == 1:
+            self.collection.judgements(split)
+        elif all(split not in source.collection.qrels for source in sources):
+            raise InputError(
+                f"{self.path}: a source must have judgements for the split {split!r}, and none has"
+            )
+
     def _open_texts(self, stage: str | None) -> None:
-        """Read, check and tokenise, unless it is done for this layout already.
+        """Read, check and tokenise, unless it is done for this layout already; see
+        :meth:`open_collections`.
+        """
+        if self._opened_for != self._checked_reads():
+            self.open_collections(stage)
+            self.tokenise()
+
+    def open_collections(self, stage: str | None = None) -> None:
+        """Read the collections, and check all that can be told before their texts are tokenised.
 
         Args:
-            stage: what is checked for before any text is tokenised; None: nothing.
+            stage: what is checked for, and of which the training rows are made; None: nothing.
         """
-        reads = self._checked_reads()
-        if self._opened_for == reads:
-            return
-        self._check_source_options(reads)
-        self.check_by_module()
+        self._check_source_options(self._checked_reads())
+        self.check_options()
         for source in self.sources:
             source.collection = self._open_collection(source.entry)
+            source.rows = None
         if stage == "fit":
             for source in self.trained_sources:
                 self.check_training(source)
             self.largest_soft_label = max(one.largest_soft_label for one in self.trained_sources)
-            self.check_by_module()
+            self.check_options()
         if stage is not None:
             self._check_evaluation(stage)
+        if stage == "fit":
+            self._make_rows()
+        if stage is not None:
+            self.check_data()
+
+    def tokenise(self) -> None:
+        """Tokenise the texts of the collections, which are open."""
+        reads = self._checked_reads()
         for source in self.sources:
             source.open(source.collection, reads, self.evaluation)
         collections = [source.collection for source in self.sources]

@@ -3,7 +3,7 @@
 import logging
 import time
 from abc import abstractmethod
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TypedDict
 
@@ -79,6 +79,7 @@ class RankingDataModule(LightningDataModule):
         seed: of all sampling.
         needs_in_batch: whether training lists hold relevant documents alone, so that the module's
             ``in_batch`` must rank them against those of other lists.
+        has_queries: whether training lists have queries; groups of labelled texts have none.
         largest_soft_label: the largest label of training lists where some of the data have
             fractions, or the largest fraction of an audit, after ``setup("fit")``; 0 where all are
             whole, or the data's are said to be relevant from one on (``relevant_from``).
@@ -105,6 +106,7 @@ class RankingDataModule(LightningDataModule):
     """
 
     needs_in_batch: bool = False
+    has_queries: bool = True
     largest_soft_label: float = 0.0
     lists_with_both: tuple[int, int] | None = None
     labels: Labels = Labels()
@@ -151,14 +153,37 @@ class RankingDataModule(LightningDataModule):
         module = None if self.trainer is None else self.trainer.lightning_module
         return bool(getattr(module, "learns_from_one_document", False))
 
-    def check_by_module(self) -> None:
-        """Let the trainer's module refuse, before a fit, what it can't be trained on, as far as that
-        is known.
+    def check_options(self) -> None:
+        """Let the trainer's module and callbacks refuse what options tell, before any text is
+        tokenised: each by its own ``check_options``, if it has one.
         """
-        module = self.trainer.lightning_module if self.is_fitting and self.trainer else None
-        check_options = getattr(module, "check_options", None)
-        if check_options is not None:
-            check_options(self)
+        for part, arguments in self._parts_of_trainer():
+            if check := getattr(part, "check_options", None):
+                check(*arguments)
+
+    def check_data(self) -> None:
+        """Let them refuse what the data tells, too, and the lists of a fit: by ``check_data``."""
+        for part, arguments in self._parts_of_trainer():
+            if check := getattr(part, "check_data", None):
+                check(*arguments)
+
+    def _parts_of_trainer(self) -> Iterator[tuple[object, tuple[object, ...]]]:
+        """The module and the callbacks of the trainer, and what their checks are given."""
+        if self.trainer is None:
+            return
+        module = self.trainer.lightning_module
+        yield module, (self,)
+        for callback in getattr(self.trainer, "callbacks", ()):  # Lightning does not declare it
+            yield callback, (module, self)
+
+    def check_search(self, dim: int, cutoffs: Mapping[str, int | None]) -> None:
+        """Check what a search of the corpus would fail at, where evaluation searches one; see
+        :func:`ltr.search.corpus_search.check_search`.
+
+        Args:
+            dim: H, the size of an embedding.
+            cutoffs: for each metric, by name, how many documents it looks at; None: all.
+        """
 
     def test_on(self, split: str) -> None:
         """Have ``test`` and ``predict`` measure another split in the place of ``test``, from the next

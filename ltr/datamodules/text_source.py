@@ -14,7 +14,7 @@ from ltr.data.layouts import ApartTexts, TextReads
 from ltr.data.own_documents import own_documents_line
 from ltr.data.query_lists import LabelledList, QueryLists
 from ltr.data.sampling.plan import SourcePlan
-from ltr.data.sampling.rows import Rows
+from ltr.data.sampling.rows import Rows, TextGroups
 from ltr.data.sampling.taught import TaughtRows
 from ltr.datamodules.evaluation import Evaluation
 from ltr.datamodules.sources import DataSource
@@ -39,6 +39,7 @@ class TextSource:
         collator: makes batches of its lists alone.
         shift: gives its lists the numbers that their texts have among those of all sources.
         corpus: to be searched for the documents of evaluated lists; None where lists bring them.
+        rows: of training, or groups, from the opening of a fit until its plan takes them.
         plan: of its training lists, after ``setup("fit")``.
         digests: of what is learnt from it, by name.
         taken: by options that say ``auto``, by option and split.
@@ -60,6 +61,7 @@ class TextSource:
         self.path = entry.path
         self.name = entry.name
         self.corpus: SearchedCorpus | None = None
+        self.rows: Rows | TextGroups | None = None
         self.digests: dict[str, str] = {}
         self.taken: dict[str, str] = {}
         self.negatives_per_row: dict[str, int] = {}
@@ -72,7 +74,6 @@ class TextSource:
         """Tokenise the texts of its collection, and get ready what evaluation searches."""
         self.collection = collection
         self.collator = collator_of([collection.queries], [collection.corpus], reads)
-        self.digests = self.text_digests()
         if evaluation.candidates == "corpus":
             assert isinstance(reads, ApartTexts), "the data module refuses others"
             self.corpus = SearchedCorpus(

@@ -10,6 +10,7 @@ from ltr.data.bm25 import ALL_WORDS, DEPTH, Bm25Words
 from ltr.data.query_lists import QueryLists
 from ltr.data.sampling.buckets import Buckets
 from ltr.data.sampling.relevant import EpochOver
+from ltr.data.sampling.rows import Rows
 from ltr.data.sampling.taught import TaughtRows
 from ltr.data.sampling.triplet_rows import Negatives, TripletRows
 from ltr.datamodules.evaluation import Evaluation
@@ -188,7 +189,7 @@ class TripletDataModule(PoolDataModule):
                 NEGATIVES.open(negatives_in(Path(name)), collection, "negatives")
         self.labels.open(collection)
 
-    def plan_of(self, source: TextSource) -> Buckets:
+    def rows_of(self, source: TextSource) -> Rows:
         audit_labels = self._apply_overlays(source)  # first: it changes the judgements
         collection = source.collection
         judged = self.labels.of_grades(collection.learnable("train"))
@@ -219,8 +220,7 @@ class TripletDataModule(PoolDataModule):
             queries=queries,
             audit_labels=audit_labels,
         )
-        labelled_rows = source.with_labels(self.labels, rows, rows.drawable(), where)
-        return self.buckets(labelled_rows, source.collator)
+        return source.with_labels(self.labels, rows, rows.drawable(), where)
 
     def take_negatives(
         self, source: TextSource, negatives: MinedNegatives, *, resumed: bool = False

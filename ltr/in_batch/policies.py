@@ -22,6 +22,8 @@ from ltr.processes import world_size
 # 5 milliseconds on a core. More are laid out on the GPU, for which the host then waits.
 HOST_CELLS = 1 << 20
 
+NO_QUERIES = "groups of labelled texts have no queries; set in_batch to ltr.in_batch.AllTexts"
+
 
 class InBatch(nn.Module):
     """What each row of a training batch is ranked against:
@@ -307,11 +309,8 @@ class _LongerListsPolicy(InBatch):
             docs = batch.in_lists(windows_in_rows(docs, batch.docs.windows))
         else:
             queries, docs = encoder.embed(batch)
-        forms = encoder.reads
-        if queries is None and forms.queries.rendering.key != forms.docs.rendering.key:
-            raise InputError(
-                f"texts without queries are read with one prompt, but the ranker has two, {forms.queries.prompt!r} and {forms.docs.prompt!r}; set query_prompt and doc_prompt to the same"
-            )
+        if queries is None:
+            check_one_prompt(encoder)
         assert batch.docs is not None, "embed has read them"
         # Of the lists of all processes, which have about as many each.
         n_lists, n_docs = batch.mask.shape
@@ -427,11 +426,20 @@ class OtherQueries(_LongerListsPolicy):
         self, lists: RankingBatch, queries: Tensor | None, docs: Tensor
     ) -> ScoredLists:
         if queries is None:
-            raise InputError(
-                "groups of labelled texts have no queries; set in_batch to ltr.in_batch.AllTexts",
-                option="in_batch",
-            )
+            raise InputError(NO_QUERIES, option="in_batch")
         return queries_against_all(lists, queries, docs)
+
+
+def check_one_prompt(encoder: DualEncoder) -> None:
+    """Raise an InputError for a ranker that reads queries and documents in two ways, where texts have
+    no queries.
+    """
+    forms = encoder.reads
+    if forms.queries.rendering.key == forms.docs.rendering.key:
+        return
+    raise InputError(
+        f"texts without queries are read with one prompt, but the ranker has two, {forms.queries.prompt!r} and {forms.docs.prompt!r}; set query_prompt and doc_prompt to the same"
+    )
 
 
 class AllTexts(_LongerListsPolicy):

@@ -14,6 +14,7 @@ from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import Checkpoint, Timer, WeightAveraging
 
 from ltr.checkpoint import FORMAT, read_checkpoint, write_checkpoint
+from ltr.datamodules import RankingDataModule
 from ltr.entries import check_entries
 from ltr.errors import InputError, Terminated
 from ltr.models.encoder.text_encoder import encoders_of
@@ -117,12 +118,12 @@ class Checkpoints(Checkpoint):
         """The signal that came to this process, whatever its rank; None without."""
         return self._signals.pending or self._signals.heard_on_other_rank
 
+    def check_options(self, pl_module: LightningModule, data: RankingDataModule) -> None:
+        """See :meth:`ltr.datamodules.RankingDataModule.check_options`."""
+        _check_strategy(pl_module.trainer)
+
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        if trainer.strategy.restore_checkpoint_after_setup:
-            name = type(trainer.strategy).__name__
-            raise InputError(
-                f"trainer.strategy must keep the whole model on every rank (auto, ddp), got {name}: an exact resume of sharded models is not supported"
-            )
+        _check_strategy(trainer)
         internals.keep_from_requeues(trainer)
         if any(encoder.frozen_base is not None for encoder in encoders_of(pl_module)):
             internals.average_without_rounding(trainer)
@@ -458,6 +459,16 @@ class Checkpoints(Checkpoint):
         for kept_step in folder.kept_scores(self.best_options.monitor):
             if kept_step not in self._scores:
                 folder.step_file(kept_step).unlink(missing_ok=True)
+
+
+def _check_strategy(trainer: Trainer) -> None:
+    """Raise an InputError for a strategy under which no resume is exact."""
+    if not trainer.strategy.restore_checkpoint_after_setup:
+        return
+    name = type(trainer.strategy).__name__
+    raise InputError(
+        f"trainer.strategy must keep the whole model on every rank (auto, ddp), got {name}: an exact resume of sharded models is not supported"
+    )
 
 
 def _write_weights(checkpoint: Mapping[str, Any], file: Path) -> None:

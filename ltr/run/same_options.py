@@ -8,6 +8,8 @@ them it may differ.
 from collections.abc import Iterator, Mapping
 from typing import Any, Literal
 
+from ltr.data.bm25 import DEPTH as BM25_DEPTH
+
 # Who asks: a resume of the run, seeds of its experiment, what was measured on a data set by the same
 # weights, a cell of a grid that was made, and the processes of the run.
 Asking = Literal["resume", "seeds", "set", "cell", "processes"]
@@ -112,6 +114,13 @@ CALLBACKS: dict[str, MayDiffer] = {
 BY_CONTENT = {"data.negatives", "data.evaluation.candidates"}
 TAKEN = {"candidates", "bm25"}  # by ``auto``
 
+# How many documents of a query are taken, and the option that says from where: where the first is
+# None, BM25 gives the best of its usual depth.
+DEPTHS = {
+    "data.evaluation.depth": "data.evaluation.candidates",
+    "data.negatives_depth": "data.negatives",
+}
+
 # The options that name a model, by the last part of their paths.
 MODEL_OPTIONS = {"backbone", "doc_backbone", "encoder", "guide", "judge", "miner"}
 PATH_STARTS = ("/", "./", "../", "~")
@@ -203,6 +212,30 @@ def last_name_of_path(value: Any) -> Any:
     if isinstance(value, str) and value.startswith(PATH_STARTS):
         return _last_name(value)
     return value
+
+
+def as_taken(options: Mapping[str, Any], taken: Mapping[str, str]) -> dict[str, Any]:
+    """The options with what ``auto`` has taken in its place, and with the depth of BM25 where they name
+    none: what takes the same lists then says the same.
+
+    Args:
+        options: by path, as :func:`deciding_options` has them.
+        taken: what options that say ``auto`` have taken, by option and split, see
+            :attr:`ltr.datamodules.RankingDataModule.taken`.
+
+    >>> options = {"data.negatives": "auto", "data.negatives_depth": None}
+    >>> as_taken(options, {"negatives of train": "bm25, 100 deep"})
+    {'data.negatives': 'bm25', 'data.negatives_depth': 100}
+    """
+    options = dict(options)
+    for depth, lists in DEPTHS.items():
+        begin = f"{lists.removeprefix('data.')} of "
+        kinds = {kind.partition(",")[0] for name, kind in taken.items() if begin in name}
+        if options.get(lists) == "auto" and len(kinds) == 1:  # the same for each split
+            options[lists] = kinds.pop()
+        if options.get(lists) == "bm25" and depth in options and options[depth] is None:
+            options[depth] = BM25_DEPTH
+    return options
 
 
 def are_same(name: str, value: Any, other_value: Any) -> bool:

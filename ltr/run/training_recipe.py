@@ -14,6 +14,7 @@ from typing import Any
 from ltr.run.metrics_file import InitDigests, TrainedWith
 from ltr.run.same_options import (
     are_same,
+    as_taken,
     deciding_callbacks,
     deciding_options,
     last_name_of_path,
@@ -45,7 +46,7 @@ class TrainingRecipe:
             trained_with: of its metrics.
         """
         return cls(
-            options=recipe_options(config),
+            options=as_taken(recipe_options(config), trained_with.get("taken", {})),
             data_path=config["data"].get("init_args", {}).get("path"),
             init_from=config.get("init_from"),
             trained_with=trained_with,

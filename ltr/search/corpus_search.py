@@ -61,35 +61,42 @@ class SearchedCorpus:
         return rows[(rows >= 0) & (rows < len(self.queries))]
 
     def check(self, dim: int, cutoffs: Mapping[str, int | None]) -> None:
-        """Check before training what the search after it would fail at.
-
-        Args:
-            dim: H, the size of an embedding.
-            cutoffs: for each metric, by name, how many documents it looks at; None: all.
-
-        Raises:
-            InputError: if faiss can't build the index, or a metric looks deeper than the search
-                goes.
-        """
-        if self.index != "Flat":
-            shape = (smallest_share(self._n_embeddings()), dim)
-            try:
-                # Whether it can be built does not depend on the metric: any will do.
-                empty_index(self.index, shape, squared=True)
-            except InputError as error:
-                raise InputError(error.message, option="evaluation.index") from None
-        deeper = [name for name, k in cutoffs.items() if k is not None and k > self.depth]
-        if deeper:
-            raise InputError(
-                f"the search must go as deep as the metrics look, got a depth of {self.depth} for {', '.join(deeper)}; raise it",
-                option="evaluation.depth",
-            )
+        """Check before training what the search after it would fail at, see :func:`check_search`."""
+        check_search(self.depth, self.index, (self._n_embeddings(), dim), cutoffs)
 
     def _n_embeddings(self) -> int:
         """How many embeddings the documents have: one each, or one for each window."""
         if self.reads.docs.has_many_embeddings:
             return WindowsOfCorpus(self.docs, self.reads.docs, len(self.docs)).n_windows
         return len(self.docs)
+
+
+def check_search(
+    depth: int, index: str, shape: tuple[int, int], cutoffs: Mapping[str, int | None]
+) -> None:
+    """Check what a search would fail at.
+
+    Args:
+        depth, index: see :class:`SearchedCorpus`.
+        shape: how many embeddings the documents have, and H, the size of each.
+        cutoffs: for each metric, by name, how many documents it looks at; None: all.
+
+    Raises:
+        InputError: if faiss can't build the index, or a metric looks deeper than the search goes.
+    """
+    if index != "Flat":
+        n_embeddings, dim = shape
+        try:
+            # Whether it can be built does not depend on the metric: any will do.
+            empty_index(index, (smallest_share(n_embeddings), dim), squared=True)
+        except InputError as error:
+            raise InputError(error.message, option="evaluation.index") from None
+    deeper = [name for name, k in cutoffs.items() if k is not None and k > depth]
+    if deeper:
+        raise InputError(
+            f"the search must go as deep as the metrics look, got a depth of {depth} for {', '.join(deeper)}; raise it",
+            option="evaluation.depth",
+        )
 
 
 def batch_of_found(found_lists: QueryLists, batch: RankingBatch) -> tuple[Tensor, RankingBatch]:

@@ -43,6 +43,22 @@ def world(tmp_path_factory, backbone):
     groups_of = {"class_path": "ltr.datamodules.GroupDataModule", "init_args": groups}
     changes = {"model.ranker": dual, "data": groups_of}
     write_config(place, backbone, data, **changes).rename(place / "groups.yaml")
+    lists = {"class_path": "ltr.datamodules.ListDataModule", "init_args": {"path": str(data)}}
+    write_config(place, backbone, data, data=lists).rename(place / "lists.yaml")
+    labelled = {"path": str(place / "labelled"), "groups": 2, "docs_per_group": 2}
+    labels = {"class_path": "ltr.datamodules.LabelDataModule", "init_args": labelled}
+    changes = {"model.ranker": dual, "data": labels, "model.in_batch": "AllTexts"}
+    write_config(place, backbone, data, **changes).rename(place / "labels.yaml")
+    (place / "labelled").mkdir()
+    (place / "labelled/train.tsv").write_text("w1\ta\nw2\ta\nw3\tb\nw4\tb\n")
+    for name, grades in (("one-grade", (1, 1)), ("relevant", (1, 2))):
+        shutil.copytree(data, place / name)
+        lines = [f"train-q0\ttrain-q0-d{number}\t{grade}\n" for number, grade in enumerate(grades)]
+        (place / name / "qrels/train.tsv").write_text("".join(lines))
+        (place / name / "qrels/dev.tsv").unlink()
+    (place / "one-grade/candidates").mkdir()
+    (place / "one-grade/candidates/train.trec").write_text("train-q0 Q0 train-q0-d0 1 1 pool\n")
+    (place / "few.tsv").write_text("query-id\tdoc-id\tscore\ntrain-q0\ttrain-q0-d0\t0.5\n")
     run = [f"--trainer.default_root_dir {place / 'teacher'} --trainer.max_epochs 1"]
     assert run_ltr(f"fit --config {place / 'dual.yaml'} --data.path {other} {run[0]}") == 0
     teacher = place / "teacher"
@@ -111,6 +127,60 @@ CASES = {
         "cross --best.monitor val/nDCG@7",
         "best.monitor must be one of the measures val/nDCG@10",
     ),
+    "a search that ends before a measure": (
+        "dual --data.evaluation.candidates corpus --data.evaluation.depth 5",
+        "the search must go as deep as the metrics look, got a depth of 5 for nDCG@10, RR@10",
+    ),
+    "an index of more clusters than documents": (
+        "dual --data.evaluation.candidates corpus --data.evaluation.depth 20"
+        " --data.evaluation.index IVF145,Flat",
+        "the 145 clusters of 'IVF145,Flat' can't be more than the 144 documents",
+    ),
+    "documents of one grade": (
+        "lists --data.path PLACE/one-grade --data.unjudged skip",
+        "no query has two documents of different grades; there is nothing to rank",
+    ),
+    "lists without anything irrelevant": (
+        "lists --data.path PLACE/relevant --data.unjudged skip",
+        "none of the 1 training lists has both",
+    ),
+    "nothing to rank below": (
+        "cross --data.path PLACE/one-grade --data.negatives candidates",
+        "no query has a document to rank below its relevant ones",
+    ),
+    "scores of few": (
+        "lists --model.loss MSELoss --data.labels.scores PLACE/few.tsv",
+        "pairs have no score, first document",
+    ),
+    "a group that is alone": (
+        "groups --data.path PLACE/relevant --model.in_batch OtherQueries",
+        "a batch needs at least 2 queries, to be told from each other; got 1",
+    ),
+    "more groups than labels": (
+        "labels --data.groups 3",
+        "groups must be at most 2, the labels with two texts or more, got 3",
+    ),
+    "labels without queries": (
+        "labels --model.in_batch OtherQueries",
+        "groups of labelled texts have no queries; set in_batch to ltr.in_batch.AllTexts",
+    ),
+    "texts without queries under two prompts": (
+        "labels --model.ranker.query_prompt ask",
+        "texts without queries are read with one prompt, but the ranker has two",
+    ),
+    "distances of what was not mined": (
+        "cross --model.loss MarginRankingLoss --model.margin FromDistance",
+        "the margin needs the distances of mined negatives",
+    ),
+    "mining by what can't search": (
+        "cross --trainer.callbacks HardNegativeMining",
+        "HardNegativeMining searches with a dual encoder, and PairWiseBertRanker is none",
+    ),
+    "a stage that changes nothing it knows": (
+        "cross --trainer.callbacks LossSchedule"
+        " --trainer.callbacks.changes '[{epoch: 1, options: {nothing: 1}}]'",
+        "LossSchedule: changes[0]: options.nothing is unknown",
+    ),
     "other data": ("cross --data.path PLACE/nowhere", "there is no such data folder or file"),
 }
 
@@ -138,4 +208,26 @@ def test_measuring_is_refused_as_early(command, world, capsys, tokenised):
     options = f"--data.path {world / 'data'} --data.evaluation.candidates candidates"
     told = refusal(capsys, f"{command} {world / 'teacher'} {options}")
     assert "there are no candidates for the split" in told
+    search = "--data.evaluation.candidates corpus --data.evaluation.depth 5"
+    told = refusal(capsys, f"{command} {world / 'teacher'} {search}")
+    assert "the search must go as deep as the metrics look" in told
     assert tokenised == []
+
+
+USES = {
+    "validate PLACE/teacher --data.path PLACE/relevant": "no judgements for the split 'dev'",
+    "mine PLACE/teacher --data.path PLACE/relevant --split dev": "no judgements for the split 'dev'",
+    "mine PLACE/teacher --output PLACE/soft": "must be a new folder, and is there already",
+    "check PLACE/teacher --run PLACE/nowhere.trec": "nowhere.trec",
+    "check PLACE/teacher --trained_on PLACE/nowhere": "there is no such data folder or file",
+    "score PLACE/teacher --data PLACE/relevant --output PLACE/new --split dev": "no judgements for",
+    "rank PLACE/teacher --run PLACE/nowhere.trec --data PLACE/data --output PLACE/new": "nowhere.trec",
+}
+
+
+@pytest.mark.parametrize("line", USES)
+def test_use_is_refused_as_early(line, world, capsys, tokenised):
+    told = refusal(capsys, line.replace("PLACE", str(world)))
+    assert USES[line] in told
+    assert tokenised == []
+    assert not (world / "new").exists()

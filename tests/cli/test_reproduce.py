@@ -116,6 +116,20 @@ def test_a_run_that_was_tested_by_the_weights_of_a_step_is_so_again(run, monkeyp
     assert not Path("new").exists()
 
 
+@pytest.mark.parametrize("split", ["train", "vali", "test"])
+def test_data_that_has_changed_is_told_before_training(run, capsys, split):
+    """The last document of each split is one more line."""
+    file = Path(f"letor/{split}.txt")
+    lines = file.read_text().splitlines(keepends=True)
+    file.write_text("".join([*lines, lines[-1].replace("#docid = ", "#docid = new-")]))
+    assert run_ltr(f"reproduce {run}") == 2
+    told = capsys.readouterr().err.splitlines()[-1]
+    what = {"train": "other data", "vali": "other dev ", "test": "of the tested split"}[split]
+    assert "can't be trained and tested as it was, since then these have changed: data.path" in told
+    assert what in told
+    assert not (run / "reproduced").exists()
+
+
 def test_another_run_is_not_taken_for_the_reproduction(run, tmp_path, monkeypatch, capsys):
     other = shutil.copytree(run, "runs/c/other")
     config = yaml.safe_load((run / "config.yaml").read_text())

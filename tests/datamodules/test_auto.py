@@ -97,8 +97,8 @@ def test_each_split_is_asked_by_itself_and_said_in_a_line(folder, caplog):
         data = opened(TripletDataModule, str(folder), "fit", "test")
     said = [line for line in caplog.messages if ": auto takes " in line]
     assert [line.removeprefix(f"{folder}: ") for line in said] == [
-        "split 'dev': evaluation.candidates: auto takes the best 100 of BM25, as the split has no pools",
         "split 'train': negatives: auto takes the best 100 of BM25, as the split has no pools",
+        "split 'dev': evaluation.candidates: auto takes the best 100 of BM25, as the split has no pools",
         "split 'test': evaluation.candidates: auto takes the pools of the split",
     ]
     assert data.conventions("dev") == {"candidates": "bm25", "depth": 100}

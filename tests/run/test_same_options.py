@@ -20,7 +20,7 @@ from ltr.run.same_options import (
     flat_options,
     may_differ_for,
 )
-from ltr.run.training_recipe import recipe_options
+from ltr.run.training_recipe import TrainingRecipe, recipe_options
 
 STORED = json.loads(Path(__file__).with_name("same_options.json").read_text())
 ASKING = ("resume", "seeds", "set", "cell", "processes")
@@ -54,6 +54,35 @@ def test_whole_configurations_have_the_answers_that_they_had():
         )
         digests = zip(ASKING, map(digest, answers), expected.split(), strict=True)
         assert [who for who, got, then in digests if got != then] == [], config
+
+
+def recipe(taken: dict[str, str] | None = None, **options) -> TrainingRecipe:
+    """Of options of the data alone."""
+    config = {"model": {}, "data": {"init_args": options}, "trainer": {"callbacks": None}}
+    return TrainingRecipe.of(config, {"data": {}, "models": {}, "taken": taken or {}})
+
+
+def test_bm25_by_name_by_auto_and_to_its_usual_depth_is_one_recipe():
+    """Of pools None takes all, so there 100 is another depth."""
+    names = ("negatives of train", "evaluation.candidates of dev")
+    by_auto = dict.fromkeys(names, "bm25, 100 deep")
+    options = {"negatives": "auto", "negatives_depth": None}
+    same = [recipe(by_auto, **options, evaluation={"candidates": "auto", "depth": None})]
+    for negatives in ("auto", "bm25"):
+        for depth in (None, 100):
+            evaluation = {"candidates": "bm25", "depth": depth}
+            options = {"negatives": negatives, "negatives_depth": depth, "evaluation": evaluation}
+            same.append(recipe(by_auto, **options))
+    for one in same:
+        assert [one.differences(other) for other in same] == [[]] * len(same)
+    assert len({one.digest() for one in same}) == 1
+    pools = {"negatives of train": "candidates"}
+    all_of_pools = recipe(pools, negatives="auto", negatives_depth=None)
+    best_of_pools = recipe(pools, negatives="auto", negatives_depth=100)
+    assert all_of_pools.differences(best_of_pools) == ["data.negatives_depth (None, 100)"]
+    assert recipe(negatives="bm25", negatives_depth=None).differences(
+        recipe(negatives="bm25", negatives_depth=50)
+    ) == ["data.negatives_depth (100, 50)"]
 
 
 def digest(answer: dict) -> str:
