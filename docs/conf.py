@@ -102,6 +102,16 @@ def restore_property(
         lines[:] = [*inspect.cleandoc(documented.__doc__ or "").splitlines(), ""]
 
 
+def name_public_bases(
+    app: Sphinx, name: str, documented: type, options: Any, bases: list[type]
+) -> None:
+    """A base whose name is private is no link: its own bases stand for it."""
+    public = []
+    for base in bases:
+        public += base.__bases__ if base.__name__.startswith("_") else [base]
+    bases[:] = public
+
+
 def skip_fields(app: Sphinx, what: str, name: str, member: Any, skip: bool, options: Any) -> bool:
     """The fields of a NamedTuple stand under its attributes already."""
     return skip or type(member).__name__ == "_tuplegetter"
@@ -118,6 +128,7 @@ def setup(app: Sphinx) -> None:
     """Called by Sphinx."""
     app.connect("autodoc-process-docstring", prepare_docstring, priority=400)  # before napoleon
     app.connect("autodoc-process-docstring", restore_property, priority=600)  # after it
+    app.connect("autodoc-process-bases", name_public_bases)
     app.connect("autodoc-skip-member", skip_fields)
     app.connect("doctree-read", shorten_types)
     for field in PyObject.doc_field_types:
