@@ -45,6 +45,16 @@ def test_counts_by_hand(folder):
     ]
 
 
+def test_training_queries_without_a_relevant_document_are_told_with_what_keeps_them(tmp_path):
+    texts = {"x0": "word0", "x1": "word1"}
+    train = [("a", "x0", 1), ("b", "x1", 0)]
+    small_collection(tmp_path, texts, {"a": "word0", "b": "word1"}, train)
+    section = judgements_section(open_collection(tmp_path))
+    assert section.severe == [
+        "1 of 2 queries of train have no relevant document: they are left out, but by a ListDataModule whose loss learns from each document (MSELoss, BCELoss) or from the whole batch (OneList)"
+    ]
+
+
 def test_a_run_is_looked_at_beside_bm25(folder, tmp_path, capsys):
     """The run ranks x3 and then x0 for a: half of it is not judged; 0 of b's x1."""
     (tmp_path / "a.run").write_text("a Q0 x3 1 2 t\na Q0 x0 2 1 t\nb Q0 x1 1 1 t\n")
