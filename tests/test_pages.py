@@ -84,6 +84,14 @@ def test_the_rows_of_a_table_have_the_cells_of_its_head(name):
     assert written == shown
 
 
+def test_code_names_pages_that_there_are():
+    """In errors, helps and docstrings."""
+    for folder in ("ltr", "tests", "benchmarks", "experiments", "examples"):
+        for file in (ROOT / folder).rglob("*.py"):
+            for page in re.findall(r"\bdocs/[\w-]+\.md", file.read_text(encoding="utf-8")):
+                assert (ROOT / page).is_file(), f"{file} names {page}"
+
+
 def test_a_dead_link_and_an_uneven_row_are_found(tmp_path):
     """A pipe within code separates cells, too, unless a backslash stands before it."""
     page = tmp_path / "page.md"
