@@ -106,7 +106,7 @@ def test_every_other_form_passes_without_ltr_and_with_it(slow_folders, capsys):
     are_verified(slow_folders, capsys)
 
 
-def interrupted(*_: object) -> None:
+def interrupted(*_: object, **__: object) -> None:
     """As by Ctrl-C."""
     raise KeyboardInterrupt
 
