@@ -21,7 +21,7 @@ env: .venv/ready  ## Create .venv with everything installed
 	touch $@
 
 demo: env  ## Train on the data that ships, and compare with BM25 and a bi-encoder (some minutes)
-	HF_HUB_OFFLINE=1 $(BIN)/python examples/medquad/demo.py
+	HF_HUB_OFFLINE=1 $(BIN)/ltr demo
 
 # One thread per process, and one process more than cores, as some tests wait for others. Timings of the tests say nothing anyway.
 # A process that was ended, as one whose test hangs is, is not replaced: the next one would begin with that test again.

@@ -100,6 +100,12 @@ COMMANDS = (
         stdout=Stdout.RESULTS,
     ),
     Command(
+        "demo",
+        "ltr.cli.demo:demo",
+        ("train on the sample that ships, and compare with BM25   ltr demo",),
+        other_names=("example", "quickstart"),
+    ),
+    Command(
         "validate",
         "ltr.cli.training:run_configured",
         ("measure it on the dev split  ltr validate runs/EXPERIMENT/seed=0",),

@@ -22,7 +22,7 @@ def test_each_command_is_called_by_its_words_and_has_its_help(command, capsys):
     with pytest.raises(SystemExit) as end:
         main([*command.name.split(), "--help"])
     told = capsys.readouterr().out
-    assert end.value.code == 0 and told.startswith(f"usage: ltr {command.name} ")
+    assert end.value.code == 0 and told.startswith(f"usage: ltr {command.name}")
     assert command.load().__doc__.partition("\n")[0] in " ".join(told.split())
 
 
