@@ -5,7 +5,7 @@ BIN := .venv/bin
 export HF_HUB_DISABLE_TELEMETRY := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help env demo data test test-gpu test-long test-newest test-oldest mutations lint docs site bench bench-gpu quality tables reproduce clean FORCE
+.PHONY: help env demo dist data test test-gpu test-long test-newest test-oldest mutations lint docs site bench bench-gpu quality tables reproduce clean FORCE
 .DELETE_ON_ERROR:
 
 help:  ## List the targets
@@ -66,6 +66,14 @@ docs: env  ## Rebuild docs/losses.md, its figures, and the outputs of the notebo
 
 site: env  ## Build the site of the documentation, in build/site
 	OMP_NUM_THREADS=1 $(BIN)/python -m sphinx -q -W --keep-going -d build/doctrees docs build/site
+
+# twine in the environment of the build alone: it brings many packages.
+dist: env  ## Build the wheel into dist/, and check it as the index does
+	rm -rf build dist
+	$(BIN)/python -m build
+	$(PYTHON) -m venv .venv/dist
+	.venv/dist/bin/pip install -q twine 'readme-renderer[md]'
+	.venv/dist/bin/twine check --strict dist/*
 
 data:  ## Link the development data sets as data/ (DATA=folder)
 	@test -d $(DATA) || { echo "make data: there is no folder $(DATA); say DATA=folder"; exit 2; }

@@ -31,8 +31,7 @@ def alike(printed: str, shown: str) -> bool:
 
 def run_page(folder: Path) -> list[tuple[str, str, str]]:
     """Commands, what they print, and what the page shows."""
-    (folder / "experiments").symlink_to(ROOT / "experiments")
-    programs = folder / ".venv/bin"
+    programs = folder / "bin"
     programs.mkdir(parents=True)
     (programs / "python").write_text(f'#!/bin/sh\nexec {sys.executable} "$@"\n')
     main = "import sys\nfrom ltr.__main__ import main\nsys.exit(main())\n"
@@ -40,7 +39,8 @@ def run_page(folder: Path) -> list[tuple[str, str, str]]:
     for program in programs.iterdir():
         program.chmod(0o755)
     # Without the mode of wandb that make sets: importing sentence_transformers tells of it.
-    env = os.environ | {"PYTHONPATH": str(ROOT)}
+    path = os.pathsep.join([str(programs), os.environ["PATH"]])
+    env = os.environ | {"PYTHONPATH": str(ROOT), "PATH": path}
     env.pop("WANDB_MODE", None)
     found = []
     for commands, shown in blocks(PAGE.read_text()):

@@ -2,14 +2,17 @@
 
 import configparser
 import re
+import runpy
 import shutil
 import subprocess
 import sys
 import tarfile
 import zipfile
+from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
+import yaml
 
 from tests.test_architecture import imports_of
 
@@ -137,6 +140,89 @@ def test_every_file_of_the_package_is_shipped():
         assert (folder / "__init__.py").is_file(), f"{folder} is in no wheel"
 
 
+class Targets(HTMLParser):
+    """The targets of links and of pictures in a page."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.links: list[str] = []
+        self.pictures: list[str] = []
+        self.feed(page)
+
+    def handle_starttag(self, tag, attrs):
+        if tag == "a" and dict(attrs).get("href"):
+            self.links.append(dict(attrs)["href"])
+        if tag == "img":
+            self.pictures.append(dict(attrs)["src"])
+
+
+@pytest.mark.parametrize("address", ["", "https://example.org/owner/ltr"])
+def test_the_page_of_the_index_has_no_dead_link_and_no_dead_picture(address):
+    """Rendered as the index does. Without an address there is nothing that it could lead to."""
+    renderer = pytest.importorskip("readme_renderer.markdown")
+    long_description = runpy.run_path(str(ROOT / "setup.py"))["long_description"]
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    html = renderer.render(long_description(readme, address))
+    assert html is not None
+    targets = Targets(html)
+    places = [f"{address}/blob/HEAD/", f"{address}/raw/HEAD/"]
+    for found, place in zip((targets.links, targets.pictures), places, strict=True):
+        of_project = [target for target in found if "example.org" in target or "://" not in target]
+        assert (len(of_project) > 1) == bool(address)
+        for target in of_project:
+            if target.startswith(f"{address}#"):
+                continue
+            assert target.startswith(place)
+            assert (ROOT / target.removeprefix(place).partition("#")[0]).exists(), target
+    assert "![" not in html
+
+
+def test_links_in_code_and_to_other_places_stay():
+    long_description = runpy.run_path(str(ROOT / "setup.py"))["long_description"]
+    page = "[`a`](a.md#b), ![p](p.svg), [c](https://c.org), [d](#d)\n\n```\n[e](e.md)\n```\n"
+    assert long_description(page, "") == ("`a`, , [c](https://c.org), d\n\n```\n[e](e.md)\n```\n")
+    assert long_description(page, "https://x.org/y") == (
+        "[`a`](https://x.org/y/blob/HEAD/a.md#b), ![p](https://x.org/y/raw/HEAD/p.svg), "
+        "[c](https://c.org), [d](https://x.org/y#d)\n\n```\n[e](e.md)\n```\n"
+    )
+
+
+def test_readme_names_every_extra():
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    (table,) = re.findall(r"^\| extra \|.*\n\| --- .*\n((?:\|.*\n)+)", readme, re.MULTILINE)
+    named = []
+    for row in table.splitlines():
+        named += re.findall(r"`(\w+)`", row.split("|")[1])
+    assert sorted(named) == sorted(setup()["options.extras_require"])
+    assert "exclude each other" in next(row for row in table.splitlines() if "`gpu`" in row)
+
+
+def extras_in(text: str) -> set[str]:
+    """Those of the first list of extras in square brackets."""
+    return set(re.search(r"\[(\w+(?:,\w+)+)\]", text)[1].split(","))
+
+
+def test_conda_and_the_workflow_install_what_make_env_does():
+    of_make = extras_in((ROOT / "Makefile").read_text())
+    conda = yaml.safe_load((ROOT / "environment.yml").read_text())
+    assert conda["channels"] == ["conda-forge", "nodefaults"]
+    *packages, of_pip = conda["dependencies"]
+    assert extras_in(of_pip["pip"][0]) == of_make - {"cpu"}
+    assert any(package.startswith("faiss ") for package in packages)
+    workflow = (ROOT / ".github/workflows/wheel.yml").read_text()
+    jobs = yaml.safe_load(workflow)["jobs"]
+    assert extras_in(workflow.partition("dist/*.whl")[2]) == of_make
+    pythons = re.findall(r"Python :: (3\.\d+)", setup()["metadata"]["classifiers"])
+    assert jobs["test"]["strategy"]["matrix"]["python"] == pythons
+    assert jobs["publish"]["needs"] == "test" and jobs["test"]["needs"] == "build"
+
+
+def test_the_container_runs_as_a_user_and_keeps_its_runs():
+    lines = (ROOT / "Dockerfile").read_text().splitlines()
+    user = lines.index("USER ltr")
+    assert user < lines.index("RUN make env") < lines.index("VOLUME /ltr/runs")
+
+
 def test_the_container_gets_the_project_and_nothing_that_was_made_here():
     """No .venv of the host, and none of its runs."""
     ignored = (ROOT / ".dockerignore").read_text(encoding="utf-8").splitlines()
@@ -174,7 +260,7 @@ def test_the_sdist_holds_the_project_and_the_wheel_the_package(tmp_path):
         files = [Path(one.name) for one in archive.getmembers() if one.isfile()]
     packed = {str(file.relative_to(file.parts[0])) for file in files}
     of_build = {"PKG-INFO"} | {name for name in packed if name.startswith("ltr_lab.egg-info/")}
-    of_ci = {name for name in of_project if name.startswith(".ci/")}
+    of_ci = {name for name in of_project if name.startswith((".ci/", ".github/"))}
     assert packed - of_build == of_project - of_ci | sample
 
     (wheel,) = tmp_path.glob("ltr_lab-*-py3-none-any.whl")
