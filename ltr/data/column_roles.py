@@ -7,9 +7,18 @@ DPR and sentence-transformers, labelled pairs and lists, MTEB's reranking.
 
 import re
 from collections.abc import Collection, Mapping, Sequence
-from typing import NamedTuple, get_args
+from typing import NamedTuple
 
-from ltr.data.columns import LABELS, TEXTS, Role, Side, in_small_letters, part_of, role_of, words_of
+from ltr.data.columns import (
+    LABELS,
+    SIDES,
+    TEXTS,
+    Role,
+    in_small_letters,
+    part_of,
+    role_of,
+    words_of,
+)
 from ltr.errors import InputError
 
 ROLES: tuple[Role, ...] = (
@@ -17,7 +26,7 @@ ROLES: tuple[Role, ...] = (
     *("positive_scores", "negative_scores"),
 )
 # Those that a name alone says, and no other column.
-NAMED: tuple[Role, ...] = ("query_id", *get_args(Side))
+NAMED: tuple[Role, ...] = ("query_id", *SIDES)
 
 # Words of a text that is a document, the surest first. Where several columns of texts are left, the
 # document is the one whose name comes first here.

@@ -4,8 +4,6 @@ import re
 from functools import lru_cache
 from typing import Literal, NamedTuple, get_args
 
-from ltr.errors import InputError
-
 Part = Literal["other", "class", "grade", "score", "negative", "positive", "query", "text"]
 Id = Literal["id", "query_id", "document_id"]
 Text = Literal["query", "text"]  # beside each other, the others say which text is the document
@@ -16,6 +14,7 @@ Role = Id | Text | Label | Side | OfPairs | Literal["class", "document", "label"
 IDS = get_args(Id)
 TEXTS = get_args(Text)
 LABELS = get_args(Label)
+SIDES = get_args(Side)
 
 # What the words of a name say.
 WORDS: dict[Part, str] = {
@@ -56,8 +55,8 @@ NAMES: dict[Role, str] = {
     "id": "_id id",
     "query_id": "query_id qid queryid question_id questionid q_id",
     "document_id": "doc_id pid docid corpus_id document_id passage_id corpus_ids psg_id p_id",
-    "score": "score",
-    "grade": "relevance grade label",
+    "score": "score similarity",
+    "grade": "relevance grade label is_relevant relevant rating gold judgement judgment",
     "distance": "distance",
     "positive": "pos positive",
     "negative": "neg negative",
@@ -73,6 +72,7 @@ TEXTS_BESIDE_IDS = (
     *("content", "abstract"),
 )
 
+WHOLE_NAMES = {name: place for place, name in enumerate(" ".join(NAMES.values()).split())}
 ROLE_OF_NAME = {name: role for role, names in NAMES.items() for name in names.split()}
 PART_OF_WORD = {word: part for part, words in WORDS.items() for word in words.split()}
 IS_SO = re.compile(r"is_[a-z]+")  # is_relevant, is_correct, is_duplicate
@@ -118,47 +118,24 @@ def is_certain(name: str) -> bool:
 
 
 @lru_cache(1024)
-def pair_columns(names: tuple[str, ...], where: str) -> dict[Role, list[str]]:
-    """The columns of each role in rows of pairs of ids, of some names: those of positives and of
-    negatives are all read, of those of another role the first that has a value.
+def pair_columns(names: tuple[str, ...]) -> dict[Role, list[str]]:
+    """The columns of each role in rows of pairs of ids, of some names. Those of positives and of
+    negatives are all read, the hard ones first; of another role the first that has a value. Labels
+    and scores have whole names here: target_lang is another thing. Titles belong to texts.
 
-    Raises:
-        InputError: for several columns of one role none of which is called by a name of
-            :data:`NAMES`.
-
-    >>> pair_columns(("qid", "similarity", "negative_2", "hard_negative_1"), "a.csv")
+    >>> pair_columns(("qid", "similarity", "negative_2", "hard_negative_1"))
     {'query_id': ['qid'], 'score': ['similarity'], 'negative': ['hard_negative_1', 'negative_2']}
     """
     columns: dict[Role, list[str]] = {}
     for name in names:
         role = role_of(name)
-        if role is not None and _is_of_pairs(name, role):
+        is_side = role in SIDES and "title" not in words_of(name)
+        if role is not None and (is_side or in_small_letters(name) in ROLE_OF_NAME):
             columns.setdefault(role, []).append(name)
-    for role, found in columns.items():
-        if role in ("positive", "negative"):
-            found.sort(key=lambda name: "hard" not in name.lower())
-            continue
-        by_whole = {in_small_letters(name): name for name in found}
-        whole = [by_whole[name] for name in NAMES[role].split() if name in by_whole]
-        if len(found) > 1 and not whole:
-            raise InputError(
-                f"{where}: {' and '.join(found)} may each be the {role}; call one of them {NAMES[role].split()[0]}"
-            )
-        columns[role] = whole or found
+    for found in columns.values():
+        found.sort(key=lambda name: WHOLE_NAMES.get(in_small_letters(name), len(WHOLE_NAMES)))
+        found.sort(key=lambda name: "hard" not in name.lower())
     return columns
-
-
-def _is_of_pairs(name: str, role: Role) -> bool:
-    """Whether the column is one of pairs of ids. There the words of a name must say nothing but a label
-    or a score, as rating does: target_lang is another thing. Titles belong to texts.
-    """
-    whole = in_small_letters(name)
-    if whole in ROLE_OF_NAME or IS_SO.fullmatch(whole):
-        return True
-    words = words_of(name)
-    if role in LABELS:
-        return {part_of(word) for word in words} <= {*LABELS}
-    return role.startswith(("positive", "negative")) and "title" not in words
 
 
 class TextColumns(NamedTuple):

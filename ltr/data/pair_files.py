@@ -51,7 +51,7 @@ def pair_rows(file: Path, is_triples: bool = False) -> Iterator[tuple[int, "Pair
     if is_row_file(file) or names:
         rows = _named_lines(file, names) if names else read_rows(file)
         for number, row in rows:
-            values = _by_role(row, str(file))
+            values = _by_role(row)
             yield number, PairRow(f"{file}:{number}", values, n_others=len(row) - len(values))
         return
     n_columns = None
@@ -171,10 +171,10 @@ def lines_of_columns(file: Path) -> Iterator[tuple[int, list[str]]]:
             yield number, [part.strip() for part in parts]
 
 
-def _by_role(row: dict[str, Any], file: str) -> dict[str, Any]:
+def _by_role(row: dict[str, Any]) -> dict[str, Any]:
     """The values of a row by role. What has no value is left out."""
     values: dict[str, Any] = {}
-    for role, names in pair_columns(tuple(row), file).items():
+    for role, names in pair_columns(tuple(row)).items():
         for name in names:
             value = row[name]
             if value is None:
@@ -209,6 +209,8 @@ class PairRow:
             return [(self._query, self._id("document_id"), score)]
         pairs = []
         for side, role_of_scores in SIDES:
+            if not {side, f"{side}_id"} & self._values.keys():
+                continue
             documents = self._documents(side)
             if role_of_scores in self._values:
                 scores = _as_list(self._values[role_of_scores])
@@ -220,8 +222,6 @@ class PairRow:
                 raise InputError(
                     f"{self._where}: there must be as many scores as {side} documents, got {len(scores)} and {len(documents)}"
                 )
-            if not documents:
-                continue
             query = self._query
             for (doc, _), score in zip(documents, scores, strict=True):
                 pairs.append((query, doc, trec.score_in(score, self._where)))

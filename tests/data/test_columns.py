@@ -57,12 +57,12 @@ NAMES = {
     "hardNegatives": ("negative", "negative", None, False),
     "score": ("score", "score", None, True),
     "similarity": ("score", "score", None, True),
-    "relevance_score": ("score", "score", None, True),
+    "relevance_score": ("score", None, None, True),
     "grade": ("grade", "grade", None, True),
     "relevance": ("grade", "grade", None, True),
     "rating": ("grade", "grade", None, True),
     "is_relevant": ("grade", "grade", None, True),
-    "isDuplicate": ("grade", "grade", None, False),
+    "isDuplicate": ("grade", None, None, False),
     "esci_label": ("grade", None, None, False),
     "category": ("class", None, None, True),
     "distance": ("distance", "distance", None, False),
@@ -76,7 +76,7 @@ NAMES = {
 
 @pytest.mark.parametrize("name", NAMES)
 def test_what_each_reader_takes_a_column_for(name):
-    in_pairs = next(iter(pair_columns((name,), "a.jsonl")), None)
+    in_pairs = next(iter(pair_columns((name,))), None)
     of_texts = None
     for others in [("id",), ("text",), ("id", "text")]:
         columns = text_columns((name.lower(), *others))
@@ -208,7 +208,13 @@ PAIRS = {
         BOTH,
         {"q1": ["d2"]},
     ),
-    "two scores": ("a.csv", "qid,pid,similarity,similarity_score\nq1,d2,2,1\n", None, None),
+    "scores of one side alone": (
+        "a.jsonl",
+        lines({"qid": "q1", "pos": ["d1", "d2"], "pos_scores": [2, 1], "neg_scores": [3]}),
+        BOTH,
+        None,
+    ),
+    "a note": ("a.csv", "qid,pid,score,note\nq1,d1,2,5\nq1,d2,1,seen\n", BOTH, {"q1": ["d2"]}),
     "two ids": ("a.csv", "docid,pid,qid,score\nd9,d1,q1,2\nd9,d2,q1,1\n", BOTH, {"q1": ["d2"]}),
 }
 
