@@ -141,7 +141,9 @@ def _count_columns(file: Path, lines: Iterator[tuple[int, list[str]]]) -> Counte
     breaks = _Breaks()
     breaks.add(first, first_values)
     for number, values in chain(beginning[1:], lines):
-        lines_of_width.setdefault(len(values), _LinesOfWidth(number)).add(number, values)
+        if len(values) not in lines_of_width:
+            lines_of_width[len(values)] = _LinesOfWidth(number)
+        lines_of_width[len(values)].add(number, values)
         breaks.add(number, values)
     names: list[str] = []
     second_values = beginning[1][1] if len(beginning) > 1 else None
@@ -186,6 +188,9 @@ class _Breaks:
 
     def add(self, number: int, values: list[str]) -> None:
         """Look at one line."""
+        if '"' not in "".join(values):
+            self._n_before = 0
+            return
         opened = [place for place, value in enumerate(values) if _opens(value)]
         closed = [place for place, value in enumerate(values) if _closes(value)]
         if self._n_before and closed[:1] == [0]:
@@ -219,15 +224,14 @@ class _Breaks:
 
 def _checked_lines(file: Path, layout: str) -> Iterator[tuple[int, list[str]]]:
     for number, line in numbered_lines(file):
-        where = f"{file}:{number}"
         values = line.split("\t")
         if layout and len(values) < 2:
             raise InputError(
-                f"{where}: expected {layout}, got one column: {line[:60]!r}{separator_hint(line)}"
+                f"{file}:{number}: expected {layout}, got one column: {line[:60]!r}{separator_hint(line)}"
             )
-        for column, value in enumerate(values, start=1):
-            if layout and not value.strip():
-                raise InputError(f"{where}: column {column} is empty")
+        if layout and not all(map(str.strip, values)):
+            column = 1 + next(place for place, value in enumerate(values) if not value.strip())
+            raise InputError(f"{file}:{number}: column {column} is empty")
         yield number, values
 
 
@@ -367,5 +371,7 @@ def _has_doubled_quotes(text: str) -> bool:
 
 def _is_of_spreadsheet(values: list[str]) -> bool:
     """Whether all columns stand between quotes, or one with quotes in it, which are doubled."""
+    if '"' not in "".join(values):
+        return False
     quoted = [value for value in values if _is_quoted(value)]
     return len(quoted) == len(values) or any(_has_doubled_quotes(text) for text in quoted)

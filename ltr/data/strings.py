@@ -4,7 +4,7 @@ import hashlib
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack
-from itertools import accumulate, pairwise
+from itertools import accumulate, islice, pairwise
 from pathlib import Path
 from typing import Self
 
@@ -124,8 +124,9 @@ class Strings(Sequence[str]):
     def write(folder: Path, name: str, blobs: Iterable[bytes]) -> None:
         """Write strings one by one: a large corpus must not fill the memory."""
         with StringsFile(folder, name) as file:
-            for blob in blobs:
-                file.append(blob)
+            remaining = iter(blobs)
+            while block := list(islice(remaining, BUFFERED)):
+                file.extend(block)
 
 
 def hash_of(string: str) -> bytes:
@@ -149,7 +150,13 @@ class StringsFile:
     def append(self, blob: bytes) -> None:
         """Append one string."""
         self._waiting.append(blob)
-        if len(self._waiting) == BUFFERED:
+        if len(self._waiting) >= BUFFERED:
+            self._write_waiting()
+
+    def extend(self, blobs: list[bytes]) -> None:
+        """Append a few strings."""
+        self._waiting += blobs
+        if len(self._waiting) >= BUFFERED:
             self._write_waiting()
 
     def _write_waiting(self) -> None:

@@ -39,8 +39,13 @@ class Document(NamedTuple):
 
     id: str | None
     text: str
-    label: float
+    label: float = 0.0
     score: float | None = None
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether the text has nothing but white space."""
+        return not self.text or self.text.isspace()
 
 
 class TextLine(NamedTuple):
@@ -233,18 +238,10 @@ def _check_columns(row: dict[str, Any], known: set[str], roles: Roles, where: st
     known.update(row)
 
 
-class _Text(NamedTuple):
-    id: str | None
-    text: str
-    score: float | None = None
-
-    @property
-    def is_empty(self) -> bool:
-        return not self.text or self.text.isspace()
-
-
-def _texts(row: dict[str, Any], column: str, where: str, *, required: bool = True) -> list[_Text]:
-    """The texts in a column of a row: one, or those of a list; none for null."""
+def _texts(
+    row: dict[str, Any], column: str, where: str, label: float = 0.0, *, required: bool = True
+) -> list[Document]:
+    """The texts in a column of a row, all with this label: one, or those of a list; none for null."""
     if column not in row:
         if required:
             raise InputError(
@@ -253,19 +250,19 @@ def _texts(row: dict[str, Any], column: str, where: str, *, required: bool = Tru
         return []
     value = row[column]
     if isinstance(value, str):
-        return [_Text(None, value)]
+        return [Document(None, value, label)]
     if _is_null(value):
         return []
     values = value if isinstance(value, list) else [value]
-    return [text_of(value, column, where) for value in values]
+    return [text_of(value, column, where, label) for value in values]
 
 
-def text_of(value: Any, column: str, where: str) -> _Text:
+def text_of(value: Any, column: str, where: str, label: float = 0.0) -> Document:
     """A value as a text, with its id and score where it is an object that has them; empty for null."""
     if isinstance(value, str):
-        return _Text(None, value)
+        return Document(None, value, label)
     if _is_null(value):
-        return _Text(None, "")
+        return Document(None, "", label)
     if isinstance(value, dict) and "text" in value:
         text = "" if value["text"] is None else value["text"]
         title = value.get("title") or ""
@@ -278,7 +275,7 @@ def text_of(value: Any, column: str, where: str) -> _Text:
             score = value.get("score")
             if not isinstance(score, str | int | float) or isinstance(score, bool):
                 score = None
-            return _Text(id_, with_title(title, text), _score(score, column, where))
+            return Document(id_, with_title(title, text), label, _score(score, column, where))
     raise InputError(
         f"{where}: column {column!r} must hold a text, an object with 'text', or a list of these, got {shown(value)}"
     )
@@ -290,10 +287,16 @@ def _is_null(value: Any) -> bool:
 
 
 def _texts_with_titles(
-    row: dict[str, Any], column: str, roles: Roles, where: str, *, required: bool = True
-) -> list[_Text]:
+    row: dict[str, Any],
+    column: str,
+    roles: Roles,
+    where: str,
+    label: float = 0.0,
+    *,
+    required: bool = True,
+) -> list[Document]:
     """The texts in a column with what stands beside them: their titles, and ids of documents."""
-    texts = _texts(row, column, where, required=required)
+    texts = _texts(row, column, where, label, required=required)
     title_column = roles.titles.get(column)
     if title_column is not None:
         titles = _texts(row, title_column, where, required=False)
@@ -329,14 +332,12 @@ def _score(value: Any, column: str, where: str) -> float | None:
     return score_in(value, f"{where}: column {column!r}")
 
 
-def _documents(
-    texts: list[_Text], labels: list[float], where: str, left_out: LeftOut, kind: str
-) -> Iterator[Document]:
-    for text, label in zip(texts, labels, strict=True):
-        if text.is_empty:
-            left_out.add(f"{kind} without a text", where)
-            continue
-        yield Document(text.id, text.text, label, text.score)
+def _with_text(texts: list[Document], where: str, left_out: LeftOut, kind: str) -> list[Document]:
+    """The documents that have a text; the others are counted."""
+    kept = [text for text in texts if not text.is_empty]
+    for _ in range(len(texts) - len(kept)):
+        left_out.add(f"{kind} without a text", where)
+    return kept
 
 
 def _positives_and_negatives(
@@ -350,12 +351,12 @@ def _positives_and_negatives(
     for kind, columns, column_of_scores, label in sides:
         texts = []
         for column in columns:
-            texts += _texts_with_titles(row, column, roles, where, required=label > 0)
+            texts += _texts_with_titles(row, column, roles, where, label, required=label > 0)
         if column_of_scores is not None and row.get(column_of_scores) not in (None, []):
             for place, value in enumerate(_values(row, column_of_scores, where, len(texts))):
                 score = _score(value, column_of_scores, where)
                 texts[place] = texts[place]._replace(score=score)
-        documents += _documents(texts, [label] * len(texts), where, left_out, kind)
+        documents += _with_text(texts, where, left_out, kind)
     return documents
 
 
@@ -366,15 +367,14 @@ def _labelled(row: dict[str, Any], roles: Roles, where: str, left_out: LeftOut) 
         left_out.add("rows without a document", where)
         if row[roles.document] != []:
             return []
-    labels = []
     labelled = []
     for text, value in zip(texts, _values(row, roles.label, where, len(texts)), strict=True):
         if _is_null(value) or value == "":
             left_out.add("documents without a label", where)
             continue
-        labels.append(grade_in(value, f"{where}: column {roles.label!r}"))
-        labelled.append(text)
-    return list(_documents(labelled, labels, where, left_out, "documents"))
+        label = grade_in(value, f"{where}: column {roles.label!r}")
+        labelled.append(Document(text.id, text.text, label, text.score))
+    return _with_text(labelled, where, left_out, "documents")
 
 
 def _values(row: dict[str, Any], column: str, where: str, count: int) -> list[Any]:

@@ -183,11 +183,12 @@ class _Lines:
     def _append(self, texts: TextFiles, pairs: "_Pairs") -> None:
         for place, (source, read) in enumerate(zip(texts.sources, texts.readers, strict=True)):
             for line in read(pairs.left_out):
-                for document in line.documents:
-                    self.documents.append_text(document.id, document.text, source, line.number)
-                self.queries.append_text(line.query_id, line.query, source, line.number)
-                labels = [document.label for document in line.documents]
-                pairs.append(line.number + place * MOST_LINES, labels)
+                number, query_id, query, documents = line
+                for id_, text, _, _ in documents:
+                    self.documents.append_text(id_, text, source, number)
+                self.queries.append_text(query_id, query, source, number)
+                labels = [document.label for document in documents]
+                pairs.append(number + place * MOST_LINES, labels)
 
     def rows(self, split: str) -> LineRows:
         """The pairs of a split, by the rows of the tables."""
@@ -314,10 +315,8 @@ def _tab_separated_lines(layout: LineLayout, file: Path, left_out: LeftOut) -> I
         left_out.n_kept += 1
         query, *texts = line.split("\t")
         if not layout.has_labels:
-            grades = [1.0] + [0.0] * (len(texts) - 1)
-            documents = [
-                Document(None, text, grade) for text, grade in zip(texts, grades, strict=True)
-            ]
+            documents = [Document(None, text) for text in texts]
+            documents[0] = Document(None, texts[0], label=1.0)
             yield TextLine(number, None, query, documents)
             continue
         where = f"{file}:{number}"
