@@ -176,6 +176,8 @@ def power_section(
     title = f"shown with a probability of {POWER:g} at level {ALPHA:g}"
     table = Table(title, header, rows, text_columns=["of"])
     lines = []
+    if not collection.qrels.keys() - {"train"}:
+        lines.append("there is neither dev nor test")
     if rows and seed_values is None:
         lines.append(
             "these are of two models, one seed each; how seeds vary shows once two of an experiment are tested: ltr check RUN"

@@ -52,6 +52,7 @@ from ltr.models import DualEncoder
 from ltr.models.encoder.loading.model_folder import resolve
 from ltr.module import METRICS
 from ltr.run.run_folder import RunFolder
+from ltr.run.trainer import leave_out_hints_of_lightning
 
 log = logging.getLogger(__name__)
 
@@ -241,6 +242,7 @@ def _experiment_sections(
     elif config is not None:
         words = ["--config", config]
     words += configured
+    leave_out_hints_of_lightning()
     with tempfile.TemporaryDirectory() as temporary:
         command = ParsedCommand(["fit", *words])
         command.seed()

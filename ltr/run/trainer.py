@@ -14,6 +14,17 @@ from lightning.pytorch.utilities import disable_possible_user_warnings
 from ltr.run.progress_lines import ProgressLines, ResultLines, RunBar
 
 
+def leave_out_hints_of_lightning() -> None:
+    """From here on, Lightning says in this process only what is wrong. This is what Lightning and
+    Python offer for it; it can't be had for one trainer.
+    """
+    for package in ("lightning.pytorch", "lightning.fabric"):
+        logging.getLogger(package).setLevel(logging.WARNING)
+    disable_possible_user_warnings()
+    for category in (DeprecationWarning, FutureWarning):  # of what Lightning itself calls
+        warnings.filterwarnings("ignore", category=category, module=r"lightning\.")
+
+
 class RankerTrainer(Trainer):
     """Lightning's trainer, which says of a run what ``ltr fit`` says: on a terminal by the same bar,
     and to the logger ``ltr`` of :mod:`logging` by the same lines. It measures all of dev before
@@ -48,11 +59,7 @@ class RankerTrainer(Trainer):
         num_sanity_val_steps: int = -1,
         **options: Any,
     ) -> None:
-        # These are what Lightning and Python offer for it; none can be had for one trainer.
-        logging.getLogger("lightning.pytorch").setLevel(logging.WARNING)
-        disable_possible_user_warnings()
-        for category in (DeprecationWarning, FutureWarning):  # of what Lightning itself calls
-            warnings.filterwarnings("ignore", category=category, module=r"lightning\.")
+        leave_out_hints_of_lightning()
         if enable_progress_bar is None:
             enable_progress_bar = sys.stdout.isatty()
         callbacks = [callbacks] if isinstance(callbacks, Callback) else list(callbacks or [])

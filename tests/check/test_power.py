@@ -147,6 +147,14 @@ def test_a_split_of_few_queries_is_severe(tmp_path):
     assert "can show no difference" in power_section(two, "nDCG@10").severe[0]
 
 
+def test_a_collection_without_dev_and_test_says_so(tmp_path):
+    collection = open_collection(write_collection(tmp_path / "data"))
+    train = collection._replace(qrels={"train": collection.qrels["train"]})
+    section = power_section(train, "nDCG@10")
+    assert section.lines == ["there is neither dev nor test"]
+    assert not section.tables and not section.severe
+
+
 def test_only_queries_with_a_document_at_the_level_count(tmp_path):
     """Of nDCG@10 each query with a relevant document has a value, of AP(rel=2) those of grade 2."""
     collection = open_collection(write_collection(tmp_path / "data", n_queries=6))
