@@ -254,6 +254,12 @@ class RankingBatch(NamedTuple):
     placed_in: int | None = None
     on_host: HostLists | None = None
 
+    @property
+    def n_tokens(self) -> int:
+        """How many tokens its texts have; 0 of vectors of features."""
+        texts = (self.pairs, self.queries, self.docs)
+        return sum(len(each.ids) for each in texts if each is not None)
+
     def with_keys(self, keys: Tensor) -> "RankingBatch":
         """The batch with keys ``[B]`` int64 of its lists, from which follow those of its texts: each
         list then gets the same draws in whichever process, and beside whichever others, it is.

@@ -20,6 +20,16 @@ def test_texts_of_equal_ids_have_equal_keys_wherever_they_stand():
     assert alone.item() == keys[1]
 
 
+def test_the_tokens_of_all_texts_of_a_batch_are_counted():
+    """Three of queries and two of documents; of pairs two; of vectors of features none."""
+    queries = Texts(torch.tensor([5, 6, 7]), torch.tensor([2, 1]))
+    docs = Texts(torch.tensor([5, 6]), torch.tensor([1, 1]))
+    plain = RankingBatch(*[torch.zeros(2, 1)] * 4)
+    assert plain._replace(queries=queries, docs=docs).n_tokens == 5
+    assert plain._replace(pairs=docs).n_tokens == 2
+    assert plain._replace(features=torch.zeros(2, 1, 9)).n_tokens == 0
+
+
 def test_no_texts_have_no_keys():
     empty = torch.zeros(0, dtype=torch.int64)
     assert Texts(empty, empty).hashes().shape == (0,)

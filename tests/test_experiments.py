@@ -151,6 +151,31 @@ def test_a_recipe_runs(recipe, tmp_path, tiny):
     run(recipe, tiny(recipe), tmp_path / "run")
 
 
+SWEEP = yaml.safe_load((ROOT / "experiments/sweep.yaml").read_text())
+SWEPT = {name: each["values"] for name, each in SWEEP["parameters"].items()}
+SWEPT_PAIRS = [
+    {"model.loss": loss, "model.margin": margin}
+    for loss in SWEPT["model.loss"]
+    for margin in SWEPT["model.margin"]
+]
+
+
+def test_a_sweep_chooses_by_the_best_weights():
+    """Not by the last ones; tests/run/test_loggers.py finds the name among what is logged."""
+    assert SWEEP["metric"] == {"name": "best/nDCG@10", "goal": "maximize"}
+    assert SWEPT.keys() >= {"model.loss", "model.margin", "data.negatives_per_query"}
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("pair", SWEPT_PAIRS, ids=lambda pair: "-".join(pair.values()))
+def test_no_combination_of_a_sweep_is_refused(pair, tmp_path, tiny):
+    """All losses with all margins, each with the most negatives."""
+    (config,) = [word for word in SWEEP["command"] if word.startswith("--config=")]
+    base = ROOT / config.removeprefix("--config=")
+    others = {"data.negatives_per_query": SWEPT["data.negatives_per_query"][-1]}
+    run(base, [*tiny(base), *words_of(pair | others)], tmp_path / "run")
+
+
 @pytest.mark.long
 @pytest.mark.parametrize(("file", "cell"), CELLS)
 def test_a_cell_of_a_grid_runs(file, cell, tmp_path, tiny):

@@ -17,6 +17,7 @@ from ltr.data.layouts import FeatureVectors
 from ltr.data.progress import duration
 from ltr.datamodules import RankingDataModule
 from ltr.datamodules.pools import PoolDataModule
+from ltr.run import lightning_internals as internals
 from ltr.run.metrics_file import read_metrics, write_metrics
 from ltr.run.results import writes_results
 from ltr.run.run_folder import RunFolder
@@ -65,6 +66,9 @@ class KeptForecast(Callback):
         self._validation_began = 0.0
         self._longest_validation = 0.0
         self._batches = 0
+        self._tokens = 0  # that this process was trained on
+        self._train_began = 0.0
+        self._not_training_before = 0.0  # seconds of validations and refreshes until then
         self._mined_first = False  # negatives were mined before the first batch
         self._memory: PeakMemory
 
@@ -90,8 +94,21 @@ class KeptForecast(Callback):
         self._validation_seconds += seconds
         self._longest_validation = max(self._longest_validation, seconds)
 
-    def on_train_batch_end(self, trainer: Trainer, pl_module: LightningModule, *_: Any) -> None:
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        self._tokens = 0
+        self._not_training_before = self._not_training_seconds(trainer)
+        self._train_began = time.perf_counter()
+
+    def _not_training_seconds(self, trainer: Trainer) -> float:
+        """Seconds of validations and refreshes so far."""
+        data = data_of(trainer)
+        return self._validation_seconds + (0.0 if data is None else data.refresh_seconds)
+
+    def on_train_batch_end(
+        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
         self._batches += 1
+        self._tokens += batch.n_tokens
         data = data_of(trainer)
         if data is None or _has_no_forecast(trainer):
             return
@@ -136,14 +153,22 @@ class KeptForecast(Callback):
         if untimed:
             scope = f"without {' and '.join(untimed)}, of which none was timed yet"
         log.info("forecast: %s %s (%s)", duration(forecast.seconds), scope, ", ".join(parts))
+        seconds_in_all = round(forecast.seconds, 3)
         kept = {
-            "seconds": round(forecast.seconds, 3),
+            "seconds": seconds_in_all,
             "after_batches": self._batches,
             "works": {work.name: round(work.total_seconds, 3) for work in works},
         }
         if writes_results(trainer):
             file = RunFolder(trainer.default_root_dir).metrics
             write_metrics(file, read_metrics(file) | {"forecast": kept})
+            _log_numbers(trainer, {"forecast/seconds": seconds_in_all})
+
+    def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        seconds = time.perf_counter() - self._train_began
+        seconds -= self._not_training_seconds(trainer) - self._not_training_before
+        if self._tokens and writes_results(trainer):
+            _log_numbers(trainer, {"train/tokens_per_second": self._tokens / seconds})
 
     def on_fit_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         if trainer.ckpt_path or not self._batches or not writes_results(trainer):
@@ -158,6 +183,17 @@ class KeptForecast(Callback):
         }
         file = RunFolder(trainer.default_root_dir).metrics
         write_metrics(file, read_metrics(file) | {"took": took})
+        numbers = {f"took/{name}": value for name, value in took.items()}
+        device_peak = self._memory.device_peak()
+        if device_peak is not None:
+            numbers["took/gpu_memory"] = device_peak
+        _log_numbers(trainer, numbers)
+
+
+def _log_numbers(trainer: Trainer, numbers: dict[str, float]) -> None:
+    """Log numbers of the whole run: the table of runs of Weights & Biases shows them."""
+    for logger in trainer.loggers:
+        logger.log_metrics(numbers, step=internals.logged_step(trainer))
 
 
 def _has_no_forecast(trainer: Trainer) -> bool:

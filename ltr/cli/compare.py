@@ -10,7 +10,8 @@ from ltr.compare.csv_lines import as_csv
 from ltr.compare.experiment import read_experiments
 from ltr.compare.query_groups import Groups, grouped
 from ltr.compare.table_formats import as_latex, as_markdown, print_tables
-from ltr.data.console import table_console, without_controls
+from ltr.compare.wandb_runs import log_comparison
+from ltr.data.console import say, table_console, without_controls
 from ltr.data.outputs import check_file
 from ltr.data.splits import split_named
 from ltr.data.whole_files import write_whole
@@ -31,6 +32,7 @@ def compare(
     latex: str | None = None,
     csv: str | None = None,
     html: str | None = None,
+    wandb: str | None = None,
     data: list[str] | None = None,
     split: list[str] | None = None,
 ) -> None:
@@ -47,6 +49,7 @@ def compare(
         latex: Also write the tables to this file.
         csv: Also write the tables to this file.
         html: Also write a page of tables, figures, and the queries that differ most, to this file.
+        wandb: Also log that page, and the tables, to this project of Weights & Biases.
         data: Data sets on which the runs were tested by ltr test RUN --data.path …, named as there,
             and their mean: paths, or suite:NAME. None: the runs' own data.
         split: Splits on which the runs were tested by ltr test RUN --split …; of several, what changes
@@ -59,7 +62,15 @@ def compare(
     groups = _groups(runs, data, split, plan)
     names = [experiment.name for experiment in groups.first]
     pairs = pairs_with_baselines(names, baseline or [])
-    print_and_write(comparison.compare(groups, metric or [], pairs, alpha), alpha, plan, files)
+    results = comparison.compare(groups, metric or [], pairs, alpha)
+    print_and_write(results, alpha, plan, files)
+    if wandb is not None:
+        from ltr.compare.page import page  # matplotlib takes a second to import
+
+        notes = tables.footnotes(results)
+        text = without_controls(page(results, tables.tables(results, alpha, plan), notes))
+        place = log_comparison(wandb, names, text, as_csv(results))
+        say(f"logged to {wandb} at Weights & Biases: {place}")
 
 
 def _groups(

@@ -20,7 +20,7 @@ from ltr.errors import InputError
 from ltr.grid.definition import Cell, Grid, experiment_folder
 from ltr.grid.folder import GridFolder
 
-FIT_OPTIONS = ("--wandb", "--init_from")  # and all with a dot
+FIT_OPTIONS = ("--wandb", "--wandb_model", "--init_from")  # and all with a dot
 GIVEN_BY_GRID = ("--config", "--ckpt_path", "--seed_everything")
 
 

@@ -144,6 +144,12 @@ class ParsedCommand(LightningCLI):
             default=None,
             help="Weights & Biases project to log to; offline where there is no key or WANDB_MODE says so.",
         )
+        parser.add_argument(
+            "--wandb_model",
+            type=bool,
+            default=False,
+            help="Whether fit also logs the best weights to that project, as an artifact.",
+        )
 
     def _prepare_subcommand_parser(
         self, klass: type, subcommand: str, **kwargs: Any
@@ -205,6 +211,11 @@ class ParsedCommand(LightningCLI):
 
     def before_instantiate_classes(self) -> None:
         check_trainer_options(self.options.trainer)
+        if self._command == "fit" and self.options.wandb_model and not self.options.wandb:
+            raise InputError(
+                "wandb_model logs the best weights to a project of Weights & Biases, and none is named; add --wandb PROJECT, or leave it out",
+                option="wandb_model",
+            )
 
     def instantiate_classes(self) -> None:
         """Not yet: see :meth:`make`."""

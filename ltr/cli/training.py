@@ -19,6 +19,7 @@ from lightning.pytorch.loggers.logger import DummyLogger
 
 from ltr.callbacks import HardNegativeMining
 from ltr.check.kept_forecast import KeptForecast, difference_line
+from ltr.checkpoint import read_checkpoint
 from ltr.cli.folder_of_command import folder_of_command
 from ltr.cli.messages import add_restarts, errors_with_paths, input_error_behind, line_for_user
 from ltr.cli.mine import mining_callback
@@ -43,7 +44,12 @@ from ltr.run.launchers import (
     use_launched_processes,
 )
 from ltr.run.log import route_messages
-from ltr.run.loggers import build_loggers, continue_tensorboards, ending_wandb_run
+from ltr.run.loggers import (
+    build_loggers,
+    continue_tensorboards,
+    ending_wandb_run,
+    log_weights_to_wandb,
+)
 from ltr.run.metrics_file import read_metrics
 from ltr.run.precision import ChosenPrecision
 from ltr.run.progress_lines import ProgressLines, ResultLines, RunBar
@@ -274,6 +280,10 @@ class RankerCLI(ParsedCommand):
         if made.trainer.logger in (None, True):
             self.trainer.loggers = build_loggers(folder, made.wandb, is_fit, _class_names(made))
         continue_tensorboards(self.trainer.loggers, folder, is_fit, self._checkpoint)
+        if not is_fit and self._checkpoint is not None:
+            # What is measured stands at the step of the last validation of these weights.
+            steps = read_checkpoint(self._checkpoint, checksums=False)["global_step"]
+            internals.set_logged_step(self.trainer, max(steps - 1, 0))
 
     def _checkpoint_of_taken(self) -> str | NothingToDo | None:
         """Take the folders.
@@ -401,6 +411,8 @@ class RankerCLI(ParsedCommand):
             return
         folder = RunFolder(self.trainer.default_root_dir)
         best = self.made.best
+        if self.made.wandb_model:
+            log_weights_to_wandb(self.trainer.loggers, folder)
         difference = difference_line(read_metrics(folder.metrics))
         if difference is not None:
             log.info("%s", difference)

@@ -1,10 +1,17 @@
-"""Tested runs that lie at Weights & Biases: their results come as an artefact."""
+"""Tested runs that lie at Weights & Biases: their results come as an artefact, and a comparison goes
+there as one.
+"""
 
+import os
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from ltr.data.files import cache_root
+from ltr.data.whole_files import write_whole
 from ltr.errors import InputError
+from ltr.run.loggers import has_wandb_key
 
 PREFIX = "wandb:"
 
@@ -60,3 +67,39 @@ def _folder_of(project: str, group: str, seed: int) -> Path:
     """
     parts = [part for part in f"{project}/{group}".split("/") if part.strip(".")]
     return Path(cache_root(), "wandb", *parts, f"seed={seed}")
+
+
+def log_comparison(project: str, names: Sequence[str], page: str, csv: str) -> str:
+    """Log a comparison as a run of a project: its page as a panel, and page and tables as an artefact.
+
+    Args:
+        project: of Weights & Biases.
+        names: of the experiments.
+        page: HTML.
+        csv: the tables.
+
+    Returns:
+        Where it lies: an address, or the folder of a run that was logged offline.
+    """
+    import wandb  # here, not above: it takes a second, which every command would
+
+    is_offline = "WANDB_MODE" not in os.environ and not has_wandb_key()
+    with (
+        TemporaryDirectory() as folder,
+        wandb.init(
+            project=project,
+            name=" and ".join(names),
+            job_type="compare",
+            dir=Path.cwd(),
+            mode="offline" if is_offline else None,
+            settings=wandb.Settings(silent=True),
+        ) as run,
+    ):
+        artifact = wandb.Artifact(f"comparison-{run.id}", type="comparison")
+        for name, text in (("comparison.html", page), ("comparison.csv", csv)):
+            write_whole(Path(folder, name), [text])
+            artifact.add_file(str(Path(folder, name)))
+        run.log_artifact(artifact)
+        run.log({"comparison": wandb.Html(page)})
+        place: str | None = run.url
+        return place or str(Path(run.dir).parent)

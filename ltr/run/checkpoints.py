@@ -227,7 +227,7 @@ class Checkpoints(Checkpoint):
         if self._last_is_due:
             self._save(trainer, Moment.AFTER_STEP)
         self._steps_before_batch = trainer.global_step
-        internals.set_logged_step(trainer)
+        internals.set_logged_step(trainer, trainer.global_step)
 
     def on_train_batch_end(self, trainer: Trainer, *_: Any) -> None:
         if trainer.global_step == self._steps_before_batch:

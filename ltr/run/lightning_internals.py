@@ -153,11 +153,16 @@ def comes_of_restoring(error: BaseException) -> bool:
     return False
 
 
-def set_logged_step(trainer: Trainer) -> None:
-    """Let loggers count optimiser steps: after a resume from a validation Lightning counts one too
-    many.
+def logged_step(trainer: Trainer) -> int:
+    """The step, counted from 0, at which loggers log what is trained or measured now."""
+    return trainer.fit_loop.epoch_loop._batches_that_stepped
+
+
+def set_logged_step(trainer: Trainer, step: int) -> None:
+    """Let loggers count on from this step, as after a resume from a validation, where Lightning
+    counts one too many, or where weights are measured that were trained before.
     """
-    trainer.fit_loop.epoch_loop._batches_that_stepped = trainer.global_step
+    trainer.fit_loop.epoch_loop._batches_that_stepped = step
 
 
 def continue_tensorboard(logger: TensorBoardLogger, version: str, purge_step: int | None) -> None:

@@ -157,9 +157,14 @@ def _wandb_run() -> Any:
     return sys.modules["wandb"].run
 
 
-def log_test_to_wandb(loggers: Sequence[Logger], folder: RunFolder) -> None:
+def log_test_to_wandb(loggers: Sequence[Logger], folder: RunFolder, step: int) -> None:
     """Tell Weights & Biases what a test has left in a run folder: an artefact of its files, and the
     table of its queries.
+
+    Args:
+        loggers: of the trainer.
+        folder: of the run.
+        step: at which the weights are logged that were tested.
     """
     for logger in loggers:
         if not isinstance(logger, WandbLogger):
@@ -186,7 +191,28 @@ def log_test_to_wandb(loggers: Sequence[Logger], folder: RunFolder) -> None:
             for cell in cells:
                 row.append(None if cell == "nan" else float(cell))
             rows.append(row)
-        logger.experiment.log({"test/per_query": wandb.Table(columns=header, data=rows)})
+        table = wandb.Table(columns=header, data=rows)
+        logger.log_metrics({"test/per_query": table}, step=step)
+
+
+def log_weights_to_wandb(loggers: Sequence[Logger], folder: RunFolder) -> None:
+    """Give Weights & Biases the best weights of a run, or else its last ones, with what ``ltr`` needs
+    to read them: an artefact that, once downloaded, is a run folder.
+
+    Args:
+        loggers: of the trainer.
+        folder: of the run.
+    """
+    weights = folder.best if folder.best.is_file() else folder.last
+    for logger in loggers:
+        if not isinstance(logger, WandbLogger) or not weights.is_file():
+            continue
+        import wandb  # here, not above: it takes a second, and most commands don't need it
+
+        artifact = wandb.Artifact(f"model-{logger.experiment.id}", type="model")
+        for file in (weights, folder.config, folder.metrics):
+            artifact.add_file(str(file), name=str(file.relative_to(folder.path)))
+        logger.experiment.log_artifact(artifact)
 
 
 def has_wandb_key() -> bool:

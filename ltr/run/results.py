@@ -15,7 +15,9 @@ from ltr.data.trec import RunLine, write_run
 from ltr.data.whole_files import write_whole
 from ltr.entries import check_entries
 from ltr.module import RankerModule
+from ltr.run import lightning_internals as internals
 from ltr.run.ceiling import ceiling_of_sources
+from ltr.run.checkpoint_options import BestOptions, best_first
 from ltr.run.config_file import read_config
 from ltr.run.content_digests import InitWeights, digests_of_training
 from ltr.run.loggers import log_test_to_wandb
@@ -26,6 +28,8 @@ from ltr.run.run_folder import RunFolder
 from ltr.trainer_state import data_of, is_trial, logged_metrics, validates_before_training
 
 log = logging.getLogger(__name__)
+
+OF_VALIDATION = {"epoch", "step", "seconds"}  # in the row of a validation, beside its metrics
 
 
 class ResultsState(TypedDict):
@@ -178,7 +182,9 @@ class ResultsWriter(Callback):
         for validation in metrics.get("validations", []):
             if validation["step"] < row["step"]:  # a resumed run may repeat a validation
                 earlier.append(validation)
-        write_metrics(file, metrics | {"validations": [*earlier, row]})
+        validations = [*earlier, row]
+        write_metrics(file, metrics | {"validations": validations})
+        self._log_best(trainer, validations)
 
     def _log_before_training(self, trainer: Trainer) -> None:
         """Log the metrics from before training, which Lightning does not, as those of step 0."""
@@ -190,6 +196,32 @@ class ResultsWriter(Callback):
                 values[f"val/{name}"] = value
         for logger in trainer.loggers:
             logger.log_metrics(values, step=0)
+
+    def _log_best(self, trainer: Trainer, validations: Sequence[Mapping[str, Any]]) -> None:
+        """Log the metrics of the best weights so far as ``best/…``. The last value of each is that of
+        the run's best ones: what a table of runs shows, and a sweep chooses by.
+
+        Args:
+            validations: the rows of ``metrics.json``.
+        """
+        best = BestOptions(**self.config["best"])
+        scores: dict[int, float] = {}
+        for validation in validations:
+            value = validation.get(best.metric)
+            if value is not None:
+                scores[validation["step"]] = best.sign * value
+        if not scores:
+            return
+        step = best_first(scores)[0]
+        values: dict[str, float] = {"best/step": step}
+        for validation in validations:
+            if validation["step"] != step:
+                continue
+            for name, value in validation.items():
+                if name not in OF_VALIDATION and value is not None:
+                    values[f"best/{name}"] = value
+        for logger in trainer.loggers:
+            logger.log_metrics(values, step=internals.logged_step(trainer))
 
     def on_test_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         with self._blocks_of_all() as blocks:
@@ -246,7 +278,7 @@ class ResultsWriter(Callback):
         # What lies beside the run, such as results on another data set, has no configuration of its own.
         config = read_config(folder.config) if folder.config.is_file() else self.config
         write_ir_metadata(folder, report, config)
-        log_test_to_wandb(trainer.loggers, folder)
+        log_test_to_wandb(trainer.loggers, folder, internals.logged_step(trainer))
 
     def _write_ranking(
         self, trainer: Trainer, file: Path, blocks: Iterator[RankedQueries]

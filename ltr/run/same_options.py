@@ -34,6 +34,7 @@ OPTIONS: dict[str, MayDiffer] = {
     "config": EACH,
     "ckpt_path": EACH,
     "wandb": SHOWS,
+    "wandb_model": SHOWS,
     "best.monitor": TRAINS,
     # The model
     "model": LEARNS,

@@ -125,6 +125,9 @@ def test_weights_and_biases_by_one_flag_and_offline_without_a_key(config, tmp_pa
     known = (run / "wandb/run-id").read_text()
     assert len(list((run / "wandb").glob(f"offline-run-*-{known}"))) == 1
     assert "no key found" in (run / "train.log").read_text()
+    rows = csv.DictReader(open(run / "logs/version_0/metrics.csv"))
+    (rate,) = [row["train/tokens_per_second"] for row in rows if row["train/tokens_per_second"]]
+    assert float(rate) > 0
     logged = yaml.safe_load((run / "logs/version_0/hparams.yaml").read_text())
     assert logged["model"]["lr"] == 0.01 and logged["data"]["init_args"]["batch_size"] == 4
 

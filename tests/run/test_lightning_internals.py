@@ -42,7 +42,7 @@ class Asks(Callback):
         return {"seen": len(self.after_batch)}
 
     def on_train_batch_start(self, trainer, *_):
-        internals.set_logged_step(trainer)
+        internals.set_logged_step(trainer, trainer.global_step)
 
     def on_train_batch_end(self, trainer, *_):
         asked = (

@@ -27,6 +27,7 @@ from tests.run.kills import Child, waiting
 from tests.run.kills import start as fit
 from tests.run.resumes import BASE
 from tests.world.features import write_letor
+from tests.world.tested_runs import write_run
 
 # Weights & Biases holds back what it writes for 15 s, which a kill loses.
 FLUSH_SECONDS = "WANDB_X_TRANSACTION_LOG_FLUSH_INTERVAL"
@@ -118,6 +119,15 @@ def artifacts_in(starts):
     return found
 
 
+def summary_in(starts) -> dict:
+    """What the table of runs shows in the end."""
+    found = {}
+    for one in (record for start in starts for record in start):
+        for item in one.summary.update:
+            found[item.key or "/".join(item.nested_key)] = json.loads(item.value_json)
+    return found
+
+
 def config_in(starts) -> dict:
     found = {}
     for one in (record for start in starts for record in start):
@@ -130,7 +140,7 @@ def test_a_run_that_was_interrupted_resumed_and_tested_is_one_run(config, tmp_pa
     run = tmp_path / "runs/losses/seed=3"
     each_step = "--trainer.log_every_n_steps 1 --trainer.max_steps 8"
     call(f"fit --config {config} --trainer.default_root_dir {run} {each_step}")
-    call(f"fit {run} --trainer.max_steps 12")
+    call(f"fit {run} --trainer.max_steps 12 --wandb_model true")
     call(f"test {run}")
     starts = offline(run)
     run_id = (run / "wandb/run-id").read_text()
@@ -150,9 +160,51 @@ def test_a_run_that_was_interrupted_resumed_and_tested_is_one_run(config, tmp_pa
     results = next(one for one in artifacts_in(starts) if one.type == "results")
     files = {"metrics.json", "per_query.tsv", "test.run", "ir-metadata.yml", "config.yaml"}
     assert {entry.path for entry in results.manifest.contents} == files
+    (weights,) = [one for one in artifacts_in(starts[1:2]) if one.type == "model"]
+    found = {entry.path for entry in weights.manifest.contents}
+    assert found == {"checkpoints/best.ckpt", "config.yaml", "metrics.json"}
     assert any(name.startswith("test/per_query") for row in rows_in(starts) for name in row)
+    validations = json.loads((run / "metrics.json").read_text())["validations"]
+    best = max(validations, key=lambda row: row["nDCG_exp@10"])
+    summary = summary_in(starts)
+    for name in ("nDCG_exp@10", "swapped_pairs", "step"):
+        assert summary[f"best/{name}"] == pytest.approx(best[name]), name
+    so_far = [max(row["nDCG_exp@10"] for row in validations[:n]) for n in (1, 2)]
+    assert logged(starts, "best/nDCG_exp@10") == [(5, so_far[0]), (11, so_far[1])]
+    assert [step for step, _ in logged(starts, "test/nDCG_exp@10")] == [best["step"] - 1]
+    tested = json.loads((run / "metrics.json").read_text())["test"]
+    assert summary["test/nDCG_exp@10"] == pytest.approx(tested["nDCG_exp@10"])
+    assert {f"took/{name}" for name in ("seconds", "memory", "disk")} <= summary.keys()
+    assert summary["took/memory"] > 10**7 and summary["took/seconds"] > 0
+    columns = (run / "logs/version_0/metrics.csv").read_text().splitlines()[0].split(",")
+    assert {"best/nDCG_exp@10", "took/seconds", "took/memory"} <= {*columns}
     found = config_in(starts)
     assert found["model"]["lr"] == 0.1 and found["seed_everything"] == 3
+
+
+def test_a_comparison_is_a_run_with_its_page(tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    monkeypatch.chdir(tmp_path)
+    for name in ("a", "b"):
+        write_run(tmp_path / "runs" / name / "seed=0", [0.25, 0.5] * 20)
+    call("compare runs/a runs/b --wandb tests")
+    starts = offline(tmp_path)
+    (run,) = runs_in(starts)
+    assert (run.project, run.job_type, run.display_name) == ("tests", "compare", "a and b")
+    (report,) = [one for one in artifacts_in(starts) if one.type == "comparison"]
+    assert {entry.path for entry in report.manifest.contents} == {
+        "comparison.html",
+        "comparison.csv",
+    }
+    (row,) = [row for row in rows_in(starts) if any("comparison" in name for name in row)]
+    assert "html-file" in str(row)
+    assert "logged to tests at Weights & Biases: " in capsys.readouterr().out
+
+
+def test_weights_without_a_project_are_refused(config, capsys):
+    words = f"fit --config {config} --wandb null --wandb_model true"
+    assert main(words.split()) == 2
+    assert "--wandb PROJECT" in capsys.readouterr().err
 
 
 def test_the_cells_of_a_grid_are_whole_runs(config, tmp_path, monkeypatch):
@@ -349,7 +401,8 @@ def test_tensorboard_has_one_folder_and_each_step_once(config, tmp_path, killed_
     assert steps_of_curve(folder, "train/loss") == list(range(18))
     # Before training, and after each of three epochs of 6 steps.
     assert steps_of_curve(folder, "val/nDCG_exp@10") == [0, 5, 11, 17]
-    assert len(steps_of_curve(folder, "test/nDCG_exp@10")) == 1
+    assert steps_of_curve(folder, "best/nDCG_exp@10") == [5, 11, 17]
+    assert steps_of_curve(folder, "test/nDCG_exp@10") == [17]
 
 
 def test_tensorboard_forgets_a_start_without_a_checkpoint(config, tmp_path, killed_run):
