@@ -11,7 +11,6 @@ from tempfile import TemporaryDirectory
 from ltr.data.files import cache_root
 from ltr.data.whole_files import write_whole
 from ltr.errors import InputError
-from ltr.run.loggers import has_wandb_key
 
 PREFIX = "wandb:"
 
@@ -82,6 +81,8 @@ def log_comparison(project: str, names: Sequence[str], page: str, csv: str) -> s
         Where it lies: an address, or the folder of a run that was logged offline.
     """
     import wandb  # here, not above: it takes a second, which every command would
+
+    from ltr.run.loggers import has_wandb_key  # here, not above: Lightning takes seconds
 
     is_offline = "WANDB_MODE" not in os.environ and not has_wandb_key()
     with (
