@@ -167,6 +167,8 @@ def test_the_page_of_the_index_has_no_dead_link_and_no_dead_picture(address):
     targets = Targets(html)
     places = [f"{address}/blob/HEAD/", f"{address}/raw/HEAD/"]
     for found, place in zip((targets.links, targets.pictures), places, strict=True):
+        # The renderer gives each heading a link to itself.
+        found = [target for target in found if not target.startswith("#user-content-")]
         of_project = [target for target in found if "example.org" in target or "://" not in target]
         assert (len(of_project) > 1) == bool(address)
         for target in of_project:
