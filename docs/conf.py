@@ -30,7 +30,7 @@ author = _setup["metadata"]["author"]
 version = ltr.__version__
 description = _setup["metadata"]["description"]
 # Where files outside docs/ can be read; without it their links are left out.
-source_address = _setup["metadata"].get("url", "")
+source_address = _setup["metadata"].get("url", "").rstrip("/")
 
 extensions = [
     "myst_parser",

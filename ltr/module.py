@@ -115,13 +115,12 @@ class RankerModule(LightningModule):
             other.
 
     Example:
-        >>> from lightning.pytorch import Trainer
         >>> from ltr.datamodules import FeatureDataModule
         >>> from ltr.losses import RankNetLoss
         >>> from ltr.models import FeatureRanker
+        >>> from ltr.run.trainer import RankerTrainer
         >>> module = RankerModule(FeatureRanker(n_features=100), RankNetLoss())
-        >>> quiet = {"logger": False, "enable_progress_bar": False, "enable_model_summary": False}
-        >>> trainer = Trainer(max_epochs=2, accelerator="cpu", enable_checkpointing=False, **quiet)
+        >>> trainer = RankerTrainer(max_epochs=2, accelerator="cpu")
         >>> trainer.fit(module, FeatureDataModule("synthetic"))
         >>> trainer.global_step
         2

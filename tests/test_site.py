@@ -18,6 +18,7 @@ import ltr
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
+ADDRESS = "https://forge.example/ltr"
 DIRECTIVE = re.compile(r"^\.\. auto(module|class|function):: ([\w.]+)$", re.MULTILINE)
 
 
@@ -108,7 +109,8 @@ class Targets(HTMLParser):
 def site(tmp_path_factory) -> Path:
     pytest.importorskip("furo")
     folder = tmp_path_factory.mktemp("site")
-    words = ["-q", "-W", "--keep-going", "-d", str(folder / "doctrees"), str(DOCS)]
+    words = ["-q", "-W", "--keep-going", "-D", f"source_address={ADDRESS}"]
+    words += ["-d", str(folder / "doctrees"), str(DOCS)]
     done = subprocess.run(
         [sys.executable, "-m", "sphinx", *words, str(folder / "site")],
         cwd=ROOT,
@@ -143,6 +145,19 @@ def test_every_link_of_the_site_leads_somewhere_and_nothing_is_fetched(site):
         assert not re.search(r"""<(?:img|script|source)[^>]*\ssrc="(?:https?:)?//""", text)
         assert not re.search(r"""<link[^>]*\srel="stylesheet"[^>]*href="(?:https?:)?//""", text)
     assert lost == []
+
+
+@pytest.mark.long
+def test_files_outside_the_pages_are_read_where_the_source_is(site):
+    """Without an address, as ``make site`` has none yet, their names stay without a link."""
+    found = set()
+    for path in site.rglob("*.html"):
+        text = path.read_text(encoding="utf-8")
+        found |= set(re.findall(rf'href="{ADDRESS}/(blob|tree)/HEAD/([^"#]+)', text))
+    assert {("blob", "ltr/draws.py"), ("tree", "ltr/margins"), ("blob", "SECURITY.md")} <= found
+    for kind, name in found:
+        place = ROOT / name
+        assert place.is_dir() if kind == "tree" else place.is_file(), name
 
 
 @pytest.mark.long

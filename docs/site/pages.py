@@ -56,7 +56,14 @@ def write_llms(app: Sphinx, error: Exception | None) -> None:
         for page in pages:
             lines.append(f"- [{page.title}](_sources/{page.name}.md.txt): {page.question}")
         lines.append("")
-    text = "\n".join(lines)
+    lines += ["## Python API", ""]
+    for name in sorted(app.env.found_docs):
+        if name.startswith("api/"):
+            title = app.env.titles[name].astext()
+            lines.append(
+                f"- [{title}]({name}.html): classes and functions, with options and examples"
+            )
+    text = "\n".join(lines) + "\n"
     (Path(app.outdir) / "llms.txt").write_text(text, encoding="utf-8")
 
 

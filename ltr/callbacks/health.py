@@ -84,9 +84,9 @@ class Health(Callback):
             run, for another module.
 
     Example:
-        >>> from lightning.pytorch import Trainer
+        >>> from ltr.run.trainer import RankerTrainer
         >>> health = Health(every_n_steps=50, stop=True)
-        >>> trainer = Trainer(callbacks=[health], accelerator="cpu", logger=False)
+        >>> trainer = RankerTrainer(callbacks=[health], accelerator="cpu")
     """
 
     def __init__(
