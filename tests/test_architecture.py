@@ -273,3 +273,20 @@ def test_importing_the_package_and_asking_for_help_import_nothing_heavy():
     command = [sys.executable, "-c", program]
     done = subprocess.run(command, check=True, capture_output=True, text=True, cwd=ROOT)
     assert done.stdout.startswith("ltr: train") and done.stdout.splitlines()[-1] == "[]"
+
+
+def test_a_collection_is_opened_without_torch(tmp_path):
+    """Reading takes the memory of the texts, and not that of torch. It says how far it is."""
+    (tmp_path / "qrels").mkdir()
+    text = "x" * 2_100_000  # two MB or more are tracked
+    (tmp_path / "corpus.jsonl").write_text(f'{{"_id": "d", "text": "{text}"}}\n')
+    (tmp_path / "queries.jsonl").write_text('{"_id": "q", "text": "which"}\n')
+    (tmp_path / "qrels/test.tsv").write_text("q\td\t1\n")
+    program = (
+        "import sys; from ltr.data.collection import open_collection\n"
+        "open_collection(sys.argv[1]).judgements('test')\n"
+        "print('torch' in sys.modules)"
+    )
+    command = [sys.executable, "-c", program, str(tmp_path)]
+    done = subprocess.run(command, check=True, capture_output=True, text=True, cwd=ROOT)
+    assert done.stdout == "False\n"

@@ -14,7 +14,6 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from ltr.data.console import Console
 from ltr.data.files import told_of_bytes
-from ltr.processes import rank
 
 log = logging.getLogger(__name__)
 
@@ -55,7 +54,7 @@ def tracking(
         beside: says more of it, behind a line of the log.
     """
     global _is_tracking
-    if total < 2 or _is_tracking or rank() > 0:
+    if total < 2 or _is_tracking or _rank() > 0:
         yield lambda done: None
         return
     console = Console(stderr=True)
@@ -97,6 +96,17 @@ def reading(files: Iterable[str | Path]) -> Iterator[None]:
             yield
         finally:
             told_of_bytes.remove(note)
+
+
+def _rank() -> int:
+    """The number of this process. One that has not loaded torch is alone, and need not load it to read
+    a file.
+    """
+    if "torch" not in sys.modules:
+        return 0
+    from ltr.processes import rank
+
+    return rank()
 
 
 class Pace:

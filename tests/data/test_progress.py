@@ -83,7 +83,7 @@ def test_what_is_inside_another_says_nothing(clock, said):
 
 
 def test_other_processes_say_nothing(clock, said, monkeypatch):
-    monkeypatch.setattr(progress, "rank", lambda: 1)
+    monkeypatch.setattr("ltr.processes.rank", lambda: 1)
     for _ in track(range(3), "encoding", "batches"):
         clock[0] += 31
     assert not said.messages
