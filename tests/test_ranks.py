@@ -14,9 +14,9 @@ from ltr.data.trec import read_run
 from ltr.metrics import RankingMetric
 from tests.child_processes import run_command, run_ranks
 from tests.test_metrics import random_lists
-from tests.world.collections import write_collection
+from tests.world.collections import write_collection, write_t2ranking
 from tests.world.configurations import QUIET, write_config
-from tests.world.runs import metrics
+from tests.world.runs import losses, metrics
 
 pytestmark = pytest.mark.usefixtures("programs_begin_warm")
 ROOT = Path(__file__).parents[1]
@@ -143,6 +143,30 @@ def test_processes_mine_what_one_mines_and_each_encodes_its_share(
             for _, queries, _ in batches[epoch]:
                 visited += queries
         assert len(visited) == len(set(visited)) == 30
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("policy", ["OneList", "OtherQueries"])
+def test_mined_negatives_at_a_level_teach_two_ranks_what_they_teach_one(tmp_path, backbone, policy):
+    """Of six queries five have a document at the level: the second step of an epoch has one list, and
+    the second rank none.
+    """
+    changes = {
+        "model.ranker": {"class_path": "DualEncoder", "init_args": {"backbone": backbone}},
+        "model.in_batch": f"ltr.in_batch.{policy}",
+        "data.init_args.relevant_from": 2,
+        "data.init_args.negatives": "mined",
+        "trainer.callbacks": [
+            {"class_path": "HardNegativeMining", "init_args": {"every_n_steps": 2}}
+        ],
+    }
+    config = write_config(tmp_path, backbone, write_t2ranking(tmp_path / "t2"), **changes)
+    two_processes("fit", config)
+    to_one = ["--trainer.default_root_dir", str(tmp_path / "one")]
+    assert main(["fit", "--config", str(config), *to_one]) == 0
+    of_two, of_one = ([*map(float, losses(tmp_path / name))] for name in ("run", "one"))
+    assert len(of_one) == 4 and min(of_one) > 0
+    assert of_two == pytest.approx(of_one, rel=1e-4)
 
 
 @pytest.mark.long

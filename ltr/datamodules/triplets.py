@@ -244,7 +244,7 @@ class TripletDataModule(PoolDataModule):
             number = self.trained_sources.index(source)
             epoch, step = self.train.plan.source_position(number, *self._position())
             plan.freeze_window(epoch, step)
-        assert isinstance(plan.rows, TripletRows | TaughtRows), "plan_of() has made them"
+        assert isinstance(plan.rows, TripletRows | TaughtRows), "rows_of() has made them"
         mined_number = list(source.negatives_per_row).index(source.mined_name)
         plan.draw_from(plan.rows.with_negatives(mined_number, mined))
         source.has_mined_negatives = True

@@ -113,7 +113,7 @@ def load(
         precision = _precision_of_run(named.file)
         if precision == "bf16-mixed" and is_emulated(chosen_device):
             log.warning(
-                "the precision of the run, bf16-mixed, is only emulated on %s, slowly; precision 32-true computes in float32",
+                "the precision of the run, bf16-mixed, is only emulated on %s, slowly; with precision 32-true it would compute in float32, and round scores otherwise",
                 chosen_device,
             )
     return _text_ranker(ranker, precision, source)
