@@ -15,6 +15,7 @@ from urllib.parse import unquote, urlsplit
 import pytest
 
 import ltr
+from ltr.cli.commands import COMMANDS
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
@@ -213,6 +214,12 @@ def test_the_index_of_an_accented_letter_stands_behind_it(monkeypatch):
     assert f"<msub>{accented}<mi>i</mi></msub>" in shown(r"\bar x_i")
     assert f"<msub>{accented}<mrow><mi>s</mi><mi>k</mi></mrow></msub>" in shown(r"\bar x_{sk}")
     assert "<munderover><mo>∑</mo><mi>i</mi><mi>n</mi></munderover>" in shown(r"\sum_i^n \log x_i")
+
+
+def test_the_page_for_programs_names_every_command():
+    page = (DOCS / "agents.md").read_text(encoding="utf-8")
+    for command in COMMANDS:
+        assert f"`ltr {command.name}" in page, command.name
 
 
 def test_the_examples_of_the_page_for_programs_run():
