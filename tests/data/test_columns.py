@@ -15,7 +15,6 @@ from tests.world.refusals import refused
 
 # A name; what it says; what pairs of ids, and texts with ids take its column for; and whether the
 # first line of texts with tabs between may be names where it has this one. None: it is not read.
-# Rows marked M are those in which readers disagree.
 NAMES = {
     "query_id": ("query_id", "query_id", "id", True),
     "query-id": ("query_id", "query_id", "id", True),
