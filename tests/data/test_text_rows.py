@@ -168,6 +168,16 @@ def test_each_form_is_known_by_its_columns(tmp_path, form, name):
     assert judgements(open_collection(write_rows(tmp_path / name, row))) == expected
 
 
+@pytest.mark.parametrize("nothing", [None, []])
+def test_rows_with_and_without_negatives(tmp_path, caplog, nothing):
+    """Nothing is left out of rows without."""
+    without = {"query": "x", "pos": ["y"], "neg": nothing, "neg_scores": nothing}
+    negatives = {"query": "a", "pos": ["b"], "neg": ["c"], "neg_scores": [1]}
+    file = write_rows(tmp_path / "train.jsonl", without, negatives, without)
+    assert judgements(open_collection(file)) == {"x": {"y": 1}, "a": {"b": 1, "c": 0}}
+    assert not [each for each in caplog.records if each.levelname == "WARNING"]
+
+
 def test_ids_are_kept_where_the_rows_have_them(tmp_path):
     tevatron = open_collection(write_rows(tmp_path / "a.jsonl", FORMS["Tevatron"][0]))
     assert (list(tevatron.queries.ids), list(tevatron.corpus.ids)) == (["7"], ["d1", "d2"])
