@@ -16,7 +16,7 @@ from ltr.errors import InputError
 from ltr.mining.filters import Recipe
 from ltr.mining.judge import TextScorer
 from ltr.mining.mined_negatives import MinedNegatives
-from ltr.mining.miner import Miner
+from ltr.mining.miner import Miner, check_index
 from ltr.mining.refresh import NegativesInForce, RefreshFolders, RefreshMoment, RefreshSchedule
 from ltr.mining.side_process import SideProcess
 from ltr.models import DualEncoder, Ranker
@@ -161,6 +161,21 @@ class HardNegativeMining(Callback):
         """See :meth:`ltr.datamodules.RankingDataModule.check_options`."""
         if data.is_fitting:
             self._check(pl_module, data)
+
+    def check_data(self, pl_module: LightningModule, data: RankingDataModule) -> None:
+        """See :meth:`ltr.datamodules.RankingDataModule.check_data`."""
+        if not data.is_fitting:
+            return
+        assert isinstance(pl_module, RankerModule) and isinstance(data, TripletDataModule), (
+            "check_options has refused others"
+        )
+        searcher = self.searcher(pl_module)
+        assert isinstance(searcher, DualEncoder), "check_options has refused others"
+        for source in data.mined_sources():
+            try:
+                check_index(self.recipe, source.collection, searcher)
+            except InputError as error:
+                raise _error(error.message) from None
 
     def _check(self, pl_module: LightningModule, data: RankingDataModule | None) -> None:
         """Raise an InputError for data whose negatives it can't mine, and for a ranker that can't

@@ -19,7 +19,7 @@ from ltr.errors import InputError
 from ltr.mining.exported import write_trec
 from ltr.mining.filters import Recipe
 from ltr.mining.mined_negatives import MinedNegatives
-from ltr.mining.miner import Miner
+from ltr.mining.miner import Miner, check_index
 from ltr.mining.refresh_report import summary_lines
 from ltr.mining.side_process import is_beside_training
 from ltr.models import DualEncoder
@@ -106,6 +106,7 @@ class MiningTrainer(Trainer):
         datamodule.open_collections()
         collection = datamodule.collection
         judged = collection.learnable(split)
+        check_index(recipe, collection, searcher)
         judge = None
         rescorer = None
         if callback is not None:

@@ -32,7 +32,8 @@ from ltr.mining.same_texts import SameTextFilter, TextKeys, known_documents
 from ltr.models.dual_encoder import DualEncoder
 from ltr.models.ranker import Ranker, digest_of_weights
 from ltr.search.embedder import Precision, embedder_of
-from ltr.search.encoding_places import Encodings, texts_of_store
+from ltr.search.encoding_places import Encodings, smallest_share, texts_of_store
+from ltr.search.faiss_index import empty_index
 from ltr.search.numbers import Numbers
 from ltr.search.shards import Shards, encode_everywhere, query_spans, share_of
 from ltr.spans import spans
@@ -44,6 +45,19 @@ RECALL_QUERIES = 200  # on which the recall of an approximate index is measured
 # these.
 SAMPLING = 1
 FILLING = 2
+
+
+def check_index(recipe: Recipe, collection: Collection, searcher: DualEncoder) -> None:
+    """Raise an InputError where faiss can't build the index of a recipe for a corpus: told before any
+    text is tokenised.
+    """
+    if recipe.index != "Flat":
+        shape = (smallest_share(len(collection.corpus)), searcher.dim)
+        try:
+            # Whether it can be built does not depend on the metric: any will do.
+            empty_index(recipe.index, shape, squared=True)
+        except InputError as error:
+            raise InputError(f"recipe.index: {error.message}", option=error.option) from None
 
 
 @dataclass

@@ -176,6 +176,10 @@ CASES = {
         "cross --trainer.callbacks HardNegativeMining",
         "HardNegativeMining searches with a dual encoder, and PairWiseBertRanker is none",
     ),
+    "an index of mining that faiss has not": (
+        "dual --trainer.callbacks HardNegativeMining --trainer.callbacks.recipe.index IVF145,Flat",
+        "HardNegativeMining recipe.index: the 145 clusters of 'IVF145,Flat' can't be more",
+    ),
     "a stage that changes nothing it knows": (
         "cross --trainer.callbacks LossSchedule"
         " --trainer.callbacks.changes '[{epoch: 1, options: {nothing: 1}}]'",
@@ -217,6 +221,7 @@ def test_measuring_is_refused_as_early(command, world, capsys, tokenised):
 USES = {
     "validate PLACE/teacher --data.path PLACE/relevant": "no judgements for the split 'dev'",
     "mine PLACE/teacher --data.path PLACE/relevant --split dev": "no judgements for the split 'dev'",
+    "mine PLACE/teacher --recipe.index IVF145,Flat": "recipe.index: the 145 clusters of",
     "mine PLACE/teacher --output PLACE/soft": "must be a new folder, and is there already",
     "check PLACE/teacher --run PLACE/nowhere.trec": "nowhere.trec",
     "check PLACE/teacher --trained_on PLACE/nowhere": "there is no such data folder or file",
