@@ -10,7 +10,7 @@ import pytest
 from markdown_it import MarkdownIt
 
 ROOT = Path(__file__).parents[1]
-PAGES = [ROOT / f"{name}.md" for name in ("CONTRIBUTING", "README", "SECURITY")]
+PAGES = [ROOT / f"{name}.md" for name in ("CHANGELOG", "CONTRIBUTING", "README", "SECURITY")]
 for folder in ("docs", "experiments", "examples"):
     PAGES += (ROOT / folder).rglob("*.md")
 NAMES = sorted(str(page.relative_to(ROOT)) for page in PAGES)
