@@ -52,6 +52,7 @@ def tiny_demo(demo, backbone, collection_folder, tmp_path, monkeypatch):
     monkeypatch.setattr(demo, "FILES", names)
     monkeypatch.setattr(demo, "SHIPPED", collection_folder)
     changes = {"trainer.max_epochs": 1, "trainer.default_root_dir": None}
+    changes["data.init_args.evaluation.depth"] = demo.DEPTH
     config = write_config(tmp_path, backbone, demo.DATA, **changes)
     monkeypatch.setattr(demo, "CONFIG", str(config))
     monkeypatch.setattr(demo, "run_in_process", main)
@@ -66,6 +67,7 @@ def test_the_demo_trains_in_an_empty_folder_and_goes_on_where_it_was(tiny_demo, 
     assert "1 of 5: the sample is written, examples/medquad" in told
     assert "5 of 5: ltr test runs/demo/medquad/seed=0" in told
     results = metrics(tiny_demo.RUN.path)
+    assert results["test"]["path"] == "examples/medquad"
     (row,) = re.findall(r"PairWiseBertRanker +│ +([\d.]+)", told)
     assert float(row) == pytest.approx(results["test"]["nDCG@10"], abs=5e-5)
     assert run_ltr("demo") == 0
@@ -80,9 +82,40 @@ def test_a_run_that_was_trained_only_is_tested(tiny_demo):
     results = metrics(tiny_demo.RUN.path)
     written = {name: value for name, value in results.items() if name != "test"}
     tiny_demo.RUN.metrics.write_text(json.dumps(written))
-    assert not tiny_demo.is_tested_by_best(tiny_demo.RUN)
+    collection = open_collection(str(tiny_demo.DATA))
+    assert not tiny_demo.is_tested_as_here(tiny_demo.RUN, collection)
     assert run_ltr("demo") == 0
     assert metrics(tiny_demo.RUN.path)["test"]["nDCG@10"] == results["test"]["nDCG@10"]
+
+
+def test_a_run_that_was_tested_otherwise_is_tested_again(tiny_demo, capsys):
+    assert run_ltr("demo") == 0
+    results = metrics(tiny_demo.RUN.path)
+    collection = open_collection(str(tiny_demo.DATA))
+    assert tiny_demo.is_tested_as_here(tiny_demo.RUN, collection)
+    test = results["test"]
+    for otherwise in ({"depth": 100}, {"evaluated": test["evaluated"] | {"queries": "others"}}):
+        tiny_demo.RUN.metrics.write_text(json.dumps(results | {"test": test | otherwise}))
+        assert not tiny_demo.is_tested_as_here(tiny_demo.RUN, collection)
+    capsys.readouterr()
+    assert run_ltr("demo") == 0
+    assert "5 of 5: ltr test runs/demo/medquad/seed=0" in capsys.readouterr().out
+    assert metrics(tiny_demo.RUN.path)["test"]["evaluated"] == test["evaluated"]
+
+
+def test_of_two_demos_the_second_finds_the_sample_of_the_first(tiny_demo, monkeypatch):
+    """The first ends between the look of the second and its own writing."""
+    looked = tiny_demo.os.path.lexists
+
+    def looked_before(path):
+        found = looked(path)
+        if path == tiny_demo.DATA and not found:
+            tiny_demo.folder_once(path, tiny_demo.copy_sample)
+        return found
+
+    monkeypatch.setattr(tiny_demo.os.path, "lexists", looked_before)
+    assert "the sample is written" in tiny_demo.place_sample(tiny_demo.DATA)
+    open_collection(str(tiny_demo.DATA))
 
 
 def test_another_folder_in_the_place_of_the_sample_is_refused(tiny_demo, capsys):

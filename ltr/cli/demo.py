@@ -23,7 +23,7 @@ from ltr.data.lines import lists_of_lines
 from ltr.data.outputs import check_inside
 from ltr.data.query_lists import QueryLists
 from ltr.data.trec import read_run
-from ltr.data.whole_files import write_folder
+from ltr.data.whole_files import folder_once
 from ltr.errors import InputError
 from ltr.metrics import RankingMetric
 from ltr.models import DualEncoder
@@ -133,7 +133,7 @@ def demo() -> None:
     words += ["--ckpt_path", "last"]
     say(f"4 of 5: ltr {' '.join(words)}")
     run_in_process(words)
-    if is_tested_by_best(RUN):
+    if is_tested_as_here(RUN, collection):
         say(f"5 of 5: {RUN.path} is tested already")
     else:
         say(f"5 of 5: ltr test {RUN.path}")
@@ -160,12 +160,19 @@ def demo() -> None:
     say("Your own data: ltr fit --config recipe:cross_encoder --data.path PATH")
 
 
-def is_tested_by_best(run: RunFolder) -> bool:
-    """Whether the best weights of a run were tested. Training drops the results of a test."""
+def is_tested_as_here(run: RunFolder, collection: Collection) -> bool:
+    """Whether the best weights of a run were tested on this collection, as deep as the demo tests.
+    Training drops the results of a test.
+    """
     if not is_tested(run.path):
         return False
-    checkpoint = read_metrics(run.metrics)["test"]["checkpoint"]
-    return checkpoint is not None and Path(checkpoint).name == run.best.name
+    report = read_metrics(run.metrics)["test"]
+    checkpoint = report["checkpoint"]
+    if checkpoint is None or Path(checkpoint).name != run.best.name:
+        return False
+    texts = (report["evaluated"].get("queries"), report["evaluated"].get("documents"))
+    has_same_texts = texts == (collection.queries.read_key, collection.corpus.key)
+    return has_same_texts and report.get("depth") == DEPTH
 
 
 def place_sample(folder: Path) -> str:
@@ -183,7 +190,7 @@ def place_sample(folder: Path) -> str:
                 )
         done = "is there"
     else:
-        write_folder(folder, copy_sample)
+        folder_once(folder, copy_sample)  # a second demo may have begun together with this one
         done = "is written"
     return f"the sample {done}, {folder}: health questions and answers of MedQuAD, CC BY 4.0"
 

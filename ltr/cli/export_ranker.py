@@ -12,7 +12,15 @@ from ltr.data.console import say
 from ltr.data.outputs import check_folder
 from ltr.use.export import Exported, Form
 from ltr.use.export import export as write_exported
-from ltr.use.hub_push import HubFile, check_can_push, files_to_push, push_folder
+from ltr.use.hub_push import (
+    TEXTS_OF_DATA,
+    HubFile,
+    check_can_push,
+    check_visibility,
+    files_to_push,
+    holds_texts_of_data,
+    push_folder,
+)
 from ltr.use.int8 import METRIC
 
 
@@ -45,6 +53,7 @@ def export(
     check_folder(folder, "the folder")
     if push is not None:
         check_can_push(push)
+        check_visibility(push, public=False)
     try:
         exported = write_exported(
             ranker,
@@ -87,6 +96,8 @@ def say_pushed(folder: Path, name: str, public: bool = False, revision: str | No
     files = files_to_push(folder)
     if pushed.deleted:
         say(f"deleted there: {', '.join(pushed.deleted)}")
+    if holds_texts_of_data(folder):
+        say(f"proof/ has {TEXTS_OF_DATA}")
     visibility = "private" if pushed.is_private else "public"
     say(f"{name} ({visibility}) holds {total_of(files)}: {pushed.url}")
 

@@ -11,8 +11,10 @@ from ltr.errors import InputError
 from ltr.use.export import Form, export
 from ltr.use.hub_push import (
     MAIN,
+    TEXTS_OF_DATA,
     check_can_push,
     check_name,
+    check_visibility,
     files_to_push,
     holds_texts_of_data,
     is_exported,
@@ -33,7 +35,7 @@ def push(
     """Export a ranker and push it to the hub, by one commit: the repository then holds what the
     export holds. Files that it had beside them are deleted, and stay in its history.
 
-    A new repository is private: the proof of an export has texts of dev. The token is that of
+    A new repository is private: the proof of an export has texts of the data. The token is that of
     ``hf auth login``, or ``HF_TOKEN``.
 
     Args:
@@ -59,6 +61,8 @@ def push(
                     f"{ranker} is exported and goes as it is: --to, --license and --language are for ltr export; leave them out, or push the run"
                 )
         else:
+            if not dry_run:
+                check_visibility(name, public)
             folder = Path(temporary) / "exported"
             form = to or "sentence-transformers"
             exported = export(
@@ -84,7 +88,7 @@ def _say_what_would_go(folder: Path, name: str, public: bool, revision: str | No
     for file in files:
         say(f"{size_in_words(file.size):>10}  {file.name}")
     if holds_texts_of_data(folder):
-        say("proof/ has texts of the dev split")
+        say(f"proof/ has {TEXTS_OF_DATA}")
     say("what the repository has beside these files would be deleted")
     say()
     say((folder / "README.md").read_text(encoding="utf-8"))

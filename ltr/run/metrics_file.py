@@ -40,6 +40,7 @@ class Report(TypedDict):
     conventions: dict[str, str]  # how each metric is counted
     lower_is_better: list[str]
     evaluated: dict[str, str | None]  # digests of the data
+    path: NotRequired[Any]  # of the data, as data.path names it
     candidates: NotRequired[str]
     bm25: NotRequired[str]  # what was done to its words, if anything
     depth: NotRequired[int | None]

@@ -324,6 +324,7 @@ class ResultsWriter(Callback):
             report["ceiling"] = ceiling_of_sources(
                 metrics, eval_batches.batches, data.first_queries
             )
+        report["path"] = self.config["data"].get("init_args", {}).get("path")
         report["checkpoint"] = str(trainer.ckpt_path) if trainer.ckpt_path else None
         report["seconds"] = round(time.perf_counter() - self._evaluation_began, 3)
         report["made"] = made_by()

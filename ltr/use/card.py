@@ -23,7 +23,7 @@ from ltr.models.pair_ranker import PairRanker
 from ltr.run.config_file import read_config
 from ltr.run.metrics_file import read_metrics
 from ltr.run.run_folder import RunFolder, run_of_checkpoint
-from ltr.use.card_head import card_head, data_paths, kind_of
+from ltr.use.card_head import card_head, kind_of, paths_of
 from ltr.use.int8 import METRIC, GraphMeasurement
 from ltr.use.proof.reading import is_rendered_by_caller
 
@@ -166,7 +166,7 @@ def card(
     tested = None
     if run is not None and run.config.is_file():
         config = read_config(run.config)
-        tested = _tested(run)
+        tested = _tested(run, _weights(source, run))
     name = source.name
     if run is not None:
         path = run.run_path().resolve()
@@ -331,8 +331,8 @@ def _training(config: dict[str, Any], metrics: dict[str, Any]) -> str:
     fit = metrics.get("fit", {})
     trainer = config["trainer"]
     rows = {
-        "data": ", ".join(data_paths(config)) or None,
-        "start": config.get("init_from") or backbone,
+        "data": ", ".join(map(_published, paths_of(data.get("path")))) or None,
+        "start": _published(config.get("init_from") or backbone),
         "negatives": data.get("negatives"),
         "negatives per query": data.get("negatives_per_query"),
         "relevant from": data.get("relevant_from"),
@@ -358,6 +358,15 @@ def _training(config: dict[str, Any], metrics: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
+def _published(name: Any) -> Any:
+    """A path or a name as others may read it: of a path that tells where folders lie on this
+    machine, its last part alone.
+    """
+    if isinstance(name, str) and (Path(name).is_absolute() or ".." in Path(name).parts):
+        return Path(name).name
+    return name
+
+
 def _class_with_options(part: Any) -> str | None:
     """A class with its options, of a part of a configuration."""
     if not isinstance(part, dict):
@@ -371,18 +380,29 @@ def _class_with_options(part: Any) -> str | None:
     return f"{part.get('class_path')} ({', '.join(options)})"
 
 
-def _tested(run: RunFolder) -> Groups | None:
-    """The test of a run, by itself; None where it was not tested."""
+def _weights(source: Path, run: RunFolder) -> str:
+    """The file of the weights that a source of a run names, without its folder."""
+    if source.is_file():
+        return source.name
+    has_last_alone = run.last.is_file() and not run.best.is_file()
+    return (run.last if has_last_alone else run.best).name
+
+
+def _tested(run: RunFolder, weights: str) -> Groups | None:
+    """The test of a run, by itself; None where these weights were not tested."""
     if read_metrics(run.metrics).get("test") is None or not run.per_query.is_file():
         return None
+    tested = read_run(run.path)
+    if tested.weights != weights:
+        return None
     # read_experiments wants all folds of a cross-validation; here a single one may be an experiment.
-    return grouped([Experiment(run.path.name, [read_run(run.path)])])
+    return grouped([Experiment(run.path.name, [tested])])
 
 
 def _results(folder: Path, tested: Groups | None) -> str:
     """The test metrics of this run with intervals, and those of the other seeds beside it."""
     if tested is None:
-        return "It was not tested."
+        return "These weights were not tested."
     seeds_of_groups = tested.experiments  # or this run with the seeds beside it
     if folder.name.startswith("seed="):
         with suppress(InputError, ValueError):  # others were not tested, or have other options

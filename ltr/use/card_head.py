@@ -67,9 +67,8 @@ def kind_of(model: PairRanker | DualEncoder) -> str:
     return "decoder ranker" if isinstance(model, DecoderRanker) else "cross-encoder"
 
 
-def data_paths(config: dict[str, Any]) -> list[str]:
-    """Where the data of a run lies, one path for each source."""
-    path = config["data"].get("init_args", {}).get("path")
+def paths_of(path: Any) -> list[str]:
+    """Where data lies, one path for each source, by ``data.path`` of a configuration."""
     paths = []
     for source in path if isinstance(path, list) else [path]:
         if source is not None:
@@ -96,10 +95,15 @@ def _base_models(
 def _hub_data_sets(config: dict[str, Any] | None) -> list[str] | None:
     """The data sets of the hub that a run was trained on; None where there are none."""
     names = []
-    for path in [] if config is None else data_paths(config):
+    for path in _trained_on(config):
         if path.startswith(HUB_DATA):
             names.append(_hub_data_set(path)[0])
     return list(dict.fromkeys(names)) or None
+
+
+def _trained_on(config: dict[str, Any] | None) -> list[str]:
+    """Where the data of a run lies, one path for each source."""
+    return [] if config is None else paths_of(config["data"].get("init_args", {}).get("path"))
 
 
 def _hub_data_set(path: str) -> tuple[str, str | None]:
@@ -110,11 +114,12 @@ def _hub_data_set(path: str) -> tuple[str, str | None]:
 
 def _eval_results(tested: Groups, config: dict[str, Any] | None) -> list[EvalResult] | None:
     """Each measure of the test on each data set, with how it is counted."""
-    paths = [] if config is None else data_paths(config)
     results = []
     for number, (group, (experiment,)) in enumerate(tested.experiments.items()):
-        path = paths[number] if len(paths) == len(tested.experiments) else group
         run = experiment.runs[0]
+        # A test may have been of other data than the run was trained on.
+        paths = paths_of(run.report["path"]) if "path" in run.report else _trained_on(config)
+        path = paths[number] if len(paths) == len(tested.experiments) else group
         type_ = NOT_OF_HUB
         data_name = Path(path).name
         # Results are grouped by type and configuration: those of two sources must differ in one.

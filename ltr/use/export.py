@@ -85,7 +85,7 @@ def export(
             own).
         int8: a data folder. With ``onnx``, each graph gets a second one with weights in int8
             (``model_int8.onnx``), and both are measured on the dev split. None: float32 alone.
-        data: the data of the ranker, of whose dev split the probes of the proof are. None, or data
+        data: the data of the ranker, of which the probes of the proof are. None, or data
             that can't be opened: they are of texts that ship with ltr.
         hub_id: where the hub will have it, for the card.
         license: of the model, as the hub calls it (``apache-2.0``), for the card; None: left out.

@@ -11,6 +11,7 @@ from huggingface_hub import (
     CommitOperationAdd,
     CommitOperationDelete,
     HfApi,
+    ModelInfo,
     constants,
     get_token,
 )
@@ -26,13 +27,17 @@ from ltr.use.proof.contract import MEND, SHIPPED
 
 MAIN = "main"
 GIT = ".gitattributes"  # the hub's own: which files are large
+# What a proof has of a ranker's data, in words.
+TEXTS_OF_DATA = "queries of dev (else test, else train) and documents of the corpus"
 # What the user can do, by the status of the hub's answer.
 TO_DO = {
     401: "log in (hf auth login), or set HF_TOKEN to a token that may write",
     403: "take a token that may write there (hf auth login, or HF_TOKEN), or another name",
     409: "somebody else changes it just now; push again",
     412: "somebody else has changed it meanwhile; push again",
+    429: "push again later",
 }
+REFUSED_CARD = "Invalid metadata in README.md"  # how the library begins what the hub says of it
 
 
 class HubFile(NamedTuple):
@@ -80,6 +85,23 @@ def check_can_push(hub_id: str) -> None:
         raise InputError(f"{hub_id}: a push needs a token of the hub; {TO_DO[401]}")
 
 
+def check_visibility(hub_id: str, public: bool) -> None:
+    """Raise an InputError where a repository is public and ``public`` is not said: a push to it is
+    refused, so the export before it can be spared.
+    """
+    api = HfApi()
+    with _told(hub_id, "nothing was written there"):
+        if not public and api.repo_exists(hub_id):
+            _check_private(api.model_info(hub_id), hub_id)
+
+
+def _check_private(repository: ModelInfo, hub_id: str) -> None:
+    if not repository.private:
+        raise InputError(
+            f"{hub_id} is public, and a proof has texts of the data, {TEXTS_OF_DATA}: ltr push RANKER {hub_id} --public says that everybody may read them"
+        )
+
+
 def is_exported(folder: Path) -> bool:
     """Whether a folder is one that ``ltr export`` has written: its card lists its files."""
     return files_of_card(folder / CARD) is not None
@@ -120,7 +142,7 @@ def push_folder(
         folder: what ``ltr export`` has written.
         hub_id: ``USER/NAME``. A repository that is not there is created.
         public: whether everybody may read it. A new one is private otherwise, since a proof has
-            texts of dev.
+            texts of the data.
         revision: the branch, created from ``main`` where it is not there; None: ``main``.
 
     Raises:
@@ -137,13 +159,13 @@ def push_folder(
             api.create_repo(hub_id, private=not public)
     state = "nothing was committed" + (", and it is there now, empty" if is_new else "")
     with _told(hub_id, state):
-        if branch != MAIN:
+        if not public:
+            _check_private(api.model_info(hub_id), hub_id)
+        if branch != MAIN and not api.revision_exists(hub_id, branch):
             api.create_branch(hub_id, branch=branch, exist_ok=True)
-        before = api.repo_info(hub_id, revision=branch)
-        if not before.private and not public:
-            raise InputError(
-                f"{hub_id} is public, and a proof has texts of dev: --public says that everybody may read them"
-            )
+            state += f", and its branch {branch} is there now"
+    with _told(hub_id, state):
+        before = api.model_info(hub_id, revision=branch)
         names = {file.name for file in files}
         there = {sibling.rfilename for sibling in before.siblings or []}
         deleted = sorted(there - names - {GIT})
@@ -175,6 +197,12 @@ def _told(hub_id: str, state: str) -> Iterator[None]:
         raise
     # What breaks while a large file goes is a RuntimeError, made of one of the hub's.
     except (*HUB_ERRORS, ValueError, RuntimeError) as error:
+        if str(error).startswith(REFUSED_CARD):
+            reason = str(error).removeprefix(REFUSED_CARD).lstrip("- .\n")
+            said = one_line(reason or "it gives no reason")
+            raise InputError(
+                f"{hub_id}: the hub must take the head of {CARD}, and refused it ({said}); {state}; mend --license or --language of the export"
+            ) from None
         cause = error.__cause__ if isinstance(error, RuntimeError) else error
         if not isinstance(cause, HfHubHTTPError):
             said = one_line(cause or error)
@@ -183,6 +211,7 @@ def _told(hub_id: str, state: str) -> Iterator[None]:
             ) from None
         status = cause.response.status_code
         said = one_line(cause.server_message or cause.response.reason_phrase)
+        otherwise = "push again later" if status >= 500 else "mend that, and push again"
         raise InputError(
-            f"{hub_id}: the hub must take the push, and answered {status} ({said}); {state}; {TO_DO.get(status, 'push again later')}"
+            f"{hub_id}: the hub must take the push, and answered {status} ({said}); {state}; {TO_DO.get(status, otherwise)}"
         ) from None

@@ -15,7 +15,7 @@ from ltr.use.card import _training, card
 from ltr.use.export import export
 from ltr.use.load import load
 from tests.world.backbones import make_backbone
-from tests.world.tested_runs import CONVENTION, QUERIES, write_run
+from tests.world.tested_runs import CONVENTION, QUERIES, edit_metrics, write_run
 
 
 def results_of_code(card: str, folder: Path) -> dict:
@@ -232,3 +232,60 @@ def test_a_card_of_the_hub_loads_the_model_from_there(retriever):
     text = card(Path("a"), "onnx", retriever.model, hub_id="user/name")
     assert 'embed(["a question"], "FOLDER"' in text
     assert "`hf download user/name --local-dir FOLDER`" in text
+
+
+def test_the_numbers_on_a_card_are_those_of_its_weights(retriever, tmp_path):
+    """A run whose best weights were tested; then its last ones."""
+    run = write_run(tmp_path / "run", np.full(len(QUERIES), 0.5))
+    (run / "checkpoints").mkdir()
+    for name in ("best.ckpt", "last.ckpt"):
+        (run / "checkpoints" / name).touch()
+    best, last = (run / "checkpoints/best.ckpt", run / "checkpoints/last.ckpt")
+
+    def has_numbers(source: Path) -> bool:
+        text = card(source, "sentence-transformers", retriever.model)
+        untested = "These weights were not tested." in text
+        assert ("model-index" in head_of(text, tmp_path)) == ("| AP | 0.5" in text) != untested
+        return not untested
+
+    assert [has_numbers(source) for source in (run, best, last)] == [True, True, False]
+    edit_metrics(run, test={"checkpoint": str(last)})
+    assert [has_numbers(source) for source in (run, best, last)] == [False, False, True]
+    best.unlink()
+    assert has_numbers(run), "a run without best weights is exported with its last ones"
+
+
+@pytest.mark.parametrize(
+    "tested, name, kind",
+    [("datasets:org/other", "org/other", "org/other"), ("o/x", "x", "unknown")],
+)
+def test_the_hub_reads_on_which_data_a_run_was_tested(retriever, tmp_path, tested, name, kind):
+    run = write_run(tmp_path / "run", np.full(len(QUERIES), 0.5), report={"path": tested})
+    changed_config(run, data={"path": "datasets:org/data"})
+    head = head_of(card(run, "sentence-transformers", retriever.model), tmp_path)
+    (result,) = head["model-index"][0]["results"]
+    assert (result["dataset"]["name"], result["dataset"]["type"]) == (name, kind)
+    assert head["datasets"] == ["org/data"], "it was trained on that"
+
+
+@pytest.mark.parametrize(
+    "name, said",
+    [
+        ("/home/me/clients/acme", "acme"),
+        ("../acme", "acme"),
+        ("data/letor", "data/letor"),
+        ("datasets:org/data", "datasets:org/data"),
+        ("org/encoder", "org/encoder"),
+        ("package:weights", "package:weights"),
+    ],
+)
+def test_a_card_tells_no_folders_of_this_machine(name, said):
+    config = {
+        "model": {"ranker": {"class_path": "R", "init_args": {"backbone": name}}},
+        "data": {"init_args": {"path": [{"path": name}]}},
+        "trainer": {"precision": "32-true"},
+    }
+    text = _training(config, {})
+    assert f"| data | {said} |" in text and f"| start | {said} |" in text
+    text = _training(config | {"init_from": name}, {})
+    assert f"| start | {said} |" in text

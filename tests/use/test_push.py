@@ -55,11 +55,65 @@ def test_a_branch_is_made_of_main_and_main_stays(hub, folder):
 
 def test_a_public_repository_is_pushed_to_where_that_is_said(hub, folder):
     hub.create(NAME, private=False)
-    with pytest.raises(InputError, match="user/name is public, and a proof has texts of dev"):
+    with pytest.raises(InputError, match="user/name is public, and a proof has texts of the data"):
         push_folder(folder, NAME)
-    assert held(hub) == {}
+    with pytest.raises(InputError, match="ltr push RANKER user/name --public says"):
+        push_folder(folder, NAME, revision="tried")
+    assert held(hub) == {} and set(hub.repositories[NAME].branches) == {"main"}
     assert not push_folder(folder, NAME, public=True).is_private
     assert held(hub) == content(folder)
+
+
+@pytest.mark.parametrize(
+    "words", [["push", "{model}", NAME], ["export", "{model}", "{out}", "--push", NAME]]
+)
+def test_a_public_repository_is_refused_before_an_export(hub, model, tmp_path, capsys, words):
+    hub.create(NAME, private=False)
+    out = tmp_path / "out"
+    assert main([word.format(model=model, out=out) for word in words]) == 2
+    said = capsys.readouterr()
+    assert "ltr push RANKER user/name --public says" in said.err and said.err.count("\n") == 1
+    assert not out.exists() and said.out == ""
+
+
+def test_a_failure_says_that_a_branch_is_there_now(hub, folder, capsys):
+    hub.create(NAME)
+    hub.answers["/commit"] = 500
+    words = ["push", str(folder), NAME, "--revision", "v2"]
+    assert main(words) == 2
+    said = "nothing was committed, and its branch v2 is there now; push again later"
+    assert said in capsys.readouterr().err
+    assert main(words) == 2
+    assert "is there now" not in capsys.readouterr().err, "the branch was there before"
+    hub.answers.clear()
+    assert main(words) == 0 and held(hub, "v2") == content(folder)
+
+
+def test_a_card_that_the_hub_refuses_says_what_to_mend(hub, folder, capsys):
+    hub.create(NAME)
+    hub.answers["validate-yaml"] = 400
+    assert main(["push", str(folder), NAME]) == 2
+    said = capsys.readouterr().err
+    assert "refused it (" in said and "mend --license or --language of the export" in said
+    assert "push again" not in said and said.count("\n") == 1 and held(hub) == {}
+
+
+def test_a_refusal_that_time_does_not_mend_advises_no_waiting(hub, folder, capsys):
+    hub.create(NAME)
+    hub.answers["/commit"] = 413
+    assert main(["push", str(folder), NAME]) == 2
+    assert "(refused with 413); nothing was committed; mend that" in capsys.readouterr().err
+
+
+def test_a_push_of_texts_of_the_data_says_so(hub, tmp_path, model, collection_folder, capsys):
+    out = tmp_path / "out"
+    export(model, out, data=str(collection_folder))
+    line = "proof/ has queries of dev (else test, else train) and documents of the corpus\n"
+    assert main(["push", str(out), NAME, "--public"]) == 0
+    assert line in capsys.readouterr().out
+    export(model, tmp_path / "without")
+    assert main(["push", str(tmp_path / "without"), NAME, "--public"]) == 0
+    assert "proof/ has" not in capsys.readouterr().out
 
 
 FAILURES = {

@@ -1,6 +1,6 @@
 """The probes of a proof: queries, each with some documents, that show what a server may do wrong.
 
-Most are of the dev split of a ranker's data. Some are changed so that every layer has a text that
+Most are queries of dev (else test, else train) and documents of the corpus. Some are changed so that every layer has a text that
 shows it: documents and a query that are too long, and texts that ship with ltr.
 """
 
@@ -30,17 +30,17 @@ def probe_lists(
     """``N_LISTS`` queries with ``N_DOCUMENTS`` documents each.
 
     Args:
-        collection: of whose dev split they are, as far as it has some; None: texts that ship.
+        collection: of whose dev split (else test, else train) they are, as far as it has one; None: texts that ship.
         longest: tokens of the longest text, or joined pair, that the ranker reads.
         n_tokens: of a query.
         query_room: tokens of the longest query that leaves room for a document; longer ones are
             shortened.
     """
-    lists = [] if collection is None else _dev_lists(collection)
+    lists = [] if collection is None else _lists_of_data(collection)
     shipped = _shipped()
     # The last lists are of the texts that ship: they have capitals, accents, brackets.
-    n_of_dev = min(len(lists), N_LISTS * 3 // 4)
-    lists = lists[:n_of_dev] + shipped[n_of_dev:]
+    n_of_data = min(len(lists), N_LISTS * 3 // 4)
+    lists = lists[:n_of_data] + shipped[n_of_data:]
     words = [word for one in lists for text in one.documents for word in text.split()]
     n_words = min(longest, LONGEST)
     # Three documents that are cut, of other words.
@@ -58,8 +58,8 @@ def probe_lists(
     return [one._replace(query=_shortened(one.query, n_tokens, query_room)) for one in lists]
 
 
-def _dev_lists(collection: Collection) -> list[ProbeList]:
-    """Lists of dev, else of test; evenly spaced, the judged documents first, then those of the
+def _lists_of_data(collection: Collection) -> list[ProbeList]:
+    """Lists of dev, else of test, else of train; evenly spaced, the judged documents first, then those of the
     pool, then any of the corpus.
     """
     split = next((name for name in ("dev", "test", "train") if name in collection.qrels), None)

@@ -42,7 +42,7 @@ def write_proof(
         folder: with the files of the export.
         form: what it is for.
         model: the ranker, in float32 and in eval mode.
-        collection: of whose dev split the probes are; None: they are of texts that ship.
+        collection: of whose dev split (else test, else train) the probes are; None: they are of texts that ship.
     """
     networks = networks_of(model)
     forms = forms_of(model)
