@@ -54,9 +54,9 @@ SMALL_WORDS = {"the", "hard", "of"}
 NAMES: dict[Role, str] = {
     "id": "_id id",
     "query_id": "query_id qid queryid question_id questionid q_id",
-    "document_id": "doc_id pid docid corpus_id document_id passage_id corpus_ids psg_id p_id",
+    "document_id": "doc_id pid docid corpus_id document_id passage_id corpus_ids psg_id p_id docno",
     "score": "score similarity",
-    "grade": "relevance grade label is_relevant relevant rating gold judgement judgment",
+    "grade": "relevance grade label is_relevant relevant rating gold judgement judgment rel",
     "distance": "distance",
     "positive": "pos positive",
     "negative": "neg negative",
@@ -66,7 +66,7 @@ NAMES: dict[Role, str] = {
     "negative_scores": "neg_scores neg_score",
     "query": WORDS["query"],
 }
-# What a text is called beside its id; "text" comes before the others.
+# What a text is often called beside its id, for errors; "text" comes before the others.
 TEXTS_BESIDE_IDS = (
     *("text", "body", "passage", "document", "doc", "query", "question", "contents"),
     *("content", "abstract"),
@@ -129,11 +129,12 @@ def pair_columns(names: tuple[str, ...]) -> dict[Role, list[str]]:
     columns: dict[Role, list[str]] = {}
     for name in names:
         role = role_of(name)
-        is_side = role in SIDES and "title" not in words_of(name)
+        is_side = role in SIDES and not is_title(name)
         if role is not None and (is_side or in_small_letters(name) in ROLE_OF_NAME):
             columns.setdefault(role, []).append(name)
-    for found in columns.values():
-        found.sort(key=lambda name: WHOLE_NAMES.get(in_small_letters(name), len(WHOLE_NAMES)))
+    for role, found in columns.items():
+        if role not in SIDES:  # these stay as the file has them, as their scores do
+            found.sort(key=lambda name: WHOLE_NAMES.get(in_small_letters(name), len(WHOLE_NAMES)))
         found.sort(key=lambda name: "hard" not in name.lower())
     return columns
 
@@ -158,10 +159,13 @@ def text_columns(names: tuple[str, ...]) -> TextColumns | None:
     ids = [name for name in names if name == "_id"] or [name for name in names if name == "id"]
     ids = ids or [name for name in names if role_of(name) in IDS]
     texts = [name for name in names if name == "text"]
-    texts = texts or [name for name in names if name in TEXTS_BESIDE_IDS]
+    texts = texts or [name for name in names if role_of(name) in TEXTS and not is_title(name)]
     if not ids or names.count(ids[0]) > 1 or len(texts) != 1:
         return None
+    titles = [name for name in names if role_of(name) == "text" and is_title(name)]
     title = "title" if "title" in names else None
+    if title is None and len(titles) == 1:
+        title = titles[0]
     instruction = "instruction" if "instruction" in names else None
     return TextColumns(ids[0], texts[0], title, instruction)
 
@@ -169,6 +173,11 @@ def text_columns(names: tuple[str, ...]) -> TextColumns | None:
 def in_small_letters(name: str) -> str:
     """``hardNegatives`` and ``Hard-Negatives`` are ``hard_negatives``."""
     return re.sub(r"(?<=[^\W\d_A-Z])(?=[A-Z])|[-\s]+(?=.)", "_", name.strip()).lower()
+
+
+def is_title(name: str) -> bool:
+    """Whether a column holds the titles of texts."""
+    return "title" in words_of(name)
 
 
 def words_of(name: str) -> list[str]:

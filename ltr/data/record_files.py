@@ -164,17 +164,17 @@ def _records(file: Path) -> Iterator[Record]:
         if columns is None:
             line = json.dumps(row, ensure_ascii=False, default=str)
             raise InputError(
-                f"{source}:{number}: a line must be an object with '_id' and 'text', got {line[:60]!r}"
+                f"{source}:{number}: a line must be an object with '_id' and 'text', or one text of another name, got {line[:60]!r}"
             )
         id_ = row[columns.id]
-        title = row.get("title") or ""
+        title = (row[columns.title] if columns.title else None) or ""
         text = row[columns.text]
         if text is None:
             text = ""
         instruction = row.get("instruction") or ""
         if not (isinstance(id_, str) and isinstance(title, str) and isinstance(text, str)):
             raise InputError(
-                f"{source}:{number}: {columns.id!r}, 'title' and {columns.text!r} must be strings, got {id_!r:.30}, {title!r:.30}, {text!r:.30}"
+                f"{source}:{number}: {columns.id!r}, {columns.title or 'title'!r} and {columns.text!r} must be strings, got {id_!r:.30}, {title!r:.30}, {text!r:.30}"
             )
         yield Record(id_, with_title(title, text), source, number, instruction)
 

@@ -99,7 +99,8 @@ def lacking_parts(files: Sequence[Path]) -> str:
             found.setdefault((part["stem"], part["of"]), []).append(part)
     for (stem, of), parts in found.items():
         numbers = {int(part["number"]) for part in parts}
-        absent = [number for number in range(int(of)) if number not in numbers]
+        lowest = 1 if int(of) in numbers else 0  # most count from 0
+        absent = [each for each in range(lowest, lowest + int(of)) if each not in numbers]
         if absent:
             first = f"{stem}-{absent[0]:0{len(of)}}-of-{of}"
             n_others = len(absent) - 1

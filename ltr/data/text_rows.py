@@ -20,10 +20,11 @@ from ltr.entries import shown
 from ltr.errors import InputError
 
 FIRST_ROWS = 100  # whose columns say what those of a file are for
-JUDGED = {"has_answer", "hasanswer", "is_selected", "is_relevant", "relevance", "label", "grade"}
+JUDGED = {"has_answer", "hasanswer"}  # beside what is called as a grade is
 # What is no text, where all first values are so: whole numbers of four digits, words of letters and
 # digits.
 ID = re.compile(r"[0-9]{4,}|(?=[!-~]*[0-9])[A-Za-z][!-~]*|[0-9][!-~]*[A-Za-z][!-~]*")
+# These come before other names of ids.
 IDS_OF_TEXTS = ("docid", "doc_id", "_id", "id", "passage_id", "psg_id", "pid")
 
 
@@ -175,7 +176,9 @@ def _is_list(text: str) -> bool:
 def _refuse_judged(name: str, values: list[tuple[str, Any]]) -> None:
     """Refuse documents that are not called positives, and say of themselves whether they are."""
     for where, value in values:
-        judged = JUDGED.intersection(value) if isinstance(value, dict) else None
+        if not isinstance(value, dict):
+            continue
+        judged = [key for key in value if key in JUDGED or role_of(key) == "grade"]
         if judged:
             raise InputError(
                 f"{where}: all documents of column {name!r} would be positives, got one with {min(judged)!r}; write lists of documents and labels, or, where all are relevant, import the file with --columns query=… positive={name}"
@@ -268,10 +271,10 @@ def text_of(value: Any, column: str, where: str, label: float = 0.0) -> Document
         title = value.get("title") or ""
         if isinstance(text, str) and isinstance(title, str):
             id_ = None
-            for name in IDS_OF_TEXTS:
-                if name in value:
-                    id_ = _own_id(value[name], where)
-                    break
+            ids = [name for name in IDS_OF_TEXTS if name in value]
+            ids = ids or [name for name in value if role_of(name) in ("document_id", "id")]
+            if ids:
+                id_ = _own_id(value[ids[0]], where)
             score = value.get("score")
             if not isinstance(score, str | int | float) or isinstance(score, bool):
                 score = None

@@ -338,10 +338,10 @@ NO_SCORE = "a row must have query_id and doc_id and score"
     ("rows", "line", "words"),
     [
         ([{}, {"score": 0}], 2, ALONE),
-        ([{}, {"rel": 0}], 2, ALONE),
+        ([{}, {"points": 0}], 2, ALONE),
         ([{"score": 1}, {}], 2, NO_SCORE),
         ([{"score": None}, {}], 1, NO_SCORE),
-        ([{"rel": 0}, {"rel": 1}], 1, NO_SCORE),
+        ([{"points": 0}, {"points": 1}], 1, NO_SCORE),
     ],
 )
 def test_judgements_whose_grade_may_be_lost_are_refused(tmp_path, rows, line, words):

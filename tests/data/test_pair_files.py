@@ -87,6 +87,19 @@ def test_texts_have_the_ids_that_a_collection_of_them_gives(tmp_path):
     assert (number, pairs.scored()) == (1, expected)
 
 
+def test_scores_of_several_columns_are_in_the_order_of_the_collection(tmp_path):
+    """As the file has them, and not as their names are known."""
+    row = {"query": "q", "positive": "p", "negative_1": "a", "negative": "b"}
+    row |= {"positive_scores": [1.0], "negative_scores": [0.1, 0.2]}
+    file = tmp_path / "train.jsonl"
+    file.write_text(as_jsonl(row))
+    expected = {"p": 1.0, "a": 0.1, "b": 0.2}
+    expected = {id_of("d", text): pytest.approx(score) for text, score in expected.items()}
+    collection = open_collection(file)
+    read = by_ids(collection, TeacherScores.open(file, collection).lists)
+    assert read == {id_of("q", "q"): expected}
+
+
 ROW_OF_TEXTS = {"query_id": "q1", "query": "what", "pos": ["x y"], "neg": ["z"]}
 OBJECTS = {"pos": [{"text": "x y"}], "neg": [{"title": "t", "text": "z", "docid": "7"}]}
 

@@ -1,11 +1,12 @@
 """The names of splits, and collections with splits of other names than train, dev and test."""
 
 import gzip
+from pathlib import Path
 
 import pytest
 
 from ltr.data.collection import open_collection, with_split
-from ltr.data.splits import parent_split, split_named
+from ltr.data.splits import lacking_parts, parent_split, split_named
 from tests.world.collections import write_collection
 from tests.world.refusals import refused
 
@@ -28,6 +29,15 @@ def test_a_name_that_no_file_can_have_is_refused():
     for name in ("s" * 201, "é" * 101):
         with refused("the name of a split must have at most 200 bytes"):
             split_named(name)
+
+
+@pytest.mark.parametrize(
+    ("numbers", "lacking"),
+    [("0 1 2", None), ("1 2 3", None), ("0 2", "a-1-of-3"), ("1 3", "a-2-of-3"), ("1", "a-0-of-3")],
+)
+def test_parts_are_counted_from_0_or_1(numbers, lacking):
+    said = lacking_parts([Path(f"a-{number}-of-3.tsv") for number in numbers.split()])
+    assert (f"; fetch the others ({lacking}" in said) if lacking else said == ""
 
 
 def test_a_split_is_a_part_of_what_stands_before_its_last_dot():

@@ -185,6 +185,16 @@ def test_ids_are_kept_where_the_rows_have_them(tmp_path):
     assert list(dpr.corpus.ids) == ["1", "2", "3"]
 
 
+@pytest.mark.parametrize(
+    ("ids", "expected"),
+    [({"document_id": "D1"}, "D1"), ({"corpus_id": 7}, "7"), ({"_id": "a", "docid": "b"}, "b")],
+)
+def test_an_id_in_an_object_is_kept_by_any_of_its_names(tmp_path, ids, expected):
+    row = {"query": "a", "pos": [{**ids, "text": "b"}]}
+    collection = open_collection(write_rows(tmp_path / "a.jsonl", row))
+    assert list(collection.corpus.ids) == [expected]
+
+
 IDS = {
     "of a document": ({"query_id": "1", "query": "a", "doc_id": "7", "document": "b"}, "7"),
     "of its kind": ({"QuestionID": "1", "Question": "a", "SentenceID": "7", "Sentence": "b"}, "7"),
@@ -374,6 +384,18 @@ FIRST_ROWS = {
     "what a reader found": (
         {"question": "a", "ctxs": [{"id": "1", "text": "b", "score": "9.5", "has_answer": False}]},
         "all documents of column 'ctxs' would be positives, got one with 'has_answer'",
+    ),
+    "a truth value": (
+        {"query": "a", "documents": [{"text": "b", "relevant": True}, {"text": "c"}]},
+        "all documents of column 'documents' would be positives, got one with 'relevant'",
+    ),
+    "a rating": (
+        {"query": "a", "documents": [{"text": "b"}, {"text": "c", "rating": 0}]},
+        "all documents of column 'documents' would be positives, got one with 'rating'",
+    ),
+    "what is_ says": (
+        {"query": "a", "answers": [{"text": "b", "is_correct": False}]},
+        "all documents of column 'answers' would be positives, got one with 'is_correct'",
     ),
     "lists as texts": (
         {"query": "a", "pos": "['b', 'c']"},
