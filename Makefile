@@ -20,7 +20,7 @@ env: .venv/ready  ## Create .venv with everything installed
 	$(BIN)/pip install -q -c constraints.txt -e '.[check,cpu,data,demo,dev,lora,onnx,parquet,site,stemming,zstd]'
 	touch $@
 
-demo: env  ## Train on the data that ships, and compare with BM25 and a bi-encoder (some minutes)
+demo: env  ## Train on the data that ships, and compare with BM25 and a dual encoder (some minutes)
 	HF_HUB_OFFLINE=1 $(BIN)/ltr demo
 
 # One thread per process, and one process more than cores, as some tests wait for others. Timings of the tests say nothing anyway.

@@ -1,5 +1,5 @@
 """``ltr demo``: train a ranker on the sample that ships, and compare it with BM25 and with the
-bi-encoder that it starts from.
+dual encoder that it starts from.
 """
 
 import filecmp
@@ -103,7 +103,7 @@ def ranked_lists(collection: Collection, run: Path) -> QueryLists:
 
 def demo() -> None:
     """Train a cross-encoder on a sample of health questions that ships with ltr, and compare it with
-    BM25 and with the bi-encoder that it starts from: some minutes on 2 cores, without a network.
+    BM25 and with the dual encoder that it starts from: some minutes on 2 cores, without a network.
 
     It writes examples/medquad, the sample, and runs/demo, the run, into the working directory. Called
     again, it goes on where it was: a training that is done is not done again.
@@ -123,10 +123,10 @@ def demo() -> None:
     values = measure(collection, pools)
     rows.append(Row("BM25", values, time.perf_counter() - begin))
 
-    say("3 of 5: the bi-encoder orders them, as it comes")
+    say("3 of 5: the dual encoder orders them, as it comes")
     begin = time.perf_counter()
     values = measure(collection, bi_encoder(collection, pools))
-    rows.append(Row("bi-encoder, untrained", values, time.perf_counter() - begin))
+    rows.append(Row("untrained dual encoder", values, time.perf_counter() - begin))
 
     # A run that was interrupted is resumed, and one that is done stays as it is.
     words = ["fit", "--config", CONFIG, "--trainer.default_root_dir", str(RUN.path)]
