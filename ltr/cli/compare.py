@@ -49,7 +49,8 @@ def compare(
         latex: Also write the tables to this file.
         csv: Also write the tables to this file.
         html: Also write a page of tables, figures, and the queries that differ most, to this file.
-        wandb: Also log that page, and the tables, to this project of Weights & Biases.
+        wandb: Also log that page, which has beginnings of queries and documents, and the tables, to
+            this project of Weights & Biases: PROJECT or ENTITY/PROJECT.
         data: Data sets on which the runs were tested by ltr test RUN --data.path …, named as there,
             and their mean: paths, or suite:NAME. None: the runs' own data.
         split: Splits on which the runs were tested by ltr test RUN --split …; of several, what changes

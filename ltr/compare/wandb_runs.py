@@ -72,35 +72,43 @@ def log_comparison(project: str, names: Sequence[str], page: str, csv: str) -> s
     """Log a comparison as a run of a project: its page as a panel, and page and tables as an artefact.
 
     Args:
-        project: of Weights & Biases.
+        project: of Weights & Biases, ``PROJECT`` or ``ENTITY/PROJECT``.
         names: of the experiments.
         page: HTML.
         csv: the tables.
 
     Returns:
         Where it lies: an address, or the folder of a run that was logged offline.
+
+    Raises:
+        InputError: if Weights & Biases refuses the project or can't be reached.
     """
     import wandb  # here, not above: it takes a second, which every command would
 
     from ltr.run.loggers import has_wandb_key  # here, not above: Lightning takes seconds
 
     is_offline = "WANDB_MODE" not in os.environ and not has_wandb_key()
-    with (
-        TemporaryDirectory() as folder,
-        wandb.init(
-            project=project,
-            name=" and ".join(names),
-            job_type="compare",
-            dir=Path.cwd(),
-            mode="offline" if is_offline else None,
-            settings=wandb.Settings(silent=True),
-        ) as run,
-    ):
-        artifact = wandb.Artifact(f"comparison-{run.id}", type="comparison")
-        for name, text in (("comparison.html", page), ("comparison.csv", csv)):
-            write_whole(Path(folder, name), [text])
-            artifact.add_file(str(Path(folder, name)))
-        run.log_artifact(artifact)
-        run.log({"comparison": wandb.Html(page)})
-        place: str | None = run.url
-        return place or str(Path(run.dir).parent)
+    entity, _, name = project.rpartition("/")
+    try:
+        with (
+            TemporaryDirectory() as folder,
+            wandb.init(
+                project=name,
+                entity=entity or None,
+                name=" and ".join(names),
+                job_type="compare",
+                dir=Path.cwd(),
+                mode="offline" if is_offline else None,
+                settings=wandb.Settings(silent=True),
+            ) as run,
+        ):
+            artifact = wandb.Artifact(f"comparison-{run.id}", type="comparison")
+            for file, text in (("comparison.html", page), ("comparison.csv", csv)):
+                write_whole(Path(folder, file), [text])
+                artifact.add_file(str(Path(folder, file)))
+            run.log_artifact(artifact)
+            run.log({"comparison": wandb.Html(page)})
+            place: str | None = run.url
+            return place or str(Path(run.dir).parent)
+    except wandb.errors.Error as error:
+        raise InputError(f"--wandb {project}: {' '.join(str(error).split())[:200]}") from None

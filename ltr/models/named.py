@@ -151,12 +151,15 @@ def _check_path(name: str | Path, option: str) -> None:
     names = ("config.json", "modules.json", "adapter_config.json")
     if any((path / file).is_file() for file in names):
         return
-    before_revision = Path(str(name).partition("@")[0])
+    hub_id, _, revision = str(name).partition("@")
+    before_revision = Path(hub_id)
     can_be_hub_id = not (
         path.is_absolute()
         or str(name).startswith(".")
         or path.parts[:1] == ("runs",)
         or len(before_revision.parts) > 2  # a hub id is NAME or OWNER/NAME
+        # A revision may have a slash, too; a path with an @ in it begins with a folder that is here.
+        or ("/" in revision and not revision.startswith("refs/") and Path(path.parts[0]).is_dir())
     )
     if not can_be_hub_id:
         raise InputError(

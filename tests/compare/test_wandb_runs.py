@@ -8,6 +8,7 @@ import pytest
 import wandb
 
 from ltr.compare.experiment import read_experiments
+from ltr.compare.wandb_runs import log_comparison
 from ltr.errors import InputError
 from tests.world.tested_runs import write_run
 
@@ -75,3 +76,20 @@ def test_a_group_of_others_does_not_lead_out_of_the_folder_of_derived_data(tmp_p
     said = "^wandb:team/project: two runs of the group same have the seed 0"
     with pytest.raises(InputError, match=said):
         read_experiments(["wandb:team/project"])
+
+
+@pytest.mark.parametrize(
+    "project, entity, name", [("mine", None, "mine"), ("team/mine", "team", "mine")]
+)
+def test_a_comparison_goes_to_the_project_of_an_entity(monkeypatch, project, entity, name):
+    """What Weights & Biases refuses is one line."""
+    asked = {}
+
+    def refuse(**options):
+        asked.update(options)
+        raise wandb.errors.CommError("no such\nentity")
+
+    monkeypatch.setattr(wandb, "init", refuse)
+    with pytest.raises(InputError, match=f"^--wandb {project}: no such entity$"):
+        log_comparison(project, ["a", "b"], "<html></html>", "")
+    assert (asked["entity"], asked["project"], asked["name"]) == (entity, name, "a and b")

@@ -319,6 +319,8 @@ NO_NAMES = {
     " ": "judge must name a run, a checkpoint or a model",
     "{here}/nothing": "--judge .*nothing: there is no run, checkpoint or model",
     "runs/nothing": "--judge runs/nothing: there is no run, checkpoint or model",
+    "grid/me@work/model": "--judge grid/me@work/model: there is no run, checkpoint or model",
+    "me/no@a/branch": "--judge me/no@a/branch: .*me/no@a/branch: the hub must have this revision",
     "{here}/grid": "holds several runs; name one: .*seed=0",
     "{here}/run": "--judge best: there is no .*best.ckpt; train first",
     "no/model": "--judge no/model: backbone 'no/model' can't be loaded",

@@ -2,6 +2,7 @@
 
 import os
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -11,6 +12,7 @@ import ltr
 from ltr.__main__ import main
 from ltr.errors import InputError
 from ltr.models import DualEncoder, PairWiseBertRanker
+from ltr.models.encoder.loading.model_folder import resolve
 from ltr.use.export import export
 from ltr.use.hub_push import push_folder
 from ltr.use.rankers import Reranker
@@ -58,6 +60,19 @@ def test_scores_are_those_of_the_folder(pushed, folders):
     push_folder(folders["cross"], NAME)
     np.testing.assert_array_equal(scores(NAME, revision="main"), own["cross"])
     np.testing.assert_array_equal(scores(NAME, revision=first), own["dual"])
+
+
+def test_a_revision_comes_with_modules_that_have_the_older_form_alone(pushed):
+    """Of the encoder, whose weights are there in both forms, the newer one is enough."""
+    commit = pushed.repositories[NAME].branches["main"][-1]
+    commit |= {"2_Dense/pytorch_model.bin": b"dense", "pytorch_model.bin": b"encoder"}
+    folder = Path(resolve(f"{NAME}@main"))
+    assert (folder / "2_Dense/pytorch_model.bin").read_bytes() == b"dense"
+    assert (folder / "model.safetensors").is_file()
+    assert not (folder / "pytorch_model.bin").exists()
+    commit["2_Dense/model.safetensors"] = commit.pop("model.safetensors")
+    folder = Path(resolve(f"{NAME}@main"))
+    assert (folder / "pytorch_model.bin").read_bytes() == b"encoder", "nothing else has its weights"
 
 
 def test_what_was_loaded_is_loaded_without_the_hub(pushed, folders, monkeypatch):

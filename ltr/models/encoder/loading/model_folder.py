@@ -350,10 +350,11 @@ def _revision_of_hub(hub_id: str, revision: str) -> str:
             f"{where}: a branch, a tag or a commit must follow @, got none; name one, or leave out @"
         )
     try:
-        folder = snapshot_download(
-            hub_id, revision=revision, ignore_patterns=[*OTHER_FORMS, "*.bin"]
-        )
-        if not any(Path(folder).rglob("*.safetensors")):
+        # The same weights in the older form, beside those of safetensors; a module in a folder of its
+        # own may have none but these.
+        older = "pytorch_model*.bin"
+        folder = snapshot_download(hub_id, revision=revision, ignore_patterns=[*OTHER_FORMS, older])
+        if not any(Path(folder).glob("*.safetensors")):
             folder = snapshot_download(hub_id, revision=revision, ignore_patterns=OTHER_FORMS)
     except (*HUB_ERRORS, ValueError) as error:
         offline = " (HF_HUB_OFFLINE is set)" if constants.is_offline_mode() else ""
