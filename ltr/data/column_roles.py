@@ -7,6 +7,7 @@ DPR and sentence-transformers, labelled pairs and lists, MTEB's reranking.
 
 import re
 from collections.abc import Collection, Mapping, Sequence
+from functools import lru_cache
 from typing import NamedTuple
 
 from ltr.data.columns import (
@@ -186,6 +187,21 @@ def _by_name(names: Sequence[str], where: str) -> dict[Role, list[str]]:
     elif by_role["positive"] and by_role["label"]:
         raise _unclear(names, where, f"{by_role['label'][0]} may be the label of a document")
     return by_role
+
+
+@lru_cache(1024)
+def titles_of(names: tuple[str, ...]) -> Mapping[str, str]:
+    """The columns of titles by those of the positives and negatives that they belong to, of columns of
+    some names.
+
+    >>> titles_of(("query", "positive_title", "positive_text", "title"))
+    {'positive_text': 'positive_title'}
+    """
+    by_role: dict[Role, list[str]] = {role: [] for role in ROLES}
+    for name in names:
+        if (role := role_of(name)) in ("query", "positive", "negative"):
+            by_role[role].append(name)
+    return _titles(by_role, names)
 
 
 def _titles(by_role: dict[Role, list[str]], names: Sequence[str]) -> dict[str, str]:

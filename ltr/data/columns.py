@@ -76,6 +76,7 @@ WHOLE_NAMES = {name: place for place, name in enumerate(" ".join(NAMES.values())
 ROLE_OF_NAME = {name: role for role, names in NAMES.items() for name in names.split()}
 PART_OF_WORD = {word: part for part, words in WORDS.items() for word in words.split()}
 IS_SO = re.compile(r"is_[a-z]+")  # is_relevant, is_correct, is_duplicate
+INDEX = re.compile(r"|Unnamed: \d+|__index_level_\d+__")
 PARTS_OF_NAME = re.compile(r"[^\W\d_]+")
 
 
@@ -173,6 +174,11 @@ def text_columns(names: tuple[str, ...]) -> TextColumns | None:
 def in_small_letters(name: str) -> str:
     """``hardNegatives`` and ``Hard-Negatives`` are ``hard_negatives``."""
     return re.sub(r"(?<=[^\W\d_A-Z])(?=[A-Z])|[-\s]+(?=.)", "_", name.strip()).lower()
+
+
+def is_index(name: str) -> bool:
+    """Whether pandas and Arrow call the numbers of rows so."""
+    return INDEX.fullmatch(name.strip()) is not None
 
 
 def is_title(name: str) -> bool:

@@ -222,7 +222,7 @@ def lists_of_run(file: Path, queries: TextTable, corpus: TextTable) -> QueryList
 
 def kind_of_pools(files: Sequence[Path]) -> str:
     """What makes lists of pools other ones than those of a run with the same bytes, for the cache."""
-    return "" if ".trec" in files[0].suffixes else "pools "
+    return "" if ".trec" in files[0].suffixes else "pools-2 "
 
 
 def read_pools(files: Sequence[Path], queries: TextTable, corpus: TextTable) -> Noted[QueryLists]:

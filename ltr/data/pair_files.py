@@ -5,16 +5,18 @@ Text whose first line holds no names has them by the number of its columns.
 """
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
 from ltr.data import trec
-from ltr.data.columns import NAMES, Role, pair_columns, role_of
+from ltr.data.column_roles import titles_of
+from ltr.data.columns import NAMES, Role, in_small_letters, is_index, pair_columns, role_of
 from ltr.data.files import numbered_lines
 from ltr.data.lines import Line
 from ltr.data.named_rows import Row, is_row_file, read_rows
+from ltr.data.record_files import with_title
 from ltr.data.text_rows import id_in, text_of
 from ltr.data.texts import id_of
 from ltr.errors import InputError
@@ -51,8 +53,8 @@ def pair_rows(file: Path, is_triples: bool = False) -> Iterator[tuple[int, "Pair
     if is_row_file(file) or names:
         rows = _named_lines(file, names) if names else read_rows(file)
         for number, row in rows:
-            values = _by_role(row)
-            yield number, PairRow(f"{file}:{number}", values, n_others=len(row) - len(values))
+            values, others = _by_role(row)
+            yield number, PairRow(f"{file}:{number}", values, others)
         return
     n_columns = None
     number_of_first = None
@@ -171,19 +173,43 @@ def lines_of_columns(file: Path) -> Iterator[tuple[int, list[str]]]:
             yield number, [part.strip() for part in parts]
 
 
-def _by_role(row: dict[str, Any]) -> dict[str, Any]:
-    """The values of a row by role. What has no value is left out."""
+def _by_role(row: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The values of a row by role, and those of the columns that are not read, by name. What has no
+    value is of no role. Titles beside the text of a query are part of the texts they belong to.
+    """
     values: dict[str, Any] = {}
-    for role, names in pair_columns(tuple(row)).items():
+    others = dict(row)
+    columns = pair_columns(tuple(row))
+    titles = titles_of(tuple(row)) if "query" in columns else {}
+    for role, names in columns.items():
         for name in names:
             value = row[name]
             if value is None:
                 continue
+            if role not in values or role in ("positive", "negative"):
+                del others[name]
+            if name in titles:
+                value = _with_titles(row[titles[name]], value)
+                others.pop(titles[name], None)
             if role not in values:
                 values[role] = value
             elif role in ("positive", "negative"):
                 values[role] = [*_as_list(values[role]), *_as_list(value)]
-    return values
+    return values, others
+
+
+def _with_titles(titles: Any, texts: Any) -> Any:
+    """Texts with their titles before them, as a collection of such rows has them; what is no text, or
+    has none of as many titles, stays as it is.
+    """
+    titles = _as_list(titles)
+    if isinstance(texts, dict) or len(titles) != len(_as_list(texts)):
+        return texts
+    titled = []
+    for title, text in zip(titles, _as_list(texts), strict=True):
+        is_titled = isinstance(text, str) and isinstance(title, str) and title.strip()
+        titled.append(with_title(title, text) if is_titled else text)
+    return titled
 
 
 class PairRow:
@@ -192,13 +218,15 @@ class PairRow:
     Args:
         where: its place, for errors.
         values: by role.
-        n_others: how many columns have no role, or no value.
+        others: the values of the columns that have no role, or no value, by name.
     """
 
-    def __init__(self, where: str, values: dict[str, Any], n_others: int = 0) -> None:
+    def __init__(
+        self, where: str, values: dict[str, Any], others: Mapping[str, Any] | None = None
+    ) -> None:
         self._where = where
         self._values = values
-        self._n_others = n_others
+        self._others = others or {}
 
     def scored(self) -> list[Pair]:
         """The pairs of a query and a document with their scores; an InputError if there is none."""
@@ -231,15 +259,21 @@ class PairRow:
 
     def graded(self) -> Pair:
         """The query, the document and the grade of a judgement."""
-        role = "grade" if "grade" in self._values else "score"
-        self._ask("query_id", "document_id", *(() if role in self._values else ("score",)))
+        role: Role = "grade" if "grade" in self._values else "score"
+        self._ask("query_id", "document_id")
+        if role not in self._values:
+            names = f"{NAMES['grade']} {NAMES['score']}".split()
+            raise InputError(
+                f"{self._where}: a row must have query_id and doc_id and a grade, got no column called {' or '.join(names)}"
+            )
         grade = trec.grade_in(self._values[role], self._where)
         return self._query, self._id("document_id"), grade
 
     @property
     def is_pair(self) -> bool:
-        """Whether the row is a query and a document, and has no other column."""
-        return self._values.keys() == {"query_id", "document_id"} and not self._n_others
+        """Whether the row is a query and a document, and has no other column but an index."""
+        is_alone = all(map(is_index, self._others))
+        return is_alone and self._values.keys() == {"query_id", "document_id"}
 
     def relevant(self) -> Pair:
         """The query and the document of a judgement without a grade, with 1."""
@@ -250,13 +284,41 @@ class PairRow:
         return self._query, self._id("document_id"), 1.0
 
     def candidates(self) -> list[Pair]:
-        """The query and a document, or those of a list, with the score that one has, or 0. A grade
-        is no score: the order of a pool must not tell it.
+        """The query and a document, or those of a list, with the score that each has, or 0: that of
+        the one column that is called so, as ``bm25_score``, or else the rank with the other sign. A
+        grade is no score: the order of a pool must not tell it.
         """
         self._ask("query_id", "document_id")
-        score = trec.score_in(self._values.get("score", 0.0), self._where)
         docs = _as_list(self._values["document_id"])
-        return [(self._query, id_in(doc, self._where), score) for doc in docs]
+        scores = self._scores_of_candidates()
+        if not isinstance(scores, list):
+            scores = [scores] * len(docs)
+        if len(scores) != len(docs):
+            raise InputError(
+                f"{self._where}: there must be as many scores as documents, got {len(scores)} and {len(docs)}"
+            )
+        return [
+            (self._query, id_in(doc, self._where), trec.score_in(score, self._where))
+            for doc, score in zip(docs, scores, strict=True)
+        ]
+
+    def _scores_of_candidates(self) -> Any:
+        """A score, or a list of them."""
+        if "score" in self._values:
+            return self._values["score"]
+        others = {name: value for name, value in self._others.items() if value is not None}
+        named = [name for name in others if role_of(name) == "score"]
+        if len(named) > 1:
+            raise InputError(
+                f"{self._where}: one column must be the score of a candidate, got {' and '.join(named)}; call one of them score"
+            )
+        if named:
+            return others[named[0]]
+        for name, value in others.items():
+            if in_small_letters(name) == "rank":
+                ranks = [-trec.score_in(rank, self._where) for rank in _as_list(value)]
+                return ranks if isinstance(value, list) else ranks[0]
+        return 0.0
 
     def negatives(self, systems: Sequence[str] | None) -> tuple[str, list[Pair]]:
         """The pairs of a query and a document that may be a negative of it, and what their values are:

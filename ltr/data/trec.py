@@ -63,9 +63,8 @@ def read_qrels(path: str | Path) -> Iterator[tuple[int, Judgement]]:
             continue
         if len(parts) > 4 and parts[4].startswith("#"):
             parts = parts[:4]
-        is_header = is_first and tuple(parts) == BEIR_HEADER
-        is_first = False
-        if is_header:
+        was_first, is_first = is_first, False
+        if was_first and tuple(parts) == BEIR_HEADER:
             continue
         if len(parts) not in (3, 4):
             raise InputError(
@@ -73,7 +72,15 @@ def read_qrels(path: str | Path) -> Iterator[tuple[int, Judgement]]:
             )
         query = parts[0]
         doc = parts[-2]
-        yield number, Judgement(query, doc, grade_of(parts[-1], f"{path}:{number}"))
+        try:
+            grade = grade_of(parts[-1], f"{path}:{number}")
+        except InputError as error:
+            if not was_first or is_score(parts[-1]):
+                raise
+            raise InputError(
+                f"{error}; the first line may also be names of columns, such as query_id and doc_id"
+            ) from None
+        yield number, Judgement(query, doc, grade)
 
 
 def grade_of(text: str, where: str) -> float:

@@ -290,7 +290,9 @@ def test_a_mistake_leads_to_its_part(tmp_path, caplog):
     with refused(f"{part}:1: a second judgement .*, 2, first 1 in line 1 of dev-00000-of-00002"):
         open_collection(folder)
     write_parts(folder, '{"query-id": "8", "corpus-id": "1"}\n')
-    with refused(f"{part}:1: a row must have query_id and doc_id and score"):
+    with refused(
+        f"{part}:1: a row must have query_id and doc_id and a grade, got no column called relevance"
+    ):
         open_collection(folder)
 
 
@@ -330,8 +332,15 @@ def test_names_of_columns_above_judgements(tmp_path):
     assert qrels(open_collection(write(tmp_path / "c", {**BEIR, **file}))) == {"dev": JUDGED["dev"]}
 
 
+@pytest.mark.parametrize("index", ["Unnamed: 0", "", "__index_level_0__"])
+def test_an_index_beside_judgements_is_no_grade(tmp_path, index):
+    file = {"qrels/dev.csv": f"{index},query-id,corpus-id\n0,8,1\n1,8,2\n"}
+    collection = open_collection(write(tmp_path / "c", {**BEIR, **file}))
+    assert qrels(collection) == {"dev": {"8": {"1": 1, "2": 1}}}
+
+
 ALONE = "a judgement must be a query and a document alone, as the first one"
-NO_SCORE = "a row must have query_id and doc_id and score"
+NO_SCORE = "a row must have query_id and doc_id and a grade, got no column called relevance or "
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ import json
 import pytest
 
 from ltr.data.collection import open_collection
-from ltr.data.pair_files import pair_rows
+from ltr.data.pair_files import candidate_lines, pair_rows
 from ltr.data.teacher_scores import TeacherScores
 from ltr.data.texts import id_of
 from tests.world.collections import by_ids, small_collection
@@ -98,6 +98,56 @@ def test_scores_of_several_columns_are_in_the_order_of_the_collection(tmp_path):
     collection = open_collection(file)
     read = by_ids(collection, TeacherScores.open(file, collection).lists)
     assert read == {id_of("q", "q"): expected}
+
+
+def test_titles_are_part_of_the_texts_that_have_scores(tmp_path):
+    row = {"query": "q", "positive_title": ["t", ""], "positive_text": ["a", "b"]}
+    row |= {"negative_title": "u", "negative_text": "c", "pos_scores": [1.0, 0.5]}
+    row |= {"neg_scores": [0.25]}
+    file = tmp_path / "train.jsonl"
+    file.write_text(as_jsonl(row))
+    collection = open_collection(file)
+    expected = {id_of("d", text): score for text, score in [("t a", 1), ("b", 0.5), ("u c", 0.25)]}
+    read = by_ids(collection, TeacherScores.open(file, collection).lists)
+    assert read == {id_of("q", "q"): expected}
+    ((_, pairs),) = pair_rows(file)
+    assert [doc for _, doc, _ in pairs.negatives(None)[1]] == [id_of("d", "u c")]
+
+
+# Rows of a pool without a column that is called score, and the scores that they say.
+POOLS = {
+    "of BM25": ([{"bm25_score": 2}, {"bm25_score": "0.5"}], [2, 0.5]),
+    "several of them": ([{"scores": 2}, {"scores": 1}], [2, 1]),
+    "a rank": ([{"rank": 1}, {"rank": 2}], [-1, -2]),
+    "before a rank": ([{"rank": 1, "relevance_score": 0.5}], [0.5]),
+    "a grade": ([{"relevance": 1}, {"relevance": 0}], [0, 0]),
+    "a list": ([{"corpus_ids": ["10", "11"], "rank": [1, 2]}], [-1, -2]),
+}
+
+
+@pytest.mark.parametrize("case", POOLS)
+def test_scores_and_ranks_of_candidates(tmp_path, case):
+    rows, expected = POOLS[case]
+    others = [{} if "corpus_ids" in row else {"doc_id": "10"} for row in rows]
+    rows = [{"query_id": "1", **other, **row} for other, row in zip(others, rows, strict=True)]
+    file = tmp_path / "test.jsonl"
+    file.write_text(as_jsonl(*rows))
+    assert [score for _, (_, _, score) in candidate_lines(file)] == expected
+
+
+@pytest.mark.parametrize(
+    ("row", "words"),
+    [
+        ({"bm25_score": 1, "dense_score": 2}, "one column must be the score of a candidate, got "),
+        ({"doc_id": ["1", "2"], "scores": [1]}, "there must be as many scores as documents, got 1"),
+        ({"rank": "first"}, "a score must be a finite number"),
+    ],
+)
+def test_scores_of_candidates_that_are_unclear_are_refused(tmp_path, row, words):
+    file = tmp_path / "test.jsonl"
+    file.write_text(as_jsonl({"query_id": "1", "doc_id": "10", **row}))
+    with refused(f"{file}:1: {words}"):
+        list(candidate_lines(file))
 
 
 ROW_OF_TEXTS = {"query_id": "q1", "query": "what", "pos": ["x y"], "neg": ["z"]}
