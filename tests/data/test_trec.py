@@ -111,3 +111,15 @@ def test_a_grade_is_written_so_that_the_same_float32_is_read(value):
     grade = np.float32(value)
     text = text_of_grade(grade)
     assert np.float32(grade_of(text, "here")) == grade and len(text) <= 11
+
+
+@pytest.mark.parametrize("first", ["topic\tdocno\tpoints", "topic 0 docno points"])
+def test_names_that_are_not_known_lead_to_those_that_are(tmp_path, first):
+    file = tmp_path / "a.tsv"
+    file.write_text(f"{first}\nq1\td1\t1\n")
+    words = "got 'points'; the first line may also be names of columns, such as query_id and doc_id"
+    with refused(f"a.tsv:1: a grade must be a number .*, {words}"):
+        list(read_qrels(file))
+    file.write_text("q1\td1\t-0.5\n")
+    with refused("add one number to all grades, so that 0 is not relevant$"):
+        list(read_qrels(file))
