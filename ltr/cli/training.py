@@ -281,8 +281,9 @@ class RankerCLI(ParsedCommand):
             self.trainer.loggers = build_loggers(folder, made.wandb, is_fit, _class_names(made))
         continue_tensorboards(self.trainer.loggers, folder, is_fit, self._checkpoint)
         if not is_fit and self._checkpoint is not None:
-            # What is measured stands at the step of the last validation of these weights.
-            steps = read_checkpoint(self._checkpoint, checksums=False)["global_step"]
+            # What is measured stands at the step of the last validation of these weights. A file
+            # without a step is no checkpoint of a ranker, which is told where it is opened.
+            steps = read_checkpoint(self._checkpoint, checksums=False).get("global_step", 0)
             internals.set_logged_step(self.trainer, max(steps - 1, 0))
 
     def _checkpoint_of_taken(self) -> str | NothingToDo | None:
