@@ -152,6 +152,7 @@ def _how_ranked(options: Mapping[str, Any], data: PoolDataModule) -> HowMeasured
         own_options += ["--data.evaluation.depth", str(depth)]
     if candidates == "candidates":
         keys.append(collection.candidates[data.tested_split].digest())
+        depth = collection.depth_of_pools(data.tested_split, depth)
     ranked = "its pools" if candidates == "candidates" else str(candidates)
     if candidates == "bm25" and data.bm25 != ALL_WORDS:
         ranked += f" with {data.bm25.in_words()}"

@@ -190,7 +190,10 @@ class ParsedCommand(LightningCLI):
         ranker = self.options.model.ranker
         data = self.options.data
         is_of_features = issubclass(resolve_name(ranker.class_path), FeatureRanker)
-        if not is_of_features or ranker.init_args.n_features is not None:
+        if not is_of_features:
+            return
+        own = ranker.get("init_args") or {}  # a user's class may not have the option
+        if "n_features" not in own or own["n_features"] is not None:
             return
         if not issubclass(resolve_name(data.class_path), FeatureDataModule):
             return  # refused later, as the data has no features

@@ -14,7 +14,7 @@ from typing import Any
 import jsonargparse
 import transformers
 from lightning.pytorch import Trainer
-from lightning.pytorch.callbacks import LearningRateMonitor, ProgressBar
+from lightning.pytorch.callbacks import LearningRateMonitor
 from lightning.pytorch.loggers.logger import DummyLogger
 
 from ltr.callbacks import HardNegativeMining
@@ -52,7 +52,7 @@ from ltr.run.loggers import (
 )
 from ltr.run.metrics_file import read_metrics
 from ltr.run.precision import ChosenPrecision
-from ltr.run.progress_lines import ProgressLines, ResultLines, RunBar
+from ltr.run.progress_lines import ResultLines, with_bar
 from ltr.run.results import ResultsWriter
 from ltr.run.run_folder import RunFolder
 from ltr.run.signals import exception_of, number_of
@@ -348,16 +348,10 @@ class RankerCLI(ParsedCommand):
         has_our_loggers = made.trainer.logger in (None, True)
         if has_our_loggers:
             kwargs["logger"] = DummyLogger()  # _begin_logging gives the others
-        has_progress_bar = made.trainer.enable_progress_bar
-        if has_progress_bar is None:
-            has_progress_bar = sys.stdout.isatty()
-            kwargs["enable_progress_bar"] = has_progress_bar
         callbacks.insert(0, EndWatchCallback(self._end_watch))
         callbacks += [self._results, ResultLines()]
-        if not has_progress_bar:
-            callbacks.append(ProgressLines())
-        elif not any(isinstance(callback, ProgressBar) for callback in callbacks):
-            callbacks.append(RunBar())
+        callbacks, has_bar = with_bar(callbacks, made.trainer.enable_progress_bar)
+        kwargs["enable_progress_bar"] = has_bar
         if is_fit and has_our_loggers:
             callbacks.append(LearningRateMonitor())
         self._checkpoints = Checkpoints(made.best, made.last, self._identity)

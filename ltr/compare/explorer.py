@@ -95,8 +95,8 @@ def _compared(
     rows = []
     for number, query in enumerate(shown):
         place = query_places.setdefault(query, len(query_places))
-        sides = [round(float(of_side[number]), 6) for of_side in values]
-        rows.append([place, round(differences[query], 6), *sides])
+        sides = [float(of_side[number]) for of_side in values]
+        rows.append([place, differences[query], *sides])
     return {
         "metric": result.metric,
         "sides": [comparison.name, comparison.baseline],
@@ -118,7 +118,7 @@ def _tops(
     for query in query_places:
         top = []
         for doc, score in ranking.documents.get(query, [])[:DOCUMENTS]:
-            top.append((doc_places.setdefault(doc, len(doc_places)), round(score, 4)))
+            top.append((doc_places.setdefault(doc, len(doc_places)), float(f"{score:.4g}")))
         tops.append(top)
     return tops
 

@@ -186,6 +186,15 @@ class Collection(NamedTuple):
             )
         return pools
 
+    def depth_of_pools(self, split: str, depth: int | None) -> int | None:
+        """The depth that no pool of a split exceeds by :meth:`best_of_pools`; None where some stay
+        whole.
+        """
+        if depth is None or split not in self.candidates:
+            return depth
+        pools = self.pools(split, option="depth").cut_ordered(depth)
+        return depth if (np.diff(pools.offsets) <= depth).all() else None
+
     def check_pools(self, split: str, *, option: str) -> None:
         """Raise an InputError where a split has no pools; arguments as of :meth:`pools`."""
         if split in self.candidates:

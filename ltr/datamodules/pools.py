@@ -202,19 +202,25 @@ class PoolDataModule(RankingDataModule):
 
     def _ranked(self, split: str) -> dict[str, object]:
         """The candidates that a split is ranked by, and their depth: what ``auto`` took, where the
-        option says that.
+        option says that. No depth where pools that have no order stay whole.
         """
         name = self.tested_split if split == "test" else split
-        took: dict[tuple[object, object], list[str]] = {}  # names of sources
+        took: dict[object, list[str]] = {}  # names of sources
+        depth = self.evaluation.depth
         judged = [source for source in self.sources if name in source.collection.qrels]
         for source in judged or self.sources:  # what is predicted needs no judgements
-            of_split = self.evaluation.of_split(source.collection, name)
-            took.setdefault((of_split.candidates, of_split.depth), []).append(source.name)
+            candidates = self.evaluation.of_split(source.collection, name).candidates
+            took.setdefault(candidates, []).append(source.name)
+            if candidates == "candidates":
+                depth = source.collection.depth_of_pools(name, depth)
         if len(took) == 1:
-            ((candidates, depth),) = took
-            return {"candidates": candidates, "depth": depth}
-        parts = [f"{candidates} of {', '.join(names)}" for (candidates, _), names in took.items()]
-        return {"candidates": " and ".join(parts), "depth": self.evaluation.depth}
+            (candidates,) = took
+            return {
+                "candidates": candidates,
+                "depth": self.evaluation.needed_depth if candidates == "bm25" else depth,
+            }
+        parts = [f"{candidates} of {', '.join(names)}" for candidates, names in took.items()]
+        return {"candidates": " and ".join(parts), "depth": depth}
 
     def prepare_data(self) -> None:
         """Read, check and tokenise once, in one process: the others find it all on disk."""

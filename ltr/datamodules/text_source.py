@@ -154,6 +154,8 @@ class TextSource:
         """
         if taken is None:
             taken = self.collection.taken_by_auto(split)
+        if taken == "candidates":
+            depth = self.collection.depth_of_pools(split, depth)
         best = "" if depth is None else f" (the best {depth})"
         what = f"the pools of the split{best}"
         if taken == "bm25":

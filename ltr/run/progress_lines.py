@@ -3,12 +3,13 @@ measured.
 """
 
 import logging
+import sys
 import time
 from math import isfinite
 from typing import Any
 
 from lightning.pytorch import Callback, LightningModule, Trainer
-from lightning.pytorch.callbacks import RichProgressBar
+from lightning.pytorch.callbacks import ProgressBar, RichProgressBar
 from lightning.pytorch.callbacks.progress.rich_progress import RichProgressBarTheme
 from rich.progress import ProgressColumn, Task, TimeRemainingColumn
 from rich.text import Text
@@ -95,15 +96,31 @@ def place_in_training(trainer: Trainer) -> str:
     return f"step {trainer.global_step:,}{of_total}, epoch {trainer.current_epoch + 1}"
 
 
+def with_bar(callbacks: list[Callback], enabled: bool | None) -> tuple[list[Callback], bool]:
+    """Callbacks and what says how a run goes on, and whether there is a bar.
+
+    Args:
+        callbacks: of the run; a bar among them takes the place of ours.
+        enabled: whether there is a bar; None: on a terminal, and where the callbacks have one.
+    """
+    has_one = any(isinstance(each, ProgressBar) for each in callbacks)
+    if enabled is None:
+        enabled = has_one or sys.stdout.isatty()
+    if not enabled:
+        return [*callbacks, ProgressLines()], False
+    return callbacks if has_one else [*callbacks, RunBar()], True
+
+
 class ResultLines(Callback):
     """Lines of what is trained, and of what each evaluation has measured."""
 
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         assert isinstance(pl_module, RankerModule)
-        parts = [type(pl_module.loss).__name__]
-        for part in (pl_module.margin, pl_module.in_batch):
-            if not isinstance(part, OwnLists | None):
-                parts.append(type(part).__name__)
+        parts = []
+        for part in (pl_module.loss, pl_module.margin, pl_module.in_batch):
+            now = getattr(part, "current", part)  # of a schedule the stage it is in
+            if not isinstance(now, OwnLists | None):
+                parts.append(type(now).__name__)
         n_weights = sum(weight.numel() for weight in pl_module.parameters())
         n_trained = sum(weight.numel() for weight in pl_module.parameters() if weight.requires_grad)
         trained = "all" if n_trained == n_weights else f"{n_trained:,} of them"

@@ -1,17 +1,16 @@
 """The trainer for Python: Lightning's, as quiet as ``ltr fit``."""
 
 import logging
-import sys
 import warnings
 from collections.abc import Iterable
 from typing import Any
 
 from lightning.pytorch import Callback, Trainer
-from lightning.pytorch.callbacks import Checkpoint, ProgressBar
+from lightning.pytorch.callbacks import Checkpoint
 from lightning.pytorch.loggers import Logger
 from lightning.pytorch.utilities import disable_possible_user_warnings
 
-from ltr.run.progress_lines import ProgressLines, ResultLines, RunBar
+from ltr.run.progress_lines import ResultLines, with_bar
 
 
 def leave_out_hints_of_lightning() -> None:
@@ -38,9 +37,10 @@ class RankerTrainer(Trainer):
         callbacks: Lightning's, ltr's or yours; a bar among them takes the place of ours.
         logger: where curves go. None: nowhere.
         enable_checkpointing: None: only where a callback writes checkpoints.
-        enable_progress_bar: None: on a terminal.
+        enable_progress_bar: None: on a terminal, and where a callback is a bar.
         enable_model_summary: whether Lightning prints its table of modules.
-        num_sanity_val_steps: batches of dev that are measured before training; -1: all.
+        num_sanity_val_steps: batches of dev that are measured before training; -1, and None: all.
+        barebones: Lightning's, which allows no bar and measures nothing before training.
         options: all others.
 
     Example:
@@ -56,20 +56,20 @@ class RankerTrainer(Trainer):
         enable_checkpointing: bool | None = None,
         enable_progress_bar: bool | None = None,
         enable_model_summary: bool = False,
-        num_sanity_val_steps: int = -1,
+        num_sanity_val_steps: int | None = None,
+        barebones: bool = False,
         **options: Any,
     ) -> None:
         leave_out_hints_of_lightning()
-        if enable_progress_bar is None:
-            enable_progress_bar = sys.stdout.isatty()
+        if barebones:
+            enable_progress_bar = bool(enable_progress_bar)
+        elif num_sanity_val_steps is None:
+            num_sanity_val_steps = -1
         callbacks = [callbacks] if isinstance(callbacks, Callback) else list(callbacks or [])
         if enable_checkpointing is None:
             enable_checkpointing = any(isinstance(each, Checkpoint) for each in callbacks)
         callbacks.append(ResultLines())
-        if not enable_progress_bar:
-            callbacks.append(ProgressLines())
-        elif not any(isinstance(each, ProgressBar) for each in callbacks):
-            callbacks.append(RunBar())
+        callbacks, enable_progress_bar = with_bar(callbacks, enable_progress_bar)
         super().__init__(
             callbacks=callbacks,
             logger=False if logger is None else logger,
@@ -77,6 +77,7 @@ class RankerTrainer(Trainer):
             enable_progress_bar=enable_progress_bar,
             enable_model_summary=enable_model_summary,
             num_sanity_val_steps=num_sanity_val_steps,
+            barebones=barebones,
             **options,
         )
 

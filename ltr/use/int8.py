@@ -55,7 +55,8 @@ def add_int8_graphs(
         folder: holds the graphs of the ranker.
         model: the ranker: its tokenizers, lengths and similarity.
         collection: the first 200 of its dev queries are asked; for each the best 20 of its pool are
-            ranked, of BM25 where the collection has no pools.
+            ranked, of BM25 where the collection has no pools. A pool without an order is ranked
+            whole.
 
     Raises:
         InputError: if there is no dev split, or no dev query has a relevant document.
@@ -65,13 +66,13 @@ def add_int8_graphs(
     judged = collection.learnable("dev")
     query_rows = judged.query_rows[:N_QUERIES]
     if "dev" in collection.candidates:
-        pools = collection.pools("dev", option="int8")
+        pools = collection.best_of_pools("dev", DEPTH, option="int8")
     else:
         pools = bm25_lists(collection, query_rows, DEPTH)
     lists = []
     for query_row in query_rows.tolist():
         doc_rows, _ = pools.of(query_row)
-        lists.append(judged.labelled(query_row, doc_rows[:DEPTH]))
+        lists.append(judged.labelled(query_row, doc_rows))
     for name, file in float_files.items():
         _write_int8(file, int8_files[name])
     return [

@@ -134,6 +134,10 @@ def test_pools_without_an_order_stay_whole(tmp_path, caplog, kind):
     for split in ("train", "test"):
         said = f"{folder}: the pools of {len(whole) - 1} of {len(whole)} queries of {split} have no order"
         assert caplog.text.count(said) == 1
+    # No depth is told that most lists exceed.
+    assert data.conventions("test") == {"candidates": "candidates", "depth": None}
+    assert data.taken["evaluation.candidates of test"] == "candidates"
+    assert "'test': evaluation.candidates: auto takes the pools of the split (" not in caplog.text
 
 
 def test_a_depth_holds(folder, caplog):

@@ -4,11 +4,18 @@ import logging
 from types import SimpleNamespace
 
 import pytest
-from lightning.pytorch.callbacks import RichProgressBar
+from lightning.pytorch.callbacks import RichProgressBar, Timer, TQDMProgressBar
 from rich.progress import TaskID
 
-from ltr.losses import RankNetLoss
-from ltr.run.progress_lines import ResultLines, RunBar, place_in_training
+from ltr.callbacks.loss_schedule import LossChange, LossSchedule
+from ltr.losses import LambdaRankLoss, RankNetLoss
+from ltr.run.progress_lines import (
+    ProgressLines,
+    ResultLines,
+    RunBar,
+    place_in_training,
+    with_bar,
+)
 from tests.world.rankers import feature_ranker
 
 
@@ -80,6 +87,28 @@ def test_the_bar_says_step_epoch_speed_and_four_digits():
     for steps, words in ((float("inf"), "dev, before training"), (2, "some of dev, as a trial")):
         trainer.num_sanity_val_steps = steps
         assert bar.sanity_check_description == words
+
+
+@pytest.mark.parametrize("terminal", [True, False])
+def test_a_bar_among_the_callbacks_is_the_bar_also_without_a_terminal(terminal, monkeypatch):
+    monkeypatch.setattr("sys.stdout.isatty", lambda: terminal)
+    callbacks = [Timer(), TQDMProgressBar()]
+    assert with_bar(callbacks, None) == (callbacks, True)
+    others, has_bar = with_bar(callbacks[:1], None)
+    assert others[0] is callbacks[0] and has_bar == terminal
+    assert [type(each) for each in others[1:]] == [RunBar if terminal else ProgressLines]
+    off, has_bar = with_bar(callbacks[:1], False)
+    assert type(off[1]) is ProgressLines and not has_bar
+
+
+def test_a_schedule_is_named_by_its_losses(caplog):
+    module = feature_ranker(2, RankNetLoss())
+    schedule = LossSchedule([LossChange(epoch=1, loss=LambdaRankLoss())])
+    trainer = SimpleNamespace(strategy=SimpleNamespace(root_device="cpu"), precision="32-true")
+    schedule.setup(trainer, module, "validate")
+    with caplog.at_level(logging.INFO, "ltr"):
+        ResultLines().on_fit_start(trainer, module)
+    assert caplog.messages[-1].startswith("training FeatureRanker with RankNetLoss: ")
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,7 @@
 """The trainer for Python."""
 
 import logging
+import math
 
 import pytest
 from lightning.pytorch.callbacks import ModelCheckpoint, RichProgressBar, TQDMProgressBar
@@ -49,12 +50,22 @@ def bars(**options) -> list[type]:
 def test_what_the_user_gives_stays(tmp_path, monkeypatch):
     assert bars() == [] and bars(enable_progress_bar=True) == [RunBar]
     assert bars(enable_progress_bar=True, callbacks=TQDMProgressBar()) == [TQDMProgressBar]
+    assert bars(callbacks=TQDMProgressBar()) == [TQDMProgressBar]  # not on a terminal
     logger = CSVLogger(tmp_path)
     saves = ModelCheckpoint(tmp_path)
     trainer = RankerTrainer(accelerator="cpu", logger=logger, callbacks=[saves])
     assert trainer.loggers == [logger] and trainer.checkpoint_callbacks == [saves]
     assert RankerTrainer(accelerator="cpu").checkpoint_callbacks == []
     assert RankerTrainer(accelerator="cpu", enable_checkpointing=True).checkpoint_callbacks
+
+
+def test_barebones(monkeypatch):
+    """Neither a bar nor a measurement before training, also on a terminal."""
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+    assert bars(barebones=True) == [] and bars() == [RunBar]
+    assert RankerTrainer(accelerator="cpu", barebones=True).num_sanity_val_steps == 0
+    assert RankerTrainer(accelerator="cpu").num_sanity_val_steps == math.inf
+    assert RankerTrainer(accelerator="cpu", num_sanity_val_steps=3).num_sanity_val_steps == 3
 
 
 @pytest.fixture(autouse=True)

@@ -15,13 +15,16 @@ from transformers import AutoTokenizer
 import ltr
 from ltr.__main__ import main
 from ltr.data.collection import open_collection
+from ltr.data.query_lists import QueryLists
 from ltr.models import DualEncoder
 from ltr.models.encoder.text_encoder import TextEncoder
+from ltr.use import int8
 from ltr.use.export import export
 from ltr.use.load import load
 from ltr.use.onnx_graph import Session
 from tests.use.exported import PAIRS
 from tests.world.backbones import make_backbone
+from tests.world.collections import write_collection
 from tests.world.tokenizers import byte_level_bpe
 
 
@@ -93,6 +96,21 @@ def test_a_model_with_few_positions(tmp_path):
     found = Session(tmp_path / "out/model.onnx").output(inputs)
     expected = load(tmp_path / "dual", "32-true", "cpu").encode(texts)
     assert found == pytest.approx(expected, abs=1e-5)
+
+
+def test_int8_ranks_the_best_of_a_pool_and_a_pool_without_an_order_whole(tmp_path, monkeypatch):
+    """The documents of the second query have one score."""
+    folder = write_collection(tmp_path / "c", n_queries=12)
+    collection = open_collection(str(folder))
+    first, second = collection.learnable("dev").query_rows[:2].tolist()
+    pools = QueryLists.from_rows([first] * 3 + [second] * 3, [9, 5, 2] * 2, [4, 3, 1, 0, 0, 0])
+    collection = collection._replace(candidates={"dev": pools})
+    monkeypatch.setattr(int8, "DEPTH", 2)
+    ranked = []
+    monkeypatch.setattr(int8, "_measure", lambda *given: ranked.append(given[-1]))
+    int8.add_int8_graphs(tmp_path, None, collection)
+    of_query = {labelled.query_row: labelled.doc_rows.tolist() for labelled in ranked[0]}
+    assert of_query[first] == [9, 5] and sorted(of_query[second]) == [2, 5, 9]
 
 
 @pytest.mark.parametrize("kind", ["cross", pytest.param("dual", marks=LONG)])
