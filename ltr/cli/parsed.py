@@ -197,8 +197,14 @@ class ParsedCommand(LightningCLI):
             return
         if not issubclass(resolve_name(data.class_path), FeatureDataModule):
             return  # refused later, as the data has no features
-        options = data.init_args
-        module = FeatureDataModule(options.path, options.fold, first_feature=options.first_feature)
+        options = data.get("init_args") or {}
+        if "path" not in options:
+            return
+        module = FeatureDataModule(
+            options["path"],
+            options.get("fold"),
+            first_feature=options.get("first_feature", 1),
+        )
         splits = [module.split(name) for name in ("train", "dev", "test")]
         ranker.init_args.n_features = max(split.n_features for split in splits if split is not None)
 

@@ -118,7 +118,7 @@ def _tops(
     for query in query_places:
         top = []
         for doc, score in ranking.documents.get(query, [])[:DOCUMENTS]:
-            top.append((doc_places.setdefault(doc, len(doc_places)), float(f"{score:.4g}")))
+            top.append((doc_places.setdefault(doc, len(doc_places)), float(f"{score:.7g}")))
         tops.append(top)
     return tops
 

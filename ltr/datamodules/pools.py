@@ -159,9 +159,15 @@ class PoolDataModule(RankingDataModule):
     def measurable_splits(self) -> set[str]:
         splits = set()
         for split, sources in (("dev", self.trained_sources), ("test", self.sources)):
-            if any(split in source.collection.qrels for source in sources):
+            judged = [one.collection for one in sources if split in one.collection.qrels]
+            if judged and all(self._has_candidates(collection, split) for collection in judged):
                 splits.add(split)
         return splits
+
+    def _has_candidates(self, collection: Collection, split: str) -> bool:
+        """Whether there are pools, where the options ask for them."""
+        asks_for_pools = self.evaluation.candidates == "candidates"
+        return split in collection.candidates or not asks_for_pools
 
     @property
     def options_to_measure(self) -> str:

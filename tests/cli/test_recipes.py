@@ -2,10 +2,14 @@
 
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import yaml
+from jsonargparse import dict_to_namespace
 
+from ltr.cli.parsed import ParsedCommand
+from ltr.datamodules import FeatureDataModule
 from ltr.errors import InputError
 from ltr.grid.definition import Grid
 from ltr.models import FeatureRanker
@@ -102,6 +106,36 @@ def test_another_name_is_one_line(line, option, tmp_path, monkeypatch, capsys):
 def test_a_recipe_is_no_run(capsys):
     told = refusal(capsys, "fit recipe:mined")
     assert told.endswith("name a configuration by --config recipe:mined")
+
+
+class OwnRanker(FeatureRanker):
+    """Knows how many features it has."""
+
+    def __init__(self) -> None:
+        super().__init__(5)
+
+
+class OwnData(FeatureDataModule):
+    """Has no folds."""
+
+    def __init__(self, path: str) -> None:
+        super().__init__(path)
+
+
+def test_classes_of_a_user_need_not_have_our_options(letor_folder):
+    """The data has five features."""
+    data = {"class_path": f"{__name__}.OwnData", "init_args": {"path": str(letor_folder)}}
+    taken = []
+    for name, options in (
+        ("OwnRanker", None),
+        ("OwnRanker", {}),
+        ("FeatureRanker", {"n_features": None}),
+    ):
+        ranker = {"class_path": f"{__name__}.{name}", "init_args": options}
+        config = dict_to_namespace({"model": {"ranker": ranker}, "data": data})
+        ParsedCommand._take_n_features_of_data(SimpleNamespace(options=config))
+        taken.append(config.model.ranker.init_args)
+    assert not taken[0] and not taken[1] and taken[2].n_features == 5
 
 
 def test_features_are_counted_in_the_data(tmp_path, letor_folder, collection_folder, capsys):

@@ -188,6 +188,32 @@ def test_the_explorer_keeps_the_queries_that_differ_most(page, tmp_path, monkeyp
     assert len(explored(file)["queries"]) == 3
 
 
+def test_the_explorer_has_small_differences_and_small_scores(page, tmp_path):
+    """A difference of 1e-7 is of a query that was won; probabilities of 2e-5 and 3e-5 differ."""
+    runs = tmp_path / "runs"
+    shutil.copytree(page.parent / "runs", runs)
+    for seed in (0, 1):
+        file = runs / f"good/seed={seed}/per_query.tsv"
+        lines = (runs / f"base <b>/seed={seed}/per_query.tsv").read_text().splitlines()
+        query, value = lines[1].split("\t")
+        lines[1] = f"{query}\t{float(value) - 1e-7:.9f}"
+        file.write_text("\n".join(lines) + "\n")
+    file = runs / "good/seed=0/test.run"
+    scored = []
+    for line in file.read_text().splitlines():
+        *words, score, name = line.split()
+        scored.append(" ".join([*words, f"{float(score) / 1e5:.7f}", name]))
+    file.write_text("\n".join(scored) + "\n")
+    html = tmp_path / "page.html"
+    words = [str(runs / "base <b>"), str(runs / "good")]
+    assert main(["compare", *words, "--html", str(html)]) == 0
+    found = explored(html)
+    ((_, difference, good, base),) = found["comparisons"][0]["rows"]
+    assert difference == pytest.approx(-1e-7, rel=1e-3) and good < base
+    scores = [score for _, score in found["rankings"]["good"][0]["top"]]
+    assert scores == pytest.approx([8e-5, 7e-5, 6e-5, 5e-5, 4e-5], rel=1e-6)
+
+
 def test_two_that_rank_alike_have_no_heading_of_what_differs(page, tmp_path):
     """Nothing would stand below it."""
     runs = page.parent / "runs"

@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import logging
+import shutil
 
 import pytest
 import torch
@@ -152,6 +153,16 @@ def test_a_depth_holds(folder, caplog):
     assert "takes the pools of the split (the best 3)" in caplog.text
     assert data.conventions("dev") == {"candidates": "bm25", "depth": 3}
     assert data.conventions("test") == {"candidates": "candidates", "depth": 3}
+
+
+def test_a_split_without_the_pools_that_are_asked_for_cannot_be_measured(folder, tmp_path):
+    """Nothing names it as the next to measure."""
+    shutil.copytree(folder, tmp_path / "c")
+    (tmp_path / "c/candidates/test.trec").rename(tmp_path / "c/candidates/dev.trec")
+    for candidates, splits in (("candidates", {"dev"}), ("auto", {"dev", "test"})):
+        data = opened(TripletDataModule, str(tmp_path / "c"), candidates=candidates)
+        data.open_collections()
+        assert data.measurable_splits == splits
 
 
 def test_each_source_is_asked_by_itself(folder, collection_folder):
