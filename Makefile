@@ -69,7 +69,7 @@ site: env  ## Build the site of the documentation, in build/site
 
 # twine in the environment of the build alone: it brings many packages.
 dist: env  ## Build the wheel into dist/, and check it as the index does
-	rm -rf build dist
+	rm -rf build/lib build/bdist.* dist
 	$(BIN)/python -m build
 	$(PYTHON) -m venv .venv/dist
 	.venv/dist/bin/pip install -q twine 'readme-renderer[md]'

@@ -1,6 +1,7 @@
 """What is installed: under which name, with which files, and what it needs."""
 
 import configparser
+import os
 import re
 import runpy
 import shutil
@@ -14,6 +15,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+import ltr
 from tests.test_architecture import imports_of
 
 ROOT = Path(__file__).parents[1]
@@ -219,6 +221,32 @@ def test_conda_and_the_workflow_install_what_make_env_does():
     assert jobs["publish"]["needs"] == "test" and jobs["test"]["needs"] == "build"
 
 
+@pytest.mark.parametrize(("tag", "rc"), [(ltr.__version__, 0), ("9.9", 1)])
+def test_a_tag_of_another_version_is_not_built(tag, rc):
+    jobs = yaml.safe_load((ROOT / ".github/workflows/wheel.yml").read_text())["jobs"]
+    first = next(one["run"] for one in jobs["build"]["steps"] if "run" in one)
+    environment = os.environ | {"GITHUB_REF": f"refs/tags/v{tag}"}
+    done = subprocess.run(["bash", "-c", first], cwd=ROOT, env=environment)
+    assert done.returncode == rc
+
+
+def test_the_sdist_holds_what_the_tests_read():
+    """This file reads the workflow."""
+    assert "graft .github" in (ROOT / "MANIFEST.in").read_text().splitlines()
+
+
+def test_a_build_leaves_the_site(tmp_path):
+    """Of the first line of ``make dist``, which removes what was built before."""
+    (line,) = re.findall(r"^dist: .*\n\t(rm .*)$", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    for name in ("build/site", "build/lib/ltr", "build/bdist.linux-x86_64", "dist"):
+        (tmp_path / name).mkdir(parents=True)
+    subprocess.run(["bash", "-c", line], cwd=tmp_path, check=True)
+    assert [str(one.relative_to(tmp_path)) for one in tmp_path.rglob("*")] == [
+        "build",
+        "build/site",
+    ]
+
+
 def test_the_container_runs_as_a_user_and_keeps_its_runs():
     lines = (ROOT / "Dockerfile").read_text().splitlines()
     user = lines.index("USER ltr")
@@ -262,7 +290,7 @@ def test_the_sdist_holds_the_project_and_the_wheel_the_package(tmp_path):
         files = [Path(one.name) for one in archive.getmembers() if one.isfile()]
     packed = {str(file.relative_to(file.parts[0])) for file in files}
     of_build = {"PKG-INFO"} | {name for name in packed if name.startswith("ltr_lab.egg-info/")}
-    of_ci = {name for name in of_project if name.startswith((".ci/", ".github/"))}
+    of_ci = {name for name in of_project if name.startswith(".ci/")}
     assert packed - of_build == of_project - of_ci | sample
 
     (wheel,) = tmp_path.glob("ltr_lab-*-py3-none-any.whl")

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 import yaml
-from jsonargparse import dict_to_namespace
+from jsonargparse import Namespace
 
 from ltr.cli.parsed import ParsedCommand
 from ltr.datamodules import FeatureDataModule
@@ -124,18 +124,17 @@ class OwnData(FeatureDataModule):
 
 def test_classes_of_a_user_need_not_have_our_options(letor_folder):
     """The data has five features."""
-    data = {"class_path": f"{__name__}.OwnData", "init_args": {"path": str(letor_folder)}}
+    path = Namespace(path=str(letor_folder))
+    data = Namespace(class_path=f"{__name__}.OwnData", init_args=path)
     taken = []
-    for name, options in (
-        ("OwnRanker", None),
-        ("OwnRanker", {}),
-        ("FeatureRanker", {"n_features": None}),
-    ):
-        ranker = {"class_path": f"{__name__}.{name}", "init_args": options}
-        config = dict_to_namespace({"model": {"ranker": ranker}, "data": data})
+    options = (None, Namespace(), Namespace(n_features=None))
+    for name, own in zip(("OwnRanker", "OwnRanker", "FeatureRanker"), options, strict=True):
+        kind = f"{__name__}.{name}"
+        ranker = Namespace(class_path=kind, init_args=own)
+        config = Namespace(model=Namespace(ranker=ranker), data=data)
         ParsedCommand._take_n_features_of_data(SimpleNamespace(options=config))
         taken.append(config.model.ranker.init_args)
-    assert not taken[0] and not taken[1] and taken[2].n_features == 5
+    assert taken == [None, Namespace(), Namespace(n_features=5)]
 
 
 def test_features_are_counted_in_the_data(tmp_path, letor_folder, collection_folder, capsys):
