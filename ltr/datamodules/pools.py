@@ -220,11 +220,9 @@ class PoolDataModule(RankingDataModule):
             if candidates == "candidates":
                 depth = source.collection.depth_of_pools(name, depth)
         if len(took) == 1:
-            (candidates,) = took
-            return {
-                "candidates": candidates,
-                "depth": self.evaluation.needed_depth if candidates == "bm25" else depth,
-            }
+            (only,) = took
+            depth = self.evaluation.needed_depth if only == "bm25" else depth
+            return {"candidates": only, "depth": depth}
         parts = [f"{candidates} of {', '.join(names)}" for candidates, names in took.items()]
         return {"candidates": " and ".join(parts), "depth": depth}
 
