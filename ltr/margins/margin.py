@@ -34,6 +34,11 @@ class Margin(nn.Module):
         """
         raise NotImplementedError
 
+    @property
+    def current(self) -> "Margin | None":
+        """The policy itself; of policies that follow one another, that of the stage."""
+        return self
+
     def want_as(self, other: "Margin | None") -> None:
         """Copy the wants of the policy that this one wraps; None wants nothing."""
         self.wants_queries = other is not None and other.wants_queries

@@ -116,11 +116,12 @@ class ResultLines(Callback):
 
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         assert isinstance(pl_module, RankerModule)
-        parts = []
-        for part in (pl_module.loss, pl_module.margin, pl_module.in_batch):
-            now = getattr(part, "current", part)  # of a schedule the stage it is in
-            if not isinstance(now, OwnLists | None):
-                parts.append(type(now).__name__)
+        # Of a schedule those of the stage.
+        parts = [type(pl_module.loss.current).__name__]
+        margin = None if pl_module.margin is None else pl_module.margin.current
+        for part in (margin, pl_module.in_batch):
+            if not isinstance(part, OwnLists | None):
+                parts.append(type(part).__name__)
         n_weights = sum(weight.numel() for weight in pl_module.parameters())
         n_trained = sum(weight.numel() for weight in pl_module.parameters() if weight.requires_grad)
         trained = "all" if n_trained == n_weights else f"{n_trained:,} of them"
