@@ -16,6 +16,7 @@ from urllib.parse import unquote, urlsplit
 
 import pytest
 from huggingface_hub import constants, hf_api
+from transformers.utils import hub as transformers_hub
 
 TOKEN = "hf_of_a_test"
 NAME = "user/name"
@@ -272,6 +273,8 @@ def hub(monkeypatch, tmp_path):
         monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", files)
         # The module's functions are methods of this object.
         monkeypatch.setattr(hf_api.api, "endpoint", served.url)
+        # transformers keeps an object of its own, which would go on asking the hub of an earlier test.
+        monkeypatch.setattr(transformers_hub, "_hf_api", None, raising=False)
         monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
         monkeypatch.setattr(constants, "HF_HUB_DISABLE_XET", True)
         monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
