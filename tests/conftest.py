@@ -1,6 +1,7 @@
 """Fixtures of all tests. What they make is in tests/world. Nothing here needs a network."""
 
 import importlib
+import logging
 import os
 import signal
 import sys
@@ -110,9 +111,11 @@ def own_cache(tmp_path_factory):
 @pytest.fixture(autouse=True)
 def every_test_begins_alike(monkeypatch):
     """Whichever came before it in this process: Lightning keeps the seed of the last ``fit`` in the
-    environment.
+    environment, and ``ltr check`` and ``RankerTrainer`` quieten it for good.
     """
     monkeypatch.delenv("PL_GLOBAL_SEED", raising=False)
+    for package in ("lightning.pytorch", "lightning.fabric"):
+        logging.getLogger(package).setLevel(logging.INFO)
     torch.manual_seed(0)
 
 

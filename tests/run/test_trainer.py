@@ -3,7 +3,6 @@
 import logging
 import math
 
-import pytest
 from lightning.pytorch.callbacks import ModelCheckpoint, RichProgressBar, TQDMProgressBar
 from lightning.pytorch.loggers import CSVLogger
 
@@ -66,12 +65,3 @@ def test_barebones(monkeypatch):
     assert RankerTrainer(accelerator="cpu", barebones=True).num_sanity_val_steps == 0
     assert RankerTrainer(accelerator="cpu").num_sanity_val_steps == math.inf
     assert RankerTrainer(accelerator="cpu", num_sanity_val_steps=3).num_sanity_val_steps == 3
-
-
-@pytest.fixture(autouse=True)
-def level_of_lightning():
-    """Stays as it was: other tests look at what Lightning says."""
-    logger = logging.getLogger("lightning.pytorch")
-    level = logger.level
-    yield
-    logger.setLevel(level)
