@@ -34,11 +34,11 @@ LABELS = rows_of_labels()
 
 
 def write_rows(folder: Path, row: str) -> Path:
-    """Twelve rows as the page shows one; no two texts are alike, two rows have each number, and every
-    second label of 1 is 0.
+    """Twelve rows as the page shows one; no two texts are alike, two rows have each number in the
+    place of 4, and every second label of 1 is 0.
     """
     texts = count()
-    template = re.match(r"`(.*?)`", row)[1].replace("<TAB>", "\t")
+    template = re.sub(r"\b4\b", "N", re.match(r"`(.*?)`", row)[1]).replace("<TAB>", "\t")
     lines = ""
     for n in range(12):
         line = filled(template, 1 + n % 6, texts)
