@@ -14,7 +14,7 @@ from ltr.data.files import names_in, seen_from
 from ltr.data.folder_files import FolderFiles, find_corpus, open_corpus, open_queries
 from ltr.data.from_ir_datasets import read_ir_datasets
 from ltr.data.hugging_face import open_data_set, saved_files_by_split
-from ltr.data.judged_lists import cached_lists, kind_of_pools, read_judgements, read_pools
+from ltr.data.judged_lists import cached_lists, open_pools, read_judgements
 from ltr.data.own_documents import own_documents, without_own
 from ltr.data.query_lists import QueryLists
 from ltr.data.splits import (
@@ -370,8 +370,7 @@ def _from_data_folder(folder: Path) -> Collection:
         if judged := files.judgements(split):
             qrels[split] = cached_lists(judged, queries, corpus, read_judgements)
         if pools := files.pools(split):
-            kind = kind_of_pools(pools)
-            candidates[split] = cached_lists(pools, queries, corpus, read_pools, kind)
+            candidates[split] = open_pools(pools, queries, corpus)
     if not qrels:
         raise InputError(
             f"{folder / 'qrels'}: there must be at least one of train.tsv, dev.tsv, test.tsv (or .tsv.gz, .txt, .jsonl, .csv, .parquet), or MS MARCO's qrels.train.tsv beside the corpus; found {names_in(folder / 'qrels') or names_in(folder)}"
@@ -420,9 +419,7 @@ def _pools_of(collection: Collection, files: FolderFiles, split: str) -> QueryLi
         return collection.candidates[split]
     pools = files.pools(split)
     if pools:
-        return cached_lists(
-            pools, collection.queries, collection.corpus, read_pools, kind_of_pools(pools)
-        )
+        return open_pools(pools, collection.queries, collection.corpus)
     whole = parent_split(split)
     return None if whole is None else _pools_of(collection, files, whole)
 

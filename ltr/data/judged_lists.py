@@ -10,7 +10,7 @@ import numpy as np
 from ltr.data import trec
 from ltr.data.cache_folder import Notes, cached, keep_notes, log_notes, origin_of
 from ltr.data.files import digest_of
-from ltr.data.first_bytes import unpacked_name
+from ltr.data.forms import Form
 from ltr.data.lines import (
     Line,
     LineRows,
@@ -23,8 +23,6 @@ from ltr.data.lines import (
 from ltr.data.pair_files import (
     candidate_lines,
     has_grades,
-    has_other_names,
-    has_three_columns,
     judgement_lines,
     scored_lines,
 )
@@ -32,6 +30,8 @@ from ltr.data.progress import reading
 from ltr.data.query_lists import QueryLists
 from ltr.data.texts import TextTable
 from ltr.errors import InputError
+
+RUN = ".trec"  # how a run ends; other pools may be pairs
 
 T = TypeVar("T")
 Noted = tuple[T, Notes]  # what was read, and what is to be said of it
@@ -54,14 +54,7 @@ def cached_lists(
         read: reads them.
         kind: of the lists, where the same bytes may be read as others.
     """
-    contents = []
-    for file in files:
-        form = ""
-        # The ending of rows with names chooses their reader.
-        if has_other_names(file):
-            form = f"rows-2 {Path(unpacked_name(file.name.lower())).suffix} "
-        contents.append(f"{form}{digest_of(file)}")
-    content = kind + " ".join(contents)
+    content = kind + " ".join(f"{Form(file).key}{digest_of(file)}" for file in files)
     with reading(files):
         return cached_lists_of(files, content, queries, corpus, partial(read, files))
 
@@ -112,7 +105,7 @@ def read_scores(files: Sequence[Path], queries: TextTable, corpus: TextTable) ->
     """
     lines = lines_of_all(files, scored_lines)
     lists, notes = _known_lists(files, lines, "score", queries, corpus)
-    if has_three_columns(files[0]) and are_ranks(lists, files[0]):
+    if Form(files[0]).n_columns == 3 and are_ranks(lists, files[0]):
         raise InputError(
             f"{files[0]}: column 3 must hold scores, higher for better documents, got whole numbers that rise from line to line of a query, as ranks do; write scores, or, where these are scores, query_id<TAB>doc_id<TAB>score as the first line"
         )
@@ -220,20 +213,22 @@ def lists_of_run(file: Path, queries: TextTable, corpus: TextTable) -> QueryList
     return lists_of_lines([file], "line", queries, corpus, trec.read_run(file)).best_first()
 
 
-def kind_of_pools(files: Sequence[Path]) -> str:
-    """What makes lists of pools other ones than those of a run with the same bytes, for the cache."""
-    return "" if ".trec" in files[0].suffixes else "pools-2 "
-
-
-def read_pools(files: Sequence[Path], queries: TextTable, corpus: TextTable) -> Noted[QueryLists]:
+def open_pools(files: Sequence[Path], queries: TextTable, corpus: TextTable) -> QueryLists:
     """The lists of a run file; or of pairs, where those without a score have 0, so that their order
     tells nothing. Either may come in parts. All lines are kept.
     """
-    is_run = ".trec" in files[0].suffixes
+    # The same bytes as judgements are other lists; a run has six columns, and is only one.
+    kind = "" if Form(files[0]).ending == RUN else "pools-2 "
+    return cached_lists(files, queries, corpus, _read_pools, kind)
+
+
+def _read_pools(files: Sequence[Path], queries: TextTable, corpus: TextTable) -> Noted[QueryLists]:
+    form = Form(files[0])
+    is_run = form.ending == RUN
     lines = lines_of_all(files, trec.read_run if is_run else candidate_lines)
     lists = lists_of_lines(files, "line", queries, corpus, lines)
     # MS MARCO's own form of a run has ranks.
-    if not is_run and has_three_columns(files[0]) and are_ranks(lists, files[0]):
+    if not is_run and form.n_columns == 3 and are_ranks(lists, files[0]):
         lists = lists._replace(values=-lists.values)
     n_docs = len(lists.doc_rows)
     return lists.best_first(), Notes("candidates", n_docs, n_docs, [])

@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from ltr.data.files import blocks, decoded_lines, note_read, numbered_lines
-from ltr.data.first_bytes import NO_TEXT, PACKED, kind_of_file, unpacked_name
+from ltr.data.first_bytes import NO_TEXT, PACKED, kind_of_file
+from ltr.data.forms import ENDINGS_OF_ROWS, Form
 from ltr.entries import parse_json, shown
 from ltr.errors import InputError
 
@@ -36,11 +37,6 @@ WHITE = re.compile(r"\s*")
 CUT = 16
 
 
-def is_row_file(file: Path) -> bool:
-    """Whether a file is one of rows: by its first bytes, else by its name."""
-    return _reader_of(file) is not None
-
-
 def read_rows(file: Path, choose: Callable[[list[str]], list[str]] = list) -> Iterator[Row]:
     """The rows of a file, one after the other; those of text with tabs have their names in the first
     line.
@@ -53,7 +49,7 @@ def read_rows(file: Path, choose: Callable[[list[str]], list[str]] = list) -> It
         InputError: ``file:line`` for what is no row; ``file:row`` for a Parquet or Arrow file that is
             broken; for a missing file.
     """
-    reader = _reader_of(file) or _separated_rows
+    reader = READERS.get(Form(file).ending, _separated_rows)
     return _parquet_rows(file, choose) if reader is _parquet_rows else reader(file)
 
 
@@ -61,7 +57,7 @@ def mentions(file: Path, names: Sequence[str]) -> bool:
     """Whether a file of JSON has strings, such as names of columns, that are equal to each of these
     anywhere. False for files of other forms.
     """
-    if _reader_of(file) is not _json_rows:
+    if READERS.get(Form(file).ending) is not _json_rows:
         return False
     left = [json.dumps(name).encode() for name in names]
     end = b""
@@ -109,15 +105,6 @@ def _are_no_and_yes(names: Sequence[str]) -> bool:
         return False
     no, yes = (name.lower() for name in names)
     return (no, yes) in NO_AND_YES or no.removesuffix(yes).strip(" _-") in NOT
-
-
-def _reader_of(file: Path) -> Callable[[Path], Iterator[Row]] | None:
-    kind = kind_of_file(file)
-    name = f".{kind}" if kind in ("Parquet", "Arrow") else unpacked_name(file.name)
-    for ending, reader in READERS.items():
-        if name.lower().endswith(ending):
-            return reader
-    return None
 
 
 def _json_rows(file: Path) -> Iterator[Row]:
@@ -272,7 +259,7 @@ def _separated_rows(file: Path) -> Iterator[Row]:
     if first.lower().startswith("sep="):  # as spreadsheets say what stands between
         first = next(lines, "")
         n_before = 2
-    quoting: Literal[0, 3] = csv.QUOTE_NONE if _reader_of(file) is None else csv.QUOTE_MINIMAL
+    quoting: Literal[0, 3] = csv.QUOTE_MINIMAL if Form(file).has_rows else csv.QUOTE_NONE
     separator = max(SEPARATORS, key=lambda sign: len(_split(first, sign)))
     if quoting == csv.QUOTE_NONE:
         separator = "\t"
@@ -422,11 +409,5 @@ def _values(column: "Array", source: str, first_row: int) -> list[Any]:
     raise AssertionError("all values together failed, so one of them does")
 
 
-READERS: dict[str, Callable[[Path], Iterator[Row]]] = {
-    ".jsonl": _json_rows,
-    ".ndjson": _json_rows,
-    ".json": _json_rows,
-    ".csv": _separated_rows,
-    ".parquet": _parquet_rows,
-    ".arrow": _arrow_rows,
-}
+READERS: dict[str, Callable[[Path], Iterator[Row]]] = dict.fromkeys(ENDINGS_OF_ROWS, _json_rows)
+READERS |= {".csv": _separated_rows, ".parquet": _parquet_rows, ".arrow": _arrow_rows}

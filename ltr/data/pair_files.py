@@ -13,9 +13,9 @@ from typing import Any
 from ltr.data import trec
 from ltr.data.column_roles import titles_of
 from ltr.data.columns import NAMES, Role, in_small_letters, is_index, pair_columns, role_of
-from ltr.data.files import numbered_lines
+from ltr.data.forms import Form, lines_of_columns
 from ltr.data.lines import Line
-from ltr.data.named_rows import Row, is_row_file, read_rows
+from ltr.data.named_rows import Row, read_rows
 from ltr.data.record_files import with_title
 from ltr.data.text_rows import id_in, text_of
 from ltr.data.texts import id_of
@@ -49,9 +49,9 @@ def pair_rows(file: Path, is_triples: bool = False) -> Iterator[tuple[int, "Pair
     Raises:
         InputError: ``file:line`` of a line with another number of columns than the first.
     """
-    names = names_of_columns(file)
-    if is_row_file(file) or names:
-        rows = _named_lines(file, names) if names else read_rows(file)
+    form = Form(file)
+    if form.has_rows or form.names:
+        rows = _named_lines(file, form.names) if form.names else read_rows(file)
         for number, row in rows:
             values, others = _by_role(row)
             yield number, PairRow(f"{file}:{number}", values, others)
@@ -103,7 +103,7 @@ def judgement_lines(file: Path, are_graded: bool) -> Iterator[Line]:
         InputError: as :func:`ltr.data.trec.grade_of`; for a row without a grade where others have
             one, or with one where others have none.
     """
-    if are_graded and not has_other_names(file):
+    if are_graded and Form(file).is_plain:
         yield from trec.read_qrels(file)
         return
     for number, row in pair_rows(file):
@@ -115,9 +115,10 @@ def has_grades(file: Path) -> bool:
     a document and nothing else, as in T2Ranking's ``qid<TAB>pid`` and NanoBEIR: all that are listed
     are relevant.
     """
-    if is_row_file(file) or names_of_columns(file):
+    form = Form(file)
+    if form.has_rows or form.names:
         return not any(row.is_pair for _, row in islice(pair_rows(file), 1))
-    return all(len(parts) != 2 for _, parts in islice(lines_of_columns(file), 1))
+    return form.n_columns != 2
 
 
 def candidate_lines(file: Path) -> Iterator[Line]:
@@ -125,29 +126,6 @@ def candidate_lines(file: Path) -> Iterator[Line]:
     for number, row in pair_rows(file):
         for pair in row.candidates():
             yield number, pair
-
-
-def has_three_columns(file: Path) -> bool:
-    """Whether a file is text of three columns without names."""
-    if is_row_file(file) or names_of_columns(file):
-        return False
-    return any(len(parts) == 3 for _, parts in islice(lines_of_columns(file), 1))
-
-
-def names_of_columns(file: Path) -> tuple[str, ...]:
-    """The names of columns that the first line of a text has, among them that of the query's id; none
-    where it has no such names, and for another file of rows.
-    """
-    if is_row_file(file):
-        return ()
-    for _, parts in lines_of_columns(file):
-        return tuple(parts) if "query_id" in map(role_of, parts) else ()
-    return ()
-
-
-def has_other_names(file: Path) -> bool:
-    """Whether a file names its columns, and :func:`ltr.data.trec.read_qrels` does not know the names."""
-    return is_row_file(file) or names_of_columns(file) not in ((), trec.BEIR_HEADER)
 
 
 def _named_lines(file: Path, names: Sequence[str]) -> Iterator[Row]:
@@ -161,16 +139,6 @@ def _named_lines(file: Path, names: Sequence[str]) -> Iterator[Row]:
                 f"{file}:{number}: expected {len(names)} columns ({listed}), got {len(parts)}: {' '.join(parts)[:60]!r}"
             )
         yield number, dict(zip(names, parts, strict=True))
-
-
-def lines_of_columns(file: Path) -> Iterator[tuple[int, list[str]]]:
-    """The lines of a text, each cut at its tabs, or at white space where it has none. Comments are
-    left out as in qrels.
-    """
-    for number, line in numbered_lines(file):
-        parts = line.split("\t") if "\t" in line else line.split()
-        if parts[0] != "#":
-            yield number, [part.strip() for part in parts]
 
 
 def _by_role(row: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:

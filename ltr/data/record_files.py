@@ -11,7 +11,8 @@ from pathlib import Path
 from ltr.data.cache_folder import details
 from ltr.data.columns import IDS, TEXTS_BESIDE_IDS, TextColumns, role_of, text_columns
 from ltr.data.files import digest_of, exists_as_file, numbered_lines
-from ltr.data.first_bytes import PACKED_ENDINGS, kind_of_file, unpacked_name
+from ltr.data.first_bytes import PACKED_ENDINGS
+from ltr.data.forms import Form
 from ltr.data.named_rows import Row, read_rows
 from ltr.data.progress import reading
 from ltr.data.splits import lacking_parts
@@ -199,7 +200,7 @@ def _form_of_tsv(file: Path) -> str:
 
 
 def _is_tsv(file: Path) -> bool:
-    return unpacked_name(file.name.lower()).endswith(".tsv") and kind_of_file(file) != "Parquet"
+    return Form(file).ending == ".tsv"
 
 
 def _tsv_rows(file: Path) -> Iterator[Row]:

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ltr.data.files import exists_as_file, plain_or_packed
-from ltr.data.first_bytes import PACKED_ENDINGS, unpacked_name
-from ltr.data.named_rows import is_row_file
+from ltr.data.first_bytes import PACKED_ENDINGS
+from ltr.data.forms import Form
 from ltr.errors import InputError
 
 # Those that training and evaluation read unasked, and how their files may be called.
@@ -122,7 +122,7 @@ def row_files_of_split(folder: Path, split: str) -> list[Path]:
     files = {}
     for file in sorted(folder.iterdir()):
         found = form.fullmatch(file.name)
-        if found and not _is_packed_self(file) and is_row_file(file) and exists_as_file(file):
+        if found and not _is_packed_self(file) and Form(file).has_rows and exists_as_file(file):
             files[file] = found
     kinds = {(found[1], found[2] is None, found[3], found[4]) for found in files.values()}
     wholes = [file for file, found in files.items() if found[2] is None]
@@ -151,7 +151,8 @@ def text_files_in(folder: Path) -> list[Path]:
     """
     files = []
     for file in sorted(folder.iterdir()) if folder.is_dir() else []:
-        is_text = unpacked_name(file.name).endswith(".tsv") or is_row_file(file)
+        form = Form(file)
+        is_text = form.has_rows or form.ending == ".tsv"
         if is_text and file.is_file() and not _is_packed_self(file):
             files.append(file)
     return files

@@ -15,10 +15,11 @@ import numpy as np
 from ltr.data import trec
 from ltr.data.cache_folder import Notes, details, entry_folder
 from ltr.data.files import digest_of, numbered_lines
+from ltr.data.forms import Form
 from ltr.data.growing import GrowingNumbers
 from ltr.data.judged_lists import Noted, cached_lists_of
 from ltr.data.lines import MOST_LINES, LineRows, place_of_line
-from ltr.data.named_rows import is_row_file, mentions, read_rows
+from ltr.data.named_rows import mentions, read_rows
 from ltr.data.progress import reading
 from ltr.data.query_lists import QueryLists
 from ltr.data.tab_separated import LineLayout, layout_of
@@ -83,7 +84,7 @@ def open_text_files(files: Sequence[Path], columns: Mapping[str, str] | None = N
             :func:`ltr.data.column_roles.roles_of`.
     """
     content = " ".join(map(digest_of, files))
-    if columns is not None or is_row_file(files[0]):
+    if columns is not None or Form(files[0]).has_rows:
         rows = {str(file): partial(read_rows, file) for file in files}
         return open_text_rows(rows, content, columns)
     (file,) = files

@@ -9,10 +9,10 @@ import numpy as np
 
 from ltr.data.collection import Collection
 from ltr.data.files import map_given_array
-from ltr.data.first_bytes import unpacked_name
+from ltr.data.forms import Form, lines_of_columns
 from ltr.data.judged_lists import are_ranks, known_judgements, lists_of_run, lists_without_repeats
 from ltr.data.lines import Line, look_up
-from ltr.data.pair_files import has_three_columns, lines_of_columns, pair_rows
+from ltr.data.pair_files import pair_rows
 from ltr.data.query_lists import QueryLists, cannot_be_negatives
 from ltr.data.trec import is_score
 from ltr.errors import InputError
@@ -56,7 +56,7 @@ def negatives_of_file(
     """
     if distances is not None and source.suffix != ".npy":
         raise InputError(f"{source}: distances go with an array of rows (.npy)", option="distances")
-    is_run = unpacked_name(source.name).endswith(RUN_ENDINGS)
+    is_run = Form(source).ending in RUN_ENDINGS
     if systems is not None and (is_run or source.suffix == ".npy"):
         raise InputError(
             f"{source}: a run and an array are of one system; leave the systems out",
@@ -129,7 +129,8 @@ def _from_arrays(source: Path, distances: Path | None, collection: Collection) -
 
 def _from_pairs(source: Path, collection: Collection, systems: Sequence[str] | None) -> QueryLists:
     """The pairs of a file, hardest first. The values are distances, or NaN where it has none."""
-    is_triples = has_three_columns(source) and _are_triples(source, collection)
+    has_three_columns = Form(source).n_columns == 3
+    is_triples = has_three_columns and _are_triples(source, collection)
     seen: set[str] = set()  # the systems of the file
     kinds: set[str] = set()  # of the values
     relevant: list[int] = []  # the numbers of rows that call their document so
@@ -169,7 +170,7 @@ def _from_pairs(source: Path, collection: Collection, systems: Sequence[str] | N
     lists, notes = lists_without_repeats([source], known, notes)
     for note in notes.left_out:
         log.warning("%s: %s", source, note)
-    if kinds == {"order"} or (has_three_columns(source) and are_ranks(lists, source)):
+    if kinds == {"order"} or (has_three_columns and are_ranks(lists, source)):
         return lists.without_values()
     lists = lists.best_first()
     if kinds == {"distance"}:
