@@ -65,7 +65,7 @@ def test_there_are_no_figures_of_losses_that_are_no_more(figures):
 
 # Tables whose last column names tests: their first row, their number, and the rooms of the tests.
 SHOWN = {
-    "runs.md": (r"\| you \| what happens .*", 1, ("run", "cli", "data")),
+    "run_cases.md": (r"\| case \| what happens .*", 6, ("run", "cli", "data")),
     "cluster.md": (r"\| .* shown by .*", 1, ("run",)),
     "failures.md": (r"\| .* shown by .*", 1, ("run",)),
 }
