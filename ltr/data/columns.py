@@ -53,10 +53,10 @@ SMALL_WORDS = {"the", "hard", "of"}
 # here counts.
 NAMES: dict[Role, str] = {
     "id": "_id id",
-    "query_id": "query_id qid queryid question_id questionid q_id",
+    "query_id": "query_id qid queryid question_id questionid q_id topic_id topicid",
     "document_id": "doc_id pid docid corpus_id document_id passage_id corpus_ids psg_id p_id docno",
     "score": "score similarity",
-    "grade": "relevance grade label is_relevant relevant rating gold judgement judgment rel",
+    "grade": "relevance grade label is_relevant relevant rating gold judgement judgment rel gain",
     "distance": "distance",
     "positive": "pos positive",
     "negative": "neg negative",
@@ -133,6 +133,9 @@ def pair_columns(names: tuple[str, ...]) -> dict[Role, list[str]]:
         is_side = role in SIDES and not is_title(name)
         if role is not None and (is_side or in_small_letters(name) in ROLE_OF_NAME):
             columns.setdefault(role, []).append(name)
+    topics = [name for name in names if in_small_letters(name) == "topic"]
+    if topics and not columns.keys() & {"query_id", "query"}:
+        columns["query_id"] = topics  # beside texts it is what they are about
     for role, found in columns.items():
         if role not in SIDES:  # these stay as the file has them, as their scores do
             found.sort(key=lambda name: WHOLE_NAMES.get(in_small_letters(name), len(WHOLE_NAMES)))
@@ -150,9 +153,9 @@ class TextColumns(NamedTuple):
 
 
 @lru_cache(1024)
-def text_columns(names: tuple[str, ...]) -> TextColumns | None:
+def text_columns(names: tuple[str, ...], kind: str = "document") -> TextColumns | None:
     """The columns of texts with ids, of those of some names; None where these are not an id and one
-    text.
+    text. Beside queries, as those of a FAQ, their answers may stand.
 
     >>> text_columns(("docid", "title", "contents"))
     TextColumns(id='docid', text='contents', title='title', instruction=None)
@@ -161,6 +164,8 @@ def text_columns(names: tuple[str, ...]) -> TextColumns | None:
     ids = ids or [name for name in names if role_of(name) in IDS]
     texts = [name for name in names if name == "text"]
     texts = texts or [name for name in names if role_of(name) in TEXTS and not is_title(name)]
+    if kind == "query" and len(texts) > 1:
+        texts = [name for name in texts if role_of(name) == "query"]
     if not ids or names.count(ids[0]) > 1 or len(texts) != 1:
         return None
     titles = [name for name in names if role_of(name) == "text" and is_title(name)]

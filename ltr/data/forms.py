@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from functools import cached_property
 from pathlib import Path
 
-from ltr.data.columns import role_of
+from ltr.data.columns import pair_columns
 from ltr.data.files import numbered_lines
 from ltr.data.first_bytes import kind_of_file, unpacked_name
 from ltr.data.trec import BEIR_HEADER
@@ -43,7 +43,7 @@ class Form:
         """The names of columns that the first line of a text has, among them that of the query's id;
         none where it has no such names, and of rows.
         """
-        return self._first if "query_id" in map(role_of, self._first) else ()
+        return self._first if "query_id" in pair_columns(self._first) else ()
 
     @property
     def n_columns(self) -> int:

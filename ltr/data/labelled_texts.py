@@ -13,7 +13,6 @@ from ltr.data.counted_columns import CountedColumns, columns_of, separator_hint
 from ltr.data.files import digest_of, map_array, numbered_lines
 from ltr.data.query_lists import QueryLists
 from ltr.data.strings import Strings
-from ltr.data.tab_separated import refuse_names
 from ltr.data.texts import Record, TextTable, first_of_each, id_of
 from ltr.errors import InputError
 
@@ -82,7 +81,11 @@ def open_labelled_texts(path: str) -> LabelledTexts:
     content = "labels-1"
     for split, file in files.items():
         columns = columns_of(file)
-        refuse_names(file, columns, "text<TAB>label")
+        if columns.names:
+            names = "\t".join(columns.names)[:60]
+            raise InputError(
+                f"{file}:{columns.first}: every line must hold texts, got the names of columns, {names!r}; a line is text<TAB>label; remove this one, or, where these are texts, put it after another one"
+            )
         _warn_of_fractions(file, columns)
         digests[split] = digest_of(file)
         content += f" {split} {digests[split]}"

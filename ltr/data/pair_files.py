@@ -17,7 +17,7 @@ from ltr.data.forms import Form, lines_of_columns
 from ltr.data.lines import Line
 from ltr.data.named_rows import Row, read_rows
 from ltr.data.record_files import with_title
-from ltr.data.text_rows import id_in, text_of
+from ltr.data.text_rows import text_of
 from ltr.data.texts import id_of
 from ltr.errors import InputError
 
@@ -266,7 +266,7 @@ class PairRow:
                 f"{self._where}: there must be as many scores as documents, got {len(scores)} and {len(docs)}"
             )
         return [
-            (self._query, id_in(doc, self._where), trec.score_in(score, self._where))
+            (self._query, trec.id_in(doc, self._where), trec.score_in(score, self._where))
             for doc, score in zip(docs, scores, strict=True)
         ]
 
@@ -358,11 +358,11 @@ class PairRow:
                 text = text_of(value, side, self._where)
                 documents.append((text.id or id_of("d", text.text), text.score))
             else:
-                documents.append((id_in(value, self._where), None))
+                documents.append((trec.id_in(value, self._where), None))
         return documents
 
     def _id(self, role: str) -> str:
-        return id_in(self._values[role], self._where)
+        return trec.id_in(self._values[role], self._where)
 
     def _ask(self, *roles: Role) -> None:
         """Raise an InputError for a role that no column has."""

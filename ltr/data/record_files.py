@@ -5,18 +5,21 @@ import json
 import logging
 from collections.abc import Iterator, Sequence
 from functools import partial
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
+from typing import Any
 
 from ltr.data.cache_folder import details
-from ltr.data.columns import IDS, TEXTS_BESIDE_IDS, TextColumns, role_of, text_columns
+from ltr.data.columns import IDS, TEXTS, TEXTS_BESIDE_IDS, TextColumns, role_of, text_columns
+from ltr.data.counted_columns import separator_hint
 from ltr.data.files import digest_of, exists_as_file, numbered_lines
 from ltr.data.first_bytes import PACKED_ENDINGS
 from ltr.data.forms import Form
-from ltr.data.named_rows import Row, read_rows
+from ltr.data.named_rows import read_rows
 from ltr.data.progress import reading
 from ltr.data.splits import lacking_parts
 from ltr.data.texts import Record, TextTable
+from ltr.data.trec import id_in
 from ltr.errors import InputError
 
 log = logging.getLogger(__name__)
@@ -26,6 +29,7 @@ ENDINGS = (
     ".parquet",
     *(f".tsv{packed}" for packed in ("", *PACKED_ENDINGS)),
 )
+BEIR = ("text", "title")  # what texts are called beside their id, and read unless otherwise said
 ID_AND_TEXT = ("id", "text")
 DOCUMENT_COLUMNS = ("id", "url", "title", "text")  # of MS MARCO's document ranking
 DOCUMENTS_OF_MS_MARCO = "msmarco-docs"  # how the names of files with DOCUMENT_COLUMNS begin
@@ -83,10 +87,9 @@ def open_record_files(path: Path, kind: str) -> TextTable:
     """
     if path.is_dir():
         return open_parts(_files_of_folder(path), kind, path)
-    _say_columns(path)
-    content = f"{_form_of_tsv(path)}{digest_of(path)}"
+    content = f"{_look_at_columns(path, kind)}{digest_of(path)}"
     with reading([path]):
-        return TextTable.open(content, _records(path), kind, path, leave_out_empty=True)
+        return TextTable.open(content, _records(path, kind), kind, path, leave_out_empty=True)
 
 
 def open_parts(files: Sequence[Path], kind: str, source: Path) -> TextTable:
@@ -101,28 +104,38 @@ def open_parts(files: Sequence[Path], kind: str, source: Path) -> TextTable:
         InputError: as :func:`open_record_files`.
     """
     # What a file is read as is part of the content: its bytes alone do not say it.
-    _say_columns(files[0])
-    digests = [f"{_ending(file)} {_form_of_tsv(file)}{digest_of(file)}" for file in files]
+    digests = []
+    for file in files:
+        form = _look_at_columns(file, kind, is_said=file == files[0])
+        digests.append(f"{_ending(file)} {form}{digest_of(file)}")
     content = hashlib.sha256("\n".join(digests).encode()).hexdigest()
-    records = (record for file in files for record in _records(file))
+    records = (record for file in files for record in _records(file, kind))
     with reading(files):
         return TextTable.open(f"folder-1 {content}", records, kind, source, leave_out_empty=True)
 
 
-def _say_columns(file: Path) -> None:
-    """Say in :data:`details` which columns of the first text are read, and which are not; of text with
-    tabs, which seldom has others, say it to all where some are not read.
+def _look_at_columns(file: Path, kind: str, is_said: bool = True) -> str:
+    """What a file is read as, for the cache: the same bytes may be other texts under another name, and
+    their columns may be taken for other ones. Nothing where these are an id and ``text``.
+
+    Which columns of the first text are read, and which are not, is said in :data:`details`; to all,
+    where one of several texts is chosen, or some columns of text with tabs are not read.
     """
-    if not (details.isEnabledFor(logging.INFO) or _is_tsv(file)):
-        return
-    for _, row in _tsv_rows(file) if _is_tsv(file) else read_rows(file):
-        columns = text_columns(tuple(row))
-        read = [name for name in columns or () if name is not None]
+    is_tsv = _is_tsv(file)
+    form = "tsv-3 " if is_tsv else ""
+    if is_tsv and file.name.startswith(DOCUMENTS_OF_MS_MARCO):
+        form += "documents "
+    for _, row, columns in _rows(file, kind):
+        read = [name for name in columns if name is not None]
         others = [name for name in row if name not in read]
-        left = f"; not read: {', '.join(others)[:200]}" if others else ""
-        says = log if others and _is_tsv(file) else details
-        says.info("%s: columns are read as %s%s", file, ", ".join(read), left)
-        return
+        if is_said:
+            left = f"; not read: {', '.join(others)[:200]}" if others else ""
+            is_chosen = columns.text != "text" and any(role_of(name) in TEXTS for name in others)
+            says = log if others and (is_tsv or is_chosen) else details
+            says.info("%s: columns are read as %s%s", file, ", ".join(read), left)
+        is_plain = columns.id in ("_id", "id") and (columns.text, columns.title or "title") == BEIR
+        return form if is_plain else f"{form}columns {columns} "
+    return form
 
 
 def _files_of_folder(folder: Path) -> list[Path]:
@@ -150,39 +163,45 @@ def _ending(path: Path) -> str | None:
     return None
 
 
-def _records(file: Path) -> Iterator[Record]:
+def _records(file: Path, kind: str) -> Iterator[Record]:
     """The texts of a file: the columns ``_id`` (or ``id``), ``text``, perhaps ``title``, and the
     ``instruction`` of a query; or those of other names, see :func:`ltr.data.columns.text_columns`.
     """
     source = str(file)
-    rows = _tsv_rows(file) if _is_tsv(file) else read_rows(file, partial(_columns_read, file))
-    names: tuple[str, ...] = ()  # of the columns of the row before
-    columns = None
-    for number, row in rows:
-        if names != tuple(row):
-            names = tuple(row)
-            columns = text_columns(names)
-        if columns is None:
-            line = json.dumps(row, ensure_ascii=False, default=str)
-            raise InputError(
-                f"{source}:{number}: a line must be an object with '_id' and 'text', or one text of another name, got {line[:60]!r}"
-            )
+    for number, row, columns in _rows(file, kind):
         id_ = row[columns.id]
+        if not isinstance(id_, str):
+            id_ = id_in(id_, f"{source}:{number}")
         title = (row[columns.title] if columns.title else None) or ""
         text = row[columns.text]
         if text is None:
             text = ""
         instruction = row.get("instruction") or ""
-        if not (isinstance(id_, str) and isinstance(title, str) and isinstance(text, str)):
+        if not (isinstance(title, str) and isinstance(text, str)):
             raise InputError(
-                f"{source}:{number}: {columns.id!r}, {columns.title or 'title'!r} and {columns.text!r} must be strings, got {id_!r:.30}, {title!r:.30}, {text!r:.30}"
+                f"{source}:{number}: {columns.title or 'title'!r} and {columns.text!r} must be strings, got {title!r:.30}, {text!r:.30}"
             )
         yield Record(id_, with_title(title, text), source, number, instruction)
 
 
-def _columns_read(file: Path, present: list[str]) -> list[str]:
+def _rows(file: Path, kind: str) -> Iterator[tuple[int, dict[str, Any], TextColumns]]:
+    """The rows of a file with their numbers, and which of their columns are read."""
+    if _is_tsv(file):
+        yield from _tsv_rows(file, kind)
+        return
+    for number, row in read_rows(file, partial(_columns_read, file, kind)):
+        columns = text_columns(tuple(row), kind)
+        if columns is None:
+            line = json.dumps(row, ensure_ascii=False, default=str)
+            raise InputError(
+                f"{file}:{number}: a line must be an object with '_id' and 'text', or one text of another name, got {line[:60]!r}"
+            )
+        yield number, row, columns
+
+
+def _columns_read(file: Path, kind: str, present: list[str]) -> list[str]:
     """The columns of a Parquet file that are read, of those that it has."""
-    columns = text_columns(tuple(dict.fromkeys(present)))
+    columns = text_columns(tuple(dict.fromkeys(present)), kind)
     if columns is None:
         raise InputError(
             f"{file}: a Parquet file of texts must have the columns _id (or id) and text, got {', '.join(present)[:80]}"
@@ -190,61 +209,76 @@ def _columns_read(file: Path, present: list[str]) -> list[str]:
     return [name for name in columns if name is not None]
 
 
-def _form_of_tsv(file: Path) -> str:
-    """What text with tabs is read as, for the cache: the same bytes may be other texts under another
-    name. Nothing for other files.
-    """
-    if not _is_tsv(file):
-        return ""
-    return "tsv-3 documents " if file.name.startswith(DOCUMENTS_OF_MS_MARCO) else "tsv-3 "
-
-
 def _is_tsv(file: Path) -> bool:
     return Form(file).ending == ".tsv"
 
 
-def _tsv_rows(file: Path) -> Iterator[Row]:
+def _tsv_rows(file: Path, kind: str) -> Iterator[tuple[int, dict[str, Any], TextColumns]]:
     """The rows of a file ``id<TAB>text``, or with the columns that its first line names; or of MS
     MARCO's documents, ``id<TAB>url<TAB>title<TAB>body``.
     """
-    names: Sequence[str] | None = None
-    for number, line in numbered_lines(file):
-        if names is None:
-            names = _names_of_texts(file, number, line.split("\t"))
-            if names is not None:
-                continue
-            is_of_documents = file.name.startswith(DOCUMENTS_OF_MS_MARCO) or _has_addresses(file)
-            names = DOCUMENT_COLUMNS if is_of_documents else ID_AND_TEXT
-        # What stands behind the id of two columns is the text, tabs too.
-        values = line.split("\t", 1 if names is ID_AND_TEXT else -1)
+    lines = numbered_lines(file)
+    first = next(lines, None)
+    if first is None:
+        return
+    names, columns = _names_of_texts(file, *first, kind)
+    if columns is None:
+        lines = chain([first], lines)
+        is_of_documents = file.name.startswith(DOCUMENTS_OF_MS_MARCO) or _has_addresses(file)
+        names = DOCUMENT_COLUMNS if is_of_documents else ID_AND_TEXT
+        columns = TextColumns("id", "text", "title" if is_of_documents else None, None)
+    # What stands behind the id of two columns without names is the text, tabs too.
+    n_splits = 1 if names is ID_AND_TEXT else -1
+    n_with_tabs = 0
+    first_with_tabs = 0
+    for number, line in lines:
+        values = line.split("\t", n_splits)
         if len(values) != len(names):
+            has_tab = len(values) > 1
+            got = f"{len(values)} columns" if has_tab else "no tab"
+            hint = "" if has_tab else separator_hint(line)
             raise InputError(
-                f"{file}:{number}: expected {'<TAB>'.join(names)}, got {len(values)} columns: {line[:60]!r}"
+                f"{file}:{number}: expected {'<TAB>'.join(names)}, got {got}: {line[:60]!r}{hint}"
             )
         row = dict(zip(names, values, strict=True))
-        yield number, row | {"id": row["id"].strip()}
+        id_ = row[columns.id].strip()
+        if len(id_.split()) > 1:
+            raise InputError(
+                f"{file}:{number}: a .tsv must hold id<TAB>text here, and no pairs or triples of texts, got the id {id_[:60]!r}; write a .txt with one text a line, or put an id before each text"
+            )
+        if n_splits == 1 and "\t" in values[1]:
+            n_with_tabs += 1
+            first_with_tabs = first_with_tabs or number
+        yield number, row | {columns.id: id_}, columns
+    if n_with_tabs:
+        log.warning(
+            "%s:%d: %d lines have more than 2 columns: all that stands behind the id is the text, tabs too",
+            file,
+            first_with_tabs,
+            n_with_tabs,
+        )
 
 
-def _names_of_texts(file: Path, number: int, first: Sequence[str]) -> list[str] | None:
-    """The columns of a file whose first line names them, those that are read by what they hold; None
-    where that line is a text itself.
+def _names_of_texts(
+    file: Path, number: int, line: str, kind: str
+) -> tuple[Sequence[str], TextColumns | None]:
+    """The columns of a file whose first line names them, and those that are read; None where that line
+    is a text itself.
 
     Raises:
         InputError: if the first one names an id, and not one of the others a text.
     """
-    names = [value.strip().lower().replace("-", "_") for value in first]
-    columns = text_columns(tuple(names))
+    names = [value.strip().lower().replace("-", "_") for value in line.split("\t")]
+    columns = text_columns(tuple(names), kind)
     begins_with_id = len(names) > 1 and role_of(names[0]) in IDS
-    if columns is None:
-        if begins_with_id:
-            raise InputError(
-                f"{file}:{number}: names of columns must be those of an id, one text and perhaps a title ({', '.join(TEXTS_BESIDE_IDS)}), got {'<TAB>'.join(first)[:80]!r}"
-            )
-        return None
-    if begins_with_id:
+    if columns is None and begins_with_id:
+        shown = line.replace("\t", "<TAB>")[:80]
+        raise InputError(
+            f"{file}:{number}: names of columns must be those of an id, one text and perhaps a title ({', '.join(TEXTS_BESIDE_IDS)}), got {shown!r}"
+        )
+    if columns is not None and begins_with_id:
         columns = columns._replace(id=names[0])
-    held_by = dict(zip(columns, TextColumns._fields, strict=True))
-    return [held_by.get(name, "" if name in TextColumns._fields else name) for name in names]
+    return names, columns
 
 
 def _has_addresses(file: Path) -> bool:

@@ -87,40 +87,6 @@ def layout_of(file: Path) -> LineLayout:
     return layout
 
 
-def refuse_names(file: Path, counted: CountedColumns, layout: str) -> None:
-    """Raise an InputError where the first line of a file holds the names of columns.
-
-    Args:
-        file: for errors.
-        counted: its columns.
-        layout: what a line must be.
-    """
-    if counted.names:
-        raise InputError(
-            f"{file}:{counted.first}: every line must hold texts, got the names of columns, {_shown(counted.names)}; a line is {layout}; remove this one, or, where these are texts, put it after another one"
-        )
-
-
-def warn_of_tabs(file: Path, counted: CountedColumns) -> None:
-    """Say how many texts behind an id hold tabs, as those of a file with more columns do."""
-    if len(counted.columns) > 2:
-        log.warning(
-            "%s: %d of %d lines have %d columns: all that stands behind the id is the text, tabs too",
-            file,
-            counted.n_of_most,
-            counted.lines,
-            len(counted.columns),
-        )
-    elif counted.others and counted.first_others > 2:
-        log.warning(
-            "%s:%d: %d of %d lines have more than 2 columns: all that stands behind the id is the text, tabs too",
-            file,
-            counted.first_other,
-            counted.others,
-            counted.lines,
-        )
-
-
 def _shown(values: Sequence[str]) -> str:
     return repr("\t".join(values)[:60])
 

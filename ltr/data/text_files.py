@@ -10,12 +10,11 @@ from pathlib import Path
 from typing import Literal
 
 from ltr.data.collection import open_collection
-from ltr.data.counted_columns import columns_of, separator_hint
+from ltr.data.counted_columns import columns_of
 from ltr.data.files import HUBS, digest_of, numbered_lines
-from ltr.data.first_bytes import kind_of_file, unpacked_name
 from ltr.data.folder_files import find_corpus, find_queries, open_corpus, open_queries
+from ltr.data.forms import Form
 from ltr.data.record_files import open_record_files
-from ltr.data.tab_separated import refuse_names, warn_of_tabs
 from ltr.data.texts import Record, TextTable
 from ltr.errors import InputError, local_path
 
@@ -25,8 +24,8 @@ def open_texts(path: str, kind: Literal["document", "query"], option: str) -> Te
 
     Args:
         path: ``.jsonl`` or ``.parquet`` with ``_id`` and ``text`` (and ``title``), ``.tsv`` with
-            ``id<TAB>text``, or ``.txt`` (or a name without an end) with one text a line, whose ids
-            are the numbers of the lines, plain or packed; a folder with a corpus or queries, see
+            ``id<TAB>text`` or names in its first line, or ``.txt`` (or a name without an end) with
+            one text a line, whose ids are the numbers of the lines, plain or packed; a folder with a corpus or queries, see
             :func:`ltr.data.folder_files.find_corpus`; or ``ir_datasets:NAME`` or ``datasets:NAME``.
         kind: whether the documents or the queries are wanted.
         option: the option that names the path, for errors.
@@ -46,21 +45,17 @@ def open_texts(path: str, kind: Literal["document", "query"], option: str) -> Te
         raise InputError(
             f"{option} {path}: expected a file of texts, or a folder with {_name(kind)}.jsonl, found no such file"
         )
-    suffix = Path(unpacked_name(file.name.lower())).suffix
-    if suffix in (".jsonl", ".parquet") or kind_of_file(file) == "Parquet":
+    form = Form(file)
+    if form.ending in (".jsonl", ".parquet", ".tsv"):
+        if form.ending == ".tsv":
+            columns_of(file)  # says where quotes are read as text
         return open_record_files(file, kind)
-    # The same bytes are other texts under another suffix, so the content must name the layout. The
-    # words "True" and "False" once answered whether it is a .tsv; with other words, every table on
-    # disk would be made again.
-    if suffix == ".tsv":
-        columns = columns_of(file)
-        refuse_names(file, columns, "id<TAB>text")
-        warn_of_tabs(file, columns)
-        return TextTable.open(f"True {digest_of(file)}", _tab_separated_records(file), kind, file)
-    if suffix not in (".txt", ""):
+    if form.ending not in (".txt", ""):
         raise InputError(
-            f"{option} {path}: a file of texts must be .jsonl or .parquet with _id and text, .tsv with id<TAB>text, or .txt with one text a line (+ .gz), got {suffix}; write it as one of these"
+            f"{option} {path}: a file of texts must be .jsonl or .parquet with _id and text, .tsv with id<TAB>text, or .txt with one text a line (+ .gz), got {form.ending}; write it as one of these"
         )
+    # The same bytes are other texts under another ending, so the content must name the form. With
+    # another word than this one every table on disk would be made again.
     return TextTable.open(f"False {digest_of(file)}", _line_records(file), kind, file)
 
 
@@ -76,23 +71,6 @@ def _texts_of_folder(folder: Path, kind: str, option: str) -> TextTable:
             f"{option} {folder}: expected a file of texts, or a folder with {name}.jsonl, found no {name}.jsonl[.gz], {name}.parquet or folder {name} there"
         )
     return open_corpus(folder) if kind == "document" else open_queries(folder)
-
-
-def _tab_separated_records(file: Path) -> Iterator[Record]:
-    """One text a line, after its id and a tab."""
-    source = str(file)
-    for number, line in numbered_lines(file):
-        id_, tab, text = line.partition("\t")
-        if not tab:
-            raise InputError(
-                f"{file}:{number}: expected id<TAB>text, got no tab: {line[:60]!r}{separator_hint(line)}"
-            )
-        id_ = id_.strip()
-        if any(map(str.isspace, id_)):
-            raise InputError(
-                f"{file}:{number}: a .tsv must hold id<TAB>text here, and no pairs or triples of texts, got the id {id_[:60]!r}; write a .txt with one text a line, or put an id before each text"
-            )
-        yield Record(id_, text, source, number)
 
 
 def _line_records(file: Path) -> Iterator[Record]:

@@ -15,7 +15,7 @@ from ltr.data.counted_columns import NUMBER
 from ltr.data.named_rows import Row
 from ltr.data.record_files import with_title
 from ltr.data.tab_separated import MANY_LINES
-from ltr.data.trec import TRUTH, grade_in, score_in
+from ltr.data.trec import TRUTH, grade_in, id_in, score_in
 from ltr.entries import shown
 from ltr.errors import InputError
 
@@ -319,13 +319,6 @@ def _texts_with_titles(
 def _own_id(value: Any, where: str) -> str | None:
     """An id that the data has; None for an empty one."""
     return None if value is None else id_in(value, where) or None
-
-
-def id_in(value: Any, where: str) -> str:
-    """The id that a value holds."""
-    if isinstance(value, bool) or not isinstance(value, str | int):
-        raise InputError(f"{where}: an id must be a text or a whole number, got {shown(value)}")
-    return str(value)
 
 
 def _score(value: Any, column: str, where: str) -> float | None:

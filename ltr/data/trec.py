@@ -124,6 +124,13 @@ def grade_in(value: Any, where: str) -> float:
     raise InputError(f"{where}: a grade must be a number, got {shown(value)}")
 
 
+def id_in(value: Any, where: str) -> str:
+    """The id that a value holds: a text, or a whole number, of which it is the decimal digits."""
+    if isinstance(value, bool) or not isinstance(value, str | int):
+        raise InputError(f"{where}: an id must be a text or a whole number, got {shown(value)}")
+    return str(value)
+
+
 def score_in(value: Any, where: str) -> float:
     """The score that a value holds, perhaps written as a text; an InputError for another one."""
     if not is_score(value):

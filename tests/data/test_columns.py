@@ -4,8 +4,10 @@ import json
 
 import pytest
 
+from ltr.data.cache_folder import entry_folder
 from ltr.data.collection import open_collection
 from ltr.data.columns import is_certain, pair_columns, role_of, text_columns
+from ltr.data.files import digest_of
 from ltr.data.record_files import open_record_files
 from ltr.data.teacher_scores import TeacherScores
 from ltr.errors import InputError
@@ -96,7 +98,7 @@ TEXTS = {
     "two ids": ("a.jsonl", lines({"docid": "2", "id": "1", "text": "b"}), {"1": "b"}),
     "Pyserini": ("a.jsonl", lines({"docid": "1", "contents": "b"}), {"1": "b"}),
     "Pyserini, tabs": ("a.tsv", "docid\tcontents\n1\tb\n", {"1": "b"}),
-    "numbers": ("a.jsonl", lines({"_id": 1, "text": "b"}), None),
+    "numbers": ("a.jsonl", lines({"_id": 1, "text": "b"}), {"1": "b"}),
     "the first id": ("a.tsv", "doc_id\tid\ttext\n1\t2\tb\n", {"1": "b"}),
     "an address": ("a.tsv", "docid\turl\ttitle\tbody\n1\thttp://a\tt\tb\n", {"1": "t b"}),
     "objects of several keys": (
@@ -135,6 +137,26 @@ def test_texts_with_ids(tmp_path, case):
         return
     table = open_record_files(tmp_path / name, "document")
     assert dict(zip(table.ids, table.texts, strict=True)) == expected
+
+
+@pytest.mark.parametrize("ending", [".jsonl", ".tsv"])
+def test_questions_beside_their_answers_are_queries(tmp_path, caplog, ending):
+    """And a table that was made when others of the same columns were read is not taken for it."""
+    content = lines({"id": 1, "question": "b", "answer": "c"})
+    (tmp_path / f"a{ending}").write_text("id\tquestion\tanswer\n1\tb\tc\n")
+    if ending == ".jsonl":
+        (tmp_path / f"a{ending}").write_text(content)
+    with caplog.at_level("INFO", logger="ltr.data"):
+        table = open_record_files(tmp_path / f"a{ending}", "query")
+    assert [*table.ids, *table.texts] == ["1", "b"]
+    assert f"a{ending}: columns are read as id, question; not read: answer" in caplog.text
+    digest = digest_of(tmp_path / f"a{ending}")
+    form = {".tsv": "tsv-3 ", ".jsonl": ""}[ending]
+    assert table.folder != entry_folder("texts", f"texts-1 query {form}{digest}")
+    (tmp_path / "b.jsonl").write_text(lines({"_id": "1", "title": "a", "text": "b"}))
+    plain = open_record_files(tmp_path / "b.jsonl", "query")
+    content = f"texts-1 query {digest_of(tmp_path / 'b.jsonl')}"
+    assert plain.folder == entry_folder("texts", content)
 
 
 # The instruction of a query by the ending of its file.
@@ -194,6 +216,13 @@ PAIRS = {
     "relevant by its rating": (
         "a.csv",
         "qid,pid,rating\nq2,d1,1\nq2,d3,0\n",
+        {"q2": {"d1": 1.0, "d3": 0.0}},
+        {"q2": ["d3"]},
+    ),
+    "topics": ("a.tsv", "topic\tdocno\tscore\nq1\td1\t2\nq1\td2\t1\n", BOTH, {"q1": ["d2"]}),
+    "gains": (
+        "a.csv",
+        "topic_id,pid,gain\nq2,d1,1\nq2,d3,0\n",
         {"q2": {"d1": 1.0, "d3": 0.0}},
         {"q2": ["d3"]},
     ),

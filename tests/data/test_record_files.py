@@ -97,10 +97,10 @@ def test_a_collection_of_parquet_files(tmp_path):
 @pytest.mark.parametrize(
     "names, columns, words",
     [
-        ("_id text", [["a", None], ["x", "y"]], "parquet:2: .* got None, '', 'y'"),
+        ("_id text", [["a", None], ["x", "y"]], "parquet:2: an id must be a text .* got null"),
         ("_id text", [["b", "c"], [" ", None]], "there is no document at all"),
         ("_id text", [["a", "a"], ["x", "y"]], "t:2: .* 'a' stands twice .*, first at .*parquet:1"),
-        ("_id text", [[1], ["x"]], "parquet:1: '_id', 'title' and 'text' must be strings, got 1"),
+        ("_id text", [["a"], [1]], "parquet:1: 'title' and 'text' must be strings, got '', 1"),
         ("doc text", [["a"], ["x"]], r"have the columns _id \(or id\) and text, got doc, text"),
         ("_id text text", [["a"]] * 3, "must have a name of its own, got _id, text, text"),
     ],

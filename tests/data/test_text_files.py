@@ -37,7 +37,7 @@ BAD = [
         "got the id 'w0 w21 w7'; write",
     ),
     ("a.tsv", "b\tw1\nb\tw2\n", r"a\.tsv:2: document id 'b' stands twice"),
-    ("a.tsv", "b\t \n", r"a\.tsv:1: document 'b' has an empty text"),
+    ("a.tsv", "b\t \n", r"a\.tsv: there is no document at all"),
     ("a.jsonl", "{}\n", r"a\.jsonl:1: a line must be an object with '_id'"),
     ("a.txt", "", r"a\.txt: there is no document at all"),
     ("a.tsv", "", r"a\.tsv: there is no document at all"),

@@ -346,7 +346,10 @@ UNCLEAR = {
     "labels": (["query", "document", "label", "score"], "label and score may each be the label"),
     "a label": (["query", "positive", "score"], "score may be the label of a document"),
     "classes": (["premise", "hypothesis", "label"], "labels of a premise are classes"),
-    "a number": (["query", "document", "gain"], "gain holds numbers, and may be the label of doc"),
+    "a number": (
+        ["query", "document", "clicks"],
+        "clicks holds numbers, and may be the label of doc",
+    ),
     "a class": (["question", "answer", "class"], "class holds numbers, and may be the label"),
     "alone": (["query", "negative"], "there is no document or positive"),
 }
