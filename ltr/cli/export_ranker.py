@@ -3,6 +3,7 @@
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from shlex import quote
 
 from huggingface_hub.utils import disable_progress_bars
 
@@ -10,6 +11,7 @@ from ltr.cli.cache import size_in_words
 from ltr.cli.opened_rankers import data_of_ranker
 from ltr.data.console import say
 from ltr.data.outputs import check_folder
+from ltr.errors import InputError
 from ltr.use.export import Exported, Form
 from ltr.use.export import export as write_exported
 from ltr.use.hub_push import (
@@ -73,7 +75,11 @@ def export(
     if (Path(folder) / "proof/check.py").is_file():  # adapters alone have none
         say(f"python {folder}/proof/check.py says whether it computes the same elsewhere")
     if push is not None:
-        say_pushed(Path(folder), push)
+        try:
+            say_pushed(Path(folder), push)
+        except InputError as error:
+            again = f"ltr push {quote(folder)} {push}"
+            raise InputError(f"{error}; {folder} is written, and goes there by {again}") from None
 
 
 def say_exported(exported: Exported) -> None:
@@ -100,6 +106,8 @@ def say_pushed(folder: Path, name: str, public: bool = False, revision: str | No
         say(f"proof/ has {TEXTS_OF_DATA}")
     visibility = "private" if pushed.is_private else "public"
     say(f"{name} ({visibility}) holds {total_of(files)}: {pushed.url}")
+    if public and pushed.is_private:
+        say(f"{name} was there, and stays private: its settings at the hub make it public")
 
 
 def total_of(files: Sequence[HubFile]) -> str:

@@ -45,7 +45,7 @@ def push(
         to: The form of the export, see ltr export. Default: sentence-transformers.
         license: Of the model, for its card, as the hub calls it: ``apache-2.0``.
         language: Of its texts, for its card: codes such as ``en``.
-        public: Everybody may read it.
+        public: A new repository is one that everybody may read. Also needed for one that is public.
         revision: The branch; it is created where it is not there. Default: main.
         dry_run: Print what would go, the card too, and send nothing.
     """
@@ -70,7 +70,7 @@ def push(
                 folder,
                 form,
                 data=data_of_ranker(ranker),
-                hub_id=name,
+                hub_id=name if revision is None else f"{name}@{revision}",
                 license=license,
                 language=language or (),
             )
@@ -83,8 +83,8 @@ def push(
 
 def _say_what_would_go(folder: Path, name: str, public: bool, revision: str | None) -> None:
     files = files_to_push(folder)
-    visibility = "public" if public else "private, if it is new"
-    say(f"would go to {name} ({visibility}), branch {revision or MAIN}: {total_of(files)}")
+    visibility = "public" if public else "private"
+    say(f"would go to {name} ({visibility}, if it is new), branch {revision or MAIN}: {total_of(files)}")
     for file in files:
         say(f"{size_in_words(file.size):>10}  {file.name}")
     if holds_texts_of_data(folder):

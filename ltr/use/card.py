@@ -148,7 +148,8 @@ def card(
         model: the ranker.
         measurements: of its graphs in float32 and int8.
         files: beside which it stands. Where one of them is lost the folder isn't opened.
-        hub_id: where the hub will have it; None: nobody says.
+        hub_id: where the hub will have it, ``USER/NAME`` or ``USER/NAME@REVISION``; None: nobody
+            says.
         license, language: see :func:`ltr.use.card_head.card_head`.
     """
     if isinstance(model, PairRanker):
@@ -208,11 +209,14 @@ def _use(to: str, model: PairRanker | DualEncoder, longest: int, hub_id: str | N
     if isinstance(model, DualEncoder):
         code = code.replace("ARGUMENTS_OF_QUERIES", _side_of_onnx(model, "query"))
         code = code.replace("ARGUMENTS_OF_DOCUMENTS", _side_of_onnx(model, "document"))
-    if hub_id is not None and '"FOLDER/' not in code:  # whoever loads it finds it at the hub
-        return f"## Use\n\n```python\n{code.replace('FOLDER', hub_id)}```"
     where = "FOLDER is this folder."
     if hub_id is not None:
-        where = f"FOLDER is what `hf download {hub_id} --local-dir FOLDER` fetches."
+        name, _, revision = hub_id.partition("@")
+        if '"FOLDER/' not in code:  # whoever loads it finds it at the hub
+            found = f'{name}", revision="{revision}' if revision else name
+            return f"## Use\n\n```python\n{code.replace('FOLDER', found)}```"
+        words = f"{name} --revision {revision}" if revision else name
+        where = f"FOLDER is what `hf download {words} --local-dir FOLDER` fetches."
     return f"## Use\n\n```python\n{code}```\n\n{where}"
 
 

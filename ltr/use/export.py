@@ -87,7 +87,7 @@ def export(
             (``model_int8.onnx``), and both are measured on the dev split. None: float32 alone.
         data: the data of the ranker, of which the probes of the proof are. None, or data
             that can't be opened: they are of texts that ship with ltr.
-        hub_id: where the hub will have it, for the card.
+        hub_id: where the hub will have it, for the card: ``USER/NAME`` or ``USER/NAME@REVISION``.
         license: of the model, as the hub calls it (``apache-2.0``), for the card; None: left out.
         language: of its texts, as codes (``en``), for the card; empty: left out.
 

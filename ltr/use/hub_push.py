@@ -21,12 +21,13 @@ from huggingface_hub.utils import validate_repo_id
 from ltr import __version__
 from ltr.entries import read_json
 from ltr.errors import InputError
-from ltr.models.encoder.loading.model_folder import HUB_ERRORS, one_line
-from ltr.models.encoder.loading.whole_folder import CARD, CONTRACT, files_of_card
+from ltr.models.encoder.loading.model_folder import HUB_ERRORS, ModelFolder, one_line
+from ltr.models.encoder.loading.whole_folder import CARD, CONTRACT, check_is_whole, files_of_card
 from ltr.use.proof.contract import MEND, SHIPPED
 
 MAIN = "main"
 GIT = ".gitattributes"  # the hub's own: which files are large
+IGNORED = ".gitignore"  # its lines name files that the hub leaves out of a commit
 # What a proof has of a ranker's data, in words.
 TEXTS_OF_DATA = "queries of dev (else test, else train) and documents of the corpus"
 # What the user can do, by the status of the hub's answer.
@@ -111,16 +112,14 @@ def files_to_push(folder: Path) -> list[HubFile]:
     """The files of an exported folder, by name. Hidden ones stay where they are.
 
     Raises:
-        InputError: if a file is lost that its card lists.
+        InputError: if a file is lost that its proof or its card lists.
     """
+    check_is_whole(ModelFolder(str(folder)))
     files = []
     for path in sorted(folder.rglob("*")):
         name = path.relative_to(folder)
         if path.is_file() and not any(part.startswith(".") for part in name.parts):
             files.append(HubFile(name.as_posix(), path.stat().st_size))
-    lost = set(files_of_card(folder / CARD) or ()) - {file.name for file in files}
-    if lost:
-        raise InputError(f"{folder} has lost {min(lost)}, as its {CARD} tells; {MEND}")
     return files
 
 
@@ -142,7 +141,7 @@ def push_folder(
         folder: what ``ltr export`` has written.
         hub_id: ``USER/NAME``. A repository that is not there is created.
         public: whether everybody may read it. A new one is private otherwise, since a proof has
-            texts of the data.
+            texts of the data. One that is there stays as it is.
         revision: the branch, created from ``main`` where it is not there; None: ``main``.
 
     Raises:
@@ -168,11 +167,13 @@ def push_folder(
         before = api.model_info(hub_id, revision=branch)
         names = {file.name for file in files}
         there = {sibling.rfilename for sibling in before.siblings or []}
-        deleted = sorted(there - names - {GIT})
+        deleted = sorted(there - names - {GIT, IGNORED})
         # Not upload_folder, which makes several commits of a large folder: a reader would find parts.
         operations: list[CommitOperationAdd | CommitOperationDelete] = []
         operations += [CommitOperationDelete(name) for name in deleted]
         operations += [CommitOperationAdd(file.name, folder / file.name) for file in files]
+        if IGNORED in there:
+            operations.append(CommitOperationAdd(IGNORED, b"# Nothing is left out.\n"))
         commit = api.create_commit(
             hub_id,
             operations,

@@ -9,6 +9,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from fnmatch import fnmatch
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -206,9 +207,12 @@ class _Handler(BaseHTTPRequestHandler):
             self._send(200, files)
         elif kind == "preupload":
             modes = []
-            for file in json.loads(body)["files"]:
+            asked = json.loads(body)
+            patterns = asked.get("gitIgnore") or commit.get(".gitignore", b"").decode()
+            for file in asked["files"]:
                 mode = "lfs" if file["size"] >= LARGE else "regular"
-                modes.append({"path": file["path"], "uploadMode": mode, "shouldIgnore": False})
+                ignored = any(fnmatch(file["path"], pattern) for pattern in patterns.split("\n"))
+                modes.append({"path": file["path"], "uploadMode": mode, "shouldIgnore": ignored})
             self._send(200, {"files": modes})
         elif kind == "commit":
             self._commit(name, revision, [json.loads(line) for line in body.splitlines()])

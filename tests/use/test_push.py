@@ -1,10 +1,14 @@
 """A push to the hub, tried against a stand-in."""
 
+import re
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 from huggingface_hub import ModelCard, constants
 
+import ltr
 from ltr.__main__ import main
 from ltr.errors import InputError
 from ltr.models import DualEncoder
@@ -209,7 +213,52 @@ def test_an_exported_folder_goes_as_it_is(hub, folder, capsys):
 def test_a_folder_that_has_lost_a_file_is_not_pushed(hub, model, tmp_path, capsys):
     out = tmp_path / "out"
     export(model, out)
-    (out / "modules.json").unlink()
-    assert main(["push", str(out), NAME]) == 2
-    assert "has lost modules.json, as its README.md tells" in capsys.readouterr().err
+    for lost, by in (("modules.json", "proof/contract.json"), ("proof/contract.json", "proof")):
+        (out / lost).unlink()
+        assert main(["push", str(out), NAME]) == 2
+        assert f"has lost {lost}, as its {by} tells" in capsys.readouterr().err
     assert hub.asked == []
+
+
+def test_what_a_repository_ignores_is_pushed_too(hub, folder):
+    hub.create(NAME).branches["main"].append({".gitignore": b"*.safetensors\nproof/*\n"})
+    pushed = push_folder(folder, NAME)
+    files = held(hub)
+    assert files.pop(".gitignore") == b"# Nothing is left out.\n" and pushed.deleted == []
+    assert files == content(folder)
+
+
+def test_the_card_of_a_branch_has_code_that_loads_the_branch(hub, model, backbone, tmp_path):
+    """The hub's ``main`` is another model."""
+    DualEncoder(backbone, max_length=20, doc_prompt="w1 w2 ").save(tmp_path / "other")
+    texts = ["a question", "a document", "another document"]
+    for source, revision in ((tmp_path / "other", "main"), (model, "v2")):
+        assert main(["push", str(source), NAME, "--revision", revision]) == 0
+    card = held(hub, "v2")["README.md"].decode()
+    (code,) = re.findall("```python\n(.+?)```", card, re.DOTALL)
+    assert f'SentenceTransformer("{NAME}", revision="v2")' in code
+    names: dict[str, Any] = {}
+    exec(code, names)
+    expected = ltr.load(model, precision="32-true").encode(texts, "document")
+    found = np.concatenate([names["queries"], names["documents"]])
+    np.testing.assert_allclose(found, expected, atol=1e-6)
+    other = ltr.load(tmp_path / "other", precision="32-true").encode(texts, "document")
+    assert np.abs(other - expected).max() > 1e-3
+
+
+def test_a_private_repository_stays_private_and_a_line_says_so(hub, folder, capsys):
+    hub.create(NAME)
+    assert main(["push", str(folder), NAME, "--public"]) == 0
+    said = "user/name was there, and stays private: its settings at the hub make it public\n"
+    assert capsys.readouterr().out.endswith(said) and hub.repositories[NAME].private
+
+
+def test_an_export_whose_push_fails_says_how_to_push_it(hub, model, tmp_path, capsys):
+    out = tmp_path / "out of it"
+    hub.answers["/commit"] = 500
+    assert main(["export", str(model), str(out), "--push", NAME]) == 2
+    again = f"is written, and goes there by ltr push '{out}' {NAME}\n"
+    said = capsys.readouterr().err
+    assert said.endswith(again) and said.count("\n") == 1
+    hub.answers.clear()
+    assert main(["push", str(out), NAME]) == 0 and held(hub) == content(out)

@@ -30,7 +30,7 @@ def check_is_model(folder: ModelFolder) -> None:
 
     A folder of sentence-transformers may hold its encoder in a folder of its own.
     """
-    _check_is_whole(folder)
+    check_is_whole(folder)
     inner = [str(file.parent) for file in Path(folder.source).glob("*/adapter_config.json")]
     for place in (folder.source, *inner):
         try:
@@ -44,7 +44,7 @@ def check_is_model(folder: ModelFolder) -> None:
             )
 
 
-def _check_is_whole(folder: ModelFolder) -> None:
+def check_is_whole(folder: ModelFolder) -> None:
     """Refuse a folder that lacks a file which its proof lists, or one without which a model of
     sentence-transformers is read otherwise: its list of modules, or its prompts and similarity.
 
