@@ -94,7 +94,8 @@ def test_a_run_that_was_tested_otherwise_is_tested_again(tiny_demo, capsys):
     collection = open_collection(str(tiny_demo.DATA))
     assert tiny_demo.is_tested_as_here(tiny_demo.RUN, collection)
     test = results["test"]
-    for otherwise in ({"depth": 100}, {"evaluated": test["evaluated"] | {"queries": "others"}}):
+    others = test["evaluated"] | {"queries": "others"}
+    for otherwise in ({"depth": 100}, {"evaluated": others}, {"queries": test["queries"] - 1}):
         tiny_demo.RUN.metrics.write_text(json.dumps(results | {"test": test | otherwise}))
         assert not tiny_demo.is_tested_as_here(tiny_demo.RUN, collection)
     capsys.readouterr()

@@ -17,6 +17,7 @@ from ltr.data.splits import split_named
 from ltr.data.whole_files import write_whole
 from ltr.errors import InputError
 from ltr.run.data_sets import data_sets
+from ltr.run.wandb_place import entity_and_project
 
 WIDTH = 200  # letters of a line where no terminal says it
 
@@ -60,6 +61,8 @@ def compare(
         raise InputError(f"--plan must be a difference above 0, got {plan:g}")
     files = {"markdown": markdown, "latex": latex, "csv": csv, "html": html}
     check_files(files)
+    if wandb is not None:
+        entity_and_project(wandb)
     groups = _groups(runs, data, split, plan)
     names = [experiment.name for experiment in groups.first]
     pairs = pairs_with_baselines(names, baseline or [])

@@ -172,7 +172,8 @@ def is_tested_as_here(run: RunFolder, collection: Collection) -> bool:
         return False
     texts = (report["evaluated"].get("queries"), report["evaluated"].get("documents"))
     has_same_texts = texts == (collection.queries.read_key, collection.corpus.key)
-    return has_same_texts and report.get("depth") == DEPTH
+    has_all_queries = report["queries"] == len(collection.judgements("test").query_rows)
+    return has_same_texts and has_all_queries and report.get("depth") == DEPTH
 
 
 def place_sample(folder: Path) -> str:

@@ -27,6 +27,7 @@ from ltr.run.checkpoint_options import BestOptions, LastOptions
 from ltr.run.precision import ChosenPrecision, chosen_precision
 from ltr.run.run_folder import RunFolder
 from ltr.run.trainer_checks import check_trainer_options
+from ltr.run.wandb_place import entity_and_project
 
 STRICT = {"exit_on_error": False, "allow_abbrev": False, "formatter_class": CommandHelp}
 
@@ -79,6 +80,11 @@ class ParsedCommand(LightningCLI):
     def made(self) -> jsonargparse.Namespace:
         """The same with the objects that :meth:`make` has made of them."""
         return self.config_init[self._command]
+
+    @property
+    def has_our_loggers(self) -> bool:
+        """Whether no others are named, which would take the place of the CSV files and of --wandb."""
+        return self.options.trainer.logger in (None, True)
 
     def plain_options(self) -> dict[str, Any]:
         """The options of the command as plain dicts, lists and values."""
@@ -142,7 +148,7 @@ class ParsedCommand(LightningCLI):
             "--wandb",
             type=str | None,
             default=None,
-            help="Weights & Biases project to log to; offline where there is no key or WANDB_MODE says so.",
+            help="Weights & Biases project to log to, PROJECT or ENTITY/PROJECT; offline where there is no key or WANDB_MODE says so.",
         )
         parser.add_argument(
             "--wandb_model",
@@ -220,9 +226,17 @@ class ParsedCommand(LightningCLI):
 
     def before_instantiate_classes(self) -> None:
         check_trainer_options(self.options.trainer)
-        if self._command == "fit" and self.options.wandb_model and not self.options.wandb:
+        project = self.options.wandb
+        if project is not None:
+            entity_and_project(project)
+        if self._command != "fit" or not self.options.wandb_model:
+            return
+        if project is None or not self.has_our_loggers:
+            why = "trainer.logger takes its place"
+            if project is None:
+                why = "none is named (--wandb PROJECT)"
             raise InputError(
-                "wandb_model logs the best weights to a project of Weights & Biases, and none is named; add --wandb PROJECT, or leave it out",
+                f"wandb_model logs the best weights to the project of --wandb, and {why}; mend that, or leave it out",
                 option="wandb_model",
             )
 

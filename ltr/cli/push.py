@@ -84,7 +84,9 @@ def push(
 def _say_what_would_go(folder: Path, name: str, public: bool, revision: str | None) -> None:
     files = files_to_push(folder)
     visibility = "public" if public else "private"
-    say(f"would go to {name} ({visibility}, if it is new), branch {revision or MAIN}: {total_of(files)}")
+    say(
+        f"would go to {name} ({visibility}, if it is new), branch {revision or MAIN}: {total_of(files)}"
+    )
     for file in files:
         say(f"{size_in_words(file.size):>10}  {file.name}")
     if holds_texts_of_data(folder):

@@ -277,8 +277,13 @@ class RankerCLI(ParsedCommand):
         made = self.made
         folder = Path(made.trainer.default_root_dir)
         is_fit = self._command == "fit"
-        if made.trainer.logger in (None, True):
+        if self.has_our_loggers:
             self.trainer.loggers = build_loggers(folder, made.wandb, is_fit, _class_names(made))
+        elif made.wandb is not None:
+            log.warning(
+                "nothing is logged to %s at Weights & Biases: trainer.logger takes the place of --wandb",
+                made.wandb,
+            )
         continue_tensorboards(self.trainer.loggers, folder, is_fit, self._checkpoint)
         if not is_fit and self._checkpoint is not None:
             # What is measured stands at the step of the last validation of these weights. A file
@@ -345,14 +350,13 @@ class RankerCLI(ParsedCommand):
             )
         check_callbacks(callbacks, self._monitored())
         is_fit = self._command == "fit"
-        has_our_loggers = made.trainer.logger in (None, True)
-        if has_our_loggers:
+        if self.has_our_loggers:
             kwargs["logger"] = DummyLogger()  # _begin_logging gives the others
         callbacks.insert(0, EndWatchCallback(self._end_watch))
         callbacks += [self._results, ResultLines()]
         callbacks, has_bar = with_bar(callbacks, made.trainer.enable_progress_bar)
         kwargs["enable_progress_bar"] = has_bar
-        if is_fit and has_our_loggers:
+        if is_fit and self.has_our_loggers:
             callbacks.append(LearningRateMonitor())
         self._checkpoints = Checkpoints(made.best, made.last, self._identity)
         callbacks.append(self._checkpoints)

@@ -2,7 +2,6 @@
 there as one.
 """
 
-import os
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
@@ -11,6 +10,7 @@ from tempfile import TemporaryDirectory
 from ltr.data.files import cache_root
 from ltr.data.whole_files import write_whole
 from ltr.errors import InputError
+from ltr.run.wandb_place import entity_and_project, is_offline_by_default
 
 PREFIX = "wandb:"
 
@@ -85,20 +85,17 @@ def log_comparison(project: str, names: Sequence[str], page: str, csv: str) -> s
     """
     import wandb  # here, not above: it takes a second, which every command would
 
-    from ltr.run.loggers import has_wandb_key  # here, not above: Lightning takes seconds
-
-    is_offline = "WANDB_MODE" not in os.environ and not has_wandb_key()
-    entity, _, name = project.rpartition("/")
+    entity, name = entity_and_project(project)
     try:
         with (
             TemporaryDirectory() as folder,
             wandb.init(
                 project=name,
-                entity=entity or None,
+                entity=entity,
                 name=" and ".join(names),
                 job_type="compare",
                 dir=Path.cwd(),
-                mode="offline" if is_offline else None,
+                mode="offline" if is_offline_by_default() else None,
                 settings=wandb.Settings(silent=True),
             ) as run,
         ):

@@ -3,7 +3,6 @@ TensorBoard where its logger is. All starts of a run are one run there.
 """
 
 import logging
-import netrc
 import os
 import secrets
 import sys
@@ -11,16 +10,17 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlparse
 
 from lightning.pytorch.loggers import CSVLogger, Logger, TensorBoardLogger, WandbLogger
 from lightning.pytorch.loggers.logger import rank_zero_experiment
 
 from ltr.checkpoint import read_checkpoint
 from ltr.data.whole_files import write_whole
+from ltr.errors import InputError
 from ltr.run import lightning_internals as internals
 from ltr.run.launchers import is_rank_0
 from ltr.run.run_folder import RunFolder
+from ltr.run.wandb_place import entity_and_project, is_offline_by_default
 
 log = logging.getLogger(__name__)
 
@@ -29,24 +29,26 @@ ROWS_OF_A_START = 10**9
 
 
 def build_loggers(
-    folder: Path, wandb_project: str | None, is_fit: bool, tags: Sequence[str] = ()
+    folder: Path, wandb_name: str | None, is_fit: bool, tags: Sequence[str] = ()
 ) -> list[Logger]:
     """The loggers of a run. In Weights & Biases, runs that differ in their seed (the folders
     ``seed=N`` of one folder) share a group.
 
     Args:
         folder: the run folder, which this command holds.
-        wandb_project: of Weights & Biases; None for none. A resumed run continues the same run
-            there.
+        wandb_name: of the project of Weights & Biases, see
+            :func:`ltr.run.wandb_place.entity_and_project`; None for none. A resumed run continues
+            the same run there.
         is_fit: whether the command is ``fit``.
         tags: of the run there.
     """
     run_folder = RunFolder(folder)
     # CSVLogger makes a new subfolder for every start, so a resumed run erases nothing.
     loggers: list[Logger] = [CSVLogger(folder, name=run_folder.curves.name)]
-    if not wandb_project:
+    if wandb_name is None:
         return loggers
-    offline = "WANDB_MODE" not in os.environ and not has_wandb_key()
+    entity, project = entity_and_project(wandb_name)
+    offline = is_offline_by_default()
     if offline:
         log.info("Weights & Biases: no key found, logging offline into %s", run_folder.wandb)
     # Only rank 0 logs. Were each rank to make an id, the last one would stay for the resume.
@@ -65,7 +67,8 @@ def build_loggers(
         save_dir=folder.absolute(),
         offline=offline,
         id=known_id,
-        project=wandb_project,
+        entity=entity,
+        project=project,
         name="/".join(names),
         resume="allow",
         group="/".join(experiment),
@@ -77,7 +80,8 @@ def build_loggers(
 
 class _OneRunLogger(WandbLogger):
     """Numbers the rows of each offline start above those of the starts before. Weights & Biases
-    would begin at 0 again, and its server would take rows of one number for one row.
+    would begin at 0 again, and its server would take rows of one number for one row. What Weights &
+    Biases refuses is an InputError.
 
     Args:
         first_row: the number of the first row.
@@ -91,7 +95,14 @@ class _OneRunLogger(WandbLogger):
     @property
     @rank_zero_experiment
     def experiment(self) -> Any:
-        wandb_run = super().experiment
+        import wandb  # here, not above: it takes a second, and most commands don't need it
+
+        try:
+            wandb_run = super().experiment
+        except wandb.errors.Error as error:
+            raise InputError(
+                f"--wandb: {' '.join(str(error).split())[:200]}; mend that, or let WANDB_MODE=offline keep the records here for wandb sync"
+            ) from None
         if wandb_run.offline and wandb_run.step < self._first_row:
             wandb_run.log({}, step=self._first_row)
         return wandb_run
@@ -213,15 +224,3 @@ def log_weights_to_wandb(loggers: Sequence[Logger], folder: RunFolder) -> None:
         for file in (weights, folder.config, folder.metrics):
             artifact.add_file(str(file), name=str(file.relative_to(folder.path)))
         logger.experiment.log_artifact(artifact)
-
-
-def has_wandb_key() -> bool:
-    """Whether ``wandb login`` was run here, or the environment holds a key."""
-    host = urlparse(os.environ.get("WANDB_BASE_URL", "https://api.wandb.ai")).hostname or ""
-    try:
-        return (
-            "WANDB_API_KEY" in os.environ
-            or netrc.netrc(os.environ.get("NETRC")).authenticators(host) is not None
-        )
-    except (OSError, netrc.NetrcParseError):
-        return False

@@ -15,7 +15,7 @@ import yaml
 
 from ltr.data.trec import read_qrels, read_run
 from ltr.module import RankerModule
-from ltr.run.loggers import has_wandb_key
+from ltr.run.wandb_place import has_wandb_key
 from tests.run.kills import Child
 from tests.world.commands import run_ltr
 from tests.world.configurations import write_config

@@ -26,6 +26,7 @@ from tests.child_processes import run_command, until
 from tests.run.kills import Child, waiting
 from tests.run.kills import start as fit
 from tests.run.resumes import BASE
+from tests.world.commands import refusal
 from tests.world.features import write_letor
 from tests.world.tested_runs import write_run
 
@@ -203,8 +204,45 @@ def test_a_comparison_is_a_run_with_its_page(tmp_path, monkeypatch, capsys):
 
 def test_weights_without_a_project_are_refused(config, capsys):
     words = f"fit --config {config} --wandb null --wandb_model true"
-    assert main(words.split()) == 2
-    assert "--wandb PROJECT" in capsys.readouterr().err
+    assert "none is named (--wandb PROJECT)" in refusal(capsys, words)
+    words = f"fit --config {config} --trainer.logger false --wandb_model true"
+    assert "--wandb, and trainer.logger takes its place" in refusal(capsys, words)
+
+
+@pytest.mark.parametrize("name", ["", " ", "team/", "/tests", "a/b/c", "what?", "x" * 129])
+@pytest.mark.parametrize("command", ["fit --config {config}", "compare {run} {run}"])
+def test_a_name_that_wandb_refuses_is_refused_before(config, capsys, tmp_path, command, name):
+    words = command.format(config=config, run=tmp_path)
+    told = refusal(capsys, words, "--wandb", name)
+    assert told.startswith("ltr: --wandb must be PROJECT or ENTITY/PROJECT, ")
+    assert told.endswith(f"got {name!r}")
+
+
+def test_a_run_goes_to_the_project_of_an_entity(config, tmp_path):
+    run = tmp_path / "run"
+    place = f"--trainer.default_root_dir {run}"
+    call(f"fit --config {config} --wandb team/tests --trainer.max_steps 1 {place}")
+    (record,) = runs_in(offline(run))
+    assert (record.entity, record.project) == ("team", "tests")
+
+
+def test_what_wandb_refuses_is_one_line(config, tmp_path, capsys, monkeypatch):
+    def refuse(**options):
+        raise wandb.errors.CommError("no such\nentity")
+
+    monkeypatch.setattr(wandb, "init", refuse)
+    place = f"--trainer.default_root_dir {tmp_path / 'run'}"
+    told = refusal(capsys, f"fit --config {config} {place}")
+    assert told.startswith("ltr: --wandb: no such entity; mend that, or let WANDB_MODE=offline")
+
+
+def test_a_logger_in_the_place_of_wandb_is_told(config, tmp_path, capsys):
+    place = f"--trainer.default_root_dir {tmp_path / 'run'}"
+    call(f"fit --config {config} --trainer.logger false --trainer.max_steps 1 {place}")
+    assert capsys.readouterr().err == (
+        "nothing is logged to tests at Weights & Biases: trainer.logger takes the place of --wandb\n"
+    )
+    assert not (tmp_path / "run/wandb").exists()
 
 
 def test_the_cells_of_a_grid_are_whole_runs(config, tmp_path, monkeypatch):
