@@ -32,8 +32,7 @@ from ltr.check.section import Section
 from ltr.check.trained_on import open_trained_on
 from ltr.cli.arguments import call_with
 from ltr.cli.measured_set import DATA_PATH
-from ltr.cli.messages import errors_with_paths
-from ltr.cli.parsed import ParsedCommand
+from ltr.cli.parsed import ParsedCommand, made_training
 from ltr.cli.run_paths import data_path_option, refuse_paths_from_elsewhere
 from ltr.cli.words import option_names, split_off_paths
 from ltr.compare.experiment import check_alike, read_experiments
@@ -243,20 +242,14 @@ def _experiment_sections(
         words = ["--config", config]
     words += configured
     leave_out_hints_of_lightning()
-    with tempfile.TemporaryDirectory() as temporary:
-        command = ParsedCommand(["fit", *words])
-        command.seed()
-        with errors_with_paths(command.options):
-            command.settle_precision()
-            command.make()
-            data_module = command.datamodule
-            _check_one_collection(data_module)
-            _check_fits_data(data_module, run, leakage_options)
-            data_module.reads = command.model.reads
-            _check_files(data_module, run, leakage_options)
-            trainer, sample = _sampling_trainer(command, Path(temporary))
-            with suppress(EnoughSampled):
-                trainer.fit(command.model, datamodule=data_module)
+    with tempfile.TemporaryDirectory() as temporary, made_training(words) as command:
+        data_module = command.datamodule
+        _check_one_collection(data_module)
+        _check_fits_data(data_module, run, leakage_options)
+        _check_files(data_module, run, leakage_options)
+        trainer, sample = _sampling_trainer(command, Path(temporary))
+        with suppress(EnoughSampled):
+            trainer.fit(command.model, datamodule=data_module)
     metric = command.model.ranking_metrics[0].name
     if folder is not None:
         seed_values = _values_of_seeds(Path(folder), metric)

@@ -1,5 +1,7 @@
 """Commands with a configuration, parsed: their options are checked, and nothing is made or run yet."""
 
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from pkgutil import resolve_name
 from typing import Any
@@ -259,3 +261,20 @@ class ParsedCommand(LightningCLI):
     def run_subcommand(self) -> None:
         """Call the method of the trainer that the command is named after."""
         super()._run_subcommand(self._command)
+
+
+@contextmanager
+def made_training(words: Sequence[str]) -> Iterator[ParsedCommand]:
+    """A training that is parsed and made, and not run: for commands that look at one. Inside the block
+    errors name options as the configuration has them.
+
+    Args:
+        words: the options of ``ltr fit``.
+    """
+    command = ParsedCommand(["fit", *words])
+    command.seed()
+    with errors_with_paths(command.options):
+        command.settle_precision()
+        command.make()
+        command.datamodule.reads = command.model.reads
+        yield command

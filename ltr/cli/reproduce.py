@@ -1,5 +1,6 @@
 """``ltr reproduce``: train and test a run again, and say whether the numbers are the same."""
 
+import json
 import tempfile
 from collections.abc import Mapping
 from contextlib import suppress
@@ -9,8 +10,8 @@ from typing import Any
 
 from lightning.pytorch import Callback, LightningModule, Trainer
 
-from ltr.cli.messages import errors_with_paths
-from ltr.cli.parsed import ParsedCommand
+from ltr.cli.measured_set import make_data_module
+from ltr.cli.parsed import ParsedCommand, made_training
 from ltr.cli.process import run_in_process
 from ltr.cli.run_paths import data_path_option, refuse_paths_from_elsewhere
 from ltr.compare.reproduction import other_seeds, reproduction_lines
@@ -58,11 +59,16 @@ def reproduce(run: str, *, output: str | None = None) -> None:
             raise InputError(
                 f"{folder.path} was tested by {weights}, and {new_folder.path} has kept no such weights, so it was not trained as before; see the validations in the metrics.json of both"
             )
-        run_in_process(["test", str(new_folder.path), "--ckpt_path", str(file)])
+        words = ["--ckpt_path", str(file), *_words_of_test(old_run)]
+        run_in_process(["test", str(new_folder.path), *words])
     new_run = read_run(new_folder.path)
     if _weights_tested(new_run, new_folder) != weights:
         raise InputError(
             f"{new_folder.path} was not tested by {weights}, as {folder.path} was; ltr test {new_folder.path} --ckpt_path {new_folder.checkpoints / weights}"
+        )
+    if _words_of_test(new_run) != _words_of_test(old_run):
+        raise InputError(
+            f"{new_folder.path} was tested under other options than {folder.path}; remove it, or name another folder (--output)"
         )
     differences = recipe_differences(old_run, new_run)
     if new_run.seed != old_run.seed:
@@ -112,31 +118,27 @@ def _check_content(words: list[str], run: Run) -> None:
         run: as it was made.
     """
     assert run.recipe is not None, "it has a configuration"
-    with tempfile.TemporaryDirectory() as temporary:
-        command = ParsedCommand(["fit", *words])
-        command.seed()
-        with errors_with_paths(command.options):
-            command.settle_precision()
-            command.make()
-            data = command.datamodule
-            data.reads = command.model.reads
-            finder = _FindContent(command.plain_options())
-            trainer = command.instantiate_trainer(
-                callbacks=[finder],
-                default_root_dir=temporary,
-                devices=1,
-                num_nodes=1,
-                strategy="auto",
-                logger=False,
-                enable_checkpointing=False,
-                enable_progress_bar=False,
-                enable_model_summary=False,
-            )
-            with suppress(_ContentFound):
-                trainer.fit(command.model, datamodule=data)
-            data.test_on(run.report.get("split", "test"))
-            data.setup("test")
-            tested_on = data.evaluation_digests("test")
+    with tempfile.TemporaryDirectory() as temporary, made_training(words) as command:
+        finder = _FindContent(command.plain_options())
+        trainer = command.instantiate_trainer(
+            callbacks=[finder],
+            default_root_dir=temporary,
+            devices=1,
+            num_nodes=1,
+            strategy="auto",
+            logger=False,
+            enable_checkpointing=False,
+            enable_progress_bar=False,
+            enable_model_summary=False,
+        )
+        with suppress(_ContentFound):
+            trainer.fit(command.model, datamodule=command.datamodule)
+        tested = ParsedCommand(["test", *words, *_words_of_test(run)])
+        data = make_data_module(tested.plain_options())
+        data.reads = command.model.reads
+        data.test_on(run.report.get("split", "test"))
+        data.setup("test")
+        tested_on = data.evaluation_digests("test")
     # The weights that it starts from are taken by the training itself.
     found = replace(run.recipe, trained_with=run.recipe.trained_with | finder.found)
     changed = run.recipe.differences(found)
@@ -153,6 +155,14 @@ def _check_content(words: list[str], run: Run) -> None:
         raise InputError(
             f"{run.folder} can't be trained and tested as it was, since then these have changed: {', '.join(changed[:3])}; restore them"
         )
+
+
+def _words_of_test(run: Run) -> list[str]:
+    """The options by which a run was tested, and that its configuration has otherwise."""
+    words = []
+    for path, value in run.report.get("options", {}).items():
+        words += [f"--{path}", value if isinstance(value, str) else json.dumps(value)]
+    return words
 
 
 def _weights_tested(run: Run, folder: RunFolder) -> str:

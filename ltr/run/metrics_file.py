@@ -48,6 +48,7 @@ class Report(TypedDict):
     fold: NotRequired[TestedFold]
     ceiling: NotRequired[dict[str, float | None]]  # by metric
     sources: NotRequired[list[str]]  # where there are several: the names that stand before queries
+    options: NotRequired[dict[str, Any]]  # by path, where a test had others than the run
     checkpoint: str | None
     made: Made
 

@@ -25,6 +25,7 @@ from ltr.run.metrics_file import TrainedWith, read_metrics, write_metrics
 from ltr.run.provenance import made_by, write_ir_metadata
 from ltr.run.rankings import RankedQueries, Rankings
 from ltr.run.run_folder import RunFolder
+from ltr.run.same_options import options_of_measuring
 from ltr.trainer_state import data_of, is_trial, logged_metrics, validates_before_training
 
 log = logging.getLogger(__name__)
@@ -274,9 +275,12 @@ class ResultsWriter(Callback):
                     yield "\t".join([query_ids[row], *cells]) + "\n"
 
         write_whole(folder.per_query, lines())
-        write_metrics(folder.metrics, read_metrics(folder.metrics) | {"test": report})
         # What lies beside the run, such as results on another data set, has no configuration of its own.
         config = read_config(folder.config) if folder.config.is_file() else self.config
+        options = options_of_measuring(self.config, config)
+        if options:
+            report["options"] = options
+        write_metrics(folder.metrics, read_metrics(folder.metrics) | {"test": report})
         write_ir_metadata(folder, report, config)
         log_test_to_wandb(trainer.loggers, folder, internals.logged_step(trainer))
 

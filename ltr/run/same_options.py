@@ -166,6 +166,23 @@ def deciding_options(config: Mapping[str, Any], asking: Asking) -> dict[str, Any
     return options
 
 
+def options_of_measuring(
+    config: Mapping[str, Any], config_of_run: Mapping[str, Any]
+) -> dict[str, Any]:
+    """The options that decide what is measured by the same weights, and have another value than in the
+    configuration of the run.
+
+    Args:
+        config, config_of_run: whole configurations, as plain dicts, lists and values.
+    """
+    of_run = deciding_options(config_of_run, "set")
+    options = {}
+    for path, value in deciding_options(config, "set").items():
+        if path in of_run and value != of_run[path]:
+            options[path] = value
+    return options
+
+
 def deciding_callbacks(config: Mapping[str, Any], asking: Asking) -> dict[str, Any]:
     """The options of those callbacks that another configuration must have, too, by their paths. They
     are numbered without the others.

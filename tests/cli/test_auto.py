@@ -5,6 +5,7 @@ import shutil
 import pytest
 import yaml
 
+from ltr.__main__ import main
 from tests.world.collections import write_collection
 from tests.world.commands import refusal, run_ltr
 from tests.world.runs import TEXTS, metrics, report, trained
@@ -76,6 +77,29 @@ def test_pools_that_came_later(tmp_path, capsys, folder, backbone):
     note = " ".join(capsys.readouterr().out.split())
     assert "the runs rank other candidates" in note
     assert "bm25, 100 deep" in note and ": candidates" in note
+
+
+def test_a_run_without_validation_that_was_tested_by_auto_is_reproduced(
+    tmp_path, capsys, folder, backbone, monkeypatch
+):
+    """Its configuration says null, and its weights are the last ones."""
+    monkeypatch.setattr("ltr.cli.reproduce.run_in_process", main)
+    ranker = TEXTS["cross"] | {"init_args": {"max_length": 20, "backbone": backbone}}
+    data = {"class_path": "TripletDataModule", "init_args": {"path": str(folder)}}
+    model = {"ranker": ranker, "loss": "ltr.losses.SoftmaxLoss"}
+    config = {"model": model, "data": data, "trainer": {"max_steps": 1}}
+    (tmp_path / "c.yaml").write_text(yaml.safe_dump(config))
+    run = tmp_path / "run"
+    null = ["--data.evaluation.candidates", "null", "--trainer.default_root_dir", str(run)]
+    assert run_ltr(f"fit --config {tmp_path / 'c.yaml'}", *null) == 0
+    assert run_ltr(f"test {run}") == 2
+    assert "there is nothing to evaluate without candidates" in capsys.readouterr().err
+    assert run_ltr(f"test {run} --data.evaluation.candidates auto") == 0
+    assert report(run)["options"] == {"data.evaluation.candidates": "auto"}
+    capsys.readouterr()
+    assert run_ltr(f"reproduce {run}") == 0
+    assert "now: same" in capsys.readouterr().out
+    assert report(run / "reproduced")["options"] == {"data.evaluation.candidates": "auto"}
 
 
 def test_seeds_of_auto_and_of_what_it_took_are_of_one_experiment(

@@ -116,6 +116,23 @@ def test_a_run_that_was_tested_by_the_weights_of_a_step_is_so_again(run, monkeyp
     assert not Path("new").exists()
 
 
+def test_a_run_that_was_tested_under_other_options_is_so_again(run, monkeypatch, capsys):
+    """The configuration says nDCG_exp@10 and swapped_pairs."""
+    monkeypatch.setattr("ltr.cli.reproduce.run_in_process", main)
+    assert "options" not in metrics_file(run)["test"]
+    assert run_ltr(f"test {run} --model.metrics [AP,P@1] --data.loading.num_workers 1") == 0
+    assert metrics_file(run)["test"]["options"] == {"model.metrics": ["AP", "P@1"]}
+    capsys.readouterr()
+    assert run_ltr(f"reproduce {run}") == 0
+    told = capsys.readouterr().out
+    assert "\nAP: " in told and "\nP@1: " in told
+    assert told.count("now: same") == 2
+
+    change_test(run, options={"model.metrics": ["AP"]})
+    assert run_ltr(f"reproduce {run}") == 2
+    assert "was tested under other options than runs/c/seed=3" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("split", ["train", "vali", "test"])
 def test_data_that_has_changed_is_told_before_training(run, capsys, split):
     """The last document of each split is one more line."""
