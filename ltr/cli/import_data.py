@@ -57,8 +57,7 @@ def import_data(
     chosen = None if columns is None else _columns_of_roles(columns)
     with _noted() as notes:
         collection = open_collection(source, chosen)
-        scores = scores_by_split(source, chosen)
-        written = write_data_folder(collection, Path(folder), scores)
+        written = write_data_folder(collection, Path(folder), scores_by_split(collection))
     told = [note.getMessage() for note in notes]
     train = written.collection.qrels.get("train")
     data = f"--data.path {quote(folder)}"

@@ -53,6 +53,8 @@ class Collection(NamedTuple):
     # can have none.
     how_to_add_pools: str = ""
     files: FolderFiles | None = None  # of a data folder, which may hold more splits
+    # How the rows of texts of each split are read, of which it was made; none of other sources.
+    texts: Mapping[str, TextFiles] = {}
     # Grades below it count as 0 where something is learnt; what is measured keeps all. None: any
     # grade above 0 is relevant.
     relevant_from: float | None = None
@@ -268,20 +270,12 @@ def _texts_by_split(path: str, columns: Mapping[str, str] | None) -> dict[str, T
     return splits
 
 
-def scores_by_split(
-    path: str | Path, columns: Mapping[str, str] | None = None
-) -> dict[str, Iterator[tuple[str, str, float]]]:
+def scores_by_split(collection: Collection) -> dict[str, Iterator[tuple[str, str, float]]]:
     """The scores that stand beside the texts of rows, as a teacher's: the ids of a query and a document
     with a score, as those of the collection. None but of rows whose first ones have some.
-
-    Args:
-        path, columns: see :func:`open_collection`.
     """
-    path = str(path)
-    if path.startswith("ir_datasets:") or find_corpus(Path(path)):
-        return {}
     scores: dict[str, Iterator[tuple[str, str, float]]] = {}
-    for split, texts in _texts_by_split(path, columns).items():
+    for split, texts in collection.texts.items():
         if may_have_scores(texts):
             scores[split] = (line for _, line in read_scores(texts))
     return scores
@@ -436,7 +430,7 @@ def _from_triples(path: str, splits: dict[str, TextFiles]) -> Collection:
             without_grades = judged._replace(values=np.zeros_like(judged.values))
             candidates[split] = without_grades.best_first()
     how_to_add_pools = "give every line of the split a negative (a third column)"
-    return Collection(path, corpus, queries, qrels, candidates, how_to_add_pools)
+    return Collection(path, corpus, queries, qrels, candidates, how_to_add_pools, texts=splits)
 
 
 def _have_others(pools: QueryLists, relevant: QueryLists) -> np.ndarray:

@@ -1,11 +1,10 @@
 """Learning-to-rank data sets of feature vectors: a split as memory-mapped arrays."""
 
 import logging
-import mmap
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import pairwise
+from itertools import islice, pairwise
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
@@ -17,14 +16,15 @@ from ltr.data.files import digest_of, map_array
 from ltr.data.progress import reading
 from ltr.data.query_lists import LabelledList, zero_below
 from ltr.data.query_sizes import QuerySizes, read_query_sizes, warn_of_others
-from ltr.data.strings import Strings
+from ltr.data.strings import Strings, StringsFile
 from ltr.data.svmlight import place_of, read_rows
 from ltr.errors import InputError
-from ltr.spans import spans
 
 log = logging.getLogger(__name__)
 
-IDS_AT_ONCE = 65_536  # whose places are in memory while ids are written
+# What the rows of the files become in a folder before their order is known.
+SPARSE = "sparse"
+IDS = "ids"
 
 
 class RowNames(Sequence[str]):
@@ -216,7 +216,6 @@ class _ReadRows(NamedTuple):
 
     labels: np.ndarray  # [R] float32
     qids: np.ndarray  # [R] int64
-    id_lengths: np.ndarray  # [R] int32, bytes of each document id, 0 where the row has none
     n_features: int
     n_blocks: int
 
@@ -237,46 +236,44 @@ def _write_split(
     first_feature: int,
 ) -> None:
     """Read the files once, find the order of the rows, and write the arrays in that order."""
-    sparse_path = folder / "sparse"
-    ids_path = folder / "ids"
-    read = _read_files(files, sizes_of_file, first_feature, sparse_path, ids_path)
+    read = _read_files(folder, files, sizes_of_file, first_feature)
     qids, query_of_row = _queries_of_rows(read.qids)
     _warn_of_scattered(read.qids, query_of_row, files)
     # order[n] is the row of the files that becomes row n of the split.
     order = np.argsort(query_of_row, kind="stable")
     offsets = np.concatenate([[0], np.cumsum(np.bincount(query_of_row))])
-    if read.id_lengths.any():
-        _check_all_have_ids(read.id_lengths, files)
-        order = _order_by_id(order, offsets, ids_path, read.id_lengths, files)
-        Strings.write(folder, "doc_ids", _ids_in_order(order, ids_path, read.id_lengths))
+    ids = Strings(folder, IDS)
+    has_id = ids.lengths(np.arange(len(order))) > 0
+    if has_id.any():
+        _check_all_have_ids(has_id, files)
+        order = _order_by_id(order, offsets, ids, files)
+        Strings.write(folder, "doc_ids", ids.in_order(order))
     Strings.write(folder, "query_ids", [b"%d" % qid for qid in qids])
     np.save(folder / "labels.npy", read.labels[order])
     np.save(folder / "offsets.npy", offsets)
     new_row = np.empty_like(order)
     new_row[order] = np.arange(len(order))
     features = new_array(folder / "features.npy", np.float32, (len(order), int(read.n_features)))
-    with open(sparse_path, "rb") as sparse:
+    with open(folder / SPARSE, "rb") as sparse:
         _fill_table(features, sparse, read.n_blocks, new_row)
-    sparse_path.unlink()
-    ids_path.unlink()
+    for name in (SPARSE, f"{IDS}.npy", f"{IDS}.offsets.npy"):
+        (folder / name).unlink()
 
 
 def _read_files(
+    folder: Path,
     files: Sequence[Path],
     sizes_of_file: list[QuerySizes | None],
     first_feature: int,
-    sparse_path: Path,
-    ids_path: Path,
 ) -> _ReadRows:
-    """Read all rows. The file at ``sparse_path`` takes three arrays of each block (counts, columns,
-    values), the one at ``ids_path`` the document ids end to end.
+    """Read all rows. In the folder a file takes three arrays of each block (counts, columns, values),
+    and strings the document ids, empty where a row has none.
     """
     labels = []
     qids = []
-    id_lengths = []
     n_features = 0
     next_query = 1
-    with open(sparse_path, "wb") as sparse, open(ids_path, "wb") as ids:
+    with open(folder / SPARSE, "wb") as sparse, StringsFile(folder, IDS) as ids:
         for file, sizes in zip(files, sizes_of_file, strict=True):
             numbers = None if sizes is None else sizes.qids(next_query)
             n_rows = 0
@@ -285,10 +282,9 @@ def _read_files(
                 np.save(sparse, block.counts)
                 np.save(sparse, block.columns)
                 np.save(sparse, block.values)
-                ids.writelines(block.doc_ids)
+                ids.extend(block.doc_ids)
                 labels.append(block.labels)
                 qids.append(block.qids)
-                id_lengths.append(np.fromiter(map(len, block.doc_ids), dtype=np.int32))
                 n_features = max(n_features, block.columns.max(initial=-1) + 1)
             if sizes is not None:
                 sizes.check(file, n_rows)
@@ -302,7 +298,6 @@ def _read_files(
     return _ReadRows(
         labels=np.concatenate(labels),
         qids=np.concatenate(qids),
-        id_lengths=np.concatenate(id_lengths),
         n_features=n_features,
         n_blocks=len(labels),
     )
@@ -345,62 +340,41 @@ def _warn_of_scattered(qids: np.ndarray, query_of_row: np.ndarray, files: Sequen
         )
 
 
-def _check_all_have_ids(id_lengths: np.ndarray, files: Sequence[Path]) -> None:
-    if (id_lengths > 0).all():
+def _check_all_have_ids(has_id: np.ndarray, files: Sequence[Path]) -> None:
+    if has_id.all():
         return
-    without_id = place_of(files, int(np.argmin(id_lengths)))
-    with_id = place_of(files, int(np.argmax(id_lengths > 0)))
+    without_id = place_of(files, int(np.argmin(has_id)))
+    with_id = place_of(files, int(np.argmax(has_id)))
     raise InputError(
         f"{without_id}: the row has no '#docid = …' in its comment, but others of the split have one, first {with_id}; give every row its id, or none"
     )
 
 
 def _order_by_id(
-    order: np.ndarray,
-    offsets: np.ndarray,
-    ids_path: Path,
-    lengths: np.ndarray,
-    files: Sequence[Path],
+    order: np.ndarray, offsets: np.ndarray, ids: Strings, files: Sequence[Path]
 ) -> np.ndarray:
     """``[R]``: the rows of each query in the order of their document ids.
 
     Args:
         order: ``[R]``, rows of the files; those of query q stand from offsets[q] to offsets[q + 1].
         offsets: ``[Q + 1]``.
-        ids_path: of a file with the ids of all rows end to end, in the order of the files.
-        lengths: ``[R]``, bytes of each id, in the order of the files.
+        ids: of all rows, in the order of the files.
         files: of the split, for errors.
     """
-    ends = np.cumsum(lengths, dtype=np.int64)
-    begins = ends - lengths
     order_by_id = np.empty_like(order)
-    with open(ids_path, "rb") as ids, mmap.mmap(ids.fileno(), 0, access=mmap.ACCESS_READ) as mapped:
-        for start, stop in pairwise(offsets.tolist()):
-            rows = order[start:stop]
-            spans_of_ids = zip(
-                begins[rows].tolist(), ends[rows].tolist(), rows.tolist(), strict=True
-            )
-            id_and_row = sorted((mapped[begin:end], row) for begin, end, row in spans_of_ids)
-            for (id_, row), (next_id, next_row) in pairwise(id_and_row):
-                if id_ == next_id:
-                    second = place_of(files, next_row)
-                    first = place_of(files, row)
-                    raise InputError(
-                        f"{second}: document {id_.decode()!r} stands twice in its query, first at {first}"
-                    )
-            order_by_id[start:stop] = [row for _, row in id_and_row]
+    ids_of_queries = ids.in_order(order)
+    for start, stop in pairwise(offsets.tolist()):
+        ids_of_query = islice(ids_of_queries, stop - start)
+        id_and_row = sorted(zip(ids_of_query, order[start:stop].tolist(), strict=True))
+        for (id_, row), (next_id, next_row) in pairwise(id_and_row):
+            if id_ == next_id:
+                second = place_of(files, next_row)
+                first = place_of(files, row)
+                raise InputError(
+                    f"{second}: document {id_.decode()!r} stands twice in its query, first at {first}"
+                )
+        order_by_id[start:stop] = [row for _, row in id_and_row]
     return order_by_id
-
-
-def _ids_in_order(order: np.ndarray, ids_path: Path, lengths: np.ndarray) -> Iterator[bytes]:
-    """The document ids of rows in this order; the others as in :func:`_order_by_id`."""
-    ends = np.cumsum(lengths, dtype=np.int64)
-    begins = ends - lengths
-    with open(ids_path, "rb") as ids, mmap.mmap(ids.fileno(), 0, access=mmap.ACCESS_READ) as mapped:
-        for span in spans(len(order), IDS_AT_ONCE):
-            rows = order[span]
-            for begin, end in zip(begins[rows].tolist(), ends[rows].tolist(), strict=True):
-                yield mapped[begin:end]
 
 
 def _fill_table(table: np.memmap, sparse: BinaryIO, n_blocks: int, new_row: np.ndarray) -> None:
