@@ -532,11 +532,6 @@ def swapped_pairs(scores: Tensor, labels: Tensor, mask: Tensor | None = None) ->
     return RankingMetric(SwappedPairs.name).per_query(scores, labels, mask)
 
 
-def kendall_tau(scores: Tensor, labels: Tensor, mask: Tensor | None = None) -> Tensor:
-    """See :class:`KendallTau`; NaN for a list of one label."""
-    return RankingMetric(KendallTau.name).per_query(scores, labels, mask)
-
-
 def _ranks(like_bn: Tensor) -> Tensor:
     """``[N]``: the ranks 1, 2, … of the columns of ``like_bn``."""
     return torch.arange(1, like_bn.shape[1] + 1, device=like_bn.device)

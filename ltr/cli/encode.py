@@ -1,10 +1,11 @@
 """``ltr encode``: the embeddings of a corpus, for searches and miners of one machine or of many."""
 
 import os
+import sys
+from contextlib import redirect_stdout
 
 import torch
 
-from ltr.cli.imports import imports_on_stderr
 from ltr.data.console import say
 from ltr.data.outputs import check_folder
 from ltr.run.precision import Precision
@@ -41,7 +42,7 @@ def encode(
     check_folder(output, "--output", PLAN)
     if device is None and torch.cuda.is_available():
         device = f"cuda:{_gpu_of_process()}"
-    with imports_on_stderr():
+    with redirect_stdout(sys.stderr):  # some packages speak when they are imported
         job = open_encoding(ranker, corpus, output, numbers, precision, device)
     is_whole = job.check()
     job.encode_missing(*_place_among_workers())

@@ -1,6 +1,8 @@
 """``ltr export-corpus``: a corpus that was encoded is handed over to another program."""
 
-from ltr.cli.imports import imports_on_stderr
+import sys
+from contextlib import redirect_stdout
+
 from ltr.data.console import say
 from ltr.use.handover.hand_over import Format, hand_over
 
@@ -15,6 +17,6 @@ def export_corpus(encoded: str, *, format: Format, output: str) -> None:
         format: ``parquet``, a file; or ``faiss``, a folder with index.faiss and ids.txt.
         output: The new file or folder.
     """
-    with imports_on_stderr():
+    with redirect_stdout(sys.stderr):  # some packages speak when they are imported
         line = hand_over(encoded, format, output)
     say(line)

@@ -24,7 +24,7 @@ from ltr.cli.process import run_in_process
 from ltr.cli.training import run_configured
 from ltr.cli.words import split_off_option
 from ltr.compare.table_formats import print_tables
-from ltr.compare.tables import Table
+from ltr.compare.tables import Table, number_or_empty
 from ltr.data.console import table_console
 from ltr.data.files import digest_of
 from ltr.data.splits import split_named
@@ -237,7 +237,7 @@ def _show(plan: MeasuringPlan, rows: Sequence[MeasuredRow], known: Sequence[str]
     metrics = list(rows[0].metrics)
     lines = []
     for row in rows:
-        cells = [_number(row.metrics.get(name)) for name in metrics]
+        cells = [number_or_empty(row.metrics.get(name), ".4f") for name in metrics]
         lines.append([row.name, *cells, f"{row.queries:,}"])
     header = [plan.by, *metrics, "queries"]
     compare = f"to compare them: ltr compare {quote(str(path))} OTHER"
@@ -247,8 +247,10 @@ def _show(plan: MeasuringPlan, rows: Sequence[MeasuredRow], known: Sequence[str]
         header.append("ranked")  # splits are all ranked alike
         for line, row in zip(lines, rows, strict=True):
             line.append(row.ranked)
-        means = [_number(_mean([row.metrics.get(name) for row in rows])) for name in metrics]
-        lines.append([f"mean of {len(rows)} sets", *means, "", ""])
+        means = [_mean([row.metrics.get(name) for row in rows]) for name in metrics]
+        lines.append(
+            [f"mean of {len(rows)} sets", *(number_or_empty(mean, ".4f") for mean in means), "", ""]
+        )
         if known:
             notes.append(f"measured before, by the same weights: {', '.join(known)}")
         notes.append(f"the results of each set lie in {plan.folder.sets}; {compare} --data …")
@@ -265,7 +267,3 @@ def _mean(values: Sequence[float | None]) -> float | None:
     """The mean of the sets; None where a set has no value."""
     known = [value for value in values if value is not None]
     return fmean(known) if len(known) == len(values) else None
-
-
-def _number(value: float | None) -> str:
-    return "" if value is None else f"{value:.4f}"

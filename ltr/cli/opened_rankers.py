@@ -1,8 +1,9 @@
 """The rankers that the commands of a trained ranker open, and the data of the run that one is of."""
 
+import sys
+from contextlib import redirect_stdout
 from pathlib import Path
 
-from ltr.cli.imports import imports_on_stderr
 from ltr.cli.run_paths import data_of_run
 from ltr.errors import InputError
 from ltr.run.precision import Precision
@@ -23,7 +24,7 @@ def open_ranker(
     name: str, precision: Precision | None, device: str | None
 ) -> TextRanker | FeatureScorer:
     """As :func:`ltr.use.load.load`; what packages print meanwhile goes to stderr."""
-    with imports_on_stderr():
+    with redirect_stdout(sys.stderr):  # some packages speak when they are imported
         return load(name, precision, device)
 
 

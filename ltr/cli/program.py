@@ -9,8 +9,8 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext, supp
 from typing import Any
 
 from ltr.cli.commands import Stdout, asks_for_usage, command_of, find_command, usage
-from ltr.errors import ENDING_SIGNALS, InputError, Terminated
-from ltr.run.signals import CLUSTER_SIGNALS, end_at_once
+from ltr.errors import ENDING_SIGNALS, InputError
+from ltr.run.signals import CLUSTER_SIGNALS, end_at_once, number_of
 
 NOBODY_READS = 128 + signal.SIGPIPE  # the exit code
 
@@ -51,7 +51,7 @@ def main(command_line: list[str] | None = None) -> int:
         # A signal that has come while a library was at work may have become an error of its own.
         interrupt = _interrupt_behind(error)
         if interrupt is not None:
-            return _code_of_interrupt(interrupt)
+            return 128 + number_of(interrupt)
         line = _line_for_user(error)
         if line is None or os.environ.get("LTR_DEBUG") == "1":
             raise
@@ -91,14 +91,10 @@ def _code_of_stop(stop: BaseException) -> int | None:
     # then the context of the SystemExit. rich does the same with a BrokenPipeError.
     cause = stop if isinstance(stop, KeyboardInterrupt) else stop.__context__
     if isinstance(cause, KeyboardInterrupt):
-        return _code_of_interrupt(cause)
+        return 128 + number_of(cause)
     if isinstance(cause, BrokenPipeError):
         return NOBODY_READS
     return None
-
-
-def _code_of_interrupt(interrupt: KeyboardInterrupt) -> int:
-    return 128 + (interrupt.number if isinstance(interrupt, Terminated) else signal.SIGINT)
 
 
 def _tell(line: str) -> None:

@@ -176,16 +176,15 @@ class RankerCLI(ParsedCommand):
             _say_lost("its store does not answer")
         # Those that Lightning has started itself it has killed.
         gone = [] if has_launcher() else range(1, world_size())
-        self._end_watch.tell(Ending.by_signal(number_of(interrupt)), gone)
+        self._end_watch.tell(Ending(number_of(interrupt)), gone)
 
     def _tell_of_error(self, error: Exception) -> None:
         """Tell the other processes that an error ends this one, and the user that torchrun will start
         it again.
         """
         line = line_for_user(error) or f"{type(error).__name__}: {' '.join(str(error).split())}"
-        self._end_watch.tell(
-            Ending.by_error(f"process {rank()} of {world_size()} has ended: {line}")
-        )
+        told = f"process {rank()} of {world_size()} has ended: {line}"
+        self._end_watch.tell(Ending(line=told))
         add_restarts(error)
 
     def _ending_without_others(self, lost: str, error: Exception) -> BaseException:

@@ -1,8 +1,8 @@
 """``ltr verify``: does a library or a server compute what an exported ranker does?"""
 
 import sys
+from contextlib import redirect_stdout
 
-from ltr.cli.imports import imports_on_stderr
 from ltr.data.console import say
 from ltr.use.verify.verification import verify as verify_proof
 
@@ -20,7 +20,7 @@ def verify(folder: str, *, with_: str | None = None) -> None:
             for.
     """
     try:
-        with imports_on_stderr():
+        with redirect_stdout(sys.stderr):  # some packages speak when they are imported
             verified = verify_proof(folder, with_)
     except KeyboardInterrupt:
         say(f"interrupted; {folder} is not verified", to=sys.stderr)

@@ -1,6 +1,5 @@
 """Runs by experiment: those of its seeds together, all tested on the same queries."""
 
-import math
 import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -56,12 +55,8 @@ class Experiment:
         return np.array(rows)
 
     def means(self, metric: str) -> list[float]:
-        """Of each seed, as the run itself says; NaN where no query had a value."""
-        means = []
-        for run in self.runs:
-            mean = run.report[metric]
-            means.append(math.nan if mean is None else mean)
-        return means
+        """Of each seed, see :meth:`ltr.compare.tested_run.Run.mean`."""
+        return [run.mean(metric) for run in self.runs]
 
     def starts(self, metric: str) -> list[float]:
         """On dev before training, of the seeds that measured it."""

@@ -54,18 +54,12 @@ def reproduction_lines(then: Run, now: Run, others: list[Run]) -> list[str]:
         )
     lines = []
     for metric in then.report["conventions"]:
-        old = _value(then, metric)
-        new = _value(now, metric)
-        seeds = [old, *(_value(other, metric) for other in others if metric in other.report)]
+        old = then.mean(metric)
+        new = now.mean(metric)
+        seeds = [old, *(other.mean(metric) for other in others if metric in other.report)]
         verdict = _verdict(old, new, [value for value in seeds if not math.isnan(value)])
         lines.append(f"{metric}: {old:.4f} then, {new:.4f} now: {verdict}")
     return lines
-
-
-def _value(run: Run, metric: str) -> float:
-    """The value of a metric, NaN where no query could be measured."""
-    value = run.report[metric]
-    return math.nan if value is None else value
 
 
 def _verdict(old: float, new: float, seeds: list[float]) -> str:

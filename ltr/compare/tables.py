@@ -224,9 +224,9 @@ def _experiment_table(result: GroupResult) -> Table:
             ]
         )
     optional = {
-        "before training, dev": [_number_or_empty(row.start, ".4f") for row in result.rows],
-        "ceiling": [_number_or_empty(row.ceiling, ".4f") for row in result.rows],
-        "training, s": [_number_or_empty(row.seconds, ",.0f") for row in result.rows],
+        "before training, dev": [number_or_empty(row.start, ".4f") for row in result.rows],
+        "ceiling": [number_or_empty(row.ceiling, ".4f") for row in result.rows],
+        "training, s": [number_or_empty(row.seconds, ",.0f") for row in result.rows],
     }
     for name, cells in optional.items():
         if not any(cells):
@@ -250,7 +250,7 @@ def _mean_cell(row: ExperimentResult) -> str:
     return f"{row.estimate.mean:.4f}{deviation}"
 
 
-def _number_or_empty(value: float | None, form: str) -> str:
+def number_or_empty(value: float | None, form: str) -> str:
     """The number in a form such as ``.4f``; an empty cell for None."""
     return "" if value is None else f"{value:{form}}"
 
@@ -269,7 +269,7 @@ def _comparison_rows(result: GroupResult, names: Sequence[str]) -> list[list[str
                 p_value(comparison.p),
                 p_value(comparison.corrected),
                 p_value(comparison.p_models),
-                _number_or_empty(effect_or_none(comparison), "+.2f"),
+                number_or_empty(effect_or_none(comparison), "+.2f"),
                 f"{comparison.wins} / {comparison.ties} / {comparison.losses}",
             ]
         )

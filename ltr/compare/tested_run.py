@@ -87,6 +87,11 @@ class Run:
         """What the test of its split says, a part of the results."""
         return self.results["test"]
 
+    def mean(self, metric: str) -> float:
+        """The value of a metric over all queries, as the run says; NaN where no query has one."""
+        mean = self.report[metric]
+        return math.nan if mean is None else mean
+
 
 def read_run(folder: Path, data_set: DataSet | None = None, split: str = "test") -> Run:
     """Read the results of a run.

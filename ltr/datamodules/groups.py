@@ -7,6 +7,7 @@ from ltr.data.bm25 import ALL_WORDS, Bm25Words
 from ltr.data.sampling.group_plan import LEAST_GROUPS, GroupPlan
 from ltr.data.sampling.group_rows import QueryGroups
 from ltr.data.sampling.relevant import EpochOver
+from ltr.data.sampling.rows import TextGroups
 from ltr.datamodules.evaluation import Evaluation
 from ltr.datamodules.loading import Loading
 from ltr.datamodules.pools import PoolDataModule
@@ -58,6 +59,7 @@ class GroupDataModule(PoolDataModule):
 
     needs_in_batch = True  # groups hold relevant documents alone
     least_per_batch = LEAST_GROUPS
+    least_docs_per_group = 1
 
     def __init__(
         self,
@@ -72,7 +74,7 @@ class GroupDataModule(PoolDataModule):
         bm25: Bm25Words = ALL_WORDS,
     ) -> None:
         super().__init__(path, evaluation, loading, mixture, relevant_from, bm25)
-        at_least(1, docs_per_group=docs_per_group)
+        at_least(self.least_docs_per_group, docs_per_group=docs_per_group)
         at_least(2, groups=groups)  # one group has nothing to be told from
         one_of(get_args(EpochOver), epoch=epoch)
         self.groups_per_step = groups
@@ -83,7 +85,7 @@ class GroupDataModule(PoolDataModule):
         super().check_training(source)
         source.note_soft_labels(source.collection.learnable("train"))
 
-    def rows_of(self, source: TextSource) -> QueryGroups:
+    def rows_of(self, source: TextSource) -> TextGroups:
         judged = source.collection.learnable("train")
         source.collection.warn_of_unlearnable("train")
         source.digests["judgements"] = judged.digest()
@@ -94,19 +96,15 @@ class GroupDataModule(PoolDataModule):
             self.docs_per_group,
             self.seed,
             epoch_over=self.epoch_over,
-            where=self._where(source),
+            where=source.trained_split,
         )
 
-    def plan_of(self, source: TextSource, rows: QueryGroups) -> GroupPlan:
+    def plan_of(self, source: TextSource, rows: TextGroups) -> GroupPlan:
         return GroupPlan(
             rows,
             self.groups_per_step,
             self.seed,
             self.rank,
             self.world_size,
-            where=self._where(source),
+            where=source.trained_split,
         )
-
-    @staticmethod
-    def _where(source: TextSource) -> str:
-        return f"{source.path}: split 'train'"

@@ -10,15 +10,17 @@ from ltr.data.labelled_texts import LabelledTexts, open_labelled_texts
 from ltr.data.layouts import ApartTexts
 from ltr.data.sampling.group_plan import GroupPlan
 from ltr.data.sampling.group_rows import LabelGroups
+from ltr.data.sampling.rows import TextGroups
 from ltr.datamodules.evaluation import Evaluation
+from ltr.datamodules.groups import GroupDataModule
 from ltr.datamodules.loading import Loading
-from ltr.datamodules.pools import EVALUATED_SPLIT, PoolDataModule
+from ltr.datamodules.pools import EVALUATED_SPLIT
 from ltr.datamodules.sources import DataSource
 from ltr.datamodules.text_source import TextSource
-from ltr.errors import InputError, at_least, one_of
+from ltr.errors import InputError, one_of
 
 
-class LabelDataModule(PoolDataModule):
+class LabelDataModule(GroupDataModule):
     r"""One row is one group: texts of one label, without a query. For dual encoders that rank all
     texts of a batch.
 
@@ -59,8 +61,8 @@ class LabelDataModule(PoolDataModule):
                 [1., 1.]])
     """
 
-    needs_in_batch = True  # groups hold relevant texts alone
     has_queries = False
+    least_docs_per_group = 2  # to be relevant to each other
     takes_other_splits = False
     evaluated_instead = "corpus, and evaluation.depth to 100"
 
@@ -72,7 +74,7 @@ class LabelDataModule(PoolDataModule):
         evaluation: Evaluation = Evaluation(candidates=None),
         loading: Loading = Loading(),
     ) -> None:
-        super().__init__(path, evaluation, loading)
+        super().__init__(path, groups, docs_per_group, evaluation=evaluation, loading=loading)
         # Labelled texts have no candidates but those of a search.
         one_of(("corpus", None), **{"evaluation.candidates": evaluation.candidates})
         if evaluation.fold is not None:
@@ -80,10 +82,6 @@ class LabelDataModule(PoolDataModule):
                 f"labelled texts have no questions to be dealt into folds, got fold {evaluation.fold}; leave it out",
                 option="evaluation.fold",
             )
-        # Two texts to be relevant to each other, and two groups to be told apart.
-        at_least(2, groups=groups, docs_per_group=docs_per_group)
-        self.groups_per_step = groups
-        self.docs_per_group = docs_per_group
         self.texts: LabelledTexts  # from setup on
         self._opened_stage = "fit"  # the stage that is set up
 
@@ -136,7 +134,7 @@ class LabelDataModule(PoolDataModule):
             raise InputError(f"{self.path}: there is no train.tsv[.gz]; 'ltr fit' needs it")
 
     def rows_of(self, source: TextSource) -> LabelGroups:
-        where = self._where(source)
+        where = source.trained_split
         labels = self.texts.labels["train"]
         groups = LabelGroups(labels, self.docs_per_group, self.seed, where=where)
         if self.groups_per_step > groups.n_trained_labels:
@@ -150,21 +148,10 @@ class LabelDataModule(PoolDataModule):
         }
         return groups
 
-    def plan_of(self, source: TextSource, rows: LabelGroups) -> GroupPlan:
+    def plan_of(self, source: TextSource, rows: TextGroups) -> GroupPlan:
         # Without those of the evaluated split: the run does not learn from that one.
         self.digests = {}
-        return GroupPlan(
-            rows,
-            self.groups_per_step,
-            self.seed,
-            self.rank,
-            self.world_size,
-            where=self._where(source),
-        )
-
-    @staticmethod
-    def _where(source: TextSource) -> str:
-        return f"{source.path}: split 'train'"
+        return super().plan_of(source, rows)
 
     def measured_collection(self) -> Collection:
         self._reopen_for("test")

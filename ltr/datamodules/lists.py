@@ -115,7 +115,7 @@ class ListDataModule(PoolDataModule):
 
     def rows_of(self, source: TextSource) -> Rows:
         judged = self.labels.of_grades(source.collection.learnt("train"))
-        where = f"{source.path}: split 'train'"
+        where = source.trained_split
         if self.relevant_from is not None:
             source.collection.learnable("train")  # there must be a document at the level
         pools = self._open_pools(source)

@@ -70,6 +70,11 @@ class TextSource:
         self.largest_soft_label = 0.0
         self.lists_with_both: tuple[int, int] | None = None
 
+    @property
+    def trained_split(self) -> str:
+        """What messages call its training data."""
+        return f"{self.path}: split 'train'"
+
     def open(self, collection: Collection, reads: TextReads, evaluation: Evaluation) -> None:
         """Tokenise the texts of its collection, and get ready what evaluation searches."""
         self.collection = collection

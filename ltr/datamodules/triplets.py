@@ -194,7 +194,7 @@ class TripletDataModule(PoolDataModule):
         collection = source.collection
         judged = self.labels.of_grades(collection.learnable("train"))
         collection.warn_of_unlearnable("train")
-        where = f"{source.path}: split 'train'"
+        where = source.trained_split
         source.digests["judgements"] = judged.digest()
         source.note_soft_labels(judged, audit_labels)
         negatives = []

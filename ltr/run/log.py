@@ -65,7 +65,7 @@ def route_messages(is_rank_0: bool) -> Iterator[Callable[[Path], None]]:
             to_file.setTarget(target)
             to_file.capacity = 0  # from here on every message is written at once
             to_file.flush()
-            to_stdout.point_to(file)
+            to_stdout.log_file = file
 
     logging.captureWarnings(True)
     try:
@@ -105,9 +105,12 @@ class _TerminalHandler(logging.StreamHandler):
 
     Args:
         name: of the stream in ``sys``.
+
+    Attributes:
+        log_file: the log that has its messages, too; None without one.
     """
 
-    _log_file: Path | None = None
+    log_file: Path | None = None
 
     def __init__(self, name: Literal["stdout", "stderr"]) -> None:
         logging.Handler.__init__(self)  # that of StreamHandler would set the stream
@@ -117,10 +120,6 @@ class _TerminalHandler(logging.StreamHandler):
     def stream(self) -> TextIO:
         stream: TextIO = getattr(sys, self._name)
         return stream
-
-    def point_to(self, log_file: Path) -> None:
-        """Let it know the log that has its messages, too."""
-        self._log_file = log_file
 
     def format(self, record: logging.LogRecord) -> str:
         return without_controls(super().format(record))
@@ -136,11 +135,11 @@ class _TerminalHandler(logging.StreamHandler):
         drop_unwritten(self.stream)
         if self._name == "stderr":  # nothing is left to say it by
             return
-        if self._log_file is None:
+        if self.log_file is None:
             raise error
         self.addFilter(lambda _: False)
         say(
-            f"ltr: the output is not written any more: {error.strerror}; what is said is in {self._log_file}",
+            f"ltr: the output is not written any more: {error.strerror}; what is said is in {self.log_file}",
             to=sys.stderr,
         )
 

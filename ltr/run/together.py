@@ -62,18 +62,8 @@ class Ending(NamedTuple):
         line: what all processes say of it; empty for a signal.
     """
 
-    number: int
-    line: str
-
-    @classmethod
-    def by_signal(cls, number: int) -> "Ending":
-        """By a signal of this number."""
-        return cls(number, "")
-
-    @classmethod
-    def by_error(cls, line: str) -> "Ending":
-        """By what this line says."""
-        return cls(0, line)
+    number: int = 0
+    line: str = ""
 
     def exit_code(self) -> int:
         """Of a process that ends by it."""
@@ -203,7 +193,7 @@ class EndWatch:
             else:
                 names = _named(roll.gone) if roll.gone else "another one"
                 line = f"{me} lost the connection to {names} ({lost}), which has ended or can't be reached; its own output says why"
-            ending = Ending.by_error(line)
+            ending = Ending(line=line)
         self.tell(ending, roll.gone)
         return ending
 
@@ -234,9 +224,7 @@ class EndWatch:
         return _in_time(ask, Roll(gone=[0], absent=[]))
 
     def _watch(self, store: PrefixStore) -> None:
-        fallback = Ending.by_error(
-            "process 0 has ended, or can't be reached; its own output says why"
-        )
+        fallback = Ending(line="process 0 has ended, or can't be reached; its own output says why")
         with suppress(RuntimeError):  # of a store that is gone
             while not store.check([ENDED]):
                 if self._over.wait(POLL_SECONDS):
@@ -280,7 +268,7 @@ class EndWatch:
             if code and not store.check([f"{DONE}/{number}"]):
                 store.set(f"{KNOWN}/{number}", "")
                 line = f"process {number} of {world_size()} {how_ended(code)}; its own output or the log of the system says why"
-                store.compare_set(ENDED, "", json.dumps(Ending.by_error(line)))
+                store.compare_set(ENDED, "", json.dumps(Ending(line=line)))
 
     def _end_at_once(self, ending: Ending) -> NoReturn:
         """End this process, whatever it does. It may hang where no exception reaches it."""

@@ -2,7 +2,7 @@
 
 import logging
 import warnings
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from lightning.pytorch import Callback, Trainer
@@ -22,6 +22,22 @@ def leave_out_hints_of_lightning() -> None:
     disable_possible_user_warnings()
     for category in (DeprecationWarning, FutureWarning):  # of what Lightning itself calls
         warnings.filterwarnings("ignore", category=category, module=r"lightning\.")
+
+
+def _without_table(evaluate: Callable[..., Any]) -> Any:
+    def without_table(
+        self: Trainer,
+        model: Any = None,
+        dataloaders: Any = None,
+        ckpt_path: Any = None,
+        verbose: bool = False,
+        *more: Any,
+        **options: Any,
+    ) -> Any:
+        """Lightning's, whose table of the results is printed where ``verbose`` asks for it."""
+        return evaluate(self, model, dataloaders, ckpt_path, verbose, *more, **options)
+
+    return without_table
 
 
 class RankerTrainer(Trainer):
@@ -81,26 +97,5 @@ class RankerTrainer(Trainer):
             **options,
         )
 
-    def validate(
-        self,
-        model: Any = None,
-        dataloaders: Any = None,
-        ckpt_path: Any = None,
-        verbose: bool = False,
-        *more: Any,
-        **options: Any,
-    ) -> Any:
-        """Lightning's, whose table of the results is printed where ``verbose`` asks for it."""
-        return super().validate(model, dataloaders, ckpt_path, verbose, *more, **options)
-
-    def test(
-        self,
-        model: Any = None,
-        dataloaders: Any = None,
-        ckpt_path: Any = None,
-        verbose: bool = False,
-        *more: Any,
-        **options: Any,
-    ) -> Any:
-        """Lightning's, whose table of the results is printed where ``verbose`` asks for it."""
-        return super().test(model, dataloaders, ckpt_path, verbose, *more, **options)
+    validate = _without_table(Trainer.validate)
+    test = _without_table(Trainer.test)

@@ -447,18 +447,6 @@ def test_the_steps_that_are_kept_are_those_of_files_with_a_number(tmp_path):
     assert run.kept_steps() == [3, 20]
 
 
-def test_what_a_killed_process_left_is_no_second_name_to_write_by(tmp_path):
-    """Killed between the two files of a validation, a run leaves its new best weights under the
-    name of the temporary file.
-    """
-    best = tmp_path / "best.ckpt"
-    temporary = tmp_path / ".checkpoint.tmp"
-    write_checkpoint({"global_step": 8}, best)
-    temporary.hardlink_to(best)
-    write_checkpoint({"global_step": 16}, temporary)
-    assert [torch.load(file)["global_step"] for file in (best, temporary)] == [8, 16]
-
-
 class _Clock:
     """A clock of its own: epochs of 50 s, and 10 s for each checkpoint."""
 
