@@ -20,6 +20,7 @@ from ltr.entries import shown
 from ltr.errors import InputError
 
 FIRST_ROWS = 100  # whose columns say what those of a file are for
+TOGETHER = 512  # documents of lines that are handed on together; some are whole books
 JUDGED = {"has_answer", "hasanswer"}  # beside what is called as a grade is
 # What is no text, where all first values are so: whole numbers of four digits, words of letters and
 # digits.
@@ -49,13 +50,63 @@ class Document(NamedTuple):
         return not self.text or self.text.isspace()
 
 
-class TextLine(NamedTuple):
-    """A query of a line or a row, with its documents."""
+class TextLines(NamedTuple):
+    """Lines or rows that are handed on together, column by column: queries, each with its documents.
 
-    number: int
-    query_id: str | None
-    query: str
-    documents: list[Document]
+    Attributes:
+        numbers, query_ids, queries, sizes: of each line its number, the id of its query, if that has
+            one, the query, and how many documents it has.
+        doc_ids, texts, labels, scores: of each document, see :class:`Document`.
+    """
+
+    numbers: list[int]
+    query_ids: list[str | None]
+    queries: list[str]
+    sizes: list[int]
+    doc_ids: list[str | None]
+    texts: list[str]
+    labels: list[float]
+    scores: list[float | None]
+
+    @classmethod
+    def none(cls) -> "TextLines":
+        """No line yet."""
+        return cls([], [], [], [], [], [], [], [])
+
+    def append_query(self, number: int, query_id: str | None, query: str, size: int) -> None:
+        """Append the query of a line; its documents follow."""
+        self.numbers.append(number)
+        self.query_ids.append(query_id)
+        self.queries.append(query)
+        self.sizes.append(size)
+
+    def append(
+        self, number: int, query_id: str | None, query: str, documents: Sequence[Document]
+    ) -> None:
+        """Append a line."""
+        self.append_query(number, query_id, query, len(documents))
+        for id_, text, label, score in documents:
+            self.doc_ids.append(id_)
+            self.texts.append(text)
+            self.labels.append(label)
+            self.scores.append(score)
+
+    def each(self) -> "Iterator[TextLines]":
+        """Each line alone."""
+        start = 0
+        for place, size in enumerate(self.sizes):
+            stop = start + size
+            yield TextLines(
+                [self.numbers[place]],
+                [self.query_ids[place]],
+                [self.queries[place]],
+                [size],
+                self.doc_ids[start:stop],
+                self.texts[start:stop],
+                self.labels[start:stop],
+                self.scores[start:stop],
+            )
+            start = stop
 
 
 class LeftOut:
@@ -185,8 +236,9 @@ def _refuse_judged(name: str, values: list[tuple[str, Any]]) -> None:
             )
 
 
-def text_lines(roles: Roles, source: str, rows: Rows, left_out: LeftOut) -> Iterator[TextLine]:
-    """Rows as lines: a query with its documents each.
+def text_lines(roles: Roles, source: str, rows: Rows, left_out: LeftOut) -> Iterator[TextLines]:
+    """Rows as lines: a query with its documents each. Those before a row that can't be read come
+    first: what is wrong with them is the first mistake.
 
     Args:
         roles: of the columns.
@@ -199,35 +251,92 @@ def text_lines(roles: Roles, source: str, rows: Rows, left_out: LeftOut) -> Iter
             type, or of another length than that beside it.
     """
     known: set[str] = set()  # columns that have been looked at
-    for number, row in rows():
-        left_out.n_rows += 1
-        where = f"{source}:{number}"
-        if not row.keys() <= known:
-            _check_columns(row, known, roles, where)
-        queries = _texts(row, roles.query, where)
-        if roles.label is None:
-            documents = _positives_and_negatives(row, roles, where, left_out)
-            if not any(document.label for document in documents):
-                left_out.add("rows without a positive", where)
-                continue
+    plain_columns = _plain_columns(roles)
+    lines = TextLines.none()
+    try:
+        for number, row in rows():
+            if len(lines.texts) >= TOGETHER:
+                yield lines
+                lines = TextLines.none()
+            left_out.n_rows += 1
+            if not row.keys() <= known:
+                _check_columns(row, known, roles, f"{source}:{number}")
+            if plain_columns and _append_plain_row(lines, number, row, roles.query, plain_columns):
+                left_out.n_kept += 1
+            else:
+                _append_row(lines, number, row, roles, source, left_out)
+    except InputError:
+        yield lines
+        raise
+    yield lines
+
+
+def _plain_columns(roles: Roles) -> list[tuple[str, float]]:
+    """The columns of documents with their labels, where nothing else is read beside texts; none
+    elsewhere.
+    """
+    if roles.columns != {roles.query, *roles.positive, *roles.negative}:
+        return []
+    positives = [(column, 1.0) for column in roles.positive]
+    return positives + [(column, 0.0) for column in roles.negative]
+
+
+def _append_plain_row(
+    lines: TextLines, number: int, row: dict[str, Any], query: str, columns: list[tuple[str, float]]
+) -> bool:
+    """Append a row as most are: of texts that are not empty, one or a list in each column; False for
+    another one.
+    """
+    texts: list[Any] = [row.get(query)]
+    labels: list[float] = []
+    for column, label in columns:
+        value = row.get(column)
+        if isinstance(value, list):
+            texts += value
+            labels += [label] * len(value)
         else:
-            documents = _labelled(row, roles, where, left_out)
-        own_id = None if roles.query_id is None else _own_id(row.get(roles.query_id), where)
-        n_queries = 0
-        for query in queries:
-            if query.is_empty:
-                continue
-            n_queries += 1
-            if documents:
-                yield TextLine(number, own_id, query.text, documents)
-        if n_queries and documents:
-            left_out.n_kept += 1
-        if not n_queries:
-            left_out.add("rows without a query", where)
-        elif n_queries > 1 and own_id is not None:
-            raise InputError(
-                f"{where}: a row with the id of a query must have one, got {n_queries}"
-            )
+            texts.append(value)
+            labels.append(label)
+    try:
+        is_plain = all(map(str.strip, texts))
+    except TypeError:
+        return False
+    if not is_plain or 1.0 not in labels:
+        return False
+    lines.append_query(number, None, texts[0], len(labels))
+    lines.doc_ids.extend([None] * len(labels))
+    lines.texts.extend(texts[1:])
+    lines.labels.extend(labels)
+    lines.scores.extend([None] * len(labels))
+    return True
+
+
+def _append_row(
+    lines: TextLines, number: int, row: dict[str, Any], roles: Roles, source: str, left_out: LeftOut
+) -> None:
+    where = f"{source}:{number}"
+    queries = _texts(row, roles.query, where)
+    if roles.label is None:
+        documents = _positives_and_negatives(row, roles, where, left_out)
+        if not any(document.label for document in documents):
+            left_out.add("rows without a positive", where)
+            return
+    else:
+        documents = _labelled(row, roles, where, left_out)
+    own_id = None if roles.query_id is None else _own_id(row.get(roles.query_id), where)
+    n_queries = 0
+    for query in queries:
+        if query.is_empty:
+            continue
+        n_queries += 1
+        if documents:
+            lines.append(number, own_id, query.text, documents)
+    if n_queries and documents:
+        left_out.n_kept += 1
+    if not n_queries:
+        left_out.add("rows without a query", where)
+    elif n_queries > 1 and own_id is not None:
+        raise InputError(f"{where}: a row with the id of a query must have one, got {n_queries}")
 
 
 def _check_columns(row: dict[str, Any], known: set[str], roles: Roles, where: str) -> None:

@@ -280,28 +280,40 @@ class UnsortedTexts:
             )
         where = record.where
         self._have_own_ids = True
-        self._append(encoded(id_, where), encoded(text, where), source, line)
+        self._append([encoded(id_, where)], [encoded(text, where)], source, [line])
         if kind == "query":
             self._append_instruction(instruction, where)
 
-    def append_text(self, id_: str | None, text: str, source: str, line: int) -> None:
-        """The same of a text that may have no id: it is made of the text then, see :func:`id_of`."""
-        if id_ is not None:
-            self.append(Record(id_, text, source, line))
+    def extend(
+        self, ids: Sequence[str | None], texts: Sequence[str], source: str, lines: Sequence[int]
+    ) -> None:
+        """The same of many texts of a source that may have no ids: they are made of the texts then, see
+        :func:`id_of`.
+        """
+        if any(ids):
+            for id_, text, line in zip(ids, texts, lines, strict=True):
+                if id_ is None:
+                    self.extend([None], [text], source, [line])
+                else:
+                    self.append(Record(id_, text, source, line))
             return
         try:
-            blob = text.encode("utf-8")
+            blobs = [text.encode() for text in texts]
         except UnicodeEncodeError:
-            blob = b"\0"
-        if b"\0" in blob:
-            encoded(text, f"{source}:{line}")  # says what is wrong
-        self._append(id_of_bytes(self._kind[0], blob).encode(), blob, source, line)
+            blobs = [b"\0"]
+        if b"\0" in b"".join(blobs):
+            for text, line in zip(texts, lines, strict=True):
+                encoded(text, f"{source}:{line}")  # says what is wrong
+        ids_of_texts = [id_of_bytes(self._kind[0], blob).encode() for blob in blobs]
+        self._append(ids_of_texts, blobs, source, lines)
 
-    def _append(self, id_: bytes, text: bytes, source: str, line: int) -> None:
-        self._ids_file.append(id_)
-        self._texts_file.append(text)
-        self._places.append(self._count, source, line)
-        self._count += 1
+    def _append(
+        self, ids: list[bytes], texts: list[bytes], source: str, lines: Sequence[int]
+    ) -> None:
+        self._ids_file.extend(ids)
+        self._texts_file.extend(texts)
+        self._places.extend(self._count, source, lines)
+        self._count += len(ids)
 
     def _append_instruction(self, instruction: Any, where: str) -> None:
         if not isinstance(instruction, str):
@@ -406,12 +418,12 @@ class _Places:
         self._sources: list[str] = []
         self._first_of_source: list[int] = []  # the number of its first record
 
-    def append(self, number: int, source: str, line: int) -> None:
-        """Append the place of the record of this number."""
+    def extend(self, number: int, source: str, lines: Sequence[int]) -> None:
+        """Append the places of records, the first of which has this number."""
         if not self._sources or source != self._sources[-1]:
             self._sources.append(source)
             self._first_of_source.append(number)
-        self.lines.append(line)
+        self.lines.extend(lines)
 
     def where(self, number: int) -> str:
         """The place of a record."""

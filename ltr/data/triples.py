@@ -14,28 +14,26 @@ import numpy as np
 
 from ltr.data import trec
 from ltr.data.cache_folder import Notes, details, entry_folder
+from ltr.data.column_roles import Roles
 from ltr.data.files import digest_of, numbered_lines
 from ltr.data.forms import Form
 from ltr.data.growing import GrowingNumbers
 from ltr.data.judged_lists import Noted, cached_lists_of
 from ltr.data.lines import MOST_LINES, LineRows, place_of_line
-from ltr.data.named_rows import mentions, read_rows
+from ltr.data.named_rows import Row, mentions, read_rows
 from ltr.data.progress import reading
 from ltr.data.query_lists import QueryLists
 from ltr.data.tab_separated import LineLayout, layout_of
-from ltr.data.text_rows import (
-    Document,
-    LeftOut,
-    Rows,
-    TextLine,
-    roles_in,
-    text_lines,
-)
+from ltr.data.text_rows import LeftOut, Rows, TextLines, roles_in, text_lines
 from ltr.data.texts import TextTable, UnsortedTexts, id_of
 from ltr.data.whole_files import being_written
 from ltr.errors import InputError
 
 log = logging.getLogger(__name__)
+
+# What the columns of lines with tabs are for.
+TRIPLES = Roles("query", None, ("positive",), ("negative",), None, None, None, None)
+LABELLED = Roles("query", None, (), (), "document", "label", None, None)
 
 # A query with as many lines or more gets the note that its lines are one list.
 MANY_LINES_A_QUERY = 4
@@ -56,15 +54,9 @@ class TextFiles(NamedTuple):
     sources: Sequence[str]
     content: str
     layout: str
-    readers: Sequence[Callable[[LeftOut], Iterator[TextLine]]]
+    readers: Sequence[Callable[[LeftOut], Iterator[TextLines]]]
     has_labels: bool
     has_scores: bool = False
-
-    def lines(self, left_out: LeftOut) -> Iterator[tuple[str, TextLine]]:
-        """The lines of all sources, each with the name of its own."""
-        for source, read in zip(self.sources, self.readers, strict=True):
-            for line in read(left_out):
-                yield source, line
 
     def where(self, number: int) -> str:
         """The place of a line, by its number among those of all files."""
@@ -90,7 +82,8 @@ def open_text_files(files: Sequence[Path], columns: Mapping[str, str] | None = N
     (file,) = files
     layout = layout_of(file)
     details.info("%s: columns are read as %s", file, layout.columns)
-    reader = partial(_tab_separated_lines, layout, file)
+    roles = LABELLED if layout.has_labels else TRIPLES
+    reader = partial(text_lines, roles, str(file), partial(_tab_separated_rows, layout, file))
     return TextFiles([str(file)], content, str(layout), [reader], layout.has_labels)
 
 
@@ -183,13 +176,21 @@ class _Lines:
 
     def _append(self, texts: TextFiles, pairs: "_Pairs") -> None:
         for place, (source, read) in enumerate(zip(texts.sources, texts.readers, strict=True)):
-            for line in read(pairs.left_out):
-                number, query_id, query, documents = line
-                for id_, text, _, _ in documents:
-                    self.documents.append_text(id_, text, source, number)
-                self.queries.append_text(query_id, query, source, number)
-                labels = [document.label for document in documents]
-                pairs.append(number + place * MOST_LINES, labels)
+            for lines in read(pairs.left_out):
+                self._append_texts(source, lines)
+                numbers = [number + place * MOST_LINES for number in lines.numbers]
+                pairs.extend(numbers, lines.sizes, lines.labels)
+
+    def _append_texts(self, source: str, lines: TextLines) -> None:
+        numbers = np.repeat(lines.numbers, lines.sizes).tolist()
+        try:
+            self.documents.extend(lines.doc_ids, lines.texts, source, numbers)
+            self.queries.extend(lines.query_ids, lines.queries, source, lines.numbers)
+        except InputError:
+            if len(lines.numbers) > 1:  # the first line that is wrong is told of
+                for line in lines.each():
+                    self._append_texts(source, line)
+            raise
 
     def rows(self, split: str) -> LineRows:
         """The pairs of a split, by the rows of the tables."""
@@ -225,11 +226,13 @@ class _Pairs:
         self._sizes = GrowingNumbers(folder / "sizes.npy")
         self._labels = GrowingNumbers(folder / "labels.npy", np.float32)
 
-    def append(self, line: int, labels: list[float]) -> None:
-        """Append the pairs of a line, by its number and the labels of its documents."""
+    def extend(self, lines: list[int], sizes: list[int], labels: list[float]) -> None:
+        """Append the pairs of lines, by their numbers, and how many documents they have with these
+        labels.
+        """
         self.count += len(labels)
-        self._lines.append(line)
-        self._sizes.append(len(labels))
+        self._lines.extend(lines)
+        self._sizes.extend(sizes)
         self._labels.extend(labels)
 
     def __enter__(self) -> Self:
@@ -251,12 +254,14 @@ def read_scores(texts: TextFiles) -> Iterator[tuple[str, tuple[str, str, float]]
         the place ``file:line``, and the ids of query and document, as those of the collection of
         these files, with the score. Documents without one are left out.
     """
-    for source, line in texts.lines(LeftOut()):
-        query_id = line.query_id or id_of("q", line.query)
-        for document in line.documents:
-            if document.score is not None:
-                doc_id = document.id or id_of("d", document.text)
-                yield f"{source}:{line.number}", (query_id, doc_id, document.score)
+    for source, read in zip(texts.sources, texts.readers, strict=True):
+        for lines in read(LeftOut()):
+            for line in lines.each():
+                query_id = line.query_ids[0] or id_of("q", line.queries[0])
+                for id_, text, score in zip(line.doc_ids, line.texts, line.scores, strict=True):
+                    if score is not None:
+                        where = f"{source}:{line.numbers[0]}"
+                        yield where, (query_id, id_ or id_of("d", text), score)
 
 
 def may_have_scores(texts: TextFiles) -> bool:
@@ -306,25 +311,22 @@ def _grades_of_split(
     return lists, Notes(noun, counted.n_rows, counted.n_kept, left_out)
 
 
-def _tab_separated_lines(layout: LineLayout, file: Path, left_out: LeftOut) -> Iterator[TextLine]:
-    """The lines of a file whose columns have been looked at."""
+def _tab_separated_rows(layout: LineLayout, file: Path) -> Iterator[Row]:
+    """The lines of a file whose columns have been looked at, with the columns of :data:`TRIPLES` or
+    :data:`LABELLED`.
+    """
     for number, line in numbered_lines(file):
         is_header = number == layout.line_of_names
         if is_header:
             continue
-        left_out.n_rows += 1
-        left_out.n_kept += 1
-        query, *texts = line.split("\t")
+        query, text, *others = line.split("\t")
         if not layout.has_labels:
-            documents = [Document(None, text) for text in texts]
-            documents[0] = Document(None, texts[0], label=1.0)
-            yield TextLine(number, None, query, documents)
+            yield number, {"query": query, "positive": text, "negative": others}
             continue
         where = f"{file}:{number}"
-        if len(texts) != 2:
+        if len(others) != 1:
             raise InputError(
-                f"{where}: expected 3 columns (query<TAB>document<TAB>label), got {len(texts) + 1}: {line[:60]!r}"
+                f"{where}: expected 3 columns (query<TAB>document<TAB>label), got {len(others) + 2}: {line[:60]!r}"
             )
-        text, label = texts
-        grade = trec.grade_of(label, where)
-        yield TextLine(number, None, query, [Document(None, text, grade)])
+        grade = trec.grade_of(others[0], where)
+        yield number, {"query": query, "document": text, "label": grade}
