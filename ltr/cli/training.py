@@ -244,6 +244,9 @@ class RankerCLI(ParsedCommand):
         self.datamodule.reads = self.model.reads
         if self._command == "test":
             self.datamodule.test_on(made.split)
+        if self._command == "fit" and self._checkpoint is not None:
+            checkpoint = read_checkpoint(self._checkpoint, checksums=False)
+            self.datamodule.will_resume(checkpoint.get(type(self.datamodule).__qualname__, {}))
         if made.init_from is None or self._checkpoint is not None:
             return
         weights = take_weights(self.model, made.init_from, "--init_from")

@@ -8,9 +8,7 @@ from ltr.data.collection import Collection
 from ltr.data.files import digest_of_arrays
 from ltr.data.labelled_texts import LabelledTexts, open_labelled_texts
 from ltr.data.layouts import ApartTexts
-from ltr.data.sampling.group_plan import GroupPlan
 from ltr.data.sampling.group_rows import LabelGroups
-from ltr.data.sampling.rows import TextGroups
 from ltr.datamodules.evaluation import Evaluation
 from ltr.datamodules.groups import GroupDataModule
 from ltr.datamodules.loading import Loading
@@ -148,10 +146,9 @@ class LabelDataModule(GroupDataModule):
         }
         return groups
 
-    def plan_of(self, source: TextSource, rows: TextGroups) -> GroupPlan:
+    def _digests_of_training(self) -> dict[str, str]:
         # Without those of the evaluated split: the run does not learn from that one.
-        self.digests = {}
-        return super().plan_of(source, rows)
+        return dict(self.sources[0].digests)
 
     def measured_collection(self) -> Collection:
         self._reopen_for("test")

@@ -321,17 +321,14 @@ class PoolDataModule(RankingDataModule):
             assert source.rows is not None, "made above, or before the texts were tokenised"
             source.plan = self.plan_of(source, source.rows)
             source.rows = None
-            self.digests |= source.named(source.digests)
         if len(self.sources) == 1:
             if self.mixture is not None:
                 log.warning("mixture has no effect: path names one source, %s", self.path)
             return trained[0].plan
-        mixture = self.mixture or Mixture()
-        self.digests["mixture"] = digest_of_mixture(self._entries(), mixture)
         return plan_of_sources(
             [PlannedSource(source.plan, source.shift) for source in trained],
             [source.entry for source in trained],
-            mixture,
+            self.mixture or Mixture(),
             self.least_per_batch,
             self.rank,
             self.world_size,
@@ -343,12 +340,23 @@ class PoolDataModule(RankingDataModule):
         for source in trained:
             source.digests = source.text_digests()
             source.rows = self.rows_of(source)
+        self.digests = self._digests_of_training()
         self.largest_soft_label = max(source.largest_soft_label for source in trained)
         counts = [source.lists_with_both for source in trained if source.lists_with_both]
         if counts:  # of all sources: they are of one kind
             n_with_both = sum(both for both, _ in counts)
             n_lists = sum(lists for _, lists in counts)
             self.lists_with_both = (n_with_both, n_lists)
+
+    def _digests_of_training(self) -> dict[str, str]:
+        """Those of what the run learns from, once there are training rows."""
+        digests = self._text_digests()
+        for source in self.trained_sources:
+            digests |= source.named(source.digests)
+        if len(self.sources) > 1:
+            mixture = self.mixture or Mixture()
+            digests["mixture"] = digest_of_mixture(self._entries(), mixture)
+        return digests
 
     @abstractmethod
     def rows_of(self, source: TextSource) -> Rows | TextGroups:
@@ -441,6 +449,8 @@ class PoolDataModule(RankingDataModule):
             self._check_evaluation(stage)
         if stage == "fit":
             self._make_rows()
+            if self._content_to_resume:
+                self._check_content(self._content_to_resume)
         if stage is not None:
             self.check_data()
 
@@ -458,7 +468,6 @@ class PoolDataModule(RankingDataModule):
             self.collator = self.sources[0].collator
         else:
             self.collator = self.joined.collator(reads)
-        self.digests = self._text_digests()
         self._opened_for = reads
 
     def _check_source_options(self, reads: TextReads) -> None:

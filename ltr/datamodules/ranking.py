@@ -5,7 +5,7 @@ import time
 from abc import abstractmethod
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TypedDict
+from typing import Any, TypedDict
 
 import numpy as np
 import torch
@@ -131,6 +131,7 @@ class RankingDataModule(LightningDataModule):
         self.digests: dict[str, str] = {}
         self._reads: Reads | None = None  # set by hand, for use without a trainer
         self._n_consumed_at_resume = 0  # batches that the run had consumed at its checkpoint
+        self._content_to_resume: dict[str, str] = {}  # digests of its checkpoint, if it has one
 
     @property
     def reads(self) -> Reads | None:
@@ -427,13 +428,7 @@ class RankingDataModule(LightningDataModule):
             return
         check_entries(state_dict, TrainingState, type(self).__qualname__, "take another checkpoint")
         assert self.train is not None, "setup('fit') comes first"
-        recorded = state_dict["content"]  # the digests of that run
-        names = sorted({*recorded, *self.digests})
-        changed = [name for name in names if recorded.get(name) != self.digests.get(name)]
-        if changed:
-            raise InputError(
-                f"{self.path}: the checkpoint was trained on other {' and other '.join(changed)}; resume with the data of the run, or start a new run from its weights (--init_from)"
-            )
+        self._check_content(state_dict["content"])
         per_step = self.train.plan.per_step
         recorded_per_step = state_dict["per_step"]
         if recorded_per_step != per_step:
@@ -456,6 +451,25 @@ class RankingDataModule(LightningDataModule):
         if state_dict["kept"] is not None:
             epoch, step = self._position()
             self.train.plan.restore_frozen(epoch, step, state_dict["kept"])
+
+    def will_resume(self, state_dict: Mapping[str, Any]) -> None:
+        """Have a fit refuse other data before any text is tokenised. Lightning restores no state until
+        then.
+
+        Args:
+            state_dict: what :meth:`load_state_dict` will be given.
+        """
+        content = state_dict.get("content")
+        self._content_to_resume = content if isinstance(content, dict) else {}
+
+    def _check_content(self, recorded: Mapping[str, str]) -> None:
+        """Refuse data with other digests than those of a checkpoint."""
+        names = sorted({*recorded, *self.digests})
+        changed = [name for name in names if recorded.get(name) != self.digests.get(name)]
+        if changed:
+            raise InputError(
+                f"{self.path}: the checkpoint was trained on other {' and other '.join(changed)}; resume with the data of the run, or start a new run from its weights (--init_from)"
+            )
 
     def _n_consumed(self) -> int:
         """Batches since the start of the run that the trainer has consumed, not those that workers

@@ -25,6 +25,7 @@ from ltr.run.checkpoint_options import BestOptions, LastOptions, best_first
 from ltr.run.counters import Moment, set_counters
 from ltr.run.log import gather_hosts
 from ltr.run.run_folder import RunFolder, link_or_copy
+from ltr.run.same_options import as_taken
 from ltr.run.signals import Signals, name_of
 from ltr.search.encoding_places import EncodingsInCache, EncodingsOfRun
 from ltr.trainer_state import callbacks_of, data_of, is_trial
@@ -426,7 +427,7 @@ class Checkpoints(Checkpoint):
         set_counters(checkpoint, moment, self._batches_since_step)
         checkpoint["run"] = {
             "format": FORMAT,
-            "identity": self.identity,
+            "identity": as_taken(self.identity, {} if data is None else data.taken),
             # True if the run has ended early. A request to stop counts only from min_epochs and
             # min_steps on.
             "stopped": self._asked_to_stop and internals.may_stop(trainer),

@@ -8,9 +8,11 @@ from typing import Any
 from ltr.errors import InputError
 from ltr.run.same_options import (
     are_same,
+    as_taken,
     deciding_callbacks,
     deciding_options,
     last_name_of_path,
+    named_instead_of_auto,
 )
 
 
@@ -26,7 +28,7 @@ def identity_of(config: Mapping[str, Any]) -> dict[str, Any]:
     deciding = deciding_options(config, "resume") | deciding_callbacks(config, "resume")
     for path, value in deciding.items():
         options[path] = last_name_of_path(value)
-    return options
+    return as_taken(options, {})
 
 
 def ranker_options(options: Mapping[str, Any]) -> dict[str, Any]:
@@ -56,6 +58,10 @@ def check_identity(
     """
     if not of_checkpoint:
         return
+    ours, of_checkpoint = (
+        as_taken(ours, named_instead_of_auto(of_checkpoint)),
+        as_taken(of_checkpoint, named_instead_of_auto(ours)),
+    )
     changes = []
     for path in sorted({*ours, *of_checkpoint}):
         value = ours.get(path)

@@ -256,6 +256,17 @@ def as_taken(options: Mapping[str, Any], taken: Mapping[str, str]) -> dict[str, 
     return options
 
 
+def named_instead_of_auto(options: Mapping[str, Any]) -> dict[str, str]:
+    """What options name of what ``auto`` may take: for :func:`as_taken` of others that say ``auto``.
+    Whether it takes the same, digests of the content tell.
+    """
+    named = {}
+    for lists in DEPTHS.values():
+        if options.get(lists) in TAKEN:
+            named[f"{lists.removeprefix('data.')} of all"] = str(options[lists])
+    return named
+
+
 def are_same(name: str, value: Any, other_value: Any) -> bool:
     """Whether two values of an option are the same.
 

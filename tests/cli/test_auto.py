@@ -62,6 +62,10 @@ def test_pools_that_came_later(tmp_path, capsys, folder, backbone):
     before = trained_without_options(tmp_path / "before", *words)
     negatives_random = ["--data.negatives", "random"]
     others = trained_without_options(tmp_path / "random", *words, *negatives_random)
+    # What auto took is stored, so its depth may be said.
+    assert run_ltr(f"fit {before} --trainer.max_steps 1 --data.negatives_depth 100") == 0
+    line = refusal(capsys, f"fit {before} --trainer.max_steps 1 --data.negatives_depth 99")
+    assert "data.negatives_depth was 100 and is 99" in line
     pools.rename(later / "candidates")
     more = ["--trainer.max_steps", "2", "--trainer.max_epochs", "2"]
     capsys.readouterr()

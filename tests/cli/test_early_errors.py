@@ -207,6 +207,14 @@ def test_what_fits_is_tokenised(world, tokenised, tmp_path):
     assert "store" in tokenised
 
 
+def test_a_resume_with_other_data_is_refused_as_early(world, capsys, tokenised):
+    words = f"fit {world / 'teacher'} --data.path {world / 'data'} --trainer.max_epochs 2"
+    told = refusal(capsys, words)
+    assert "the checkpoint was trained on other documents and other judgements and other n" in told
+    assert "resume with the data of the run" in told
+    assert tokenised == []
+
+
 @pytest.mark.parametrize("command", ["test", "validate", "predict"])
 def test_measuring_is_refused_as_early(command, world, capsys, tokenised):
     options = f"--data.path {world / 'data'} --data.evaluation.candidates candidates"

@@ -1,5 +1,6 @@
 """What a run is: which options may differ in a resume, and which may not."""
 
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -113,6 +114,35 @@ def test_a_path_of_data_is_the_same_whole_or_by_its_last_name():
     for change in ({"data.negatives": "other/neg"}, {"model.ranker.backbone": "bert"}):
         with pytest.raises(InputError, match=f"{next(iter(change))} was"):
             check_identity(then | change, then, "x", "do")
+
+
+@pytest.mark.parametrize(
+    ("then", "now", "is_same"),
+    [
+        (("bm25", None), ("bm25", 100), True),
+        (("bm25", 100), ("auto", None), True),
+        (("auto", None), ("bm25", None), True),
+        (("auto", 50), ("bm25", 50), True),
+        (("bm25", None), ("bm25", 50), False),
+        (("auto", None), ("bm25", 50), False),
+        (("candidates", None), ("candidates", 100), False),  # a pool may be deeper
+        (("candidates", None), ("auto", 100), False),
+        (("auto", None), ("candidates", None), True),
+        (("auto", None), ("auto", 100), False),  # it may take pools
+        (("bm25", None), ("random", 100), False),
+    ],
+)
+def test_a_depth_of_bm25_is_the_same_said_or_not(then, now, is_same):
+    """BM25 finds 100 documents where no depth is said."""
+
+    def identity(negatives, depth):
+        init_args = {"negatives": negatives, "negatives_depth": depth}
+        return identity_of(CONFIG | {"data": {"class_path": "a.B", "init_args": init_args}})
+
+    for one, other in ((then, now), (now, then)):
+        message = nullcontext() if is_same else pytest.raises(InputError, match="data.negatives")
+        with message:
+            check_identity(identity(*one), identity(*other), "x.ckpt", "do")
 
 
 REFUSED = {
