@@ -118,7 +118,8 @@ def _misfit(value: Any, expected: Any, path: str) -> str | None:
         within = [
             misfit
             for choice, misfit in zip(choices, misfits, strict=True)
-            if _has_entries(choice) and isinstance(value, get_origin(choice) or dict)
+            if (is_typeddict(choice) or get_origin(choice) in (dict, list))
+            and isinstance(value, get_origin(choice) or dict)
         ]
         return within[0] if within else _must_be(expected, value, path)
     if is_typeddict(expected) or is_dataclass(expected):
@@ -164,10 +165,6 @@ def _required_names(expected: Any) -> frozenset[str]:
         names: frozenset[str] = expected.__required_keys__
         return names
     return frozenset(field.name for field in fields(expected) if field.default is MISSING)
-
-
-def _has_entries(expected: Any) -> bool:
-    return is_typeddict(expected) or get_origin(expected) in (dict, list)
 
 
 def _is_a(value: Any, expected: Any) -> bool:

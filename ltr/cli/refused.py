@@ -81,7 +81,10 @@ def _no_option(word: str, known: Sequence[str], dashes: str) -> str:
 
 def _no_class(path: str, name: str) -> str:
     package = _package_of(path)
-    near = [] if package is None else near_class(name, _classes(package))
+    near: list[str] = []
+    if package is not None:
+        kinds = [kind for kind in package.__all__ if isinstance(vars(package)[kind], type)]
+        near = near_class(name, kinds)
     if path == "data" and not near:
         return f"data: there is no data module {name}; the folder or file of the data is an option of its own, --data.path"
     return f"{path}: there is no {name}{did_you_mean(near)}"
@@ -92,10 +95,6 @@ def _package_of(path: str) -> ModuleType | None:
         if is_at_or_below(path, part):
             return package
     return None
-
-
-def _classes(package: ModuleType) -> list[str]:
-    return [name for name in package.__all__ if isinstance(vars(package)[name], type)]
 
 
 def _options(parser: jsonargparse.ArgumentParser, command_line: Sequence[str]) -> Iterator[str]:

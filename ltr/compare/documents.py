@@ -1,7 +1,6 @@
 """What runs put on top: ranked documents with their grades and texts."""
 
 import logging
-from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
@@ -15,25 +14,6 @@ from ltr.data.texts import TextTable, beginning
 from ltr.errors import InputError
 
 log = logging.getLogger(__name__)
-
-LETTERS = 300  # of a text, as a page shows it
-
-
-@dataclass(frozen=True)
-class TopDocument:
-    """A document that a run has ranked.
-
-    Attributes:
-        id: of the document.
-        score: that the run gave it.
-        grade: None for a document that nobody judged.
-        text: the beginning of it.
-    """
-
-    id: str
-    score: float
-    grade: float | None
-    text: str
 
 
 class Ranking:
@@ -71,16 +51,6 @@ class Ranking:
         """The grades of the documents that are judged for a query, by their rows."""
         doc_rows, grades = self._judged.of(row_of(self.collection.queries, query))
         return dict(zip(doc_rows.tolist(), grades.tolist(), strict=True))
-
-    def top(self, query: str, n: int, letters: int = LETTERS) -> list[TopDocument]:
-        """The first n documents of a query."""
-        grade_of = self.grades(query)
-        corpus = self.collection.corpus
-        top = []
-        for doc, score in self.documents.get(query, [])[:n]:
-            grade = grade_of.get(row_of(corpus, doc))
-            top.append(TopDocument(doc, score, grade, text_of(corpus, doc, letters)))
-        return top
 
     def precision(self, depth: int, level: int | None = None) -> np.ndarray:
         """``[depth]``: at each rank the share of relevant documents so far, the mean over the

@@ -145,7 +145,7 @@ class ListDataModule(PoolDataModule):
         if not self.has_teacher_scores and not self.learns_from_one_document:
             source.lists_with_both = (n_with_relevant_and_not(rows), len(rows))
         drawable = ((query, lists.whole(query).doc_rows) for query in queries.tolist())
-        return source.with_labels(self.labels, rows, drawable, where)
+        return source.with_labels(self.labels, rows, drawable)
 
     def _open_pools(self, source: TextSource) -> QueryLists | None:
         """The pools of training queries; None where lists hold judged documents alone."""

@@ -181,14 +181,14 @@ class TextSource:
         n_new = len(known.doc_rows) - len(judged.doc_rows)
         if n_new:
             log.info(
-                "%s: split 'train': %d pairs of a query and a document that nobody judged are never negatives: the document has the text of the query, or of a document that is relevant for it or for an equal query",
-                self.path,
+                "%s: %d pairs of a query and a document that nobody judged are never negatives: the document has the text of the query, or of a document that is relevant for it or for an equal query",
+                self.trained_split,
                 n_new,
             )
         return known
 
     def with_labels(
-        self, labels: Labels, rows: Rows, drawable: Iterable[tuple[int, np.ndarray]], where: str
+        self, labels: Labels, rows: Rows, drawable: Iterable[tuple[int, np.ndarray]]
     ) -> Rows:
         """Training rows with the labels that the option ``labels`` asks for.
 
@@ -196,14 +196,13 @@ class TextSource:
             labels: the option.
             rows: with grades.
             drawable: the documents that the rows may draw, by query.
-            where: names the rows in errors.
         """
         scores = labels.open(self.collection)
         if scores is None:
             return rows
         self.digests["labels"] = scores.digest()
         names = (self.collection.queries.ids, self.collection.corpus.ids)
-        taught = TaughtRows(rows, scores, labels.unscored, names, where)
+        taught = TaughtRows(rows, scores, labels.unscored, names, self.trained_split)
         if taught.unscored == "refuse":
             taught.check(drawable)
         taught.log_left_out()

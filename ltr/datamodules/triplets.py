@@ -194,7 +194,6 @@ class TripletDataModule(PoolDataModule):
         collection = source.collection
         judged = self.labels.of_grades(collection.learnable("train"))
         collection.warn_of_unlearnable("train")
-        where = source.trained_split
         source.digests["judgements"] = judged.digest()
         source.note_soft_labels(judged, audit_labels)
         negatives = []
@@ -216,11 +215,11 @@ class TripletDataModule(PoolDataModule):
             self.positives,
             self.seed,
             epoch_over=self.epoch_over,
-            where=where,
+            where=source.trained_split,
             queries=queries,
             audit_labels=audit_labels,
         )
-        return source.with_labels(self.labels, rows, rows.drawable(), where)
+        return source.with_labels(self.labels, rows, rows.drawable())
 
     def take_negatives(
         self, source: TextSource, negatives: MinedNegatives, *, resumed: bool = False

@@ -112,7 +112,7 @@ def open_ranker(
         raise InputError(f"{option} must name a run, a checkpoint or a model, got an empty name")
     local_path(option, name)
     path = Path(name)
-    if path.is_file() or _is_run_folder(path):
+    if path.is_file() or (path / CONFIG).is_file() or holds_checkpoints(path):
         file = best_or_last_checkpoint(path, option) if path.is_dir() else path
         where = f"{option} {file}"
         checkpoint = read_checkpoint(file, option)
@@ -136,10 +136,6 @@ def open_ranker(
             f"{where}: a ranker of feature vectors is needed, and this is a {type(opened.ranker).__name__}"
         )
     return opened
-
-
-def _is_run_folder(path: Path) -> bool:
-    return (path / CONFIG).is_file() or holds_checkpoints(path)
 
 
 def _check_path(name: str | Path, option: str) -> None:

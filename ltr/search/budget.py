@@ -296,7 +296,7 @@ class _Codes:
             probes = max(1, self._clusters * 2**step // 128)
         prepare = partial(self._similarity.prepare, centre=self._exact.centre)
         coded = CodedIndex(self._index, self._docs, prepare, 2**step, probes)
-        return DenseIndex(coded, self._similarity, self.kind, None, self._exact.centre)
+        return DenseIndex(coded, self._similarity, self._exact.centre)
 
     def measured(self, asked: Asked, budget: Budget) -> dict[str, Any]:
         """The first step that reaches the recall of a budget, or the last, with its recall: measured

@@ -40,7 +40,7 @@ class DenseIndex:
     Build one with :meth:`build`.
 
     Attributes:
-        similarity, factory, probes: as given to :meth:`build`.
+        similarity: as given to :meth:`build`.
         device: where it searches.
         count: D.
         dimension: H.
@@ -59,14 +59,10 @@ class DenseIndex:
         self,
         docs_or_index: Tiles | FaissIndex | CodedIndex,
         similarity: Similarity,
-        factory: str,
-        probes: int | None,
         centre: np.ndarray | None,
         device: torch.device = CPU,
     ) -> None:
         self.similarity = similarity
-        self.factory = factory
-        self.probes = probes
         self.device = device if device.type == "cuda" else CPU
         self.count, self.dimension = docs_or_index.shape
         self._docs_or_index = docs_or_index  # for Flat the documents themselves
@@ -128,7 +124,7 @@ class DenseIndex:
         centre = mean if similarity.by_distance else None
         if factory == "Flat":
             tiles = tiles_of(embeddings, similarity, centre, device, stay=stay)
-            return cls(tiles, similarity, factory, probes, centre, device)
+            return cls(tiles, similarity, centre, device)
         index = FaissIndex.build(
             embeddings,
             partial(similarity.prepare, centre=centre),
@@ -138,7 +134,7 @@ class DenseIndex:
             probes=probes,
             seed=seed,
         )
-        return cls(index, similarity, factory, probes, centre, device)
+        return cls(index, similarity, centre, device)
 
     # Searching
 

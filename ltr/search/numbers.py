@@ -34,7 +34,8 @@ def to_stored(embeddings: np.ndarray, numbers: Numbers) -> np.ndarray:
                 f"embeddings must lie within ±{largest:.0f} to be stored as float16, got {np.abs(embeddings).max():.3g}; store them as float32"
             )
         return embeddings.astype(np.float16)
-    stored = np.zeros(len(embeddings), _int8_record(embeddings.shape[1]))
+    record = np.dtype([("scale", "<f4"), ("values", "i1", (embeddings.shape[1],))])
+    stored = np.zeros(len(embeddings), record)
     scales = np.abs(embeddings).max(axis=1, initial=0.0) / LARGEST_INT8
     stored["scale"] = scales
     divisors = np.where(scales > 0, scales, 1.0)  # a row of zeros stays one
@@ -59,10 +60,6 @@ def numbers_of(stored: np.ndarray) -> Numbers:
 def dimension_of(stored: np.ndarray) -> int:
     """H."""
     return stored.dtype["values"].shape[0] if stored.dtype.names else stored.shape[1]
-
-
-def _int8_record(dim: int) -> np.dtype:
-    return np.dtype([("scale", "<f4"), ("values", "i1", (dim,))])
 
 
 def overlap(embeddings: np.ndarray, stored: np.ndarray, k: int = 100) -> float:

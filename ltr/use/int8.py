@@ -62,7 +62,7 @@ def add_int8_graphs(
         InputError: if there is no dev split, or no dev query has a relevant document.
     """
     float_files = {file.stem: file for file in sorted(folder.glob("*.onnx"))}
-    int8_files = {name: _int8_file(file) for name, file in float_files.items()}
+    int8_files = {name: folder / f"{name}_int8.onnx" for name in float_files}
     judged = collection.learnable("dev")
     query_rows = judged.query_rows[:N_QUERIES]
     if "dev" in collection.candidates:
@@ -79,11 +79,6 @@ def add_int8_graphs(
         _measure("float32", float_files, model, collection, lists),
         _measure("int8", int8_files, model, collection, lists),
     ]
-
-
-def _int8_file(file: Path) -> Path:
-    """The int8 graph beside a graph."""
-    return file.with_name(f"{file.stem}_int8.onnx")
 
 
 def _write_int8(file: Path, target: Path) -> None:

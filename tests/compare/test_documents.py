@@ -30,14 +30,10 @@ def test_equal_scores_are_ranked_by_the_larger_id(tmp_path, collection):
         "test-q0 Q0 test-q0-d2 3 2.0 x",
     ]
     found = ranking(tmp_path / "run", collection, lines)
-    top = found.top("test-q0", 3, letters=5)
-    assert [(doc.id, doc.score, doc.grade) for doc in top] == [
-        ("test-q0-d0", 3.0, 1.0),
-        ("test-q0-d2", 2.0, None),
-        ("test-q0-d1", 2.0, 0.0),
-    ]
-    assert [doc.id for doc in found.top("test-q0", 1)] == ["test-q0-d0"]
-    assert found.top("test-q1", 3) == []
+    ranked = [("test-q0-d0", 3.0), ("test-q0-d2", 2.0), ("test-q0-d1", 2.0)]
+    assert found.documents == {"test-q0": ranked}
+    relevant, judged = (collection.corpus.row(f"test-q0-d{number}") for number in (0, 1))
+    assert found.grades("test-q0") == {relevant: 1.0, judged: 0.0}
 
 
 def test_precision_by_hand(tmp_path, collection):
@@ -53,7 +49,7 @@ def test_precision_by_hand(tmp_path, collection):
 def test_a_document_that_is_not_there_is_said(tmp_path, collection):
     found = ranking(tmp_path / "run", collection, ["test-q0 Q0 gone 1 2 x"])
     with pytest.raises(InputError, match="test.run names 'gone', which is not in the collection"):
-        found.top("test-q0", 1)
+        found.precision(1)
 
 
 def test_texts_that_have_changed_are_not_those_of_the_test(tmp_path, collection, caplog):

@@ -102,7 +102,7 @@ def coded(file, docs, similarity, centre, clusters):
     write_codes(file, docs, prepare, clusters, squared=similarity.by_distance)
     codes = read_codes(file, docs.shape)
     index = CodedIndex(codes, docs, prepare, candidates=len(docs), probes=clusters or 1)
-    return DenseIndex(index, similarity, "codes", None, centre)
+    return DenseIndex(index, similarity, centre)
 
 
 @pytest.mark.parametrize("name", ["dot", "squared_euclidean", "euclidean"])

@@ -259,7 +259,8 @@ def _contract(
             around = SpecialTokens([], [], [])
         special[kind] = around._asdict()
         digest = digest_of_weights(torch.nn.ModuleList(network.modules))
-        head[kind] = {"layers": _layers(network), "weights": digest}
+        layers = [" ".join(str(module).split()) for module in network.modules]
+        head[kind] = {"layers": ", ".join(layers) or "none", "weights": digest}
     is_dual = isinstance(model, DualEncoder)
     form_of_any = next(iter(forms.values()))
     side = form_of_any.tokenizer.truncation_side
@@ -298,11 +299,6 @@ def _adds_special(forms: dict[Kind, JoinedPairs | SingleTexts]) -> bool:
         if list(form.tokenizer(*rendered, **options)["input_ids"]) != row.ids:
             return False
     return True
-
-
-def _layers(network: Network) -> str:
-    """The modules of a head, in words."""
-    return ", ".join(" ".join(str(module).split()) for module in network.modules) or "none"
 
 
 def _digests(folder: Path) -> dict[str, str]:

@@ -109,7 +109,13 @@ def _verify_scores(proof: Proof, server: Server) -> Verified:
     imitation = Imitation(proof)
 
     def more() -> tuple[np.ndarray, np.ndarray] | None:
-        return _more_scores(imitation, server)
+        if proof.is_dual:
+            return None
+        return _more(
+            imitation,
+            "pair",
+            lambda text: np.asarray(server.rerank(text.fields[0], [text.fields[1]])),
+        )
 
     diagnosis = Diagnosis(imitation, units, expected, proof.tolerance, more)
     finding = diagnosis.finding(Answers(alone, together, batches))
@@ -143,7 +149,7 @@ def _verify_embeddings(proof: Proof, server: Server) -> Verified:
     imitation = Imitation(proof)
 
     def more() -> tuple[np.ndarray, np.ndarray] | None:
-        return _more_embeddings(imitation, server)
+        return _more(imitation, "document", lambda text: server.embed([text.rendered[0]]))
 
     diagnosis = Diagnosis(imitation, units, expected, EMBEDDINGS, more)
     finding = diagnosis.finding(Answers(alone, together, batches))
@@ -182,22 +188,6 @@ def _short_texts(proof: Proof, kind: Kind, n: int) -> list[Text]:
             rendered = [filled(template[kind], kind, fields[0])]
         texts.append(Text(list(fields), rendered))
     return texts
-
-
-def _more_scores(imitation: Imitation, server: Server) -> tuple[np.ndarray, np.ndarray] | None:
-    """Right hidden states and the server's scores of more pairs than these have dimensions."""
-    if imitation.proof.is_dual:
-        return None
-
-    def score(text: Text) -> np.ndarray:
-        return np.asarray(server.rerank(text.fields[0], [text.fields[1]]))
-
-    return _more(imitation, "pair", score)
-
-
-def _more_embeddings(imitation: Imitation, server: Server) -> tuple[np.ndarray, np.ndarray] | None:
-    """Right hidden states and the server's embeddings of more texts than these have dimensions."""
-    return _more(imitation, "document", lambda text: server.embed([text.rendered[0]]))
 
 
 def _more(
