@@ -122,11 +122,8 @@ class LossSchedule(Callback):
             self._put_stages_into(pl_module, data)
 
     def _put_stages_into(self, pl_module: LightningModule, data: RankingDataModule | None) -> None:
-        """Give a module the losses and margins of all stages, unless it has them.
-
-        Args:
-            pl_module: a :class:`ltr.module.RankerModule`.
-            data: that they are trained on, which must suit them; None for none.
+        """Give a module the losses and margins of all stages, which must suit the data, unless it
+        has them.
         """
         assert isinstance(pl_module, RankerModule)
         if isinstance(pl_module.loss, _StagedLoss):
@@ -202,7 +199,6 @@ class _StagedLoss(Loss):
         self.enter(0)
 
     def enter(self, stage: int) -> None:
-        """Begin a stage."""
         self.active = stage
         self.takes_margin = self.by_stage[stage].takes_margin
 
@@ -235,7 +231,6 @@ class _StagedMargin(Margin):
         self.enter(0)
 
     def enter(self, stage: int) -> None:
-        """Begin a stage."""
         self.active = stage
         # The module reads from wants_* of its margin what a batch must bring: here, what the policy
         # of the stage wants.

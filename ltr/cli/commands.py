@@ -331,12 +331,8 @@ def find_command(command_line: Sequence[str]) -> Command | None:
 
 
 def _no_command(word: str, what: str, group: str) -> InputError:
-    """What is said of a word that is no command.
-
-    Args:
-        word: the one in its place; empty where there is none.
-        what: the place.
-        group: the word before it, and a space; empty for none.
+    """What is said of a word that is no command, in its place; empty where there is none. ``group``
+    is the word before it, and a space; empty for none.
     """
     known = [name.removeprefix(group) for name in BY_NAME if name.startswith(group)]
     choices = f"{what} must be one of {', '.join(known)}"

@@ -106,7 +106,6 @@ def refuse_unknown_empty_keys(words: Sequence[str], parser: jsonargparse.Argumen
 
 
 def _empty_keys(options: Mapping[str, Any], path: str = "") -> Iterator[str]:
-    """The paths of mappings that hold nothing."""
     for name, value in options.items():
         if value == {}:
             yield f"{path}{name}"

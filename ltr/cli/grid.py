@@ -207,13 +207,9 @@ def _compare_made(
 def _print_best(
     definition: Grid, values_of: Mapping[str, tuple[str, ...]], result: GroupResult, folds: int
 ) -> None:
-    """Say which experiment a cross-validation chooses: on the axis that the grid chooses, else of all.
-
-    Args:
-        definition: of the grid that was cross-validated.
-        values_of: the values on the axes of each experiment, by its name in the comparison.
-        result: of the metric that chooses.
-        folds: how many there were.
+    """Say which experiment a cross-validation chooses: on the axis that the grid chooses, else of
+    all. ``values_of`` has the values on the axes, by the names of the experiments in the
+    comparison.
     """
     sign = -1 if result.lower_is_better else 1
     best_of: dict[tuple[str, ...], ExperimentResult] = {}  # by what the rivals share

@@ -184,16 +184,9 @@ def _plan_of_sets(command_line: list[str], words: Sequence[str]) -> MeasuringPla
 def _checked_test(
     command_line: list[str], option: str, kind: str
 ) -> tuple[dict[str, Any], RunFolder, str | None]:
-    """Parse and check ``ltr test`` of several parts without running it.
-
-    Args:
-        command_line: the command with its words.
-        option: that names several parts.
-        kind: what it names: a split, or a data set.
-
-    Returns:
-        The whole configuration as plain dicts, lists and values; the folder of the run; and the
-        checkpoint that is measured, or None for the weights that the model starts from.
+    """Parse and check ``ltr test`` of several parts without running it: the whole configuration as
+    plain dicts, lists and values; the folder of the run; and the checkpoint that is measured, or
+    None for the weights that the model starts from.
     """
     if has_launched_several():
         raise InputError(

@@ -140,13 +140,7 @@ def mining_callback(trainer: Trainer) -> HardNegativeMining | None:
 
 
 def _check_same(folder: Path, key: str | None, wanted_key: str) -> None:
-    """Raise an InputError unless a folder that is there holds the negatives that are wanted.
-
-    Args:
-        folder: that negatives are written to.
-        key: what it says of its negatives; None for no folder of negatives.
-        wanted_key: of those that are mined.
-    """
+    """Raise an InputError unless a folder that is there holds the negatives that are wanted."""
     if key != wanted_key:
         raise InputError(
             f"{folder} must be a new folder, and is there already; name another one",

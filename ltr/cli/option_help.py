@@ -150,7 +150,6 @@ class CommandHelp(OptionHelp):
         return super()._format_action(action)
 
     def _line(self, action: Action) -> str:
-        """The line of an option of the trainer, and its default."""
         name = action.option_strings[0]
         line = LINES.get(action.dest.removeprefix("trainer."), "see --help.trainer")
         default = "" if action.default is None else f" [{action.default}]"

@@ -189,11 +189,7 @@ class RankerCLI(ParsedCommand):
 
     def _ending_without_others(self, lost: str, error: Exception) -> BaseException:
         """What ends this process where another one is gone, or did not come: the signal that has
-        ended that one, or else one line.
-
-        Args:
-            lost: what the error says of it.
-            error: of a collective operation.
+        ended that one, or else one line, with what the error says of it.
         """
         if self._checkpoints is not None and self._checkpoints.heard_on_other_rank is not None:
             if self._end_watch.rank_0_is_gone():
@@ -294,11 +290,8 @@ class RankerCLI(ParsedCommand):
             internals.set_logged_step(self.trainer, max(steps - 1, 0))
 
     def _checkpoint_of_taken(self) -> str | NothingToDo | None:
-        """Take the folders.
-
-        Returns:
-            The checkpoint that the command starts from, None for none. An error that all processes
-            must raise: :func:`by_rank_0` hands on what is returned.
+        """Take the folders. Returns the checkpoint that the command starts from, None for none; or
+        an error that all processes must raise: :func:`by_rank_0` hands on what is returned.
         """
         options = self.options
         folder = self._folder
@@ -429,11 +422,8 @@ class RankerCLI(ParsedCommand):
             log.warning("%s", warning)
 
     def _next_command(self, run: str) -> str:
-        """What measures a run that has been trained, or ranks by it where its data has nothing to be
-        measured on; nothing where no command does.
-
-        Args:
-            run: its folder, as a word.
+        """What measures a run that has been trained, or ranks by it where its data has nothing to
+        be measured on; nothing where no command does.
         """
         splits = self.datamodule.measurable_splits
         options = self.datamodule.options_to_measure

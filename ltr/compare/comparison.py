@@ -144,7 +144,6 @@ def _first_metric(run: Run) -> str:
 
 
 def _verdict(comparison: Comparison, is_shown: bool, lower_is_better: bool) -> str:
-    """What a comparison says, in words."""
     gain = comparison.difference.mean
     if lower_is_better:
         gain = -gain

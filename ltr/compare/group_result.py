@@ -213,9 +213,6 @@ def _candidates_in_words(run: Run) -> str:
 def _uneven_seeds_note(numbers: Iterable[tuple[int, int]]) -> list[str]:
     """A note where a side of a comparison has fewer than five seeds and the other more than twice
     as many. With a single seed the test over queries is taken, which needs no others.
-
-    Args:
-        numbers: of the seeds on both sides of each comparison.
     """
     uneven = set()
     for pair in numbers:
@@ -243,11 +240,7 @@ def _missing_values_note(experiments: Sequence[Experiment], metric: str) -> list
 
 
 def _few_seeds_note(numbers: Iterable[int]) -> list[str]:
-    """A note where seeds are few, and so may be added: nobody knows who has looked before.
-
-    Args:
-        numbers: of each comparison, the seeds of the side that has fewer.
-    """
+    """A note where seeds are few, and so may be added: nobody knows who has looked before."""
     if not any(1 < number < MANY_SEEDS for number in numbers):
         return []
     return [

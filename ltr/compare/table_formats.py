@@ -69,7 +69,6 @@ def _latex_row(cells: Sequence[str]) -> str:
 
 
 def _latex_text(text: str) -> str:
-    """Text with LaTeX's special letters escaped."""
     # The backslash first: the later escapes add backslashes of their own.
     text = text.replace("\\", r"\textbackslash ")
     text = re.sub(r"([&%$#_{}])", r"\\\1", text)

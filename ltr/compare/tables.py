@@ -162,7 +162,6 @@ def _against(result: GroupResult, alpha: float) -> str:
 
 
 def _table_of_means(result: MetricResult) -> Table:
-    """The experiments, on all groups."""
     if result.over_sets is not None:
         return _means_by_set(result, result.over_sets)
     if result.changes:
@@ -245,7 +244,6 @@ def _on_split(result: GroupResult) -> str:
 
 
 def _mean_cell(row: ExperimentResult) -> str:
-    """The mean, and the deviation of the seeds where there are several."""
     deviation = "" if row.deviation is None else f" ± {row.deviation:.4f}"
     return f"{row.estimate.mean:.4f}{deviation}"
 

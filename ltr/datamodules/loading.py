@@ -71,7 +71,6 @@ class Loading:
         return TrainLoader(before_batch, batches, **self._options(sampler, pinned))
 
     def _options(self, sampler: Sampler, pinned: bool) -> dict[str, Any]:
-        """The options of a ``DataLoader``."""
         return {
             "batch_size": None,  # the data set makes whole batches
             "sampler": sampler,

@@ -127,13 +127,7 @@ class TripletDataModule(PoolDataModule):
     def _negatives_per_row(
         self, number: int, source: TextSource, negatives: str | Path | dict[str, int]
     ) -> dict[str, int]:
-        """How many documents of a row come from each of the negatives, by name.
-
-        Args:
-            number: of the source of data.
-            source: has its own ones, perhaps.
-            negatives: what the data module says for all.
-        """
+        """How many documents of a row come from each of the negatives, by name."""
         own = source.entry.negatives
         if own is not None and negatives != NEGATIVES_BY_DEFAULT:
             raise InputError(

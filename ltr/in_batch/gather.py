@@ -128,11 +128,7 @@ def _form(fields: dict[str, Tensor]) -> list[int]:
 
 
 def _check_forms(forms: np.ndarray) -> None:
-    """A ValueError on every rank where ranks have different fields.
-
-    Args:
-        forms: of each rank, see :func:`_form`.
-    """
+    """A ValueError on every rank where ranks have different fields, see :func:`_form`."""
     if (forms != forms[0]).any():
         got = []
         for *flags, length in forms.tolist():

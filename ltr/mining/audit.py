@@ -135,10 +135,8 @@ def _sorted_suspects(table: np.ndarray) -> Suspects:
 def _lists_to_judge(
     negatives: MinedNegatives, judgements: QueryLists, known: QueryLists
 ) -> tuple[list[RelevantAndNegatives], list[np.ndarray]]:
-    """Each query that has both, with its relevant documents and its negatives.
-
-    Returns:
-        The lists; and the places of their negatives among those of the query.
+    """Each query that has both, with its relevant documents and its negatives; and the places of
+    these among the negatives of the query.
     """
     lists: list[RelevantAndNegatives] = []
     places = []

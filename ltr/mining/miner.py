@@ -317,12 +317,8 @@ class Miner:
     def _are_excluded(
         self, same_texts: SameTextFilter, doc_rows: np.ndarray, places: np.ndarray
     ) -> np.ndarray:
-        """Whether documents may never be negatives of their query; False for −1.
-
-        Args:
-            same_texts: knows the texts.
-            doc_rows: ``[Q, D]``.
-            places: ``[Q]``, which of the judged queries these are.
+        """Whether documents ``[Q, D]`` may never be negatives of their query; False for −1.
+        ``places`` ``[Q]`` say which of the judged queries these are.
         """
         query_rows = np.broadcast_to(self.judged.query_rows[places][:, None], doc_rows.shape)
         is_document = doc_rows >= 0

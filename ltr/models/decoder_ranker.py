@@ -197,11 +197,7 @@ class DecoderRanker(PairRanker):
 
 
 def _ids_of_words(words: Words, tokenizer: PreTrainedTokenizerBase) -> list[int]:
-    """The token of each word.
-
-    Raises:
-        InputError: if a word is not one token, or both are the same.
-    """
+    """The token of each word; an InputError if a word is not one token, or both are the same."""
     ids = []
     for word in words:
         tokens = tokenizer(word, add_special_tokens=False)["input_ids"]

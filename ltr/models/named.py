@@ -187,11 +187,8 @@ def _model_of_no_run(name: str, where: str, needs: Needs, options: dict[str, Any
 
 
 def _dual_encoder(folder: ModelFolder, options: dict[str, Any]) -> DualEncoder:
-    """A dual encoder as a model of no run has it, but for the options.
-
-    Raises:
-        InputError: for a model that was trained for something else than embeddings: without its
-            head it would rank by chance.
+    """A dual encoder as a model of no run has it, but for the options. Refuses a model that was
+    trained for something else than embeddings: without its head it would rank by chance.
     """
     similarity = saved_similarity(folder, DualEncoder.__name__) or "cosine"
     options = {"similarity": similarity} | options

@@ -203,10 +203,8 @@ def _line_of_float32(name: str, gpus: Sequence[Gpu], reads_features: bool) -> st
 
 
 def _plugin_says_precision(plugins: Any) -> bool:
-    """Whether one of a trainer's plugins is a precision. Lightning refuses another one beside it.
-
-    Args:
-        plugins: a list of them, one, or None; each a name, or a group with its class path.
+    """Whether one of a trainer's plugins, named or with its class path, is a precision. Lightning
+    refuses another one beside it.
     """
     from lightning.pytorch.plugins import Precision as PrecisionPlugin
 

@@ -35,7 +35,6 @@ class Rankings:
         self._batches: list[RankedQueries] = []
 
     def clear(self) -> None:
-        """Forget what was ranked."""
         self._batches.clear()
 
     def add(self, outputs: Mapping[str, Any]) -> None:

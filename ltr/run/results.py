@@ -199,11 +199,8 @@ class ResultsWriter(Callback):
             logger.log_metrics(values, step=0)
 
     def _log_best(self, trainer: Trainer, validations: Sequence[Mapping[str, Any]]) -> None:
-        """Log the metrics of the best weights so far as ``best/…``. The last value of each is that of
-        the run's best ones: what a table of runs shows, and a sweep chooses by.
-
-        Args:
-            validations: the rows of ``metrics.json``.
+        """Log the metrics of the best weights so far as ``best/…``. The last value of each is that
+        of the run's best ones: what a table of runs shows, and a sweep chooses by.
         """
         best = BestOptions(**self.config["best"])
         scores: dict[int, float] = {}
@@ -303,10 +300,8 @@ class ResultsWriter(Callback):
         return query_ids
 
     def _report(self, trainer: Trainer, pl_module: LightningModule, split: str) -> dict[str, Any]:
-        """The metrics of an evaluation, and what they are metrics of.
-
-        Args:
-            split: ``dev``, or ``test`` for the split that is tested.
+        """The metrics of an evaluation of ``dev``, or of ``test`` for the split that is tested, and
+        what they are metrics of.
         """
         data = data_of(trainer)
         assert data is not None and isinstance(pl_module, RankerModule)
@@ -354,11 +349,7 @@ def writes_results(trainer: Trainer) -> bool:
 
 
 class _Stopwatch:
-    """Stands still until it is started, and after a stop.
-
-    Args:
-        seconds: from which it goes on.
-    """
+    """Goes on from some seconds; stands still until it is started, and after a stop."""
 
     def __init__(self, seconds: float) -> None:
         self._seconds_before = seconds
@@ -372,10 +363,8 @@ class _Stopwatch:
         return self._seconds_before + (time.perf_counter() - self._started)
 
     def start(self) -> None:
-        """Let it run from where it was stopped last."""
         self._started = time.perf_counter()
 
     def stop(self) -> None:
-        """Let it stand still."""
         self._seconds_before = self.seconds
         self._started = None

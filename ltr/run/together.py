@@ -168,7 +168,8 @@ class EndWatch:
         store = self._store
         if store is None or self._ending is not None or rank() == 0:
             return False
-        is_silent = not _answers(store)
+        # Whatever it says, it is there.
+        is_silent = not _in_time(lambda: store.check([ENDED]) or True, False)
         return is_silent and self._ending is None  # the thread may have read one meanwhile
 
     def find_and_tell_ending(self, lost: str, error: Exception, limit: timedelta | None) -> Ending:
@@ -329,16 +330,6 @@ def _read(store: PrefixStore) -> Ending | None:
     if not store.check([ENDED]):
         return None
     return Ending(*json.loads(store.get(ENDED)))
-
-
-def _answers(store: PrefixStore) -> bool:
-    """Whether the store is there."""
-
-    def ask() -> bool:
-        store.check([ENDED])  # whatever it says
-        return True
-
-    return _in_time(ask, False)
 
 
 def _in_time(ask: Callable[[], T], otherwise: T) -> T:

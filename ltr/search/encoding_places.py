@@ -344,10 +344,8 @@ def _encoded_by_all(
 
 
 def _wait_for(file: Path) -> None:
-    """Wait until a file that another process has made is seen here, too.
-
-    Raises:
-        InputError: if it is not, for half a minute.
+    """Wait until a file that another process has made is seen here, too; an InputError if it is
+    not, for half a minute.
     """
     end = time.monotonic() + SECONDS_UNTIL_SEEN
     while not file.exists():

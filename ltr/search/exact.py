@@ -153,7 +153,6 @@ def best_by_key(
 
 
 def _none_left_out(queries: Tensor) -> Tensor:
-    """NaN for each query."""
     return queries.new_full((len(queries),), torch.nan)
 
 

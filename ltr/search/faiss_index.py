@@ -137,10 +137,8 @@ def _cannot_build(factory: str, shape: tuple[int, ...], error: RuntimeError) -> 
 
 def _prepare_training(index: Any) -> int:
     """Set what training needs on the parts of an index: no k-means prints a warning of its own to
-    the screen, and none does slow work of no use here.
-
-    Returns:
-        The number of centroids of the largest k-means; 0 where there is none.
+    the screen, and none does slow work of no use here. Returns the number of centroids of the
+    largest; 0 where there is none.
     """
     parts = _parts_with_kmeans(index)
     for part, _ in parts:

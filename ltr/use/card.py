@@ -421,12 +421,7 @@ def _results(folder: Path, tested: Groups | None) -> str:
 
 
 def _result_lines(alone: Experiment, with_seeds: Experiment) -> list[str]:
-    """The test metrics on one collection.
-
-    Args:
-        alone: the run.
-        with_seeds: the run and those beside it that differ in their seed.
-    """
+    """The test metrics on one collection, of a run alone and with the seeds beside it."""
     test = alone.runs[0].report
     results = []
     without_values = []
@@ -458,12 +453,7 @@ def _result_lines(alone: Experiment, with_seeds: Experiment) -> list[str]:
 
 
 def _metric_row(result: GroupResult, with_seeds: Experiment) -> str:
-    """A row of the table of results.
-
-    Args:
-        result: of the run alone.
-        with_seeds: the run and those beside it that differ in their seed.
-    """
+    """A row of the table of results, of a run alone and with the seeds beside it."""
     mean = result.rows[0].estimate
     low, high = interval_of_mean(mean, result.metric)
     all_seeds = ""

@@ -105,15 +105,8 @@ def _measure(
     collection: Collection,
     lists: list[LabelledList],
 ) -> GraphMeasurement:
-    """Rank the lists by graphs.
-
-    Args:
-        kind: ``float32`` or ``int8``.
-        files: of the graphs, by ``model``, or by ``query`` and ``document``, as ``build_graphs``
-            names them.
-        model: the ranker.
-        collection: holds the texts.
-        lists: are ranked.
+    """Rank the lists by graphs, which are named ``model``, or ``query`` and ``document``, as
+    ``build_graphs`` names them.
     """
     sessions = {name: Session(file) for name, file in files.items()}
     sizes = [len(labelled.doc_rows) for labelled in lists]

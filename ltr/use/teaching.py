@@ -175,15 +175,9 @@ def _score_part(
     wait: bool,
     folder: Path,
 ) -> None:
-    """Score a part into its file, which is whole or absent.
-
-    Args:
-        teachers: the rankers.
-        collection: holds the texts.
-        part: the lists.
-        file: gets the scores; nothing is done where it is there.
-        wait: if another process scores this part, wait for it; else leave the part to it.
-        folder: the folder of all scores; nothing is done where it is there.
+    """Score a part into its file, which is whole or absent. Nothing is done where it is there, or
+    the folder of all scores. If another process scores this part, wait for it or leave the part to
+    it.
     """
     if file.exists() or folder.exists():
         return

@@ -145,15 +145,8 @@ def add_adapters(model: PreTrainedModel, lora: Lora) -> None:
 
 
 def _targets(model: PreTrainedModel, wanted: list[str] | None) -> tuple[list[str], list[str]]:
-    """Which linear layers get an adapter.
-
-    Args:
-        model: has none yet.
-        wanted: ends of names, see :class:`Lora`.
-
-    Returns:
-        The ends of their names, and the names of other layers that end so too: those outside the
-        transformer's layers, as a pooler, which may get no gradient.
+    """The ends of the names of the linear layers that get an adapter, and the names of other layers
+    that end so too: those outside the transformer's layers, as a pooler, which may get no gradient.
     """
     inside = set()
     ends = set()

@@ -144,13 +144,8 @@ def _one_row_per_text(
 
 
 def _pool_packed(hidden: Tensor, layout: Layout, pooling: Pooling) -> Tensor:
-    """One vector for each text, ``[C, H]`` float32.
-
-    Args:
-        hidden: hidden states of first tokens alone ``[1, C, H]``, or of all tokens, with the
-            padding behind them ``[1, T + padding, H]``.
-        layout: of the chunk.
-        pooling: the name.
+    """One vector for each text, ``[C, H]`` float32, of the hidden states of first tokens alone
+    ``[1, C, H]``, or of all tokens, with the padding behind them ``[1, T + padding, H]``.
     """
     lengths = layout.offsets.diff().long()
     # As many tokens as texts: either these are first tokens alone, or every text is a single token.
@@ -255,10 +250,8 @@ def is_causal(encoder: PreTrainedModel) -> bool:
 def _switch_to_packed(
     model: PreTrainedModel, padded_outputs: list[Tensor], attention: str, causal: bool
 ) -> str:
-    """Switch to packed texts, and try them. The model stays switched.
-
-    Returns:
-        Why the model can't read them; empty if it can.
+    """Switch to packed texts, and try them. The model stays switched. Returns why it can't read
+    them; empty if it can.
     """
     base = model.base_model
     try:
@@ -275,12 +268,7 @@ def _switch_to_packed(
 
 def _enable_first_alone(model: PreTrainedModel, padded_hidden: Tensor, causal: bool) -> None:
     """Let the last layer compute first tokens alone where no others are read. It is undone if a
-    trial gives other outputs for these.
-
-    Args:
-        model: reads packed texts.
-        padded_hidden: hidden states of the padded trial, of the two texts end to end.
-        causal: whether it is a decoder.
+    trial gives other outputs for these than the padded trial, whose hidden states are given.
     """
     handle = leave_out_later_tokens(model)
     if handle is None:

@@ -62,10 +62,8 @@ def _write_header(file: IO[bytes], corpus: EncodedCorpus) -> None:
 
 
 def _check(file: Path, corpus: EncodedCorpus, last: np.ndarray) -> None:
-    """Whether faiss finds the last embedding where it must be; the file is mapped, not read.
-
-    Raises:
-        InputError: if not.
+    """Raise an InputError unless faiss finds the last embedding where it must be; the file is
+    mapped, not read.
     """
     try:
         index = faiss.read_index(str(file), faiss.IO_FLAG_MMAP_IFC)

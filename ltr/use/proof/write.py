@@ -189,7 +189,6 @@ def _read(
 
 
 def _rows(form: JoinedPairs | SingleTexts, fields: Sequence[tuple[str, ...]]) -> list[TokenRow]:
-    """The token ids of texts, as in training."""
     places = np.arange(len(fields))
     if isinstance(form, JoinedPairs):
         queries = form.tokens([query for query, _ in fields], "query")

@@ -193,13 +193,8 @@ def _short_texts(proof: Proof, kind: Kind, n: int) -> list[Text]:
 def _more(
     imitation: Imitation, kind: Kind, answer: Callable[[Text], np.ndarray]
 ) -> tuple[np.ndarray, np.ndarray] | None:
-    """Right hidden states ``[M, H]`` and a server's answers ``[M]`` or ``[M, dim]``, for M above H;
-    None where so many cannot be had.
-
-    Args:
-        imitation: of the exported ranker.
-        kind: of the texts.
-        answer: the server's, one score or one embedding, to a text.
+    """Right hidden states ``[M, H]`` and a server's answers to their texts, ``[M]`` or ``[M,
+    dim]``, for M above H; None where so many cannot be had.
     """
     proof = imitation.proof
     dim = proof.arrays[f"{kind}_pooled"].shape[1]

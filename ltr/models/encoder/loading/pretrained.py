@@ -230,13 +230,7 @@ def _check_quantised(config: PretrainedConfig | None, backbone: str) -> None:
 
 
 def _check_weights(model: PreTrainedModel, loading_info: dict[str, Any], backbone: str) -> None:
-    """Refuse weights that transformers found missing, unexpected or of another shape.
-
-    Args:
-        model: as it was loaded.
-        loading_info: what ``from_pretrained`` returns of its weights.
-        backbone: for the error.
-    """
+    """Refuse weights that transformers found missing, unexpected or of another shape."""
     base = model.base_model
     is_plain_encoder = base is model
     missing = []
