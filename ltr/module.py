@@ -310,6 +310,10 @@ class RankerModule(LightningModule):
 
     # Training
 
+    def on_fit_start(self) -> None:
+        if self.trainer.ckpt_path:  # the weights of a checkpoint are not those from before training
+            self.trainer.num_sanity_val_steps = 0
+
     def on_train_start(self) -> None:
         """A resumed run takes the rates and the weight decay of this configuration, not those in
         the checkpoint. Its length is that of this configuration too: the functions in

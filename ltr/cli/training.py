@@ -410,13 +410,13 @@ class RankerCLI(ParsedCommand):
         difference = difference_line(read_metrics(folder.metrics))
         if difference is not None:
             log.info("%s", difference)
-        next_command = self._next_command(quote(str(folder.path)))
-        log.info(
-            "%s; all of it lies in %s%s",
-            summary_line(folder, best),
-            folder.path,
-            f"; next: {next_command}" if next_command else "",
-        )
+        text = summary_line(folder, best)
+        if folder.last.is_file():  # something was trained
+            text += f"; all of it lies in {folder.path}"
+            next_command = self._next_command(quote(str(folder.path)))
+            if next_command:
+                text += f"; next: {next_command}"
+        log.info("%s", text)
         warning = made_worse_warning(folder, best)
         if warning is not None:
             log.warning("%s", warning)

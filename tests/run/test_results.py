@@ -3,6 +3,7 @@ candidates."""
 
 import json
 
+import pandas as pd
 import pytest
 import torch
 
@@ -43,8 +44,18 @@ def test_the_start_is_measured_once_and_is_that_of_the_untrained_weights(config,
     header, row, *_ = (run / "logs/version_0/metrics.csv").read_text().splitlines()
     at = header.split(",").index(f"val/{NDCG}")
     assert float(row.split(",")[at]) == pytest.approx(first["start"][NDCG])
+    capsys.readouterr()
     assert ltr(f"fit {run} --trainer.max_epochs 2") == 0
     assert results(tmp_path)["start"] == first["start"]
+    assert "before training, all of dev" not in capsys.readouterr().out
+    curves = pd.read_csv(run / "logs/version_1/metrics.csv").dropna(subset=f"val/{NDCG}")
+    assert curves["step"].to_list() == [11], "of the second epoch, and none at step 0"
+
+
+def test_where_nothing_is_trained_no_next_command_is_told(config, tmp_path, capsys):
+    assert ltr(f"fit --config {config} --trainer.limit_train_batches 0") == 0
+    assert capsys.readouterr().out.endswith("\nnothing was trained\n")
+    assert ltr(f"test {tmp_path / 'run'}") == 2
 
 
 def test_a_validation_has_the_seconds_of_training_until_then_over_all_resumes(config, tmp_path):
