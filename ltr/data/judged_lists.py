@@ -1,5 +1,6 @@
 """Lists by query, read from files of judgements, runs and pools: checked once, then cached."""
 
+import logging
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from pathlib import Path
@@ -8,7 +9,8 @@ from typing import TypeVar
 import numpy as np
 
 from ltr.data import trec
-from ltr.data.cache_folder import Notes, cached, keep_notes, log_notes, origin_of
+from ltr.data.cache_folder import Notes, cached, details, keep_notes, log_notes, origin_of
+from ltr.data.columns import Label
 from ltr.data.files import digest_of
 from ltr.data.forms import Form
 from ltr.data.lines import (
@@ -22,6 +24,7 @@ from ltr.data.lines import (
 )
 from ltr.data.pair_files import (
     candidate_lines,
+    columns_line,
     has_grades,
     judgement_lines,
     scored_lines,
@@ -55,6 +58,9 @@ def cached_lists(
         kind: of the lists, where the same bytes may be read as others.
     """
     content = kind + " ".join(f"{Form(file).key}{digest_of(file)}" for file in files)
+    if details.isEnabledFor(logging.INFO):
+        label: Label = "grade" if read is read_judgements else "score"
+        details.info("%s: columns are read as %s", files[0], columns_line(files[0], label))
     with reading(files):
         return cached_lists_of(files, content, queries, corpus, partial(read, files))
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from ltr.data import trec
 from ltr.data.column_roles import titles_of
-from ltr.data.columns import NAMES, Role, in_small_letters, is_index, pair_columns, role_of
+from ltr.data.columns import NAMES, Label, Role, in_small_letters, is_index, pair_columns, role_of
 from ltr.data.forms import Form, lines_of_columns
 from ltr.data.lines import Line
 from ltr.data.named_rows import Row, read_rows
@@ -34,6 +34,19 @@ SIDES: tuple[tuple[Role, Role], ...] = (
     ("negative", "negative_scores"),
 )
 COLUMNS_OF_RUN = 6  # or more: words behind the tag are a comment
+
+# The same of candidates and of judgements, in words.
+CANDIDATES_IN_WORDS = {
+    2: "query id, document id",
+    3: "query id, document id, score (or rank, where it rises)",
+    4: "query id, document id, and the texts of both, which are not read",
+    COLUMNS_OF_RUN: "query id, Q0, document id, rank, score, tag",
+}
+JUDGEMENTS_IN_WORDS = {
+    2: "query id, document id",
+    3: "query id, document id, grade",
+    4: "query id, 0, document id, grade",
+}
 
 Pair = tuple[str, str, float]  # a query and a document by their ids, and a value
 
@@ -80,6 +93,43 @@ def pair_rows(file: Path, is_triples: bool = False) -> Iterator[tuple[int, "Pair
                 )
         roles = TRIPLE if is_triples and n_columns == 3 else ROLES_OF_COLUMNS[n_columns]
         yield number, PairRow(f"{file}:{number}", dict(zip(roles, parts, strict=True)))
+
+
+def columns_line(file: Path, label: Label) -> str:
+    """What the columns of a file are read as, in one line.
+
+    Args:
+        file: of judgements or of candidates.
+        label: what the value of a pair is, ``grade`` or ``score``.
+
+    >>> import tempfile
+    >>> with tempfile.NamedTemporaryFile("w", suffix=".csv") as file:
+    ...     file.write("qid,lang,pid,label\\n1,en,7,2\\n") and file.flush()
+    ...     columns_line(Path(file.name), "grade")
+    'query id: qid; document id: pid; grade: label; not read: lang'
+    """
+    form = Form(file)
+    names = form.names
+    if form.has_rows:
+        names = next((tuple(row) for _, row in read_rows(file)), ())
+    if not names:
+        in_words = JUDGEMENTS_IN_WORDS if label == "grade" else CANDIDATES_IN_WORDS
+        # More are a comment; of fewer the reader says what is wrong.
+        return in_words.get(min(form.n_columns, max(in_words)), f"{form.n_columns}")
+    by_role = pair_columns(names)
+    read = {role: by_role[role][0] for role in ("query_id", "document_id") if role in by_role}
+    labels = by_role.get(label, [])
+    if label == "grade":
+        labels = labels or by_role.get("score", [])
+    else:
+        labels = labels or [name for name in names if role_of(name) == "score"]
+        labels = labels or [name for name in names if in_small_letters(name) == "rank"]
+    parts = [f"{role.replace('_', ' ')}: {name}" for role, name in read.items()]
+    parts += [f"{label}: {name}" for name in labels[:1]]
+    left = [name for name in names if name not in {*read.values(), *labels[:1]}]
+    if left:
+        parts.append(f"not read: {', '.join(left)[:200]}")
+    return "; ".join(parts)
 
 
 def scored_lines(file: Path) -> Iterator[Line]:

@@ -6,7 +6,7 @@ import json
 import pytest
 
 from ltr.data.collection import open_collection
-from ltr.data.pair_files import candidate_lines, pair_rows
+from ltr.data.pair_files import candidate_lines, columns_line, pair_rows
 from ltr.data.teacher_scores import TeacherScores
 from ltr.data.texts import id_of
 from tests.world.collections import by_ids, small_collection
@@ -270,3 +270,37 @@ def test_two_scores_that_hardly_differ_are_told_apart(tmp_path, collection):
     file.write_text("1\t10\t1.5\n1\t10\t1.5000002\n")
     with refused("a second score for query '1' and document '10', 1.50000024, first 1.5 in line 1"):
         TeacherScores.open(file, collection)
+
+
+COLUMNS = {
+    ("qrels.txt", "q1 0 d1 2\n", "grade"): "query id, 0, document id, grade",
+    ("qrels.txt", "q1 0 d1 2 # a comment\n", "grade"): "query id, 0, document id, grade",
+    ("qrels.tsv", "q1\td1\t2\n", "grade"): "query id, document id, grade",
+    ("qrels.tsv", "q1\td1\n", "grade"): "query id, document id",
+    ("qrels.jsonl", '{"query-id": "q", "corpus-id": "d", "score": 1}\n', "grade"): (
+        "query id: query-id; document id: corpus-id; grade: score"
+    ),
+    ("qrels.csv", "qid,pid,score,relevance\nq,d,0.4,1\n", "grade"): (
+        "query id: qid; document id: pid; grade: relevance; not read: score"
+    ),
+    ("qrels.csv", "qid,pid\nq,d\n", "grade"): "query id: qid; document id: pid",
+    ("pools.tsv", "q1\td1\t1\n", "score"): (
+        "query id, document id, score (or rank, where it rises)"
+    ),
+    ("pools.tsv", "q1\td1\ta query\ta text\n", "score"): (
+        "query id, document id, and the texts of both, which are not read"
+    ),
+    ("pools.jsonl", '{"qid": "q", "pid": "d", "label": 1, "bm25_score": 2}\n', "score"): (
+        "query id: qid; document id: pid; score: bm25_score; not read: label"
+    ),
+    ("pools.csv", "qid,pid,rank,label\nq,d,1,0\n", "score"): (
+        "query id: qid; document id: pid; score: rank; not read: label"
+    ),
+}
+
+
+@pytest.mark.parametrize(("name", "text", "label"), COLUMNS)
+def test_what_columns_are_read_as_is_said(tmp_path, name, text, label):
+    file = tmp_path / name
+    file.write_text(text)
+    assert columns_line(file, label) == COLUMNS[name, text, label]
