@@ -225,9 +225,7 @@ def _check_soft_labels(loss: Loss, in_batch: InBatch, largest: float) -> None:
 
 
 def _check_lists_have_order(loss: Loss, n_with_both: int, n_lists: int, quiet: bool) -> None:
-    """Where the loss knows only relevant or not, say how many lists have no order for it; refuse
-    data where none has.
-    """
+    """Where the loss knows only relevant or not, refuse data of which no list has an order."""
     if n_with_both == n_lists or _orders_grades(loss):
         return
     name = type(loss).__name__

@@ -284,9 +284,7 @@ class Health(Callback):
             )
 
     def _sign_of_collapse(self, lists: ScoredLists, spread: float | None) -> str | None:
-        """By what a collapse is known; None where there is none. A spread that is None or NaN is
-        not known.
-        """
+        """By what a collapse is known; None where there is none. A spread may be None or NaN."""
         if _scores_are_equal(lists.scores.float(), lists.labels, lists.mask):
             return "all scores of each list are equal"
         if spread is not None and spread < self.collapse:
@@ -337,9 +335,7 @@ def _spread(lists: ScoredLists) -> Tensor | None:
 
 
 def _scores_are_equal(scores: Tensor, labels: Tensor, mask: Tensor) -> bool:
-    """Whether all scores of each list with two labels are equal, up to rounding; False if there is
-    no such list.
-    """
+    """Whether all scores of each list with two labels are equal; False without such a list."""
     high_b = scores.masked_fill(~mask, -torch.inf).amax(dim=1)
     low_b = scores.masked_fill(~mask, torch.inf).amin(dim=1)
     is_equal_b = high_b - low_b <= 1e-6 * torch.maximum(high_b.abs(), low_b.abs())

@@ -122,9 +122,7 @@ class LossSchedule(Callback):
             self._put_stages_into(pl_module, data)
 
     def _put_stages_into(self, pl_module: LightningModule, data: RankingDataModule | None) -> None:
-        """Give a module the losses and margins of all stages, which must suit the data, unless it
-        has them.
-        """
+        """Give a module, once, the losses and margins of all stages, which must suit the data."""
         assert isinstance(pl_module, RankerModule)
         if isinstance(pl_module.loss, _StagedLoss):
             if pl_module.loss.changes is self.changes:
@@ -245,9 +243,7 @@ class _StagedMargin(Margin):
 
 
 def _with_options(loss: Loss, options: dict[str, Any], number: int) -> Loss:
-    """A copy of the loss with other options, tried on one list: a bad value fails now, not in the
-    middle of the run.
-    """
+    """A copy of the loss with other options, tried on one list: a bad value fails now."""
     kind = type(loss)
     changed = copy.deepcopy(loss)
     known_options = _options(loss)

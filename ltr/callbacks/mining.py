@@ -178,9 +178,7 @@ class HardNegativeMining(Callback):
                 raise _error(error.message) from None
 
     def _check(self, pl_module: LightningModule, data: RankingDataModule | None) -> None:
-        """Raise an InputError for data whose negatives it can't mine, and for a ranker that can't
-        search.
-        """
+        """Refuse data whose negatives it can't mine, and a ranker that can't search."""
         assert isinstance(pl_module, RankerModule)
         if not isinstance(data, TripletDataModule):
             raise _error(
@@ -356,9 +354,7 @@ class HardNegativeMining(Callback):
     def _take_from_side_process(
         self, trainer: Trainer, module: RankerModule, data: TripletDataModule, began: RefreshMoment
     ) -> None:
-        """Take the negatives that were mined beside the training since it began, if they are
-        there.
-        """
+        """Take the negatives that were mined beside the training, if they are there."""
         if not by_rank_0(self._side_process.is_done):
             return
         (refreshes,) = self._refreshes  # setup has refused several

@@ -103,9 +103,7 @@ class RefreshLog:
 def _rows_of_examples(
     module: RankerModule, collection: Collection, judged: QueryLists, negatives: MinedNegatives
 ) -> list[list[Any]]:
-    """Rows of EXAMPLE_COLUMNS, and the margin of each negative; None where margins do not come from
-    distances.
-    """
+    """Rows of EXAMPLE_COLUMNS, and the margin of each negative if it comes from its distance."""
     rows: list[list[Any]] = []
     for *texts, distance in examples(negatives, collection, judged):
         margin = None

@@ -208,9 +208,7 @@ def _joined(pairs: list[tuple[np.ndarray, np.ndarray]]) -> tuple[np.ndarray, np.
 def _sizes_allow(
     sets: WordSets, first: np.ndarray, second: np.ndarray, threshold: float
 ) -> np.ndarray:
-    """``[P]`` bool: whether the sizes allow that two texts are near. The smaller set holds all that
-    both share.
-    """
+    """``[P]`` bool: whether two texts may be near: the smaller holds all that both share."""
     sizes = sets.sizes[first]
     other_sizes = sets.sizes[second]
     return np.minimum(sizes, other_sizes) >= threshold * np.maximum(sizes, other_sizes)

@@ -202,9 +202,7 @@ def _against_run(
     judged: QueryLists,
     metric: RankingMetric,
 ) -> Estimate | None:
-    """The difference of a run and BM25 over the queries of which both have a value; None for fewer
-    than two.
-    """
+    """The difference of a run and BM25 over the queries with both values; None for one."""
     is_ranked = np.isin(lists.query_rows, ranked.query_rows)
     places = np.searchsorted(ranked.query_rows, lists.query_rows[is_ranked])
     run_values = ranked_values(ranked.lists_at(places), judged, metric)

@@ -177,9 +177,7 @@ def _refuse_options(folder: GridFolder, cells: Sequence[Cell]) -> None:
 def _compare_made(
     folder: GridFolder, cells: Sequence[Cell], files: Mapping[str, str | None], folds: int | None
 ) -> None:
-    """Compare the cells that are there; a line says how many are not. Of a cross-validation, name
-    what is best.
-    """
+    """Compare the cells that are there; of a cross-validation, name what is best."""
     missing = folder.missing(cells)
     # Of the folds of a seed all must be there.
     incomplete = {(cell.names, cell.seed) for cell in missing}

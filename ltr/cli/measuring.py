@@ -223,9 +223,7 @@ def _measured_row(part: MeasuredPart) -> MeasuredRow:
 
 
 def _show(plan: MeasuringPlan, rows: Sequence[MeasuredRow], known: Sequence[str]) -> None:
-    """Print the table; of data sets with their mean as its last row, and with those that are known
-    told below.
-    """
+    """Print the table; of data sets with their mean, and which were measured before."""
     path = plan.folder.path
     metrics = list(rows[0].metrics)
     lines = []

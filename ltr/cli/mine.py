@@ -149,9 +149,7 @@ def _check_same(folder: Path, key: str | None, wanted_key: str) -> None:
 
 
 class _Mining(LightningModule):
-    """Mines where ``Trainer.predict`` begins, so that Lightning's devices, processes and precision
-    serve it.
-    """
+    """Mines in ``Trainer.predict``, so Lightning's devices, processes and precision serve it."""
 
     def __init__(
         self,

@@ -98,9 +98,7 @@ def _package_of(path: str) -> ModuleType | None:
 
 
 def _options(parser: jsonargparse.ArgumentParser, command_line: Sequence[str]) -> Iterator[str]:
-    """The options that there are: those of the parser, and those of the classes that the words
-    name.
-    """
+    """The options that there are: of the parser, and of the classes that the words name."""
     for action in parser._actions:
         if action.dest not in ("help", "print_config"):
             yield action.dest

@@ -130,9 +130,7 @@ def _model_names(options: Any, path: str) -> Iterator[tuple[str, str]]:
 
 
 def _data_options(file: Path) -> dict[str, Any]:
-    """The options of the data module in a configuration; none where they have another form, which
-    the parser refuses.
-    """
+    """The options of the data module in a configuration; none where they are no mapping."""
     data = (read_yaml(file) or {}).get("data")
     init_args = data.get("init_args") if isinstance(data, dict) else None
     return init_args if isinstance(init_args, dict) else {}

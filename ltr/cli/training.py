@@ -179,9 +179,7 @@ class RankerCLI(ParsedCommand):
         self._end_watch.tell(Ending(number_of(interrupt)), gone)
 
     def _tell_of_error(self, error: Exception) -> None:
-        """Tell the other processes that an error ends this one, and the user that torchrun will start
-        it again.
-        """
+        """Tell the other processes that an error ends this one, and the user of a restart."""
         line = line_for_user(error) or f"{type(error).__name__}: {' '.join(str(error).split())}"
         told = f"process {rank()} of {world_size()} has ended: {line}"
         self._end_watch.tell(Ending(line=told))

@@ -163,9 +163,7 @@ def _verdict(comparison: Comparison, is_shown: bool, lower_is_better: bool) -> s
 
 
 def _full_name(name: str, known: Sequence[str]) -> str:
-    """The experiment that is meant: by its name, by the end of its name, or by a longer path to
-    it.
-    """
+    """The experiment of a name: its own, the end of its own, or a longer path to it."""
     if name in known:
         return name
     path = f"/{name.strip('/')}"

@@ -34,9 +34,7 @@ def joined_folds(runs: Sequence[Run]) -> list[Run]:
 
 
 def _check_folds(folds: Sequence[Run]) -> None:
-    """Check that each fold of a seed is there once, by number, and that they differ in nothing
-    else.
-    """
+    """Check that each fold of a seed is there once, and that they differ in nothing else."""
     first = folds[0]
     assert first.fold is not None, "whole runs are none of these"
     n_folds = first.fold.of

@@ -227,9 +227,7 @@ def _uneven_seeds_note(numbers: Iterable[tuple[int, int]]) -> list[str]:
 
 
 def _missing_values_note(experiments: Sequence[Experiment], metric: str) -> list[str]:
-    """A note where a query has a value in some runs only: the means that these runs tell are over
-    other queries.
-    """
+    """A note where a query has a value in some runs only, which tell means of other queries."""
     _, has_value = _queries_and_values(experiments, metric)
     n_missing = int((has_value.any(axis=0) & ~has_value.all(axis=0)).sum())
     if not n_missing:

@@ -275,9 +275,7 @@ def _comparison_rows(result: GroupResult, names: Sequence[str]) -> list[list[str
 
 
 def _comparison_names(result: GroupResult) -> list[str]:
-    """What tables call the comparisons: by the experiment, and by the baseline where there are
-    several.
-    """
+    """What tables call the comparisons: the experiment, of several baselines with its own."""
     if len({comparison.baseline for comparison in result.comparisons}) == 1:
         return [comparison.name for comparison in result.comparisons]
     return [f"{comparison.name} − {comparison.baseline}" for comparison in result.comparisons]

@@ -121,9 +121,7 @@ class LabelDataModule(GroupDataModule):
             self.collator = TextCollator(None, docs, reads)
 
     def _reopen_for(self, stage: str) -> None:
-        """Have the split opened that the stage evaluates, whatever is open: each is a collection of
-        its own.
-        """
+        """Have the split opened that the stage evaluates: each is a collection of its own."""
         self._opened_stage = stage
         self._opened_for = None  # so that _open_texts opens again, though the layout is the same
 

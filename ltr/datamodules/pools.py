@@ -422,9 +422,7 @@ class PoolDataModule(RankingDataModule):
             )
 
     def _open_texts(self, stage: str | None) -> None:
-        """Read, check and tokenise, unless it is done for this layout already; see
-        :meth:`open_collections`.
-        """
+        """Read, check and tokenise, unless that is done; see :meth:`open_collections`."""
         if self._opened_for != self._checked_reads():
             self.open_collections(stage)
             self.tokenise()

@@ -494,9 +494,7 @@ class RankingDataModule(LightningDataModule):
         return max(1, int(len(self.train) * limit))
 
     def _position(self) -> tuple[int, int]:
-        """Epoch and number in it of the first step that the trainer has not consumed: where a run
-        starts, or resumes.
-        """
+        """Epoch and number in it of the first step that the trainer has not consumed."""
         return divmod(self._n_consumed(), self._n_steps())
 
     def transfer_batch_to_device(

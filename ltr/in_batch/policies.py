@@ -358,9 +358,7 @@ def _lists_of(batch: RankingBatch, n_cells: int) -> RankingBatch:
 
 
 def _on_device_of(docs: Tensor, longer: ScoredLists) -> ScoredLists:
-    """Longer lists beside the embeddings, whose device may be another than that they were laid out
-    on.
-    """
+    """Longer lists beside the embeddings, which may lie on another device."""
     if longer.mask.device == docs.device:
         return longer
     arrays = [longer.labels.numpy(), longer.mask.numpy()]

@@ -90,9 +90,7 @@ def _highest_of_near(scores: Tensor) -> float | None:
 
 
 def _by_exponentials(scores: Tensor, n_below: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
-    """``[B]`` the value and ``[B, N]`` its gradient, for scores of at most 0: no exponential
-    overflows.
-    """
+    """The value ``[B]`` and its gradient ``[B, N]``, for scores of at most 0: none overflows."""
     power = scores.exp()
     power_below = F.pad(power.cumsum(dim=1), (1, 0)).gather(1, n_below)
     # w_i / (e^{s_i} + e^{L_i}): what each e^{s_j} below i is multiplied with in the gradient.

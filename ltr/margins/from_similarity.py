@@ -50,9 +50,7 @@ class _FromSimilarity(Margin):
         return lists.frozen
 
     def _checked(self, embeddings: Tensor | None) -> Tensor:
-        """The representations, without gradient unless the option asks for it; refused if the batch
-        has none.
-        """
+        """The representations, which must be there; without gradient unless the option asks."""
         if embeddings is None:
             raise InputError(
                 f"{type(self).__name__} needs the embeddings of queries and documents, got none; "

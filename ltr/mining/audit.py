@@ -124,9 +124,7 @@ def find_suspects(
 
 
 def _sorted_suspects(table: np.ndarray) -> Suspects:
-    """The suspects of a table ``[S]`` of :data:`SUSPECT`, the largest gap first; of equal gaps the
-    smaller rows.
-    """
+    """Suspects of a table ``[S]``, the largest gap first; of equal gaps the smaller rows."""
     gaps = table["scores"] - table["relevant_scores"]
     table = table[np.lexsort((table["doc_rows"], table["query_rows"], -gaps))]
     return Suspects(**{name: table[name].copy() for name in Suspects._fields})

@@ -420,9 +420,7 @@ def keys_as_read(store: TokenStore, form: SingleTexts) -> TextKeys:
 def _rescore(
     doc_rows: np.ndarray, rescorer: TextScorer, judged: QueryLists
 ) -> tuple[np.ndarray, np.ndarray]:
-    """All candidates ``[Q, D]`` sorted by the rescorer's scores, those that are left out last; and
-    these scores.
-    """
+    """Candidates ``[Q, D]`` by the rescorer's scores, and these; those left out come last."""
     scores, _ = rescorer.scores(judged, doc_rows)
     scores = np.where(doc_rows >= 0, scores, -np.inf)
     order = np.argsort(-scores, axis=1, kind="stable")

@@ -214,9 +214,7 @@ def _ids_of_words(words: Words, tokenizer: PreTrainedTokenizerBase) -> list[int]
 
 
 def _new_head(model: PreTrainedModel, word_ids: list[int] | None) -> nn.Linear:
-    """The linear layer that a ranker begins with: a classifier's own, the difference of two words,
-    or a new one.
-    """
+    """The first linear layer: a classifier's own, the difference of two words, or a new one."""
     if _has_score(model):
         return _head_of(model.score.weight, model.score.bias)
     if word_ids is None:

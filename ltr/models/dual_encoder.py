@@ -381,9 +381,7 @@ def _template_of(folder: ModelFolder, doc_folder: ModelFolder) -> Template | Non
 
 
 def _end_to_end(queries: Texts, docs: Texts) -> Texts:
-    """The texts of both, queries first. One tokenizer made them: both have token types, or neither
-    has.
-    """
+    """The texts of both, queries first; both have token types, or neither has."""
     types = None
     if queries.type_ids is not None and docs.type_ids is not None:
         types = torch.cat([queries.type_ids, docs.type_ids])

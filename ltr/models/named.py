@@ -227,9 +227,7 @@ def _pair_ranker_class(
 def _ranker_of_checkpoint(
     checkpoint: dict[str, Any], file: Path, where: str, needs: Needs, changes: dict[str, Any]
 ) -> Ranker:
-    """Build the ranker that a checkpoint of this file names, as its run has built it but for the
-    changes.
-    """
+    """The ranker of the checkpoint of this file, as its run has built it but for the changes."""
     settings = checkpoint.get("hyper_parameters", {}).get("ranker")
     if not isinstance(settings, dict) or "class_path" not in settings:
         raise InputError(

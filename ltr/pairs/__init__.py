@@ -126,9 +126,7 @@ def _sums_of_rows(
     pairs: Pairs,
     active: bool,
 ) -> tuple[Tensor, Tensor]:
-    """:func:`pair_sums` of some rows, after the checks: for everything but all pairs of short
-    lists.
-    """
+    """:func:`pair_sums` of checked rows, for everything but all pairs of short lists."""
     scores, labels = fill_padding(scores, labels, mask)
     margin = clean_margin(margin, labels, mask)
     if isinstance(pairs, PairChoice):

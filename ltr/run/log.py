@@ -145,9 +145,7 @@ class _TerminalHandler(logging.StreamHandler):
 
 
 class _FileHandler(logging.FileHandler):
-    """Goes silent on a full disk, and says so once; the command goes on, and fails at what it can't
-    do without.
-    """
+    """Goes silent on a full disk, and says so once; the command goes on."""
 
     _is_silent = False
 

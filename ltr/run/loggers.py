@@ -133,9 +133,7 @@ def continue_tensorboards(
 
 
 def _name_parts(folder: Path) -> tuple[str, ...]:
-    """The part of a path that names a run: what is below the innermost ``runs``; else the last
-    three folders.
-    """
+    """What of a path names a run: the part below the innermost ``runs``, or three folders."""
     parts = folder.absolute().resolve().parts
     for start in range(len(parts) - 1, 0, -1):
         if parts[start - 1] == "runs":

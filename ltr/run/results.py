@@ -300,9 +300,7 @@ class ResultsWriter(Callback):
         return query_ids
 
     def _report(self, trainer: Trainer, pl_module: LightningModule, split: str) -> dict[str, Any]:
-        """The metrics of an evaluation of ``dev``, or of ``test`` for the split that is tested, and
-        what they are metrics of.
-        """
+        """The metrics of ``dev``, or of the split that is tested as ``test``, and of what."""
         data = data_of(trainer)
         assert data is not None and isinstance(pl_module, RankerModule)
         metrics = pl_module.ranking_metrics

@@ -293,9 +293,7 @@ class RunFolder:
             _remove_empty(new_folders[1:])
 
     def _logs(self) -> set[Path]:
-        """What the loggers have made: folders, one for each start, and files and links of Weights &
-        Biases.
-        """
+        """Folders of the loggers, one for each start; files and links of Weights & Biases."""
         return {*self.curves.glob("*"), *self.wandb.glob("*")}
 
     def file_to_resume(self) -> Path | None:

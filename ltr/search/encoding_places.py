@@ -242,9 +242,7 @@ class EncodingsInCache:
         return cached(KIND, plan.key, build, _open_in_use, origin)
 
     def _known_rows(self, plan: EncodingPlan) -> KnownRows | None:
-        """The embeddings of another corpus by the same weights: of the whole encoding that was used
-        last.
-        """
+        """The embeddings of the encoding by these weights that was whole and used last."""
         found: list[tuple[float, Encoding]] = []
         for file in entry_folder(KIND, plan.key).parent.glob(f"*/{KEYS}"):
             try:
@@ -344,9 +342,7 @@ def _encoded_by_all(
 
 
 def _wait_for(file: Path) -> None:
-    """Wait until a file that another process has made is seen here, too; an InputError if it is
-    not, for half a minute.
-    """
+    """Wait until a file of another process is seen here, too; refuse after half a minute."""
     end = time.monotonic() + SECONDS_UNTIL_SEEN
     while not file.exists():
         if time.monotonic() > end:

@@ -109,9 +109,7 @@ class Worker:
             log.info("encoded %s texts: %s", f"{self.throughput.texts:,}", self.throughput)
 
     def _made(self, numbers: Sequence[int], reader: Executor, writer: Executor) -> Iterator[int]:
-        """Make the shards that are missing and that no other worker is at, and yield the number of
-        each when it is written.
-        """
+        """Make shards that nobody has made or is at, and yield the number of each written one."""
         written: Future[int] | None = None  # of the shard before
         to_make = (number for number in numbers if not self._is_there_or_taken(number))
         n_ahead = shards_ahead(self._embedder.device)

@@ -187,9 +187,7 @@ def without_windows(model: PairRanker | DualEncoder) -> Iterator[None]:
 
 
 def _check_adapters(model: PairRanker | DualEncoder, source: str | Path) -> None:
-    """An InputError where there are no adapters, or none that fit the model that they were trained
-    beside.
-    """
+    """Refuse a model without adapters, or with some that do not fit what they lie beside."""
     if not has_adapters(model):
         raise InputError(
             f"{source}: an adapter is exported where one was trained (encoder.lora), and this ranker has none; leave out --to adapter"

@@ -82,9 +82,7 @@ def add_int8_graphs(
 
 
 def _write_int8(file: Path, target: Path) -> None:
-    """Write a graph whose weights are int8, with a scale for each output; activations are quantised
-    as they come.
-    """
+    """Write a graph with int8 weights, a scale for each output; activations as they come."""
     from onnxruntime.quantization import QuantType, quantize_dynamic
 
     level = logging.root.level
@@ -105,9 +103,7 @@ def _measure(
     collection: Collection,
     lists: list[LabelledList],
 ) -> GraphMeasurement:
-    """Rank the lists by graphs, which are named ``model``, or ``query`` and ``document``, as
-    ``build_graphs`` names them.
-    """
+    """Rank the lists by graphs, under the names that ``build_graphs`` gives them."""
     sessions = {name: Session(file) for name, file in files.items()}
     sizes = [len(labelled.doc_rows) for labelled in lists]
     query_rows = np.repeat([labelled.query_row for labelled in lists], sizes)

@@ -203,9 +203,7 @@ def longest_packed(config: PreTrainedConfig) -> int | None:
 
 
 def _padded_trial(model: PreTrainedModel) -> list[Tensor]:
-    """Outputs of two padded texts; an InputError where they are NaN, or not what each text gives
-    alone.
-    """
+    """Outputs of two padded texts; an InputError unless each is what the text gives alone."""
     name = type(model).__name__
     try:
         outputs = _padded_outputs(model)
@@ -250,9 +248,7 @@ def is_causal(encoder: PreTrainedModel) -> bool:
 def _switch_to_packed(
     model: PreTrainedModel, padded_outputs: list[Tensor], attention: str, causal: bool
 ) -> str:
-    """Switch to packed texts, and try them. The model stays switched. Returns why it can't read
-    them; empty if it can.
-    """
+    """Switch to packed texts for good. Returns why the model can't read them; empty if it can."""
     base = model.base_model
     try:
         model.set_attn_implementation(attention)

@@ -49,9 +49,7 @@ def write_faiss(corpus: EncodedCorpus, path: Path, output: Path) -> str:
 
 
 def _write_header(file: IO[bytes], corpus: EncodedCorpus) -> None:
-    """What stands before the embeddings: the header of an empty index, with the two numbers that
-    differ.
-    """
+    """The header of an empty index, with the two numbers that differ."""
     kind = faiss.IndexFlatL2 if corpus.similarity.by_distance else faiss.IndexFlatIP
     # Four letters, H as int32, the number of embeddings as int64, …, and last, how many numbers
     # follow, as int64.
@@ -62,9 +60,7 @@ def _write_header(file: IO[bytes], corpus: EncodedCorpus) -> None:
 
 
 def _check(file: Path, corpus: EncodedCorpus, last: np.ndarray) -> None:
-    """Raise an InputError unless faiss finds the last embedding where it must be; the file is
-    mapped, not read.
-    """
+    """Refuse a file in which faiss does not find the last embedding; it is mapped, not read."""
     try:
         index = faiss.read_index(str(file), faiss.IO_FLAG_MMAP_IFC)
         is_whole = index.ntotal == corpus.count and index.d == corpus.dim

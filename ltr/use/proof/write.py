@@ -205,9 +205,7 @@ def _rows(form: JoinedPairs | SingleTexts, fields: Sequence[tuple[str, ...]]) ->
 
 
 def _entry(network: Network, text: Text, row: TokenRow) -> dict[str, Any]:
-    """A reading as probes.json has it; ``place`` is from the first to behind the last token that
-    the head reads.
-    """
+    """A reading as probes.json has it; ``place`` ends behind the last token the head reads."""
     n_tokens = len(row.ids)
     places = {"first token": [0, 1], "last token": [n_tokens - 1, n_tokens]}
     place = places.get(network.place, [0, n_tokens])

@@ -40,9 +40,7 @@ def attend(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
 
 @cache
 def _with_our_rotation(forward: Callable) -> Callable | None:
-    """The ``forward`` of a class of modules with our rotation in it; None where it has none, or
-    another one.
-    """
+    """A class's ``forward`` with our rotation in it; None where it has none, or another one."""
     if not isinstance(forward, FunctionType) or NAME not in forward.__code__.co_names:
         return None
     theirs = forward.__globals__.get(NAME)

@@ -277,9 +277,7 @@ class ModelFolder:
 
     @property
     def _logit_score(self) -> str | None:
-        """The folder of the module by which a CrossEncoder of sentence-transformers compares two
-        words; None where it has none.
-        """
+        """The folder of the module by which a CrossEncoder compares two words; None without."""
         modules = self.json(MODULES)
         for module in modules if isinstance(modules, list) else []:
             if isinstance(module, dict) and str(module.get("type")).endswith(".LogitScore"):
