@@ -1,7 +1,7 @@
 """A split without the queries that leak, beside the others, and what was taken out and why."""
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -14,6 +14,7 @@ from ltr.data.trec import text_of_grade
 from ltr.data.whole_files import write_whole
 from ltr.errors import InputError
 
+CLEANED = "test"  # the split
 # What makes a query leak. A relevant document that two queries share alone does not: in many
 # collections a document answers several.
 LEAKING: tuple[Kind, ...] = ("equal", "near", "set")
@@ -35,35 +36,27 @@ class CleanSplit(NamedTuple):
     n_removed: int
 
 
-def write_clean(
-    leakage: Leakage, folder: Path, split: str = "test", kinds: Sequence[Kind] = LEAKING
-) -> CleanSplit:
-    """Write ``qrels/SPLIT.clean.tsv`` with the queries of a split that do not leak, and
-    ``qrels/SPLIT.clean.removed.jsonl`` with each leak of the others: query, kind, where its partner
-    is, and which. The same leaks make the same bytes.
-
-    Args:
-        leakage: what was found.
-        folder: the data folder of the collection.
-        split: that is cleaned.
-        kinds: of leaks.
+def write_clean(leakage: Leakage, folder: Path) -> CleanSplit:
+    """Write ``qrels/test.clean.tsv`` into the data folder of a collection, with the queries of test
+    that do not leak, and ``qrels/test.clean.removed.jsonl`` with each leak of the others: query,
+    kind, where its partner is, and which. The same leaks make the same bytes.
 
     Raises:
         InputError: if there is no such split or nothing is left of it, the collection is no data
             folder, or another content stands in one of the files.
     """
-    check_place(leakage.collection, folder, split)
-    judged = leakage.collection.judgements(split)
-    leaked = set(leakage.leaked(split, kinds).tolist())
+    check_place(leakage.collection, folder)
+    judged = leakage.collection.judgements(CLEANED)
+    leaked = set(leakage.leaked(CLEANED, LEAKING).tolist())
     n_queries = len(judged.query_rows)
     if len(leaked) == n_queries:
         raise InputError(
-            f"all {n_queries} queries of {split} leak, so nothing would be left in a clean split"
+            f"all {n_queries} queries of {CLEANED} leak, so nothing would be left in a clean split"
         )
-    qrels, removed = _files(folder, split)
+    qrels, removed = _files(folder)
     clean = CleanSplit(qrels, removed, n_left=n_queries - len(leaked), n_removed=len(leaked))
     texts = {
-        removed: "".join(_leak_lines(leakage, split, kinds)),
+        removed: "".join(_leak_lines(leakage)),
         qrels: "".join(_qrels_lines(leakage, judged, leaked)),
     }
     for file, text in texts.items():
@@ -78,13 +71,13 @@ def write_clean(
     return clean
 
 
-def _files(folder: Path, split: str) -> tuple[Path, Path]:
+def _files(folder: Path) -> tuple[Path, Path]:
     """The judgements of a clean split, and what was taken out of it."""
     qrels = folder / "qrels"
-    return qrels / f"{split}.clean.tsv", qrels / f"{split}.clean.removed.jsonl"
+    return qrels / f"{CLEANED}.clean.tsv", qrels / f"{CLEANED}.clean.removed.jsonl"
 
 
-def check_place(collection: Collection, folder: Path, split: str = "test") -> None:
+def check_place(collection: Collection, folder: Path) -> None:
     """Raise an InputError where no clean split of a collection can be written: found out before the
     work that :func:`write_clean` needs.
     """
@@ -93,13 +86,13 @@ def check_place(collection: Collection, folder: Path, split: str = "test") -> No
             f"a clean split is written beside the others, but {folder / 'qrels'} is no folder; only a data folder with qrels/ can have one",
             option="write",
         )
-    if split not in collection.qrels:
+    if CLEANED not in collection.qrels:
         raise InputError(
-            f"a clean split is made of {split}, but {folder / 'qrels'} has only {', '.join(collection.qrels)}; leave the option out",
+            f"a clean split is made of {CLEANED}, but {folder / 'qrels'} has only {', '.join(collection.qrels)}; leave the option out",
             option="write",
         )
     check_inside(folder / "qrels", "the folder of a clean split")
-    for file in _files(folder, split):
+    for file in _files(folder):
         exists_as_file(file)  # a folder of this name is refused
 
 
@@ -115,10 +108,10 @@ def _qrels_lines(leakage: Leakage, judged: QueryLists, leaked: set[int]) -> Iter
             yield f"{queries[query_row]}\t{docs[doc_row]}\t{text_of_grade(grade)}\n"
 
 
-def _leak_lines(leakage: Leakage, split: str, kinds: Sequence[Kind]) -> Iterator[str]:
+def _leak_lines(leakage: Leakage) -> Iterator[str]:
     """By query, then by kind, then by where the partner is."""
     sortable_lines = []
-    for number, leaks in enumerate(leakage.leaks_of(split, kinds)):
+    for number, leaks in enumerate(leakage.leaks_of(CLEANED, LEAKING)):
         queries = leaks.part.collection.queries
         partners = leaks.other.collection.queries
         for query_row, partner_row, similarity in zip(

@@ -155,16 +155,11 @@ def find_leakage(
     return Leakage(collection, parts, leaks, alike_texts, threshold, n_cut)
 
 
-def find_alike_queries(collection: Collection, threshold: float = THRESHOLD) -> Leakage:
-    """Find the queries that are equal or near to one of another split, and nothing else.
-
-    Args:
-        collection: whose splits are looked at.
-        threshold: as of :func:`find_leakage`.
-    """
+def find_alike_queries(collection: Collection) -> Leakage:
+    """Find the queries that are equal or near to one of another split, and nothing else."""
     parts = _splits(collection)
-    leaks, n_cut = _alike_queries(parts, threshold)
-    return Leakage(collection, parts, leaks, None, threshold, n_cut)
+    leaks, n_cut = _alike_queries(parts, THRESHOLD)
+    return Leakage(collection, parts, leaks, None, THRESHOLD, n_cut)
 
 
 def _splits(collection: Collection) -> list[JudgedQueries]:

@@ -23,12 +23,7 @@ def print_sections(sections: Sequence[Section], console: Console) -> None:
 
 
 def as_json(source: str, sections: Sequence[Section]) -> str:
-    """The numbers of all sections with their names.
-
-    Args:
-        source: what was checked.
-        sections: of the check.
-    """
+    """The numbers of all sections of a check with their names."""
     parts = []
     for section in sections:
         parts.append(
@@ -46,10 +41,6 @@ def as_json(source: str, sections: Sequence[Section]) -> str:
 def as_html(source: str, sections: Sequence[Section]) -> str:
     """One HTML file that asks for nothing from elsewhere, in the form of the comparison's page. All
     texts are escaped.
-
-    Args:
-        source: what was checked.
-        sections: of the check.
     """
     return rendered(
         "ltr.check", "page_of_check.html", title=f"Check of {source}", sections=sections

@@ -28,9 +28,6 @@ def run_grid(command_line: list[str]) -> None:
     """Call :func:`grid` with the words of a command line. What is like no option of ``ltr grid`` is
     taken for one of ``ltr fit``, which says what is wrong with it.
 
-    Args:
-        command_line: the command with its words.
-
     Raises:
         InputError: for an option of ``ltr fit`` without a value, or one that the grid itself gives.
     """

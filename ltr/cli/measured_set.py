@@ -201,13 +201,7 @@ def known_result(part: MeasuredPart) -> KeptResult | None:
 
 
 def write_result(part: MeasuredPart, queries: int, metrics: dict[str, float | None]) -> None:
-    """Write the result of a data set that was measured.
-
-    Args:
-        part: the data set.
-        queries: how many there are.
-        metrics: their means.
-    """
+    """Write the result of a data set that was measured: how many queries it has, and their means."""
     assert part.data_set is not None, "of a split no result is kept"
     result: KeptResult = {
         "results": digest_of(part.folder.metrics),

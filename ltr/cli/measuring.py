@@ -77,9 +77,6 @@ def run_test(command_line: list[str]) -> None:
     The results of a data set lie in the run folder, below ``sets``, and those of a split below
     ``splits``. A data set that was measured by the same weights is not measured again.
 
-    Args:
-        command_line: the command with its words.
-
     Raises:
         InputError: for what can't be measured. Of several parts it is told before any work.
     """
@@ -111,11 +108,7 @@ def run_test(command_line: list[str]) -> None:
 
 
 def planned(command_line: list[str]) -> MeasuringPlan | None:
-    """What is measured one after the other; None for one split of one data set.
-
-    Args:
-        command_line: the command with its words.
-    """
+    """What is measured one after the other; None for one split of one data set."""
     others, words = split_off_option(command_line, (SPLIT,))
     if len(words) > 1:
         splits = list(dict.fromkeys(split_named(word, "split") for word in words))

@@ -90,9 +90,6 @@ def add_restarts(error: BaseException) -> None:
 def errors_with_paths(config: jsonargparse.Namespace) -> Iterator[None]:
     """Inside the block an InputError tells its option by the path in the configuration:
     ``data.batch_size`` for ``batch_size``.
-
-    Args:
-        config: of the command.
     """
     try:
         yield

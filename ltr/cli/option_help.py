@@ -171,12 +171,7 @@ def offered_classes(action: Action) -> list[str]:
 
 
 def arrange_help(parser: ArgumentParser, command: str) -> None:
-    """Give the parts of the help of a command their order and their titles.
-
-    Args:
-        parser: of the command.
-        command: its name.
-    """
+    """Give the parts of the help of a command their order and their titles."""
     parts = ["options", *TITLES]
     places = {}
     for group in parser._action_groups:

@@ -29,10 +29,6 @@ def page(results: Sequence[MetricResult], tables: Sequence[Table], notes: Sequen
     the first run of each puts on top.
 
     It is one file, and asks for nothing from elsewhere. All texts are escaped.
-
-    Args:
-        results: of the comparison.
-        tables, notes: what they say.
     """
     first = results[0]
     experiments = [row.experiment for row in first.main.rows]

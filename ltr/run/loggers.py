@@ -207,10 +207,6 @@ def log_test_to_wandb(loggers: Sequence[Logger], folder: RunFolder, step: int) -
 def log_weights_to_wandb(loggers: Sequence[Logger], folder: RunFolder) -> None:
     """Give Weights & Biases the best weights of a run, or else its last ones, with what ``ltr`` needs
     to read them: an artefact that, once downloaded, is a run folder.
-
-    Args:
-        loggers: of the trainer.
-        folder: of the run.
     """
     weights = folder.best if folder.best.is_file() else folder.last
     for logger in loggers:
