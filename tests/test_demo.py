@@ -68,12 +68,12 @@ def test_the_demo_trains_in_an_empty_folder_and_goes_on_where_it_was(tiny_demo, 
     assert "5 of 5: ltr test runs/demo/medquad/seed=0" in told
     results = metrics(tiny_demo.RUN.path)
     assert results["test"]["path"] == "examples/medquad"
-    (row,) = re.findall(r"PairWiseBertRanker +│ +([\d.]+)", told)
+    (row,) = re.findall(r"cross-encoder, trained +│ +([\d.]+)", told)
     assert float(row) == pytest.approx(results["test"]["nDCG@10"], abs=5e-5)
     assert run_ltr("demo") == 0
     told = capsys.readouterr().out
     assert "1 of 5: the sample is there" in told and "is tested already" in told
-    assert re.findall(r"PairWiseBertRanker +│ +([\d.]+)", told) == [row]
+    assert re.findall(r"cross-encoder, trained +│ +([\d.]+)", told) == [row]
     assert metrics(tiny_demo.RUN.path) == results
 
 

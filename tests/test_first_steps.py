@@ -1,4 +1,6 @@
-"""Every command of docs/first-steps.md is run, and prints what the page says."""
+"""Every command of docs/first-steps.md is run, and prints what the page says, as does the example of
+docs/compare.md.
+"""
 
 import os
 import re
@@ -29,12 +31,13 @@ def alike(printed: str, shown: str) -> bool:
     return all(float(a) == pytest.approx(float(b), abs=0.02) for a, b in pairs)
 
 
-def run_page(folder: Path) -> list[tuple[str, str, str]]:
-    """Commands, what they print, and what the page shows."""
+def run_commands(scripts: list[str], folder: Path) -> list[str]:
+    """What each script of bash prints."""
     programs = folder / "bin"
     programs.mkdir(parents=True)
     (programs / "python").write_text(f'#!/bin/sh\nexec {sys.executable} "$@"\n')
-    main = "import sys\nfrom ltr.__main__ import main\nsys.exit(main())\n"
+    main = "import sys\nfrom ltr.__main__ import main\n"
+    main += "if __name__ == '__main__':\n    sys.exit(main())\n"  # as pip writes it
     (programs / "ltr").write_text(f"#!{sys.executable}\n{main}")
     for program in programs.iterdir():
         program.chmod(0o755)
@@ -43,20 +46,44 @@ def run_page(folder: Path) -> list[tuple[str, str, str]]:
     env = os.environ | {"PYTHONPATH": str(ROOT), "PATH": path}
     env.pop("WANDB_MODE", None)
     found = []
-    for commands, shown in blocks(PAGE.read_text()):
-        words = ["bash", "-ec", commands]
+    for script in scripts:
+        words = ["bash", "-ec", script]
         done = subprocess.run(words, cwd=folder, env=env, capture_output=True, text=True)
-        assert done.returncode == 0, commands + done.stderr[-2000:]
-        found.append((commands, done.stdout, shown))
+        assert done.returncode == 0, script + done.stderr[-2000:]
+        found.append(done.stdout)
     return found
 
 
 @pytest.mark.long
 def test_the_page_is_what_happens(tmp_path):
-    found = run_page(tmp_path)
-    assert len(found) == 6
-    for commands, printed, shown in found:
+    page = blocks(PAGE.read_text())
+    assert len(page) == 6
+    found = run_commands([commands for commands, _ in page], tmp_path)
+    for (commands, shown), printed in zip(page, found, strict=True):
         assert alike(printed, shown), f"{commands}\nprints\n{printed}"
+
+
+def rows(table: str) -> list[list[str]]:
+    """The cells of a table in Markdown, without the line below its head."""
+    lines = [line.strip("| ").split(" | ") for line in table.splitlines()]
+    return [cells for cells in lines if cells[0] != "---"]
+
+
+@pytest.mark.long
+def test_the_example_of_a_comparison_is_what_happens(tmp_path):
+    """Other kernels may move a p value, and a verdict with it, so only the differences are compared."""
+    page = (ROOT / "docs/compare.md").read_text()
+    found = re.findall(r"<!-- example: (\w+) -->\n(?:```\w+\n)?(.*?)\n(?:```)?\n", page, re.DOTALL)
+    examples = dict(found)
+    (tmp_path / "losses.yaml").write_text(examples["losses"])
+    (tmp_path / "examples").symlink_to(ROOT / "examples")
+    run_commands([examples["compare"]], tmp_path)
+    assert (tmp_path / "compared.html").is_file()
+    written = (tmp_path / "compared.md").read_text().split("\n\n")[1]
+    shown = rows(examples["compared"])
+    assert len(shown) == 3
+    for ours, theirs in zip(rows(written), shown, strict=True):
+        assert ours[0] == theirs[0] and alike(ours[2], theirs[2])
 
 
 def test_another_word_or_number_is_noticed():

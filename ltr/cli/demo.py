@@ -126,7 +126,7 @@ def demo() -> None:
     say("3 of 5: the dual encoder orders them, as it comes")
     begin = time.perf_counter()
     values = measure(collection, bi_encoder(collection, pools))
-    rows.append(Row("untrained dual encoder", values, time.perf_counter() - begin))
+    rows.append(Row("dual encoder, untrained", values, time.perf_counter() - begin))
 
     # A run that was interrupted is resumed, and one that is done stays as it is.
     words = ["fit", "--config", CONFIG, "--trainer.default_root_dir", str(RUN.path)]
@@ -140,7 +140,7 @@ def demo() -> None:
         run_in_process(["test", str(RUN.path)])
     results = read_metrics(RUN.metrics)
     values = measure(collection, ranked_lists(collection, RUN.path / "test.run"))
-    rows.append(Row("PairWiseBertRanker", values, results["test"]["seconds"]))
+    rows.append(Row("cross-encoder, trained", values, results["test"]["seconds"]))
 
     say()
     table_console(80).print(
