@@ -181,9 +181,7 @@ def check_labels(
 
 
 def _check_kind_of_labels(loss: Loss, in_batch: InBatch, data: RankingDataModule) -> None:
-    """Raise an InputError where the loss, or ``in_batch``, takes no labels of the kind that the data
-    has: the scores of a teacher, or soft ones.
-    """
+    """Refuse a loss or ``in_batch`` that can't learn from a teacher's scores, or soft labels."""
     if data.has_teacher_scores:
         _check_teacher_scores(loss, in_batch)
     elif data.largest_soft_label:
@@ -191,9 +189,7 @@ def _check_kind_of_labels(loss: Loss, in_batch: InBatch, data: RankingDataModule
 
 
 def _check_teacher_scores(loss: Loss, in_batch: InBatch) -> None:
-    """Where labels are the scores of a teacher, refuse a loss that would take them for grades, and
-    documents of other queries.
-    """
+    """Of a teacher's scores, refuse a loss that wants grades, and documents of other queries."""
     if not loss.takes_teacher_scores:
         raise InputError(
             f"{type(loss).__name__} takes grades as labels, and they are scores",

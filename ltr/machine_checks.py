@@ -314,9 +314,7 @@ def _save_gradient(rank: int, backend: str, folder: str) -> None:
 
 
 def _gradient(lists: slice, device: str) -> Tensor:
-    """The gradient of the weight of a linear encoder, for the in-batch loss over all processes. Of
-    the five lists this process holds ``lists``.
-    """
+    """The weight's gradient of an in-batch loss over all processes; ``lists`` are here."""
     # All processes draw the same numbers, and take their part.
     generator = torch.Generator().manual_seed(0)
     vectors = torch.randn(5, 4, 8, generator=generator)[lists].to(device)  # a query, 3 documents

@@ -492,9 +492,7 @@ class RankerModule(LightningModule):
         self._search_corpus("test")  # what is predicted is the split that a test measures
 
     def _warn_of_nothing_to_find(self, split: str) -> None:
-        """Say which measures have nothing to find in any query of a split, or of one source of it:
-        their values tell nothing of the ranker.
-        """
+        """Say which measures have nothing to find in a split, or in a source of it."""
         data = data_of(self.trainer)
         eval_batches = None if data is None else data.eval_batches(split)
         if data is None or eval_batches is None:

@@ -36,9 +36,7 @@ def adamw(
 
 
 def _with_own_ways(optimizer: Optimizer, state: dict[str, Any]) -> dict[str, Any] | None:
-    """The state to load, with the optimiser's own choice among torch's ways to compute a step; None
-    leaves it as it is.
-    """
+    """The state with the optimiser's own choice of how a step is computed; None: as it is."""
     saved_groups = state["param_groups"]
     if len(saved_groups) != len(optimizer.param_groups):
         return None  # torch refuses it

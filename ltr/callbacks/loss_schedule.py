@@ -282,9 +282,7 @@ def _try_out(loss: Loss) -> None:
 
 
 def _options(module: nn.Module) -> dict[str, Any]:
-    """The constructor arguments that the module keeps as attributes of their names. Parts that are
-    modules are not among these attributes.
-    """
+    """The constructor arguments that the module keeps as attributes, but for modules."""
     attributes = vars(module)
     options = {}
     for name in inspect.signature(type(module)).parameters:

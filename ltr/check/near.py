@@ -215,8 +215,6 @@ def _sizes_allow(
 
 
 def _are_across(first: np.ndarray, second: np.ndarray) -> np.ndarray:
-    """``[P]`` bool, by the groups of two texts ``[P, L]``: False only where both are in one group
-    alone, the same one.
-    """
+    """``[P]`` bool, by the groups of two texts ``[P, L]``: False if both are in one group alone."""
     is_same = (first == second).all(axis=1) & (first.sum(axis=1) == 1)
     return ~is_same

@@ -203,9 +203,7 @@ def _key(words: list[str]) -> int:
 def _word_list_blocks(
     tables: Iterable[tuple[Strings, np.ndarray]],
 ) -> Iterator[list[list[str]]]:
-    """The words of the texts of some rows of each table, ascending, for some texts at once. Whole
-    spans of a file are read at once.
-    """
+    """The words of the texts of some rows of each table, ascending, for some texts at once."""
     word_lists: list[list[str]] = []
     n_words = 0
     for strings, rows in tables:

@@ -331,9 +331,7 @@ def find_command(command_line: Sequence[str]) -> Command | None:
 
 
 def _no_command(word: str, what: str, group: str) -> InputError:
-    """What is said of a word that is no command, in its place; empty where there is none. ``group``
-    is the word before it, and a space; empty for none.
-    """
+    """What is said of a word, or of none, in the place of a command, behind that of its group."""
     known = [name.removeprefix(group) for name in BY_NAME if name.startswith(group)]
     choices = f"{what} must be one of {', '.join(known)}"
     if word == "" or word.startswith("-"):

@@ -80,9 +80,7 @@ def compare(
 def _groups(
     runs: Sequence[str], data: list[str] | None, split: list[str] | None, plan: float | None
 ) -> Groups:
-    """The experiments on the data sets or splits that are named, or on the sources that the runs were
-    tested on. The arguments are those of :func:`compare`.
-    """
+    """The experiments on what :func:`compare` names, or on the sources of the runs."""
     splits = list(dict.fromkeys(split_named(name, "split") for name in split or ["test"]))
     if len(splits) > 1:
         if plan is not None or data is not None:

@@ -59,9 +59,7 @@ def encode(
 
 
 def _place_among_workers() -> tuple[int, int]:
-    """The number of this process among those that torchrun, srun or an array of SLURM has started, and
-    how many these are. Others may work beside them.
-    """
+    """The number of this process among those that torchrun, srun or SLURM started, and theirs."""
     number, count = 0, 1
     for number_name, count_name in (("RANK", "WORLD_SIZE"), ("SLURM_PROCID", "SLURM_NTASKS")):
         if number_name in os.environ and count_name in os.environ:

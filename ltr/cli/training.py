@@ -228,9 +228,7 @@ class RankerCLI(ParsedCommand):
         options.weights_only = True  # a checkpoint is never code
 
     def _prepare(self) -> None:
-        """Give the trainer its loggers, and tell the data what the ranker reads. Take the weights of
-        another run where the configuration asks for them and the run is new.
-        """
+        """Give the trainer, the data and a new run's ranker what they begin with."""
         made = self.made
         made.ckpt_path = self._checkpoint
         self._say_precision()
@@ -420,9 +418,7 @@ class RankerCLI(ParsedCommand):
             log.warning("%s", warning)
 
     def _next_command(self, run: str) -> str:
-        """What measures a run that has been trained, or ranks by it where its data has nothing to
-        be measured on; nothing where no command does.
-        """
+        """What measures a run that was trained, or ranks by it; nothing where no command does."""
         splits = self.datamodule.measurable_splits
         options = self.datamodule.options_to_measure
         if "test" in splits:
@@ -469,9 +465,7 @@ class RankerCLI(ParsedCommand):
 
 
 def _class_names(made: jsonargparse.Namespace) -> list[str]:
-    """The class names of ranker, loss, margin, in-batch policy and data. Parts that are None are
-    left out, and OwnLists, the in-batch policy that adds nothing.
-    """
+    """The class names of the parts of a run, but for None and OwnLists, which adds nothing."""
     model = made.model
     parts = (model.ranker, model.loss, model.margin, model.in_batch, made.data)
     return [type(part).__name__ for part in parts if not isinstance(part, OwnLists | None)]

@@ -102,9 +102,7 @@ def compare(
 
 
 def _corrected(results: Mapping[K, GroupResult], alpha: float) -> dict[K, GroupResult]:
-    """The same results with corrected p values and verdicts: all of their comparisons are one
-    family, of the level ``alpha``.
-    """
+    """The same with corrected p values and verdicts: all comparisons are one family."""
     p_values = []
     for result in results.values():
         p_values += [comparison.p for comparison in result.comparisons]

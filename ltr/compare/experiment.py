@@ -172,9 +172,7 @@ def _run_folders(path: str) -> list[Path]:
 
 
 def _without_inner_path(path: Path) -> Path:
-    """The run folder, where a path leads to its metrics.json or to a folder of Weights & Biases in
-    it (``wandb/run-...``); else the path.
-    """
+    """The run of a path to its metrics.json, or to ``wandb/run-…`` in it; else the path."""
     if path.parent.name == "wandb" and path.name.startswith(("offline-run-", "run-")):
         return path.parent.parent
     if path.name == RunFolder(path.parent).metrics.name:
@@ -217,9 +215,7 @@ def _by_seed(folder: Path) -> tuple[str, int, str]:
 
 
 def _experiment_folder(run: Path) -> str:
-    """The folder that the seeds of an experiment share: what the experiment is named by. It is
-    absolute, so that all spellings of a folder give one name.
-    """
+    """The folder that the seeds of an experiment share; absolute, so it has one name."""
     absolute = Path(os.path.abspath(run))
     for part in ("fold=", "seed="):
         if absolute.name.startswith(part):

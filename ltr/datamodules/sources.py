@@ -160,9 +160,7 @@ def _canonical(path: str) -> str:
 
 
 def _with_names(sources: Sequence[DataSource]) -> tuple[DataSource, ...]:
-    """Sources that all have names of their own: the one given, or that of the folder, with more of
-    its path where two are called so.
-    """
+    """Sources with names of their own: the one given, or of the folder, as long as is needed."""
     given = Counter(source.name for source in sources if source.name)
     for name, count in given.items():
         if count > 1:

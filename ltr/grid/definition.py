@@ -265,9 +265,7 @@ def _baseline(
 
 
 def _values_of_axis(file: Path, axis: str, content: Any) -> dict[str, dict[str, Any]]:
-    """The named values of an axis: a list of values of the option that the axis is named after, or
-    names with their options.
-    """
+    """The named values of an axis: of the option that it is named after, or names with options."""
     named: list[tuple[str, dict[str, Any]]] = []
     if isinstance(content, list) and content:
         option = axis.rpartition(".")[2]

@@ -137,9 +137,7 @@ def _told_apart(lists: RankingBatch, sources_b: Tensor) -> RankingBatch:
 
 
 def _first_equal(values: Tensor, real: Tensor) -> Tensor:
-    """``[M]``: index of the first real entry with the same value; an entry that is not real maps to
-    itself.
-    """
+    """``[M]``: index of the first real entry of the same value; what is not real maps to itself."""
     first_equal = torch.arange(len(values), device=values.device)
     real_places = real.nonzero().squeeze(1)
     # For each real entry the number of its value among the distinct ones.

@@ -374,9 +374,7 @@ def _on_device_of(docs: Tensor, longer: ScoredLists) -> ScoredLists:
 
 
 def _embeddings(lists: ScoredLists) -> tuple[Tensor, Tensor]:
-    """Of the rows ``[R, H]`` of longer lists and of their columns: ``[1, C, H]``, which all rows
-    share, or ``[R, C, H]``.
-    """
+    """Of rows ``[R, H]`` and columns: ``[1, C, H]`` that all rows share, or ``[R, C, H]``."""
     assert lists.queries is not None and lists.embeddings is not None, "longer lists have both"
     return lists.queries, lists.embeddings
 

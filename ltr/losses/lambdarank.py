@@ -305,9 +305,7 @@ def checked_cut(k: int | None) -> int | None:
 
 
 def _signs(labels_r: Tensor, real_r: Tensor, chosen: ChosenInSpan | None, span: slice) -> Tensor:
-    """``[B, I, J]``: 1 where the document at rank i is the more relevant one of a chosen pair, -1
-    where that at rank j is, 0 where there is no chosen pair.
-    """
+    """``[B, I, J]``: of chosen pairs 1 if rank i is more relevant, -1 if rank j is; else 0."""
     label_gap_ij = column_i(labels_r, span) - row_j(labels_r, span)
     # Each pair once, with i above j; padding comes last, so a real j is enough.
     sign_ij = label_gap_ij.sign_().triu_(1) * row_j(real_r, span)

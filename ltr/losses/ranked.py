@@ -173,9 +173,7 @@ def _precision(ranked: Ranked, k: int | None) -> Delta:
 
 
 def _mrr(ranked: Ranked, k: int | None) -> Delta:
-    """Only the first relevant rank counts: a swap changes it if it moves that document down, or
-    another one above it.
-    """
+    """A swap counts if it moves the first relevant rank down, or another one above it."""
     relevant_r = ranked.labels > 0
     n_ranks = relevant_r.shape[1]
     # The index n_ranks stands for no document: its reciprocal rank is 0.

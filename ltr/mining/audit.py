@@ -133,9 +133,7 @@ def _sorted_suspects(table: np.ndarray) -> Suspects:
 def _lists_to_judge(
     negatives: MinedNegatives, judgements: QueryLists, known: QueryLists
 ) -> tuple[list[RelevantAndNegatives], list[np.ndarray]]:
-    """Each query that has both, with its relevant documents and its negatives; and the places of
-    these among the negatives of the query.
-    """
+    """Each query with its relevant documents and its negatives; and the places of these."""
     lists: list[RelevantAndNegatives] = []
     places = []
     for query_row in judgements.query_rows.tolist():

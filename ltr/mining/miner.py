@@ -218,9 +218,7 @@ class Miner:
     def _compare_relevant(
         self, shards: Shards, embedded_queries: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray]:
-        """The lowest score of each query's relevant documents, ``[Q]``; and the distances of all
-        relevant documents to their queries.
-        """
+        """The lowest score of each query's relevant documents, ``[Q]``; and all distances."""
         n_queries = len(self.judged.query_rows)
         places = np.repeat(np.arange(n_queries), np.diff(self.judged.offsets))
         is_relevant = self.judged.values > 0

@@ -164,9 +164,7 @@ def excluded_documents(collection: Collection, *judgements: QueryLists) -> Query
 
 
 def _docs_of_hashes(hashes: np.ndarray, hash_of_doc: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The documents ``[P]`` that have the texts of these hashes ``[L]``, which may come again; and
-    for each the place of its hash among them.
-    """
+    """The documents ``[P]`` of these hashes ``[L]``, and of each the place of its hash."""
     rows_with_text = np.flatnonzero(_are_among(hash_of_doc, np.unique(hashes)))
     docs_of_hash = _by_number(hash_of_doc[rows_with_text], rows_with_text)
     lines = np.flatnonzero(_are_among(hashes, docs_of_hash.query_rows))  # whose text a document has

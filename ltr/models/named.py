@@ -291,9 +291,7 @@ def _silent_start() -> Iterator[None]:
 
 
 def _seen_from_start(options: dict[str, Any], checkpoint: Path) -> dict[str, Any]:
-    """The options of a ranker whose relative backbones are those that its run has read, where it was
-    started in another working directory.
-    """
+    """The options of a ranker with the backbones as seen from where its run was started."""
     directory = directory_of_start(checkpoint)
     if directory is None or directory == Path.cwd():
         return options

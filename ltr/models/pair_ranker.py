@@ -147,9 +147,7 @@ class PairRanker(Ranker):
         return texts_at(texts, best_windows(scores, texts.windows))
 
     def _document_values(self, values: Tensor, texts: Texts, scores: Tensor) -> Tensor:
-        """What documents have, of what their texts have: the same, or with windows that of the
-        window with the best score, or the mean.
-        """
+        """Values of documents from those of their texts: of the best window, or the mean."""
         if texts.windows is None:
             return values
         assert self.reads.windows is not None, "what is read lays out its own windows"

@@ -438,9 +438,7 @@ class Checkpoints(Checkpoint):
         return checkpoint
 
     def _name_best_by_step(self, folder: RunFolder) -> None:
-        """Where several of the best are kept, name the ``best.ckpt`` that is there ``step=N.ckpt``,
-        too: a run that kept only one made none.
-        """
+        """Where several are kept, name a lone ``best.ckpt`` ``step=N.ckpt``, too."""
         if self.best_options.save_top_k in (0, 1) or not folder.best.is_file():
             return
         step = read_checkpoint(folder.best, checksums=False)["global_step"]

@@ -203,9 +203,7 @@ def _line_of_float32(name: str, gpus: Sequence[Gpu], reads_features: bool) -> st
 
 
 def _plugin_says_precision(plugins: Any) -> bool:
-    """Whether one of a trainer's plugins, named or with its class path, is a precision. Lightning
-    refuses another one beside it.
-    """
+    """Whether a trainer's plugin is a precision: Lightning refuses another one beside it."""
     from lightning.pytorch.plugins import Precision as PrecisionPlugin
 
     for plugin in plugins if isinstance(plugins, list) else [plugins]:

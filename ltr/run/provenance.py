@@ -134,9 +134,7 @@ def versions() -> dict[str, str]:
 
 @cache
 def _commit() -> str | None:
-    """The commit of the checkout that this code lies in, with a plus sign if something was changed
-    since; None for an installed package.
-    """
+    """The commit of this checkout, with a plus sign if something was changed; None without."""
     root = Path(__file__).parents[2]
     if not (root / ".git").exists():
         return None

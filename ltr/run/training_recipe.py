@@ -91,9 +91,7 @@ class TrainingRecipe:
         return differences
 
     def _starts_as(self, other: "TrainingRecipe") -> bool:
-        """Whether two runs start alike: both from their backbones, or from the same weights, or
-        from the weights of runs of one recipe.
-        """
+        """Whether two runs start alike: by no weights, the same ones, or those of one recipe."""
         digests = self._init_digests
         others = other._init_digests
         if digests is None or others is None:

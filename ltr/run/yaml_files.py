@@ -84,9 +84,7 @@ def read_yaml(file: Path, what: str = "a configuration") -> dict[str, Any] | Non
 
 
 def _check_ends(options: dict[str, Any] | None, file: Path, what: str) -> None:
-    """Raise an InputError for options within themselves, as ``a: &here {b: *here}`` makes them:
-    whoever walks through them would never end.
-    """
+    """Refuse options within themselves, as ``a: &here {b: *here}``: no walk of them ends."""
     try:
         json.dumps(options, default=str, skipkeys=True)
     except (ValueError, RecursionError):

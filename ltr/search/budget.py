@@ -299,9 +299,7 @@ class _Codes:
         return DenseIndex(coded, self._similarity, self._exact.centre)
 
     def measured(self, asked: Asked, budget: Budget) -> dict[str, Any]:
-        """The first step that reaches the recall of a budget, or the last, with its recall: measured
-        now, or kept from an earlier time.
-        """
+        """The first step that reaches a budget's recall, or the last; and its recall."""
         key = hashlib.sha256(f"{asked.key} {budget.depth}".encode()).hexdigest()[:32]
         manifest = self._read_manifest()
         measured = manifest["measured"].get(key)

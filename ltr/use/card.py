@@ -363,9 +363,7 @@ def _training(config: dict[str, Any], metrics: dict[str, Any]) -> str:
 
 
 def _published(name: Any) -> Any:
-    """A path or a name as others may read it: of a path that tells where folders lie on this
-    machine, its last part alone.
-    """
+    """A path or a name as others may read it: of a path on this machine, its last part."""
     if isinstance(name, str) and (Path(name).is_absolute() or ".." in Path(name).parts):
         return Path(name).name
     return name

@@ -128,9 +128,7 @@ def _run(model: PreTrainedModel, inputs: dict[str, Any]) -> Any:
 def _one_row_per_text(
     base: PreTrainedModel, _args: tuple, inputs: dict[str, Any], output: Any
 ) -> Any:
-    """A forward hook of the base model below a head: its output with one row for each packed text,
-    which the head then reads.
-    """
+    """A forward hook of the base below a head: one row of output for each packed text."""
     layout = inputs.get("packed_layout")
     if layout is None or layout.head_pooling is None:
         return output

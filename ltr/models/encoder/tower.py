@@ -201,9 +201,7 @@ def _rebuild_without_dropout(transformer: Any, dropout: EncoderDropout) -> dict[
 def _head_modules(
     own_head: Modules, width: int, projection: int | None, normalise: bool | None
 ) -> Modules:
-    """The modules behind the pooling, with a new projection and another normalisation where these
-    are set; ``width`` is that of the pooled vectors.
-    """
+    """The modules behind the pooling, with a new projection and normalisation where set."""
     from sentence_transformers.sentence_transformer.modules import Dense, Normalize
 
     head = list(own_head)

@@ -53,8 +53,8 @@ def compare_layers(proof: Proof, library: Library) -> Compared:
         )
         if finding is not None:
             return Compared(finding, float("inf"))
-    scores = _scores(proof, finals, library.similarity)
-    beside = _scores(proof, together, library.similarity)
+    scores = _scores(proof, finals)
+    beside = _scores(proof, together)
     largest = float(max(np.abs(scores - proof.scores).max(), np.abs(beside - proof.scores).max()))
     return Compared(_scores_finding(proof, library, scores, beside), largest)
 
@@ -365,7 +365,7 @@ def _probe_scores(proof: Proof) -> np.ndarray:
     return scores
 
 
-def _scores(proof: Proof, finals: dict[Kind, np.ndarray], similarity: str | None) -> np.ndarray:
+def _scores(proof: Proof, finals: dict[Kind, np.ndarray]) -> np.ndarray:
     """``[P]``, the scores of the probes."""
     if "pair" in finals:
         return finals["pair"].reshape(-1)[proof.readings["pair"]]

@@ -216,9 +216,7 @@ def _modules_shown(
 def _through(
     proof: Proof, kind: Kind, modules: Sequence[Any], given: dict[str, Any], name: str
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """What the head of a model reads; its hidden states pooled as the contract says; and what its
-    head makes of them.
-    """
+    """What a model's head reads, its states pooled by the contract, and what it makes of them."""
     features = given
     if len(modules) == 1:  # a classifier: its head is inside
         with inputs_of(_last_linear(modules[0])) as seen:
@@ -317,7 +315,7 @@ def _by_onnx(proof: Proof) -> Library:
         cut = "only_second" if len(texts[0].rendered) == 2 else True
         options = {
             "truncation": cut,
-            "max_length": _max_length(proof.folder, kind, proof),
+            "max_length": _max_length(proof.folder, kind),
             "padding": True,
             "return_tensors": "np",
             "add_special_tokens": proof.contract["adds_special_tokens"],
@@ -349,7 +347,7 @@ def _by_onnx(proof: Proof) -> Library:
     return Library(shown, proof.contract["similarity"])
 
 
-def _max_length(folder: Path, kind: Kind, proof: Proof) -> int:
+def _max_length(folder: Path, kind: Kind) -> int:
     """The longest text, as ``ltr.json`` says it beside a graph."""
     from ltr.entries import read_json
 

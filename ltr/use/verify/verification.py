@@ -193,9 +193,7 @@ def _short_texts(proof: Proof, kind: Kind, n: int) -> list[Text]:
 def _more(
     imitation: Imitation, kind: Kind, answer: Callable[[Text], np.ndarray]
 ) -> tuple[np.ndarray, np.ndarray] | None:
-    """Right hidden states ``[M, H]`` and a server's answers to their texts, ``[M]`` or ``[M,
-    dim]``, for M above H; None where so many cannot be had.
-    """
+    """Hidden states ``[M, H]`` and a server's answers, for M above H; None for too few texts."""
     proof = imitation.proof
     dim = proof.arrays[f"{kind}_pooled"].shape[1]
     texts = _short_texts(proof, kind, dim + 64)

@@ -96,9 +96,7 @@ class Slots(NamedTuple):
 def _cut_into_blocks(
     lengths: Sequence[int], padded_lengths: Sequence[int], heads: int
 ) -> Iterator[Block]:
-    """Blocks of equally padded texts: of ``heads`` times a power of two pairs where these fit, of
-    fewer at the end.
-    """
+    """Blocks of ``heads`` times a power of two equally padded pairs; of fewer at the end."""
     first_slot = 0
     first_text = 0
     most_scores = SCORES_OF_THREAD * torch.get_num_threads()

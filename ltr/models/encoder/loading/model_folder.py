@@ -337,9 +337,7 @@ def resolve(backbone: str) -> str:
 
 
 def _revision_of_hub(hub_id: str, revision: str) -> str:
-    """The folder in the hub's cache that holds a revision of a model, fetched if it is not there;
-    an InputError where it can't be had.
-    """
+    """The folder in the hub's cache of a revision; an InputError where it can't be had."""
     where = f"{hub_id}@{revision}"
     if not revision:
         raise InputError(

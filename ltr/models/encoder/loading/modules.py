@@ -187,9 +187,7 @@ def _first_prompt(model: Any, *names: str) -> str:
 
 
 def _check_is_tower(modules: Modules, folder: ModelFolder) -> None:
-    """Refuse modules that are no tower, and what sentence-transformers would read otherwise than
-    :class:`ltr.models.encoder.tower.Tower` does.
-    """
+    """Refuse modules that are no tower, or that sentence-transformers would read otherwise."""
     from sentence_transformers.sentence_transformer.modules import Pooling as TheirPooling
     from sentence_transformers.sentence_transformer.modules import Router, Transformer
 
