@@ -98,13 +98,9 @@ def fits(value: Any, expected: Any) -> bool:
 
 
 def _misfit(value: Any, expected: Any, path: str) -> str | None:
-    """What is wrong with a value, in words; None where it has the expected type.
-
-    Args:
-        value: to be checked.
-        expected: a ``TypedDict``, a dataclass, a type, a union, a ``Literal``, or a list or dict of
-            one of these.
-        path: of the value, with dots; empty at the top.
+    """What is wrong with a value, at a path with dots, in words; None where it has the expected
+    type: a ``TypedDict``, a dataclass, a ``Literal``, a plain type, a union, or a list or dict of
+    these.
     """
     if expected is Any:
         return None

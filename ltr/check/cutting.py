@@ -17,10 +17,6 @@ MUCH = 0.25  # of the tokens of a split's documents: cutting as much is severe
 def cutting_section(collection: Collection, reads: TextReads) -> Section:
     """What a ranker will not read of the judged queries and documents of each split, and of the
     whole corpus.
-
-    Args:
-        collection: the texts.
-        reads: how the ranker reads them.
     """
     if isinstance(reads, PairsAndTexts):
         reads = reads.pairs

@@ -213,11 +213,7 @@ def _bytes_in(folder: Path) -> int:
 
 
 def difference_line(results: dict[str, Any]) -> str | None:
-    """The forecast of a training beside what it took; None where one of them is not there.
-
-    Args:
-        results: what metrics.json holds.
-    """
+    """The forecast of a training beside what it took; None where one of them is not there."""
     forecast = results.get("forecast")
     took = results.get("took")
     if forecast is None or took is None:

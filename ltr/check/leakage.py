@@ -279,15 +279,8 @@ def _common_documents(parts: Sequence[JudgedQueries], documents: _Documents) -> 
 def _with_common_key(
     pairs: tuple[np.ndarray, np.ndarray], others: tuple[np.ndarray, np.ndarray]
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Which queries have a key in common with others.
-
-    Args:
-        pairs: queries and keys ``[n]``, by query.
-        others: the same of other queries.
-
-    Returns:
-        ``[m]``, the queries with a common key, ascending; and of each its partner: the first of the
-        others that has the first of these keys.
+    """Which queries, of pairs of queries and keys ``[n]`` by query, have a key in common with
+    others: ``[m]`` ascending; and of each the first of the others that has the first of these keys.
     """
     known_keys, firsts = np.unique(others[1], return_index=True)
     is_known = np.isin(pairs[1], known_keys)
@@ -303,12 +296,7 @@ def _relevant(judged: QueryLists) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _whole_sets(queries: np.ndarray, classes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Each query, and a key of the set of all its documents: a sum of hashes of 64 bits.
-
-    Args:
-        queries: ``[n]`` int64, ascending.
-        classes: ``[n]`` int64, of documents; no pair stands twice.
-    """
+    """Each query ``[n]``, ascending, and a key of the set of its documents: a sum of hashes."""
     distinct, begins = np.unique(queries, return_index=True)
     if len(distinct) == 0:
         return distinct, np.zeros(0, np.uint64)

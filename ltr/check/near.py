@@ -176,11 +176,8 @@ def _datasketch():  # type: ignore[no-untyped-def]
 
 
 def _pairs(order: np.ndarray, ends: np.ndarray) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Pairs of texts that stand in one bucket, at most :data:`NEIGHBOURS` places apart.
-
-    Args:
-        order: texts by bucket.
-        ends: of each place there, where its bucket ends.
+    """Pairs of texts, by bucket, at most :data:`NEIGHBOURS` places apart in one; ``ends`` says of
+    each place where its bucket ends.
     """
     places = np.arange(len(order))
     waiting = []

@@ -40,11 +40,6 @@ def reproduction_lines(then: Run, now: Run, others: list[Run]) -> list[str]:
     are there: mean ± t · s · √(1 + 1/n), with the deviation s of n seeds and the quantile t of
     Student's distribution with n − 1 degrees of freedom.
 
-    Args:
-        then: the run.
-        now: the run that was made again.
-        others: seeds of the same experiment.
-
     Raises:
         InputError: if the two were tested on other data.
     """

@@ -169,9 +169,6 @@ class GridFolder:
     def chosen_on_dev(self, cells: Sequence[Cell]) -> list[Cell]:
         """Of the cells that differ on the chosen axis alone, the one that is best on dev.
 
-        Args:
-            cells: of one seed.
-
         Raises:
             InputError: if one is not made, or kept no best weights.
         """
@@ -212,9 +209,6 @@ class GridFolder:
 def decisive_options(content: Mapping[str, Any]) -> dict[str, Any]:
     """What changes a cell's result: the base's files, and each option as it was said last, with
     what ``--option+`` has added.
-
-    Args:
-        content: see :meth:`GridFolder.content`.
     """
     words = content["options"]
     values_of = dict[str, list[str]]()

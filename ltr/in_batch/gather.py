@@ -185,11 +185,8 @@ def _padded(tensor: Tensor, sizes: tuple[int, ...], fill: int = 0) -> Tensor:
 
 
 def _gather_as_matrix(fields: dict[str, Tensor], lists_per_rank: list[int]) -> dict[str, Tensor]:
-    """Each field of the lists of all ranks, in the order of the whole batch, by one collective.
-
-    Args:
-        fields: ``[B, …]`` each, of this rank. All ranks must send the same shapes.
-        lists_per_rank: how many of the B lists of each rank are no padding.
+    """Each field ``[B, …]`` of the lists of all ranks, in the order of the whole batch, by one
+    collective: all send the same shapes, of which ``lists_per_rank`` are no padding.
     """
     # Side by side in one matrix [B, F]: a field [B] takes one column of it.
     parts: list[Tensor] = []

@@ -237,17 +237,9 @@ class Miner:
         judged: QueryLists,
         rng: np.random.Generator,
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Choose negatives for some of the queries.
-
-        Args:
-            doc_rows: ``[Q, D]``, what may be a negative of these; −1 for what is left out.
-            scores: ``[Q, D]``.
-            judged: these queries, with their relevant documents.
-            rng: draws the samples.
-
-        Returns:
-            Rows of documents ``[Q, n]`` int64, hardest first and filled up with −1; and the same of
-            what the judge has left out.
+        """Negatives for some of the queries among candidates ``[Q, D]``, −1 for what is left out:
+        rows ``[Q, n]`` int64, hardest first and filled up with −1; and the same of what the judge
+        has left out.
         """
         if self.rescorer is not None:
             doc_rows, scores = _rescore(doc_rows, self.rescorer, judged)
@@ -265,15 +257,8 @@ class Miner:
     def _fill_up(
         self, negatives: np.ndarray, suspects: np.ndarray | None, same_texts: SameTextFilter
     ) -> int:
-        """Give queries with fewer than ``min_negatives`` random documents, in place.
-
-        Args:
-            negatives: ``[Q, n]``.
-            suspects: ``[Q, n]``, what the judge has left out; −1 for none. None: there is no judge.
-            same_texts: tells what may not be a negative.
-
-        Returns:
-            How many documents they got.
+        """Give queries with fewer than ``min_negatives`` random documents, in place, but none that
+        the judge has left out (``suspects``). Returns how many documents they got.
         """
         n_docs = len(self.collection.corpus)
         n_before = int((negatives >= 0).sum())

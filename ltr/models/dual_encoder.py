@@ -280,12 +280,8 @@ class DualEncoder(Ranker):
         return queries, docs
 
     def _best_windows(self, queries: Tensor | None, docs: Tensor, batch: RankingBatch) -> Tensor:
-        """The place of each document's best window for the query of its list, ``[D]`` int64.
-
-        Args:
-            queries: ``[B, H]``, of the lists.
-            docs: ``[S, H]``, of all windows.
-            batch: says which window is of which document, and which document of which list.
+        """The place of each document's best window for the query of its list, ``[D]`` int64, by the
+        queries ``[B, H]`` and all windows ``[S, H]``.
         """
         assert batch.docs is not None and batch.docs.windows is not None, "it holds windows"
         if queries is None:

@@ -82,10 +82,6 @@ class _OneRunLogger(WandbLogger):
     """Numbers the rows of each offline start above those of the starts before. Weights & Biases
     would begin at 0 again, and its server would take rows of one number for one row. What Weights &
     Biases refuses is an InputError.
-
-    Args:
-        first_row: the number of the first row.
-        options: of the logger.
     """
 
     def __init__(self, first_row: int, **options: Any) -> None:

@@ -112,11 +112,7 @@ class ChosenPrecision(NamedTuple):
     trains: bool = True
 
     def warning(self, device: torch.device) -> str | None:
-        """What is said where bfloat16 was asked for, and is emulated; None where it is not.
-
-        Args:
-            device: of the process.
-        """
+        """What is said where bfloat16 was asked for, and is emulated; None where it is not."""
         if self.name != "bf16-mixed":
             return None
         others = [gpu for gpu in self.gpus if gpu.emulates]

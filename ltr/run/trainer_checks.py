@@ -62,10 +62,6 @@ def check_trainer_options(trainer_options: Mapping[str, Any]) -> None:
 def check_callbacks(callbacks: Sequence[Any], known: Sequence[str]) -> None:
     """Check the callbacks of a configuration.
 
-    Args:
-        callbacks: of the trainer.
-        known: the metrics that a validation logs.
-
     Raises:
         InputError: for one that can't be resumed exactly, or that waits for a metric that nobody
             logs.

@@ -39,12 +39,7 @@ class TrainingRecipe:
 
     @classmethod
     def of(cls, config: Mapping[str, Any], trained_with: TrainedWith) -> "TrainingRecipe":
-        """The recipe of a run.
-
-        Args:
-            config: its whole configuration, see :func:`ltr.run.config_file.read_config`.
-            trained_with: of its metrics.
-        """
+        """The recipe of a run."""
         return cls(
             options=as_taken(recipe_options(config), trained_with.get("taken", {})),
             data_path=config["data"].get("init_args", {}).get("path"),

@@ -156,13 +156,7 @@ def _score_pairs(
 
 
 class _Encoded(NamedTuple):
-    """Embeddings of texts by row.
-
-    Attributes:
-        embeddings: ``[P, 1, H]``, one for each row that was asked for.
-        n_texts: that were read, each once.
-        seconds: that the session took.
-    """
+    """Embeddings ``[P, 1, H]`` by row, of texts that were read once each, in some seconds."""
 
     embeddings: torch.Tensor
     n_texts: int

@@ -256,15 +256,8 @@ class TextEncoder(nn.Module):
         return share_of_padding(lengths, self._chunk_tokens(texts), is_packed)
 
     def _read(self, texts: Texts, read_chunk: Callable[[Chunk], Tensor], *size: int) -> Tensor:
-        """Read the texts chunk by chunk.
-
-        Args:
-            texts: S of them.
-            read_chunk: what makes a tensor ``[C, *size]`` of a chunk.
-            size: of the output for one text: H for a vector, nothing for a score.
-
-        Returns:
-            ``[S, *size]``, in the order of the texts.
+        """Read the texts chunk by chunk: ``[S, *size]`` in their order, of the ``[C, *size]`` that
+        each chunk gives. ``size`` is H for a vector, and nothing for a score.
         """
         n_texts = len(texts.lengths)
         if n_texts == 0:

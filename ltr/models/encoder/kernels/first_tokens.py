@@ -16,12 +16,7 @@ from ltr.models.encoder.loading.architecture import layers_of
 
 
 class _FirstTokens(NamedTuple):
-    """Which tokens of a packed chunk are read in the end.
-
-    Attributes:
-        places: ``[C]`` int64, of the first token of each text.
-        n_tokens: of the chunk.
-    """
+    """Where the first token of each text of a packed chunk is, ``[C]`` int64; and its size."""
 
     places: Tensor
     n_tokens: int
