@@ -105,7 +105,7 @@ def log_comparison(project: str, names: Sequence[str], page: str, csv: str) -> s
                 artifact.add_file(str(Path(folder, file)))
             run.log_artifact(artifact)
             run.log({"comparison": wandb.Html(page)})
-            place: str | None = run.url
+            place: str | None = None if run.offline else run.url
             return place or str(Path(run.dir).parent)
     except wandb.errors.Error as error:
         raise InputError(f"--wandb {project}: {' '.join(str(error).split())[:200]}") from None

@@ -43,8 +43,14 @@ LEAST_VALUES = {
 
 def check_trainer_options(trainer_options: Mapping[str, Any]) -> None:
     """Raise an InputError for an option of the trainer below its least value, where Lightning does
-    not check it, and for a ``max_time`` that is none.
+    not check it, for a ``max_time`` that is none, and for those that leave out what a run is.
     """
+    if trainer_options["barebones"] or trainer_options["enable_checkpointing"] is False:
+        name = "barebones" if trainer_options["barebones"] else "enable_checkpointing"
+        raise InputError(
+            f"a run writes checkpoints and what it measures, got {name}: {trainer_options[name]}; leave it out, or try some batches by trainer.fast_dev_run",
+            option=f"trainer.{name}",
+        )
     for name, least in LEAST_VALUES.items():
         value = trainer_options[name]
         if isinstance(value, int | float) and value < least:

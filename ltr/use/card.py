@@ -18,6 +18,7 @@ from ltr.data.template import Side
 from ltr.data.templated_pairs import TemplatedPairs
 from ltr.errors import InputError
 from ltr.models import DecoderRanker, DualEncoder
+from ltr.models.encoder.loading.model_folder import hub_id_and_commit
 from ltr.models.encoder.text_encoder import encoders_of
 from ltr.models.pair_ranker import PairRanker
 from ltr.run.config_file import read_config
@@ -213,11 +214,16 @@ def _use(to: str, model: PairRanker | DualEncoder, longest: int, hub_id: str | N
     if hub_id is not None:
         name, _, revision = hub_id.partition("@")
         if '"FOLDER/' not in code:  # whoever loads it finds it at the hub
-            found = f'{name}", revision="{revision}' if revision else name
-            return f"## Use\n\n```python\n{code.replace('FOLDER', found)}```"
+            code = code.replace('"FOLDER"', _loaded_from(name, revision))
+            return f"## Use\n\n```python\n{code}```"
         words = f"{name} --revision {revision}" if revision else name
         where = f"FOLDER is what `hf download {words} --local-dir FOLDER` fetches."
     return f"## Use\n\n```python\n{code}```\n\n{where}"
+
+
+def _loaded_from(name: str, revision: str | None) -> str:
+    """The arguments by which libraries load a model of the hub."""
+    return f'"{name}", revision="{revision}"' if revision else f'"{name}"'
 
 
 def _beside_base(code: str, model: PairRanker | DualEncoder) -> str:
@@ -225,7 +231,9 @@ def _beside_base(code: str, model: PairRanker | DualEncoder) -> str:
     encoder = encoders_of(model)[0]
     has_own_head = isinstance(model, PairRanker) and model.has_own_head
     auto = "AutoModelForSequenceClassification" if has_own_head else "AutoModel"
-    code = code.replace("AUTO", auto).replace("BASE", encoder.model.name_or_path)
+    base = encoder.model.name_or_path
+    name, commit = hub_id_and_commit(base) or (base, None)
+    code = code.replace("AUTO", auto).replace('"BASE"', _loaded_from(name, commit))
     code = code.replace("DTYPE", f'"{encoder.options.dtype or "float32"}"')
     if isinstance(model, DualEncoder) and len(model.towers) > 1:
         code = code.replace("FOLDER", "FOLDER/document")  # as query

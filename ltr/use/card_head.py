@@ -12,6 +12,7 @@ from huggingface_hub import EvalResult, ModelCardData
 from ltr.compare.query_groups import Groups
 from ltr.compare.tested_run import Run
 from ltr.models import DecoderRanker, DualEncoder
+from ltr.models.encoder.loading.model_folder import hub_id_and_commit
 from ltr.models.encoder.text_encoder import encoders_of
 from ltr.models.pair_ranker import PairRanker
 
@@ -86,9 +87,9 @@ def _base_models(
         return None
     names = []
     for encoder in encoders_of(model):
-        name = encoder.model.name_or_path
-        if name and not Path(name).exists() and name not in names:
-            names.append(name)
+        at_hub = hub_id_and_commit(encoder.model.name_or_path)
+        if at_hub is not None and at_hub[0] and at_hub[0] not in names:
+            names.append(at_hub[0])
     return names[0] if len(names) == 1 else names or None
 
 

@@ -11,7 +11,7 @@ from lightning.pytorch.callbacks import (
 )
 
 from ltr.errors import InputError
-from ltr.run.trainer_checks import REFUSED, check_callbacks
+from ltr.run.trainer_checks import REFUSED, check_callbacks, check_trainer_options
 
 MADE = (
     BackboneFinetuning(),
@@ -30,3 +30,10 @@ def test_a_callback_that_no_resume_would_repeat_is_refused():
             InputError, match=rf"^{type(callback).__name__} .*; .* \(option trainer.callbacks\)"
         ):
             check_callbacks([callback], [])
+
+
+@pytest.mark.parametrize(("name", "value"), [("barebones", True), ("enable_checkpointing", False)])
+def test_a_trainer_that_leaves_out_what_a_run_is_is_refused(name, value):
+    options = {"barebones": False, "enable_checkpointing": None, name: value}
+    with pytest.raises(InputError, match=f"got {name}: {value}; .* \\(option trainer.{name}\\)"):
+        check_trainer_options(options)

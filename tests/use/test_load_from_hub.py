@@ -1,19 +1,27 @@
 """A ranker that was pushed to the hub is loaded from there, tried against a stand-in."""
 
+import json
 import os
+import re
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
-from huggingface_hub import constants
+import torch
+from huggingface_hub import ModelCard, constants
 
 import ltr
 from ltr.__main__ import main
 from ltr.errors import InputError
 from ltr.models import DualEncoder, PairWiseBertRanker
 from ltr.models.encoder.loading.model_folder import resolve
-from ltr.use.export import export
+from ltr.models.encoder.lora import Lora
+from ltr.models.encoder.text_encoder import TextEncoder
+from ltr.use.card import card
+from ltr.use.card_head import card_head
+from ltr.use.export import _write_adapters, export
 from ltr.use.hub_push import push_folder
 from ltr.use.rankers import Reranker
 from ltr.use.retriever import Retriever
@@ -117,6 +125,29 @@ def test_what_the_hub_has_not_is_refused_in_a_line(pushed, name, revision, said)
     with pytest.raises(InputError) as error:
         ltr.load(name, revision=revision)
     assert said in str(error.value) and "\n" not in str(error.value)
+
+
+def test_a_base_from_the_cache_of_the_hub_is_named_as_the_hub_does(pushed, folders, tmp_path):
+    """Also in the card and the configuration of adapters, which others load beside it."""
+    commit = oid_of(pushed.repositories[NAME].branches["main"][-1])
+    push_folder(folders["cross"], NAME)  # main is another model then
+    base = DualEncoder(
+        f"{NAME}@{commit}", max_length=20, encoder=TextEncoder.Options(lora=Lora(r=2))
+    )
+    head = card_head("adapter", base, [], config=None, tested=None, name="x")
+    assert ModelCard(head).data.base_model == NAME
+    _write_adapters(tmp_path / "out", base)
+    config = json.loads((tmp_path / "out/adapter_config.json").read_text())
+    assert (config["base_model_name_or_path"], config["revision"]) == (NAME, commit)
+    text = card(tmp_path, "adapter", base)
+    assert str(constants.HF_HUB_CACHE) not in text
+    (code,) = re.findall("```python\n(.+?)```", text, re.DOTALL)
+    assert f'from_pretrained("{NAME}", revision="{commit}", dtype' in code
+    names: dict[str, Any] = {}
+    exec(code.replace("FOLDER", str(tmp_path / "out")), names)
+    loaded = dict(names["model"].base_model.model.named_parameters())
+    for name, weight in base.query_tower.encoder.model.named_parameters():
+        torch.testing.assert_close(loaded[name], weight, rtol=0, atol=0)
 
 
 def test_what_lies_here_has_no_revision(hub, folders):

@@ -26,6 +26,7 @@ from transformers import PreTrainedModel
 
 from ltr.errors import InputError, at_least
 from ltr.models.encoder.loading.architecture import layers_of
+from ltr.models.encoder.loading.model_folder import hub_id_and_commit
 
 # Importing peft takes seconds, and it is an extra: it is imported inside functions.
 
@@ -129,13 +130,15 @@ def add_adapters(model: PreTrainedModel, lora: Lora) -> None:
         ) from None
 
     targets, others = _targets(model, lora.targets)
+    base, commit = hub_id_and_commit(model.name_or_path) or (model.name_or_path, None)
     config = LoraConfig(
         r=lora.r,
         lora_alpha=lora.alpha,
         lora_dropout=lora.dropout,
         target_modules=targets,
         exclude_modules=others or None,
-        base_model_name_or_path=model.name_or_path,
+        base_model_name_or_path=base,
+        revision=commit,
     )
     inject_adapter_in_model(config, model, ADAPTER)
     encoder_weights = {id(weight) for weight in model.base_model.parameters()}

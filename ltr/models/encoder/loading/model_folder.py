@@ -358,6 +358,23 @@ def _revision_of_hub(hub_id: str, revision: str) -> str:
     return str(folder)
 
 
+def hub_id_and_commit(name_or_path: str) -> tuple[str, str | None] | None:
+    """What the hub calls a model that was loaded: by its hub id alone, or from the folder of a commit
+    in the hub's cache. None for any other folder.
+
+    Example:
+        >>> hub_id_and_commit("org/model")
+        ('org/model', None)
+    """
+    path = Path(name_or_path)
+    if not path.exists():
+        return name_or_path, None
+    model = path.parent.parent.name  # of models--ORG--MODEL/snapshots/COMMIT
+    if path.parent.name != "snapshots" or not model.startswith("models--"):
+        return None
+    return model.removeprefix("models--").replace("--", "/"), path.name
+
+
 def is_classifier(architectures: list[str] | None) -> bool:
     """Whether a configuration that names these classes is that of a sequence classifier."""
     return any(str(name).endswith("ForSequenceClassification") for name in architectures or [])
