@@ -122,7 +122,8 @@ def _noted() -> Iterator[list[logging.LogRecord]]:
     logger.propagate = False
     try:
         yield keeper.records
-    except InputError:
+    except InputError as error:
+        error.option = None  # the source is no option here
         for record in keeper.records:
             if record.name != details.name:
                 log.handle(record)

@@ -5,6 +5,7 @@ once.
 import logging
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from shlex import quote
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -16,6 +17,7 @@ from ltr.data.from_ir_datasets import read_ir_datasets
 from ltr.data.hugging_face import open_data_set, saved_files_by_split
 from ltr.data.judged_lists import cached_lists, open_pools, read_judgements
 from ltr.data.own_documents import own_documents, without_own
+from ltr.data.pair_files import scored_lines
 from ltr.data.query_lists import QueryLists
 from ltr.data.splits import (
     SPLITS,
@@ -62,8 +64,11 @@ class Collection(NamedTuple):
     def judgements(self, split: str) -> QueryLists:
         """Judgements of a split; an InputError if there are none."""
         if split not in self.qrels:
+            hint = "add them, or take another split"
+            if split == "train":
+                hint = f"add them to train on, or measure a run on these data: ltr test RUN --data.path {quote(self.source)}"
             raise InputError(
-                f"{self.source}: there are no judgements for the split {split!r}, only for {sorted(self.qrels)}"
+                f"{self.source}: there are no judgements for the split {split!r}, only for {sorted(self.qrels)}; {hint}"
             )
         return self.qrels[split]
 
@@ -271,10 +276,14 @@ def _texts_by_split(path: str, columns: Mapping[str, str] | None) -> dict[str, T
 
 
 def scores_by_split(collection: Collection) -> dict[str, Iterator[tuple[str, str, float]]]:
-    """The scores that stand beside the texts of rows, as a teacher's: the ids of a query and a document
-    with a score, as those of the collection. None but of rows whose first ones have some.
+    """The scores of a teacher: the ids of a query and a document with a score, as those of the
+    collection. Of rows those beside the texts, where the first ones have some; of a data folder those
+    of ``scores/SPLIT.tsv``, as an import writes them.
     """
     scores: dict[str, Iterator[tuple[str, str, float]]] = {}
+    if collection.files is not None:
+        for file in sorted((collection.files.path / "scores").glob("*.tsv")):
+            scores[file.stem] = (line for _, line in scored_lines(file))
     for split, texts in collection.texts.items():
         if may_have_scores(texts):
             scores[split] = (line for _, line in read_scores(texts))
@@ -310,7 +319,7 @@ def text_files_by_split(path: str) -> dict[str, list[Path]]:
             _tell_unread(Path(path), by_split)
             return by_split
     raise InputError(
-        f"{path}: a data folder must hold corpus.jsonl[.gz] (or .parquet, or a folder), queries.jsonl[.gz] and qrels/, MS MARCO's collection.tsv, queries.*.tsv and qrels.*.tsv, or texts as {{train,dev,test}}.tsv[.gz] or rows with named columns as .jsonl, .json, .csv, .parquet or .arrow (docs/data.md); found {names_in(Path(path))}"
+        f"{path}: a data folder must hold corpus.jsonl[.gz] (or .tsv, .parquet, or a folder), queries.jsonl[.gz] and qrels/, MS MARCO's collection.tsv, queries.*.tsv and qrels.*.tsv, or texts as {{train,dev,test}}.tsv[.gz] or rows with named columns as .jsonl, .json, .csv, .parquet or .arrow (docs/data.md); found {names_in(Path(path))}"
     )
 
 

@@ -274,6 +274,8 @@ def _checked(by_role: dict[Role, list[str]], names: Sequence[str], where: str) -
     if document is not None and label is None:  # all documents are relevant
         positives = [*positives, document]
         document = None
+    if label is not None and not (document or positives or by_role["negative"]):
+        raise _unclear(names, where, f"beside {query} no column is called as a document is")
     if label is not None and (document is None or positives or by_role["negative"]):
         raise _unclear(names, where, "a label must be of a document, without positives beside it")
     if not positives and document is None:

@@ -56,7 +56,16 @@ def write_data_folder(
     def write(temporary: Path) -> None:
         _write(collection, temporary)
         for split, lines in scores.items():
-            rows = look_up(enumerate(lines), collection.queries, collection.corpus)
+            all_rows = look_up(enumerate(lines), collection.queries, collection.corpus)
+            rows = all_rows.select((all_rows.query_rows >= 0) & (all_rows.doc_rows >= 0))
+            if len(rows) < len(all_rows):
+                log.warning(
+                    "%s: %d of %d scores of %s are of absent queries or documents and left out",
+                    collection.source,
+                    len(all_rows) - len(rows),
+                    len(all_rows),
+                    split,
+                )
             if len(rows):
                 firsts = rows.without_repeats()
                 (temporary / "scores").mkdir(exist_ok=True)

@@ -100,8 +100,10 @@ def grade_of(text: str, where: str) -> float:
     """
     text = text.strip()
     if not _SCORE.fullmatch(text) or abs(float(text)) >= LARGEST_GRADE:
+        has_comma = _SCORE.fullmatch(text.replace(",", ".", 1)) is not None
+        hint = "; write a point for the comma" if has_comma and "," in text else ""
         raise InputError(
-            f"{where}: a grade must be a number below 10^7 (0: not relevant; words as numbers, such as 1, 0.1, 0.01 and 0 for E, S, C and I of ESCI), got {text[:60]!r}"
+            f"{where}: a grade must be a number below 10^7 (0: not relevant; words as numbers, such as 1, 0.1, 0.01 and 0 for E, S, C and I of ESCI), got {text[:60]!r}{hint}"
         )
     grade = float(text)
     if grade < 0 and not grade.is_integer():

@@ -289,6 +289,26 @@ def test_scores_beside_texts_become_a_file_that_labels_take(tmp_path, capsys):
     assert texts == {"a": 3, "b": 2, "c": float(np.float32(0.1))}
 
 
+def test_an_imported_folder_keeps_its_scores_when_it_is_imported(tmp_path, capsys):
+    row = '{"query": "asks", "pos": ["a"], "neg": ["b"], "pos_scores": [3], "neg_scores": [0.1]}'
+    (tmp_path / "rows.jsonl").write_text(row)
+    assert run_ltr("import", str(tmp_path / "rows.jsonl"), str(tmp_path / "once")) == 0
+    once, twice = (tmp_path / name / "scores/train.tsv" for name in ("once", "twice"))
+    before = once.read_text()
+    once.write_text(before + "gone\tgone\t1\n")
+    capsys.readouterr()
+    assert run_ltr("import", str(tmp_path / "once"), str(tmp_path / "twice")) == 0
+    told = capsys.readouterr().out
+    assert "  scores/train.tsv: 2 scores\n" in told
+    assert "1 of 3 scores of train are of absent queries or documents and left out\n" in told
+    assert twice.read_text() == before
+
+
+def test_a_source_that_is_not_there_is_no_option(tmp_path, capsys):
+    line = refusal(capsys, f"import {tmp_path / 'x.csv'} {tmp_path / 'new'}")
+    assert line == f"ltr: {tmp_path / 'x.csv'}: there is no such data folder or file"
+
+
 def test_of_a_pair_with_several_scores_the_first_is_written(tmp_path, capsys):
     """The first scores may stand behind many rows without."""
     rows = ['{"query": "asks", "pos": ["a"], "neg": ["b"], "pos_scores": null}\n'] * 100

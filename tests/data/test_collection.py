@@ -195,7 +195,7 @@ def test_judgements_as_others_ship_them(folder, caplog):
 
 
 def test_missing_files_and_splits(folder):
-    with refused("no judgements for the split 'test', only for"):
+    with refused(r"for the split 'test', only for \['train'\]; add them, or take another split$"):
         open_collection(str(folder)).judgements("test")
     with refused("no candidates for the split 'dev'; add candidates/dev.trec, or set x to auto"):
         open_collection(str(folder)).pools("dev", option="x")

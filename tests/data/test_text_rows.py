@@ -345,6 +345,10 @@ UNCLEAR = {
     "documents": (["query", "passage1", "passage2"], "passage1 and passage2 may each be the doc"),
     "labels": (["query", "document", "label", "score"], "label and score may each be the label"),
     "a label": (["query", "positive", "score"], "score may be the label of a document"),
+    "a label of no document": (
+        ["search_term", "product_title", "product_description", "relevance"],
+        "beside product_title no column is called as a document is, got search_term, product_t",
+    ),
     "classes": (["premise", "hypothesis", "label"], "labels of a premise are classes"),
     "a number": (
         ["query", "document", "clicks"],

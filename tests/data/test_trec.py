@@ -95,7 +95,8 @@ def test_numbers_of_every_kind_are_read(tmp_path):
 @pytest.mark.parametrize("grade", ["1e7", "-10000000", "10000000.0", "0,5", "E", "1/2"])
 def test_a_grade_is_a_number_below_10_to_the_7(tmp_path, grade):
     (tmp_path / "a.tsv").write_text(f"q1\td1\t1\nq1\td2\t{grade}\n")
-    with refused(rf"a.tsv:2: a grade must be a number below 10\^7 .*, got '{grade}'"):
+    hint = "; write a point for the comma" if grade == "0,5" else ""
+    with refused(rf"a.tsv:2: a grade must be a number below 10\^7 .*, got '{grade}'{hint}$"):
         list(read_qrels(tmp_path / "a.tsv"))
 
 

@@ -242,7 +242,8 @@ def test_without_a_training_split_the_judgements_are_missed_and_not_the_pools(tm
     for name in ("qrels/train.tsv", "qrels/dev.tsv", "candidates/train.trec"):
         (folder / name).unlink()
     with pytest.raises(
-        InputError, match=r"no judgements for the split 'train', only for \['test'\]"
+        InputError,
+        match=r"for the split 'train', only for \['test'\]; add them to train on, or measure a r",
     ):
         module(folder)
 
