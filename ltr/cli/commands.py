@@ -204,8 +204,19 @@ COMMANDS = (
     Command(
         "compare",
         "ltr.cli.compare:compare",
-        ("is their difference real?    ltr compare runs/EXPERIMENT runs/OTHER",),
+        (
+            "is their difference real?    ltr compare runs/EXPERIMENT runs/OTHER",
+            "of rankings of others        ltr compare bm25.trec api=api.*.jsonl --data PATH",
+        ),
         Group.MEASURE,
+    ),
+    Command(
+        "measure",
+        "ltr.cli.measure:measure",
+        ("rankings that lie in files   ltr measure bm25.trec --qrels FILE",),
+        Group.MEASURE,
+        other_names=("trec_eval",),
+        stdout=Stdout.RESULTS,
     ),
     Command(
         "grid",

@@ -1,21 +1,35 @@
 """``ltr compare``: is the difference of runs real?"""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
 
 from ltr.compare import comparison, tables
-from ltr.compare.comparison import MetricResult, pairs_with_baselines
+from ltr.compare.comparison import MetricResult, full_name, pairs_with_baselines
 from ltr.compare.csv_lines import as_csv
 from ltr.compare.experiment import read_experiments
+from ltr.compare.gate import Answer, Gate, gate_answers
 from ltr.compare.query_groups import Groups, grouped
+from ltr.compare.ranked_files import (
+    METRICS,
+    Judgements,
+    RankedFile,
+    is_ranking,
+    judgements_of_data,
+    judgements_of_file,
+    measured_experiments,
+    read_rankings,
+)
 from ltr.compare.table_formats import as_latex, as_markdown, print_tables
+from ltr.compare.unjudged import unjudged_tables
 from ltr.compare.wandb_runs import log_comparison
 from ltr.data.console import say, table_console, without_controls
 from ltr.data.outputs import check_file
 from ltr.data.splits import split_named
 from ltr.data.whole_files import write_whole
 from ltr.errors import InputError
+from ltr.metrics import RankingMetric
 from ltr.run.data_sets import data_sets
 from ltr.run.wandb_place import entity_and_project
 
@@ -35,14 +49,18 @@ def compare(
     html: str | None = None,
     wandb: str | None = None,
     data: list[str] | None = None,
+    qrels: str | None = None,
     split: list[str] | None = None,
+    gate: list[str] | None = None,
 ) -> None:
     """Compare experiments over queries and seeds: is the difference of runs real?
 
     Args:
-        runs: Run folders, folders that hold seed=0, seed=1 …, or glob patterns of these. The first
-            experiment is the baseline.
-        metric: Metrics to test, all one family. None: the first that was measured.
+        runs: Run folders, folders that hold seed=0, seed=1 …, rankings of others (a TREC run, JSON
+            lines, CSV or Parquet of query, document and score), or glob patterns of any. NAME=PATTERN
+            names an experiment, whose seeds are what matches. The first experiment is the baseline.
+        metric: Metrics to test, all one family. None: the first that was measured; of rankings of
+            others nDCG@10.
         baseline: Experiments that the others are compared with. None: the first.
         alpha: The chance of even one false difference in the family.
         plan: Also say how many queries would show this difference.
@@ -53,9 +71,13 @@ def compare(
         wandb: Also log that page, which has beginnings of queries and documents, and the tables, to
             this project of Weights & Biases: PROJECT or ENTITY/PROJECT.
         data: Data sets on which the runs were tested by ltr test RUN --data.path …, named as there,
-            and their mean: paths, or suite:NAME. None: the runs' own data.
+            and their mean: paths, or suite:NAME. None: the runs' own data. With rankings of others,
+            the data set whose judgements measure them, and the test.run of each run folder.
+        qrels: Judgements that measure rankings of others, where there are no texts: a file.
         split: Splits on which the runs were tested by ltr test RUN --split …; of several, what changes
             from the first one to the others is told too. None: test.
+        gate: What must hold of every other experiment, as 'nDCG@10 >= -0.01 of bm25'. Exit code 0 where
+            that is shown, 1 where the opposite is, 3 where neither can be told.
     """
     if plan is not None and not plan > 0:
         raise InputError(f"--plan must be a difference above 0, got {plan:g}")
@@ -63,18 +85,64 @@ def compare(
     check_files(files)
     if wandb is not None:
         entity_and_project(wandb)
-    groups = _groups(runs, data, split, plan)
+    gates = [Gate.of(text) for text in gate or []]
+    metrics = [*(metric or []), *(each.metric for each in gates)]
+    baselines = [*(baseline or []), *(each.baseline for each in gates)]
+    rankings: list[RankedFile] = []
+    judgements: Judgements | None = None
+    measures: list[RankingMetric] = []
+    if qrels is not None or any(map(is_ranking, runs)):
+        judgements = _judgements(data, qrels, split)
+        rankings = read_rankings(runs, judgements)
+        measures = [RankingMetric(name) for name in dict.fromkeys(metrics or _usual(rankings))]
+        experiments = measured_experiments(rankings, judgements, measures)
+        groups = Groups("split", {judgements.split: experiments})
+    else:
+        groups = _groups(runs, data, split, plan)
     names = [experiment.name for experiment in groups.first]
-    pairs = pairs_with_baselines(names, baseline or [])
-    results = comparison.compare(groups, metric or [], pairs, alpha)
-    print_and_write(results, alpha, plan, files)
+    pairs = pairs_with_baselines(names, baselines)
+    results = comparison.compare(groups, metrics, pairs, alpha)
+    gates = [replace(each, baseline=full_name(each.baseline, names)) for each in gates]
+    answer, remarks = gate_answers(gates, results, alpha) if gates else (Answer.PASSES, [])
+    more_tables = []
+    if judgements is not None:
+        remarks += [f"{ranking.file}: {note}" for ranking in rankings for note in ranking.notes]
+        more_tables = unjudged_tables(rankings, judgements, measures, pairs, alpha)
+    print_and_write(results, alpha, plan, files, remarks, more_tables)
     if wandb is not None:
         from ltr.compare.page import page  # matplotlib takes a second to import
 
-        notes = tables.footnotes(results)
-        text = without_controls(page(results, tables.tables(results, alpha, plan), notes))
+        notes = [*remarks, *tables.footnotes(results)]
+        shown = [*tables.tables(results, alpha, plan), *more_tables]
+        text = without_controls(page(results, shown, notes))
         place = log_comparison(wandb, names, text, as_csv(results))
         say(f"logged to {wandb} at Weights & Biases: {place}")
+    if answer is not Answer.PASSES:
+        raise SystemExit(int(answer))
+
+
+def _judgements(
+    data: Sequence[str] | None, qrels: str | None, split: Sequence[str] | None
+) -> Judgements:
+    """What measures rankings of others. The arguments are those of :func:`compare`."""
+    splits = list(dict.fromkeys(split or ["test"]))
+    if len(splits) > 1:
+        raise InputError(f"rankings of others are of one split, got {', '.join(splits)}; name one")
+    if qrels is not None and data is None:
+        return judgements_of_file(qrels)
+    if qrels is None and data is not None and len(data) == 1:
+        return judgements_of_data(data[0], split_named(splits[0], "split"))
+    raise InputError(
+        "rankings of others are measured by the judgements of one data set or of one file; name it with --data PATH or --qrels FILE"
+    )
+
+
+def _usual(rankings: Sequence[RankedFile]) -> list[str]:
+    """The metric that the first run folder was measured by first; else nDCG@10."""
+    for ranking in rankings:
+        if ranking.run is not None:
+            return list(ranking.run.report["conventions"])[:1]
+    return METRICS[:1]
 
 
 def _groups(
@@ -117,6 +185,7 @@ def print_and_write(
     plan: float | None = None,
     files: Mapping[str, str | None] = MappingProxyType({}),
     remarks: Sequence[str] = (),
+    more_tables: Sequence[tables.Table] = (),
 ) -> None:
     """Print a comparison, and write it to files.
 
@@ -126,8 +195,9 @@ def print_and_write(
         plan: a difference to plan for.
         files: to write, by their form: ``markdown``, ``latex``, ``csv``, ``html``; None for none.
         remarks: lines to stand before the notes of the tables, such as what is not there.
+        more_tables: to stand behind those of the results.
     """
-    shown = tables.tables(results, alpha, plan)
+    shown = [*tables.tables(results, alpha, plan), *more_tables]
     notes = [*remarks, *tables.footnotes(results)]
 
     def text_of(form: str) -> str:

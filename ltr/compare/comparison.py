@@ -125,7 +125,7 @@ def pairs_with_baselines(
     first experiment). Two baselines are compared once, not in both directions. An InputError if a
     baseline is no experiment.
     """
-    bases = [_full_name(baseline, names) for baseline in baselines] or [names[0]]
+    bases = [full_name(baseline, names) for baseline in baselines] or [names[0]]
     pairs: list[tuple[str, str]] = []
     for base in dict.fromkeys(bases):
         for name in names:
@@ -160,7 +160,7 @@ def _verdict(comparison: Comparison, is_shown: bool, lower_is_better: bool) -> s
     return verdict
 
 
-def _full_name(name: str, known: Sequence[str]) -> str:
+def full_name(name: str, known: Sequence[str]) -> str:
     """The experiment of a name: its own, the end of its own, or a longer path to it."""
     if name in known:
         return name

@@ -7,21 +7,20 @@ from pathlib import Path
 import numpy as np
 
 from ltr.compare.tested_run import Run
-from ltr.data import trec
 from ltr.data.collection import Collection, open_collection, with_split
+from ltr.data.pair_files import ranked_lines
 from ltr.data.query_lists import values_of, zero_below
-from ltr.data.texts import TextTable, beginning
+from ltr.data.texts import TextTable, beginning, id_of
 from ltr.errors import InputError
 
 log = logging.getLogger(__name__)
 
 
 class Ranking:
-    """What a run ranked on the split that it was tested on (``test.run`` there), with the
-    collection.
+    """What a run ranked on the split that it was tested on, with the collection.
 
     Args:
-        run: its ``test.run`` is read when it is first asked for.
+        run: its file (``test.run`` in its folder) is read when it is first asked for.
         collection: holds judgements and texts.
     """
 
@@ -37,15 +36,43 @@ class Ranking:
         Raises:
             InputError: if the file ranks nothing, or a line of it is none of a run.
         """
-        file = self.run.place.test_run
-        documents: dict[str, list[tuple[str, float]]] = {}
-        for _, line in trec.read_run(file):
-            documents.setdefault(line.query, []).append((line.doc, line.score))
-        if not documents:
+        file = self.run.ranking
+        documents: dict[str, list[tuple[str, float]]] = {query: [] for query in self.queries}
+        for _, (query, doc, score) in ranked_lines(file):
+            documents.setdefault(query, []).append((doc, score))
+        if not any(documents.values()):
             raise InputError(f"{file}: a run must rank documents, and ranks none; test it again")
+        if self.run.file is not None:
+            documents = self._of_collection(documents)
         for ranked in documents.values():
             ranked.sort(key=lambda document: (document[1], document[0]), reverse=True)
         return documents
+
+    @property
+    def queries(self) -> list[str]:
+        """Those that were measured."""
+        return list(next(iter(self.run.by_query.values()), ()))
+
+    def _of_collection(
+        self, documents: dict[str, list[tuple[str, float]]]
+    ) -> dict[str, list[tuple[str, float]]]:
+        """Documents of the measured queries, by the ids of the collection: a file of others may tell
+        its texts.
+        """
+        by_id: dict[str, list[tuple[str, float]]] = {query: [] for query in self.queries}
+        for query, ranked in documents.items():
+            query_id = query if query in by_id else id_of("q", query)
+            if query_id not in by_id:
+                continue
+            is_there = self.collection.corpus.rows([doc for doc, _ in ranked]) >= 0
+            for (doc, score), is_id in zip(ranked, is_there.tolist(), strict=True):
+                by_id[query_id].append((doc if is_id else id_of("d", doc), score))
+        return by_id
+
+    def has_only_known_documents(self) -> bool:
+        """Whether the collection has all documents that are ranked."""
+        docs = {doc for ranked in self.documents.values() for doc, _ in ranked}
+        return bool((self.collection.corpus.rows(list(docs)) >= 0).all())
 
     def grades(self, query: str) -> dict[int, float]:
         """The grades of the documents that are judged for a query, by their rows."""
@@ -89,7 +116,11 @@ def collection_of(run: Run) -> Collection | None:
     warning says why.
     """
     path = run.config.get("data", {}).get("init_args", {}).get("path")
-    if path is None or run.config["data"]["class_path"].endswith("FeatureDataModule"):
+    if run.file is not None:
+        path = run.report["path"]
+    elif path is not None and run.config["data"]["class_path"].endswith("FeatureDataModule"):
+        return None
+    if path is None:
         return None
     if not isinstance(path, str):
         log.warning("documents are not shown of several sources: %s", run.folder)
@@ -105,6 +136,8 @@ def collection_of(run: Run) -> Collection | None:
         log.warning("documents are not shown: %s", error)
         return None
     evaluated = run.report["evaluated"]
+    if "queries" not in evaluated:  # judgements of a file have measured it
+        return None
     has_same_queries = evaluated.get("queries") == collection.queries.key
     has_same_documents = evaluated.get("documents") == collection.corpus.key
     if has_same_queries and has_same_documents:

@@ -94,14 +94,14 @@ def read_experiments(
     """
     folder_of_place: dict[Path, Path] = {}  # a link or another spelling names the same place
     for path in paths:
-        for folder in _run_folders(path):
+        for folder in run_folders(path):
             folder_of_place.setdefault(folder.resolve(), folder)
     if not folder_of_place:
         raise InputError(
             "there must be runs to compare, got none; name run folders, as in: ltr compare runs/a runs/b"
         )
     folders = list(folder_of_place.values())
-    names = _short_names([_experiment_folder(folder) for folder in folders])
+    names = short_names([experiment_folder(folder) for folder in folders])
     runs_of_name: dict[str, list[Run]] = {}
     for name, folder in zip(names, folders, strict=True):
         runs_of_name.setdefault(name, []).append(read_run(folder, data_set, split))
@@ -154,7 +154,7 @@ def _check_pair(first: Run, run: Run, metric: str) -> None:
         )
 
 
-def _run_folders(path: str) -> list[Path]:
+def run_folders(path: str) -> list[Path]:
     """The run folders that a path on the command line names, or a pattern or an address there."""
     if path.startswith(PREFIX):
         return fetch_runs(path)
@@ -164,7 +164,7 @@ def _run_folders(path: str) -> list[Path]:
         return _runs_in(folder)
     matches = [match for match in map(Path, sorted(glob(path, recursive=True))) if match.is_dir()]
     if not matches:
-        raise InputError(f"{path}: there is no such folder")
+        raise InputError(f"{path}: there is no such folder, and no such ranking")
     runs = []
     for match in matches:
         runs += _runs_in(match)
@@ -214,7 +214,7 @@ def _by_seed(folder: Path) -> tuple[str, int, str]:
     return str(folder.parent), seed, ""
 
 
-def _experiment_folder(run: Path) -> str:
+def experiment_folder(run: Path) -> str:
     """The folder that the seeds of an experiment share; absolute, so it has one name."""
     absolute = Path(os.path.abspath(run))
     for part in ("fold=", "seed="):
@@ -223,7 +223,7 @@ def _experiment_folder(run: Path) -> str:
     return str(absolute)
 
 
-def _short_names(names: Sequence[str]) -> list[str]:
+def short_names(names: Sequence[str]) -> list[str]:
     """The names without their common folders. Where all names are equal: the last part."""
     if len(set(names)) == 1:
         return [Path(name).resolve().name for name in names]

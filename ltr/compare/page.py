@@ -114,12 +114,20 @@ def _rankings(experiments: Sequence[Experiment]) -> dict[str, Ranking]:
     rankings = {}
     for experiment in experiments:
         run = experiment.runs[0]
-        file = run.place.test_run
+        file = run.ranking
         if not file.is_file():
             log.warning(
                 "documents are not shown: there is no %s; a cross-validation has none of its own",
                 file,
             )
             return {}
-        rankings[experiment.name] = Ranking(run, collection)
+        ranking = Ranking(run, collection)
+        if run.file is not None and not ranking.has_only_known_documents():
+            log.warning(
+                "documents are not shown: %s ranks some that are not in %s",
+                file,
+                collection.source,
+            )
+            return {}
+        rankings[experiment.name] = ranking
     return rankings

@@ -27,6 +27,7 @@ class Run:
         results: what metrics.json says.
         by_query: the values by metric and query; NaN where a query has none.
         split: that the results are on.
+        file: a ranking of others, where the run is one; None: the folder holds it.
     """
 
     folder: Path
@@ -35,6 +36,7 @@ class Run:
     results: dict[str, Any]
     by_query: dict[str, dict[str, float]] = field(repr=False)
     split: str = "test"
+    file: Path | None = None
 
     @property
     def recipe(self) -> TrainingRecipe | None:
@@ -81,6 +83,11 @@ class Run:
     def place(self) -> RunFolder:
         """Where the results on its own data lie."""
         return RunFolder(self.folder).folder_of_split(self.split)
+
+    @property
+    def ranking(self) -> Path:
+        """The file of what was ranked on its own data."""
+        return self.place.test_run if self.file is None else self.file
 
     @property
     def report(self) -> dict[str, Any]:

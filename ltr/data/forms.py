@@ -7,10 +7,12 @@ from pathlib import Path
 from ltr.data.columns import pair_columns
 from ltr.data.files import numbered_lines
 from ltr.data.first_bytes import kind_of_file, unpacked_name
-from ltr.data.trec import BEIR_HEADER
+from ltr.data.trec import BEIR_HEADER, is_score
 
 # How files of rows with named columns end.
 ENDINGS_OF_ROWS = (".jsonl", ".ndjson", ".json", ".csv", ".parquet", ".arrow")
+
+COLUMNS_OF_RUN = 6  # or more: words behind the tag are a comment
 
 
 class Form:
@@ -49,6 +51,18 @@ class Form:
     def n_columns(self) -> int:
         """How many columns the first line of a text without names has; 0 where there are names."""
         return 0 if self.names else len(self._first)
+
+    @cached_property
+    def is_run(self) -> bool:
+        """Whether a text begins with a line of a run, whatever white space is between its columns."""
+        if self.has_rows:
+            return False
+        for _, line in numbered_lines(self._file):
+            words = line.split()
+            if words[0] != "#":
+                has_numbers = len(words) >= COLUMNS_OF_RUN and all(map(is_score, words[3:5]))
+                return has_numbers or self.n_columns >= COLUMNS_OF_RUN
+        return False
 
     @property
     def is_plain(self) -> bool:

@@ -14,6 +14,7 @@ from ltr.data.columns import Label
 from ltr.data.files import digest_of
 from ltr.data.forms import Form
 from ltr.data.lines import (
+    IdTable,
     Line,
     LineRows,
     in_line,
@@ -90,9 +91,7 @@ def cached_lists_of(
     return cached("lists", content, build, open_lists, origin)
 
 
-def read_judgements(
-    files: Sequence[Path], queries: TextTable, corpus: TextTable
-) -> Noted[QueryLists]:
+def read_judgements(files: Sequence[Path], queries: IdTable, corpus: IdTable) -> Noted[QueryLists]:
     """The judgements of a file, or of the parts of one. As in the files that others ship, absent
     queries and documents may be judged, and a pair twice with one grade: such judgements are left
     out and counted. Where none has a grade, each is of grade 1.
@@ -145,8 +144,8 @@ def _known_lists(
     files: Sequence[Path],
     lines: Iterable[Line],
     kind: str,
-    queries: TextTable,
-    corpus: TextTable,
+    queries: IdTable,
+    corpus: IdTable,
 ) -> Noted[QueryLists]:
     """Lines as lists by query, without those of absent queries and documents and those of a pair
     again, which are counted; an InputError for a pair with two values.

@@ -4,11 +4,11 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from typing import Protocol
 
 import numpy as np
 
 from ltr.data.query_lists import QueryLists
-from ltr.data.texts import TextTable
 from ltr.errors import InputError
 
 BLOCK = 65_536  # lines whose ids are looked up together
@@ -18,6 +18,42 @@ MOST_LINES = 2**40
 
 # The number of a line with a query id, a document id and a value.
 Line = tuple[int, tuple[str, str, float]]
+
+
+class IdTable(Protocol):
+    """Ids by row: those of a table of texts, or of what is known by its ids alone."""
+
+    @property
+    def ids(self) -> Sequence[str]: ...
+
+    def rows(self, ids: Sequence[str]) -> np.ndarray:
+        """``[N]`` int64: the row of each id, -1 where there is none."""
+
+
+class GivenIds:
+    """Ids that have no texts, numbered as they come.
+
+    >>> table = GivenIds()
+    >>> table.rows(["b", "a", "b"]), table.ids
+    (array([0, 1, 0]), ['b', 'a'])
+    """
+
+    def __init__(self) -> None:
+        self.ids: list[str] = []
+        self._row_of: dict[str, int] = {}
+
+    def __contains__(self, id_: str) -> bool:
+        return id_ in self._row_of
+
+    def rows(self, ids: Sequence[str]) -> np.ndarray:
+        """``[N]`` int64: the row of each id, a new one for an id that is not there."""
+        rows = np.empty(len(ids), dtype=np.int64)
+        for number, id_ in enumerate(ids):
+            row = self._row_of.setdefault(id_, len(self.ids))
+            if row == len(self.ids):
+                self.ids.append(id_)
+            rows[number] = row
+        return rows
 
 
 @dataclass(frozen=True, eq=False)
@@ -96,8 +132,8 @@ def lines_of_all(files: Sequence[Path], read: Callable[[Path], Iterator[Line]]) 
 
 def look_up(
     lines: Iterable[Line],
-    queries: TextTable,
-    corpus: TextTable,
+    queries: IdTable,
+    corpus: IdTable,
     refuse_unknown: Sequence[str | Path] = (),
 ) -> LineRows:
     """The rows of the ids of all lines.
@@ -131,8 +167,8 @@ def look_up(
 def lists_of_lines(
     sources: Sequence[str | Path],
     kind: str,
-    queries: TextTable,
-    corpus: TextTable,
+    queries: IdTable,
+    corpus: IdTable,
     lines: Iterable[Line],
 ) -> QueryLists:
     """Numbered lines (query, doc, value) as lists by query, every id and pair checked.
@@ -159,7 +195,7 @@ def lists_of_lines(
     return known.lists()
 
 
-def _rows_of_block(block: list[Line], queries: TextTable, corpus: TextTable) -> LineRows:
+def _rows_of_block(block: list[Line], queries: IdTable, corpus: IdTable) -> LineRows:
     numbers = []
     query_ids = []
     doc_ids = []

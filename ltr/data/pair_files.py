@@ -12,8 +12,17 @@ from typing import Any
 
 from ltr.data import trec
 from ltr.data.column_roles import titles_of
-from ltr.data.columns import NAMES, Label, Role, in_small_letters, is_index, pair_columns, role_of
-from ltr.data.forms import Form, lines_of_columns
+from ltr.data.columns import (
+    NAMES,
+    Label,
+    Role,
+    in_small_letters,
+    is_index,
+    is_title,
+    pair_columns,
+    role_of,
+)
+from ltr.data.forms import COLUMNS_OF_RUN, Form, lines_of_columns
 from ltr.data.lines import Line
 from ltr.data.named_rows import Row, read_rows
 from ltr.data.record_files import with_title
@@ -33,7 +42,6 @@ SIDES: tuple[tuple[Role, Role], ...] = (
     ("positive", "positive_scores"),
     ("negative", "negative_scores"),
 )
-COLUMNS_OF_RUN = 6  # or more: words behind the tag are a comment
 
 # The same of candidates and of judgements, in words.
 CANDIDATES_IN_WORDS = {
@@ -178,6 +186,16 @@ def candidate_lines(file: Path) -> Iterator[Line]:
             yield number, pair
 
 
+def ranked_lines(file: Path) -> Iterator[Line]:
+    """The lines of a ranking: of a run, or of pairs with scores or ranks, in any form."""
+    if Form(file).is_run:
+        yield from trec.read_run(file)
+        return
+    for number, row in pair_rows(file):
+        for pair in row.ranked():
+            yield number, pair
+
+
 def _named_lines(file: Path, names: Sequence[str]) -> Iterator[Row]:
     """The lines of a text behind that of the names of its columns."""
     listed = ", ".join(names)[:200]
@@ -309,6 +327,8 @@ class PairRow:
         self._ask("query_id", "document_id")
         docs = _as_list(self._values["document_id"])
         scores = self._scores_of_candidates()
+        if scores is None:
+            scores = 0.0
         if not isinstance(scores, list):
             scores = [scores] * len(docs)
         if len(scores) != len(docs):
@@ -320,8 +340,22 @@ class PairRow:
             for doc, score in zip(docs, scores, strict=True)
         ]
 
+    def ranked(self) -> list[Pair]:
+        """The same of a ranking, which needs scores or ranks. Queries and documents may also be named
+        by columns of texts, as ``query`` and ``document``, and are told as these have them.
+        """
+        values = self._values
+        if "query_id" not in values and "query" in values:
+            values = values | {"query_id": values["query"]}
+        texts = [name for name in self._others if role_of(name) == "text" and not is_title(name)]
+        if "document_id" not in values and len(texts) == 1:
+            values = values | {"document_id": self._others[texts[0]]}
+        if self._scores_of_candidates() is None:
+            self._ask("score")
+        return PairRow(self._where, values, self._others).candidates()
+
     def _scores_of_candidates(self) -> Any:
-        """A score, or a list of them."""
+        """A score, or a list of them; None where there are none."""
         if "score" in self._values:
             return self._values["score"]
         others = {name: value for name, value in self._others.items() if value is not None}
@@ -336,7 +370,7 @@ class PairRow:
             if in_small_letters(name) == "rank":
                 ranks = [-trec.score_in(rank, self._where) for rank in _as_list(value)]
                 return ranks if isinstance(value, list) else ranks[0]
-        return 0.0
+        return None
 
     def negatives(self, systems: Sequence[str] | None) -> tuple[str, list[Pair]]:
         """The pairs of a query and a document that may be a negative of it, and what their values are:

@@ -184,6 +184,12 @@ class QueryLists(NamedTuple):
         """The lists of these queries, as far as they have one."""
         return self.lists_at(np.flatnonzero(np.isin(self.query_rows, query_rows)))
 
+    def where(self, is_kept: np.ndarray) -> "QueryLists":
+        """The documents of a mask ``[D]``, and the queries that have one of them."""
+        return QueryLists.from_rows(
+            self.query_of_doc[is_kept], self.doc_rows[is_kept], self.values[is_kept]
+        )
+
     def n_relevant(self) -> np.ndarray:
         """``[Q]``: how many documents of each query have a value above 0."""
         n_before = np.concatenate([[0], np.cumsum(self.values > 0)])

@@ -1,0 +1,388 @@
+"""Rankings that lie in files, whoever made them: read, and measured by judgements."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from glob import glob
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from ltr.checkpoint import RESULTS
+from ltr.compare.experiment import Experiment, experiment_folder, run_folders, short_names
+from ltr.compare.tested_run import Run, read_run
+from ltr.data.collection import open_collection, with_split
+from ltr.data.files import digest_of_arrays, digest_of_json
+from ltr.data.forms import ENDINGS_OF_ROWS, Form
+from ltr.data.judged_lists import are_ranks, read_judgements
+from ltr.data.lines import GivenIds, Line, lists_of_lines
+from ltr.data.pair_files import ranked_lines
+from ltr.data.progress import reading
+from ltr.data.query_lists import QueryLists, values_of
+from ltr.data.texts import id_of
+from ltr.errors import InputError
+from ltr.metrics import MeasuredLists, RankingMetric
+from ltr.run.provenance import made_by
+
+METRICS = ["nDCG@10", "RR@10", "AP"]  # where none is named
+
+# Of names of files, what says their form.
+ENDINGS = {".trec", ".run", ".txt", ".gz", ".zst", ".bz2", ".xz", *ENDINGS_OF_ROWS, ".tsv"}
+COLUMNS_OF_RANKS = 3  # MS MARCO's own form has ranks in the third
+
+CELLS = 2**22  # of lists that are measured together
+
+
+@dataclass(frozen=True)
+class Judgements:
+    """What rankings are measured by.
+
+    Attributes:
+        source: the file or the data that they come from.
+        lists: the grades, by query.
+        queries, docs: the ids; those of the rankings join them as they are read.
+        path: of the data whose texts these are; None where the judgements are alone.
+        split: of the data.
+        digests: of what is judged, by the names of ``evaluated`` in metrics.json.
+    """
+
+    source: str
+    lists: QueryLists
+    queries: GivenIds
+    docs: GivenIds
+    path: str | None = None
+    split: str = "test"
+    digests: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def query_ids(self) -> list[str]:
+        """The judged queries, in the order of ``lists``."""
+        return [self.queries.ids[row] for row in self.lists.query_rows]
+
+    def with_documents(self, others: QueryLists) -> "Judgements":
+        """With more documents, and their grades, for queries that are judged."""
+        return replace(self, lists=self.lists.joined(others))
+
+
+@dataclass(frozen=True)
+class RankedFile:
+    """A ranking that lies in a file.
+
+    Attributes:
+        name: of the experiment that it belongs to.
+        seed: of the experiment.
+        file: where it lies.
+        lists: the documents of each judged query, with their scores.
+        notes: what must be told of it.
+        run: that it is the test of; None for a file of others.
+    """
+
+    name: str
+    seed: int
+    file: Path
+    lists: QueryLists
+    notes: list[str]
+    run: Run | None = None
+
+
+def judgements_of_file(file: str | Path) -> Judgements:
+    """The judgements of a file, in any form that a data folder may have them in.
+
+    Raises:
+        InputError: as for those of a data folder.
+    """
+    path = Path(file)
+    if not path.is_file():
+        raise InputError(f"--qrels: there is no file {file}")
+    queries = GivenIds()
+    docs = GivenIds()
+    with reading([path]):
+        lists, _ = read_judgements([path], queries, docs)
+    return _judgements(str(file), lists, queries, docs)
+
+
+def judgements_of_data(path: str, split: str = "test") -> Judgements:
+    """The judgements of a split of a collection."""
+    collection = open_collection(path)
+    if split != "test":
+        collection = with_split(collection, split)
+    judged = collection.judgements(split)
+    queries = GivenIds()
+    docs = GivenIds()
+    query_rows = queries.rows([collection.queries.ids[row] for row in judged.query_of_doc])
+    doc_rows = docs.rows([collection.corpus.ids[row] for row in judged.doc_rows])
+    lists = QueryLists.from_rows(query_rows, doc_rows, judged.values)
+    read = _judgements(path, lists, queries, docs)
+    texts = {"queries": collection.queries.key, "documents": collection.corpus.key}
+    return replace(read, path=path, split=split, digests=read.digests | texts)
+
+
+def _judgements(source: str, lists: QueryLists, queries: GivenIds, docs: GivenIds) -> Judgements:
+    query_ids = [queries.ids[row] for row in lists.query_of_doc]
+    doc_ids = [docs.ids[row] for row in lists.doc_rows]
+    pairs = sorted(zip(query_ids, doc_ids, lists.values.tolist(), strict=True))
+    digests = {"judgements": digest_of_json(pairs)[:16]}
+    return Judgements(source, lists, queries, docs, digests=digests)
+
+
+def is_ranking(word: str) -> bool:
+    """Whether a word of the command line names files of rankings: ``runs/bm25.trec``, a pattern of
+    such, or either behind ``name=``.
+    """
+    _, path = _name_and_path(word)
+    return bool(_files_of(path))
+
+
+def read_rankings(words: Iterable[str], judgements: Judgements) -> list[RankedFile]:
+    """The rankings that words name, in their order.
+
+    Args:
+        words: files; run folders, or folders of these, whose ``test.run`` is read; patterns of either.
+            With a name before it (``bm25=runs/bm25.*.trec``) all that a word names are the seeds of
+            one experiment; without, each file is an experiment.
+        judgements: the queries whose documents are read.
+
+    Raises:
+        InputError: for a word that names nothing, a line that can't be read, a pair again, a ranking
+            of no judged query, or a file that is named twice.
+    """
+    found: list[tuple[str | None, Path, Run | None]] = []
+    for word in words:
+        name, path = _name_and_path(word)
+        files = _files_of(path)
+        if files:
+            found += [(name, file, None) for file in files]
+            continue
+        for folder in run_folders(path):
+            tested = read_run(folder, split=judgements.split)
+            if not tested.ranking.is_file():
+                raise InputError(f"{tested.ranking}: there is no such file; test the run again")
+            found.append((name, tested.ranking, tested))
+    seen: set[Path] = set()
+    for _, file, _ in found:
+        if file.resolve() in seen:
+            raise InputError(f"{file} must be named once, and is twice; leave one out")
+        seen.add(file.resolve())
+    names = _names_of(found)
+    n_seeds: dict[str, int] = {}
+    rankings = []
+    for name, (_, file, run) in zip(names, found, strict=True):
+        place = n_seeds.setdefault(name, 0)
+        n_seeds[name] += 1
+        seed = place if run is None else run.seed
+        lists, notes = _read(file, judgements)
+        rankings.append(RankedFile(name, seed, file, lists, notes, run))
+    return rankings
+
+
+def _name_and_path(word: str) -> tuple[str | None, str]:
+    """The name before a path, and the path. ``seed=0`` is a folder, and what is there is a path."""
+    name, separator, path = word.partition("=")
+    is_named = separator and name and path and "/" not in name and name not in ("seed", "fold")
+    return (name, path) if is_named and not Path(word).exists() else (None, word)
+
+
+def _files_of(path: str) -> list[Path]:
+    """The rankings that are called so, or that the pattern matches; none where it is of folders, and
+    metrics.json names its run.
+    """
+    matches = [Path(path)]
+    if not matches[0].exists():
+        matches = [Path(match) for match in sorted(glob(path, recursive=True))]
+    if any(match.is_dir() or match.name == RESULTS for match in matches):
+        return []
+    return [match for match in matches if match.is_file()]
+
+
+def _names_of(found: Sequence[tuple[str | None, Path, Run | None]]) -> list[str]:
+    """The names of the experiments: the given ones, else short ones of files and of experiments."""
+    paths = []
+    for name, file, run in found:
+        if name is None:
+            paths.append(_without_endings(file) if run is None else experiment_folder(run.folder))
+    short = iter(short_names(paths))
+    names = [next(short) if name is None else name for name, _, _ in found]
+    # A file alone is an experiment: it must not become a seed of another one.
+    for name, (given, file, run) in zip(names, found, strict=True):
+        if given is None and run is None and names.count(name) > 1:
+            raise InputError(
+                f"{file} would be called {name}, and so would another ranking; name each, as in {name}1={file}"
+            )
+    return names
+
+
+def _without_endings(file: Path) -> str:
+    """The absolute path of a file, without what its name says of its form."""
+    file = file.absolute()
+    while file.suffix.lower() in ENDINGS:
+        file = file.with_suffix("")
+    return str(file)
+
+
+def _read(file: Path, judgements: Judgements) -> tuple[QueryLists, list[str]]:
+    """The documents of the judged queries of a file, best first, and what must be told of them."""
+    queries = judgements.queries
+    docs = judgements.docs
+    n_judged = len(judgements.lists.query_rows)
+    form = Form(file)
+    lines = ranked_lines(file)
+    if not form.is_run:
+        lines = _with_ids_of_texts(lines, queries, docs)
+    with reading([file]):
+        lists = lists_of_lines([file], "line", queries, docs, lines)
+    if form.n_columns == COLUMNS_OF_RANKS and are_ranks(lists, file):
+        lists = lists._replace(values=-lists.values)
+    known = lists.of_queries(judgements.lists.query_rows)
+    n_unknown = len(lists.query_rows) - len(known.query_rows)
+    if not len(known.query_rows):
+        raise InputError(
+            f"{file}: at least one query must be judged in {judgements.source}, got {len(lists.query_rows)} others; these may be ids of other data"
+        )
+    if not np.isin(known.doc_rows, judgements.lists.doc_rows).any():
+        raise InputError(
+            f"{file}: at least one document must be judged in {judgements.source}, got none of {len(known.doc_rows):,}; these may be ids of other data"
+        )
+    notes = []
+    n_missing = n_judged - len(known.query_rows)
+    if n_missing:
+        notes.append(
+            f"{n_missing:,} of {n_judged:,} judged queries found nothing, as they are missing"
+        )
+    if n_unknown:
+        notes.append(f"queries without judgements are left out: {n_unknown:,}")
+    return known, notes
+
+
+def _with_ids_of_texts(lines: Iterable[Line], queries: GivenIds, docs: GivenIds) -> Iterator[Line]:
+    """Lines whose queries and documents may be told by their texts, as those of a collection that is
+    made of texts: then with the ids that it gives them.
+    """
+    for number, (query, doc, score) in lines:
+        if query not in queries and id_of("q", query) in queries:
+            query = id_of("q", query)
+        if doc not in docs and id_of("d", doc) in docs:
+            doc = id_of("d", doc)
+        yield number, (query, doc, score)
+
+
+def measured_experiments(
+    rankings: Sequence[RankedFile], judgements: Judgements, metrics: Sequence[RankingMetric]
+) -> list[Experiment]:
+    """The rankings as experiments, those of one name together: each a run that was tested.
+
+    Args:
+        rankings: to be measured.
+        judgements: to measure them by. A document that nobody judged counts as irrelevant.
+        metrics: what is measured.
+    """
+    runs_of_name: dict[str, list[Run]] = {}
+    for ranking in rankings:
+        runs_of_name.setdefault(ranking.name, []).append(_as_run(ranking, judgements, metrics))
+    experiments = []
+    for name, runs in runs_of_name.items():
+        seeds = [run.seed for run in runs]
+        for run in runs:
+            if seeds.count(run.seed) > 1:
+                raise InputError(
+                    f"{name}: seeds must differ, got {run.seed} of {run.folder} and of another; name one of them"
+                )
+        experiments.append(Experiment(name, sorted(runs, key=lambda run: run.seed)))
+    return experiments
+
+
+def _as_run(ranking: RankedFile, judgements: Judgements, metrics: Sequence[RankingMetric]) -> Run:
+    query_ids = judgements.query_ids
+    by_query: dict[str, dict[str, float]] = {}
+    report: dict[str, Any] = {}
+    for metric, values in zip(
+        metrics, values_by_query(ranking.lists, judgements, metrics), strict=True
+    ):
+        counted = values[~np.isnan(values)]
+        report[metric.name] = float(counted.mean()) if len(counted) else None
+        by_query[metric.name] = dict(zip(query_ids, values.tolist(), strict=True))
+    report |= {
+        "conventions": {metric.name: metric.convention for metric in metrics},
+        "lower_is_better": [metric.name for metric in metrics if metric.measure.lower_is_better],
+        "evaluated": judgements.digests | {"candidates": _digest_of_documents(ranking.lists)},
+        "queries": len(query_ids),
+        "candidates": "those of its file",
+        "path": judgements.path,
+        "checkpoint": None,
+        "made": made_by(),
+    }
+    split = judgements.split
+    if ranking.run is None:
+        results = {"test": report}
+        return Run(ranking.file, ranking.seed, {}, results, by_query, split, ranking.file)
+    report["checkpoint"] = ranking.run.report["checkpoint"]
+    results = ranking.run.results | {"test": report}
+    return replace(ranking.run, results=results, by_query=by_query)
+
+
+def _digest_of_documents(lists: QueryLists) -> str:
+    """Of which documents are ranked, whatever their order."""
+    order = np.lexsort((lists.doc_rows, lists.query_of_doc))
+    return digest_of_arrays(lists.query_rows, lists.offsets, lists.doc_rows[order])
+
+
+def values_by_query(
+    lists: QueryLists, judgements: Judgements, metrics: Sequence[RankingMetric]
+) -> np.ndarray:
+    """``[M, Q]``: what each of M metrics says of each of Q judged queries; NaN for a query that it
+    leaves out. Of a query without a list nothing was found.
+    """
+    judged = judgements.lists
+    place_of_doc = _places_by_id(lists.doc_rows, judgements.docs)
+    lengths = np.array([len(lists.of(row)[0]) for row in judged.query_rows])
+    values = np.empty((len(metrics), len(lengths)))
+    for places in _blocks(lengths):
+        measured = _measured_lists(lists, judged, judged.query_rows[places], place_of_doc)
+        for row, metric in enumerate(metrics):
+            values[row, places] = metric.per_query(measured).numpy()
+    return values
+
+
+def _blocks(lengths: np.ndarray) -> Iterator[np.ndarray]:
+    """Places of lists that are measured together, those of like lengths."""
+    order = np.argsort(lengths, kind="stable")
+    start = 0
+    while start < len(order):
+        stop = start + 1
+        while stop < len(order) and (stop + 1 - start) * lengths[order[stop]] <= CELLS:
+            stop += 1
+        yield order[start:stop]
+        start = stop
+
+
+def _measured_lists(
+    lists: QueryLists, judged: QueryLists, query_rows: np.ndarray, place_of_doc: dict[int, int]
+) -> MeasuredLists:
+    """The lists of some queries beside their judgements."""
+    ranked = [lists.of(row) for row in query_rows]
+    known = [judged.of(row) for row in query_rows]
+    width = max(1, *(len(docs) for docs, _ in ranked))
+    ideal_width = max(1, *(len(docs) for docs, _ in known))
+    shape = (len(query_rows), width)
+    scores = np.zeros(shape, dtype=np.float32)
+    labels = np.zeros(shape, dtype=np.float32)
+    mask = np.zeros(shape, dtype=bool)
+    ties = np.zeros(shape, dtype=np.int64)
+    is_judged = np.zeros(shape, dtype=bool)
+    ideal = np.zeros((len(query_rows), ideal_width), dtype=np.float32)
+    for row, ((docs, of_docs), (known_docs, grades)) in enumerate(zip(ranked, known, strict=True)):
+        n_docs = len(docs)
+        scores[row, :n_docs] = of_docs
+        labels[row, :n_docs] = values_of(docs, known_docs, grades)
+        mask[row, :n_docs] = True
+        ties[row, :n_docs] = [place_of_doc[doc] for doc in docs.tolist()]
+        is_judged[row, :n_docs] = np.isin(docs, known_docs)
+        ideal[row, : len(grades)] = grades
+    return MeasuredLists(*map(torch.from_numpy, (scores, labels, mask, ties, ideal, is_judged)))
+
+
+def _places_by_id(doc_rows: np.ndarray, docs: GivenIds) -> dict[int, int]:
+    """By row the place of each document in the order of ids, by which trec_eval breaks ties."""
+    rows = np.unique(doc_rows).tolist()
+    rows.sort(key=docs.ids.__getitem__)
+    return {row: place for place, row in enumerate(rows)}

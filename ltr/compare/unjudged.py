@@ -1,0 +1,103 @@
+"""Documents that nobody judged: whether a verdict hangs on what they are."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Literal, get_args
+
+import numpy as np
+
+from ltr.compare.comparison import compare
+from ltr.compare.query_groups import Groups
+from ltr.compare.ranked_files import (
+    Judgements,
+    RankedFile,
+    measured_experiments,
+    values_by_query,
+)
+from ltr.compare.tables import Table
+from ltr.data.query_lists import QueryLists
+from ltr.metrics import RankingMetric
+
+Unjudged = Literal["irrelevant", "left out", "relevant"]
+UNJUDGED: tuple[Unjudged, ...] = get_args(Unjudged)
+FIRST = 10  # ranks of which is told how many are not judged
+
+
+def unjudged_tables(
+    rankings: Sequence[RankedFile],
+    judgements: Judgements,
+    metrics: Sequence[RankingMetric],
+    pairs: Sequence[tuple[str, str]],
+    alpha: float,
+) -> list[Table]:
+    """What each comparison says where documents without a judgement are irrelevant, are left out of all
+    rankings, or are as relevant as any; none where all are judged.
+
+    Args:
+        rankings, judgements, metrics: as they are compared.
+        pairs: names of an experiment and of its baseline.
+        alpha: the level of each family of tests.
+    """
+    share_of = _shares(rankings, judgements)
+    if not pairs or not any(share_of.values()):
+        return []
+    names = [metric.name for metric in metrics]
+    cells: dict[tuple[str, str, str], list[str]] = {}
+    for unjudged in UNJUDGED:
+        experiments = measured_experiments(*treated(rankings, judgements, unjudged), metrics)
+        groups = Groups("split", {judgements.split: experiments})
+        for result in compare(groups, names, pairs, alpha):
+            for found in result.main.comparisons:
+                row = cells.setdefault((result.main.metric, found.name, found.baseline), [])
+                word, _, _ = found.verdict.partition(" (")
+                row.append(f"{found.difference.mean:+.4f} {word.partition(';')[0]}")
+    rows = []
+    for (metric, name, baseline), differences in cells.items():
+        shares = f"{share_of[name]:.1%} / {share_of[baseline]:.1%}"
+        rows.append([f"{metric}: {name} − {baseline}", shares, *differences])
+    title = "documents without a judgement: the differences where all of them are …"
+    header = ["comparison", f"not judged of the first {FIRST}", *UNJUDGED]
+    return [Table(title, header, rows, text_columns=UNJUDGED)]
+
+
+def _shares(rankings: Sequence[RankedFile], judgements: Judgements) -> dict[str, float]:
+    """By experiment, the share of documents without a judgement among the first of its lists."""
+    judged = RankingMetric(f"Judged@{FIRST}")
+    shares: dict[str, list[float]] = {}
+    for ranking in rankings:
+        (values,) = values_by_query(ranking.lists, judgements, [judged])
+        has_documents = np.isin(judgements.lists.query_rows, ranking.lists.query_rows)
+        shares.setdefault(ranking.name, []).append(1 - float(values[has_documents].mean()))
+    return {name: float(np.mean(of_seeds)) for name, of_seeds in shares.items()}
+
+
+def treated(
+    rankings: Sequence[RankedFile], judgements: Judgements, unjudged: Unjudged
+) -> tuple[list[RankedFile], Judgements]:
+    """Rankings and judgements with another answer to what a document is that nobody judged.
+
+    Args:
+        rankings, judgements: as they are.
+        unjudged: ``irrelevant``: as they are; ``left out``: the rankings without these documents;
+            ``relevant``: each that some ranking has is judged, with the largest grade that there is.
+    """
+    judged = judgements.lists
+    if unjudged == "irrelevant":
+        return list(rankings), judgements
+    n_docs = len(judgements.docs.ids)
+    judged_pairs = judged.query_of_doc * n_docs + judged.doc_rows
+    kept = []
+    absent = []
+    for ranking in rankings:
+        lists = ranking.lists
+        is_judged = np.isin(lists.query_of_doc * n_docs + lists.doc_rows, judged_pairs)
+        kept.append(replace(ranking, lists=lists.where(is_judged)))
+        absent.append(lists.where(~is_judged))
+    if unjudged == "left out":
+        return kept, judgements
+    queries = np.concatenate([lists.query_of_doc for lists in absent])
+    docs = np.concatenate([lists.doc_rows for lists in absent])
+    pairs = np.unique(queries * n_docs + docs)
+    grades = np.full(len(pairs), judged.values.max())
+    others = QueryLists.from_rows(pairs // n_docs, pairs % n_docs, grades)
+    return list(rankings), judgements.with_documents(others)

@@ -1,0 +1,371 @@
+"""Rankings of others: read in every form, measured as trec_eval does, and compared."""
+
+import json
+import random
+import re
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+import pytrec_eval
+from scipy import stats
+
+from ltr.compare.gate import Answer, Gate
+from ltr.compare.ranked_files import (
+    judgements_of_data,
+    judgements_of_file,
+    measured_experiments,
+    read_rankings,
+    values_by_query,
+)
+from ltr.compare.statistics import Estimate, estimate
+from ltr.compare.unjudged import treated, unjudged_tables
+from ltr.errors import InputError
+from ltr.metrics import RankingMetric
+from tests.world.commands import refusal, run_ltr
+
+METRICS = ("nDCG@10", "RR@10", "AP", "P@5", "R@3", "AP(rel=2)", "Judged@10")
+THEIRS = {
+    "nDCG@10": "ndcg_cut_10",
+    "AP": "map",
+    "P@5": "P_5",
+    "R@3": "recall_3",
+}
+ZERO = [RankingMetric(name, "zero") for name in THEIRS]
+
+# q1: d1 is relevant, d2 not, d3 and d9 are judged by nobody; q2: d4 of grade 2, d5 of grade 1.
+QRELS = "q1 0 d1 1\nq1 0 d2 0\nq2 0 d4 2\nq2 0 d5 1\n"
+RUN = "q1 Q0 d9 1 3.5 x\nq1 Q0 d1 2 2 x\nq2 Q0 d5 1 0.5 x\nq2 Q0 d4 2 0.25 x\n"
+
+
+@pytest.fixture
+def here(tmp_path, monkeypatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    Path("qrels.txt").write_text(QRELS)
+    Path("a.trec").write_text(RUN)
+    return tmp_path
+
+
+def same(one: dict[str, list[float]], other: dict[str, list[float]]) -> None:
+    for metric in METRICS:
+        np.testing.assert_array_equal(one[metric], other[metric])
+
+
+def values(file: str, *metrics: str, qrels: str = "qrels.txt") -> dict[str, list[float]]:
+    """By metric, the values of the judged queries in their order."""
+    judged = judgements_of_file(qrels)
+    (ranking,) = read_rankings([file], judged)
+    found = values_by_query(ranking.lists, judged, [RankingMetric(name) for name in metrics])
+    return dict(zip(metrics, found.tolist(), strict=True))
+
+
+def test_by_hand(here):
+    found = values("a.trec", "RR@10", "AP", "nDCG@10", "Judged@10", "P@1")
+    assert found["RR@10"] == [0.5, 1] and found["AP"] == [0.5, 1] and found["P@1"] == [0, 1]
+    ideal = 2 + 1 / np.log2(3)
+    assert found["nDCG@10"] == pytest.approx([1 / np.log2(3), (1 + 2 / np.log2(3)) / ideal])
+    assert found["Judged@10"] == [0.5, 1]
+
+
+def write_random(rng: random.Random, number: int) -> tuple[dict, dict]:
+    """Judgements and a ranking with ties, odd white space, missing queries and documents that nobody
+    judged, as text; and as pytrec_eval takes them. Queries that it would not measure have a relevant
+    document, and none ranked.
+    """
+    docs = [f"d{n}" for n in range(12)]
+    qrels: dict[str, dict[str, int]] = {}
+    run: dict[str, dict[str, float]] = {}
+    for query in (f"q{n}" for n in range(rng.randint(2, 5))):
+        qrels[query] = {doc: rng.randint(-1, 3) for doc in rng.sample(docs, rng.randint(1, 8))}
+        if rng.random() < 0.85:
+            ranked = rng.sample([*docs, "other"], rng.randint(1, 10))
+            run[query] = {doc: rng.choice([1.5, -2.0, 0.25, 3e-05]) for doc in ranked}
+    some_doc = next(iter(qrels["q0"]))
+    run.setdefault("q0", {})[some_doc] = 0.25
+    space = lambda: rng.choice([" ", "\t", "  ", " \t "])  # noqa: E731
+    lines = []
+    for query, ranked in run.items():
+        for doc, score in ranked.items():
+            cells = [query, "Q0", doc, str(rng.randint(0, 99)), repr(score), "tag"]
+            lines.append("".join(cell + space() for cell in cells))
+    rng.shuffle(lines)
+    Path(f"{number}.run").write_text("\n".join(lines) + "\n")
+    judged = [f"{q} 0 {d} {g}\n" for q, of_query in qrels.items() for d, g in of_query.items()]
+    Path(f"{number}.qrels").write_text("".join(judged))
+    return qrels, run
+
+
+@pytest.mark.parametrize("n_files", [100, pytest.param(1000, marks=pytest.mark.long)])
+def test_the_values_are_those_of_trec_eval(here, n_files):
+    rng = random.Random(0)
+    n_missing = 0
+    for number in range(n_files):
+        qrels, run = write_random(rng, number)
+        judged = judgements_of_file(f"{number}.qrels")
+        (ranking,) = read_rankings([f"{number}.run"], judged)
+        found = values_by_query(ranking.lists, judged, ZERO)
+        oracle = pytrec_eval.RelevanceEvaluator(qrels, set(THEIRS.values())).evaluate(run)
+        for name, of_queries in zip(THEIRS.values(), found, strict=True):
+            for query, value in zip(judged.query_ids, of_queries, strict=True):
+                expected = oracle.get(query, {name: 0.0})[name]  # nothing found
+                assert value == pytest.approx(expected, abs=1e-6), (number, name, query)
+        n_missing += len(qrels) - len(run)
+        assert bool(ranking.notes) == (len(qrels) > len(run))
+    assert n_missing > n_files / 10
+
+
+ROWS = [("q1", "d9", 3.5), ("q1", "d1", 2.0), ("q2", "d5", 0.5), ("q2", "d4", 0.25)]
+
+
+def as_jsonl(names: tuple[str, str, str]) -> str:
+    return "".join(json.dumps(dict(zip(names, row, strict=True))) + "\n" for row in ROWS)
+
+
+FORMS = {
+    "three.tsv": "".join(f"{q}\t{d}\t{s}\n" for q, d, s in ROWS),
+    "ranks.tsv": "q1\td9\t1\nq1\td1\t2\nq2\td5\t1\nq2\td4\t2\n",
+    "names.tsv": "qid\tdocno\trank\nq1\td9\t1\nq1\td1\t2\nq2\td5\t1\nq2\td4\t2\n",
+    "texts.jsonl": as_jsonl(("query", "document", "score")),
+    "ids.jsonl": as_jsonl(("query_id", "doc_id", "bm25_score")),
+    "lists.jsonl": '{"qid": "q1", "corpus_ids": ["d9", "d1"], "scores": [3.5, 2]}\n'
+    '{"qid": "q2", "corpus_ids": ["d5", "d4"], "scores": [1, 0]}\n',
+    "rows.csv": "query,document,score\n" + "".join(f"{q},{d},{s}\n" for q, d, s in ROWS),
+}
+
+
+@pytest.mark.parametrize("name", FORMS)
+def test_every_form_has_the_same_values(here, name):
+    Path(name).write_text(FORMS[name])
+    same(values(name, *METRICS), values("a.trec", *METRICS))
+
+
+def test_parquet_has_the_same_values(here):
+    pd.DataFrame(ROWS, columns=["query", "document", "score"]).to_parquet("a.parquet")
+    same(values("a.parquet", *METRICS), values("a.trec", *METRICS))
+
+
+def test_a_ranking_may_tell_texts(here):
+    """A collection that is made of texts gives them ids by their content."""
+    rows = [("what?", "this", 1), ("what?", "that", 0), ("who?", "she", 0), ("who?", "he", 1)]
+    names = ("query", "document", "label")
+    lines = [json.dumps(dict(zip(names, row, strict=True))) for row in rows]
+    Path("test.jsonl").write_text("\n".join(lines))
+    ranked = [("what?", "that", 2.0), ("what?", "this", 1.0), ("who?", "he", 0.5)]
+    named = [json.dumps({"query": q, "document": d, "score": s}) for q, d, s in ranked]
+    Path("texts.jsonl").write_text("\n".join(named))
+    judged = judgements_of_data(str(here))
+    (ranking,) = read_rankings(["texts.jsonl"], judged)
+    found = values_by_query(ranking.lists, judged, [RankingMetric("RR@10")])
+    assert sorted(found[0]) == [0.5, 1.0]
+
+
+def test_queries_that_are_missing_or_not_judged_are_told(here):
+    Path("b.trec").write_text("q1 Q0 d1 1 2 x\nq7 Q0 d1 1 2 x\n")
+    judged = judgements_of_file("qrels.txt")
+    (ranking,) = read_rankings(["b.trec"], judged)
+    assert ranking.notes == [
+        "1 of 2 judged queries found nothing, as they are missing",
+        "queries without judgements are left out: 1",
+    ]
+    assert values("b.trec", "AP", "swapped_pairs")["AP"] == [1.0, 0.0]
+
+
+def test_names_and_seeds(here):
+    judged = judgements_of_file("qrels.txt")
+    for name in ("x.1.trec", "x.2.trec", "b.jsonl.gz"):
+        Path(name).write_text(RUN)
+    Path("b.jsonl.gz").unlink()
+    found = read_rankings(["a.trec", "x=x.*.trec"], judged)
+    assert [(each.name, each.seed) for each in found] == [("a", 0), ("x", 0), ("x", 1)]
+    experiments = measured_experiments(found, judged, [RankingMetric("AP")])
+    assert [(each.name, len(each.runs)) for each in experiments] == [("a", 1), ("x", 2)]
+    Path("sub").mkdir()
+    Path("sub/a.trec").write_text(RUN)
+    assert [each.name for each in read_rankings(["a.trec", "sub/a.trec"], judged)] == ["a", "sub/a"]
+    Path("a.tsv").write_text(FORMS["three.tsv"])
+    with pytest.raises(InputError, match=r"a.trec would be called a, and so would another ranking"):
+        read_rankings(["a.trec", "a.tsv"], judged)
+
+
+REFUSED = {
+    "no line": ("", "c.x: the split is empty; at least one line is needed"),
+    "columns": ("q1 Q0 d1\n", "c.x:1: a score must be a finite number"),
+    "score": ("q1 Q0 d1 1 good x\n", "c.x:1: a score must be a finite number"),
+    "again": ("q1 Q0 d1 1 2 x\nq1 Q0 d1 2 1 x\n", "c.x:2: a second line for query 'q1' and"),
+    "no query": ("q8 Q0 d1 1 2 x\n", "c.x: at least one query must be judged in qrels.txt, got 1"),
+    "no document": ("q1 Q0 e 1 2 x\n", "c.x: at least one document must be judged in qrels.txt"),
+    "no JSON": ('{"query": "q1"', "c.jsonl:1: a line must be one JSON object"),
+    "no score": ('{"query": "q1", "document": "d1"}', "c.jsonl:1: a row must have score"),
+    "no document's name": (
+        '{"query": "q1", "score": 1}',
+        "c.jsonl:1: a row must have query_id and doc_id",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_is_refused(here, capsys, name):
+    text, told = REFUSED[name]
+    file = "c.jsonl" if text.startswith("{") else "c.x"
+    Path(file).write_text(text)
+    assert told in refusal(capsys, f"measure {file} --qrels qrels.txt")
+    assert told in refusal(capsys, f"compare {file} a.trec --qrels qrels.txt --html x.html")
+    assert not Path("x.html").exists()
+
+
+WORDS = {
+    "a.trec": "measured by the judgements of one data set or of one file; name it with --data PATH",
+    "a.trec --qrels none": "--qrels: there is no file none",
+    "none.trec --qrels qrels.txt": "none.trec: there is no such folder, and no such ranking",
+    "a.trec a.trec --qrels qrels.txt": "a.trec must be named once, and is twice",
+    "a.trec --qrels qrels.txt --split test dev": "rankings of others are of one split",
+    "a.trec --qrels qrels.txt --metric XY": "XY",
+    "a.trec --qrels qrels.txt --gate 'AP > 0 of a'": "--gate must be as 'nDCG@10 >= -0.01 of BASE",
+    "a.trec --qrels qrels.txt --gate 'AP >= 0 of b'": "the baseline must be one of a, got 'b'",
+    "a.trec --qrels qrels.txt --gate 'AP >= 0 of a'": "--gate needs an experiment beside its",
+    "a.trec b.trec --qrels qrels.txt --gate 'AP <= 0 of a'": "AP must be bounded below (>=)",
+}
+
+
+@pytest.mark.parametrize("words", WORDS)
+def test_words_that_are_refused(here, capsys, words):
+    Path("b.trec").write_text(RUN)
+    assert WORDS[words] in refusal(capsys, f"compare {words}")
+
+
+def test_p_values_and_intervals_are_those_of_others():
+    """Of a seed each: the paired t-test that others print, and all permutations of the signs."""
+    rng = np.random.default_rng(0)
+    for _ in range(200):
+        a, b = rng.uniform(size=(2, 12)).round(3)
+        ours = estimate(a[None], b[None])
+        theirs = stats.ttest_rel(a, b)
+        assert ours.p == pytest.approx(max(theirs.pvalue, 2.0**-11), rel=1e-9)
+        assert ours.interval() == pytest.approx(tuple(theirs.confidence_interval(0.95)), rel=1e-9)
+
+
+def test_what_nobody_judged_may_decide(here):
+    """Half of the queries: a puts a document that nobody judged on top, b the relevant one."""
+    qrels = "".join(f"q{n} 0 r{n} 1\nq{n} 0 i{n} 0\n" for n in range(20))
+    Path("qrels.txt").write_text(qrels)
+    for name, first in (("a", "u"), ("b", "i")):
+        lines = [f"q{n} Q0 {first}{n} 1 2 x\nq{n} Q0 r{n} 2 1 x\n" for n in range(20)]
+        Path(f"{name}.trec").write_text("".join(lines))
+    judged = judgements_of_file("qrels.txt")
+    rankings = read_rankings(["a.trec", "b.trec"], judged)
+    metrics = [RankingMetric("RR@10")]
+    means = {}
+    for unjudged in ("irrelevant", "left out", "relevant"):
+        experiments = measured_experiments(*treated(rankings, judged, unjudged), metrics)
+        means[unjudged] = [each.means("RR@10")[0] for each in experiments]
+    assert means == {"irrelevant": [0.5, 0.5], "left out": [1.0, 0.5], "relevant": [1.0, 0.5]}
+    (table,) = unjudged_tables(rankings, judged, metrics, [("b", "a")], 0.05)
+    assert table.rows == [
+        ["RR@10: b − a", "0.0% / 50.0%", "+0.0000 equal", "-0.5000 worse", "-0.5000 worse"]
+    ]
+    judged_alone = read_rankings(["b.trec"], judged)
+    assert unjudged_tables(judged_alone, judged, metrics, [], 0.05) == []
+
+
+def mean_of(mean: float, error: float) -> Estimate:
+    """A difference over so many queries that the interval is ± 1.96 errors."""
+    return Estimate(mean, error**2, (), (), 10**6, ())
+
+
+GATES = [
+    ("AP >= -0.01 of a", 0.02, 0.01, Answer.PASSES),
+    ("AP >= -0.01 of a", 0.0, 0.01, Answer.UNKNOWN),
+    ("AP >= -0.01 of a", -0.04, 0.01, Answer.FAILS),
+    ("AP >= 0.01 of a", 0.02, 0.01, Answer.UNKNOWN),
+    ("swapped_pairs <= 0.1 of a", 0.0, 0.04, Answer.PASSES),
+    ("swapped_pairs <= 0.1 of a", 0.1, 0.04, Answer.UNKNOWN),
+    ("swapped_pairs <= 0.1 of a", 0.2, 0.04, Answer.FAILS),
+]
+
+
+@pytest.mark.parametrize(("text", "mean", "error", "answer"), GATES)
+def test_a_gate(text, mean, error, answer):
+    gate = Gate.of(text)
+    assert gate.answer(mean_of(mean, error), 0.95) is answer and str(gate) == text
+
+
+def write_systems(n_queries: int = 40) -> None:
+    """``low`` finds the relevant document of each query but three at rank 3, ``high`` at rank 1; of
+    both there is a twin with other scores.
+    """
+    Path("qrels.txt").write_text("".join(f"q{n} 0 r{n} 1\n" for n in range(n_queries)))
+    for name, rank in (("low", 3), ("twin", 3), ("high", 1)):
+        lines = []
+        for n in range(n_queries):
+            docs = ["x", "y", "z"]
+            docs.insert((rank if n > 2 else 2) - 1, f"r{n}")
+            lines += [f"q{n} Q0 {doc} {r} {9 - r} x\n" for r, doc in enumerate(docs)]
+        Path(f"{name}.trec").write_text("".join(lines))
+
+
+def test_the_exit_code_of_a_gate(here, capsys):
+    write_systems()
+
+    def code(words: str, bound: str = "RR@10 >= -0.01") -> int:
+        return run_ltr(f"compare {words} --qrels qrels.txt --gate '{bound} of low' --markdown x.md")
+
+    assert code("low.trec high.trec") == 0
+    assert (
+        "gate RR@10 >= -0.01 of low: high passes (+0.6167; 95 % interval"
+        in Path("x.md").read_text()
+    )
+    assert code("low.trec twin.trec high.trec") == 0
+    capsys.readouterr()
+    for words, bound, expected in (
+        ("low.trec high.trec", "RR@10 >= 0.9", 1),
+        ("low.trec high.trec", "RR@10 >= 0.6167", 3),
+        ("low.trec twin.trec high.trec", "RR@10 >= 0.6167", 1),
+    ):
+        with pytest.raises(SystemExit) as stop:
+            code(words, bound)
+        assert stop.value.code == expected
+
+
+def test_a_run_is_measured_by_its_file_as_it_was_tested(copied_run, tmp_path, capsys, monkeypatch):
+    """Beside rankings of others, all by one way: the numbers stay."""
+    run = copied_run(tmp_path / "run", "cross")
+    monkeypatch.chdir(tmp_path)
+    tested = json.loads((run / "metrics.json").read_text())["test"]
+    data = tested["path"]
+    lines = [line.split() for line in (run / "test.run").read_text().splitlines()]
+    worst_first = [f"{q} Q0 {doc} {rank} {-float(score)} x" for q, _, doc, rank, score, _ in lines]
+    Path("other.trec").write_text("\n".join(worst_first))
+    judged = judgements_of_data(data)
+    rankings = read_rankings([str(run), "other.trec"], judged)
+    names = ["nDCG@10", "RR@10", "AP", "swapped_pairs"]
+    mine, other = measured_experiments(rankings, judged, [RankingMetric(name) for name in names])
+    for name in names:
+        assert mine.means(name)[0] == pytest.approx(tested[name], abs=1e-6)
+    assert other.means("swapped_pairs") != mine.means("swapped_pairs")
+    assert run_ltr(f"compare {run} other.trec --data {data} --html x.html") == 0
+    assert '"rankings":' in Path("x.html").read_text()  # those of the file are shown, too
+    told = capsys.readouterr().out
+    assert "nDCG@10 against" in told and "documents are not shown" not in told
+
+
+def test_the_commands_of_the_page(here, copied_run, tmp_path, capsys):
+    page = (Path(__file__).parents[2] / "docs/rankings.md").read_text()
+    commands = re.findall(r"^ltr (.*)$", page, re.MULTILINE)
+    assert len(commands) == 5
+    run = copied_run(tmp_path / "runs/mine", "cross")
+    data = json.loads((run / "metrics.json").read_text())["test"]["path"]
+    Path("mine").symlink_to(data)
+    lines = [line.split() for line in (run / "test.run").read_text().splitlines()]
+    Path("bm25.trec").write_text((run / "test.run").read_text())
+    rows = [
+        json.dumps({"query": q, "document": d, "score": float(s)}) for q, _, d, _, s, _ in lines
+    ]
+    for name in ("api.jsonl", "api.1.jsonl"):
+        Path(name).write_text("\n".join(rows))
+    judged = sorted(Path(data, "qrels").glob("test.*"))[0]
+    Path("qrels.txt").write_text(judged.read_text())
+    for command in commands:
+        assert run_ltr(command) == 0, command
+    assert Path("values.tsv").read_text().startswith("ranking\tseed\tquery\tnDCG@10\tAP(rel=2)\n")
+    assert "passes" in Path("summary.md").read_text()
