@@ -204,15 +204,6 @@ def test_a_fold_and_the_first_feature_reach_the_reader(tmp_path):
     ]
 
 
-def test_the_data_module_knows_its_rank(letor_folder, monkeypatch):
-    seen = []
-    for rank in range(2):
-        monkeypatch.setattr(FeatureDataModule, "rank", rank)
-        monkeypatch.setattr(FeatureDataModule, "world_size", 2)
-        seen.append(set(opened(letor_folder, batch_size=2).train[0, 0].query_rows.tolist()))
-    assert not seen[0] & seen[1]
-
-
 def test_several_processes_say_how_many_lists_they_share(letor_folder, monkeypatch, caplog):
     """Where somebody has written the number of each, they read it at the start."""
     monkeypatch.setattr(FeatureDataModule, "rank", 0)

@@ -93,16 +93,6 @@ def test_epochs_and_seeds_differ_and_repeat(collection_folder):
     assert first != [b.doc_rows.tolist() for b in batches(module(collection_folder, seed=1), 0)]
 
 
-def test_a_batch_does_not_depend_on_the_ones_before(collection_folder):
-    data = module(collection_folder, bucket_window=3)
-    in_order = [flat(data.train[1, step]) for step in range(len(data.train))]
-    for step in reversed(range(len(data.train))):
-        assert all(
-            torch.equal(a, b)
-            for a, b in zip(flat(data.train[1, step]), in_order[step], strict=True)
-        )
-
-
 def test_fewer_documents_than_asked_make_a_shorter_row(tmp_path):
     folder = write_collection(tmp_path / "c", n_queries=6, n_docs=3)
     data = module(folder, positives=2, negatives_per_query=5)
