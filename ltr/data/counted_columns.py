@@ -293,7 +293,9 @@ class _LinesOfWidth:
             value = value.strip().strip('"')
             if len(counts.distinct) < DISTINCT:
                 counts.distinct[value] = None
-            if NUMBER.fullmatch(value):
+            if " " in value:
+                counts.phrases += 1
+            elif NUMBER.fullmatch(value):
                 counts.numbers += 1
                 counts.single_words += 1
                 if WHOLE_NUMBER.fullmatch(value) is None:
@@ -302,8 +304,6 @@ class _LinesOfWidth:
                 counts.single_words += 1
                 if CODE.search(value) is not None:
                     counts.codes += 1
-            elif " " in value:
-                counts.phrases += 1
 
     def columns(self) -> list[Column]:
         """What the columns hold."""

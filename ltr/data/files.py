@@ -2,6 +2,7 @@
 
 import fcntl
 import hashlib
+import io
 import json
 import logging
 import os
@@ -27,6 +28,7 @@ from ltr.errors import InputError, local_path
 log = logging.getLogger(__name__)
 
 HUBS = ("ir_datasets:", "datasets:")  # what names of data sets begin with that are no paths
+READ_AT_ONCE = 2**18  # bytes of a text file
 NOTED = 2**20  # bytes between two calls of note_read
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
@@ -159,26 +161,45 @@ def decoded_lines(path: str | Path) -> Iterator[tuple[int, str]]:
         InputError: as :func:`blocks` does; with ``file:line`` for a NUL byte, or one that is not
             UTF-8; for a file whose lines end in ``\\r`` alone.
     """
-    for number, raw in blocks(Path(path), size=0):
+    # A packed file goes line by line: where it is broken, the lines before are good.
+    size = 0 if kind_of_file(Path(path)) in PACKED else READ_AT_ONCE
+    for first, block in blocks(Path(path), size):
+        # A first line without \n is the whole file.
+        if (
+            first == 1
+            and b"\0" not in block
+            and b"\n" not in block
+            and b"\r" in block.rstrip(b"\r")
+        ):
+            raise InputError(
+                f"{path}: lines must end in \\n or \\r\\n, got \\r alone; save the file with other line ends"
+            )
+        try:
+            text = block.decode()
+        except UnicodeDecodeError:
+            text = "\0"
+        if "\0" in text:
+            yield from _good_lines(path, first, block)
+        else:
+            yield from enumerate(io.StringIO(text, newline="\n"), first)
+
+
+def _good_lines(path: str | Path, first: int, block: bytes) -> Iterator[tuple[int, str]]:
+    """The lines of a block, from this number on, before the one that is wrong; then the InputError."""
+    for number, raw in enumerate(io.BytesIO(block), first):
         if b"\0" in raw:
             column = raw.index(0) + 1
             raise InputError(
                 f"{path}:{number}: text must be UTF-8, got a NUL byte at column {column}; the file is damaged, or UTF-16: save it as UTF-8"
             )
-        # A first line without \n is the whole file.
-        if number == 1 and b"\r" in raw.rstrip(b"\r\n") and not raw.endswith(b"\n"):
-            raise InputError(
-                f"{path}: lines must end in \\n or \\r\\n, got \\r alone; save the file with other line ends"
-            )
         try:
-            line = raw.decode("utf-8")
+            yield number, raw.decode()
         except UnicodeDecodeError as error:
             byte = raw[error.start]
             column = error.start + 1
             raise InputError(
                 f"{path}:{number}: text must be UTF-8, got byte 0x{byte:02x} at column {column}; save the file as UTF-8"
             ) from None
-        yield number, line
 
 
 def encoded(text: str, where: str) -> bytes:

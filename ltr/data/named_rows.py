@@ -272,23 +272,20 @@ def _separated_rows(file: Path) -> Iterator[Row]:
         )
     csv.field_size_limit(LONGEST_FIELD)
     reader = csv.reader(lines, delimiter=separator, quoting=quoting, strict=True)
-    while True:
-        number = reader.line_num + n_before + 1
-        try:
-            values = next(reader, None)
-        except csv.Error as error:
-            raise InputError(
-                f"{file}:{number}: a row must be text between separators {separator!r}, with quotes in pairs ({error})"
-            ) from None
-        if values is None:
-            return
-        if not values:  # an empty line
-            continue
-        if len(values) != len(names):
-            raise InputError(
-                f"{file}:{number}: expected {len(names)} columns ({_listed(names)}), got {len(values)}: {separator.join(values)[:60]!r}"
-            )
-        yield number, dict(zip(names, values, strict=True))
+    number = n_before + 1
+    try:
+        for values in reader:
+            if values and len(values) != len(names):
+                raise InputError(
+                    f"{file}:{number}: expected {len(names)} columns ({_listed(names)}), got {len(values)}: {separator.join(values)[:60]!r}"
+                )
+            if values:  # no empty line
+                yield number, dict(zip(names, values, strict=True))
+            number = reader.line_num + n_before + 1
+    except csv.Error as error:
+        raise InputError(
+            f"{file}:{number}: a row must be text between separators {separator!r}, with quotes in pairs ({error})"
+        ) from None
 
 
 def _split(line: str, separator: str) -> list[str]:

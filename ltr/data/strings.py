@@ -60,15 +60,24 @@ class Strings(Sequence[str]):
         return [blob[start:end].decode("utf-8") for start, end in ends]
 
     def in_order(self, order: np.ndarray) -> Iterator[bytes]:
-        """The bytes of the strings of these numbers ``[N]``. Many are read together, in the order in
-        which they lie in the file.
-        """
+        """The bytes of the strings of these numbers ``[N]``."""
+        for strings in self._many_in_order(order):
+            yield from strings
+
+    def write_in_order(self, folder: Path, order: np.ndarray) -> None:
+        """Write the strings of these numbers ``[N]`` to another folder, under the same name."""
+        with StringsFile(folder, self._name) as file:
+            for strings in self._many_in_order(order):
+                file.extend(strings)
+
+    def _many_in_order(self, order: np.ndarray) -> Iterator[list[bytes]]:
+        """Many are read together, in the order in which they lie in the file."""
         with open(self._folder / f"{self._name}.npy", "rb") as file:
             for span in spans(len(order), IN_ORDER // OVERHEAD):
                 sizes = self.lengths(order[span]) + OVERHEAD
                 bounds = 1 + np.flatnonzero(np.diff(np.cumsum(sizes) // IN_ORDER))
                 for rows in np.split(order[span], bounds):
-                    yield from self._read(file.fileno(), rows)
+                    yield self._read(file.fileno(), rows)
 
     def _read(self, descriptor: int, rows: np.ndarray) -> list[bytes]:
         """The strings of these numbers, by one read for those that lie near each other."""

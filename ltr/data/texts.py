@@ -304,8 +304,7 @@ class UnsortedTexts:
         if b"\0" in b"".join(blobs):
             for text, line in zip(texts, lines, strict=True):
                 encoded(text, f"{source}:{line}")  # says what is wrong
-        ids_of_texts = [id_of_bytes(self._kind[0], blob).encode() for blob in blobs]
-        self._append(ids_of_texts, blobs, source, lines)
+        self._append(_ids_of_bytes(self._kind[0], blobs), blobs, source, lines)
 
     def _append(
         self, ids: list[bytes], texts: list[bytes], source: str, lines: Sequence[int]
@@ -344,7 +343,7 @@ class UnsortedTexts:
             raise InputError(f"{source}: there is no {self._kind} at all; at least one is needed")
         order = self._order[~self._is_repeat]
         for name in ("ids", *self._columns()):
-            Strings.write(folder, name, Strings(self._folder, name).in_order(order))
+            Strings(self._folder, name).write_in_order(folder, order)
 
     @property
     def n_repeats(self) -> int:
@@ -453,9 +452,10 @@ def in_one_line(text: str) -> str:
 
 def id_of(letter: str, text: str) -> str:
     """An id for a text that has none: the letter and a hash, so equal texts share one."""
-    return id_of_bytes(letter, text.encode("utf-8"))
+    return letter + hashlib.sha256(text.encode()).hexdigest()[:24]
 
 
-def id_of_bytes(letter: str, text: bytes) -> str:
-    """The same of a text as UTF-8."""
-    return letter + hashlib.sha256(text).hexdigest()[:24]
+def _ids_of_bytes(letter: str, texts: list[bytes]) -> list[bytes]:
+    """The same of many texts as UTF-8."""
+    hashes = b"".join([hashlib.sha256(text).digest() for text in texts]).hex()
+    return [f"{letter}{hashes[i : i + 24]}".encode() for i in range(0, len(hashes), 64)]

@@ -55,6 +55,7 @@ def test_how_much_of_files_is_read(tmp_path, clock, said, monkeypatch):
     """Two files of two lines of 5 bytes, 31 s each line: 5/31 bytes a second."""
     monkeypatch.setattr(progress, "MEGABYTE", 1)
     monkeypatch.setattr(files, "NOTED", 1)
+    monkeypatch.setattr(files, "READ_AT_ONCE", 1)  # a line
     paths = [tmp_path / "one", tmp_path / "other"]
     for path in paths:
         path.write_text("four\nfour\n")
