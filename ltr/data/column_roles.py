@@ -11,6 +11,8 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from ltr.data.columns import (
+    BODY_WORDS,
+    DOCUMENT_WORDS,
     LABELS,
     SIDES,
     TEXTS,
@@ -28,16 +30,6 @@ ROLES: tuple[Role, ...] = (
 )
 # Those that a name alone says, and no other column.
 NAMED: tuple[Role, ...] = ("query_id", *SIDES)
-
-# Words of a text that is a document, the surest first. Where several columns of texts are left, the
-# document is the one whose name comes first here.
-DOCUMENT_WORDS = (
-    *("passage", "ctx", "context", "document", "doc", "paragraph", "text", "content", "body"),
-    *("answer", "response", "sentence", "hypothesis"),
-)
-# Words of texts that have a title beside them.
-BODY_WORDS = {"text", "passage", "content", "body", "document", "doc", "paragraph"}
-BODY_WORDS |= {"context", "ctx", "article", "abstract"}
 
 
 class Roles(NamedTuple):
@@ -225,7 +217,7 @@ def _titles(by_role: dict[Role, list[str]], names: Sequence[str]) -> dict[str, s
 def _whose(name: str) -> set[str]:
     """The words and numbers of a name but for those that say whether it is a title or its text."""
     words = re.findall(r"[^\W_]+", in_small_letters(name))
-    return {word.removesuffix("s") for word in words} - BODY_WORDS - {"title"}
+    return {word.removesuffix("s") for word in words}.difference(BODY_WORDS, ("title",))
 
 
 def _is_id_of(name: str, document: str) -> bool:

@@ -66,6 +66,17 @@ NAMES: dict[Role, str] = {
     "negative_scores": "neg_scores neg_score",
     "query": WORDS["query"],
 }
+# Beside what is called as a grade is, keys of objects that say whether a text is relevant.
+JUDGED = {"has_answer", "hasanswer"}
+# Of several ids in an object the first of these counts, before other names.
+IDS_IN_OBJECTS = ["docid", "doc_id", "_id", "id", "passage_id", "psg_id", "pid"]
+# Words of texts that may have a title beside them; and those of a document, the surest first. Where
+# several columns of texts are left, the document is the one whose word comes first.
+BODY_WORDS = (
+    *("passage", "ctx", "context", "document", "doc", "paragraph", "text", "content", "body"),
+    *("article", "abstract"),
+)
+DOCUMENT_WORDS = (*BODY_WORDS[:-2], "answer", "response", "sentence", "hypothesis")
 # What a text is often called beside its id, for errors; "text" comes before the others.
 TEXTS_BESIDE_IDS = (
     *("text", "body", "passage", "document", "doc", "query", "question", "contents"),

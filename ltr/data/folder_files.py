@@ -105,17 +105,13 @@ class FolderFiles:
         self.path = path
         # A file test.tsv beside the corpus is looked for where there is no other, as the last folder.
         beside = _by_split(_named(path, JUDGEMENTS_BESIDE))
-        small = {}
-        for split in SPLITS:
-            if f"{split}{SMALL}" in beside:
-                small[split] = beside[f"{split}{SMALL}"]
-        folders = JUDGEMENT_FOLDERS[: len(JUDGEMENT_FOLDERS) - bool(beside)]
-        inside = [path / name for name in folders]
-        holding = [forms for folder in inside if any(forms := _judgements_in(folder))]
+        folders = [path / name for name in JUDGEMENT_FOLDERS if not (beside and name == ".")]
+        holding = list(filter(any, map(_judgements_in, folders)))
         # Notes may lie in a folder that has no judgements.
         of_splits = [forms for forms in holding if set(SPLITS).intersection(chain(*forms))]
-        forms = next(iter([*of_splits, *holding]), [])
-        self._judgements, judgements_left = _first_of_each([*forms, beside, small])
+        inside = next(chain(of_splits, holding), [])
+        small = {split: beside.get(f"{split}{SMALL}", []) for split in SPLITS}
+        self._judgements, judgements_left = _first_of_each([*inside, beside, small])
         # A run comes before files of other forms, which may lie beside it for other programs.
         found = [
             _by_split(_named(path / "candidates", POOLS_INSIDE)),
@@ -191,9 +187,10 @@ def _judgements_in(folder: Path) -> list[dict[str, list[Path]]]:
     """
     forms: list[list[tuple[str, Path]]] = [[], [], []]
     for name, file in _named(folder, JUDGEMENTS_INSIDE):
-        is_whole = re.search(PART, file.name) is None
-        is_tsv = unpacked_name(file.name).endswith(".tsv")
-        forms[2 - is_whole * (1 + is_tsv)].append((name, file))
+        place = 0 if unpacked_name(file.name).endswith(".tsv") else 1
+        if re.search(PART, file.name):
+            place = 2
+        forms[place].append((name, file))
     return [_by_split(form) for form in forms]
 
 
@@ -205,7 +202,7 @@ def _first_of_each(
     left = []
     for by_split in found:
         for split, files in by_split.items():
-            if split not in first:
+            if files and split not in first:
                 first[split] = files
             else:
                 left += files

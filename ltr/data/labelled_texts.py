@@ -82,9 +82,9 @@ def open_labelled_texts(path: str) -> LabelledTexts:
     for split, file in files.items():
         columns = columns_of(file)
         if columns.names:
-            names = "\t".join(columns.names)[:60]
+            first = "\t".join(columns.names)[:60]
             raise InputError(
-                f"{file}:{columns.first}: every line must hold texts, got the names of columns, {names!r}; a line is text<TAB>label; remove this one, or, where these are texts, put it after another one"
+                f"{file}:{columns.first}: every line must hold texts, got the names of columns, {first!r}; a line is text<TAB>label; remove this one, or, where these are texts, put it after another one"
             )
         _warn_of_fractions(file, columns)
         digests[split] = digest_of(file)

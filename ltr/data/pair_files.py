@@ -25,9 +25,8 @@ from ltr.data.columns import (
 from ltr.data.forms import COLUMNS_OF_RUN, Form, lines_of_columns
 from ltr.data.lines import Line
 from ltr.data.named_rows import Row, read_rows
-from ltr.data.record_files import with_title
 from ltr.data.text_rows import text_of
-from ltr.data.texts import id_of
+from ltr.data.texts import id_of, with_title
 from ltr.errors import InputError
 
 # The roles of the columns of text without names, by their number.

@@ -18,7 +18,7 @@ from ltr.data.forms import Form
 from ltr.data.named_rows import read_rows
 from ltr.data.progress import reading
 from ltr.data.splits import lacking_parts
-from ltr.data.texts import Record, TextTable
+from ltr.data.texts import Record, TextTable, with_title
 from ltr.data.trec import id_in
 from ltr.errors import InputError
 
@@ -290,8 +290,3 @@ def _has_addresses(file: Path) -> bool:
         found += len(parts) == len(DOCUMENT_COLUMNS) and parts[1].startswith("http")
         looked_at += 1
     return 2 * found > looked_at
-
-
-def with_title(title: str, text: str) -> str:
-    """A title is part of its text."""
-    return f"{title} {text}".strip()

@@ -10,23 +10,20 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from ltr.data.column_roles import NAMED, Roles, roles_of
-from ltr.data.columns import LABELS, TEXTS, role_of
+from ltr.data.columns import IDS_IN_OBJECTS, JUDGED, LABELS, TEXTS, role_of
 from ltr.data.counted_columns import NUMBER
 from ltr.data.named_rows import Row
-from ltr.data.record_files import with_title
 from ltr.data.tab_separated import MANY_LINES
+from ltr.data.texts import with_title
 from ltr.data.trec import TRUTH, grade_in, id_in, score_in
 from ltr.entries import shown
 from ltr.errors import InputError
 
 FIRST_ROWS = 100  # whose columns say what those of a file are for
 TOGETHER = 512  # documents of lines that are handed on together; some are whole books
-JUDGED = {"has_answer", "hasanswer"}  # beside what is called as a grade is
 # What is no text, where all first values are so: whole numbers of four digits, words of letters and
 # digits.
 ID = re.compile(r"[0-9]{4,}|(?=[!-~]*[0-9])[A-Za-z][!-~]*|[0-9][!-~]*[A-Za-z][!-~]*")
-# These come before other names of ids.
-IDS_OF_TEXTS = ("docid", "doc_id", "_id", "id", "passage_id", "psg_id", "pid")
 
 
 class Document(NamedTuple):
@@ -380,7 +377,7 @@ def text_of(value: Any, column: str, where: str, label: float = 0.0) -> Document
         title = value.get("title") or ""
         if isinstance(text, str) and isinstance(title, str):
             id_ = None
-            ids = [name for name in IDS_OF_TEXTS if name in value]
+            ids = [name for name in IDS_IN_OBJECTS if name in value]
             ids = ids or [name for name in value if role_of(name) in ("document_id", "id")]
             if ids:
                 id_ = _own_id(value[ids[0]], where)

@@ -450,6 +450,11 @@ def in_one_line(text: str) -> str:
     return " ".join(text.split())
 
 
+def with_title(title: str, text: str) -> str:
+    """A title is part of its text."""
+    return f"{title} {text}".strip()
+
+
 def id_of(letter: str, text: str) -> str:
     """An id for a text that has none: the letter and a hash, so equal texts share one."""
     return letter + hashlib.sha256(text.encode()).hexdigest()[:24]
