@@ -625,3 +625,17 @@ def test_rows_of_which_none_is_left_are_refused(tmp_path, row):
     file = write_rows(tmp_path / "a.jsonl", row, row)
     with refused(f"{file}: .* of 2 rows, 2 rows without a .* are left out, first {file.name}:1"):
         open_collection(file)
+
+
+def test_of_several_wrong_lines_the_first_is_told_of(tmp_path):
+    """Texts go to the tables many at a time, documents before queries. Behind the first rows, whose
+    columns are looked at, one line has a wrong query, the next a wrong document, and one is no row.
+    """
+    lines = ['{"query": "q", "pos": ["p"]}'] * 200
+    wrong = ['{"query": "a\\u0000", "pos": ["b"]}', '{"query": "c", "pos": ["\\u0000"]}', "["]
+    for n_mended in range(3):
+        file = tmp_path / f"{n_mended}.jsonl"
+        file.write_text("\n".join([*lines, *wrong[n_mended:]]))
+        what = "a line must be one JSON object" if n_mended == 2 else "text must not hold NUL"
+        with refused(f"{file}:201: {what}"):
+            open_collection(file)
