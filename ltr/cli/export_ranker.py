@@ -12,6 +12,7 @@ from ltr.cli.opened_rankers import data_of_ranker
 from ltr.data.console import say
 from ltr.data.outputs import check_folder
 from ltr.errors import InputError
+from ltr.errors import InputError
 from ltr.use.export import Exported, Form
 from ltr.use.export import export as write_exported
 from ltr.use.hub_push import (
@@ -35,6 +36,7 @@ def export(
     license: str | None = None,
     language: list[str] | None = None,
     push: str | None = None,
+    public: bool = False,
 ) -> None:
     """Write a folder that sentence-transformers, transformers, onnxruntime or PEFT loads, with a
     model card, and a proof of what it computes: see ltr verify.
@@ -51,11 +53,16 @@ def export(
         license: Of the model, for its card, as the hub calls it: ``apache-2.0``.
         language: Of its texts, for its card: codes such as ``en``.
         push: USER/NAME at the hub, where the folder goes then: see ltr push.
+        public: Of ``push``: everybody may read it.
     """
     check_folder(folder, "the folder")
     if push is not None:
         check_can_push(push)
-        check_visibility(push, public=False)
+        check_visibility(push, public)
+    elif public:
+        raise InputError(
+            "--public is of a push: say where the folder goes with --push USER/NAME, or leave it out"
+        )
     try:
         exported = write_exported(
             ranker,
@@ -76,7 +83,7 @@ def export(
         say(f"python {folder}/proof/check.py says whether it computes the same elsewhere")
     if push is not None:
         try:
-            say_pushed(Path(folder), push)
+            say_pushed(Path(folder), push, public)
         except InputError as error:
             again = f"ltr push {quote(folder)} {push}"
             raise InputError(f"{error}; {folder} is written, and goes there by {again}") from None

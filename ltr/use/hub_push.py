@@ -99,7 +99,7 @@ def check_visibility(hub_id: str, public: bool) -> None:
 def _check_private(repository: ModelInfo, hub_id: str) -> None:
     if not repository.private:
         raise InputError(
-            f"{hub_id} is public, and a proof has texts of the data, {TEXTS_OF_DATA}: ltr push RANKER {hub_id} --public says that everybody may read them"
+            f"{hub_id} is public, and a proof has texts of the data, {TEXTS_OF_DATA}: --public says that everybody may read them"
         )
 
 

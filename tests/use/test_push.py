@@ -61,7 +61,7 @@ def test_a_public_repository_is_pushed_to_where_that_is_said(hub, folder):
     hub.create(NAME, private=False)
     with pytest.raises(InputError, match="user/name is public, and a proof has texts of the data"):
         push_folder(folder, NAME)
-    with pytest.raises(InputError, match="ltr push RANKER user/name --public says"):
+    with pytest.raises(InputError, match=": --public says that everybody"):
         push_folder(folder, NAME, revision="tried")
     assert held(hub) == {} and set(hub.repositories[NAME].branches) == {"main"}
     assert not push_folder(folder, NAME, public=True).is_private
@@ -76,8 +76,20 @@ def test_a_public_repository_is_refused_before_an_export(hub, model, tmp_path, c
     out = tmp_path / "out"
     assert main([word.format(model=model, out=out) for word in words]) == 2
     said = capsys.readouterr()
-    assert "ltr push RANKER user/name --public says" in said.err and said.err.count("\n") == 1
+    assert ": --public says that everybody" in said.err and said.err.count("\n") == 1
     assert not out.exists() and said.out == ""
+
+
+def test_an_export_goes_to_a_public_repository_where_that_is_said(hub, model, tmp_path, capsys):
+    """One word in both commands: it makes a new repository public, too."""
+    hub.create(NAME, private=False)
+    out = tmp_path / "out"
+    assert main(["export", str(model), str(out), "--public"]) == 2
+    assert "--public is of a push" in capsys.readouterr().err and not out.exists()
+    assert main(["export", str(model), str(out), "--push", NAME, "--public"]) == 0
+    assert held(hub) == content(out) and f"{NAME} (public) holds" in capsys.readouterr().out
+    assert main(["export", str(model), f"{out}-2", "--push", "user/new", "--public"]) == 0
+    assert not hub.repositories["user/new"].private
 
 
 def test_a_failure_says_that_a_branch_is_there_now(hub, folder, capsys):
