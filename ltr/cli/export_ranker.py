@@ -12,7 +12,6 @@ from ltr.cli.opened_rankers import data_of_ranker
 from ltr.data.console import say
 from ltr.data.outputs import check_folder
 from ltr.errors import InputError
-from ltr.errors import InputError
 from ltr.use.export import Exported, Form
 from ltr.use.export import export as write_exported
 from ltr.use.hub_push import (

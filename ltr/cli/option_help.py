@@ -54,6 +54,22 @@ NOT_OFFERED = {
     "trainer.use_distributed_sampler",
     "weights_only",
 }
+# Options of the trainer that only a training heeds: the helps of the other commands leave them out.
+OF_TRAINING = {
+    "trainer.accumulate_grad_batches",
+    "trainer.check_val_every_n_epoch",
+    "trainer.gradient_clip_algorithm",
+    "trainer.gradient_clip_val",
+    "trainer.limit_train_batches",
+    "trainer.log_every_n_steps",
+    "trainer.max_epochs",
+    "trainer.max_steps",
+    "trainer.max_time",
+    "trainer.min_epochs",
+    "trainer.min_steps",
+    "trainer.num_sanity_val_steps",
+    "trainer.val_check_interval",
+}
 # What an option of Lightning or jsonargparse does here, in the place of what they say of it.
 HERE = {
     "ckpt_path": "The weights: best, last or a checkpoint. Of fit: the checkpoint that it resumes from.",
@@ -144,6 +160,8 @@ class CommandHelp(OptionHelp):
         if isinstance(action, _ActionHelpClassPath | _ActionConfigLoad):
             return ""
         if action.dest in NOT_OFFERED:
+            return ""
+        if action.dest in OF_TRAINING and not self._prog.endswith(" fit"):
             return ""
         if action.dest.startswith("trainer."):
             return self._line(action)

@@ -8,7 +8,8 @@ from lightning.pytorch import Trainer
 
 import ltr.models
 from ltr.__main__ import main
-from ltr.cli.option_help import LINES, NOT_OFFERED
+from ltr.cli.commands import COMMANDS
+from ltr.cli.option_help import LINES, NOT_OFFERED, OF_TRAINING
 from ltr.losses import LOSSES
 from ltr.run.trainer_checks import REFUSED
 
@@ -47,6 +48,26 @@ def test_it_is_short_and_begins_with_our_options(help_of, capsys, monkeypatch):
         "ltr fit",
         "trainer",
     ]
+
+
+@pytest.mark.parametrize("command", [each.name for each in COMMANDS])
+def test_no_help_is_longer_than_200_lines(command, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    try:
+        code = main([*command.split(), "--help"])
+    except SystemExit as end:
+        code = end.code
+    lines = capsys.readouterr().out.splitlines()
+    assert code == 0 and 0 < len(lines) <= 200
+
+
+def test_options_of_training_are_offered_by_fit_alone(help_of, capsys, monkeypatch):
+    """What is measured or mined is the same whatever they say."""
+    offered = re.compile(r"^  --(trainer\.\w+)", flags=re.MULTILINE)
+    of_fit = set(offered.findall(help_of("fit --help", capsys, monkeypatch)))
+    for command in ("mine", "validate"):
+        shown = set(offered.findall(help_of(f"{command} --help", capsys, monkeypatch)))
+        assert of_fit - shown == OF_TRAINING and shown < of_fit
 
 
 def test_each_option_of_the_trainer_has_one_line(help_of, capsys, monkeypatch):

@@ -2,6 +2,9 @@
 
 import logging
 import math
+import os
+import sys
+import termios
 
 from lightning.pytorch.callbacks import ModelCheckpoint, RichProgressBar, TQDMProgressBar
 from lightning.pytorch.loggers import CSVLogger
@@ -56,6 +59,22 @@ def test_what_the_user_gives_stays(tmp_path, monkeypatch):
     assert trainer.loggers == [logger] and trainer.checkpoint_callbacks == [saves]
     assert RankerTrainer(accelerator="cpu").checkpoint_callbacks == []
     assert RankerTrainer(accelerator="cpu", enable_checkpointing=True).checkpoint_callbacks
+
+
+def test_a_bar_of_lightning_is_shown_on_a_terminal(tmp_path, monkeypatch):
+    """One with a size, which ``script`` and :mod:`pty` leave at 0 × 0: tqdm draws nothing there."""
+    write_letor(tmp_path / "letor", n_features=5)
+    data = FeatureDataModule(str(tmp_path / "letor"), batch_size=4)
+    ours, theirs = os.openpty()
+    termios.tcsetwinsize(theirs, (24, 100))
+    with open(theirs, "w") as terminal, monkeypatch.context() as patch:
+        patch.setattr(sys, "stdout", terminal)
+        trainer = RankerTrainer(max_steps=1, accelerator="cpu", callbacks=TQDMProgressBar())
+        trainer.fit(feature_ranker(5, RankNetLoss()), data)
+        terminal.flush()
+        drawn = os.read(ours, 1 << 16).decode()
+    os.close(ours)
+    assert "Epoch 0: 100%" in drawn and "1/1" in drawn
 
 
 def test_barebones(monkeypatch):
