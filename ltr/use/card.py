@@ -18,7 +18,7 @@ from ltr.data.template import Side
 from ltr.data.templated_pairs import TemplatedPairs
 from ltr.errors import InputError
 from ltr.models import DecoderRanker, DualEncoder
-from ltr.models.encoder.loading.model_folder import hub_id_and_commit
+from ltr.models.encoder.loading.model_folder import PACKAGE, hub_id_and_commit
 from ltr.models.encoder.text_encoder import encoders_of
 from ltr.models.pair_ranker import PairRanker
 from ltr.run.config_file import read_config
@@ -232,6 +232,10 @@ def _beside_base(code: str, model: PairRanker | DualEncoder) -> str:
     has_own_head = isinstance(model, PairRanker) and model.has_own_head
     auto = "AutoModelForSequenceClassification" if has_own_head else "AutoModel"
     base = encoder.model.name_or_path
+    if base.startswith(PACKAGE):
+        package = base.removeprefix(PACKAGE)
+        base = "BASE"
+        code = f"# BASE: the folder with config.json in the Python package {package}, which must be installed\n{code}"
     name, commit = hub_id_and_commit(base) or (base, None)
     code = code.replace("AUTO", auto).replace('"BASE"', _loaded_from(name, commit))
     code = code.replace("DTYPE", f'"{encoder.options.dtype or "float32"}"')

@@ -1,6 +1,7 @@
 """The model card."""
 
 import json
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -10,7 +11,9 @@ from huggingface_hub import ModelCard
 from huggingface_hub.repocard import metadata_load
 from huggingface_hub.repocard_data import model_index_to_eval_results
 
-from ltr.models import DualEncoder
+from ltr.models import DualEncoder, PairWiseBertRanker
+from ltr.models.encoder.lora import Lora, save_adapter
+from ltr.models.encoder.text_encoder import TextEncoder, encoders_of
 from ltr.use.card import _training, card
 from ltr.use.export import export
 from ltr.use.load import load
@@ -289,3 +292,19 @@ def test_a_card_tells_no_folders_of_this_machine(name, said):
     assert f"| data | {said} |" in text and f"| start | {said} |" in text
     text = _training(config | {"init_from": name}, {})
     assert f"| start | {said} |" in text
+
+
+@pytest.mark.parametrize("kind", [DualEncoder, PairWiseBertRanker])
+def test_adapters_of_a_model_of_a_package_say_which_one(kind, backbone, tmp_path, monkeypatch):
+    pytest.importorskip("peft")
+    shutil.copytree(backbone, tmp_path / "tiny_base")
+    (tmp_path / "tiny_base/__init__.py").touch()
+    monkeypatch.syspath_prepend(tmp_path)
+    model = kind("package:tiny_base", max_length=20, encoder=TextEncoder.Options(lora=Lora(r=2)))
+    text = card(Path("run"), "adapter", model)
+    assert "in the Python package tiny_base, which must be installed\n" in text
+    assert '.from_pretrained("BASE", dtype="float32")' in text and str(tmp_path) not in text
+    assert "base_model" not in head_of(text, tmp_path)
+    save_adapter(tmp_path, encoders_of(model)[0].model)
+    config = json.loads((tmp_path / "adapter_config.json").read_text())
+    assert config["base_model_name_or_path"] == "package:tiny_base"

@@ -77,6 +77,13 @@ class ModelFolder:
         self._json: dict[str, Any] = {}
 
     @property
+    def known_as(self) -> str:
+        """What a model that is loaded from it says of its origin: the package, whose folder is another
+        one on each machine, or the source.
+        """
+        return self.name if self.name.startswith(PACKAGE) else self.source
+
+    @property
     def is_local(self) -> bool:
         """Whether it lies in a folder of this machine, and not at a hub."""
         return Path(self.source).is_dir()
@@ -360,12 +367,14 @@ def _revision_of_hub(hub_id: str, revision: str) -> str:
 
 def hub_id_and_commit(name_or_path: str) -> tuple[str, str | None] | None:
     """What the hub calls a model that was loaded: by its hub id alone, or from the folder of a commit
-    in the hub's cache. None for any other folder.
+    in the hub's cache. None for any other folder, and for ``package:NAME``.
 
     Example:
         >>> hub_id_and_commit("org/model")
         ('org/model', None)
     """
+    if name_or_path.startswith(PACKAGE):
+        return None
     path = Path(name_or_path)
     if not path.exists():
         return name_or_path, None

@@ -143,6 +143,7 @@ def load_modules(
         doc = modules  # the same object, which says that there is one tower
     for side in (query, doc):
         _check_is_tower(side, folder)
+        side[0].model.name_or_path = folder.known_as
     for name, prompt in model.prompts.items():
         if not isinstance(prompt, str | None):
             raise InputError(

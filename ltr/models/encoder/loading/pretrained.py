@@ -151,6 +151,7 @@ def _load(
         raise cannot_load(folder, error) from None
     if not has_own_head and getattr(encoder, "pooler", None) is not None:
         encoder.pooler = None
+    encoder.name_or_path = folder.known_as
     turn_off_fixed_dropout(encoder, dropout)
     return encoder, left_out_dropout
 
