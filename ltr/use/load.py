@@ -76,7 +76,8 @@ def load(
     Args:
         source: a run folder (its best weights), a checkpoint of a run, a folder that ``ltr export``
             or sentence-transformers has written, or a model of the hub. A sequence classifier with
-            one score is a cross-encoder, any other model a dual encoder.
+            one score is a cross-encoder, a causal language model a decoder ranker, any other model a
+            dual encoder.
         precision: ``32-true``, ``bf16-mixed`` or ``16-mixed``, for rankers of texts. None: that of
             the run, so that scores are those that ``ltr test`` wrote; for other models
             ``bf16-mixed`` where a GPU, or a CPU with AMX, multiplies it.
