@@ -8,17 +8,17 @@ from types import MappingProxyType
 from ltr.compare import comparison, tables
 from ltr.compare.comparison import MetricResult, full_name, pairs_with_baselines
 from ltr.compare.csv_lines import as_csv
-from ltr.compare.experiment import read_experiments
+from ltr.compare.experiment import read_experiments, run_folders
 from ltr.compare.gate import Answer, Gate, gate_answers
 from ltr.compare.query_groups import Groups, grouped
 from ltr.compare.ranked_files import (
     METRICS,
     Judgements,
     RankedFile,
+    check_same_documents,
     is_ranking,
-    judgements_of_data,
-    judgements_of_file,
     measured_experiments,
+    named_judgements,
     read_rankings,
 )
 from ltr.compare.table_formats import as_latex, as_markdown, print_tables
@@ -92,9 +92,15 @@ def compare(
     judgements: Judgements | None = None
     measures: list[RankingMetric] = []
     if qrels is not None or any(map(is_ranking, runs)):
-        judgements = _judgements(data, qrels, split)
+        if len(split or []) > 1 or len(data or []) > 1:
+            raise InputError("rankings in files are of one data set and one split; name one")
+        name_of_split = split_named(split[0], "split") if split else "test"
+        judgements = named_judgements(data[0] if data else None, qrels, name_of_split)
         rankings = read_rankings(runs, judgements)
-        measures = [RankingMetric(name) for name in dict.fromkeys(metrics or _usual(rankings))]
+        measures = []
+        for name in dict.fromkeys(metrics or _usual(rankings)):
+            measures.append(RankingMetric(name, max_grade=judgements.max_grade))
+        check_same_documents(rankings, measures)
         experiments = measured_experiments(rankings, judgements, measures)
         groups = Groups("split", {judgements.split: experiments})
     else:
@@ -106,6 +112,7 @@ def compare(
     answer, remarks = gate_answers(gates, results, alpha) if gates else (Answer.PASSES, [])
     more_tables = []
     if judgements is not None:
+        remarks += [f"{judgements.source}: {note}" for note in judgements.notes]
         remarks += [f"{ranking.file}: {note}" for ranking in rankings for note in ranking.notes]
         more_tables = unjudged_tables(rankings, judgements, measures, pairs, alpha)
     print_and_write(results, alpha, plan, files, remarks, more_tables)
@@ -119,22 +126,6 @@ def compare(
         say(f"logged to {wandb} at Weights & Biases: {place}")
     if answer is not Answer.PASSES:
         raise SystemExit(int(answer))
-
-
-def _judgements(
-    data: Sequence[str] | None, qrels: str | None, split: Sequence[str] | None
-) -> Judgements:
-    """What measures rankings of others. The arguments are those of :func:`compare`."""
-    splits = list(dict.fromkeys(split or ["test"]))
-    if len(splits) > 1:
-        raise InputError(f"rankings of others are of one split, got {', '.join(splits)}; name one")
-    if qrels is not None and data is None:
-        return judgements_of_file(qrels)
-    if qrels is None and data is not None and len(data) == 1:
-        return judgements_of_data(data[0], split_named(splits[0], "split"))
-    raise InputError(
-        "rankings of others are measured by the judgements of one data set or of one file; name it with --data PATH or --qrels FILE"
-    )
 
 
 def _usual(rankings: Sequence[RankedFile]) -> list[str]:
@@ -166,6 +157,8 @@ def _groups(
         raise InputError("--plan is of one data set; leave out --data")
     sets = data_sets(data, "--data")
     if len(sets) < 2:
+        for run in runs:
+            run_folders(run)  # a file that is not there is no run
         raise InputError(f"--data must name two data sets or more, got {sets[0].name}")
     on_sets = {}
     for data_set in sets:

@@ -9,9 +9,8 @@ import numpy as np
 from ltr.compare.experiment import Experiment
 from ltr.compare.ranked_files import (
     METRICS,
-    judgements_of_data,
-    judgements_of_file,
     measured_experiments,
+    named_judgements,
     read_rankings,
 )
 from ltr.compare.table_formats import print_tables
@@ -20,7 +19,6 @@ from ltr.data.console import table_console
 from ltr.data.outputs import check_file
 from ltr.data.splits import split_named
 from ltr.data.whole_files import write_whole
-from ltr.errors import InputError
 from ltr.metrics import RankingMetric
 
 WIDTH = 200  # letters of a line where no terminal says it
@@ -50,16 +48,11 @@ def measure(
         per_query: Also write the values of each query to this file, separated by tabs.
     """
     check_file(per_query, "--per_query")
-    if (data is None) == (qrels is None):
-        raise InputError("the judgements must be named, by --data PATH or by --qrels FILE")
-    if data is not None:
-        judgements = judgements_of_data(data, split_named(split, "split"))
-    else:
-        judgements = judgements_of_file(str(qrels))
-    metrics = [RankingMetric(name, empty) for name in dict.fromkeys(metric or METRICS)]
+    judgements = named_judgements(data, qrels, split_named(split, "split"))
+    names = list(dict.fromkeys(metric or METRICS))
+    metrics = [RankingMetric(name, empty, judgements.max_grade) for name in names]
     read = read_rankings(rankings, judgements)
     experiments = measured_experiments(read, judgements, metrics)
-    names = [each.name for each in metrics]
     if per_query is not None:
         write_whole(Path(per_query), [_lines_of_queries(experiments, names)])
     rows = []
@@ -69,6 +62,7 @@ def measure(
     n_queries = len(judgements.query_ids)
     title = f"{judgements.source}, {n_queries:,} judged queries"
     notes = [f"{each.name}: {each.convention}" for each in metrics]
+    notes += [f"{judgements.source}: {note}" for note in judgements.notes]
     notes += [f"{each.file}: {note}" for each in read for note in each.notes]
     print_tables([Table(title, ["ranking", *names], rows)], notes, table_console(WIDTH))
 

@@ -6,11 +6,12 @@ from pathlib import Path
 
 import numpy as np
 
+from ltr.compare.ranked_files import CollectionIds
 from ltr.compare.tested_run import Run
 from ltr.data.collection import Collection, open_collection, with_split
-from ltr.data.pair_files import ranked_lines
+from ltr.data.judged_lists import lists_of_ranking
 from ltr.data.query_lists import values_of, zero_below
-from ltr.data.texts import TextTable, beginning, id_of
+from ltr.data.texts import TextTable, beginning
 from ltr.errors import InputError
 
 log = logging.getLogger(__name__)
@@ -37,37 +38,26 @@ class Ranking:
             InputError: if the file ranks nothing, or a line of it is none of a run.
         """
         file = self.run.ranking
+        queries = CollectionIds(self.collection.queries, "q")
+        docs = CollectionIds(self.collection.corpus, "d")
         documents: dict[str, list[tuple[str, float]]] = {query: [] for query in self.queries}
-        for _, (query, doc, score) in ranked_lines(file):
-            documents.setdefault(query, []).append((doc, score))
-        if not any(documents.values()):
-            raise InputError(f"{file}: a run must rank documents, and ranks none; test it again")
-        if self.run.file is not None:
-            documents = self._of_collection(documents)
-        for ranked in documents.values():
+        lists = lists_of_ranking(file, queries, docs)
+        for query_row in lists.query_rows.tolist():
+            query = queries.ids[query_row]
+            # What nobody judged was not measured.
+            if self.run.file is not None and query not in documents:
+                continue
+            doc_rows, scores = lists.of(query_row)
+            ids = [docs.ids[row] for row in doc_rows.tolist()]
+            ranked = list(zip(ids, scores.tolist(), strict=True))
             ranked.sort(key=lambda document: (document[1], document[0]), reverse=True)
+            documents[query] = ranked
         return documents
 
     @property
     def queries(self) -> list[str]:
         """Those that were measured."""
         return list(next(iter(self.run.by_query.values()), ()))
-
-    def _of_collection(
-        self, documents: dict[str, list[tuple[str, float]]]
-    ) -> dict[str, list[tuple[str, float]]]:
-        """Documents of the measured queries, by the ids of the collection: a file of others may tell
-        its texts.
-        """
-        by_id: dict[str, list[tuple[str, float]]] = {query: [] for query in self.queries}
-        for query, ranked in documents.items():
-            query_id = query if query in by_id else id_of("q", query)
-            if query_id not in by_id:
-                continue
-            is_there = self.collection.corpus.rows([doc for doc, _ in ranked]) >= 0
-            for (doc, score), is_id in zip(ranked, is_there.tolist(), strict=True):
-                by_id[query_id].append((doc if is_id else id_of("d", doc), score))
-        return by_id
 
     def has_only_known_documents(self) -> bool:
         """Whether the collection has all documents that are ranked."""

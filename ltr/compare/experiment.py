@@ -110,7 +110,7 @@ def read_experiments(
         whole = joined_folds(runs)
         read.append(Experiment(name, sorted(whole, key=lambda run: run.seed)))
     for experiment in read:
-        _check_seeds(experiment)
+        check_seeds(experiment.runs)
     return read
 
 
@@ -237,9 +237,9 @@ def short_names(names: Sequence[str]) -> list[str]:
     return ["/".join(parts[n_shared:]) for parts in paths]
 
 
-def _check_seeds(experiment: Experiment) -> None:
+def check_seeds(runs: Sequence[Run]) -> None:
     """Check that the runs of an experiment differ in their seeds, and in nothing else."""
-    for first, second in zip(experiment.runs, experiment.runs[1:], strict=False):
+    for first, second in zip(runs, runs[1:], strict=False):
         if first.seed == second.seed:
             raise InputError(
                 f"{first.folder} and {second.folder} have the same seed {second.seed}; compare one of them"

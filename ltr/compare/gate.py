@@ -2,14 +2,15 @@
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import IntEnum
 
 from ltr.compare.comparison import MetricResult
+from ltr.compare.group_result import Comparison
 from ltr.compare.statistics import Estimate
 from ltr.errors import InputError
 
-_GATE = re.compile(r"\s*(\S+)\s*(>=|<=)\s*([+-]?[0-9.]+)\s+of\s+(\S.*?)\s*")
+_GATE = re.compile(r"\s*(\S+)\s*(>=|<=)\s*(\S+)\s+of\s+(\S.*?)\s*")
 
 
 class Answer(IntEnum):
@@ -60,7 +61,11 @@ class Gate:
             )
 
     def answer(self, difference: Estimate, confidence: float) -> Answer:
-        """Whether a difference is shown to be within the bound, or beyond it, or neither."""
+        """Whether a difference is shown to be within the bound, or beyond it, or neither: so few queries
+        that they can show nothing tell neither.
+        """
+        if difference.least_p > 1 - confidence:
+            return Answer.UNKNOWN
         low, high = difference.interval(confidence)
         if not self.is_lower:
             low, high = -high, -low
@@ -87,27 +92,31 @@ def gate_answers(
         results: of the comparison.
         alpha: the level of all answers together.
     """
-    asked = []
+    asked: list[tuple[Gate, str, Comparison]] = []
     for gate in gates:
         result = next(each.main for each in results if each.main.metric == gate.metric)
         gate.check_direction(result.lower_is_better)
-        asked += [
-            (gate, comparison)
-            for comparison in result.comparisons
-            if comparison.baseline == gate.baseline
-        ]
-    if not asked:
-        raise InputError("--gate needs an experiment beside its baseline; name one")
+        of_gate = []
+        for comparison in result.comparisons:
+            if comparison.baseline == gate.baseline:
+                of_gate.append((gate, comparison.name, comparison))
+            elif comparison.name == gate.baseline:  # two baselines are compared once
+                turned = replace(comparison.difference, mean=-comparison.difference.mean)
+                of_gate.append((gate, comparison.baseline, replace(comparison, difference=turned)))
+        if not of_gate:
+            raise InputError("--gate needs an experiment beside its baseline; name one")
+        asked += of_gate
     answers = []
     lines = []
     confidence = 1 - alpha / len(asked)
     words = {Answer.PASSES: "passes", Answer.FAILS: "fails", Answer.UNKNOWN: "can't be told"}
-    for gate, comparison in asked:
+    for gate, name, comparison in asked:
         answer = gate.answer(comparison.difference, confidence)
         answers.append(answer)
+        of_models = "" if comparison.has_several_seeds else ", of these models alone"
         low, high = comparison.difference.interval(confidence)
         lines.append(
-            f"gate {gate}: {comparison.name} {words[answer]} ({comparison.difference.mean:+.4f}; {100 * confidence:.3g} % interval {low:+.4f} to {high:+.4f})"
+            f"gate {gate}: {name} {words[answer]}{of_models} ({comparison.difference.mean:+.4f}; {100 * confidence:.3g} % interval {low:+.4f} to {high:+.4f})"
         )
     if Answer.FAILS in answers:
         return Answer.FAILS, lines

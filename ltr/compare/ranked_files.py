@@ -10,17 +10,23 @@ import numpy as np
 import torch
 
 from ltr.checkpoint import RESULTS
-from ltr.compare.experiment import Experiment, experiment_folder, run_folders, short_names
+from ltr.compare.experiment import (
+    SAME_DATA,
+    Experiment,
+    check_seeds,
+    experiment_folder,
+    run_folders,
+    short_names,
+)
 from ltr.compare.tested_run import Run, read_run
 from ltr.data.collection import open_collection, with_split
 from ltr.data.files import digest_of_arrays, digest_of_json
-from ltr.data.forms import ENDINGS_OF_ROWS, Form
-from ltr.data.judged_lists import are_ranks, read_judgements
-from ltr.data.lines import GivenIds, Line, lists_of_lines
-from ltr.data.pair_files import ranked_lines
+from ltr.data.forms import ENDINGS_OF_ROWS
+from ltr.data.judged_lists import lists_of_ranking, read_judgements
+from ltr.data.lines import GivenIds
 from ltr.data.progress import reading
 from ltr.data.query_lists import QueryLists, values_of
-from ltr.data.texts import id_of
+from ltr.data.texts import TextTable, id_of
 from ltr.errors import InputError
 from ltr.metrics import MeasuredLists, RankingMetric
 from ltr.run.provenance import made_by
@@ -29,9 +35,42 @@ METRICS = ["nDCG@10", "RR@10", "AP"]  # where none is named
 
 # Of names of files, what says their form.
 ENDINGS = {".trec", ".run", ".txt", ".gz", ".zst", ".bz2", ".xz", *ENDINGS_OF_ROWS, ".tsv"}
-COLUMNS_OF_RANKS = 3  # MS MARCO's own form has ranks in the third
 
 CELLS = 2**22  # of lists that are measured together
+
+
+class CollectionIds(GivenIds):
+    """Ids by which rankings name the texts of a collection, numbered as they come. A text stands for the
+    id that a collection of such texts gives it.
+
+    Args:
+        table: of the collection.
+        letter: that ids of its texts begin with.
+    """
+
+    def __init__(self, table: TextTable, letter: str) -> None:
+        super().__init__()
+        self._table = table
+        self._letter = letter
+
+    def rows(self, ids: Sequence[str]) -> np.ndarray:
+        distinct = list(dict.fromkeys(ids))
+        known = {
+            id_: id_
+            for id_, row in zip(distinct, self._table.rows(distinct), strict=True)
+            if row >= 0
+        }
+        absent = [id_ for id_ in distinct if id_ not in known]
+        ids_of_texts = [id_of(self._letter, text) for text in absent]
+        for text, id_, row in zip(
+            absent, ids_of_texts, self._table.rows(ids_of_texts), strict=True
+        ):
+            known[text] = id_ if row >= 0 else text
+        return super().rows([known[id_] for id_ in ids])
+
+    def are_there(self, rows: np.ndarray) -> np.ndarray:
+        """``[N]`` bool: whether the collection has what these rows name."""
+        return self._table.rows([self.ids[row] for row in rows]) >= 0
 
 
 @dataclass(frozen=True)
@@ -45,6 +84,7 @@ class Judgements:
         path: of the data whose texts these are; None where the judgements are alone.
         split: of the data.
         digests: of what is judged, by the names of ``evaluated`` in metrics.json.
+        notes: what must be told of them.
     """
 
     source: str
@@ -54,11 +94,17 @@ class Judgements:
     path: str | None = None
     split: str = "test"
     digests: dict[str, str] = field(default_factory=dict)
+    notes: Sequence[str] = ()
 
     @property
     def query_ids(self) -> list[str]:
         """The judged queries, in the order of ``lists``."""
         return [self.queries.ids[row] for row in self.lists.query_rows]
+
+    @property
+    def max_grade(self) -> float:
+        """The largest grade of the scale: that of ERR by default, or the largest that there is."""
+        return max(4.0, float(self.lists.values.max()))
 
     def with_documents(self, others: QueryLists) -> "Judgements":
         """With more documents, and their grades, for queries that are judged."""
@@ -86,20 +132,38 @@ class RankedFile:
     run: Run | None = None
 
 
-def judgements_of_file(file: str | Path) -> Judgements:
-    """The judgements of a file, in any form that a data folder may have them in.
+def named_judgements(data: str | None, qrels: str | None, split: str) -> Judgements:
+    """The judgements that measure rankings.
+
+    Args:
+        data: a collection; None for none.
+        qrels: a file of judgements, in any form that a data folder has them in; None for none.
+        split: of the collection.
 
     Raises:
-        InputError: as for those of a data folder.
+        InputError: where not just one of them is named, or there is none.
     """
+    if (data is None) == (qrels is None):
+        raise InputError(
+            "rankings in files are measured by the judgements of one data set or of one file; name it with --data PATH or --qrels FILE"
+        )
+    if data is not None:
+        return judgements_of_data(data, split)
+    if split != "test":
+        raise InputError(f"--split is of --data, got {split}; leave it out beside --qrels")
+    return judgements_of_file(str(qrels))
+
+
+def judgements_of_file(file: str | Path) -> Judgements:
+    """The judgements of a file."""
     path = Path(file)
     if not path.is_file():
         raise InputError(f"--qrels: there is no file {file}")
     queries = GivenIds()
     docs = GivenIds()
     with reading([path]):
-        lists, _ = read_judgements([path], queries, docs)
-    return _judgements(str(file), lists, queries, docs)
+        lists, notes = read_judgements([path], queries, docs)
+    return replace(_judgements(str(file), lists, queries, docs), notes=notes.left_out)
 
 
 def judgements_of_data(path: str, split: str = "test") -> Judgements:
@@ -108,8 +172,8 @@ def judgements_of_data(path: str, split: str = "test") -> Judgements:
     if split != "test":
         collection = with_split(collection, split)
     judged = collection.judgements(split)
-    queries = GivenIds()
-    docs = GivenIds()
+    queries = CollectionIds(collection.queries, "q")
+    docs = CollectionIds(collection.corpus, "d")
     query_rows = queries.rows([collection.queries.ids[row] for row in judged.query_of_doc])
     doc_rows = docs.rows([collection.corpus.ids[row] for row in judged.doc_rows])
     lists = QueryLists.from_rows(query_rows, doc_rows, judged.values)
@@ -127,11 +191,11 @@ def _judgements(source: str, lists: QueryLists, queries: GivenIds, docs: GivenId
 
 
 def is_ranking(word: str) -> bool:
-    """Whether a word of the command line names files of rankings: ``runs/bm25.trec``, a pattern of
-    such, or either behind ``name=``.
+    """Whether a word of the command line names files of rankings: ``runs/bm25.trec``, a pattern that
+    matches such files, or either behind ``name=``.
     """
     _, path = _name_and_path(word)
-    return bool(_files_of(path))
+    return any(map(_is_file_of_ranking, _matches(path)))
 
 
 def read_rankings(words: Iterable[str], judgements: Judgements) -> list[RankedFile]:
@@ -145,20 +209,19 @@ def read_rankings(words: Iterable[str], judgements: Judgements) -> list[RankedFi
 
     Raises:
         InputError: for a word that names nothing, a line that can't be read, a pair again, a ranking
-            of no judged query, or a file that is named twice.
+            of no judged query, a file that is named twice, or a run that was tested on other texts.
     """
     found: list[tuple[str | None, Path, Run | None]] = []
     for word in words:
         name, path = _name_and_path(word)
-        files = _files_of(path)
-        if files:
-            found += [(name, file, None) for file in files]
-            continue
-        for folder in run_folders(path):
-            tested = read_run(folder, split=judgements.split)
-            if not tested.ranking.is_file():
-                raise InputError(f"{tested.ranking}: there is no such file; test the run again")
-            found.append((name, tested.ranking, tested))
+        matches = _matches(path)
+        files = [match for match in matches if _is_file_of_ranking(match)]
+        found += [(name, file, None) for file in files]
+        folders = [match for match in matches if match not in files]
+        for place in map(str, folders) if matches else [path]:
+            for folder in run_folders(place):
+                tested = _tested_run(folder, judgements)
+                found.append((name, tested.ranking, tested))
     seen: set[Path] = set()
     for _, file, _ in found:
         if file.resolve() in seen:
@@ -168,31 +231,54 @@ def read_rankings(words: Iterable[str], judgements: Judgements) -> list[RankedFi
     n_seeds: dict[str, int] = {}
     rankings = []
     for name, (_, file, run) in zip(names, found, strict=True):
-        place = n_seeds.setdefault(name, 0)
+        place_of_seed = n_seeds.setdefault(name, 0)
         n_seeds[name] += 1
-        seed = place if run is None else run.seed
+        seed = place_of_seed if run is None else run.seed
         lists, notes = _read(file, judgements)
         rankings.append(RankedFile(name, seed, file, lists, notes, run))
     return rankings
+
+
+def _tested_run(folder: Path, judgements: Judgements) -> Run:
+    """A run whose own test has left a ranking of what is judged."""
+    run = read_run(folder, split=judgements.split)
+    if run.fold is not None:
+        raise InputError(
+            f"{folder} is a fold of a cross-validation, whose folds have no ranking in common; compare such runs without files"
+        )
+    if not run.ranking.is_file():
+        raise InputError(f"{run.ranking}: there is no such file; test the run again")
+    for part in ("queries", "documents"):
+        digests = {run.report["evaluated"].get(part), judgements.digests.get(part)} - {None}
+        if len(digests) > 1:
+            raise InputError(
+                f"{folder} was tested on other {SAME_DATA[part]} than those of {judgements.source}; name the data that it was tested on"
+            )
+    return run
 
 
 def _name_and_path(word: str) -> tuple[str | None, str]:
     """The name before a path, and the path. ``seed=0`` is a folder, and what is there is a path."""
     name, separator, path = word.partition("=")
     is_named = separator and name and path and "/" not in name and name not in ("seed", "fold")
-    return (name, path) if is_named and not Path(word).exists() else (None, word)
+    if not is_named or Path(word).exists() or glob(word, recursive=True):
+        return None, word
+    return name, path
 
 
-def _files_of(path: str) -> list[Path]:
-    """The rankings that are called so, or that the pattern matches; none where it is of folders, and
-    metrics.json names its run.
+def _matches(path: str) -> list[Path]:
+    """What is called so, or else what the pattern matches. Of other files than rankings a pattern may
+    match some; they are left out.
     """
-    matches = [Path(path)]
-    if not matches[0].exists():
-        matches = [Path(match) for match in sorted(glob(path, recursive=True))]
-    if any(match.is_dir() or match.name == RESULTS for match in matches):
-        return []
-    return [match for match in matches if match.is_file()]
+    if Path(path).exists():
+        return [Path(path)]
+    matches = [Path(match) for match in sorted(glob(path, recursive=True))]
+    return [match for match in matches if match.is_dir() or match.suffix.lower() in ENDINGS]
+
+
+def _is_file_of_ranking(path: Path) -> bool:
+    """Whether it is a file, and none that stands for its run."""
+    return path.is_file() and path.name != RESULTS
 
 
 def _names_of(found: Sequence[tuple[str | None, Path, Run | None]]) -> list[str]:
@@ -204,8 +290,9 @@ def _names_of(found: Sequence[tuple[str | None, Path, Run | None]]) -> list[str]
     short = iter(short_names(paths))
     names = [next(short) if name is None else name for name, _, _ in found]
     # A file alone is an experiment: it must not become a seed of another one.
-    for name, (given, file, run) in zip(names, found, strict=True):
-        if given is None and run is None and names.count(name) > 1:
+    given = {name for name, _, _ in found}
+    for name, (word, file, run) in zip(names, found, strict=True):
+        if word is None and (name in given or (run is None and names.count(name) > 1)):
             raise InputError(
                 f"{file} would be called {name}, and so would another ranking; name each, as in {name}1={file}"
             )
@@ -222,17 +309,9 @@ def _without_endings(file: Path) -> str:
 
 def _read(file: Path, judgements: Judgements) -> tuple[QueryLists, list[str]]:
     """The documents of the judged queries of a file, best first, and what must be told of them."""
-    queries = judgements.queries
-    docs = judgements.docs
     n_judged = len(judgements.lists.query_rows)
-    form = Form(file)
-    lines = ranked_lines(file)
-    if not form.is_run:
-        lines = _with_ids_of_texts(lines, queries, docs)
     with reading([file]):
-        lists = lists_of_lines([file], "line", queries, docs, lines)
-    if form.n_columns == COLUMNS_OF_RANKS and are_ranks(lists, file):
-        lists = lists._replace(values=-lists.values)
+        lists = lists_of_ranking(file, judgements.queries, judgements.docs)
     known = lists.of_queries(judgements.lists.query_rows)
     n_unknown = len(lists.query_rows) - len(known.query_rows)
     if not len(known.query_rows):
@@ -251,19 +330,11 @@ def _read(file: Path, judgements: Judgements) -> tuple[QueryLists, list[str]]:
         )
     if n_unknown:
         notes.append(f"queries without judgements are left out: {n_unknown:,}")
+    if isinstance(judgements.docs, CollectionIds):
+        n_absent = int((~judgements.docs.are_there(np.unique(known.doc_rows))).sum())
+        if n_absent:
+            notes.append(f"documents that are not in {judgements.source}: {n_absent:,}")
     return known, notes
-
-
-def _with_ids_of_texts(lines: Iterable[Line], queries: GivenIds, docs: GivenIds) -> Iterator[Line]:
-    """Lines whose queries and documents may be told by their texts, as those of a collection that is
-    made of texts: then with the ids that it gives them.
-    """
-    for number, (query, doc, score) in lines:
-        if query not in queries and id_of("q", query) in queries:
-            query = id_of("q", query)
-        if doc not in docs and id_of("d", doc) in docs:
-            doc = id_of("d", doc)
-        yield number, (query, doc, score)
 
 
 def measured_experiments(
@@ -288,7 +359,21 @@ def measured_experiments(
                     f"{name}: seeds must differ, got {run.seed} of {run.folder} and of another; name one of them"
                 )
         experiments.append(Experiment(name, sorted(runs, key=lambda run: run.seed)))
+        check_seeds([run for run in experiments[-1].runs if run.file is None])
     return experiments
+
+
+def check_same_documents(rankings: Sequence[RankedFile], metrics: Sequence[RankingMetric]) -> None:
+    """Raise an InputError for a metric of the list alone, where rankings do not have the same
+    documents: a shorter list would be better.
+    """
+    digests = {_digest_of_documents(ranking.lists) for ranking in rankings}
+    for metric in metrics:
+        if len(digests) > 1 and not metric.measure.by_rank:
+            raise InputError(
+                f"{metric.name} looks at the order of a list, whatever it lacks, so all rankings must have the same documents, and they do not; name another metric",
+                option="metric",
+            )
 
 
 def _as_run(ranking: RankedFile, judgements: Judgements, metrics: Sequence[RankingMetric]) -> Run:

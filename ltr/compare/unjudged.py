@@ -1,12 +1,15 @@
 """Documents that nobody judged: whether a verdict hangs on what they are."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import product
 from typing import Literal, get_args
 
 import numpy as np
 
 from ltr.compare.comparison import compare
+from ltr.compare.experiment import Experiment
 from ltr.compare.query_groups import Groups
 from ltr.compare.ranked_files import (
     Judgements,
@@ -16,6 +19,7 @@ from ltr.compare.ranked_files import (
 )
 from ltr.compare.tables import Table
 from ltr.data.query_lists import QueryLists
+from ltr.errors import InputError
 from ltr.metrics import RankingMetric
 
 Unjudged = Literal["irrelevant", "left out", "relevant"]
@@ -43,14 +47,14 @@ def unjudged_tables(
         return []
     names = [metric.name for metric in metrics]
     cells: dict[tuple[str, str, str], list[str]] = {}
+    measured = measured_experiments(rankings, judgements, metrics)
     for unjudged in UNJUDGED:
         experiments = measured_experiments(*treated(rankings, judgements, unjudged), metrics)
+        experiments = _of_the_same_queries(experiments, measured)
         groups = Groups("split", {judgements.split: experiments})
-        for result in compare(groups, names, pairs, alpha):
-            for found in result.main.comparisons:
-                row = cells.setdefault((result.main.metric, found.name, found.baseline), [])
-                word, _, _ = found.verdict.partition(" (")
-                row.append(f"{found.difference.mean:+.4f} {word.partition(';')[0]}")
+        for name, pair in product(names, pairs):
+            row = cells.setdefault((name, *pair), [])
+            row.append(_difference_in_words(groups, name, pair, alpha / len(names) / len(pairs)))
     rows = []
     for (metric, name, baseline), differences in cells.items():
         shares = f"{share_of[name]:.1%} / {share_of[baseline]:.1%}"
@@ -58,6 +62,37 @@ def unjudged_tables(
     title = "documents without a judgement: the differences where all of them are …"
     header = ["comparison", f"not judged of the first {FIRST}", *UNJUDGED]
     return [Table(title, header, rows, text_columns=UNJUDGED)]
+
+
+def _of_the_same_queries(
+    experiments: Sequence[Experiment], others: Sequence[Experiment]
+) -> list[Experiment]:
+    """Experiments with values for those queries alone that have one in others."""
+    kept = []
+    for experiment, other in zip(experiments, others, strict=True):
+        runs = []
+        for run, other_run in zip(experiment.runs, other.runs, strict=True):
+            by_query: dict[str, dict[str, float]] = {}
+            for metric, values in run.by_query.items():
+                of_other = other_run.by_query[metric]
+                by_query[metric] = {
+                    query: math.nan if math.isnan(of_other[query]) else value
+                    for query, value in values.items()
+                }
+            runs.append(replace(run, by_query=by_query))
+        kept.append(Experiment(experiment.name, runs))
+    return kept
+
+
+def _difference_in_words(groups: Groups, metric: str, pair: tuple[str, str], alpha: float) -> str:
+    """The difference of a pair and its verdict; empty where too few queries have a value."""
+    try:
+        (result,) = compare(groups, [metric], [pair], alpha)
+    except InputError:
+        return ""
+    (found,) = result.main.comparisons
+    verdict, _, _ = found.verdict.partition(" (")
+    return f"{found.difference.mean:+.4f} {verdict.partition(';')[0]}"
 
 
 def _shares(rankings: Sequence[RankedFile], judgements: Judgements) -> dict[str, float]:

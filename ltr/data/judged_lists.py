@@ -28,6 +28,7 @@ from ltr.data.pair_files import (
     columns_line,
     has_grades,
     judgement_lines,
+    ranked_lines,
     scored_lines,
 )
 from ltr.data.progress import reading
@@ -218,6 +219,12 @@ def lists_of_run(file: Path, queries: TextTable, corpus: TextTable) -> QueryList
     return lists_of_lines([file], "line", queries, corpus, trec.read_run(file)).best_first()
 
 
+def lists_of_ranking(file: Path, queries: IdTable, corpus: IdTable) -> QueryLists:
+    """The documents of each query of a ranking in any form, best first."""
+    lists = lists_of_lines([file], "line", queries, corpus, ranked_lines(file))
+    return _with_ranks_turned(lists, file).best_first()
+
+
 def open_pools(files: Sequence[Path], queries: TextTable, corpus: TextTable) -> QueryLists:
     """The lists of a run file; or of pairs, where those without a score have 0, so that their order
     tells nothing. Either may come in parts. All lines are kept.
@@ -228,12 +235,19 @@ def open_pools(files: Sequence[Path], queries: TextTable, corpus: TextTable) -> 
 
 
 def _read_pools(files: Sequence[Path], queries: TextTable, corpus: TextTable) -> Noted[QueryLists]:
-    form = Form(files[0])
-    is_run = form.ending == RUN
+    is_run = Form(files[0]).ending == RUN
     lines = lines_of_all(files, trec.read_run if is_run else candidate_lines)
     lists = lists_of_lines(files, "line", queries, corpus, lines)
-    # MS MARCO's own form of a run has ranks.
-    if not is_run and form.n_columns == 3 and are_ranks(lists, files[0]):
-        lists = lists._replace(values=-lists.values)
+    if not is_run:
+        lists = _with_ranks_turned(lists, files[0])
     n_docs = len(lists.doc_rows)
     return lists.best_first(), Notes("candidates", n_docs, n_docs, [])
+
+
+def _with_ranks_turned(lists: QueryLists, file: Path) -> QueryLists:
+    """Higher numbers for better documents, also where text of three columns has ranks: MS MARCO's own
+    form of a run.
+    """
+    if Form(file).n_columns == 3 and are_ranks(lists, file):
+        return lists._replace(values=-lists.values)
+    return lists

@@ -349,6 +349,12 @@ class PairRow:
         texts = [name for name in self._others if role_of(name) == "text" and not is_title(name)]
         if "document_id" not in values and len(texts) == 1:
             values = values | {"document_id": self._others[texts[0]]}
+        for name, value in self._others.items():
+            # Another column must not take the place of a score that is missing in this row.
+            if value is None and (role_of(name) == "score" or in_small_letters(name) == "rank"):
+                raise InputError(
+                    f"{self._where}: column {name!r} must hold a number in every row of a ranking, got null; leave documents without a score out"
+                )
         if self._scores_of_candidates() is None:
             self._ask("score")
         return PairRow(self._where, values, self._others).candidates()

@@ -246,7 +246,7 @@ def test_an_empty_ranking_is_refused(page, tmp_path, capsys, monkeypatch):
     ranking = page.parent / "runs/good/seed=0/test.run"
     text = ranking.read_text()
     ranking.write_text("")
-    said = f"{ranking}: a run must rank documents, and ranks none; test it again"
+    said = f"{ranking}: the split is empty; at least one line is needed"
     html = ["--html", str(tmp_path / "page.html")]
     try:
         told = refuses_to_compare(capsys, [*runs_of(page), *html], said)

@@ -3,14 +3,17 @@
 import json
 import random
 import re
+import shutil
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
 import pytrec_eval
+import yaml
 from scipy import stats
 
+from ltr.compare.documents import Ranking, collection_of
 from ltr.compare.gate import Answer, Gate
 from ltr.compare.ranked_files import (
     judgements_of_data,
@@ -219,7 +222,7 @@ WORDS = {
     "a.trec --qrels none": "--qrels: there is no file none",
     "none.trec --qrels qrels.txt": "none.trec: there is no such folder, and no such ranking",
     "a.trec a.trec --qrels qrels.txt": "a.trec must be named once, and is twice",
-    "a.trec --qrels qrels.txt --split test dev": "rankings of others are of one split",
+    "a.trec --qrels qrels.txt --split test dev": "rankings in files are of one data set and one split",
     "a.trec --qrels qrels.txt --metric XY": "XY",
     "a.trec --qrels qrels.txt --gate 'AP > 0 of a'": "--gate must be as 'nDCG@10 >= -0.01 of BASE",
     "a.trec --qrels qrels.txt --gate 'AP >= 0 of b'": "the baseline must be one of a, got 'b'",
@@ -312,7 +315,7 @@ def test_the_exit_code_of_a_gate(here, capsys):
 
     assert code("low.trec high.trec") == 0
     assert (
-        "gate RR@10 >= -0.01 of low: high passes (+0.6167; 95 % interval"
+        "gate RR@10 >= -0.01 of low: high passes, of these models alone (+0.6167; 95 % interval"
         in Path("x.md").read_text()
     )
     assert code("low.trec twin.trec high.trec") == 0
@@ -369,3 +372,140 @@ def test_the_commands_of_the_page(here, copied_run, tmp_path, capsys):
         assert run_ltr(command) == 0, command
     assert Path("values.tsv").read_text().startswith("ranking\tseed\tquery\tnDCG@10\tAP(rel=2)\n")
     assert "passes" in Path("summary.md").read_text()
+
+
+def told_of(here, capsys, words: str) -> tuple[int, str]:
+    """The exit code of a comparison by qrels.txt, and what it prints."""
+    capsys.readouterr()
+    try:
+        code = run_ltr(f"compare {words} --qrels qrels.txt")
+    except SystemExit as stop:
+        code = int(stop.code or 0)
+    return code, capsys.readouterr().out
+
+
+def test_every_gate_is_asked_of_every_other_experiment(here, capsys):
+    """Two baselines are compared once, and both have a gate."""
+    write_systems()
+    gates = "--gate 'RR@10 >= -0.01 of low' 'AP >= 0 of high'"
+    code, told = told_of(here, capsys, f"low.trec high.trec {gates}")
+    assert code == 1
+    assert "gate RR@10 >= -0.01 of low: high passes, of these models alone (+0.6167;" in told
+    assert "gate AP >= 0 of high: low fails, of these models alone (-0.6167;" in told
+    code, _ = told_of(here, capsys, "low.trec high.trec --baseline low --gate 'AP >= 0 of high'")
+    assert code == 1
+
+
+def test_queries_that_can_show_nothing_pass_no_gate(here, capsys):
+    """The same gain in both of two queries leaves no error to measure."""
+    write_systems(n_queries=2)
+    for bound in ("0.1", "-0.01", "1e-3"):
+        code, told = told_of(here, capsys, f"low.trec high.trec --gate 'RR@10 >= {bound} of low'")
+        assert code == 3 and "can't be told" in told
+
+
+def test_a_score_that_is_missing_is_refused(here):
+    """The rank of the row, or another score, must not take its place."""
+    judged = judgements_of_file("qrels.txt")
+    rows = [{"qid": "q1", "docno": f"d{n}", "score": -3.0 - n, "rank": n} for n in range(1, 3)]
+    rows[1]["score"] = None
+    pd.DataFrame(rows).to_parquet("null.parquet")
+    with pytest.raises(InputError, match=r"null.parquet:2: column 'score' must hold a number"):
+        read_rankings(["null.parquet"], judged)
+
+
+def test_a_frame_of_pyterrier_is_read_by_docno(here):
+    rows = [
+        {"qid": q, "docid": 7 - n, "docno": d, "rank": n, "score": s, "query": "x"}
+        for n, (q, d, s) in enumerate(ROWS)
+    ]
+    pd.DataFrame(rows).to_parquet("frame.parquet")
+    same(values("frame.parquet", *METRICS), values("a.trec", *METRICS))
+
+
+def test_a_pattern_may_match_files_and_runs(here, copied_run, tmp_path):
+    run = copied_run(tmp_path / "runs/mine", "cross")
+    data = json.loads((run / "metrics.json").read_text())["test"]["path"]
+    Path("runs/bm25.trec").write_text((run / "test.run").read_text())
+    Path("runs/README.md").write_text("what these are")
+    judged = judgements_of_data(data)
+    assert [each.name for each in read_rankings(["runs/*"], judged)] == ["bm25", "mine/run"]
+    with pytest.raises(InputError, match="would be called run, and so would another ranking"):
+        read_rankings(["run=runs/bm25.trec", "runs/mine"], judged)
+
+
+def test_a_pattern_of_folders_with_an_equals_sign_is_a_path(here):
+    judged = judgements_of_file("qrels.txt")
+    for name in ("lr=1", "lr=2"):
+        Path(name).mkdir()
+        Path(name, "x.trec").write_text(RUN)
+    found = read_rankings(["lr=*/x.trec"], judged)
+    assert [each.name for each in found] == ["lr=1/x", "lr=2/x"]
+
+
+def test_runs_that_are_no_seeds_stay_apart_beside_files(here, copied_run, tmp_path, capsys):
+    """As without files."""
+    source = copied_run(tmp_path / "source", "cross")
+    run = Path(shutil.copytree(source, tmp_path / "a/seed=0"))
+    copy = Path(shutil.copytree(source, tmp_path / "a/seed=1"))
+    config = yaml.safe_load((copy / "config.yaml").read_text())
+    config["seed_everything"] = 1
+    config["model"]["lr"] = 0.5
+    (copy / "config.yaml").write_text(yaml.safe_dump(config))
+    tested = json.loads((run / "metrics.json").read_text())["test"]
+    Path("other.trec").write_text((run / "test.run").read_text())
+    told = refusal(capsys, f"compare other.trec a --data {tested['path']}")
+    assert "are no seeds of one experiment, they differ in model.lr" in told
+
+
+def test_a_run_of_other_texts_is_refused(here, copied_run, tmp_path):
+    run = copied_run(tmp_path / "run", "cross")
+    metrics = json.loads((run / "metrics.json").read_text())
+    judged = judgements_of_data(metrics["test"]["path"])
+    metrics["test"]["evaluated"]["documents"] = "other"
+    (run / "metrics.json").write_text(json.dumps(metrics))
+    with pytest.raises(InputError, match="was tested on other texts of documents than those of"):
+        read_rankings([str(run)], judged)
+
+
+def test_measures_of_the_list_alone_need_the_same_documents(here, capsys):
+    Path("b.trec").write_text("q1 Q0 d1 1 2 x\nq2 Q0 d5 1 1 x\n")
+    told = refusal(capsys, "compare a.trec b.trec --qrels qrels.txt --metric swapped_pairs")
+    assert "swapped_pairs looks at the order of a list, whatever it lacks" in told
+    told = refusal(capsys, "compare a.trec --qrels qrels.txt --split dev")
+    assert "--split is of --data, got dev" in told
+    told = refusal(capsys, "compare none.trec x.trec --data somewhere")
+    assert "none.trec: there is no such folder, and no such ranking" in told
+
+
+def test_queries_without_a_relevant_document_stay_out_of_the_table(here):
+    """A document that nobody judged would bring them in, and turn the difference."""
+    Path("qrels.txt").write_text("".join(f"q{n} 0 r{n} {int(n < 10)}\n" for n in range(30)))
+    for name, first, second in (("a", "r", "u"), ("b", "v", "r")):
+        lines = [f"q{n} Q0 {first}{n} 1 2 x\nq{n} Q0 {second}{n} 2 1 x\n" for n in range(30)]
+        Path(f"{name}.trec").write_text("".join(lines))
+    judged = judgements_of_file("qrels.txt")
+    rankings = read_rankings(["a.trec", "b.trec"], judged)
+    (table,) = unjudged_tables(rankings, judged, [RankingMetric("RR@10")], [("a", "b")], 0.05)
+    assert table.rows[0][2:] == ["+0.5000 better", "+0.0000 equal", "+0.0000 equal"]
+
+
+def test_the_page_shows_ranks_as_they_were_measured(here):
+    """Of three columns the third may be a rank."""
+    texts = here / "texts"
+    (texts / "qrels").mkdir(parents=True)
+    for name, ids in (("corpus", ("d1", "d2", "d4", "d5", "d9")), ("queries", ("q1", "q2"))):
+        rows = [json.dumps({"_id": id_, "text": f"text of {id_}"}) for id_ in ids]
+        (texts / f"{name}.jsonl").write_text("\n".join(rows))
+    (texts / "qrels/test.tsv").write_text("q1\td1\t1\nq1\td2\t0\nq2\td4\t2\nq2\td5\t1\n")
+    Path("ranks.tsv").write_text(FORMS["ranks.tsv"])
+    judged = judgements_of_data(str(texts))
+    (experiment,) = measured_experiments(
+        read_rankings(["ranks.tsv"], judged), judged, [RankingMetric("RR@10")]
+    )
+    collection = collection_of(experiment.runs[0])
+    documents = Ranking(experiment.runs[0], collection).documents
+    assert {query: [doc for doc, _ in ranked] for query, ranked in documents.items()} == {
+        "q1": ["d9", "d1"],
+        "q2": ["d5", "d4"],
+    }
