@@ -111,11 +111,13 @@ def own_cache(tmp_path_factory):
 @pytest.fixture(autouse=True)
 def every_test_begins_alike(monkeypatch):
     """Whichever came before it in this process: Lightning keeps the seed of the last ``fit`` in the
-    environment, and ``ltr check`` and ``RankerTrainer`` quieten it for good.
+    environment, ``ltr check`` and ``RankerTrainer`` quieten it for good, and a command lets ``ltr``
+    tell everything.
     """
     monkeypatch.delenv("PL_GLOBAL_SEED", raising=False)
     for package in ("lightning.pytorch", "lightning.fabric"):
         logging.getLogger(package).setLevel(logging.INFO)
+    logging.getLogger("ltr").setLevel(logging.NOTSET)
     torch.manual_seed(0)
 
 

@@ -55,7 +55,7 @@ NAMES: dict[Role, str] = {
     "id": "_id id",
     "query_id": "query_id qid queryid question_id questionid q_id topic_id topicid",
     # PyTerrier has a docid of its own beside docno
-    "document_id": "docno doc_id pid docid corpus_id document_id passage_id corpus_ids psg_id p_id",
+    "document_id": "doc_id docno pid docid corpus_id document_id passage_id corpus_ids psg_id p_id",
     "score": "score similarity",
     "grade": "relevance grade label is_relevant relevant rating gold judgement judgment rel gain",
     "distance": "distance",
