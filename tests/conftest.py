@@ -118,6 +118,8 @@ def every_test_begins_alike(monkeypatch):
     for package in ("lightning.pytorch", "lightning.fabric"):
         logging.getLogger(package).setLevel(logging.INFO)
     logging.getLogger("ltr").setLevel(logging.NOTSET)
+    # Under pytest, whose handlers are there first, both hand on what they say to one more console.
+    logging.getLogger("lightning").handlers.clear()
     torch.manual_seed(0)
 
 
