@@ -86,6 +86,8 @@ def compare(
     if wandb is not None:
         entity_and_project(wandb)
     gates = [Gate.of(text) for text in gate or []]
+    if gates and len(split or []) > 1:
+        raise InputError(f"--gate is of one split, got {', '.join(split or [])}; name one")
     metrics = [*(metric or []), *(each.metric for each in gates)]
     baselines = [*(baseline or []), *(each.baseline for each in gates)]
     rankings: list[RankedFile] = []

@@ -44,8 +44,7 @@ class Ranking:
         lists = lists_of_ranking(file, queries, docs)
         for query_row in lists.query_rows.tolist():
             query = queries.ids[query_row]
-            # What nobody judged was not measured.
-            if self.run.file is not None and query not in documents:
+            if self.queries and query not in documents:  # nobody judged it, so it was not measured
                 continue
             doc_rows, scores = lists.of(query_row)
             ids = [docs.ids[row] for row in doc_rows.tolist()]
@@ -128,7 +127,8 @@ def collection_of(run: Run) -> Collection | None:
     evaluated = run.report["evaluated"]
     if "queries" not in evaluated:  # judgements of a file have measured it
         return None
-    has_same_queries = evaluated.get("queries") == collection.queries.key
+    # Behind the digest of the texts may be one of an instruction.
+    has_same_queries = str(evaluated["queries"]).split()[0] == collection.queries.key
     has_same_documents = evaluated.get("documents") == collection.corpus.key
     if has_same_queries and has_same_documents:
         return collection

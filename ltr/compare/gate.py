@@ -1,5 +1,6 @@
 """A gate: may a system take the place of a baseline? For a pull request or a nightly run."""
 
+import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -47,6 +48,8 @@ class Gate:
         match = _GATE.fullmatch(text)
         try:
             metric, sign, bound, baseline = match.groups()  # type: ignore[union-attr]
+            if not math.isfinite(float(bound)):
+                raise ValueError(bound)
             return cls(metric, float(bound), sign == ">=", baseline)
         except (AttributeError, ValueError):
             raise InputError(

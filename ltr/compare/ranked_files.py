@@ -33,8 +33,9 @@ from ltr.run.provenance import made_by
 
 METRICS = ["nDCG@10", "RR@10", "AP"]  # where none is named
 
+RUN_ENDINGS = {".trec", ".run"}
 # Of names of files, what says their form.
-ENDINGS = {".trec", ".run", ".txt", ".gz", ".zst", ".bz2", ".xz", *ENDINGS_OF_ROWS, ".tsv"}
+ENDINGS = RUN_ENDINGS | {".txt", ".gz", ".zst", ".bz2", ".xz", *ENDINGS_OF_ROWS, ".tsv"}
 
 CELLS = 2**22  # of lists that are measured together
 
@@ -61,12 +62,19 @@ class CollectionIds(GivenIds):
             if row >= 0
         }
         absent = [id_ for id_ in distinct if id_ not in known]
-        ids_of_texts = [id_of(self._letter, text) for text in absent]
+        ids_of_texts = [self._id_of(text) for text in absent]
         for text, id_, row in zip(
             absent, ids_of_texts, self._table.rows(ids_of_texts), strict=True
         ):
             known[text] = id_ if row >= 0 else text
         return super().rows([known[id_] for id_ in ids])
+
+    def _id_of(self, text: str) -> str:
+        """What a collection calls a text; itself where it is no text."""
+        try:
+            return id_of(self._letter, text)
+        except UnicodeEncodeError:
+            return text
 
     def are_there(self, rows: np.ndarray) -> np.ndarray:
         """``[N]`` bool: whether the collection has what these rows name."""
@@ -85,6 +93,8 @@ class Judgements:
         split: of the data.
         digests: of what is judged, by the names of ``evaluated`` in metrics.json.
         notes: what must be told of them.
+        own_docs: the document that a query is itself, which rankings leave out as BEIR's do; None where
+            no query is one.
     """
 
     source: str
@@ -95,6 +105,7 @@ class Judgements:
     split: str = "test"
     digests: dict[str, str] = field(default_factory=dict)
     notes: Sequence[str] = ()
+    own_docs: QueryLists | None = None
 
     @property
     def query_ids(self) -> list[str]:
@@ -179,7 +190,15 @@ def judgements_of_data(path: str, split: str = "test") -> Judgements:
     lists = QueryLists.from_rows(query_rows, doc_rows, judged.values)
     read = _judgements(path, lists, queries, docs)
     texts = {"queries": collection.queries.key, "documents": collection.corpus.key}
-    return replace(read, path=path, split=split, digests=read.digests | texts)
+    own_rows = collection.documents_left_out()[judged.query_rows]
+    has_own = own_rows >= 0
+    own_docs = QueryLists.from_rows(
+        queries.rows([collection.queries.ids[row] for row in judged.query_rows[has_own]]),
+        docs.rows([collection.corpus.ids[row] for row in own_rows[has_own]]),
+        np.zeros(int(has_own.sum())),
+    )
+    digests = read.digests | texts
+    return replace(read, path=path, split=split, digests=digests, own_docs=own_docs)
 
 
 def _judgements(source: str, lists: QueryLists, queries: GivenIds, docs: GivenIds) -> Judgements:
@@ -194,8 +213,8 @@ def is_ranking(word: str) -> bool:
     """Whether a word of the command line names files of rankings: ``runs/bm25.trec``, a pattern that
     matches such files, or either behind ``name=``.
     """
-    _, path = _name_and_path(word)
-    return any(map(_is_file_of_ranking, _matches(path)))
+    name, path = _name_and_path(word)
+    return any(map(_is_file_of_ranking, _matches(path, is_named=name is not None)))
 
 
 def read_rankings(words: Iterable[str], judgements: Judgements) -> list[RankedFile]:
@@ -214,7 +233,7 @@ def read_rankings(words: Iterable[str], judgements: Judgements) -> list[RankedFi
     found: list[tuple[str | None, Path, Run | None]] = []
     for word in words:
         name, path = _name_and_path(word)
-        matches = _matches(path)
+        matches = _matches(path, is_named=name is not None)
         files = [match for match in matches if _is_file_of_ranking(match)]
         found += [(name, file, None) for file in files]
         folders = [match for match in matches if match not in files]
@@ -248,9 +267,15 @@ def _tested_run(folder: Path, judgements: Judgements) -> Run:
         )
     if not run.ranking.is_file():
         raise InputError(f"{run.ranking}: there is no such file; test the run again")
+    if run.sources:
+        raise InputError(
+            f"{folder} was tested on several sources, {', '.join(run.sources)}; measure each (ltr test {folder} --data.path A B)"
+        )
     for part in ("queries", "documents"):
-        digests = {run.report["evaluated"].get(part), judgements.digests.get(part)} - {None}
-        if len(digests) > 1:
+        tested_on = run.report["evaluated"].get(part)
+        judged = judgements.digests.get(part)
+        # Behind the digest of the texts may be one of an instruction.
+        if tested_on and judged and tested_on.split()[0] != judged:
             raise InputError(
                 f"{folder} was tested on other {SAME_DATA[part]} than those of {judgements.source}; name the data that it was tested on"
             )
@@ -266,14 +291,16 @@ def _name_and_path(word: str) -> tuple[str | None, str]:
     return name, path
 
 
-def _matches(path: str) -> list[Path]:
-    """What is called so, or else what the pattern matches. Of other files than rankings a pattern may
-    match some; they are left out.
+def _matches(path: str, is_named: bool) -> list[Path]:
+    """What is called so, or else what the pattern matches. Beside folders, a pattern without a name may
+    match other files than rankings, so of the files those alone whose names say so count.
     """
     if Path(path).exists():
         return [Path(path)]
     matches = [Path(match) for match in sorted(glob(path, recursive=True))]
-    return [match for match in matches if match.is_dir() or match.suffix.lower() in ENDINGS]
+    if is_named or not any(match.is_dir() for match in matches):
+        return matches
+    return [match for match in matches if match.is_dir() or match.suffix in RUN_ENDINGS]
 
 
 def _is_file_of_ranking(path: Path) -> bool:
@@ -294,7 +321,7 @@ def _names_of(found: Sequence[tuple[str | None, Path, Run | None]]) -> list[str]
     for name, (word, file, run) in zip(names, found, strict=True):
         if word is None and (name in given or (run is None and names.count(name) > 1)):
             raise InputError(
-                f"{file} would be called {name}, and so would another ranking; name each, as in {name}1={file}"
+                f"{file} would be called {name}, and so would another ranking; name each, as in {Path(name).name}1={file}"
             )
     return names
 
@@ -313,6 +340,11 @@ def _read(file: Path, judgements: Judgements) -> tuple[QueryLists, list[str]]:
     with reading([file]):
         lists = lists_of_ranking(file, judgements.queries, judgements.docs)
     known = lists.of_queries(judgements.lists.query_rows)
+    n_own = 0
+    if judgements.own_docs is not None:
+        is_own = are_pairs_of(known, judgements.own_docs)
+        n_own = int(is_own.sum())
+        known = known.where(~is_own)
     n_unknown = len(lists.query_rows) - len(known.query_rows)
     if not len(known.query_rows):
         raise InputError(
@@ -330,11 +362,20 @@ def _read(file: Path, judgements: Judgements) -> tuple[QueryLists, list[str]]:
         )
     if n_unknown:
         notes.append(f"queries without judgements are left out: {n_unknown:,}")
+    if n_own:
+        notes.append(f"queries that find themselves, which is left out: {n_own:,}")
     if isinstance(judgements.docs, CollectionIds):
         n_absent = int((~judgements.docs.are_there(np.unique(known.doc_rows))).sum())
         if n_absent:
             notes.append(f"documents that are not in {judgements.source}: {n_absent:,}")
     return known, notes
+
+
+def are_pairs_of(lists: QueryLists, others: QueryLists) -> np.ndarray:
+    """``[D]`` bool: of each document of ``lists`` whether its query has it in ``others``, too."""
+    n_docs = 1 + max(lists.doc_rows.max(initial=0), others.doc_rows.max(initial=0))
+    pairs = lists.query_of_doc * n_docs + lists.doc_rows
+    return np.isin(pairs, others.query_of_doc * n_docs + others.doc_rows)
 
 
 def measured_experiments(

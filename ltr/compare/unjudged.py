@@ -14,6 +14,7 @@ from ltr.compare.query_groups import Groups
 from ltr.compare.ranked_files import (
     Judgements,
     RankedFile,
+    are_pairs_of,
     measured_experiments,
     values_by_query,
 )
@@ -42,9 +43,10 @@ def unjudged_tables(
         pairs: names of an experiment and of its baseline.
         alpha: the level of each family of tests.
     """
-    share_of = _shares(rankings, judgements)
-    if not pairs or not any(share_of.values()):
+    all_judged = [are_pairs_of(each.lists, judgements.lists).all() for each in rankings]
+    if not pairs or all(all_judged):
         return []
+    share_of = _shares(rankings, judgements)
     names = [metric.name for metric in metrics]
     cells: dict[tuple[str, str, str], list[str]] = {}
     measured = measured_experiments(rankings, judgements, metrics)
@@ -52,9 +54,9 @@ def unjudged_tables(
         experiments = measured_experiments(*treated(rankings, judgements, unjudged), metrics)
         experiments = _of_the_same_queries(experiments, measured)
         groups = Groups("split", {judgements.split: experiments})
+        words = _differences_in_words(groups, names, pairs, alpha)
         for name, pair in product(names, pairs):
-            row = cells.setdefault((name, *pair), [])
-            row.append(_difference_in_words(groups, name, pair, alpha / len(names) / len(pairs)))
+            cells.setdefault((name, *pair), []).append(words.get((name, *pair), ""))
     rows = []
     for (metric, name, baseline), differences in cells.items():
         shares = f"{share_of[name]:.1%} / {share_of[baseline]:.1%}"
@@ -84,15 +86,28 @@ def _of_the_same_queries(
     return kept
 
 
-def _difference_in_words(groups: Groups, metric: str, pair: tuple[str, str], alpha: float) -> str:
-    """The difference of a pair and its verdict; empty where too few queries have a value."""
+def _differences_in_words(
+    groups: Groups, metrics: Sequence[str], pairs: Sequence[tuple[str, str]], alpha: float
+) -> dict[tuple[str, str, str], str]:
+    """By metric and pair the difference and its verdict, all one family; a metric of which too few
+    queries have a value is left out.
+    """
     try:
-        (result,) = compare(groups, [metric], [pair], alpha)
+        results = compare(groups, metrics, pairs, alpha)
     except InputError:
-        return ""
-    (found,) = result.main.comparisons
-    verdict, _, _ = found.verdict.partition(" (")
-    return f"{found.difference.mean:+.4f} {verdict.partition(';')[0]}"
+        if len(metrics) == 1:
+            return {}
+        of_all: dict[tuple[str, str, str], str] = {}
+        for metric in metrics:
+            of_all |= _differences_in_words(groups, [metric], pairs, alpha / len(metrics))
+        return of_all
+    words = {}
+    for result in results:
+        for found in result.main.comparisons:
+            verdict, _, _ = found.verdict.partition(" (")
+            told = f"{found.difference.mean:+.4f} {verdict.partition(';')[0]}"
+            words[result.main.metric, found.name, found.baseline] = told
+    return words
 
 
 def _shares(rankings: Sequence[RankedFile], judgements: Judgements) -> dict[str, float]:
@@ -120,12 +135,11 @@ def treated(
     if unjudged == "irrelevant":
         return list(rankings), judgements
     n_docs = len(judgements.docs.ids)
-    judged_pairs = judged.query_of_doc * n_docs + judged.doc_rows
     kept = []
     absent = []
     for ranking in rankings:
         lists = ranking.lists
-        is_judged = np.isin(lists.query_of_doc * n_docs + lists.doc_rows, judged_pairs)
+        is_judged = are_pairs_of(lists, judged)
         kept.append(replace(ranking, lists=lists.where(is_judged)))
         absent.append(lists.where(~is_judged))
     if unjudged == "left out":

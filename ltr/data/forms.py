@@ -60,6 +60,9 @@ class Form:
         for _, line in numbered_lines(self._file):
             words = line.split()
             if words[0] != "#":
+                columns = line.split("\t")
+                if len(columns) == 3 and is_score(columns[2]):  # the others are texts
+                    return False
                 has_numbers = len(words) >= COLUMNS_OF_RUN and all(map(is_score, words[3:5]))
                 return has_numbers or self.n_columns >= COLUMNS_OF_RUN
         return False

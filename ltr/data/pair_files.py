@@ -190,7 +190,14 @@ def ranked_lines(file: Path) -> Iterator[Line]:
     if Form(file).is_run:
         yield from trec.read_run(file)
         return
+    column: str | None = None
     for number, row in pair_rows(file):
+        column = column or row.order_column
+        # Another column must not take the place of a score that is missing in this row.
+        if row.order_column != column:
+            raise InputError(
+                f"{file}:{number}: every row of a ranking must have a number in column {column}, as the first one has; leave documents without one out"
+            )
         for pair in row.ranked():
             yield number, pair
 
@@ -339,25 +346,40 @@ class PairRow:
             for doc, score in zip(docs, scores, strict=True)
         ]
 
+    @property
+    def order_column(self) -> str | None:
+        """The column that orders the documents of a ranking: that of the scores, or else of the ranks."""
+        if "score" in self._values:
+            return "score"
+        others = [name for name, value in self._others.items() if value is not None]
+        named = [name for name in others if role_of(name) == "score"]
+        ranks = [name for name in others if in_small_letters(name) == "rank"]
+        return next(iter([*named, *ranks]), None)
+
     def ranked(self) -> list[Pair]:
         """The same of a ranking, which needs scores or ranks. Queries and documents may also be named
         by columns of texts, as ``query`` and ``document``, and are told as these have them.
         """
+        if self.order_column is None:
+            self._ask("score")
         values = self._values
         if "query_id" not in values and "query" in values:
             values = values | {"query_id": values["query"]}
-        texts = [name for name in self._others if role_of(name) == "text" and not is_title(name)]
+        names = [name for name in self._others if role_of(name) == "text"]
+        texts = [name for name in names if not is_title(name)]
         if "document_id" not in values and len(texts) == 1:
-            values = values | {"document_id": self._others[texts[0]]}
-        for name, value in self._others.items():
-            # Another column must not take the place of a score that is missing in this row.
-            if value is None and (role_of(name) == "score" or in_small_letters(name) == "rank"):
-                raise InputError(
-                    f"{self._where}: column {name!r} must hold a number in every row of a ranking, got null; leave documents without a score out"
-                )
-        if self._scores_of_candidates() is None:
-            self._ask("score")
-        return PairRow(self._where, values, self._others).candidates()
+            text = self._others[texts[0]]
+            titles = [name for name in names if is_title(name)]
+            if len(titles) == 1:
+                text = _with_titles(self._others[titles[0]], text)
+            values = values | {"document_id": text}
+        row = PairRow(self._where, values, self._others)
+        n_docs = len(_as_list(values.get("document_id")))
+        if n_docs > 1 and not isinstance(row._scores_of_candidates(), list):
+            raise InputError(
+                f"{self._where}: there must be as many scores as documents, got 1 and {n_docs}"
+            )
+        return row.candidates()
 
     def _scores_of_candidates(self) -> Any:
         """A score, or a list of them; None where there are none."""

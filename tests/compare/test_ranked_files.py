@@ -410,7 +410,7 @@ def test_a_score_that_is_missing_is_refused(here):
     rows = [{"qid": "q1", "docno": f"d{n}", "score": -3.0 - n, "rank": n} for n in range(1, 3)]
     rows[1]["score"] = None
     pd.DataFrame(rows).to_parquet("null.parquet")
-    with pytest.raises(InputError, match=r"null.parquet:2: column 'score' must hold a number"):
+    with pytest.raises(InputError, match=r"null.parquet:2: every row .* number in column score"):
         read_rankings(["null.parquet"], judged)
 
 
@@ -509,3 +509,106 @@ def test_the_page_shows_ranks_as_they_were_measured(here):
         "q1": ["d9", "d1"],
         "q2": ["d5", "d4"],
     }
+
+
+def test_a_score_that_another_column_would_replace_is_refused(here):
+    judged = judgements_of_file("qrels.txt")
+    rows = [
+        '{"qid": "q1", "docid": "d1", "rank": 1, "score": -5}',
+        '{"qid": "q1", "docid": "d2", "rank": 2}',
+    ]
+    Path("absent.jsonl").write_text("\n".join(rows))
+    with pytest.raises(
+        InputError, match=r"absent.jsonl:2: every row of a ranking must have a number"
+    ):
+        read_rankings(["absent.jsonl"], judged)
+    Path("one.jsonl").write_text('{"qid": "q1", "corpus_ids": ["d1", "d2"], "score": 3}')
+    with pytest.raises(
+        InputError, match=r"one.jsonl:1: there must be as many scores as documents, got 1"
+    ):
+        read_rankings(["one.jsonl"], judged)
+    # A score of others that is missing, and a rank that is, are not read.
+    rows = [
+        f'{{"qid": "{q}", "docid": "{d}", "rank": null, "score": {s}, "old_score": null}}'
+        for q, d, s in ROWS
+    ]
+    Path("both.jsonl").write_text("\n".join(rows))
+    same(values("both.jsonl", *METRICS), values("a.trec", *METRICS))
+
+
+def test_texts_with_titles_have_the_ids_of_the_collection(here):
+    names = ("query", "title", "text", "label")
+    rows = [("what?", "A", "this", 1), ("what?", "B", "that", 0), ("what?", "", "none", 0)]
+    lines = [json.dumps(dict(zip(names, row, strict=True))) for row in rows]
+    Path("test.jsonl").write_text("\n".join(lines))
+    ranked = [
+        json.dumps(dict(zip((*names[:3], "score"), (*row[:3], score), strict=True)))
+        for row, score in zip(rows, (2, 3, 1), strict=True)
+    ]
+    Path("ranked.jsonl").write_text("\n".join(ranked))
+    judged = judgements_of_data(str(here))
+    (ranking,) = read_rankings(["ranked.jsonl"], judged)
+    assert ranking.notes == []
+    assert values_by_query(ranking.lists, judged, [RankingMetric("RR@10")]).tolist() == [[0.5]]
+
+
+def test_what_is_not_judged_below_the_first_ten_is_told(here):
+    docs = [f"i{n}" for n in range(10)]
+    judged_lines = [f"q{n} 0 {doc} 0\n" for n in range(8) for doc in docs]
+    relevant = [f"q{n} 0 r 1\n" for n in range(8)]
+    Path("qrels.txt").write_text("".join([*judged_lines, *relevant]))
+    for name, last in (("a", "u"), ("b", "r")):
+        lines = [
+            f"q{n} Q0 {doc} 1 {99 - place} x\n"
+            for n in range(8)
+            for place, doc in enumerate([*docs, last])
+        ]
+        Path(f"{name}.trec").write_text("".join(lines))
+    judged = judgements_of_file("qrels.txt")
+    rankings = read_rankings(["a.trec", "b.trec"], judged)
+    metrics = [RankingMetric("R@60")]
+    (table,) = unjudged_tables(rankings, judged, metrics, [("a", "b")], 0.05)
+    assert table.rows[0][1:3] == ["0.0% / 0.0%", "-1.0000 worse"]
+
+
+def test_a_query_that_is_a_document_does_not_find_itself(here):
+    """As in all that ltr ranks; beside a run folder it would cost a rank."""
+    folder = here / "own"
+    (folder / "qrels").mkdir(parents=True)
+    texts = {"q1": "a forum post", "d1": "its answer", "d2": "another"}
+    rows = [json.dumps({"_id": id_, "text": text}) for id_, text in texts.items()]
+    (folder / "corpus.jsonl").write_text("\n".join(rows))
+    (folder / "queries.jsonl").write_text(rows[0])
+    (folder / "qrels/test.tsv").write_text("q1\td1\t1\nq1\td2\t0\n")
+    Path("own.trec").write_text("q1 Q0 q1 1 3 x\nq1 Q0 d1 2 2 x\n")
+    judged = judgements_of_data(str(folder))
+    (ranking,) = read_rankings(["own.trec"], judged)
+    assert ranking.notes == ["queries that find themselves, which is left out: 1"]
+    assert values_by_query(ranking.lists, judged, [RankingMetric("RR@10")]).tolist() == [[1.0]]
+
+
+def test_all_that_a_named_pattern_matches_are_seeds(here):
+    judged = judgements_of_file("qrels.txt")
+    for name in ("k.0.trec", "k.1.res", "input.tag"):
+        Path(name).write_text(RUN)
+    found = read_rankings(["k=k.*", "input.*"], judged)
+    assert [(each.name, each.seed) for each in found] == [("k", 0), ("k", 1), ("input.tag", 0)]
+
+
+def test_texts_between_tabs_are_no_run(here):
+    """Words 4 and 5 of the query are numbers."""
+    Path("test.jsonl").write_text('{"query": "how far is 10 20", "document": "a b", "label": 1}')
+    Path("texts.tsv").write_text("how far is 10 20\ta b\t2\n")
+    judged = judgements_of_data(str(here))
+    (ranking,) = read_rankings(["texts.tsv"], judged)
+    assert values_by_query(ranking.lists, judged, [RankingMetric("AP")]).tolist() == [[1.0]]
+    Path("bad.jsonl").write_text('{"query": "how far is 10 20", "document": "\\ud800", "score": 1}')
+    with pytest.raises(InputError, match="at least one document must be judged"):
+        read_rankings(["bad.jsonl"], judged)
+
+
+def test_a_gate_is_of_one_split_and_a_number(here, capsys):
+    words = "compare a.trec b.trec --qrels qrels.txt --gate"
+    assert "--gate must be as" in refusal(capsys, f"{words} 'AP >= nan of a'")
+    told = refusal(capsys, "compare runs/a runs/b --split dev test --gate 'AP >= 0 of a'")
+    assert "--gate is of one split, got dev, test; name one" in told
