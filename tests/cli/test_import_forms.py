@@ -2,18 +2,21 @@
 of it is one line that leads there, and leaves nothing.
 """
 
+import json
 import re
 from itertools import count
 from pathlib import Path
 
+import datasets
 import pytest
 
 from ltr.data.collection import open_collection
-from ltr.datamodules import TripletDataModule
-from ltr.losses import MarginRankingLoss
+from ltr.datamodules import FeatureDataModule, RankingDataModule, TripletDataModule
+from ltr.losses import MarginRankingLoss, RankNetLoss
+from ltr.module import RankerModule
 from tests.world.collections import same_collections
 from tests.world.commands import refusal, run_ltr
-from tests.world.rankers import cross_encoder, data_for, trainer
+from tests.world.rankers import cross_encoder, data_for, feature_ranker, trainer
 
 PAGE = Path(__file__).parents[2] / "docs" / "data.md"
 N_ROWS = 6
@@ -60,6 +63,12 @@ FORMS = {
         "queries.jsonl": lines('{"_id": "qN", "text": "…"}'),
         "default/SPLIT.jsonl": lines('{"query-id": "qN", "corpus-id": "pN", "score": 1.0}'),
     },
+    "MTEB's reranking": {
+        "corpus.jsonl": lines('{"_id": "pN", "text": "…"}') + lines('{"_id": "nN", "text": "x …"}'),
+        "queries.jsonl": lines('{"_id": "qN", "text": "…"}'),
+        "qrels/SPLIT.tsv": lines("qN\tpN\t1"),
+        "top_ranked/SPLIT.jsonl": lines('{"query-id": "qN", "corpus-ids": ["nN", "pN"]}'),
+    },
     "MS MARCO": {
         "collection.tsv": lines("N\t…"),
         "queries.SPLIT.tsv": lines("N\t…"),
@@ -83,23 +92,30 @@ def test_the_page_has_the_forms():
     assert len(forms_of_page()) == 9 and "Tevatron" in FORMS
 
 
-@pytest.mark.parametrize("form", FORMS)
-def test_a_form_is_imported_trained_one_step_and_tested(tmp_path, backbone, form):
-    source = write(tmp_path / "source", form)
-    new = tmp_path / "new"
+def import_train_and_test(source: Path, new: Path, backbone: str, **options: object) -> None:
+    """Import a source, train one step of what was written, and test it."""
     assert run_ltr(f"import {source} {new}") == 0
     collection = open_collection(new)
     assert same_collections(collection, open_collection(source))
     texts = [*collection.corpus.texts, *collection.queries.texts]
     assert len(texts) > N_ROWS and all("w" in text for text in texts)
     module = cross_encoder(backbone, MarginRankingLoss())
-    options = {"batch_size": 2, "negatives_per_query": 1}
-    data = data_for(module, TripletDataModule, new, **options)
-    training = trainer(tmp_path, max_steps=1, limit_val_batches=0)
+    options = {"batch_size": 2, "negatives_per_query": 1} | options
+    train_and_test(module, data_for(module, TripletDataModule, new, **options), new.parent)
+
+
+def train_and_test(module: RankerModule, data: RankingDataModule, folder: Path) -> None:
+    training = trainer(folder, max_steps=1, limit_val_batches=0)
     training.fit(module, datamodule=data)
     assert training.global_step == 1
     (measured,) = training.test(module, datamodule=data, verbose=False)
-    assert 0 <= measured["test/nDCG@10"] <= 1
+    assert 0 <= measured[f"test/{module.ranking_metrics[0].name}"] <= 1
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_a_form_is_imported_trained_one_step_and_tested(tmp_path, backbone, form):
+    source = write(tmp_path / "source", form)
+    import_train_and_test(source, tmp_path / "new", backbone)
 
 
 @pytest.mark.parametrize("form", FORMS)
@@ -117,3 +133,75 @@ def test_a_broken_line_of_a_form_is_named_and_leaves_nothing(tmp_path, capsys, f
     told = refusal(capsys, f"import {source} {tmp_path / 'new'}")
     assert told.startswith(f"ltr: {file}:{number}: ")
     assert sorted(tmp_path.iterdir()) == before
+
+
+def save_as_parquet(rows: datasets.Dataset, folder: Path) -> Path:
+    """Both splits; the file of train."""
+    for split in ("train", "test"):
+        rows.to_parquet(folder / f"{split}.parquet")
+    return folder / "train.parquet"
+
+
+def save_to_disk(rows: datasets.Dataset, folder: Path) -> Path:
+    """As datasets does; the file of train."""
+    datasets.DatasetDict(train=rows, test=rows).save_to_disk(folder)
+    return folder / "train/data-00000-of-00001.arrow"
+
+
+@pytest.mark.parametrize("save", [save_as_parquet, save_to_disk])
+def test_a_table_is_imported_trained_one_step_and_tested(tmp_path, backbone, capsys, save):
+    text = lines('{"query": "…", "pos": ["…"], "neg": ["…", "…"]}')
+    rows = [json.loads(line) for line in text.splitlines()]
+    source = tmp_path / "source"
+    source.mkdir()
+    file = save(datasets.Dataset.from_list(rows), source)
+    import_train_and_test(source, tmp_path / "new", backbone)
+    file.write_bytes(file.read_bytes()[:-50])  # a download that was cut
+    before = sorted(tmp_path.iterdir())
+    assert str(file) in refusal(capsys, f"import {source} {tmp_path / 'other'}")
+    assert sorted(tmp_path.iterdir()) == before
+
+
+# Rows of two queries, which a file beside tells apart: LightGBM's and XGBoost's.
+ROWS = "2 1:1.5 3:1\n0 1:-0.1\n1 2:4\n0 2:3\n"
+
+
+@pytest.mark.parametrize("beside", ["query", "group"])
+def test_features_are_imported_trained_one_step_and_tested(tmp_path, capsys, beside):
+    source = tmp_path / "source"
+    source.mkdir()
+    for split in ("train", "test"):
+        (source / f"{split}.txt").write_text(ROWS)
+        (source / f"{split}.txt.{beside}").write_text("2\n2\n")
+    new = tmp_path / "new"
+    assert run_ltr(f"import {source} {new}") == 0
+    module = feature_ranker(3, RankNetLoss())
+    train_and_test(module, data_for(module, FeatureDataModule, new, batch_size=2), tmp_path)
+    (source / "train.txt").write_text(ROWS + "1 3:many\n")
+    before = sorted(tmp_path.iterdir())
+    told = refusal(capsys, f"import {source} {tmp_path / 'other'}")
+    assert told.startswith(f"ltr: {source / 'train.txt'}:5: ")
+    assert sorted(tmp_path.iterdir()) == before
+
+
+def test_msmarco_hard_negatives_are_imported_trained_one_step_and_tested(
+    tmp_path, backbone, capsys
+):
+    """The ids are those of the collection."""
+    source = write(tmp_path / "source", "MS MARCO")
+    hard = tmp_path / "hard.jsonl"
+    text = "".join(
+        f'{{"qid": {n}, "pos": [{n}], "neg": {{"bm25": [{n % N_ROWS + 1}], "ance": []}}}}\n'
+        for n in range(1, N_ROWS + 1)
+    )
+    hard.write_text(text)
+    words = f"negatives import {hard} {{}} --data {source}"
+    assert run_ltr(words.format(tmp_path / "mined")) == 0
+    module = cross_encoder(backbone, MarginRankingLoss())
+    options = {"batch_size": 2, "negatives_per_query": 1, "negatives": str(tmp_path / "mined")}
+    train_and_test(module, data_for(module, TripletDataModule, source, **options), tmp_path)
+    hard.write_text(text + '{"qid": 1, "neg": {"bm25": [true]}}\n')
+    capsys.readouterr()
+    assert run_ltr(words.format(tmp_path / "other")) == 2
+    told = capsys.readouterr().err.splitlines()[-1]  # the collection has told of itself before
+    assert told.startswith(f"ltr: {hard}:{N_ROWS + 1}: ") and not (tmp_path / "other").exists()
