@@ -4,6 +4,8 @@ before anything runs.
 
 import copy
 import logging
+from bisect import bisect_right
+from collections.abc import Iterable
 
 import torch
 
@@ -14,6 +16,7 @@ from ltr.in_batch.policies import NO_QUERIES, check_one_prompt
 from ltr.losses import Loss
 from ltr.losses.transform import Transform
 from ltr.margins import Margin
+from ltr.metrics import RankingMetric
 from ltr.models import DualEncoder, Ranker
 
 log = logging.getLogger(__name__)
@@ -251,3 +254,34 @@ def _orders_grades(loss: Loss) -> bool:
         value = loss(scores, torch.tensor(labels)).sum()
         gradients += torch.autograd.grad(value, scores)
     return not torch.equal(*gradients)
+
+
+def warn_of_nothing_to_find(
+    data: RankingDataModule | None, metrics: Iterable[RankingMetric], split: str
+) -> None:
+    """Say which measures have nothing to find in a split, or in a source of it."""
+    eval_batches = None if data is None else data.eval_batches(split)
+    if data is None or eval_batches is None:
+        return
+    largest_of_source: dict[int, float] = {}  # of those that have queries
+    for lists in eval_batches.batches:
+        for ranked_list in lists:
+            grades = ranked_list.labels if ranked_list.ideal is None else ranked_list.ideal
+            source = bisect_right(data.first_queries, ranked_list.query_row) - 1
+            largest = float(grades.max(initial=largest_of_source.get(source, 0.0)))
+            largest_of_source[source] = largest
+    for metric in metrics:
+        measure = metric.measure
+        for source, largest in sorted(largest_of_source.items()):
+            if not measure.by_rank or measure.is_relevant(torch.tensor(largest)):
+                continue
+            name = data.source_names[source]
+            log.warning(
+                "split %r%s: no query has %s (the largest grade is %g), so %s tells nothing%s",
+                split,
+                f" of {name}" if name else "",
+                measure.to_find,
+                largest,
+                metric.name,
+                f" of {name}, nor does its mean over sources" if name else "",
+            )

@@ -6,7 +6,6 @@ import logging
 import math
 import os
 import warnings
-from bisect import bisect_right
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, get_args
 
@@ -21,6 +20,7 @@ from ltr.compatibility import (
     check_margin,
     check_options,
     check_part,
+    warn_of_nothing_to_find,
 )
 from ltr.data.layouts import JoinedPairs, PairsAndTexts, Reads
 from ltr.data.query_lists import QueryLists
@@ -478,47 +478,18 @@ class RankerModule(LightningModule):
     def on_validation_start(self) -> None:
         if not self._has_validated:
             self._has_validated = True
-            self._warn_of_nothing_to_find("dev")
+            warn_of_nothing_to_find(data_of(self.trainer), self.ranking_metrics, "dev")
 
     def on_validation_epoch_start(self) -> None:
         # Not in on_validation_start: averaged weights are put in place between the two.
         self._search_corpus("dev")
 
     def on_test_start(self) -> None:
-        self._warn_of_nothing_to_find("test")
+        warn_of_nothing_to_find(data_of(self.trainer), self.ranking_metrics, "test")
         self._search_corpus("test")
 
     def on_predict_start(self) -> None:
         self._search_corpus("test")  # what is predicted is the split that a test measures
-
-    def _warn_of_nothing_to_find(self, split: str) -> None:
-        """Say which measures have nothing to find in a split, or in a source of it."""
-        data = data_of(self.trainer)
-        eval_batches = None if data is None else data.eval_batches(split)
-        if data is None or eval_batches is None:
-            return
-        largest_of_source: dict[int, float] = {}  # of those that have queries
-        for lists in eval_batches.batches:
-            for ranked_list in lists:
-                grades = ranked_list.labels if ranked_list.ideal is None else ranked_list.ideal
-                source = bisect_right(data.first_queries, ranked_list.query_row) - 1
-                largest = float(grades.max(initial=largest_of_source.get(source, 0.0)))
-                largest_of_source[source] = largest
-        for metric in self.ranking_metrics:
-            measure = metric.measure
-            for source, largest in sorted(largest_of_source.items()):
-                if not measure.by_rank or measure.is_relevant(torch.tensor(largest)):
-                    continue
-                name = data.source_names[source]
-                log.warning(
-                    "split %r%s: no query has %s (the largest grade is %g), so %s tells nothing%s",
-                    split,
-                    f" of {name}" if name else "",
-                    measure.to_find,
-                    largest,
-                    metric.name,
-                    f" of {name}, nor does its mean over sources" if name else "",
-                )
 
     def _search_corpus(self, split: str) -> None:
         """Search the corpus for the queries of this rank, where the data asks for it."""

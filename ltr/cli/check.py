@@ -356,17 +356,7 @@ def _sampling_trainer(command: ParsedCommand, folder: Path) -> tuple[Trainer, Tr
         if not isinstance(callback, HardNegativeMining | NOT_SAMPLED):
             others.append(callback)
     sample = TrainingSample(dict(command.made.trainer), mining[0] if mining else None)
-    trainer = command.instantiate_trainer(
-        callbacks=[*others, sample],
-        default_root_dir=str(folder),
-        devices=1,
-        num_nodes=1,
-        strategy="auto",
-        logger=False,
-        enable_checkpointing=False,
-        enable_progress_bar=False,
-        enable_model_summary=False,
-        limit_val_batches=0,
-        num_sanity_val_steps=0,
+    trainer = command.trainer_without_outputs(
+        str(folder), [*others, sample], limit_val_batches=0, num_sanity_val_steps=0
     )
     return trainer, sample

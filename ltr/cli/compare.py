@@ -10,15 +10,14 @@ from ltr.compare.comparison import MetricResult, full_name, pairs_with_baselines
 from ltr.compare.csv_lines import as_csv
 from ltr.compare.experiment import read_experiments, run_folders
 from ltr.compare.gate import Answer, Gate, gate_answers
+from ltr.compare.named_judgements import Judgements, named_judgements
 from ltr.compare.query_groups import Groups, grouped
 from ltr.compare.ranked_files import (
     METRICS,
-    Judgements,
     RankedFile,
     check_same_documents,
     is_ranking,
     measured_experiments,
-    named_judgements,
     read_rankings,
 )
 from ltr.compare.table_formats import as_latex, as_markdown, print_tables

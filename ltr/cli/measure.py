@@ -7,12 +7,8 @@ from typing import Literal
 import numpy as np
 
 from ltr.compare.experiment import Experiment
-from ltr.compare.ranked_files import (
-    METRICS,
-    measured_experiments,
-    named_judgements,
-    read_rankings,
-)
+from ltr.compare.named_judgements import named_judgements
+from ltr.compare.ranked_files import METRICS, measured_experiments, read_rankings
 from ltr.compare.table_formats import print_tables
 from ltr.compare.tables import Table
 from ltr.data.console import table_console

@@ -8,7 +8,7 @@ from typing import Any
 
 import jsonargparse
 import yaml
-from lightning.pytorch import Callback
+from lightning.pytorch import Callback, Trainer
 from lightning.pytorch.cli import LightningArgumentParser, LightningCLI
 
 from ltr.cli.addresses import refuse_addresses
@@ -257,6 +257,29 @@ class ParsedCommand(LightningCLI):
         self.config_init = self.parser.instantiate(self.config)
         self.datamodule = self.made.data
         self.model = self.made.model
+
+    def trainer_without_outputs(
+        self, folder: str, callbacks: list[Callback], **options: Any
+    ) -> Trainer:
+        """A trainer of one process that writes and prints nothing.
+
+        Args:
+            folder: a temporary one; the caller removes it.
+            callbacks: all that it has.
+            options: others of the trainer that differ from those of the configuration.
+        """
+        return self.instantiate_trainer(
+            callbacks=callbacks,
+            default_root_dir=folder,
+            devices=1,
+            num_nodes=1,
+            strategy="auto",
+            logger=False,
+            enable_checkpointing=False,
+            enable_progress_bar=False,
+            enable_model_summary=False,
+            **options,
+        )
 
     def run_subcommand(self) -> None:
         """Call the method of the trainer that the command is named after."""

@@ -120,17 +120,7 @@ def _check_content(words: list[str], run: Run) -> None:
     assert run.recipe is not None, "it has a configuration"
     with tempfile.TemporaryDirectory() as temporary, made_training(words) as command:
         finder = _FindContent(command.plain_options())
-        trainer = command.instantiate_trainer(
-            callbacks=[finder],
-            default_root_dir=temporary,
-            devices=1,
-            num_nodes=1,
-            strategy="auto",
-            logger=False,
-            enable_checkpointing=False,
-            enable_progress_bar=False,
-            enable_model_summary=False,
-        )
+        trainer = command.trainer_without_outputs(temporary, [finder])
         with suppress(_ContentFound):
             trainer.fit(command.model, datamodule=command.datamodule)
         tested = ParsedCommand(["test", *words, *_words_of_test(run)])

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from ltr.compare.ranked_files import CollectionIds
+from ltr.compare.named_judgements import CollectionIds
 from ltr.compare.tested_run import Run
 from ltr.data.collection import Collection, open_collection, with_split
 from ltr.data.judged_lists import lists_of_ranking

@@ -10,9 +10,9 @@ import numpy as np
 
 from ltr.compare.comparison import compare
 from ltr.compare.experiment import Experiment
+from ltr.compare.named_judgements import Judgements
 from ltr.compare.query_groups import Groups
 from ltr.compare.ranked_files import (
-    Judgements,
     RankedFile,
     are_pairs_of,
     measured_experiments,

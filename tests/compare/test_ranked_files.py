@@ -15,13 +15,8 @@ from scipy import stats
 
 from ltr.compare.documents import Ranking, collection_of
 from ltr.compare.gate import Answer, Gate
-from ltr.compare.ranked_files import (
-    judgements_of_data,
-    judgements_of_file,
-    measured_experiments,
-    read_rankings,
-    values_by_query,
-)
+from ltr.compare.named_judgements import judgements_of_data, judgements_of_file
+from ltr.compare.ranked_files import measured_experiments, read_rankings, values_by_query
 from ltr.compare.statistics import Estimate, estimate
 from ltr.compare.unjudged import treated, unjudged_tables
 from ltr.errors import InputError

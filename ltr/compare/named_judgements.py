@@ -1,0 +1,164 @@
+"""What rankings in files are measured by: the judgements of a collection, or of one file."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import numpy as np
+
+from ltr.data.collection import open_collection, with_split
+from ltr.data.files import digest_of_json
+from ltr.data.judged_lists import read_judgements
+from ltr.data.lines import GivenIds
+from ltr.data.progress import reading
+from ltr.data.query_lists import QueryLists
+from ltr.data.texts import TextTable, id_of
+from ltr.errors import InputError
+
+
+class CollectionIds(GivenIds):
+    """Ids by which rankings name the texts of a collection, numbered as they come. A text stands for the
+    id that a collection of such texts gives it.
+
+    Args:
+        table: of the collection.
+        letter: that ids of its texts begin with.
+    """
+
+    def __init__(self, table: TextTable, letter: str) -> None:
+        super().__init__()
+        self._table = table
+        self._letter = letter
+
+    def rows(self, ids: Sequence[str]) -> np.ndarray:
+        distinct = list(dict.fromkeys(ids))
+        known = {
+            id_: id_
+            for id_, row in zip(distinct, self._table.rows(distinct), strict=True)
+            if row >= 0
+        }
+        absent = [id_ for id_ in distinct if id_ not in known]
+        ids_of_texts = [self._id_of(text) for text in absent]
+        for text, id_, row in zip(
+            absent, ids_of_texts, self._table.rows(ids_of_texts), strict=True
+        ):
+            known[text] = id_ if row >= 0 else text
+        return super().rows([known[id_] for id_ in ids])
+
+    def _id_of(self, text: str) -> str:
+        """What a collection calls a text; itself where it is no text."""
+        try:
+            return id_of(self._letter, text)
+        except UnicodeEncodeError:
+            return text
+
+    def are_there(self, rows: np.ndarray) -> np.ndarray:
+        """``[N]`` bool: whether the collection has what these rows name."""
+        return self._table.rows([self.ids[row] for row in rows]) >= 0
+
+
+@dataclass(frozen=True)
+class Judgements:
+    """What rankings are measured by.
+
+    Attributes:
+        source: the file or the data that they come from.
+        lists: the grades, by query.
+        queries, docs: the ids; those of the rankings join them as they are read.
+        path: of the data whose texts these are; None where the judgements are alone.
+        split: of the data.
+        digests: of what is judged, by the names of ``evaluated`` in metrics.json.
+        notes: what must be told of them.
+        own_docs: the document that a query is itself, which rankings leave out as BEIR's do; None where
+            no query is one.
+    """
+
+    source: str
+    lists: QueryLists
+    queries: GivenIds
+    docs: GivenIds
+    path: str | None = None
+    split: str = "test"
+    digests: dict[str, str] = field(default_factory=dict)
+    notes: Sequence[str] = ()
+    own_docs: QueryLists | None = None
+
+    @property
+    def query_ids(self) -> list[str]:
+        """The judged queries, in the order of ``lists``."""
+        return [self.queries.ids[row] for row in self.lists.query_rows]
+
+    @property
+    def max_grade(self) -> float:
+        """The largest grade of the scale: that of ERR by default, or the largest that there is."""
+        return max(4.0, float(self.lists.values.max()))
+
+    def with_documents(self, others: QueryLists) -> "Judgements":
+        """With more documents, and their grades, for queries that are judged."""
+        return replace(self, lists=self.lists.joined(others))
+
+
+def named_judgements(data: str | None, qrels: str | None, split: str) -> Judgements:
+    """The judgements that measure rankings.
+
+    Args:
+        data: a collection; None for none.
+        qrels: a file of judgements, in any form that a data folder has them in; None for none.
+        split: of the collection.
+
+    Raises:
+        InputError: where not just one of them is named, or there is none.
+    """
+    if (data is None) == (qrels is None):
+        raise InputError(
+            "rankings in files are measured by the judgements of one data set or of one file; name it with --data PATH or --qrels FILE"
+        )
+    if data is not None:
+        return judgements_of_data(data, split)
+    if split != "test":
+        raise InputError(f"--split is of --data, got {split}; leave it out beside --qrels")
+    return judgements_of_file(str(qrels))
+
+
+def judgements_of_file(file: str | Path) -> Judgements:
+    """The judgements of a file."""
+    path = Path(file)
+    if not path.is_file():
+        raise InputError(f"--qrels: there is no file {file}")
+    queries = GivenIds()
+    docs = GivenIds()
+    with reading([path]):
+        lists, notes = read_judgements([path], queries, docs)
+    return replace(_judgements(str(file), lists, queries, docs), notes=notes.left_out)
+
+
+def judgements_of_data(path: str, split: str = "test") -> Judgements:
+    """The judgements of a split of a collection."""
+    collection = open_collection(path)
+    if split != "test":
+        collection = with_split(collection, split)
+    judged = collection.judgements(split)
+    queries = CollectionIds(collection.queries, "q")
+    docs = CollectionIds(collection.corpus, "d")
+    query_rows = queries.rows([collection.queries.ids[row] for row in judged.query_of_doc])
+    doc_rows = docs.rows([collection.corpus.ids[row] for row in judged.doc_rows])
+    lists = QueryLists.from_rows(query_rows, doc_rows, judged.values)
+    read = _judgements(path, lists, queries, docs)
+    texts = {"queries": collection.queries.key, "documents": collection.corpus.key}
+    own_rows = collection.documents_left_out()[judged.query_rows]
+    has_own = own_rows >= 0
+    own_docs = QueryLists.from_rows(
+        queries.rows([collection.queries.ids[row] for row in judged.query_rows[has_own]]),
+        docs.rows([collection.corpus.ids[row] for row in own_rows[has_own]]),
+        np.zeros(int(has_own.sum())),
+    )
+    digests = read.digests | texts
+    return replace(read, path=path, split=split, digests=digests, own_docs=own_docs)
+
+
+def _judgements(source: str, lists: QueryLists, queries: GivenIds, docs: GivenIds) -> Judgements:
+    query_ids = [queries.ids[row] for row in lists.query_of_doc]
+    doc_ids = [docs.ids[row] for row in lists.doc_rows]
+    pairs = sorted(zip(query_ids, doc_ids, lists.values.tolist(), strict=True))
+    digests = {"judgements": digest_of_json(pairs)[:16]}
+    return Judgements(source, lists, queries, docs, digests=digests)
