@@ -7,7 +7,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from ltr.data.cache_contents import Cache, CacheEntry
-from ltr.data.console import Console, say
+from ltr.data.console import Console, counted, say
 from ltr.data.files import cache_root
 from ltr.errors import InputError
 
@@ -64,7 +64,7 @@ def _row(cached: Cache, entry: CacheEntry, reason: str | None) -> list[str]:
 
 def _count_and_size(entries: list[CacheEntry]) -> str:
     total = sum(entry.size for entry in entries)
-    return f"{len(entries)} {'entry' if len(entries) == 1 else 'entries'}, {size_in_words(total)}"
+    return f"{counted(len(entries), 'entry')}, {size_in_words(total)}"
 
 
 def size_in_words(count: int) -> str:

@@ -10,6 +10,7 @@ from typing import Literal
 from ltr.data import progress
 from ltr.data.cache_folder import details
 from ltr.data.collection import Collection, open_collection, scores_by_split
+from ltr.data.console import counted
 from ltr.data.data_folder import WrittenFolder, write_data_folder
 from ltr.data.folder_files import find_corpus
 from ltr.data.letor import read_letor
@@ -99,9 +100,9 @@ def _import_features(source: str, folder: str, fold: int | None, first_feature: 
     write_letor_folder(splits, Path(folder))
     lines = []
     for name, split in splits.items():
-        queries = _count(len(split), "query")
-        rows = _count(len(split.labels), "row")
-        lines.append(f"{name}: {queries} with {rows} of {_count(split.n_features, 'feature')}")
+        queries = counted(len(split), "query")
+        rows = counted(len(split.labels), "row")
+        lines.append(f"{name}: {queries} with {rows} of {counted(split.n_features, 'feature')}")
     options = "" if "dev" in splits else " --data.dev_share 0.2"
     told = [*read, *(note.getMessage() for note in notes)]
     use = f"to train on it: ltr fit --config {CONFIG_OF_FEATURES}{options} --data.path {quote(folder)}"
@@ -170,12 +171,12 @@ def _log_page(source: str, folder: str, told: list[str], written: list[str], use
 def _lines_of(written: WrittenFolder) -> list[str]:
     """What a data folder holds, counted."""
     collection = written.collection
-    docs = _count(len(collection.corpus), "document")
-    lines = [f"{docs}, {_count(len(collection.queries), 'query')}"]
+    docs = counted(len(collection.corpus), "document")
+    lines = [f"{docs}, {counted(len(collection.queries), 'query')}"]
     for split in collection.qrels:
         lines.append(f"{split}: {_of_split(collection, split)}")
     for split, n_scores in written.n_scores.items():
-        line = f"scores/{split}.tsv: {_count(n_scores, 'score')}"
+        line = f"scores/{split}.tsv: {counted(n_scores, 'score')}"
         n_repeated = written.n_repeated_scores[split]
         if n_repeated:
             line += (
@@ -183,7 +184,7 @@ def _lines_of(written: WrittenFolder) -> list[str]:
             )
         lines.append(line)
     if written.n_trimmed:
-        texts = _count(written.n_trimmed, "text")
+        texts = counted(written.n_trimmed, "text")
         lines.append(f"white space at the ends of {texts} is left out")
     return lines
 
@@ -193,15 +194,9 @@ def _of_split(collection: Collection, split: str) -> str:
     judged = collection.qrels[split]
     n_relevant = int((judged.values > 0).sum())
     n_queries = len(judged.query_rows)
-    text = f"{_count(n_queries, 'query')} with {_count(len(judged.values), 'judgement')}, {n_relevant:,} of them above 0"
+    text = f"{counted(n_queries, 'query')} with {counted(len(judged.values), 'judgement')}, {n_relevant:,} of them above 0"
     pools = collection.candidates.get(split)
     if pools is None:
         return f"{text}; no candidates"
     n_docs = len(pools.doc_rows)
-    return f"{text}; {_count(n_docs, 'candidate')} of {_count(len(pools.query_rows), 'query')}"
-
-
-def _count(n: int, noun: str) -> str:
-    """``1,204 documents``, ``1 query``."""
-    plural = f"{noun[:-1]}ies" if noun.endswith("y") else f"{noun}s"
-    return f"{n:,} {noun if n == 1 else plural}"
+    return f"{text}; {counted(n_docs, 'candidate')} of {counted(len(pools.query_rows), 'query')}"

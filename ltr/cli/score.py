@@ -6,7 +6,7 @@ from typing import Literal
 from ltr.cli.opened_rankers import open_text_ranker
 from ltr.cli.rank_and_search import check_at_least_one
 from ltr.data.collection import open_collection
-from ltr.data.console import say
+from ltr.data.console import counted, say
 from ltr.data.outputs import check_folder
 from ltr.run.precision import Precision
 from ltr.use.teaching import Teacher, lists_to_score, score_lists
@@ -49,7 +49,7 @@ def score(
     manifest = score_lists(teachers, collection, lists, Path(output)).manifest
     counts = manifest["counts"]
     say(
-        f"{output}: {counts['documents']} documents of {counts['queries']} queries are scored; "
+        f"{output}: scored {counted(counts['documents'], 'document')} of {counted(counts['queries'], 'query')}; "
         f"mean {manifest['mean']:.3g}, deviation within a list {manifest['deviation_in_lists']:.3g}"
     )
     say(f"to train on them: --data.labels.scores {output} --model.loss ltr.losses.MarginMSELoss")

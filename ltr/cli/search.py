@@ -15,7 +15,7 @@ from ltr.cli.rank_and_search import (
     write_rankings,
 )
 from ltr.data.collection import open_collection
-from ltr.data.console import say
+from ltr.data.console import counted, say
 from ltr.data.outputs import check_file
 from ltr.data.text_files import open_texts
 from ltr.errors import InputError
@@ -154,7 +154,7 @@ def _typed_queries(n_documents: int) -> Iterator[str]:
     """The lines of stdin, up to an empty one."""
     terminal = sys.stdin.isatty()
     if terminal:
-        say(f"{n_documents:,} documents; an empty line ends", to=sys.stderr)
+        say(f"{counted(n_documents, 'document')}; an empty line ends", to=sys.stderr)
     while True:
         if terminal:
             print("query> ", end="", file=sys.stderr, flush=True)

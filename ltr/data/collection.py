@@ -375,9 +375,7 @@ def _from_data_folder(folder: Path) -> Collection:
         if pools := files.pools(split):
             candidates[split] = open_pools(pools, queries, corpus)
     if not qrels:
-        raise InputError(
-            f"{folder / 'qrels'}: there must be at least one of train.tsv, dev.tsv, test.tsv (or .tsv.gz, .txt, .jsonl, .csv, .parquet), or MS MARCO's qrels.train.tsv beside the corpus; found {names_in(folder / 'qrels') or names_in(folder)}"
-        )
+        raise files.missing_judgements()
     if files.summary:
         log.info("%s: %s", folder, files.summary)
     how_to_add_pools = "add candidates/{split}.trec"

@@ -130,7 +130,7 @@ def _by_choice(
     for role, value in chosen.items():
         if role not in by_role:
             raise InputError(f"columns: a role must be one of {', '.join(ROLES)}, got {role!r}")
-        for name in [value] if value in names else value.split(","):
+        for name in columns_named(value, names):
             if name not in names:
                 raise InputError(
                     f"{where}: there is no column {name!r} for {role}, only {_listed(names)}"
@@ -142,6 +142,11 @@ def _by_choice(
             role_of_column[name] = role
             by_role[role].append(name)
     return by_role
+
+
+def columns_named(value: str, names: Collection[str]) -> list[str]:
+    """The columns that are chosen for a role: one, or several with commas between."""
+    return [value] if value in names else value.split(",")
 
 
 def _by_name(names: Sequence[str], where: str) -> dict[Role, list[str]]:

@@ -30,6 +30,16 @@ def without_controls(text: str) -> str:
     return "".join(shown)
 
 
+def counted(n: int, noun: str) -> str:
+    """A number of things.
+
+    >>> counted(1204, "document"), counted(1, "query"), counted(2, "query")
+    ('1,204 documents', '1 query', '2 queries')
+    """
+    plural = f"{noun[:-1]}ies" if noun.endswith("y") else f"{noun}s"
+    return f"{n:,} {noun if n == 1 else plural}"
+
+
 def say(*words: object, to: TextIO | None = None, sep: str = " ") -> None:
     """Print a line, at once.
 

@@ -347,15 +347,23 @@ def _are_names(
     if others is None or others.n_lines < 3:
         return False
     stripped = [value.strip().strip('"') for value in values]
-    if any(len(value) > LETTERS or len(value.split()) > 3 for value in stripped):
-        return False
-    if any(map(NUMBER.fullmatch, stripped)):
+    if not all(map(may_be_name, stripped)):
         return False
     columns = others.columns()
     if any(column.numbers >= MOST * others.n_lines for column in columns):
         return True
     is_single = all(len(value.split()) == 1 for value in stripped)
     return is_single and all(column.phrases == others.n_lines for column in columns)
+
+
+def may_be_name(value: str) -> bool:
+    """Whether a value of a first line may be the name of a column: a few words, and no number.
+
+    >>> may_be_name("Question asked"), may_be_name("how large is a cat"), may_be_name("0.5")
+    (True, False, False)
+    """
+    is_long = len(value) > LETTERS or len(value.split()) > 3
+    return not is_long and NUMBER.fullmatch(value) is None
 
 
 def _is_quoted(text: str) -> bool:

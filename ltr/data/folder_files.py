@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from itertools import chain
 from pathlib import Path
 
-from ltr.data.files import exists_as_file
+from ltr.data.files import exists_as_file, names_in
 from ltr.data.first_bytes import PACKED_ENDINGS, unpacked_name
 from ltr.data.record_files import find_texts, open_parts, open_record_files, texts_left_out
 from ltr.data.splits import LONGEST_NAME, PLAIN_NAME, SPLITS, lacking_parts, split_named
@@ -26,6 +26,7 @@ JUDGEMENTS_BESIDE = (
     rf"{NAME}\.qrels{PACKED}",
     rf"{NAME}qrels-(pass|docs)\.txt{PACKED}",  # 2019qrels-pass.txt
 )
+JUDGEMENTS_OF_NO_SPLIT = (rf"(?P<name>qrels){JUDGED}",)
 POOLS_INSIDE = (rf"{NAME}\.trec{PACKED}",)
 TOP_RANKED = "top_ranked"  # the folder of MTEB's pools
 POOLS_BESIDE = (
@@ -121,7 +122,20 @@ class FolderFiles:
         ]
         self._pools, pools_left = _first_of_each(found)
         texts_left = [*texts_left_out(path, "corpus"), *texts_left_out(path, "queries")]
-        self._left = [*texts_left, *judgements_left, *pools_left]
+        self._of_no_split = [file for _, file in _named(path, JUDGEMENTS_OF_NO_SPLIT)]
+        self._left = [*texts_left, *judgements_left, *self._of_no_split, *pools_left]
+
+    def missing_judgements(self) -> InputError:
+        """The error of a folder without judgements of a split that is read."""
+        for file in self._of_no_split:
+            renamed = file.name.replace("qrels", "qrels.test", 1)
+            return InputError(
+                f"{file}: the name must say which split is judged; call it {renamed}, or the same with train or dev"
+            )
+        folder = self.path / "qrels"
+        return InputError(
+            f"{folder}: there must be at least one of train.tsv, dev.tsv, test.tsv (or .tsv.gz, .txt, .jsonl, .csv, .parquet), or MS MARCO's qrels.train.tsv beside the corpus; found {names_in(folder) or names_in(self.path)}"
+        )
 
     @property
     def splits(self) -> list[str]:

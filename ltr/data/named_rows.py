@@ -53,6 +53,11 @@ def read_rows(file: Path, choose: Callable[[list[str]], list[str]] = list) -> It
     return _parquet_rows(file, choose) if reader is _parquet_rows else reader(file)
 
 
+def has_line_of_names(file: Path) -> bool:
+    """Whether a file has the names of its columns in its first line, where a row may stand as well."""
+    return READERS.get(Form(file).ending, _separated_rows) is _separated_rows
+
+
 def mentions(file: Path, names: Sequence[str]) -> bool:
     """Whether a file of JSON has strings, such as names of columns, that are equal to each of these
     anywhere. False for files of other forms.

@@ -88,8 +88,10 @@ def open_record_files(path: Path, kind: str) -> TextTable:
     if path.is_dir():
         return open_parts(_files_of_folder(path), kind, path)
     content = f"{_look_at_columns(path, kind)}{digest_of(path)}"
+    told: list[str] = []
+    records = _records(path, kind, told)
     with reading([path]):
-        return TextTable.open(content, _records(path, kind), kind, path, leave_out_empty=True)
+        return TextTable.open(content, records, kind, path, leave_out_empty=True, told=told)
 
 
 def open_parts(files: Sequence[Path], kind: str, source: Path) -> TextTable:
@@ -109,9 +111,12 @@ def open_parts(files: Sequence[Path], kind: str, source: Path) -> TextTable:
         form = _look_at_columns(file, kind, is_said=file == files[0])
         digests.append(f"{_ending(file)} {form}{digest_of(file)}")
     content = hashlib.sha256("\n".join(digests).encode()).hexdigest()
-    records = (record for file in files for record in _records(file, kind))
+    told: list[str] = []
+    records = (record for file in files for record in _records(file, kind, told))
     with reading(files):
-        return TextTable.open(f"folder-1 {content}", records, kind, source, leave_out_empty=True)
+        return TextTable.open(
+            f"folder-1 {content}", records, kind, source, leave_out_empty=True, told=told
+        )
 
 
 def _look_at_columns(file: Path, kind: str, is_said: bool = True) -> str:
@@ -125,7 +130,7 @@ def _look_at_columns(file: Path, kind: str, is_said: bool = True) -> str:
     form = "tsv-3 " if is_tsv else ""
     if is_tsv and file.name.startswith(DOCUMENTS_OF_MS_MARCO):
         form += "documents "
-    for _, row, columns in _rows(file, kind):
+    for _, row, columns in _rows(file, kind, []):
         read = [name for name in columns if name is not None]
         others = [name for name in row if name not in read]
         if is_said:
@@ -163,12 +168,13 @@ def _ending(path: Path) -> str | None:
     return None
 
 
-def _records(file: Path, kind: str) -> Iterator[Record]:
+def _records(file: Path, kind: str, told: list[str]) -> Iterator[Record]:
     """The texts of a file: the columns ``_id`` (or ``id``), ``text``, perhaps ``title``, and the
     ``instruction`` of a query; or those of other names, see :func:`ltr.data.columns.text_columns`.
+    What else a user must know of them is appended to ``told`` in the end.
     """
     source = str(file)
-    for number, row, columns in _rows(file, kind):
+    for number, row, columns in _rows(file, kind, told):
         id_ = row[columns.id]
         if not isinstance(id_, str):
             id_ = id_in(id_, f"{source}:{number}")
@@ -184,10 +190,12 @@ def _records(file: Path, kind: str) -> Iterator[Record]:
         yield Record(id_, with_title(title, text), source, number, instruction)
 
 
-def _rows(file: Path, kind: str) -> Iterator[tuple[int, dict[str, Any], TextColumns]]:
+def _rows(
+    file: Path, kind: str, told: list[str]
+) -> Iterator[tuple[int, dict[str, Any], TextColumns]]:
     """The rows of a file with their numbers, and which of their columns are read."""
     if _is_tsv(file):
-        yield from _tsv_rows(file, kind)
+        yield from _tsv_rows(file, kind, told)
         return
     for number, row in read_rows(file, partial(_columns_read, file, kind)):
         columns = text_columns(tuple(row), kind)
@@ -213,7 +221,9 @@ def _is_tsv(file: Path) -> bool:
     return Form(file).ending == ".tsv"
 
 
-def _tsv_rows(file: Path, kind: str) -> Iterator[tuple[int, dict[str, Any], TextColumns]]:
+def _tsv_rows(
+    file: Path, kind: str, told: list[str]
+) -> Iterator[tuple[int, dict[str, Any], TextColumns]]:
     """The rows of a file ``id<TAB>text``, or with the columns that its first line names; or of MS
     MARCO's documents, ``id<TAB>url<TAB>title<TAB>body``.
     """
@@ -251,11 +261,8 @@ def _tsv_rows(file: Path, kind: str) -> Iterator[tuple[int, dict[str, Any], Text
             first_with_tabs = first_with_tabs or number
         yield number, row | {columns.id: id_}, columns
     if n_with_tabs:
-        log.warning(
-            "%s:%d: %d lines have more than 2 columns: all that stands behind the id is the text, tabs too",
-            file,
-            first_with_tabs,
-            n_with_tabs,
+        told.append(
+            f"{n_with_tabs} texts hold tabs, first that at {file.name}:{first_with_tabs}: all that stands behind the id is the text"
         )
 
 

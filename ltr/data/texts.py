@@ -115,6 +115,7 @@ class TextTable:
         source: str | Path = "texts in memory",
         *,
         leave_out_empty: bool = False,
+        told: Sequence[str] = (),
     ) -> "TextTable":
         """Open the table of this content; read, check and write it first where it is not there.
 
@@ -125,6 +126,8 @@ class TextTable:
             source: where the records come from, for errors and for ``ltr cache``.
             leave_out_empty: whether empty texts are left out, with a warning; they are refused
                 elsewhere.
+            told: what else is to be said of the texts at each opening, a sentence each; may be filled
+                while the records are read.
 
         An id that stands again with the same text counts once, with a warning.
 
@@ -134,7 +137,7 @@ class TextTable:
         """
 
         def build(folder: Path) -> None:
-            _write_table(folder, records, kind, source, leave_out_empty)
+            _write_table(folder, records, kind, source, leave_out_empty, told)
 
         return cls._open_or_build(content, build, kind, source)
 
@@ -201,7 +204,12 @@ class FilledInstructions(Sequence[str]):
 
 
 def _write_table(
-    folder: Path, records: Iterator[Record], kind: str, source: str | Path, leave_out_empty: bool
+    folder: Path,
+    records: Iterator[Record],
+    kind: str,
+    source: str | Path,
+    leave_out_empty: bool,
+    told: Sequence[str],
 ) -> None:
     """Write the texts as they come, then once more in the order of their ids."""
     empty: list[Record] = []  # filled while the others are written
@@ -223,7 +231,8 @@ def _write_table(
     n_read = len(unsorted) + len(empty)
     n_kept = len(unsorted) - unsorted.n_repeats
     shutil.rmtree(folder / "unsorted")
-    keep_notes(folder, Notes(PLURALS.get(kind, f"{kind}s"), n_read, n_kept, left_out))
+    noun = PLURALS.get(kind, f"{kind}s")
+    keep_notes(folder, Notes(noun, n_read, n_kept, [*left_out, *told]))
 
 
 def _with_text(records: Iterator[Record], empty: list[Record]) -> Iterator[Record]:

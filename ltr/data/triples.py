@@ -14,13 +14,15 @@ import numpy as np
 
 from ltr.data import trec
 from ltr.data.cache_folder import Notes, details, entry_folder
-from ltr.data.column_roles import Roles
+from ltr.data.column_roles import Roles, columns_named
+from ltr.data.columns import is_certain
+from ltr.data.counted_columns import may_be_name
 from ltr.data.files import digest_of, numbered_lines
 from ltr.data.forms import Form
 from ltr.data.growing import GrowingNumbers
 from ltr.data.judged_lists import Noted, cached_lists_of
 from ltr.data.lines import MOST_LINES, LineRows, place_of_line
-from ltr.data.named_rows import Row, mentions, read_rows
+from ltr.data.named_rows import Row, has_line_of_names, mentions, read_rows
 from ltr.data.progress import reading
 from ltr.data.query_lists import QueryLists
 from ltr.data.tab_separated import LineLayout, layout_of
@@ -78,13 +80,41 @@ def open_text_files(files: Sequence[Path], columns: Mapping[str, str] | None = N
     content = " ".join(map(digest_of, files))
     if columns is not None or Form(files[0]).has_rows:
         rows = {str(file): partial(read_rows, file) for file in files}
-        return open_text_rows(rows, content, columns)
+        texts = open_text_rows(rows, content, columns)
+        if columns is not None:
+            for file in files:
+                _look_at_chosen(file, columns)
+        return texts
     (file,) = files
     layout = layout_of(file)
     details.info("%s: columns are read as %s", file, layout.columns)
     roles = LABELLED if layout.has_labels else TRIPLES
     reader = partial(text_lines, roles, str(file), partial(_tab_separated_rows, layout, file))
     return TextFiles([str(file)], content, str(layout), [reader], layout.has_labels)
+
+
+def _look_at_chosen(file: Path, columns: Mapping[str, str]) -> None:
+    """Refuse chosen names that are no names but the values of a first row, which would be lost; where
+    they may be either, say it.
+    """
+    _, row = next(read_rows(file), (0, {}))
+    if not row or not has_line_of_names(file):
+        return
+    are_told_apart = False
+    for value in columns.values():
+        for name in columns_named(value, row):
+            if not may_be_name(name) or name.endswith((".", "?", "!")):
+                raise InputError(
+                    f"{file}:1: the first line must hold the names of columns, got {name[:60]!r}, which may be a value of a first row that would be lost; write a line of names above it, such as query,positive"
+                )
+            is_one_word = len(name.split()) == 1 < len(row[name].split())
+            are_told_apart = are_told_apart or is_certain(name) or is_one_word
+    if not are_told_apart:
+        log.warning(
+            "%s:1: the first line is read as the names of columns, %s; where it is a row, write a line of names above it, such as query,positive",
+            file,
+            ", ".join(row)[:200],
+        )
 
 
 def open_text_rows(

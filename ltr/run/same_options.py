@@ -251,7 +251,10 @@ def as_taken(options: Mapping[str, Any], taken: Mapping[str, str]) -> dict[str, 
         kinds = {kind.partition(",")[0] for name, kind in taken.items() if begin in name}
         if options.get(lists) == "auto" and len(kinds) == 1:  # the same for each split
             options[lists] = kinds.pop()
-        if options.get(lists) == "bm25" and depth in options and options[depth] is None:
+        named = {name.removeprefix(f"{lists}.") for name in options if name.startswith(f"{lists}.")}
+        # Of several, random ones have no depth, and of mined ones None takes all.
+        is_of_bm25 = options.get(lists) == "bm25" or {"bm25"} <= named <= {"bm25", "random"}
+        if is_of_bm25 and depth in options and options[depth] is None:
             options[depth] = BM25_DEPTH
     return options
 

@@ -498,3 +498,21 @@ def test_the_splits_of_a_folder(tmp_path):
     names = "val.tsv test.tsv.gz b.tsv a.b.tsv test.clean.removed.jsonl x.tsv~ c-00000-of-00001.csv"
     write(tmp_path, {f"qrels/{name}": "" for name in names.split()})
     assert FolderFiles(tmp_path).splits == ["dev", "test", "a.b", "b", "c"]
+
+
+def test_judgements_whose_name_says_no_split(tmp_path, caplog):
+    caplog.set_level("INFO")
+    write(tmp_path, {"corpus.tsv": "d1\ta\n", "queries.tsv": "q1\tb\n", "qrels.txt": "q1 0 d1 1\n"})
+    with refused(f"{tmp_path}/qrels.txt: .* which split is judged; call it qrels.test.txt, or"):
+        open_collection(tmp_path)
+    write(tmp_path, {"qrels.test.txt": "q1 0 d1 1\n"})
+    assert qrels(open_collection(tmp_path)) == {"test": {"q1": {"d1": 1.0}}}
+    assert "left out: qrels.txt" in caplog.text
+
+
+def test_tabs_in_texts_are_told_at_each_opening(tmp_path, caplog):
+    file = write(tmp_path, {"a.tsv": "d1\ta\nd2\tb\tc\nd3\td\te\tf\n"}) / "a.tsv"
+    for _ in range(2):
+        assert texts(open_texts(str(file), "document", "--documents"))["d2"] == "b\tc"
+        assert f"{file}: 2 texts hold tabs, first that at a.tsv:2: all that stands" in caplog.text
+        caplog.clear()

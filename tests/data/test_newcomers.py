@@ -454,7 +454,7 @@ OF_DOCUMENTS = {
     "a tab inside a text": (
         "d1\tone\nd2\ttwo\nd3\tthree\tfour\n",
         {"d1": "one", "d2": "two", "d3": "three\tfour"},
-        "docs.tsv:3: 1 lines have more than 2 columns",
+        "1 texts hold tabs, first that at docs.tsv:3: all that stands behind the id is the text",
     ),
     "the same document twice": (
         "d1\tone\nd1\tone\n",

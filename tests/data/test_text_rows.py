@@ -469,6 +469,34 @@ def test_columns_can_be_chosen(tmp_path):
         open_collection(file, {"query": "x", "pos": "y"})
 
 
+def test_a_first_row_is_not_lost_as_the_names_of_chosen_columns(tmp_path, caplog):
+    file = tmp_path / "a.csv"
+    for query, positive, wrong in (
+        ("what is rust?", "a language", "what is rust"),
+        ("rust", "a language for systems that is fast", "a language for"),
+        ("rust", "1.5", "1.5"),
+    ):
+        file.write_text(f"{query},{positive}\nzig,a tongue\n")
+        with refused(f"{file}:1: the first line must hold the names of columns, got '{wrong}"):
+            open_collection(file, {"query": query, "positive": positive})
+    # May be either.
+    file.write_text("rust,a language\nzig,a tongue\n")
+    assert len(open_collection(file, {"query": "rust", "positive": "a language"}).queries) == 1
+    assert f"{file}:1: the first line is read as the names of columns, rust, a langu" in caplog.text
+
+
+@pytest.mark.parametrize("names", ["Frage,field_2", "field_1,x"])
+def test_chosen_names_that_are_none_but_names_are_not_told(tmp_path, caplog, names):
+    (tmp_path / "a.csv").write_text(f"{names}\nwhat is zig,a tongue\n")
+    query, positive = names.split(",")
+    open_collection(tmp_path / "a.csv", {"query": query, "positive": positive})
+    assert "first line" not in caplog.text
+    # In JSON no row has the names.
+    row = {"what is a name of a column?": "a", "b": "c"}
+    file = write_rows(tmp_path / "a.jsonl", row)
+    open_collection(file, {"query": "what is a name of a column?", "positive": "b"})
+
+
 def test_splits_are_told_by_the_names_of_files(tmp_path):
     def row(text):
         return {"query": f"query {text}", "pos": [text]}

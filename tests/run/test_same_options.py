@@ -85,5 +85,15 @@ def test_bm25_by_name_by_auto_and_to_its_usual_depth_is_one_recipe():
     ) == ["data.negatives_depth (100, 50)"]
 
 
+@pytest.mark.parametrize(
+    ("negatives", "is_one"),
+    [({"bm25": 3}, True), ({"bm25": 3, "random": 1}, True), ({"bm25": 3, "mined": 1}, False)],
+)
+def test_of_several_negatives_the_usual_depth_of_bm25_is_the_same_as_none(negatives, is_one):
+    """Of mined ones None takes all, so there 100 is another depth."""
+    to_all, to_100 = (recipe(negatives=negatives, negatives_depth=depth) for depth in (None, 100))
+    assert (to_all.differences(to_100) == []) is is_one
+
+
 def digest(answer: dict) -> str:
     return hashlib.sha256(json.dumps(answer, sort_keys=True).encode()).hexdigest()[:8]

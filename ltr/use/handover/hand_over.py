@@ -4,6 +4,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Literal, get_args
 
+from ltr.data.console import counted
 from ltr.data.outputs import check_inside, check_place
 from ltr.data.whole_files import write_new
 from ltr.errors import one_of
@@ -52,6 +53,6 @@ def hand_over(folder: str | Path, format: Format, output: str | Path) -> str:
     compared = "squared distance" if corpus.similarity.by_distance else "inner product"
     length = ", at length 1" if corpus.has_length_1 else ""
     return (
-        f"{output}: {corpus.count:,} documents of {corpus.dim} dimensions{length}, to be compared by {compared}; "
+        f"{output}: {counted(corpus.count, 'document')} of {corpus.dim} dimensions{length}, to be compared by {compared}; "
         f"read it: {opened_by}"
     )
