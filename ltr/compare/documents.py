@@ -48,9 +48,7 @@ class Ranking:
                 continue
             doc_rows, scores = lists.of(query_row)
             ids = [docs.ids[row] for row in doc_rows.tolist()]
-            ranked = list(zip(ids, scores.tolist(), strict=True))
-            ranked.sort(key=lambda document: (document[1], document[0]), reverse=True)
-            documents[query] = ranked
+            documents[query] = list(zip(ids, scores.tolist(), strict=True))
         return documents
 
     @property

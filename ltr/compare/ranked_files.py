@@ -23,7 +23,6 @@ from ltr.compare.tested_run import Run, read_run
 from ltr.data.files import digest_of_arrays
 from ltr.data.forms import ENDINGS_OF_ROWS
 from ltr.data.judged_lists import lists_of_ranking
-from ltr.data.lines import GivenIds
 from ltr.data.progress import reading
 from ltr.data.query_lists import QueryLists, values_of
 from ltr.errors import InputError
@@ -47,7 +46,7 @@ class RankedFile:
         name: of the experiment that it belongs to.
         seed: of the experiment.
         file: where it lies.
-        lists: the documents of each judged query, with their scores.
+        lists: the documents of each judged query, in the order of trec_eval, with their scores.
         notes: what must be told of it.
         run: that it is the test of; None for a file of others.
     """
@@ -310,11 +309,10 @@ def values_by_query(
     leaves out. Of a query without a list nothing was found.
     """
     judged = judgements.lists
-    place_of_doc = _places_by_id(lists.doc_rows, judgements.docs)
     lengths = np.array([len(lists.of(row)[0]) for row in judged.query_rows])
     values = np.empty((len(metrics), len(lengths)))
     for places in _blocks(lengths):
-        measured = _measured_lists(lists, judged, judged.query_rows[places], place_of_doc)
+        measured = _measured_lists(lists, judged, judged.query_rows[places])
         for row, metric in enumerate(metrics):
             values[row, places] = metric.per_query(measured).numpy()
     return values
@@ -332,9 +330,7 @@ def _blocks(lengths: np.ndarray) -> Iterator[np.ndarray]:
         start = stop
 
 
-def _measured_lists(
-    lists: QueryLists, judged: QueryLists, query_rows: np.ndarray, place_of_doc: dict[int, int]
-) -> MeasuredLists:
+def _measured_lists(lists: QueryLists, judged: QueryLists, query_rows: np.ndarray) -> MeasuredLists:
     """The lists of some queries beside their judgements."""
     ranked = [lists.of(row) for row in query_rows]
     known = [judged.of(row) for row in query_rows]
@@ -344,7 +340,6 @@ def _measured_lists(
     scores = np.zeros(shape, dtype=np.float32)
     labels = np.zeros(shape, dtype=np.float32)
     mask = np.zeros(shape, dtype=bool)
-    ties = np.zeros(shape, dtype=np.int64)
     is_judged = np.zeros(shape, dtype=bool)
     ideal = np.zeros((len(query_rows), ideal_width), dtype=np.float32)
     for row, ((docs, of_docs), (known_docs, grades)) in enumerate(zip(ranked, known, strict=True)):
@@ -352,14 +347,13 @@ def _measured_lists(
         scores[row, :n_docs] = of_docs
         labels[row, :n_docs] = values_of(docs, known_docs, grades)
         mask[row, :n_docs] = True
-        ties[row, :n_docs] = [place_of_doc[doc] for doc in docs.tolist()]
         is_judged[row, :n_docs] = np.isin(docs, known_docs)
         ideal[row, : len(grades)] = grades
-    return MeasuredLists(*map(torch.from_numpy, (scores, labels, mask, ties, ideal, is_judged)))
-
-
-def _places_by_id(doc_rows: np.ndarray, docs: GivenIds) -> dict[int, int]:
-    """By row the place of each document in the order of ids, by which trec_eval breaks ties."""
-    rows = np.unique(doc_rows).tolist()
-    rows.sort(key=docs.ids.__getitem__)
-    return {row: place for place, row in enumerate(rows)}
+    # Without a tie breaker: the lists are in order.
+    return MeasuredLists(
+        torch.from_numpy(scores),
+        torch.from_numpy(labels),
+        torch.from_numpy(mask),
+        ideal=torch.from_numpy(ideal),
+        judged=torch.from_numpy(is_judged),
+    )

@@ -19,12 +19,15 @@ from ltr.compare.ranked_files import (
     values_by_query,
 )
 from ltr.compare.tables import Table
+from ltr.compare.unjudged_bounds import ABSENT, RankedQuery, difference_bounds
+from ltr.data.progress import track
 from ltr.data.query_lists import QueryLists
 from ltr.errors import InputError
 from ltr.metrics import RankingMetric
 
 Unjudged = Literal["irrelevant", "left out", "relevant"]
 UNJUDGED: tuple[Unjudged, ...] = get_args(Unjudged)
+EACH_ITS_OWN = "each of its own grade"
 FIRST = 10  # ranks of which is told how many are not judged
 
 
@@ -36,7 +39,8 @@ def unjudged_tables(
     alpha: float,
 ) -> list[Table]:
     """What each comparison says where documents without a judgement are irrelevant, are left out of all
-    rankings, or are as relevant as any; none where all are judged.
+    rankings, or are as relevant as any, and how far it can move where each is what it is; none where
+    all are judged.
 
     Args:
         rankings, judgements, metrics: as they are compared.
@@ -57,13 +61,58 @@ def unjudged_tables(
         words = _differences_in_words(groups, names, pairs, alpha)
         for name, pair in product(names, pairs):
             cells.setdefault((name, *pair), []).append(words.get((name, *pair), ""))
+    bounds = _bounds(rankings, judgements, metrics, pairs, measured)
     rows = []
     for (metric, name, baseline), differences in cells.items():
         shares = f"{share_of[name]:.1%} / {share_of[baseline]:.1%}"
-        rows.append([f"{metric}: {name} − {baseline}", shares, *differences])
+        range_in_words = ""
+        if (metric, name, baseline) in bounds:
+            low, high = bounds[metric, name, baseline]
+            range_in_words = f"{low:+.4f} to {high:+.4f}"
+        rows.append([f"{metric}: {name} − {baseline}", shares, *differences, range_in_words])
     title = "documents without a judgement: the differences where all of them are …"
-    header = ["comparison", f"not judged of the first {FIRST}", *UNJUDGED]
-    return [Table(title, header, rows, text_columns=UNJUDGED)]
+    text_columns = [*UNJUDGED, EACH_ITS_OWN]
+    header = ["comparison", f"not judged of the first {FIRST}", *text_columns]
+    return [Table(title, header, rows, text_columns)]
+
+
+def _bounds(
+    rankings: Sequence[RankedFile],
+    judgements: Judgements,
+    metrics: Sequence[RankingMetric],
+    pairs: Sequence[tuple[str, str]],
+    measured: Sequence[Experiment],
+) -> dict[tuple[str, str, str], tuple[float, float]]:
+    """By metric and pair the smallest and the largest difference, over the queries that were measured,
+    for all grades of documents without a judgement; none for a metric of the list alone.
+    """
+    by_query = measured[0].runs[0].by_query
+    rows_of_name: dict[str, list[int]] = {}
+    for row, ranking in enumerate(rankings):
+        rows_of_name.setdefault(ranking.name, []).append(row)
+    judged = judgements.lists
+    largest = float(judged.values.max())
+    found: dict[tuple[str, str, str], list[tuple[float, float]]] = {}
+    query_ids = judgements.query_ids
+    for place in track(range(len(query_ids)), "bounding", "queries"):
+        judged_docs, judged_grades = judged.of(judged.query_rows[place])
+        ranked = [ranking.lists.of(judged.query_rows[place])[0] for ranking in rankings]
+        docs = np.unique(np.concatenate([judged_docs, *ranked]))
+        grades = np.full(len(docs), np.nan)
+        grades[np.searchsorted(docs, judged_docs)] = judged_grades
+        ranks = np.full((len(rankings), len(docs)), ABSENT)
+        for row, ranked_docs in enumerate(ranked):
+            ranks[row, np.searchsorted(docs, ranked_docs)] = 1 + np.arange(len(ranked_docs))
+        for metric, (name, baseline) in product(metrics, pairs):
+            if math.isnan(by_query[metric.name][query_ids[place]]):
+                continue
+            query = RankedQuery(
+                ranks[rows_of_name[name]], ranks[rows_of_name[baseline]], grades, largest
+            )
+            bounds = difference_bounds(metric.measure, query)
+            if bounds is not None:
+                found.setdefault((metric.name, name, baseline), []).append(bounds)
+    return {key: tuple(np.mean(of_queries, axis=0)) for key, of_queries in found.items()}
 
 
 def _of_the_same_queries(

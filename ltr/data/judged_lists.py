@@ -220,9 +220,21 @@ def lists_of_run(file: Path, queries: TextTable, corpus: TextTable) -> QueryList
 
 
 def lists_of_ranking(file: Path, queries: IdTable, corpus: IdTable) -> QueryLists:
-    """The documents of each query of a ranking in any form, best first."""
+    """The documents of each query of a ranking in any form, in the order of trec_eval: best first, and
+    of equal scores the larger id.
+    """
     lists = lists_of_lines([file], "line", queries, corpus, ranked_lines(file))
-    return _with_ranks_turned(lists, file).best_first()
+    lists = _with_ranks_turned(lists, file).best_first()
+    equals_next = (np.diff(lists.values) == 0) & (np.diff(lists.query_of_doc) == 0)
+    is_tied = np.append(equals_next, False) | np.insert(equals_next, 0, False)
+    tied_rows = np.unique(lists.doc_rows[is_tied])
+    by_id = sorted(range(len(tied_rows)), key=[corpus.ids[row] for row in tied_rows].__getitem__)
+    places = np.empty(len(tied_rows), dtype=np.int64)
+    places[by_id] = np.arange(len(tied_rows))
+    place_of_doc = np.zeros(len(lists.doc_rows), dtype=np.int64)
+    place_of_doc[is_tied] = places[np.searchsorted(tied_rows, lists.doc_rows[is_tied])]
+    order = np.lexsort((-place_of_doc, -lists.values, lists.query_of_doc))
+    return lists._replace(doc_rows=lists.doc_rows[order], values=lists.values[order])
 
 
 def open_pools(files: Sequence[Path], queries: TextTable, corpus: TextTable) -> QueryLists:

@@ -1,4 +1,4 @@
-"""Rankings of others: read in every form, measured as trec_eval does, and compared."""
+"""Rankings of others: measured as trec_eval does, and compared."""
 
 import json
 import random
@@ -7,55 +7,27 @@ import shutil
 from pathlib import Path
 
 import numpy as np
-import pandas as pd
 import pytest
 import pytrec_eval
 import yaml
 from scipy import stats
 
-from ltr.compare.documents import Ranking, collection_of
-from ltr.compare.gate import Answer, Gate
 from ltr.compare.named_judgements import judgements_of_data, judgements_of_file
 from ltr.compare.ranked_files import measured_experiments, read_rankings, values_by_query
-from ltr.compare.statistics import Estimate, estimate
-from ltr.compare.unjudged import treated, unjudged_tables
+from ltr.compare.statistics import estimate
 from ltr.errors import InputError
 from ltr.metrics import RankingMetric
 from tests.world.commands import refusal, run_ltr
+from tests.world.rankings import RUN, data_of, lines_of, patch_json, values
 
-METRICS = ("nDCG@10", "RR@10", "AP", "P@5", "R@3", "AP(rel=2)", "Judged@10")
 THEIRS = {
     "nDCG@10": "ndcg_cut_10",
     "AP": "map",
     "P@5": "P_5",
     "R@3": "recall_3",
 }
+
 ZERO = [RankingMetric(name, "zero") for name in THEIRS]
-
-# q1: d1 is relevant, d2 not, d3 and d9 are judged by nobody; q2: d4 of grade 2, d5 of grade 1.
-QRELS = "q1 0 d1 1\nq1 0 d2 0\nq2 0 d4 2\nq2 0 d5 1\n"
-RUN = "q1 Q0 d9 1 3.5 x\nq1 Q0 d1 2 2 x\nq2 Q0 d5 1 0.5 x\nq2 Q0 d4 2 0.25 x\n"
-
-
-@pytest.fixture
-def here(tmp_path, monkeypatch) -> Path:
-    monkeypatch.chdir(tmp_path)
-    Path("qrels.txt").write_text(QRELS)
-    Path("a.trec").write_text(RUN)
-    return tmp_path
-
-
-def same(one: dict[str, list[float]], other: dict[str, list[float]]) -> None:
-    for metric in METRICS:
-        np.testing.assert_array_equal(one[metric], other[metric])
-
-
-def values(file: str, *metrics: str, qrels: str = "qrels.txt") -> dict[str, list[float]]:
-    """By metric, the values of the judged queries in their order."""
-    judged = judgements_of_file(qrels)
-    (ranking,) = read_rankings([file], judged)
-    found = values_by_query(ranking.lists, judged, [RankingMetric(name) for name in metrics])
-    return dict(zip(metrics, found.tolist(), strict=True))
 
 
 def test_by_hand(here):
@@ -113,51 +85,6 @@ def test_the_values_are_those_of_trec_eval(here, n_files):
     assert n_missing > n_files / 10
 
 
-ROWS = [("q1", "d9", 3.5), ("q1", "d1", 2.0), ("q2", "d5", 0.5), ("q2", "d4", 0.25)]
-
-
-def as_jsonl(names: tuple[str, str, str]) -> str:
-    return "".join(json.dumps(dict(zip(names, row, strict=True))) + "\n" for row in ROWS)
-
-
-FORMS = {
-    "three.tsv": "".join(f"{q}\t{d}\t{s}\n" for q, d, s in ROWS),
-    "ranks.tsv": "q1\td9\t1\nq1\td1\t2\nq2\td5\t1\nq2\td4\t2\n",
-    "names.tsv": "qid\tdocno\trank\nq1\td9\t1\nq1\td1\t2\nq2\td5\t1\nq2\td4\t2\n",
-    "texts.jsonl": as_jsonl(("query", "document", "score")),
-    "ids.jsonl": as_jsonl(("query_id", "doc_id", "bm25_score")),
-    "lists.jsonl": '{"qid": "q1", "corpus_ids": ["d9", "d1"], "scores": [3.5, 2]}\n'
-    '{"qid": "q2", "corpus_ids": ["d5", "d4"], "scores": [1, 0]}\n',
-    "rows.csv": "query,document,score\n" + "".join(f"{q},{d},{s}\n" for q, d, s in ROWS),
-}
-
-
-@pytest.mark.parametrize("name", FORMS)
-def test_every_form_has_the_same_values(here, name):
-    Path(name).write_text(FORMS[name])
-    same(values(name, *METRICS), values("a.trec", *METRICS))
-
-
-def test_parquet_has_the_same_values(here):
-    pd.DataFrame(ROWS, columns=["query", "document", "score"]).to_parquet("a.parquet")
-    same(values("a.parquet", *METRICS), values("a.trec", *METRICS))
-
-
-def test_a_ranking_may_tell_texts(here):
-    """A collection that is made of texts gives them ids by their content."""
-    rows = [("what?", "this", 1), ("what?", "that", 0), ("who?", "she", 0), ("who?", "he", 1)]
-    names = ("query", "document", "label")
-    lines = [json.dumps(dict(zip(names, row, strict=True))) for row in rows]
-    Path("test.jsonl").write_text("\n".join(lines))
-    ranked = [("what?", "that", 2.0), ("what?", "this", 1.0), ("who?", "he", 0.5)]
-    named = [json.dumps({"query": q, "document": d, "score": s}) for q, d, s in ranked]
-    Path("texts.jsonl").write_text("\n".join(named))
-    judged = judgements_of_data(str(here))
-    (ranking,) = read_rankings(["texts.jsonl"], judged)
-    found = values_by_query(ranking.lists, judged, [RankingMetric("RR@10")])
-    assert sorted(found[0]) == [0.5, 1.0]
-
-
 def test_queries_that_are_missing_or_not_judged_are_told(here):
     Path("b.trec").write_text("q1 Q0 d1 1 2 x\nq7 Q0 d1 1 2 x\n")
     judged = judgements_of_file("qrels.txt")
@@ -181,35 +108,9 @@ def test_names_and_seeds(here):
     Path("sub").mkdir()
     Path("sub/a.trec").write_text(RUN)
     assert [each.name for each in read_rankings(["a.trec", "sub/a.trec"], judged)] == ["a", "sub/a"]
-    Path("a.tsv").write_text(FORMS["three.tsv"])
+    shutil.copy("a.trec", "a.tsv")
     with pytest.raises(InputError, match=r"a.trec would be called a, and so would another ranking"):
         read_rankings(["a.trec", "a.tsv"], judged)
-
-
-REFUSED = {
-    "no line": ("", "c.x: the split is empty; at least one line is needed"),
-    "columns": ("q1 Q0 d1\n", "c.x:1: a score must be a finite number"),
-    "score": ("q1 Q0 d1 1 good x\n", "c.x:1: a score must be a finite number"),
-    "again": ("q1 Q0 d1 1 2 x\nq1 Q0 d1 2 1 x\n", "c.x:2: a second line for query 'q1' and"),
-    "no query": ("q8 Q0 d1 1 2 x\n", "c.x: at least one query must be judged in qrels.txt, got 1"),
-    "no document": ("q1 Q0 e 1 2 x\n", "c.x: at least one document must be judged in qrels.txt"),
-    "no JSON": ('{"query": "q1"', "c.jsonl:1: a line must be one JSON object"),
-    "no score": ('{"query": "q1", "document": "d1"}', "c.jsonl:1: a row must have score"),
-    "no document's name": (
-        '{"query": "q1", "score": 1}',
-        "c.jsonl:1: a row must have query_id and doc_id",
-    ),
-}
-
-
-@pytest.mark.parametrize("name", REFUSED)
-def test_what_is_refused(here, capsys, name):
-    text, told = REFUSED[name]
-    file = "c.jsonl" if text.startswith("{") else "c.x"
-    Path(file).write_text(text)
-    assert told in refusal(capsys, f"measure {file} --qrels qrels.txt")
-    assert told in refusal(capsys, f"compare {file} a.trec --qrels qrels.txt --html x.html")
-    assert not Path("x.html").exists()
 
 
 WORDS = {
@@ -243,96 +144,13 @@ def test_p_values_and_intervals_are_those_of_others():
         assert ours.interval() == pytest.approx(tuple(theirs.confidence_interval(0.95)), rel=1e-9)
 
 
-def test_what_nobody_judged_may_decide(here):
-    """Half of the queries: a puts a document that nobody judged on top, b the relevant one."""
-    qrels = "".join(f"q{n} 0 r{n} 1\nq{n} 0 i{n} 0\n" for n in range(20))
-    Path("qrels.txt").write_text(qrels)
-    for name, first in (("a", "u"), ("b", "i")):
-        lines = [f"q{n} Q0 {first}{n} 1 2 x\nq{n} Q0 r{n} 2 1 x\n" for n in range(20)]
-        Path(f"{name}.trec").write_text("".join(lines))
-    judged = judgements_of_file("qrels.txt")
-    rankings = read_rankings(["a.trec", "b.trec"], judged)
-    metrics = [RankingMetric("RR@10")]
-    means = {}
-    for unjudged in ("irrelevant", "left out", "relevant"):
-        experiments = measured_experiments(*treated(rankings, judged, unjudged), metrics)
-        means[unjudged] = [each.means("RR@10")[0] for each in experiments]
-    assert means == {"irrelevant": [0.5, 0.5], "left out": [1.0, 0.5], "relevant": [1.0, 0.5]}
-    (table,) = unjudged_tables(rankings, judged, metrics, [("b", "a")], 0.05)
-    assert table.rows == [
-        ["RR@10: b − a", "0.0% / 50.0%", "+0.0000 equal", "-0.5000 worse", "-0.5000 worse"]
-    ]
-    judged_alone = read_rankings(["b.trec"], judged)
-    assert unjudged_tables(judged_alone, judged, metrics, [], 0.05) == []
-
-
-def mean_of(mean: float, error: float) -> Estimate:
-    """A difference over so many queries that the interval is ± 1.96 errors."""
-    return Estimate(mean, error**2, (), (), 10**6, ())
-
-
-GATES = [
-    ("AP >= -0.01 of a", 0.02, 0.01, Answer.PASSES),
-    ("AP >= -0.01 of a", 0.0, 0.01, Answer.UNKNOWN),
-    ("AP >= -0.01 of a", -0.04, 0.01, Answer.FAILS),
-    ("AP >= 0.01 of a", 0.02, 0.01, Answer.UNKNOWN),
-    ("swapped_pairs <= 0.1 of a", 0.0, 0.04, Answer.PASSES),
-    ("swapped_pairs <= 0.1 of a", 0.1, 0.04, Answer.UNKNOWN),
-    ("swapped_pairs <= 0.1 of a", 0.2, 0.04, Answer.FAILS),
-]
-
-
-@pytest.mark.parametrize(("text", "mean", "error", "answer"), GATES)
-def test_a_gate(text, mean, error, answer):
-    gate = Gate.of(text)
-    assert gate.answer(mean_of(mean, error), 0.95) is answer and str(gate) == text
-
-
-def write_systems(n_queries: int = 40) -> None:
-    """``low`` finds the relevant document of each query but three at rank 3, ``high`` at rank 1; of
-    both there is a twin with other scores.
-    """
-    Path("qrels.txt").write_text("".join(f"q{n} 0 r{n} 1\n" for n in range(n_queries)))
-    for name, rank in (("low", 3), ("twin", 3), ("high", 1)):
-        lines = []
-        for n in range(n_queries):
-            docs = ["x", "y", "z"]
-            docs.insert((rank if n > 2 else 2) - 1, f"r{n}")
-            lines += [f"q{n} Q0 {doc} {r} {9 - r} x\n" for r, doc in enumerate(docs)]
-        Path(f"{name}.trec").write_text("".join(lines))
-
-
-def test_the_exit_code_of_a_gate(here, capsys):
-    write_systems()
-
-    def code(words: str, bound: str = "RR@10 >= -0.01") -> int:
-        return run_ltr(f"compare {words} --qrels qrels.txt --gate '{bound} of low' --markdown x.md")
-
-    assert code("low.trec high.trec") == 0
-    assert (
-        "gate RR@10 >= -0.01 of low: high passes, of these models alone (+0.6167; 95 % interval"
-        in Path("x.md").read_text()
-    )
-    assert code("low.trec twin.trec high.trec") == 0
-    capsys.readouterr()
-    for words, bound, expected in (
-        ("low.trec high.trec", "RR@10 >= 0.9", 1),
-        ("low.trec high.trec", "RR@10 >= 0.6167", 3),
-        ("low.trec twin.trec high.trec", "RR@10 >= 0.6167", 1),
-    ):
-        with pytest.raises(SystemExit) as stop:
-            code(words, bound)
-        assert stop.value.code == expected
-
-
 def test_a_run_is_measured_by_its_file_as_it_was_tested(copied_run, tmp_path, capsys, monkeypatch):
     """Beside rankings of others, all by one way: the numbers stay."""
     run = copied_run(tmp_path / "run", "cross")
     monkeypatch.chdir(tmp_path)
     tested = json.loads((run / "metrics.json").read_text())["test"]
-    data = tested["path"]
-    lines = [line.split() for line in (run / "test.run").read_text().splitlines()]
-    worst_first = [f"{q} Q0 {doc} {rank} {-float(score)} x" for q, _, doc, rank, score, _ in lines]
+    data = data_of(run)
+    worst_first = [f"{query} Q0 {doc} 1 {-score} x" for query, doc, score in lines_of(run)]
     Path("other.trec").write_text("\n".join(worst_first))
     judged = judgements_of_data(data)
     rankings = read_rankings([str(run), "other.trec"], judged)
@@ -352,12 +170,12 @@ def test_the_commands_of_the_page(here, copied_run, tmp_path, capsys):
     commands = re.findall(r"^ltr (.*)$", page, re.MULTILINE)
     assert len(commands) == 5
     run = copied_run(tmp_path / "runs/mine", "cross")
-    data = json.loads((run / "metrics.json").read_text())["test"]["path"]
+    data = data_of(run)
     Path("mine").symlink_to(data)
-    lines = [line.split() for line in (run / "test.run").read_text().splitlines()]
-    Path("bm25.trec").write_text((run / "test.run").read_text())
+    shutil.copy(run / "test.run", "bm25.trec")
     rows = [
-        json.dumps({"query": q, "document": d, "score": float(s)}) for q, _, d, _, s, _ in lines
+        json.dumps({"query": query, "document": doc, "score": score})
+        for query, doc, score in lines_of(run)
     ]
     for name in ("api.jsonl", "api.1.jsonl"):
         Path(name).write_text("\n".join(rows))
@@ -369,61 +187,11 @@ def test_the_commands_of_the_page(here, copied_run, tmp_path, capsys):
     assert "passes" in Path("summary.md").read_text()
 
 
-def told_of(here, capsys, words: str) -> tuple[int, str]:
-    """The exit code of a comparison by qrels.txt, and what it prints."""
-    capsys.readouterr()
-    try:
-        code = run_ltr(f"compare {words} --qrels qrels.txt")
-    except SystemExit as stop:
-        code = int(stop.code or 0)
-    return code, capsys.readouterr().out
-
-
-def test_every_gate_is_asked_of_every_other_experiment(here, capsys):
-    """Two baselines are compared once, and both have a gate."""
-    write_systems()
-    gates = "--gate 'RR@10 >= -0.01 of low' 'AP >= 0 of high'"
-    code, told = told_of(here, capsys, f"low.trec high.trec {gates}")
-    assert code == 1
-    assert "gate RR@10 >= -0.01 of low: high passes, of these models alone (+0.6167;" in told
-    assert "gate AP >= 0 of high: low fails, of these models alone (-0.6167;" in told
-    code, _ = told_of(here, capsys, "low.trec high.trec --baseline low --gate 'AP >= 0 of high'")
-    assert code == 1
-
-
-def test_queries_that_can_show_nothing_pass_no_gate(here, capsys):
-    """The same gain in both of two queries leaves no error to measure."""
-    write_systems(n_queries=2)
-    for bound in ("0.1", "-0.01", "1e-3"):
-        code, told = told_of(here, capsys, f"low.trec high.trec --gate 'RR@10 >= {bound} of low'")
-        assert code == 3 and "can't be told" in told
-
-
-def test_a_score_that_is_missing_is_refused(here):
-    """The rank of the row, or another score, must not take its place."""
-    judged = judgements_of_file("qrels.txt")
-    rows = [{"qid": "q1", "docno": f"d{n}", "score": -3.0 - n, "rank": n} for n in range(1, 3)]
-    rows[1]["score"] = None
-    pd.DataFrame(rows).to_parquet("null.parquet")
-    with pytest.raises(InputError, match=r"null.parquet:2: every row .* number in column score"):
-        read_rankings(["null.parquet"], judged)
-
-
-def test_a_frame_of_pyterrier_is_read_by_docno(here):
-    rows = [
-        {"qid": q, "docid": 7 - n, "docno": d, "rank": n, "score": s, "query": "x"}
-        for n, (q, d, s) in enumerate(ROWS)
-    ]
-    pd.DataFrame(rows).to_parquet("frame.parquet")
-    same(values("frame.parquet", *METRICS), values("a.trec", *METRICS))
-
-
 def test_a_pattern_may_match_files_and_runs(here, copied_run, tmp_path):
     run = copied_run(tmp_path / "runs/mine", "cross")
-    data = json.loads((run / "metrics.json").read_text())["test"]["path"]
-    Path("runs/bm25.trec").write_text((run / "test.run").read_text())
+    shutil.copy(run / "test.run", "runs/bm25.trec")
     Path("runs/README.md").write_text("what these are")
-    judged = judgements_of_data(data)
+    judged = judgements_of_data(data_of(run))
     assert [each.name for each in read_rankings(["runs/*"], judged)] == ["bm25", "mine/run"]
     with pytest.raises(InputError, match="would be called run, and so would another ranking"):
         read_rankings(["run=runs/bm25.trec", "runs/mine"], judged)
@@ -447,18 +215,15 @@ def test_runs_that_are_no_seeds_stay_apart_beside_files(here, copied_run, tmp_pa
     config["seed_everything"] = 1
     config["model"]["lr"] = 0.5
     (copy / "config.yaml").write_text(yaml.safe_dump(config))
-    tested = json.loads((run / "metrics.json").read_text())["test"]
-    Path("other.trec").write_text((run / "test.run").read_text())
-    told = refusal(capsys, f"compare other.trec a --data {tested['path']}")
+    shutil.copy(run / "test.run", "other.trec")
+    told = refusal(capsys, f"compare other.trec a --data {data_of(run)}")
     assert "are no seeds of one experiment, they differ in model.lr" in told
 
 
 def test_a_run_of_other_texts_is_refused(here, copied_run, tmp_path):
     run = copied_run(tmp_path / "run", "cross")
-    metrics = json.loads((run / "metrics.json").read_text())
-    judged = judgements_of_data(metrics["test"]["path"])
-    metrics["test"]["evaluated"]["documents"] = "other"
-    (run / "metrics.json").write_text(json.dumps(metrics))
+    judged = judgements_of_data(data_of(run))
+    patch_json(run / "metrics.json", "test", "evaluated", "documents", value="other")
     with pytest.raises(InputError, match="was tested on other texts of documents than those of"):
         read_rankings([str(run)], judged)
 
@@ -471,99 +236,6 @@ def test_measures_of_the_list_alone_need_the_same_documents(here, capsys):
     assert "--split is of --data, got dev" in told
     told = refusal(capsys, "compare none.trec x.trec --data somewhere")
     assert "none.trec: there is no such folder, and no such ranking" in told
-
-
-def test_queries_without_a_relevant_document_stay_out_of_the_table(here):
-    """A document that nobody judged would bring them in, and turn the difference."""
-    Path("qrels.txt").write_text("".join(f"q{n} 0 r{n} {int(n < 10)}\n" for n in range(30)))
-    for name, first, second in (("a", "r", "u"), ("b", "v", "r")):
-        lines = [f"q{n} Q0 {first}{n} 1 2 x\nq{n} Q0 {second}{n} 2 1 x\n" for n in range(30)]
-        Path(f"{name}.trec").write_text("".join(lines))
-    judged = judgements_of_file("qrels.txt")
-    rankings = read_rankings(["a.trec", "b.trec"], judged)
-    (table,) = unjudged_tables(rankings, judged, [RankingMetric("RR@10")], [("a", "b")], 0.05)
-    assert table.rows[0][2:] == ["+0.5000 better", "+0.0000 equal", "+0.0000 equal"]
-
-
-def test_the_page_shows_ranks_as_they_were_measured(here):
-    """Of three columns the third may be a rank."""
-    texts = here / "texts"
-    (texts / "qrels").mkdir(parents=True)
-    for name, ids in (("corpus", ("d1", "d2", "d4", "d5", "d9")), ("queries", ("q1", "q2"))):
-        rows = [json.dumps({"_id": id_, "text": f"text of {id_}"}) for id_ in ids]
-        (texts / f"{name}.jsonl").write_text("\n".join(rows))
-    (texts / "qrels/test.tsv").write_text("q1\td1\t1\nq1\td2\t0\nq2\td4\t2\nq2\td5\t1\n")
-    Path("ranks.tsv").write_text(FORMS["ranks.tsv"])
-    judged = judgements_of_data(str(texts))
-    (experiment,) = measured_experiments(
-        read_rankings(["ranks.tsv"], judged), judged, [RankingMetric("RR@10")]
-    )
-    collection = collection_of(experiment.runs[0])
-    documents = Ranking(experiment.runs[0], collection).documents
-    assert {query: [doc for doc, _ in ranked] for query, ranked in documents.items()} == {
-        "q1": ["d9", "d1"],
-        "q2": ["d5", "d4"],
-    }
-
-
-def test_a_score_that_another_column_would_replace_is_refused(here):
-    judged = judgements_of_file("qrels.txt")
-    rows = [
-        '{"qid": "q1", "docid": "d1", "rank": 1, "score": -5}',
-        '{"qid": "q1", "docid": "d2", "rank": 2}',
-    ]
-    Path("absent.jsonl").write_text("\n".join(rows))
-    with pytest.raises(
-        InputError, match=r"absent.jsonl:2: every row of a ranking must have a number"
-    ):
-        read_rankings(["absent.jsonl"], judged)
-    Path("one.jsonl").write_text('{"qid": "q1", "corpus_ids": ["d1", "d2"], "score": 3}')
-    with pytest.raises(
-        InputError, match=r"one.jsonl:1: there must be as many scores as documents, got 1"
-    ):
-        read_rankings(["one.jsonl"], judged)
-    # A score of others that is missing, and a rank that is, are not read.
-    rows = [
-        f'{{"qid": "{q}", "docid": "{d}", "rank": null, "score": {s}, "old_score": null}}'
-        for q, d, s in ROWS
-    ]
-    Path("both.jsonl").write_text("\n".join(rows))
-    same(values("both.jsonl", *METRICS), values("a.trec", *METRICS))
-
-
-def test_texts_with_titles_have_the_ids_of_the_collection(here):
-    names = ("query", "title", "text", "label")
-    rows = [("what?", "A", "this", 1), ("what?", "B", "that", 0), ("what?", "", "none", 0)]
-    lines = [json.dumps(dict(zip(names, row, strict=True))) for row in rows]
-    Path("test.jsonl").write_text("\n".join(lines))
-    ranked = [
-        json.dumps(dict(zip((*names[:3], "score"), (*row[:3], score), strict=True)))
-        for row, score in zip(rows, (2, 3, 1), strict=True)
-    ]
-    Path("ranked.jsonl").write_text("\n".join(ranked))
-    judged = judgements_of_data(str(here))
-    (ranking,) = read_rankings(["ranked.jsonl"], judged)
-    assert ranking.notes == []
-    assert values_by_query(ranking.lists, judged, [RankingMetric("RR@10")]).tolist() == [[0.5]]
-
-
-def test_what_is_not_judged_below_the_first_ten_is_told(here):
-    docs = [f"i{n}" for n in range(10)]
-    judged_lines = [f"q{n} 0 {doc} 0\n" for n in range(8) for doc in docs]
-    relevant = [f"q{n} 0 r 1\n" for n in range(8)]
-    Path("qrels.txt").write_text("".join([*judged_lines, *relevant]))
-    for name, last in (("a", "u"), ("b", "r")):
-        lines = [
-            f"q{n} Q0 {doc} 1 {99 - place} x\n"
-            for n in range(8)
-            for place, doc in enumerate([*docs, last])
-        ]
-        Path(f"{name}.trec").write_text("".join(lines))
-    judged = judgements_of_file("qrels.txt")
-    rankings = read_rankings(["a.trec", "b.trec"], judged)
-    metrics = [RankingMetric("R@60")]
-    (table,) = unjudged_tables(rankings, judged, metrics, [("a", "b")], 0.05)
-    assert table.rows[0][1:3] == ["0.0% / 0.0%", "-1.0000 worse"]
 
 
 def test_a_query_that_is_a_document_does_not_find_itself(here):
@@ -588,22 +260,3 @@ def test_all_that_a_named_pattern_matches_are_seeds(here):
         Path(name).write_text(RUN)
     found = read_rankings(["k=k.*", "input.*"], judged)
     assert [(each.name, each.seed) for each in found] == [("k", 0), ("k", 1), ("input.tag", 0)]
-
-
-def test_texts_between_tabs_are_no_run(here):
-    """Words 4 and 5 of the query are numbers."""
-    Path("test.jsonl").write_text('{"query": "how far is 10 20", "document": "a b", "label": 1}')
-    Path("texts.tsv").write_text("how far is 10 20\ta b\t2\n")
-    judged = judgements_of_data(str(here))
-    (ranking,) = read_rankings(["texts.tsv"], judged)
-    assert values_by_query(ranking.lists, judged, [RankingMetric("AP")]).tolist() == [[1.0]]
-    Path("bad.jsonl").write_text('{"query": "how far is 10 20", "document": "\\ud800", "score": 1}')
-    with pytest.raises(InputError, match="at least one document must be judged"):
-        read_rankings(["bad.jsonl"], judged)
-
-
-def test_a_gate_is_of_one_split_and_a_number(here, capsys):
-    words = "compare a.trec b.trec --qrels qrels.txt --gate"
-    assert "--gate must be as" in refusal(capsys, f"{words} 'AP >= nan of a'")
-    told = refusal(capsys, "compare runs/a runs/b --split dev test --gate 'AP >= 0 of a'")
-    assert "--gate is of one split, got dev, test; name one" in told
