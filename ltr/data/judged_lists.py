@@ -21,7 +21,7 @@ from ltr.data.lines import (
     lines_of_all,
     lists_of_lines,
     look_up,
-    place_of_line,
+    second_of_pair,
 )
 from ltr.data.pair_files import (
     candidate_lines,
@@ -154,13 +154,7 @@ def _known_lists(
     known, notes = known_judgements(files, look_up(lines, queries, corpus), kind)
     second = known.first_conflict()
     if second is not None:
-        first = known.first_places[second]
-        query_id = queries.ids[known.query_rows[second]]
-        doc_id = corpus.ids[known.doc_rows[second]]
-        where = place_of_line(files, known.line_numbers[second])
-        raise InputError(
-            f"{where}: a second {kind} for query {query_id!r} and document {doc_id!r}, {known.values[second]:.9g}, first {known.values[first]:.9g} {in_line(files, known.line_numbers[first])}; keep one"
-        )
+        raise second_of_pair(files, kind, queries, corpus, known, second)
     return lists_without_repeats(files, known, notes)
 
 

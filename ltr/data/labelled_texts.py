@@ -104,7 +104,8 @@ def open_labelled_texts(path: str) -> LabelledTexts:
     tables = {}
     for split, file in files.items():
         table_content = f"labelled-1 {digests[split]}"
-        tables[split] = TextTable.open(table_content, first_of_each(_records(file)), "text", file)
+        records = first_of_each(record for record, _ in _lines(file))
+        tables[split] = TextTable.open(table_content, records, "text", file)
     return LabelledTexts(path, tables, labels, names)
 
 
@@ -120,29 +121,8 @@ def _warn_of_fractions(file: Path, columns: CountedColumns) -> None:
         )
 
 
-class _Line(NamedTuple):
-    """One line of a file."""
-
-    number: int
-    id: str  # of the text
-    text: str
-    label: str
-
-
-class _FirstLabel(NamedTuple):
-    """The label with which a text has come first; the text itself stays out of memory."""
-
-    label: str
-    where: str  # file:line
-
-
-def _records(file: Path) -> Iterator[Record]:
-    source = str(file)
-    for line in _lines(file):
-        yield Record(line.id, line.text, source, line.number)
-
-
-def _lines(file: Path) -> Iterator[_Line]:
+def _lines(file: Path) -> Iterator[tuple[Record, str]]:
+    """The texts of a file with their labels."""
     for number, line in numbered_lines(file):
         where = f"{file}:{number}"
         parts = line.split("\t")
@@ -155,19 +135,19 @@ def _lines(file: Path) -> Iterator[_Line]:
         if not text or not label:
             empty = "label" if text else "text"
             raise InputError(f"{where}: the {empty} is empty: {line[:60]!r}")
-        yield _Line(number, id_of("t", text), text, label)
+        yield Record(id_of("t", text), text, str(file), number), label
 
 
 def _write_labels(folder: Path, files: dict[str, Path]) -> None:
     """Write the names of the labels, and for each split the number of each text's label. The texts
     are in the order of their ids, as in a table of texts.
     """
-    first_labels: dict[str, _FirstLabel] = {}  # by id, over all splits
+    first_labels: dict[str, tuple[str, str]] = {}  # with their places, by id, over all splits
     labels_of_split: dict[str, dict[str, str]] = {}  # by split, then by the id of the text
     for split, file in files.items():
         labels_of_split[split] = _read_labels(file, first_labels)
     # A text has one label wherever it stands, so these are all labels.
-    names = sorted({first.label for first in first_labels.values()})
+    names = sorted({label for label, _ in first_labels.values()})
     number_of_name = {name: number for number, name in enumerate(names)}
     Strings.write(folder, "names", [name.encode("utf-8") for name in names])
     for split, labels in labels_of_split.items():
@@ -175,29 +155,28 @@ def _write_labels(folder: Path, files: dict[str, Path]) -> None:
         np.save(folder / f"{split}.npy", np.asarray(numbers, dtype=np.int64))
 
 
-def _read_labels(file: Path, first_labels: dict[str, _FirstLabel]) -> dict[str, str]:
+def _read_labels(file: Path, first_labels: dict[str, tuple[str, str]]) -> dict[str, str]:
     """The labels of a split by the ids of its texts.
 
     Args:
         file: of the split.
-        first_labels: the labels of the texts of the splits before, by id; those of this split are
-            added.
+        first_labels: by id, the labels with which the texts of the splits before have come first, and
+            where; those of this split are added. The texts themselves stay out of memory.
     """
     labels: dict[str, str] = {}
     n_repeated = 0
     n_in_other_splits = 0
-    for line in _lines(file):
-        if line.id in labels:
+    for record, label in _lines(file):
+        if record.id in labels:
             n_repeated += 1
-        elif line.id in first_labels:
+        elif record.id in first_labels:
             n_in_other_splits += 1
-        where = f"{file}:{line.number}"
-        first = first_labels.setdefault(line.id, _FirstLabel(line.label, where))
-        if first.label != line.label:
+        first, where = first_labels.setdefault(record.id, (label, record.where))
+        if first != label:
             raise InputError(
-                f"{where}: a text must have one label, got {line.label!r}, but {first.label!r} at {first.where}: {line.text[:60]!r}; a line is text<TAB>label, in this order"
+                f"{record.where}: a text must have one label, got {label!r}, but {first!r} at {where}: {record.text[:60]!r}; a line is text<TAB>label, in this order"
             )
-        labels[line.id] = line.label
+        labels[record.id] = label
     if not labels:
         raise InputError(f"{file}: the split is empty; at least one line text<TAB>label is needed")
     if n_repeated:

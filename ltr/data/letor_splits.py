@@ -15,10 +15,7 @@ from ltr.errors import InputError
 ALL_NAMES = tuple(chain.from_iterable(NAMES_OF_SPLIT.values()))
 # How a file of rows may end, plain or packed.
 PLAIN_SUFFIXES = (".txt", ".svm", ".svmlight", ".libsvm", ".letor")
-PACKED_SUFFIXES = tuple(
-    f"{suffix}{packed}" for packed in PACKED_ENDINGS for suffix in PLAIN_SUFFIXES
-)
-SUFFIXES = PLAIN_SUFFIXES + PACKED_SUFFIXES
+SUFFIXES = tuple(f"{end}{packed}" for packed in ("", *PACKED_ENDINGS) for end in PLAIN_SUFFIXES)
 SUFFIXES_TEXT = f"{', '.join(PLAIN_SUFFIXES)} (+ .gz)"  # for errors
 
 

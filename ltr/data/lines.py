@@ -184,15 +184,32 @@ def lists_of_lines(
         raise InputError(f"{sources[0]}: the split is empty; at least one {kind} is needed")
     repeats = np.flatnonzero(known.first_places != np.arange(len(known)))
     if len(repeats):
-        second = repeats[0]
-        first = known.first_places[second]
-        query_id = queries.ids[known.query_rows[second]]
-        doc_id = corpus.ids[known.doc_rows[second]]
-        where = place_of_line(sources, known.line_numbers[second])
-        raise InputError(
-            f"{where}: a second {kind} for query {query_id!r} and document {doc_id!r}, first {in_line(sources, known.line_numbers[first])}"
-        )
+        raise second_of_pair(sources, kind, queries, corpus, known, repeats[0])
     return known.lists()
+
+
+def second_of_pair(
+    sources: Sequence[str | Path],
+    kind: str,
+    queries: IdTable,
+    corpus: IdTable,
+    rows: LineRows,
+    second: int,
+) -> InputError:
+    """The error of a line whose query and document stand in an earlier one, too.
+
+    Args:
+        sources, kind, queries, corpus: as of :func:`lists_of_lines`.
+        rows: of all lines.
+        second: the place of the line there.
+    """
+    first = rows.first_places[second]
+    query_id = queries.ids[rows.query_rows[second]]
+    doc_id = corpus.ids[rows.doc_rows[second]]
+    where = place_of_line(sources, rows.line_numbers[second])
+    return InputError(
+        f"{where}: a second {kind} for query {query_id!r} and document {doc_id!r}, {rows.values[second]:.9g}, first {rows.values[first]:.9g} {in_line(sources, rows.line_numbers[first])}; keep one"
+    )
 
 
 def _rows_of_block(block: list[Line], queries: IdTable, corpus: IdTable) -> LineRows:

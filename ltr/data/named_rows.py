@@ -142,103 +142,68 @@ def _object(row: Any, where: str) -> dict[str, Any]:
 
 
 def _rows_of_array(file: Path) -> Iterator[Row]:
-    """The objects of an array, however its lines are broken."""
-    array = _JsonArray(file)
-    array.skip("[")
-    while array.next_sign() != "]":
-        number, row = array.read_value()
-        if not isinstance(row, dict):
-            raise InputError(
-                f"{file}:{number}: each element of the array must be an object with named columns, got {shown(row)}; write lists of values as CSV, or as objects"
-            )
-        yield number, row
-        if array.next_sign() == ",":
-            array.skip(",")
-        elif array.next_sign() != "]":
-            raise InputError(
-                f"{file}:{array.line}: a comma must stand between the rows of an array, got {array.beginning()!r}"
-            )
-    array.skip("]")
-    if array.sign_or_end():
-        raise InputError(
-            f"{file}:{array.line}: nothing must stand behind the end of the array, got {array.beginning()!r}; make one array of all rows, or write one object a line"
-        )
-
-
-class _JsonArray:
-    """A file that holds an array. A block of it is in memory at a time, and more where a value is longer."""
-
-    def __init__(self, file: Path) -> None:
-        self.line = 1  # at the place
-        self._file = file
-        self._parts = _decoded_parts(file)
-        self._text = ""
-        self._place = 0
-        self._decoder = json.JSONDecoder()
-
-    def next_sign(self) -> str:
-        """The next sign behind white space, where the place is then."""
-        sign = self.sign_or_end()
-        if not sign:
-            raise InputError(
-                f"{self._file}:{self.line}: the array does not end; the file may be cut short"
-            )
-        return sign
-
-    def sign_or_end(self) -> str:
-        """The same; empty at the end of the file."""
-        while True:
-            white = WHITE.match(self._text, self._place)
-            assert white is not None  # it may be empty
-            self._move(white.end())
-            if self._place < len(self._text):
-                return self._text[self._place]
-            self._text = self._next_part()
-            self._place = 0
-            if not self._text:
-                return ""
-
-    def skip(self, sign: str) -> None:
-        """Go behind the next sign, which must be this one."""
-        assert self.next_sign() == sign
-        self._place += 1
-
-    def beginning(self) -> str:
-        """What stands at the place, for errors."""
-        return self._text[self._place : self._place + 60]
-
-    def read_value(self) -> tuple[int, Any]:
-        """The value at the place, and the number of its line."""
-        number = self.line
-        while True:
-            try:
-                value, end = self._decoder.raw_decode(self._text, self._place)
-            except json.JSONDecodeError as error:
-                is_cut = error.pos >= len(self._text) - CUT or error.msg.startswith("Unterminated")
-                part = self._next_part() if is_cut else ""
-                if part:
-                    self._text = self._text[self._place :] + part
-                    self._place = 0
-                    continue
-                at = number + self._text.count("\n", self._place, error.pos)
-                begin = self._text.rfind("\n", 0, error.pos) + 1
+    """The objects of an array, however its lines are broken. A block of it is in memory at a time, and
+    more where a row is longer.
+    """
+    parts = filter(None, _decoded_parts(file))  # one within a character is empty
+    decode = json.JSONDecoder().raw_decode
+    text = ""
+    place = 0
+    line = 1  # at the place
+    awaited = "["
+    while True:
+        white = WHITE.match(text, place)
+        assert white is not None  # it may be empty
+        line += text.count("\n", place, white.end())
+        place = white.end()
+        if place == len(text):
+            text = next(parts, "")
+            place = 0
+            if text:
+                continue
+            if awaited != "end":
                 raise InputError(
-                    f"{self._file}:{at}: a row must be a JSON object, got {self._text[begin : begin + 60]!r} ({error.msg})"
+                    f"{file}:{line}: the array does not end; the file may be cut short"
+                )
+            return
+        sign = text[place]
+        beginning = text[place : place + 60]
+        if awaited == "end":
+            raise InputError(
+                f"{file}:{line}: nothing must stand behind the end of the array, got {beginning!r}; make one array of all rows, or write one object a line"
+            )
+        if awaited == "," and sign not in ",]":
+            raise InputError(
+                f"{file}:{line}: a comma must stand between the rows of an array, got {beginning!r}"
+            )
+        if awaited == "row" and sign != "]":
+            try:
+                row, end = decode(text, place)
+            except json.JSONDecodeError as error:
+                is_cut = error.pos >= len(text) - CUT or error.msg.startswith("Unterminated")
+                part = next(parts, "") if is_cut else ""
+                if part:
+                    text = text[place:] + part
+                    place = 0
+                    continue
+                at = line + text.count("\n", place, error.pos)
+                begin = text.rfind("\n", 0, error.pos) + 1
+                raise InputError(
+                    f"{file}:{at}: a row must be a JSON object, got {text[begin : begin + 60]!r} ({error.msg})"
                 ) from None
             except (ValueError, RecursionError) as error:  # digits without end, nested too deep
+                raise InputError(f"{file}:{line}: a row must be a JSON object ({error})") from None
+            if not isinstance(row, dict):
                 raise InputError(
-                    f"{self._file}:{number}: a row must be a JSON object ({error})"
-                ) from None
-            self._move(end)
-            return number, value
-
-    def _next_part(self) -> str:
-        """The next part that is not empty, as one within a character is; empty at the end."""
-        return next(filter(None, self._parts), "")
-
-    def _move(self, place: int) -> None:
-        self.line += self._text.count("\n", self._place, place)
-        self._place = place
+                    f"{file}:{line}: each element of the array must be an object with named columns, got {shown(row)}; write lists of values as CSV, or as objects"
+                )
+            yield line, row
+            line += text.count("\n", place, end)
+            place = end
+            awaited = ","
+        else:
+            place += 1
+            awaited = "end" if sign == "]" else "row"
 
 
 def _decoded_parts(file: Path) -> Iterator[str]:
@@ -319,7 +284,7 @@ def _parquet_rows(file: Path, choose: Callable[[list[str]], list[str]] = list) -
                 yield from _rows_of_batch(batch, file, first_row)
                 first_row += len(batch)
                 note_read(int(len(batch) * bytes_of_row))
-    except (pyarrow.ArrowException, OSError) as error:
+    except (pyarrow.ArrowException, OSError, SystemError) as error:  # the last for broken offsets
         raise _broken(file, first_row, "Parquet", error) from None
 
 
@@ -343,7 +308,7 @@ def _arrow_rows(file: Path) -> Iterator[Row]:
                 first_row += len(batch)
                 note_read(opened.tell() - n_noted)
                 n_noted = opened.tell()
-    except (pyarrow.ArrowException, OSError) as error:
+    except (pyarrow.ArrowException, OSError, SystemError) as error:  # the last for broken offsets
         raise _broken(file, first_row, "Arrow", error) from None
 
 

@@ -5,7 +5,7 @@ Text whose first line holds no names has them by the number of its columns.
 """
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain, islice
 from pathlib import Path
 from typing import Any
@@ -76,29 +76,25 @@ def pair_rows(file: Path, is_triples: bool = False) -> Iterator[tuple[int, "Pair
             values, others = _by_role(row)
             yield number, PairRow(f"{file}:{number}", values, others)
         return
-    n_columns = None
-    number_of_first = None
-    for number, parts in lines_of_columns(file):
-        if n_columns is None and len(parts) >= COLUMNS_OF_RUN:
-            for number_in_run, (query, doc, score) in trec.read_run(file):
-                values = {"query_id": query, "document_id": doc, "score": score}
-                yield number_in_run, PairRow(f"{file}:{number_in_run}", values)
-            return
-        n_columns = n_columns or len(parts)
-        if len(parts) != n_columns or n_columns not in ROLES_OF_COLUMNS:
-            expected = f"{n_columns}, as the first line has"
-            if n_columns not in ROLES_OF_COLUMNS:
-                expected = "2 (query, doc), 3 (query, doc, score), 6 (query, Q0, doc, rank, score, tag), or names in the first line"
+    n_columns = form.n_columns
+    if n_columns >= COLUMNS_OF_RUN:
+        for number, (query, doc, score) in trec.read_run(file):
+            values = {"query_id": query, "document_id": doc, "score": score}
+            yield number, PairRow(f"{file}:{number}", values)
+        return
+    roles = TRIPLE if is_triples and n_columns == 3 else ROLES_OF_COLUMNS.get(n_columns)
+    expected = f"{n_columns}, as the first line has"
+    if roles is None:
+        expected = "2 (query, doc), 3 (query, doc, score), 6 (query, Q0, doc, rank, score, tag), or names in the first line"
+    for place, (number, parts) in enumerate(lines_of_columns(file)):
+        if roles is None or len(parts) != n_columns:
             raise InputError(
                 f"{file}:{number}: expected columns {expected}, got {len(parts)}: {' '.join(parts)[:80]!r}"
             )
-        if number_of_first is None:
-            number_of_first = number
-            if n_columns == 4 and trec.is_score(parts[3]):
-                raise InputError(
-                    f"{file}:{number}: four columns are MS MARCO's top1000 (query, doc, and the texts of both), got a number in column 4, as judgements have; leave column 2 of judgements out, or write names in the first line"
-                )
-        roles = TRIPLE if is_triples and n_columns == 3 else ROLES_OF_COLUMNS[n_columns]
+        if place == 0 and n_columns == 4 and trec.is_score(parts[3]):
+            raise InputError(
+                f"{file}:{number}: four columns are MS MARCO's top1000 (query, doc, and the texts of both), got a number in column 4, as judgements have; leave column 2 of judgements out, or write names in the first line"
+            )
         yield number, PairRow(f"{file}:{number}", dict(zip(roles, parts, strict=True)))
 
 
@@ -129,14 +125,22 @@ def columns_line(file: Path, label: Label) -> str:
     if label == "grade":
         labels = labels or by_role.get("score", [])
     else:
-        labels = labels or [name for name in names if role_of(name) == "score"]
-        labels = labels or [name for name in names if in_small_letters(name) == "rank"]
+        labels = labels or _order_columns(names)
     parts = [f"{role.replace('_', ' ')}: {name}" for role, name in read.items()]
     parts += [f"{label}: {name}" for name in labels[:1]]
     left = [name for name in names if name not in {*read.values(), *labels[:1]}]
     if left:
         parts.append(f"not read: {', '.join(left)[:200]}")
     return "; ".join(parts)
+
+
+def _order_columns(names: Iterable[str]) -> list[str]:
+    """The columns that may order documents, of those of no role: scores that are called otherwise, as
+    ``bm25_score``, and then ranks.
+    """
+    names = list(names)
+    ranks = [name for name in names if in_small_letters(name) == "rank"]
+    return [name for name in names if role_of(name) == "score"] + ranks
 
 
 def scored_lines(file: Path) -> Iterator[Line]:
@@ -351,10 +355,11 @@ class PairRow:
         """The column that orders the documents of a ranking: that of the scores, or else of the ranks."""
         if "score" in self._values:
             return "score"
-        others = [name for name, value in self._others.items() if value is not None]
-        named = [name for name in others if role_of(name) == "score"]
-        ranks = [name for name in others if in_small_letters(name) == "rank"]
-        return next(iter([*named, *ranks]), None)
+        return next(iter(self._others_that_order), None)
+
+    @property
+    def _others_that_order(self) -> list[str]:
+        return _order_columns(name for name, value in self._others.items() if value is not None)
 
     def ranked(self) -> list[Pair]:
         """The same of a ranking, which needs scores or ranks. Queries and documents may also be named
@@ -385,19 +390,17 @@ class PairRow:
         """A score, or a list of them; None where there are none."""
         if "score" in self._values:
             return self._values["score"]
-        others = {name: value for name, value in self._others.items() if value is not None}
-        named = [name for name in others if role_of(name) == "score"]
+        columns = self._others_that_order
+        named = [name for name in columns if role_of(name) == "score"]
         if len(named) > 1:
             raise InputError(
                 f"{self._where}: one column must be the score of a candidate, got {' and '.join(named)}; call one of them score"
             )
-        if named:
-            return others[named[0]]
-        for name, value in others.items():
-            if in_small_letters(name) == "rank":
-                ranks = [-trec.score_in(rank, self._where) for rank in _as_list(value)]
-                return ranks if isinstance(value, list) else ranks[0]
-        return None
+        if named or not columns:
+            return self._others[named[0]] if named else None
+        value = self._others[columns[0]]
+        ranks = [-trec.score_in(rank, self._where) for rank in _as_list(value)]
+        return ranks if isinstance(value, list) else ranks[0]
 
     def negatives(self, systems: Sequence[str] | None) -> tuple[str, list[Pair]]:
         """The pairs of a query and a document that may be a negative of it, and what their values are:

@@ -2,7 +2,6 @@
 
 import hashlib
 import shutil
-from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from functools import cached_property
@@ -14,11 +13,13 @@ import numpy as np
 from ltr.data.cache_folder import Notes, cached, keep_notes, log_notes, origin_of
 from ltr.data.files import encoded, map_array
 from ltr.data.growing import GrowingNumbers
+from ltr.data.lines import MOST_LINES, place_of_line
 from ltr.data.string_order import are_repeats, order_of, rows_among
 from ltr.data.strings import Strings, StringsFile
 from ltr.errors import InputError
 
 INSTRUCTIONS = "instructions"
+LINES = "lines.npy"  # of texts as they come
 PLURALS = {"query": "queries"}  # of the kinds of texts; all others have an s
 
 
@@ -251,6 +252,9 @@ class UnsortedTexts:
     Args:
         folder: where they are written; it must not be there.
         kind: ``document``, ``query`` or ``text``, for errors.
+
+    Attributes:
+        sources: where the texts come from, one behind the other.
     """
 
     def __init__(self, folder: Path, kind: str) -> None:
@@ -260,8 +264,8 @@ class UnsortedTexts:
         self._files = ExitStack()
         self._ids_file = self._files.enter_context(StringsFile(folder, "ids"))
         self._texts_file = self._files.enter_context(StringsFile(folder, "texts"))
-        self._places = _Places(folder / "lines.npy")
-        self._files.enter_context(self._places.lines)
+        self._lines_file = self._files.enter_context(GrowingNumbers(folder / LINES))
+        self.sources: list[str] = []
         self._instructions: StringsFile | None = None  # from the first record that has one
         self._count = 0
         self._have_own_ids = False
@@ -320,7 +324,11 @@ class UnsortedTexts:
     ) -> None:
         self._ids_file.extend(ids)
         self._texts_file.extend(texts)
-        self._places.extend(self._count, source, lines)
+        if self.sources[-1:] != [source]:
+            self.sources.append(source)
+        if first := MOST_LINES * (len(self.sources) - 1):
+            lines = [first + line for line in lines]
+        self._lines_file.extend(lines)
         self._count += len(ids)
 
     def _append_instruction(self, instruction: Any, where: str) -> None:
@@ -355,6 +363,15 @@ class UnsortedTexts:
             Strings(self._folder, name).write_in_order(folder, order)
 
     @property
+    def lines(self) -> np.ndarray:
+        """``[N]`` int64: the line of each text, by its number among those of all sources."""
+        return np.asarray(map_array(self._folder / LINES))
+
+    def where(self, number: int) -> str:
+        """The place of a text, for errors."""
+        return place_of_line(self.sources, self.lines[number])
+
+    @property
     def n_repeats(self) -> int:
         """How many texts have an id that has come before."""
         return int(np.count_nonzero(self._is_repeat))
@@ -364,7 +381,7 @@ class UnsortedTexts:
         """The id of the first one of these and its place, in words."""
         number = int(self._order[self._is_repeat].min())
         id_ = Strings(self._folder, "ids")[number]
-        return f"{id_!r} at {Path(self._places.where(number)).name}"
+        return f"{id_!r} at {Path(self.where(number)).name}"
 
     @cached_property
     def rows(self) -> np.ndarray:
@@ -410,33 +427,11 @@ class UnsortedTexts:
             first, second = conflict
             id_ = Strings(self._folder, "ids")[second]
             raise InputError(
-                f"{self._places.where(second)}: {self._kind} id {id_!r} stands twice with different texts, first at {self._places.where(first)}"
+                f"{self.where(second)}: {self._kind} id {id_!r} stands twice with different texts, first at {self.where(first)}"
             )
 
     def _columns(self) -> list[str]:
         return ["texts"] if self._instructions is None else ["texts", INSTRUCTIONS]
-
-
-class _Places:
-    """The place of each record, for errors: sources come one after the other, lines are on disk."""
-
-    def __init__(self, file: Path) -> None:
-        self._file = file
-        self.lines = GrowingNumbers(file)  # closed before a place is asked for
-        self._sources: list[str] = []
-        self._first_of_source: list[int] = []  # the number of its first record
-
-    def extend(self, number: int, source: str, lines: Sequence[int]) -> None:
-        """Append the places of records, the first of which has this number."""
-        if not self._sources or source != self._sources[-1]:
-            self._sources.append(source)
-            self._first_of_source.append(number)
-        self.lines.extend(lines)
-
-    def where(self, number: int) -> str:
-        """The place of a record."""
-        source = self._sources[bisect_right(self._first_of_source, number) - 1]
-        return f"{source}:{map_array(self._file)[number]}"
 
 
 def first_of_each(records: Iterable[Record]) -> Iterator[Record]:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import cache, partial
 from pathlib import Path
-from typing import Any, NamedTuple, Self
+from typing import NamedTuple
 
 import numpy as np
 
@@ -21,7 +21,7 @@ from ltr.data.files import digest_of, numbered_lines
 from ltr.data.forms import Form
 from ltr.data.growing import GrowingNumbers
 from ltr.data.judged_lists import Noted, cached_lists_of
-from ltr.data.lines import MOST_LINES, LineRows, place_of_line
+from ltr.data.lines import LineRows, place_of_line
 from ltr.data.named_rows import Row, has_line_of_names, mentions, read_rows
 from ltr.data.progress import reading
 from ltr.data.query_lists import QueryLists
@@ -59,10 +59,6 @@ class TextFiles(NamedTuple):
     readers: Sequence[Callable[[LeftOut], Iterator[TextLines]]]
     has_labels: bool
     has_scores: bool = False
-
-    def where(self, number: int) -> str:
-        """The place of a line, by its number among those of all files."""
-        return place_of_line(self.sources, number)
 
 
 def open_text_files(files: Sequence[Path], columns: Mapping[str, str] | None = None) -> TextFiles:
@@ -180,36 +176,42 @@ def _not_read() -> "_Lines":
 
 
 class _Lines:
-    """The lines of all splits, on disk as they come: their texts, and their pairs.
+    """The lines of all splits, on disk as they come: their texts, how many documents each query has,
+    and the labels of these.
 
     Attributes:
         documents, queries: the texts.
-        pairs: by split.
+        left_out: of the lines, by split.
     """
 
     def __init__(self, folder: Path, splits: dict[str, TextFiles]) -> None:
         folder.mkdir()
         self.documents = UnsortedTexts(folder / "documents", "document")
         self.queries = UnsortedTexts(folder / "queries", "query")
-        self.pairs: dict[str, _Pairs] = {}
-        with self.documents, self.queries:
+        self.left_out: dict[str, LeftOut] = {}
+        self._sizes_file = folder / "sizes.npy"
+        self._labels_file = folder / "labels.npy"
+        self._numbers: dict[str, tuple[slice, slice]] = {}  # of queries and documents, by split
+        sizes = GrowingNumbers(self._sizes_file)
+        labels = GrowingNumbers(self._labels_file, np.float32)
+        with self.documents, self.queries, sizes, labels:
             for split, texts in splits.items():
-                firsts = len(self.queries), len(self.documents)
-                with _Pairs(folder / split, *firsts) as pairs:
-                    self._append(texts, pairs)
-                notes = pairs.left_out.notes()
-                if notes and not pairs.count:
+                first_query = len(self.queries)
+                first_document = len(self.documents)
+                left_out = LeftOut()
+                for source, read in zip(texts.sources, texts.readers, strict=True):
+                    for lines in read(left_out):
+                        self._append_texts(source, lines)
+                        sizes.extend(lines.sizes)
+                        labels.extend(lines.labels)
+                documents = slice(first_document, len(self.documents))
+                self._numbers[split] = slice(first_query, len(self.queries)), documents
+                self.left_out[split] = left_out
+                notes = left_out.notes()
+                if notes and documents.start == documents.stop:
                     raise InputError(
                         f"{texts.sources[0]}: at least one row must have a query and a positive, got none: {'; '.join(notes)}"
                     )
-                self.pairs[split] = pairs
-
-    def _append(self, texts: TextFiles, pairs: "_Pairs") -> None:
-        for place, (source, read) in enumerate(zip(texts.sources, texts.readers, strict=True)):
-            for lines in read(pairs.left_out):
-                self._append_texts(source, lines)
-                numbers = [number + place * MOST_LINES for number in lines.numbers]
-                pairs.extend(numbers, lines.sizes, lines.labels)
 
     def _append_texts(self, source: str, lines: TextLines) -> None:
         numbers = np.repeat(lines.numbers, lines.sizes).tolist()
@@ -223,54 +225,15 @@ class _Lines:
             raise
 
     def rows(self, split: str) -> LineRows:
-        """The pairs of a split, by the rows of the tables."""
-        pairs = self.pairs[split]
-        lines = np.load(pairs.folder / "lines.npy")
-        sizes = np.load(pairs.folder / "sizes.npy")
-        queries = self.queries.rows[pairs.first_query :][: len(lines)]
+        """The pairs of a query and a document of a split, by the rows of the tables."""
+        queries, documents = self._numbers[split]
+        sizes = np.load(self._sizes_file)[queries]
         return LineRows(
-            np.repeat(lines, sizes),
-            np.repeat(queries, sizes),
-            self.documents.rows[pairs.first_document :][: pairs.count],
-            np.load(pairs.folder / "labels.npy"),
+            self.documents.lines[documents],
+            np.repeat(self.queries.rows[queries], sizes),
+            self.documents.rows[documents],
+            np.load(self._labels_file)[documents],
         )
-
-
-class _Pairs:
-    """The pairs of a query and a document of a split, on disk as they come: each line has a query,
-    whose number follows that of the one before, and so have its documents.
-
-    Args:
-        folder: where they are written.
-        first_query, first_document: the numbers of the first texts.
-    """
-
-    def __init__(self, folder: Path, first_query: int, first_document: int) -> None:
-        folder.mkdir()
-        self.folder = folder
-        self.first_query = first_query
-        self.first_document = first_document
-        self.left_out = LeftOut()
-        self.count = 0
-        self._lines = GrowingNumbers(folder / "lines.npy")
-        self._sizes = GrowingNumbers(folder / "sizes.npy")
-        self._labels = GrowingNumbers(folder / "labels.npy", np.float32)
-
-    def extend(self, lines: list[int], sizes: list[int], labels: list[float]) -> None:
-        """Append the pairs of lines, by their numbers, and how many documents they have with these
-        labels.
-        """
-        self.count += len(labels)
-        self._lines.extend(lines)
-        self._sizes.extend(sizes)
-        self._labels.extend(labels)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *error: Any) -> None:
-        for numbers in (self._lines, self._sizes, self._labels):
-            numbers.__exit__(*error)
 
 
 def read_scores(texts: TextFiles) -> Iterator[tuple[str, tuple[str, str, float]]]:
@@ -313,12 +276,12 @@ def _grades_of_split(
         raise InputError(
             f"{texts.sources[0]}: the split is empty; at least one line query<TAB>positive is needed"
         )
-    counted = lines.pairs[split].left_out
+    counted = lines.left_out[split]
     left_out = counted.notes()
     n_lines = len(np.unique(rows.line_numbers))
     conflict = rows.first_conflict()
     if conflict is not None:
-        where = texts.where(int(rows.line_numbers[conflict]))
+        where = place_of_line(lines.documents.sources, rows.line_numbers[conflict])
         text = corpus.texts[rows.doc_rows[conflict]]
         if texts.has_labels:
             raise InputError(f"{where}: a text has two labels for the same query: {text[:60]!r}")

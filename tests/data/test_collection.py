@@ -157,7 +157,7 @@ def test_the_first_of_several_mistakes_in_a_pool_is_named(folder, monkeypatch, b
         open_collection(str(folder))
     pairs = ["q1 Q0 b", "q1 Q0 a", "q2 Q0 a", "q1 Q0 b", "q2 Q0 a"]
     pool.write_text("".join(f"{pair} 1 1 t\n" for pair in pairs))
-    with refused(r"trec:4: a second line .*'q1' .*'b', first in line 1"):
+    with refused(r"trec:4: a second line .*'q1' .*'b', 1, first 1 in line 1; keep one"):
         open_collection(str(folder))
 
 
