@@ -257,6 +257,13 @@ COMMANDS = (
         stdout=Stdout.MESSAGES,
     ),
     Command(
+        "labels import",
+        "ltr.cli.import_judge:import_judge",
+        ("import FILE --by JUDGE --data PATH   keep labels of a machine beside those of people",),
+        Group.MEASURE,
+        stdout=Stdout.MESSAGES,
+    ),
+    Command(
         "doctor",
         "ltr.cli.doctor:doctor",
         ("check what this machine computes: kernels, search, processes   ltr doctor",),

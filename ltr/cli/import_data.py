@@ -13,6 +13,7 @@ from ltr.data.collection import Collection, open_collection, scores_by_split
 from ltr.data.console import counted
 from ltr.data.data_folder import WrittenFolder, write_data_folder
 from ltr.data.folder_files import find_corpus
+from ltr.data.judge_labels import judges_of
 from ltr.data.letor import read_letor
 from ltr.data.letor_folder import write_letor_folder
 from ltr.data.letor_splits import find_splits, holds_features
@@ -60,6 +61,10 @@ def import_data(
         collection = open_collection(source, chosen)
         written = write_data_folder(collection, Path(folder), scores_by_split(collection))
     told = [note.getMessage() for note in notes]
+    if judges := judges_of(collection):
+        told.append(
+            f"labels of judges are left out ({', '.join(judges)}): import them again with ltr labels import"
+        )
     train = written.collection.qrels.get("train")
     data = f"--data.path {quote(folder)}"
     use = f"to measure a run on it, as it has no split train: ltr test RUN {data}"

@@ -39,8 +39,8 @@ SCORES = ArtefactKind(
     name="scores",
     arrays=QueryLists._fields,
     manifest_type=ScoresManifest,
-    must_be="a folder that ltr score has written, or a file of scores",
-    mend="score again",
+    must_be="a folder that ltr score or ltr labels import has written, or a file of scores",
+    mend="score or import again",
 )
 
 
@@ -60,9 +60,14 @@ class TeacherScores(NamedTuple):
         """The standard deviation of the scores within a list, averaged over the lists."""
         return float(self.manifest["deviation_in_lists"])
 
-    def save(self, folder: Path, collection: Collection) -> None:
-        """Write the arrays and ``manifest.json``, whole or not at all; an existing folder is kept,
-        and nothing is written.
+    def save(self, folder: Path, collection: Collection, *, keep_existing: bool = True) -> None:
+        """Write the arrays and ``manifest.json``, whole or not at all.
+
+        Args:
+            folder: where.
+            collection: knows the ids.
+            keep_existing: an existing folder is kept, and nothing is written; without it, that is an
+                OSError.
 
         Raises:
             InputError: for a score that is NaN or infinite.
@@ -75,7 +80,9 @@ class TeacherScores(NamedTuple):
             **self.manifest,
             **scale_of(self.lists),
         }
-        SCORES.write(folder, collection, self.lists._asdict(), manifest)
+        SCORES.write(
+            folder, collection, self.lists._asdict(), manifest, keep_existing=keep_existing
+        )
 
     @classmethod
     def open(

@@ -13,6 +13,7 @@ from ltr.compare.group_result import GroupResult, group_result
 from ltr.compare.query_groups import Groups, grouped
 from ltr.compare.ranges import interval_of_mean
 from ltr.compare.tested_run import read_run
+from ltr.data.judge_labels import labels_in_words
 from ltr.data.progress import duration
 from ltr.data.template import Side
 from ltr.data.templated_pairs import TemplatedPairs
@@ -352,7 +353,7 @@ def _training(config: dict[str, Any], metrics: dict[str, Any]) -> str:
         "negatives": data.get("negatives"),
         "negatives per query": data.get("negatives_per_query"),
         "relevant from": data.get("relevant_from"),
-        "labels": labels.get("scores"),
+        "labels": labels_in_words(labels.get("scores")),
         "labels divided by": labels.get("divide_by"),
         "loss": _class_with_options(model.get("loss")),
         "margin": _class_with_options(model.get("margin")),

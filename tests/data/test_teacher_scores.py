@@ -51,7 +51,7 @@ def test_changed_values_and_another_version_are_refused(tmp_path, collection):
     folder = tmp_path / "scores"
     TeacherScores(LISTS, {}).save(folder, collection)
     np.save(folder / "values.npy", LISTS.values + 1)
-    with refused("have changed since; remove the folder, and score again"):
+    with refused("have changed since; remove the folder, and score or import again"):
         TeacherScores.open(folder, collection)
     np.save(folder / "values.npy", LISTS.values)
     TeacherScores.open(folder, collection)
@@ -81,7 +81,7 @@ def test_scores_that_are_no_numbers_are_neither_written_nor_read(tmp_path, colle
     values = np.array([1, 3, 5, value], np.float32)
     message = (
         f"scores must be finite, got {value} for the query {collection.queries.ids[1]!r} "
-        f"and the document {collection.corpus.ids[1]!r}; score again"
+        f"and the document {collection.corpus.ids[1]!r}; score or import again"
     )
     with refused(f"new: {message}"):
         TeacherScores(LISTS._replace(values=values), {}).save(tmp_path / "new", collection)
