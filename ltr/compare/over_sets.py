@@ -18,6 +18,7 @@ from ltr.compare.group_result import (
 )
 from ltr.compare.query_groups import Groups
 from ltr.compare.statistics import (
+    OFF_BY,
     ROUNDING,
     differences_by_query,
     estimate_over_sets,
@@ -104,7 +105,9 @@ def _comparison_over_sets(
     by_query = []
     for on_set, base_on_set in zip(values, base_values, strict=True):
         by_query.append(differences_by_query(on_set, base_on_set))
-    weighted = [differences / (len(values) * len(differences)) for differences in by_query]
+    weighted = np.concatenate(
+        [differences / (len(values) * len(differences)) for differences in by_query]
+    )
     sign = -1 if lower_is_better else 1  # above 0 is better, whatever the metric
     gains = sign * np.array([differences.mean() for differences in by_query])
     variances = [differences.var(ddof=1) for differences in by_query]
@@ -112,7 +115,7 @@ def _comparison_over_sets(
         name,
         base,
         estimate_over_sets(values, base_values),
-        randomisation_p(np.concatenate(weighted)),
+        randomisation_p(weighted, off_by=OFF_BY / len(weighted)),
         np.where(abs(gains) < ROUNDING, 0.0, gains),
         query_deviation=math.sqrt(np.mean(variances)),
         level=level,

@@ -276,7 +276,8 @@ def _as_run(ranking: RankedFile, judgements: Judgements, metrics: Sequence[Ranki
     ):
         counted = values[~np.isnan(values)]
         report[metric.name] = float(counted.mean()) if len(counted) else None
-        by_query[metric.name] = dict(zip(query_ids, values.tolist(), strict=True))
+        of_six_digits = values.round(6)  # as a run's own
+        by_query[metric.name] = dict(zip(query_ids, of_six_digits.tolist(), strict=True))
     report |= {
         "conventions": {metric.name: metric.convention for metric in metrics},
         "lower_is_better": [metric.name for metric in metrics if metric.measure.lower_is_better],

@@ -21,6 +21,7 @@ import numpy as np
 from scipy import optimize, special, stats
 
 ROUNDING = 1e-9  # a smaller difference is rounding alone: values have six digits
+OFF_BY = 1e-6  # by so much at most a difference of two values of six digits is wrong
 BLOCK = 2**24  # signs that are drawn at once
 EXACT = 16  # up to so many differences that are not 0, all sign flips are counted
 MOST_QUERIES = 10**7  # a plan looks for no more
@@ -436,7 +437,9 @@ def _interaction_variance(values: np.ndarray) -> float:
     return float((rest**2).sum() / ((len(values) - 1) * (values.shape[1] - 1)))
 
 
-def randomisation_p(differences: np.ndarray, n_draws: int = 100_000, seed: int = 0) -> float:
+def randomisation_p(
+    differences: np.ndarray, n_draws: int = 100_000, seed: int = 0, off_by: float = OFF_BY
+) -> float:
     r"""Two-sided p of a paired randomisation test: do two models, as they are, differ over such
     queries?
 
@@ -449,6 +452,8 @@ def randomisation_p(differences: np.ndarray, n_draws: int = 100_000, seed: int =
         differences: ``[Q]``, one for each query.
         n_draws: of sign flips.
         seed: of the draws.
+        off_by: by how much a difference may be wrong. Flips count as far if they may be: of the values
+            1/3, 1/6 and 1/2 sums are equal that six digits, or floats, tell apart.
 
     Raises:
         ValueError: if a difference is not finite.
@@ -463,8 +468,7 @@ def randomisation_p(differences: np.ndarray, n_draws: int = 100_000, seed: int =
     values = values[values != 0]
     if not len(values):
         return 1.0
-    # The same sum in another order may come out a little smaller.
-    observed = abs(values.sum()) * (1 - 1e-12)
+    observed = abs(values.sum()) - len(values) * off_by
     if len(values) <= EXACT:
         return float((abs(_all_signs(len(values)) @ values) >= observed).mean())
     rng = np.random.default_rng(seed)

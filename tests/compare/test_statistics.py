@@ -1,13 +1,20 @@
 """Tests and intervals against hand-computed cases, SciPy, and what simulated runs must give."""
 
 from dataclasses import replace
+from itertools import product
 
 import numpy as np
 import pytest
 from scipy import stats
 
 from ltr.compare.group_result import _uneven_seeds_note
-from ltr.compare.statistics import estimate, estimate_over_sets, holm, randomisation_p
+from ltr.compare.statistics import (
+    differences_by_query,
+    estimate,
+    estimate_over_sets,
+    holm,
+    randomisation_p,
+)
 
 
 def test_two_rankers_by_hand():
@@ -139,6 +146,19 @@ def test_randomisation_is_scipys(n):
     tolerance = 0.0 if n <= 16 else 4 * np.sqrt(2 * oracle.pvalue * (1 - oracle.pvalue) / 100_000)
     assert abs(randomisation_p(d) - oracle.pvalue) <= tolerance + 1e-12
     assert randomisation_p(-d) == pytest.approx(randomisation_p(d), abs=tolerance + 1e-12)
+
+
+@pytest.mark.parametrize("digits", [6, 15])
+def test_sums_that_are_equal_in_fractions_are_equal(digits):
+    """Of reciprocal ranks: counted in sixtieths, whose sums are exact."""
+    rng = np.random.default_rng(0)
+    for _ in range(100):
+        first, second = rng.integers(1, 7, (2, 12))
+        sixtieths = 60 // first - 60 // second
+        sums = np.array(list(product((-1, 1), repeat=12))) @ sixtieths
+        exact = (abs(sums) >= abs(sixtieths.sum())).mean()
+        differences = (1 / first).round(digits) - (1 / second).round(digits)
+        assert randomisation_p(differences_by_query(differences[None], np.zeros((1, 12)))) == exact
 
 
 def test_holm_by_hand():
