@@ -147,6 +147,8 @@ def _verdict(comparison: Comparison, is_shown: bool, lower_is_better: bool) -> s
         gain = -gain
     if comparison.wins == comparison.losses == 0:
         verdict = "equal"
+    elif not is_shown and comparison.look is not None and not comparison.look.is_last:
+        verdict = f"not shown with {comparison.look.n_seeds} of {comparison.look.budget} seeds"
     elif not is_shown and math.isinf(comparison.detectable):
         verdict = f"not shown ({comparison.difference.n_queries} queries can't show any)"
     elif not is_shown:

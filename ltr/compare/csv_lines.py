@@ -119,7 +119,7 @@ def _experiment_values(row: ExperimentResult, result: GroupResult) -> list[objec
 
 def _comparison_values(comparison: Comparison, metric: str) -> list[object]:
     """In the order of :data:`COMPARISON_COLUMNS`."""
-    low, high = interval_of_difference(comparison.difference, metric)
+    low, high = comparison.interval(metric)
     return [
         comparison.baseline,
         comparison.difference.mean,

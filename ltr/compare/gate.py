@@ -87,7 +87,7 @@ def gate_answers(
     """What all gates say together, and a line for each experiment that one looks at: it fails where
     any fails, and passes where all pass.
 
-    The differences are held against intervals of ``1 - alpha / n``, of n answers: the chance that even
+    The differences are held against intervals of ``1 - alpha / n``, of n answers (at a look, of its part of ``alpha / n``): the chance that even
     one of them is wrong is at most ``alpha``.
 
     Args:
@@ -111,9 +111,10 @@ def gate_answers(
         asked += of_gate
     answers = []
     lines = []
-    confidence = 1 - alpha / len(asked)
+    level = alpha / len(asked)
     words = {Answer.PASSES: "passes", Answer.FAILS: "fails", Answer.UNKNOWN: "can't be told"}
     for gate, name, comparison in asked:
+        confidence = 1 - comparison.level(level)
         answer = gate.answer(comparison.difference, confidence)
         answers.append(answer)
         of_models = "" if comparison.has_several_seeds else ", of these models alone"

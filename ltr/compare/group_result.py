@@ -10,7 +10,9 @@ from statistics import mean, stdev
 import numpy as np
 
 from ltr.compare.experiment import Experiment, check_alike
-from ltr.compare.ranges import infinite_beyond_range
+from ltr.compare.looked_at import look_at, notes_on_looks
+from ltr.compare.looks import Look
+from ltr.compare.ranges import infinite_beyond_range, interval_of_difference
 from ltr.compare.statistics import (
     ROUNDING,
     Estimate,
@@ -58,7 +60,8 @@ class Comparison:
     Attributes:
         name, baseline: of the experiments.
         difference: the experiment's mean minus the baseline's.
-        p: of ``difference``, over queries and seeds; ``p_models`` where either has one seed only.
+        p: of ``difference``, over queries and seeds, and over all looks where there is one;
+            ``p_models`` where either has one seed only.
         p_models: of the randomisation test over the queries: do these very models differ?
         effect: Cohen's d of the queries, above 0 where the experiment is better: the mean of their
             differences over their deviation; NaN if all queries differ by the same, or none does.
@@ -68,6 +71,8 @@ class Comparison:
             level of Holm's; infinite where so few queries can show none.
         corrected: ``p`` after Holm's correction over the whole family.
         verdict: in words.
+        look: at which seeds are compared that ``ltr grid --until-shown`` trains one after the other;
+            None: their number was decided before.
     """
 
     name: str
@@ -82,11 +87,27 @@ class Comparison:
     detectable: float
     corrected: float = math.nan
     verdict: str = ""
+    look: Look | None = None
 
     @property
     def has_several_seeds(self) -> bool:
         """Whether both experiments have."""
         return _has_several_seeds(self.difference)
+
+    def level(self, alpha: float) -> float:
+        """What ``difference.p`` is held against: of a look, its part of ``alpha``."""
+        return alpha if self.look is None else self.look.level(alpha)
+
+    @property
+    def confidence(self) -> float:
+        """That of an interval of 95 %; of a look, of one which together with those of all other looks
+        holds the difference in 95 % of the cases.
+        """
+        return 1 - self.level(0.05)
+
+    def interval(self, metric: str) -> tuple[float, float]:
+        """The 95 % interval of the difference, as far as the metric goes."""
+        return interval_of_difference(self.difference, metric, self.confidence)
 
 
 @dataclass(frozen=True)
@@ -136,9 +157,13 @@ def group_result(
     check_alike(experiments, metric)
     notes = _candidates_note(experiments)
     notes += _precisions_note(experiments)
+    named = {experiment.name: experiment for experiment in experiments}
     n_seeds = {experiment.name: len(experiment.runs) for experiment in experiments}
     notes += _uneven_seeds_note([(n_seeds[name], n_seeds[base]) for name, base in pairs])
-    notes += _few_seeds_note([min(n_seeds[name], n_seeds[base]) for name, base in pairs])
+    looks = {(name, base): look_at(named[name], named[base]) for name, base in pairs}
+    without_look = [(name, base) for name, base in pairs if looks[name, base] is None]
+    notes += _few_seeds_note([min(n_seeds[name], n_seeds[base]) for name, base in without_look])
+    notes += notes_on_looks([(named[name], named[base]) for name, base in pairs])
     notes += _missing_values_note(experiments, metric)
     values = values_by_experiment(experiments, metric)
     report = experiments[0].runs[0].report
@@ -147,7 +172,9 @@ def group_result(
     comparisons = []
     for name, base in pairs:
         comparisons.append(
-            _comparison_over_queries(name, base, values, level, metric, lower_is_better)
+            _comparison_over_queries(
+                name, base, values, level, metric, lower_is_better, looks[name, base]
+            )
         )
     return GroupResult(
         metric=metric,
@@ -286,6 +313,7 @@ def _comparison_over_queries(
     level: float,
     metric: str,
     lower_is_better: bool,
+    look: Look | None,
 ) -> Comparison:
     by_query = differences_by_query(values[name], values[base])
     gains = -by_query if lower_is_better else by_query  # above 0 is better, whatever the metric
@@ -298,6 +326,7 @@ def _comparison_over_queries(
         query_deviation=float(gains.std(ddof=1)),
         level=level,
         metric=metric,
+        look=look,
     )
 
 
@@ -311,6 +340,7 @@ def uncorrected_comparison(
     query_deviation: float,
     level: float,
     metric: str,
+    look: Look | None,
 ) -> Comparison:
     """A comparison without what needs the whole family.
 
@@ -322,21 +352,30 @@ def uncorrected_comparison(
         query_deviation: of the differences over queries, that the effect is relative to.
         level: the strictest of the family.
         metric: of which no two values differ by more than its range.
+        look: of :func:`ltr.compare.looked_at.look_at`.
     """
     effect = math.nan
     if query_deviation > ROUNDING:
         effect = float(gains.mean()) / query_deviation
+    p = p_models
+    if look is not None:
+        difference = look.cautious(difference)
+        level = look.level(level)
+        p = look.repeated_p(difference.p)
+    elif _has_several_seeds(difference):
+        p = difference.p
     return Comparison(
         name=name,
         baseline=base,
         difference=difference,
-        p=difference.p if _has_several_seeds(difference) else p_models,
+        p=p,
         p_models=p_models,
         effect=effect,
         wins=int((gains > 0).sum()),
         ties=int((gains == 0).sum()),
         losses=int((gains < 0).sum()),
         detectable=infinite_beyond_range(difference.detectable(level), metric),
+        look=look,
     )
 
 

@@ -16,6 +16,8 @@ from ltr.compare.group_result import (
     uncorrected_comparison,
     values_by_experiment,
 )
+from ltr.compare.looked_at import look_at
+from ltr.compare.looks import Look
 from ltr.compare.query_groups import Groups
 from ltr.compare.statistics import (
     OFF_BY,
@@ -61,6 +63,7 @@ def mean_over_sets(
             )
         )
     comparisons = []
+    named = {row.experiment.name: row.experiment for row in first.rows}
     for name, base in pairs:
         comparisons.append(
             _comparison_over_sets(
@@ -71,6 +74,7 @@ def mean_over_sets(
                 level,
                 first.metric,
                 first.lower_is_better,
+                look_at(named[name], named[base]),
             )
         )
     notes = [note for result in results for note in result.notes]
@@ -95,6 +99,7 @@ def _comparison_over_sets(
     level: float,
     metric: str,
     lower_is_better: bool,
+    look: Look | None,
 ) -> Comparison:
     r"""An experiment against a baseline by their means over the sets.
 
@@ -120,4 +125,5 @@ def _comparison_over_sets(
         query_deviation=math.sqrt(np.mean(variances)),
         level=level,
         metric=metric,
+        look=look,
     )

@@ -1,7 +1,6 @@
 """What the values of a measure lie between: no interval and no difference goes beyond."""
 
 import math
-from collections.abc import Iterable
 
 from ltr.compare.statistics import Estimate
 from ltr.metrics import bare_name
@@ -18,17 +17,13 @@ def interval_of_mean(mean: Estimate, metric: str) -> tuple[float, float]:
     return max(low, least), min(high, most)
 
 
-def interval_of_difference(difference: Estimate, metric: str) -> tuple[float, float]:
-    """The 95 % interval of a difference, as far as two values of the metric differ by so much."""
+def interval_of_difference(
+    difference: Estimate, metric: str, confidence: float = 0.95
+) -> tuple[float, float]:
+    """The interval of a difference, as far as two values of the metric differ by so much."""
     least, most = _range_of(metric)
-    low, high = difference.interval()
+    low, high = difference.interval(confidence)
     return max(low, least - most), min(high, most - least)
-
-
-def is_cut(estimates: Iterable[Estimate], metric: str, *, of_differences: bool = False) -> bool:
-    """Whether an interval is shown as far as the metric goes, and would go further."""
-    shown = interval_of_difference if of_differences else interval_of_mean
-    return any(shown(each, metric) != each.interval() for each in estimates)
 
 
 def infinite_beyond_range(difference: float, metric: str) -> float:

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from ltr.compare.comparison import MetricResult
 from ltr.compare.group_result import Comparison, ExperimentResult, GroupResult
-from ltr.compare.ranges import interval_of_difference, interval_of_mean, is_cut
+from ltr.compare.ranges import interval_of_difference, interval_of_mean
 from ltr.compare.statistics import PLANNED_SEEDS
 
 # The columns of a table of comparisons, behind their names.
@@ -102,9 +102,14 @@ def footnotes(results: Sequence[MetricResult]) -> list[str]:
 
 
 def _has_cut_interval(result: GroupResult) -> bool:
-    means = [row.estimate for row in result.rows]
-    differences = [comparison.difference for comparison in result.comparisons]
-    return is_cut(means, result.metric) or is_cut(differences, result.metric, of_differences=True)
+    for row in result.rows:
+        if interval_of_mean(row.estimate, result.metric) != row.estimate.interval():
+            return True
+    for comparison in result.comparisons:
+        whole = comparison.difference.interval(comparison.confidence)
+        if comparison.interval(result.metric) != whole:
+            return True
+    return False
 
 
 def _family(n_comparisons: int) -> str:
@@ -257,7 +262,7 @@ def _comparison_rows(result: GroupResult, names: Sequence[str]) -> list[list[str
     """A row for each comparison, under its name and the columns of :data:`COMPARED`."""
     rows = []
     for name, comparison in zip(names, result.comparisons, strict=True):
-        low, high = interval_of_difference(comparison.difference, result.metric)
+        low, high = comparison.interval(result.metric)
         rows.append(
             [
                 name,

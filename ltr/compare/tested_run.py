@@ -5,9 +5,10 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NotRequired, TypedDict
 
 from ltr.data.cross_validation import Fold
+from ltr.entries import check_entries, read_json
 from ltr.errors import InputError
 from ltr.run.config_file import read_config
 from ltr.run.data_sets import DataSet
@@ -28,6 +29,8 @@ class Run:
         by_query: the values by metric and query; NaN where a query has none.
         split: that the results are on.
         file: a ranking of others, where the run is one; None: the folder holds it.
+        budget: the seeds of the grid that made it by ``ltr grid --until-shown``, in the order in which
+            they are trained; empty: no such grid did.
     """
 
     folder: Path
@@ -37,6 +40,7 @@ class Run:
     by_query: dict[str, dict[str, float]] = field(repr=False)
     split: str = "test"
     file: Path | None = None
+    budget: tuple[int, ...] = ()
 
     @property
     def recipe(self) -> TrainingRecipe | None:
@@ -136,7 +140,24 @@ def read_run(folder: Path, data_set: DataSet | None = None, split: str = "test")
     if files.config.is_file():
         config = read_config(files.config)
     seed = config.get("seed_everything", seed_in_name(folder.resolve()) or 0)
-    return Run(folder, seed, config, results, _values(place, results), split)
+    values = _values(place, results)
+    return Run(folder, seed, config, results, values, split, budget=_budget(files.grid_cell))
+
+
+class BudgetContent(TypedDict):
+    """What the file of a grid's cell says of looks."""
+
+    until_shown: NotRequired[list[int]]  # the seeds of the budget
+
+
+def _budget(grid_cell: Path) -> tuple[int, ...]:
+    """See :class:`Run`."""
+    if not grid_cell.is_file():
+        return ()
+    mend = "restore it, or remove the run"
+    content = read_json(grid_cell, mend)
+    check_entries(content, BudgetContent, grid_cell, mend)
+    return tuple(content.get("until_shown", []))
 
 
 def is_tested(folder: Path) -> bool:

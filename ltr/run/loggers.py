@@ -183,6 +183,7 @@ def log_test_to_wandb(loggers: Sequence[Logger], folder: RunFolder, step: int) -
             folder.test_run,
             folder.ir_metadata,
             folder.config,
+            folder.grid_cell,
         ):
             if file.is_file():
                 artifact.add_file(str(file))
