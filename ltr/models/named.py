@@ -2,7 +2,7 @@
 
 A name is a run folder (its best weights), a checkpoint of a run, or a model that no run holds: a
 folder that ``ltr export`` or sentence-transformers has written, ``package:NAME``, or a model of the
-hub, ``USER/NAME`` or ``USER/NAME@REVISION``. The page ``docs/use.md`` has the table of what each option takes; its test tries every cell.
+hub, ``USER/NAME`` or ``USER/NAME@REVISION``. The page ``docs/names.md`` has the table of what each option takes; its test tries every cell.
 """
 
 import logging

@@ -1,4 +1,4 @@
-"""From a name to a ranker: every cell of the table of docs/use.md, and checkpoints that make none."""
+"""From a name to a ranker: every cell of the table of docs/names.md, and checkpoints that make none."""
 
 import json
 import logging
@@ -37,7 +37,7 @@ from ltr.run.init_from import take_weights
 from tests.world.backbones import make_classifier
 from tests.world.decoders import save_decoder
 
-PAGE = (Path(__file__).parents[2] / "docs/use.md").read_text()
+PAGE = (Path(__file__).parents[2] / "docs/names.md").read_text()
 FEATURES = {
     "class_path": "ltr.models.FeatureRanker",
     "init_args": {"n_features": 2, "preset": "linear"},
