@@ -23,6 +23,7 @@ from ltr.compare.tested_run import Run, read_run
 from ltr.data.files import digest_of_arrays
 from ltr.data.forms import ENDINGS_OF_ROWS
 from ltr.data.judged_lists import lists_of_ranking
+from ltr.data.lines import GivenIds
 from ltr.data.progress import reading
 from ltr.data.query_lists import QueryLists, values_of
 from ltr.errors import InputError
@@ -34,6 +35,10 @@ METRICS = ["nDCG@10", "RR@10", "AP"]  # where none is named
 RUN_ENDINGS = {".trec", ".run"}
 # Of names of files, what says their form.
 ENDINGS = RUN_ENDINGS | {".txt", ".gz", ".zst", ".bz2", ".xz", *ENDINGS_OF_ROWS, ".tsv"}
+
+TEXTS_TO_THE_LETTER = (
+    "a text must be that of the data to the letter, with its white space; or name the ids"
+)
 
 CELLS = 2**22  # of lists that are measured together
 
@@ -198,11 +203,11 @@ def _read(file: Path, judgements: Judgements) -> tuple[QueryLists, list[str]]:
     n_unknown = len(lists.query_rows) - len(known.query_rows)
     if not len(known.query_rows):
         raise InputError(
-            f"{file}: at least one query must be judged in {judgements.source}, got {len(lists.query_rows)} others; these may be ids of other data"
+            f"{file}: at least one query must be judged in {judgements.source}, got {len(lists.query_rows)} others; {_other_names(judgements.queries, lists.query_rows)}"
         )
     if not np.isin(known.doc_rows, judgements.lists.doc_rows).any():
         raise InputError(
-            f"{file}: at least one document must be judged in {judgements.source}, got none of {len(known.doc_rows):,}; these may be ids of other data"
+            f"{file}: at least one document must be judged in {judgements.source}, got none of {len(known.doc_rows):,}; {_other_names(judgements.docs, known.doc_rows)}"
         )
     notes = []
     n_missing = n_judged - len(known.query_rows)
@@ -215,10 +220,22 @@ def _read(file: Path, judgements: Judgements) -> tuple[QueryLists, list[str]]:
     if n_own:
         notes.append(f"queries that find themselves, which is left out: {n_own:,}")
     if isinstance(judgements.docs, CollectionIds):
-        n_absent = int((~judgements.docs.are_there(np.unique(known.doc_rows))).sum())
-        if n_absent:
-            notes.append(f"documents that are not in {judgements.source}: {n_absent:,}")
+        doc_rows = np.unique(known.doc_rows)
+        absent = doc_rows[~judgements.docs.are_there(doc_rows)]
+        if len(absent):
+            hint = f"; {TEXTS_TO_THE_LETTER}" if are_texts(judgements.docs, absent) else ""
+            notes.append(f"documents that are not in {judgements.source}: {len(absent):,}{hint}")
     return known, notes
+
+
+def _other_names(table: GivenIds, rows: np.ndarray) -> str:
+    """What names that are not judged may be."""
+    return TEXTS_TO_THE_LETTER if are_texts(table, rows) else "these may be ids of other data"
+
+
+def are_texts(table: GivenIds, rows: np.ndarray) -> bool:
+    """Whether one of some names has white space, as texts have."""
+    return any(len(table.ids[row].split()) > 1 for row in rows.tolist())
 
 
 def are_pairs_of(lists: QueryLists, others: QueryLists) -> np.ndarray:

@@ -1,11 +1,12 @@
 """The form of a file: what its first bytes, its name and its first line say of how it is read."""
 
+import re
 from collections.abc import Iterator
 from functools import cached_property
 from pathlib import Path
 
-from ltr.data.columns import pair_columns
-from ltr.data.files import numbered_lines
+from ltr.data.columns import in_small_letters, is_certain, pair_columns, role_of
+from ltr.data.files import blocks, numbered_lines
 from ltr.data.first_bytes import kind_of_file, unpacked_name
 from ltr.data.trec import BEIR_HEADER, is_score
 
@@ -13,6 +14,11 @@ from ltr.data.trec import BEIR_HEADER, is_score
 ENDINGS_OF_ROWS = (".jsonl", ".ndjson", ".json", ".csv", ".parquet", ".arrow")
 
 COLUMNS_OF_RUN = 6  # or more: words behind the tag are a comment
+
+# The beginning of an object of objects of numbers, as pytrec_eval and ranx write runs and judgements.
+_STRING = r'\s*"((?:[^"\\]|\\.)*)"\s*'
+_BY_QUERY = re.compile(rf"\s*{{{_STRING}:\s*{{(?:{_STRING}:\s*-?[0-9]|\s*}})")
+_BEGINNING = 2**16
 
 
 class Form:
@@ -42,10 +48,14 @@ class Form:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The names of columns that the first line of a text has, among them that of the query's id;
-        none where it has no such names, and of rows.
+        """The names of columns that the first line of a text has, among them that of the query's id, or
+        known words alone for a query and a score or a rank; none where it has no such names, and of
+        rows.
         """
-        return self._first if "query_id" in pair_columns(self._first) else ()
+        columns = pair_columns(self._first)
+        has_order = "score" in columns or "rank" in map(in_small_letters, self._first)
+        is_ranking = "query" in columns and has_order and all(map(is_certain, self._first))
+        return self._first if "query_id" in columns or is_ranking else ()
 
     @property
     def n_columns(self) -> int:
@@ -65,6 +75,16 @@ class Form:
                     return False
                 has_numbers = len(words) >= COLUMNS_OF_RUN and all(map(is_score, words[3:5]))
                 return has_numbers or self.n_columns >= COLUMNS_OF_RUN
+        return False
+
+    @cached_property
+    def is_by_query(self) -> bool:
+        """Whether it is one object, ``{query: {document: value}}``."""
+        if not self.has_rows or self.ending not in (".json", ".jsonl", ".ndjson"):
+            return False
+        for _, block in blocks(self._file, _BEGINNING, whole_lines=False):
+            match = _BY_QUERY.match(block.decode(errors="replace"))
+            return match is not None and role_of(match[1]) is None
         return False
 
     @property

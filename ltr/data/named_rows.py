@@ -33,6 +33,8 @@ SEPARATORS = "\t,;"
 NO_AND_YES = {("no", "yes"), ("false", "true"), ("negative", "positive"), ("neg", "pos")}
 NOT = {"no", "not", "non", "un", "in", "ir", "dis"}  # as in not_duplicate, irrelevant
 WHITE = re.compile(r"\s*")
+NAME_OF_OBJECT = re.compile(r'\s*("(?:[^"\\]|\\.)*")\s*:\s*')
+NEXT_OF_OBJECT = re.compile(r"\s*([,}])")
 # What the end of a block can cut: a number, a name such as -Infinity, an escape.
 CUT = 16
 
@@ -204,6 +206,66 @@ def _rows_of_array(file: Path) -> Iterator[Row]:
         else:
             place += 1
             awaited = "end" if sign == "]" else "row"
+
+
+class _Pairs(list[tuple[str, Any]]):
+    """The names and values of an object, also those of a name that comes twice."""
+
+
+def values_by_query(file: Path) -> Iterator[tuple[int, str, list[tuple[str, Any]]]]:
+    """Of a file ``{query: {document: value}}`` each query with its line, and what it has."""
+    text = "".join(_decoded_parts(file))
+    decode = json.JSONDecoder(object_pairs_hook=_Pairs).raw_decode
+    line = 1
+    counted = 0  # the letters before it are those of the lines above and of a part of this one
+
+    def where(place: int) -> str:
+        nonlocal line, counted
+        line += text.count("\n", counted, place)
+        counted = place
+        return f"{file}:{line}"
+
+    sign = "{"
+    place = text.index(sign) + 1
+    while sign != "}":
+        last = NEXT_OF_OBJECT.match(text, place)
+        if sign == "{" and last and last[1] == "}":  # an empty one
+            place = last.end()
+            break
+        name = NAME_OF_OBJECT.match(text, place)
+        if name is None:
+            raise InputError(
+                f"{where(place)}: a query must stand here in quotes, with a colon behind it, got {text[place : place + 60]!r}; the file may be cut short"
+            )
+        try:
+            query = parse_json(name[1])
+            values, place = decode(text, name.end())
+        except json.JSONDecodeError as error:
+            at = error.pos if error.doc is text else name.start(1)
+            raise InputError(
+                f"{where(at)}: a query must have a JSON object, got {text[at : at + 60]!r} ({error.msg}); the file may be cut short"
+            ) from None
+        except (ValueError, RecursionError) as error:  # digits without end, nested too deep
+            raise InputError(
+                f"{where(name.end())}: a query must have a JSON object ({error})"
+            ) from None
+        if not isinstance(values, _Pairs):
+            raise InputError(
+                f"{where(name.end())}: query {query!r:.60} must have an object of documents and numbers, got {shown(values)}"
+            )
+        where(name.end())
+        yield line, query, values
+        next_one = NEXT_OF_OBJECT.match(text, place)
+        if next_one is None:
+            raise InputError(
+                f"{where(place)}: a comma must stand between the queries of an object, got {text[place : place + 60]!r}; the file may be cut short"
+            )
+        sign = next_one[1]
+        place = next_one.end()
+    if text[place:].strip():
+        raise InputError(
+            f"{where(place)}: nothing must stand behind the end of the object, got {text[place : place + 60].strip()!r}; make one object of all queries"
+        )
 
 
 def _decoded_parts(file: Path) -> Iterator[str]:

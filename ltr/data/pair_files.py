@@ -24,7 +24,7 @@ from ltr.data.columns import (
 )
 from ltr.data.forms import COLUMNS_OF_RUN, Form, lines_of_columns
 from ltr.data.lines import Line
-from ltr.data.named_rows import Row, read_rows
+from ltr.data.named_rows import Row, read_rows, values_by_query
 from ltr.data.text_rows import text_of
 from ltr.data.texts import id_of, with_title
 from ltr.errors import InputError
@@ -62,7 +62,7 @@ def pair_rows(file: Path, is_triples: bool = False) -> Iterator[tuple[int, "Pair
     """The rows of a file with their numbers.
 
     Args:
-        file: JSON lines, CSV, Parquet or Arrow; or text, whose first line has the names of its
+        file: JSON lines, CSV, Parquet or Arrow; one object ``{query: {document: score}}``; or text, whose first line has the names of its
             columns, or else 2 to 5 columns as in :data:`ROLES_OF_COLUMNS`, or those of a run.
         is_triples: whether three columns without names are a query, a positive and a negative.
 
@@ -70,6 +70,12 @@ def pair_rows(file: Path, is_triples: bool = False) -> Iterator[tuple[int, "Pair
         InputError: ``file:line`` of a line with another number of columns than the first.
     """
     form = Form(file)
+    if form.is_by_query:
+        for number, query, scores in values_by_query(file):
+            for doc, score in scores:
+                values = {"query_id": query, "document_id": doc, "score": score}
+                yield number, PairRow(f"{file}:{number}", values)
+        return
     if form.has_rows or form.names:
         rows = _named_lines(file, form.names) if form.names else read_rows(file)
         for number, row in rows:
@@ -93,7 +99,7 @@ def pair_rows(file: Path, is_triples: bool = False) -> Iterator[tuple[int, "Pair
             )
         if place == 0 and n_columns == 4 and trec.is_score(parts[3]):
             raise InputError(
-                f"{file}:{number}: four columns are MS MARCO's top1000 (query, doc, and the texts of both), got a number in column 4, as judgements have; leave column 2 of judgements out, or write names in the first line"
+                f"{file}:{number}: four columns are MS MARCO's top1000 (query, doc, and the texts of both), got a number in column 4; write 3 columns (query, doc, score, without column 2 of judgements), 6 as TREC's runs have (query, Q0, doc, rank, score, tag), or names in the first line"
             )
         yield number, PairRow(f"{file}:{number}", dict(zip(roles, parts, strict=True)))
 
@@ -112,6 +118,8 @@ def columns_line(file: Path, label: Label) -> str:
     'query id: qid; document id: pid; grade: label; not read: lang'
     """
     form = Form(file)
+    if form.is_by_query:
+        return f"query id: {{document id: {label}}}"
     names = form.names
     if form.has_rows:
         names = next((tuple(row) for _, row in read_rows(file)), ())

@@ -25,6 +25,13 @@ FORMS = {
     "three.tsv": "".join(f"{q}\t{d}\t{s}\n" for q, d, s in ROWS),
     "ranks.tsv": "q1\td9\t1\nq1\td1\t2\nq2\td5\t1\nq2\td4\t2\n",
     "names.tsv": "qid\tdocno\trank\nq1\td9\t1\nq1\td1\t2\nq2\td5\t1\nq2\td4\t2\n",
+    "named.tsv": "query\tdocument\tscore\nq1\td9\t1\nq1\td1\t0\nq2\td5\t2\nq2\td4\t1\n",
+    "rising.tsv": "query\tdocument\tscore\nq1\td1\t1\nq1\td9\t2\nq2\td4\t1\nq2\td5\t2\n",
+    "ranked.txt": "Query Document Rank\nq1 d9 1\nq1 d1 2\nq2 d5 1\nq2 d4 2\n",
+    "by_query.json": json.dumps(
+        {"q1": {"d1": -1, "d9": 3.5}, "q2": {"d5": 0.5, "d4": 0}}, indent=1
+    ),
+    "by_query.jsonl": '{"q1":{"d1":-1,"d9":3.5},"q2":{"d5":0.5,"d4":0}}\n',
     "texts.jsonl": as_jsonl(("query", "document", "score")),
     "ids.jsonl": as_jsonl(("query_id", "doc_id", "bm25_score")),
     "lists.jsonl": '{"qid": "q1", "corpus_ids": ["d9", "d1"], "scores": [3.5, 2]}\n'
@@ -66,6 +73,31 @@ REFUSED = {
     "again": ("q1 Q0 d1 1 2 x\nq1 Q0 d1 2 1 x\n", "c.x:2: a second line for query 'q1' and"),
     "no query": ("q8 Q0 d1 1 2 x\n", "c.x: at least one query must be judged in qrels.txt, got 1"),
     "no document": ("q1 Q0 e 1 2 x\n", "c.x: at least one document must be judged in qrels.txt"),
+    "four columns": (
+        "q1 d1 1 3.5\n",
+        "c.x:1: four columns are MS MARCO's top1000 (query, doc, and the texts of both), got a number in column 4; write 3 columns (query, doc, score",
+    ),
+    "a document again": (
+        '{"q1": {"d1": 1,\n"d1": 2}}',
+        "c.jsonl:1: a second line for query 'q1' and document 'd1', 2, first 1 in line 1",
+    ),
+    "a query's score": (
+        '{"q1": {"d1": 1},\n"q2": 3}',
+        "c.jsonl:2: query 'q2' must have an object of documents and numbers, got 3",
+    ),
+    "a score of an object": (
+        '{"q1": {"d1": 1},\n"q2": {"d1": "x"}}',
+        "c.jsonl:2: a score must be a finite number (float32), got 'x'",
+    ),
+    "a comma": (
+        '{"q1": {"d1": 1}\n "q2": {"d1": 1}}',
+        "c.jsonl:1: a comma must stand between the queries of an object, got '\\n \"q2",
+    ),
+    "no end": ('{"q1": {"d1": 1},\n', "c.jsonl:1: a query must stand here in quotes, with a"),
+    "two objects": (
+        '{"q1": {"d1": 1}}\n{"q2": {"d1": 1}}\n',
+        "c.jsonl:1: nothing must stand behind the end of the object, got",
+    ),
     "no JSON": ('{"query": "q1"', "c.jsonl:1: a line must be one JSON object"),
     "no score": ('{"query": "q1", "document": "d1"}', "c.jsonl:1: a row must have score"),
     "no document's name": (
@@ -143,6 +175,31 @@ def test_texts_with_titles_have_the_ids_of_the_collection(here):
     (ranking,) = read_rankings(["ranked.jsonl"], judged)
     assert ranking.notes == []
     assert values_by_query(ranking.lists, judged, [RankingMetric("RR@10")]).tolist() == [[0.5]]
+
+
+def test_texts_of_other_white_space_are_told(here, capsys):
+    Path("test.jsonl").write_text(
+        '{"query": "what is it", "document": "a  b", "label": 1}\n'
+        '{"query": "what is it", "document": "c d", "label": 1}\n'
+    )
+    row = '{"query": "what is it", "document": "a b", "score": 1}\n'
+    Path("other.jsonl").write_text(row)
+    told = refusal(capsys, f"measure other.jsonl --data {here}")
+    assert "got none of 1; a text must be that of the data to the letter, with its white" in told
+    Path("other.jsonl").write_text(row + row.replace("a b", "c d"))
+    (ranking,) = read_rankings(["other.jsonl"], judgements_of_data(str(here)))
+    (note,) = ranking.notes
+    assert note.endswith(
+        ": 1; a text must be that of the data to the letter, with its white space; or name the ids"
+    )
+    Path("other.jsonl").write_text(row.replace("what is", "what  is"))
+    told = refusal(capsys, f"measure other.jsonl --data {here}")
+    assert "got 1 others; a text must be that of the data to the letter" in told
+
+
+def test_judgements_may_be_an_object_too(here):
+    Path("qrels.json").write_text('{"q1": {"d1": 1, "d2": 0}, "q2": {"d4": 2, "d5": 1}}')
+    same(values("a.trec", *METRICS, qrels="qrels.json"), values("a.trec", *METRICS))
 
 
 def test_texts_between_tabs_are_no_run(here):
