@@ -10,6 +10,7 @@ from ltr.compare.comparison import MetricResult, full_name, pairs_with_baselines
 from ltr.compare.csv_lines import as_csv
 from ltr.compare.experiment import read_experiments, run_folders
 from ltr.compare.gate import Answer, Gate, gate_answers
+from ltr.compare.judge_tables import JudgedRankings, judge_tables
 from ltr.compare.named_judgements import Judgements, named_judgements
 from ltr.compare.query_groups import Groups, grouped
 from ltr.compare.ranked_files import (
@@ -51,6 +52,7 @@ def compare(
     qrels: str | None = None,
     split: list[str] | None = None,
     gate: list[str] | None = None,
+    judge: str | None = None,
 ) -> None:
     """Compare experiments over queries and seeds: is the difference of runs real?
 
@@ -77,6 +79,8 @@ def compare(
             from the first one to the others is told too. None: test.
         gate: What must hold of every other experiment, as 'nDCG@10 >= -0.01 of bm25'. Exit code 0 where
             that is shown, 1 where the opposite is, 3 where neither can be told.
+        judge: A machine whose labels lie in the data set (ltr labels import): beside the difference by
+            the judgements of people, that by both, over all queries that are ranked and labelled.
     """
     if plan is not None and not plan > 0:
         raise InputError(f"--plan must be a difference above 0, got {plan:g}")
@@ -92,7 +96,9 @@ def compare(
     rankings: list[RankedFile] = []
     judgements: Judgements | None = None
     measures: list[RankingMetric] = []
-    if qrels is not None or any(map(is_ranking, runs)):
+    if judge is not None and (data is None or qrels is not None):
+        raise InputError("--judge is of one data folder; name it with --data, without --qrels")
+    if qrels is not None or judge is not None or any(map(is_ranking, runs)):
         if len(split or []) > 1 or len(data or []) > 1:
             raise InputError("rankings in files are of one data set and one split; name one")
         name_of_split = split_named(split[0], "split") if split else "test"
@@ -116,6 +122,13 @@ def compare(
         remarks += [f"{judgements.source}: {note}" for note in judgements.notes]
         remarks += [f"{ranking.file}: {note}" for ranking in rankings for note in ranking.notes]
         more_tables = unjudged_tables(rankings, judgements, measures, pairs, alpha)
+        if judge is not None:
+            judged = JudgedRankings(runs, judgements, judge)
+            check_same_documents(judged.rankings, measures)
+            measured_by = [measure.name for measure in measures]
+            of_judge, told = judge_tables(judged, rankings, measured_by, pairs, alpha)
+            more_tables += of_judge
+            remarks += told
     print_and_write(results, alpha, plan, files, remarks, more_tables)
     if wandb is not None:
         from ltr.compare.page import page  # matplotlib takes a second to import

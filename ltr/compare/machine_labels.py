@@ -21,6 +21,7 @@ import math
 from dataclasses import dataclass, replace
 
 import numpy as np
+from scipy import stats
 
 from ltr.compare.statistics import Estimate, differences_by_query, estimate
 
@@ -42,6 +43,8 @@ class PoweredDifference:
             either does not vary.
         n_human: n.
         n_machine: N.
+        sample_p: of Welch's test whether the machine's differences have one mean over the n queries and
+            over the others; small where people have judged no random sample.
     """
 
     humans: Estimate
@@ -50,6 +53,7 @@ class PoweredDifference:
     correlation: float
     n_human: int
     n_machine: int
+    sample_p: float
 
     @property
     def relative_width(self) -> float:
@@ -161,7 +165,10 @@ def powered_difference(human: Values, machine: Values, machine_only: Values) -> 
     if weight > 0 and denominator > 0:
         freedom = (of_humans + of_machine_only) ** 2 / denominator
     both = replace(estimate(*linear), n_queries=n, query_freedom=freedom)
-    return PoweredDifference(humans, both, weight, correlation(y, x), n, n_machine)
+    sample_p = 1.0
+    if np.ptp(x) > 0 or np.ptp(u) > 0:
+        sample_p = float(stats.ttest_ind(x, u, equal_var=False).pvalue)
+    return PoweredDifference(humans, both, weight, correlation(y, x), n, n_machine, sample_p)
 
 
 def leave_one_out_weights(y: np.ndarray, x: np.ndarray, n_machine: int) -> np.ndarray:

@@ -6,8 +6,9 @@ from pathlib import Path
 
 import numpy as np
 
-from ltr.data.collection import open_collection, with_split
+from ltr.data.collection import Collection, open_collection, with_split
 from ltr.data.files import digest_of_json
+from ltr.data.judge_labels import JudgeLabels
 from ltr.data.judged_lists import read_judgements
 from ltr.data.lines import GivenIds
 from ltr.data.progress import reading
@@ -137,13 +138,49 @@ def judgements_of_data(path: str, split: str = "test") -> Judgements:
     collection = open_collection(path)
     if split != "test":
         collection = with_split(collection, split)
-    judged = collection.judgements(split)
+    return _judgements_of(collection, collection.judgements(split), path, split)
+
+
+def judgements_of_judge(labels: JudgeLabels, collection: Collection, split: str) -> Judgements:
+    """What a machine has judged of the queries of a split, and of those that nobody has.
+
+    Args:
+        labels: of the machine.
+        collection: that it has judged.
+        split: whose queries people have judged; those of other splits are left out, as rankers may have
+            been trained or chosen on them.
+    """
+    lists = labels.grades
+    elsewhere = [judged.query_rows for name, judged in collection.qrels.items() if name != split]
+    of_others = np.setdiff1d(
+        np.concatenate([np.empty(0, np.int64), *elsewhere]), collection.judgements(split).query_rows
+    )
+    is_kept = ~np.isin(lists.query_of_doc, of_others)
+    kept = lists.where(is_kept)
+    if not len(kept.query_rows):
+        raise InputError(
+            f"{labels.folder}: at least one query must be of {split}, or judged by nobody, got {len(lists.query_rows)} of other splits"
+        )
+    notes = []
+    n_left_out = len(lists.query_rows) - len(kept.query_rows)
+    if n_left_out:
+        notes.append(
+            f"queries that people have judged in other splits are left out: {n_left_out:,}"
+        )
+    source = f"{labels.name}'s labels"
+    return replace(_judgements_of(collection, kept, source, split), notes=notes)
+
+
+def _judgements_of(
+    collection: Collection, judged: QueryLists, source: str, split: str
+) -> Judgements:
+    """Judgements of queries and documents of a collection."""
     queries = CollectionIds(collection.queries, "q")
     docs = CollectionIds(collection.corpus, "d")
     query_rows = queries.rows([collection.queries.ids[row] for row in judged.query_of_doc])
     doc_rows = docs.rows([collection.corpus.ids[row] for row in judged.doc_rows])
     lists = QueryLists.from_rows(query_rows, doc_rows, judged.values)
-    read = _judgements(path, lists, queries, docs)
+    read = _judgements(source, lists, queries, docs)
     texts = {"queries": collection.queries.key, "documents": collection.corpus.key}
     own_rows = collection.documents_left_out()[judged.query_rows]
     has_own = own_rows >= 0
@@ -153,6 +190,7 @@ def judgements_of_data(path: str, split: str = "test") -> Judgements:
         np.zeros(int(has_own.sum())),
     )
     digests = read.digests | texts
+    path = collection.source
     return replace(read, path=path, split=split, digests=digests, own_docs=own_docs)
 
 
