@@ -3,10 +3,12 @@
 import logging
 from collections.abc import Callable, Iterator, Mapping
 from functools import lru_cache
-from itertools import islice
+from itertools import chain, islice
 from json.encoder import encode_basestring
 from pathlib import Path
 from typing import NamedTuple
+
+import numpy as np
 
 from ltr.data.collection import Collection, with_split
 from ltr.data.lines import LineRows, look_up
@@ -162,7 +164,7 @@ def _judgement_lines(collection: Collection, judged: QueryLists) -> Iterator[str
 
 def _pool_lines(collection: Collection, pools: QueryLists) -> Iterator[str]:
     """The lines of a run file, with 9 digits of each score: enough to read a float32 back exactly."""
-    ranks = (pools.place_in_list + 1).tolist()
+    ranks = chain.from_iterable(range(1, 1 + size) for size in np.diff(pools.offsets))
     entries = _entries(collection, pools)
     for rank, (query, doc, score) in zip(ranks, entries, strict=True):
         yield f"{query} Q0 {doc} {rank} {score:.9g} {TAG}\n"

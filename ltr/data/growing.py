@@ -71,9 +71,12 @@ class GrowingNumbers(GrowingArray):
         if len(self._waiting) >= BUFFERED:
             self._write_waiting()
 
-    def extend(self, numbers: Iterable[float]) -> None:
-        """Append a few numbers."""
-        self._waiting.extend(numbers)
+    def extend(self, numbers: Iterable[float] | np.ndarray) -> None:
+        """Append a few numbers; those of an array have the type of the file."""
+        if isinstance(numbers, np.ndarray):
+            self._waiting.frombytes(numbers.tobytes())
+        else:
+            self._waiting.extend(numbers)
         if len(self._waiting) >= BUFFERED:
             self._write_waiting()
 

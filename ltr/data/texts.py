@@ -20,6 +20,7 @@ from ltr.errors import InputError
 
 INSTRUCTIONS = "instructions"
 LINES = "lines.npy"  # of texts as they come
+LENGTH_OF_ID = 25  # of one that is made of a text
 PLURALS = {"query": "queries"}  # of the kinds of texts; all others have an s
 
 
@@ -293,12 +294,20 @@ class UnsortedTexts:
             )
         where = record.where
         self._have_own_ids = True
-        self._append([encoded(id_, where)], [encoded(text, where)], source, [line])
+        id_blob = encoded(id_, where)
+        text_blob = encoded(text, where)
+        self._ids_file.append(id_blob)
+        self._texts_file.append(text_blob)
+        self._append_places(source, [line])
         if kind == "query":
             self._append_instruction(instruction, where)
 
     def extend(
-        self, ids: Sequence[str | None], texts: Sequence[str], source: str, lines: Sequence[int]
+        self,
+        ids: Sequence[str | None],
+        texts: Sequence[str],
+        source: str,
+        lines: Sequence[int] | np.ndarray,
     ) -> None:
         """The same of many texts of a source that may have no ids: they are made of the texts then, see
         :func:`id_of`.
@@ -314,22 +323,20 @@ class UnsortedTexts:
             blobs = [text.encode() for text in texts]
         except UnicodeEncodeError:
             blobs = [b"\0"]
-        if b"\0" in b"".join(blobs):
+        joined = b"".join(blobs)
+        if b"\0" in joined:
             for text, line in zip(texts, lines, strict=True):
                 encoded(text, f"{source}:{line}")  # says what is wrong
-        self._append(_ids_of_bytes(self._kind[0], blobs), blobs, source, lines)
+        n = len(blobs)
+        self._ids_file.write(_ids_of_bytes(self._kind[0], blobs), np.full(n, LENGTH_OF_ID))
+        self._texts_file.write(joined, np.fromiter(map(len, blobs), np.int64, n))
+        self._append_places(source, lines)
 
-    def _append(
-        self, ids: list[bytes], texts: list[bytes], source: str, lines: Sequence[int]
-    ) -> None:
-        self._ids_file.extend(ids)
-        self._texts_file.extend(texts)
+    def _append_places(self, source: str, lines: Sequence[int] | np.ndarray) -> None:
         if self.sources[-1:] != [source]:
             self.sources.append(source)
-        if first := MOST_LINES * (len(self.sources) - 1):
-            lines = [first + line for line in lines]
-        self._lines_file.extend(lines)
-        self._count += len(ids)
+        self._lines_file.extend(np.asarray(lines, np.int64) + MOST_LINES * (len(self.sources) - 1))
+        self._count += len(lines)
 
     def _append_instruction(self, instruction: Any, where: str) -> None:
         if not isinstance(instruction, str):
@@ -461,10 +468,10 @@ def with_title(title: str, text: str) -> str:
 
 def id_of(letter: str, text: str) -> str:
     """An id for a text that has none: the letter and a hash, so equal texts share one."""
-    return letter + hashlib.sha256(text.encode()).hexdigest()[:24]
+    return _ids_of_bytes(letter, [text.encode()]).decode()
 
 
-def _ids_of_bytes(letter: str, texts: list[bytes]) -> list[bytes]:
-    """The same of many texts as UTF-8."""
-    hashes = b"".join([hashlib.sha256(text).digest() for text in texts]).hex()
-    return [f"{letter}{hashes[i : i + 24]}".encode() for i in range(0, len(hashes), 64)]
+def _ids_of_bytes(letter: str, texts: list[bytes]) -> bytes:
+    """The same of many texts as UTF-8, end to end."""
+    digests = b"".join([hashlib.sha256(text).digest()[:12] for text in texts])
+    return (letter + digests.hex(letter, 12)).encode() if texts else b""

@@ -214,7 +214,7 @@ class _Lines:
                     )
 
     def _append_texts(self, source: str, lines: TextLines) -> None:
-        numbers = np.repeat(lines.numbers, lines.sizes).tolist()
+        numbers = np.repeat(lines.numbers, lines.sizes)
         try:
             self.documents.extend(lines.doc_ids, lines.texts, source, numbers)
             self.queries.extend(lines.query_ids, lines.queries, source, lines.numbers)
