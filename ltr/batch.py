@@ -25,10 +25,10 @@ class Texts(NamedTuple):
         lengths: ``[S]`` int64, tokens of each text; they sum to T.
         type_ids: ``[T]`` int64, 0 for the query part and 1 for the document part, or None where the
             tokenizer has none.
-        keys: ``[S]`` int64, from which the dropout of each text is drawn (:mod:`ltr.dropout`).
+        keys: ``[S]`` int64, from which the dropout of each text is drawn (``ltr.dropout``).
             None: a model in training draws some.
         windows: ``[D]`` int64, where the texts are windows of D documents, one document after the
-            other: how many each has, which sum to S (:mod:`ltr.data.windows`). None: every text is
+            other: how many each has, which sum to S (``ltr.data.windows``). None: every text is
             a document.
         host_lengths: ``[S]`` int64, the lengths as an array, which stays on the host when the rest
             goes to a device: so nothing waits for that device to know them. None: see
@@ -206,7 +206,7 @@ class RankingBatch(NamedTuple):
             query that is judged for this one is not irrelevant to it). In training also those that
             equal queries have as relevant, and those of the query's own text.
         judged_grades: ``[B, J]`` float, their grades; NaN for a document of the query's own text
-            (:data:`ltr.data.query_lists.OWN_TEXT`).
+            (``ltr.data.query_lists.OWN_TEXT``).
         judged_hashes: ``[B, J]`` int64, the hashes of their texts by :meth:`Texts.hashes`. Lists to
             be measured have none. Without them judged documents are found by their rows alone.
         doc_hashes: ``[B, N]`` int64, the hashes of the documents' texts; only in-batch lists make

@@ -267,7 +267,7 @@ class RankerModule(LightningModule):
 
     def check_data(self, data: RankingDataModule) -> None:
         """Raise an InputError for data that the module can't be trained on or measured on, by what
-        the data and its training lists tell. :meth:`setup` also warns.
+        the data and its training lists tell. ``setup`` also warns.
         """
         if data.is_fitting:
             check_data(

@@ -62,7 +62,7 @@ class Health(Callback):
     Before the first step of a run that does not resume, a line each:
 
     * a part of the ranker that was just made up, such as its head
-      (:attr:`ltr.models.Ranker.new_parts`); this one is no warning;
+      (``ltr.models.Ranker.new_parts``); this one is no warning;
     * collapse, as above: what the ranker was built from is wrong;
     * scores that tie since they are numbers of half precision: document ids then decide the order.
 

@@ -59,7 +59,7 @@ STOP_WORDS["english"] = STOP_WORDS["en"]
 class Bm25Words:
     """Which words of a text BM25 reads: the option ``bm25`` of a data module.
 
-    By default they are those of :func:`ltr.data.terms.terms`, all of them and as they are. Stop words
+    By default they are those of ``ltr.data.terms.terms``, all of them and as they are. Stop words
     are left out before what remains is stemmed, as in bm25s.
 
     Args:

@@ -120,7 +120,7 @@ class Collection(NamedTuple):
     def documents_left_out(self) -> np.ndarray:
         """``[Q]`` int64: for each query the document that its rankings leave out; −1 for none.
 
-        That is the one that it is itself (:func:`ltr.data.own_documents.own_documents`), unless
+        That is the one that it is itself (``ltr.data.own_documents.own_documents``), unless
         people judged it relevant for the query. BEIR's rankings leave it out, too: a text that
         finds itself says nothing.
         """
@@ -240,7 +240,7 @@ def open_collection(path: str | Path, columns: Mapping[str, str] | None = None) 
 
             In a folder ``dev`` may be called ``val``, ``vali``, ``valid`` or ``validation``.
         columns: of rows of texts: the column of each role, as ``{"query": "question", "positive":
-            "answer"}``, see :func:`ltr.data.column_roles.roles_of`. None: as they are called.
+            "answer"}``, see ``ltr.data.column_roles.roles_of``. None: as they are called.
 
     Raises:
         InputError: with ``file:line`` for unknown or repeated ids, bad grades, empty texts, broken

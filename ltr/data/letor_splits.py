@@ -22,7 +22,7 @@ SUFFIXES_TEXT = f"{', '.join(PLAIN_SUFFIXES)} (+ .gz)"  # for errors
 def find_splits(path: Path, fold: int | None = None) -> dict[str, list[Path]]:
     """The files of each split of a data folder, by ``train``, ``dev`` and ``test``.
 
-    A fold is one that the data set has, not one of :mod:`ltr.data.cross_validation`. Three layouts
+    A fold is one that the data set has, not one of ``ltr.data.cross_validation``. Three layouts
     are known; a file ends in ``.txt``, ``.svm``, ``.svmlight``, ``.libsvm`` or
     ``.letor``, perhaps packed (``.gz``, ``.zst``, ``.bz2``, ``.xz``):
 

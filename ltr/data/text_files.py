@@ -26,7 +26,7 @@ def open_texts(path: str, kind: Literal["document", "query"], option: str) -> Te
         path: ``.jsonl`` or ``.parquet`` with ``_id`` and ``text`` (and ``title``), ``.tsv`` with
             ``id<TAB>text`` or names in its first line, or ``.txt`` (or a name without an end) with
             one text a line, whose ids are the numbers of the lines, plain or packed; a folder with a corpus or queries, see
-            :func:`ltr.data.folder_files.find_corpus`; or ``ir_datasets:NAME`` or ``datasets:NAME``.
+            ``ltr.data.folder_files.find_corpus``; or ``ir_datasets:NAME`` or ``datasets:NAME``.
         kind: whether the documents or the queries are wanted.
         option: the option that names the path, for errors.
 

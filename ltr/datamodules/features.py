@@ -240,7 +240,7 @@ class FeatureDataModule(RankingDataModule):
         return {name: read_letor(files[name], self.first_feature)}
 
     def eval_batches(self, split: str) -> EvalBatches | None:
-        """Made when they are asked for, not in :meth:`open`: a checkpoint may bring the normalisation
+        """Made when they are asked for, not in ``open``: a checkpoint may bring the normalisation
         after ``setup``, and then the training split need not be read.
         """
         features = self.split(split)

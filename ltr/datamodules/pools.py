@@ -50,7 +50,7 @@ class PoolDataModule(RankingDataModule):
 
     Args:
         path: a collection, see :func:`ltr.data.collection.open_collection`; or several sources, see
-            :func:`ltr.datamodules.sources.sources_of`.
+            ``ltr.datamodules.sources.sources_of``.
         evaluation: what is ranked and measured, see :class:`ltr.datamodules.Evaluation`.
         loading: how batches are drawn and collated, see :class:`ltr.datamodules.Loading`.
         mixture: how several sources share the steps, see :class:`ltr.datamodules.Mixture`.

@@ -179,7 +179,7 @@ class RankingDataModule(LightningDataModule):
 
     def check_search(self, dim: int, cutoffs: Mapping[str, int | None]) -> None:
         """Check what a search of the corpus would fail at, where evaluation searches one; see
-        :func:`ltr.search.corpus_search.check_search`.
+        ``ltr.search.corpus_search.check_search``.
 
         Args:
             dim: H, the size of an embedding.

@@ -78,7 +78,7 @@ def find_suspects(
     """The negatives that a judge scores above a relevant document of their query minus a margin.
 
     Documents with a judgement, of whatever grade, are known: they are not suspected. Nor are those
-    that training never takes for negatives (:func:`ltr.mining.same_texts.known_documents`).
+    that training never takes for negatives (``ltr.mining.same_texts.known_documents``).
 
     Args:
         negatives: of a whole collection.

@@ -35,12 +35,12 @@ def negatives_of_file(
 
     Documents that are judged relevant in any split, from the collection's level on, or have the text of one that is, are left out,
     and so are those that have the text of the query: see
-    :func:`ltr.mining.same_texts.excluded_documents`.
+    ``ltr.mining.same_texts.excluded_documents``.
 
     Args:
         source: a run file in TREC format (``.trec``, ``.run``, plain or packed), whose scores give
             the order; an array of document rows ``[Q, K]`` (``.npy``), hardest first, −1 where
-            there is none; or any other file of pairs, see :func:`ltr.data.pair_files.pair_rows`. Of
+            there is none; or any other file of pairs, see ``ltr.data.pair_files.pair_rows``. Of
             these distances or scores give the order where there are some, else the order of the
             file does.
         collection: knows the ids. Pairs of absent ones are left out with a warning, but for those

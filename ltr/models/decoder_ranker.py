@@ -152,7 +152,7 @@ class DecoderRanker(PairRanker):
             self.usual_lr = USUAL_LR
 
     def save(self, folder: str | Path) -> None:
-        """See :meth:`ltr.models.pair_ranker.PairRanker.save`. There a chat template makes the text:
+        """See ``ltr.models.pair_ranker.PairRanker.save``. There a chat template makes the text:
         the same, but that a query or a document has no budget of its own.
         """
 
@@ -172,7 +172,7 @@ class DecoderRanker(PairRanker):
         self._write_folder(folder, write)
 
     def save_plain(self, folder: str | Path) -> None:
-        """See :meth:`ltr.models.pair_ranker.PairRanker.save_plain`. Its tokenizer's chat template
+        """See ``ltr.models.pair_ranker.PairRanker.save_plain``. Its tokenizer's chat template
         makes the text of a message of the role ``query`` and one of the role ``document``.
         """
         model = self.encoder.model

@@ -198,7 +198,7 @@ def search_corpus(
     """Find the best documents of a corpus for the queries that this process evaluates, best first.
 
     Each process encodes its share of the corpus and searches it for the queries of all, see
-    :class:`ltr.search.shards.Shards`. All processes must call it.
+    ``ltr.search.shards.Shards``. All processes must call it.
 
     Args:
         model: the dual encoder whose embeddings are compared.

@@ -95,7 +95,7 @@ def encode_in_memory(
     """Embed texts of a store, in memory.
 
     In eval mode and without gradients; for half precision call it under ``torch.autocast``. Other
-    processes have no part in it, see :func:`ltr.search.shards.encode_everywhere`.
+    processes have no part in it, see ``ltr.search.shards.encode_everywhere``.
 
     Args:
         encoder: ``encoder(Texts) -> [S, H]``, as

@@ -87,7 +87,7 @@ class EncodingPlan:
     """What an encoding is made of, and how it is cut.
 
     Attributes:
-        model: digest of :attr:`ltr.search.embedder.Embedder.key`.
+        model: digest of ``ltr.search.embedder.Embedder.key``.
         precision: in which texts are encoded, as ``trainer.precision`` names it.
         texts: the key of their content.
         count: D.

@@ -68,7 +68,7 @@ def export(
     language: Sequence[str] = (),
 ) -> Exported:
     """Write a folder that another library loads, with a model card and a proof
-    (:mod:`ltr.use.proof`). A failure leaves no folder.
+    (``ltr.use.proof``). A failure leaves no folder.
 
     Adapters become part of the weights, which are cast to the type of the base (``encoder.dtype``).
     Those of a base in bfloat16 lie in the files as such, and are loaded as float32.

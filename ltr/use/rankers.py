@@ -108,7 +108,7 @@ class TextRanker:
 
     @property
     def mteb_model_meta(self) -> Any:
-        """What mteb knows this ranker by, see :func:`ltr.use.in_mteb.model_meta`."""
+        """What mteb knows this ranker by, see ``ltr.use.in_mteb.model_meta``."""
         return model_meta(self.model, self.precision, self.name)
 
     def score(
@@ -215,7 +215,7 @@ class TextRanker:
     def score_rows(
         self, queries: Tokens, docs: Tokens, query_rows: np.ndarray, doc_rows: np.ndarray
     ) -> np.ndarray:
-        """Score tokenised texts by row: see :func:`ltr.search.scores.pair_scores`."""
+        """Score tokenised texts by row: see ``ltr.search.scores.pair_scores``."""
         with self.context():
             return pair_scores(self.model, queries, docs, query_rows, doc_rows)
 

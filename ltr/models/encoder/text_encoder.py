@@ -103,7 +103,7 @@ class TextEncoder(nn.Module):
             dropout: ``hidden``: the model's own dropout, but none on the attention weights, which
                 trains 1.5 times faster on a CPU; ``own``: all of it; ``none``.
             kernels: ``auto``: fast forms of what the model computes, see
-                :mod:`ltr.models.encoder.kernels`: linear layers, GELU, attention in blocks, and
+                ``ltr.models.encoder.kernels``: linear layers, GELU, attention in blocks, and
                 first tokens alone in the last layer. ``plain``: none of them. Every module is then
                 transformers' or torch's own, attention is torch's, and no gradient is written by
                 hand; but for dropout, whose gradient on a GPU is ours, and for a pooler that a dual
@@ -219,7 +219,7 @@ class TextEncoder(nn.Module):
             dtype: of autocast; None: without.
 
         An encoder does so by itself before it first reads on a GPU, in each precision, with and
-        without gradients; see :mod:`ltr.models.encoder.self_check`.
+        without gradients; see ``ltr.models.encoder.self_check``.
         """
         packed_attention = PACKED_ATTENTION[self.options.kernels]
         # Compiling takes minutes, and a check is done once.

@@ -39,7 +39,7 @@ class Tower(nn.Module):
 
     Args:
         modules: of a sentence-transformers model: its encoder, its pooling, and its head, see
-            :func:`ltr.models.encoder.loading.modules.load_modules`.
+            ``ltr.models.encoder.loading.modules.load_modules``.
         projection: dimensions of a new linear map at the end of the head, before a normalisation;
             None: no map is added.
         normalise: whether embeddings have length 1; None: as in the model.
@@ -49,7 +49,7 @@ class Tower(nn.Module):
         dim: H, the size of an embedding.
 
     Raises:
-        InputError: for a pooling that :mod:`ltr.models.encoder.loading.pooling` does not have.
+        InputError: for a pooling that ``ltr.models.encoder.loading.pooling`` does not have.
     """
 
     def __init__(
