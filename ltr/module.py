@@ -561,10 +561,12 @@ def _seed() -> int:
 
 
 def _outputs(scores: Tensor, batch: RankingBatch) -> dict[str, Any]:
-    """What a step returns, for callbacks that write rankings."""
+    """What a step returns, for callbacks that write rankings or look at what is relevant."""
     return {
         "scores": scores,
         "query_rows": batch.query_rows,
         "doc_rows": batch.doc_rows,
         "mask": batch.mask,
+        "labels": batch.labels,
+        "ideal": batch.ideal,
     }

@@ -108,6 +108,7 @@ def test_every_package_that_is_imported_is_a_requirement():
     for extra in ("check", "cpu", "lora", "mteb", "onnx", "parquet", "stemming", "zstd", "data"):
         optional |= requirements(extras[extra])
     other_names = {"yaml": "pyyaml", "faiss": "faiss_cpu", "Stemmer": "pystemmer"}
+    other_names["sklearn"] = "scikit_learn"
     other_names["markupsafe"] = "jinja2"  # comes with it
     other_names["triton"] = "torch"  # comes with its builds for CUDA
     missing = set()

@@ -140,6 +140,13 @@ COMMANDS = (
         stdout=Stdout.RESULTS,
     ),
     Command(
+        "calibrate",
+        "ltr.cli.calibrate:calibrate",
+        ("probabilities, and thresholds with a promise, found on dev   ltr calibrate RUN",),
+        Group.USE,
+        stdout=Stdout.RESULTS,
+    ),
+    Command(
         "search",
         "ltr.cli.search:search",
         ("search a corpus              ltr search RUN --corpus PATH",),

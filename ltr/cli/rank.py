@@ -1,5 +1,6 @@
 """``ltr rank``: a trained ranker orders texts for a query, or the documents of a run file again."""
 
+import sys
 from pathlib import Path
 
 from ltr.cli.opened_rankers import open_text_ranker
@@ -10,12 +11,15 @@ from ltr.cli.rank_and_search import (
     refuse_instruction,
     write_rankings,
 )
+from ltr.data.console import say
 from ltr.data.judged_lists import lists_of_run
 from ltr.data.outputs import check_file
 from ltr.data.own_documents import without_own
 from ltr.data.text_files import open_texts
 from ltr.errors import InputError
 from ltr.run.precision import Precision
+from ltr.use.calibration.calibration import check_keep
+from ltr.use.calibration.conformal import Kept
 from ltr.use.rankers import check_query
 from ltr.use.reranking import rank_table, rerank, run_lines
 
@@ -31,6 +35,8 @@ def rank(
     data: str | None = None,
     output: str | None = None,
     depth: int | None = None,
+    keep: float | None = None,
+    kept: Kept = "all",
     precision: Precision | None = None,
     device: str | None = None,
 ) -> None:
@@ -48,10 +54,15 @@ def rank(
         output: The new run file.
         depth: How many documents of each query of the run are read, best first; None: all. The
             others are left out.
+        keep: The share of queries that are to keep their relevant documents, such as 0.9, by the
+            calibration of the run (ltr calibrate RUN): documents of too low a score are left out, all
+            of them where nothing fits. None: all documents.
+        kept: Of the relevant documents all, or one at least, which keeps fewer documents.
         precision: Of the encoder; None: that of the run.
         device: Where it runs, such as cpu or cuda:1; None: the GPU if there is one.
     """
     check_at_least_one(k=k, depth=depth)
+    check_keep(keep, kept)
     check_file(output, "--output")
     ranks_a_run = run is not None or data is not None or output is not None
     if documents is not None and not ranks_a_run:
@@ -60,7 +71,10 @@ def rank(
             raise InputError("--depth is of --run: it says how many documents of a run are read")
         table = open_texts(documents, "document", "--documents")
         text_ranker = open_text_ranker(ranker, precision, device)
-        print_hits(rank_table(text_ranker, query, table, k or 10, instruction))
+        ranking = rank_table(text_ranker, query, table, k or 10, instruction, keep=keep, kept=kept)
+        if not ranking and keep is not None:
+            say("nothing fits: no document has the score that keeps the promise", to=sys.stderr)
+        print_hits(ranking)
         return
     refuse_instruction(instruction)
     if run is None or data is None or output is None or query or documents is not None:
@@ -76,5 +90,13 @@ def rank(
     lists = lists_of_run(Path(run), queries, corpus)
     own_docs = find_own_documents(queries, corpus, lists.query_rows, data)
     lists = without_own(lists, own_docs).cut(depth)
-    rankings = rerank(open_text_ranker(ranker, precision, device), queries, corpus, lists)
-    write_rankings(output, run_lines(rankings, queries, corpus), len(lists.query_rows))
+    text_ranker = open_text_ranker(ranker, precision, device)
+    calibration = None if keep is None else text_ranker.calibration
+    rankings = rerank(text_ranker, queries, corpus, lists)
+    n_queries = len(rankings.query_rows)
+    if calibration is not None and keep is not None:
+        rankings = rankings.where(calibration.keeps(rankings.values, keep, kept))
+    write_rankings(output, run_lines(rankings, queries, corpus), len(rankings.query_rows))
+    n_empty = n_queries - len(rankings.query_rows)
+    if n_empty:
+        say(f"nothing fits {n_empty} of {n_queries} queries: they have no line there")

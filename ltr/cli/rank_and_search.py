@@ -57,17 +57,27 @@ def write_rankings(output: str, ranked: Iterable[RunLine], n_queries: int) -> No
 
 
 def print_hits(hits: list[RankedDocument]) -> None:
-    """A table on a terminal; elsewhere lines of rank, score, id and text, with tabs between."""
+    """A table on a terminal; elsewhere lines of rank, score, id and text, with tabs between. Where
+    hits have probabilities, these stand behind the scores.
+    """
+    has_probabilities = any(hit.probability is not None for hit in hits)
     if not sys.stdout.isatty():
         for place, hit in enumerate(hits, start=1):
-            text = " ".join(hit.text.split())
-            print(place, f"{hit.score:.9g}", hit.id, text, sep="\t", flush=True)
+            cells = [str(place), f"{hit.score:.9g}"]
+            if has_probabilities:
+                cells.append(f"{hit.probability:.9g}")
+            print(*cells, hit.id, " ".join(hit.text.split()), sep="\t", flush=True)
         return
     table = Table(box=None, pad_edge=False)
-    for name in ("rank", "score", "id", "text"):
+    names = ["rank", "score", "id", "text"]
+    if has_probabilities:
+        names.insert(2, "probability")
+    for name in names:
         table.add_column(name, no_wrap=name != "text")
     for place, hit in enumerate(hits, start=1):
-        row = (str(place), f"{hit.score:.4f}", hit.id, _short(hit.text))
+        row = [str(place), f"{hit.score:.4f}", hit.id, _short(hit.text)]
+        if has_probabilities:
+            row.insert(2, f"{hit.probability:.4f}")
         table.add_row(*[escape(cell) for cell in row])
     Console().print(table)
 

@@ -25,6 +25,8 @@ from ltr.models.pair_ranker import PairRanker
 from ltr.run.config_file import read_config
 from ltr.run.metrics_file import read_metrics
 from ltr.run.run_folder import RunFolder, run_of_checkpoint
+from ltr.use.calibration.calibration import Calibration
+from ltr.use.calibration.card_section import calibration_section
 from ltr.use.card_head import card_head, kind_of, paths_of
 from ltr.use.int8 import METRIC, GraphMeasurement
 from ltr.use.proof.reading import is_rendered_by_caller
@@ -141,6 +143,7 @@ def card(
     hub_id: str | None = None,
     license: str | None = None,
     language: Sequence[str] = (),
+    calibration: Calibration | None = None,
 ) -> str:
     """The text of README.md, with its metadata for the hub.
 
@@ -153,6 +156,7 @@ def card(
         hub_id: where the hub will have it, ``USER/NAME`` or ``USER/NAME@REVISION``; None: nobody
             says.
         license, language: see :func:`ltr.use.card_head.card_head`.
+        calibration: of the scores that the folder gives, if it has one.
     """
     if isinstance(model, PairRanker):
         longest = model.reads.max_length
@@ -191,6 +195,8 @@ def card(
         " ".join(filter(None, [_reading(model), reading_note(to, model)])),
         _use(to, model, longest, hub_id),
     ]
+    if calibration is not None:
+        parts.append(calibration_section(calibration))
     if measurements:
         parts.append(_int8(measurements, unit))
     if run is not None and config is not None:

@@ -5,7 +5,7 @@ PEFT.
 import json
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, get_args
 
@@ -21,6 +21,8 @@ from ltr.models.encoder.loading.pretrained import without_truncation
 from ltr.models.encoder.lora import save_adapter
 from ltr.models.encoder.text_encoder import TextEncoder, encoders_of
 from ltr.models.pair_ranker import PairRanker
+from ltr.models.ranker import digest_of_weights
+from ltr.use.calibration.calibration import CALIBRATION, Calibration
 from ltr.use.card import card, reading_note
 from ltr.use.int8 import GraphMeasurement, add_int8_graphs
 from ltr.use.load import load
@@ -38,6 +40,8 @@ from ltr.use.proof.write import write_proof
 from ltr.use.rankers import TextRanker
 
 Form = Literal[ProvenForm, "adapter"]
+
+NO_CALIBRATION = "The calibration of the run is of squared distances, and the folder gives distances, so it stays behind."
 
 
 class Exported(NamedTuple):
@@ -145,6 +149,9 @@ def export(
         for file in inner.iterdir():
             file.rename(temporary / file.name)
         inner.rmdir()
+        handed_on = None
+        if calibration is not None and to != "adapter":
+            handed_on = _write_calibration(temporary, to, model, calibration)
         files = [
             str(file.relative_to(temporary)) for file in temporary.rglob("*") if file.is_file()
         ]
@@ -157,6 +164,7 @@ def export(
             hub_id=hub_id,
             license=license,
             language=language,
+            calibration=handed_on,
         )
         if to != "adapter":  # adapters alone compute nothing
             with without_windows(model):  # nor does the folder read windows
@@ -164,6 +172,15 @@ def export(
             text += f"\n{IN_CARD.format(digest)}\n"
         (temporary / "README.md").write_text(text, encoding="utf-8")
 
+    # Before the weights are changed: it is of those of the run.
+    calibration = ranker.calibration if ranker.has_calibration else None
+    note = reading_note(to, model)
+    if calibration is not None and isinstance(model, DualEncoder):
+        if model.similarity.name != model.similarity.saved_as:
+            note = f"{note} {NO_CALIBRATION}".strip()
+            calibration = None
+        else:  # there is no temperature in the folder
+            calibration = calibration.of_scaled(float(model.temperature))
     merges_halves = has_adapters(model) and base_dtype(model) == "bfloat16"
     scores: MergedScores | None = None
     with ExitStack() as stack:
@@ -172,7 +189,7 @@ def export(
         if to != "adapter" and has_adapters(model):
             scores = stack.enter_context(merged_and_compared(ranker))
         write_new_model_folder(Path(folder), write)
-    return Exported(measurements, scores, reading_note(to, model))
+    return Exported(measurements, scores, note)
 
 
 @contextmanager
@@ -184,6 +201,20 @@ def without_windows(model: PairRanker | DualEncoder) -> Iterator[None]:
         yield
     finally:
         model.reads = reads
+
+
+def _write_calibration(
+    folder: Path, to: Form, model: PairRanker | DualEncoder, calibration: Calibration
+) -> Calibration:
+    """Write the calibration of a ranker beside its exported files. It names the weights that
+    ``ltr.load`` finds there: they may have been merged and cast.
+    """
+    weights = digest_of_weights(model)
+    if to != "onnx":  # of which ltr loads nothing
+        weights = digest_of_weights(load(folder, "32-true", "cpu").model)
+    written = replace(calibration, weights=weights)
+    written.write(folder / CALIBRATION)
+    return written
 
 
 def _check_adapters(model: PairRanker | DualEncoder, source: str | Path) -> None:

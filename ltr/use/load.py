@@ -13,6 +13,8 @@ from ltr.models import DualEncoder, Ranker
 from ltr.models.encoder.loading.model_folder import PACKAGE
 from ltr.models.named import Needs, open_ranker
 from ltr.run.precision import Precision, gpu_of, is_emulated, stored_precision
+from ltr.run.run_folder import run_of_checkpoint
+from ltr.use.calibration.calibration import CALIBRATION
 from ltr.use.rankers import FeatureScorer, Reranker, TextRanker
 from ltr.use.retriever import Retriever
 
@@ -107,9 +109,13 @@ def load(
     named = open_ranker(source, "source", needs)
     ranker = named.ranker.to(chosen_device)
     if named.checkpoint is None or named.file is None:  # of the hub or exported, so of no run
-        return _text_ranker(ranker, precision or _usual_precision(chosen_device), source)
+        precision = precision or _usual_precision(chosen_device)
+        return _text_ranker(ranker, precision, source, Path(source) / CALIBRATION)
+    run = run_of_checkpoint(named.file)
+    calibration = None if run is None else run.path / CALIBRATION
     if isinstance(ranker.reads, FeatureVectors):
-        return FeatureScorer(ranker, _normalisation(named.checkpoint, named.file))
+        normalisation = _normalisation(named.checkpoint, named.file)
+        return FeatureScorer(ranker, normalisation, source, calibration)
     if precision is None:
         precision = _precision_of_run(named.file)
         if precision == "bf16-mixed" and is_emulated(chosen_device):
@@ -117,7 +123,7 @@ def load(
                 "the precision of the run, bf16-mixed, is only emulated on %s, slowly; with precision 32-true it would compute in float32, and round scores otherwise",
                 chosen_device,
             )
-    return _text_ranker(ranker, precision, source)
+    return _text_ranker(ranker, precision, source, calibration)
 
 
 def _device(name: str | None) -> torch.device:
@@ -136,10 +142,12 @@ def _device(name: str | None) -> torch.device:
     return device
 
 
-def _text_ranker(model: Ranker, precision: Precision, name: str | Path) -> TextRanker:
+def _text_ranker(
+    model: Ranker, precision: Precision, name: str | Path, calibration: Path | None
+) -> TextRanker:
     if isinstance(model, DualEncoder):
-        return Retriever(model, precision, name)
-    return Reranker(model, precision, name)
+        return Retriever(model, precision, name, calibration)
+    return Reranker(model, precision, name, calibration)
 
 
 def _precision_of_run(checkpoint: Path) -> Precision:

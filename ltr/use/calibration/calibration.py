@@ -1,0 +1,221 @@
+"""``calibration.json``: what the scores of a ranker promise, beside its weights.
+
+It holds one number a query, from which the threshold of any promise follows.
+"""
+
+import json
+from dataclasses import asdict, dataclass, fields, replace
+from pathlib import Path
+from typing import Any, Literal, NotRequired, TypedDict
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from ltr.data.whole_files import write_whole
+from ltr.entries import check_entries, read_json
+from ltr.errors import InputError
+from ltr.models import Ranker
+from ltr.models.ranker import digest_of_weights
+from ltr.run.metrics_file import Made
+from ltr.use.calibration.conformal import Kept, check_promise, threshold
+from ltr.use.calibration.score_maps import Isotonic, Logistic, ScoreMap
+
+CALIBRATION = "calibration.json"  # in a run folder, and in an exported one
+MEND = "calibrate the run again: ltr calibrate RUN"
+
+
+class MapEntry(TypedDict):
+    """A score map: that of one of the two kinds."""
+
+    kind: Literal["logistic", "isotonic"]
+    slope: NotRequired[float]
+    intercept: NotRequired[float]
+    scores: NotRequired[list[float]]
+    probabilities: NotRequired[list[float]]
+
+
+class Errors(TypedDict):
+    """How far off probabilities are, on queries that the map has not seen."""
+
+    calibration_error: float
+    calibration_error_of_logits: float  # of the scores, if they were read as logits
+    log_loss: float
+    log_loss_of_constant: float  # where each document has the share of relevant ones
+
+
+class CalibrationEntries(TypedDict):
+    """The file; see :class:`Calibration`."""
+
+    weights: str
+    score_map: MapEntry
+    lowest_relevant: list[float]
+    highest_relevant: list[float]
+    highest: list[float]
+    highest_of_unanswerable: list[float]
+    documents: int
+    relevant: int
+    relevant_elsewhere: int
+    errors: Errors
+    evaluated: dict[str, str]
+    made: Made
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """What the scores of a ranker promise, as its dev queries show it.
+
+    Args:
+        weights: a digest of the weights that gave the scores.
+        score_map: from scores to probabilities of relevance.
+        lowest_relevant: of each answerable query the lowest score of a relevant document, ascending.
+        highest_relevant: and the highest.
+        highest: and the highest score of any document.
+        highest_of_unanswerable: the same of queries that have no relevant document.
+        documents: how many candidates all these queries have.
+        relevant: how many of these are relevant.
+        relevant_elsewhere: how many relevant documents were not among the candidates.
+        errors: of the probabilities.
+        evaluated: digests of the data.
+        made: with what it was made.
+    """
+
+    weights: str
+    score_map: ScoreMap
+    lowest_relevant: list[float]
+    highest_relevant: list[float]
+    highest: list[float]
+    highest_of_unanswerable: list[float]
+    documents: int
+    relevant: int
+    relevant_elsewhere: int
+    errors: Errors
+    evaluated: dict[str, str]
+    made: dict[str, Any]
+
+    def probabilities(self, scores: ArrayLike) -> np.ndarray:
+        """``[N]`` float64: how likely documents of these scores are relevant. They hold for
+        candidates like those of dev: from another first stage more or fewer are relevant.
+        """
+        return self.score_map(np.asarray(scores, np.float32))
+
+    def threshold(self, promise: float, kept: Kept = "all") -> float:
+        """The lowest score that is kept, see :func:`ltr.use.calibration.conformal.threshold`.
+
+        Args:
+            promise: the share of queries that keep their relevant documents; between 0 and 1.
+            kept: of these ``all``, or ``one`` at least.
+
+        Raises:
+            InputError: for a promise that dev is too small for.
+        """
+        check_kept(kept)
+        return threshold(self.lowest_relevant if kept == "all" else self.highest_relevant, promise)
+
+    def keeps(self, scores: ArrayLike, promise: float, kept: Kept = "all") -> np.ndarray:
+        """``[N]`` bool: which documents of these scores are kept; none where nothing fits. The
+        arguments are those of :meth:`threshold`.
+        """
+        lowest = np.float32(self.threshold(promise, kept))
+        is_kept: np.ndarray = np.asarray(scores, np.float32) >= lowest
+        return is_kept
+
+    def error_rates(self, promise: float, kept: Kept = "all") -> tuple[float, float | None]:
+        """On dev: the share of answerable queries that get an empty list, and that of unanswerable ones
+        that get another; None where dev has no such query. The arguments are those of
+        :meth:`threshold`.
+        """
+        lowest = np.float32(self.threshold(promise, kept))
+        falsely_empty = float((np.asarray(self.highest, np.float32) < lowest).mean())
+        others = np.asarray(self.highest_of_unanswerable, np.float32)
+        return falsely_empty, float((others >= lowest).mean()) if len(others) else None
+
+    def of_scaled(self, factor: float) -> "Calibration":
+        """That of scores that are multiplied by a factor above 0."""
+
+        def scaled(scores: list[float]) -> list[float]:
+            return [score * factor for score in scores]
+
+        return replace(
+            self,
+            score_map=self.score_map.of_scaled(factor),
+            lowest_relevant=scaled(self.lowest_relevant),
+            highest_relevant=scaled(self.highest_relevant),
+            highest=scaled(self.highest),
+            highest_of_unanswerable=scaled(self.highest_of_unanswerable),
+        )
+
+    def write(self, file: Path) -> None:
+        """Write the file, whole or not at all."""
+        write_whole(file, [json.dumps(asdict(self), ensure_ascii=False), "\n"])
+
+
+def read_calibration(file: Path) -> Calibration:
+    """The calibration of a file.
+
+    Raises:
+        InputError: if the file is damaged.
+    """
+    entries = read_json(file, MEND)
+    check_entries(entries, CalibrationEntries, file, MEND)
+    known = {field.name: entries[field.name] for field in fields(Calibration)}
+    return Calibration(**known | {"score_map": _score_map(entries["score_map"], file)})
+
+
+def _score_map(entry: MapEntry, file: Path) -> ScoreMap:
+    kind = Logistic if entry["kind"] == "logistic" else Isotonic
+    check_entries(entry, kind, file, MEND, path="score_map")
+    values: dict[str, Any] = dict(entry)
+    options = {field.name: values[field.name] for field in fields(kind)}
+    score_map: ScoreMap = kind(**options)
+    if isinstance(score_map, Isotonic) and not _rises(score_map):
+        raise InputError(
+            f"{file}: the file is damaged, the scores and the probabilities of score_map must rise, and be as many; {MEND}"
+        )
+    return score_map
+
+
+def _rises(score_map: Isotonic) -> bool:
+    scores = score_map.scores
+    probabilities = score_map.probabilities
+    is_one_each = len(scores) == len(probabilities) > 0
+    return is_one_each and sorted(scores) == scores and sorted(probabilities) == probabilities
+
+
+def calibration_of(file: Path | None, model: Ranker, name: str | Path) -> Calibration:
+    """The calibration of a ranker that was loaded.
+
+    Args:
+        file: where it may lie; None for a ranker that has no folder of its own.
+        model: the ranker.
+        name: of the ranker, for errors.
+
+    Raises:
+        InputError: if there is none, or it is of other weights.
+    """
+    if file is None or not file.is_file():
+        raise InputError(
+            f"{name} has no calibration, by which scores have a threshold; make one on the dev split of a run: ltr calibrate RUN, which ltr export hands on",
+            option="keep",
+        )
+    calibration = read_calibration(file)
+    if calibration.weights != digest_of_weights(model):
+        raise InputError(
+            f"{file} is of other weights than those of {name}, so its thresholds promise nothing; {MEND}",
+            option="keep",
+        )
+    return calibration
+
+
+def check_kept(kept: str) -> None:
+    """Raise an InputError for what is neither ``all`` nor ``one``."""
+    if kept not in ("all", "one"):
+        raise InputError(
+            f"kept must be 'all' or 'one' of the relevant documents, got {kept!r}", option="kept"
+        )
+
+
+def check_keep(keep: float | None, kept: str) -> None:
+    """Raise an InputError for what is no promise."""
+    check_kept(kept)
+    if keep is not None:
+        check_promise(keep)

@@ -1,0 +1,73 @@
+"""What the card of an exported ranker says of its calibration."""
+
+from ltr.errors import InputError
+from ltr.use.calibration.calibration import CALIBRATION, Calibration
+from ltr.use.calibration.conformal import PROMISES, Kept
+from ltr.use.calibration.score_maps import Logistic
+
+KINDS: tuple[Kept, ...] = ("all", "one")
+SHOWN = 0.9  # the promise of the code
+
+CODE = """\
+import json
+import numpy as np
+
+calibration = json.load(open("FOLDER/FILE"))
+scores = np.asarray(scores, dtype=np.float32).ravel()  # as above
+probabilities = MAP
+is_kept = scores >= np.float32(THRESHOLD)  # all relevant documents of 90 % of queries; none: nothing fits
+"""
+LOGISTIC = (
+    '1 / (1 + np.exp(-calibration["score_map"]["slope"] * scores.astype(float)'
+    ' - calibration["score_map"]["intercept"]))'
+)
+ISOTONIC = (
+    'np.interp(scores, calibration["score_map"]["scores"],'
+    ' calibration["score_map"]["probabilities"])'
+)
+
+
+def calibration_section(calibration: Calibration) -> str:
+    """The section of the card: thresholds, and code that needs NumPy alone."""
+    n = len(calibration.lowest_relevant)
+    lines = [
+        "## Thresholds",
+        "",
+        f"Of {n:,} dev queries, by split conformal prediction over queries. A document is kept if its score is at least the threshold. A list of which nothing is kept is the answer that nothing fits: wrongly so, for a share of the queries with a relevant document.",
+        "",
+        "| share of queries | that keep all their relevant documents | that keep one at least |",
+        "| --- | --- | --- |",
+    ]
+    for promise in PROMISES:
+        try:
+            cells = [_cell(calibration, promise, kept) for kept in KINDS]
+        except InputError:  # dev is too small
+            continue
+        lines.append(f"| {promise:g} | {' | '.join(cells)} |")
+    errors = calibration.errors
+    lines += [
+        "",
+        f"Probabilities of relevance are {calibration.score_map.kind}, with a calibration error of {errors['calibration_error']:.4f} on queries held out. Both hold for queries and candidates like those of dev.",
+        "",
+        f"```python\n{_code(calibration)}```",
+    ]
+    return "\n".join(lines)
+
+
+def _cell(calibration: Calibration, promise: float, kept: Kept) -> str:
+    """A threshold, with the rates of its empty answers."""
+    falsely_empty, falsely_filled = calibration.error_rates(promise, kept)
+    cell = f"{calibration.threshold(promise, kept):.6g} (nothing fits, wrongly: {falsely_empty:.1%}"
+    if falsely_filled is not None:
+        cell += f"; something fits, wrongly: {falsely_filled:.1%}"
+    return f"{cell})"
+
+
+def _code(calibration: Calibration) -> str:
+    is_logistic = isinstance(calibration.score_map, Logistic)
+    code = CODE.replace("MAP", LOGISTIC if is_logistic else ISOTONIC).replace("FILE", CALIBRATION)
+    try:
+        lowest = calibration.threshold(SHOWN)
+    except InputError:
+        return code[: code.index("is_kept")]
+    return code.replace("THRESHOLD", repr(lowest))

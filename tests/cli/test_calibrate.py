@@ -1,0 +1,184 @@
+"""``ltr calibrate``, and ``ltr rank --keep``: what is written, said and refused."""
+
+import json
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from ltr import load
+from ltr.cli.calibrate import CollectScores
+from ltr.data.collection import open_collection
+from ltr.data.trec import read_run
+from ltr.errors import InputError
+from ltr.use.calibration.calibration import read_calibration
+from tests.world.commands import refusal, run_ltr
+from tests.world.runs import report
+
+# Until the scores of features say something.
+LONGER = ("--trainer.max_steps", "60", "--trainer.max_epochs", "30", "--model.lr", "0.05")
+PAGE = Path(__file__).parents[2] / "docs/calibration.md"
+
+
+def test_a_cross_encoder_is_calibrated_and_keeps_what_it_promises(copied_run, tmp_path, capsys):
+    run = copied_run(tmp_path, "cross")
+    capsys.readouterr()
+    assert run_ltr(f"calibrate {run}") == 0
+    told = capsys.readouterr()
+    assert f"{run}: 30 dev queries with a relevant document among their candidates, 0 without" in (
+        told.out
+    )
+    assert f"next: ltr rank {run} --query WORDS --documents FILE --keep 0.9" in told.out
+    assert "INFO" not in told.err and (run / "calibration.svg").read_text().startswith("<?xml")
+    calibration = read_calibration(run / "calibration.json")
+    assert len(calibration.lowest_relevant) == 30 and calibration.highest_of_unanswerable == []
+
+    # A query and the documents of a file: the command and Python say the same.
+    data = Path(report(run)["path"])
+    corpus = open_collection(str(data)).corpus
+    texts = list(corpus.texts)[:40]
+    (tmp_path / "docs.txt").write_text("".join(f"{text}\n" for text in texts))
+    words = f"rank {run} --query 'w3 w1 w2' --documents {tmp_path / 'docs.txt'} --k 40 --keep 0.8"
+    assert run_ltr(words) == 0
+    lines = [line.split("\t") for line in capsys.readouterr().out.splitlines()]
+    ranking = load(run).rank("w3 w1 w2", texts, keep=0.8)
+    assert 0 < len(ranking) < len(texts) and len(lines) == len(ranking)
+    assert sorted(line[4] for line in lines) == sorted(one.text for one in ranking)
+    np.testing.assert_allclose(
+        [float(line[2]) for line in lines], [one.probability for one in ranking], atol=1e-5
+    )
+
+    # On test it says how its promises are kept, and changes nothing.
+    before = (run / "calibration.json").read_bytes()
+    assert run_ltr(f"calibrate {run} --on test") == 0
+    told = capsys.readouterr().out
+    assert (
+        "30 test queries with a relevant document" in told
+        and "what thresholds keep on test" in told
+    )
+    assert (run / "calibration.json").read_bytes() == before
+
+    # A run file: what is kept stands there, and no line of a query that nothing fits.
+    pools = f"--run {data}/candidates/dev.trec --data {data}"
+    assert run_ltr(f"rank {run} {pools} --output {tmp_path}/all.trec") == 0
+    assert run_ltr(f"rank {run} {pools} --output {tmp_path}/kept.trec --keep 0.9") == 0
+    lowest = np.float32(calibration.threshold(0.9))
+    every = [line for _, line in read_run(tmp_path / "all.trec")]
+    kept = [line for _, line in read_run(tmp_path / "kept.trec")]
+    assert kept == [line for line in every if np.float32(line.score) >= lowest]
+    # The threshold is the third of 30 lowest scores, floor(0.1 * 31) = 3: two queries are not served.
+    assert sum(line.doc.endswith("-d0") for line in kept) == 28
+
+
+def test_the_page_says_what_to_type(copied_run, tmp_path, monkeypatch):
+    """Its commands in their order, and its Python."""
+    run = copied_run(tmp_path, "cross")
+    (run / "docs.txt").write_text("w1 w2\nw3 w4\n")
+    data = report(run)["path"]
+    monkeypatch.chdir(tmp_path)
+    page = PAGE.read_text(encoding="utf-8")
+    names = {"RUN": "run", "FILE": "run/docs.txt", "DATA": data}
+    names["bm25.trec"] = f"{data}/candidates/dev.trec"
+
+    def filled(text: str) -> str:
+        return re.sub(r"\b(RUN|FILE|DATA|bm25\.trec)\b", lambda found: names[found[1]], text)
+
+    for block in re.findall(r"^```sh\n(.*?)^```", page, re.MULTILINE | re.DOTALL):
+        for line in block.splitlines():
+            assert run_ltr(filled(line.partition(" # ")[0].removeprefix("ltr "))) == 0
+    assert Path("kept.trec").is_file()
+    (code,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    found: dict = {}
+    exec(filled(code), found)
+    assert len(found["ranking"]) <= 2 and {*found["likely"]} <= {*found["documents"]}
+
+
+def test_nothing_fits_says_so(copied_run, tmp_path, capsys):
+    run = copied_run(tmp_path, "cross")
+    assert run_ltr(f"calibrate {run}") == 0
+    file = run / "calibration.json"
+    entries = json.loads(file.read_text())
+    file.write_text(json.dumps(entries | {"lowest_relevant": [99.0] * 30}))
+    (tmp_path / "docs.txt").write_text("w1 w2\nw3 w4\n")
+    capsys.readouterr()
+    assert run_ltr(f"rank {run} --query w1 --documents {tmp_path}/docs.txt --keep 0.9") == 0
+    told = capsys.readouterr()
+    assert told.out == "" and "nothing fits: no document has the score" in told.err
+    data = report(run)["path"]
+    pools = f"--run {data}/candidates/dev.trec --data {data}"
+    assert run_ltr(f"rank {run} {pools} --output {tmp_path}/kept.trec --keep 0.9") == 0
+    assert "nothing fits 30 of 30 queries" in capsys.readouterr().out
+    assert (tmp_path / "kept.trec").read_text() == ""
+
+
+def test_a_feature_ranker_is_calibrated(copied_run, tmp_path, capsys):
+    run = copied_run(tmp_path, "features", *LONGER)
+    assert run_ltr(f"calibrate {run}") == 0
+    scorer = load(run)
+    scores = scorer.score(np.random.default_rng(0).normal(size=(50, 5)))
+    is_kept = scorer.calibration.keeps(scores, 0.8)
+    assert 0 < is_kept.sum() < 50
+    assert scorer.calibration.probabilities(scores)[is_kept].min() >= (
+        scorer.calibration.probabilities(scores)[~is_kept].max()
+    )
+
+
+def test_scores_by_chance_leave_no_calibration(copied_run, tmp_path, capsys):
+    """Nor one of before, which would be of other weights or data."""
+    run = copied_run(tmp_path, "features")
+    (run / "calibration.json").write_text("{}")
+    told = refusal(capsys, f"calibrate {run}")
+    assert told.startswith(f"ltr: {run}: its scores can't be thresholded: ")
+    assert not (run / "calibration.json").exists()
+
+
+REFUSED = [
+    ("--keep 90", "keep must be between 0 and 1"),
+    ("--keep 0.9", "has no calibration, by which scores have a threshold; make one on the dev"),
+    ("--keep 0.9 --kept some", "kept"),
+]
+
+
+@pytest.mark.parametrize(("options", "words"), REFUSED)
+def test_what_can_not_be_kept_is_refused(copied_run, tmp_path, capsys, options, words):
+    run = copied_run(tmp_path, "cross")
+    (tmp_path / "docs.txt").write_text("w1 w2\n")
+    line = f"rank {run} --query w1 --documents {tmp_path}/docs.txt {options}"
+    assert words in refusal(capsys, line)
+
+
+def test_what_is_no_run_is_refused(tmp_path, capsys):
+    assert "must be a run folder" in refusal(capsys, f"calibrate {tmp_path}/none")
+
+
+# What is collected
+
+BATCH = {
+    "query_rows": torch.tensor([4, 2, 9]),
+    "scores": torch.tensor([[3.0, 2.0, 1.0], [5.0, 4.0, 0.0], [7.0, 7.0, 7.0]]),
+    "labels": torch.tensor([[2.0, 1.0, 0.0], [0.0, 1.0, 9.0], [1.0, 1.0, 1.0]]),
+    "mask": torch.tensor([[True, True, True], [True, True, False], [False, False, False]]),
+    "ideal": torch.tensor([[2.0, 1.0, 0.0], [3.0, 1.0, 0.0], [2.0, 0.0, 0.0]]),
+}
+
+
+@pytest.mark.parametrize(
+    ("relevant_from", "is_relevant", "n_relevant"),
+    [(None, [True, True, False, False, True], 5), (2.0, [True, False, False, False, False], 3)],
+)
+def test_padding_is_left_out_and_grades_count_from_a_level(relevant_from, is_relevant, n_relevant):
+    """The label of padding is nobody's, and the last query has no candidates at all."""
+    collected = CollectScores(relevant_from)
+    collected.on_test_batch_end(None, None, BATCH)
+    lists = collected.lists("test")
+    assert lists.scores.tolist() == [3.0, 2.0, 1.0, 5.0, 4.0]
+    assert lists.is_relevant.tolist() == is_relevant
+    assert collected.query_rows().tolist() == [4, 2]
+    assert collected.n_relevant == n_relevant
+
+
+def test_without_dev_a_line_says_so():
+    with pytest.raises(InputError, match="the split 'dev' must have queries with candidates"):
+        CollectScores(None).lists("dev")

@@ -1,0 +1,252 @@
+"""A calibration in its file, beside a run and its exports: what is kept, what is refused."""
+
+import json
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import onnxruntime
+import pytest
+from sentence_transformers import CrossEncoder, SentenceTransformer
+from transformers import AutoTokenizer
+
+from ltr import load
+from ltr.errors import InputError
+from ltr.models.ranker import digest_of_weights
+from ltr.use.calibration.calibrated import Provenance, calibrate_lists, promise_rows
+from ltr.use.calibration.calibration import Calibration, read_calibration
+from ltr.use.calibration.labelled_scores import LabelledScores
+from ltr.use.export import export
+
+QUERY = "w1 w2 w3"
+DOCUMENTS = [f"w{n} w{n + 1} w{2 * n}" for n in range(1, 30)]
+
+
+def lists_of(scores: np.ndarray, seed: int = 0) -> LabelledScores:
+    """40 queries whose scores are drawn from these; the higher, the likelier relevant."""
+    rng = np.random.default_rng(seed)
+    drawn = rng.choice(scores, size=(40, 10))
+    low, high = np.quantile(scores, [0.1, 0.9])
+    labels = rng.uniform(size=drawn.shape) < np.clip((drawn - low) / (high - low), 0, 1) ** 2
+    labels[:5] = False  # nothing fits these
+    return LabelledScores.from_lists(drawn, labels)
+
+
+def calibration(scores: np.ndarray, weights: str = "w") -> Calibration:
+    return calibrate_lists(lists_of(scores), Provenance(weights, 3, {"judgements": "j"}, MADE))[0]
+
+
+MADE = {"ltr": "0.1", "packages": {}, "date": "2026-11-29", "machine": "x"}
+SCORES = np.linspace(-2, 3, 400, dtype=np.float32)
+
+
+def test_a_file_gives_back_what_was_written(tmp_path):
+    for scores in (SCORES, np.round(SCORES)):
+        made = calibration(scores)
+        made.write(tmp_path / "c.json")
+        assert read_calibration(tmp_path / "c.json") == made
+
+
+def test_a_score_at_the_threshold_is_kept_also_after_reading(tmp_path):
+    """Float32 numbers have more digits in JSON than they need, and come back as they were."""
+    made = calibration(np.random.default_rng(0).normal(size=500).astype(np.float32))
+    made.write(tmp_path / "c.json")
+    read = read_calibration(tmp_path / "c.json")
+    for kept, numbers in (("all", made.lowest_relevant), ("one", made.highest_relevant)):
+        lowest = np.float32(read.threshold(0.9, kept))
+        assert lowest in np.asarray(numbers, np.float32)
+        assert read.keeps([lowest], 0.9, kept).tolist() == [True]
+        assert read.keeps([np.nextafter(lowest, np.float32(-9))], 0.9, kept).tolist() == [False]
+
+
+def test_promises_say_what_they_cost():
+    """35 answerable queries: the 4th lowest of them at 0.9 (0.1 * 36), of five others each counts 0.2."""
+    lists = lists_of(SCORES)
+    made = calibration(SCORES)
+    rows = {(row.kept, row.promise): row for row in promise_rows(made, lists)}
+    at_90 = rows["all", 0.9]
+    n = len(made.lowest_relevant)
+    assert at_90.threshold == made.lowest_relevant[int(0.1 * (n + 1)) - 1]
+    assert at_90.documents == (lists.scores >= at_90.threshold).sum() / 40
+    others = np.asarray(made.highest_of_unanswerable)
+    assert len(others) == 40 - n and at_90.falsely_filled == (others >= at_90.threshold).mean()
+    assert at_90.falsely_empty <= 0.1
+    assert made.error_rates(0.9) == (pytest.approx(at_90.falsely_empty), at_90.falsely_filled)
+    assert at_90.coverage == (n - int(0.1 * (n + 1)) + 1) / n and at_90.p_value > 0.05
+    for promise in (0.8, 0.9, 0.95):
+        assert rows["all", promise].threshold <= rows["one", promise].threshold
+        assert rows["all", promise].documents >= rows["one", promise].documents
+
+
+def test_a_promise_that_is_broken_elsewhere_has_a_small_p_value():
+    """Half of the new queries are served, where 9 of 10 were promised."""
+    made = calibration(SCORES)
+    scores = np.where(np.arange(60) % 2, 9.0, -9.0)[:, None]
+    rows = promise_rows(made, LabelledScores.from_lists(scores, np.ones((60, 1))))
+    assert [row.coverage for row in rows] == [0.5] * 6
+    assert all(row.p_value < 0.05 / 6 for row in rows)  # by Bonferroni over the promises
+    assert [row.falsely_filled for row in rows] == [None] * 6
+
+
+def test_of_scaled_scores_it_keeps_the_same():
+    made = calibration(SCORES)
+    scaled = made.of_scaled(0.05)
+    for promise in (0.8, 0.9, 0.95):
+        kept = made.keeps(SCORES, promise)
+        moved = SCORES + np.float32(1e-4)  # off the thresholds: a product is rounded
+        assert (scaled.keeps(moved * np.float32(0.05), promise) == made.keeps(moved, promise)).all()
+        assert 0 < kept.sum() < len(kept)
+    np.testing.assert_allclose(
+        scaled.probabilities(SCORES * np.float32(0.05)), made.probabilities(SCORES), atol=1e-6
+    )
+
+
+DAMAGES = [
+    ({"lowest_relevant": ["x"]}, 'lowest_relevant.0 must be a finite number, got "x"'),
+    ({"score_map": {"kind": "beta"}}, "score_map.kind must be 'logistic' or 'isotonic'"),
+    ({"score_map": {"kind": "logistic"}}, "score_map.slope must be there, and is not"),
+    (
+        {"score_map": {"kind": "isotonic", "scores": [2.0, 1.0], "probabilities": [0.1, 0.2]}},
+        "the scores and the probabilities of score_map must rise",
+    ),
+    ({"weights": None}, "weights must be a text"),
+]
+
+
+@pytest.mark.parametrize(("changes", "words"), DAMAGES)
+def test_a_damaged_file_is_refused(tmp_path, changes, words):
+    file = tmp_path / "c.json"
+    calibration(SCORES).write(file)
+    file.write_text(json.dumps(json.loads(file.read_text()) | changes))
+    with pytest.raises(InputError, match=f"{re.escape(words)}.*; calibrate the run again"):
+        read_calibration(file)
+
+
+# Beside a run and its exports
+
+
+def with_calibration(run: Path) -> Calibration:
+    """Give a run a calibration of the scores that it gives ``DOCUMENTS``."""
+    ranker = load(run, "32-true")
+    scores = ranker.score([(QUERY, document) for document in DOCUMENTS])
+    made = calibration(scores, digest_of_weights(ranker.model))
+    made.write(run / "calibration.json")
+    return made
+
+
+@pytest.mark.parametrize("kind", ["cross", "dual"])
+def test_what_is_kept_of_a_ranking(copied_run, tmp_path, kind):
+    run = copied_run(tmp_path, kind)
+    made = with_calibration(run)
+    ranker = load(run, "32-true")
+    whole = ranker.rank(QUERY, DOCUMENTS)
+    assert {one.probability for one in whole} == {None}
+    for kept in ("all", "one"):
+        lowest = np.float32(made.threshold(0.8, kept))
+        ranking = ranker.rank(QUERY, DOCUMENTS, keep=0.8, kept=kept)
+        above = [one for one in whole if one.score >= lowest]
+        assert [one[:4] for one in ranking] == [one[:4] for one in above]
+        assert 0 < len(ranking) < len(whole)
+        expected = made.probabilities([one.score for one in ranking])
+        assert [one.probability for one in ranking] == expected.tolist()
+        assert ranker.rank(QUERY, DOCUMENTS, 2, keep=0.8, kept=kept) == ranking[:2]
+    below = [one.text for one in whole if one.score < np.float32(made.threshold(0.8))]
+    assert ranker.rank(QUERY, below, keep=0.8) == []
+    assert ranker.rank(QUERY, [], keep=0.8) == []
+
+
+def test_a_calibration_of_other_weights_is_refused(copied_run, tmp_path):
+    run = copied_run(tmp_path, "cross")
+    made = with_calibration(run)
+    replace(made, weights="0" * 32).write(run / "calibration.json")
+    with pytest.raises(InputError, match="is of other weights than those of .*ltr calibrate RUN"):
+        load(run).rank(QUERY, DOCUMENTS, keep=0.9)
+    with pytest.raises(InputError, match="is of other weights"):
+        export(run, tmp_path / "exported")
+    assert not (tmp_path / "exported").exists()
+
+
+def test_without_a_calibration_a_line_says_how_to_get_one(copied_run, tmp_path, backbone):
+    run = copied_run(tmp_path, "features")
+    with pytest.raises(InputError, match=r"run has no calibration, .*: ltr calibrate RUN"):
+        _ = load(run).calibration
+    with pytest.raises(InputError, match="has no calibration"):
+        load(backbone).rank(QUERY, DOCUMENTS, keep=0.9)
+    with pytest.raises(InputError, match="keep must be between 0 and 1"):
+        load(backbone).rank(QUERY, DOCUMENTS, keep=90)
+    with pytest.raises(InputError, match="kept must be 'all' or 'one'"):
+        load(backbone).rank(QUERY, DOCUMENTS, keep=0.9, kept="some")
+
+
+def said_by_card(folder: Path, scores: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Probabilities, and what is kept, by the code of a card."""
+    text = (folder / "README.md").read_text()
+    (code,) = re.findall(r"## Thresholds.*?```python\n(.*?)```", text, re.DOTALL)
+    names = {"scores": scores}
+    exec(code.replace("FOLDER", str(folder)), names)
+    return names["probabilities"], names["is_kept"]
+
+
+def check_equal(ranking, scores: np.ndarray, folder: Path) -> None:
+    """What others compute from a folder is what the run says."""
+    probabilities, is_kept = said_by_card(folder, scores)
+    assert sorted(one.place for one in ranking) == np.flatnonzero(is_kept).tolist()
+    for one in ranking:
+        assert probabilities[one.place] == pytest.approx(one.probability, abs=1e-5)
+    assert 0 < len(ranking) < len(DOCUMENTS)
+
+
+def off_the_threshold(run: Path) -> list:
+    """The ranking of a run by a threshold that lies between two scores: in another library the sums of
+    a score are rounded otherwise.
+    """
+    made = with_calibration(run)
+    scores = np.sort(load(run, "32-true").score([(QUERY, each) for each in DOCUMENTS]))
+    lowest = float(scores[8] + scores[9]) / 2
+    n = len(made.lowest_relevant)
+    made = replace(made, lowest_relevant=[lowest] * n, highest_relevant=[lowest] * n)
+    made.write(run / "calibration.json")
+    return load(run, "32-true").rank(QUERY, DOCUMENTS, keep=0.9)
+
+
+def test_an_exported_cross_encoder_keeps_the_same(copied_run, tmp_path):
+    run = copied_run(tmp_path, "cross")
+    ranking = off_the_threshold(run)
+    folder = tmp_path / "exported"
+    export(run, folder)
+    again = load(folder, "32-true").rank(QUERY, DOCUMENTS, keep=0.9)
+    assert [one.place for one in again] == [one.place for one in ranking]
+    for ours, theirs in zip(ranking, again, strict=True):
+        assert theirs.probability == pytest.approx(ours.probability, abs=1e-5)
+    theirs = CrossEncoder(str(folder), device="cpu")
+    scores = theirs.predict([(QUERY, document) for document in DOCUMENTS])
+    check_equal(ranking, scores, folder)
+    (folder / "calibration.json").unlink()
+    with pytest.raises(InputError, match=r"calibration\.json"):
+        load(folder)
+
+
+def test_an_exported_dual_encoder_keeps_the_same_without_its_temperature(copied_run, tmp_path):
+    run = copied_run(tmp_path, "dual")
+    ranking = off_the_threshold(run)
+    folder = tmp_path / "exported"
+    export(run, folder)
+    again = load(folder, "32-true").rank(QUERY, DOCUMENTS, keep=0.9)
+    assert [one.place for one in again] == [one.place for one in ranking]
+    theirs = SentenceTransformer(str(folder), device="cpu")
+    scores = theirs.similarity(theirs.encode_query([QUERY]), theirs.encode_document(DOCUMENTS))
+    check_equal(ranking, scores.numpy(), folder)
+
+
+def test_a_graph_keeps_the_same(copied_run, tmp_path):
+    run = copied_run(tmp_path, "cross")
+    ranking = off_the_threshold(run)
+    folder = tmp_path / "exported"
+    export(run, folder, "onnx")
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    graph = onnxruntime.InferenceSession(folder / "model.onnx")
+    options = {"truncation": "only_second", "max_length": 20, "padding": True}
+    pairs = tokenizer([QUERY] * len(DOCUMENTS), DOCUMENTS, return_tensors="np", **options)
+    (scores,) = graph.run(None, {one.name: pairs[one.name] for one in graph.get_inputs()})
+    check_equal(ranking, scores, folder)
