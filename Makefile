@@ -159,7 +159,7 @@ SHIPPED := cross_encoder ladder
 TABLES := $(SHIPPED) dual_encoder transform margins schedule losses-medquad wikiqa wikiqa_best wikiqa_dual wikiqa_folds \
   wikiqa_folds-5-folds losses distil distil_cross distil_corpus windows rerank_mined ladder-wikiqa ladder-liveqa ladder-cmedir \
   heart heart_double heart_long heart_size heart_rerank
-OTHERS := clean_splits mixture audit significance machine_labels until_shown synthetic lambdarank mq2008
+OTHERS := clean_splits mixture audit significance machine_labels wikiqa_judge until_shown synthetic lambdarank mq2008
 
 results/%: | env  ## One table of docs/results.md (make tables lists them)
 	$(BIN)/python experiments/reproduce.py $* $(if $(QUICK),--quick)
@@ -187,6 +187,8 @@ results/significance: | env
 	$(BIN)/python experiments/significance.py
 results/machine_labels: | env
 	$(BIN)/python experiments/machine_labels.py
+results/wikiqa_judge: | env data
+	$(BIN)/python experiments/wikiqa_judge.py data/wikiqa runs/judge
 results/until_shown: | env
 	$(BIN)/python experiments/until_shown.py
 results/synthetic: | .venv/bench
