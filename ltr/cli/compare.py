@@ -129,6 +129,10 @@ def compare(
             of_judge, told = judge_tables(judged, rankings, measured_by, pairs, alpha)
             more_tables += of_judge
             remarks += told
+            if any(each.look for result in results for each in result.main.comparisons):
+                remarks.append(
+                    "the table with the labels of a judge counts no looks: its p and its intervals are those of one"
+                )
     print_and_write(results, alpha, plan, files, remarks, more_tables)
     if wandb is not None:
         from ltr.compare.page import page  # matplotlib takes a second to import

@@ -10,15 +10,14 @@ from ltr.cli.compare import check_files, print_and_write
 from ltr.cli.messages import line_for_user
 from ltr.cli.near_names import near_option
 from ltr.cli.process import run_in_process
-from ltr.compare.comparison import compare
-from ltr.compare.experiment import read_experiments
 from ltr.compare.group_result import ExperimentResult, GroupResult
-from ltr.compare.query_groups import grouped
 from ltr.data.console import say
 from ltr.data.outputs import check_folder, check_inside
 from ltr.errors import InputError
-from ltr.grid.definition import Cell, Grid, experiment_folder
+from ltr.grid.compared_cells import ComparedCells
+from ltr.grid.definition import Cell, Grid
 from ltr.grid.folder import GridFolder
+from ltr.grid.until_shown import cells_until_shown, check_looks
 
 FIT_OPTIONS = ("--wandb", "--wandb_model", "--init_from")  # and all with a dot
 GIVEN_BY_GRID = ("--config", "--ckpt_path", "--seed_everything")
@@ -42,6 +41,8 @@ def run_grid(command_line: list[str]) -> None:
                 f"ltr grid gives {name} to each run itself, by base and seeds of the grid file; leave it out"
             )
         is_of_fit = _is_of_fit(name)
+        if name == "--until-shown":
+            word = "--until_shown"
         is_own = not name.startswith("--") or near_option(name.removeprefix("--"), own_options)
         if is_own and not is_of_fit:
             own_words.append(word)
@@ -70,6 +71,7 @@ def grid(
     only: list[str] | None = None,
     seeds: list[int] | None = None,
     folds: int | None = None,
+    until_shown: bool = False,
     table: bool = False,
     fit_options: list[str],
     markdown: str | None = None,
@@ -93,6 +95,9 @@ def grid(
         seeds: Other seeds than those of the file.
         folds: Cross-validate over the questions of train and dev, dealt into so many parts, with the first seed; test is not
             read. What is best is named in the end, on the axis that the file chooses, else of all.
+        until_shown: Train one seed after the other, look at the comparison after each, and stop when every
+            difference is shown, or hardly can be with the seeds that are left. p and the verdicts count
+            all looks (docs/grid.md).
         table: Train nothing.
         fit_options: Options of ltr fit for all cells: names and values in turn.
         markdown: Also write the comparison to this file.
@@ -112,25 +117,35 @@ def grid(
     check_folder(runs, "--runs")
     if not table:
         check_inside(root, "--runs")
-    folder = GridFolder(definition, root, fit_options)
-    # What is perhaps no option of ltr fit either is refused before anything else, even with --table:
-    # by parsing one cell with it.
-    taken_for_fit = [name for name in fit_options[::2] if not _is_of_fit(name)]
-    if taken_for_fit:
-        _refuse_options(folder, list(definition.cells())[:1])
+    if until_shown and folds is not None:
+        raise InputError(
+            "--until_shown looks after each seed, and --folds has one; leave out either"
+        )
     if folds is not None:
         seeds = seeds or [definition.seeds[0]]
     seeds = list(dict.fromkeys(seeds or definition.seeds))
     if min(seeds) < 0:
         raise InputError(f"--seeds must be whole numbers of at least 0, got {min(seeds)}")
+    folder = GridFolder(definition, root, fit_options, tuple(seeds) if until_shown else ())
+    # What is perhaps no option of ltr fit either is refused before anything else, even with --table:
+    # by parsing one cell with it.
+    taken_for_fit = [name for name in fit_options[::2] if not _is_of_fit(name)]
+    if taken_for_fit:
+        _refuse_options(folder, list(definition.cells())[:1])
     cells = list(definition.cells(seeds, only or (), folds))
+    if until_shown:
+        check_looks(folder, cells)
     if definition.choose is not None and folds is None:
         tried = [cell for cell in cells if cell.seed == seeds[0]]
         if not table:
             _make_missing(folder, tried)
         chosen = {cell.names for cell in folder.chosen_on_dev(tried)}
         cells = [cell for cell in cells if cell.names in chosen]
-    if not table:
+    if until_shown:
+        if not table:
+            _refuse_options(folder, folder.missing(cells))  # of all seeds, before the first
+        cells = cells_until_shown(folder, cells, None if table else _make)
+    elif not table:
         _make_missing(folder, cells)
     _compare_made(folder, cells, files, folds)
 
@@ -138,6 +153,10 @@ def grid(
 def _make_missing(folder: GridFolder, cells: Sequence[Cell]) -> None:
     missing = folder.missing(cells)
     _refuse_options(folder, missing)
+    _make(folder, missing)
+
+
+def _make(folder: GridFolder, missing: Sequence[Cell]) -> None:
     # A cell that refuses its input does not end the others.
     folder.make(missing, partial(run_in_process, refusal_ends_program=False))
 
@@ -185,18 +204,11 @@ def _compare_made(
         notes.append(f"{len(missing)} of {len(cells)} runs are not there yet, first {first}")
     if not made:
         raise InputError(f"{notes[0]}, so there is nothing to compare")
-    compared = read_experiments([str(folder.root / cell.folder) for cell in made])
-    # The name of each experiment in the comparison, by its folder.
-    name_of = {experiment.runs[0].folder.parent: experiment.name for experiment in compared}
-    values = list(dict.fromkeys(cell.names for cell in made))  # on the axes, of each experiment
-    names = [name_of[folder.root / experiment_folder(each)] for each in values]
-    place_pairs, lonely_lines = folder.grid.pairs_by_place(values)
-    pairs = [(names[place], names[baseline_place]) for place, baseline_place in place_pairs]
-    results = compare(grouped(compared), folder.grid.metrics, pairs)
-    print_and_write(results, files=files, remarks=[*notes, *lonely_lines])
+    compared = ComparedCells.of(folder, made)
+    results = compared.results
+    print_and_write(results, files=files, remarks=[*notes, *compared.remarks])
     if folds is not None:
-        values_of = dict(zip(names, values, strict=True))
-        _print_best(folder.grid, values_of, results[0].main, folds)
+        _print_best(folder.grid, compared.values_of, results[0].main, folds)
 
 
 def _print_best(

@@ -71,7 +71,7 @@ class Comparison:
             level of Holm's; infinite where so few queries can show none.
         corrected: ``p`` after Holm's correction over the whole family.
         verdict: in words.
-        look: at which seeds are compared that ``ltr grid --until-shown`` trains one after the other;
+        look: at which seeds are compared that ``ltr grid --until_shown`` trains one after the other;
             None: their number was decided before.
     """
 

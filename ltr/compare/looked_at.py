@@ -7,7 +7,7 @@ from ltr.compare.looks import FIRST, Look
 
 
 def look_at(first: Experiment, second: Experiment) -> Look | None:
-    """The look that a comparison is, if ``ltr grid --until-shown`` trains the seeds of both one after
+    """The look that a comparison is, if ``ltr grid --until_shown`` trains the seeds of both one after
     the other, and has got equally far with them; else None.
     """
     budget = _budget(first, second)
@@ -35,12 +35,12 @@ def notes_on_looks(pairs: Iterable[tuple[Experiment, Experiment]]) -> list[str]:
         look = look_at(*pair)
         if look is not None:
             notes.append(
-                f"seeds were trained one after the other (ltr grid --until-shown), {look.n_seeds} of at most {look.budget}: p, verdicts and intervals of differences count a look after each; this look has a level of {look.level(0.05):.2g} of the 0.05"
+                f"seeds were trained one after the other (ltr grid --until_shown), {look.n_seeds} of at most {look.budget}: p, verdicts and intervals of differences count a look after each; of one look alone, p would be held against {look.level(0.05):.2g} here in place of 0.05"
             )
             continue
         is_looked_at = any(run.budget for experiment in pair for run in experiment.runs)
         if is_looked_at and min(len(experiment.runs) for experiment in pair) >= FIRST:
             notes.append(
-                "seeds were trained until a difference was shown (ltr grid --until-shown), and are compared in another way now: p counts no looks, and false differences are likelier than the level says; compare the same seeds of experiments of that grid"
+                "seeds were trained until a difference was shown (ltr grid --until_shown), and are compared in another way now: p counts no looks, and false differences are likelier than the level says; compare the same seeds of experiments of that grid"
             )
     return list(dict.fromkeys(notes))

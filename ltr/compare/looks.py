@@ -207,6 +207,8 @@ def _bound(to_spend: float, places: np.ndarray, masses: np.ndarray, step: float)
         below = special.ndtr((-places - bound) / step)
         return float(masses @ (above + below)) / to_spend - 1
 
+    if too_much(0.0) <= 0:
+        return 0.0  # all that is open is spent, but for rounding
     high = step
     while too_much(high) > 0:
         high *= 2

@@ -29,7 +29,7 @@ class Run:
         by_query: the values by metric and query; NaN where a query has none.
         split: that the results are on.
         file: a ranking of others, where the run is one; None: the folder holds it.
-        budget: the seeds of the grid that made it by ``ltr grid --until-shown``, in the order in which
+        budget: the seeds of the grid that made it by ``ltr grid --until_shown``, in the order in which
             they are trained; empty: no such grid did.
     """
 

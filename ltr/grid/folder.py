@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import Any, NotRequired, TypedDict
 
 import yaml
 from filelock import FileLock, Timeout
@@ -33,6 +33,7 @@ class CellContent(TypedDict):
     base: list[str]  # the text of each file
     options: list[str]  # names and values in turn
     seed: int
+    until_shown: NotRequired[list[int]]  # the seeds of the budget, in their order
 
 
 @dataclass(frozen=True)
@@ -45,11 +46,14 @@ class GridFolder:
         root: the folder.
         fit_options: of ``ltr fit`` for all cells, as the command line takes them, beside those of
             the file: names and values in turn.
+        budget: the seeds that may be trained, in this order, where somebody looks after each; empty:
+            all are trained before anybody looks. It lies in each run, and can't be another one later.
     """
 
     grid: Grid
     root: Path
     fit_options: Sequence[str] = ()
+    budget: tuple[int, ...] = ()
 
     def run_folder(self, cell: Cell) -> RunFolder:
         """Where a cell lies, or will."""
@@ -82,6 +86,7 @@ class GridFolder:
                 f"{run.path} holds a run that no grid has made; name another folder (--runs)"
             )
         self._check_same_options(run, cell)
+        self._check_same_budget(run)
         # An interrupted test lacks one of its files. A run that was tested and has steps left to train
         # has results of weights that are not its last.
         has_results = is_tested(run.path) and run.test_run.is_file()
@@ -104,13 +109,32 @@ class GridFolder:
                 f"{run.path} was made by other options than {self.grid.name} has now ({names}); remove it, or name another folder (--runs)"
             )
 
+    def _check_same_budget(self, run: RunFolder) -> None:
+        """Check that a run was made for the looks that its grid has now: levels of looks hold for a
+        budget that was decided before the first one.
+        """
+        if not self.budget:
+            return  # whoever trains all seeds may train what looks have left
+        made_for = read_json(run.grid_cell, MEND).get("until_shown")
+        if made_for is None:
+            raise InputError(
+                f"{run.path} was made without --until_shown, so somebody may have looked at it before the budget was decided; name another folder (--runs)"
+            )
+        if made_for != [*self.budget]:
+            raise InputError(
+                f"{run.path} was made with a budget of the seeds {_in_words(made_for)}, and that is {_in_words(self.budget)} now; a budget must stay as it was before the first look: give these seeds, or name another folder (--runs)"
+            )
+
     def content(self, cell: Cell) -> CellContent:
         """What lies in the cell's run folder, in ``cell.json``."""
-        return {
+        content: CellContent = {
             "base": [file.read_text() for file in self.grid.base],
             "options": [*cell.words(), *self.fit_options],
             "seed": cell.seed,
         }
+        if self.budget:
+            content["until_shown"] = [*self.budget]
+        return content
 
     def make(self, cells: Sequence[Cell], run_command: Callable[[list[str]], None]) -> None:
         """Train and test cells; wait for those that other processes make.
@@ -204,6 +228,10 @@ class GridFolder:
         names = ", ".join(str(cell.experiment) for cell in chosen)
         say("chosen on dev:", names)
         return chosen
+
+
+def _in_words(seeds: Sequence[int]) -> str:
+    return ", ".join(map(str, seeds))
 
 
 def decisive_options(content: Mapping[str, Any]) -> dict[str, Any]:

@@ -45,6 +45,8 @@ def test_levels_rise_from_look_to_look_and_with_alpha_and_one_look_has_all_of_it
         for look in looks(budget):
             of_alphas = [look.level(alpha) for alpha in (1e-9, 1e-3, 0.01, 0.05, 0.5, 1.0)]
             assert of_alphas == sorted(of_alphas)
+    for budget in range(2, 20):
+        assert Look(budget, budget).level(1.0) == pytest.approx(1), "all is spent"
     assert Look(2, 2).level(0.05) == pytest.approx(0.05)
     assert Look(2, 10).level(0.05) == pytest.approx(spent(0.2, 0.05))
 
