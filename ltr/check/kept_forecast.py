@@ -148,7 +148,7 @@ class KeptForecast(Callback):
         forecast = Forecast(works)
         parts = []
         for work in works:
-            parts.append(f"{work.times:,} × {work.name} {duration(work.total_seconds)}")
+            parts.append(f"{work.name} {work.times:,} times: {duration(work.total_seconds)}")
         scope = "in all"
         if untimed:
             scope = f"without {' and '.join(untimed)}, of which none was timed yet"

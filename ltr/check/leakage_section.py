@@ -148,7 +148,7 @@ def _in_words(leakage: Leakage) -> tuple[list[str], list[str]]:
             for leaks in leakage.leaks_of(part.name, ["equal", "near"])
             if len(leaks.query_rows)
         }
-        text = f"{len(rows):,} of {n:,} queries of {part.name} ({len(rows) / n:.1%}) stand, or nearly, in {', '.join(sorted(others))}"
+        text = f"{len(rows):,} of {n:,} queries of {part.name} ({len(rows) / n:.1%}) are duplicates or near-duplicates of queries of {', '.join(sorted(others))}"
         if part.name == "test":
             text += "; ltr check --write makes a clean split"
         if len(rows) >= MANY * n:

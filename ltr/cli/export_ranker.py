@@ -79,7 +79,9 @@ def export(
     say_exported(exported)
     say(f"{folder} is written, for {to}; its README.md says how to use it")
     if (Path(folder) / "proof/check.py").is_file():  # adapters alone have none
-        say(f"python {folder}/proof/check.py says whether it computes the same elsewhere")
+        say(
+            f"python {folder}/proof/check.py says on any machine whether it computes the same scores there"
+        )
     if push is not None:
         try:
             say_pushed(Path(folder), push, public)

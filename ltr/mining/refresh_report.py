@@ -26,22 +26,22 @@ def summary_lines(manifest: Mapping[str, Any]) -> Iterator[str]:
     seconds = ", ".join(f"{name} {value:.1f} s" for name, value in manifest["seconds"].items())
     yield (
         f"hard negatives{moment}: {manifest['mined_queries']} queries, "
-        f"{recipe['depth']} documents searched for each; {seconds}"
+        f"the {recipe['depth']} best documents of each; {seconds}"
     )
 
     left_out = [f"{name} {counts[name]:,}" for name in ("relevant", *FILTERS) if name in counts]
     yield (
         f"  of {counts['found']:,} found, left out: {', '.join(left_out)}; "
-        f"{counts['chosen']:,} are kept"
+        f"kept: {counts['chosen']:,}, at most {recipe['n']} a query"
     )
 
     if counts["short"]:
         yield (
-            f"  {counts['short']} queries have too few, and got {counts['random']} random documents"
+            f"  {counts['short']} queries had too few for a list, and got {counts['random']} random documents"
         )
 
     line = (
-        f"  mean distance to the query: relevant documents {mean_distance['relevant']:.3f}, "
+        f"  mean distance of embeddings to the query: relevant documents {mean_distance['relevant']:.3f}, "
         f"negatives {mean_distance['negatives']:.3f}"
     )
     if "overlap" in manifest:

@@ -661,11 +661,10 @@ def test_a_refresh_is_told_in_a_few_lines(tmp_path, collection_folder, backbone,
     told = [record.message for record in caplog.records if record.name == "ltr.callbacks.mining"]
     assert len(told) == 6
     assert told[0].startswith(
-        "hard negatives at step 0: 30 queries, 12 documents searched for each; encode "
+        "hard negatives at step 0: 30 queries, the 12 best documents of each; encode "
     )
-    assert told[1].startswith("  of 360 found, left out: relevant ") and told[1].endswith(
-        "120 are kept"
-    )
+    assert told[1].startswith("  of 360 found, left out: relevant ")
+    assert "; kept: 120, at most " in told[1]
     assert "were negatives before" in told[5] and "were negatives before" not in told[2]
 
 

@@ -1,7 +1,7 @@
 """Forecasts: how often a training does what, what a run keeps, and the line at its end."""
 
 import json
-from types import SimpleNamespace
+from types import MethodType, SimpleNamespace
 
 import pytest
 from lightning.pytorch import Trainer
@@ -19,6 +19,7 @@ from ltr.check import kept_forecast
 from ltr.check.forecast import Forecast, Schedule, Work, forecast_section, schedule_of, works_of
 from ltr.check.kept_forecast import difference_line
 from ltr.cli.check import _check_fits_data, _LeakageOptions, _sampling_trainer, check, run_check
+from ltr.cli.parsed import ParsedCommand
 from ltr.datamodules import FeatureDataModule, LabelDataModule
 from ltr.errors import InputError
 from tests.cli.conftest import config  # noqa: F401
@@ -98,6 +99,7 @@ def test_a_sample_has_no_callbacks_that_it_can_not_have(tmp_path, callback):
         made=SimpleNamespace(trainer={}),
         instantiate_trainer=lambda **options: Trainer(accelerator="cpu", **options),
     )
+    command.trainer_without_outputs = MethodType(ParsedCommand.trainer_without_outputs, command)
     sampling, sample = _sampling_trainer(command, tmp_path)
     assert callback not in sampling.callbacks
     assert sample in sampling.callbacks
@@ -213,7 +215,7 @@ def test_a_run_keeps_a_forecast_and_says_the_difference(config, capsys):
     assert results["forecast"]["seconds"] == pytest.approx(sum(works.values()), abs=0.01)
     assert 0 < results["took"]["validations"] < results["took"]["seconds"]
     assert results["took"]["disk"] > 1e4
-    assert "in all (16 × step" in said and ", took " in said
+    assert "in all (step 16 times: " in said and ", took " in said
 
 
 @pytest.mark.usefixtures("forecast_of_six")

@@ -236,7 +236,7 @@ def test_a_training_is_told_of_equal_and_near_queries_alone(folder, monkeypatch)
     quarter.
     """
     collection = open_collection(folder)
-    expected = "1 of 4 queries of test (25.0%) stand, or nearly, in train; ltr check --write makes a clean split"
+    expected = "1 of 4 queries of test (25.0%) are duplicates or near-duplicates of queries of train; ltr check --write makes a clean split"
     assert severe_leaks(collection) == [expected]
     assert leakage_section(find_leakage(collection)).severe == [expected], "as ltr check says it"
     assert severe_leaks(collection._replace(qrels={"test": collection.qrels["test"]})) == []
@@ -273,7 +273,10 @@ def test_only_a_clean_split_of_test_is_promised(tmp_path, capsys):
     docs = {"d0": "one text", "d1": "another"}
     qrels = {"train": [("t", "d0")], "dev": [("d", "d1")], "test": [("x", "d1")]}
     page = page_of(capsys, f"--data {write_folder(tmp_path / 'three', queries, docs, qrels)}")
-    assert "1 of 1 queries of dev (100.0%) stand, or nearly, in train\n" in page
+    assert (
+        "1 of 1 queries of dev (100.0%) are duplicates or near-duplicates of queries of train\n"
+        in page
+    )
     assert "--write" not in page
 
 

@@ -7,7 +7,7 @@ from tests.mining.audited import negatives_of
 MANIFEST = {
     "step": 40,
     "mined_queries": 3,
-    "recipe": {"depth": 10, "index": "Flat"},
+    "recipe": {"depth": 10, "n": 30, "index": "Flat"},
     "seconds": {"encode": 1.26, "search": 0.5},
     "counts": {"found": 3000, "relevant": 4, "relative": 1200, "chosen": 90, "short": 0},
     "mean_distance": {"relevant": 0.25, "negatives": 0.5},
@@ -17,22 +17,22 @@ MANIFEST = {
 
 def test_a_refresh_in_three_lines():
     assert [*summary_lines(MANIFEST)] == [
-        "hard negatives at step 40: 3 queries, 10 documents searched for each; "
+        "hard negatives at step 40: 3 queries, the 10 best documents of each; "
         "encode 1.3 s, search 0.5 s",
-        "  of 3,000 found, left out: relevant 4, relative 1,200; 90 are kept",
-        "  mean distance to the query: relevant documents 0.250, negatives 0.500",
+        "  of 3,000 found, left out: relevant 4, relative 1,200; kept: 90, at most 30 a query",
+        "  mean distance of embeddings to the query: relevant documents 0.250, negatives 0.500",
     ]
 
 
 def test_what_not_every_refresh_has_is_told_where_it_is_there():
     manifest = MANIFEST | {
-        "recipe": {"depth": 10, "index": "HNSW32"},
+        "recipe": {"depth": 10, "n": 30, "index": "HNSW32"},
         "counts": MANIFEST["counts"] | {"short": 2, "random": 5},
         "overlap": 0.75,
         "staleness": 6,
     }
     _, _, short, distances = summary_lines(manifest)
-    assert short == "  2 queries have too few, and got 5 random documents"
+    assert short == "  2 queries had too few for a list, and got 5 random documents"
     assert distances.split("; ")[1:] == [
         "75% were negatives before",
         "training went on for 6 steps meanwhile",
