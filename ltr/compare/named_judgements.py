@@ -7,19 +7,18 @@ from pathlib import Path
 import numpy as np
 
 from ltr.data.collection import Collection, open_collection, with_split
-from ltr.data.files import digest_of_json
 from ltr.data.judge_labels import JudgeLabels
 from ltr.data.judged_lists import read_judgements
-from ltr.data.lines import GivenIds
+from ltr.data.lines import GivenIds, IdTable
 from ltr.data.progress import reading
 from ltr.data.query_lists import QueryLists
 from ltr.data.texts import TextTable, id_of
 from ltr.errors import InputError
 
 
-class CollectionIds(GivenIds):
-    """Ids by which rankings name the texts of a collection, numbered as they come. A text stands for the
-    id that a collection of such texts gives it.
+class CollectionIds:
+    """Ids by which rankings name the texts of a collection: by the rows of its table, and behind these
+    other ids, numbered as they come. A text stands for the id that a collection of such texts gives it.
 
     Args:
         table: of the collection.
@@ -27,24 +26,22 @@ class CollectionIds(GivenIds):
     """
 
     def __init__(self, table: TextTable, letter: str) -> None:
-        super().__init__()
         self._table = table
         self._letter = letter
+        self._others = GivenIds()
+        self.ids: Sequence[str] = _IdsOfBoth(table.ids, self._others.ids)
 
     def rows(self, ids: Sequence[str]) -> np.ndarray:
+        """``[N]`` int64: the row of each id, a new one for an id that is not there."""
         distinct = list(dict.fromkeys(ids))
-        known = {
-            id_: id_
-            for id_, row in zip(distinct, self._table.rows(distinct), strict=True)
-            if row >= 0
-        }
-        absent = [id_ for id_ in distinct if id_ not in known]
-        ids_of_texts = [self._id_of(text) for text in absent]
-        for text, id_, row in zip(
-            absent, ids_of_texts, self._table.rows(ids_of_texts), strict=True
-        ):
-            known[text] = id_ if row >= 0 else text
-        return super().rows([known[id_] for id_ in ids])
+        rows = self._table.rows(distinct)
+        absent = np.flatnonzero(rows < 0)
+        rows[absent] = self._table.rows([self._id_of(distinct[place]) for place in absent])
+        absent = absent[rows[absent] < 0]
+        of_others = self._others.rows([distinct[place] for place in absent])
+        rows[absent] = len(self._table) + of_others
+        row_of = dict(zip(distinct, rows.tolist(), strict=True))
+        return np.fromiter(map(row_of.__getitem__, ids), np.int64, len(ids))
 
     def _id_of(self, text: str) -> str:
         """What a collection calls a text; itself where it is no text."""
@@ -55,7 +52,22 @@ class CollectionIds(GivenIds):
 
     def are_there(self, rows: np.ndarray) -> np.ndarray:
         """``[N]`` bool: whether the collection has what these rows name."""
-        return self._table.rows([self.ids[row] for row in rows]) >= 0
+        return rows < len(self._table)
+
+
+class _IdsOfBoth(Sequence[str]):
+    """The ids of a table, and behind them others, which may become more."""
+
+    def __init__(self, of_table: Sequence[str], others: Sequence[str]) -> None:
+        self._of_table = of_table
+        self._others = others
+
+    def __len__(self) -> int:
+        return len(self._of_table) + len(self._others)
+
+    def __getitem__(self, row: int) -> str:  # type: ignore[override]  # no slices
+        n_of_table = len(self._of_table)
+        return self._of_table[row] if row < n_of_table else self._others[row - n_of_table]
 
 
 @dataclass(frozen=True)
@@ -76,8 +88,8 @@ class Judgements:
 
     source: str
     lists: QueryLists
-    queries: GivenIds
-    docs: GivenIds
+    queries: IdTable
+    docs: IdTable
     path: str | None = None
     split: str = "test"
     digests: dict[str, str] = field(default_factory=dict)
@@ -177,26 +189,17 @@ def _judgements_of(
     """Judgements of queries and documents of a collection."""
     queries = CollectionIds(collection.queries, "q")
     docs = CollectionIds(collection.corpus, "d")
-    query_rows = queries.rows([collection.queries.ids[row] for row in judged.query_of_doc])
-    doc_rows = docs.rows([collection.corpus.ids[row] for row in judged.doc_rows])
-    lists = QueryLists.from_rows(query_rows, doc_rows, judged.values)
-    read = _judgements(source, lists, queries, docs)
+    read = _judgements(source, judged, queries, docs)
     texts = {"queries": collection.queries.key, "documents": collection.corpus.key}
     own_rows = collection.documents_left_out()[judged.query_rows]
     has_own = own_rows >= 0
     own_docs = QueryLists.from_rows(
-        queries.rows([collection.queries.ids[row] for row in judged.query_rows[has_own]]),
-        docs.rows([collection.corpus.ids[row] for row in own_rows[has_own]]),
-        np.zeros(int(has_own.sum())),
+        judged.query_rows[has_own], own_rows[has_own], np.zeros(int(has_own.sum()))
     )
     digests = read.digests | texts
     path = collection.source
     return replace(read, path=path, split=split, digests=digests, own_docs=own_docs)
 
 
-def _judgements(source: str, lists: QueryLists, queries: GivenIds, docs: GivenIds) -> Judgements:
-    query_ids = [queries.ids[row] for row in lists.query_of_doc]
-    doc_ids = [docs.ids[row] for row in lists.doc_rows]
-    pairs = sorted(zip(query_ids, doc_ids, lists.values.tolist(), strict=True))
-    digests = {"judgements": digest_of_json(pairs)[:16]}
-    return Judgements(source, lists, queries, docs, digests=digests)
+def _judgements(source: str, lists: QueryLists, queries: IdTable, docs: IdTable) -> Judgements:
+    return Judgements(source, lists, queries, docs, digests={"judgements": lists.digest()[:16]})

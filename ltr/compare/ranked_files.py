@@ -23,7 +23,7 @@ from ltr.compare.tested_run import Run, read_run
 from ltr.data.files import digest_of_arrays
 from ltr.data.forms import ENDINGS_OF_ROWS
 from ltr.data.judged_lists import lists_of_ranking
-from ltr.data.lines import GivenIds
+from ltr.data.lines import IdTable
 from ltr.data.progress import reading
 from ltr.data.query_lists import QueryLists, values_of
 from ltr.errors import InputError
@@ -41,6 +41,7 @@ TEXTS_TO_THE_LETTER = (
 )
 
 CELLS = 2**22  # of lists that are measured together
+SHORT = 64  # cells that a shorter list counts as, for what each list takes
 
 
 @dataclass(frozen=True)
@@ -228,12 +229,12 @@ def _read(file: Path, judgements: Judgements) -> tuple[QueryLists, list[str]]:
     return known, notes
 
 
-def _other_names(table: GivenIds, rows: np.ndarray) -> str:
+def _other_names(table: IdTable, rows: np.ndarray) -> str:
     """What names that are not judged may be."""
     return TEXTS_TO_THE_LETTER if are_texts(table, rows) else "these may be ids of other data"
 
 
-def are_texts(table: GivenIds, rows: np.ndarray) -> bool:
+def are_texts(table: IdTable, rows: np.ndarray) -> bool:
     """Whether one of some names has white space, as texts have."""
     return any(len(table.ids[row].split()) > 1 for row in rows.tolist())
 
@@ -342,7 +343,7 @@ def _blocks(lengths: np.ndarray) -> Iterator[np.ndarray]:
     start = 0
     while start < len(order):
         stop = start + 1
-        while stop < len(order) and (stop + 1 - start) * lengths[order[stop]] <= CELLS:
+        while stop < len(order) and (stop + 1 - start) * max(SHORT, lengths[order[stop]]) <= CELLS:
             stop += 1
         yield order[start:stop]
         start = stop
