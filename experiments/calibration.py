@@ -1,6 +1,6 @@
 """Simulates calibration over random halves of a data set's queries (docs/results_calibration.md):
-python experiments/calibration.py data/wikiqa examples/medquad data/wordnet-definitions --run
-runs/demo/medquad/seed=0
+python experiments/calibration.py data/wikiqa examples/medquad data/wordnet-definitions, or of a trained
+run: python experiments/calibration.py --run runs/lambdarank/seed=0
 
 Of each data set the queries of dev and test, 1,000 at most, are dealt 1,000 times into two halves. Thresholds are
 set on the first, and the share of queries that keep their relevant documents is counted on the
@@ -16,17 +16,18 @@ import numpy as np
 from rich.table import Table
 from scipy.special import expit
 
+from ltr.cli.calibrate import scores_of_split
 from ltr.data.bm25 import bm25_lists
 from ltr.data.collection import Collection, open_collection
 from ltr.data.console import table_console
 from ltr.data.query_lists import QueryLists, values_of
 from ltr.errors import InputError
 from ltr.models import DualEncoder
+from ltr.run.run_folder import RunFolder
 from ltr.use.calibration.conformal import PROMISES, rank_of_threshold, threshold
 from ltr.use.calibration.fitting import fit_map
 from ltr.use.calibration.labelled_scores import LabelledScores
 from ltr.use.calibration.score_maps import calibration_error
-from ltr.use.load import load
 from ltr.use.rankers import TextRanker
 from ltr.use.reranking import scores_of
 from ltr.use.retriever import Retriever
@@ -55,14 +56,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("data", nargs="+", help="collections")
-    parser.add_argument("--run", help="a trained run, measured on the data set it was trained on")
-    parser.add_argument("--run_data", default="examples/medquad", help="that data set")
+    parser.add_argument("data", nargs="*", help="collections")
+    parser.add_argument("--run", nargs="*", default=[], help="trained runs, on their own data")
     asked = parser.parse_args()
     scored = [each for path in asked.data for each in scored_lists(path)]
-    if asked.run is not None:
-        ranker = load(asked.run, needs="texts")
-        scored.append(lists_of_ranker(asked.run_data, ranker, "trained"))
+    scored += [lists_of_run(run) for run in asked.run]
     console = table_console(140)
     console.print(coverage_table(scored))
     console.print(error_table(scored))
@@ -91,6 +89,17 @@ def lists_of_ranker(path: str, ranker: TextRanker, shown: str) -> Scored:
     lists = parts[0].joined(parts[1]).of_queries(drawn_queries(collection))
     scores = scores_of(ranker, collection.queries, collection.corpus, lists)
     return Scored(name_of(path), shown, labelled(collection, lists._replace(values=scores)))
+
+
+def lists_of_run(path: str) -> Scored:
+    """What a run ranks of its dev and its test."""
+    dev, test = (scores_of_split(RunFolder(path), split).lists for split in SPLITS)
+    lists = LabelledScores(
+        np.concatenate([dev.offsets, dev.offsets[-1] + test.offsets[1:]]),
+        np.concatenate([dev.scores, test.scores]),
+        np.concatenate([dev.is_relevant, test.is_relevant]),
+    )
+    return Scored(name_of(path), "trained", lists)
 
 
 def name_of(path: str) -> str:

@@ -15,11 +15,13 @@ from ltr.cli.parsed import ParsedCommand
 from ltr.compare.table_formats import print_tables
 from ltr.compare.tables import Table, number_or_empty
 from ltr.data.console import say, table_console
+from ltr.data.layouts import FeatureVectors
 from ltr.data.splits import split_named
 from ltr.datamodules import RankingDataModule
 from ltr.datamodules.pools import PoolDataModule
 from ltr.errors import InputError
 from ltr.models.ranker import digest_of_weights
+from ltr.run.launchers import has_launched_several
 from ltr.run.provenance import made_by
 from ltr.run.run_folder import RunFolder
 from ltr.run.trainer import leave_out_hints_of_lightning
@@ -30,7 +32,7 @@ from ltr.use.calibration.calibrated import (
     draw_reliability,
     promise_rows,
 )
-from ltr.use.calibration.calibration import CALIBRATION, Calibration, calibration_of
+from ltr.use.calibration.calibration import Calibration, calibration_of, check_has_calibration
 from ltr.use.calibration.conformal import queries_needed, rank_of_threshold
 from ltr.use.calibration.labelled_scores import LabelledScores
 from ltr.use.calibration.score_maps import calibration_error
@@ -41,7 +43,6 @@ from ltr.use.calibration.shift import (
     worse_groups,
 )
 
-FIGURE = "calibration.svg"
 SHOWN = 0.9  # the promise whose groups are looked at
 LEVEL = 0.05
 
@@ -56,32 +57,35 @@ def calibrate(run: str, *, on: str | None = None) -> None:
         on: Another split, such as test: measures there what the calibration of the run keeps, whether
             its queries are like those of dev, and changes nothing.
     """
+    if has_launched_several():
+        raise InputError("ltr calibrate runs in one process; start it without torchrun or srun")
     leave_out_hints_of_lightning()
     folder = RunFolder(run)
     if on is not None:
         _measure(folder, split_named(on, "on"))
         return
     with folder.owned():
-        scored = _scores(folder, "dev")
+        scored = scores_of_split(folder, "dev")
         try:
             calibration, fitted = calibrate_lists(scored.lists, scored.provenance)
         except InputError as error:
-            for old in (folder.path / CALIBRATION, folder.path / FIGURE):
+            for old in (folder.calibration, folder.calibration_figure):
                 old.unlink(missing_ok=True)
             raise InputError(f"{folder.path}: {error.message}") from None
-        draw_reliability(scored.lists, fitted, folder.path / FIGURE)
-        calibration.write(folder.path / CALIBRATION)
+        draw_reliability(scored.lists, fitted, folder.calibration_figure)
+        calibration.write(folder.calibration)
     _show_calibration(folder, calibration, scored)
 
 
 def _measure(folder: RunFolder, split: str) -> None:
     """Say what a calibration that was made before keeps on a split."""
-    on_split = _scores(folder, split)
-    calibration = calibration_of(folder.path / CALIBRATION, on_split.ranker, folder.path)
-    on_dev = _scores(folder, "dev")
+    check_has_calibration(folder.calibration, folder.path)
+    on_split = scores_of_split(folder, split)
+    calibration = calibration_of(folder.calibration, on_split.ranker, folder.path)
+    on_dev = scores_of_split(folder, "dev")
     if on_dev.provenance.evaluated != calibration.evaluated:
         raise InputError(
-            f"{folder.path / CALIBRATION} was made on another dev split than there is now; calibrate the run again: ltr calibrate {quote(str(folder.path))}"
+            f"{folder.calibration} was made on another dev split than there is now; calibrate the run again: ltr calibrate {quote(str(folder.path))}"
         )
     lists = on_split.lists
     _say_queries(folder, split, lists)
@@ -186,8 +190,8 @@ class CollectScores(Callback):
         return LabelledScores.from_lists(self._scores, self._labels)
 
 
-def _scores(folder: RunFolder, split: str) -> Scored:
-    """The scores of a split."""
+def scores_of_split(folder: RunFolder, split: str) -> Scored:
+    """The scores of a split by the best weights of a run."""
     words = ["validate"] if split == "dev" else ["test"]
     words.append(str(folder.path))
     command = ParsedCommand(words)
@@ -247,9 +251,11 @@ def _show_calibration(folder: RunFolder, calibration: Calibration, scored: Score
     )
     notes = [*_notes(calibration), *_worse_groups(calibration, scored, "dev")]
     print_tables([_table(promise_rows(calibration, lists), "dev")], notes, table_console(WIDTH))
-    say(
-        f"{folder.path / CALIBRATION} is written, and {FIGURE}; next: ltr rank {quote(str(folder.path))} --query WORDS --documents FILE --keep 0.9"
-    )
+    run = quote(str(folder.path))
+    use = f"ltr rank {run} --query WORDS --documents FILE --keep 0.9"
+    if isinstance(scored.ranker.reads, FeatureVectors):
+        use = f"in Python, ltr.load({str(folder.path)!r}).calibration"
+    say(f"{folder.calibration} is written, and {folder.calibration_figure.name}; next: {use}")
 
 
 def _table(rows: Sequence[PromiseRow], split: str) -> Table:

@@ -34,6 +34,8 @@ from ltr.processes import by_every_rank, by_rank_0, gather_objects, rank, world_
 
 log = logging.getLogger(__name__)
 
+CALIBRATION = "calibration.json"  # in a run folder, and in what is exported of one
+
 # A process waits so long for the files of the others to appear in a common folder.
 COMMON_SECONDS = 5.0
 
@@ -55,6 +57,8 @@ class RunFolder:
         test_run: the test candidates in their order, as a run file.
         predict_run: the same, written by ``predict``.
         ir_metadata: what made ``test_run``.
+        calibration: what the scores of the best weights promise, written by ``ltr calibrate``.
+        calibration_figure: its reliability figure.
         negatives: the folder of the negatives that were mined while training.
         grid_cell: written by ``ltr grid``: which options of the grid this run has.
         set_row: of a folder :meth:`folder_of_set`: its row of the table of measured sets. It is
@@ -82,6 +86,8 @@ class RunFolder:
         self.test_run = self.path / "test.run"
         self.predict_run = self.path / "predict.run"
         self.ir_metadata = self.path / "ir-metadata.yml"
+        self.calibration = self.path / CALIBRATION
+        self.calibration_figure = self.path / "calibration.svg"
         self.negatives = self.path / NEGATIVES_FOLDER
         self.grid_cell = self.path / "cell.json"
         self.set_row = self.path / "row.json"

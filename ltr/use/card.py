@@ -197,6 +197,8 @@ def card(
     ]
     if calibration is not None:
         parts.append(calibration_section(calibration))
+        if measurements:
+            parts.append("The thresholds are of the graphs in float32: int8 moves scores.")
     if measurements:
         parts.append(_int8(measurements, unit))
     if run is not None and config is not None:

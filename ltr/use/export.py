@@ -22,7 +22,8 @@ from ltr.models.encoder.lora import save_adapter
 from ltr.models.encoder.text_encoder import TextEncoder, encoders_of
 from ltr.models.pair_ranker import PairRanker
 from ltr.models.ranker import digest_of_weights
-from ltr.use.calibration.calibration import CALIBRATION, Calibration
+from ltr.run.run_folder import CALIBRATION
+from ltr.use.calibration.calibration import Calibration
 from ltr.use.card import card, reading_note
 from ltr.use.int8 import GraphMeasurement, add_int8_graphs
 from ltr.use.load import load

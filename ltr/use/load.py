@@ -13,8 +13,7 @@ from ltr.models import DualEncoder, Ranker
 from ltr.models.encoder.loading.model_folder import PACKAGE
 from ltr.models.named import Needs, open_ranker
 from ltr.run.precision import Precision, gpu_of, is_emulated, stored_precision
-from ltr.run.run_folder import run_of_checkpoint
-from ltr.use.calibration.calibration import CALIBRATION
+from ltr.run.run_folder import CALIBRATION, run_of_checkpoint
 from ltr.use.rankers import FeatureScorer, Reranker, TextRanker
 from ltr.use.retriever import Retriever
 
@@ -112,7 +111,7 @@ def load(
         precision = precision or _usual_precision(chosen_device)
         return _text_ranker(ranker, precision, source, Path(source) / CALIBRATION)
     run = run_of_checkpoint(named.file)
-    calibration = None if run is None else run.path / CALIBRATION
+    calibration = None if run is None else run.calibration
     if isinstance(ranker.reads, FeatureVectors):
         normalisation = _normalisation(named.checkpoint, named.file)
         return FeatureScorer(ranker, normalisation, source, calibration)

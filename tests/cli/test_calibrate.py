@@ -116,6 +116,7 @@ def test_nothing_fits_says_so(copied_run, tmp_path, capsys):
 def test_a_feature_ranker_is_calibrated(copied_run, tmp_path, capsys):
     run = copied_run(tmp_path, "features", *LONGER)
     assert run_ltr(f"calibrate {run}") == 0
+    assert f"next: in Python, ltr.load('{run}').calibration" in capsys.readouterr().out
     scorer = load(run)
     scores = scorer.score(np.random.default_rng(0).normal(size=(50, 5)))
     is_kept = scorer.calibration.keeps(scores, 0.8)
@@ -147,6 +148,11 @@ def test_what_can_not_be_kept_is_refused(copied_run, tmp_path, capsys, options, 
     (tmp_path / "docs.txt").write_text("w1 w2\n")
     line = f"rank {run} --query w1 --documents {tmp_path}/docs.txt {options}"
     assert words in refusal(capsys, line)
+
+
+def test_a_split_is_measured_by_a_calibration_that_there_is(copied_run, tmp_path, capsys):
+    run = copied_run(tmp_path, "features")
+    assert "has no calibration" in refusal(capsys, f"calibrate {run} --on test")
 
 
 def test_what_is_no_run_is_refused(tmp_path, capsys):

@@ -20,7 +20,6 @@ from ltr.run.metrics_file import Made
 from ltr.use.calibration.conformal import Kept, check_promise, threshold
 from ltr.use.calibration.score_maps import Isotonic, Logistic, ScoreMap
 
-CALIBRATION = "calibration.json"  # in a run folder, and in an exported one
 MEND = "calibrate the run again: ltr calibrate RUN"
 
 
@@ -192,18 +191,25 @@ def calibration_of(file: Path | None, model: Ranker, name: str | Path) -> Calibr
     Raises:
         InputError: if there is none, or it is of other weights.
     """
-    if file is None or not file.is_file():
-        raise InputError(
-            f"{name} has no calibration, by which scores have a threshold; make one on the dev split of a run: ltr calibrate RUN, which ltr export hands on",
-            option="keep",
-        )
-    calibration = read_calibration(file)
+    calibration = read_calibration(check_has_calibration(file, name))
     if calibration.weights != digest_of_weights(model):
         raise InputError(
             f"{file} is of other weights than those of {name}, so its thresholds promise nothing; {MEND}",
             option="keep",
         )
     return calibration
+
+
+def check_has_calibration(file: Path | None, name: str | Path) -> Path:
+    """The file of a calibration; an InputError where there is none. The arguments are those of
+    :func:`calibration_of`.
+    """
+    if file is None or not file.is_file():
+        raise InputError(
+            f"{name} has no calibration, by which scores have a threshold; make one on the dev split of a run: ltr calibrate RUN, which ltr export hands on",
+            option="keep",
+        )
+    return file
 
 
 def check_kept(kept: str) -> None:

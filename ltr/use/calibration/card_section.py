@@ -1,7 +1,8 @@
 """What the card of an exported ranker says of its calibration."""
 
 from ltr.errors import InputError
-from ltr.use.calibration.calibration import CALIBRATION, Calibration
+from ltr.run.run_folder import CALIBRATION
+from ltr.use.calibration.calibration import Calibration
 from ltr.use.calibration.conformal import PROMISES, Kept
 from ltr.use.calibration.score_maps import Logistic
 
