@@ -5,7 +5,8 @@ import logging
 import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
+from functools import cached_property
 from itertools import chain, islice
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -32,7 +33,8 @@ DISTINCT = 2 * MOST_VALUES  # different values of a column that are counted
 LETTERS = 30  # of a value that may be a label
 
 
-class Column(NamedTuple):
+@dataclass
+class Column:
     """What one column holds, over the lines that have as many columns as most.
 
     Attributes:
@@ -41,17 +43,26 @@ class Column(NamedTuple):
         codes: lines in which it is one such word of letters and digits.
         fractions: lines in which it is a number that is not whole.
         phrases: lines in which it is several words.
-        distinct: its different values, at most ``DISTINCT`` of them.
-        values: these, where they are few and short.
+        first_values: its first different values, at most ``DISTINCT`` of them.
     """
 
-    numbers: int
-    single_words: int
-    codes: int
-    fractions: int
-    phrases: int
-    distinct: int
-    values: Sequence[str] | None
+    numbers: int = 0
+    single_words: int = 0
+    codes: int = 0
+    fractions: int = 0
+    phrases: int = 0
+    first_values: dict[str, None] = field(default_factory=dict)
+
+    @property
+    def distinct(self) -> int:
+        """How many different values it has, at most ``DISTINCT``."""
+        return len(self.first_values)
+
+    @cached_property
+    def values(self) -> Sequence[str] | None:
+        """Its different values, where they are few and short."""
+        are_short = all(len(v) <= LETTERS and len(v.split()) <= 3 for v in self.first_values)
+        return sorted(self.first_values) if are_short and self.distinct <= MOST_VALUES else None
 
 
 class CountedColumns(NamedTuple):
@@ -112,14 +123,16 @@ def columns_of(file: Path, layout: str = "") -> CountedColumns:
 
     def build(folder: Path) -> None:
         counted = _count_columns(file, _checked_lines(file, layout))
-        (folder / "columns.json").write_text(json.dumps(counted._asdict()), encoding="utf-8")
+        (folder / "columns.json").write_text(
+            json.dumps(counted._asdict(), default=asdict), encoding="utf-8"
+        )
 
     def open_counted(folder: Path) -> CountedColumns:
         entries: dict[str, Any] = parse_json((folder / "columns.json").read_bytes())
-        entries["columns"] = [Column(*values) for values in entries["columns"]]
+        entries["columns"] = [Column(**column) for column in entries["columns"]]
         return CountedColumns(**entries)
 
-    content = f"columns-2 {layout} {digest_of(file)}"
+    content = f"columns-3 {layout} {digest_of(file)}"
     with reading([file]):
         counted = cached("columns", content, build, open_counted, origin_of(file))
     if counted.quoted:
@@ -159,13 +172,12 @@ def _count_columns(file: Path, lines: Iterator[tuple[int, list[str]]]) -> Counte
     first_odd_line, n_columns_of_first_odd = min(odd, default=(0, 0))
     quoted = [(width.first_quoted, width.shown_quoted) for width in widths if width.n_quoted]
     first_quoted, shown_quoted = min(quoted, default=(0, ""))
-    columns = commonest.columns()
-    breaks.refuse(file, len(columns), n_lines)
+    breaks.refuse(file, len(commonest.columns), n_lines)
     return CountedColumns(
         lines=n_lines,
         first=first,
         names=names,
-        columns=columns,
+        columns=commonest.columns,
         others=n_lines - commonest.n_lines,
         first_other=first_odd_line,
         first_others=n_columns_of_first_odd,
@@ -255,18 +267,6 @@ def _closes(value: str) -> bool:
     return value.rstrip().endswith('"') and value.count('"') % 2 == 1
 
 
-@dataclass
-class _ColumnCounts:
-    """What a :class:`Column` says, while lines are counted."""
-
-    numbers: int = 0
-    single_words: int = 0
-    codes: int = 0
-    fractions: int = 0
-    phrases: int = 0
-    distinct: dict[str, None] = field(default_factory=dict)  # the first different values
-
-
 class _LinesOfWidth:
     """Counts lines that all have the same number of columns, and what their columns hold."""
 
@@ -276,12 +276,12 @@ class _LinesOfWidth:
         self.n_quoted = 0
         self.first_quoted = 0
         self.shown_quoted = ""
-        self._columns: list[_ColumnCounts] = []
+        self.columns: list[Column] = []
 
     def add(self, number: int, values: list[str]) -> None:
         """Count one line."""
-        if not self._columns:
-            self._columns = [_ColumnCounts() for _ in values]
+        if not self.columns:
+            self.columns = [Column() for _ in values]
         self.n_lines += 1
         self.first = min(self.first, number)
         if _is_of_spreadsheet(values):
@@ -289,41 +289,21 @@ class _LinesOfWidth:
             if self.n_quoted == 1 or number < self.first_quoted:
                 self.first_quoted = number
                 self.shown_quoted = repr("\t".join(values)[:60])
-        for value, counts in zip(values, self._columns, strict=True):
+        for value, column in zip(values, self.columns, strict=True):
             value = value.strip().strip('"')
-            if len(counts.distinct) < DISTINCT:
-                counts.distinct[value] = None
+            if len(column.first_values) < DISTINCT:
+                column.first_values[value] = None
             if " " in value:
-                counts.phrases += 1
+                column.phrases += 1
             elif NUMBER.fullmatch(value):
-                counts.numbers += 1
-                counts.single_words += 1
+                column.numbers += 1
+                column.single_words += 1
                 if WHOLE_NUMBER.fullmatch(value) is None:
-                    counts.fractions += 1
+                    column.fractions += 1
             elif WORD.fullmatch(value):
-                counts.single_words += 1
+                column.single_words += 1
                 if CODE.search(value) is not None:
-                    counts.codes += 1
-
-    def columns(self) -> list[Column]:
-        """What the columns hold."""
-        columns = []
-        for counts in self._columns:
-            distinct = counts.distinct
-            is_short = all(len(value) <= LETTERS and len(value.split()) <= 3 for value in distinct)
-            values = sorted(distinct) if is_short and len(distinct) <= MOST_VALUES else None
-            columns.append(
-                Column(
-                    numbers=counts.numbers,
-                    single_words=counts.single_words,
-                    codes=counts.codes,
-                    fractions=counts.fractions,
-                    phrases=counts.phrases,
-                    distinct=len(distinct),
-                    values=values,
-                )
-            )
-        return columns
+                    column.codes += 1
 
 
 def _are_names(
@@ -349,7 +329,7 @@ def _are_names(
     stripped = [value.strip().strip('"') for value in values]
     if not all(map(may_be_name, stripped)):
         return False
-    columns = others.columns()
+    columns = others.columns
     if any(column.numbers >= MOST * others.n_lines for column in columns):
         return True
     is_single = all(len(value.split()) == 1 for value in stripped)

@@ -59,17 +59,11 @@ class GrowingArray:
 
 
 class GrowingNumbers(GrowingArray):
-    """Numbers that come one by one, or a few at a time: whole ones (int64), or float32."""
+    """Numbers that come a few at a time: whole ones (int64), or float32."""
 
     def __init__(self, file: Path, dtype: type[np.int64 | np.float32] = np.int64) -> None:
         super().__init__(file, dtype)
         self._waiting: array[Any] = array("q" if dtype is np.int64 else "f")
-
-    def append(self, number: float) -> None:
-        """Append one number."""
-        self._waiting.append(number)
-        if len(self._waiting) >= BUFFERED:
-            self._write_waiting()
 
     def extend(self, numbers: Iterable[float] | np.ndarray) -> None:
         """Append a few numbers; those of an array have the type of the file."""

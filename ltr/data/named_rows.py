@@ -25,6 +25,8 @@ Row = tuple[int, dict[str, Any]]
 
 BATCH = 4096  # rows of a Parquet file that are read at once
 PARQUET_BUFFER = 2**20  # bytes of a column
+# Errors that a broken file of pyarrow leads to, beside its own: of names that are not UTF-8 the last.
+BROKEN = (OSError, SystemError, UnicodeDecodeError)
 BLOCK = 2**20  # bytes of a JSON array that are read at once
 LONGEST_FIELD = (
     2**24
@@ -346,7 +348,7 @@ def _parquet_rows(file: Path, choose: Callable[[list[str]], list[str]] = list) -
                 yield from _rows_of_batch(batch, file, first_row)
                 first_row += len(batch)
                 note_read(int(len(batch) * bytes_of_row))
-    except (pyarrow.ArrowException, OSError, SystemError) as error:  # the last for broken offsets
+    except (pyarrow.ArrowException, *BROKEN) as error:  # the last for broken offsets
         raise _broken(file, first_row, "Parquet", error) from None
 
 
@@ -366,11 +368,16 @@ def _arrow_rows(file: Path) -> Iterator[Row]:
                 batches = map(arrow.get_batch, range(arrow.num_record_batches))
             n_noted = 0
             for batch in batches:
+                try:
+                    batch.validate(full=True)  # broken offsets would lead anywhere in memory
+                except pyarrow.ArrowInvalid as error:
+                    if "UTF8" not in str(error):  # of which the rows are told below
+                        raise
                 yield from _rows_of_batch(batch, file, first_row)
                 first_row += len(batch)
                 note_read(opened.tell() - n_noted)
                 n_noted = opened.tell()
-    except (pyarrow.ArrowException, OSError, SystemError) as error:  # the last for broken offsets
+    except (pyarrow.ArrowException, *BROKEN) as error:  # the last for broken offsets
         raise _broken(file, first_row, "Arrow", error) from None
 
 

@@ -4,7 +4,7 @@ import hashlib
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack
-from itertools import accumulate, islice, pairwise
+from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import Self
 
@@ -147,9 +147,8 @@ class Strings(Sequence[str]):
     def write(folder: Path, name: str, blobs: Iterable[bytes]) -> None:
         """Write strings one by one: a large corpus must not fill the memory."""
         with StringsFile(folder, name) as file:
-            remaining = iter(blobs)
-            while block := list(islice(remaining, BUFFERED)):
-                file.extend(block)
+            for blob in blobs:
+                file.extend([blob])
 
 
 def hash_of(string: str) -> bytes:
@@ -165,16 +164,10 @@ class StringsFile:
         self._bytes = self._files.enter_context(GrowingArray(folder / f"{name}.npy", np.uint8))
         offsets = GrowingNumbers(folder / f"{name}.offsets.npy")
         self._offsets = self._files.enter_context(offsets)
-        self._offsets.append(0)
+        self._offsets.extend([0])
         self._end = 0
         self._waiting: list[bytes] = []
         self._files.push(self._write_last)
-
-    def append(self, blob: bytes) -> None:
-        """Append one string."""
-        self._waiting.append(blob)
-        if len(self._waiting) >= BUFFERED:
-            self._write_waiting()
 
     def extend(self, blobs: list[bytes]) -> None:
         """Append a few strings."""

@@ -156,7 +156,7 @@ def roles_in(
         for number, row in islice(rows(), FIRST_ROWS):
             for name, value in row.items():
                 column = columns.setdefault(name, [])
-                for each in value if isinstance(value, list) else [value]:
+                for each in _as_list(value):
                     if not _is_null(each) and each != "":
                         column.append((f"{source}:{number}", each))
     first = next(iter(sources))
@@ -357,13 +357,9 @@ def _texts(
                 f"{where}: a row must have the column {column!r}, got {shown(list(row))}"
             )
         return []
-    value = row[column]
-    if isinstance(value, str):
-        return [Document(None, value, label)]
-    if _is_null(value):
+    if _is_null(row[column]):
         return []
-    values = value if isinstance(value, list) else [value]
-    return [text_of(value, column, where, label) for value in values]
+    return [text_of(value, column, where, label) for value in _as_list(row[column])]
 
 
 def text_of(value: Any, column: str, where: str, label: float = 0.0) -> Document:
@@ -388,6 +384,10 @@ def text_of(value: Any, column: str, where: str, label: float = 0.0) -> Document
     raise InputError(
         f"{where}: column {column!r} must hold a text, an object with 'text', or a list of these, got {shown(value)}"
     )
+
+
+def _as_list(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else [value]
 
 
 def _is_null(value: Any) -> bool:
@@ -483,8 +483,7 @@ def _values(row: dict[str, Any], column: str, where: str, count: int) -> list[An
     """The values in a column of a row, one for each text beside it."""
     if column not in row:
         raise InputError(f"{where}: a row must have the column {column!r}, got {shown(list(row))}")
-    value = row[column]
-    values = value if isinstance(value, list) else [value]
+    values = _as_list(row[column])
     _check_length(values, count, column, where)
     return values
 

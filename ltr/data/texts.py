@@ -296,8 +296,8 @@ class UnsortedTexts:
         self._have_own_ids = True
         id_blob = encoded(id_, where)
         text_blob = encoded(text, where)
-        self._ids_file.append(id_blob)
-        self._texts_file.append(text_blob)
+        self._ids_file.extend([id_blob])
+        self._texts_file.extend([text_blob])
         self._append_places(source, [line])
         if kind == "query":
             self._append_instruction(instruction, where)
@@ -345,11 +345,10 @@ class UnsortedTexts:
             )
         if instruction and self._instructions is None:
             file = self._files.enter_context(StringsFile(self._folder, INSTRUCTIONS))
-            for _ in range(self._count - 1):
-                file.append(b"")
+            file.extend([b""] * (self._count - 1))
             self._instructions = file
         if self._instructions is not None:
-            self._instructions.append(encoded(instruction, where))
+            self._instructions.extend([encoded(instruction, where)])
 
     def __enter__(self) -> Self:
         return self

@@ -11,6 +11,7 @@ from pyarrow import parquet
 
 from ltr.data import named_rows
 from ltr.data.named_rows import read_rows
+from ltr.errors import InputError
 from tests.world.refusals import refused
 
 ROWS = [
@@ -165,3 +166,25 @@ def test_a_broken_binary_file_is_said_with_its_row(tmp_path, kind):
     file.write_bytes(file.read_bytes()[:-40])
     with refused(f"rows.{kind}:[13]: the .* file is broken here or further on"):
         list(read_rows(file))
+
+
+@pytest.mark.parametrize("ending", ["arrow", "parquet"])
+def test_whatever_byte_of_a_table_is_wrong_is_one_line_or_a_row(tmp_path, ending):
+    """Of an offset, of the name of a column, of the schema: no traceback, and no memory of others."""
+    table = pa.table({"query": ["a b", "c d"] * 5, "pos": [["x"], ["y z"]] * 5})
+    file = tmp_path / f"a.{ending}"
+    if ending == "arrow":
+        with pa.OSFile(str(file), "wb") as opened, pa.ipc.new_file(opened, table.schema) as writer:
+            writer.write_table(table)
+    else:
+        parquet.write_table(table, file)
+    whole = file.read_bytes()
+    told = []
+    for place in range(0, len(whole), 3):
+        file.write_bytes(whole[:place] + b"\xff" + whole[place + 1 :])
+        try:
+            assert all(row.keys() for _, row in read_rows(file))
+        except InputError as error:
+            told.append(str(error))
+    assert len(told) > 50
+    assert all(line.startswith(str(file)) for line in told)

@@ -121,11 +121,11 @@ def test_a_growing_array_has_the_bytes_that_numpy_saves(tmp_path, dtype, n):
     assert (tmp_path / "grown.npy").read_bytes() == (tmp_path / "saved.npy").read_bytes()
 
 
-def test_numbers_that_come_one_by_one(tmp_path, monkeypatch):
+def test_numbers_that_come_a_few_at_a_time(tmp_path, monkeypatch):
     monkeypatch.setattr("ltr.data.growing.BUFFERED", 3)
     with GrowingNumbers(tmp_path / "numbers.npy") as numbers:
         for number in range(-2, 5):
-            numbers.append(number)
+            numbers.extend([number])
         numbers.extend([5, 6, 7, 8])
         numbers.extend([])
         numbers.extend(np.array([9, 10]))
