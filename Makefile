@@ -159,7 +159,7 @@ SHIPPED := cross_encoder ladder
 TABLES := $(SHIPPED) dual_encoder transform margins schedule losses-medquad wikiqa wikiqa_best wikiqa_dual wikiqa_folds \
   wikiqa_folds-5-folds losses distil distil_cross distil_corpus windows rerank_mined ladder-wikiqa ladder-liveqa ladder-cmedir \
   heart heart_double heart_long heart_size heart_rerank
-OTHERS := clean_splits mixture audit significance machine_labels wikiqa_judge until_shown synthetic lambdarank mq2008
+OTHERS := clean_splits mixture audit significance calibration machine_labels wikiqa_judge until_shown synthetic lambdarank mq2008
 
 results/%: | env  ## One table of docs/results.md (make tables lists them)
 	$(BIN)/python experiments/reproduce.py $* $(if $(QUICK),--quick)
@@ -185,6 +185,10 @@ results/audit: | env data
 	$(BIN)/python experiments/audit.py data/medquad-liveqa runs/audit --trainer.max_epochs 1 --trainer.limit_val_batches 0
 results/significance: | env
 	$(BIN)/python experiments/significance.py
+results/calibration: | env data
+	$(BIN)/python -m ltr fit --config recipe:lambdarank --data.path data/mq2008 --data.fold 1 --trainer.max_epochs 5 \
+	  --trainer.default_root_dir runs/calibration/mq2008 --ckpt_path last
+	$(BIN)/python experiments/calibration.py data/wikiqa examples/medquad data/wordnet-definitions --run runs/calibration/mq2008
 results/machine_labels: | env
 	$(BIN)/python experiments/machine_labels.py
 results/wikiqa_judge: | env data
