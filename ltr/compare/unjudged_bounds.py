@@ -28,8 +28,10 @@ from ltr.metrics import (
 )
 
 ABSENT = 2**40  # the rank of a document that a list does not have
-ALL_NUMBERS = 64  # up to so many relevant documents each number of them is tried, then steps of 1.1
-STEP = 1.1
+ALL_NUMBERS = (
+    64  # up to so many relevant documents each number of them is tried, then steps of 1.03
+)
+STEP = 1.03
 
 
 @dataclass(frozen=True)
@@ -80,7 +82,8 @@ def difference_bounds(measure: Measure, query: RankedQuery) -> tuple[float, floa
     way = _way_of(measure)
     if way is None:
         return None
-    return -way(measure, query.turned), way(measure, query)
+    # All these measures are from 0 to 1; an outer bound may be beyond.
+    return max(-1.0, -way(measure, query.turned)), min(1.0, way(measure, query))
 
 
 def _way_of(measure: Measure) -> Callable[[Measure, RankedQuery], float] | None:
@@ -282,5 +285,5 @@ def _numbers(most: int) -> np.ndarray:
     """From 0 to ``most``: each up to ``ALL_NUMBERS``, then in steps."""
     numbers = list(range(min(most, ALL_NUMBERS) + 1))
     while numbers[-1] < most:
-        numbers.append(min(most, int(numbers[-1] * STEP)))
+        numbers.append(min(most, int(numbers[-1] * STEP) + 1))
     return np.array(numbers)

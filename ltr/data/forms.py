@@ -15,9 +15,9 @@ ENDINGS_OF_ROWS = (".jsonl", ".ndjson", ".json", ".csv", ".parquet", ".arrow")
 
 COLUMNS_OF_RUN = 6  # or more: words behind the tag are a comment
 
-# The beginning of an object of objects of numbers, as pytrec_eval and ranx write runs and judgements.
+# The beginning of an object of objects of numbers (or NaN, true, …, to be refused), as pytrec_eval and ranx write runs and judgements.
 _STRING = r'\s*"((?:[^"\\]|\\.)*)"\s*'
-_BY_QUERY = re.compile(rf"\s*{{{_STRING}:\s*{{(?:{_STRING}:\s*-?[0-9]|\s*}})")
+_BY_QUERY = re.compile(rf"\s*{{{_STRING}:\s*{{(?:{_STRING}:\s*[-0-9NItf]|\s*}})")
 _BEGINNING = 2**16
 
 

@@ -89,6 +89,10 @@ REFUSED = {
         '{"q1": {"d1": 1},\n"q2": {"d1": "x"}}',
         "c.jsonl:2: a score must be a finite number (float32), got 'x'",
     ),
+    "no number": (
+        '{"q1": {"d1": NaN}}',
+        "c.jsonl:1: a score must be a finite number (float32), got",
+    ),
     "a comma": (
         '{"q1": {"d1": 1}\n "q2": {"d1": 1}}',
         "c.jsonl:1: a comma must stand between the queries of an object, got '\\n \"q2",

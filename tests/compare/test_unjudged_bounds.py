@@ -144,6 +144,16 @@ def test_many_documents_are_bounded_in_steps():
     assert differences.max() <= high + 1e-6
 
 
+def test_no_bound_lies_beyond_what_a_measure_can_be():
+    """Two long lists without a document in common, of which one of 1,000 is judged."""
+    grades = np.append(1.0, np.full(1998, np.nan))
+    first = np.append(np.arange(1, 1001), np.full(999, ABSENT))
+    second = np.append(np.full(1000, ABSENT), np.arange(1, 1000))
+    query = RankedQuery(first[None], second[None], grades, 1.0)
+    assert bounds("AP", query)[1] == pytest.approx(1.0)
+    assert bounds("AP", query)[0] >= -1
+
+
 def test_a_measure_of_the_list_alone_is_not_bounded():
     query = random_query(np.random.default_rng(7))
     assert difference_bounds(measure_named("swapped_pairs"), query) is None
