@@ -344,7 +344,8 @@ def _parquet_rows(file: Path, choose: Callable[[list[str]], list[str]] = list) -
         with ParquetFile(file, buffer_size=PARQUET_BUFFER, pre_buffer=False) as opened:
             names = choose(opened.schema_arrow.names)
             bytes_of_row = file.stat().st_size / max(1, opened.metadata.num_rows)
-            for batch in opened.iter_batches(BATCH, columns=names):
+            # Several threads would take as many times the memory.
+            for batch in opened.iter_batches(BATCH, columns=names, use_threads=False):
                 yield from _rows_of_batch(batch, file, first_row)
                 first_row += len(batch)
                 note_read(int(len(batch) * bytes_of_row))
