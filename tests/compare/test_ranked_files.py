@@ -39,8 +39,8 @@ def test_by_hand(here):
 
 
 def write_random(rng: random.Random, number: int) -> tuple[dict, dict]:
-    """Judgements and a ranking with ties, odd white space, missing queries and documents that nobody
-    judged, as text; and as pytrec_eval takes them. Queries that it would not measure have a relevant
+    """Judgements, also with fractions and below 0, and a ranking with ties, odd white space, missing
+    queries and documents that nobody judged, as text; and as pytrec_eval takes them. Queries that it would not measure have a relevant
     document, and none ranked.
     """
     docs = [f"d{n}" for n in range(12)]
@@ -61,7 +61,13 @@ def write_random(rng: random.Random, number: int) -> tuple[dict, dict]:
             lines.append("".join(cell + space() for cell in cells))
     rng.shuffle(lines)
     Path(f"{number}.run").write_text("\n".join(lines) + "\n")
-    judged = [f"{q} 0 {d} {g}\n" for q, of_query in qrels.items() for d, g in of_query.items()]
+    # pytrec_eval takes whole grades: those of quarters have the same measures, as no scale counts.
+    unit = rng.choice([1, 4])
+    judged = [
+        f"{query} 0 {doc} {grade / unit if grade > 0 else grade:g}\n"
+        for query, of_query in qrels.items()
+        for doc, grade in of_query.items()
+    ]
     Path(f"{number}.qrels").write_text("".join(judged))
     return qrels, run
 
