@@ -11,6 +11,7 @@ from ltr.check.section import Section
 from ltr.compare.tables import Table
 from ltr.data.bm25 import bm25_lists
 from ltr.data.collection import Collection
+from ltr.data.judge_labels import machine_judged_lines
 from ltr.data.own_documents import own_documents_line, without_own
 from ltr.data.query_lists import QueryLists
 from ltr.data.trec import text_of_grade
@@ -55,6 +56,7 @@ def judgements_section(
         lines.append(
             f"{n_unjudged:,} of {len(collection.queries):,} queries have no judgement in any split"
         )
+    lines += machine_judged_lines(collection)
     entries: dict[str, object] = {
         "queries_without_judgement": n_unjudged,
         "splits": split_entries,

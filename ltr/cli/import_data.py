@@ -13,7 +13,7 @@ from ltr.data.collection import Collection, open_collection, scores_by_split
 from ltr.data.console import counted
 from ltr.data.data_folder import WrittenFolder, write_data_folder
 from ltr.data.folder_files import find_corpus
-from ltr.data.judge_labels import judges_of
+from ltr.data.judge_labels import judges_of, machine_judged_lines
 from ltr.data.letor import read_letor
 from ltr.data.letor_folder import write_letor_folder
 from ltr.data.letor_splits import find_splits, holds_features
@@ -65,6 +65,7 @@ def import_data(
         told.append(
             f"labels of judges are left out ({', '.join(judges)}): import them again with ltr labels import"
         )
+    told += machine_judged_lines(collection)
     train = written.collection.qrels.get("train")
     data = f"--data.path {quote(folder)}"
     use = f"to measure a run on it, as it has no split train: ltr test RUN {data}"

@@ -24,6 +24,7 @@ def import_judge(
     prompt: str | None = None,
     date: str | None = None,
     relevant_from: float | None = None,
+    mixed_split: str | None = None,
 ) -> None:
     """Keep the labels of a machine beside the judgements of people, and never among them.
 
@@ -38,11 +39,15 @@ def import_judge(
         date: The day on which it judged, as 2026-11-29; is kept, too.
         relevant_from: The score from which on a document is relevant where rankings are measured. None:
             the labels are grades.
+        mixed_split: Also write a new split with the judgements of people and, of queries that nobody has
+            judged, the labels, as test.gpt; to rank all of them by ltr test RUN --split. None: none.
     """
     name_of_split = split_named(split, "split")
     collection = with_split(open_collection(data), name_of_split)
     if prompt is not None and len(prompt) < 255 and Path(prompt).is_file():
         prompt = Path(prompt).read_text(encoding="utf-8")
+    if mixed_split is not None:
+        mixed_split = split_named(mixed_split, "mixed_split")
     labels, notes = import_labels(
         Path(file),
         collection,
@@ -52,6 +57,7 @@ def import_judge(
         prompt=prompt,
         date=date,
         relevant_from=relevant_from,
+        mixed_split=mixed_split,
     )
     lists = labels.scores.lists
     judged = collection.judgements(name_of_split)
@@ -66,6 +72,10 @@ def import_judge(
         len(judged.query_rows),
         name_of_split,
     )
+    if mixed_split is not None:
+        log.info(
+            "  all of them are the split %s: ltr test RUN --split %s", mixed_split, mixed_split
+        )
     of_split = "" if name_of_split == "test" else f" --split {quote(name_of_split)}"
     log.info(
         "  to compare with them: ltr compare … --data %s%s --judge %s", quote(data), of_split, by

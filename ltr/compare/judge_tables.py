@@ -1,5 +1,6 @@
 """What the labels of a machine add to a comparison of rankings, as tables and notes."""
 
+import math
 from collections.abc import Sequence
 from itertools import product
 
@@ -66,7 +67,7 @@ class JudgedRankings:
             )
         if len(self.other_ids) < 2:
             raise InputError(
-                f"queries that {name} alone has labelled must be ranked, and {self.n_unranked} of {self.n_unranked + len(self.other_ids)} are in no ranking; rank them, too",
+                f"queries that {name} alone has labelled must be ranked, and {self.n_unranked} of {self.n_unranked + len(self.other_ids)} are in no ranking; rank them, too (run folders: import with --mixed_split NAME, and ltr test RUN --split NAME)",
                 option="judge",
             )
         for ranking, ids in zip(self.rankings, ranked, strict=True):
@@ -174,7 +175,7 @@ def _table_of_differences(
                 p_value(each.both.p),
                 p_value(p),
                 f"{each.relative_width:.2f}",
-                f"{each.correlation:.2f}",
+                "" if math.isnan(each.correlation) else f"{each.correlation:.2f}",
                 f"{_half(each.both):.4f}",
                 f"{_half(each.planned(MORE)):.4f}",
             ]
@@ -270,7 +271,11 @@ def _notes(judged: JudgedRankings, found: Found) -> list[str]:
             notes.append(
                 f"{metric}: {first} − {second}: by {name}, the queries that people have judged differ from the others (p = {p_value(each.sample_p)}); they may be no random sample, and the interval with the judge may not hold"
             )
-        if each.weight == 0:
+        if math.isnan(each.correlation):
+            notes.append(
+                f"{metric}: {first} − {second}: by people or by {name} no query differs from another, so {name} is not followed"
+            )
+        elif each.weight == 0:
             notes.append(
                 f"{metric}: {first} − {second}: {name} does not agree with people, and is not followed"
             )

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from ltr.data.collection import Collection, open_collection, with_split
-from ltr.data.judge_labels import JudgeLabels
+from ltr.data.judge_labels import JudgeLabels, machine_judged_lines
 from ltr.data.judged_lists import read_judgements
 from ltr.data.lines import GivenIds, IdTable
 from ltr.data.progress import reading
@@ -150,7 +150,8 @@ def judgements_of_data(path: str, split: str = "test") -> Judgements:
     collection = open_collection(path)
     if split != "test":
         collection = with_split(collection, split)
-    return _judgements_of(collection, collection.judgements(split), path, split)
+    read = _judgements_of(collection, collection.judgements(split), path, split)
+    return replace(read, notes=machine_judged_lines(collection, split))
 
 
 def judgements_of_judge(labels: JudgeLabels, collection: Collection, split: str) -> Judgements:
@@ -163,12 +164,10 @@ def judgements_of_judge(labels: JudgeLabels, collection: Collection, split: str)
             been trained or chosen on them.
     """
     lists = labels.grades
-    elsewhere = [judged.query_rows for name, judged in collection.qrels.items() if name != split]
-    of_others = np.setdiff1d(
-        np.concatenate([np.empty(0, np.int64), *elsewhere]), collection.judgements(split).query_rows
-    )
-    is_kept = ~np.isin(lists.query_of_doc, of_others)
-    kept = lists.where(is_kept)
+    by_people = collection.judgements(split).query_rows
+    both = lists.of_queries(by_people)
+    kept = QueryLists.end_to_end([both, labels.of_nobody_else(collection)])
+    kept = kept.lists_at(np.argsort(kept.query_rows, kind="stable"))
     if not len(kept.query_rows):
         raise InputError(
             f"{labels.folder}: at least one query must be of {split}, or judged by nobody, got {len(lists.query_rows)} of other splits"
@@ -180,7 +179,9 @@ def judgements_of_judge(labels: JudgeLabels, collection: Collection, split: str)
             f"queries that people have judged in other splits are left out: {n_left_out:,}"
         )
     source = f"{labels.name}'s labels"
-    return replace(_judgements_of(collection, kept, source, split), notes=notes)
+    # That whose queries run folders have ranked.
+    of_runs = labels.mixed_split or split
+    return replace(_judgements_of(collection, kept, source, of_runs), notes=notes)
 
 
 def _judgements_of(

@@ -1,7 +1,7 @@
 """A collection written as a data folder: texts as JSON lines, judgements and pools as text."""
 
 import logging
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from itertools import chain, islice
 from json.encoder import encode_basestring
@@ -78,6 +78,27 @@ def write_data_folder(
     write_new(folder, write, "the output")
     n_trimmed = _count_trimmed(collection.corpus) + _count_trimmed(collection.queries)
     return WrittenFolder(collection, n_trimmed, n_scores, n_repeated_scores)
+
+
+def write_judgements(collection: Collection, split: str, parts: Sequence[QueryLists]) -> None:
+    """Write a new split of a data folder, whole or not at all.
+
+    Args:
+        collection: of the folder.
+        split: its name.
+        parts: its judgements; no two have a query in common.
+
+    Raises:
+        InputError: if its file is there, or the disk is full.
+    """
+    assert collection.files is not None
+
+    def write(temporary: Path) -> None:
+        with open(temporary, "w", encoding="utf-8", newline="\n") as opened:
+            opened.writelines(_judgement_lines(collection, QueryLists.end_to_end(parts)))
+
+    file = collection.files.path / "qrels" / f"{split}.tsv"
+    write_new(file, write, "the file of a new split")
 
 
 def _write(collection: Collection, folder: Path) -> None:

@@ -11,15 +11,17 @@ from typing import NamedTuple
 
 import numpy as np
 
+from ltr.data.artefact import MANIFEST
 from ltr.data.cache_folder import Notes
-from ltr.data.collection import Collection
+from ltr.data.collection import Collection, with_split
+from ltr.data.data_folder import write_judgements
 from ltr.data.files import digest_of
 from ltr.data.forms import Form
 from ltr.data.judged_lists import Noted, read_judgements, read_scores
 from ltr.data.outputs import check_new_folder
 from ltr.data.progress import reading
 from ltr.data.query_lists import QueryLists
-from ltr.data.splits import check_plain_name
+from ltr.data.splits import SPLITS, check_plain_name
 from ltr.data.teacher_scores import SCORES, TeacherScores
 from ltr.data.texts import TextTable
 from ltr.errors import InputError, positive
@@ -51,6 +53,25 @@ class JudgeLabels(NamedTuple):
         if level is None:
             return lists._replace(values=np.maximum(lists.values, 0))
         return lists._replace(values=(lists.values >= level).astype(np.float32))
+
+    @property
+    def mixed_split(self) -> str | None:
+        """The split that the import has mixed them into; None for none."""
+        split: str | None = self.scores.manifest.get("mixed_split")
+        return split
+
+    def of_nobody_else(self, collection: Collection) -> QueryLists:
+        """The grades of queries that people have judged in none of ``train``, ``dev`` and ``test``, nor in
+        the split of the labels.
+        """
+        names = {*SPLITS, self.scores.manifest["split"]}
+        by_people = [
+            judged.query_rows
+            for split, judged in collection.qrels.items()
+            if split in names and split != self.mixed_split
+        ]
+        grades = self.grades
+        return grades.where(~np.isin(grades.query_of_doc, np.concatenate(by_people)))
 
     @property
     def are_graded(self) -> bool:
@@ -95,6 +116,7 @@ def import_labels(
     prompt: str | None = None,
     date: str | None = None,
     relevant_from: float | None = None,
+    mixed_split: str | None = None,
 ) -> tuple[JudgeLabels, Notes]:
     """Read the labels of a judge and keep them in the data folder.
 
@@ -105,6 +127,8 @@ def import_labels(
         name: of the judge.
         model, prompt, date: what made them; of the manifest alone.
         relevant_from: the score from which on a document is relevant; None: the labels are grades.
+        mixed_split: a new split of the data folder, with the judgements of people and, of the queries
+            that people have judged in no split, those of the judge. None: none.
 
     Returns:
         The labels, and what is to be said of the file.
@@ -126,6 +150,11 @@ def import_labels(
     if not file.is_file():
         raise InputError(f"there is no file {file}; name one with labels")
     folder = _folder(collection, name, split)
+    assert collection.files is not None
+    if mixed_split is not None and mixed_split in collection.files.splits:
+        raise InputError(
+            f"{collection.source}: --mixed_split must be a new split, got {mixed_split}; name another one, as {split}.{name}"
+        )
     if folder.exists():
         raise InputError(
             f"{folder}: {name} must be imported for {split} once, and is there already; give the labels another name, or remove that folder"
@@ -140,12 +169,18 @@ def import_labels(
         "prompt": prompt,
         "date": date,
         "relevant_from": relevant_from,
+        "mixed_split": mixed_split,
         "file": file.name,
         "file_digest": digest_of(file),
     }
-    labels = TeacherScores(lists, manifest)
-    labels.save(folder, collection, keep_existing=False)
-    return open_judge(collection, name, split), notes
+    scores = TeacherScores(lists, manifest)
+    scores.save(folder, collection, keep_existing=False)
+    labels = open_judge(collection, name, split)
+    if mixed_split is not None:  # behind the manifest: no such split is without its origin
+        judged = collection.judgements(split)
+        mixed = [judged, labels.of_nobody_else(collection)]
+        write_judgements(collection, mixed_split, mixed)
+    return labels, notes
 
 
 def open_judge(collection: Collection, name: str, split: str) -> JudgeLabels:
@@ -174,6 +209,43 @@ def judges_of(collection: Collection, split: str = "*") -> list[str]:
         return []
     found = (collection.files.path / JUDGES).glob(f"*/{split}")
     return sorted({folder.parent.name for folder in found if folder.is_dir()})
+
+
+def machine_judged_lines(collection: Collection, split: str | None = None) -> list[str]:
+    """What must be told of splits whose queries a machine has judged, a line for each judge: those that
+    an import was asked to mix into one.
+
+    Args:
+        collection: of the data.
+        split: of which it is told; None: of all.
+    """
+    lines: list[str] = []
+    if collection.files is None:
+        return lines
+    for file in sorted((collection.files.path / JUDGES).glob(f"*/*/{MANIFEST}")):
+        folder = file.parent
+        try:
+            manifest = SCORES.manifest(folder)
+        except InputError as error:
+            lines.append(error.message)
+            continue
+        if "judge" not in manifest:
+            continue
+        mixed = manifest.get("mixed_split")
+        if mixed not in collection.files.splits or split not in (None, mixed):
+            continue
+        told = f"queries are judged by a machine alone ({origin_of_labels(manifest)})"
+        try:
+            of_people = with_split(collection, folder.name)
+            labels = open_judge(of_people, folder.parent.name, folder.name)
+        except InputError as error:
+            lines.append(f"{mixed}: {told}, nobody knows which: {error.message}")
+            continue
+        rows = labels.of_nobody_else(of_people).query_rows
+        first = ", ".join(collection.queries.ids[row] for row in rows[:3])
+        more = f" and {len(rows) - 3:,} more" if len(rows) > 3 else ""
+        lines.append(f"{mixed}: {len(rows):,} {told}: {first}{more}")
+    return lines
 
 
 def _folder(collection: Collection, name: str, split: str) -> Path:

@@ -7,8 +7,16 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from ltr.check.judgements import judgements_section
+from ltr.compare.named_judgements import judgements_of_data, judgements_of_judge
 from ltr.data.collection import open_collection, with_split
-from ltr.data.judge_labels import import_labels, judges_of, labels_in_words, open_judge
+from ltr.data.judge_labels import (
+    import_labels,
+    judges_of,
+    labels_in_words,
+    machine_judged_lines,
+    open_judge,
+)
 from ltr.datamodules.training_labels import Labels
 from tests.world.commands import refusal, run_ltr
 from tests.world.refusals import refused
@@ -154,6 +162,34 @@ def test_the_card_says_whose_labels_were_learnt(here):
     assert labels_in_words("D/judges/gpt/test") == "D/judges/gpt/test (judge gpt, model gpt-5)"
     assert labels_in_words("D/qrels/train.tsv") == "D/qrels/train.tsv"
     assert labels_in_words("D/none") == "D/none" and labels_in_words(None) is None
+
+
+def test_they_are_mixed_into_a_new_split_alone_and_named_by_check(here, capsys):
+    """q1 is judged by people, q9 in train; q2 and q3 by the machine alone."""
+    Path("j.qrels").write_text(FORMS["j.qrels"] + "q9 0 d2 1\n")
+    labels = imported("j.qrels", mixed_split="test.gpt")
+    assert Path("D/qrels/test.gpt.tsv").read_text().splitlines() == [
+        "query-id\tcorpus-id\tscore",
+        "q1\td1\t1",
+        "q2\td1\t1",
+        "q3\td3\t3",
+    ]
+    assert Path("D/qrels/test.tsv").read_text() == "q1\td1\t1\n"
+    line = "test.gpt: 2 queries are judged by a machine alone (judge gpt): q2, q3"
+    assert machine_judged_lines(open_collection("D")) == [line]
+    assert judgements_of_data("D", "test.gpt").notes == [line]
+    assert judgements_of_data("D").notes == []
+    collection = open_collection("D")
+    judged = judgements_of_judge(labels, collection, "test")
+    assert judged.query_ids == ["q1", "q2", "q3"] and judged.split == "test.gpt"
+    assert judgements_section(collection, search=False).lines.count(line) == 1
+    with refused("--mixed_split must be a new split, got test.gpt; name another one"):
+        imported("j.qrels", "b", mixed_split="test.gpt")
+    assert judges_of(collection) == ["gpt"]
+    with open("D/corpus.jsonl", "a") as file:
+        file.write('{"_id": "d9", "text": "new"}\n')
+    (told,) = machine_judged_lines(open_collection("D"))
+    assert told.startswith("test.gpt: queries are judged by a machine alone (judge gpt), nobody")
 
 
 def test_the_command(here, capsys):
