@@ -77,7 +77,8 @@ def difference_bounds(measure: Measure, query: RankedQuery) -> tuple[float, floa
     * RR and Success are exact for one seed a side. Of several, the mean is bounded by the mean of
       bounds of a seed each.
     * AP and ERR are outer bounds: no filling leads beyond them, but none need attain them. With one
-      seed a side they are exact where no such document stands in both lists.
+      seed a side they are exact where no such document stands in both lists; AP of at most 64 such
+      documents.
     """
     way = _way_of(measure)
     if way is None:
