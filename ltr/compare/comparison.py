@@ -158,7 +158,7 @@ def _verdict(comparison: Comparison, is_shown: bool, lower_is_better: bool) -> s
     else:
         verdict = "worse"
     if not comparison.has_several_seeds:
-        verdict += " (one seed: of these two models alone)"
+        verdict += " (one seed: of these models alone)"
     return verdict
 
 

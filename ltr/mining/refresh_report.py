@@ -37,7 +37,7 @@ def summary_lines(manifest: Mapping[str, Any]) -> Iterator[str]:
 
     if counts["short"]:
         yield (
-            f"  {counts['short']} queries had too few for a list, and got {counts['random']} random documents"
+            f"  {counts['short']} queries had too few for a list, and got random documents: {counts['random']} in all"
         )
 
     line = (

@@ -150,11 +150,11 @@ def test_less_is_better_for_swapped_pairs(tmp_path):
 def test_one_seed_says_something_of_its_model_alone(runs):
     found, one = compared_two("runs/base/seed=0", "runs/good")
     assert not one.has_several_seeds and one.p == one.p_models
-    assert one.verdict == "better (one seed: of these two models alone)"
+    assert one.verdict == "better (one seed: of these models alone)"
     assert found.rows[0].deviation is None
     copy = write_run(runs / "copy", values_of(runs / "base")[0])
     _, equal = compared_two("runs/base/seed=0", copy)
-    assert equal.verdict == "equal (one seed: of these two models alone)" and equal.p == 1.0
+    assert equal.verdict == "equal (one seed: of these models alone)" and equal.p == 1.0
 
 
 def test_a_query_without_a_value_is_left_out_for_all(runs):

@@ -32,7 +32,7 @@ def test_what_not_every_refresh_has_is_told_where_it_is_there():
         "staleness": 6,
     }
     _, _, short, distances = summary_lines(manifest)
-    assert short == "  2 queries had too few for a list, and got 5 random documents"
+    assert short == "  2 queries had too few for a list, and got random documents: 5 in all"
     assert distances.split("; ")[1:] == [
         "75% were negatives before",
         "training went on for 6 steps meanwhile",
