@@ -9,6 +9,7 @@ import numpy as np
 from ltr.data.collection import open_collection, with_split
 from ltr.data.judge_labels import import_labels
 from ltr.data.splits import split_named
+from ltr.errors import InputError
 
 # Lines go through the log, see ltr.cli.commands.Stdout.MESSAGES.
 log = logging.getLogger(__name__)
@@ -46,6 +47,11 @@ def import_judge(
     collection = with_split(open_collection(data), name_of_split)
     if prompt is not None and len(prompt) < 255 and Path(prompt).is_file():
         prompt = Path(prompt).read_text(encoding="utf-8")
+    elif prompt is not None and len(prompt.split()) == 1:
+        raise InputError(
+            f"--prompt must be a file, or what the judge was asked, in more than a word; there is no file {prompt}",
+            option="prompt",
+        )
     if mixed_split is not None:
         mixed_split = split_named(mixed_split, "mixed_split")
     labels, notes = import_labels(

@@ -50,11 +50,19 @@ class JudgedRankings:
         self.machine = judgements_of_judge(self.labels, collection, human.split)
         self.rankings = read_rankings(words, self.machine)
         of_people = set(human.query_ids)
-        self.both_ids = [query for query in self.machine.query_ids if query in of_people]
-        others = [query for query in self.machine.query_ids if query not in of_people]
         ranked = [_ranked_ids(ranking, self.machine) for ranking in self.rankings]
-        self.other_ids = [query for query in others if any(query in ids for ids in ranked)]
-        self.n_unranked = len(others) - len(self.other_ids)
+        self.both_ids: list[str] = []
+        self.other_ids: list[str] = []
+        self.n_unranked = 0
+        # Both kinds of queries alike: the one must be a sample of the other.
+        for query in self.machine.query_ids:
+            if not any(query in ids for ids in ranked):
+                self.n_unranked += 1
+            elif query in of_people:
+                self.both_ids.append(query)
+            else:
+                self.other_ids.append(query)
+        self.missing: dict[str, tuple[int, int]] = {}  # queries of both kinds that a file lacks
         self._check(ranked)
 
     def _check(self, ranked: Sequence[set[str]]) -> None:
@@ -62,22 +70,27 @@ class JudgedRankings:
         name = self.labels.name
         if len(self.both_ids) < FEWEST:
             raise InputError(
-                f"{FEWEST} queries or more must be judged by people and by {name}, got {len(self.both_ids)}; let {name} label what people have judged, too",
+                f"{FEWEST} queries or more must be judged by people and by {name}, got {len(self.both_ids)} in these rankings; let {name} label what people have judged, too, and rank it",
                 option="judge",
             )
         if len(self.other_ids) < 2:
+            alone = {*self.machine.query_ids} - {*self.human.query_ids}
             raise InputError(
-                f"queries that {name} alone has labelled must be ranked, and {self.n_unranked} of {self.n_unranked + len(self.other_ids)} are in no ranking; rank them, too (run folders: import with --mixed_split NAME, and ltr test RUN --split NAME)",
+                f"queries that {name} alone has labelled must be ranked, and {len(alone) - len(self.other_ids)} of {len(alone)} are in no ranking; rank them, too (run folders: import with --mixed_split NAME, and ltr test RUN --split NAME)",
                 option="judge",
             )
         for ranking, ids in zip(self.rankings, ranked, strict=True):
             n_both = sum(query in ids for query in self.both_ids)
             n_others = sum(query in ids for query in self.other_ids)
+            n_missing = (len(self.both_ids) - n_both, len(self.other_ids) - n_others)
+            if any(n_missing):
+                self.missing[str(ranking.file)] = n_missing
             table = [
                 [n_both, len(self.both_ids) - n_both],
                 [n_others, len(self.other_ids) - n_others],
             ]
-            if n_both and stats.fisher_exact(table).pvalue < SURE:
+            lacks_a_kind = not n_both or not n_others
+            if lacks_a_kind or stats.fisher_exact(table).pvalue < SURE:
                 raise InputError(
                     f"{ranking.file}: a ranking must have the queries of people and of {name} alike, got {n_both} of {len(self.both_ids)} and {n_others} of {len(self.other_ids)}; rank all of them",
                     option="judge",
@@ -251,14 +264,18 @@ def _notes(judged: JudgedRankings, found: Found) -> list[str]:
     notes = [
         f"with the judge: prediction-powered inference, unbiased whatever the errors of {name}, if people have judged a random sample of the queries; a query without a relevant document counts 0, and a document without a label is irrelevant",
     ]
-    n_people = len(judged.human.query_ids) - len(judged.both_ids)
+    n_people = len({*judged.human.query_ids} - {*judged.machine.query_ids})
     if n_people:
         notes.append(
             f"{n_people:,} queries that people have judged and {name} has not are left out beside the judge"
         )
     if judged.n_unranked:
         notes.append(
-            f"{judged.n_unranked:,} queries that {name} alone has labelled are in no ranking, and left out"
+            f"{judged.n_unranked:,} queries that {name} has labelled are in no ranking, and left out beside the judge"
+        )
+    for file, (n_both, n_others) in judged.missing.items():
+        notes.append(
+            f"{file}: {n_both:,} of {len(judged.both_ids):,} queries of people and {n_others:,} of {len(judged.other_ids):,} others found nothing and count 0 beside the judge, as they are missing; if they were never ranked, the difference is wrong: rank them"
         )
     if any(len(each.both.n_seeds) < 2 for each in found.values()):
         notes.append("with the judge, of one seed: of these models alone")

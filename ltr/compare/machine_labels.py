@@ -91,7 +91,8 @@ class PoweredDifference:
             seed_variances=tuple(seed_variances),
             shared_variances=shared_variances,
             n_queries=n,
-            query_freedom=float(n - 2),
+            # More queries take nothing away from what is known of the variance.
+            query_freedom=max(float(n - 2), self.both.query_freedom or 0.0),
         )
 
 

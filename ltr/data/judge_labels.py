@@ -19,6 +19,7 @@ from ltr.data.files import digest_of
 from ltr.data.forms import Form
 from ltr.data.judged_lists import Noted, read_judgements, read_scores
 from ltr.data.outputs import check_new_folder
+from ltr.data.pair_files import pair_rows
 from ltr.data.progress import reading
 from ltr.data.query_lists import QueryLists
 from ltr.data.splits import SPLITS, check_plain_name
@@ -257,8 +258,19 @@ def _folder(collection: Collection, name: str, split: str) -> Path:
 
 
 def _read(files: Sequence[Path], queries: TextTable, corpus: TextTable) -> Noted[QueryLists]:
-    """Labels: TREC's judgements of four columns, or what is read as scores."""
+    """Labels: TREC's judgements of four columns, or what is read as scores. A judge often gives a grade
+    and how sure it is of it, so rows must say which one counts.
+    """
     form = Form(files[0])
     if not form.has_rows and form.n_columns == COLUMNS_OF_QRELS:
         return read_judgements(files, queries, corpus)
+    if form.has_rows or form.names:
+        labels = set()
+        for number, row in pair_rows(files[0]):
+            row.check_one_label()
+            labels.add(row.label_role)
+            if len(labels) > 1:
+                raise InputError(
+                    f"{files[0]}:{number}: all rows must have a label in the same column, and this one has another than those before; write one scale in one column"
+                )
     return read_scores(files, queries, corpus)

@@ -324,6 +324,21 @@ class PairRow:
         return self._query, self._id("document_id"), grade
 
     @property
+    def label_role(self) -> Role | None:
+        """What the label of a document is called: a grade, a score, or None of either."""
+        names: tuple[Role, ...] = ("grade", "score")
+        return next((role for role in names if role in self._values), None)
+
+    def check_one_label(self) -> None:
+        """Raise an InputError for a row with several columns that may be its label."""
+        held: list[str] = [role for role in ("grade", "score") if role in self._values]
+        held += [name for name in self._others if role_of(name) in ("grade", "score")]
+        if len(held) > 1:
+            raise InputError(
+                f"{self._where}: a row must have one label, got columns of {' and '.join(held)}; leave out all but the one that counts"
+            )
+
+    @property
     def is_pair(self) -> bool:
         """Whether the row is a query and a document, and has no other column but an index."""
         is_alone = all(map(is_index, self._others))

@@ -165,15 +165,50 @@ def test_rankings_must_have_the_queries_of_both_alike(here):
     message = "short.trec: a ranking must have the queries of people and of gpt alike, got 20 of 20 and 0 of 100; rank all of them"
     with refused(message):
         tables_of(("high.trec", "short.trec"), baseline="short")
+    write_run("few", orders["low"], range(N_HUMAN, N_ALL))
+    with refused(
+        "few.trec: a ranking must have the queries of people and of gpt alike, got 0 of 20"
+    ):
+        tables_of(("high.trec", "few.trec"), baseline="few")
     write_run("other", orders["high"], range(N_HUMAN))
     with refused("queries that gpt alone has labelled must be ranked, and 100 of 100 are in no"):
         tables_of(("other.trec", "short.trec"), baseline="short")
 
 
+def test_queries_that_rankings_lack_are_counted_or_left_out_of_both_kinds_alike(here):
+    """Query 0 of people and queries 117 to 119 of the machine are in no ranking, 116 in one of them."""
+    imported()
+    _, _, orders = rows()
+    write_run("high", orders["high"], range(1, N_ALL - 3))
+    write_run("low", orders["low"], range(1, N_ALL - 4))
+    (table, *_), told = tables_of()
+    assert table.title.startswith("people at 19 queries, gpt at these and 97 others")
+    assert (
+        "4 queries that gpt has labelled are in no ranking, and left out beside the judge" in told
+    )
+    missing = [
+        note for note in told if note.startswith("low.trec: 0 of 19 queries of people and 1")
+    ]
+    assert len(missing) == 1 and "1 of 97 others found nothing and count 0" in missing[0]
+
+
+def test_more_queries_of_people_never_make_the_interval_wider():
+    """Though the machine is never wrong, and 120 more queries of people are 120 fewer of its own."""
+    values = np.random.default_rng(0).normal(0.1, 1, (1, 1100))
+    none = np.zeros((1, 1100))
+    parts = [(values[:, :100], none[:, :100])] * 2 + [(values[:, 100:], none[:, 100:])]
+    found = powered_difference(*parts)
+    low, high = found.both.interval()
+    more_low, more_high = found.planned(100).interval()
+    assert more_high - more_low <= (high - low) * (1 + 1e-9)
+
+
 def test_few_queries_of_people_are_refused(here):
     Path("mine/qrels/test.tsv").write_text("".join(f"q{q}\td{q}-0\t1\n" for q in range(4)))
     imported()
-    with refused("5 queries or more must be judged by people and by gpt, got 4; let gpt label"):
+    with refused(
+        "5 queries or more must be judged by people and by gpt, got 4 in these rankings; let gpt label"
+    ):
         tables_of()
 
 

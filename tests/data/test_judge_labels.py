@@ -126,6 +126,15 @@ def test_what_is_refused(here):
     Path("k.jsonl").write_text('{"query_id": "q1", "doc_id": "d1"}\n')
     with refused("k.jsonl:1: a row must have query_id and score"):
         imported("k.jsonl", "b")
+    row = '{"query_id": "q1", "doc_id": "d1", '
+    Path("k.jsonl").write_text(row + '"label": 1, "confidence_score": 0.3}\n')
+    with refused(
+        "k.jsonl:1: a row must have one label, got columns of grade and confidence_score; leave out"
+    ):
+        imported("k.jsonl", "b")
+    Path("k.jsonl").write_text(row + '"label": 1}\n' + row + '"score": 0.3}\n')
+    with refused("k.jsonl:2: all rows must have a label in the same column"):
+        imported("k.jsonl", "b")
     Path("k.trec").write_text("q1 Q0 d1 1 good x\n")
     with refused("k.trec:1: a score must be a finite number"):
         imported("k.trec", "b")
@@ -208,6 +217,8 @@ def test_the_command(here, capsys):
     manifest = json.loads(Path("D/judges/gpt/test/manifest.json").read_text())
     assert manifest["prompt"] == "Is it relevant?"
     assert "is there already" in refusal(capsys, command)
+    line = refusal(capsys, "labels import j.qrels --by b --data D --prompt promt.txt")
+    assert "--prompt must be a file, or what the judge was asked" in line
     line = refusal(capsys, "labels import j.qrels --by gpt --data D --split tset")
     assert "a split must be one of train, test, got 'tset'" in line
     assert with_split(open_collection("D"), "test").judgements("test").values.tolist() == [1]
