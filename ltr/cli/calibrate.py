@@ -20,7 +20,6 @@ from ltr.data.splits import split_named
 from ltr.datamodules import RankingDataModule
 from ltr.datamodules.pools import PoolDataModule
 from ltr.errors import InputError
-from ltr.models.ranker import digest_of_weights
 from ltr.run.launchers import has_launched_several
 from ltr.run.provenance import made_by
 from ltr.run.run_folder import RunFolder
@@ -32,8 +31,13 @@ from ltr.use.calibration.calibrated import (
     draw_reliability,
     promise_rows,
 )
-from ltr.use.calibration.calibration import Calibration, calibration_of, check_has_calibration
-from ltr.use.calibration.conformal import queries_needed, rank_of_threshold
+from ltr.use.calibration.calibration import (
+    Calibration,
+    calibration_of,
+    check_has_calibration,
+    digest_of_ranker,
+)
+from ltr.use.calibration.conformal import queries_needed, rank_of_threshold, rounded_down
 from ltr.use.calibration.labelled_scores import LabelledScores
 from ltr.use.calibration.score_maps import calibration_error
 from ltr.use.calibration.shift import (
@@ -62,7 +66,13 @@ def calibrate(run: str, *, on: str | None = None) -> None:
     leave_out_hints_of_lightning()
     folder = RunFolder(run)
     if on is not None:
-        _measure(folder, split_named(on, "on"))
+        split = split_named(on, "on")
+        if split == "dev":
+            raise InputError(
+                "on must be another split than dev, on which the calibration is made; take test, or leave it out",
+                option="on",
+            )
+        _measure(folder, split)
         return
     with folder.owned():
         scored = scores_of_split(folder, "dev")
@@ -118,7 +128,7 @@ class Scored:
         if words is not None:
             self.traits["words of the query"] = words
         self.provenance = Provenance(
-            weights=digest_of_weights(self.ranker),
+            ranker=digest_of_ranker(self.ranker),
             relevant_elsewhere=collected.n_relevant - int(self.lists.is_relevant.sum()),
             evaluated=command.datamodule.evaluation_digests("dev" if split == "dev" else "test"),
             made=made_by(),
@@ -274,7 +284,7 @@ def _table(rows: Sequence[PromiseRow], split: str) -> Table:
         line.append(f"{low:.3f} to {high:.3f}")
         if split != "dev":
             line.append(number_or_empty(row.coverage, ".3f"))
-        line += [f"{row.threshold:.4g}", f"{row.documents:.1f}"]
+        line += [rounded_down(row.threshold, 4), f"{row.documents:.1f}"]
         line += [number_or_empty(row.falsely_empty, ".3f")]
         line += [number_or_empty(row.falsely_filled, ".3f")]
         lines.append(line)
@@ -283,11 +293,11 @@ def _table(rows: Sequence[PromiseRow], split: str) -> Table:
 
 def _notes(calibration: Calibration) -> Iterator[str]:
     yield "promise: the share of queries that keep their relevant documents, in the mean over draws of dev; new queries: where it lies for this dev, in 90 % of draws"
-    yield "documents: kept of a query, in the mean; falsely empty: queries with a relevant document that keep nothing"
+    yield "documents: kept of a query, in the mean; falsely empty: queries with a relevant document among their candidates that keep nothing"
     if calibration.highest_of_unanswerable:
-        yield "filled: queries without a relevant document that keep one all the same"
+        yield "filled: queries without a relevant document among their candidates that keep one all the same"
     else:
-        yield "dev has no query without a relevant document, so it can't show how often such a query gets an empty list"
+        yield "dev has no query without a relevant document among its candidates, so it can't show how often such a query gets an empty list"
     elsewhere = calibration.relevant_elsewhere
     if elsewhere:
         share = elsewhere / (calibration.relevant + elsewhere)

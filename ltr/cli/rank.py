@@ -48,7 +48,7 @@ def rank(
         instruction: That of the query; None, or empty: that of the ranker's template.
         documents: A file of texts: .jsonl with _id and text, .tsv with id<TAB>text, or .txt with
             one text a line; or a data folder.
-        k: How many documents are printed; None: 10.
+        k: How many documents are printed; None: 10, and with --keep all that are kept.
         run: A run file in TREC format, to be ordered again.
         data: Its queries and documents: a data folder.
         output: The new run file.
@@ -71,10 +71,13 @@ def rank(
             raise InputError("--depth is of --run: it says how many documents of a run are read")
         table = open_texts(documents, "document", "--documents")
         text_ranker = open_text_ranker(ranker, precision, device)
-        ranking = rank_table(text_ranker, query, table, k or 10, instruction, keep=keep, kept=kept)
+        n_ranked = k or 10 if keep is None else None
+        ranking = rank_table(text_ranker, query, table, n_ranked, instruction, keep=keep, kept=kept)
         if not ranking and keep is not None:
             say("nothing fits: no document has the score that keeps the promise", to=sys.stderr)
-        print_hits(ranking)
+        if k is not None and len(ranking) > k:
+            say(f"{len(ranking):,} documents fit, {k:,} are printed (--k)", to=sys.stderr)
+        print_hits(ranking[:k])
         return
     refuse_instruction(instruction)
     if run is None or data is None or output is None or query or documents is not None:
@@ -91,7 +94,7 @@ def rank(
     own_docs = find_own_documents(queries, corpus, lists.query_rows, data)
     lists = without_own(lists, own_docs).cut(depth)
     text_ranker = open_text_ranker(ranker, precision, device)
-    calibration = None if keep is None else text_ranker.calibration
+    calibration = text_ranker.calibration_for(keep, kept)
     rankings = rerank(text_ranker, queries, corpus, lists)
     n_queries = len(rankings.query_rows)
     if calibration is not None and keep is not None:

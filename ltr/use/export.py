@@ -21,9 +21,8 @@ from ltr.models.encoder.loading.pretrained import without_truncation
 from ltr.models.encoder.lora import save_adapter
 from ltr.models.encoder.text_encoder import TextEncoder, encoders_of
 from ltr.models.pair_ranker import PairRanker
-from ltr.models.ranker import digest_of_weights
 from ltr.run.run_folder import CALIBRATION
-from ltr.use.calibration.calibration import Calibration
+from ltr.use.calibration.calibration import Calibration, OfAnotherRanker, digest_of_ranker
 from ltr.use.card import card, reading_note
 from ltr.use.int8 import GraphMeasurement, add_int8_graphs
 from ltr.use.load import load
@@ -43,6 +42,7 @@ from ltr.use.rankers import TextRanker
 Form = Literal[ProvenForm, "adapter"]
 
 NO_CALIBRATION = "The calibration of the run is of squared distances, and the folder gives distances, so it stays behind."
+OF_OTHER_WEIGHTS = "The calibration of the run is of other weights than those of this checkpoint, so it stays behind."
 
 
 class Exported(NamedTuple):
@@ -151,7 +151,7 @@ def export(
             file.rename(temporary / file.name)
         inner.rmdir()
         handed_on = None
-        if calibration is not None and to != "adapter":
+        if calibration is not None:
             handed_on = _write_calibration(temporary, to, model, calibration)
         files = [
             str(file.relative_to(temporary)) for file in temporary.rglob("*") if file.is_file()
@@ -174,14 +174,11 @@ def export(
         (temporary / "README.md").write_text(text, encoding="utf-8")
 
     # Before the weights are changed: it is of those of the run.
-    calibration = ranker.calibration if ranker.has_calibration else None
-    note = reading_note(to, model)
-    if calibration is not None and isinstance(model, DualEncoder):
-        if model.similarity.name != model.similarity.saved_as:
-            note = f"{note} {NO_CALIBRATION}".strip()
-            calibration = None
-        else:  # there is no temperature in the folder
-            calibration = calibration.of_scaled(float(model.temperature))
+    calibration = None
+    without = ""
+    if to != "adapter":  # adapters alone give no scores
+        calibration, without = _handed_on(ranker, model, source)
+    note = f"{reading_note(to, model)} {without}".strip()
     merges_halves = has_adapters(model) and base_dtype(model) == "bfloat16"
     scores: MergedScores | None = None
     with ExitStack() as stack:
@@ -204,16 +201,41 @@ def without_windows(model: PairRanker | DualEncoder) -> Iterator[None]:
         model.reads = reads
 
 
+def _handed_on(
+    ranker: TextRanker, model: PairRanker | DualEncoder, source: str | Path
+) -> tuple[Calibration | None, str]:
+    """The calibration of the scores that a folder will give, or why that of the run stays behind.
+
+    Raises:
+        InputError: if it is damaged, or a run has more training behind it than its calibration. Of a
+            run's single checkpoint nobody says that it is calibrated.
+    """
+    if not ranker.has_calibration:
+        return None, ""
+    try:
+        calibration = ranker.calibration
+    except OfAnotherRanker:
+        if Path(source).is_file():
+            return None, OF_OTHER_WEIGHTS
+        raise
+    if not isinstance(model, DualEncoder):
+        return calibration, ""
+    if model.similarity.name != model.similarity.saved_as:
+        return None, NO_CALIBRATION
+    # There is no temperature in the folder.
+    return calibration.of_scaled(float(model.temperature)), ""
+
+
 def _write_calibration(
     folder: Path, to: Form, model: PairRanker | DualEncoder, calibration: Calibration
 ) -> Calibration:
-    """Write the calibration of a ranker beside its exported files. It names the weights that
-    ``ltr.load`` finds there: they may have been merged and cast.
+    """Write the calibration of a ranker beside its exported files. It names the ranker that
+    ``ltr.load`` finds there: its weights may have been merged and cast.
     """
-    weights = digest_of_weights(model)
+    digest = digest_of_ranker(model)
     if to != "onnx":  # of which ltr loads nothing
-        weights = digest_of_weights(load(folder, "32-true", "cpu").model)
-    written = replace(calibration, weights=weights)
+        digest = digest_of_ranker(load(folder, "32-true", "cpu").model)
+    written = replace(calibration, ranker=digest)
     written.write(folder / CALIBRATION)
     return written
 

@@ -135,9 +135,26 @@ class TextRanker:
         """What its scores promise, read when it is first asked for.
 
         Raises:
-            InputError: if the ranker has no calibration, or one of other weights.
+            InputError: if the ranker has no calibration, or one of other weights or another scale.
         """
         return calibration_of(self._calibration_file, self.model, self.name)
+
+    def calibration_for(self, keep: float | None, kept: Kept) -> Calibration | None:
+        """The calibration by which some documents are kept; None where all are. What it can't promise is
+        refused here, before anything is scored.
+
+        Args:
+            keep, kept: see :meth:`rank`.
+
+        Raises:
+            InputError: for what is no promise, one that dev is too small for, and as
+                :attr:`calibration`.
+        """
+        check_keep(keep, kept)
+        if keep is None:
+            return None
+        self.calibration.threshold(keep, kept)
+        return self.calibration
 
     @property
     def mteb_model_meta(self) -> Any:
@@ -214,13 +231,13 @@ class TextRanker:
 
         Raises:
             InputError: as :meth:`score`; and if the query is blank, k is below 1, the documents are no
-                texts in an order, or there is no calibration by which to keep some.
+                texts in an order, or there is no calibration by which to keep some, or one of too few dev
+                queries for the promise.
         """
         check_query(query, "query")
         documents = text_list(documents, "documents")
         check_count(k)
-        check_keep(keep, kept)
-        calibration = None if keep is None else self.calibration
+        calibration = self.calibration_for(keep, kept)
         scores = self.score(((query, document) for document in documents), instruction)
         best_first = np.argsort(-scores, kind="stable")
         if calibration is not None and keep is not None:

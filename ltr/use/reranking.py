@@ -22,16 +22,16 @@ def rank_table(
     ranker: TextRanker,
     query: str,
     documents: TextTable,
-    k: int,
+    k: int | None,
     instruction: str | None = None,
     *,
     keep: float | None = None,
     kept: Kept = "all",
 ) -> list[RankedDocument]:
-    """The k best of all documents for a query, best first; of equal scores the later id comes first,
+    """The k best of all documents for a query (None: all), best first; of equal scores the later id comes first,
     as in trec_eval. ``keep`` and ``kept`` are those of :meth:`ltr.use.rankers.TextRanker.rank`.
     """
-    calibration = None if keep is None else ranker.calibration
+    calibration = ranker.calibration_for(keep, kept)
     query_tokens = ranker.reads.tokens([query], "query", ranker.instructions(instruction, 1))
     doc_tokens = ranker.reads.store(documents, "document")
     scores = np.empty(len(documents), np.float32)

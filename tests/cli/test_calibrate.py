@@ -46,6 +46,7 @@ def test_a_cross_encoder_is_calibrated_and_keeps_what_it_promises(copied_run, tm
     ranking = load(run).rank("w3 w1 w2", texts, keep=0.8)
     assert 0 < len(ranking) < len(texts) and len(lines) == len(ranking)
     assert sorted(line[4] for line in lines) == sorted(one.text for one in ranking)
+    check_printed(words, len(ranking), capsys)
     np.testing.assert_allclose(
         [float(line[2]) for line in lines], [one.probability for one in ranking], atol=1e-5
     )
@@ -70,6 +71,18 @@ def test_a_cross_encoder_is_calibrated_and_keeps_what_it_promises(copied_run, tm
     assert kept == [line for line in every if np.float32(line.score) >= lowest]
     # The threshold is the third of 30 lowest scores, floor(0.1 * 31) = 3: two queries are not served.
     assert sum(line.doc.endswith("-d0") for line in kept) == 28
+
+
+def check_printed(words: str, n_kept: int, capsys) -> None:
+    """Without ``--k`` all that is kept is printed; a line says what ``--k`` leaves out."""
+    assert n_kept > 10  # what is printed without --keep
+    assert run_ltr(words.replace(" --k 40", "")) == 0
+    told = capsys.readouterr()
+    assert len(told.out.splitlines()) == n_kept and "fit" not in told.err
+    assert run_ltr(words.replace("--k 40", "--k 2")) == 0
+    told = capsys.readouterr()
+    assert [line[0] for line in told.out.splitlines()] == ["1", "2"]
+    assert f"{n_kept} documents fit, 2 are printed" in told.err
 
 
 def test_the_page_says_what_to_type(copied_run, tmp_path, monkeypatch):
@@ -139,6 +152,7 @@ REFUSED = [
     ("--keep 90", "keep must be between 0 and 1"),
     ("--keep 0.9", "has no calibration, by which scores have a threshold; make one on the dev"),
     ("--keep 0.9 --kept some", "kept"),
+    ("--kept one", "kept says what a promise keeps, got 'one' and no promise; add keep"),
 ]
 
 
@@ -153,6 +167,11 @@ def test_what_can_not_be_kept_is_refused(copied_run, tmp_path, capsys, options, 
 def test_a_split_is_measured_by_a_calibration_that_there_is(copied_run, tmp_path, capsys):
     run = copied_run(tmp_path, "features")
     assert "has no calibration" in refusal(capsys, f"calibrate {run} --on test")
+
+
+def test_dev_is_no_other_split(tmp_path, capsys):
+    words = "on must be another split than dev, on which the calibration is made"
+    assert words in refusal(capsys, f"calibrate {tmp_path} --on dev")
 
 
 def test_what_is_no_run_is_refused(tmp_path, capsys):

@@ -24,13 +24,13 @@ class Provenance:
     """Where the scores of a calibration come from.
 
     Attributes:
-        weights: a digest of the weights that gave them.
+        ranker: :func:`ltr.use.calibration.calibration.digest_of_ranker` of what gave them.
         relevant_elsewhere: how many relevant documents were not among the candidates.
         evaluated: digests of the data.
         made: with what it was made.
     """
 
-    weights: str
+    ranker: str
     relevant_elsewhere: int
     evaluated: dict[str, str]
     made: dict[str, Any]
@@ -54,7 +54,7 @@ def calibrate_lists(lists: LabelledScores, provenance: Provenance) -> tuple[Cali
     has_relevant = lists.has_relevant
     highest = lists.highest
     calibration = Calibration(
-        weights=provenance.weights,
+        ranker=provenance.ranker,
         score_map=fitted.score_map,
         lowest_relevant=np.sort(lists.lowest_relevant).tolist(),
         highest_relevant=np.sort(lists.highest_relevant).tolist(),

@@ -11,16 +11,20 @@ from typing import Any, Literal, NotRequired, TypedDict
 import numpy as np
 from numpy.typing import ArrayLike
 
+from ltr.data.files import digest_of_json
 from ltr.data.whole_files import write_whole
 from ltr.entries import check_entries, read_json
 from ltr.errors import InputError
 from ltr.models import Ranker
-from ltr.models.ranker import digest_of_weights
 from ltr.run.metrics_file import Made
 from ltr.use.calibration.conformal import Kept, check_promise, threshold
 from ltr.use.calibration.score_maps import Isotonic, Logistic, ScoreMap
 
 MEND = "calibrate the run again: ltr calibrate RUN"
+
+
+class OfAnotherRanker(InputError):
+    """A calibration lies beside a ranker whose scores it is not of."""
 
 
 class MapEntry(TypedDict):
@@ -45,7 +49,7 @@ class Errors(TypedDict):
 class CalibrationEntries(TypedDict):
     """The file; see :class:`Calibration`."""
 
-    weights: str
+    ranker: str
     score_map: MapEntry
     lowest_relevant: list[float]
     highest_relevant: list[float]
@@ -64,7 +68,7 @@ class Calibration:
     """What the scores of a ranker promise, as its dev queries show it.
 
     Args:
-        weights: a digest of the weights that gave the scores.
+        ranker: :func:`digest_of_ranker` of what gave the scores.
         score_map: from scores to probabilities of relevance.
         lowest_relevant: of each answerable query the lowest score of a relevant document, ascending.
         highest_relevant: and the highest.
@@ -78,7 +82,7 @@ class Calibration:
         made: with what it was made.
     """
 
-    weights: str
+    ranker: str
     score_map: ScoreMap
     lowest_relevant: list[float]
     highest_relevant: list[float]
@@ -189,15 +193,23 @@ def calibration_of(file: Path | None, model: Ranker, name: str | Path) -> Calibr
         name: of the ranker, for errors.
 
     Raises:
-        InputError: if there is none, or it is of other weights.
+        OfAnotherRanker: if it is of other weights, or of scores on another scale.
+        InputError: if there is none, or it is damaged.
     """
     calibration = read_calibration(check_has_calibration(file, name))
-    if calibration.weights != digest_of_weights(model):
-        raise InputError(
-            f"{file} is of other weights than those of {name}, so its thresholds promise nothing; {MEND}",
+    if calibration.ranker != digest_of_ranker(model):
+        raise OfAnotherRanker(
+            f"{file} is of other weights than those of {name}, or of scores on another scale, so its thresholds promise nothing; {MEND}",
             option="keep",
         )
     return calibration
+
+
+def digest_of_ranker(model: Ranker) -> str:
+    """A digest of all that decides its scores: the weights, and such as the temperature, the similarity,
+    the template and the longest text; 32 hex digits.
+    """
+    return digest_of_json(model.key)[:32]
 
 
 def check_has_calibration(file: Path | None, name: str | Path) -> Path:
@@ -221,7 +233,12 @@ def check_kept(kept: str) -> None:
 
 
 def check_keep(keep: float | None, kept: str) -> None:
-    """Raise an InputError for what is no promise."""
+    """Raise an InputError for what is no promise, and for ``kept`` without one."""
     check_kept(kept)
     if keep is not None:
         check_promise(keep)
+    elif kept != "all":
+        raise InputError(
+            f"kept says what a promise keeps, got {kept!r} and no promise; add keep, such as 0.9, or leave it out",
+            option="kept",
+        )

@@ -3,7 +3,7 @@
 from ltr.errors import InputError
 from ltr.run.run_folder import CALIBRATION
 from ltr.use.calibration.calibration import Calibration
-from ltr.use.calibration.conformal import PROMISES, Kept
+from ltr.use.calibration.conformal import PROMISES, Kept, rounded_down
 from ltr.use.calibration.score_maps import Logistic
 
 KINDS: tuple[Kept, ...] = ("all", "one")
@@ -34,7 +34,7 @@ def calibration_section(calibration: Calibration) -> str:
     lines = [
         "## Thresholds",
         "",
-        f"Of {n:,} dev queries, by split conformal prediction over queries. A document is kept if its score is at least the threshold. A list of which nothing is kept is the answer that nothing fits: wrongly so, for a share of the queries with a relevant document.",
+        f"Of {n:,} dev queries, by split conformal prediction over queries. A document is kept if its score is at least the threshold. A list of which nothing is kept is the answer that nothing fits: wrongly so, for a share of the queries with a relevant document among their candidates.",
         "",
         "| share of queries | that keep all their relevant documents | that keep one at least |",
         "| --- | --- | --- |",
@@ -58,7 +58,7 @@ def calibration_section(calibration: Calibration) -> str:
 def _cell(calibration: Calibration, promise: float, kept: Kept) -> str:
     """A threshold, with the rates of its empty answers."""
     falsely_empty, falsely_filled = calibration.error_rates(promise, kept)
-    cell = f"{calibration.threshold(promise, kept):.6g} (nothing fits, wrongly: {falsely_empty:.1%}"
+    cell = f"{rounded_down(calibration.threshold(promise, kept), 6)} (nothing fits, wrongly: {falsely_empty:.1%}"
     if falsely_filled is not None:
         cell += f"; something fits, wrongly: {falsely_filled:.1%}"
     return f"{cell})"

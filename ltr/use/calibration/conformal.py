@@ -11,11 +11,16 @@ it is served with a probability of at least :math:`p`, and of at most
 :math:`p + \frac{1}{n + 1}` where no two scores are equal. Documents of one query are not
 exchangeable with those of others, so the query is the unit, and not the document.
 
+The sums of a score are rounded otherwise in a batch of another shape, by a few units in the last place
+of float32. Lest a document at the threshold be lost by that, the threshold is lower than :math:`m_{(k)}`
+by :data:`ROUNDING` of the largest :math:`|m_i|`.
+
 References:
     Vovk, Gammerman & Shafer (2005), Algorithmic learning in a random world. Angelopoulos & Bates
     (2023), Conformal prediction: a gentle introduction.
 """
 
+from decimal import ROUND_FLOOR, Context
 from fractions import Fraction
 from math import ceil, floor
 from typing import Literal
@@ -29,6 +34,7 @@ from ltr.errors import InputError
 Kept = Literal["all", "one"]  # of the relevant documents of a query
 
 PROMISES = (0.8, 0.9, 0.95)  # that are shown
+ROUNDING = 1e-5  # of the largest number; some 80 units in the last place of float32
 
 
 def check_promise(promise: float, option: str = "keep") -> None:
@@ -61,7 +67,8 @@ def queries_needed(promise: float) -> int:
 
 
 def threshold(numbers: ArrayLike, promise: float) -> float:
-    """The threshold for a promise.
+    """The threshold for a promise, lower by :data:`ROUNDING` than the number that it is. It is a float32
+    number, so that scores in float32 are compared with it as it stands.
 
     Args:
         numbers: ``[n]``, one of each answerable query, in any order:
@@ -73,10 +80,10 @@ def threshold(numbers: ArrayLike, promise: float) -> float:
         InputError: for a promise that is not between 0 and 1, or too few queries.
 
     Example:
-        >>> threshold([0.9, 0.1, 0.5, 0.7], promise=0.8)  # the lowest of four
-        0.1
-        >>> threshold([0.9, 0.1, 0.5, 0.7], promise=0.6)  # the second lowest
-        0.5
+        >>> round(threshold([0.9, 0.1, 0.5, 0.7], promise=0.8), 6)  # the lowest of four, less 1e-5 * 0.9
+        0.099991
+        >>> round(threshold([0.9, 0.1, 0.5, 0.7], promise=0.6), 6)  # the second lowest
+        0.499991
     """
     check_promise(promise)
     known = np.sort(np.asarray(numbers))
@@ -86,7 +93,18 @@ def threshold(numbers: ArrayLike, promise: float) -> float:
             f"a promise of {promise:g} needs at least {queries_needed(promise)} dev queries with a relevant document, got {len(known)}; lower it, or judge more",
             option="keep",
         )
-    return float(known[k - 1])
+    slack = ROUNDING * np.abs(known).max()
+    return float(np.float32(known[k - 1] - slack))
+
+
+def rounded_down(value: float, digits: int) -> str:
+    """A threshold as a text of so many significant digits that keeps no less than it does.
+
+    >>> rounded_down(1.23456, 4), rounded_down(-1.23456, 4), rounded_down(-0.5, 4)
+    ('1.234', '-1.235', '-0.5')
+    """
+    rounded = Context(prec=digits, rounding=ROUND_FLOOR).create_decimal_from_float(value)
+    return f"{float(rounded):.{digits}g}"
 
 
 def coverage_interval(promise: float, n: int, level: float = 0.9) -> tuple[float, float]:

@@ -8,16 +8,20 @@ from pathlib import Path
 import numpy as np
 import onnxruntime
 import pytest
+import torch
 from sentence_transformers import CrossEncoder, SentenceTransformer
 from transformers import AutoTokenizer
 
 from ltr import load
+from ltr.data.text_files import open_texts
 from ltr.errors import InputError
-from ltr.models.ranker import digest_of_weights
+from ltr.similarity import similarity_of
 from ltr.use.calibration.calibrated import Provenance, calibrate_lists, promise_rows
-from ltr.use.calibration.calibration import Calibration, read_calibration
+from ltr.use.calibration.calibration import Calibration, digest_of_ranker, read_calibration
+from ltr.use.calibration.conformal import ROUNDING, rank_of_threshold
 from ltr.use.calibration.labelled_scores import LabelledScores
 from ltr.use.export import export
+from ltr.use.reranking import rank_table
 
 QUERY = "w1 w2 w3"
 DOCUMENTS = [f"w{n} w{n + 1} w{2 * n}" for n in range(1, 30)]
@@ -33,8 +37,8 @@ def lists_of(scores: np.ndarray, seed: int = 0) -> LabelledScores:
     return LabelledScores.from_lists(drawn, labels)
 
 
-def calibration(scores: np.ndarray, weights: str = "w") -> Calibration:
-    return calibrate_lists(lists_of(scores), Provenance(weights, 3, {"judgements": "j"}, MADE))[0]
+def calibration(scores: np.ndarray, ranker: str = "r") -> Calibration:
+    return calibrate_lists(lists_of(scores), Provenance(ranker, 3, {"judgements": "j"}, MADE))[0]
 
 
 MADE = {"ltr": "0.1", "packages": {}, "date": "2026-11-29", "machine": "x"}
@@ -55,7 +59,11 @@ def test_a_score_at_the_threshold_is_kept_also_after_reading(tmp_path):
     read = read_calibration(tmp_path / "c.json")
     for kept, numbers in (("all", made.lowest_relevant), ("one", made.highest_relevant)):
         lowest = np.float32(read.threshold(0.9, kept))
-        assert lowest in np.asarray(numbers, np.float32)
+        number = numbers[rank_of_threshold(0.9, len(numbers)) - 1]
+        scale = np.abs(numbers).max()
+        assert lowest == pytest.approx(number - 1e-5 * scale, rel=1e-6)
+        assert read.keeps([number - 5e-6 * scale], 0.9, kept).tolist() == [True]
+        assert read.keeps([number - 2e-5 * scale], 0.9, kept).tolist() == [False]
         assert read.keeps([lowest], 0.9, kept).tolist() == [True]
         assert read.keeps([np.nextafter(lowest, np.float32(-9))], 0.9, kept).tolist() == [False]
 
@@ -67,7 +75,9 @@ def test_promises_say_what_they_cost():
     rows = {(row.kept, row.promise): row for row in promise_rows(made, lists)}
     at_90 = rows["all", 0.9]
     n = len(made.lowest_relevant)
-    assert at_90.threshold == made.lowest_relevant[int(0.1 * (n + 1)) - 1]
+    lowest = made.lowest_relevant[int(0.1 * (n + 1)) - 1]
+    scale = np.abs(made.lowest_relevant).max()
+    assert at_90.threshold == pytest.approx(lowest - ROUNDING * scale, rel=1e-6)
     assert at_90.documents == (lists.scores >= at_90.threshold).sum() / 40
     others = np.asarray(made.highest_of_unanswerable)
     assert len(others) == 40 - n and at_90.falsely_filled == (others >= at_90.threshold).mean()
@@ -110,7 +120,7 @@ DAMAGES = [
         {"score_map": {"kind": "isotonic", "scores": [2.0, 1.0], "probabilities": [0.1, 0.2]}},
         "the scores and the probabilities of score_map must rise",
     ),
-    ({"weights": None}, "weights must be a text"),
+    ({"ranker": None}, "ranker must be a text"),
 ]
 
 
@@ -130,7 +140,7 @@ def with_calibration(run: Path) -> Calibration:
     """Give a run a calibration of the scores that it gives ``DOCUMENTS``."""
     ranker = load(run, "32-true")
     scores = ranker.score([(QUERY, document) for document in DOCUMENTS])
-    made = calibration(scores, digest_of_weights(ranker.model))
+    made = calibration(scores, digest_of_ranker(ranker.model))
     made.write(run / "calibration.json")
     return made
 
@@ -159,12 +169,72 @@ def test_what_is_kept_of_a_ranking(copied_run, tmp_path, kind):
 def test_a_calibration_of_other_weights_is_refused(copied_run, tmp_path):
     run = copied_run(tmp_path, "cross")
     made = with_calibration(run)
-    replace(made, weights="0" * 32).write(run / "calibration.json")
+    replace(made, ranker="0" * 32).write(run / "calibration.json")
     with pytest.raises(InputError, match="is of other weights than those of .*ltr calibrate RUN"):
         load(run).rank(QUERY, DOCUMENTS, keep=0.9)
     with pytest.raises(InputError, match="is of other weights"):
         export(run, tmp_path / "exported")
     assert not (tmp_path / "exported").exists()
+
+
+def test_a_calibration_of_a_run_is_not_that_of_its_export_without_temperature(copied_run, tmp_path):
+    """The weights are the same: the scores of the run are those of the folder over its temperature."""
+    run = copied_run(tmp_path, "dual")
+    made = with_calibration(run)
+    folder = tmp_path / "exported"
+    export(run, folder)
+    handed_on = read_calibration(folder / "calibration.json")
+    factor = float(load(run).model.temperature)
+    assert factor != 1.0
+    np.testing.assert_allclose(handed_on.lowest_relevant, np.multiply(made.lowest_relevant, factor))
+    load(folder).rank(QUERY, DOCUMENTS, keep=0.9)
+    made.write(folder / "calibration.json")
+    with pytest.raises(
+        InputError, match="of other weights than those of .*, or of scores on another scale"
+    ):
+        load(folder).rank(QUERY, DOCUMENTS, keep=0.9)
+
+
+def test_all_that_decides_a_score_is_in_the_digest(copied_run, tmp_path):
+    model = load(copied_run(tmp_path, "dual")).model
+    digests = [digest_of_ranker(model)]
+    model.set_temperature(0.7, learn=False)
+    digests.append(digest_of_ranker(model))
+    model.similarity = similarity_of("euclidean")
+    digests.append(digest_of_ranker(model))
+    with torch.no_grad():
+        next(model.parameters()).add_(1.0)
+    digests.append(digest_of_ranker(model))
+    assert len(set(digests)) == 4 and digests[-1] == digest_of_ranker(model)
+
+
+def test_a_checkpoint_of_other_weights_is_exported_without_the_calibration(copied_run, tmp_path):
+    """The run itself is refused, above: what it had is no longer true."""
+    run = copied_run(tmp_path, "cross")
+    replace(with_calibration(run), ranker="0" * 32).write(run / "calibration.json")
+    (checkpoint, *_) = (run / "checkpoints").glob("*.ckpt")
+    told = export(checkpoint, tmp_path / "exported")
+    assert "of other weights than those of this checkpoint, so it stays behind" in told.note
+    assert not (tmp_path / "exported/calibration.json").exists()
+    assert "Thresholds" not in (tmp_path / "exported/README.md").read_text()
+
+
+def test_what_dev_is_too_small_for_is_refused_before_anything_is_scored(
+    copied_run, tmp_path, monkeypatch
+):
+    run = copied_run(tmp_path, "cross")
+    with_calibration(run)
+    ranker = load(run)
+    monkeypatch.setattr(ranker, "score_rows", None)
+    words = "a promise of 0.999 needs at least 999 dev queries"
+    with pytest.raises(InputError, match=words):
+        ranker.rank(QUERY, DOCUMENTS, keep=0.999)
+    (tmp_path / "docs.txt").write_text("".join(f"{document}\n" for document in DOCUMENTS))
+    table = open_texts(str(tmp_path / "docs.txt"), "document", "documents")
+    with pytest.raises(InputError, match=words):
+        rank_table(ranker, QUERY, table, 10, keep=0.999)
+    with pytest.raises(InputError, match="kept says what a promise keeps, got 'one'"):
+        ranker.rank(QUERY, DOCUMENTS, kept="one")
 
 
 def test_without_a_calibration_a_line_says_how_to_get_one(copied_run, tmp_path, backbone):

@@ -12,6 +12,7 @@ from ltr.use.calibration.conformal import (
     coverage_interval,
     queries_needed,
     rank_of_threshold,
+    rounded_down,
     threshold,
 )
 
@@ -19,8 +20,38 @@ from ltr.use.calibration.conformal import (
 def test_values_by_hand():
     """Nine numbers, k = floor(0.1 * 10) = 1 and floor(0.2 * 10) = 2."""
     numbers = [9.0, 4.0, 8.0, 3.0, 7.0, 2.0, 6.0, 1.0, 5.0]
-    assert threshold(numbers, 0.9) == 1.0
-    assert threshold(numbers, 0.8) == 2.0
+    slack = 9.0 * 1e-5  # of the largest number: scores are rounded
+    assert threshold(numbers, 0.9) == pytest.approx(1.0 - slack, rel=1e-7)
+    assert threshold(numbers, 0.8) == pytest.approx(2.0 - slack, rel=1e-7)
+    assert threshold([-n for n in numbers], 0.9) == pytest.approx(-9.0 - slack, rel=1e-7)
+
+
+@pytest.mark.parametrize("scale", [1e-3, 1.0, 20.0, -20.0])
+def test_a_score_at_the_threshold_that_is_rounded_otherwise_is_kept(scale):
+    """By four units in the last place of the largest score, near 0, too."""
+    numbers = np.float32(scale) * np.linspace(0, 1, 40, dtype=np.float32)
+    ulp = np.spacing(np.abs(numbers).max())
+    for promise in (0.8, 0.9, 0.95):
+        t = np.float32(threshold(numbers, promise))
+        number = np.sort(numbers)[rank_of_threshold(promise, 40) - 1]
+        assert number - 4 * ulp >= t > number - 200 * ulp
+
+
+@pytest.mark.parametrize(
+    ("value", "digits", "text"),
+    [
+        (1.99999, 4, "1.999"),
+        (-1.99991, 4, "-2"),
+        (-1.23451, 4, "-1.235"),
+        (-1e-7, 4, "-1e-07"),
+        (12345.67, 4, "1.234e+04"),
+        (0.0, 4, "0"),
+        (2.5, 6, "2.5"),
+    ],
+)
+def test_a_threshold_is_printed_no_higher_than_it_is(value, digits, text):
+    assert rounded_down(value, digits) == text
+    assert float(text) <= value
 
 
 def test_the_rank_is_counted_in_fractions():
@@ -34,7 +65,7 @@ def test_the_rank_is_counted_in_fractions():
 @pytest.mark.parametrize("promise", [0.8, 0.9, 0.95, 0.99, 0.123])
 def test_so_many_queries_are_needed_and_no_fewer(promise):
     n = queries_needed(promise)
-    assert threshold(np.arange(n), promise) == 0
+    assert threshold(np.arange(n), promise) == pytest.approx(-1e-5 * (n - 1))
     with pytest.raises(InputError, match=f"at least {n} dev queries .*, got {n - 1}; lower it"):
         threshold(np.arange(n - 1), promise)
 
@@ -70,7 +101,7 @@ def test_equal_scores_are_served_more_often_never_less():
     numbers = np.array([0.0] * 30 + [1.0] * 70)
     served = [numbers[new] >= threshold(np.delete(numbers, new), 0.9) for new in range(100)]
     assert all(served)
-    assert threshold(np.full(50, 2.5), 0.9) == 2.5
+    assert 2.4999 < threshold(np.full(50, 2.5), 0.9) < 2.5
 
 
 def test_one_threshold_serves_a_share_that_is_beta_distributed():
