@@ -28,6 +28,11 @@ def _budget(first: Experiment, second: Experiment) -> tuple[int, ...]:
     return budgets[0] if budgets[0] == budgets[1] else ()
 
 
+def _is_looked_at(experiment: Experiment) -> bool:
+    """Whether what its runs show may have decided how many they are; the first one always is there."""
+    return len(experiment.runs) >= FIRST and any(run.budget for run in experiment.runs)
+
+
 def notes_on_looks(pairs: Iterable[tuple[Experiment, Experiment]]) -> list[str]:
     """Notes on comparisons that are looks, and on those of their runs that are none."""
     notes = []
@@ -35,11 +40,10 @@ def notes_on_looks(pairs: Iterable[tuple[Experiment, Experiment]]) -> list[str]:
         look = look_at(*pair)
         if look is not None:
             notes.append(
-                f"seeds were trained one after the other (ltr grid --until_shown), {look.n_seeds} of at most {look.budget}: p, verdicts and intervals of differences count a look after each; of one look alone, p would be held against {look.level(0.05):.2g} here in place of 0.05"
+                f"seeds were trained one after the other (ltr grid --until_shown), {look.n_seeds} of at most {look.budget}: p, verdicts and intervals of differences count a look after each; the p of one look alone would be held against {look.level(0.05):.2g} here for an alpha of 0.05"
             )
             continue
-        is_looked_at = any(run.budget for experiment in pair for run in experiment.runs)
-        if is_looked_at and min(len(experiment.runs) for experiment in pair) >= FIRST:
+        if any(_is_looked_at(experiment) for experiment in pair):
             notes.append(
                 "seeds were trained until a difference was shown (ltr grid --until_shown), and are compared in another way now: p counts no looks, and false differences are likelier than the level says; compare the same seeds of experiments of that grid"
             )

@@ -121,7 +121,9 @@ class Look:
         level = Look(self.budget, self.budget).level(alpha)
         if difference.least_p > level:
             return 0.0
-        critical = at_the_end.error * float(special.stdtrit(at_the_end.freedom, 1 - level / 2))
+        critical = -float(special.stdtrit(at_the_end.freedom, level / 2)) * at_the_end.error
+        if not math.isfinite(critical):
+            return 0.0
         seen = abs(difference.mean)
         spread = math.sqrt(max(0.0, difference.error**2 - at_the_end.error**2))
         if spread < ROUNDING:

@@ -85,6 +85,8 @@ class Estimate:
 
     def interval(self, confidence: float = 0.95) -> tuple[float, float]:
         """The range of means that the values are compatible with."""
+        if self.error == 0:
+            return self.mean, self.mean  # also where the quantile is infinite
         half = self.error * float(stats.t.ppf((1 + confidence) / 2, self.freedom))
         return self.mean - half, self.mean + half
 
@@ -112,7 +114,7 @@ class Estimate:
 
     def detectable(self, alpha: float = 0.05, power: float = 0.8) -> float:
         r"""The smallest true difference that a test at level ``alpha`` would find with probability
-        ``power``; infinite where so few queries find none.
+        ``power``; infinite where so few queries, or a level so low, find none.
 
         The variances are estimates, of few seeds poor ones. With :math:`\nu_i` degrees of freedom, an
         estimate :math:`\hat v_i` stands for true variances :math:`v_i = \hat v_i \nu_i /
@@ -128,7 +130,7 @@ class Estimate:
             O'Hagan, Stevens & Campbell (2005), Assurance in clinical trial design: the mean of a
             power over what is not known.
         """
-        if self.least_p > alpha:
+        if self.least_p > alpha or alpha == 0:
             return math.inf
         if self.error == 0:
             return 0.0
@@ -150,7 +152,10 @@ class Estimate:
         for part, freedom in zip(drawn_parts, freedoms, strict=True):
             denominator += part**2 / freedom
         freedom_of_test = np.maximum(1.0, drawn_variance**2 / denominator)
-        critical = special.stdtrit(freedom_of_test, 1 - alpha / 2) * np.sqrt(drawn_variance)
+        # 1 − alpha / 2 would be 1 for the alpha of an early look.
+        critical = -special.stdtrit(freedom_of_test, alpha / 2) * np.sqrt(drawn_variance)
+        if not np.isfinite(critical).all():
+            return math.inf
         scale = np.sqrt(true_variance)
 
         def missing(difference: float) -> float:

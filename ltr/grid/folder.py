@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NotRequired, TypedDict
+from typing import Any, NotRequired, TypedDict, cast
 
 import yaml
 from filelock import FileLock, Timeout
@@ -81,12 +81,7 @@ class GridFolder:
         # options; it will be written anew.
         if not run.config.is_file():
             return False
-        if not run.grid_cell.is_file():
-            raise InputError(
-                f"{run.path} holds a run that no grid has made; name another folder (--runs)"
-            )
         self._check_same_options(run, cell)
-        self._check_same_budget(run)
         # An interrupted test lacks one of its files. A run that was tested and has steps left to train
         # has results of weights that are not its last.
         has_results = is_tested(run.path) and run.test_run.is_file()
@@ -95,8 +90,7 @@ class GridFolder:
     def _check_same_options(self, run: RunFolder, cell: Cell) -> None:
         """Check that a run was made by the options that its cell has now."""
         now = decisive_options(self.content(cell))
-        made_of = read_json(run.grid_cell, MEND)
-        check_entries(made_of, CellContent, run.grid_cell, MEND)
+        made_of = _made_of(run)
         if len(made_of["options"]) % 2:
             raise InputError(
                 f"{run.grid_cell}: the file is damaged, each of the options must have a value; {MEND}"
@@ -109,20 +103,41 @@ class GridFolder:
                 f"{run.path} was made by other options than {self.grid.name} has now ({names}); remove it, or name another folder (--runs)"
             )
 
-    def _check_same_budget(self, run: RunFolder) -> None:
-        """Check that a run was made for the looks that its grid has now: levels of looks hold for a
-        budget that was decided before the first one.
+    def check_budget(self, cells: Sequence[Cell]) -> None:
+        """Check that what is trained of the experiments of cells, with whatever seeds, was made for the
+        looks that the grid has now. Levels of looks hold for a budget that was decided before the
+        first one: whoever adds another budget of other seeds looks again and again.
+
+        Raises:
+            InputError: if a run was made for another budget, or for none.
         """
-        if not self.budget:
-            return  # whoever trains all seeds may train what looks have left
-        made_for = read_json(run.grid_cell, MEND).get("until_shown")
-        if made_for is None:
+        for experiment in dict.fromkeys(cell.experiment for cell in cells):
+            self._check_budget_of(experiment)
+
+    def _check_budget_of(self, experiment: Path) -> None:
+        """See :meth:`check_budget`; of the folder of one experiment."""
+        for_looks = list[RunFolder]()
+        for_none = list[RunFolder]()
+        for path in sorted((self.root / experiment).glob("seed=*")):
+            run = RunFolder(path)
+            if not run.config.is_file():
+                continue  # nothing was trained
+            made_for = _made_of(run).get("until_shown")
+            if made_for is None:
+                for_none.append(run)
+            elif made_for == [*self.budget]:
+                for_looks.append(run)
+            else:
+                raise InputError(
+                    f"{run.path} was made with a budget of the seeds {_in_words(made_for)}, and that is {_in_words(self.budget)} now; a budget must stay as it was before the first look: give these seeds, or name another folder (--runs)"
+                )
+        if for_none and for_looks:
             raise InputError(
-                f"{run.path} was made without --until_shown, so somebody may have looked at it before the budget was decided; name another folder (--runs)"
+                f"{for_none[0].path} was made without --until_shown, and {for_looks[0].path} with it: no look ends a grid of which more was trained than its looks asked for; leave out --until_shown to train and compare all seeds, or compare the runs that are there (ltr compare)"
             )
-        if made_for != [*self.budget]:
+        if for_none:
             raise InputError(
-                f"{run.path} was made with a budget of the seeds {_in_words(made_for)}, and that is {_in_words(self.budget)} now; a budget must stay as it was before the first look: give these seeds, or name another folder (--runs)"
+                f"{for_none[0].path} was made without --until_shown, so somebody may have looked at it before the budget was decided; name another folder (--runs)"
             )
 
     def content(self, cell: Cell) -> CellContent:
@@ -181,7 +196,11 @@ class GridFolder:
             with FileLock(run.path / ".cell", timeout=-1 if wait else 0, poll_interval=0.5):
                 if self.is_made(cell):  # by now
                     return True
-                write_whole(run.grid_cell, [json.dumps(self.content(cell), indent=1), "\n"])
+                content = self.content(cell)
+                # Somebody may have looked at what is trained, and whoever ends it need not look.
+                if run.config.is_file() and "until_shown" in (made_of := _made_of(run)):
+                    content["until_shown"] = made_of["until_shown"]
+                write_whole(run.grid_cell, [json.dumps(content, indent=1), "\n"])
                 where = ["--trainer.default_root_dir", str(run.path)]
                 seed = ["--seed_everything", str(cell.seed)]
                 run_command([*self.fit_words(cell), *where, *seed, "--ckpt_path", "last"])
@@ -228,6 +247,21 @@ class GridFolder:
         names = ", ".join(str(cell.experiment) for cell in chosen)
         say("chosen on dev:", names)
         return chosen
+
+
+def _made_of(run: RunFolder) -> CellContent:
+    """What a trained run was made of.
+
+    Raises:
+        InputError: if no grid has made it.
+    """
+    if not run.grid_cell.is_file():
+        raise InputError(
+            f"{run.path} holds a run that no grid has made; name another folder (--runs)"
+        )
+    content = read_json(run.grid_cell, MEND)
+    check_entries(content, CellContent, run.grid_cell, MEND)
+    return cast(CellContent, content)
 
 
 def _in_words(seeds: Sequence[int]) -> str:

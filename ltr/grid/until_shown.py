@@ -57,7 +57,9 @@ class Seen:
 
 
 def check_looks(folder: GridFolder, cells: Sequence[Cell]) -> None:
-    """Raise an InputError where there is nothing to look at: one seed, or one experiment."""
+    """Raise an InputError where there is nothing to look at, one seed or one experiment, or where what
+    is trained is of another budget.
+    """
     if len(folder.budget) < FIRST:
         raise InputError(
             f"--until_shown needs a budget of two seeds or more, in the grid file or by --seeds, got {len(folder.budget)}; where each job has one seed, as in an array, leave it out, or give the whole grid to one job"
@@ -70,6 +72,7 @@ def check_looks(folder: GridFolder, cells: Sequence[Cell]) -> None:
         raise InputError(
             f"--until_shown needs two experiments that are compared, got {len(rivals)}{reason}"
         )
+    folder.check_budget(cells)
 
 
 def cells_until_shown(
@@ -98,6 +101,7 @@ def cells_until_shown(
             return looked_at or of_seed
         if missing and make is not None:
             make(folder, missing)
+            folder.check_budget(cells)  # another process may have trained others meanwhile
         looked_at += of_seed
         if n_seeds < FIRST:
             continue
@@ -143,7 +147,7 @@ def _check_nothing_behind(folder: GridFolder, cells: Sequence[Cell], n_seeds: in
         run = folder.run_folder(cell)
         if cell.seed in behind and run.config.is_file():
             raise InputError(
-                f"{run.path} was trained, and the look at {n_seeds} seeds would have ended the grid before: the runs or the metrics have changed since; leave out --until_shown to train and compare all seeds, or compare those that are there (--table)"
+                f"{run.path} was trained, and the look at {n_seeds} seeds would have ended the grid before: the runs, the metrics or the experiments (--only) have changed since; leave out --until_shown to train and compare all seeds, or compare the runs that are there (ltr compare)"
             )
 
 

@@ -61,6 +61,20 @@ def test_one_seed_and_seeds_that_nobody_looked_at_are_no_look():
         assert look_at(*pair) is None and notes_on_looks([pair]) == []
 
 
+def test_a_baseline_of_one_seed_is_compared_with_looked_at_seeds_without_a_look():
+    one = made([0], ())
+    for pair in ((made([5, 0], BUDGET), one), (one, made([5, 0], BUDGET))):
+        assert look_at(*pair) is None
+        (note,) = notes_on_looks([pair])
+        assert "p counts no looks" in note
+    assert notes_on_looks([(made([5], BUDGET), made([0, 1], ()))]) == []
+
+
+def test_the_note_names_the_alpha_whose_level_it_says():
+    (note,) = notes_on_looks([(made([0, 5], BUDGET), made([0, 5], BUDGET))])
+    assert f"held against {Look(2, 4).level(0.05):.2g} here for an alpha of 0.05" in note
+
+
 def test_the_mean_over_sets_counts_the_looks_too():
     rng = np.random.default_rng(0)
     seeds = BUDGET[:3]

@@ -126,6 +126,27 @@ def test_at_the_last_look_the_chance_is_what_it_shows():
     assert 5 < n_shown < 45
 
 
+@pytest.mark.parametrize(("budget", "alpha"), [(28, 0.05), (40, 0.05), (16, 0.05 / 9), (100, 0.05)])
+def test_the_first_look_of_a_large_budget_has_a_level_below_the_rounding_of_1(budget, alpha):
+    look = Look(2, budget)
+    level = look.level(alpha)
+    assert 0 <= level < 2e-16
+    difference = look.cautious(seen(0.3, 2))
+    assert difference.detectable(level) > difference.detectable(1e-12) > 1
+    low, high = difference.interval(1 - level)
+    assert low < -1 and high > 1
+    assert 0 < look.repeated_p(difference.p) <= 1
+    assert 0 <= look.chance(difference, alpha) <= 1
+
+
+def test_levels_so_low_that_nothing_is_shown():
+    difference = seen(0.3, 4)
+    assert difference.detectable(0.0) == math.inf
+    assert difference.detectable(5e-324) == math.inf, "the quantile is infinite"
+    assert Look(4, 4).chance(difference, 0.0) == 0.0
+    assert estimate(np.ones((2, 50)), np.zeros((2, 50))).interval(1.0) == (1.0, 1.0)
+
+
 def test_without_spread_what_is_seen_is_what_will_be():
     assert Look(2, 10).chance(seen(0.1, 2, spread=0.0), 0.05) == 1.0
     assert Look(2, 10).chance(seen(0.0, 2, spread=0.0), 0.05) == 0.0

@@ -155,8 +155,14 @@ def test_it_stops_where_the_budget_would_hardly_show_a_difference_and_may_go_on_
     assert run_ltr("grid grids/losses.yaml") == 0
     told = capfd.readouterr().out
     assert len(stand_in.made) == 12 and "6 of at most 6" in told
-    line = refusal(capfd, GRID)
-    assert "was made without --until_shown, so somebody may have looked at it" in line
+    behind = [f"{ROOT}/ranknet/seed={seed}" for seed in SEEDS[n_seeds:]]
+    for words in (GRID, f"{GRID} --table"):
+        line = refusal(capfd, words)
+        assert (
+            f"{min(behind)} was made without --until_shown, and {ROOT}/ranknet/seed=1 with" in line
+        )
+        assert "leave out --until_shown to train and compare all seeds, or compare the runs" in line
+    assert len(stand_in.made) == 12
 
 
 def test_where_the_budget_is_spent_the_last_look_says_the_verdict(stand_in, capfd, monkeypatch):
@@ -236,7 +242,7 @@ def test_a_budget_stays_as_it_was_before_the_first_look(stand_in, capfd):
     assert run_ltr(GRID) == 0
     line = refusal(capfd, f"{GRID} --seeds {' '.join(map(str, SEEDS))} 7")
     assert (
-        f"{ROOT}/ranknet/seed=3 was made with a budget of the seeds 3, 1, 4, 5, 9, 2, and" in line
+        f"{ROOT}/ranknet/seed=1 was made with a budget of the seeds 3, 1, 4, 5, 9, 2, and" in line
     )
     assert "that is 3, 1, 4, 5, 9, 2, 7 now" in line
     cell = ROOT / "ranknet/seed=3/cell.json"
@@ -244,6 +250,80 @@ def test_a_budget_stays_as_it_was_before_the_first_look(stand_in, capfd):
     cell.write_text(json.dumps(content | {"until_shown": "all"}))
     line = refusal(capfd, GRID)
     assert f"{cell}: the file is damaged, until_shown must be a list" in line
+
+
+OTHER_BUDGETS = {
+    f"{GRID} --seeds 6 7 8": f"ranknet/seed=1 was made with a budget of the seeds {SEEDS}, and",
+    f"{GRID} --seeds 6 7 8 --table": f"ranknet/seed=1 was made with a budget of the seeds {SEEDS}",
+    f"{GRID} --seeds 6 7 8 --only listnet softmax": "softmax/seed=1 was made with a budget of",
+}
+
+
+@pytest.mark.parametrize("words", OTHER_BUDGETS)
+def test_a_budget_of_other_seeds_is_another_budget(words, stand_in, folder, capfd):  # noqa: F811
+    """Else each new one would look again, until some false difference is shown."""
+    assert run_ltr(GRID) == 0
+    made = [*stand_in.made]
+    write_grid(folder, axes={"loss": THREE}, seeds=SEEDS)
+    line = refusal(capfd, words)
+    assert f"{ROOT}/{OTHER_BUDGETS[words].translate(str.maketrans('', '', '[]'))}" in line
+    assert "give these seeds, or name another folder (--runs)" in line
+    assert stand_in.made == made
+
+
+def test_seeds_that_were_trained_before_all_looks_are_refused_whichever_they_are(stand_in, capfd):
+    assert run_ltr("grid grids/losses.yaml --seeds 0 1") == 0
+    for seeds in ("0 1 2", "7 8 9"):
+        line = refusal(capfd, f"{GRID} --seeds {seeds}")
+        assert f"{ROOT}/ranknet/seed=0 was made without --until_shown, so somebody may" in line
+    assert len(stand_in.made) == 4
+
+
+def test_another_budget_that_another_process_trains_meanwhile_is_refused(
+    stand_in, capfd, monkeypatch
+):
+    def make(words: list[str], refusal_ends_program: bool) -> None:
+        stand_in(words, refusal_ends_program)
+        run = Path(words[words.index("--trainer.default_root_dir") + 1]) if len(words) > 2 else None
+        if run is not None and run.name == "seed=4":
+            other = run.parent / "seed=77"
+            shutil.copytree(run, other)
+            cell = json.loads((run / "cell.json").read_text())
+            (other / "cell.json").write_text(json.dumps(cell | {"until_shown": [77, 78]}))
+
+    monkeypatch.setattr("ltr.cli.grid.run_in_process", make)
+    monkeypatch.setattr("ltr.grid.until_shown.FUTILE", 0.0)
+    line = refusal(capfd, GRID)
+    assert "seed=77 was made with a budget of the seeds 77, 78, and" in line
+
+
+def test_a_cell_that_is_made_again_without_the_option_keeps_its_budget(stand_in, capfd):
+    assert run_ltr(GRID) == 0
+    n_seeds = len(stand_in.made) // 2
+    runs = [ROOT / cell for cell in stand_in.made]
+    for run in runs:
+        (run / "per_query.tsv").unlink()  # as an interrupted test leaves it
+    seeds = " ".join(map(str, SEEDS[:n_seeds]))
+    assert run_ltr(f"grid grids/losses.yaml --seeds {seeds}") == 0
+    assert len(stand_in.made) == 4 * n_seeds
+    for run in runs:
+        assert json.loads((run / "cell.json").read_text())["until_shown"] == SEEDS
+    assert f"{n_seeds} of at most 6" in capfd.readouterr().out
+
+
+def test_a_cell_of_which_nothing_was_trained_has_no_budget_to_keep(stand_in):
+    run = ROOT / "ranknet/seed=3"
+    run.mkdir(parents=True)
+    (run / "cell.json").write_text(json.dumps({"until_shown": SEEDS}))
+    assert run_ltr("grid grids/losses.yaml --seeds 3 4") == 0
+    assert "until_shown" not in json.loads((run / "cell.json").read_text())
+
+
+def test_a_large_budget_has_a_first_look(stand_in, capfd):
+    """At a level of 2e-17, of which 1 − level / 2 is 1."""
+    stand_in.gains = {"softmax": 0.2}
+    assert run_ltr(f"{GRID} --seeds {' '.join(map(str, range(30)))}") == 0
+    assert looks_of(capfd.readouterr().out)[0].startswith("2 of 30 seeds: softmax − ranknet")
 
 
 def test_a_seed_behind_the_last_look_is_refused(stand_in, capfd):
