@@ -63,7 +63,7 @@ from transformers import AutoModelForSequenceClassification, AutoTokenizer
 tokenizer, ranker = AutoTokenizer.from_pretrained("FOLDER"), AutoModelForSequenceClassification.from_pretrained("FOLDER")
 options = {"truncation": "only_second", "padding": True, "return_tensors": "pt"}
 pairs = tokenizer(["a question"] * 2, ["a document", "another document"], **options)
-scores = ranker(**pairs).logits[:, 0]
+scores = ranker(**pairs).logits[:, 0].detach()
 """,
     ("onnx", True): """\
 import onnxruntime
@@ -88,6 +88,7 @@ def embed(texts, folder, graph, length, prompt):
 
 queries = embed(["a question"], ARGUMENTS_OF_QUERIES)
 documents = embed(["a document", "another document"], ARGUMENTS_OF_DOCUMENTS)
+scores = SIMILARITIES
 """,
     ("adapter", True): """\
 from peft import PeftModel
@@ -108,6 +109,13 @@ texts = tokenizer(["a document", "another document"], truncation=True, max_lengt
 output = model(**texts)
 """,
 }
+# By the similarity, of arrays ``[Q, H]`` and ``[D, H]``.
+COMPARED = {
+    "dot": "queries @ documents.T",
+    "cosine": "queries @ documents.T / (queries**2).sum(1)[:, None] ** 0.5 / (documents**2).sum(1) ** 0.5",
+    "euclidean": "-((queries[:, None] - documents) ** 2).sum(2) ** 0.5",
+    "squared_euclidean": "-((queries[:, None] - documents) ** 2).sum(2)",
+}
 # Of a ranker that reads query and document as one text: its tokenizer has the template.
 CHAT_SNIPPETS = {
     ("transformers", True): """\
@@ -117,7 +125,7 @@ tokenizer, ranker = AutoTokenizer.from_pretrained("FOLDER"), AutoModelForSequenc
 pairs = [("a question", "a document"), ("a question", "another document")]
 pairs = [[{"role": "query", "content": q}, {"role": "document", "content": d}] for q, d in pairs]
 options = {"padding": True, "return_dict": True, "return_tensors": "pt"}
-scores = ranker(**tokenizer.apply_chat_template(pairs, **options)).logits[:, 0]
+scores = ranker(**tokenizer.apply_chat_template(pairs, **options)).logits[:, 0].detach()
 """,
     ("onnx", True): """\
 import onnxruntime
@@ -196,7 +204,8 @@ def card(
         _use(to, model, longest, hub_id),
     ]
     if calibration is not None:
-        parts.append(calibration_section(calibration))
+        at_hub = None if hub_id is None else _loaded_from(*_name_and_revision(hub_id))
+        parts.append(calibration_section(calibration, at_hub))
         if measurements:
             parts.append("The thresholds are of the graphs in float32: int8 moves scores.")
     if measurements:
@@ -219,15 +228,22 @@ def _use(to: str, model: PairRanker | DualEncoder, longest: int, hub_id: str | N
     if isinstance(model, DualEncoder):
         code = code.replace("ARGUMENTS_OF_QUERIES", _side_of_onnx(model, "query"))
         code = code.replace("ARGUMENTS_OF_DOCUMENTS", _side_of_onnx(model, "document"))
+        code = code.replace("SIMILARITIES", COMPARED[model.similarity.name])
     where = "FOLDER is this folder."
     if hub_id is not None:
-        name, _, revision = hub_id.partition("@")
+        name, revision = _name_and_revision(hub_id)
         if '"FOLDER/' not in code:  # whoever loads it finds it at the hub
             code = code.replace('"FOLDER"', _loaded_from(name, revision))
             return f"## Use\n\n```python\n{code}```"
         words = f"{name} --revision {revision}" if revision else name
         where = f"FOLDER is what `hf download {words} --local-dir FOLDER` fetches."
     return f"## Use\n\n```python\n{code}```\n\n{where}"
+
+
+def _name_and_revision(hub_id: str) -> tuple[str, str]:
+    """The parts of ``USER/NAME@REVISION``; the revision is empty where there is none."""
+    name, _, revision = hub_id.partition("@")
+    return name, revision
 
 
 def _loaded_from(name: str, revision: str | None) -> str:
@@ -251,7 +267,7 @@ def _beside_base(code: str, model: PairRanker | DualEncoder) -> str:
     if isinstance(model, DualEncoder) and len(model.towers) > 1:
         code = code.replace("FOLDER", "FOLDER/document")  # as query
     if has_own_head:
-        return code + "scores = output.logits[:, 0]\n"
+        return code + "scores = output.logits[:, 0].detach()\n"
     return (
         code + f"# behind it: the {encoder.pooling} of the tokens, then head.safetensors, if any\n"
     )

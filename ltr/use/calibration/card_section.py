@@ -12,8 +12,8 @@ SHOWN = 0.9  # the promise of the code
 CODE = """\
 import json
 import numpy as np
-
-calibration = json.load(open("FOLDER/FILE"))
+FETCH
+calibration = json.load(open(PLACE))
 scores = np.asarray(scores, dtype=np.float32).ravel()  # as above
 probabilities = MAP
 is_kept = scores >= np.float32(THRESHOLD)  # all relevant documents of 90 % of queries; none: nothing fits
@@ -28,8 +28,13 @@ ISOTONIC = (
 )
 
 
-def calibration_section(calibration: Calibration) -> str:
-    """The section of the card: thresholds, and code that needs NumPy alone."""
+def calibration_section(calibration: Calibration, at_hub: str | None = None) -> str:
+    """The section of the card: thresholds, and code that needs NumPy alone.
+
+    Args:
+        calibration: of the scores that the code above the section gives.
+        at_hub: the arguments by which libraries load the model from the hub; None: it is a folder.
+    """
     n = len(calibration.lowest_relevant)
     lines = [
         "## Thresholds",
@@ -50,7 +55,7 @@ def calibration_section(calibration: Calibration) -> str:
         "",
         f"Probabilities of relevance are {calibration.score_map.kind}, with a calibration error of {errors['calibration_error']:.4f} on queries held out. Both hold for queries and candidates like those of dev.",
         "",
-        f"```python\n{_code(calibration)}```",
+        f"```python\n{_code(calibration, at_hub)}```",
     ]
     return "\n".join(lines)
 
@@ -64,9 +69,15 @@ def _cell(calibration: Calibration, promise: float, kept: Kept) -> str:
     return f"{cell})"
 
 
-def _code(calibration: Calibration) -> str:
+def _code(calibration: Calibration, at_hub: str | None) -> str:
     is_logistic = isinstance(calibration.score_map, Logistic)
-    code = CODE.replace("MAP", LOGISTIC if is_logistic else ISOTONIC).replace("FILE", CALIBRATION)
+    code = CODE.replace("MAP", LOGISTIC if is_logistic else ISOTONIC)
+    fetch = ""
+    place = f'"FOLDER/{CALIBRATION}"'
+    if at_hub is not None:
+        fetch = "from huggingface_hub import hf_hub_download\n"
+        place = f'hf_hub_download({at_hub}, filename="{CALIBRATION}")'
+    code = code.replace("FETCH\n", f"{fetch}\n").replace("PLACE", place)
     try:
         lowest = calibration.threshold(SHOWN)
     except InputError:

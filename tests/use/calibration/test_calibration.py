@@ -15,13 +15,15 @@ from transformers import AutoTokenizer
 from ltr import load
 from ltr.data.text_files import open_texts
 from ltr.errors import InputError
-from ltr.similarity import similarity_of
+from ltr.similarity import SIMILARITIES, similarity_of
 from ltr.use.calibration.calibrated import Provenance, calibrate_lists, promise_rows
 from ltr.use.calibration.calibration import Calibration, digest_of_ranker, read_calibration
 from ltr.use.calibration.conformal import ROUNDING, rank_of_threshold
 from ltr.use.calibration.labelled_scores import LabelledScores
+from ltr.use.card import COMPARED
 from ltr.use.export import export
 from ltr.use.reranking import rank_table
+from tests.world.backbones import make_classifier
 
 QUERY = "w1 w2 w3"
 DOCUMENTS = [f"w{n} w{n + 1} w{2 * n}" for n in range(1, 30)]
@@ -256,6 +258,66 @@ def said_by_card(folder: Path, scores: np.ndarray) -> tuple[np.ndarray, np.ndarr
     names = {"scores": scores}
     exec(code.replace("FOLDER", str(folder)), names)
     return names["probabilities"], names["is_kept"]
+
+
+FORMS = [
+    ("cross", "sentence-transformers"),
+    ("dual", "sentence-transformers"),
+    ("dual", "onnx"),
+    ("classifier", "transformers"),
+]
+
+
+@pytest.mark.parametrize(("kind", "to"), FORMS)
+def test_the_code_of_a_card_runs_from_loading_to_what_is_kept(copied_run, tmp_path, kind, to):
+    """All of its blocks in their order: the scores are those of the ranker, and so is what they mean."""
+    if kind == "classifier":
+        source = Path(make_classifier(tmp_path / kind))
+    else:
+        source = copied_run(tmp_path, kind)
+    made = with_calibration(source)
+    folder = tmp_path / "exported"
+    export(source, folder, to)
+    text = (folder / "README.md").read_text()
+    found: dict = {}
+    for code in re.findall(r"```python\n(.*?)```", text, re.DOTALL):
+        exec(code.replace("FOLDER", str(folder)), found)
+    ranker = load(source, "32-true")
+    pairs = [("a question", "a document"), ("a question", "another document")]
+    scores = ranker.score(pairs)
+    factor = float(ranker.model.temperature) if kind == "dual" else 1.0
+    np.testing.assert_allclose(found["scores"] / factor, scores, atol=1e-4)
+    np.testing.assert_allclose(found["probabilities"], made.probabilities(scores), atol=1e-4)
+    assert found["is_kept"].shape == (2,)
+
+
+@pytest.mark.parametrize("similarity", SIMILARITIES)
+def test_the_code_of_a_card_compares_embeddings_as_the_ranker_does(similarity):
+    rng = np.random.default_rng(0)
+    queries, documents = rng.normal(size=(2, 3)), rng.normal(size=(4, 3))
+    ours = eval(COMPARED[similarity], {"queries": queries, "documents": documents})
+    score = similarity_of(similarity).score
+    theirs = score(torch.from_numpy(queries).float(), torch.from_numpy(documents).float())
+    np.testing.assert_allclose(ours, theirs.numpy(), atol=1e-5)
+
+
+def test_the_code_of_a_card_of_the_hub_fetches_the_calibration(copied_run, tmp_path, monkeypatch):
+    run = copied_run(tmp_path, "cross")
+    made = with_calibration(run)
+    folder = tmp_path / "exported"
+    export(run, folder, hub_id="me/mine@v1")
+    text = (folder / "README.md").read_text()
+    assert "FOLDER" not in text
+    asked = []
+
+    def fetched(repo_id: str, filename: str, revision: str) -> Path:
+        asked.append((repo_id, filename, revision))
+        return folder / filename
+
+    monkeypatch.setattr("huggingface_hub.hf_hub_download", fetched)
+    probabilities, _ = said_by_card(folder, SCORES)
+    assert asked == [("me/mine", "calibration.json", "v1")]
+    np.testing.assert_allclose(probabilities, made.probabilities(SCORES), atol=1e-6)
 
 
 def check_equal(ranking, scores: np.ndarray, folder: Path) -> None:
