@@ -165,6 +165,18 @@ def test_it_stops_where_the_budget_would_hardly_show_a_difference_and_may_go_on_
     assert len(stand_in.made) == 12
 
 
+def test_the_page_trains_the_rest_by_the_command_that_it_names(stand_in, capfd):
+    page = (Path(__file__).parents[2] / "docs/grid.md").read_text(encoding="utf-8")
+    (looks,) = re.findall(r"^ltr (grid losses.yaml .*--until_shown)$", page, re.MULTILINE)
+    (rest,) = re.findall(r"`ltr (grid losses.yaml .*)`\.", page)
+    stand_in.gains = {"softmax": -0.01}  # what its first two seeds have more by chance
+    assert run_ltr(looks.replace("losses.yaml", "grids/losses.yaml")) == 0
+    assert len(stand_in.made) < 20 and "futile" in capfd.readouterr().out
+    assert run_ltr(rest.replace("losses.yaml", "grids/losses.yaml")) == 0
+    assert len({*stand_in.made}) == len(stand_in.made) == 20
+    assert "10 of at most 10" in capfd.readouterr().out
+
+
 def test_where_the_budget_is_spent_the_last_look_says_the_verdict(stand_in, capfd, monkeypatch):
     monkeypatch.setattr("ltr.grid.until_shown.FUTILE", 0.0)
     stand_in.gains = {"softmax": -0.03}  # what these seeds have more by chance
