@@ -200,10 +200,10 @@ class CollectScores(Callback):
         return LabelledScores.from_lists(self._scores, self._labels)
 
 
-def scores_of_split(folder: RunFolder, split: str) -> Scored:
-    """The scores of a split by the best weights of a run."""
+def scores_of_split(folder: RunFolder, split: str, options: Sequence[str] = ()) -> Scored:
+    """The scores of a split by the best weights of a run; with further options, as words."""
     words = ["validate"] if split == "dev" else ["test"]
-    words.append(str(folder.path))
+    words += [str(folder.path), *options]
     command = ParsedCommand(words)
     command.seed()
     with (
@@ -213,9 +213,12 @@ def scores_of_split(folder: RunFolder, split: str) -> Scored:
     ):
         command.settle_precision(folder)
         command.make()
+        to_measure = command.datamodule.options_to_measure  # of a run that was trained without dev
+        if to_measure:
+            return scores_of_split(folder, split, to_measure.split())
         command.datamodule.reads = command.model.reads
-        options = command.plain_options()["data"].get("init_args") or {}
-        collected = CollectScores(options.get("relevant_from"))
+        of_data = command.plain_options()["data"].get("init_args") or {}
+        collected = CollectScores(of_data.get("relevant_from"))
         trainer = command.trainer_without_outputs(temporary, [collected])
         # Of callbacks that only write while a run is trained.
         warnings.filterwarnings("ignore", message="Be aware that when using `ckpt_path`")

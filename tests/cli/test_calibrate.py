@@ -169,6 +169,19 @@ def test_a_split_is_measured_by_a_calibration_that_there_is(copied_run, tmp_path
     assert "has no calibration" in refusal(capsys, f"calibrate {run} --on test")
 
 
+def test_a_run_that_was_trained_without_an_evaluation_takes_the_candidates_that_there_are(
+    copied_run, tmp_path, capsys
+):
+    run = copied_run(tmp_path, "cross")
+    config = (run / "config.yaml").read_text()
+    assert "candidates: auto" in config
+    (run / "config.yaml").write_text(config.replace("candidates: auto", "candidates: null"))
+    assert run_ltr(f"calibrate {run}") == 0
+    told = capsys.readouterr().out
+    assert "30 dev queries with a relevant document among their candidates" in told
+    assert run_ltr(f"calibrate {run} --on test") == 0
+
+
 def test_dev_is_no_other_split(tmp_path, capsys):
     words = "on must be another split than dev, on which the calibration is made"
     assert words in refusal(capsys, f"calibrate {tmp_path} --on dev")
