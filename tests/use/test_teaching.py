@@ -205,7 +205,10 @@ REFUSED = [
         ["--data.labels.scores", ""],
         "scores must be a folder that 'ltr score' has written, or a file of scores, got ''",
     ),
-    (["--data.labels.scores", "nowhere"], "nowhere: scores must be a folder that ltr score has"),
+    (
+        ["--data.labels.scores", "nowhere"],
+        "nowhere: scores must be a folder that ltr score or ltr labels import has",
+    ),
     (["--data.labels.deviation", "0"], "deviation must be finite and above 0"),
 ]
 
