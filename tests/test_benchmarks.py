@@ -93,6 +93,7 @@ def test_a_script_runs_one_tiny_step(script, made, tmp_path):
 def test_every_section_on_a_gpu_is_tried_on_the_cpu(made, tmp_path):
     output = tmp_path / "output.txt"
     words = ["--tiny", "--data", str(made["collection"]), "--output", str(made["runs"])]
+    words += ["--seconds", "36000"]  # on a busy machine, too, all sections have time
     process = forkserver().Process(target=run, args=("gpu", words, output))
     process.start()
     process.join()
