@@ -1,8 +1,10 @@
 """``ltr calibrate``: what the scores of a run promise, found on its dev split."""
 
+import sys
 import tempfile
 import warnings
 from collections.abc import Iterator, Sequence
+from contextlib import redirect_stdout
 from shlex import quote
 from typing import Any
 
@@ -212,7 +214,8 @@ def scores_of_split(folder: RunFolder, split: str, options: Sequence[str] = ()) 
         warnings.catch_warnings(),
     ):
         command.settle_precision(folder)
-        command.make()
+        with redirect_stdout(sys.stderr):  # some packages speak when they are imported
+            command.make()
         to_measure = command.datamodule.options_to_measure  # of a run that was trained without dev
         if to_measure:
             return scores_of_split(folder, split, to_measure.split())

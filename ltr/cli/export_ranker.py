@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Sequence
+from contextlib import redirect_stdout
 from pathlib import Path
 from shlex import quote
 
@@ -63,16 +64,17 @@ def export(
             "--public is of a push: say where the folder goes with --push USER/NAME, or leave it out"
         )
     try:
-        exported = write_exported(
-            ranker,
-            folder,
-            to,
-            int8,
-            data_of_ranker(ranker),
-            hub_id=push,
-            license=license,
-            language=language or (),
-        )
+        with redirect_stdout(sys.stderr):  # some packages speak when they are imported
+            exported = write_exported(
+                ranker,
+                folder,
+                to,
+                int8,
+                data_of_ranker(ranker),
+                hub_id=push,
+                license=license,
+                language=language or (),
+            )
     except KeyboardInterrupt:
         say(f"interrupted; {folder} is not written", to=sys.stderr)
         raise

@@ -1,6 +1,8 @@
 """``ltr push``: a trained ranker goes to the hub."""
 
+import sys
 import tempfile
+from contextlib import redirect_stdout
 from pathlib import Path
 
 from ltr.cli.cache import size_in_words
@@ -65,15 +67,16 @@ def push(
                 check_visibility(name, public)
             folder = Path(temporary) / "exported"
             form = to or "sentence-transformers"
-            exported = export(
-                ranker,
-                folder,
-                form,
-                data=data_of_ranker(ranker),
-                hub_id=name if revision is None else f"{name}@{revision}",
-                license=license,
-                language=language or (),
-            )
+            with redirect_stdout(sys.stderr):  # some packages speak when they are imported
+                exported = export(
+                    ranker,
+                    folder,
+                    form,
+                    data=data_of_ranker(ranker),
+                    hub_id=name if revision is None else f"{name}@{revision}",
+                    license=license,
+                    language=language or (),
+                )
             say_exported(exported)
         if dry_run:
             _say_what_would_go(folder, name, public, revision)

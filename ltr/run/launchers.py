@@ -1,15 +1,18 @@
 """Who has started the processes of a run: Lightning, or a launcher such as torchrun or srun."""
 
 import os
+import warnings
 from collections.abc import MutableMapping
 from typing import Any
 
 from lightning.fabric.plugins.environments import (
+    ClusterEnvironment,
     LSFEnvironment,
     MPIEnvironment,
     SLURMEnvironment,
     TorchElasticEnvironment,
 )
+from lightning.fabric.utilities.warnings import PossibleUserWarning
 from lightning.pytorch import Trainer
 from lightning.pytorch.utilities import rank_zero_only
 
@@ -50,7 +53,16 @@ def has_launcher() -> bool:
 
     Else rank 0 begins alone, and Lightning starts the others when it trains.
     """
-    return any(launcher.detect() for launcher in LAUNCHERS)
+    return any(_is_started_by(launcher) for launcher in LAUNCHERS)
+
+
+def _is_started_by(launcher: type[ClusterEnvironment]) -> bool:
+    """Whether this launcher has started this process. Lightning's hint to use srun, where it is
+    installed, is left out.
+    """
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", PossibleUserWarning)
+        return launcher.detect()
 
 
 def use_launched_processes(trainer_options: MutableMapping[str, Any]) -> None:
@@ -84,9 +96,9 @@ def use_launched_processes(trainer_options: MutableMapping[str, Any]) -> None:
 
 def _launched() -> tuple[int, int] | None:
     """How many processes torchrun or srun has started, in all and on this node; None without them."""
-    if TorchElasticEnvironment.detect():
+    if _is_started_by(TorchElasticEnvironment):
         return int(os.environ["WORLD_SIZE"]), int(os.environ["LOCAL_WORLD_SIZE"])
-    if SLURMEnvironment.detect():
+    if _is_started_by(SLURMEnvironment):
         processes = int(os.environ["SLURM_NTASKS"])
         processes_per_node = os.environ.get("SLURM_NTASKS_PER_NODE")
         if processes_per_node is None:

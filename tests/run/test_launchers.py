@@ -12,6 +12,7 @@ from ltr.cli.training import RankerCLI
 from ltr.errors import InputError
 from ltr.run.launchers import (
     check_nodes,
+    has_launched_several,
     has_launcher,
     is_rank_0,
     restarts_line,
@@ -57,6 +58,16 @@ def test_processes_of_a_launcher_are_told_by_its_variables(launched, variables, 
     else:
         with pytest.raises(InputError, match="num_nodes must be 1 where no launcher has started"):
             check_nodes(2)
+
+
+def test_where_srun_is_installed_nobody_is_told_to_use_it(launched, monkeypatch, tmp_path, recwarn):
+    launched()
+    srun = tmp_path / "srun"
+    srun.write_text("#!/bin/sh\n")
+    srun.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert not has_launcher() and not has_launched_several()
+    assert [str(warning.message) for warning in recwarn] == []
 
 
 TORCHRUN = {"TORCHELASTIC_RUN_ID": "7", "WORLD_SIZE": "6", "LOCAL_WORLD_SIZE": "2"}

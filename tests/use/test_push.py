@@ -14,6 +14,7 @@ from ltr.errors import InputError
 from ltr.models import DualEncoder
 from ltr.use.export import export
 from ltr.use.hub_push import push_folder
+from ltr.use.load import load
 from tests.use.hub import LARGE, NAME, content, held
 
 
@@ -78,6 +79,20 @@ def test_a_public_repository_is_refused_before_an_export(hub, model, tmp_path, c
     said = capsys.readouterr()
     assert ": --public says that everybody" in said.err and said.err.count("\n") == 1
     assert not out.exists() and said.out == ""
+
+
+@pytest.mark.parametrize("words", ["push {model} user/name --dry_run", "export {model} {out}"])
+def test_what_packages_say_when_they_are_imported_is_no_result(
+    model, tmp_path, capsys, monkeypatch, words
+):
+    def speaking(*args: Any, **options: Any) -> Any:
+        print("[INFO] a package was imported")
+        return load(*args, **options)
+
+    monkeypatch.setattr("ltr.use.export.load", speaking)
+    assert main(words.format(model=model, out=tmp_path / "out").split()) == 0
+    said = capsys.readouterr()
+    assert "[INFO]" in said.err and "[INFO]" not in said.out
 
 
 def test_an_export_goes_to_a_public_repository_where_that_is_said(hub, model, tmp_path, capsys):
