@@ -35,17 +35,29 @@ class SoftmaxLoss(Loss):
     (InfoNCE, where the list is the batch). A margin raises the scores of the irrelevant documents
     by :math:`m_{ij}`; without one it is 0.
 
+    Differences alone count, so a score says nothing of how well anything fits the query. With an
+    ``anchor`` it does: a document with score 0 joins each list, competes with the relevant ones,
+    and is itself relevant by the weight :math:`y_0`. This adds
+
+    .. math::
+        y_0 \log \Bigl( 1 + \sum_{j \in C_0} e^{s_j / \tau} \Bigr),
+
+    where :math:`C_0` are the irrelevant documents (with ``"in"`` all of them). Relevant documents
+    then go above 0, and others below.
+
     Use: The first choice for one relevant document and sampled or in-batch negatives; a low
     temperature looks at the hardest.
     Cost: O(N) time and memory.
     References: van den Oord, Li & Vinyals (2018), Representation learning with contrastive
     predictive coding; Khosla et al. (2020), Supervised contrastive learning, for several positives;
     Yang et al. (2019), Improving multilingual sentence embedding using bi-directional dual encoder
-    with additive margin softmax, for the margin.
+    with additive margin softmax, for the margin; Yan et al. (2022), Scale calibration of deep
+    ranking models, for the anchor.
 
     Args:
         temperature: in units of score; smaller puts more weight on the hardest documents.
         positives: whether other relevant documents are ``in`` or ``out`` of the denominator.
+        anchor: the weight :math:`y_0` of a document with score 0; None is without one.
 
     Example:
         >>> SoftmaxLoss()(torch.tensor([[1.0, 1.0, 1.0]]), torch.tensor([[1.0, 0.0, 0.0]]))  # log 3
@@ -56,12 +68,19 @@ class SoftmaxLoss(Loss):
     takes_margin = True
 
     def __init__(
-        self, temperature: float = 1.0, positives: Positives = "out", reduction: Reduction = "mean"
+        self,
+        temperature: float = 1.0,
+        positives: Positives = "out",
+        reduction: Reduction = "mean",
+        anchor: float | None = None,
     ) -> None:
         super().__init__(reduction)
         one_of(get_args(Positives), positives=positives)
         self.temperature = positive("temperature", temperature)
         self.positives = positives
+        self.anchor = None if anchor is None else positive("anchor", anchor)
+        # Against the anchor each document teaches, also one that is alone.
+        self.learns_from_one_document = anchor is not None
 
     def forward(
         self,
@@ -75,8 +94,12 @@ class SoftmaxLoss(Loss):
         # gaps. Padding (score 0, perhaps far above all others) takes no part in the maximum, and is
         # 0 again afterwards.
         highest = scores.detach().masked_fill(~mask, -1e30).amax(dim=1, keepdim=True)
+        if self.anchor is not None:
+            highest = highest.clamp(min=0.0)
         scores = ((scores - highest) / self.temperature).masked_fill(~mask, 0.0)
         relevant, irrelevant, has_signal_b = relevant_and_not(labels, mask)
+        if self.anchor is not None:
+            has_signal_b = mask.any(dim=1)
         learns = has_signal_b.unsqueeze(1)
         # [B, N, N], or [B, 1, N] where it is the same for every i: s_j + m_ij.
         competitor_ij = scores.unsqueeze(1)
@@ -91,16 +114,25 @@ class SoftmaxLoss(Loss):
             competitor_ij = competitor_ij + torch.where(raised_ij, m_ij, 0.0)
         # What does not compete is left out of the sum; but a row that teaches nothing leaves nothing
         # out, since the log of an empty sum would be NaN in the backward pass.
+        competes = irrelevant if self.positives == "out" else mask
+        left_out = ~competes & learns
+        competitor_ij = competitor_ij.masked_fill(left_out.unsqueeze(1), -torch.inf)
+        if self.anchor is not None:
+            anchor_score = -highest / self.temperature
+            anchor_ij = anchor_score.unsqueeze(1).expand(-1, competitor_ij.shape[1], 1)
+            competitor_ij = torch.cat([competitor_ij, anchor_ij], dim=2)
+        log_sum_i = torch.logsumexp(competitor_ij, dim=2)
         if self.positives == "out":
-            left_out = (~irrelevant & learns).unsqueeze(1)
-            log_sum_i = torch.logsumexp(competitor_ij.masked_fill(left_out, -torch.inf), dim=2)
             cost = -F.logsigmoid(scores - log_sum_i)
         else:  # i itself is one of its competitors
-            left_out = (~mask & learns).unsqueeze(1)
-            log_sum_i = torch.logsumexp(competitor_ij.masked_fill(left_out, -torch.inf), dim=2)
             cost = log_sum_i - scores
         cost = cost.masked_fill(~(relevant & learns), 0.0)
         value_b = cost.sum(dim=1) / relevant.sum(dim=1).clamp(min=1)
+        if self.anchor is not None:
+            others = scores.masked_fill(left_out, -torch.inf)
+            log_sum_b = torch.logsumexp(torch.cat([others, anchor_score], dim=1), dim=1)
+            cost_b = log_sum_b - anchor_score.squeeze(1)
+            value_b = value_b + self.anchor * cost_b.masked_fill(~has_signal_b, 0.0)
         return self.reduce(value_b, has_signal_b)
 
     def asked_margin(self, margin: Tensor | None) -> float | Tensor | None:

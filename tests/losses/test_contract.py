@@ -58,6 +58,8 @@ OPTIONS = [
     (LambdaLoss, {"scheme": "ndcg1"}),
     (LambdaLoss, {"scheme": "ndcg2", "k": 2}),
     (SoftmaxLoss, {"positives": "in", "temperature": 0.5}),
+    (SoftmaxLoss, {"anchor": 0.5}),
+    (SoftmaxLoss, {"anchor": 1.0, "positives": "in", "temperature": 0.5}),
     (ListNetLoss, {"kind": "kl", "temperature": 2.0}),
     (WeightedSum, {"losses": [RankNetLoss(), LambdaRankLoss()], "weights": [0.5, 2.0]}),
 ]
@@ -78,7 +80,7 @@ EVERY_LOSS = pytest.mark.parametrize("loss", CASES.values(), ids=CASES)
 
 # A document that is judged by itself: the level of its score counts, and there is always something
 # to learn.
-POINTWISE = ("BCELoss", "MSELoss")
+POINTWISE = ("BCELoss", "MSELoss", "SoftmaxLoss(anchor")
 # Documents of one label have something to learn: that none of them comes first.
 OF_TIES = ("RankNetLoss(ties", "AdaptiveRankNetLoss(ties")
 # Published as a mean over the batch, not over rows.
@@ -248,7 +250,7 @@ def test_a_row_without_anything_to_learn_does_not_dilute_the_mean(loss, lists):
     torch.testing.assert_close(loss()(*more), loss()(*lists))
 
 
-@pytest.mark.parametrize("loss", [CASES[name] for name in POINTWISE])
+@pytest.mark.parametrize("loss", [CASES[n] for n in CASES if n.startswith(POINTWISE)])
 def test_a_row_without_documents_does_not_dilute_the_mean_of_pointwise_losses(loss, lists):
     scores, labels, mask = lists
     without = (scores[:2], labels[:2], torch.zeros_like(mask[:2]))

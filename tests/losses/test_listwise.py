@@ -65,6 +65,46 @@ def test_a_lower_temperature_looks_at_the_hardest_negative():
     assert found == pytest.approx(math.log1p(math.exp(-10)), rel=1e-3)
 
 
+def test_an_anchor_by_hand():
+    """s = (log 2, 0, log 3), y = (1, 2, 0), y0 = 1/2. Out: -log(2/6) and -log(1/5), and half of log 4.
+    In: -log(2/7) and -log(1/7), and half of log 7.
+    """
+    lists = [math.log(2), 0, math.log(3)], [1, 2, 0]
+    out = (math.log(3) + math.log(5)) / 2 + math.log(4) / 2
+    assert value(SoftmaxLoss(anchor=0.5), *lists) == pytest.approx(out)
+    within = (math.log(7 / 2) + math.log(7)) / 2 + math.log(7) / 2
+    loss = SoftmaxLoss(anchor=0.5, positives="in")
+    assert value(loss, *lists) == pytest.approx(within)
+    with pytest.raises(ValueError, match="anchor must be"):
+        SoftmaxLoss(anchor=0.0)
+
+
+def test_an_anchor_alone_teaches_where_all_documents_are_alike():
+    """All relevant: -log(2/3) against it. All irrelevant: it against them, log(1 + 2 + 1)."""
+    loss = SoftmaxLoss(anchor=1.0)
+    assert value(loss, [math.log(2)], [1]) == pytest.approx(math.log(1.5))
+    assert value(loss, [math.log(2), 0], [0, 0]) == pytest.approx(math.log(4))
+    scores = torch.tensor([[5.0, -5.0]], requires_grad=True)
+    loss(scores, torch.tensor([[0.0, 0.0]])).backward()
+    assert (scores.grad > 0).all()  # both go down
+
+
+@pytest.mark.parametrize("positives", ["out", "in"])
+def test_an_anchor_is_a_document_with_score_0_that_is_listed(positives):
+    """One relevant document each: the sum of two cross entropies of torch."""
+    torch.manual_seed(0)
+    scores = torch.randn(6, 5, dtype=torch.float64)
+    labels = F.one_hot(torch.arange(6) % 5, 5).double()
+    zeros = torch.zeros(6, 1, dtype=torch.float64)
+    listed = torch.cat([scores, zeros], dim=1) / 0.5
+    relevant = F.cross_entropy(listed, torch.arange(6) % 5)
+    if positives == "out":
+        listed = listed.masked_fill(F.pad(labels, (0, 1)) > 0, -torch.inf)
+    anchor = F.cross_entropy(listed, torch.full((6,), 5))
+    loss = SoftmaxLoss(temperature=0.5, positives=positives, anchor=0.3)
+    torch.testing.assert_close(loss(scores, labels), relevant + 0.3 * anchor)
+
+
 def test_listnet_by_hand():
     """P = (3/4, 1/4), Q = 1/2: -log(1/2), and with kl less the entropy of P."""
     labels = [math.log(3), 0]
