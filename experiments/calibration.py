@@ -82,10 +82,10 @@ def drawn_queries(collection: Collection) -> np.ndarray:
     return np.sort(np.random.default_rng(SEED).permutation(np.sort(rows))[:QUERIES])
 
 
-def lists_of_ranker(path: str, ranker: TextRanker, shown: str) -> Scored:
+def lists_of_ranker(path: str, ranker: TextRanker, shown: str, depth: int = DEPTH) -> Scored:
     """The pools where there are some; else what is relevant, and the best of BM25."""
     collection = open_collection(path)
-    parts = [lists_to_score(collection, split, "auto", DEPTH) for split in SPLITS]
+    parts = [lists_to_score(collection, split, "auto", depth) for split in SPLITS]
     lists = parts[0].joined(parts[1]).of_queries(drawn_queries(collection))
     scores = scores_of(ranker, collection.queries, collection.corpus, lists)
     return Scored(name_of(path), shown, labelled(collection, lists._replace(values=scores)))

@@ -16,10 +16,9 @@ from rich.table import Table
 
 from ltr import load
 from ltr.compare.statistics import estimate, holm
-from ltr.data.collection import open_collection
 from ltr.data.console import table_console
 from ltr.errors import InputError
-from ltr.run.run_folder import RunFolder
+from ltr.run.config_file import read_config
 from ltr.use.calibration.conformal import threshold
 from ltr.use.calibration.fitting import fit_map
 from ltr.use.calibration.labelled_scores import LabelledScores
@@ -55,7 +54,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("folders", nargs="+", type=Path, help="of a grid's runs, on one data set each")
+    parser.add_argument(
+        "folders", nargs="+", type=Path, help="of a grid's runs, on one data set each"
+    )
     console = table_console(160)
     for folder in parser.parse_args().folders:
         console.print(losses_table(folder))
@@ -110,11 +111,10 @@ def lists_of(run: Path) -> LabelledScores:
     """What the last weights of a run score, in float32: of its dev and its test."""
     file = run / SCORES
     if not file.is_file():
-        data = RunFolder(run).options["data"]["init_args"]
+        data = read_config(run / "config.yaml")["data"]["init_args"]
+        ranker = load(run, precision="32-true", needs="texts")
         depth = data["evaluation"]["depth"]
-        scored = deals.lists_of_ranker(
-            data["path"], load(run, precision="32-true", needs="texts"), "trained", depth
-        )
+        scored = deals.lists_of_ranker(data["path"], ranker, "trained", depth)
         np.savez(file, **vars(scored.lists))
     kept = np.load(file)
     return LabelledScores(kept["offsets"], kept["scores"], kept["is_relevant"])
