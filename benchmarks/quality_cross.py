@@ -19,7 +19,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-import torch
 from harness.machine import machine_line
 from harness.options import WIKIQA, add_backbone, add_data, parser
 from harness.tables import head, row
@@ -28,6 +27,7 @@ from lightning.pytorch import seed_everything
 from torch import nn
 from torch.utils.data import DataLoader
 
+from ltr.compare.query_values import values_by_query
 from ltr.compare.statistics import estimate, randomisation_p
 from ltr.data.collate import collator_of
 from ltr.data.collection import Collection, open_collection
@@ -189,26 +189,17 @@ def pair_columns(batches: list[Lists], collection: Collection) -> dict[str, list
     return columns
 
 
-def values_by_query(
+def values_of_split(
     ranker: PairWiseBertRanker, collection: Collection, split: str, measure: str
 ) -> np.ndarray:
     """The metric of each query with a relevant document, on the pools of the source."""
     pools = collection.pools(split, option="candidates")
-    judged = collection.judgements(split)
-    metric = RankingMetric(measure)
-    lists = []
-    for query_row in pools.query_rows:
-        doc_rows, _ = pools.of(int(query_row))
-        lists.append(judged.labelled(int(query_row), doc_rows))
-    values = []
-    all_scores = TextScorer("", ranker, collection).score_lists(lists)
-    for labelled, scores in zip(lists, all_scores, strict=True):
-        mask = np.ones(len(scores), dtype=bool)
-        arrays = (scores, labelled.labels, mask, labelled.doc_rows)
-        value = float(metric.per_query(*(torch.from_numpy(array)[None] for array in arrays)))
-        if not np.isnan(value):  # NaN: it has no relevant document
-            values.append(value)
-    return np.asarray(values)
+    judged = collection.judgements(split).of_queries(pools.query_rows)
+    lists = [judged.labelled(row, pools.of(row)[0]) for row in pools.query_rows.tolist()]
+    scores = TextScorer("", ranker, collection).score_lists(lists)
+    ranked = pools._replace(values=np.concatenate(scores)).best_first()
+    (values,) = values_by_query(ranked, judged, [RankingMetric(measure)])
+    return values[~np.isnan(values)]
 
 
 class Side(NamedTuple):
@@ -239,14 +230,14 @@ def best_on_dev(
     if len(options.lr) > 1:
         on_dev = {}
         for lr in options.lr:
-            values = values_by_query(
+            values = values_of_split(
                 ranker(lr, options.seeds[0]), collection, "dev", options.measure
             )
             on_dev[lr] = values.mean()
         best = max(on_dev, key=on_dev.__getitem__)
     by_seed = []
     for seed in options.seeds:
-        values = values_by_query(ranker(best, seed), collection, "test", options.measure)
+        values = values_of_split(ranker(best, seed), collection, "test", options.measure)
         by_seed.append(values)
         print(
             f"{loss}, {name}, lr {best:g}, seed {seed}: {values.mean():.4f}",

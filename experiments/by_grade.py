@@ -10,13 +10,13 @@ from collections import Counter
 from typing import NamedTuple
 
 import numpy as np
-import torch
 
-from ltr.compare.documents import Ranking
 from ltr.compare.experiment import read_experiments
+from ltr.compare.query_values import values_by_query
 from ltr.compare.tested_run import Run
 from ltr.data.collection import Collection, open_collection
-from ltr.metrics import NDCG, MeasuredLists
+from ltr.data.judged_lists import lists_of_ranking
+from ltr.metrics import RankingMetric
 
 DEPTH = 10
 
@@ -31,26 +31,15 @@ class OfRun(NamedTuple):
 def top_of(run: Run, collection: Collection, least: float) -> OfRun:
     """The documents of each grade, and nDCG where only grades from ``least`` on count."""
     judged = collection.judgements("test")
-    ranking = Ranking(run, collection)
+    lists = lists_of_ranking(run.ranking, collection.queries, collection.corpus)
     n_docs: Counter[float | None] = Counter()
-    values = []
     for row in judged.query_rows.tolist():
-        top = ranking.top(collection.queries.ids[row], DEPTH, letters=0)
-        n_docs.update(document.grade for document in top)
-        _, grades = judged.of(row)
-        ideal = np.sort(np.where(grades >= least, grades, 0.0))[::-1]
-        if ideal[0] == 0:
-            continue  # nothing to find
-        gains = []
-        for document in top:
-            counts = document.grade is not None and document.grade >= least
-            gains.append(document.grade if counts else 0.0)
-        falling = torch.arange(len(gains), 0, -1.0)  # scores that keep the order
-        lists = MeasuredLists(
-            falling.unsqueeze(0), torch.tensor([gains]), ideal=torch.tensor([ideal.tolist()])
-        )
-        values.append(NDCG(DEPTH).per_query(lists).item())
-    return OfRun(n_docs, float(np.mean(values)))
+        docs, grades = judged.of(row)
+        grade_of = dict(zip(docs.tolist(), grades.tolist(), strict=True))
+        n_docs.update(map(grade_of.get, lists.of(row)[0][:DEPTH].tolist()))
+    metric = RankingMetric(f"nDCG@{DEPTH}")
+    (values,) = values_by_query(lists, judged.zero_below(least), [metric])
+    return OfRun(n_docs, float(np.nanmean(values)))
 
 
 def main() -> None:

@@ -17,7 +17,8 @@ from pathlib import Path
 import numpy as np
 
 from ltr.compare.named_judgements import judgements_of_file
-from ltr.compare.ranked_files import read_rankings, values_by_query
+from ltr.compare.query_values import values_by_query
+from ltr.compare.ranked_files import read_rankings
 from ltr.data.bm25 import bm25_lists
 from ltr.data.collection import Collection, open_collection
 from ltr.data.data_folder import write_data_folder
@@ -116,7 +117,7 @@ def main() -> None:
         rankings = read_rankings([str(folder / f"{r}.trec") for r in ("minilm-3", "bm25")], by)
         found = []
         for ranking in rankings:
-            (of_queries,) = values_by_query(ranking.lists, by, [METRIC])
+            (of_queries,) = values_by_query(ranking.lists, by.lists, [METRIC])
             value_of = dict(zip(by.query_ids, of_queries, strict=True))
             found.append(np.array([value_of[query] for query in query_ids]))
         values[name] = (found[0], found[1])

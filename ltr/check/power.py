@@ -24,41 +24,29 @@ import numpy as np
 
 from ltr.check.judgements import found_by_bm25
 from ltr.check.section import Section
+from ltr.compare.query_values import values_by_query
 from ltr.compare.ranges import infinite_beyond_range
 from ltr.compare.statistics import PLANNED_SEEDS, Estimate, estimate
 from ltr.compare.tables import Table
-from ltr.data.collate import padded_lists
 from ltr.data.collection import Collection
 from ltr.data.query_lists import QueryLists
-from ltr.metrics import MeasuredLists, RankingMetric
-from ltr.spans import spans
+from ltr.metrics import RankingMetric
 
 ALPHA = 0.05
 POWER = 0.8
 # Of the values of two rankers: of two that are trained alike, and of two of different kinds.
 CORRELATIONS = (0.9, 0.5)
 WEAK = 0.1  # a split that shows no smaller difference: severe
-LISTS_AT_ONCE = 256  # measured at once
 FEW_SEEDS = 4  # from which the named differences are up to some five times as large as from many
 
 
 def ranked_values(lists: QueryLists, judged: QueryLists, metric: RankingMetric) -> np.ndarray:
-    """``[Q]`` float64: the metric of the ranking of each query, in the order of ``lists``; NaN for a
-    query that has nothing to find.
+    """``[Q]`` float64: the metric of the ranking of each query, in the order of ``lists``, whatever
+    their scores; NaN for a query that has nothing to find.
     """
-    values = [np.empty(0)]
-    for span in spans(len(lists.query_rows), LISTS_AT_ONCE):
-        labelled = []
-        for query_row in lists.query_rows[span].tolist():
-            docs, _ = lists.of(query_row)
-            labelled.append(judged.labelled(query_row, docs))
-        batch = padded_lists(labelled)
-        # Best first, whatever the scores: the first column gets the largest number.
-        by_rank = -np.arange(batch.mask.shape[1], dtype=np.float32)
-        ranked = batch.labels.new_tensor(by_rank).expand(batch.labels.shape)
-        measured = MeasuredLists(ranked, batch.labels, batch.mask, None, batch.ideal, batch.judged)
-        values.append(metric.per_query(measured).double().numpy())
-    return np.concatenate(values)
+    by_place = lists._replace(values=-lists.place_in_list.astype(np.float32))
+    (values,) = values_by_query(by_place, judged.of_queries(lists.query_rows), [metric])
+    return values
 
 
 def difference_before_runs(variance: float, n_queries: int, correlation: float) -> Estimate:

@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
-import torch
 from rich.table import Table
 
 from ltr.cli.process import run_in_process
+from ltr.compare.query_values import values_by_query
 from ltr.compare.tested_run import is_tested
 from ltr.data.bm25 import bm25_lists
 from ltr.data.collection import Collection, open_collection
@@ -63,17 +63,10 @@ class Row(NamedTuple):
 
 def measure(collection: Collection, ranked: QueryLists) -> list[float]:
     """Mean of every measure over the test split."""
-    judged = collection.judgements("test")
     metrics = [RankingMetric(name) for name in MEASURES]
-    for query_row in judged.query_rows:
-        doc_rows, scores = ranked.of(query_row)
-        labelled = judged.labelled(query_row, np.asarray(doc_rows))
-        mask = np.ones(len(scores), dtype=bool)
-        arrays = (scores, labelled.labels, mask, doc_rows, labelled.ideal)
-        lists = [torch.from_numpy(np.array(array)).unsqueeze(0) for array in arrays]
-        for metric in metrics:
-            metric.update(*lists)
-    return [metric.compute().item() for metric in metrics]
+    values = values_by_query(ranked.best_first(), collection.judgements("test"), metrics)
+    means: list[float] = np.nanmean(values, axis=1).tolist()
+    return means
 
 
 def bm25(collection: Collection) -> QueryLists:

@@ -9,23 +9,9 @@ from jsonargparse import DefaultHelpFormatter
 from jsonargparse._actions import _ActionConfigLoad, _ActionHelpClassPath
 from jsonargparse._typehints import ActionTypeHint, get_all_subclass_paths
 
-import ltr.callbacks
-import ltr.datamodules
-import ltr.in_batch
-import ltr.losses
-import ltr.margins
-import ltr.models
+from ltr.cli.refused import PACKAGE_OF_PART
 from ltr.run.trainer_checks import REFUSED
 
-# Where the classes are that a configuration may name.
-PACKAGES = (
-    ltr.callbacks,
-    ltr.datamodules,
-    ltr.in_batch,
-    ltr.losses,
-    ltr.margins,
-    ltr.models,
-)
 # Bases of others, and what is refused or does not work here: see docs/runs.md.
 NO_CHOICE = {kind.__name__ for kind in REFUSED} | {
     "BaseFinetuning",
@@ -182,7 +168,7 @@ def offered_classes(action: Action) -> list[str]:
     for path in get_all_subclass_paths(action._typehint, closed_types=False):
         name = path.rpartition(".")[2]
         is_ours = path.startswith("ltr.")
-        is_public = any(path == f"{package.__name__}.{name}" for package in PACKAGES)
+        is_public = any(path == f"{each.__name__}.{name}" for each in PACKAGE_OF_PART.values())
         if name not in NO_CHOICE and (is_public or not is_ours):
             names.append(name)
     return names

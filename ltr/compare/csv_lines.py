@@ -2,7 +2,7 @@
 
 import csv
 import io
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from ltr.compare.comparison import MetricResult
 from ltr.compare.group_result import Comparison, ExperimentResult, GroupResult
@@ -11,36 +11,36 @@ from ltr.compare.statistics import Estimate
 from ltr.compare.tables import effect_or_none
 
 # The columns of the CSV: of a change between splits, of an experiment, and of its comparison with a
-# baseline.
+# baseline; the values of the last two by the metric's result.
 CHANGE_COLUMNS = ["change", "change_low", "change_high"]
-EXPERIMENT_COLUMNS = [
-    "metric",
-    "experiment",
-    "seeds",
-    "queries",
-    "mean",
-    "deviation",
-    "low",
-    "high",
-    "start",
-    "ceiling",
-    "seconds",
-]
-COMPARISON_COLUMNS = [
-    "baseline",
-    "difference",
-    "difference_low",
-    "difference_high",
-    "p",
-    "p_corrected",
-    "p_models",
-    "effect",
-    "wins",
-    "ties",
-    "losses",
-    "detectable",
-    "verdict",
-]
+EXPERIMENT_COLUMNS: dict[str, Callable[[ExperimentResult, GroupResult], object]] = {
+    "metric": lambda row, result: result.metric,
+    "experiment": lambda row, result: row.experiment.name,
+    "seeds": lambda row, result: len(row.experiment.runs),
+    "queries": lambda row, result: result.n_queries,
+    "mean": lambda row, result: row.estimate.mean,
+    "deviation": lambda row, result: row.deviation,
+    "low": lambda row, result: interval_of_mean(row.estimate, result.metric)[0],
+    "high": lambda row, result: interval_of_mean(row.estimate, result.metric)[1],
+    "start": lambda row, result: row.start,
+    "ceiling": lambda row, result: row.ceiling,
+    "seconds": lambda row, result: row.seconds,
+}
+COMPARISON_COLUMNS: dict[str, Callable[[Comparison, GroupResult], object]] = {
+    "baseline": lambda comparison, result: comparison.baseline,
+    "difference": lambda comparison, result: comparison.difference.mean,
+    "difference_low": lambda comparison, result: comparison.interval(result.metric)[0],
+    "difference_high": lambda comparison, result: comparison.interval(result.metric)[1],
+    "p": lambda comparison, result: comparison.p,
+    "p_corrected": lambda comparison, result: comparison.corrected,
+    "p_models": lambda comparison, result: comparison.p_models,
+    "effect": lambda comparison, result: effect_or_none(comparison),
+    "wins": lambda comparison, result: comparison.wins,
+    "ties": lambda comparison, result: comparison.ties,
+    "losses": lambda comparison, result: comparison.losses,
+    "detectable": lambda comparison, result: comparison.detectable,
+    "verdict": lambda comparison, result: comparison.verdict,
+}
 
 
 def as_csv(results: Sequence[MetricResult]) -> str:
@@ -63,7 +63,7 @@ def as_csv(results: Sequence[MetricResult]) -> str:
     def write(cells: Sequence[object]) -> None:
         writer.writerow([_no_formula(cell) for cell in cells])
 
-    write(header + EXPERIMENT_COLUMNS + COMPARISON_COLUMNS)
+    write([*header, *EXPERIMENT_COLUMNS, *COMPARISON_COLUMNS])
     for result in results:
         groups = (
             result.groups if result.over_sets is None else {"": result.over_sets} | result.groups
@@ -74,14 +74,14 @@ def as_csv(results: Sequence[MetricResult]) -> str:
                 if has_changes:
                     change = result.changes.get(group, {}).get(row.experiment.name)
                     cells += _change_values(change, group_result.metric)
-                cells += _experiment_values(row, group_result)
-                has_baseline = False
+                cells += [value(row, group_result) for value in EXPERIMENT_COLUMNS.values()]
+                compared: list[list[object]] = []
                 for comparison in group_result.comparisons:
                     if comparison.name == row.experiment.name:
-                        has_baseline = True
-                        write(cells + _comparison_values(comparison, group_result.metric))
-                if not has_baseline:
-                    write(cells + [None] * len(COMPARISON_COLUMNS))
+                        values = COMPARISON_COLUMNS.values()
+                        compared.append([value(comparison, group_result) for value in values])
+                for values_of_comparison in compared or [[None] * len(COMPARISON_COLUMNS)]:
+                    write(cells + values_of_comparison)
     return out.getvalue()
 
 
@@ -97,41 +97,3 @@ def _change_values(change: Estimate | None, metric: str) -> list[object]:
     if change is None:
         return [None] * len(CHANGE_COLUMNS)
     return [change.mean, *interval_of_difference(change, metric)]
-
-
-def _experiment_values(row: ExperimentResult, result: GroupResult) -> list[object]:
-    """In the order of :data:`EXPERIMENT_COLUMNS`."""
-    low, high = interval_of_mean(row.estimate, result.metric)
-    return [
-        result.metric,
-        row.experiment.name,
-        len(row.experiment.runs),
-        result.n_queries,
-        row.estimate.mean,
-        row.deviation,
-        low,
-        high,
-        row.start,
-        row.ceiling,
-        row.seconds,
-    ]
-
-
-def _comparison_values(comparison: Comparison, metric: str) -> list[object]:
-    """In the order of :data:`COMPARISON_COLUMNS`."""
-    low, high = comparison.interval(metric)
-    return [
-        comparison.baseline,
-        comparison.difference.mean,
-        low,
-        high,
-        comparison.p,
-        comparison.corrected,
-        comparison.p_models,
-        effect_or_none(comparison),
-        comparison.wins,
-        comparison.ties,
-        comparison.losses,
-        comparison.detectable,
-        comparison.verdict,
-    ]

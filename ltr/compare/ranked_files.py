@@ -1,13 +1,12 @@
 """Rankings that lie in files, whoever made them: read, and measured by judgements."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from glob import glob
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 
 from ltr.checkpoint import RESULTS
 from ltr.compare.experiment import (
@@ -19,15 +18,16 @@ from ltr.compare.experiment import (
     short_names,
 )
 from ltr.compare.named_judgements import CollectionIds, Judgements
+from ltr.compare.query_values import values_by_query
 from ltr.compare.tested_run import Run, read_run
 from ltr.data.files import digest_of_arrays
 from ltr.data.forms import ENDINGS_OF_ROWS
 from ltr.data.judged_lists import lists_of_ranking
 from ltr.data.lines import IdTable
 from ltr.data.progress import reading
-from ltr.data.query_lists import QueryLists, values_of
+from ltr.data.query_lists import QueryLists
 from ltr.errors import InputError
-from ltr.metrics import MeasuredLists, RankingMetric
+from ltr.metrics import RankingMetric
 from ltr.run.provenance import made_by
 
 METRICS = ["nDCG@10", "RR@10", "AP"]  # where none is named
@@ -39,9 +39,6 @@ ENDINGS = RUN_ENDINGS | {".txt", ".gz", ".zst", ".bz2", ".xz", *ENDINGS_OF_ROWS,
 TEXTS_TO_THE_LETTER = (
     "a text must be that of the data to the letter, with its white space; or name the ids"
 )
-
-CELLS = 2**22  # of lists that are measured together
-SHORT = 64  # cells that a shorter list counts as, for what each list takes
 
 
 @dataclass(frozen=True)
@@ -290,7 +287,7 @@ def _as_run(ranking: RankedFile, judgements: Judgements, metrics: Sequence[Ranki
     by_query: dict[str, dict[str, float]] = {}
     report: dict[str, Any] = {}
     for metric, values in zip(
-        metrics, values_by_query(ranking.lists, judgements, metrics), strict=True
+        metrics, values_by_query(ranking.lists, judgements.lists, metrics), strict=True
     ):
         counted = values[~np.isnan(values)]
         report[metric.name] = float(counted.mean()) if len(counted) else None
@@ -319,60 +316,3 @@ def _digest_of_documents(lists: QueryLists) -> str:
     """Of which documents are ranked, whatever their order."""
     order = np.lexsort((lists.doc_rows, lists.query_of_doc))
     return digest_of_arrays(lists.query_rows, lists.offsets, lists.doc_rows[order])
-
-
-def values_by_query(
-    lists: QueryLists, judgements: Judgements, metrics: Sequence[RankingMetric]
-) -> np.ndarray:
-    """``[M, Q]``: what each of M metrics says of each of Q judged queries; NaN for a query that it
-    leaves out. Of a query without a list nothing was found.
-    """
-    judged = judgements.lists
-    lengths = np.array([len(lists.of(row)[0]) for row in judged.query_rows])
-    values = np.empty((len(metrics), len(lengths)))
-    for places in _blocks(lengths):
-        measured = _measured_lists(lists, judged, judged.query_rows[places])
-        for row, metric in enumerate(metrics):
-            values[row, places] = metric.per_query(measured).numpy()
-    return values
-
-
-def _blocks(lengths: np.ndarray) -> Iterator[np.ndarray]:
-    """Places of lists that are measured together, those of like lengths."""
-    order = np.argsort(lengths, kind="stable")
-    start = 0
-    while start < len(order):
-        stop = start + 1
-        while stop < len(order) and (stop + 1 - start) * max(SHORT, lengths[order[stop]]) <= CELLS:
-            stop += 1
-        yield order[start:stop]
-        start = stop
-
-
-def _measured_lists(lists: QueryLists, judged: QueryLists, query_rows: np.ndarray) -> MeasuredLists:
-    """The lists of some queries beside their judgements."""
-    ranked = [lists.of(row) for row in query_rows]
-    known = [judged.of(row) for row in query_rows]
-    width = max(1, *(len(docs) for docs, _ in ranked))
-    ideal_width = max(1, *(len(docs) for docs, _ in known))
-    shape = (len(query_rows), width)
-    scores = np.zeros(shape, dtype=np.float32)
-    labels = np.zeros(shape, dtype=np.float32)
-    mask = np.zeros(shape, dtype=bool)
-    is_judged = np.zeros(shape, dtype=bool)
-    ideal = np.zeros((len(query_rows), ideal_width), dtype=np.float32)
-    for row, ((docs, of_docs), (known_docs, grades)) in enumerate(zip(ranked, known, strict=True)):
-        n_docs = len(docs)
-        scores[row, :n_docs] = of_docs
-        labels[row, :n_docs] = values_of(docs, known_docs, grades)
-        mask[row, :n_docs] = True
-        is_judged[row, :n_docs] = np.isin(docs, known_docs)
-        ideal[row, : len(grades)] = grades
-    # Without a tie breaker: the lists are in order.
-    return MeasuredLists(
-        torch.from_numpy(scores),
-        torch.from_numpy(labels),
-        torch.from_numpy(mask),
-        ideal=torch.from_numpy(ideal),
-        judged=torch.from_numpy(is_judged),
-    )

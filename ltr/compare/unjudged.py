@@ -12,11 +12,11 @@ from ltr.compare.comparison import compare
 from ltr.compare.experiment import Experiment
 from ltr.compare.named_judgements import Judgements
 from ltr.compare.query_groups import Groups
+from ltr.compare.query_values import values_by_query
 from ltr.compare.ranked_files import (
     RankedFile,
     are_pairs_of,
     measured_experiments,
-    values_by_query,
 )
 from ltr.compare.tables import Table
 from ltr.compare.unjudged_bounds import ABSENT, RankedQuery, difference_bounds
@@ -164,7 +164,7 @@ def _shares(rankings: Sequence[RankedFile], judgements: Judgements) -> dict[str,
     judged = RankingMetric(f"Judged@{FIRST}")
     shares: dict[str, list[float]] = {}
     for ranking in rankings:
-        (values,) = values_by_query(ranking.lists, judgements, [judged])
+        (values,) = values_by_query(ranking.lists, judgements.lists, [judged])
         has_documents = np.isin(judgements.lists.query_rows, ranking.lists.query_rows)
         shares.setdefault(ranking.name, []).append(1 - float(values[has_documents].mean()))
     return {name: float(np.mean(of_seeds)) for name, of_seeds in shares.items()}

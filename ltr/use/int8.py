@@ -11,12 +11,13 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
+from ltr.compare.query_values import values_by_query
 from ltr.data.bm25 import bm25_lists
 from ltr.data.collection import Collection
 from ltr.data.layouts import SingleTexts
-from ltr.data.query_lists import LabelledList
+from ltr.data.query_lists import QueryLists
 from ltr.data.texts import TextTable
-from ltr.metrics import MeasuredLists, RankingMetric
+from ltr.metrics import RankingMetric
 from ltr.models import DualEncoder
 from ltr.models.encoder.tower import Tower
 from ltr.models.pair_ranker import PairRanker
@@ -69,15 +70,13 @@ def add_int8_graphs(
         pools = collection.best_of_pools("dev", DEPTH, option="int8")
     else:
         pools = bm25_lists(collection, query_rows, DEPTH)
-    lists = []
-    for query_row in query_rows.tolist():
-        doc_rows, _ = pools.of(query_row)
-        lists.append(judged.labelled(query_row, doc_rows))
+    lists = pools.of_queries(query_rows)
+    judged = judged.of_queries(query_rows)
     for name, file in float_files.items():
         _write_int8(file, int8_files[name])
     return [
-        _measure("float32", float_files, model, collection, lists),
-        _measure("int8", int8_files, model, collection, lists),
+        _measure("float32", float_files, model, collection, lists, judged),
+        _measure("int8", int8_files, model, collection, lists, judged),
     ]
 
 
@@ -101,39 +100,20 @@ def _measure(
     files: dict[str, Path],
     model: PairRanker | DualEncoder,
     collection: Collection,
-    lists: list[LabelledList],
+    lists: QueryLists,
+    judged: QueryLists,
 ) -> GraphMeasurement:
     """Rank the lists by graphs, under the names that ``build_graphs`` gives them."""
     sessions = {name: Session(file) for name, file in files.items()}
-    sizes = [len(labelled.doc_rows) for labelled in lists]
-    query_rows = np.repeat([labelled.query_row for labelled in lists], sizes)
-    doc_rows = np.concatenate([labelled.doc_rows for labelled in lists])
+    rows = (lists.query_of_doc, lists.doc_rows)
     if isinstance(model, PairRanker):
-        scores, per_second = _score_pairs(sessions, model, collection, query_rows, doc_rows)
+        scores, per_second = _score_pairs(sessions, model, collection, *rows)
     else:
-        scores, per_second = _score_embedded(sessions, model, collection, query_rows, doc_rows)
-    metric = RankingMetric(METRIC)
-    values = []
-    end = 0
-    for labelled, size in zip(lists, sizes, strict=True):
-        begin = end
-        end = begin + size
-        assert labelled.ideal is not None, "judged.labelled() sets it"
-        ranked = MeasuredLists(
-            _as_row(scores[begin:end]),
-            _as_row(labelled.labels),
-            torch.ones(1, size, dtype=torch.bool),
-            _as_row(labelled.doc_rows),
-            _as_row(labelled.ideal),
-        )
-        values.append(float(metric.per_query(ranked)))
+        scores, per_second = _score_embedded(sessions, model, collection, *rows)
+    ranked = lists._replace(values=scores).best_first()
+    values = values_by_query(ranked, judged, [RankingMetric(METRIC)])
     n_bytes = sum(file.stat().st_size for file in files.values())
-    return GraphMeasurement(kind, float(np.mean(values)), per_second, n_bytes / 1e6)
-
-
-def _as_row(values: np.ndarray) -> torch.Tensor:
-    """``[1, N]`` of ``[N]``, copied: torch warns of arrays that are read-only."""
-    return torch.from_numpy(values.copy()).unsqueeze(0)
+    return GraphMeasurement(kind, float(values.mean()), per_second, n_bytes / 1e6)
 
 
 def _score_pairs(

@@ -10,7 +10,8 @@ import pandas as pd
 import pytest
 
 from ltr.compare.named_judgements import judgements_of_file
-from ltr.compare.ranked_files import read_rankings, values_by_query
+from ltr.compare.query_values import values_by_query
+from ltr.compare.ranked_files import read_rankings
 from ltr.compare.statistics import estimate, randomisation_p
 from ltr.metrics import RankingMetric
 
@@ -51,7 +52,7 @@ def values() -> np.ndarray:
     judged = judgements_of_file("qrels.txt")
     metrics = [RankingMetric(name) for name in METRICS]
     rankings = read_rankings(["a.trec", "b.trec"], judged)
-    return np.stack([values_by_query(each.lists, judged, metrics) for each in rankings])
+    return np.stack([values_by_query(each.lists, judged.lists, metrics) for each in rankings])
 
 
 def test_values_and_p_are_those_of_ranx(here):

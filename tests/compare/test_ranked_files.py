@@ -13,7 +13,8 @@ import yaml
 from scipy import stats
 
 from ltr.compare.named_judgements import judgements_of_data, judgements_of_file
-from ltr.compare.ranked_files import measured_experiments, read_rankings, values_by_query
+from ltr.compare.query_values import values_by_query
+from ltr.compare.ranked_files import measured_experiments, read_rankings
 from ltr.compare.statistics import estimate
 from ltr.errors import InputError
 from ltr.metrics import RankingMetric
@@ -80,7 +81,7 @@ def test_the_values_are_those_of_trec_eval(here, n_files):
         qrels, run = write_random(rng, number)
         judged = judgements_of_file(f"{number}.qrels")
         (ranking,) = read_rankings([f"{number}.run"], judged)
-        found = values_by_query(ranking.lists, judged, ZERO)
+        found = values_by_query(ranking.lists, judged.lists, ZERO)
         oracle = pytrec_eval.RelevanceEvaluator(qrels, set(THEIRS.values())).evaluate(run)
         for name, of_queries in zip(THEIRS.values(), found, strict=True):
             for query, value in zip(judged.query_ids, of_queries, strict=True):
@@ -257,7 +258,9 @@ def test_a_query_that_is_a_document_does_not_find_itself(here):
     judged = judgements_of_data(str(folder))
     (ranking,) = read_rankings(["own.trec"], judged)
     assert ranking.notes == ["queries that find themselves, which is left out: 1"]
-    assert values_by_query(ranking.lists, judged, [RankingMetric("RR@10")]).tolist() == [[1.0]]
+    assert values_by_query(ranking.lists, judged.lists, [RankingMetric("RR@10")]).tolist() == [
+        [1.0]
+    ]
 
 
 def test_all_that_a_named_pattern_matches_are_seeds(here):

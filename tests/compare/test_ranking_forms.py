@@ -8,7 +8,8 @@ import pytest
 
 from ltr.compare.documents import Ranking, collection_of
 from ltr.compare.named_judgements import judgements_of_data, judgements_of_file
-from ltr.compare.ranked_files import measured_experiments, read_rankings, values_by_query
+from ltr.compare.query_values import values_by_query
+from ltr.compare.ranked_files import measured_experiments, read_rankings
 from ltr.errors import InputError
 from ltr.metrics import RankingMetric
 from tests.world.commands import refusal
@@ -62,7 +63,7 @@ def test_a_ranking_may_tell_texts(here):
     Path("texts.jsonl").write_text("\n".join(named))
     judged = judgements_of_data(str(here))
     (ranking,) = read_rankings(["texts.jsonl"], judged)
-    found = values_by_query(ranking.lists, judged, [RankingMetric("RR@10")])
+    found = values_by_query(ranking.lists, judged.lists, [RankingMetric("RR@10")])
     assert sorted(found[0]) == [0.5, 1.0]
 
 
@@ -178,7 +179,9 @@ def test_texts_with_titles_have_the_ids_of_the_collection(here):
     judged = judgements_of_data(str(here))
     (ranking,) = read_rankings(["ranked.jsonl"], judged)
     assert ranking.notes == []
-    assert values_by_query(ranking.lists, judged, [RankingMetric("RR@10")]).tolist() == [[0.5]]
+    assert values_by_query(ranking.lists, judged.lists, [RankingMetric("RR@10")]).tolist() == [
+        [0.5]
+    ]
 
 
 def test_texts_of_other_white_space_are_told(here, capsys):
@@ -212,7 +215,7 @@ def test_texts_between_tabs_are_no_run(here):
     Path("texts.tsv").write_text("how far is 10 20\ta b\t2\n")
     judged = judgements_of_data(str(here))
     (ranking,) = read_rankings(["texts.tsv"], judged)
-    assert values_by_query(ranking.lists, judged, [RankingMetric("AP")]).tolist() == [[1.0]]
+    assert values_by_query(ranking.lists, judged.lists, [RankingMetric("AP")]).tolist() == [[1.0]]
     Path("bad.jsonl").write_text('{"query": "how far is 10 20", "document": "\\ud800", "score": 1}')
     with pytest.raises(InputError, match="at least one document must be judged"):
         read_rankings(["bad.jsonl"], judged)

@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 
 from ltr.compare.named_judgements import judgements_of_file
-from ltr.compare.ranked_files import measured_experiments, read_rankings, values_by_query
+from ltr.compare.query_values import values_by_query
+from ltr.compare.ranked_files import measured_experiments, read_rankings
 from ltr.compare.unjudged import treated, unjudged_tables
 from ltr.metrics import RankingMetric
 
@@ -98,7 +99,7 @@ def test_the_means_of_all_fillings_lie_within_the_bounds(here, n_files):
         cells = {row[0]: row[-1].split(" to ") for row in tables[0].rows}
         (alone,) = unjudged_tables(rankings, judged, metrics[:1], pairs, 0.05)
         assert alone.rows[0][-1].split(" to ") == cells["nDCG@3: a − b"]
-        every = values_by_query(rankings[0].lists, judged, metrics)
+        every = values_by_query(rankings[0].lists, judged.lists, metrics)
         ranked = rankings[0].lists
         for ranking in rankings[1:]:
             ranked = ranked.joined(ranking.lists)
@@ -108,7 +109,7 @@ def test_the_means_of_all_fillings_lie_within_the_bounds(here, n_files):
             filled = judged.with_documents(ranked._replace(values=np.float32(grades)))
             means = []
             for ranking in rankings:
-                found = values_by_query(ranking.lists, filled, metrics)
+                found = values_by_query(ranking.lists, filled.lists, metrics)
                 means.append(np.nanmean(np.where(np.isnan(every), np.nan, found), axis=1))
             of_name = {"a": (means[0] + means[1]) / 2, "b": means[2], "c": means[3]}
             for name, baseline in pairs:

@@ -107,10 +107,10 @@ def test_int8_ranks_the_best_of_a_pool_and_a_pool_without_an_order_whole(tmp_pat
     collection = collection._replace(candidates={"dev": pools})
     monkeypatch.setattr(int8, "DEPTH", 2)
     ranked = []
-    monkeypatch.setattr(int8, "_measure", lambda *given: ranked.append(given[-1]))
+    monkeypatch.setattr(int8, "_measure", lambda *given: ranked.append(given[-2]))
     int8.add_int8_graphs(tmp_path, None, collection)
-    of_query = {labelled.query_row: labelled.doc_rows.tolist() for labelled in ranked[0]}
-    assert of_query[first] == [9, 5] and sorted(of_query[second]) == [2, 5, 9]
+    docs_of_first, docs_of_second = (ranked[0].of(row)[0].tolist() for row in (first, second))
+    assert docs_of_first == [9, 5] and sorted(docs_of_second) == [2, 5, 9]
 
 
 @pytest.mark.parametrize("kind", ["cross", pytest.param("dual", marks=LONG)])

@@ -6,7 +6,8 @@ from pathlib import Path
 import numpy as np
 
 from ltr.compare.named_judgements import judgements_of_file
-from ltr.compare.ranked_files import read_rankings, values_by_query
+from ltr.compare.query_values import values_by_query
+from ltr.compare.ranked_files import read_rankings
 from ltr.metrics import RankingMetric
 
 # q1: d1 is relevant, d2 not, d3 and d9 are judged by nobody; q2: d4 of grade 2, d5 of grade 1.
@@ -26,7 +27,7 @@ def values(file: str, *metrics: str, qrels: str = "qrels.txt") -> dict[str, list
     """By metric, the values of the judged queries in their order."""
     judged = judgements_of_file(qrels)
     (ranking,) = read_rankings([file], judged)
-    found = values_by_query(ranking.lists, judged, [RankingMetric(name) for name in metrics])
+    found = values_by_query(ranking.lists, judged.lists, [RankingMetric(name) for name in metrics])
     return dict(zip(metrics, found.tolist(), strict=True))
 
 
