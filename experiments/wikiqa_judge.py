@@ -1,12 +1,16 @@
-"""Pretrained models as judges of WikiQA, whose questions people have all judged.
+"""Models as judges of WikiQA, whose questions people have all judged.
 
     python experiments/wikiqa_judge.py data/wikiqa runs/judge
+    python experiments/wikiqa_judge.py data/wikiqa runs/judge-trained --run runs/cross_encoder/seed=0
 
 Compared are BM25 and the first three layers of all-MiniLM-L6-v2 without training, by AP over the candidates.
 Judges are all six layers, whose score is relevant from a level on that calls as many sentences relevant as
 are; those three layers themselves; and BM25. The difference over all questions is known, so 2,000 times
 people have judged 100 questions, and each judge those and 1,000 others. Rankings, labels and a data folder
 in which people have judged 100 questions are written, for ltr compare --judge.
+
+With --run a trained ranker is the judge, of the questions of dev and test alone: it has learnt from the labels
+of the others.
 """
 
 import argparse
@@ -16,6 +20,7 @@ from pathlib import Path
 
 import numpy as np
 
+from ltr import load
 from ltr.compare.named_judgements import judgements_of_file
 from ltr.compare.query_values import values_by_query
 from ltr.compare.ranked_files import read_rankings
@@ -28,6 +33,7 @@ from ltr.metrics import RankingMetric
 from ltr.mining.judge import TextScorer
 from ltr.models import DualEncoder
 from ltr.models.encoder.text_encoder import TextEncoder
+from ltr.use import reranking
 
 spec = importlib.util.spec_from_file_location(
     "simulation", Path(__file__).with_name("machine_labels.py")
@@ -53,7 +59,10 @@ def joined(lists: dict[str, QueryLists]) -> QueryLists:
 
 
 def scores_of(ranker: str, pools: QueryLists, collection: Collection) -> np.ndarray:
-    """``[D]``: the scores of the candidates."""
+    """``[D]``: the scores of the candidates. A ranker that has no name here is a run."""
+    if ranker not in ("bm25", "minilm", "minilm-3"):
+        run = load(ranker, needs="texts")
+        return reranking.scores_of(run, collection.queries, collection.corpus, pools)
     if ranker == "bm25":
         found = bm25_lists(collection, pools.query_rows, depth=len(collection.corpus))
         of_queries = []
@@ -84,12 +93,20 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("data")
     parser.add_argument("folder", type=Path)
+    parser.add_argument("--run", help="a trained ranker, to judge dev and test")
     options = parser.parse_args()
     collection = open_collection(options.data)
+    rankers = {"bm25": "bm25", "minilm-3": "minilm-3", "minilm": "minilm"}
+    judges = ["minilm", "minilm-3", "bm25"]
+    splits = list(collection.qrels)
+    if options.run:
+        rankers = {"bm25": "bm25", "minilm-3": "minilm-3", "trained": options.run}
+        judges = ["trained"]
+        splits.remove("train")
     folder = options.folder
     folder.mkdir(parents=True)
-    pools = joined(collection.candidates)
-    judged = joined(collection.qrels)
+    pools = joined({split: collection.candidates[split] for split in splits})
+    judged = joined({split: collection.qrels[split] for split in splits})
     share = float((judged.values > 0).mean())
     rng = np.random.default_rng(0)
     sample = judged.of_queries(rng.permutation(judged.query_rows)[:HUMAN])
@@ -101,8 +118,8 @@ def main() -> None:
         f"{collection.queries.ids[q]} 0 {collection.corpus.ids[d]} {v:g}\n" for q, d, v in rows
     ]
     files["people"].write_text("".join(lines))
-    for name in ("bm25", "minilm-3", "minilm"):
-        scores = scores_of(name, pools, collection)
+    for name, ranker in rankers.items():
+        scores = scores_of(ranker, pools, collection)
         lines_of_run = run_lines(pools, scores, collection)
         write_run(folder / f"{name}.trec", lines_of_run, name)
         level = float(np.quantile(scores, 1 - share))
@@ -128,9 +145,10 @@ def main() -> None:
         "| judge | its difference | correlation | people hold | judge alone | both hold | width |"
     )
     print("|" + " --- |" * 7)
-    for name in ("minilm", "minilm-3", "bm25"):
+    n_machine = min(MACHINE, len(query_ids) - HUMAN)
+    for name in judges:
         rng = np.random.default_rng(1)
-        found = simulation.simulated(human, values[name], rng, n_human=HUMAN, n_machine=MACHINE)
+        found = simulation.simulated(human, values[name], rng, n_human=HUMAN, n_machine=n_machine)
         difference = float((values[name][0] - values[name][1]).mean())
         cells = [name, f"{difference:+.4f}", f"{found.correlation:.2f}"]
         cells += [f"{share:.1%}" for share in (found.humans, found.machine, found.both)]
