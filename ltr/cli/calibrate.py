@@ -16,6 +16,8 @@ from ltr.cli.messages import errors_with_paths
 from ltr.cli.parsed import ParsedCommand
 from ltr.compare.table_formats import print_tables
 from ltr.compare.tables import Table, number_or_empty
+from ltr.data.collate import sources_of_queries
+from ltr.data.concatenated import concatenated
 from ltr.data.console import say, table_console
 from ltr.data.layouts import FeatureVectors
 from ltr.data.splits import split_named
@@ -44,6 +46,7 @@ from ltr.use.calibration.labelled_scores import LabelledScores
 from ltr.use.calibration.score_maps import calibration_error
 from ltr.use.calibration.shift import (
     group_coverages,
+    groups_by_trait,
     shifted_traits,
     traits_of,
     worse_groups,
@@ -110,7 +113,7 @@ def _measure(folder: RunFolder, split: str) -> None:
     notes = list(_broken_promises(rows, split))
     for name, p in shifted_traits(on_dev.traits, on_split.traits).items():
         notes.append(
-            f"the queries of {split} differ from those of dev in {name} (p = {p:.2g}, median {np.median(on_split.traits[name]):.4g}, there {np.median(on_dev.traits[name]):.4g}): no promise holds for queries of another kind; calibrate on dev queries like them"
+            f"the queries of {split} differ from those of dev in {name} (p = {p:.2g}, mean {on_split.traits[name].mean():.4g}, there {on_dev.traits[name].mean():.4g}): neither promises nor probabilities hold for queries of another kind; calibrate on dev queries like them"
         )
     notes += _worse_groups(calibration, on_split, split)
     print_tables([_table(rows, split)], notes, table_console(WIDTH))
@@ -126,9 +129,13 @@ class Scored:
         self.ranker = command.model.ranker
         self.lists = collected.lists(split)
         self.traits = traits_of(self.lists)
-        words = _words(command.datamodule, collected.query_rows())
+        query_rows = collected.query_rows()
+        words = _words(command.datamodule, query_rows)
         if words is not None:
             self.traits["words of the query"] = words
+        self.groups = groups_by_trait(self.lists, self.traits)
+        answerable = query_rows[self.lists.has_relevant]
+        self.groups |= _queries_of_sources(command.datamodule, answerable)
         self.provenance = Provenance(
             ranker=digest_of_ranker(self.ranker),
             relevant_elsewhere=collected.n_relevant - int(self.lists.is_relevant.sum()),
@@ -240,11 +247,21 @@ def scores_of_split(folder: RunFolder, split: str, options: Sequence[str] = ()) 
 
 
 def _words(data: RankingDataModule, query_rows: np.ndarray) -> np.ndarray | None:
-    """``[Q]``: how many words queries have; None where they have no text, or are of several sources."""
-    if not isinstance(data, PoolDataModule) or any(data.source_names):
+    """``[Q]``: how many words queries have; None where they have no text."""
+    if not isinstance(data, PoolDataModule):
         return None
-    texts = data.collection.queries.texts
+    texts = concatenated([source.collection.queries.texts for source in data.sources])
     return np.array([len(texts[row].split()) for row in query_rows.tolist()], np.float64)
+
+
+def _queries_of_sources(
+    data: RankingDataModule, query_rows: np.ndarray
+) -> Iterator[tuple[str, np.ndarray]]:
+    """Of each of several sources ``[Q]`` bool, which queries are its; nothing of one that stands alone."""
+    number_of_query = sources_of_queries(np.asarray(data.first_queries), query_rows)
+    for number, name in enumerate(data.source_names):
+        if name:
+            yield f"source {name}", number_of_query == number
 
 
 # What is said
@@ -324,8 +341,9 @@ def _worse_groups(calibration: Calibration, scored: Scored, split: str) -> list[
     """The groups of queries that are served less often than all together."""
     if rank_of_threshold(SHOWN, len(calibration.lowest_relevant)) == 0:
         return []
-    groups = group_coverages(scored.lists, scored.traits, calibration.threshold(SHOWN), SHOWN)
+    threshold = calibration.threshold(SHOWN)
+    groups = group_coverages(scored.lists, scored.groups, threshold, SHOWN)
     return [
-        f"{group.trait} {group.low:.4g} to {group.high:.4g}: only {group.coverage:.1%} of {group.queries} such queries of {split} keep all relevant documents at {SHOWN:g} (p = {group.p_value:.2g}); the promise is of all queries together"
+        f"{group.group}: only {group.coverage:.1%} of {group.queries} such queries of {split} keep all relevant documents at {SHOWN:g} (p = {group.p_value:.2g}); the promise is of all queries together"
         for group in worse_groups(groups)
     ]

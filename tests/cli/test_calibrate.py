@@ -2,18 +2,21 @@
 
 import json
 import re
+import shutil
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+import yaml
 
 from ltr import load
-from ltr.cli.calibrate import CollectScores
+from ltr.cli.calibrate import CollectScores, scores_of_split
 from ltr.cli.parsed import ParsedCommand
 from ltr.data.collection import open_collection
 from ltr.data.trec import read_run
 from ltr.errors import InputError
+from ltr.run.run_folder import RunFolder
 from ltr.use.calibration.calibration import read_calibration
 from tests.world.commands import refusal, run_ltr
 from tests.world.runs import report
@@ -191,6 +194,27 @@ def test_a_run_that_was_trained_without_an_evaluation_takes_the_candidates_that_
     told = capsys.readouterr().out
     assert "30 dev queries with a relevant document among their candidates" in told
     assert run_ltr(f"calibrate {run} --on test") == 0
+
+
+def test_a_query_is_in_the_group_of_its_source(copied_run, tmp_path):
+    """The second source has fewer queries of dev, and theirs have three words more."""
+    run = copied_run(tmp_path, "cross")
+    first = Path(report(run)["path"])
+    second = shutil.copytree(first, tmp_path / "second")
+    lines = (second / "qrels/dev.tsv").read_text().splitlines(keepends=True)
+    (second / "qrels/dev.tsv").write_text("".join(lines[:41]))  # two of each query, below a head
+    queries = [json.loads(line) for line in open(second / "queries.jsonl")]
+    longer = [{**query, "text": f"{query['text']} w1 w2 w3"} for query in queries]
+    (second / "queries.jsonl").write_text("".join(f"{json.dumps(query)}\n" for query in longer))
+    sources = [{"path": str(first), "name": "first"}, {"path": str(second), "name": "second"}]
+    config = yaml.safe_load((run / "config.yaml").read_text())
+    config["data"]["init_args"]["path"] = sources
+    (run / "config.yaml").write_text(yaml.safe_dump(config))
+    scored = scores_of_split(RunFolder(run), "dev")
+    of_first, of_second = (scored.groups[f"source {name}"] for name in ("first", "second"))
+    assert of_first.sum() == 30 and of_second.sum() == 20
+    words = scored.traits["words of the query"]
+    assert {*words[of_first]} == {3.0} and {*words[of_second]} == {6.0}
 
 
 def test_dev_is_no_other_split(tmp_path, capsys):

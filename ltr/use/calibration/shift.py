@@ -1,9 +1,9 @@
 """Where a calibration stops holding: queries of another kind than those of dev.
 
-Letters of shapes: Q queries.
+Letters of shapes: Q queries, A answerable queries: those with a relevant document.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,18 +15,21 @@ LEVEL = 0.05
 GROUPS = 3  # of a trait, of about as many queries each
 
 Traits = Mapping[str, np.ndarray]  # by name ``[Q]``, a number of each query
+Groups = Mapping[str, np.ndarray]  # by name ``[A]`` bool, the answerable queries that are in it
 
 
 def traits_of(lists: LabelledScores) -> dict[str, np.ndarray]:
-    """What is known of queries without any label: the number of candidates, their best and their mean
-    score.
+    """What is known of queries: the number of candidates, their best and their mean score, and how many
+    of them are relevant.
     """
     n_docs = np.diff(lists.offsets)
     sums = np.add.reduceat(lists.scores.astype(np.float64), lists.offsets[:-1])
+    n_relevant = np.add.reduceat(lists.is_relevant.astype(np.float64), lists.offsets[:-1])
     return {
         "candidates": n_docs.astype(np.float64),
         "best score": lists.highest.astype(np.float64),
         "mean score": sums / n_docs,
+        "relevant documents among the candidates": n_relevant,
     }
 
 
@@ -60,54 +63,57 @@ class GroupCoverage:
     """How many answerable queries of a group a threshold serves.
 
     Attributes:
-        trait: by which queries are grouped.
-        low, high: between which values of it the group lies.
+        group: its name.
         queries: how many there are.
         coverage: the share that keeps all relevant documents.
         p_value: of so few being served if the promise held in the group, one-sided and exact.
     """
 
-    trait: str
-    low: float
-    high: float
+    group: str
     queries: int
     coverage: float
     p_value: float
 
 
+def groups_by_trait(lists: LabelledScores, traits: Traits) -> dict[str, np.ndarray]:
+    """The answerable queries, cut into three groups by each trait, of about as many queries each.
+    Queries of equal values are in one group; a trait by which all are in one group has none.
+    """
+    groups = {}
+    for name, of_each in traits.items():
+        values = of_each[lists.has_relevant]
+        cuts = np.unique(np.quantile(values, np.arange(1, GROUPS) / GROUPS))
+        group_of_value = np.searchsorted(cuts, values, side="left")
+        numbers = np.unique(group_of_value)
+        if len(numbers) < 2:
+            continue
+        for number in numbers:
+            is_in = group_of_value == number
+            groups[f"{name} {values[is_in].min():.4g} to {values[is_in].max():.4g}"] = is_in
+    return groups
+
+
 def group_coverages(
-    lists: LabelledScores, traits: Traits, threshold: float, promise: float
+    lists: LabelledScores, groups: Groups, threshold: float, promise: float
 ) -> list[GroupCoverage]:
-    """The coverage of each group of each trait: queries are cut into three parts by each. Queries of
-    equal values are in one group.
+    """The coverage of each group that has a query.
 
     Args:
         lists: of dev, or of another split.
-        traits: of its queries.
+        groups: of its answerable queries.
         threshold: that is to keep all relevant documents.
         promise: for which share of queries.
     """
     is_served = lists.lowest_relevant >= np.float32(threshold)
     coverages = []
-    for name, values in traits.items():
-        answerable = values[lists.has_relevant]
-        for places in _groups(answerable):
-            n_served = int(is_served[places].sum())
-            p = stats.binomtest(n_served, len(places), promise, alternative="less").pvalue
-            low = float(answerable[places].min())
-            high = float(answerable[places].max())
-            share = n_served / len(places)
-            coverages.append(GroupCoverage(name, low, high, len(places), share, float(p)))
+    for name, is_in in groups.items():
+        n = int(is_in.sum())
+        if n == 0:
+            continue
+        n_served = int(is_served[is_in].sum())
+        p = stats.binomtest(n_served, n, promise, alternative="less").pvalue
+        coverages.append(GroupCoverage(name, n, n_served / n, float(p)))
     return coverages
-
-
-def _groups(values: np.ndarray) -> Iterator[np.ndarray]:
-    """Places of about as many values each, ascending; none where all are one group."""
-    cuts = np.unique(np.quantile(values, np.arange(1, GROUPS) / GROUPS))
-    group_of_value = np.searchsorted(cuts, values, side="left")
-    if len(np.unique(group_of_value)) > 1:
-        for group in np.unique(group_of_value):
-            yield np.flatnonzero(group_of_value == group)
 
 
 def worse_groups(groups: list[GroupCoverage], level: float = LEVEL) -> list[GroupCoverage]:
