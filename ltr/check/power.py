@@ -16,6 +16,9 @@ variance and a correlation :math:`\rho`, the variance of the mean difference ove
 .. math:: v = 2\,(1 - \rho)\, \mathrm{var}(x_q) / Q
 
 With a run beside BM25 both are measured: :math:`v = \mathrm{var}(x_q - y_q) / Q`.
+
+What a threshold of ``ltr calibrate`` would keep follows from the number of dev queries alone, see
+:func:`ltr.use.calibration.conformal.coverage_interval`.
 """
 
 import math
@@ -29,14 +32,16 @@ from ltr.compare.ranges import infinite_beyond_range
 from ltr.compare.statistics import PLANNED_SEEDS, Estimate, estimate
 from ltr.compare.tables import Table
 from ltr.data.collection import Collection
-from ltr.data.query_lists import QueryLists
+from ltr.data.query_lists import QueryLists, values_of
 from ltr.metrics import RankingMetric
+from ltr.use.calibration.conformal import coverage_interval, queries_needed
 
 ALPHA = 0.05
 POWER = 0.8
 # Of the values of two rankers: of two that are trained alike, and of two of different kinds.
 CORRELATIONS = (0.9, 0.5)
 WEAK = 0.1  # a split that shows no smaller difference: severe
+PROMISE = 0.9  # of ltr calibrate: the share of queries that keep all relevant documents
 FEW_SEEDS = 4  # from which the named differences are up to some five times as large as from many
 
 
@@ -174,6 +179,10 @@ def power_section(
         lines.append(
             f"{len(seed_values)} seeds tell little of how seeds vary, so the differences named for more seeds are large; each further seed makes them smaller"
         )
+    if "dev" in collection.qrels:
+        n_answerable = answerable_queries(collection, "dev")
+        lines.append(promise_line(n_answerable))
+        entries["promise"] = {"promise": PROMISE, "queries": n_answerable}
     return Section(
         "What dev and test can show",
         [table] if rows else [],
@@ -181,6 +190,31 @@ def power_section(
         severe=severe,
         entries=entries,
     )
+
+
+def answerable_queries(collection: Collection, split: str) -> int:
+    """How many queries of a split have a relevant document, where there are pools among their
+    candidates.
+    """
+    judged = collection.learnt(split)
+    if split not in collection.candidates:
+        return int((judged.n_relevant() > 0).sum())
+    pools = collection.pools(split, option="candidates")
+    n_answerable = 0
+    for query_row in judged.query_rows.tolist():
+        docs, _ = pools.of(query_row)
+        n_answerable += int((values_of(docs, *judged.of(query_row)) > 0).any())
+    return n_answerable
+
+
+def promise_line(n_answerable: int) -> str:
+    """What a threshold would keep of new queries that was set by so many of dev."""
+    needed = queries_needed(PROMISE)
+    what = f"all relevant documents of {PROMISE:.0%} of queries (ltr calibrate)"
+    if n_answerable < needed:
+        return f"dev: a threshold that is to keep {what} needs {needed} queries with a relevant document among their candidates, and there are {n_answerable}"
+    low, high = coverage_interval(PROMISE, n_answerable)
+    return f"dev: a threshold that is to keep {what}, set by {n_answerable:,} queries with a relevant document, keeps them of {low:.1%} to {high:.1%} of new ones in 90% of draws"
 
 
 def _against_run(

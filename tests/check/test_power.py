@@ -1,6 +1,7 @@
 """What a split can show: the formula by hand, and a simulation of the test that it speaks of."""
 
 import math
+import shutil
 
 import numpy as np
 import pytest
@@ -8,9 +9,11 @@ from scipy import stats
 
 from ltr.check.judgements import found_by_bm25
 from ltr.check.power import (
+    answerable_queries,
     difference_before_runs,
     difference_of_seeds,
     power_section,
+    promise_line,
     ranked_values,
 )
 from ltr.compare.statistics import estimate
@@ -151,8 +154,38 @@ def test_a_collection_without_dev_and_test_says_so(tmp_path):
     collection = open_collection(write_collection(tmp_path / "data"))
     train = collection._replace(qrels={"train": collection.qrels["train"]})
     section = power_section(train, "nDCG@10")
-    assert section.lines == ["there is neither dev nor test"]
+    assert section.lines == ["there is neither dev nor test"]  # nor a line of what a promise needs
     assert not section.tables and not section.severe
+
+
+def test_what_a_threshold_would_keep_follows_from_the_queries_of_dev(tmp_path):
+    """Of 30 queries: k = floor(0.1 * 31) = 3, so a share by Beta(28, 3). In 5 % of draws it is below the
+    first number, and in 5 % above the second. The pool of one query lacks its relevant document.
+    """
+    folder = write_collection(tmp_path / "c")
+    low, high = stats.beta(28, 3).interval(0.9)
+    line = f"dev: a threshold that is to keep all relevant documents of 90% of queries (ltr calibrate), set by 30 queries with a relevant document, keeps them of {low:.1%} to {high:.1%} of new ones in 90% of draws"
+    section = power_section(open_collection(folder), "nDCG@10")
+    assert section.lines[-1] == line and "80.5% to 97.2%" in line
+    assert section.entries["promise"] == {"promise": 0.9, "queries": 30}
+    pools = folder / "candidates/dev.trec"
+    lines = pools.read_text().splitlines(keepends=True)
+    pools.write_text("".join(each for each in lines if " dev-q4-d0 " not in each))
+    assert answerable_queries(open_collection(folder), "dev") == 29
+    shutil.rmtree(folder / "candidates")
+    collection = open_collection(folder)
+    assert answerable_queries(collection, "dev") == 30
+    assert answerable_queries(collection._replace(relevant_from=2), "dev") == 0
+    assert not any("threshold" in each for each in section.severe)
+
+
+def test_a_dev_that_is_too_small_for_a_threshold_is_told_what_it_needs():
+    assert promise_line(9).endswith(
+        "set by 9 queries with a relevant document, keeps them of 71.7% to 99.4% of new ones in 90% of draws"
+    )
+    assert promise_line(8).endswith(
+        "needs 9 queries with a relevant document among their candidates, and there are 8"
+    )
 
 
 def test_only_queries_with_a_document_at_the_level_count(tmp_path):
