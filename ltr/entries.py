@@ -78,7 +78,7 @@ def check_entries(
     Args:
         entries: to be checked.
         expected: a ``TypedDict`` or a dataclass, whose entries of other names may be anything; or a
-            ``dict``.
+            ``dict``. In the place of the entries of a dataclass may stand one.
         where: the file they come from, for errors.
         mend: what to do otherwise, for errors.
         path: of the entries in the file, where they are not all of it.
@@ -118,6 +118,8 @@ def _misfit(value: Any, expected: Any, path: str) -> str | None:
             and isinstance(value, get_origin(choice) or dict)
         ]
         return within[0] if within else _must_be(expected, value, path)
+    if isinstance(expected, type) and is_dataclass(expected) and isinstance(value, expected):
+        return None  # it was read before
     if is_typeddict(expected) or is_dataclass(expected):
         if not isinstance(value, dict):
             return _must_be(dict, value, path)

@@ -129,6 +129,21 @@ class Recipe:
     numbers: Literal["float32", "int8"] = "int8"
 
 
+@dataclass
+class Menu:
+    """One that has another one."""
+
+    first: Recipe | Inner
+
+
+def test_in_the_place_of_entries_a_dataclass_may_stand_that_was_read_before():
+    check_entries({"first": Recipe(3)}, Menu, "a.json", "mend it")
+    with pytest.raises(InputError, match="first.n must be there, and is not"):
+        check_entries({"first": {}}, Menu, "a.json", "mend it")
+    with pytest.raises(InputError, match="first must be"):
+        check_entries({"first": Menu(Recipe(3))}, Menu, "a.json", "mend it")
+
+
 def test_a_dataclass_declares_entries_too():
     for fits in ({"rows": 3}, {"rows": 3, "numbers": "float32", "more": 1}):
         check_entries(fits, Recipe, "a.json", "mend it")

@@ -34,14 +34,13 @@ from ltr.compare.tables import Table
 from ltr.data.collection import Collection
 from ltr.data.query_lists import QueryLists, values_of
 from ltr.metrics import RankingMetric
-from ltr.use.calibration.conformal import coverage_interval, queries_needed
+from ltr.use.calibration.conformal import SHOWN, coverage_interval, queries_needed
 
 ALPHA = 0.05
 POWER = 0.8
 # Of the values of two rankers: of two that are trained alike, and of two of different kinds.
 CORRELATIONS = (0.9, 0.5)
 WEAK = 0.1  # a split that shows no smaller difference: severe
-PROMISE = 0.9  # of ltr calibrate: the share of queries that keep all relevant documents
 FEW_SEEDS = 4  # from which the named differences are up to some five times as large as from many
 
 
@@ -182,7 +181,7 @@ def power_section(
     if "dev" in collection.qrels:
         n_answerable = answerable_queries(collection, "dev")
         lines.append(promise_line(n_answerable))
-        entries["promise"] = {"promise": PROMISE, "queries": n_answerable}
+        entries["promise"] = {"promise": SHOWN, "queries": n_answerable}
     return Section(
         "What dev and test can show",
         [table] if rows else [],
@@ -209,11 +208,11 @@ def answerable_queries(collection: Collection, split: str) -> int:
 
 def promise_line(n_answerable: int) -> str:
     """What a threshold would keep of new queries that was set by so many of dev."""
-    needed = queries_needed(PROMISE)
-    what = f"all relevant documents of {PROMISE:.0%} of queries (ltr calibrate)"
+    needed = queries_needed(SHOWN)
+    what = f"all relevant documents of {SHOWN:.0%} of queries (ltr calibrate)"
     if n_answerable < needed:
         return f"dev: a threshold that is to keep {what} needs {needed} queries with a relevant document among their candidates, and there are {n_answerable}"
-    low, high = coverage_interval(PROMISE, n_answerable)
+    low, high = coverage_interval(SHOWN, n_answerable)
     return f"dev: a threshold that is to keep {what}, set by {n_answerable:,} queries with a relevant document, keeps them of {low:.1%} to {high:.1%} of new ones in 90% of draws"
 
 

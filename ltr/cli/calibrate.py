@@ -30,30 +30,28 @@ from ltr.run.run_folder import RunFolder
 from ltr.run.trainer import leave_out_hints_of_lightning
 from ltr.use.calibration.calibrated import (
     PromiseRow,
-    Provenance,
     calibrate_lists,
     draw_reliability,
     promise_rows,
 )
 from ltr.use.calibration.calibration import (
     Calibration,
+    Provenance,
     calibration_of,
     check_has_calibration,
     digest_of_ranker,
 )
-from ltr.use.calibration.conformal import queries_needed, rank_of_threshold, rounded_down
+from ltr.use.calibration.conformal import SHOWN, queries_needed, rounded_down
 from ltr.use.calibration.labelled_scores import LabelledScores
 from ltr.use.calibration.score_maps import calibration_error
 from ltr.use.calibration.shift import (
+    LEVEL,
     group_coverages,
     groups_by_trait,
     shifted_traits,
     traits_of,
     worse_groups,
 )
-
-SHOWN = 0.9  # the promise whose groups are looked at
-LEVEL = 0.05
 
 
 def calibrate(run: str, *, on: str | None = None) -> None:
@@ -339,7 +337,7 @@ def _broken_promises(rows: Sequence[PromiseRow], split: str) -> Iterator[str]:
 
 def _worse_groups(calibration: Calibration, scored: Scored, split: str) -> list[str]:
     """The groups of queries that are served less often than all together."""
-    if rank_of_threshold(SHOWN, len(calibration.lowest_relevant)) == 0:
+    if len(calibration.lowest_relevant) < queries_needed(SHOWN):
         return []
     threshold = calibration.threshold(SHOWN)
     groups = group_coverages(scored.lists, scored.groups, threshold, SHOWN)

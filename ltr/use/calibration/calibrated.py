@@ -3,37 +3,24 @@
 import io
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import matplotlib
 import numpy as np
 from matplotlib.figure import Figure
 from scipy import stats
-from scipy.special import expit
 
 from ltr.data.whole_files import write_whole
-from ltr.use.calibration.calibration import Calibration, Errors
-from ltr.use.calibration.conformal import PROMISES, Kept, coverage_interval, rank_of_threshold
+from ltr.use.calibration.calibration import Calibration, Errors, Provenance, error_rates
+from ltr.use.calibration.conformal import (
+    KINDS,
+    PROMISES,
+    Kept,
+    coverage_interval,
+    rank_of_threshold,
+)
 from ltr.use.calibration.fitting import FittedMap, fit_map
 from ltr.use.calibration.labelled_scores import LabelledScores
 from ltr.use.calibration.score_maps import calibration_error, reliability
-
-
-@dataclass(frozen=True)
-class Provenance:
-    """Where the scores of a calibration come from.
-
-    Attributes:
-        ranker: :func:`ltr.use.calibration.calibration.digest_of_ranker` of what gave them.
-        relevant_elsewhere: how many relevant documents were not among the candidates.
-        evaluated: digests of the data.
-        made: with what it was made.
-    """
-
-    ranker: str
-    relevant_elsewhere: int
-    evaluated: dict[str, str]
-    made: dict[str, Any]
 
 
 def calibrate_lists(lists: LabelledScores, provenance: Provenance) -> tuple[Calibration, FittedMap]:
@@ -44,17 +31,16 @@ def calibrate_lists(lists: LabelledScores, provenance: Provenance) -> tuple[Cali
             :func:`ltr.use.calibration.fitting.fit_map`.
     """
     fitted = fit_map(lists)
-    logits = expit(lists.scores.astype(np.float64))
     errors: Errors = {
         "calibration_error": calibration_error(fitted.held_out, lists.is_relevant),
-        "calibration_error_of_logits": calibration_error(logits, lists.is_relevant),
+        "calibration_error_of_logits": calibration_error(lists.read_as_logits, lists.is_relevant),
         "log_loss": fitted.log_loss,
         "log_loss_of_constant": fitted.constant_log_loss,
     }
     has_relevant = lists.has_relevant
     highest = lists.highest
     calibration = Calibration(
-        ranker=provenance.ranker,
+        **vars(provenance),
         score_map=fitted.score_map,
         lowest_relevant=np.sort(lists.lowest_relevant).tolist(),
         highest_relevant=np.sort(lists.highest_relevant).tolist(),
@@ -62,10 +48,7 @@ def calibrate_lists(lists: LabelledScores, provenance: Provenance) -> tuple[Cali
         highest_of_unanswerable=np.sort(highest[~has_relevant]).tolist(),
         documents=len(lists.scores),
         relevant=int(lists.is_relevant.sum()),
-        relevant_elsewhere=provenance.relevant_elsewhere,
         errors=errors,
-        evaluated=provenance.evaluated,
-        made=provenance.made,
     )
     return calibration, fitted
 
@@ -105,9 +88,8 @@ def promise_rows(calibration: Calibration, lists: LabelledScores) -> list[Promis
         calibration: has the thresholds.
         lists: what they keep: those of dev, or of another split.
     """
-    kinds: tuple[Kept, ...] = ("all", "one")
     return [
-        _promise_row(calibration, lists, promise, kept) for kept in kinds for promise in PROMISES
+        _promise_row(calibration, lists, promise, kept) for kept in KINDS for promise in PROMISES
     ]
 
 
@@ -122,8 +104,8 @@ def _promise_row(
     numbers = lists.lowest_relevant if kept == "all" else lists.highest_relevant
     m = len(numbers)
     n_served = int((numbers >= t).sum())
-    is_filled = lists.highest >= t
     has_relevant = lists.has_relevant
+    highest = lists.highest
     return PromiseRow(
         promise,
         kept,
@@ -132,8 +114,7 @@ def _promise_row(
         n_served / m if m else None,
         float(stats.betabinom(m, n + 1 - k, k).cdf(n_served)),
         float((lists.scores >= t).sum() / len(lists)),
-        float(1 - is_filled[has_relevant].mean()) if m else None,
-        float(is_filled[~has_relevant].mean()) if m < len(lists) else None,
+        *error_rates(highest[has_relevant], highest[~has_relevant], float(t)),
     )
 
 
@@ -141,13 +122,12 @@ def draw_reliability(lists: LabelledScores, fitted: FittedMap, file: Path) -> No
     """Write the reliability figure: by bin the share of relevant documents over the mean probability,
     of the scores read as logits, and of held-out probabilities.
     """
-    logits = expit(lists.scores.astype(np.float64))
     with matplotlib.rc_context({"svg.hashsalt": "ltr", "font.size": 10}):
         figure = Figure(figsize=(4.6, 4.2), layout="constrained")
         axes = figure.subplots()
         axes.plot([0, 1], [0, 1], color="#7f7f7f", lw=0.8)
         for name, probabilities, colour in (
-            ("scores as logits", logits, "#d55e00"),
+            ("scores as logits", lists.read_as_logits, "#d55e00"),
             ("calibrated, held out", fitted.held_out, "#0072b2"),
         ):
             bins = reliability(probabilities, lists.is_relevant)

@@ -6,7 +6,7 @@ It holds one number a query, from which the threshold of any promise follows.
 import json
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
-from typing import Any, Literal, NotRequired, TypedDict
+from typing import Any, Literal, TypedDict
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -16,8 +16,7 @@ from ltr.data.whole_files import write_whole
 from ltr.entries import check_entries, read_json
 from ltr.errors import InputError
 from ltr.models import Ranker
-from ltr.run.metrics_file import Made
-from ltr.use.calibration.conformal import Kept, check_promise, threshold
+from ltr.use.calibration.conformal import KINDS, Kept, check_promise, threshold
 from ltr.use.calibration.score_maps import Isotonic, Logistic, ScoreMap
 
 MEND = "calibrate the run again: ltr calibrate RUN"
@@ -27,14 +26,10 @@ class OfAnotherRanker(InputError):
     """A calibration lies beside a ranker whose scores it is not of."""
 
 
-class MapEntry(TypedDict):
-    """A score map: that of one of the two kinds."""
+class MapKind(TypedDict):
+    """Which of the two score maps an entry is."""
 
     kind: Literal["logistic", "isotonic"]
-    slope: NotRequired[float]
-    intercept: NotRequired[float]
-    scores: NotRequired[list[float]]
-    probabilities: NotRequired[list[float]]
 
 
 class Errors(TypedDict):
@@ -46,29 +41,28 @@ class Errors(TypedDict):
     log_loss_of_constant: float  # where each document has the share of relevant ones
 
 
-class CalibrationEntries(TypedDict):
-    """The file; see :class:`Calibration`."""
+@dataclass(frozen=True)
+class Provenance:
+    """Where the scores of a calibration come from.
+
+    Args:
+        ranker: :func:`digest_of_ranker` of what gave them.
+        relevant_elsewhere: how many relevant documents were not among the candidates.
+        evaluated: digests of the data.
+        made: with what it was made.
+    """
 
     ranker: str
-    score_map: MapEntry
-    lowest_relevant: list[float]
-    highest_relevant: list[float]
-    highest: list[float]
-    highest_of_unanswerable: list[float]
-    documents: int
-    relevant: int
     relevant_elsewhere: int
-    errors: Errors
     evaluated: dict[str, str]
-    made: Made
+    made: dict[str, Any]
 
 
 @dataclass(frozen=True)
-class Calibration:
-    """What the scores of a ranker promise, as its dev queries show it.
+class Calibration(Provenance):
+    """What the scores of a ranker promise, as its dev queries show it. These are the entries of the file.
 
     Args:
-        ranker: :func:`digest_of_ranker` of what gave the scores.
         score_map: from scores to probabilities of relevance.
         lowest_relevant: of each answerable query the lowest score of a relevant document, ascending.
         highest_relevant: and the highest.
@@ -76,13 +70,9 @@ class Calibration:
         highest_of_unanswerable: the same of queries that have no relevant document.
         documents: how many candidates all these queries have.
         relevant: how many of these are relevant.
-        relevant_elsewhere: how many relevant documents were not among the candidates.
         errors: of the probabilities.
-        evaluated: digests of the data.
-        made: with what it was made.
     """
 
-    ranker: str
     score_map: ScoreMap
     lowest_relevant: list[float]
     highest_relevant: list[float]
@@ -90,10 +80,7 @@ class Calibration:
     highest_of_unanswerable: list[float]
     documents: int
     relevant: int
-    relevant_elsewhere: int
     errors: Errors
-    evaluated: dict[str, str]
-    made: dict[str, Any]
 
     def probabilities(self, scores: ArrayLike) -> np.ndarray:
         """``[N]`` float64: how likely documents of these scores are relevant. They hold for
@@ -127,10 +114,11 @@ class Calibration:
         that get another; None where dev has no such query. The arguments are those of
         :meth:`threshold`.
         """
-        lowest = np.float32(self.threshold(promise, kept))
-        falsely_empty = float((np.asarray(self.highest, np.float32) < lowest).mean())
-        others = np.asarray(self.highest_of_unanswerable, np.float32)
-        return falsely_empty, float((others >= lowest).mean()) if len(others) else None
+        falsely_empty, falsely_filled = error_rates(
+            self.highest, self.highest_of_unanswerable, self.threshold(promise, kept)
+        )
+        assert falsely_empty is not None, "there is no threshold without an answerable query"
+        return falsely_empty, falsely_filled
 
     def of_scaled(self, factor: float) -> "Calibration":
         """That of scores that are multiplied by a factor above 0."""
@@ -159,17 +147,16 @@ def read_calibration(file: Path) -> Calibration:
         InputError: if the file is damaged.
     """
     entries = read_json(file, MEND)
-    check_entries(entries, CalibrationEntries, file, MEND)
-    known = {field.name: entries[field.name] for field in fields(Calibration)}
-    return Calibration(**known | {"score_map": _score_map(entries["score_map"], file)})
+    entries["score_map"] = _score_map(entries.get("score_map"), file)
+    check_entries(entries, Calibration, file, MEND)
+    return Calibration(**{field.name: entries[field.name] for field in fields(Calibration)})
 
 
-def _score_map(entry: MapEntry, file: Path) -> ScoreMap:
+def _score_map(entry: Any, file: Path) -> ScoreMap:
+    check_entries(entry, MapKind, file, MEND, path="score_map")
     kind = Logistic if entry["kind"] == "logistic" else Isotonic
     check_entries(entry, kind, file, MEND, path="score_map")
-    values: dict[str, Any] = dict(entry)
-    options = {field.name: values[field.name] for field in fields(kind)}
-    score_map: ScoreMap = kind(**options)
+    score_map: ScoreMap = kind(**{field.name: entry[field.name] for field in fields(kind)})
     if isinstance(score_map, Isotonic) and not _rises(score_map):
         raise InputError(
             f"{file}: the file is damaged, the scores and the probabilities of score_map must rise, and be as many; {MEND}"
@@ -182,6 +169,26 @@ def _rises(score_map: Isotonic) -> bool:
     probabilities = score_map.probabilities
     is_one_each = len(scores) == len(probabilities) > 0
     return is_one_each and sorted(scores) == scores and sorted(probabilities) == probabilities
+
+
+def error_rates(
+    highest: ArrayLike, highest_of_unanswerable: ArrayLike, threshold: float
+) -> tuple[float | None, float | None]:
+    """The share of answerable queries that get an empty list, and that of unanswerable ones that get
+    another; None where there is no such query.
+
+    Args:
+        highest: ``[A]``, the best scores of answerable queries.
+        highest_of_unanswerable: of the others.
+        threshold: the lowest score that is kept.
+    """
+    lowest = np.float32(threshold)
+    is_empty = np.asarray(highest, np.float32) < lowest
+    is_filled = np.asarray(highest_of_unanswerable, np.float32) >= lowest
+    falsely_empty, falsely_filled = (
+        float(rates.mean()) if len(rates) else None for rates in (is_empty, is_filled)
+    )
+    return falsely_empty, falsely_filled
 
 
 def calibration_of(file: Path | None, model: Ranker, name: str | Path) -> Calibration:
@@ -226,7 +233,7 @@ def check_has_calibration(file: Path | None, name: str | Path) -> Path:
 
 def check_kept(kept: str) -> None:
     """Raise an InputError for what is neither ``all`` nor ``one``."""
-    if kept not in ("all", "one"):
+    if kept not in KINDS:
         raise InputError(
             f"kept must be 'all' or 'one' of the relevant documents, got {kept!r}", option="kept"
         )

@@ -3,11 +3,8 @@
 from ltr.errors import InputError
 from ltr.run.run_folder import CALIBRATION
 from ltr.use.calibration.calibration import Calibration
-from ltr.use.calibration.conformal import PROMISES, Kept, rounded_down
+from ltr.use.calibration.conformal import KINDS, PROMISES, SHOWN, Kept, rounded_down
 from ltr.use.calibration.score_maps import Logistic
-
-KINDS: tuple[Kept, ...] = ("all", "one")
-SHOWN = 0.9  # the promise of the code
 
 CODE = """\
 import json

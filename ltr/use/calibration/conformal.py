@@ -32,8 +32,10 @@ from scipy import special
 from ltr.errors import InputError
 
 Kept = Literal["all", "one"]  # of the relevant documents of a query
+KINDS: tuple[Kept, ...] = ("all", "one")
 
 PROMISES = (0.8, 0.9, 0.95)  # that are shown
+SHOWN = 0.9  # the one of them that examples and checks take
 ROUNDING = 1e-5  # of the largest number; some 80 units in the last place of float32
 
 

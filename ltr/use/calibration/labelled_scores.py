@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import ArrayLike
+from scipy.special import expit
 
 
 @dataclass(frozen=True)
@@ -75,6 +76,12 @@ class LabelledScores:
         """``[A]`` float32: the best score of a relevant document, of each answerable query."""
         scores = np.where(self.is_relevant, self.scores, np.float32(-np.inf))
         return self._by_query(np.maximum, scores)[self.has_relevant]
+
+    @property
+    def read_as_logits(self) -> np.ndarray:
+        """``[D]`` float64: the probabilities that a sigmoid behind the ranker would give."""
+        probabilities: np.ndarray = expit(self.scores.astype(np.float64))
+        return probabilities
 
     def at(self, places: np.ndarray) -> "LabelledScores":
         """The queries at these places ``[n]``, in this order."""

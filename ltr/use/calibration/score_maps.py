@@ -94,11 +94,8 @@ def calibration_error(
         >>> calibration_error(np.array([0.2, 0.2, 0.8, 0.8]), np.array([0, 1, 1, 1]), bins=2)
         0.25
     """
-    order = np.argsort(probabilities, kind="stable")
-    p = probabilities[order]
-    gaps = p - is_relevant[order]
-    begins = _begins_of_bins(p, bins)
-    return float(np.abs(np.add.reduceat(gaps, begins)).sum() / len(p))
+    means, shares, counts = np.array(reliability(probabilities, is_relevant, bins)).T
+    return float(np.abs(means - shares) @ counts / counts.sum())
 
 
 def reliability(

@@ -13,8 +13,13 @@ from ltr import load
 from ltr.data.text_files import open_texts
 from ltr.errors import InputError
 from ltr.similarity import SIMILARITIES, similarity_of
-from ltr.use.calibration.calibrated import Provenance, calibrate_lists, promise_rows
-from ltr.use.calibration.calibration import Calibration, digest_of_ranker, read_calibration
+from ltr.use.calibration.calibrated import calibrate_lists, promise_rows
+from ltr.use.calibration.calibration import (
+    Calibration,
+    Provenance,
+    digest_of_ranker,
+    read_calibration,
+)
 from ltr.use.calibration.conformal import ROUNDING, rank_of_threshold
 from ltr.use.calibration.labelled_scores import LabelledScores
 from ltr.use.card import COMPARED

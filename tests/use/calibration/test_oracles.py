@@ -11,7 +11,8 @@ from scipy.special import expit
 from sklearn.metrics import log_loss
 
 from ltr.errors import InputError
-from ltr.use.calibration.calibrated import Provenance, calibrate_lists, promise_rows
+from ltr.use.calibration.calibrated import calibrate_lists, promise_rows
+from ltr.use.calibration.calibration import Provenance
 from ltr.use.calibration.conformal import (
     ROUNDING,
     queries_needed,
