@@ -11,7 +11,8 @@ def verify(folder: str, *, with_: str | None = None) -> None:
     """Compare a library or a server with the proof of an exported folder.
 
     Says pass, or the layer where it departs: template, tokens, special tokens, truncation, place,
-    dtype, hidden state, head, activation, order. Ends with code 1 if it departs.
+    dtype, hidden state, head, activation, order, calibration. Ends with code 1 if it departs. Where
+    the folder has a calibration, a line says whether it can be used on what is served.
 
     Args:
         folder: An exported folder.
@@ -31,6 +32,8 @@ def verify(folder: str, *, with_: str | None = None) -> None:
         layer, fault, evidence = verified.finding
         say(f"{layer}: {fault}")
         say(f"  {evidence}")
+    if verified.of_calibration:
+        say(f"  {verified.of_calibration}")
     if verified.changed:
         say(f"  changed since the export: {', '.join(verified.changed)}")
     if verified.finding is not None:

@@ -12,6 +12,8 @@ import numpy as np
 from ltr.data.files import digest_of, digest_of_json
 from ltr.entries import check_entries, read_json
 from ltr.errors import InputError, local_path
+from ltr.run.run_folder import CALIBRATION
+from ltr.use.calibration.calibration import Calibration, read_calibration
 from ltr.use.proof.network import Kind, TokenRow
 from ltr.use.proof.reading import Text
 
@@ -144,6 +146,14 @@ class Proof(NamedTuple):
     def tolerance(self) -> float:
         """By which a score may differ."""
         return float(self.contract["tolerance"])
+
+    @property
+    def calibration(self) -> Calibration | None:
+        """Of the scores, as it was exported; None where none was, or the file is another one now."""
+        file = self.folder / CALIBRATION
+        if not file.is_file() or digest_of(file) != self.contract["files"].get(CALIBRATION):
+            return None
+        return read_calibration(file)
 
 
 def open_proof(folder: str | Path) -> Proof:

@@ -283,7 +283,7 @@ def _head_finding(proof: Proof, kind: Kind, shown: Shown) -> Finding | None:
                 f"{wrong.sum()} of {len(right)} outputs are wrong, and hidden states by up to {states.max():.2g} of their length",
             )
     if kind == "pair":
-        simple = output_fault(shown.output.reshape(-1), right, proof.tolerance, proof.lists)
+        simple = output_fault(shown.output.reshape(-1), right, proof)
         if simple is not None and simple.layer == "head":
             return simple
     return Finding(
@@ -332,7 +332,7 @@ def _scores_finding(
             "a text's numbers depend on the texts beside it",
             f"texts alone are right; beside others {n_wrong} of {len(right)} are not",
         )
-    simple = output_fault(scores, right, proof.tolerance, proof.lists)
+    simple = output_fault(scores, right, proof)
     names = {shown.activation for shown in library.shown.values()}
     if simple is not None:
         return simple._replace(evidence=f"{simple.evidence} ({', '.join(sorted(names))})")

@@ -12,6 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 from ltr.errors import InputError
+from ltr.use.proof.contract import Proof
 from ltr.use.proof.network import Kind
 from ltr.use.verify.faults import Fault, input_faults, padding_faults
 from ltr.use.verify.finding import Finding
@@ -23,6 +24,9 @@ MOST_DEPARTING = 8  # of the units, on which every fault is imitated
 MOST_AGREEING = 4
 MOST = 0.8  # of the departing answers a fault explains; texts that are cut may be cut elsewhere
 FINALISTS = 3  # faults that are imitated on all units
+PROBABILITIES = "the probabilities of calibration.json stand in the place of the scores"
+LEAST_STEPS = 3  # values by which an order shows
+DIGITS = 1e-6  # that a server may leave out of a probability
 ALIKE = 0.5  # correlation below which a server has another model
 
 Batches = Sequence[Sequence[int]]
@@ -129,7 +133,7 @@ class Diagnosis:
         """Whether the answers are a simple function of the right ones."""
         if not self.are_scores:
             return self._length_finding(alone)
-        return output_fault(alone, self.expected, self.tolerance, self.imitation.proof.lists)
+        return output_fault(alone, self.expected, self.imitation.proof)
 
     def _length_finding(self, alone: np.ndarray) -> Finding | None:
         """Embeddings of the right direction and another length."""
@@ -292,18 +296,17 @@ class Diagnosis:
         return bool((errors <= self.tolerance).all())
 
 
-def output_fault(
-    given: np.ndarray, expected: np.ndarray, tolerance: float, lists: np.ndarray
-) -> Finding | None:
+def output_fault(given: np.ndarray, expected: np.ndarray, proof: Proof) -> Finding | None:
     """Whether scores are a simple function of the right ones.
 
     Args:
         given: ``[P]``.
         expected: ``[P]``, the right ones.
-        tolerance: by which a score may differ.
-        lists: ``[P]``, the list of each.
+        proof: says by how much a score may differ, the list of each, and its calibration.
     """
     n = len(given)
+    tolerance = proof.tolerance
+    lists = proof.lists
     by_list = np.empty(n)
     for number in np.unique(lists):
         is_in_list = lists == number
@@ -319,6 +322,11 @@ def output_fault(
     for words, values in functions.items():
         if (np.abs(given - values) <= tolerance).all():
             return Finding("activation", words, f"all {n} scores are those of this fault")
+    if proof.calibration is not None:
+        lowest = proof.calibration.probabilities(expected - tolerance)
+        highest = proof.calibration.probabilities(expected + tolerance)
+        if (given >= lowest - DIGITS).all() and (given <= highest + DIGITS).all():
+            return Finding("activation", PROBABILITIES, f"all {n} scores are those of this fault")
     design = np.stack([expected, np.ones(n)], axis=1).astype(np.float64)
     (factor, constant), *_ = np.linalg.lstsq(design, given.astype(np.float64), rcond=None)
     if np.abs(design @ [factor, constant] - given).max() <= 2 * tolerance * abs(factor):
@@ -333,11 +341,13 @@ def output_fault(
     order = np.argsort(expected, kind="stable")
     gaps = np.diff(expected[order]) > 2 * tolerance
     steps = np.diff(given[order])
-    if gaps.any() and ((steps > 0) | ~gaps).all() and np.isfinite(given).all():
+    keeps_order = bool(gaps.any() and ((steps >= 0) | ~gaps).all() and np.isfinite(given).all())
+    if keeps_order and len(np.unique(given)) >= LEAST_STEPS:
+        but = " but for ties" if ((steps == 0) & gaps).any() else ""
         return Finding(
             "activation",
-            "another function stands behind the score, which keeps every order",
-            f"all {n} scores are in the right order",
+            f"another function stands behind the score, which keeps every order{but}",
+            f"all {n} scores are in the right order{but}",
         )
     return None
 

@@ -14,6 +14,7 @@ Layer = Literal[
     "head",
     "activation",
     "order",
+    "calibration",  # behind the scores
 ]
 
 

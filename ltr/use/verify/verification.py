@@ -8,11 +8,12 @@ import numpy as np
 
 from ltr.data.files import digest_of
 from ltr.errors import InputError
+from ltr.run.run_folder import CALIBRATION
 from ltr.use.proof.contract import Proof, open_proof
 from ltr.use.proof.network import Kind
 from ltr.use.proof.reading import Text, filled, rendered_pair
 from ltr.use.verify.compared_layers import compare_layers
-from ltr.use.verify.diagnosis import NONE, Answers, Diagnosis
+from ltr.use.verify.diagnosis import NONE, PROBABILITIES, Answers, Diagnosis
 from ltr.use.verify.finding import Finding
 from ltr.use.verify.imitation import Imitation, Unit
 from ltr.use.verify.libraries import show
@@ -32,12 +33,15 @@ class Verified(NamedTuple):
         largest: the largest difference of a score or an embedding; infinite where layers before
             it depart.
         changed: files of the folder that have changed since the export.
+        of_calibration: whether the thresholds and probabilities of ``calibration.json`` can be used
+            on what is served, in words; empty where the folder has none.
     """
 
     finding: Finding | None
     n_probes: int
     largest: float
     changed: list[str]
+    of_calibration: str = ""
 
 
 def verify(folder: str | Path, server: str | None = None) -> Verified:
@@ -60,7 +64,41 @@ def verify(folder: str | Path, server: str | None = None) -> Verified:
         verified = Verified(compared.finding, len(proof.scores), compared.largest, [])
     else:
         verified = _verify_url(proof, server)
-    return verified._replace(changed=_changed_files(proof))
+    finding = verified.finding or _calibration_finding(proof)
+    return verified._replace(
+        finding=finding,
+        changed=_changed_files(proof),
+        of_calibration=_of_calibration(proof, finding),
+    )
+
+
+def _calibration_finding(proof: Proof) -> Finding | None:
+    """Whether the calibration beside right scores is another one than that of the export."""
+    has_one = (proof.folder / CALIBRATION).is_file() or CALIBRATION in proof.contract["files"]
+    if not has_one or proof.calibration is not None:
+        return None
+    return Finding(
+        "calibration",
+        f"{CALIBRATION} is not that of the export, so nobody says that it is of these scores",
+        "all scores are right; export the ranker again, which hands on the calibration of the run",
+    )
+
+
+def _of_calibration(proof: Proof, finding: Finding | None) -> str:
+    """What the calibration of a folder is worth for what is served."""
+    if proof.calibration is None:
+        return ""
+    if finding is None:
+        return f"{CALIBRATION} holds: keep what scores at or above its thresholds; the code on the card makes probabilities of the scores"
+    if finding.fault == PROBABILITIES:
+        return (
+            f"the thresholds of {CALIBRATION} are for raw scores, and these are its probabilities"
+        )
+    if finding.layer == "dtype":
+        return f"{CALIBRATION} is for scores in float32: of these, documents near a threshold may be lost"
+    return (
+        f"the thresholds and probabilities of {CALIBRATION} are for the right scores, not for these"
+    )
 
 
 def _changed_files(proof: Proof) -> list[str]:
