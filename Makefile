@@ -128,6 +128,8 @@ runs/data/wordnet-4000: | env data
 	$(BIN)/python experiments/subset.py data/wordnet-definitions $@ --queries 4000
 runs/data/wordnet-1000: | env data
 	$(BIN)/python experiments/subset.py data/wordnet-definitions $@ --queries 400 --evaluated 10 --documents 1000
+runs/data/wordnet-2000: | env data
+	$(BIN)/python experiments/subset.py data/wordnet-definitions $@ --queries 2000 --evaluated 10 --documents 20000
 runs/data/wordnet-10000: | env data
 	$(BIN)/python experiments/subset.py data/wordnet-definitions $@ --queries 4000 --documents 10000
 runs/data/wordnet-40000: | env data
@@ -158,15 +160,16 @@ FORCE:
 SHIPPED := cross_encoder ladder
 TABLES := $(SHIPPED) dual_encoder transform margins schedule losses-medquad wikiqa wikiqa_best wikiqa_dual wikiqa_folds \
   wikiqa_folds-5-folds losses distil distil_cross distil_corpus windows rerank_mined ladder-wikiqa ladder-liveqa ladder-cmedir \
-  heart heart_double heart_long heart_size heart_rerank
-OTHERS := clean_splits mixture audit significance calibration machine_labels wikiqa_judge until_shown synthetic lambdarank mq2008
+  heart heart_double heart_long heart_size heart_rerank calibration-wikiqa calibration-medquad calibration-wordnet
+OTHERS := clean_splits mixture audit significance calibration calibration_losses machine_labels wikiqa_judge until_shown synthetic lambdarank mq2008
 
 results/%: | env  ## One table of docs/results.md (make tables lists them)
 	$(BIN)/python experiments/reproduce.py $* $(if $(QUICK),--quick)
 results/ladder results/margins results/schedule: | runs/data/medquad-400
 results/losses-medquad: | runs/data/medquad-400 runs/data/medquad-negatives
-results/wikiqa results/wikiqa_dual results/rerank_mined results/ladder-wikiqa results/ladder-cmedir results/windows: | data
+results/calibration-wikiqa results/wikiqa results/wikiqa_dual results/rerank_mined results/ladder-wikiqa results/ladder-cmedir results/windows: | data
 results/heart_long: | data
+results/calibration-wordnet: | runs/data/wordnet-2000
 results/losses: | runs/data/wikiqa-negatives
 results/wikiqa_best results/wikiqa_folds results/wikiqa_folds-5-folds: | runs/health
 results/distil: | runs/scores/wikiqa
@@ -189,10 +192,15 @@ results/calibration: | env data
 	$(BIN)/python -m ltr fit --config recipe:lambdarank --data.path data/mq2008 --data.fold 1 --trainer.max_epochs 5 \
 	  --trainer.default_root_dir runs/calibration/mq2008 --ckpt_path last
 	$(BIN)/python experiments/calibration.py data/wikiqa examples/medquad data/wordnet-definitions --run runs/calibration/mq2008
+results/calibration_losses: | results/calibration-wikiqa results/calibration-medquad results/calibration-wordnet
+	$(BIN)/python experiments/calibration_losses.py runs/calibration-wikiqa runs/calibration-medquad runs/calibration-wordnet
 results/machine_labels: | env
 	$(BIN)/python experiments/machine_labels.py
 results/wikiqa_judge: | env data
 	$(BIN)/python experiments/wikiqa_judge.py data/wikiqa runs/judge
+	$(BIN)/python -m ltr fit --config recipe:cross_encoder --data.path data/wikiqa --model.ranker.max_length 64 --data.batch_size 16 \
+	  --trainer.max_epochs 2 --trainer.default_root_dir runs/judge-run --ckpt_path last
+	$(BIN)/python experiments/wikiqa_judge.py data/wikiqa runs/judge-trained --run runs/judge-run
 results/until_shown: | env
 	$(BIN)/python experiments/until_shown.py
 results/synthetic: | .venv/bench

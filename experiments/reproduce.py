@@ -27,6 +27,8 @@ MEDQUAD = (
 ENDS = "--only in-batch 'mined once' 'with margins'"
 # What the folds choose, and its neighbour.
 FOLDS = "--only 'dual encoder, averaged' 'dual encoder' --seeds 0 1 2"
+# Ten candidates of BM25, and negatives of its best 20.
+TEN = "--data.negatives_depth 20 --data.evaluation.depth 10"
 # The arms that five seeds are for.
 MAIN = "--only 'in-batch 32' 'mined once' refreshed 'k d' constant --seeds 0 1 2 3 4"
 
@@ -92,6 +94,9 @@ FAMILIES = (
     Family("heart_long", "heart_long", wants_gpu=True),
     Family("heart_size", "heart_size"),
     Family("heart_rerank", "heart_rerank"),
+    Family("calibration", "calibration-wikiqa", "--trainer.max_epochs 2"),
+    Family("calibration", "calibration-medquad", f"--data.path examples/medquad {TEN}"),
+    Family("calibration", "calibration-wordnet", f"--data.path runs/data/wordnet-2000 {TEN}"),
     Family("rerank_mined", "rerank_mined", "--trainer.max_epochs 1 --data.evaluation.depth 20"),
 )
 
