@@ -226,6 +226,9 @@ class ParsedCommand(LightningCLI):
     def _set_seed(self) -> None:
         """Not yet: see :meth:`seed`."""
 
+    def _dump_config(self) -> None:
+        """Nothing: :meth:`make` has done so."""
+
     def before_instantiate_classes(self) -> None:
         check_trainer_options(self.options.trainer)
         project = self.options.wandb
@@ -252,8 +255,14 @@ class ParsedCommand(LightningCLI):
         """Seed this process as the configuration says."""
         super()._set_seed()
 
-    def make(self) -> None:
-        """Make the data, the model, and what the trainer is given."""
+    def make(self, plain: dict[str, Any] | None = None) -> None:
+        """Make the data, the model, and what the trainer is given.
+
+        Args:
+            plain: :meth:`plain_options`, where they are known; Lightning hands them to the module and
+                the data.
+        """
+        self.config_dump = self.plain_options() if plain is None else plain
         self.config_init = self.parser.instantiate(self.config)
         self.datamodule = self.made.data
         self.model = self.made.model

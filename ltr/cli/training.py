@@ -137,7 +137,7 @@ class RankerCLI(ParsedCommand):
                 self._find_folders()
                 if not has_launcher():
                     self._take_folders()
-                self.make()
+                self.make(self._plain)
                 self.trainer = self.instantiate_trainer()
                 internals.limit_waiting(self.trainer, LONGEST_WAIT)
                 internals.copy_gradients_together(self.trainer)

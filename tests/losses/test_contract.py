@@ -1,6 +1,7 @@
 """Laws of every loss of ``ltr.losses``, with its defaults and other options, in every form."""
 
 import inspect
+import itertools
 import math
 import typing
 from functools import partial
@@ -138,16 +139,14 @@ def test_the_contract_finds_the_losses():
 
 
 @EVERY_LOSS
-@pytest.mark.parametrize(
-    "noise, label", [(1e4, 3.0), (math.nan, 3.0), (math.inf, 3.0), (math.nan, math.nan)]
-)
-def test_padding_changes_nothing(loss, lists, noise, label, size):
+def test_padding_changes_nothing(loss, lists, size):
     scores, labels, mask = lists
-    noisy = torch.where(mask, scores.detach(), noise).requires_grad_()
-    other_labels = torch.where(mask, labels, label)
-    found = value_and_gradient(loss(), noisy, other_labels, mask)
     expected = value_and_gradient(loss(), scores, labels, mask)
-    torch.testing.assert_close(found, expected)
+    for noise, label in ((1e4, 3.0), (math.nan, 3.0), (math.inf, 3.0), (math.nan, math.nan)):
+        noisy = torch.where(mask, scores.detach(), noise).requires_grad_()
+        other_labels = torch.where(mask, labels, label)
+        found = value_and_gradient(loss(), noisy, other_labels, mask)
+        torch.testing.assert_close(found, expected)
     for in_front in (False, True):  # nothing may lean on it coming last
         torch.testing.assert_close(loss()(*widened(lists, in_front)), expected[0])
 
@@ -183,18 +182,18 @@ def test_the_gradient_of_a_row_sums_to_zero(loss, lists):
 
 
 @EVERY_LOSS
-@pytest.mark.parametrize("place", range(3))
-def test_a_step_downhill_raises_the_only_relevant_document(loss, place):
+def test_a_step_downhill_raises_the_only_relevant_document(loss):
     """Scores are nearly equal; it falls as well when another document falls."""
     scores = torch.tensor([[0.02, 0.01, 0.0]], dtype=torch.float64, requires_grad=True)
-    labels = torch.zeros(1, 3, dtype=torch.float64)
-    labels[0, place] = 1.0
-    make = loss()
-    if getattr(make, "k", None) is not None and isinstance(make, LambdaRankLoss):
-        make.k = 1 if place else 2  # where a swap changes the metric
-    _, gradient = value_and_gradient(make, scores, labels, None)
-    others = gradient[0, [i for i in range(3) if i != place]]
-    assert gradient[0, place] < 0 and (others >= 0).all() and others.sum() > 0
+    for place in range(3):
+        labels = torch.zeros(1, 3, dtype=torch.float64)
+        labels[0, place] = 1.0
+        make = loss()
+        if getattr(make, "k", None) is not None and isinstance(make, LambdaRankLoss):
+            make.k = 1 if place else 2  # where a swap changes the metric
+        _, gradient = value_and_gradient(make, scores, labels, None)
+        others = gradient[0, [i for i in range(3) if i != place]]
+        assert gradient[0, place] < 0 and (others >= 0).all() and others.sum() > 0, place
 
 
 @except_for(*OVER_THE_BATCH)
@@ -299,67 +298,65 @@ PRECISION = {
 
 
 @EVERY_LOSS
-@pytest.mark.parametrize("dtype", PRECISION)
-def test_large_scores_stay_finite(loss, lists, dtype):
+def test_large_scores_stay_finite(loss, lists):
     _, labels, mask = lists
-    for sign in (1, -1):
-        scores = (sign * 1e4 * (labels - 1)).to(dtype).requires_grad_()
-        value, gradient = value_and_gradient(loss(), scores, labels.float(), mask)
-        assert value.isfinite() and gradient.isfinite().all()
+    for dtype in PRECISION:
+        for sign in (1, -1):
+            scores = (sign * 1e4 * (labels - 1)).to(dtype).requires_grad_()
+            value, gradient = value_and_gradient(loss(), scores, labels.float(), mask)
+            assert value.isfinite() and gradient.isfinite().all(), dtype
 
 
 @EVERY_LOSS
-@pytest.mark.parametrize("dtype", PRECISION)
-def test_the_value_is_float32_or_better_and_the_gradient_of_the_scores_type(loss, lists, dtype):
+def test_the_value_is_float32_or_better_and_the_gradient_of_the_scores_type(loss, lists):
     """Half precision only rounds the scores that come in."""
     scores, labels, mask = lists
-    low = scores.detach().to(dtype).requires_grad_()
-    value, gradient = value_and_gradient(loss(), low, labels.float(), mask)
-    exact = low.detach().double().requires_grad_()
-    expected, expected_gradient = value_and_gradient(loss(), exact, labels, mask)
-    assert value.dtype == (torch.float64 if dtype == torch.float64 else torch.float32)
-    assert gradient.dtype == dtype
-    torch.testing.assert_close(value.double(), expected, rtol=2e-5, atol=1e-5)
-    near = PRECISION[dtype]
-    torch.testing.assert_close(gradient.double(), expected_gradient, rtol=near, atol=near)
+    for dtype, near in PRECISION.items():
+        low = scores.detach().to(dtype).requires_grad_()
+        value, gradient = value_and_gradient(loss(), low, labels.float(), mask)
+        exact = low.detach().double().requires_grad_()
+        expected, expected_gradient = value_and_gradient(loss(), exact, labels, mask)
+        assert value.dtype == (torch.float64 if dtype == torch.float64 else torch.float32)
+        assert gradient.dtype == dtype
+        torch.testing.assert_close(value.double(), expected, rtol=2e-5, atol=1e-5)
+        torch.testing.assert_close(gradient.double(), expected_gradient, rtol=near, atol=near)
 
 
 @EVERY_LOSS
-@pytest.mark.parametrize("place", range(7))
-def test_a_nan_that_comes_in_goes_out(loss, lists, place, size):
+def test_a_nan_that_comes_in_goes_out(loss, lists, size):
     """From a score or a label, with a mask or without."""
     scores, labels, mask = lists
-    broken = torch.arange(35).view(5, 7) == place
-    for some_mask in (mask, None):
-        assert loss()(torch.where(broken, torch.nan, scores), labels, some_mask).isnan()
-        assert loss()(scores, torch.where(broken, torch.nan, labels), some_mask).isnan()
+    for place in range(7):
+        broken = torch.arange(35).view(5, 7) == place
+        for some_mask in (mask, None):
+            assert loss()(torch.where(broken, torch.nan, scores), labels, some_mask).isnan(), place
+            assert loss()(scores, torch.where(broken, torch.nan, labels), some_mask).isnan(), place
 
 
 @EVERY_LOSS
-@pytest.mark.parametrize("label", [0.0, 1.0, -1.0])
-def test_a_nan_comes_out_of_a_list_that_would_teach_nothing(loss, label, size):
+def test_a_nan_comes_out_of_a_list_that_would_teach_nothing(loss, size):
     """Of documents of one label, and of a document alone; beside a list that teaches, too."""
     scores = torch.tensor([[1.0, 2.0, 3.0], [0.5, 0.0, 1.0]])
-    labels = torch.tensor([[label, label, label], [1.0, 0.0, 0.0]])
     alone = torch.tensor([[False, True, False], [True, True, True]])
     broken = torch.tensor([[False, True, False], [False, False, False]])
-    for n_lists in (1, 2):
+    for label, n_lists in itertools.product((0.0, 1.0, -1.0), (1, 2)):
+        labels = torch.tensor([[label, label, label], [1.0, 0.0, 0.0]])
         for mask in (None, alone[:n_lists]):
             lists = scores[:n_lists], labels[:n_lists]
             with_nan = [torch.where(broken[:n_lists], torch.nan, one) for one in lists]
-            assert loss()(with_nan[0], lists[1], mask).isnan()
-            assert loss()(lists[0], with_nan[1], mask).isnan()
+            assert loss()(with_nan[0], lists[1], mask).isnan(), label
+            assert loss()(lists[0], with_nan[1], mask).isnan(), label
 
 
 @except_for("BCELoss")
-@pytest.mark.parametrize("sign", [1, -1])
-def test_grades_below_zero_are_grades_too(loss, lists, sign, size):
+def test_grades_below_zero_are_grades_too(loss, lists, size):
     """Spam may have -1 or -2; where there is nothing to gain the value is 0, not NaN."""
     scores, labels, mask = lists
-    lists = scores, sign * (labels - 1.5), mask
-    value = loss()(*lists)
-    assert value.isfinite()
-    torch.testing.assert_close(loss()(*widened(lists)), value)
+    for sign in (1, -1):
+        signed = scores, sign * (labels - 1.5), mask
+        value = loss()(*signed)
+        assert value.isfinite(), sign
+        torch.testing.assert_close(loss()(*widened(signed)), value)
 
 
 def second_derivative(loss, lists, weights):
