@@ -181,7 +181,12 @@ def power_section(
     if "dev" in collection.qrels:
         n_answerable = answerable_queries(collection, "dev")
         lines.append(promise_line(n_answerable))
-        entries["promise"] = {"promise": SHOWN, "queries": n_answerable}
+        is_enough = n_answerable >= queries_needed(SHOWN)
+        entries["promise"] = {
+            "promise": SHOWN,
+            "queries": n_answerable,
+            "new_queries": list(coverage_interval(SHOWN, n_answerable)) if is_enough else None,
+        }
     return Section(
         "What dev and test can show",
         [table] if rows else [],

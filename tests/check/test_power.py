@@ -167,7 +167,8 @@ def test_what_a_threshold_would_keep_follows_from_the_queries_of_dev(tmp_path):
     line = f"dev: a threshold that is to keep all relevant documents of 90% of queries (ltr calibrate), set by 30 queries with a relevant document, keeps them of {low:.1%} to {high:.1%} of new ones in 90% of draws"
     section = power_section(open_collection(folder), "nDCG@10")
     assert section.lines[-1] == line and "80.5% to 97.2%" in line
-    assert section.entries["promise"] == {"promise": 0.9, "queries": 30}
+    promise = {"promise": 0.9, "queries": 30, "new_queries": pytest.approx([low, high])}
+    assert section.entries["promise"] == promise
     pools = folder / "candidates/dev.trec"
     lines = pools.read_text().splitlines(keepends=True)
     pools.write_text("".join(each for each in lines if " dev-q4-d0 " not in each))
@@ -176,7 +177,9 @@ def test_what_a_threshold_would_keep_follows_from_the_queries_of_dev(tmp_path):
     collection = open_collection(folder)
     assert answerable_queries(collection, "dev") == 30
     assert answerable_queries(collection._replace(relevant_from=2), "dev") == 0
-    assert not any("threshold" in each for each in section.severe)
+    few = power_section(collection._replace(relevant_from=2), "nDCG@10")
+    assert few.entries["promise"]["new_queries"] is None
+    assert not any("threshold" in each for each in [*section.severe, *few.severe])
 
 
 def test_a_dev_that_is_too_small_for_a_threshold_is_told_what_it_needs():
