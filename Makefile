@@ -3,6 +3,8 @@ PYTHON ?= python3
 DATA ?= ../shared/data
 BIN := .venv/bin
 export HF_HUB_DISABLE_TELEMETRY := 1
+# Bytecode is kept, whatever the environment says: or each process of the tests compiles all of them, which takes 10 s.
+export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
 .PHONY: help env demo dist data test test-gpu test-long test-newest test-oldest mutations lint docs site bench bench-gpu quality tables reproduce clean FORCE
