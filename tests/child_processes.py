@@ -24,8 +24,6 @@ from typing import Any, Literal
 
 import psutil
 import pytest
-import torch
-from torch.multiprocessing import start_processes
 
 import ltr
 import ltr.cli.process
@@ -58,6 +56,8 @@ def run_ranks(
     """Run ``function(rank, *args)`` in each of the processes of one job. All are killed so many
     seconds after one has failed: each may wait for the others.
     """
+    from torch.multiprocessing import start_processes
+
     forkserver()
     given = (function, dict(os.environ), args)
     job = start_processes(_run_rank, given, n_ranks, join=False, start_method="forkserver")
@@ -70,6 +70,8 @@ def run_ranks(
 
 
 def _run_rank(rank: int, function: Callable[..., object], environment: dict, args: tuple) -> None:
+    import torch
+
     os.environ.clear()
     os.environ.update(environment)
     torch.set_num_threads(1)
@@ -167,6 +169,8 @@ def fork(function: Callable[[], object]) -> int:
     The fork does not come back, whatever happens in it: it would run the other tests, too, and send
     their results. It ends with this process, whose pipe to pytest it has open.
     """
+    import torch
+
     child = os.fork()
     if child:
         return child

@@ -1,4 +1,8 @@
-"""Fixtures of all tests. What they make is in tests/world. Nothing here needs a network."""
+"""Fixtures of all tests. What they make is in tests/world. Nothing here needs a network.
+
+What is slow to import is imported where it is used: the first process of pytest, which waits for its
+workers and tells what they say, needs none of it, and they begin after it has read this file.
+"""
 
 import gc
 import importlib
@@ -10,9 +14,9 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
+from typing import TYPE_CHECKING
 
 import pytest
-import torch
 from filelock import FileLock
 
 from tests.child_processes import (
@@ -22,10 +26,10 @@ from tests.child_processes import (
     seconds_since_boot,
     started_processes,
 )
-from tests.world.backbones import make_backbone
-from tests.world.collections import write_collection
-from tests.world.features import write_letor
 from tests.world.runs import copied_run
+
+if TYPE_CHECKING:
+    import torch
 
 __all__ = ["copied_run"]
 
@@ -88,9 +92,12 @@ def nothing_is_left_by_a_test_that_fails(request):
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item, call):
     report = yield
-    if report.skipped and item.get_closest_marker("gpu") and torch.cuda.is_available():
-        report.outcome = "failed"
-        report.longrepr = f"skipped on a machine with a GPU: {report.longrepr[-1]}"
+    if report.skipped and item.get_closest_marker("gpu"):
+        import torch
+
+        if torch.cuda.is_available():
+            report.outcome = "failed"
+            report.longrepr = f"skipped on a machine with a GPU: {report.longrepr[-1]}"
     item.stash.setdefault(REPORTS, []).append(report)
     return report
 
@@ -125,6 +132,8 @@ def every_test_begins_alike(monkeypatch):
     tell everything, and finds classes in the working directory: after thousands of tests each import
     would look into hundreds of folders.
     """
+    import torch
+
     monkeypatch.setattr(sys, "path", [*sys.path])
     monkeypatch.delenv("PL_GLOBAL_SEED", raising=False)
     for package in ("lightning.pytorch", "lightning.fabric"):
@@ -143,10 +152,12 @@ def no_run_of_wandb_is_left():
 
 
 @pytest.fixture(scope="session")
-def device() -> torch.device:
+def device() -> "torch.device":
     """The GPU that the tests marked ``gpu`` need. Where a machine has one, it must be found. With
     LTR_GPU_TESTS_ON=cpu it is the CPU: that shows that these tests run, and nothing else.
     """
+    import torch
+
     # Read once, when cuBLAS begins: without it nothing is deterministic.
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     if os.environ.get("LTR_GPU_TESTS_ON") == "cpu":
@@ -160,6 +171,8 @@ def device() -> torch.device:
 
 @pytest.fixture(scope="session")
 def collection_folder(tmp_path_factory) -> Path:
+    from tests.world.collections import write_collection
+
     return write_collection(tmp_path_factory.mktemp("collection") / "tiny")
 
 
@@ -172,11 +185,15 @@ def benchmark(monkeypatch) -> Callable[[str], ModuleType]:
 
 @pytest.fixture(scope="session")
 def backbone(tmp_path_factory) -> str:
+    from tests.world.backbones import make_backbone
+
     return str(make_backbone(tmp_path_factory.mktemp("backbone") / "tiny-bert"))
 
 
 @pytest.fixture(scope="session")
 def letor_folder(tmp_path_factory) -> Path:
+    from tests.world.features import write_letor
+
     return write_letor(tmp_path_factory.mktemp("letor") / "tiny")
 
 
