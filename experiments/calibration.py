@@ -4,11 +4,13 @@ run: python experiments/calibration.py --run runs/lambdarank/seed=0
 
 Of each data set the queries of dev and test, 1,000 at most, are dealt 1,000 times into two halves. Thresholds are
 set on the first, and the share of queries that keep their relevant documents is counted on the
-second. Probabilities are fitted and measured likewise, in 100 of the deals.
+second. Probabilities are fitted and measured likewise, in 100 of the deals. A shift is planted into the second half
+of 100 deals of the encoder's lists: is a trait of the queries named?
 """
 
 import argparse
 import math
+from collections import Counter
 from collections.abc import Iterator
 from typing import NamedTuple
 
@@ -28,6 +30,7 @@ from ltr.use.calibration.conformal import PROMISES, rank_of_threshold, threshold
 from ltr.use.calibration.fitting import fit_map
 from ltr.use.calibration.labelled_scores import LabelledScores
 from ltr.use.calibration.score_maps import calibration_error
+from ltr.use.calibration.shift import shifted_traits, traits_of
 from ltr.use.rankers import TextRanker
 from ltr.use.reranking import scores_of
 from ltr.use.retriever import Retriever
@@ -40,6 +43,10 @@ QUERIES = 1000
 SPLITS = ("dev", "test")
 DEALS = 1000
 FITTED_DEALS = 100
+SHIFTED_DEALS = 100
+SHIFTED_TOKENS = 32  # that is enough to see a shift
+UNCHANGED = "as it is"
+LONGER = "its longer queries"
 SEED = 0
 
 
@@ -64,6 +71,8 @@ def main() -> None:
     console = table_console(140)
     console.print(coverage_table(scored))
     console.print(error_table(scored))
+    if asked.data:
+        console.print(shift_table(asked.data))
 
 
 def scored_lists(path: str) -> Iterator[Scored]:
@@ -83,12 +92,17 @@ def drawn_queries(collection: Collection) -> np.ndarray:
 
 
 def lists_of_ranker(path: str, ranker: TextRanker, shown: str, depth: int = DEPTH) -> Scored:
-    """The pools where there are some; else what is relevant, and the best of BM25."""
+    """What a ranker gives the lists of a data set."""
     collection = open_collection(path)
-    parts = [lists_to_score(collection, split, "auto", depth) for split in SPLITS]
-    lists = parts[0].joined(parts[1]).of_queries(drawn_queries(collection))
+    lists = lists_to_rank(collection, depth)
     scores = scores_of(ranker, collection.queries, collection.corpus, lists)
     return Scored(name_of(path), shown, labelled(collection, lists._replace(values=scores)))
+
+
+def lists_to_rank(collection: Collection, depth: int = DEPTH) -> QueryLists:
+    """The pools where there are some; else what is relevant, and the best of BM25."""
+    parts = [lists_to_score(collection, split, "auto", depth) for split in SPLITS]
+    return parts[0].joined(parts[1]).of_queries(drawn_queries(collection))
 
 
 def lists_of_run(path: str) -> Scored:
@@ -233,6 +247,63 @@ def error_table(scored: list[Scored]) -> Table:
             f"{constant:.4f}",
         )
     return table
+
+
+def shift_table(paths: list[str]) -> Table:
+    """How often a trait is named where a shift was planted into the second half, and where none was."""
+    table = Table(title=f"traits that are named, in {SHIFTED_DEALS} deals")
+    for head in ("data", "the second half", "any", "by trait"):
+        table.add_column(head, justify="right" if head == "any" else "left")
+    for path in paths:
+        words, shifted = shifted_lists(path)
+        for shift, lists in shifted.items():
+            n_named = 0
+            times: Counter[str] = Counter()
+            for _, (dev, test) in zip(range(SHIFTED_DEALS), halves(len(words)), strict=False):
+                if shift == LONGER:
+                    test = test[words[test] > np.median(words[test])]
+                of_dev = traits_of(shifted[UNCHANGED].at(dev)) | {"words": words[dev]}
+                of_test = traits_of(lists.at(test)) | {"words": words[test]}
+                found = shifted_traits(of_dev, of_test)
+                n_named += bool(found)
+                times.update(found.keys())
+            by_trait = ", ".join(f"{trait} {count}" for trait, count in times.most_common())
+            table.add_row(name_of(path), shift, str(n_named), by_trait)
+    return table
+
+
+def shifted_lists(path: str) -> tuple[np.ndarray, dict[str, LabelledScores]]:
+    """How many words the queries of a data set have, and by what is planted their lists with the scores
+    of the encoder.
+    """
+    collection = open_collection(path)
+    encoder = Retriever(DualEncoder(BACKBONE, max_length=SHIFTED_TOKENS))
+    lists = lists_to_rank(collection)
+    rng = np.random.default_rng(SEED)
+    drawn = lists._replace(doc_rows=rng.integers(len(collection.corpus), size=len(lists.doc_rows)))
+    both = QueryLists.end_to_end([lists, drawn])
+    of_both = scores_of(encoder, collection.queries, collection.corpus, both)
+    scores, drawn_scores = np.split(of_both, 2)
+    known = labelled(collection, lists._replace(values=scores))
+    is_relevant = known.is_relevant
+
+    def replaced(is_lost: np.ndarray) -> LabelledScores:
+        """With drawn documents in the place of these."""
+        return LabelledScores(
+            known.offsets, np.where(is_lost, drawn_scores, scores), is_relevant & ~is_lost
+        )
+
+    of_each = rng.uniform(size=len(is_relevant))
+    of_query = rng.uniform(size=len(known))[known.query_of_doc]
+    texts = collection.queries.texts
+    words = np.array([len(texts[row].split()) for row in lists.query_rows.tolist()], np.float64)
+    return words, {
+        UNCHANGED: known,
+        LONGER: known,
+        "irrelevant candidates are drawn": replaced(~is_relevant),
+        "half of the relevant are not found": replaced(is_relevant & (of_each < 0.5)),
+        "3 of 10 queries have none": replaced(is_relevant & (of_query < 0.3)),
+    }
 
 
 if __name__ == "__main__":
