@@ -6,6 +6,7 @@ tests/in_batch/test_gather.py asserts it.
 
 import sys
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -152,11 +153,11 @@ def _run_rank(rank: int, folder: str, n_ranks: int) -> None:
     torch.distributed.destroy_process_group()
 
 
-def differences() -> list[Difference]:
+def differences(numbers_of_ranks: Sequence[int] = RANKS) -> list[Difference]:
     """Of every loss, form, number of ranks and of lists."""
     alone = _of_all(Trained(), 0, 1)
     rows = []
-    for n_ranks in RANKS:
+    for n_ranks in numbers_of_ranks:
         with tempfile.TemporaryDirectory() as folder:
             run_ranks(_run_rank, folder, n_ranks, n_ranks=n_ranks)
             ranks = [torch.load(Path(folder) / str(rank)) for rank in range(n_ranks)]
