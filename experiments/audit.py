@@ -218,6 +218,7 @@ def audit(out: Path, seed: int, judge: PairWiseBertRanker) -> None:
         }
         save_overlay(
             root,
+            collection,
             manifest,
             query_rows=suspects.query_rows,
             doc_rows=suspects.doc_rows,

@@ -16,7 +16,6 @@ from torch.nn.functional import normalize
 
 from ltr.__main__ import main as ltr
 from ltr.data.collection import open_collection
-from ltr.data.tokens import TokenStore
 from ltr.models import DualEncoder
 from ltr.search.embed_texts import encode_in_memory
 
@@ -37,8 +36,8 @@ def main() -> None:
     collection = open_collection(asked.data)
     pools = collection.pools("train", option="data.negatives")
     model = DualEncoder(BACKBONE, max_length=TOKENS)
-    queries = TokenStore.open(collection.queries, model.reads.tokenizers[0])
-    docs = TokenStore.open(collection.corpus, model.reads.tokenizers[1])
+    queries = model.reads.queries.store(collection.queries)
+    docs = model.reads.docs.store(collection.corpus)
     doc_rows, places = np.unique(pools.doc_rows, return_inverse=True)  # each document once
     with tempfile.TemporaryDirectory() as temporary:
         query_vectors = unit(
