@@ -130,18 +130,26 @@ def every_test_begins_alike(monkeypatch):
     """Whichever came before it in this process: Lightning keeps the seed of the last ``fit`` in the
     environment, ``ltr check`` and ``RankerTrainer`` quieten it for good, and a command lets ``ltr``
     tell everything, and finds classes in the working directory: after thousands of tests each import
-    would look into hundreds of folders.
+    would look into hundreds of folders. Errors are lines, as without ``LTR_DEBUG``.
     """
     import torch
 
     monkeypatch.setattr(sys, "path", [*sys.path])
     monkeypatch.delenv("PL_GLOBAL_SEED", raising=False)
+    monkeypatch.delenv("LTR_DEBUG", raising=False)
     for package in ("lightning.pytorch", "lightning.fabric"):
         logging.getLogger(package).setLevel(logging.INFO)
     logging.getLogger("ltr").setLevel(logging.NOTSET)
     # Under pytest, whose handlers are there first, both hand on what they say to one more console.
     logging.getLogger("lightning").handlers.clear()
     torch.manual_seed(0)
+
+
+@pytest.fixture
+def here(tmp_path, monkeypatch) -> Path:
+    """The working directory: a folder of the test's own, empty at first."""
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
 
 
 @pytest.fixture(autouse=True)

@@ -32,12 +32,10 @@ END = f"must be a local path, got '{ADDRESS}'; copy it to a local folder, or mou
 
 
 @pytest.fixture
-def files(tmp_path, backbone, monkeypatch):
+def files(here, backbone, monkeypatch):
     """A configuration and a grid in the working directory; what lies there must stay as it is."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.delenv("LTR_DEBUG", raising=False)
-    monkeypatch.setenv("LTR_CACHE", str(tmp_path / "cache"))
-    write_cheap_grid(tmp_path, backbone)
+    monkeypatch.setenv("LTR_CACHE", str(here / "cache"))
+    write_cheap_grid(here, backbone)
     before = sorted(Path().rglob("*"))
     yield
     assert sorted(Path().rglob("*")) == before

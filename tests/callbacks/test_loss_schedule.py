@@ -327,10 +327,7 @@ def test_the_command_line_fits_goes_on_and_tests(tmp_path, backbone, collection_
     )
 
 
-def test_a_bad_change_is_one_line_and_exit_code_2(
-    tmp_path, backbone, collection_folder, capsys, monkeypatch
-):
-    monkeypatch.delenv("LTR_DEBUG", raising=False)
+def test_a_bad_change_is_one_line_and_exit_code_2(tmp_path, backbone, collection_folder, capsys):
     for change, message in (
         (
             {"loss": LOSS},

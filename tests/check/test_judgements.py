@@ -95,8 +95,7 @@ BAD = {
 
 
 @pytest.mark.parametrize("words", BAD)
-def test_bad_input_is_one_line(words, folder, capsys, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
+def test_bad_input_is_one_line(words, folder, capsys, here):
     line = refusal(capsys, f"check {words.replace('DATA', str(folder))}")
     assert BAD[words] in line
     assert not Path("both").exists()

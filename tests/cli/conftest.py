@@ -8,12 +8,6 @@ from tests.world.tested_runs import runs
 __all__ = ["runs"]
 
 
-@pytest.fixture(autouse=True)
-def errors_are_lines(monkeypatch):
-    """With ``LTR_DEBUG`` they are tracebacks."""
-    monkeypatch.delenv("LTR_DEBUG", raising=False)
-
-
 @pytest.fixture
 def config(tmp_path, backbone, collection_folder):
     return write_config(tmp_path, backbone, collection_folder)

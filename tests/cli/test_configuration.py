@@ -167,11 +167,10 @@ def test_what_a_command_does_not_read_may_be_a_path_from_elsewhere(tmp_path, mon
     assert full_command_line(["fit", other])
 
 
-def test_an_error_about_a_relative_path_says_from_where_it_counts(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    assert seen_from("runs/neg") == f" (seen from {tmp_path})"
-    assert seen_from(tmp_path / "runs/neg") == ""
-    with pytest.raises(InputError, match=rf"there is no manifest.json \(seen from {tmp_path}\)$"):
+def test_an_error_about_a_relative_path_says_from_where_it_counts(here):
+    assert seen_from("runs/neg") == f" (seen from {here})"
+    assert seen_from(here / "runs/neg") == ""
+    with pytest.raises(InputError, match=rf"there is no manifest.json \(seen from {here}\)$"):
         NEGATIVES.manifest(Path("runs/neg"))
-    with pytest.raises(InputError, match=rf"data folder or file \(seen from {tmp_path}\)"):
+    with pytest.raises(InputError, match=rf"data folder or file \(seen from {here}\)"):
         open_collection("nowhere")

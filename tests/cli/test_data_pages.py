@@ -82,8 +82,7 @@ def example(page: str, name: str) -> str:
     return code
 
 
-def test_data_in_memory_are_written_as_rows(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
+def test_data_in_memory_are_written_as_rows(here):
     exec(example("data.md", "in memory"), {})
     collection = open_collection("rows.jsonl")
     assert list(collection.queries.texts) == ["capital of France"]
@@ -99,8 +98,7 @@ def test_a_batch_in_python_has_a_score_for_each_label(backbone, monkeypatch):
     assert names["scores"].shape == names["batch"].labels.shape == names["batch"].mask.shape
 
 
-def test_a_dev_split_has_a_tenth_of_the_queries_and_all_rows_of_each(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
+def test_a_dev_split_has_a_tenth_of_the_queries_and_all_rows_of_each(here):
     queries = [f"w{n % 500} what" for n in range(1000)]
     lines = [json.dumps({"query": q, "pos": [f"w{n}"]}) + "\n" for n, q in enumerate(queries)]
     Path("rows.jsonl").write_text("".join(lines))

@@ -15,9 +15,8 @@ QUERIES = 60  # of train and dev of the tiny collection
 
 
 @pytest.fixture
-def folder(tmp_path, monkeypatch, backbone, collection_folder):
+def folder(here, backbone, collection_folder):
     """A grid of two learning rates; the working directory holds it."""
-    monkeypatch.chdir(tmp_path)
     ranker = {"backbone": str(backbone), "max_length": 32}
     data = {
         "path": str(collection_folder),
@@ -35,11 +34,11 @@ def folder(tmp_path, monkeypatch, backbone, collection_folder):
         "trainer": {"max_epochs": 1, "accelerator": "cpu", "devices": 1, "logger": False},
         "best": {"monitor": "val/AP"},
     }
-    (tmp_path / "base.yaml").write_text(yaml.safe_dump(base))
+    (here / "base.yaml").write_text(yaml.safe_dump(base))
     rates = {"still": {"model.lr": 1.0e-9}, "learning": {"model.lr": 0.01}}
     grid = {"base": "base.yaml", "axes": {"rate": rates}, "seeds": [4, 5], "metrics": ["AP"]}
-    (tmp_path / "rates.yaml").write_text(yaml.safe_dump(grid))
-    return tmp_path
+    (here / "rates.yaml").write_text(yaml.safe_dump(grid))
+    return here
 
 
 @pytest.mark.long

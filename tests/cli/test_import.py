@@ -194,14 +194,13 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("source", REFUSED)
-def test_what_is_refused_is_one_line_and_leaves_nothing(tmp_path, monkeypatch, capsys, source):
-    monkeypatch.chdir(tmp_path)
-    small_collection(tmp_path / "broken", {"d1": "one"}, {"q1": "asks"}, train=[("q1", "d1", 1)])
-    with open(tmp_path / "broken" / "qrels" / "train.tsv", "a") as file:
+def test_what_is_refused_is_one_line_and_leaves_nothing(here, capsys, source):
+    small_collection(here / "broken", {"d1": "one"}, {"q1": "asks"}, train=[("q1", "d1", 1)])
+    with open(here / "broken" / "qrels" / "train.tsv", "a") as file:
         file.write("q1\td1\tmany\n")
-    before = sorted(tmp_path.iterdir())
+    before = sorted(here.iterdir())
     assert REFUSED[source] in refusal(capsys, f"import {source} new")
-    assert sorted(tmp_path.iterdir()) == before
+    assert sorted(here.iterdir()) == before
 
 
 def test_a_folder_that_is_there_is_refused_before_anything_is_read(tmp_path, capsys):

@@ -144,16 +144,15 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("words", REFUSED)
-def test_what_can_be_mended_is_one_line(tmp_path, collection_folder, monkeypatch, capsys, words):
-    monkeypatch.chdir(tmp_path)
+def test_what_can_be_mended_is_one_line(here, collection_folder, capsys, words):
     collection = open_collection(str(collection_folder))
     nothing = np.full((len(collection.queries), 1), -1)
     MinedNegatives.from_matrix(
         np.arange(len(nothing)), nothing, np.zeros(nothing.shape), {"key": "x"}
-    ).save(tmp_path / "empty", collection)
+    ).save(here / "empty", collection)
     line = refusal(capsys, f"negatives {words.replace('DATA', str(collection_folder))}")
     assert REFUSED[words] in line
-    assert not (tmp_path / "out").exists()
+    assert not (here / "out").exists()
 
 
 @pytest.mark.usefixtures("programs_begin_warm")

@@ -47,10 +47,9 @@ def commands(*kinds: dict[str, list[str]]) -> list[tuple[str, str]]:
 
 
 @pytest.fixture
-def refusal(tmp_path, backbone, monkeypatch, capsys):
+def refusal(here, backbone, capsys):
     """Runs a command with its output at a place, and returns the last line that it says."""
-    monkeypatch.chdir(tmp_path)
-    write_cheap_grid(tmp_path, backbone)
+    write_cheap_grid(here, backbone)
 
     def refused(command: str, output: Path | str) -> str:
         assert run_ltr(command.replace("OUT", str(output))) == 2

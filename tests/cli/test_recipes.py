@@ -34,10 +34,7 @@ def test_the_list_has_a_line_for_each(capsys):
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_one_is_printed_as_it_stands_and_says_the_same_as_a_file(
-    name, tmp_path, monkeypatch, capsys
-):
-    monkeypatch.chdir(tmp_path)
+def test_one_is_printed_as_it_stands_and_says_the_same_as_a_file(name, here, capsys):
     assert run_ltr(f"recipes {name}") == 0
     text = capsys.readouterr().out
     assert text.startswith("# ") and yaml.safe_load(text)["seed_everything"] == 0
@@ -96,11 +93,10 @@ def test_a_grid_may_stand_on_a_recipe(tmp_path):
         ("recipes cross", "name"),
     ],
 )
-def test_another_name_is_one_line(line, option, tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
+def test_another_name_is_one_line(line, option, here, capsys):
     Path("grid.yaml").write_text("base: recipe:cross\naxes: {model.lr: [0.1, 0.2]}\n")
     assert refusal(capsys, line) == f"ltr: {option}: {UNKNOWN}"
-    assert [file.name for file in tmp_path.iterdir()] == ["grid.yaml"]
+    assert [file.name for file in here.iterdir()] == ["grid.yaml"]
 
 
 def test_a_recipe_is_no_run(capsys):

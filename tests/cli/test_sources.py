@@ -62,8 +62,7 @@ def test_results_are_told_of_each_source_and_their_mean(world):
     assert is_tested(world / "run")
 
 
-def test_a_run_is_found_from_another_folder_with_all_its_sources(world, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
+def test_a_run_is_found_from_another_folder_with_all_its_sources(world, here):
     before = report(world / "run")
     assert run_ltr(f"test {world / 'run'}") == 0
     after = report(world / "run")

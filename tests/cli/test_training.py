@@ -98,20 +98,17 @@ def test_config_files_layer_and_print_config_runs_nothing(config, tmp_path, caps
     assert printed["trainer"]["max_epochs"] == 7 and printed["data"]["init_args"]["batch_size"] == 5
 
 
-def test_the_run_folder_is_named_by_experiment_and_seed(
-    tmp_path, backbone, collection_folder, monkeypatch
-):
-    monkeypatch.chdir(tmp_path)
-    folder = tmp_path / "experiments/family"
+def test_the_run_folder_is_named_by_experiment_and_seed(here, backbone, collection_folder):
+    folder = here / "experiments/family"
     folder.mkdir(parents=True)
     changes = {"trainer.default_root_dir": None, "trainer.max_steps": 1}
     write_config(folder, backbone, collection_folder, **changes).rename(folder / "one.yaml")
     assert run_ltr("fit --config experiments/family/one.yaml --seed_everything 5") == 0
-    run = tmp_path / "runs/family/one/seed=5"
+    run = here / "runs/family/one/seed=5"
     # A file of that name is no folder of experiments.
     (folder / "one.yaml").rename("experiments.yaml")
     assert run_ltr("fit --config experiments.yaml --seed_everything 5") == 0
-    assert (tmp_path / "runs/experiments/seed=5/config.yaml").is_file()
+    assert (here / "runs/experiments/seed=5/config.yaml").is_file()
     written = {"config.yaml", "checkpoints", "metrics.json", "logs", "train.log"}
     assert written <= {path.name for path in run.iterdir()}
 

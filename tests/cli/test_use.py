@@ -144,10 +144,9 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("words", REFUSED)
-def test_bad_arguments_get_one_line(words, tmp_path, backbone, capsys, monkeypatch):
-    monkeypatch.chdir(tmp_path)
+def test_bad_arguments_get_one_line(words, here, backbone, capsys):
     for name in ("F", "F.csv", "F.json"):
-        (tmp_path / name).write_text("w1\nw2\n")
+        (here / name).write_text("w1\nw2\n")
     if " C " in words:
         PairWiseBertRanker(backbone, max_length=20).save("C")
     command = re.sub(r"\bM\b", str(backbone), words)

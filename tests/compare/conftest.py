@@ -11,8 +11,8 @@ __all__ = ["runs"]
 
 
 @pytest.fixture
-def here(tmp_path, monkeypatch) -> Path:
-    monkeypatch.chdir(tmp_path)
+def here(here) -> Path:
+    """With judgements and a ranking of them."""
     Path("qrels.txt").write_text(QRELS)
     Path("a.trec").write_text(RUN)
-    return tmp_path
+    return here

@@ -152,11 +152,6 @@ def check_refused(capsys, text, *words) -> None:
     assert not Path("out.csv").exists()
 
 
-@pytest.fixture(autouse=True)
-def no_traceback(monkeypatch):
-    monkeypatch.delenv("LTR_DEBUG", raising=False)
-
-
 @pytest.mark.parametrize("case", REFUSED)
 def test_runs_that_cannot_be_compared_are_one_line_and_exit_code_2(case, runs, capsys):
     change, text = REFUSED[case]

@@ -32,10 +32,9 @@ def write_folds(folder: Path, seed: int = 0, gain: float = 0.0) -> None:
 
 
 @pytest.mark.parametrize("paths", [["arm"], ["arm/seed=0", "arm/seed=1"], ["arm/seed=*/fold=*"]])
-def test_the_folds_of_a_seed_are_one_run_of_all_questions(tmp_path, monkeypatch, paths):
-    monkeypatch.chdir(tmp_path)
-    write_folds(tmp_path / "arm/seed=0")
-    write_folds(tmp_path / "arm/seed=1", seed=1, gain=0.1)
+def test_the_folds_of_a_seed_are_one_run_of_all_questions(here, paths):
+    write_folds(here / "arm/seed=0")
+    write_folds(here / "arm/seed=1", seed=1, gain=0.1)
     (arm,) = read_experiments(paths)
     assert arm.name == "arm" and [run.seed for run in arm.runs] == [0, 1]
     np.testing.assert_allclose(arm.values("AP", QUERIES), [VALUES, VALUES + 0.1], atol=1e-6)

@@ -240,9 +240,8 @@ def test_documents_that_are_gone_or_changed_are_not_shown(page, tmp_path, caplog
     assert "documents are not shown" in caplog.text
 
 
-def test_an_empty_ranking_is_refused(page, tmp_path, capsys, monkeypatch):
+def test_an_empty_ranking_is_refused(page, tmp_path, capsys):
     """Its precision would be a mean over no query, which is no number."""
-    monkeypatch.delenv("LTR_DEBUG", raising=False)
     ranking = page.parent / "runs/good/seed=0/test.run"
     text = ranking.read_text()
     ranking.write_text("")

@@ -75,15 +75,14 @@ def test_other_sources_are_refused():
         compare(Groups("split", {"test": [first]}))
 
 
-def test_the_command(tmp_path, monkeypatch, capsys):
+def test_the_command(here, capsys):
     """Two runs of two sources, of which the second is better on b alone."""
-    monkeypatch.chdir(tmp_path)
     base = [0.3 + 0.01 * number for number in range(40)]
     new = base[:10] + [value + 0.2 for value in base[10:]]
     for name, values in (("base", base), ("new", new)):
         mean = (sum(values[:10]) / 10 + sum(values[10:]) / 30) / 2
         report = {"sources": ["a", "b"], "AP": mean}
-        run = write_run(tmp_path / "runs" / name, values, report=report, lr=len(name) / 10)
+        run = write_run(here / "runs" / name, values, report=report, lr=len(name) / 10)
         lines = (run / "per_query.tsv").read_text()
         for number, query in enumerate(QUERIES):
             source = "a" if number < 10 else "b"

@@ -142,7 +142,6 @@ def both(tmp_path, monkeypatch):
             (place / "config.yaml").unlink()
             monkeypatch.setattr(tested_runs, "QUERIES", QUERIES)
     monkeypatch.chdir(tmp_path)
-    monkeypatch.delenv("LTR_DEBUG", raising=False)
     return tmp_path / "runs"
 
 

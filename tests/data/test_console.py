@@ -86,9 +86,7 @@ def test_what_a_library_warns_of_is_shown_so():
     ],
     ids=lambda words: " ".join(words[:2]).replace(RED, "RED"),
 )
-def test_an_error_is_one_line_that_steers_nothing(words, tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.delenv("LTR_DEBUG", raising=False)
+def test_an_error_is_one_line_that_steers_nothing(words, here, capsys):
     assert main(words) == 2
     printed = capsys.readouterr()
     assert printed.err.startswith("ltr: ") and printed.err.count("\n") == 1

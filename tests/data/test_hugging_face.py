@@ -72,12 +72,11 @@ def test_labels_are_what_the_names_of_their_classes_say(tmp_path, monkeypatch, n
             open_collection(source)
 
 
-def test_a_data_set_of_the_hub_is_streamed(tmp_path, data_set, monkeypatch):
+def test_a_data_set_of_the_hub_is_streamed(here, data_set, monkeypatch):
     """Beneath the working folder ``datasets`` takes a folder for one of the hub's names."""
-    monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
-    data_set.to_parquet(tmp_path / "org/name/data/train-00000-of-00001.parquet")
-    data_set.select([1]).to_json(tmp_path / "org/lines/test.jsonl")
+    data_set.to_parquet(here / "org/name/data/train-00000-of-00001.parquet")
+    data_set.select([1]).to_json(here / "org/lines/test.jsonl")
     collection = open_collection("datasets:org/name")
     assert collection.source == "datasets:org/name"
     assert judgements(collection) == {"a": {"x": 1}, "b": {"y": 1}, "c": {"z": 1}}
@@ -85,22 +84,21 @@ def test_a_data_set_of_the_hub_is_streamed(tmp_path, data_set, monkeypatch):
     turned = open_collection("datasets:org/lines:default", columns)
     assert judgements(turned, "test") == {"y": {"b": 1}}
     # Other rows under the name of a data set are others.
-    data_set.select([2]).to_json(tmp_path / "org/lines/test.jsonl")
+    data_set.select([2]).to_json(here / "org/lines/test.jsonl")
     assert judgements(open_collection("datasets:org/lines"), "test") == {"c": {"z": 1}}
 
 
-def test_what_the_hub_has_not_is_refused_in_one_line(tmp_path, data_set, monkeypatch):
-    monkeypatch.chdir(tmp_path)
+def test_what_the_hub_has_not_is_refused_in_one_line(here, data_set, monkeypatch):
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     with refused("datasets:org/none: the data set can't be opened .*org/none"):
         open_collection("datasets:org/none")
-    data_set.to_parquet(tmp_path / "org/name/train.parquet")
+    data_set.to_parquet(here / "org/name/train.parquet")
     with refused("datasets:org/name:small: the data set can't be opened .*small.*not found"):
         open_collection("datasets:org/name:small")
     broken = data_set.to_pandas().assign(positive=[["x"], [None], ["z"]])
     broken["anchor"] = [1, 2, 3]
-    (tmp_path / "org/broken").mkdir()
-    broken.to_parquet(tmp_path / "org/broken/train.parquet")
+    (here / "org/broken").mkdir()
+    broken.to_parquet(here / "org/broken/train.parquet")
     with refused("datasets:org/broken train:1: column 'anchor' must hold a text, .* got 1"):
         open_collection("datasets:org/broken")
     monkeypatch.setitem(sys.modules, "datasets", None)

@@ -33,9 +33,8 @@ FORMS = {
 
 
 @pytest.fixture
-def here(tmp_path, monkeypatch) -> Path:
+def here(here) -> Path:
     """A data folder D: people have judged q1 in test, q9 in train."""
-    monkeypatch.chdir(tmp_path)
     folder = Path("D")
     (folder / "qrels").mkdir(parents=True)
     texts = [json.dumps({"_id": f"d{n}", "text": f"text {n}"}) + "\n" for n in range(1, 5)]
@@ -44,7 +43,7 @@ def here(tmp_path, monkeypatch) -> Path:
     (folder / "queries.jsonl").write_text("".join(texts))
     (folder / "qrels/test.tsv").write_text("q1\td1\t1\n")
     (folder / "qrels/train.tsv").write_text("q9\td1\t1\nq9\td2\t0\n")
-    return tmp_path
+    return here
 
 
 def imported(file: str, name: str = "gpt", split: str = "test", **options):

@@ -16,12 +16,10 @@ LOSSES = {
 
 
 @pytest.fixture
-def folder(tmp_path, monkeypatch):
+def folder(here):
     """``grids/losses.yaml`` over ``base.yaml``; the working directory holds both."""
-    monkeypatch.delenv("LTR_DEBUG", raising=False)
-    monkeypatch.chdir(tmp_path)
-    write_base(tmp_path)
-    return tmp_path
+    write_base(here)
+    return here
 
 
 def write_base(folder: Path) -> None:

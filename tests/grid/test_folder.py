@@ -35,7 +35,6 @@ def made_cell(tmp_path_factory):
 @pytest.fixture
 def made(made_cell, tmp_path, monkeypatch):
     """A copy of it, as if it had been made there: the working directory."""
-    monkeypatch.delenv("LTR_DEBUG", raising=False)
     shutil.copytree(made_cell, tmp_path, dirs_exist_ok=True)
     monkeypatch.chdir(tmp_path)
     results = json.loads((RUN / "metrics.json").read_text())

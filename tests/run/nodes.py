@@ -98,9 +98,8 @@ Ends = Callable[..., list[tuple[int, list[str]]]]
 
 
 @pytest.fixture
-def nodes(monkeypatch) -> Iterator[Starts]:
+def nodes() -> Iterator[Starts]:
     """Starts a node for each run folder. What of them still runs at the end is killed."""
-    monkeypatch.delenv("LTR_DEBUG", raising=False)
     started: list[Node] = []
 
     def start_each(

@@ -144,7 +144,6 @@ def test_a_full_disk_leaves_the_checkpoint_before(world, tmp_path, monkeypatch, 
                 save(checkpoint, device)
         save(checkpoint, file)
 
-    monkeypatch.delenv("LTR_DEBUG", raising=False)
     with monkeypatch.context() as patch:
         patch.setattr("torch.save", full)
         assert fit(world, run) == 2

@@ -1,17 +1,11 @@
 """Data sets by name, and suites of them: shipped, in a file, in a folder."""
 
-from pathlib import Path
-
 import pytest
 
 from ltr.errors import InputError
 from ltr.run.data_sets import DataSet, data_sets
 
-
-@pytest.fixture(autouse=True)
-def here(tmp_path, monkeypatch) -> Path:
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
+pytestmark = pytest.mark.usefixtures("here")
 
 
 def test_a_set_is_named_by_the_last_part_of_its_path(here):

@@ -63,10 +63,7 @@ COMMANDS = [
     [(None, "null", COMMANDS), (FORMAT + 1, f"{FORMAT + 1}", NUMBERED)],
     ids=["none", "another"],
 )
-def test_a_run_of_another_form_is_refused_in_a_line(
-    here, capsys, monkeypatch, form, shown, commands
-):
-    monkeypatch.delenv("LTR_DEBUG", raising=False)
+def test_a_run_of_another_form_is_refused_in_a_line(here, capsys, form, shown, commands):
     rewritten(form)
     before = {file: file.read_bytes() for file in here.rglob("*") if file.is_file()}
     for command in commands:

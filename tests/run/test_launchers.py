@@ -122,7 +122,6 @@ def test_the_first_process_alone_says_how_a_training_has_ended(tmp_path):
 
 @pytest.mark.parametrize(("made", "left"), [("0", 9), ("7", 2), ("9", 0)])
 def test_bad_input_says_that_torchrun_starts_it_again(monkeypatch, capsys, made, left):
-    monkeypatch.delenv("LTR_DEBUG", raising=False)
     monkeypatch.setenv("TORCHELASTIC_MAX_RESTARTS", "9")
     monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", made)
     assert main(["fit", "--config", "none.yaml"]) == 2

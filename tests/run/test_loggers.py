@@ -245,13 +245,12 @@ def test_a_logger_in_the_place_of_wandb_is_told(config, tmp_path, capsys):
     assert not (tmp_path / "run/wandb").exists()
 
 
-def test_the_cells_of_a_grid_are_whole_runs(config, tmp_path, monkeypatch):
+def test_the_cells_of_a_grid_are_whole_runs(config, here):
     """Their processes end without the hooks by which wandb would end its run."""
-    monkeypatch.chdir(tmp_path)
     grid = "base: c.yaml\naxes: {}\nseeds: [0]\noptions: {trainer.max_steps: 2}"
-    (tmp_path / "g.yaml").write_text(grid)
+    (here / "g.yaml").write_text(grid)
     call("grid g.yaml")
-    trained, tested = offline(tmp_path / "runs/g/base/seed=0")
+    trained, tested = offline(here / "runs/g/base/seed=0")
     ends = [one.exit for start in (trained, tested) for one in start if one.HasField("exit")]
     assert [one.exit_code for one in ends] == [0, 0]
     assert artifacts_in([tested])
@@ -265,9 +264,8 @@ def test_a_run_that_fails_is_ended_and_the_next_one_is_another(config, tmp_path)
     assert len(offline(tmp_path / "b")) == 1
 
 
-def test_each_combination_of_a_sweep_is_an_experiment(config, tmp_path, monkeypatch):
+def test_each_combination_of_a_sweep_is_an_experiment(config, here, monkeypatch):
     """What an agent says by its environment."""
-    monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("WANDB_SWEEP_ID", "s1")
     for number, (lr, seed) in enumerate([(0.1, 0), (0.1, 1), (0.2, 0)]):
         monkeypatch.setenv("WANDB_RUN_ID", f"agent{number}")

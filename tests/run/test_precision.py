@@ -251,10 +251,9 @@ def h100(monkeypatch):
 
 
 @pytest.fixture
-def run(h100, tmp_path, collection_folder, backbone, monkeypatch) -> Path:
+def run(h100, here, collection_folder, backbone) -> Path:
     """A run that was trained and tested with one."""
-    monkeypatch.chdir(tmp_path)
-    return trained_on_texts(tmp_path, "cross", collection_folder, backbone)
+    return trained_on_texts(here, "cross", collection_folder, backbone)
 
 
 def stored(run: Path) -> str:

@@ -38,7 +38,6 @@ def common_world(tmp_path_factory) -> Path:
 @pytest.fixture
 def config(common_world, tmp_path, monkeypatch) -> Path:
     """6 steps an epoch; the working directory is empty, with the data beside it."""
-    monkeypatch.delenv("LTR_DEBUG", raising=False)
     shutil.copytree(common_world / "letor", tmp_path / "letor")
     (tmp_path / "here").mkdir()
     monkeypatch.chdir(tmp_path / "here")

@@ -18,18 +18,17 @@ from tests.world.features import write_letor
 from tests.world.rankers import feature_ranker
 
 
-def test_it_prints_and_writes_nothing_and_says_lines(tmp_path, monkeypatch, capfd, caplog):
+def test_it_prints_and_writes_nothing_and_says_lines(here, capfd, caplog):
     """What a logger or a callback of the user does stays."""
-    monkeypatch.chdir(tmp_path)
-    write_letor(tmp_path / "letor", n_features=5)
+    write_letor(here / "letor", n_features=5)
     module = feature_ranker(5, RankNetLoss())
-    data = FeatureDataModule(str(tmp_path / "letor"), batch_size=4)
+    data = FeatureDataModule(str(here / "letor"), batch_size=4)
     with caplog.at_level(logging.INFO, "ltr"):
         trainer = RankerTrainer(max_epochs=2, accelerator="cpu")
         trainer.fit(module, data)
         tested = trainer.test(module, data)
     assert capfd.readouterr() == ("", "")
-    assert {file.name for file in tmp_path.iterdir()} == {"letor"}
+    assert {file.name for file in here.iterdir()} == {"letor"}
     lines = [record.getMessage() for record in caplog.records]
     (model,) = [
         line for line in lines if line.startswith("training FeatureRanker with RankNetLoss: ")

@@ -11,11 +11,6 @@ from tests.run.interrupted import step_of
 from tests.world.runs import metrics
 
 
-@pytest.fixture(autouse=True)
-def errors_are_a_line(monkeypatch):
-    monkeypatch.delenv("LTR_DEBUG", raising=False)
-
-
 @pytest.fixture
 def run(copied_run, tmp_path) -> Path:
     """A run of 4 steps that was tested."""

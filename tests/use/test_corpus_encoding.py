@@ -206,10 +206,9 @@ def test_ltr_mine_reads_it(collection_folder, tmp_path, never_encodes, copied_ru
     ],
 )
 def test_what_does_not_fit_is_refused(
-    backbone, collection_folder, tmp_path, capsys, monkeypatch, precision, encoded, said
+    backbone, collection_folder, here, capsys, precision, encoded, said
 ):
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "two.txt").write_text("w1\nw2\n")
+    (here / "two.txt").write_text("w1\nw2\n")
     corpus = {"encoded": collection_folder, "other": "two.txt"}.get(encoded)
     if corpus is not None:
         assert encode(backbone, corpus, encoded, "--precision", "32-true") == 0
@@ -234,13 +233,12 @@ def test_other_weights_are_refused(collection_folder, tmp_path, whole, capsys, c
         (["--output", "out", "--corpus", "none.jsonl"], "found no such file"),
     ],
 )
-def test_bad_words_are_one_line(backbone, tmp_path, capsys, monkeypatch, words, said):
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "two.txt").write_text("w1\nw2\n")
+def test_bad_words_are_one_line(backbone, here, capsys, words, said):
+    (here / "two.txt").write_text("w1\nw2\n")
     corpus = [] if "--corpus" in words else ["--corpus", "two.txt"]
     assert main(["encode", backbone, *corpus, *words]) == 2
     (line,) = capsys.readouterr().err.strip().splitlines()[-1:]
-    assert said in line and not (tmp_path / "out/plan.json").exists()
+    assert said in line and not (here / "out/plan.json").exists()
 
 
 @pytest.mark.parametrize(

@@ -46,28 +46,25 @@ def test_two_threads_load_at_once(runs, collection_folder):
             np.testing.assert_allclose(ranker.score(pairs), scores, atol=1e-6)
 
 
-def test_the_configuration_of_a_run_is_read_and_not_run(
-    runs, collection_folder, tmp_path, monkeypatch
-):
+def test_the_configuration_of_a_run_is_read_and_not_run(runs, collection_folder, here, monkeypatch):
     """Its folder may be that of a stranger: no command that uses the ranker imports what it names."""
-    monkeypatch.chdir(tmp_path)
     monkeypatch.delitem(sys.modules, "named_by_stranger", raising=False)
-    ran = tmp_path / "ran"
-    run = shutil.copytree(runs["cross"], tmp_path / "stranger")
+    ran = here / "ran"
+    run = shutil.copytree(runs["cross"], here / "stranger")
     config = (run / "config.yaml").read_text()
     for named in ("ltr.losses.SoftmaxLoss", "ltr.datamodules.TripletDataModule"):
         assert named in config
         config = config.replace(named, "named_by_stranger.Part")
     (run / "config.yaml").write_text(config)
-    (tmp_path / "named_by_stranger.py").write_text(f"open({str(ran)!r}, 'w').close()\n")
+    (here / "named_by_stranger.py").write_text(f"open({str(ran)!r}, 'w').close()\n")
 
     pairs, expected = texts_of_run(run, collection_folder)
     np.testing.assert_allclose(ltr.load(run).score(pairs), expected, atol=1e-6)
     assert main(["export", str(run), "exported"]) == 0
-    documents = tmp_path / "documents.txt"
+    documents = here / "documents.txt"
     documents.write_text("w1\nw2\n")
     assert main(["rank", str(run), "--query", "w1", "--documents", str(documents)]) == 0
-    other = shutil.copytree(run, tmp_path / "other")
+    other = shutil.copytree(run, here / "other")
     main(["compare", str(run), str(other)])
     assert not ran.exists()
     # A command that runs a configuration does.

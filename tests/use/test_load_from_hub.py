@@ -157,9 +157,8 @@ def test_what_lies_here_has_no_revision(hub, folders):
     assert hub.asked == []
 
 
-def test_a_folder_with_an_at_in_its_name_is_no_revision(folders, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "tried@twice").symlink_to(folders["dual"])
+def test_a_folder_with_an_at_in_its_name_is_no_revision(folders, here):
+    (here / "tried@twice").symlink_to(folders["dual"])
     np.testing.assert_array_equal(scores("tried@twice"), scores(folders["dual"]))
 
 

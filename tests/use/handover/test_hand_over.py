@@ -205,13 +205,12 @@ def test_a_name_that_is_too_long_is_one_line(tmp_path):
         ("parquet", "s3://bucket/out", "must be a local path, got 's3://bucket/out'"),
     ],
 )
-def test_bad_words_are_one_line(encoding, tmp_path, capsys, monkeypatch, format, output, said):
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "there").write_text("mine")
-    (tmp_path / "folder").mkdir()
+def test_bad_words_are_one_line(encoding, here, capsys, format, output, said):
+    (here / "there").write_text("mine")
+    (here / "folder").mkdir()
     check_refused(capsys, said, "encoded", format, output)
-    assert sorted(file.name for file in tmp_path.iterdir()) == ["encoded", "folder", "there"]
-    assert (tmp_path / "there").read_text() == "mine"
+    assert sorted(file.name for file in here.iterdir()) == ["encoded", "folder", "there"]
+    assert (here / "there").read_text() == "mine"
 
 
 def test_a_format_that_is_not_there_is_refused_in_python(tmp_path):
