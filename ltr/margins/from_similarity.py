@@ -33,21 +33,15 @@ class _FromSimilarity(Margin):
         """Representations of the documents, ``[R, C, H]`` or ``[1, C, H]``."""
         if self.encoder is None:
             return self._checked(lists.embeddings)
-        _, docs = self._frozen(lists)
+        _, docs = lists.frozen or (None, None)
         return self._checked(docs)
 
     def _queries(self, lists: ScoredLists) -> Tensor:
         """Representations of the rows, ``[R, H]``."""
         if self.encoder is None:
             return self._checked(lists.queries)
-        queries, _ = self._frozen(lists)
+        queries, _ = lists.frozen or (None, None)
         return self._checked(queries)
-
-    def _frozen(self, lists: ScoredLists) -> tuple[Tensor | None, Tensor | None]:
-        """The frozen encoder's representations of the rows and of the documents."""
-        if lists.frozen is None:
-            return None, None
-        return lists.frozen
 
     def _checked(self, embeddings: Tensor | None) -> Tensor:
         """The representations, which must be there; without gradient unless the option asks."""

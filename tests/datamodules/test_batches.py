@@ -11,7 +11,6 @@ from collections import defaultdict
 from collections.abc import Iterable
 from itertools import islice, product
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -24,7 +23,7 @@ from ltr.datamodules import RankingDataModule
 from ltr.grid.definition import Grid
 from ltr.models.encoder.loading.pretrained import load_tokenizer
 from ltr.run.shipped_recipes import RECIPE, configuration_file
-from tests.world.data_modules import data_module
+from tests.world.data_modules import data_module, trainer_of_rank
 
 ROOT = Path(__file__).parents[2]
 RECORDED = Path(__file__).with_name("batches.json")
@@ -88,19 +87,7 @@ def opened(name: str, seed: int, rank: int, world_size: int) -> RankingDataModul
         options["path"] = str(ROOT / options["path"])
     made = getattr(importlib.import_module(package), kind)
     data = data_module(made, **options, reads=reads(name))
-    data.trainer = SimpleNamespace(
-        global_rank=rank,
-        world_size=world_size,
-        lightning_module=None,
-        state=SimpleNamespace(fn="fit"),
-        strategy=SimpleNamespace(root_device=torch.device("cpu")),
-        limit_train_batches=1.0,
-        fit_loop=SimpleNamespace(
-            epoch_loop=SimpleNamespace(
-                batch_progress=SimpleNamespace(total=SimpleNamespace(processed=0))
-            )
-        ),
-    )
+    data.trainer = trainer_of_rank(rank, world_size)
     data.prepare_data()
     data.setup("fit")
     return data

@@ -17,13 +17,7 @@ from tests.datamodules.grouped import (
 )
 from tests.world.backbones import wordpiece_tokenizer
 from tests.world.collections import WORDS, write_collection
-from tests.world.data_modules import data_module
-
-
-def batches(data, epoch) -> list:
-    loader = data.train_dataloader()
-    loader.sampler.set_epoch(epoch)
-    return list(loader)
+from tests.world.data_modules import batches, data_module
 
 
 def flat(batch) -> list[torch.Tensor]:

@@ -11,7 +11,7 @@ from ltr.datamodules import ListDataModule
 from ltr.errors import InputError
 from tests.world.backbones import wordpiece_tokenizer
 from tests.world.collections import write_collection
-from tests.world.data_modules import data_module
+from tests.world.data_modules import batches, data_module
 
 
 def opened(path, reads=None, **options) -> ListDataModule:
@@ -21,12 +21,6 @@ def opened(path, reads=None, **options) -> ListDataModule:
     )
     data.setup("fit")
     return data
-
-
-def batches(data, epoch) -> list:
-    loader = data.train_dataloader()
-    loader.sampler.set_epoch(epoch)
-    return list(loader)
 
 
 @pytest.mark.parametrize("candidates", ["candidates", "bm25"])

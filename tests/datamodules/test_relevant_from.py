@@ -27,7 +27,7 @@ from tests.world.collections import GRADES_OF_T2RANKING as GRADES
 from tests.world.collections import QUERIES_OF_T2RANKING as N_QUERIES
 from tests.world.collections import write_t2ranking
 from tests.world.configurations import write_config
-from tests.world.data_modules import data_module
+from tests.world.data_modules import batches, data_module
 from tests.world.features import write_letor
 
 TEXT_MODULES = {
@@ -45,12 +45,7 @@ def opened(folder: Path, kind: str, **options):
 
 
 def batches_of(data, epochs: int = 3) -> list[RankingBatch]:
-    found = []
-    for epoch in range(epochs):
-        loader = data.train_dataloader()
-        loader.sampler.set_epoch(epoch)
-        found += list(loader)
-    return found
+    return [batch for epoch in range(epochs) for batch in batches(data, epoch)]
 
 
 def grades_of(data, batches) -> dict[float, set[int]]:

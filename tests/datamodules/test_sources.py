@@ -6,7 +6,6 @@ import math
 import pickle
 import shutil
 from itertools import islice
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -34,7 +33,7 @@ from ltr.mining.filters import Recipe
 from ltr.mining.mined_negatives import MinedNegatives
 from tests.world.backbones import wordpiece_tokenizer
 from tests.world.collections import write_collection, write_jsonl
-from tests.world.data_modules import data_module
+from tests.world.data_modules import data_module, trainer_of_rank
 from tests.world.rankers import dual_encoder, trainer
 
 KINDS = {
@@ -66,19 +65,7 @@ def opened(path, kind="triplets", rank=0, world_size=1, **options):
     """Set up for fit, as under a trainer of this process."""
     module, usual = KINDS[kind]
     data = data_module(module, path, reads=reads(kind), **usual | {"seed": 5} | options)
-    data.trainer = SimpleNamespace(
-        global_rank=rank,
-        world_size=world_size,
-        lightning_module=None,
-        state=SimpleNamespace(fn="fit"),
-        strategy=SimpleNamespace(root_device=torch.device("cpu")),
-        limit_train_batches=1.0,
-        fit_loop=SimpleNamespace(
-            epoch_loop=SimpleNamespace(
-                batch_progress=SimpleNamespace(total=SimpleNamespace(processed=0))
-            )
-        ),
-    )
+    data.trainer = trainer_of_rank(rank, world_size)
     data.setup("fit")
     return data
 

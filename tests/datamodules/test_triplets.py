@@ -10,7 +10,7 @@ from ltr.errors import InputError
 from ltr.mining.mined_negatives import MinedNegatives
 from tests.world.backbones import wordpiece_tokenizer
 from tests.world.collections import write_collection
-from tests.world.data_modules import data_module
+from tests.world.data_modules import batches, data_module
 
 
 def module(folder, **options):
@@ -20,12 +20,6 @@ def module(folder, **options):
     )
     data.setup("fit")
     return data
-
-
-def batches(data, epoch):
-    loader = data.train_dataloader()
-    loader.sampler.set_epoch(epoch)
-    return list(loader)
 
 
 def flat(batch):

@@ -1,7 +1,11 @@
 """Data modules for tests, whose options are said flat."""
 
+from types import SimpleNamespace
 from typing import Any
 
+import torch
+
+from ltr.batch import RankingBatch
 from ltr.datamodules import Evaluation, FeatureDataModule, Labels, Loading, RankingDataModule
 
 PARTS = {
@@ -50,3 +54,27 @@ def data_module(
     data = kind(*args, **named)
     data.reads = reads
     return data
+
+
+def trainer_of_rank(rank: int, world_size: int) -> SimpleNamespace:
+    """What a data module asks its trainer in ``fit``, before the first batch."""
+    return SimpleNamespace(
+        global_rank=rank,
+        world_size=world_size,
+        lightning_module=None,
+        state=SimpleNamespace(fn="fit"),
+        strategy=SimpleNamespace(root_device=torch.device("cpu")),
+        limit_train_batches=1.0,
+        fit_loop=SimpleNamespace(
+            epoch_loop=SimpleNamespace(
+                batch_progress=SimpleNamespace(total=SimpleNamespace(processed=0))
+            )
+        ),
+    )
+
+
+def batches(data: RankingDataModule, epoch: int) -> list[RankingBatch]:
+    """The training batches of an epoch."""
+    loader = data.train_dataloader()
+    loader.sampler.set_epoch(epoch)
+    return list(loader)

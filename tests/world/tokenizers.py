@@ -2,6 +2,7 @@
 
 import random
 from functools import cache
+from typing import Any
 
 from tokenizers import (
     AddedToken,
@@ -29,6 +30,14 @@ TEXTS = [
     "w1  double  space ",
 ]
 PROMPT_WORDS = ["query", "passage", "search", "find", "title", "é"]
+OF_ROBERTA: dict[str, Any] = {
+    "bos_token": "<s>",
+    "eos_token": "</s>",
+    "cls_token": "<s>",
+    "sep_token": "</s>",
+    "pad_token": "<pad>",
+    "model_input_names": ["input_ids", "attention_mask"],
+}
 PROMPT_ENDINGS = ["", " ", ": ", ":", "\t", "  ", "\n", "{special}", "{special} ", " - "]
 
 
@@ -46,19 +55,7 @@ def byte_level_bpe() -> PreTrainedTokenizerFast:
     tokenizer.post_processor = processors.RobertaProcessing(
         ("</s>", 2), ("<s>", 0), add_prefix_space=False
     )
-    names = {
-        "bos_token": "<s>",
-        "eos_token": "</s>",
-        "cls_token": "<s>",
-        "sep_token": "</s>",
-        "pad_token": "<pad>",
-    }
-    return PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer,
-        unk_token="<unk>",
-        model_input_names=["input_ids", "attention_mask"],
-        **names,
-    )
+    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, unk_token="<unk>", **OF_ROBERTA)
 
 
 def sentencepiece_like() -> PreTrainedTokenizerFast:
@@ -132,15 +129,7 @@ def xlm_roberta_like() -> PreTrainedTokenizerFast:
         special_tokens=[("<s>", 0), ("</s>", 2)],
     )
     return PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer,
-        bos_token="<s>",
-        eos_token="</s>",
-        cls_token="<s>",
-        sep_token="</s>",
-        pad_token="<pad>",
-        unk_token="<unk>",
-        mask_token="<mask>",
-        model_input_names=["input_ids", "attention_mask"],
+        tokenizer_object=tokenizer, unk_token="<unk>", mask_token="<mask>", **OF_ROBERTA
     )
 
 
@@ -182,15 +171,7 @@ def mpnet_like() -> PreTrainedTokenizerFast:
     tokenizer.add_special_tokens([AddedToken("<mask>", lstrip=True)])
     tokenizer.post_processor = processors.RobertaProcessing(("</s>", 2), ("<s>", 0))
     return PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer,
-        bos_token="<s>",
-        eos_token="</s>",
-        cls_token="<s>",
-        sep_token="</s>",
-        pad_token="<pad>",
-        unk_token="[UNK]",
-        mask_token="<mask>",
-        model_input_names=["input_ids", "attention_mask"],
+        tokenizer_object=tokenizer, unk_token="[UNK]", mask_token="<mask>", **OF_ROBERTA
     )
 
 

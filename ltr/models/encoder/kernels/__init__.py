@@ -21,23 +21,28 @@ from functools import partial
 
 from torch import nn
 from transformers import PreTrainedModel
+from transformers.activations import GELUActivation
 
 from ltr.models.encoder.kernels.first_tokens import compute_all_tokens
-from ltr.models.encoder.kernels.gelu import use_light_gelu, use_plain_gelu
+from ltr.models.encoder.kernels.gelu import LightGelu, use_light_gelu
 from ltr.models.encoder.kernels.half_weights import (
+    HalfNorm,
     cast_each_alone,
     cast_each_layer_together,
     use_half_norm,
-    use_plain_norm,
 )
-from ltr.models.encoder.kernels.linear import (
-    SharedCastLinear,
-    use_fast_linear,
-    use_plain_linear,
-)
+from ltr.models.encoder.kernels.linear import FastLinear, SharedCastLinear, use_fast_linear
 from ltr.models.encoder.kernels.rms_norm import normalised, use_fused_rms_norm
 from ltr.models.encoder.kernels.rotary import attend, use_light_rotary
 from ltr.models.encoder.loading.architecture import layers_of
+
+# What each class takes the place of.
+PLAIN: dict[type, type] = {
+    SharedCastLinear: nn.Linear,
+    FastLinear: nn.Linear,
+    HalfNorm: nn.LayerNorm,
+    LightGelu: GELUActivation,
+}
 
 
 def use_fast(model: PreTrainedModel, is_compiled: bool = False) -> None:
@@ -66,11 +71,11 @@ def use_plain(model: PreTrainedModel) -> None:
     The attention of packed texts is no module. Its name is in the model's configuration, see
     :data:`ltr.models.encoder.attention.PACKED_ATTENTION`.
     """
-    use_plain_linear(model)
+    for module in model.modules():
+        if type(module) in PLAIN:
+            module.__class__ = PLAIN[type(module)]
     cast_each_alone(model)
-    use_plain_norm(model)
     use_own_forwards(model)
-    use_plain_gelu(model)
     compute_all_tokens(model)
 
 

@@ -56,13 +56,6 @@ def use_light_gelu(module: nn.Module) -> None:
             child.__class__ = LightGelu
 
 
-def use_plain_gelu(module: nn.Module) -> None:
-    """Undo :func:`use_light_gelu`."""
-    for child in module.modules():
-        if type(child) is LightGelu:
-            child.__class__ = GELUActivation
-
-
 @contextmanager
 def gelu_keeps_output() -> Iterator[None]:
     """Inside the block GELUs keep their outputs, as torch's do.

@@ -145,13 +145,6 @@ def use_half_norm(layers: nn.Module) -> None:
             child.__class__ = HalfNorm
 
 
-def use_plain_norm(model: nn.Module) -> None:
-    """Undo :func:`use_half_norm`."""
-    for child in model.modules():
-        if type(child) is HalfNorm:
-            child.__class__ = nn.LayerNorm  # type: ignore[assignment]
-
-
 class _CastTogether(torch.autograd.Function):
     """Copies of tensors in another type; those of frozen ones are frozen."""
 

@@ -44,13 +44,6 @@ def use_fast_linear(module: nn.Module) -> None:
             child.__class__ = new_class
 
 
-def use_plain_linear(module: nn.Module) -> None:
-    """Undo :func:`use_fast_linear`."""
-    for child in module.modules():
-        if isinstance(child, SharedCastLinear):
-            child.__class__ = nn.Linear  # type: ignore[assignment]
-
-
 @contextmanager
 def cast_once(encoder: PreTrainedModel) -> Iterator[None]:
     """Cast the weights once, for an encoding of many texts.

@@ -10,7 +10,7 @@ from torch import nn
 from torch.nn import functional as F
 from transformers import DistilBertConfig, DistilBertModel
 
-from ltr.models.encoder.kernels import linear
+from ltr.models.encoder.kernels import linear, use_plain
 from ltr.models.encoder.kernels.linear import (
     FastLinear,
     SharedCastLinear,
@@ -83,7 +83,7 @@ def test_query_key_and_value_share_a_cast(training, monkeypatch):
     n_layers = len(encoder.model.encoder.layer)
     with torch.set_grad_enabled(training):
         assert casts(encoder) == 2 * n_layers
-        linear.use_plain_linear(encoder)
+        use_plain(encoder.model)
         assert casts(encoder) == 4 * n_layers
 
 
@@ -96,7 +96,7 @@ def test_a_shared_cast_gives_the_outputs_and_gradients_of_autocast():
         # Of matrices: the gradient of a key's bias is rounding alone.
         weights = gradients(encoder, output.square().sum()).values()
         found.append([output.detach(), *(weight for weight in weights if weight.ndim > 1)])
-        linear.use_plain_linear(encoder)
+        use_plain(encoder.model)
     assert torch.equal(found[0][0], found[1][0]) and len(found[0]) == len(found[1]) > 10
     for ours, theirs in zip(*found, strict=True):
         assert (ours - theirs).norm() <= 0.02 * theirs.norm() + 1e-6
