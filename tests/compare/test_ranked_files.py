@@ -19,7 +19,9 @@ from ltr.compare.statistics import estimate
 from ltr.errors import InputError
 from ltr.metrics import RankingMetric
 from tests.world.commands import refusal, run_ltr
-from tests.world.rankings import RUN, data_of, lines_of, patch_json, values
+from tests.world.rankings import RUN, data_of, lines_of, values
+from tests.world.runs import report
+from tests.world.tested_runs import edit_metrics
 
 THEIRS = {
     "nDCG@10": "ndcg_cut_10",
@@ -155,7 +157,7 @@ def test_a_run_is_measured_by_its_file_as_it_was_tested(copied_run, tmp_path, ca
     """Beside rankings of others, all by one way: the numbers stay."""
     run = copied_run(tmp_path / "run", "cross")
     monkeypatch.chdir(tmp_path)
-    tested = json.loads((run / "metrics.json").read_text())["test"]
+    tested = report(run)
     data = data_of(run)
     worst_first = [f"{query} Q0 {doc} 1 {-score} x" for query, doc, score in lines_of(run)]
     Path("other.trec").write_text("\n".join(worst_first))
@@ -230,7 +232,7 @@ def test_runs_that_are_no_seeds_stay_apart_beside_files(here, copied_run, tmp_pa
 def test_a_run_of_other_texts_is_refused(here, copied_run, tmp_path):
     run = copied_run(tmp_path / "run", "cross")
     judged = judgements_of_data(data_of(run))
-    patch_json(run / "metrics.json", "test", "evaluated", "documents", value="other")
+    edit_metrics(run, test={"evaluated": report(run)["evaluated"] | {"documents": "other"}})
     with pytest.raises(InputError, match="was tested on other texts of documents than those of"):
         read_rankings([str(run)], judged)
 
@@ -258,9 +260,8 @@ def test_a_query_that_is_a_document_does_not_find_itself(here):
     judged = judgements_of_data(str(folder))
     (ranking,) = read_rankings(["own.trec"], judged)
     assert ranking.notes == ["queries that find themselves, which is left out: 1"]
-    assert values_by_query(ranking.lists, judged.lists, [RankingMetric("RR@10")]).tolist() == [
-        [1.0]
-    ]
+    found = values_by_query(ranking.lists, judged.lists, [RankingMetric("RR@10")])
+    assert found.tolist() == [[1.0]]
 
 
 def test_all_that_a_named_pattern_matches_are_seeds(here):

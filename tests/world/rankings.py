@@ -40,13 +40,3 @@ def lines_of(run: Path) -> list[tuple[str, str, float]]:
     """What it ranked: queries, documents and scores."""
     lines = [line.split() for line in (run / "test.run").read_text().splitlines()]
     return [(query, doc, float(score)) for query, _, doc, _, score, _ in lines]
-
-
-def patch_json(file: Path, *keys: str, value: object) -> None:
-    """Another value in a file of nested objects."""
-    whole = json.loads(file.read_text())
-    inner = whole
-    for key in keys[:-1]:
-        inner = inner[key]
-    inner[keys[-1]] = value
-    file.write_text(json.dumps(whole))

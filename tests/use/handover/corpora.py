@@ -70,12 +70,6 @@ def ten_best(encoding: Encoding, similarity: str) -> list[list[str]]:
     return [[ids[row] for row in ranked] for ranked in rows.tolist()]
 
 
-def best_of_products(ids: list[str], embeddings: np.ndarray) -> list[list[str]]:
-    """The ids of the ten largest inner products, by numpy."""
-    products = queries() @ np.asarray(embeddings, np.float32).T
-    return [[ids[row] for row in ranked[:10]] for ranked in np.argsort(-products).tolist()]
-
-
 def check_same_best(tmp_path: Path, format: str, similarity: str, numbers: str, search: Search):
     """The client finds what we find. Searches return ids of each query."""
     encoding = write_encoding(tmp_path / "encoded", similarity, numbers)
