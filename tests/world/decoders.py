@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import torch
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
+from tokenizers import processors
 from transformers import (
     AutoModel,
     AutoModelForCausalLM,
@@ -18,6 +18,7 @@ from transformers import (
 )
 
 from tests.world.collections import WORDS
+from tests.world.tokenizers import trained_bpe
 
 # As Qwen's, but for the roles: messages between <|im_start|> and <|im_end|>.
 CHAT = (
@@ -35,19 +36,8 @@ def decoder_tokenizer(chat: bool = True, appends_end: bool = False) -> PreTraine
     """Qwen's kind: byte-level BPE without special tokens, or with one at the end, as that of its
     embedders. The words yes and no are tokens.
     """
-    tokenizer = Tokenizer(models.BPE())
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    tokenizer.decoder = decoders.ByteLevel()
     words = ["yes", "no", "Query", "Document", *(f" {word}" for word in WORDS)] * 5
-    tokenizer.train_from_iterator(
-        words,
-        trainers.BpeTrainer(
-            vocab_size=400,
-            special_tokens=SPECIAL,
-            initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
-            show_progress=False,
-        ),
-    )
+    tokenizer = trained_bpe(words, SPECIAL, 400)
     if appends_end:
         tokenizer.post_processor = processors.TemplateProcessing(
             single="$A <|endoftext|>",

@@ -41,17 +41,28 @@ OF_ROBERTA: dict[str, Any] = {
 PROMPT_ENDINGS = ["", " ", ": ", ":", "\t", "  ", "\n", "{special}", "{special} ", " - "]
 
 
-def byte_level_bpe() -> PreTrainedTokenizerFast:
-    """RoBERTa's kind: <s> query </s></s> document </s>, no types."""
+def trained_bpe(
+    texts: list[str], special: list[str], vocab_size: int, normalizer: Any = None
+) -> Tokenizer:
+    """A byte-level BPE as GPT-2's."""
     tokenizer = Tokenizer(models.BPE())
+    tokenizer.normalizer = normalizer
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
-    special = ["<s>", "<pad>", "</s>", "<unk>", "<mask>"]
     alphabet = pre_tokenizers.ByteLevel.alphabet()
-    tokenizer.train_from_iterator(
-        TEXTS * 3,
-        trainers.BpeTrainer(vocab_size=400, special_tokens=special, initial_alphabet=alphabet),
+    trainer = trainers.BpeTrainer(
+        vocab_size=vocab_size,
+        special_tokens=special,
+        initial_alphabet=alphabet,
+        show_progress=False,
     )
+    tokenizer.train_from_iterator(texts, trainer)
+    return tokenizer
+
+
+def byte_level_bpe() -> PreTrainedTokenizerFast:
+    """RoBERTa's kind: <s> query </s></s> document </s>, no types."""
+    tokenizer = trained_bpe(TEXTS * 3, ["<s>", "<pad>", "</s>", "<unk>", "<mask>"], 400)
     tokenizer.post_processor = processors.RobertaProcessing(
         ("</s>", 2), ("<s>", 0), add_prefix_space=False
     )
@@ -82,16 +93,8 @@ def sentencepiece_like() -> PreTrainedTokenizerFast:
 
 def modernbert_like() -> PreTrainedTokenizerFast:
     """ModernBERT's kind: a byte-level BPE as GPT-2's, with BERT's special tokens."""
-    tokenizer = Tokenizer(models.BPE())
-    tokenizer.normalizer = normalizers.NFC()
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    tokenizer.decoder = decoders.ByteLevel()
     special = ["[UNK]", "[CLS]", "[SEP]", "[PAD]"]
-    alphabet = pre_tokenizers.ByteLevel.alphabet()
-    tokenizer.train_from_iterator(
-        [*TEXTS, *PROMPT_WORDS] * 3,
-        trainers.BpeTrainer(vocab_size=420, special_tokens=special, initial_alphabet=alphabet),
-    )
+    tokenizer = trained_bpe([*TEXTS, *PROMPT_WORDS] * 3, special, 420, normalizers.NFC())
     tokenizer.add_special_tokens([AddedToken("[MASK]", lstrip=True)])
     tokenizer.post_processor = processors.TemplateProcessing(
         single="[CLS] $A [SEP]",

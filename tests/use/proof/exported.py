@@ -4,27 +4,22 @@ from pathlib import Path
 
 import pytest
 import torch
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
+from tokenizers import processors
 from transformers import BertForSequenceClassification, PreTrainedTokenizerFast
 
 from ltr.__main__ import main
 from ltr.models import DualEncoder, PairWiseBertRanker
 from ltr.use.proof.shipped_texts import DOCUMENTS, QUERIES
 from tests.world.backbones import make_backbone
+from tests.world.tokenizers import trained_bpe
 
 MAX_LENGTH = 600
 
 
 def cased_tokenizer() -> PreTrainedTokenizerFast:
     """[CLS] query [SEP] document [SEP] with types 0 and 1, of bytes, so that capitals count."""
-    tokenizer = Tokenizer(models.BPE())
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    tokenizer.decoder = decoders.ByteLevel()
     special = ["[PAD]", "[CLS]", "[SEP]", "[UNK]"]
-    trainer = trainers.BpeTrainer(
-        vocab_size=600, special_tokens=special, initial_alphabet=pre_tokenizers.ByteLevel.alphabet()
-    )
-    tokenizer.train_from_iterator([*QUERIES, *DOCUMENTS], trainer)
+    tokenizer = trained_bpe([*QUERIES, *DOCUMENTS], special, 600)
     tokenizer.post_processor = processors.BertProcessing(("[SEP]", 2), ("[CLS]", 1))
     return PreTrainedTokenizerFast(
         tokenizer_object=tokenizer,
