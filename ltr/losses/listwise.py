@@ -117,8 +117,8 @@ class SoftmaxLoss(Loss):
         competes = irrelevant if self.positives == "out" else mask
         left_out = ~competes & learns
         competitor_ij = competitor_ij.masked_fill(left_out.unsqueeze(1), -torch.inf)
+        anchor_score = -highest / self.temperature  # of a document with score 0
         if self.anchor is not None:
-            anchor_score = -highest / self.temperature
             anchor_ij = anchor_score.unsqueeze(1).expand(-1, competitor_ij.shape[1], 1)
             competitor_ij = torch.cat([competitor_ij, anchor_ij], dim=2)
         log_sum_i = torch.logsumexp(competitor_ij, dim=2)
