@@ -58,7 +58,8 @@ equal, or what a swap does to a metric; a *margin* is a number, or one per negat
 [LambdaRankLoss](#lambdarankloss) or [LambdaLoss](#lambdaloss). If you know how far apart two documents should be, take a margin
 ([MarginRankingLoss](#marginrankingloss), [AdaptiveMarginRankingLoss](#adaptivemarginrankingloss)); if a teacher gives the scores,
 distil ([MarginMSELoss](#marginmseloss), [KLDivergenceLoss](#kldivergenceloss)). Scores that must mean something by themselves, a
-probability or a grade, need a pointwise loss, alone or beside another in a [WeightedSum](#weightedsum).
+probability or a grade, need a pointwise loss, alone or beside another in a [WeightedSum](#weightedsum), or
+[SoftmaxLoss](#softmaxloss) with an `anchor`.
 
 In a configuration: `loss: {class_path: ltr.losses.RankNetLoss, init_args: {sigma: 2.0}}`.
 

@@ -50,7 +50,7 @@ class Kept(NamedTuple):
 
 
 def main() -> None:
-    """Measure all runs, and print a table for each folder."""
+    """Measure all runs, and print two tables for each folder."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -59,22 +59,27 @@ def main() -> None:
     )
     console = table_console(160)
     for folder in parser.parse_args().folders:
-        console.print(losses_table(folder))
+        by_loss = kept_by_loss(folder)
+        console.print(means_table(folder.name, by_loss))
+        console.print(differences_table(by_loss))
 
 
-def losses_table(folder: Path) -> Table:
-    """The losses beside each other, and each one's differences from the baseline."""
+def kept_by_loss(folder: Path) -> dict[str, list[Kept]]:
+    """What the seeds of each loss keep, the baseline first."""
     by_loss = {}
     for experiment in sorted(folder.iterdir()):
         runs = sorted(experiment.glob("seed=*"))
         if runs:
             by_loss[experiment.name] = [kept_of(lists_of(run)) for run in runs]
-    others = [loss for loss in by_loss if loss != BASELINE]
-    table = Table(title=f"{folder.name}, {len(by_loss[BASELINE])} seeds, promise {PROMISE:.0%}")
+    return {BASELINE: by_loss.pop(BASELINE)} | by_loss
+
+
+def means_table(title: str, by_loss: dict[str, list[Kept]]) -> Table:
+    """Means over queries, and how they vary over seeds."""
+    table = Table(title=f"{title}, {len(by_loss[BASELINE])} seeds, promise {PROMISE:.0%}")
     for head in ("loss", "nDCG@10", "coverage", "documents", "ECE", "log loss", "refused"):
         table.add_column(head, justify="left" if head == "loss" else "right")
-    for loss in [BASELINE, *others]:
-        seeds = by_loss[loss]
+    for loss, seeds in by_loss.items():
         table.add_row(
             loss,
             mean_and_sd([each.ndcg.mean() for each in seeds]),
@@ -84,6 +89,15 @@ def losses_table(folder: Path) -> Table:
             mean_and_sd([each.log_loss.mean() for each in seeds]),
             f"{np.mean([each.refused for each in seeds]):.0%}",
         )
+    return table
+
+
+def differences_table(by_loss: dict[str, list[Kept]]) -> Table:
+    """From the baseline, with the test over queries and seeds; Holm's correction over the losses."""
+    table = Table()
+    for head in ("measure", f"loss − {BASELINE}", "difference", "95 % interval", "p, Holm"):
+        table.add_column(head)
+    others = [loss for loss in by_loss if loss != BASELINE]
     for measure in ("ndcg", "documents", "log_loss"):
         found = [
             estimate(values_of(by_loss[loss], measure), values_of(by_loss[BASELINE], measure))
@@ -92,8 +106,8 @@ def losses_table(folder: Path) -> Table:
         corrected = holm([each.p for each in found])
         for loss, each, p in zip(others, found, corrected, strict=True):
             low, high = each.interval()
-            row = f"{measure}: {each.mean:+.4f} ({low:+.4f} to {high:+.4f}), p, Holm {p:.3g}"
-            table.add_row(f"{loss} − {BASELINE}", row)
+            interval = f"{low:+.4f} to {high:+.4f}"
+            table.add_row(measure, loss, f"{each.mean:+.4f}", interval, f"{p:.3g}")
     return table
 
 
