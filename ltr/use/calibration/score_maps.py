@@ -91,7 +91,7 @@ def calibration_error(
         processing models.
 
     Example:
-        >>> calibration_error(np.array([0.2, 0.2, 0.8, 0.8]), np.array([0, 1, 1, 1]), bins=2)
+        >>> calibration_error(np.array([0.25, 0.25, 0.75, 0.75]), np.array([0, 1, 1, 1]), bins=2)
         0.25
     """
     means, shares, counts = np.array(reliability(probabilities, is_relevant, bins)).T
