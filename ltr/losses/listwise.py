@@ -117,8 +117,13 @@ class SoftmaxLoss(Loss):
         competes = irrelevant if self.positives == "out" else mask
         left_out = ~competes & learns
         competitor_ij = competitor_ij.masked_fill(left_out.unsqueeze(1), -torch.inf)
-        anchor_score = -highest / self.temperature  # of a document with score 0
+        anchor_cost_b: Tensor | None = None
         if self.anchor is not None:
+            anchor_score = -highest / self.temperature
+            others = scores.masked_fill(left_out, -torch.inf)
+            log_sum_b = torch.logsumexp(torch.cat([others, anchor_score], dim=1), dim=1)
+            cost_b = log_sum_b - anchor_score.squeeze(1)
+            anchor_cost_b = self.anchor * cost_b.masked_fill(~has_signal_b, 0.0)
             anchor_ij = anchor_score.unsqueeze(1).expand(-1, competitor_ij.shape[1], 1)
             competitor_ij = torch.cat([competitor_ij, anchor_ij], dim=2)
         log_sum_i = torch.logsumexp(competitor_ij, dim=2)
@@ -128,11 +133,8 @@ class SoftmaxLoss(Loss):
             cost = log_sum_i - scores
         cost = cost.masked_fill(~(relevant & learns), 0.0)
         value_b = cost.sum(dim=1) / relevant.sum(dim=1).clamp(min=1)
-        if self.anchor is not None:
-            others = scores.masked_fill(left_out, -torch.inf)
-            log_sum_b = torch.logsumexp(torch.cat([others, anchor_score], dim=1), dim=1)
-            cost_b = log_sum_b - anchor_score.squeeze(1)
-            value_b = value_b + self.anchor * cost_b.masked_fill(~has_signal_b, 0.0)
+        if anchor_cost_b is not None:
+            value_b = value_b + anchor_cost_b
         return self.reduce(value_b, has_signal_b)
 
     def asked_margin(self, margin: Tensor | None) -> float | Tensor | None:
