@@ -516,11 +516,13 @@ class RankerModule(LightningModule):
 
     def lists_to_measure(self, batch: RankingBatch) -> tuple[Tensor, RankingBatch]:
         """Scores ``[B, N]`` and their lists: those of the batch, or those found in the corpus for
-        its queries.
+        its queries. Both are scores of the ranker: of what is found the similarity over the
+        temperature.
         """
         if self._search_results is None:
             return self.ranker(batch), batch
-        return batch_of_found(self._search_results, batch)
+        similarities, found = batch_of_found(self._search_results, batch)
+        return similarities / self.ranker.temperature, found
 
     def validation_step(self, batch: RankingBatch, batch_idx: int) -> dict[str, Any]:
         """Add the batch to the metrics. Returns its scores, lists and per-query values, for callbacks

@@ -41,7 +41,7 @@ from ltr.use.calibration.calibration import (
     check_has_calibration,
     digest_of_ranker,
 )
-from ltr.use.calibration.conformal import SHOWN, queries_needed, rounded_down
+from ltr.use.calibration.conformal import PROMISES, SHOWN, queries_needed, rounded_down
 from ltr.use.calibration.labelled_scores import LabelledScores
 from ltr.use.calibration.score_maps import calibration_error
 from ltr.use.calibration.shift import (
@@ -283,7 +283,9 @@ def _show_calibration(folder: RunFolder, calibration: Calibration, scored: Score
     notes = [*_notes(calibration), *_worse_groups(calibration, scored, "dev")]
     print_tables([_table(promise_rows(calibration, lists), "dev")], notes, table_console(WIDTH))
     run = quote(str(folder.path))
-    use = f"ltr rank {run} --query WORDS --documents FILE --keep 0.9"
+    is_enough = len(calibration.lowest_relevant) >= queries_needed(SHOWN)
+    promise = SHOWN if is_enough else PROMISES[0]
+    use = f"ltr rank {run} --query WORDS --documents FILE --keep {promise:g}"
     if isinstance(scored.ranker.reads, FeatureVectors):
         use = f"in Python, ltr.load({str(folder.path)!r}).calibration"
     say(f"{folder.calibration} is written, and {folder.calibration_figure.name}; next: {use}")

@@ -4,6 +4,8 @@ import json
 import re
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import numpy as np
 import pytest
@@ -11,13 +13,15 @@ import torch
 import yaml
 
 from ltr import load
-from ltr.cli.calibrate import CollectScores, scores_of_split
+from ltr.cli.calibrate import CollectScores, Scored, _show_calibration, scores_of_split
 from ltr.cli.parsed import ParsedCommand
 from ltr.data.collection import open_collection
 from ltr.data.trec import read_run
 from ltr.errors import InputError
 from ltr.run.run_folder import RunFolder
-from ltr.use.calibration.calibration import read_calibration
+from ltr.use.calibration.calibrated import calibrate_lists
+from ltr.use.calibration.calibration import Provenance, read_calibration
+from ltr.use.calibration.labelled_scores import LabelledScores
 from tests.world.commands import refusal, run_ltr
 from tests.world.runs import report
 
@@ -215,6 +219,34 @@ def test_a_query_is_in_the_group_of_its_source(copied_run, tmp_path):
     assert of_first.sum() == 30 and of_second.sum() == 20
     words = scored.traits["words of the query"]
     assert {*words[of_first]} == {3.0} and {*words[of_second]} == {6.0}
+
+
+def test_what_a_search_of_the_corpus_finds_has_the_scores_of_the_ranker(copied_run, tmp_path):
+    """A dual encoder's score is its similarity over its temperature, wherever its candidates come from."""
+    run = copied_run(tmp_path, "dual")
+    config = yaml.safe_load((run / "config.yaml").read_text())
+    config["data"]["init_args"]["evaluation"] |= {"candidates": "corpus", "depth": 20}
+    (run / "config.yaml").write_text(yaml.safe_dump(config))
+    best = scores_of_split(RunFolder(run), "dev").lists.highest
+    retriever = load(run)
+    assert retriever.model.temperature == 0.1
+    data = open_collection(report(run)["path"])
+    for place, query_row in enumerate(data.qrels["dev"].query_rows[:5].tolist()):
+        scores = retriever.score([(data.queries.texts[query_row], t) for t in data.corpus.texts])
+        assert best[place] == pytest.approx(scores.max(), rel=1e-5)
+
+
+@pytest.mark.parametrize(("n_queries", "promise"), [(9, "0.9"), (8, "0.8")])
+def test_what_is_to_be_typed_next_is_a_promise_that_dev_is_large_enough_for(
+    tmp_path, capsys, n_queries, promise
+):
+    lists = LabelledScores.from_lists([[2.0, 1.0, 0.0]] * n_queries, [[1, 0, 0]] * n_queries)
+    calibration, _ = calibrate_lists(lists, Provenance("r", 0, {}, {}))
+    ranker = SimpleNamespace(reads=None)
+    scored = cast(Scored, SimpleNamespace(lists=lists, groups={}, ranker=ranker))
+    _show_calibration(RunFolder(tmp_path), calibration, scored)
+    assert capsys.readouterr().out.endswith(f"--keep {promise}\n")
+    calibration.threshold(float(promise))
 
 
 def test_dev_is_no_other_split(tmp_path, capsys):

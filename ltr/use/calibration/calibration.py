@@ -104,9 +104,19 @@ class Calibration(Provenance):
     def keeps(self, scores: ArrayLike, promise: float, kept: Kept = "all") -> np.ndarray:
         """``[N]`` bool: which documents of these scores are kept; none where nothing fits. The
         arguments are those of :meth:`threshold`.
+
+        Raises:
+            InputError: as :meth:`threshold`, and for a score that is NaN, which is no sign that a
+                document does not fit.
         """
         lowest = np.float32(self.threshold(promise, kept))
-        is_kept: np.ndarray = np.asarray(scores, np.float32) >= lowest
+        given = np.asarray(scores, np.float32)
+        n_unknown = int(np.isnan(given).sum())
+        if n_unknown:
+            raise InputError(
+                f"scores must be numbers to be compared with a threshold, and {n_unknown:,} of {given.size:,} are NaN; the precision of the ranker may be too narrow for them: take 32-true"
+            )
+        is_kept: np.ndarray = given >= lowest
         return is_kept
 
     def error_rates(self, promise: float, kept: Kept = "all") -> tuple[float, float | None]:

@@ -79,7 +79,8 @@ def threshold(numbers: ArrayLike, promise: float) -> float:
         promise: p, the share of queries that are to be served.
 
     Raises:
-        InputError: for a promise that is not between 0 and 1, or too few queries.
+        InputError: for a promise that is not between 0 and 1, too few queries, or a number that is
+            not finite.
 
     Example:
         >>> round(threshold([0.9, 0.1, 0.5, 0.7], promise=0.8), 6)  # the lowest of four, less 1e-5 * 0.9
@@ -95,6 +96,8 @@ def threshold(numbers: ArrayLike, promise: float) -> float:
             f"a promise of {promise:g} needs at least {queries_needed(promise)} dev queries with a relevant document, got {len(known)}; lower it, or judge more",
             option="keep",
         )
+    if not np.isfinite(known).all():
+        raise InputError("scores must be finite to have a threshold, got NaN or infinity")
     slack = ROUNDING * np.abs(known).max()
     return float(np.float32(known[k - 1] - slack))
 

@@ -34,7 +34,9 @@ class FittedMap(NamedTuple):
 
 
 def fit_logistic(scores: np.ndarray, is_relevant: np.ndarray) -> Logistic | None:
-    """Platt's map of greatest likelihood; None where it would fall, or there is one score alone."""
+    """Platt's map of greatest likelihood; None where it would fall, or there is one score alone.
+    Both relevant and irrelevant documents are needed.
+    """
     given = scores.astype(np.float64)
     centre = given.mean()
     spread = given.std()
@@ -70,9 +72,10 @@ def fit_map(lists: LabelledScores) -> FittedMap:
         lists: of dev.
 
     Raises:
-        InputError: for scores that can't be thresholded, with the reason: too few queries, nothing
-            relevant or nothing else, equal scores, or scores that don't say more of relevance, in
-            documents of queries that were held out, than the share of relevant documents does.
+        InputError: for scores that can't be thresholded, with the reason: scores that are no finite
+            numbers, too few queries, nothing relevant or nothing else, equal scores, or scores that
+            don't say more of relevance, in documents of queries that were held out, than the share
+            of relevant documents does.
     """
     _check_enough(lists)
     y = lists.is_relevant
@@ -83,6 +86,10 @@ def fit_map(lists: LabelledScores) -> FittedMap:
     failed = set()
     for fold in range(int(folds.max()) + 1):
         is_out = folds[query_of_doc] == fold
+        if y[~is_out].all():
+            raise InputError(
+                "its scores can't be thresholded: nearly all candidates of dev are relevant, and the others are of so few queries that they don't show which score is too low"
+            )
         share = np.clip(y[~is_out].mean(), 1e-6, 1 - 1e-6)
         constant[is_out] = share
         for fit in MAPS:
@@ -108,6 +115,11 @@ def fit_map(lists: LabelledScores) -> FittedMap:
 
 
 def _check_enough(lists: LabelledScores) -> None:
+    n_infinite = int((~np.isfinite(lists.scores)).sum())
+    if n_infinite:
+        raise InputError(
+            f"its scores can't be thresholded: all must be finite, and {n_infinite:,} of {len(lists.scores):,} are NaN or infinite; the model has diverged, or its precision is too narrow for them: take 32-true"
+        )
     n_answerable = int(lists.has_relevant.sum())
     if lists.is_relevant.all() and n_answerable:
         raise InputError(

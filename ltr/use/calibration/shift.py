@@ -79,18 +79,34 @@ def groups_by_trait(lists: LabelledScores, traits: Traits) -> dict[str, np.ndarr
     """The answerable queries, cut into three groups by each trait, of about as many queries each.
     Queries of equal values are in one group; a trait by which all are in one group has none.
     """
-    groups = {}
+    has_relevant = lists.has_relevant
+    groups: dict[str, np.ndarray] = {}
+    if not has_relevant.any():
+        return groups
     for name, of_each in traits.items():
-        values = of_each[lists.has_relevant]
+        values = of_each[has_relevant]
         cuts = np.unique(np.quantile(values, np.arange(1, GROUPS) / GROUPS))
         group_of_value = np.searchsorted(cuts, values, side="left")
         numbers = np.unique(group_of_value)
         if len(numbers) < 2:
             continue
-        for number in numbers:
-            is_in = group_of_value == number
-            groups[f"{name} {values[is_in].min():.4g} to {values[is_in].max():.4g}"] = is_in
+        in_groups = [group_of_value == number for number in numbers]
+        ranges = [(values[is_in].min(), values[is_in].max()) for is_in in in_groups]
+        for words, is_in in zip(_distinct_names(ranges), in_groups, strict=True):
+            groups[f"{name} {words}"] = is_in
     return groups
+
+
+def _distinct_names(ranges: list[tuple[float, float]]) -> list[str]:
+    """A name for each of some ranges of which no two are equal: with as many digits as tell them
+    apart.
+    """
+    names: list[str] = []
+    for digits in (4, 9, 17):  # 17 tell any two numbers apart
+        names = [f"{low:.{digits}g} to {high:.{digits}g}" for low, high in ranges]
+        if len({*names}) == len(names):
+            break
+    return names
 
 
 def group_coverages(

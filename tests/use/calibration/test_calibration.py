@@ -95,6 +95,13 @@ def test_a_tie_is_kept_in_a_batch_of_another_shape(precision):
         assert tied.keeps([among_all[place], alone[place], in_twos[place]], 0.9).all()
 
 
+def test_a_score_that_is_no_number_is_no_document_that_does_not_fit():
+    made = calibration(SCORES)
+    assert made.keeps([np.inf, -np.inf], 0.9).tolist() == [True, False]
+    with pytest.raises(InputError, match="1 of 3 are NaN"):
+        made.keeps([3.0, np.nan, -9.0], 0.9)
+
+
 def test_promises_say_what_they_cost():
     """35 answerable queries: the 4th lowest of them at 0.9 (0.1 * 36), of five others each counts 0.2."""
     lists = lists_of(SCORES)

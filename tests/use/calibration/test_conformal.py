@@ -75,6 +75,12 @@ def test_of_no_queries_there_is_no_threshold():
         threshold([], 0.8)
 
 
+@pytest.mark.parametrize("number", [float("nan"), float("inf"), -float("inf")])
+def test_of_what_is_not_finite_there_is_no_threshold(number):
+    with pytest.raises(InputError, match="scores must be finite to have a threshold"):
+        threshold([1.0, 2.0, 3.0, number], 0.8)
+
+
 @pytest.mark.parametrize("promise", [0, 1, -0.1, 90, float("nan")])
 def test_a_promise_is_between_0_and_1(promise):
     with pytest.raises(InputError, match="keep must be between 0 and 1"):

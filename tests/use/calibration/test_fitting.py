@@ -153,6 +153,20 @@ def test_what_shows_too_little_is_refused(labels, words):
         fit_map(LabelledScores.from_lists(scores, labels))
 
 
+def test_irrelevant_documents_of_one_query_alone_show_too_little():
+    """Where that query is held out, the others have relevant documents alone."""
+    lists = LabelledScores.from_lists([[3.0, 4.0]] * 8 + [[3.0, 0.0]], [[1, 1]] * 8 + [[1, 0]])
+    with pytest.raises(InputError, match="nearly all candidates of dev are relevant"):
+        fit_map(lists)
+
+
+@pytest.mark.parametrize("score", [np.nan, np.inf, -np.inf])
+def test_scores_that_are_no_finite_numbers_are_refused(score):
+    scores = [[2.0, 1.0]] * 30 + [[2.0, score]]
+    with pytest.raises(InputError, match="all must be finite, and 1 of 62 are NaN or infinite"):
+        fit_map(LabelledScores.from_lists(scores, [[1, 0]] * 31))
+
+
 def test_equal_scores_are_refused():
     with pytest.raises(InputError, match="can't be thresholded: all are 0.5; train it longer"):
         fit_map(LabelledScores.from_lists([[0.5, 0.5]] * 30, [[1, 0]] * 30))

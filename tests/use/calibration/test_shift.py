@@ -129,6 +129,20 @@ def test_groups_by_hand():
     assert worse_groups(coverages) == coverages[:1]  # 0.01 is below 0.05 / 4, 0.028 is not
 
 
+@pytest.mark.parametrize("level", [0.0, 1234.0])
+def test_groups_that_differ_in_late_digits_are_apart(level):
+    """Three groups of two queries, whose best scores are 1/1024 apart, from any level on."""
+    scores = [[level + place / 1024] for place in range(6)]
+    lists = LabelledScores.from_lists(scores, [[1]] * 6)
+    groups = groups_by_trait(lists, {"best score": lists.highest.astype(float)})
+    assert [np.flatnonzero(is_in).tolist() for is_in in groups.values()] == [[0, 1], [2, 3], [4, 5]]
+
+
+def test_where_nothing_is_relevant_there_are_no_groups():
+    lists = LabelledScores.from_lists([[1.0], [2.0]], [[0], [0]])
+    assert groups_by_trait(lists, traits_of(lists)) == {}
+
+
 def worse_by_words(lists: LabelledScores, words: np.ndarray) -> list[str]:
     """The groups that the threshold of these lists at 0.9 serves less often."""
     t = threshold(lists.lowest_relevant, 0.9)
