@@ -88,6 +88,7 @@ def test_a_run_that_was_trained_only_is_tested(tiny_demo):
     assert metrics(tiny_demo.RUN.path)["test"]["nDCG@10"] == results["test"]["nDCG@10"]
 
 
+@pytest.mark.long
 def test_a_run_that_was_tested_otherwise_is_tested_again(tiny_demo, capsys):
     assert run_ltr("demo") == 0
     results = metrics(tiny_demo.RUN.path)

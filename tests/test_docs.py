@@ -127,7 +127,7 @@ def test_building_a_figure_again_gives_the_same_bytes(figures):
     assert figures.svg("RankNetLoss") == figures.svg("RankNetLoss")
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_the_figures_show_the_losses_as_they_are_now(figures):
     """The curves of each file, in points, lie where the losses of today draw them."""
 

@@ -10,7 +10,6 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 PATHS = sorted((ROOT / "notebooks").glob("*.ipynb"))
-QUICK = "1_losses.ipynb"
 spec = importlib.util.spec_from_file_location("run", ROOT / "notebooks/run.py")
 run = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(run)
@@ -32,12 +31,8 @@ def test_a_notebook_is_stored_with_its_outputs_and_small(path):
     assert path.stat().st_size < 1_000_000
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "path",
-    [pytest.param(path, marks=[pytest.mark.long] * (path.name != QUICK)) for path in PATHS],
-    ids=lambda path: path.name,
-)
+@pytest.mark.long
+@pytest.mark.parametrize("path", PATHS, ids=lambda path: path.name)
 def test_a_notebook_runs_and_prints_what_is_stored(path, monkeypatch):
     for name, value in {"WANDB_MODE": "offline", "OMP_NUM_THREADS": "1"}.items():
         monkeypatch.setenv(name, value)

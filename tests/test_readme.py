@@ -74,6 +74,7 @@ def test_a_quick_reproduction_wants_nothing_that_does_not_ship(tmp_path, reprodu
         assert grid.options.get("data.path", base) in ("examples/medquad", "runs/data/medquad-400")
 
 
+@pytest.mark.long
 def test_reproduce_writes_the_page_below_its_mark(tmp_path, monkeypatch, reproduction):
     write_letor(tmp_path / "letor")
     data = BASE["data"] | {"init_args": {"path": str(tmp_path / "letor"), "batch_size": 4}}
@@ -130,7 +131,7 @@ def test_the_loss_in_four_lines(tmp_path):
     assert printed.strip() == re.search(r"# (tensor.*)", block).group(1)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_the_five_lines_of_your_own_data_and_the_loss_of_your_own(warm_python, tmp_path):
     """The loss is found in the working directory, also by the console script, which does not look
     there by itself.

@@ -108,8 +108,11 @@ def check_batches(seen, refreshes):
 
 @pytest.mark.parametrize(
     "workers",
-    [{}, {"num_workers": 2}, {"num_workers": 2, "persistent_workers": True}],
-    ids=["no workers", "workers", "persistent workers"],
+    [
+        pytest.param({}, id="no workers"),
+        pytest.param({"num_workers": 2}, marks=pytest.mark.long, id="workers"),
+        pytest.param({"num_workers": 2, "persistent_workers": True}, id="persistent workers"),
+    ],
 )
 def test_the_batch_after_a_refresh_holds_the_new_negatives(
     tmp_path, collection_folder, backbone, workers

@@ -210,8 +210,8 @@ def test_a_run_says_once_what_it_cuts(config_of, backbone, windows, times, capfd
     assert capfd.readouterr().out.count("max_length 12 cuts ") == times
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("programs_begin_warm")
-@pytest.mark.slow
 def test_two_processes_train_as_one(config_of, backbone, tmp_path):
     config = config_of(cross(backbone), **{"trainer.max_steps": 4})
     run = tmp_path / "run"

@@ -181,7 +181,9 @@ def simulated(rng, n_seeds, n_queries=200, seeds=0.02, queries=0.1, both=0.2, n_
     return hard + of_queries + of_seeds + rng.normal(0, both, shape)
 
 
-@pytest.mark.parametrize("n_seeds", [2, 3, 5])
+@pytest.mark.parametrize(
+    "n_seeds", [2, *(pytest.param(n_seeds, marks=pytest.mark.long) for n_seeds in (3, 5))]
+)
 def test_equal_ways_to_train_differ_as_seldom_as_it_says_and_intervals_hold_the_truth(n_seeds):
     """1,000 families of four equal rankers against a fifth: the binomial bounds hold 0.05 with a
     probability of 0.999.

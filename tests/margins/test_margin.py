@@ -94,15 +94,16 @@ CONFIGURED = [
     ("LabelGap", {"scale": 0.5}, False),
     ("FromDistance", {"k": 0.5, "power": 0.5, "cap": 1.0}, False),
     ("FromDocuments", {"scale": 0.5}, False),
-    ("NormalSample", {"mean": 0.2, "seed": 3}, True),
+    pytest.param("NormalSample", {"mean": 0.2, "seed": 3}, True, marks=pytest.mark.long),
     ("Learnable", {"k": 0.05, "cap": 0.5}, True),
-    (
+    pytest.param(
         "Annealed",
         {
             "margin": {"class_path": "ltr.margins.Learnable", "init_args": {"k": 0.05}},
             "steps": 4,
         },
         True,
+        marks=pytest.mark.long,
     ),
 ]
 

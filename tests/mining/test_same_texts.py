@@ -115,8 +115,9 @@ def test_a_collection_of_different_texts_has_none(collection):
     assert known_documents(collection, judged) is judged
 
 
-def test_excluded_documents_are_those_of_a_loop_over_strings(tmp_path):
-    """Of 1,000 random judgements of 12 queries and 20 documents whose texts repeat."""
+@pytest.mark.parametrize("n_sets", [150, pytest.param(1000, marks=pytest.mark.long)])
+def test_excluded_documents_are_those_of_a_loop_over_strings(tmp_path, n_sets):
+    """Of so many random judgements of 12 queries and 20 documents whose texts repeat."""
     rng = np.random.default_rng(0)
     corpus = {f"d{row}": f"text {rng.integers(9)}" for row in range(20)}
     corpus |= {"q3": "title text 4", "q4": "text 2", "q5": "text 5"}
@@ -127,7 +128,7 @@ def test_excluded_documents_are_those_of_a_loop_over_strings(tmp_path):
     doc_texts = list(collection.corpus.texts)
     own = collection.documents_left_out()
     assert (own >= 0).sum() == 3
-    for _ in range(1000):
+    for _ in range(n_sets):
         n = int(rng.integers(1, 12))
         pairs = np.unique(rng.integers([12, 23], size=(n, 2)), axis=0)
         grades = rng.integers(0, 3, len(pairs)).astype(float)

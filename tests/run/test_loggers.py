@@ -245,6 +245,7 @@ def test_a_logger_in_the_place_of_wandb_is_told(config, tmp_path, capsys):
     assert not (tmp_path / "run/wandb").exists()
 
 
+@pytest.mark.long
 def test_the_cells_of_a_grid_are_whole_runs(config, here):
     """Their processes end without the hooks by which wandb would end its run."""
     grid = "base: c.yaml\naxes: {}\nseeds: [0]\noptions: {trainer.max_steps: 2}"

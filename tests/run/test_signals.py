@@ -44,18 +44,22 @@ def signalled(**options) -> dict:
     return {"trainer.callbacks": [{"class_path": "tests.faults.SignalAt", "init_args": options}]}
 
 
+# Each signal at one moment, SIGUSR1 further below; those with workers start two processes more.
+LONG = pytest.mark.long
+
+
 @pytest.mark.parametrize(
     ("by", "code", "workers", "within"),
     [
-        (signal.SIGKILL, -9, 2, "step"),
+        pytest.param(signal.SIGKILL, -9, 2, "step", marks=LONG),
         (signal.SIGKILL, -9, 0, "validation"),
         (signal.SIGTERM, 143, 2, "step"),
-        (signal.SIGTERM, 143, 0, "validation"),
-        (signal.SIGINT, 130, 2, "step"),
+        pytest.param(signal.SIGTERM, 143, 0, "validation", marks=LONG),
+        pytest.param(signal.SIGINT, 130, 2, "step", marks=LONG),
         (signal.SIGINT, 130, 0, "validation"),
-        (signal.SIGHUP, 129, 2, "step"),
+        pytest.param(signal.SIGHUP, 129, 2, "step", marks=LONG),
         (signal.SIGHUP, 129, 0, "validation"),
-        (signal.SIGUSR1, 138, 2, "step"),
+        pytest.param(signal.SIGUSR1, 138, 2, "step", marks=LONG),
     ],
 )
 def test_a_signal_in_a_step_or_a_validation(world, tmp_path, by, code, workers, within):

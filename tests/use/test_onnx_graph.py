@@ -56,7 +56,7 @@ LONG = pytest.mark.long
 
 @pytest.mark.parametrize(
     "name",
-    ["cross", "bert", *(pytest.param(name, marks=LONG) for name in ("dual", "cls", "max"))],
+    ["cross", *(pytest.param(name, marks=LONG) for name in ("bert", "dual", "cls", "max"))],
 )
 def test_onnx(exported, graphs, name):
     _, own, _ = exported
@@ -79,6 +79,7 @@ def test_onnx(exported, graphs, name):
     assert found == pytest.approx(own[name], abs=1e-4)
 
 
+@pytest.mark.long
 def test_a_model_with_few_positions(tmp_path):
     """The texts of the self-check are longer: each word has a token for every letter or two. The
     first token is pooled.

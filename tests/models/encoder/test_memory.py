@@ -57,9 +57,8 @@ pytestmark = [
 ]
 
 
-@pytest.mark.parametrize(
-    "precision", ["32-true", pytest.param("bf16-mixed", marks=pytest.mark.long)]
-)
+@pytest.mark.long
+@pytest.mark.parametrize("precision", ["32-true", "bf16-mixed"])
 def test_200_steps_of_ragged_batches_do_not_grow_the_process(backbone, precision):
     assert grown(backbone, precision) < 10
 

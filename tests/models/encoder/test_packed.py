@@ -263,7 +263,7 @@ def test_checkpointed_layers_attend_alike_when_they_run_again():
     torch.testing.assert_close(found, expected)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_compiled_encoder_is_compiled_once_for_all_layouts():
     # What other tests of this process have compiled counts too: of code that was compiled too often
     # torch compiles nothing more.

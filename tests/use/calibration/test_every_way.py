@@ -32,18 +32,19 @@ TEMPLATE = Template(
 )
 VECTORS = np.random.default_rng(0).normal(size=(29, 5)).astype(np.float32)
 KEPT = 12  # documents
+LONG = pytest.mark.long
 # A ranker; the form that it is exported in, or None for one that can't be; the score map.
 CASES = [
     ("cross", "sentence-transformers", fit_isotonic),
-    ("cross", "sentence-transformers", fit_logistic),
-    ("cross", "onnx", fit_isotonic),
+    pytest.param("cross", "sentence-transformers", fit_logistic, marks=LONG),
+    pytest.param("cross", "onnx", fit_isotonic, marks=LONG),
     ("classifier", "transformers", fit_logistic),
     ("decoder", "transformers", fit_isotonic),
-    pytest.param("decoder", "onnx", fit_logistic, marks=pytest.mark.long),
+    pytest.param("decoder", "onnx", fit_logistic, marks=LONG),
     ("dual", "sentence-transformers", fit_isotonic),
-    ("dual", "sentence-transformers", fit_logistic),
+    pytest.param("dual", "sentence-transformers", fit_logistic, marks=LONG),
     ("dual", "onnx", fit_isotonic),
-    pytest.param("dual", "onnx", fit_logistic, marks=pytest.mark.long),
+    pytest.param("dual", "onnx", fit_logistic, marks=LONG),
     ("features", None, fit_isotonic),
     ("features", None, fit_logistic),
 ]

@@ -112,12 +112,12 @@ COMPILED = {
 }
 
 
-# The first compiles all that a ranker does, for seconds, and the others the parts of it. A model
-# without a head is its own base.
+# The first compiles all that a ranker does, for seconds, and the others the parts of it, of which a
+# model with a head has all. A model without one is its own base.
 @pytest.mark.parametrize(
     ("kind", "how"),
     [
-        pytest.param(kind, how, marks=[pytest.mark.long] * (how == "ranker"))
+        pytest.param(kind, how, marks=[pytest.mark.long] * (how == "ranker" or kind is BertModel))
         for kind in (BertModel, BertForSequenceClassification)
         for how in COMPILED
         if (kind, how) != (BertModel, "base")
