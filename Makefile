@@ -27,12 +27,14 @@ demo: env  ## Train on the data that ships, and compare with BM25 and a dual enc
 
 # One thread per process, and one process more than cores, as some tests wait for others. Timings of the tests say nothing anyway.
 # A process that was ended, as one whose test hangs is, is not replaced: the next one would begin with that test again.
-WORKERS = $(shell $(PYTHON) -c 'import os; print(2 + os.cpu_count())')
+WORKERS = $(shell $(PYTHON) -c 'import os; print(1 + os.cpu_count())')
+# The long tests wait more.
+LONG_WORKERS = $(shell $(PYTHON) -c 'import os; print(2 + os.cpu_count())')
 test: env  ## Run the tests (J=1: one after the other)
 	HF_HUB_OFFLINE=1 WANDB_MODE=offline OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(or $(J),$(WORKERS)) --dist loadfile --max-worker-restart 0
 
 test-long: env  ## Run the tests that make test leaves out
-	HF_HUB_OFFLINE=1 WANDB_MODE=offline OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m long -n $(or $(J),$(WORKERS)) --max-worker-restart 0
+	HF_HUB_OFFLINE=1 WANDB_MODE=offline OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m long -n $(or $(J),$(LONG_WORKERS)) --max-worker-restart 0
 
 # One after the other: they share the GPU. T: some of them.
 test-gpu: env  ## Run the tests that need a GPU (LTR_GPU_TESTS_ON=cpu tries them without one)

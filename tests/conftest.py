@@ -8,6 +8,7 @@ import gc
 import importlib
 import logging
 import os
+import shutil
 import signal
 import sys
 import tempfile
@@ -54,6 +55,23 @@ def common_folder(tmp_path_factory) -> Path:
     """A folder that all workers of these tests share."""
     folder = tmp_path_factory.getbasetemp()
     return folder.parent if "PYTEST_XDIST_WORKER" in os.environ else folder
+
+
+@pytest.fixture(scope="session")
+def made_once(common_folder) -> Callable[[str, Callable[[Path], object]], Path]:
+    """``made_once(name, make)``: a folder that the first worker to ask for it makes for all of them."""
+
+    def folder_of(name: str, make: Callable[[Path], object]) -> Path:
+        place = common_folder / name
+        is_made = common_folder / f"{name}.made"
+        with FileLock(common_folder / f"{name}.lock"):
+            if not is_made.exists():
+                shutil.rmtree(place, ignore_errors=True)  # where making it has failed
+                make(place)
+                is_made.touch()
+        return place
+
+    return folder_of
 
 
 @pytest.fixture(scope="session")
@@ -178,10 +196,10 @@ def device() -> "torch.device":
 
 
 @pytest.fixture(scope="session")
-def collection_folder(tmp_path_factory) -> Path:
+def collection_folder(made_once) -> Path:
     from tests.world.collections import write_collection
 
-    return write_collection(tmp_path_factory.mktemp("collection") / "tiny")
+    return made_once("collection", write_collection)
 
 
 @pytest.fixture
@@ -192,17 +210,17 @@ def benchmark(monkeypatch) -> Callable[[str], ModuleType]:
 
 
 @pytest.fixture(scope="session")
-def backbone(tmp_path_factory) -> str:
+def backbone(made_once) -> str:
     from tests.world.backbones import make_backbone
 
-    return str(make_backbone(tmp_path_factory.mktemp("backbone") / "tiny-bert"))
+    return str(made_once("tiny-bert", make_backbone))
 
 
 @pytest.fixture(scope="session")
-def letor_folder(tmp_path_factory) -> Path:
+def letor_folder(made_once) -> Path:
     from tests.world.features import write_letor
 
-    return write_letor(tmp_path_factory.mktemp("letor") / "tiny")
+    return made_once("letor", write_letor)
 
 
 @pytest.fixture

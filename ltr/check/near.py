@@ -1,5 +1,6 @@
 """Texts that share most of their words: candidates by MinHash, which the words themselves confirm."""
 
+import functools
 from collections.abc import Iterator
 
 import numpy as np
@@ -134,14 +135,9 @@ def band_keys(sets: WordSets, threshold: float) -> np.ndarray:
     """``[B, N]`` uint32: in each band the bucket of each text. Texts that are near are likely in one
     bucket of some band.
     """
-    datasketch = _datasketch()
-    lsh = datasketch.MinHashLSH(
-        threshold=min(threshold, MOST_THRESHOLD), num_perm=PERMUTATIONS, weights=LSH_WEIGHTS
-    )
-    n_bands = lsh.b
-    n_rows = lsh.r
+    n_bands, n_rows = band_sizes(min(threshold, MOST_THRESHOLD))
     keys = np.empty((n_bands, len(sets)), np.uint32)
-    a, b = datasketch.MinHash(num_perm=n_bands * n_rows).permutations
+    a, b = _datasketch().MinHash(num_perm=n_bands * n_rows).permutations
     # The n_rows numbers of a band become one: a sum in which each has an odd multiplier of its own.
     multipliers = np.random.default_rng(0).integers(1 << 31, size=n_rows) * 2 + 1
     multipliers = multipliers.astype(np.uint32)
@@ -150,6 +146,15 @@ def band_keys(sets: WordSets, threshold: float) -> np.ndarray:
         sums = (values * multipliers[:, None]).sum(axis=1, dtype=np.uint32)
         keys[:, span] = murmur_finalised(sums)
     return keys
+
+
+@functools.cache
+def band_sizes(threshold: float) -> tuple[int, int]:
+    """How many bands there are, and of how many numbers of a signature one is made. To find them,
+    datasketch computes thousands of integrals.
+    """
+    lsh = _datasketch().MinHashLSH(threshold, num_perm=PERMUTATIONS, weights=LSH_WEIGHTS)
+    return lsh.b, lsh.r
 
 
 def signatures(sets: WordSets, span: slice, a: np.ndarray, b: np.ndarray) -> np.ndarray:

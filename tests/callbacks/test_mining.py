@@ -609,6 +609,7 @@ def killed_at(step: int, monkeypatch) -> None:
     )
 
 
+@pytest.mark.long
 def test_the_negatives_of_the_last_checkpoint_are_kept(
     tmp_path, collection_folder, backbone, monkeypatch
 ):

@@ -83,6 +83,7 @@ def test_pools_that_came_later(tmp_path, capsys, folder, backbone):
     assert "bm25, 100 deep" in note and ": candidates" in note
 
 
+@pytest.mark.long
 def test_a_run_without_validation_that_was_tested_by_auto_is_reproduced(
     tmp_path, capsys, folder, backbone, monkeypatch
 ):
@@ -106,6 +107,7 @@ def test_a_run_without_validation_that_was_tested_by_auto_is_reproduced(
     assert report(run / "reproduced")["options"] == {"data.evaluation.candidates": "auto"}
 
 
+@pytest.mark.long
 def test_seeds_of_auto_and_of_what_it_took_are_of_one_experiment(
     tmp_path, capsys, folder, backbone
 ):

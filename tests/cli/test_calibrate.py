@@ -103,6 +103,7 @@ def check_printed(words: str, n_kept: int, capsys) -> None:
     assert f"{n_kept} documents fit, 2 are printed" in told.err
 
 
+@pytest.mark.long
 def test_the_page_says_what_to_type(copied_run, tmp_path, monkeypatch):
     """Its commands in their order, and its Python."""
     run = copied_run(tmp_path, "cross")

@@ -61,6 +61,7 @@ def test_nobody_reads_the_table(runs):
     assert Path("out.csv").is_file()
 
 
+@pytest.mark.long
 def test_it_starts_without_lightning(runs):
     """Lightning takes seconds to import, torch one."""
     code = "import sys; from ltr.__main__ import main; main(['compare', 'runs/base', 'runs/good'])"
@@ -68,6 +69,7 @@ def test_it_starts_without_lightning(runs):
     subprocess.run([sys.executable, "-c", code], stdout=subprocess.DEVNULL, check=True)
 
 
+@pytest.mark.long
 def test_a_real_run_can_be_compared(letor_folder, tmp_path, capsys):
     """Two seeds of a feature ranker under two losses, from fit to the table."""
     data = BASE["data"] | {"init_args": {"path": str(letor_folder), "batch_size": 4}}

@@ -49,9 +49,8 @@ def made_at(runs):
 
 
 @pytest.mark.usefixtures("programs_begin_warm")
-@pytest.mark.parametrize(
-    "how", [signal.SIGKILL, pytest.param(signal.SIGTERM, marks=pytest.mark.long)]
-)
+@pytest.mark.long
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM])
 def test_a_cell_leaves_with_its_grid(how, folder):
     """Killed with -9, the grid can tell nobody; the run that it waited for saves and ends all the
     same.
@@ -146,6 +145,7 @@ def test_bad_arguments_are_one_line(words, folder, capsys):
     assert not Path("runs").exists()
 
 
+@pytest.mark.long
 def test_the_others_are_made_where_a_cell_fails(folder, capfd):
     """What no parser sees, such as data that is not there, may be met in the middle of the night."""
     write_grid(folder, axes={"data": {"none": {"data.path": "none"}, "letor": {}}}, seeds=[1, 2])

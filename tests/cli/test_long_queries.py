@@ -25,7 +25,7 @@ def folder(tmp_path_factory):
     return folder
 
 
-@pytest.mark.parametrize("kind", ["cross", "dual"])
+@pytest.mark.parametrize("kind", ["cross", pytest.param("dual", marks=pytest.mark.long)])
 def test_every_command_cuts_and_counts(tmp_path, capsys, caplog, folder, backbone, kind):
     def told(line: str) -> str:
         caplog.clear()

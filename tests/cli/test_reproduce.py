@@ -90,6 +90,7 @@ def add(run, metric, gain):
     change_test(run, **{metric: metrics_file(run)["test"][metric] + gain})
 
 
+@pytest.mark.long
 def test_a_run_that_was_tested_by_the_weights_of_a_step_is_so_again(run, monkeypatch, capsys):
     """Of two validations the second is the best; the first is tested."""
     monkeypatch.setattr("ltr.cli.reproduce.run_in_process", main)

@@ -113,6 +113,7 @@ def test_the_run_folder_is_named_by_experiment_and_seed(here, backbone, collecti
     assert written <= {path.name for path in run.iterdir()}
 
 
+@pytest.mark.long
 def test_weights_and_biases_by_one_flag_and_offline_without_a_key(config, tmp_path, monkeypatch):
     for name in ("WANDB_MODE", "WANDB_API_KEY", "WANDB_BASE_URL"):
         monkeypatch.delenv(name, raising=False)

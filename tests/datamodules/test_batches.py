@@ -42,6 +42,14 @@ CONFIGS = {
     "grids/synthetic/best": 100,
     "grids/synthetic/list_mle": 100,
 }
+# One of each form of texts, and the vectors.
+EVERY_DAY = {
+    "recipe:demo",
+    "dual_encoder/medquad",
+    "features/lambdarank",
+    "grids/synthetic/best",
+    "grids/synthetic/list_mle",
+}
 
 
 def reads(name: str) -> JoinedPairs | ApartTexts | FeatureVectors:
@@ -130,7 +138,10 @@ def found(name: str) -> dict[str, int | dict[str, str]]:
     return {"steps on 2 ranks": last + 1, "train": hashes(train), "dev": hashes(dev)}
 
 
-@pytest.mark.parametrize("name", CONFIGS)
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=[pytest.mark.long] * (name not in EVERY_DAY)) for name in CONFIGS],
+)
 def test_batches_are_those_that_were_recorded(name):
     assert found(name) == json.loads(RECORDED.read_text())[name]
 

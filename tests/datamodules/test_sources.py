@@ -155,8 +155,14 @@ def test_only_groups_are_warned_of_being_alone_in_a_batch(folders, kind, caplog)
     assert ("source b gives 0.4 groups to a batch" in caplog.text) == (kind == "groups")
 
 
-@pytest.mark.parametrize("batches", ["one_source", "mixed"])
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    ("kind", "batches"),
+    [
+        pytest.param(kind, batches, marks=[pytest.mark.long] * (kind != "lists"))
+        for kind in KINDS
+        for batches in ("one_source", "mixed")
+    ],
+)
 def test_batches_follow_from_seed_epoch_and_step_alone(folders, kind, batches):
     """Whatever came before, with other workers, and as two processes share them."""
     path = [folders["a"], folders["b"]]

@@ -92,7 +92,7 @@ def test_a_checkpoint_holds_adapters_heads_and_a_digest(runs):
     assert lora == {"r": 4, "alpha": 32, "dropout": 0.1, "targets": None}
 
 
-@pytest.mark.parametrize("kind", ["cross", "dual"])
+@pytest.mark.parametrize("kind", ["cross", pytest.param("dual", marks=pytest.mark.long)])
 def test_it_is_loaded_tested_compared_and_goes_on(runs, kind, tmp_path):
     run = Path(shutil.copytree(runs / kind / "run", tmp_path / "run"))
     ranker = ltr.load(run, "32-true")

@@ -34,11 +34,11 @@ TRIED = (
     "early stopping",
     "asked to stop at step 4, not before the second epoch",
     "negatives mined every step, the newest kept, accumulation of 2, validation every 3",
-    "a miner trained beside a cross-encoder that scores anew",
 )
 TRIED_LONG = (
     "validation every second epoch",
     "accumulation of 2, validation every 3, the three best",
+    "a miner trained beside a cross-encoder that scores anew",
     "adapters, averaged, on a base in bfloat16",
     "early stopping within epochs, not before the sixth",
     "a cross-encoder with dropout",

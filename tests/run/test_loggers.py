@@ -265,6 +265,7 @@ def test_a_run_that_fails_is_ended_and_the_next_one_is_another(config, tmp_path)
     assert len(offline(tmp_path / "b")) == 1
 
 
+@pytest.mark.long
 def test_each_combination_of_a_sweep_is_an_experiment(config, here, monkeypatch):
     """What an agent says by its environment."""
     monkeypatch.setenv("WANDB_SWEEP_ID", "s1")

@@ -299,17 +299,17 @@ def test_a_run_holds_what_was_taken_and_keeps_it(run, monkeypatch):
     assert stored(run) == "32-true" and in_bfloat16(run) == 5
 
 
-def test_a_run_of_float32_goes_on_in_float32_on_a_gpu(run, capsys):
-    for number, word in enumerate(("32-true", "null")):
-        own = Path(f"own{number}")
-        words = f"--config c.yaml --trainer.default_root_dir {own}"
-        assert run_ltr(f"fit {words} --trainer.precision {word}") == 0
-        assert stored(own) == "32-true"
-        capsys.readouterr()
-        assert run_ltr(f"fit {own} --trainer.max_steps 5") == 0
-        assert "precision 32-true, without TF32" in capsys.readouterr().out
-        assert run_ltr(f"fit {words} --ckpt_path last --trainer.max_steps 6") == 0
-        assert stored(own) == "32-true" and in_bfloat16(own) == 0
+@pytest.mark.parametrize("word", ["null", pytest.param("32-true", marks=pytest.mark.long)])
+def test_a_run_of_float32_goes_on_in_float32_on_a_gpu(run, capsys, word):
+    own = Path("own")
+    words = f"--config c.yaml --trainer.default_root_dir {own}"
+    assert run_ltr(f"fit {words} --trainer.precision {word}") == 0
+    assert stored(own) == "32-true"
+    capsys.readouterr()
+    assert run_ltr(f"fit {own} --trainer.max_steps 5") == 0
+    assert "precision 32-true, without TF32" in capsys.readouterr().out
+    assert run_ltr(f"fit {words} --ckpt_path last --trainer.max_steps 6") == 0
+    assert stored(own) == "32-true" and in_bfloat16(own) == 0
 
 
 def test_a_file_may_say_auto(run, capsys):

@@ -18,7 +18,7 @@ from ltr.use.retriever import Retriever
 from tests.use.loaded import texts_of_run
 
 
-@pytest.mark.parametrize("kind", ["cross", "dual"])
+@pytest.mark.parametrize("kind", ["cross", pytest.param("dual", marks=pytest.mark.long)])
 def test_a_run_in_half_precision_is_used_in_half_precision(
     tmp_path, kind, collection_folder, copied_run
 ):

@@ -278,7 +278,7 @@ def parts(folder):
     return [*folder.parent.glob(f".{folder.name}.parts-*/*.npy")]
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_two_processes_write_the_bytes_of_one_and_a_killed_one_is_resumed(
     tmp_path, teacher, collection_folder, monkeypatch, start_score
 ):

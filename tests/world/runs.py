@@ -1,6 +1,7 @@
 """Tiny runs that are trained and tested, and what a run writes."""
 
 import csv
+import hashlib
 import json
 import shutil
 from collections.abc import Callable
@@ -75,23 +76,20 @@ def trained_on_features(folder: Path, letor: Path, *options: str) -> Path:
 
 
 @pytest.fixture(scope="session")
-def copied_run(tmp_path_factory, collection_folder, backbone, letor_folder) -> Callable[..., Path]:
+def copied_run(made_once, collection_folder, backbone, letor_folder) -> Callable[..., Path]:
     """``copied_run(folder, kind, *options)``: the copy in a folder of a run on the tiny collection,
     or on features, which is trained and tested once for all tests.
     """
-    place = tmp_path_factory.mktemp("trained")
-    trained_runs: dict[tuple[str, ...], Path] = {}
 
     def copy(folder: Path, kind: str, *options: str) -> Path:
-        key = (kind, *options)
-        if key not in trained_runs:
-            own = place / str(len(trained_runs))
+        def train(place: Path) -> None:
             if kind == "features":
-                made = trained_on_features(own, letor_folder, *options)
+                trained_on_features(place, letor_folder, *options)
             else:
-                made = trained_on_texts(own, kind, collection_folder, backbone, *options)
-            trained_runs[key] = made
-        return Path(shutil.copytree(trained_runs[key], folder / "run"))
+                trained_on_texts(place, kind, collection_folder, backbone, *options)
+
+        key = hashlib.sha256(repr((kind, *options)).encode()).hexdigest()[:12]
+        return Path(shutil.copytree(made_once(f"trained-{key}", train) / "run", folder / "run"))
 
     return copy
 

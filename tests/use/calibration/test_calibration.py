@@ -179,7 +179,7 @@ def with_calibration(run: Path) -> Calibration:
     return made
 
 
-@pytest.mark.parametrize("kind", ["cross", "dual"])
+@pytest.mark.parametrize("kind", ["cross", pytest.param("dual", marks=pytest.mark.long)])
 def test_what_is_kept_of_a_ranking(copied_run, tmp_path, kind):
     run = copied_run(tmp_path, kind)
     made = with_calibration(run)

@@ -56,14 +56,14 @@ NOT_OF = {
     ("dual", "fields swapped"),
     ("dual", "in float16"),
 }
-# Each fault once in `make test`; on the other servers in `make test-long`.
+# One fault of each layer in `make test`; all on all servers in `make test-long`.
 SHORT = {
     "template lost": "dual",
     "wrong pooling": "embeddings",
     "cut at 512": "embeddings",
-    "EOS twice": "embeddings",
-    "head random": "embeddings",
-    "in float16": "none",
+    **dict.fromkeys(
+        ("EOS twice", "head random", "fields swapped", "left padding", "in float16"), "none"
+    ),
 }
 CASES = [
     pytest.param(server, name, marks=[] if SHORT.get(name, "cross") == server else pytest.mark.long)
