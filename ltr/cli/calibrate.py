@@ -68,6 +68,8 @@ def calibrate(run: str, *, on: str | None = None) -> None:
         raise InputError("ltr calibrate runs in one process; start it without torchrun or srun")
     leave_out_hints_of_lightning()
     folder = RunFolder(run)
+    if not folder.config.is_file():  # before a lock is left in what is no run
+        raise InputError(f"{run} must be a run folder, but there is no {folder.config}")
     if on is not None:
         split = split_named(on, "on")
         if split == "dev":

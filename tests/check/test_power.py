@@ -1,6 +1,7 @@
 """What a split can show: the formula by hand, and a simulation of the test that it speaks of."""
 
 import math
+import json
 import shutil
 
 import numpy as np
@@ -164,7 +165,7 @@ def test_what_a_threshold_would_keep_follows_from_the_queries_of_dev(tmp_path):
     """
     folder = write_collection(tmp_path / "c")
     low, high = stats.beta(28, 3).interval(0.9)
-    line = f"dev: a threshold that is to keep all relevant documents of 90% of queries (ltr calibrate), set by 30 queries with a relevant document, keeps them of {low:.1%} to {high:.1%} of new ones in 90% of draws"
+    line = f"dev: a threshold that is to keep all relevant documents of 90% of queries (ltr calibrate), set by 30 queries with a relevant document among their candidates, keeps them of {low:.1%} to {high:.1%} of new ones in 90% of draws"
     section = power_section(open_collection(folder), "nDCG@10")
     assert section.lines[-1] == line and "80.5% to 97.2%" in line
     promise = {"promise": 0.9, "queries": 30, "new_queries": pytest.approx([low, high])}
@@ -177,6 +178,12 @@ def test_what_a_threshold_would_keep_follows_from_the_queries_of_dev(tmp_path):
     collection = open_collection(folder)
     assert answerable_queries(collection, "dev") == 30
     assert answerable_queries(collection._replace(relevant_from=2), "dev") == 0
+    # A query whose relevant document shares no word with it is not found by BM25.
+    corpus = folder / "corpus.jsonl"
+    documents = [json.loads(line) for line in open(corpus)]
+    unfound = [{**d, "text": "nothing"} if d["_id"] == "dev-q4-d0" else d for d in documents]
+    corpus.write_text("".join(f"{json.dumps(document)}\n" for document in unfound))
+    assert answerable_queries(open_collection(folder), "dev") == 29
     few = power_section(collection._replace(relevant_from=2), "nDCG@10")
     assert few.entries["promise"]["new_queries"] is None
     assert not any("threshold" in each for each in [*section.severe, *few.severe])
@@ -184,7 +191,7 @@ def test_what_a_threshold_would_keep_follows_from_the_queries_of_dev(tmp_path):
 
 def test_a_dev_that_is_too_small_for_a_threshold_is_told_what_it_needs():
     assert promise_line(9).endswith(
-        "set by 9 queries with a relevant document, keeps them of 71.7% to 99.4% of new ones in 90% of draws"
+        "set by 9 queries with a relevant document among their candidates, keeps them of 71.7% to 99.4% of new ones in 90% of draws"
     )
     assert promise_line(8).endswith(
         "needs 9 queries with a relevant document among their candidates, and there are 8"

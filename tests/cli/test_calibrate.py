@@ -255,8 +255,13 @@ def test_dev_is_no_other_split(tmp_path, capsys):
     assert words in refusal(capsys, f"calibrate {tmp_path} --on dev")
 
 
-def test_what_is_no_run_is_refused(tmp_path, capsys):
-    assert "must be a run folder" in refusal(capsys, f"calibrate {tmp_path}/none")
+@pytest.mark.parametrize("name", ["none", "folder", "file"])
+def test_what_is_no_run_is_refused_and_left_as_it_is(tmp_path, capsys, name):
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "file").touch()
+    before = sorted(tmp_path.rglob("*"))
+    assert "must be a run folder" in refusal(capsys, f"calibrate {tmp_path}/{name}")
+    assert sorted(tmp_path.rglob("*")) == before
 
 
 # What is collected
