@@ -522,7 +522,7 @@ class RankerModule(LightningModule):
         if self._search_results is None:
             return self.ranker(batch), batch
         similarities, found = batch_of_found(self._search_results, batch)
-        return similarities / self.ranker.temperature, found
+        return self.ranker.over_temperature(similarities), found
 
     def validation_step(self, batch: RankingBatch, batch_idx: int) -> dict[str, Any]:
         """Add the batch to the metrics. Returns its scores, lists and per-query values, for callbacks

@@ -173,7 +173,7 @@ class DualEncoder(Ranker):
     def key(self) -> list[object]:
         """See :attr:`ltr.models.Ranker.key`."""
         sides = [self.embedding_key("query"), self.embedding_key("document")]
-        return [type(self).__name__, sides, self.similarity.name, float(self.temperature)]
+        return [type(self).__name__, sides, self.similarity.name, self.temperature_value]
 
     def embedding_key(self, side: Side) -> list[object]:
         """All that decides the embedding of a text, for keys of what is made of embeddings."""

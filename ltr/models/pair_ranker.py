@@ -193,7 +193,7 @@ class PairRanker(Ranker):
         """Inside the block the last linear layer is divided by the temperature, for libraries that
         know none: the scores stay what they are.
         """
-        temperature = float(torch.as_tensor(self.temperature).detach())
+        temperature = self.temperature_value
         learnt = self.log_temperature
         fixed = self._temperature
         if learnt is None and temperature == 1.0:

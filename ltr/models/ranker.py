@@ -68,6 +68,11 @@ class Ranker(nn.Module):
         correction = (log.clamp(min=math.log(LOWEST_TEMPERATURE)) - log).detach()
         return (log + correction).exp()
 
+    @property
+    def temperature_value(self) -> float:
+        """The temperature as a number, without a gradient."""
+        return float(torch.as_tensor(self.temperature).detach())
+
     def bound_temperature(self) -> None:
         """Bring a learnt temperature that is trained back to its bound. The property clamps the value
         that it returns; steps could move the parameter ever further below the bound, and it would

@@ -223,7 +223,7 @@ def _handed_on(
     if model.similarity.name != model.similarity.saved_as:
         return None, NO_CALIBRATION
     # There is no temperature in the folder.
-    return calibration.of_scaled(float(model.temperature)), ""
+    return calibration.of_scaled(model.temperature_value), ""
 
 
 def _write_calibration(

@@ -1,7 +1,7 @@
 """What a split can show: the formula by hand, and a simulation of the test that it speaks of."""
 
-import math
 import json
+import math
 import shutil
 
 import numpy as np

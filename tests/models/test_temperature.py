@@ -110,6 +110,13 @@ def test_it_decides_the_key():
     assert keys[0] != keys[1]
 
 
+@pytest.mark.parametrize("learn", [False, True])
+def test_that_of_a_dual_encoder_is_a_number_in_its_key(learn, backbone):
+    """Which is made outside training, too, where a warning would be an error here."""
+    ranker = DualEncoder(backbone, max_length=24, temperature=0.25, learn_temperature=learn)
+    assert ranker.key[-1] == pytest.approx(0.25) and type(ranker.key[-1]) is float
+
+
 @pytest.mark.parametrize("kind", ["encoder", "classifier", "decoder"])
 @pytest.mark.parametrize("learn", [False, True])
 def test_a_saved_folder_scores_on_the_same_scale(kind, learn, backbone, tmp_path):
