@@ -77,6 +77,7 @@ def test_the_demo_trains_in_an_empty_folder_and_goes_on_where_it_was(tiny_demo, 
     assert metrics(tiny_demo.RUN.path) == results
 
 
+@pytest.mark.long
 def test_a_run_that_was_trained_only_is_tested(tiny_demo):
     assert run_ltr("demo") == 0
     results = metrics(tiny_demo.RUN.path)

@@ -54,7 +54,13 @@ LEARNING = {
 }
 
 
-@pytest.mark.parametrize("name", LEARNING)
+EVERY_DAY = {"softmax", "bf16", "learnable"}
+
+
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=[pytest.mark.long] * (name not in EVERY_DAY)) for name in LEARNING],
+)
 def test_a_ranker_learns_the_tiny_world(tmp_path, backbone, collection_folder, name):
     """In the tiny world the relevant document repeats the query's word; unseen queries are ranked
     better after training.

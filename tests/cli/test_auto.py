@@ -30,7 +30,7 @@ def trained_without_options(place, kind, data_module, folder, backbone, *options
     ("kind", "data_module"),
     [
         ("cross", "TripletDataModule"),
-        ("dual", "ListDataModule"),
+        pytest.param("dual", "ListDataModule", marks=pytest.mark.long),
         ("dual", "GroupDataModule"),
     ],
 )

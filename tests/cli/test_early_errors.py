@@ -189,7 +189,26 @@ CASES = {
 }
 
 
-@pytest.mark.parametrize("case", CASES)
+# One of options alone, of the rankers, of the files of a folder, of another collection, of the
+# judgements, of a search, and of a callback.
+EVERY_DAY = {
+    "a depth of 0",
+    "a search by a cross-encoder",
+    "pools of dev",
+    "negatives of another collection",
+    "scores of few",
+    "nothing relevant",
+    "labels without queries",
+    "an index of more clusters than documents",
+    "mining by what can't search",
+    "other data",
+}
+
+
+@pytest.mark.parametrize(
+    "case",
+    [pytest.param(case, marks=[pytest.mark.long] * (case not in EVERY_DAY)) for case in CASES],
+)
 def test_nothing_is_tokenised_before(case, world, capsys, tokenised, tmp_path):
     words, message = CASES[case]
     name, _, options = words.replace("PLACE", str(world)).partition(" ")
@@ -215,7 +234,10 @@ def test_a_resume_with_other_data_is_refused_as_early(world, capsys, tokenised):
     assert tokenised == []
 
 
-@pytest.mark.parametrize("command", ["test", "validate", "predict"])
+@pytest.mark.parametrize(
+    "command",
+    ["test", *(pytest.param(name, marks=pytest.mark.long) for name in ("validate", "predict"))],
+)
 def test_measuring_is_refused_as_early(command, world, capsys, tokenised):
     options = f"--data.path {world / 'data'} --data.evaluation.candidates candidates"
     told = refusal(capsys, f"{command} {world / 'teacher'} {options}")

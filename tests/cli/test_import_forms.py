@@ -112,7 +112,14 @@ def train_and_test(module: RankerModule, data: RankingDataModule, folder: Path) 
     assert 0 <= measured[f"test/{module.ranking_metrics[0].name}"] <= 1
 
 
-@pytest.mark.parametrize("form", FORMS)
+# A file of rows, of lines, and two folders.
+EVERY_DAY = {"CSV", "triples", "a data folder", "MS MARCO"}
+
+
+@pytest.mark.parametrize(
+    "form",
+    [pytest.param(form, marks=[pytest.mark.long] * (form not in EVERY_DAY)) for form in FORMS],
+)
 def test_a_form_is_imported_trained_one_step_and_tested(tmp_path, backbone, form):
     source = write(tmp_path / "source", form)
     import_train_and_test(source, tmp_path / "new", backbone)

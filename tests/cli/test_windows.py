@@ -97,7 +97,7 @@ def test_bad_windows_are_one_line(config_of, backbone, tmp_path, option, capfd):
     assert not (tmp_path / "run").exists()
 
 
-@pytest.mark.parametrize("score", ["best", "mean"])
+@pytest.mark.parametrize("score", ["best", pytest.param("mean", marks=pytest.mark.long)])
 def test_a_dual_encoder_searches_the_corpus_by_windows(
     config_of, backbone, collection_folder, tmp_path, score
 ):

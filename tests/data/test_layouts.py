@@ -56,7 +56,7 @@ def medquad(file, n):
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("side", SIDES)
-@pytest.mark.parametrize("max_length", [48, 20, 15])
+@pytest.mark.parametrize("max_length", [pytest.param(48, marks=pytest.mark.long), 20, 15])
 def test_joined_pairs_equal_the_tokenizer_own(kind, side, max_length):
     tokenizer = tokenizer_of(kind, side)
     texts = TEXTS + COUNTED

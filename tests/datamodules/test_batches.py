@@ -42,9 +42,8 @@ CONFIGS = {
     "grids/synthetic/best": 100,
     "grids/synthetic/list_mle": 100,
 }
-# One of each form of texts, and the vectors.
+# One of texts, and those of vectors.
 EVERY_DAY = {
-    "recipe:demo",
     "dual_encoder/medquad",
     "features/lambdarank",
     "grids/synthetic/best",

@@ -165,6 +165,7 @@ def test_it_stops_where_the_budget_would_hardly_show_a_difference_and_may_go_on_
     assert len(stand_in.made) == 12
 
 
+@pytest.mark.long
 def test_the_page_trains_the_rest_by_the_command_that_it_names(stand_in, capfd):
     page = (Path(__file__).parents[2] / "docs/grid.md").read_text(encoding="utf-8")
     (looks,) = re.findall(r"^ltr (grid losses.yaml .*--until_shown)$", page, re.MULTILINE)

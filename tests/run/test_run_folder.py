@@ -614,7 +614,10 @@ def test_a_run_that_was_moved_keeps_its_best(config, run):
     assert loaded(run, "best")["global_step"] == best_first(scores_of(run))[0]
 
 
-@pytest.mark.parametrize(("k", "kept"), [(0, 0), (1, 0), (2, 2), (-1, 6)])
+@pytest.mark.parametrize(
+    ("k", "kept"),
+    [(2, 2), *(pytest.param(*pair, marks=pytest.mark.long) for pair in [(0, 0), (1, 0), (-1, 6)])],
+)
 def test_best_is_the_best_with_any_number_kept(config, k, kept):
     assert fit(config, "run", f"--trainer.max_epochs 6 --best.save_top_k {k}") == 0
     scores = scores_of("run")
@@ -627,7 +630,7 @@ def test_best_is_the_best_with_any_number_kept(config, k, kept):
         assert metrics("run")["validate"]["nDCG_exp@10"] == pytest.approx(scores[ranked[0]])
 
 
-@pytest.mark.parametrize("k", [2, -1])
+@pytest.mark.parametrize("k", [2, pytest.param(-1, marks=pytest.mark.long)])
 def test_what_was_best_by_another_metric_stays(config, k):
     """Four validations by the one metric, then four by the other: of these the k best stay, too."""
     begin_with(config, "run", f"--trainer.max_epochs 4 --best.save_top_k {k}")

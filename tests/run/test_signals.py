@@ -224,7 +224,7 @@ def test_of_several_processes_only_the_first_is_ended_by_a_signal(monkeypatch):
     assert main(["fit"]) == 143
 
 
-@pytest.mark.parametrize("step", [3, 6])
+@pytest.mark.parametrize("step", [3, pytest.param(6, marks=LONG)])
 def test_a_signal_in_a_validation_of_averaged_weights(world, tmp_path, step):
     """The weights at hand are not those that are trained on: the run ends after that validation. 6
     steps are an epoch.
@@ -290,7 +290,9 @@ def test_a_signal_between_accumulated_batches_waits_for_their_step(world, tmp_pa
     check_resume(world, run, changes)
 
 
-@pytest.mark.parametrize("changes", [{"trainer.limit_val_batches": 0}, VALIDATED])
+@pytest.mark.parametrize(
+    "changes", [{"trainer.limit_val_batches": 0}, pytest.param(VALIDATED, marks=LONG)]
+)
 def test_a_signal_while_the_end_of_an_epoch_is_looked_at_waits_for_a_step(
     world, tmp_path, monkeypatch, changes
 ):

@@ -163,14 +163,8 @@ def test_recomputing_keeps_the_activations_of_as_many_tokens_as_asked_for():
     assert held(59, 3) < 0.8 * held(60, 3)
 
 
-@pytest.mark.parametrize(
-    "dropout, on_a_gpu",
-    [
-        ("hidden", True),
-        pytest.param("hidden", False, marks=pytest.mark.long),
-        pytest.param("own", True, marks=pytest.mark.long),
-    ],
-)
+@pytest.mark.long  # kernels/test_first_tokens.py compiles layers every day
+@pytest.mark.parametrize("dropout, on_a_gpu", [("hidden", True), ("hidden", False), ("own", True)])
 def test_layers_share_what_is_compiled(dropout, on_a_gpu, monkeypatch):
     """However many there are, and whatever the sizes of chunks: torch would run eagerly what it has
     compiled 8 times, and here it raises an error then.

@@ -73,7 +73,10 @@ def test_a_score_at_the_threshold_is_kept_also_after_reading(tmp_path):
         assert read.keeps([np.nextafter(lowest, np.float32(-9))], 0.9, kept).tolist() == [False]
 
 
-@pytest.mark.parametrize("precision", ["32-true", "bf16-mixed", "16-mixed"])
+@pytest.mark.parametrize(
+    "precision",
+    ["bf16-mixed", *(pytest.param(one, marks=pytest.mark.long) for one in ("32-true", "16-mixed"))],
+)
 def test_a_tie_is_kept_in_a_batch_of_another_shape(precision):
     """Each document in its turn has the score that the threshold is made of, scored among others: alone
     and beside one other its last digits may differ, and it is kept.

@@ -43,7 +43,7 @@ CASES = [
     pytest.param("decoder", "onnx", fit_logistic, marks=LONG),
     ("dual", "sentence-transformers", fit_isotonic),
     pytest.param("dual", "sentence-transformers", fit_logistic, marks=LONG),
-    ("dual", "onnx", fit_isotonic),
+    pytest.param("dual", "onnx", fit_isotonic, marks=LONG),
     pytest.param("dual", "onnx", fit_logistic, marks=LONG),
     ("features", None, fit_isotonic),
     ("features", None, fit_logistic),

@@ -51,7 +51,13 @@ def embedder(tmp_path_factory) -> Path:
     return folder / "exported"
 
 
-@pytest.mark.parametrize("pair", ["{query}\n{document}\nyes?", "{document}\n{query}\nyes?"])
+@pytest.mark.parametrize(
+    "pair",
+    [
+        "{query}\n{document}\nyes?",
+        pytest.param("{document}\n{query}\nyes?", marks=pytest.mark.long),
+    ],
+)
 def test_cuts_inside_characters_are_no_fault(pair, tmp_path):
     """Three tokens a letter; sentence-transformers cuts what stands last in the template."""
     letters = "日本語東京大学研究開発機構情報"
