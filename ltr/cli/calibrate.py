@@ -67,16 +67,16 @@ def calibrate(run: str, *, on: str | None = None) -> None:
     if has_launched_several():
         raise InputError("ltr calibrate runs in one process; start it without torchrun or srun")
     leave_out_hints_of_lightning()
+    split = None if on is None else split_named(on, "on")
+    if split == "dev":
+        raise InputError(
+            "on must be another split than dev, on which the calibration is made; take test, or leave it out",
+            option="on",
+        )
     folder = RunFolder(run)
     if not folder.config.is_file():  # before a lock is left in what is no run
         raise InputError(f"{run} must be a run folder, but there is no {folder.config}")
-    if on is not None:
-        split = split_named(on, "on")
-        if split == "dev":
-            raise InputError(
-                "on must be another split than dev, on which the calibration is made; take test, or leave it out",
-                option="on",
-            )
+    if split is not None:
         _measure(folder, split)
         return
     with folder.owned():

@@ -158,7 +158,13 @@ class FeatureRanker(Ranker):
             )
             self.attention.append(block)
         self.head = nn.Linear(width, 1)
+        self._not_in_weights = [sizes.activation, sizes.heads]
         self._draws = use_keyed_dropout(self)
+
+    @property
+    def key(self) -> list[object]:
+        """See :attr:`ltr.models.Ranker.key`."""
+        return [*super().key, *self._not_in_weights]
 
     def represent(self, batch: RankingBatch) -> tuple[Tensor, Tensor]:
         """Scores ``[B, N]``, and what the head reads, ``[B, N, H]``: both float32, and 0 at the

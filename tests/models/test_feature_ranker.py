@@ -39,6 +39,18 @@ def test_a_linear_ranker_by_hand():
     assert model(batch_of(features)).tolist() == [[4.0, 1.0, 1.0]]
 
 
+def test_what_the_weights_do_not_tell_is_in_the_key():
+    """Equal weights, three scores: by another activation, and by other heads of attention."""
+    base = FeatureRanker(4, preset="list_attention")
+    others = [
+        FeatureRanker(4, preset="list_attention", activation="tanh"),
+        FeatureRanker(4, preset="list_attention", heads=4),
+    ]
+    for other in others:
+        other.load_state_dict(base.state_dict())
+    assert len({str(ranker.key) for ranker in (base, *others)}) == 3
+
+
 def test_the_two_layer_net_is_the_one_of_ranknet():
     """Features to 10 hidden units to one score: torch's own layers with the same weights agree."""
     model = FeatureRanker(4, "two_layer")

@@ -216,8 +216,7 @@ def calibration_of(file: Path | None, model: Ranker, name: str | Path) -> Calibr
     calibration = read_calibration(check_has_calibration(file, name))
     if calibration.ranker != digest_of_ranker(model):
         raise OfAnotherRanker(
-            f"{file} is of other weights than those of {name}, or of scores on another scale, so its thresholds promise nothing; {MEND}",
-            option="keep",
+            f"{file} is of other weights than those of {name}, or of scores on another scale, so its thresholds promise nothing; {MEND}"
         )
     return calibration
 
@@ -235,8 +234,7 @@ def check_has_calibration(file: Path | None, name: str | Path) -> Path:
     """
     if file is None or not file.is_file():
         raise InputError(
-            f"{name} has no calibration, by which scores have a threshold; make one on the dev split of a run: ltr calibrate RUN, which ltr export hands on",
-            option="keep",
+            f"{name} has no calibration, by which scores have a threshold; make one on the dev split of a run: ltr calibrate RUN, which ltr export hands on"
         )
     return file
 
