@@ -32,6 +32,7 @@ def test_every_fault_has_its_own_words_and_tests_that_exist():
     files |= {"ltr/data/sampling/list_rows.py", "ltr/models/ranker.py"}
     files |= {f"ltr/data/{name}.py" for name in ("pair_files", "judged_lists", "folder_files")}
     files |= {f"ltr/data/{name}.py" for name in ("data_folder", "lines", "named_rows", "trec")}
+    files |= {"ltr/data/separated_rows.py"}
     files |= {"ltr/search/exact.py", "ltr/search/tiles.py", "ltr/tf32.py", "ltr/run/precision.py"}
     for name in ("block_attention", "first_tokens", "gelu", "half_weights", "linear"):
         files.add(f"ltr/models/encoder/kernels/{name}.py")

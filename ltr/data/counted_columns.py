@@ -13,8 +13,9 @@ from typing import Any, NamedTuple
 
 from ltr.data.cache_folder import cached, origin_of
 from ltr.data.columns import is_certain
-from ltr.data.files import digest_of, numbered_lines
+from ltr.data.files import digest_of, numbered_lines_in, text_blocks
 from ltr.data.progress import reading
+from ltr.data.separated_rows import SplitRows, split_tabs, stripped
 from ltr.entries import parse_json
 from ltr.errors import InputError
 
@@ -53,6 +54,31 @@ class Column:
     phrases: int = 0
     first_values: dict[str, None] = field(default_factory=dict)
 
+    def add(self, value: str, n_lines: int = 1) -> None:
+        """Count lines with this value, which has no white space or quotes at its ends."""
+        if self.distinct < DISTINCT:
+            self.first_values[value] = None
+        if " " in value:
+            self.phrases += n_lines
+        elif NUMBER.fullmatch(value):
+            self.numbers += n_lines
+            self.single_words += n_lines
+            if WHOLE_NUMBER.fullmatch(value) is None:
+                self.fractions += n_lines
+        elif WORD.fullmatch(value):
+            self.single_words += n_lines
+            if CODE.search(value) is not None:
+                self.codes += n_lines
+
+    def add_many(self, values: list[bytes]) -> None:
+        """Count lines with these values, as UTF-8."""
+        if self.distinct == DISTINCT:
+            others = [value for value in values if b" " not in value]
+            self.phrases += len(values) - len(others)
+            values = others
+        for value, n_lines in Counter(values).items():
+            self.add(value.decode(), n_lines)
+
     @property
     def distinct(self) -> int:
         """How many different values it has, at most ``DISTINCT``."""
@@ -63,6 +89,10 @@ class Column:
         """Its different values, where they are few and short."""
         are_short = all(len(v) <= LETTERS and len(v.split()) <= 3 for v in self.first_values)
         return sorted(self.first_values) if are_short and self.distinct <= MOST_VALUES else None
+
+
+# The number of a line with its values, or that of the first of many.
+Lines = tuple[int, list[str] | SplitRows]
 
 
 class CountedColumns(NamedTuple):
@@ -145,8 +175,10 @@ def columns_of(file: Path, layout: str = "") -> CountedColumns:
     return counted
 
 
-def _count_columns(file: Path, lines: Iterator[tuple[int, list[str]]]) -> CountedColumns:
-    beginning = list(islice(lines, 2))
+def _count_columns(file: Path, lines: Iterator[Lines]) -> CountedColumns:
+    beginning = [
+        (number, values) for number, values in islice(lines, 2) if isinstance(values, list)
+    ]
     if not beginning:
         return CountedColumns(0, 1, [], [], 0, 0, 0, 0, "")
     first, first_values = beginning[0]
@@ -154,10 +186,15 @@ def _count_columns(file: Path, lines: Iterator[tuple[int, list[str]]]) -> Counte
     breaks = _Breaks()
     breaks.add(first, first_values)
     for number, values in chain(beginning[1:], lines):
-        if len(values) not in lines_of_width:
-            lines_of_width[len(values)] = _LinesOfWidth(number)
-        lines_of_width[len(values)].add(number, values)
-        breaks.add(number, values)
+        n_columns = len(values.columns if isinstance(values, SplitRows) else values)
+        if n_columns not in lines_of_width:
+            lines_of_width[n_columns] = _LinesOfWidth(number)
+        if isinstance(values, SplitRows):
+            lines_of_width[n_columns].add_many(values)
+            breaks.add(number, [])
+        else:
+            lines_of_width[n_columns].add(number, values)
+            breaks.add(number, values)
     names: list[str] = []
     second_values = beginning[1][1] if len(beginning) > 1 else None
     if _are_names(first_values, second_values, lines_of_width.get(len(first_values))):
@@ -234,17 +271,25 @@ class _Breaks:
                 )
 
 
-def _checked_lines(file: Path, layout: str) -> Iterator[tuple[int, list[str]]]:
-    for number, line in numbered_lines(file):
-        values = line.split("\t")
-        if layout and len(values) < 2:
-            raise InputError(
-                f"{file}:{number}: expected {layout}, got one column: {line[:60]!r}{separator_hint(line)}"
-            )
-        if layout and not all(map(str.strip, values)):
-            column = 1 + next(place for place, value in enumerate(values) if not value.strip())
-            raise InputError(f"{file}:{number}: column {column} is empty")
-        yield number, values
+def _checked_lines(file: Path, layout: str) -> Iterator[Lines]:
+    """The lines of a file one by one, but many without quotes together behind the first two."""
+    n_alone = 0
+    for first, block in text_blocks(file):
+        together = split_tabs(block) if n_alone >= 2 and b'"' not in block else None
+        if together is not None:
+            yield first, together
+            continue
+        for number, line in numbered_lines_in(file, first, block):
+            values = line.split("\t")
+            if layout and len(values) < 2:
+                raise InputError(
+                    f"{file}:{number}: expected {layout}, got one column: {line[:60]!r}{separator_hint(line)}"
+                )
+            if layout and not all(map(str.strip, values)):
+                column = 1 + next(place for place, value in enumerate(values) if not value.strip())
+                raise InputError(f"{file}:{number}: column {column} is empty")
+            n_alone += 1
+            yield number, values
 
 
 def separator_hint(line: str) -> str:
@@ -290,20 +335,15 @@ class _LinesOfWidth:
                 self.first_quoted = number
                 self.shown_quoted = repr("\t".join(values)[:60])
         for value, column in zip(values, self.columns, strict=True):
-            value = value.strip().strip('"')
-            if len(column.first_values) < DISTINCT:
-                column.first_values[value] = None
-            if " " in value:
-                column.phrases += 1
-            elif NUMBER.fullmatch(value):
-                column.numbers += 1
-                column.single_words += 1
-                if WHOLE_NUMBER.fullmatch(value) is None:
-                    column.fractions += 1
-            elif WORD.fullmatch(value):
-                column.single_words += 1
-                if CODE.search(value) is not None:
-                    column.codes += 1
+            column.add(value.strip().strip('"'))
+
+    def add_many(self, lines: SplitRows) -> None:
+        """Count many lines without quotes, which come behind others."""
+        if not self.columns:
+            self.columns = [Column() for _ in lines.columns]
+        self.n_lines += len(lines.places)
+        for values, column in zip(lines.columns, self.columns, strict=True):
+            column.add_many(stripped(values))
 
 
 def _are_names(

@@ -148,7 +148,16 @@ def numbered_lines(path: str | Path) -> Iterator[tuple[int, str]]:
     Raises:
         InputError: as :func:`decoded_lines`.
     """
-    for number, line in decoded_lines(path):
+    return _not_empty(decoded_lines(path))
+
+
+def numbered_lines_in(path: str | Path, first: int, block: bytes) -> Iterator[tuple[int, str]]:
+    """The same of a block of it, see :func:`decoded_lines_in`."""
+    return _not_empty(decoded_lines_in(path, first, block))
+
+
+def _not_empty(lines: Iterator[tuple[int, str]]) -> Iterator[tuple[int, str]]:
+    for number, line in lines:
         line = line.rstrip("\r\n")
         if line.strip():
             yield number, line
@@ -158,30 +167,39 @@ def decoded_lines(path: str | Path) -> Iterator[tuple[int, str]]:
     """All lines of a text file (plain or packed) with their ends, and with their numbers from 1.
 
     Raises:
-        InputError: as :func:`blocks` does; with ``file:line`` for a NUL byte, or one that is not
-            UTF-8; for a file whose lines end in ``\\r`` alone.
+        InputError: as :func:`blocks` and :func:`decoded_lines_in` do.
     """
+    for first, block in text_blocks(path):
+        yield from decoded_lines_in(path, first, block)
+
+
+def text_blocks(path: str | Path) -> Iterator[tuple[int, bytes]]:
+    """As :func:`blocks`, for :func:`decoded_lines_in`."""
     # A packed file goes line by line: where it is broken, the lines before are good.
     size = 0 if kind_of_file(Path(path)) in PACKED else READ_AT_ONCE
-    for first, block in blocks(Path(path), size):
-        # A first line without \n is the whole file.
-        if (
-            first == 1
-            and b"\0" not in block
-            and b"\n" not in block
-            and b"\r" in block.rstrip(b"\r")
-        ):
-            raise InputError(
-                f"{path}: lines must end in \\n or \\r\\n, got \\r alone; save the file with other line ends"
-            )
-        try:
-            text = block.decode()
-        except UnicodeDecodeError:
-            text = "\0"
-        if "\0" in text:
-            yield from _good_lines(path, first, block)
-        else:
-            yield from enumerate(io.StringIO(text, newline="\n"), first)
+    return blocks(Path(path), size)
+
+
+def decoded_lines_in(path: str | Path, first: int, block: bytes) -> Iterator[tuple[int, str]]:
+    """The lines of a block of a file with their ends, and with their numbers from ``first``.
+
+    Raises:
+        InputError: with ``file:line`` for a NUL byte, or one that is not UTF-8; for a file whose lines
+            end in ``\\r`` alone.
+    """
+    # A first line without \n is the whole file.
+    if first == 1 and b"\0" not in block and b"\n" not in block and b"\r" in block.rstrip(b"\r"):
+        raise InputError(
+            f"{path}: lines must end in \\n or \\r\\n, got \\r alone; save the file with other line ends"
+        )
+    try:
+        text = block.decode()
+    except UnicodeDecodeError:
+        text = "\0"
+    if "\0" in text:
+        yield from _good_lines(path, first, block)
+    else:
+        yield from enumerate(io.StringIO(text, newline="\n"), first)
 
 
 def _good_lines(path: str | Path, first: int, block: bytes) -> Iterator[tuple[int, str]]:

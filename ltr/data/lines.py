@@ -80,10 +80,11 @@ class LineRows:
     @cached_property
     def first_places(self) -> np.ndarray:
         """``[R]`` int64: for each line the place of the first one with its query and document."""
-        order = np.lexsort((self.doc_rows, self.query_rows))  # lines of a pair as they come
-        same_query = np.diff(self.query_rows[order]) == 0
-        same_doc = np.diff(self.doc_rows[order]) == 0
-        begins_pair = np.concatenate([[True], ~(same_query & same_doc)])
+        pairs = self.query_rows * (self.doc_rows.max(initial=0) + 2) + self.doc_rows
+        if np.diff(np.sort(pairs)).all():  # each of its own, which takes a tenth of the time
+            return np.arange(len(pairs))
+        order = np.argsort(pairs, kind="stable")  # lines of a pair as they come
+        begins_pair = np.concatenate([[True], np.diff(pairs[order]) != 0])
         places = np.empty_like(order)
         places[order] = order[begins_pair][np.cumsum(begins_pair) - 1]
         return places

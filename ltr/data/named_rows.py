@@ -5,33 +5,29 @@ it begins, in Parquet and Arrow the row, counted from 1.
 """
 
 import codecs
-import csv
 import json
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
-from ltr.data.files import blocks, decoded_lines, note_read, numbered_lines
+import numpy as np
+
+from ltr.data.files import blocks, note_read, numbered_lines
 from ltr.data.first_bytes import NO_TEXT, PACKED, kind_of_file
 from ltr.data.forms import ENDINGS_OF_ROWS, Form
+from ltr.data.separated_rows import ColumnBlock, Row, listed, separated_rows, single_rows
 from ltr.entries import parse_json, shown
 from ltr.errors import InputError
 
 if TYPE_CHECKING:
     from pyarrow import Array, RecordBatch
 
-Row = tuple[int, dict[str, Any]]
-
 BATCH = 4096  # rows of a Parquet file that are read at once
 PARQUET_BUFFER = 2**20  # bytes of a column
 # Errors that a broken file of pyarrow leads to, beside its own: of names that are not UTF-8 the last.
 BROKEN = (OSError, SystemError, UnicodeDecodeError)
 BLOCK = 2**20  # bytes of a JSON array that are read at once
-LONGEST_FIELD = (
-    2**24
-)  # letters of a CSV file between quotes; more come of a quote that does not end
-SEPARATORS = "\t,;"
 NO_AND_YES = {("no", "yes"), ("false", "true"), ("negative", "positive"), ("neg", "pos")}
 NOT = {"no", "not", "non", "un", "in", "ir", "dis"}  # as in not_duplicate, irrelevant
 WHITE = re.compile(r"\s*")
@@ -53,13 +49,20 @@ def read_rows(file: Path, choose: Callable[[list[str]], list[str]] = list) -> It
         InputError: ``file:line`` for what is no row; ``file:row`` for a Parquet or Arrow file that is
             broken; for a missing file.
     """
-    reader = READERS.get(Form(file).ending, _separated_rows)
+    return single_rows(read_blocks(file, choose))
+
+
+def read_blocks(
+    file: Path, choose: Callable[[list[str]], list[str]] = list
+) -> Iterator[Row | ColumnBlock]:
+    """The same, but many rows together where all their values are texts."""
+    reader = READERS.get(Form(file).ending, separated_rows)
     return _parquet_rows(file, choose) if reader is _parquet_rows else reader(file)
 
 
 def has_line_of_names(file: Path) -> bool:
     """Whether a file has the names of its columns in its first line, where a row may stand as well."""
-    return READERS.get(Form(file).ending, _separated_rows) is _separated_rows
+    return READERS.get(Form(file).ending, separated_rows) is separated_rows
 
 
 def mentions(file: Path, names: Sequence[str]) -> bool:
@@ -283,57 +286,9 @@ def _decoded_parts(file: Path) -> Iterator[str]:
             ) from None
 
 
-def _separated_rows(file: Path) -> Iterator[Row]:
-    """Rows behind a first line of names, with quotes as spreadsheets write them: within them stand
-    separators, line ends, and quotes twice. In ``.tsv`` quotes are text.
-    """
-    lines = (line for _, line in decoded_lines(file))
-    first = next(lines, "")
-    n_before = 1
-    if first.lower().startswith("sep="):  # as spreadsheets say what stands between
-        first = next(lines, "")
-        n_before = 2
-    quoting: Literal[0, 3] = csv.QUOTE_MINIMAL if Form(file).has_rows else csv.QUOTE_NONE
-    separator = max(SEPARATORS, key=lambda sign: len(_split(first, sign)))
-    if quoting == csv.QUOTE_NONE:
-        separator = "\t"
-        names = [name.strip() for name in first.split(separator)]
-    else:
-        names = [name.strip() for name in _split(first, separator)]
-    if len(set(names)) < len(names):
-        raise InputError(
-            f"{file}:{n_before}: each column must have a name of its own, got {_listed(names)}"
-        )
-    csv.field_size_limit(LONGEST_FIELD)
-    reader = csv.reader(lines, delimiter=separator, quoting=quoting, strict=True)
-    number = n_before + 1
-    try:
-        for values in reader:
-            if values and len(values) != len(names):
-                raise InputError(
-                    f"{file}:{number}: expected {len(names)} columns ({_listed(names)}), got {len(values)}: {separator.join(values)[:60]!r}"
-                )
-            if values:  # no empty line
-                yield number, dict(zip(names, values, strict=True))
-            number = reader.line_num + n_before + 1
-    except csv.Error as error:
-        raise InputError(
-            f"{file}:{number}: a row must be text between separators {separator!r}, with quotes in pairs ({error})"
-        ) from None
-
-
-def _split(line: str, separator: str) -> list[str]:
-    try:
-        return next(csv.reader([line], delimiter=separator), [])
-    except csv.Error:
-        return []
-
-
-def _listed(names: Sequence[str]) -> str:
-    return ", ".join(names)[:200]
-
-
-def _parquet_rows(file: Path, choose: Callable[[list[str]], list[str]] = list) -> Iterator[Row]:
+def _parquet_rows(
+    file: Path, choose: Callable[[list[str]], list[str]] = list
+) -> Iterator[Row | ColumnBlock]:
     """Of the file a few thousand rows are in memory at a time."""
     _refuse_other_kind(file, "Parquet")
     pyarrow = _pyarrow(file)
@@ -353,7 +308,7 @@ def _parquet_rows(file: Path, choose: Callable[[list[str]], list[str]] = list) -
         raise _broken(file, first_row, "Parquet", error) from None
 
 
-def _arrow_rows(file: Path) -> Iterator[Row]:
+def _arrow_rows(file: Path) -> Iterator[Row | ColumnBlock]:
     """Of both kinds that Arrow writes: a file, and a stream, as those of Hugging Face datasets."""
     _refuse_other_kind(file, "Arrow")
     pyarrow = _pyarrow(file)
@@ -408,10 +363,15 @@ def _broken(file: Path, row: int, what: str, error: Exception) -> InputError:
     )
 
 
-def _rows_of_batch(batch: "RecordBatch", file: Path, first_row: int) -> Iterator[Row]:
+def _rows_of_batch(batch: "RecordBatch", file: Path, first_row: int) -> Iterator[Row | ColumnBlock]:
     names = batch.schema.names
     if len(set(names)) < len(names):
-        raise InputError(f"{file}: each column must have a name of its own, got {_listed(names)}")
+        raise InputError(f"{file}: each column must have a name of its own, got {listed(names)}")
+    if all(map(_has_texts_alone, batch.columns)):
+        texts = [column.cast("binary").to_pylist() for column in batch.columns]
+        if not any(b"\0" in b"".join(values) for values in texts):
+            yield ColumnBlock(np.arange(first_row, first_row + len(batch)), names, texts)
+            return
     columns = [_values(column, str(file), first_row) for column in batch.columns]
     for name, classes in _classes_of_schema(batch.schema).items():
         if name in names:
@@ -419,6 +379,16 @@ def _rows_of_batch(batch: "RecordBatch", file: Path, first_row: int) -> Iterator
             columns[place] = value_of_class(columns[place], classes)
     for row, values in enumerate(zip(*columns, strict=True), start=first_row):
         yield row, dict(zip(names, values, strict=True))
+
+
+def _has_texts_alone(column: "Array") -> bool:
+    if str(column.type) != "string" or column.null_count:
+        return False
+    try:
+        column.validate(full=True)
+    except ValueError:  # what is no UTF-8 is told of row by row
+        return False
+    return True
 
 
 def _classes_of_schema(schema: Any) -> dict[str, list[Any]]:
@@ -446,5 +416,6 @@ def _values(column: "Array", source: str, first_row: int) -> list[Any]:
     raise AssertionError("all values together failed, so one of them does")
 
 
-READERS: dict[str, Callable[[Path], Iterator[Row]]] = dict.fromkeys(ENDINGS_OF_ROWS, _json_rows)
-READERS |= {".csv": _separated_rows, ".parquet": _parquet_rows, ".arrow": _arrow_rows}
+Reader = Callable[[Path], Iterator[Row | ColumnBlock]]
+READERS: dict[str, Reader] = dict.fromkeys(ENDINGS_OF_ROWS, _json_rows)
+READERS |= {".csv": separated_rows, ".parquet": _parquet_rows, ".arrow": _arrow_rows}

@@ -79,9 +79,10 @@ class QueryLists(NamedTuple):
         docs = _array_of(doc_rows, np.int64)
         value_of_doc = _array_of(values, np.float32)
         order = np.argsort(query_of_doc, kind="stable")
-        queries, counts = np.unique(query_of_doc, return_counts=True)
-        offsets = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
-        return cls(queries, offsets, docs[order], value_of_doc[order])
+        query_of_doc = query_of_doc[order]
+        is_first = np.diff(query_of_doc, prepend=-1) != 0
+        offsets = np.append(np.flatnonzero(is_first), len(order))
+        return cls(query_of_doc[is_first], offsets, docs[order], value_of_doc[order])
 
     @classmethod
     def from_matrix(
@@ -241,7 +242,10 @@ class QueryLists(NamedTuple):
         """
         # By places: the queries need not ascend here.
         list_of_doc = np.repeat(np.arange(len(self.query_rows)), np.diff(self.offsets))
-        order = np.lexsort((-self.doc_rows, -self.values, list_of_doc))
+        if (self.values == self.values[:1]).all():  # by one number, which takes a third of the time
+            order = np.argsort(list_of_doc * (self.doc_rows.max(initial=0) + 1) - self.doc_rows)
+        else:
+            order = np.lexsort((-self.doc_rows, -self.values, list_of_doc))
         return self._replace(doc_rows=self.doc_rows[order], values=self.values[order])
 
     def cut(self, depth: int | None) -> "QueryLists":

@@ -51,7 +51,8 @@ def order_of(strings: Strings) -> tuple[np.ndarray, Repeat | None]:
             del keys  # the next ones need the room
             continue
         # Strings move within their group alone, so the groups themselves need no sorting.
-        by_key = np.lexsort((keys, groups))
+        is_first = n_compared == KEY_BYTES
+        by_key = np.argsort(keys, kind="stable") if is_first else np.lexsort((keys, groups))
         is_same_group = groups[1:] == groups[:-1]
         del groups  # here the memory is at its peak
         order[places] = order[places][by_key]

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Self
 
 import numpy as np
-from numpy.lib.stride_tricks import sliding_window_view
 
 from ltr.data.files import map_array
 from ltr.data.growing import GrowingArray, GrowingNumbers
@@ -17,10 +16,12 @@ from ltr.spans import spans
 
 BLOCK = 65_536  # strings whose places are looked at together
 BUFFERED = 256  # strings that wait in memory to be written; some are whole books
-IN_ORDER = 2**25  # bytes of memory for the strings that are read together in another order
+IN_ORDER = 2**26  # bytes of memory for the strings that are read together in another order
 OVERHEAD = 64  # bytes that a string takes beside its own
-GAP = 4096  # bytes between two strings that are read, too, as two reads take longer
-PIECE = 2**20  # bytes that are read at once
+GAP = 2**15  # bytes between two strings that are read, too, as two reads take longer
+PIECE = 2**22  # bytes that are read at once
+COPIED = 2**16  # bytes that are copied at once
+TOGETHER = 16  # strings of one length that are copied together
 
 
 class Strings(Sequence[str]):
@@ -76,42 +77,42 @@ class Strings(Sequence[str]):
         """Many strings end to end with their lengths; they are read together, in the order in which
         they lie in the file.
         """
+        room = np.empty(0, dtype=np.uint8)  # for all of them in turn, as new memory takes time
         with open(self._folder / f"{self._name}.npy", "rb") as file:
             for span in spans(len(order), IN_ORDER // OVERHEAD):
                 lengths = self.lengths(order[span])
                 bounds = 1 + np.flatnonzero(np.diff(np.cumsum(lengths + OVERHEAD) // IN_ORDER))
                 parts = zip(np.split(order[span], bounds), np.split(lengths, bounds), strict=True)
                 for rows, lengths_of_rows in parts:
-                    yield self._read(file.fileno(), rows, lengths_of_rows), lengths_of_rows
+                    n_bytes = int(lengths_of_rows.sum())
+                    if n_bytes > len(room):
+                        room = np.empty(n_bytes, dtype=np.uint8)
+                    strings = room[:n_bytes]
+                    self._read(file.fileno(), rows, lengths_of_rows, strings)
+                    yield strings, lengths_of_rows
 
-    def _read(self, descriptor: int, rows: np.ndarray, lengths: np.ndarray) -> np.ndarray:
-        """The bytes of the strings of these numbers, by one read for those that lie near each other."""
-        by_place = np.argsort(rows, kind="stable")
+    def _read(
+        self, descriptor: int, rows: np.ndarray, lengths: np.ndarray, found: np.ndarray
+    ) -> None:
+        """Fill in the bytes of the strings of these numbers, by one read for those that lie near each
+        other.
+        """
+        by_place = np.argsort(rows)
         starts = self._offsets[rows[by_place]]
         ends = starts + lengths[by_place]
         places = (np.cumsum(lengths) - lengths)[by_place]  # where they go
         is_far = starts[1:] - ends[:-1] > GAP
         is_far |= np.diff(starts // PIECE) > 0
         bounds = [0, *(1 + np.flatnonzero(is_far)).tolist(), len(rows)]
-        found = np.empty(int(lengths.sum()), dtype=np.uint8)
-        view = found.data
-        width = int(lengths[0]) if (lengths == lengths[0]).all() else 0
+        sizes = ends[np.array(bounds[1:]) - 1] - starts[bounds[:-1]]
+        room = np.empty(int(sizes.max(initial=0)), dtype=np.uint8)
         for first, stop in pairwise(bounds):
             begin = int(starts[first])
-            length = int(ends[stop - 1]) - begin
-            piece = os.pread(descriptor, length, self._start_in_file + begin)
-            in_piece = starts[first:stop] - begin
-            if width:  # of all, as of ids that are made of texts: many times as fast
-                windows = sliding_window_view(np.frombuffer(piece, dtype=np.uint8), width)
-                found.reshape(-1, width)[by_place[first:stop]] = windows[in_piece]
-                continue
-            stops_in_piece = (ends[first:stop] - begin).tolist()
-            from_to = zip(
-                in_piece.tolist(), stops_in_piece, places[first:stop].tolist(), strict=True
-            )
-            for start, end, place in from_to:
-                view[place : place + end - start] = piece[start:end]
-        return found
+            piece = room[: int(ends[stop - 1]) - begin]
+            os.preadv(descriptor, [piece.data], self._start_in_file + begin)
+            which = slice(first, stop)
+            lengths_of_piece = ends[which] - starts[which]
+            _copy(piece, starts[which] - begin, lengths_of_piece, found, places[which])
 
     def bytes_at(self, rows: np.ndarray, start: int, width: int) -> np.ndarray:
         """``[N, width]`` bytes of the strings of these numbers ``[N]``, from byte ``start`` of each;
@@ -149,6 +150,41 @@ class Strings(Sequence[str]):
         with StringsFile(folder, name) as file:
             for blob in blobs:
                 file.extend([blob])
+
+
+def _copy(
+    piece: np.ndarray,
+    starts: np.ndarray,
+    lengths: np.ndarray,
+    found: np.ndarray,
+    places: np.ndarray,
+) -> None:
+    """Copy strings from where they start in a piece to their places. Those of one length go together,
+    if there are many, which takes a fraction of the time.
+    """
+    if len(lengths) == 1:  # far from the others
+        found[places[0] : places[0] + lengths[0]] = piece
+        return
+    by_length = np.argsort(lengths)
+    starts = starts[by_length]
+    places = places[by_length]
+    bounds = 1 + np.flatnonzero(np.diff(lengths[by_length]))
+    for first, stop in pairwise([0, *bounds.tolist(), len(lengths)]):
+        length = int(lengths[by_length[first]])
+        if length and stop - first >= TOGETHER:
+            for span in spans(stop - first, 1 + COPIED // length):
+                windows = _windows(piece, length)[starts[first:stop][span]]
+                _windows(found, length)[places[first:stop][span]] = windows
+            continue
+        from_to = zip(starts[first:stop].tolist(), places[first:stop].tolist(), strict=True)
+        for start, place in from_to:
+            found.data[place : place + length] = piece.data[start : start + length]
+
+
+def _windows(buffer: np.ndarray, length: int) -> np.ndarray:
+    """``[N - length + 1, length]``, from each byte on as many, without a copy."""
+    shape = (len(buffer) - length + 1, length)
+    return np.ndarray(shape, np.uint8, buffer, strides=(1, 1))
 
 
 def hash_of(string: str) -> bytes:

@@ -12,7 +12,8 @@ from typing import Any, NamedTuple
 from ltr.data.column_roles import NAMED, Roles, roles_of
 from ltr.data.columns import IDS_IN_OBJECTS, JUDGED, LABELS, TEXTS, role_of
 from ltr.data.counted_columns import NUMBER
-from ltr.data.named_rows import Row
+from ltr.data.files import encoded
+from ltr.data.separated_rows import ColumnBlock, Row, single_rows, stripped
 from ltr.data.tab_separated import MANY_LINES
 from ltr.data.texts import with_title
 from ltr.data.trec import TRUTH, grade_in, id_in, score_in
@@ -49,6 +50,7 @@ class Document(NamedTuple):
 
 class TextLines(NamedTuple):
     """Lines or rows that are handed on together, column by column: queries, each with its documents.
+    Texts are UTF-8 without NUL.
 
     Attributes:
         numbers, query_ids, queries, sizes: of each line its number, the id of its query, if that has
@@ -58,10 +60,10 @@ class TextLines(NamedTuple):
 
     numbers: list[int]
     query_ids: list[str | None]
-    queries: list[str]
+    queries: list[bytes]
     sizes: list[int]
     doc_ids: list[str | None]
-    texts: list[str]
+    texts: list[bytes]
     labels: list[float]
     scores: list[float | None]
 
@@ -70,7 +72,7 @@ class TextLines(NamedTuple):
         """No line yet."""
         return cls([], [], [], [], [], [], [], [])
 
-    def append_query(self, number: int, query_id: str | None, query: str, size: int) -> None:
+    def append_query(self, number: int, query_id: str | None, query: bytes, size: int) -> None:
         """Append the query of a line; its documents follow."""
         self.numbers.append(number)
         self.query_ids.append(query_id)
@@ -78,13 +80,19 @@ class TextLines(NamedTuple):
         self.sizes.append(size)
 
     def append(
-        self, number: int, query_id: str | None, query: str, documents: Sequence[Document]
+        self,
+        number: int,
+        query_id: str | None,
+        query: str,
+        documents: Sequence[Document],
+        where: str,
     ) -> None:
-        """Append a line."""
-        self.append_query(number, query_id, query, len(documents))
-        for id_, text, label, score in documents:
+        """Append a line; an InputError with its place for what is no text."""
+        texts = [encoded(document.text, where) for document in documents]
+        self.append_query(number, query_id, encoded(query, where), len(documents))
+        self.texts.extend(texts)
+        for id_, _, label, score in documents:
             self.doc_ids.append(id_)
-            self.texts.append(text)
             self.labels.append(label)
             self.scores.append(score)
 
@@ -134,8 +142,8 @@ class LeftOut:
         ]
 
 
-# Rows that can be read again from the beginning.
-Rows = Callable[[], Iterator[Row]]
+# Rows that can be read again from the beginning, some of which may come together.
+Rows = Callable[[], Iterator[Row | ColumnBlock]]
 
 
 def roles_in(
@@ -153,7 +161,7 @@ def roles_in(
     """
     columns: dict[str, list[tuple[str, Any]]] = {}  # their values, each with its place
     for source, rows in sources.items():
-        for number, row in islice(rows(), FIRST_ROWS):
+        for number, row in islice(single_rows(rows()), FIRST_ROWS):
             for name, value in row.items():
                 column = columns.setdefault(name, [])
                 for each in _as_list(value):
@@ -251,17 +259,29 @@ def text_lines(roles: Roles, source: str, rows: Rows, left_out: LeftOut) -> Iter
     plain_columns = _plain_columns(roles)
     lines = TextLines.none()
     try:
-        for number, row in rows():
-            if len(lines.texts) >= TOGETHER:
-                yield lines
-                lines = TextLines.none()
-            left_out.n_rows += 1
-            if not row.keys() <= known:
-                _check_columns(row, known, roles, f"{source}:{number}")
-            if plain_columns and _append_plain_row(lines, number, row, roles.query, plain_columns):
-                left_out.n_kept += 1
-            else:
-                _append_row(lines, number, row, roles, source, left_out)
+        for together in rows():
+            if isinstance(together, ColumnBlock):
+                plain_lines = _plain_lines(together, roles.query, plain_columns)
+                if plain_lines is not None:
+                    yield lines
+                    yield plain_lines
+                    lines = TextLines.none()
+                    left_out.n_rows += len(plain_lines.numbers)
+                    left_out.n_kept += len(plain_lines.numbers)
+                    continue
+            for number, row in single_rows([together]):
+                if len(lines.texts) >= TOGETHER:
+                    yield lines
+                    lines = TextLines.none()
+                left_out.n_rows += 1
+                if not row.keys() <= known:
+                    _check_columns(row, known, roles, f"{source}:{number}")
+                if plain_columns and _append_plain_row(
+                    lines, number, row, roles.query, plain_columns
+                ):
+                    left_out.n_kept += 1
+                else:
+                    _append_row(lines, number, row, roles, source, left_out)
     except InputError:
         yield lines
         raise
@@ -276,6 +296,38 @@ def _plain_columns(roles: Roles) -> list[tuple[str, float]]:
         return []
     positives = [(column, 1.0) for column in roles.positive]
     return positives + [(column, 0.0) for column in roles.negative]
+
+
+def _plain_lines(
+    block: ColumnBlock, query: str, columns: list[tuple[str, float]]
+) -> TextLines | None:
+    """Many rows as most are: a query and documents, none of them empty; None for others."""
+    queries = block.named(query)
+    documents: list[list[bytes]] = []
+    labels: list[float] = []
+    for name, label in columns:
+        named = block.named(name)
+        documents += named
+        labels += [label] * len(named)
+    if len(queries) != 1 or 1.0 not in labels:
+        return None
+    if not all(all(stripped(texts)) for texts in [*queries, *documents]):
+        return None
+    n_rows = len(block.numbers)
+    n_documents = len(documents)
+    texts = [b""] * (n_rows * n_documents)
+    for place, column in enumerate(documents):
+        texts[place::n_documents] = column
+    return TextLines(
+        block.numbers.tolist(),
+        [None] * n_rows,
+        queries[0],
+        [n_documents] * n_rows,
+        [None] * len(texts),
+        texts,
+        labels * n_rows,
+        [None] * len(texts),
+    )
 
 
 def _append_plain_row(
@@ -295,14 +347,15 @@ def _append_plain_row(
             texts.append(value)
             labels.append(label)
     try:
-        is_plain = all(map(str.strip, texts))
-    except TypeError:
+        is_plain = all(map(str.strip, texts)) and "\0" not in "".join(texts)
+        blobs = list(map(str.encode, texts))
+    except (TypeError, UnicodeEncodeError):
         return False
     if not is_plain or 1.0 not in labels:
         return False
-    lines.append_query(number, None, texts[0], len(labels))
+    lines.append_query(number, None, blobs[0], len(labels))
     lines.doc_ids.extend([None] * len(labels))
-    lines.texts.extend(texts[1:])
+    lines.texts.extend(blobs[1:])
     lines.labels.extend(labels)
     lines.scores.extend([None] * len(labels))
     return True
@@ -327,7 +380,7 @@ def _append_row(
             continue
         n_queries += 1
         if documents:
-            lines.append(number, own_id, query.text, documents)
+            lines.append(number, own_id, query.text, documents, where)
     if n_queries and documents:
         left_out.n_kept += 1
     if not n_queries:

@@ -305,31 +305,23 @@ class UnsortedTexts:
     def extend(
         self,
         ids: Sequence[str | None],
-        texts: Sequence[str],
+        blobs: list[bytes],
         source: str,
         lines: Sequence[int] | np.ndarray,
     ) -> None:
-        """The same of many texts of a source that may have no ids: they are made of the texts then, see
-        :func:`id_of`.
+        """The same of many texts of a source, as UTF-8 without NUL, that may have no ids: they are made
+        of the texts then, see :func:`id_of`.
         """
         if any(ids):
-            for id_, text, line in zip(ids, texts, lines, strict=True):
+            for id_, blob, line in zip(ids, blobs, lines, strict=True):
                 if id_ is None:
-                    self.extend([None], [text], source, [line])
+                    self.extend([None], [blob], source, [line])
                 else:
-                    self.append(Record(id_, text, source, line))
+                    self.append(Record(id_, blob.decode(), source, line))
             return
-        try:
-            blobs = [text.encode() for text in texts]
-        except UnicodeEncodeError:
-            blobs = [b"\0"]
-        joined = b"".join(blobs)
-        if b"\0" in joined:
-            for text, line in zip(texts, lines, strict=True):
-                encoded(text, f"{source}:{line}")  # says what is wrong
         n = len(blobs)
         self._ids_file.write(_ids_of_bytes(self._kind[0], blobs), np.full(n, LENGTH_OF_ID))
-        self._texts_file.write(joined, np.fromiter(map(len, blobs), np.int64, n))
+        self._texts_file.write(b"".join(blobs), np.fromiter(map(len, blobs), np.int64, n))
         self._append_places(source, lines)
 
     def _append_places(self, source: str, lines: Sequence[int] | np.ndarray) -> None:

@@ -17,14 +17,15 @@ from ltr.data.cache_folder import Notes, details, entry_folder
 from ltr.data.column_roles import Roles, columns_named
 from ltr.data.columns import is_certain
 from ltr.data.counted_columns import may_be_name
-from ltr.data.files import digest_of, numbered_lines
+from ltr.data.files import digest_of, numbered_lines_in, text_blocks
 from ltr.data.forms import Form
 from ltr.data.growing import GrowingNumbers
 from ltr.data.judged_lists import Noted, cached_lists_of
 from ltr.data.lines import LineRows, place_of_line
-from ltr.data.named_rows import Row, has_line_of_names, mentions, read_rows
+from ltr.data.named_rows import has_line_of_names, mentions, read_blocks, read_rows
 from ltr.data.progress import reading
 from ltr.data.query_lists import QueryLists
+from ltr.data.separated_rows import ColumnBlock, Row, split_tabs
 from ltr.data.tab_separated import LineLayout, layout_of
 from ltr.data.text_rows import LeftOut, Rows, TextLines, roles_in, text_lines
 from ltr.data.texts import TextTable, UnsortedTexts, id_of
@@ -75,7 +76,7 @@ def open_text_files(files: Sequence[Path], columns: Mapping[str, str] | None = N
     """
     content = " ".join(map(digest_of, files))
     if columns is not None or Form(files[0]).has_rows:
-        rows = {str(file): partial(read_rows, file) for file in files}
+        rows = {str(file): partial(read_blocks, file) for file in files}
         texts = open_text_rows(rows, content, columns)
         if columns is not None:
             for file in files:
@@ -250,11 +251,11 @@ def read_scores(texts: TextFiles) -> Iterator[tuple[str, tuple[str, str, float]]
     for source, read in zip(texts.sources, texts.readers, strict=True):
         for lines in read(LeftOut()):
             for line in lines.each():
-                query_id = line.query_ids[0] or id_of("q", line.queries[0])
+                query_id = line.query_ids[0] or id_of("q", line.queries[0].decode())
                 for id_, text, score in zip(line.doc_ids, line.texts, line.scores, strict=True):
                     if score is not None:
                         where = f"{source}:{line.numbers[0]}"
-                        yield where, (query_id, id_ or id_of("d", text), score)
+                        yield where, (query_id, id_ or id_of("d", text.decode()), score)
 
 
 def may_have_scores(texts: TextFiles) -> bool:
@@ -278,7 +279,7 @@ def _grades_of_split(
         )
     counted = lines.left_out[split]
     left_out = counted.notes()
-    n_lines = len(np.unique(rows.line_numbers))
+    n_lines = 1 + np.count_nonzero(np.diff(rows.line_numbers))
     conflict = rows.first_conflict()
     if conflict is not None:
         where = place_of_line(lines.documents.sources, rows.line_numbers[conflict])
@@ -304,22 +305,29 @@ def _grades_of_split(
     return lists, Notes(noun, counted.n_rows, counted.n_kept, left_out)
 
 
-def _tab_separated_rows(layout: LineLayout, file: Path) -> Iterator[Row]:
+def _tab_separated_rows(layout: LineLayout, file: Path) -> Iterator[Row | ColumnBlock]:
     """The lines of a file whose columns have been looked at, with the columns of :data:`TRIPLES` or
     :data:`LABELLED`.
     """
-    for number, line in numbered_lines(file):
-        is_header = number == layout.line_of_names
-        if is_header:
-            continue
-        query, text, *others = line.split("\t")
-        if not layout.has_labels:
-            yield number, {"query": query, "positive": text, "negative": others}
-            continue
-        where = f"{file}:{number}"
-        if len(others) != 1:
-            raise InputError(
-                f"{where}: expected 3 columns (query<TAB>document<TAB>label), got {len(others) + 2}: {line[:60]!r}"
-            )
-        grade = trec.grade_of(others[0], where)
-        yield number, {"query": query, "document": text, "label": grade}
+    for first, block in text_blocks(file):
+        if first > layout.line_of_names and not layout.has_labels:
+            together = split_tabs(block)
+            if together is not None:
+                names = ["query", "positive", *["negative"] * (len(together.columns) - 2)]
+                yield ColumnBlock(first + together.places, names, together.columns)
+                continue
+        for number, line in numbered_lines_in(file, first, block):
+            is_header = number == layout.line_of_names
+            if is_header:
+                continue
+            query, text, *others = line.split("\t")
+            if not layout.has_labels:
+                yield number, {"query": query, "positive": text, "negative": others}
+                continue
+            where = f"{file}:{number}"
+            if len(others) != 1:
+                raise InputError(
+                    f"{where}: expected 3 columns (query<TAB>document<TAB>label), got {len(others) + 2}: {line[:60]!r}"
+                )
+            grade = trec.grade_of(others[0], where)
+            yield number, {"query": query, "document": text, "label": grade}

@@ -11,7 +11,7 @@ import pytest
 from pyarrow import parquet
 
 from ltr.data.collection import open_collection
-from ltr.data.named_rows import read_rows
+from ltr.data.named_rows import read_blocks
 from ltr.data.triples import open_text_files, read_scores
 from tests.world.refusals import refused
 
@@ -621,9 +621,9 @@ def test_rows_are_read_once_for_all_that_is_made_of_them(tmp_path, monkeypatch):
 
     def counted(file):
         readings.append(file.name)
-        return read_rows(file)
+        return read_blocks(file)
 
-    monkeypatch.setattr("ltr.data.triples.read_rows", counted)
+    monkeypatch.setattr("ltr.data.triples.read_blocks", counted)
     write_rows(tmp_path / "data/train.jsonl", FORMS["BGE"][0])
     write_rows(tmp_path / "data/test.jsonl", FORMS["pair"][0])
     first = open_collection(tmp_path / "data")
