@@ -4,6 +4,7 @@ many optimiser steps were done before, and ``seconds`` how long a fault takes, a
 
 import atexit
 import os
+import pkgutil
 import signal
 import time
 from collections.abc import Sequence
@@ -216,6 +217,8 @@ class FailsAlone(Callback):
         grace: seconds that a process which hangs has until it is ended.
         hanging: ranks that wait meanwhile where no exception reaches them, as in an operation of
             NCCL.
+        signalled_in: a function, by its dotted name. Where another rank calls it after that, SIGTERM
+            comes to it, as from a launcher that ends the others.
     """
 
     def __init__(
@@ -226,7 +229,9 @@ class FailsAlone(Callback):
         step: int = 3,
         grace: float = 2.0,
         hanging: Sequence[int] = (),
+        signalled_in: str | None = None,
     ) -> None:
+        self.signalled_in = signalled_in
         self.by = by
         self.hanging = hanging
         self.rank = rank
@@ -246,6 +251,8 @@ class FailsAlone(Callback):
         if trainer.global_rank in self.hanging:
             time.sleep(600)
         if trainer.global_rank != self.rank:
+            if self.signalled_in is not None:
+                _send_sigterm_in(self.signalled_in)
             return
         if self.by == "hang":
             time.sleep(600)
@@ -255,6 +262,19 @@ class FailsAlone(Callback):
             raise RuntimeError("a mistake of my own")
         else:
             signal.raise_signal(signal.Signals[self.by])
+
+
+def _send_sigterm_in(name: str) -> None:
+    """Let SIGTERM come to this process wherever it calls a function."""
+    place, _, attribute = name.rpartition(".")
+    owner = pkgutil.resolve_name(place)
+    function = getattr(owner, attribute)
+
+    def signalled(*args, **options):
+        signal.raise_signal(signal.SIGTERM)
+        return function(*args, **options)
+
+    setattr(owner, attribute, signalled)
 
 
 class CrashesAtExit(Callback):

@@ -10,7 +10,7 @@ from typing import Any
 
 from ltr.cli.commands import Stdout, asks_for_usage, command_of, find_command, usage
 from ltr.errors import ENDING_SIGNALS, InputError
-from ltr.run.signals import CLUSTER_SIGNALS, end_at_once, number_of
+from ltr.run.signals import CLUSTER_SIGNALS, end_at_once, ignore_cluster_signals, number_of
 
 NOBODY_READS = 128 + signal.SIGPIPE  # the exit code
 
@@ -23,6 +23,15 @@ def main(command_line: list[str] | None = None) -> int:
     _open_closed_streams()
     if os.environ.get("LOCAL_RANK", "0") != "0":
         _leave_signals_to_rank_0(command_line)
+    with _ended_by_signals():
+        try:
+            return _exit_code(command_line)
+        except KeyboardInterrupt as stop:  # between the end of the command and its line
+            return 128 + number_of(stop)
+
+
+def _exit_code(command_line: list[str]) -> int:
+    """Run a command, and tell what has ended it."""
     try:
         if asks_for_usage(command_line):
             print(usage(), end="", flush=True)
@@ -34,7 +43,7 @@ def main(command_line: list[str] | None = None) -> int:
             return 0
         from ltr.data.console import printable_warnings
 
-        with _ended_by_signals(), printable_warnings():
+        with printable_warnings():
             run(command_line)
         sys.stdout.flush()  # here an error gets its line
     except (KeyboardInterrupt, SystemExit) as stop:
@@ -48,6 +57,7 @@ def main(command_line: list[str] | None = None) -> int:
         silence(sys.stdout)
         return NOBODY_READS
     except Exception as error:
+        ignore_cluster_signals()
         # A signal that has come while a library was at work may have become an error of its own.
         interrupt = _interrupt_behind(error)
         if interrupt is not None:

@@ -55,7 +55,7 @@ from ltr.run.precision import ChosenPrecision
 from ltr.run.progress_lines import ResultLines, with_bar
 from ltr.run.results import ResultsWriter
 from ltr.run.run_folder import RunFolder
-from ltr.run.signals import exception_of, number_of
+from ltr.run.signals import exception_of, ignore_cluster_signals, number_of
 from ltr.run.summary import ceiling_line, made_worse_warning, summary_line
 from ltr.run.together import (
     LONGEST_WAIT,
@@ -132,6 +132,18 @@ class RankerCLI(ParsedCommand):
         they are taken by all of them together, and these can meet once there is a trainer.
         """
         try:
+            self._run_or_tell_error()
+        except (KeyboardInterrupt, SystemExit) as stop:
+            # Lightning ends by SystemExit after a signal, which is then its context.
+            cause = stop if isinstance(stop, KeyboardInterrupt) else stop.__context__
+            if isinstance(cause, KeyboardInterrupt):
+                self._tell_of_signal(cause)
+            raise
+        finally:
+            self._end_watch.finish()
+
+    def _run_or_tell_error(self) -> None:
+        try:
             with errors_with_paths(self.options):
                 self.seed()
                 self._find_folders()
@@ -150,25 +162,14 @@ class RankerCLI(ParsedCommand):
                 self._train_or_measure()
         except NothingToDo:
             raise
-        except (KeyboardInterrupt, SystemExit) as stop:
-            # Lightning ends by SystemExit after a signal, which is then its context.
-            cause = stop if isinstance(stop, KeyboardInterrupt) else stop.__context__
-            if isinstance(cause, KeyboardInterrupt):
-                self._tell_of_signal(cause)
-            raise
         except Exception as error:
+            if world_size() > 1:
+                ignore_cluster_signals()
             lost = lost_connection(error)
             if lost is None:
                 self._tell_of_error(error)
                 raise
-            try:
-                ending = self._ending_without_others(lost, error)
-            except KeyboardInterrupt:  # srun ends the others of a process that has failed
-                _say_lost(lost)
-                raise
-            raise ending from error
-        finally:
-            self._end_watch.finish()
+            raise self._ending_without_others(lost, error) from error
 
     def _tell_of_signal(self, interrupt: KeyboardInterrupt) -> None:
         """Tell the other processes that a signal ends this one."""

@@ -112,9 +112,17 @@ def end_at_once(number: int, frame: FrameType | None) -> None:
     still closes.
     """
     if number in CLUSTER_SIGNALS:
+        ignore_cluster_signals()
+    raise exception_of(number)
+
+
+def ignore_cluster_signals() -> None:
+    """Ignore them from now on: this process ends by itself, and has still to say why. A launcher
+    sends them to the others of a process that has failed.
+    """
+    if threading.current_thread() is threading.main_thread():
         for each in CLUSTER_SIGNALS:
             signal.signal(each, signal.SIG_IGN)
-    raise exception_of(number)
 
 
 def exception_of(number: int) -> KeyboardInterrupt:

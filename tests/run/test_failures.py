@@ -148,6 +148,27 @@ def test_a_first_process_that_was_killed_is_named_before_a_launcher_ends_the_oth
 
 
 @pytest.mark.long
+@pytest.mark.parametrize(
+    "moment",
+    [
+        "lightning.pytorch.Trainer._teardown",
+        "ltr.cli.training.lost_connection",
+        "ltr.run.together.EndWatch.find_and_tell_ending",
+        "ltr.run.together.EndWatch.finish",
+        "ltr.cli.program._interrupt_behind",
+        "ltr.cli.program._line_for_user",
+        "ltr.cli.program._tell",
+    ],
+)
+def test_a_launcher_takes_no_process_its_line(world, tmp_path, ends, moment):
+    """Whenever its SIGTERM comes to one that leaves because the first one was killed."""
+    (_, (code, told)) = ends(failing(by="SIGKILL", rank=0, signalled_in=moment))
+    assert code in (2, 143), told
+    (line,) = own_lines(told)
+    assert line.startswith("ltr [rank 1]: process 1 of 2 lost the connection to ")
+
+
+@pytest.mark.long
 def test_a_first_process_that_hangs_is_ended_too(world, tmp_path, ends):
     """It holds the store by which the processes know of each other, and that answers."""
     run = tmp_path / "run"
