@@ -132,7 +132,7 @@ class RankerCLI(ParsedCommand):
         they are taken by all of them together, and these can meet once there is a trainer.
         """
         try:
-            self._run_or_tell_error()
+            ending = self._run_or_tell_error()
         except (KeyboardInterrupt, SystemExit) as stop:
             # Lightning ends by SystemExit after a signal, which is then its context.
             cause = stop if isinstance(stop, KeyboardInterrupt) else stop.__context__
@@ -141,8 +141,13 @@ class RankerCLI(ParsedCommand):
             raise
         finally:
             self._end_watch.finish()
+        if ending is not None:
+            raise ending
 
-    def _run_or_tell_error(self) -> None:
+    def _run_or_tell_error(self) -> BaseException | None:
+        """Run the command. Returns what ends this process where another one is gone, or did not come;
+        None where the work is done.
+        """
         try:
             with errors_with_paths(self.options):
                 self.seed()
@@ -169,7 +174,10 @@ class RankerCLI(ParsedCommand):
             if lost is None:
                 self._tell_of_error(error)
                 raise
-            raise self._ending_without_others(lost, error) from error
+            ending = self._ending_without_others(lost, error)
+            ending.__cause__ = error
+            return ending
+        return None
 
     def _tell_of_signal(self, interrupt: KeyboardInterrupt) -> None:
         """Tell the other processes that a signal ends this one."""
