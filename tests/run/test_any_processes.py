@@ -20,15 +20,17 @@ def test_a_run_goes_on_with_any_number_of_processes(variant, world, tmp_path, ca
     goes on: to the weights of one process that was never interrupted, but for rounding. The
     validations have the same queries, so their values are equal but for a few swapped documents.
     """
-    alone = tmp_path / "alone/run"
-    assert fit(world, alone, variant=variant) == 0
     begin = tmp_path / "begin/run"
     frozen = {"trainer.max_steps": 1, "trainer.max_epochs": -1, "model.lr": 0.0}
     assert fit(world, begin, frozen, variant) == 0
 
+    callbacks = VARIANTS[variant].get("trainer.callbacks", [])
     wait = waiting(tmp_path / "waits", step=3, within="step")
-    callbacks = [*VARIANTS[variant].get("trainer.callbacks", []), wait]
-    three = {"trainer.devices": 3, "trainer.strategy": "ddp", "trainer.callbacks": callbacks}
+    three = {
+        "trainer.devices": 3,
+        "trainer.strategy": "ddp",
+        "trainer.callbacks": [*callbacks, wait],
+    }
     run = tmp_path / "run"
     output = tmp_path / "output"
     child = Child(start(run, written(world, tmp_path, three, variant)), output, processes=3)
@@ -36,7 +38,16 @@ def test_a_run_goes_on_with_any_number_of_processes(variant, world, tmp_path, ca
     child.send(signal.SIGTERM)
     code = child.end()
     assert code == 143, (code, output.read_text())
-    assert 3 < step_of(run) < 8
+    steps = step_of(run)
+    assert 3 < steps < 8
+    alone = tmp_path / "alone/run"
+    here = {"class_path": "tests.run.interrupted.TerminatedAt", "init_args": {"step": steps}}
+    assert fit(world, alone, {"trainer.callbacks": [*callbacks, here]}, variant) == 143
+    assert step_of(alone) == steps
+    largest, moved = distance(run, alone, last_weights(begin))
+    assert moved > 1e-3
+    assert largest < 1e-2 * moved, (largest, moved)
+    assert fit(world, alone, variant=variant) == 0
     capfd.readouterr()
     assert fit(world, run, variant=variant) == 0
     assert "the run went on so far with 3 processes, and goes on with 1" in capfd.readouterr().out
