@@ -12,12 +12,14 @@ from typing import NamedTuple
 
 import calibration as deals
 import numpy as np
+import torch
 from rich.table import Table
 
 from ltr import load
 from ltr.compare.statistics import estimate, holm
 from ltr.data.console import table_console
 from ltr.errors import InputError
+from ltr.metrics import NDCG, MeasuredLists
 from ltr.run.config_file import read_config
 from ltr.use.calibration.conformal import threshold
 from ltr.use.calibration.fitting import fit_map
@@ -58,19 +60,31 @@ def main() -> None:
         "folders", nargs="+", type=Path, help="of a grid's runs, on one data set each"
     )
     console = table_console(160)
-    for folder in parser.parse_args().folders:
+    folders = parser.parse_args().folders
+    for folder in folders:
+        n_seeds = {loss: len(runs) for loss, runs in runs_by_loss(folder).items()}
+        if n_seeds.get(BASELINE, 0) < 2 or len({*n_seeds.values()}) > 1:
+            parser.error(
+                f"{folder} must hold runs of {BASELINE} and equally many, two at least, of each other loss, but holds {n_seeds}; ltr grid experiments/grids/calibration.yaml trains them"
+            )
+    for folder in folders:
         by_loss = kept_by_loss(folder)
         console.print(means_table(folder.name, by_loss))
         console.print(differences_table(by_loss))
 
 
+def runs_by_loss(folder: Path) -> dict[str, list[Path]]:
+    """The seeds of each loss."""
+    by_loss = {each.name: sorted(each.glob("seed=*")) for each in sorted(folder.glob("*/"))}
+    return {loss: runs for loss, runs in by_loss.items() if runs}
+
+
 def kept_by_loss(folder: Path) -> dict[str, list[Kept]]:
     """What the seeds of each loss keep, the baseline first."""
-    by_loss = {}
-    for experiment in sorted(folder.iterdir()):
-        runs = sorted(experiment.glob("seed=*"))
-        if runs:
-            by_loss[experiment.name] = [kept_of(lists_of(run)) for run in runs]
+    by_loss = {
+        loss: [kept_of(lists_of(run)) for run in runs]
+        for loss, runs in runs_by_loss(folder).items()
+    }
     return {BASELINE: by_loss.pop(BASELINE)} | by_loss
 
 
@@ -176,14 +190,14 @@ def kept_of(lists: LabelledScores) -> Kept:
 
 def ndcg_at_10(lists: LabelledScores) -> np.ndarray:
     """``[Q]`` of two grades; relevant documents that are no candidates do not count."""
-    discounts = 1 / np.log2(np.arange(2, 12))
-    values = []
-    for begin, end in zip(lists.offsets[:-1], lists.offsets[1:], strict=True):
-        order = np.argsort(-lists.scores[begin:end], kind="stable")[:10]
-        gains = lists.is_relevant[begin:end][order]
-        best = discounts[: min(10, lists.is_relevant[begin:end].sum())].sum()
-        values.append((gains * discounts[: len(gains)]).sum() / best)
-    return np.array(values)
+    counts = np.diff(lists.offsets)
+    place = np.arange(len(lists.scores)) - np.repeat(lists.offsets[:-1], counts)
+    scores = torch.zeros(len(lists), int(counts.max()))
+    labels = torch.zeros_like(scores)
+    scores[lists.query_of_doc, place] = torch.from_numpy(lists.scores)
+    labels[lists.query_of_doc, place] = torch.from_numpy(lists.is_relevant).float()
+    mask = torch.arange(scores.shape[1]) < torch.from_numpy(counts).unsqueeze(1)
+    return NDCG(k=10).per_query(MeasuredLists(scores, labels, mask)).numpy()
 
 
 if __name__ == "__main__":

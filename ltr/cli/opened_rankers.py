@@ -1,10 +1,9 @@
 """The rankers that the commands of a trained ranker open, and the data of the run that one is of."""
 
-import sys
-from contextlib import redirect_stdout
 from pathlib import Path
 
 from ltr.cli.run_paths import data_of_run
+from ltr.data.console import speech_on_stderr
 from ltr.errors import InputError
 from ltr.run.precision import Precision
 from ltr.run.run_folder import RunFolder, run_of_checkpoint
@@ -24,7 +23,7 @@ def open_ranker(
     name: str, precision: Precision | None, device: str | None
 ) -> TextRanker | FeatureScorer:
     """As :func:`ltr.use.load.load`; what packages print meanwhile goes to stderr."""
-    with redirect_stdout(sys.stderr):  # some packages speak when they are imported
+    with speech_on_stderr():
         return load(name, precision, device)
 
 

@@ -1,14 +1,12 @@
 """``ltr push``: a trained ranker goes to the hub."""
 
-import sys
 import tempfile
-from contextlib import redirect_stdout
 from pathlib import Path
 
 from ltr.cli.cache import size_in_words
 from ltr.cli.export_ranker import say_exported, say_pushed, total_of
 from ltr.cli.opened_rankers import data_of_ranker
-from ltr.data.console import say
+from ltr.data.console import say, speech_on_stderr
 from ltr.errors import InputError
 from ltr.use.export import Form, export
 from ltr.use.hub_push import (
@@ -67,7 +65,7 @@ def push(
                 check_visibility(name, public)
             folder = Path(temporary) / "exported"
             form = to or "sentence-transformers"
-            with redirect_stdout(sys.stderr):  # some packages speak when they are imported
+            with speech_on_stderr():
                 exported = export(
                     ranker,
                     folder,

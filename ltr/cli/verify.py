@@ -1,9 +1,8 @@
 """``ltr verify``: does a library or a server compute what an exported ranker does?"""
 
 import sys
-from contextlib import redirect_stdout
 
-from ltr.data.console import say
+from ltr.data.console import say, speech_on_stderr
 from ltr.use.verify.verification import verify as verify_proof
 
 
@@ -21,7 +20,7 @@ def verify(folder: str, *, with_: str | None = None) -> None:
             for.
     """
     try:
-        with redirect_stdout(sys.stderr):  # some packages speak when they are imported
+        with speech_on_stderr():
             verified = verify_proof(folder, with_)
     except KeyboardInterrupt:
         say(f"interrupted; {folder} is not verified", to=sys.stderr)

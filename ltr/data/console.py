@@ -7,7 +7,7 @@ import sys
 import unicodedata
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, redirect_stdout
 from typing import Any, TextIO
 
 import rich.console
@@ -50,6 +50,13 @@ def say(*words: object, to: TextIO | None = None, sep: str = " ") -> None:
     """
     line = without_controls(sep.join(map(str, words)))
     print(line, file=to or sys.stdout, flush=True)
+
+
+def speech_on_stderr() -> AbstractContextManager[object]:
+    """What is printed within goes to stderr. Some packages speak when they are imported, and stdout
+    is for results.
+    """
+    return redirect_stdout(sys.stderr)
 
 
 class Console(rich.console.Console):
