@@ -37,8 +37,8 @@ OPTIONS |= {
     "quality_mined": TEXTS | {"--runs": "runs"},
     "synthetic": {"--runs": "runs"},
 }
-# One of tables of numbers, one of texts and one of a training; the others are in `make test-long`.
-EVERY_DAY = {"letor_reader", "padding", "train_cross"}
+# The others are in `make test-long`.
+EVERY_DAY = {"padding"}
 
 
 def test_every_script_that_is_named_is_there():

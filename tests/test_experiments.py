@@ -140,6 +140,7 @@ def run(config: Path, options: list[str], folder: Path) -> None:
     assert main(["fit", "--config", str(config), *options, *where, *quick]) == 0
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("config", CONFIGS, ids=lambda p: f"{p.parent.name}/{p.stem}")
 def test_an_experiment_runs(config, tmp_path, tiny):
     assert config.read_text().startswith("# Asks: ")

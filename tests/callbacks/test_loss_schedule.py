@@ -364,7 +364,7 @@ def weights(run: Path) -> dict[str, torch.Tensor]:
     return torch.load(run / "checkpoints/last.ckpt", weights_only=True)["state_dict"]
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_run_killed_in_a_late_stage_goes_on_to_the_same_weights(
     tmp_path, backbone, collection_folder, uninterrupted
 ):
@@ -392,7 +392,7 @@ def test_a_run_killed_in_a_late_stage_goes_on_to_the_same_weights(
     assert losses(tmp_path / "run") == curve[12:]
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_the_stages_matter_to_the_weights(tmp_path, backbone, collection_folder, uninterrupted):
     """Else the test above would show nothing."""
     config = scheduled(tmp_path, backbone, collection_folder, SCHEDULE[:2])

@@ -222,9 +222,11 @@ def test_the_distances_of_a_batch_are_those_of_its_negatives(tmp_path, collectio
     [
         ({}, {}, [0, 6]),
         ({"every_n_epochs": None}, {}, [0]),
-        ({"every_n_epochs": 2}, {}, [0]),
+        pytest.param({"every_n_epochs": 2}, {}, [0], marks=pytest.mark.long),
         ({}, {"negatives": "bm25"}, [6]),
-        ({"every_n_steps": 5}, {"negatives": "random"}, [5, 10]),
+        pytest.param(
+            {"every_n_steps": 5}, {"negatives": "random"}, [5, 10], marks=pytest.mark.long
+        ),
         ({"every_n_steps": 5}, {"negatives": {"random": 1, "mined": 2}}, [0, 5, 10]),
         ({"keep": 1}, {}, [6]),
     ],
@@ -282,6 +284,7 @@ def test_a_fixed_miner_serves_a_cross_encoder(tmp_path, collection_folder, backb
     assert all(torch.equal(a, b) for a, b in zip(before, miner.parameters(), strict=True))
 
 
+@pytest.mark.long
 def test_a_miner_and_a_judge_are_named_by_their_runs(tmp_path, collection_folder, backbone, capsys):
     """The second run searches with the best weights of the first, and judges with its last ones."""
     assert main(configuration(tmp_path, collection_folder, backbone)) == 0

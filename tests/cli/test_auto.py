@@ -54,6 +54,7 @@ def test_a_folder_without_pools_is_enough(tmp_path, capsys, folder, backbone, ki
     assert described["method"]["candidates"] == "bm25, 100"
 
 
+@pytest.mark.long
 def test_pools_that_came_later(tmp_path, capsys, folder, backbone):
     """A resume would go on with other negatives, a test ranks other candidates, and both are said."""
     later = write_collection(tmp_path / "c", n_queries=8)

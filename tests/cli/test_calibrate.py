@@ -188,6 +188,7 @@ def test_a_split_is_measured_by_a_calibration_that_there_is(copied_run, tmp_path
     assert "has no calibration" in refusal(capsys, f"calibrate {run} --on test")
 
 
+@pytest.mark.long
 def test_a_run_that_was_trained_without_an_evaluation_takes_the_candidates_that_there_are(
     copied_run, tmp_path, capsys
 ):

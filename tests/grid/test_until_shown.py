@@ -332,6 +332,7 @@ def test_a_cell_of_which_nothing_was_trained_has_no_budget_to_keep(stand_in):
     assert "until_shown" not in json.loads((run / "cell.json").read_text())
 
 
+@pytest.mark.long
 def test_a_large_budget_has_a_first_look(stand_in, capfd):
     """At a level of 2e-17, of which 1 − level / 2 is 1."""
     stand_in.gains = {"softmax": 0.2}

@@ -125,6 +125,7 @@ def scores_elsewhere(request, exported) -> dict[str, list[float]]:
     return found
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("name", NAMES)
 def test_an_export_is_merged_and_scores_alike_without_ltr(name, form, exported, scores_elsewhere):

@@ -61,6 +61,7 @@ def test_a_process_that_fails_is_named_by_the_other(world, tmp_path, ends):
     check_resume_of_one(world, run)
 
 
+@pytest.mark.long
 def test_a_process_that_hangs_is_named_and_ended(world, tmp_path, ends):
     """The other waits for it ten seconds, in the sum of gradients or for the scores of its lists."""
     run = tmp_path / "run"

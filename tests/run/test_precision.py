@@ -319,6 +319,7 @@ def test_a_file_may_say_auto(run, capsys):
     assert capsys.readouterr().out.count(LINE) == 1
 
 
+@pytest.mark.long
 def test_a_run_is_reproduced_in_its_precision(run, monkeypatch, capsys):
     """Where no GPU is."""
     monkeypatch.setattr(precision, "gpus_of", lambda trainer_options: [])

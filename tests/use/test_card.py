@@ -103,7 +103,8 @@ def test_a_precision_that_a_plugin_may_have_said_is_left_out(plugins, is_said):
     assert ("| precision | 32-true |" in _training(config, {})) == is_said
 
 
-@pytest.mark.parametrize("towers", [1, pytest.param(2, marks=pytest.mark.long)])
+@pytest.mark.long
+@pytest.mark.parametrize("towers", [1, 2])
 def test_the_code_of_onnx_embeds_both_sides_as_the_ranker_does(tmp_path, towers):
     folder = tmp_path / "out"
     backbone = str(make_backbone(tmp_path / "backbone", num_hidden_layers=1))
