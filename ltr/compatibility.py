@@ -13,7 +13,7 @@ from ltr.datamodules import RankingDataModule
 from ltr.errors import InputError
 from ltr.in_batch import AllTexts, InBatch, OtherQueries, OwnLists
 from ltr.in_batch.policies import NO_QUERIES, check_one_prompt
-from ltr.losses import Loss
+from ltr.losses import Loss, SoftmaxLoss
 from ltr.losses.transform import Transform
 from ltr.margins import Margin
 from ltr.metrics import RankingMetric
@@ -151,8 +151,8 @@ def _check_distances(ranker: Ranker, margin: Margin | None, data: RankingDataMod
 def check_transform(
     transform: Transform, loss: Loss, margin: Margin | None, data: RankingDataModule
 ) -> None:
-    """Refuse transformed scores where labels are the scores of a teacher, and a margin of the loss
-    that they can't reach.
+    """Refuse transformed scores where labels are the scores of a teacher; and a margin of the loss, or
+    an anchor, that they can't reach.
     """
     if transform == "none":
         return
@@ -168,6 +168,12 @@ def check_transform(
             f"after transform: {transform} all scores are from 0 to 1, and {type(loss).__name__} asks for a gap of {asked:g}, which none can reach; set its margin below 1",
             option="transform",
         )
+    for part in loss.modules():
+        if isinstance(part, SoftmaxLoss) and part.anchor is not None:
+            raise InputError(
+                f"after transform: {transform} all scores are from 0 to 1, so none can go below the anchor of SoftmaxLoss, a document with score 0; set transform: none, or leave the anchor out",
+                option="transform",
+            )
 
 
 def check_labels(

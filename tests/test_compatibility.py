@@ -205,6 +205,12 @@ def test_transformed_scores_are_refused_with_labels_of_a_teacher_and_margins_out
         check_transform(transform, loss, margin, data)
     with pytest.raises(InputError, match="after transform: sigmoid .* asks for a gap of 1, which"):
         check_transform("sigmoid", MarginRankingLoss(1.0), None, data)
+    anchored = SoftmaxLoss(anchor=1.0)
+    check_transform("none", anchored, None, data)
+    check_transform("softmax", SoftmaxLoss(), None, data)
+    for loss in (anchored, WeightedSum([BCELoss(), anchored])):
+        with pytest.raises(InputError, match="none can go below the anchor of SoftmaxLoss"):
+            check_transform("softmax", loss, None, data)
     taught = TripletDataModule("somewhere", labels=Labels(scores="scores"))
     with pytest.raises(InputError, match="the softmax of a score can't be compared with them"):
         check_transform("softmax", BCELoss(), None, taught)
