@@ -96,9 +96,12 @@ def _measure(folder: RunFolder, split: str) -> None:
     on_split = scores_of_split(folder, split)
     calibration = calibration_of(folder.calibration, on_split.ranker, folder.path)
     on_dev = scores_of_split(folder, "dev")
-    if on_dev.provenance.evaluated != calibration.evaluated:
+    # The digests don't tell how deep a corpus was searched, nor from which grade on a document counts.
+    counts = (len(on_dev.lists.scores), int(on_dev.lists.is_relevant.sum()))
+    is_same = counts == (calibration.documents, calibration.relevant)
+    if on_dev.provenance.evaluated != calibration.evaluated or not is_same:
         raise InputError(
-            f"{folder.calibration} was made on another dev split than there is now; calibrate the run again: ltr calibrate {quote(str(folder.path))}"
+            f"{folder.calibration} was made on another dev split than there is now, or other candidates of it; calibrate the run again: ltr calibrate {quote(str(folder.path))}"
         )
     lists = on_split.lists
     _say_queries(folder, split, lists)

@@ -78,6 +78,12 @@ def test_a_cross_encoder_is_calibrated_and_keeps_what_it_promises(
         and "what thresholds keep on test" in told
     )
     assert (run / "calibration.json").read_bytes() == before
+    entries = json.loads(before)
+    for changes in ({"relevant": 60}, {"documents": 9}, {"evaluated": {}}):
+        (run / "calibration.json").write_text(json.dumps(entries | changes))
+        told = refusal(capsys, f"calibrate {run} --on test")
+        assert "was made on another dev split than there is now, or other candidates of it" in told
+    (run / "calibration.json").write_bytes(before)
 
     # A run file: what is kept stands there, and no line of a query that nothing fits.
     pools = f"--run {data}/candidates/dev.trec --data {data}"
