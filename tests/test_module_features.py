@@ -191,6 +191,7 @@ def test_the_checkpoint_keeps_what_normalises(run, tmp_path, letor_folder):
         assert metrics(run)["test"]["AP"] == expected and (run / "test.run").read_text() == ranking
 
 
+@pytest.mark.long
 def test_a_run_that_stopped_within_an_epoch_goes_on_to_the_same_weights(config, tmp_path, capsys):
     """6 steps an epoch: stopped after 9, it ends after 24 where the whole run ends."""
 

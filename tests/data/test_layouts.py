@@ -98,7 +98,7 @@ def test_single_texts_equal_the_tokenizer_own(kind, side, max_length):
 
 # A copy of many words takes long.
 @pytest.mark.parametrize("kind", sorted(KINDS.keys() - {"many words"}))
-@pytest.mark.parametrize("side", SIDES)
+@pytest.mark.parametrize("side", ["right", pytest.param("left", marks=pytest.mark.long)])
 def test_prompts_are_tokenised_together_with_their_texts(kind, side):
     """Each is cut behind one token of a text, and behind some."""
     tokenizer = tokenizer_of(kind, side)

@@ -332,9 +332,8 @@ def test_the_loss_of_a_repeated_batch_falls_to_under_a_tenth(kind, module_of, co
     assert losses[-1] < losses[0] / 10
 
 
-@pytest.mark.parametrize(
-    "kind", ["DecoderRanker", pytest.param("DualEncoder", marks=pytest.mark.long)]
-)
+@pytest.mark.long  # tests/cli/test_recipes.py trains a decoder every day
+@pytest.mark.parametrize("kind", ["DecoderRanker", "DualEncoder"])
 def test_fit_and_test_by_the_command_line(kind, qwen, embedder, tmp_path, collection_folder):
     """Its run is loaded by its name."""
     options = {"backbone": embedder, "max_length": 160}

@@ -301,6 +301,7 @@ def test_peft_loads_the_adapter_and_scores_alike(where, runs, tmp_path, backbone
     assert "library_name: peft" in text and backbone in text
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("where", ELSEWHERE)
 def test_peft_loads_a_ready_cross_encoder_with_its_head(where, trained, tmp_path):
     from tests.use.exported import classifier

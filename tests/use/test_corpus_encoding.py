@@ -182,6 +182,7 @@ def test_ltr_search_reads_it(backbone, collection_folder, whole, capsys, never_e
     assert capsys.readouterr().out == expected and expected.count("\n") == 10
 
 
+@pytest.mark.long
 def test_ltr_mine_reads_it(collection_folder, tmp_path, never_encodes, copied_run):
     run = copied_run(tmp_path, "dual")
     mined = {}

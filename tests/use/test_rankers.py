@@ -83,7 +83,17 @@ def test_a_dual_encoder_embeds_each_side_in_its_form(backbone):
     assert ranker.encode([]).shape == (0, model.dim)
 
 
-@pytest.mark.parametrize("steps", ["[]", '["z-score", "min-max"]', '["quantile"]'])
+LONG = pytest.mark.long
+
+
+@pytest.mark.parametrize(
+    "steps",
+    [
+        '["z-score", "min-max"]',
+        pytest.param("[]", marks=LONG),
+        pytest.param('["quantile"]', marks=LONG),
+    ],
+)
 def test_feature_rankers_score_what_the_files_hold(tmp_path, letor_folder, copied_run, steps):
     """Features are given as in the file, and normalised as in training."""
     options = ["--model.ranker.preset", "list_attention", "--data.batch_size", "4"]
