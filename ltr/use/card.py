@@ -206,6 +206,11 @@ def card(
     if calibration is not None:
         at_hub = None if hub_id is None else _loaded_from(*_name_and_revision(hub_id))
         parts.append(calibration_section(calibration, at_hub))
+        windows = model.reads.windows
+        if windows is not None:
+            parts.append(
+                f"The thresholds are of the scores that `ltr.load` gives, the {windows.score} of a document's windows. They promise nothing of a long document that is cut."
+            )
         if measurements:
             parts.append("The thresholds are of the graphs in float32: int8 moves scores.")
     if measurements:

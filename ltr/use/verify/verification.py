@@ -7,9 +7,11 @@ from typing import NamedTuple
 import numpy as np
 
 from ltr.data.files import digest_of
+from ltr.entries import read_json
 from ltr.errors import InputError
+from ltr.models.encoder.loading.model_folder import SETTINGS
 from ltr.run.run_folder import CALIBRATION
-from ltr.use.proof.contract import Proof, open_proof
+from ltr.use.proof.contract import CARD, MEND, Proof, open_proof
 from ltr.use.proof.network import Kind
 from ltr.use.proof.reading import Text, filled, rendered_pair
 from ltr.use.verify.compared_layers import compare_layers
@@ -89,7 +91,11 @@ def _of_calibration(proof: Proof, finding: Finding | None) -> str:
     if proof.calibration is None:
         return ""
     if finding is None:
-        return f"{CALIBRATION} holds: keep what scores at or above its thresholds; the code on the card makes probabilities of the scores"
+        holds = f"{CALIBRATION} holds: keep what scores at or above its thresholds; the code on the card makes probabilities of the scores"
+        settings = proof.folder / SETTINGS
+        if settings.is_file() and read_json(settings, MEND).get("windows") is not None:
+            return f"{holds}; but of a long document that is cut it promises nothing: give each window as a document ({CARD})"
+        return holds
     if finding.fault == PROBABILITIES:
         return (
             f"the thresholds of {CALIBRATION} are for raw scores, and these are its probabilities"

@@ -11,6 +11,7 @@ import torch
 
 from ltr import load
 from ltr.data.text_files import open_texts
+from ltr.data.windows import Windows
 from ltr.errors import InputError
 from ltr.models import PairWiseBertRanker
 from ltr.similarity import SIMILARITIES, similarity_of
@@ -27,6 +28,7 @@ from ltr.use.card import COMPARED
 from ltr.use.export import export
 from ltr.use.rankers import TextRanker
 from ltr.use.reranking import rank_table
+from ltr.use.verify.verification import verify
 
 QUERY = "w1 w2 w3"
 DOCUMENTS = [f"w{n} w{n + 1} w{2 * n}" for n in range(1, 30)]
@@ -322,6 +324,20 @@ def test_the_code_of_a_card_of_the_hub_fetches_the_calibration(copied_run, tmp_p
     probabilities, _ = said_by_card(folder, SCORES)
     assert asked == [("me/mine", "calibration.json", "v1")]
     np.testing.assert_allclose(probabilities, made.probabilities(SCORES), atol=1e-6)
+
+
+@pytest.mark.parametrize("windows", [None, Windows(size=4, stride=2)])
+def test_what_is_handed_on_of_windows_says_so_on_the_card_and_in_verify(
+    tmp_path, backbone, windows
+):
+    PairWiseBertRanker(backbone, max_length=24, windows=windows).save(tmp_path / "own")
+    with_calibration(tmp_path / "own")
+    export(tmp_path / "own", tmp_path / "out")
+    card = (tmp_path / "out/README.md").read_text(encoding="utf-8")
+    said = verify(tmp_path / "out").of_calibration
+    assert said.startswith("calibration.json holds: ")
+    assert ("the best of a document's windows. They promise nothing" in card) == bool(windows)
+    assert ("of a long document that is cut it promises nothing" in said) == bool(windows)
 
 
 def test_an_exported_folder_that_has_lost_its_calibration_is_refused(copied_run, tmp_path):
