@@ -121,6 +121,7 @@ def test_margins_of_a_schedule_get_what_they_want_in_their_stage(
     assert seen == [stage for stage in stages for _ in range(2)]
 
 
+@pytest.mark.long
 def test_a_run_with_a_margin_of_similarities_goes_on_to_the_same_losses(
     tmp_path, backbone, collection_folder
 ):

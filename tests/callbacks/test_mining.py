@@ -645,6 +645,7 @@ def test_the_negatives_of_the_last_checkpoint_are_kept(
     assert all(torch.equal(value, whole[name]) for name, value in weights(run).items())
 
 
+@pytest.mark.long
 def test_a_run_that_begins_again_takes_no_negatives_of_before(
     tmp_path, collection_folder, backbone, monkeypatch
 ):

@@ -76,6 +76,7 @@ def test_fit_then_validate_and_test(config, tmp_path, collection_folder):
     assert module.lr == 0.01 and module.ranker.reads.max_length == 24
 
 
+@pytest.mark.long
 def test_one_seed_gives_one_loss_curve_and_another_seed_another(config, tmp_path):
     curves = []
     for number, seed in enumerate((3, 3, 4)):

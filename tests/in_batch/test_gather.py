@@ -1,5 +1,8 @@
 """Ranks are processes (gloo on CPU)."""
 
+import json
+from pathlib import Path
+
 import pytest
 import torch
 from torch import distributed
@@ -8,7 +11,7 @@ from ltr.batch import RankingBatch, ScoredLists
 from ltr.in_batch.gather import gather_lists, gather_scored
 from tests.child_processes import run_ranks
 from tests.in_batch.batches import bools
-from tests.rank_gradients import BATCHES, FORMS, LOSSES, RANKS, differences
+from tests.rank_gradients import BATCHES, FORMS, LOSSES, RANKS, Difference, differences
 
 # They deal lists out evenly and unevenly. One of four, in `make test-long`, gets none; so does one of
 # the three below.
@@ -20,9 +23,16 @@ NUMBERS_OF_RANKS = [
 
 
 @pytest.fixture(scope="module", params=NUMBERS_OF_RANKS)
-def found(request):
+def found(request, made_once):
     """By loss, form and number of lists."""
-    return {(d.loss, d.form, d.n_lists): d for d in differences([request.param])}
+
+    def compare(folder: Path) -> None:
+        folder.mkdir()
+        (folder / "rows.json").write_text(json.dumps(differences([request.param])))
+
+    file = made_once(f"ranks-{request.param}", compare) / "rows.json"
+    rows = [Difference(*row) for row in json.loads(file.read_text())]
+    return {(row.loss, row.form, row.n_lists): row for row in rows}
 
 
 @pytest.mark.parametrize("form", FORMS)

@@ -443,6 +443,7 @@ def test_tensorboard_has_one_folder_and_each_step_once(config, tmp_path, killed_
     assert steps_of_curve(folder, "test/nDCG_exp@10") == [17]
 
 
+@pytest.mark.long
 def test_tensorboard_forgets_a_start_without_a_checkpoint(config, tmp_path, killed_run):
     """It was killed before its first one, so the run begins again."""
     run = tmp_path / "run"
