@@ -22,6 +22,7 @@ What a threshold of ``ltr calibrate`` would keep follows from the number of dev 
 """
 
 import math
+from dataclasses import replace
 
 import numpy as np
 
@@ -33,6 +34,7 @@ from ltr.compare.statistics import PLANNED_SEEDS, Estimate, estimate
 from ltr.compare.tables import Table
 from ltr.data.collection import Collection
 from ltr.data.query_lists import QueryLists, values_of
+from ltr.datamodules import Evaluation
 from ltr.metrics import RankingMetric
 from ltr.use.calibration.conformal import SHOWN, coverage_interval, queries_needed
 
@@ -99,6 +101,7 @@ def power_section(
     metric_name: str,
     ranked: QueryLists | None = None,
     seed_values: np.ndarray | None = None,
+    evaluation: Evaluation | None = None,
 ) -> Section:
     """The smallest difference that each split can show with a probability of 0.8.
 
@@ -108,6 +111,8 @@ def power_section(
         ranked: what a run ranks, best first; None for none.
         seed_values: ``[S, Q]``, the test values of runs of S seeds; None where there are fewer than
             two.
+        evaluation: which candidates a run ranks, for what a threshold would keep; None: as a run does
+            that says nothing of it.
     """
     metric = RankingMetric(metric_name)
     level = metric.measure.level
@@ -179,7 +184,7 @@ def power_section(
             f"{len(seed_values)} seeds tell little of how seeds vary, so the differences named for more seeds are large; each further seed makes them smaller"
         )
     if "dev" in collection.qrels:
-        n_answerable = answerable_queries(collection, "dev")
+        n_answerable = answerable_queries(collection, "dev", evaluation)
         lines.append(promise_line(n_answerable))
         is_enough = n_answerable >= queries_needed(SHOWN)
         entries["promise"] = {
@@ -196,16 +201,24 @@ def power_section(
     )
 
 
-def answerable_queries(collection: Collection, split: str) -> int:
-    """How many queries of a split have a relevant document among their candidates: its pools, or where
-    there are none the best of BM25. Of more than 1,000 queries the latter is told by a sample.
+def answerable_queries(
+    collection: Collection, split: str, evaluation: Evaluation | None = None
+) -> int:
+    """How many queries of a split have a relevant document among their candidates: its pools, or the
+    best of BM25, which also stand for what a search of the corpus will find. Of more than 1,000 queries
+    the latter is told by a sample.
     """
+    if evaluation is None:
+        evaluation = Evaluation()
+    if evaluation.candidates is None:  # ltr calibrate takes auto then
+        evaluation = replace(evaluation, candidates="auto")
+    evaluation = evaluation.of_split(collection, split)
     judged = collection.learnt(split)
     query_rows = judged.query_rows
-    if split in collection.candidates:
-        candidates = collection.pools(split, option="candidates")
+    if evaluation.candidates == "candidates":
+        candidates = collection.best_of_pools(split, evaluation.depth, option="candidates")
     else:
-        candidates = found_by_bm25(collection, split)
+        candidates = found_by_bm25(collection, split).cut(evaluation.depth)
         query_rows = sample_of(query_rows)
     n_answerable = 0
     for query_row in query_rows.tolist():

@@ -43,7 +43,7 @@ from ltr.data.labelled_texts import LabelledTexts
 from ltr.data.layouts import FeatureVectors, TextReads
 from ltr.data.outputs import check_file
 from ltr.data.whole_files import write_whole
-from ltr.datamodules import RankingDataModule
+from ltr.datamodules import Evaluation, RankingDataModule
 from ltr.datamodules.label_groups import LabelDataModule
 from ltr.datamodules.pools import PoolDataModule
 from ltr.errors import InputError
@@ -193,6 +193,7 @@ def _collection_sections(
     leakage_options: _LeakageOptions | None,
     backbone: str | None,
     labelled: LabelledTexts | None = None,
+    evaluation: Evaluation | None = None,
 ) -> Iterator[Section]:
     """The sections about data, one after the other.
 
@@ -205,6 +206,7 @@ def _collection_sections(
         leakage_options: None: no section of leakage.
         backbone: for the section of leakage.
         labelled: the texts that the collection is made of, whose labels stand for judgements.
+        evaluation: which candidates a run ranks; None: no run is named.
     """
     ranked = None
     if run is not None:
@@ -217,7 +219,7 @@ def _collection_sections(
         yield labels_section(labelled)
     if reads is not None:
         yield cutting_section(collection, reads)
-    yield power_section(collection, metric, ranked, seed_values)
+    yield power_section(collection, metric, ranked, seed_values, evaluation)
 
 
 def _experiment_sections(
@@ -266,6 +268,7 @@ def _experiment_sections(
             None if isinstance(data_module, LabelDataModule) else leakage_options,
             command.options.get("model.ranker.init_args.backbone"),
             data_module.texts if isinstance(data_module, LabelDataModule) else None,
+            data_module.evaluation,
         )
     yield forecast_section(sample.forecast, sample.schedule)
 

@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 import shutil
 
 import numpy as np
@@ -20,6 +21,7 @@ from ltr.check.power import (
 from ltr.compare.statistics import estimate
 from ltr.data.collection import open_collection
 from ltr.data.query_lists import QueryLists
+from ltr.datamodules import Evaluation
 from ltr.metrics import RankingMetric
 from tests.world.collections import write_collection
 
@@ -174,6 +176,17 @@ def test_what_a_threshold_would_keep_follows_from_the_queries_of_dev(tmp_path):
     lines = pools.read_text().splitlines(keepends=True)
     pools.write_text("".join(each for each in lines if " dev-q4-d0 " not in each))
     assert answerable_queries(open_collection(folder), "dev") == 29
+    # The relevant document is the first of its pool; and the last, where pools are turned round.
+    assert answerable_queries(open_collection(folder), "dev", Evaluation(depth=1)) == 29
+    turned = [
+        re.sub(r"(-d\d) (\d+) (\d+) pool", lambda m: f"{m[1]} {9 - int(m[2])} {m[2]} pool", each)
+        for each in lines
+    ]
+    pools.write_text("".join(turned))
+    assert answerable_queries(open_collection(folder), "dev") == 30
+    assert answerable_queries(open_collection(folder), "dev", Evaluation(depth=7)) == 0
+    assert answerable_queries(open_collection(folder), "dev", Evaluation("bm25")) == 30
+    assert answerable_queries(open_collection(folder), "dev", Evaluation(None)) == 30
     shutil.rmtree(folder / "candidates")
     collection = open_collection(folder)
     assert answerable_queries(collection, "dev") == 30
