@@ -464,5 +464,6 @@ def id_of(letter: str, text: str) -> str:
 
 def _ids_of_bytes(letter: str, texts: list[bytes]) -> bytes:
     """The same of many texts as UTF-8, end to end."""
-    digests = b"".join([hashlib.sha256(text).digest()[:12] for text in texts])
-    return (letter + digests.hex(letter, 12)).encode() if texts else b""
+    digests = np.frombuffer(b"".join([hashlib.sha256(text).digest() for text in texts]), np.uint8)
+    beginnings = digests.reshape(-1, 32)[:, :12].tobytes()
+    return (letter + beginnings.hex(letter, 12)).encode() if texts else b""

@@ -16,6 +16,7 @@ PARTS = ["a", "é", "🐈", ",", "\t", '"', "\n", "\r\n", " ", "x y", ""]
 def test_rows_with_quotes_by_hand():
     """Separators, line ends and quotes within quotes; the second row begins in the third line."""
     split = split_rows(b'a,"b,""\nc"\r\n"",d\n"e', b",", has_quotes=True)
+    assert split is not None
     assert split.columns == [[b"a", b""], [b'b,"\nc', b"d"]]
     assert split.places.tolist() == [0, 2]
     assert (split.n_lines, split.n_bytes) == (3, len(b'a,"b,""\nc"\r\n"",d\n'))
@@ -31,6 +32,7 @@ def test_quotes_are_text_where_they_say_nothing():
         b"a,b\n",  # one line
         b"a,b\n\nc,d\n",
         b"a,b\nc\nd,e\n",
+        b"a,b\nc\nd,e,f\n",
         b"a\nb\n",  # where an empty line could not be told
         b"a,b\nc,d\re\n",
         b"a,b\nc,\0\n",
