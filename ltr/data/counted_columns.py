@@ -138,13 +138,14 @@ class CountedColumns(NamedTuple):
         return self.share(column.numbers) >= MOST
 
 
-def columns_of(file: Path, layout: str = "") -> CountedColumns:
+def columns_of(file: Path, layout: str = "", digest: str | None = None) -> CountedColumns:
     """What the columns of a file hold: counted once, and kept in the cache. Quotes of spreadsheets get
     a warning.
 
     Args:
         file: plain or packed.
         layout: what a line of texts must be, for errors; empty where who reads it checks the lines.
+        digest: of the file, where it is known.
 
     Raises:
         InputError: with ``file:line`` for a text between quotes that holds a tab or the end of a
@@ -162,7 +163,7 @@ def columns_of(file: Path, layout: str = "") -> CountedColumns:
         entries["columns"] = [Column(**column) for column in entries["columns"]]
         return CountedColumns(**entries)
 
-    content = f"columns-3 {layout} {digest_of(file)}"
+    content = f"columns-3 {layout} {digest or digest_of(file)}"
     with reading([file]):
         counted = cached("columns", content, build, open_counted, origin_of(file))
     if counted.quoted:

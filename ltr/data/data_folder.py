@@ -54,9 +54,11 @@ def write_data_folder(
     collection = _with_all_splits(collection)
     n_scores: dict[str, int] = {}
     n_repeated_scores: dict[str, int] = {}
+    n_trimmed = 0
 
     def write(temporary: Path) -> None:
-        _write(collection, temporary)
+        nonlocal n_trimmed
+        n_trimmed = _write(collection, temporary)
         for split, lines in scores.items():
             all_rows = look_up(enumerate(lines), collection.queries, collection.corpus)
             rows = all_rows.select((all_rows.query_rows >= 0) & (all_rows.doc_rows >= 0))
@@ -76,7 +78,6 @@ def write_data_folder(
                 n_repeated_scores[split] = len(rows) - len(firsts)
 
     write_new(folder, write, "the output")
-    n_trimmed = _count_trimmed(collection.corpus) + _count_trimmed(collection.queries)
     return WrittenFolder(collection, n_trimmed, n_scores, n_repeated_scores)
 
 
@@ -101,15 +102,16 @@ def write_judgements(collection: Collection, split: str, parts: Sequence[QueryLi
     write_new(file, write, "the file of a new split")
 
 
-def _write(collection: Collection, folder: Path) -> None:
+def _write(collection: Collection, folder: Path) -> int:
+    """Write all but scores; how many texts begin or end with white space."""
     lists = [*collection.qrels.values(), *collection.candidates.values()]
     n_lines = sum(len(each.doc_rows) for each in lists)
     total = len(collection.corpus) + len(collection.queries) + n_lines
     folder.mkdir()
     with tracking(total, "writing", "texts and lines") as report:
         lines = _CountedLines(report)
-        lines.write(folder / "corpus.jsonl", _json_lines(collection.corpus))
-        lines.write(folder / "queries.jsonl", _json_lines(collection.queries))
+        lines.write(folder / "corpus.jsonl", lines.of_texts(collection.corpus))
+        lines.write(folder / "queries.jsonl", lines.of_texts(collection.queries))
         (folder / "qrels").mkdir()
         for split, judged in collection.qrels.items():
             lines.write(folder / "qrels" / f"{split}.tsv", _judgement_lines(collection, judged))
@@ -117,6 +119,7 @@ def _write(collection: Collection, folder: Path) -> None:
             (folder / "candidates").mkdir()
         for split, pools in collection.candidates.items():
             lines.write(folder / "candidates" / f"{split}.trec", _pool_lines(collection, pools))
+    return lines.n_trimmed
 
 
 def _write_scores(file: Path, collection: Collection, scores: LineRows) -> None:
@@ -146,11 +149,15 @@ class _CountedLines:
 
     Args:
         report: is told how many lines there are in all files, now and then.
+
+    Attributes:
+        n_trimmed: how many texts begin or end with white space.
     """
 
     def __init__(self, report: Callable[[int], None]) -> None:
         self._report = report
         self._done = 0
+        self.n_trimmed = 0
 
     def write(self, file: Path, lines: Iterator[str]) -> None:
         """Write the lines of a file."""
@@ -160,20 +167,21 @@ class _CountedLines:
                 self._done += len(block)
                 self._report(self._done)
 
-
-def _json_lines(table: TextTable) -> Iterator[str]:
-    for span in spans(len(table), BLOCK):
-        ids = table.ids.between(span.start, span.stop)
-        texts = table.texts.between(span.start, span.stop)
-        instructions = [""] * len(ids)
-        if table.instructions is not None:
-            instructions = table.instructions.between(span.start, span.stop)
-        for id_, text, instruction in zip(ids, texts, instructions, strict=True):
-            # Strings alone are encoded in a fraction of the time that a dict takes.
-            columns = f'"_id": {encode_basestring(id_)}, "text": {encode_basestring(text)}'
-            if instruction:
-                columns += f', "instruction": {encode_basestring(instruction)}'
-            yield f"{{{columns}}}\n"
+    def of_texts(self, table: TextTable) -> Iterator[str]:
+        """A line of JSON for each text."""
+        for span in spans(len(table), BLOCK):
+            ids = table.ids.between(span.start, span.stop)
+            texts = table.texts.between(span.start, span.stop)
+            self.n_trimmed += sum(text != text.strip() for text in texts)
+            instructions = [""] * len(ids)
+            if table.instructions is not None:
+                instructions = table.instructions.between(span.start, span.stop)
+            for id_, text, instruction in zip(ids, texts, instructions, strict=True):
+                # Strings alone are encoded in a fraction of the time that a dict takes.
+                columns = f'"_id": {encode_basestring(id_)}, "text": {encode_basestring(text)}'
+                if instruction:
+                    columns += f', "instruction": {encode_basestring(instruction)}'
+                yield f"{{{columns}}}\n"
 
 
 def _judgement_lines(collection: Collection, judged: QueryLists) -> Iterator[str]:
@@ -197,12 +205,3 @@ def _entries(collection: Collection, lists: QueryLists) -> Iterator[tuple[str, s
     docs = collection.corpus.ids.in_order(lists.doc_rows)
     for query, doc, value in zip(queries, docs, lists.values, strict=True):
         yield query.decode(), doc.decode(), float(value)
-
-
-def _count_trimmed(table: TextTable) -> int:
-    """How many texts begin or end with white space."""
-    n_trimmed = 0
-    for span in spans(len(table), BLOCK):
-        texts = table.texts.between(span.start, span.stop)
-        n_trimmed += sum(text != text.strip() for text in texts)
-    return n_trimmed

@@ -143,9 +143,8 @@ def _is_utf8(block: bytes) -> bool:
 
 def _take_quotes_off(values: list[bytes]) -> bool:
     """Replace each value with quotes by what they say; False where one says nothing."""
-    for place, value in enumerate(values):
-        if QUOTE not in value:
-            continue
+    for place in [place for place, value in enumerate(values) if QUOTE in value]:
+        value = values[place]
         inside = value[1:-1]
         is_quoted = len(value) > 1 and value[:1] == value[-1:] == QUOTE
         if not is_quoted or QUOTE in inside.replace(QUOTE * 2, b""):

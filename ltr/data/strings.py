@@ -4,7 +4,7 @@ import hashlib
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack
-from itertools import accumulate, pairwise
+from itertools import pairwise
 from pathlib import Path
 from typing import Self
 
@@ -15,8 +15,9 @@ from ltr.data.growing import GrowingArray, GrowingNumbers
 from ltr.spans import spans
 
 BLOCK = 65_536  # strings whose places are looked at together
+BLOCKED = 4096  # strings that are handed on together
 BUFFERED = 256  # strings that wait in memory to be written; some are whole books
-IN_ORDER = 2**26  # bytes of memory for the strings that are read together in another order
+IN_ORDER = 2**25  # bytes of memory for the strings that are read together in another order
 OVERHEAD = 64  # bytes that a string takes beside its own
 GAP = 2**15  # bytes between two strings that are read, too, as two reads take longer
 PIECE = 2**22  # bytes that are read at once
@@ -63,25 +64,32 @@ class Strings(Sequence[str]):
 
     def in_order(self, order: np.ndarray) -> Iterator[bytes]:
         """The bytes of the strings of these numbers ``[N]``."""
-        for strings, lengths in self._many_in_order(order):
-            for start, end in pairwise(accumulate(lengths.tolist(), initial=0)):
-                yield strings[start:end].tobytes()
+        for strings, lengths in self._many_in_order(order, IN_ORDER):
+            bounds = np.append(0, np.cumsum(lengths))
+            for span in spans(len(lengths), BLOCKED):
+                bounds_of_span = bounds[span.start : span.stop + 1]
+                blob = strings[bounds_of_span[0] : bounds_of_span[-1]].tobytes()
+                for start, end in pairwise((bounds_of_span - bounds_of_span[0]).tolist()):
+                    yield blob[start:end]
 
     def write_in_order(self, folder: Path, order: np.ndarray) -> None:
         """Write the strings of these numbers ``[N]`` to another folder, under the same name."""
         with StringsFile(folder, self._name) as file:
-            for strings, lengths in self._many_in_order(order):
+            # Fewer reads of the whole file; little else is in memory where a table is written.
+            for strings, lengths in self._many_in_order(order, 2 * IN_ORDER):
                 file.write(strings, lengths)
 
-    def _many_in_order(self, order: np.ndarray) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-        """Many strings end to end with their lengths; they are read together, in the order in which
-        they lie in the file.
+    def _many_in_order(
+        self, order: np.ndarray, memory: int
+    ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        """Many strings end to end with their lengths, as many as so many bytes of memory hold; they are
+        read together, in the order in which they lie in the file.
         """
         room = np.empty(0, dtype=np.uint8)  # for all of them in turn, as new memory takes time
         with open(self._folder / f"{self._name}.npy", "rb") as file:
-            for span in spans(len(order), IN_ORDER // OVERHEAD):
+            for span in spans(len(order), memory // OVERHEAD):
                 lengths = self.lengths(order[span])
-                bounds = 1 + np.flatnonzero(np.diff(np.cumsum(lengths + OVERHEAD) // IN_ORDER))
+                bounds = 1 + np.flatnonzero(np.diff(np.cumsum(lengths + OVERHEAD) // memory))
                 parts = zip(np.split(order[span], bounds), np.split(lengths, bounds), strict=True)
                 for rows, lengths_of_rows in parts:
                     n_bytes = int(lengths_of_rows.sum())

@@ -54,7 +54,7 @@ class LineLayout(NamedTuple):
         return f"{columns}{names}"
 
 
-def layout_of(file: Path) -> LineLayout:
+def layout_of(file: Path, digest: str | None = None) -> LineLayout:
     """How a file of triples, pairs or labelled pairs is read: as the names in its first line say, else
     as its columns show. What is not plain gets a warning where there are few lines.
 
@@ -62,7 +62,7 @@ def layout_of(file: Path) -> LineLayout:
         InputError: as :func:`columns_of`; for names that say something else; for a column that
             holds no texts, with both ways to go on.
     """
-    counted = columns_of(file, "query<TAB>positive[<TAB>negative…]")
+    counted = columns_of(file, "query<TAB>positive[<TAB>negative…]", digest)
     if counted.names:
         layout = _layout_of_names(file, counted)
     elif _are_labelled_pairs(counted):

@@ -83,7 +83,7 @@ def open_text_files(files: Sequence[Path], columns: Mapping[str, str] | None = N
                 _look_at_chosen(file, columns)
         return texts
     (file,) = files
-    layout = layout_of(file)
+    layout = layout_of(file, content)
     details.info("%s: columns are read as %s", file, layout.columns)
     roles = LABELLED if layout.has_labels else TRIPLES
     reader = partial(text_lines, roles, str(file), partial(_tab_separated_rows, layout, file))
