@@ -16,7 +16,7 @@ from ltr.compare.table_formats import print_tables
 from ltr.compare.tables import Table, number_or_empty
 from ltr.data.collate import sources_of_queries
 from ltr.data.concatenated import concatenated
-from ltr.data.console import say, table_console
+from ltr.data.console import say, speech_on_stderr, table_console
 from ltr.data.layouts import FeatureVectors
 from ltr.data.splits import split_named
 from ltr.datamodules import RankingDataModule
@@ -222,7 +222,8 @@ def scores_of_split(folder: RunFolder, split: str, options: Sequence[str] = ()) 
         warnings.catch_warnings(),
     ):
         command.settle_precision(folder)
-        command.make()
+        with speech_on_stderr():
+            command.make()
         to_measure = command.datamodule.options_to_measure  # of a run that was trained without dev
         if to_measure:
             return scores_of_split(folder, split, to_measure.split())

@@ -21,7 +21,6 @@ from ltr.cli.part_help import ModelHelp, TrainerHelp
 from ltr.cli.refused import refusal
 from ltr.cli.strict_parser import StrictParser
 from ltr.cli.write_config import WriteConfig
-from ltr.data.console import speech_on_stderr
 from ltr.datamodules import FeatureDataModule, RankingDataModule
 from ltr.errors import InputError
 from ltr.models import FeatureRanker
@@ -264,8 +263,7 @@ class ParsedCommand(LightningCLI):
                 the data.
         """
         self.config_dump = self.plain_options() if plain is None else plain
-        with speech_on_stderr():
-            self.config_init = self.parser.instantiate(self.config)
+        self.config_init = self.parser.instantiate(self.config)
         self.datamodule = self.made.data
         self.model = self.made.model
 

@@ -7,7 +7,7 @@ import sys
 import unicodedata
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager, redirect_stdout
+from contextlib import AbstractContextManager, contextmanager, redirect_stdout
 from typing import Any, TextIO
 
 import rich.console
@@ -52,27 +52,11 @@ def say(*words: object, to: TextIO | None = None, sep: str = " ") -> None:
     print(line, file=to or sys.stdout, flush=True)
 
 
-_stdout: TextIO | None = None  # while what packages print goes elsewhere
-
-
-@contextmanager
-def speech_on_stderr() -> Iterator[None]:
-    """What is printed within goes to stderr, but for what ltr logs (:func:`stdout_of_logs`). Some
-    packages speak when they are imported, and stdout is for results.
+def speech_on_stderr() -> AbstractContextManager[object]:
+    """What is printed within goes to stderr. Some packages speak when they are imported, and stdout
+    is for results.
     """
-    global _stdout
-    before = _stdout
-    _stdout = stdout_of_logs()
-    try:
-        with redirect_stdout(sys.stderr):
-            yield
-    finally:
-        _stdout = before
-
-
-def stdout_of_logs() -> TextIO:
-    """The stdout of the command, also within :func:`speech_on_stderr`."""
-    return sys.stdout if _stdout is None else _stdout
+    return redirect_stdout(sys.stderr)
 
 
 class Console(rich.console.Console):

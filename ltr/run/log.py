@@ -13,7 +13,7 @@ from typing import Literal, TextIO
 from lightning.fabric.plugins.environments import TorchElasticEnvironment
 
 from ltr.data import progress
-from ltr.data.console import say, stdout_of_logs, without_controls
+from ltr.data.console import say, without_controls
 from ltr.processes import gather_objects
 
 OURS = "ltr"
@@ -118,7 +118,8 @@ class _TerminalHandler(logging.StreamHandler):
 
     @property
     def stream(self) -> TextIO:
-        return stdout_of_logs() if self._name == "stdout" else sys.stderr
+        stream: TextIO = getattr(sys, self._name)
+        return stream
 
     def format(self, record: logging.LogRecord) -> str:
         return without_controls(super().format(record))

@@ -14,6 +14,7 @@ import yaml
 
 from ltr import load
 from ltr.cli.calibrate import CollectScores, Scored, _show_calibration, scores_of_split
+from ltr.cli.parsed import ParsedCommand
 from ltr.data.collection import open_collection
 from ltr.data.trec import read_run
 from ltr.errors import InputError
@@ -29,10 +30,20 @@ LONGER = ("--trainer.max_steps", "60", "--trainer.max_epochs", "30", "--model.lr
 PAGE = Path(__file__).parents[2] / "docs/calibration.md"
 
 
-def test_a_cross_encoder_is_calibrated_and_keeps_what_it_promises(copied_run, tmp_path, capsys):
+def test_a_cross_encoder_is_calibrated_and_keeps_what_it_promises(
+    copied_run, tmp_path, capsys, monkeypatch
+):
     run = copied_run(tmp_path, "cross")
     capsys.readouterr()
-    assert run_ltr(f"calibrate {run}") == 0
+    with monkeypatch.context() as patched:
+        make = ParsedCommand.make
+
+        def speaking(command: ParsedCommand) -> None:
+            print("a package was imported")
+            make(command)
+
+        patched.setattr(ParsedCommand, "make", speaking)
+        assert run_ltr(f"calibrate {run}") == 0
     told = capsys.readouterr()
     assert told.out.startswith(
         f"{run}: 30 dev queries with a relevant document among their candidates, 0 without"

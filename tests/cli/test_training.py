@@ -13,7 +13,6 @@ import pytrec_eval
 import torch
 import yaml
 
-from ltr.cli.parsed import ParsedCommand
 from ltr.data.trec import read_qrels, read_run
 from ltr.module import RankerModule
 from ltr.run.wandb_place import has_wandb_key
@@ -286,18 +285,3 @@ def test_progress_without_a_terminal(config, tmp_path, capsys, monkeypatch):
     lines = capsys.readouterr().out.splitlines()
     (line,) = [line for line in lines if line.startswith("testing: 1 of ")]
     assert " batches/s, " in line and line.endswith(" left")
-
-
-def test_what_a_package_prints_while_a_run_is_made_is_no_result(config, capsys):
-    """As transformers does at its import, where WANDB_MODE is offline."""
-    command = ParsedCommand(["fit", "--config", str(config)])
-    instantiate = command.parser.instantiate
-
-    def speaking(options):
-        print("[INFO] a package speaks")
-        return instantiate(options)
-
-    command.parser.instantiate = speaking
-    command.make()
-    output = capsys.readouterr()
-    assert "a package speaks" in output.err and "a package speaks" not in output.out

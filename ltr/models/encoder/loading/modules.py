@@ -11,6 +11,7 @@ import torch
 from torch import nn
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+from ltr.data.console import speech_on_stderr
 from ltr.errors import InputError
 from ltr.models.encoder.loading.model_folder import (
     LOAD_ERRORS,
@@ -75,9 +76,10 @@ def load_modules(
         InputError: if it cannot be loaded, its weights or tokenizer do not fit, or it is read in a
             way that is not known here.
     """
-    from sentence_transformers import SentenceTransformer
-    from sentence_transformers.sentence_transformer.modules import Pooling as TheirPooling
-    from sentence_transformers.sentence_transformer.modules import Router
+    with speech_on_stderr():
+        from sentence_transformers import SentenceTransformer
+        from sentence_transformers.sentence_transformer.modules import Pooling as TheirPooling
+        from sentence_transformers.sentence_transformer.modules import Router
 
     backbone = folder.name
     check_is_model(folder)
@@ -265,9 +267,10 @@ def saved_head(
         )
     if not folder.has_cross_modules:
         return None
-    from sentence_transformers import CrossEncoder
-    from sentence_transformers.cross_encoder.modules import Dense, Transformer
-    from sentence_transformers.sentence_transformer.modules import Pooling as TheirPooling
+    with speech_on_stderr():
+        from sentence_transformers import CrossEncoder
+        from sentence_transformers.cross_encoder.modules import Dense, Transformer
+        from sentence_transformers.sentence_transformer.modules import Pooling as TheirPooling
 
     try:
         with quiet():

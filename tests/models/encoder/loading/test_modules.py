@@ -1,6 +1,8 @@
 """Cross-encoders as folders of sentence-transformers: what is found in them, and what is refused."""
 
 import json
+import os
+import sys
 from functools import partial
 
 import numpy as np
@@ -18,6 +20,7 @@ from ltr.models.encoder.loading.model_folder import ModelFolder
 from ltr.models.encoder.loading.modules import saved_head
 from ltr.models.named import ranker_named
 from ltr.use.rankers import TextRanker
+from tests.child_processes import run_command
 from tests.use.exported import classifier
 from tests.world.backbones import make_classifier
 
@@ -186,3 +189,14 @@ def test_a_cross_encoder_begins_a_dual_encoder_with_a_warning(
         caplog.clear()
         DualEncoder(*towers)
         assert caplog.messages == messages
+
+
+@pytest.mark.long
+def test_what_is_printed_at_an_import_is_no_result(backbone):
+    """transformers prints where WANDB_MODE is offline, when sentence-transformers imports it."""
+    program = "import sys; from ltr.models import DualEncoder; DualEncoder(sys.argv[1])"
+    told = run_command(
+        [sys.executable, "-c", program, backbone], env=os.environ | {"WANDB_MODE": "offline"}
+    )
+    assert (told.returncode, told.stdout) == (0, "")
+    assert "offline" in told.stderr
