@@ -64,6 +64,7 @@ def test_it_is_valid_by_its_schema():
     convert.Citation(FILE.read_text(encoding="utf-8")).validate()
 
 
+@pytest.mark.long
 def test_every_reference_is_named_by_a_docstring():
     """As ``Burges et al. (2005), Learning to rank using gradient descent``."""
     text = docstrings()

@@ -173,6 +173,7 @@ def own_triton_cache(tmp_path, monkeypatch):
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("own_triton_cache")
 @pytest.mark.parametrize("capability", [80, 90])
 @pytest.mark.parametrize("dtype", ["fp32", "bf16", "fp16"])

@@ -33,7 +33,6 @@ BUDGETS = {
 EVERY_DAY = {
     "cross-encoder, MiniLM",
     "dual encoder, MiniLM, other queries",
-    "dual encoder, Qwen3, 6 layers",
     "encoding, MiniLM",
 }
 

@@ -584,6 +584,7 @@ def test_a_run_is_not_resumed_without_its_negatives_or_with_another_recipe(
     assert "trainer.callbacks[0].recipe.depth was 12 and is 11" in capsys.readouterr().err
 
 
+@pytest.mark.long
 def test_negatives_of_the_same_weights_are_found_and_not_mined_again(
     tmp_path, collection_folder, backbone, monkeypatch, caplog
 ):
@@ -687,6 +688,7 @@ def test_an_overlay_of_an_audit_beside_the_folders_is_left_alone(
     ]
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_a_refresh_beside_the_training_is_taken_when_it_is_there(
     tmp_path, collection_folder, backbone, capsys

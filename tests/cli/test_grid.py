@@ -76,6 +76,7 @@ def test_a_cell_leaves_with_its_grid(how, folder):
     assert torch.load(run / "checkpoints/last.ckpt", weights_only=True)["global_step"] == done > 0
 
 
+@pytest.mark.long
 def test_a_cell_that_is_ended_alone_has_failed_and_the_others_are_made(folder, capfd):
     """Somebody ends the process of a run, or the machine has no memory for it."""
     epochs = {"many": {"trainer.max_epochs": 1000}, "one": {"trainer.max_epochs": 1}}

@@ -163,6 +163,7 @@ def test_feature_vectors_have_no_splits_of_other_names(here, capsys):
     assert run_ltr("test features/run --split test") == 0
 
 
+@pytest.mark.long
 def test_a_data_set_beside_the_own_one_is_measured_on_a_split(here):
     shutil.copytree("own", "other")
     words = "test run --data.path own other --split"

@@ -62,6 +62,7 @@ def test_a_command_for_another_program_ends_with_it():
     assert output == "" and parent.returncode == -signal.SIGKILL
 
 
+@pytest.mark.long
 def test_a_process_beside_a_run_outlives_the_signals_of_a_cluster_until_the_run_ends_it(tmp_path):
     """They come to the whole group; the run needs it until it has saved."""
     (tmp_path / "config.yaml").touch()

@@ -64,6 +64,7 @@ def test_a_run_of_a_recipe_is_called_after_it(
     assert run_ltr("test runs/cross_encoder/seed=0") == 0
 
 
+@pytest.mark.long
 def test_a_decoder_is_trained(tmp_path, collection_folder):
     decoder = tmp_path / "decoder"
     save_decoder(decoder, "qwen3", "causal")

@@ -117,6 +117,7 @@ def test_a_run_that_was_tested_by_the_weights_of_a_step_is_so_again(run, monkeyp
     assert not Path("new").exists()
 
 
+@pytest.mark.long
 def test_a_run_that_was_tested_under_other_options_is_so_again(run, monkeypatch, capsys):
     """The configuration says nDCG_exp@10 and swapped_pairs."""
     monkeypatch.setattr("ltr.cli.reproduce.run_in_process", main)
@@ -148,6 +149,7 @@ def test_data_that_has_changed_is_told_before_training(run, capsys, split):
     assert not (run / "reproduced").exists()
 
 
+@pytest.mark.long
 def test_another_run_is_not_taken_for_the_reproduction(run, tmp_path, monkeypatch, capsys):
     other = shutil.copytree(run, "runs/c/other")
     config = yaml.safe_load((run / "config.yaml").read_text())

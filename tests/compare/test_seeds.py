@@ -175,6 +175,7 @@ def test_other_training_data_is_refused_by_its_content(trained, tmp_path):
         read_experiments([str(tmp_path / "x")])
 
 
+@pytest.mark.long
 def test_seeds_may_each_start_from_their_own_seed_of_one_experiment(trained, tmp_path):
     """Or all from the same weights, but not from those of two ways to train. A resume keeps what a
     run started from.

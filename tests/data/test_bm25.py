@@ -295,6 +295,7 @@ def test_postings_are_mapped_for_reading_and_only_those_of_the_terms_are_read(tm
     assert again.tolist() == scores.tolist() and scores[0] > scores[2] > scores[1] == 0
 
 
+@pytest.mark.long
 def test_jax_is_not_imported_as_it_would_take_most_of_a_gpu(tmp_path):
     """bm25s imports it where it is installed, and runs an operation: the GPU is then short of memory
     for everything else. A jax that says so when it is imported stands for it.

@@ -204,6 +204,7 @@ def test_a_flipped_bit_in_a_part_is_noticed_or_changes_nothing(tmp_path):
     assert n_noticed > 500
 
 
+@pytest.mark.long
 def test_two_processes_that_build_the_same_store_do_not_clash():
     table = table_of([f"w{i} w{i} w{i}" for i in range(20)], "two")
     first = Build(table, 0.1)

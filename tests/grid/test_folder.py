@@ -42,6 +42,7 @@ def made(made_cell, tmp_path, monkeypatch):
     return tmp_path
 
 
+@pytest.mark.long
 def test_a_cell_that_was_interrupted_is_resumed_and_one_of_another_process_left_to_it(
     folder, capfd, monkeypatch
 ):
@@ -76,6 +77,7 @@ def test_a_cell_that_was_interrupted_is_resumed_and_one_of_another_process_left_
     assert [row["step"] for row in validations] == [6, 12]
 
 
+@pytest.mark.long
 def test_a_cell_that_was_tested_before_its_end_is_trained_to_it(made, capfd):
     """Somebody looks how an interrupted one is doing."""
     cell = json.loads((RUN / "cell.json").read_text())
@@ -137,6 +139,7 @@ def test_options_that_add_do_not_replace_each_other():
     assert said("--model.lr", "1", "--wandb", "x", "--model.lr", "2") == said("--model.lr", "2")
 
 
+@pytest.mark.long
 def test_what_is_best_on_dev_is_chosen_with_the_first_seed(folder, capfd):
     axes = {"loss": LOSSES, "model.lr": [0.1, 1e-6]}
     write_grid(folder, axes=axes, choose="model.lr", seeds=[1, 2])

@@ -142,6 +142,7 @@ def test_ltr_compare_counts_the_looks(stand_in, capfd):
     assert any("p counts no looks" in note for note in result.notes)
 
 
+@pytest.mark.long
 def test_it_stops_where_the_budget_would_hardly_show_a_difference_and_may_go_on_all_the_same(
     stand_in, capfd
 ):
@@ -204,6 +205,7 @@ def test_a_failed_run_ends_it_and_it_goes_on_where_it_was(stand_in, capfd):
     assert len({*stand_in.made}) == len(stand_in.made) > 5
 
 
+@pytest.mark.long
 def test_of_several_experiments_all_must_be_shown_and_holm_says_by_which_level(
     stand_in,
     folder,  # noqa: F811

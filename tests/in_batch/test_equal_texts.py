@@ -147,7 +147,7 @@ def test_masks_are_those_of_a_double_loop_over_strings():
     assert n_twins > 75 and n_own > 75
 
 
-@pytest.mark.parametrize("n_ranks", [2, 4])
+@pytest.mark.parametrize("n_ranks", [2, pytest.param(4, marks=pytest.mark.long)])
 def test_processes_have_the_masks_and_labels_of_one(n_ranks):
     def gathered(rank):
         """Of lists and embeddings, which the processes deal out."""

@@ -357,6 +357,7 @@ def test_a_quantised_base_is_refused_without_cuda(tmp_path):
             kind(str(folder), max_length=20, encoder=TextEncoder.Options(lora=Lora()))
 
 
+@pytest.mark.long
 def test_a_run_that_is_ended_by_sigterm_resumes_to_the_bit(world, tmp_path):
     """In the midst of an epoch, with dropout of the encoder and of the adapters."""
     variant = "adapters with dropout"

@@ -31,11 +31,11 @@ from tests.world.configurations import QUIET
 # adapters in test_adapters.py, accumulation and rarer validations in the one of mined negatives.
 TRIED = (
     "no dev split",
-    "early stopping",
     "asked to stop at step 4, not before the second epoch",
-    "negatives mined every step, the newest kept, accumulation of 2, validation every 3",
 )
 TRIED_LONG = (
+    "early stopping",
+    "negatives mined every step, the newest kept, accumulation of 2, validation every 3",
     "validation every second epoch",
     "accumulation of 2, validation every 3, the three best",
     "a miner trained beside a cross-encoder that scores anew",
@@ -156,6 +156,7 @@ def test_a_full_disk_leaves_the_checkpoint_before(world, tmp_path, monkeypatch, 
     check_resume(world, run)
 
 
+@pytest.mark.long
 def test_a_run_out_of_time_is_saved_and_resumes_with_more_of_it(world, tmp_path):
     """A second is over in the fifth step, which is validated too: that is all that differs from a
     run with more time.

@@ -255,6 +255,7 @@ def small_disk(tmp_path) -> Iterator[Path]:
     libc.umount2(os.fsencode(folder), 2)  # MNT_DETACH
 
 
+@pytest.mark.long
 def test_a_full_disk_ends_all_and_leaves_the_checkpoint(world, tmp_path, ends, small_disk):
     """It is full from the fourth step on: the checkpoint of that step is not written, and that of the
     second stays.

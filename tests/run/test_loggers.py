@@ -137,6 +137,7 @@ def config_in(starts) -> dict:
     return found
 
 
+@pytest.mark.long
 def test_a_run_that_was_interrupted_resumed_and_tested_is_one_run(config, tmp_path):
     run = tmp_path / "runs/losses/seed=3"
     each_step = "--trainer.log_every_n_steps 1 --trainer.max_steps 8"
@@ -257,6 +258,7 @@ def test_the_cells_of_a_grid_are_whole_runs(config, here):
     assert artifacts_in([tested])
 
 
+@pytest.mark.long
 def test_a_run_that_fails_is_ended_and_the_next_one_is_another(config, tmp_path):
     nan = f"--model.lr 1e30 --trainer.default_root_dir {tmp_path / 'a'}"
     assert main(f"fit --config {config} {nan}".split()) == 2
@@ -428,6 +430,7 @@ def steps_of_curve(folder: Path, name: str) -> list[int]:
     return [one.step for one in EventAccumulator(str(folder)).Reload().Scalars(name)]
 
 
+@pytest.mark.long
 def test_tensorboard_has_one_folder_and_each_step_once(config, tmp_path, killed_run):
     """A run is killed in step 9 and resumed from the checkpoint of step 8 or before."""
     run = tmp_path / "runs/losses/seed=3"

@@ -224,7 +224,8 @@ def test_of_several_processes_only_the_first_is_ended_by_a_signal(monkeypatch):
     assert main(["fit"]) == 143
 
 
-@pytest.mark.parametrize("step", [3, pytest.param(6, marks=LONG)])
+@LONG
+@pytest.mark.parametrize("step", [3, 6])
 def test_a_signal_in_a_validation_of_averaged_weights(world, tmp_path, step):
     """The weights at hand are not those that are trained on: the run ends after that validation. 6
     steps are an epoch.
@@ -319,6 +320,7 @@ def test_a_signal_while_the_end_of_an_epoch_is_looked_at_waits_for_a_step(
     check_resume(world, run, changes)
 
 
+@LONG
 def test_a_signal_while_the_results_of_a_validation_are_written(world, tmp_path, monkeypatch):
     """The save writes the same file, whose lock this thread holds already."""
     asked = []

@@ -334,6 +334,7 @@ def test_a_cross_encoder_encodes_nothing(tmp_path, capsys, copied_run):
     assert "is no dual encoder, and only one can encode a corpus" in capsys.readouterr().err
 
 
+@pytest.mark.long
 def test_a_test_by_search_and_a_search_read_one_another(
     collection_folder, tmp_path, monkeypatch, copied_run, never_encodes
 ):

@@ -37,6 +37,7 @@ def test_a_checkpoint_is_loaded_too(runs, collection_folder):
     assert last.score(pairs).shape == expected.shape and not last.model.training
 
 
+@pytest.mark.long
 def test_two_threads_load_at_once(runs, collection_folder):
     expected = {kind: texts_of_run(run, collection_folder) for kind, run in runs.items()}
     with ThreadPoolExecutor(4) as threads:

@@ -255,6 +255,7 @@ def test_what_a_repository_ignores_is_pushed_too(hub, folder):
     assert files == content(folder)
 
 
+@pytest.mark.long
 def test_the_card_of_a_branch_has_code_that_loads_the_branch(hub, model, backbone, tmp_path):
     """The hub's ``main`` is another model."""
     DualEncoder(backbone, max_length=20, doc_prompt="w1 w2 ").save(tmp_path / "other")

@@ -122,6 +122,7 @@ class ServingDecoder(Serving):
         return self.tokenizer(text, add_special_tokens=False)["input_ids"]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("where", ELSEWHERE)
 def test_each_passes_with_its_library_and_by_its_check(where, decoders, embedder, capsys):
     folders = [*decoders.values(), embedder]

@@ -142,6 +142,7 @@ class Another(Serving):
         return [[float(len(text)), 1.0, 2.0] for text in texts]
 
 
+@LONG
 def test_what_is_no_right_server_gets_one_line(proofs, tmp_path, capsys):
     cross, dual = proofs["cross"], proofs["dual"]
     right = Serving(dual)
