@@ -38,6 +38,9 @@ FLUSH_SECONDS = "WANDB_X_TRANSACTION_LOG_FLUSH_INTERVAL"
 def config(tmp_path, monkeypatch):
     """A feature ranker of 6 steps an epoch that logs to the project ``tests``."""
     monkeypatch.setenv("WANDB_MODE", "offline")
+    # The service of an earlier test in this process: it would keep the run of a program that was
+    # killed, and the next start could not have it.
+    monkeypatch.delenv("WANDB_SERVICE", raising=False)
     write_letor(tmp_path / "letor")
     data = BASE["data"] | {"init_args": {"path": str(tmp_path / "letor"), "batch_size": 4}}
     trainer = {name: value for name, value in BASE["trainer"].items() if name != "logger"}
