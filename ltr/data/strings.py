@@ -112,12 +112,15 @@ class Strings(Sequence[str]):
         is_far = starts[1:] - ends[:-1] > GAP
         is_far |= np.diff(starts // PIECE) > 0
         bounds = [0, *(1 + np.flatnonzero(is_far)).tolist(), len(rows)]
-        sizes = ends[np.array(bounds[1:]) - 1] - starts[bounds[:-1]]
-        room = np.empty(int(sizes.max(initial=0)), dtype=np.uint8)
         for first, stop in pairwise(bounds):
             begin = int(starts[first])
-            piece = room[: int(ends[stop - 1]) - begin]
-            os.preadv(descriptor, [piece.data], self._start_in_file + begin)
+            n_bytes = int(ends[stop - 1]) - begin
+            read = os.pread(descriptor, n_bytes, self._start_in_file + begin)
+            if len(read) < n_bytes:
+                raise OSError(
+                    f"{self._folder / self._name}.npy ended while it was read: {len(read):,} of {n_bytes:,} bytes came"
+                )
+            piece = np.frombuffer(read, dtype=np.uint8)
             which = slice(first, stop)
             lengths_of_piece = ends[which] - starts[which]
             _copy(piece, starts[which] - begin, lengths_of_piece, found, places[which])

@@ -2,6 +2,7 @@
 beside numpy's.
 """
 
+import os
 import pickle
 import random
 import tracemalloc
@@ -140,3 +141,12 @@ def test_repeats_in_an_order_are_told_from_strings_that_begin_alike(tmp_path, mo
     order, _ = order_of(strings)
     expected = [sorted(ids)[n] == sorted(ids)[n - 1] for n in range(1, len(ids))]
     assert are_repeats(strings, order).tolist() == [False, *expected]
+
+
+def test_a_file_that_is_cut_while_it_is_open_is_told(tmp_path):
+    """The map has the length of before; a read that comes short fills in nothing of another string."""
+    texts = written(tmp_path, ["alpha", "beta", "gamma"], "texts")
+    path = tmp_path / "texts.npy"
+    os.truncate(path, path.stat().st_size - 2)
+    with pytest.raises(OSError, match="texts.npy ended while it was read: 12 of 14 bytes came"):
+        list(texts.in_order(np.array([2, 0, 1])))
