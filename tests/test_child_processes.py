@@ -1,8 +1,11 @@
 """Waits for processes, and what becomes of those that a failed test has left."""
 
 import os
+import signal
+import socket
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -62,3 +65,20 @@ def test_a_wait_ends_with_the_process_that_is_waited_for():
 def test_what_a_process_has_done_just_before_its_end_counts():
     asked = []
     until(lambda: asked or asked.append(1), lambda: 0)
+
+
+@pytest.mark.long
+def test_a_program_that_is_ended_while_it_begins_takes_no_warm_python_with_it(warm_python):
+    """Whether it has said nothing yet, half of its words, or all of them."""
+    for said in (b"", b"\0\0\1\0", b"\0\0\1\0{"):
+        with socket.socket(socket.AF_UNIX) as program:
+            program.connect(str(Path(warm_python).with_name("socket")))
+            program.sendall(said)
+    for number in (signal.SIGTERM, signal.SIGKILL):
+        for milliseconds in range(0, 120, 4):
+            program = subprocess.Popen([warm_python, "-c", "import signal; signal.pause()"])
+            time.sleep(milliseconds / 1000)
+            program.send_signal(number)
+            assert program.wait() == -number
+    done = run_command([warm_python, "-c", "print('served')"])
+    assert done.stdout == "served\n", done.stderr

@@ -24,7 +24,7 @@ from ltr.search.encoding_places import EncodingOfFolder
 from ltr.use.corpus_encoding import open_encoding
 from ltr.use.load import load
 from ltr.use.retriever import SearchableCorpus
-from tests.child_processes import run_command
+from tests.child_processes import run_command, until
 from tests.run.any_processes import OF_RAY
 from tests.slurm import cluster, environment_of, kill_all_of, why_not
 from tests.world.collections import write_collection
@@ -36,20 +36,40 @@ KILLED = 4  # the number of the shard whose worker is killed
 
 # Python reads this file at the start of every process. Each shard is noted before it gets its name;
 # the process that makes the chosen one kills itself there, once: the shard is lost. Where torchrun
-# will start all processes again, those of the first start wait for that at the last shard: an agent
-# whose processes have done all meanwhile would wait for the others, for five minutes.
+# will start both its processes again, that one first waits until the other has begun, too, and each
+# of these two waits at the last shard for the signal that ends it: an agent whose process has done
+# all meanwhile would wait for the other, for five minutes. A process that has begun alone, as one
+# agent comes late on a busy machine, makes nothing.
 KILLER = f"""
 import os
 import signal
+import socket
+import time
 
 folder = os.path.dirname(__file__)
 killed = os.path.join(folder, "killed")
-waits = False
-if "TORCHELASTIC_RUN_ID" in os.environ:
+is_alone = False
+waits_for_restart = False
+
+
+def n_started():
     with open(os.path.join(folder, "started"), "a+") as started:
-        started.write("one\\n")
         started.seek(0)
-        waits = len(started.readlines()) <= 2 or not os.path.exists(killed)
+        return len(started.readlines())
+
+
+if "TORCHELASTIC_RUN_ID" in os.environ:
+    # A shard is written by a thread, in which no signal is handled.
+    heard, hearing = socket.socketpair()
+    hearing.setblocking(False)
+    signal.set_wakeup_fd(hearing.fileno())
+    is_alone = os.environ["WORLD_SIZE"] == "1"
+    if is_alone:
+        open(os.path.join(folder, "alone"), "w").close()
+    else:
+        with open(os.path.join(folder, "started"), "a") as started:
+            started.write("one\\n")
+        waits_for_restart = n_started() <= 2 or not os.path.exists(killed)
 replace = os.replace
 
 
@@ -57,11 +77,18 @@ def noted_replace(source, target, **options):
     name = os.path.basename(os.fspath(target))
     if name.endswith(".npy") and name[:-4].isdigit():
         number = int(name[:-4])
-        if waits and number == {N_SHARDS - 1}:
-            signal.pause()
+        if is_alone:
+            heard.recv(1)
+            os.kill(os.getpid(), signal.SIGKILL)
+        if waits_for_restart and number == {N_SHARDS - 1}:
+            heard.recv(1)
+        kills = number == {KILLED} and not os.path.exists(killed)
+        if waits_for_restart and kills:
+            while n_started() < 2:
+                time.sleep(0.05)
         with open(os.path.join(folder, "made"), "a") as made:
             made.write(f"{{number}}\\n")
-        if number == {KILLED} and not os.path.exists(killed):
+        if kills:
             open(killed, "x").close()
             os.kill(os.getpid(), signal.SIGKILL)
     replace(source, target, **options)
@@ -148,12 +175,17 @@ def test_torchrun_starts_its_processes_again(world):
 
 
 @pytest.mark.long
-def test_two_agents_of_torchrun_start_one_another_again(world):
-    """As on two nodes. The rendezvous is kept by the test, so nobody else can take its port."""
+@pytest.mark.parametrize("comes_late", [False, True])
+def test_two_agents_of_torchrun_start_one_another_again(world, comes_late):
+    """As on two nodes, of which one may come when the other has begun alone, after half a minute.
+    The rendezvous is kept by the test, so nobody else can take its port.
+    """
     store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
     endpoint = f"127.0.0.1:{store.port}"
 
-    def agent(_: int) -> subprocess.CompletedProcess[str]:
+    def agent(number: int) -> subprocess.CompletedProcess[str]:
+        if comes_late and number == 1:
+            until((world.notes / "alone").exists)
         driver = str(DRIVERS / "encode_torchrun.sh")
         return world.run(driver, NODES="2", ENDPOINT=endpoint)
 

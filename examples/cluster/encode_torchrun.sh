@@ -18,7 +18,9 @@ fi
 export OMP_NUM_THREADS=${OMP_NUM_THREADS:-1}
 
 if [ -n "${ENDPOINT:-}" ]; then
-  # From one machine on: those that are there go on where others are lost, or come late.
+  # From one machine on: those that are there go on where others are lost, or come late. Without this variable a late one
+  # waits in vain for an address that the first has told once (torch 2.13).
+  export TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1
   rendezvous=(--nnodes "1:${NODES:-2}" --rdzv-backend c10d --rdzv-endpoint "$ENDPOINT" --rdzv-id encode)
 else
   rendezvous=(--standalone)

@@ -41,14 +41,17 @@ SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGUSR2, signal
 PROGRAM = f"""#!{sys.executable} -IS
 import json, os, signal, socket, sys
 address = os.path.join(os.path.dirname(os.path.abspath(__file__)), "socket")
+signals = {[int(number) for number in SIGNALS]}
+signal.pthread_sigmask(signal.SIG_BLOCK, signals)  # they are sent behind the words
 server = socket.socket(socket.AF_UNIX)
 server.connect(address)
-for number in {[int(number) for number in SIGNALS]}:
-    signal.signal(number, lambda number, frame: server.send(bytes([number])))
 words = {{"argv": sys.argv[1:], "environ": dict(os.environ), "cwd": os.getcwd(), "self": __file__}}
 text = json.dumps(words).encode()
 socket.send_fds(server, [len(text).to_bytes(4, "big")], [0, 1, 2])
 server.sendall(text)
+for number in signals:
+    signal.signal(number, lambda number, frame: server.send(bytes([number])))
+signal.pthread_sigmask(signal.SIG_UNBLOCK, signals)
 status = server.recv(4)
 code = int.from_bytes(status, "big", signed=True) if status else -9
 if code < 0:
@@ -130,6 +133,10 @@ def serve(folder: Path, owner: int) -> None:
                 program, _ = listener.accept()
                 header, files, _, _ = socket.recv_fds(program, 4, 3)
                 words = read_words(program, int.from_bytes(header, "big"))
+                if words is None:
+                    program.close()
+                    close_all(files)
+                    continue
                 child = os.fork()
                 if child == 0:
                     signal.set_wakeup_fd(-1)
@@ -138,8 +145,7 @@ def serve(folder: Path, owner: int) -> None:
                         each.close()
                     run(words, files, program)
                 programs[child] = program
-                for file in files:
-                    os.close(file)
+                close_all(files)
     shutil.rmtree(folder, ignore_errors=True)
 
 
@@ -156,12 +162,21 @@ def tell_ends(programs: dict[int, socket.socket]) -> None:
         program.close()
 
 
-def read_words(program: socket.socket, length: int) -> dict[str, Any]:
-    """What a program sends."""
+def read_words(program: socket.socket, length: int) -> dict[str, Any] | None:
+    """What a program sends; None where it was killed meanwhile."""
     text = b""
     while len(text) < length:
-        text += program.recv(length - len(text))
-    return json.loads(text)
+        part = program.recv(length - len(text))
+        if not part:
+            return None
+        text += part
+    return json.loads(text) if text else None
+
+
+def close_all(files: list[int]) -> None:
+    """Close the files of a program, which its fork has open."""
+    for file in files:
+        os.close(file)
 
 
 def run(words: dict[str, Any], files: list[int], program: socket.socket) -> None:
