@@ -18,6 +18,7 @@ from ltr.data.collection import open_collection
 from ltr.data.console import counted, say
 from ltr.data.outputs import check_file
 from ltr.data.text_files import open_texts
+from ltr.data.texts import TextTable
 from ltr.errors import InputError
 from ltr.run.precision import Precision
 from ltr.search.budget import RECALL, Budget, bytes_of
@@ -99,6 +100,12 @@ def search(
         # A second ranker reads more documents than are shown.
         n_found = k if rerank is None else depth
         budget = Budget(bytes_of(memory), n_found, RECALL if recall is None else recall)
+    # Files first: a ranker takes long to load, and a corpus longer to encode.
+    documents = open_texts(corpus, "document", "--corpus")
+    table = None if queries is None else open_texts(queries, "query", "--queries")
+    measured_on: Sequence[str] = ()
+    if budget is not None:
+        measured_on = _queries_to_measure(recall_queries, table, ranker, corpus)
     retriever = open_ranker(ranker, precision, device)
     if not isinstance(retriever, Retriever):
         raise InputError(
@@ -106,15 +113,10 @@ def search(
         )
     second = None if rerank is None else open_text_ranker(rerank, precision, device)
     encodings = None if encoded is None else EncodingOfFolder(Path(encoded))
-    documents = open_texts(corpus, "document", "--corpus")
-    measured_on: Sequence[str] = ()
-    if budget is not None:
-        measured_on = _queries_to_measure(recall_queries, queries, ranker, corpus)
     searched = SearchableCorpus(retriever, documents, encodings, budget, measured_on)
     if budget is not None:
         say(f"searching within {memory}: {searched.line}", to=sys.stderr)
-    if queries is not None and output is not None:
-        table = open_texts(queries, "query", "--queries")
+    if table is not None and queries is not None and output is not None:
         data = corpus if Path(queries) == Path(corpus) else None
         own_docs = find_own_documents(table, documents, np.arange(len(table)), data)
         lines = search_run_lines(searched, table, k, second, depth, own_docs)
@@ -129,7 +131,7 @@ def search(
 
 
 def _queries_to_measure(
-    recall_queries: str | None, queries: str | None, ranker: str, corpus: str
+    recall_queries: str | None, queries: TextTable | None, ranker: str, corpus: str
 ) -> Sequence[str]:
     """The texts on which the recall of a search is measured: those that are named; else those that
     are searched for; else those of the data that the run was trained on, or else of the corpus, where
@@ -138,7 +140,7 @@ def _queries_to_measure(
     if recall_queries is not None:
         return open_texts(recall_queries, "query", "--recall_queries").texts
     if queries is not None:
-        return open_texts(queries, "query", "--queries").texts
+        return queries.texts
     for data in (data_of_ranker(ranker), corpus):
         if data is None or not Path(data).is_dir():
             continue

@@ -163,7 +163,8 @@ def open_encoding(
     Raises:
         InputError: if the ranker is no dual encoder, or the folder holds something else.
     """
+    documents = open_texts(corpus, "document", "corpus")
     retriever = load(ranker, precision, device)
     if not isinstance(retriever, Retriever):
         raise InputError(f"{ranker} is no dual encoder, and only one can encode a corpus")
-    return CorpusEncoding(retriever, open_texts(corpus, "document", "corpus"), folder, numbers)
+    return CorpusEncoding(retriever, documents, folder, numbers)

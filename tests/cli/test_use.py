@@ -118,7 +118,8 @@ BLANK = "--query must be a text that is not blank"
 NO_TEXTS = (
     "a file of texts must be .jsonl or .parquet with _id and text, .tsv with id<TAB>text, or .txt"
 )
-# M is a dual encoder, C a cross-encoder, and F a file of two lines.
+# M is a dual encoder, C a cross-encoder, F a file of two lines, and nothing is called nope or q.txt.
+# Files are read before a ranker is loaded, so they are told of first.
 REFUSED = {
     "rank M --query '' --documents F": BLANK,
     "rank M --query ' ' --documents F": BLANK,
@@ -128,14 +129,19 @@ REFUSED = {
     "search M --corpus F --queries F --output o --depth 7": "--depth is of --rerank",
     "rank M --run r --data d --output o --k 7": "--k is of --query",
     "rank M --query w1 --documents F --device ''": "device '' can't be used here",
-    "rank M --query w1 --documents F.csv": f"--documents F.csv: {NO_TEXTS}",
-    "search M --query w1 --corpus F.json": f"--corpus F.json: {NO_TEXTS}",
+    "search ./nope --query w1 --corpus F.json": f"--corpus F.json: {NO_TEXTS}",
+    "search ./nope --corpus F --queries q.txt --output o": "--queries q.txt: expected a file of texts",
+    "search ./nope --corpus F --query w1 --memory 1MB --recall_queries q.txt": (
+        "--recall_queries q.txt: expected a file of texts"
+    ),
+    "encode ./nope --corpus F.json --output o": f"corpus F.json: {NO_TEXTS}",
     "rank M --query w1": "needs either --query and --documents, or --run, --data and --output",
     "rank M --query w1 --documents F --k 0": "--k must be at least 1, got 0",
     "rank M --query w1 --documents F --depth 3": (
         "--depth is of --run: it says how many documents of a run are read"
     ),
     "rank M --query w1 --documents nope.txt": "--documents nope.txt: expected a file of texts",
+    "rank ./nope --query w1 --documents F.csv": f"--documents F.csv: {NO_TEXTS}",
     "rank ./nope --query w1 --documents F": "there is no run, checkpoint or model",
     "search M --corpus F --queries F": "takes --query, or --queries and --output, or neither",
     "search C --corpus F": "is no dual encoder, and only one can search a corpus",
