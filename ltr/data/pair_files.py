@@ -25,7 +25,7 @@ from ltr.data.columns import (
 from ltr.data.forms import COLUMNS_OF_RUN, Form, lines_of_columns
 from ltr.data.lines import Line
 from ltr.data.named_rows import Row, read_rows, values_by_query
-from ltr.data.text_rows import text_of
+from ltr.data.text_rows import as_list, text_of
 from ltr.data.texts import id_of, with_title
 from ltr.errors import InputError
 
@@ -248,7 +248,7 @@ def _by_role(row: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
             if role not in values:
                 values[role] = value
             elif role in ("positive", "negative"):
-                values[role] = [*_as_list(values[role]), *_as_list(value)]
+                values[role] = [*as_list(values[role]), *as_list(value)]
     return values, others
 
 
@@ -256,11 +256,11 @@ def _with_titles(titles: Any, texts: Any) -> Any:
     """Texts with their titles before them, as a collection of such rows has them; what is no text, or
     has none of as many titles, stays as it is.
     """
-    titles = _as_list(titles)
-    if isinstance(texts, dict) or len(titles) != len(_as_list(texts)):
+    titles = as_list(titles)
+    if isinstance(texts, dict) or len(titles) != len(as_list(texts)):
         return texts
     titled = []
-    for title, text in zip(titles, _as_list(texts), strict=True):
+    for title, text in zip(titles, as_list(texts), strict=True):
         is_titled = isinstance(text, str) and isinstance(title, str) and title.strip()
         titled.append(with_title(title, text) if is_titled else text)
     return titled
@@ -295,7 +295,7 @@ class PairRow:
                 continue
             documents = self._documents(side)
             if role_of_scores in self._values:
-                scores = _as_list(self._values[role_of_scores])
+                scores = as_list(self._values[role_of_scores])
             else:
                 scores = [own_score for _, own_score in documents]
                 if None in scores:
@@ -358,7 +358,7 @@ class PairRow:
         grade is no score: the order of a pool must not tell it.
         """
         self._ask("query_id", "document_id")
-        docs = _as_list(self._values["document_id"])
+        docs = as_list(self._values["document_id"])
         scores = self._scores_of_candidates()
         if scores is None:
             scores = 0.0
@@ -402,7 +402,7 @@ class PairRow:
                 text = _with_titles(self._others[titles[0]], text)
             values = values | {"document_id": text}
         row = PairRow(self._where, values, self._others)
-        n_docs = len(_as_list(values.get("document_id")))
+        n_docs = len(as_list(values.get("document_id")))
         if n_docs > 1 and not isinstance(row._scores_of_candidates(), list):
             raise InputError(
                 f"{self._where}: there must be as many scores as documents, got 1 and {n_docs}"
@@ -422,7 +422,7 @@ class PairRow:
         if named or not columns:
             return self._others[named[0]] if named else None
         value = self._others[columns[0]]
-        ranks = [-trec.score_in(rank, self._where) for rank in _as_list(value)]
+        ranks = [-trec.score_in(rank, self._where) for rank in as_list(value)]
         return ranks if isinstance(value, list) else ranks[0]
 
     def negatives(self, systems: Sequence[str] | None) -> tuple[str, list[Pair]]:
@@ -487,10 +487,10 @@ class PairRow:
         docs = self._docs(side)
         if side == "negative" and self.systems:
             chosen = docs if systems is None else [name for name in systems if name in docs]
-            docs = list(chain.from_iterable(_as_list(docs[name]) for name in chosen))
+            docs = list(chain.from_iterable(as_list(docs[name]) for name in chosen))
         are_texts = side in self._values and "query" in self._values
         documents: list[tuple[str, float | None]] = []
-        for value in _as_list(docs):
+        for value in as_list(docs):
             if isinstance(value, dict) or (are_texts and not isinstance(value, int)):
                 text = text_of(value, side, self._where)
                 documents.append((text.id or id_of("d", text.text), text.score))
@@ -509,7 +509,3 @@ class PairRow:
                 raise InputError(
                     f"{self._where}: a row must have {wanted}, got no column called {' or '.join(NAMES[role].split())}"
                 )
-
-
-def _as_list(value: Any) -> list[Any]:
-    return value if isinstance(value, list) else [value]

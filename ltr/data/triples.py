@@ -27,7 +27,8 @@ from ltr.data.progress import reading
 from ltr.data.query_lists import QueryLists
 from ltr.data.separated_rows import ColumnBlock, Row, split_tabs
 from ltr.data.tab_separated import LineLayout, layout_of
-from ltr.data.text_rows import LeftOut, Rows, TextLines, roles_in, text_lines
+from ltr.data.text_lines import LeftOut, TextLines
+from ltr.data.text_rows import Rows, roles_in, text_lines
 from ltr.data.texts import TextTable, UnsortedTexts, id_of
 from ltr.data.whole_files import being_written
 from ltr.errors import InputError
