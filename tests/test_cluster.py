@@ -36,10 +36,10 @@ KILLED = 4  # the number of the shard whose worker is killed
 
 # Python reads this file at the start of every process. Each shard is noted before it gets its name;
 # the process that makes the chosen one kills itself there, once: the shard is lost. Where torchrun
-# will start both its processes again, that one first waits until the other has begun, too, and each
-# of these two waits at the last shard for the signal that ends it: an agent whose process has done
-# all meanwhile would wait for the other, for five minutes. A process that has begun alone, as one
-# agent comes late on a busy machine, makes nothing.
+# will start both its processes again, that one first waits until the other has begun, too, and the
+# other waits with the last shard that is missing for the signal that ends it: an agent whose process
+# has done all meanwhile would wait for the other, for five minutes. A process that has begun alone,
+# as one agent comes late on a busy machine, makes nothing.
 KILLER = f"""
 import os
 import signal
@@ -73,19 +73,23 @@ if "TORCHELASTIC_RUN_ID" in os.environ:
 replace = os.replace
 
 
+def is_shard(name):
+    return name.endswith(".npy") and name[:-4].isdigit()
+
+
 def noted_replace(source, target, **options):
-    name = os.path.basename(os.fspath(target))
-    if name.endswith(".npy") and name[:-4].isdigit():
+    place, name = os.path.split(os.fspath(target))
+    if is_shard(name):
         number = int(name[:-4])
+        kills = number == {KILLED} and not os.path.exists(killed)
         if is_alone:
             heard.recv(1)
             os.kill(os.getpid(), signal.SIGKILL)
-        if waits_for_restart and number == {N_SHARDS - 1}:
-            heard.recv(1)
-        kills = number == {KILLED} and not os.path.exists(killed)
         if waits_for_restart and kills:
             while n_started() < 2:
                 time.sleep(0.05)
+        elif waits_for_restart and sum(map(is_shard, os.listdir(place))) == {N_SHARDS - 1}:
+            heard.recv(1)
         with open(os.path.join(folder, "made"), "a") as made:
             made.write(f"{{number}}\\n")
         if kills:
