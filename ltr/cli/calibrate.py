@@ -230,7 +230,14 @@ def scores_of_split(folder: RunFolder, split: str, options: Sequence[str] = ()) 
         command.datamodule.reads = command.model.reads
         of_data = command.plain_options()["data"].get("init_args") or {}
         collected = CollectScores(of_data.get("relevant_from"))
-        trainer = command.trainer_without_outputs(temporary, [collected])
+        # All of the split, whatever part of it a training looked at.
+        trainer = command.trainer_without_outputs(
+            temporary,
+            [collected],
+            limit_val_batches=1.0,
+            limit_test_batches=1.0,
+            overfit_batches=0.0,
+        )
         # Of callbacks that only write while a run is trained.
         warnings.filterwarnings("ignore", message="Be aware that when using `ckpt_path`")
         evaluate = trainer.validate

@@ -208,6 +208,25 @@ def test_a_run_that_was_trained_without_an_evaluation_takes_the_candidates_that_
     assert run_ltr(f"calibrate {run} --on test") == 0
 
 
+@pytest.mark.parametrize(
+    "limits",
+    [
+        {"limit_val_batches": 2, "limit_test_batches": 2},
+        {"limit_val_batches": 0, "limit_test_batches": 0},
+        {"overfit_batches": 1},
+    ],
+)
+def test_all_of_a_split_is_scored_whatever_part_a_training_looked_at(copied_run, tmp_path, limits):
+    """A promise is of all queries, and not of the four of a batch."""
+    run = copied_run(tmp_path, "cross")
+    config = yaml.safe_load((run / "config.yaml").read_text())
+    config["trainer"] |= limits
+    config["data"]["init_args"]["evaluation"] |= {"batch_size": 4}
+    (run / "config.yaml").write_text(yaml.safe_dump(config))
+    for split in ("dev", "test"):
+        assert len(scores_of_split(RunFolder(run), split).lists) == 30
+
+
 def test_a_query_is_in_the_group_of_its_source(copied_run, tmp_path):
     """The second source has fewer queries of dev, and theirs have three words more."""
     run = copied_run(tmp_path, "cross")
