@@ -79,14 +79,15 @@ def calibrate(run: str, *, on: str | None = None) -> None:
         return
     with folder.owned():
         scored = scores_of_split(folder, "dev")
+        # It goes first and comes last, so that a figure is always that of the file beside it.
+        folder.calibration_figure.unlink(missing_ok=True)
         try:
             calibration, fitted = calibrate_lists(scored.lists, scored.provenance)
         except InputError as error:
-            for old in (folder.calibration, folder.calibration_figure):
-                old.unlink(missing_ok=True)
+            folder.calibration.unlink(missing_ok=True)
             raise InputError(f"{folder.path}: {error.message}") from None
-        draw_reliability(scored.lists, fitted, folder.calibration_figure)
         calibration.write(folder.calibration)
+        draw_reliability(scored.lists, fitted, folder.calibration_figure)
     _show_calibration(folder, calibration, scored)
 
 

@@ -13,14 +13,20 @@ import torch
 import yaml
 
 from ltr import load
-from ltr.cli.calibrate import CollectScores, Scored, _show_calibration, scores_of_split
+from ltr.cli.calibrate import (
+    CollectScores,
+    Scored,
+    _show_calibration,
+    calibrate,
+    scores_of_split,
+)
 from ltr.cli.parsed import ParsedCommand
 from ltr.data.collection import open_collection
 from ltr.data.trec import read_run
 from ltr.errors import InputError
 from ltr.run.run_folder import RunFolder
 from ltr.use.calibration.calibrated import calibrate_lists
-from ltr.use.calibration.calibration import Provenance, read_calibration
+from ltr.use.calibration.calibration import Calibration, Provenance, read_calibration
 from ltr.use.calibration.labelled_scores import LabelledScores
 from tests.world.commands import refusal, run_ltr
 from tests.world.runs import report
@@ -171,6 +177,27 @@ def test_scores_by_chance_leave_no_calibration(copied_run, tmp_path, capsys):
     told = refusal(capsys, f"calibrate {run}")
     assert told.startswith(f"ltr: {run}: its scores can't be thresholded: ")
     assert not (run / "calibration.json").exists()
+
+
+@pytest.mark.parametrize("fails", ["write", "draw"])
+def test_a_figure_is_always_that_of_the_file_beside_it(copied_run, tmp_path, monkeypatch, fails):
+    """A command that is killed before its file or its figure is there leaves no other figure."""
+    run = copied_run(tmp_path, "cross")
+    (run / "calibration.json").write_text("before")
+    (run / "calibration.svg").write_text("before")
+
+    def killed(*args: object) -> None:
+        raise KeyboardInterrupt
+
+    if fails == "write":
+        monkeypatch.setattr(Calibration, "write", killed)
+    else:
+        monkeypatch.setattr("ltr.cli.calibrate.draw_reliability", killed)
+    with pytest.raises(KeyboardInterrupt):
+        calibrate(str(run))
+    assert not (run / "calibration.svg").exists()
+    is_old = (run / "calibration.json").read_text() == "before"
+    assert is_old == (fails == "write")
 
 
 REFUSED = [
