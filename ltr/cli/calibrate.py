@@ -97,6 +97,8 @@ def _measure(folder: RunFolder, split: str) -> None:
     on_split = scores_of_split(folder, split)
     calibration = calibration_of(folder.calibration, on_split.ranker, folder.path)
     on_dev = scores_of_split(folder, "dev")
+    # Again: a training that is resumed may have saved other weights meanwhile.
+    calibration_of(folder.calibration, on_dev.ranker, folder.path)
     # The digests don't tell how deep a corpus was searched, nor from which grade on a document counts.
     counts = (len(on_dev.lists.scores), int(on_dev.lists.is_relevant.sum()))
     is_same = counts == (calibration.documents, calibration.relevant)

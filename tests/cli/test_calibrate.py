@@ -200,6 +200,28 @@ def test_a_figure_is_always_that_of_the_file_beside_it(copied_run, tmp_path, mon
     assert is_old == (fails == "write")
 
 
+def test_weights_that_change_while_a_split_is_measured_are_refused(
+    copied_run, tmp_path, monkeypatch
+):
+    """The traits of dev and test would be of two rankers, and their shift that of the weights."""
+    run = copied_run(tmp_path, "cross")
+    calibrate(str(run))
+    n_scored = 0
+
+    def scored_while_trained(folder: RunFolder, split: str) -> Scored:
+        nonlocal n_scored
+        scored = scores_of_split(folder, split)
+        with torch.no_grad():
+            next(scored.ranker.parameters()).add_(n_scored)
+        n_scored += 1
+        return scored
+
+    monkeypatch.setattr("ltr.cli.calibrate.scores_of_split", scored_while_trained)
+    with pytest.raises(InputError, match="is of other weights than those of"):
+        calibrate(str(run), on="test")
+    assert n_scored == 2
+
+
 REFUSED = [
     ("--keep 90", "keep must be between 0 and 1"),
     ("--keep 0.9", "has no calibration, by which scores have a threshold; make one on the dev"),
