@@ -64,9 +64,9 @@ probability or a grade, need a pointwise loss, alone or beside another in a [Wei
 In a configuration: `loss: {class_path: ltr.losses.RankNetLoss, init_args: {sigma: 2.0}}`.
 
 **Scores and their scale.** `model.transform: softmax` or `sigmoid` gives any loss probabilities in the place of scores: over the
-row's list, or document by document. Margins are in units of probability then, and an anchor is refused. Every ranker has a `temperature` τ
-that divides its scores; `learn_temperature: true` trains it, at a peak rate of at least 1e-3. For a logistic loss it is a steepness σ =
-1/τ.
+row's list, or document by document. Margins are in units of probability then. An anchor is refused then, and with a similarity that is
+minus a distance: no score could go below it, or above it. Every ranker has a `temperature` τ that divides its scores;
+`learn_temperature: true` trains it, at a peak rate of at least 1e-3. For a logistic loss it is a steepness σ = 1/τ.
 """
 
 LEGEND = """\

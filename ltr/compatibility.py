@@ -85,6 +85,7 @@ def check_options(
     _check_scale(data)
     _check_kind_of_labels(loss, in_batch, data)
     check_transform(transform, loss, margin, data)
+    check_anchor(ranker, loss, transform)
 
 
 def _check_groups(ranker: Ranker, in_batch: InBatch, data: RankingDataModule) -> None:
@@ -151,8 +152,8 @@ def _check_distances(ranker: Ranker, margin: Margin | None, data: RankingDataMod
 def check_transform(
     transform: Transform, loss: Loss, margin: Margin | None, data: RankingDataModule
 ) -> None:
-    """Refuse transformed scores where labels are the scores of a teacher; and a margin of the loss, or
-    an anchor, that they can't reach.
+    """Refuse transformed scores where labels are the scores of a teacher; and a margin of the loss
+    that they can't reach.
     """
     if transform == "none":
         return
@@ -168,12 +169,25 @@ def check_transform(
             f"after transform: {transform} all scores are from 0 to 1, and {type(loss).__name__} asks for a gap of {asked:g}, which none can reach; set its margin below 1",
             option="transform",
         )
-    for part in loss.modules():
-        if isinstance(part, SoftmaxLoss) and part.anchor is not None:
-            raise InputError(
-                f"after transform: {transform} all scores are from 0 to 1, so none can go below the anchor of SoftmaxLoss, a document with score 0; set transform: none, or leave the anchor out",
-                option="transform",
-            )
+
+
+def check_anchor(ranker: Ranker, loss: Loss, transform: Transform) -> None:
+    """Refuse an anchor that all scores lie above, or none."""
+    anchored = any(
+        isinstance(part, SoftmaxLoss) and part.anchor is not None for part in loss.current.modules()
+    )
+    if not anchored:
+        return
+    if transform != "none":
+        raise InputError(
+            f"after transform: {transform} all scores are from 0 to 1, so none can go below the anchor of SoftmaxLoss, a document with score 0; set transform: none, or leave the anchor out",
+            option="transform",
+        )
+    if isinstance(ranker, DualEncoder) and ranker.similarity.by_distance:
+        raise InputError(
+            f"scores by similarity: {ranker.similarity.name} are 0 at most, so none can go above the anchor of SoftmaxLoss, a document with score 0; take the similarity cosine or dot, or leave the anchor out",
+            option="similarity",
+        )
 
 
 def check_labels(

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from ltr.callbacks import LossChange, LossSchedule
-from ltr.compatibility import check_labels, check_transform
+from ltr.compatibility import check_anchor, check_labels, check_transform
 from ltr.data.layouts import JoinedPairs
 from ltr.datamodules import FeatureDataModule, Labels, ListDataModule, TripletDataModule
 from ltr.errors import InputError
@@ -24,6 +24,7 @@ from ltr.losses import (
     WeightedSum,
 )
 from ltr.margins import Constant
+from ltr.models import DualEncoder
 from tests.world.backbones import wordpiece_tokenizer
 from tests.world.rankers import data_for, feature_ranker, trainer
 
@@ -205,12 +206,21 @@ def test_transformed_scores_are_refused_with_labels_of_a_teacher_and_margins_out
         check_transform(transform, loss, margin, data)
     with pytest.raises(InputError, match="after transform: sigmoid .* asks for a gap of 1, which"):
         check_transform("sigmoid", MarginRankingLoss(1.0), None, data)
-    anchored = SoftmaxLoss(anchor=1.0)
-    check_transform("none", anchored, None, data)
-    check_transform("softmax", SoftmaxLoss(), None, data)
-    for loss in (anchored, WeightedSum([BCELoss(), anchored])):
-        with pytest.raises(InputError, match="none can go below the anchor of SoftmaxLoss"):
-            check_transform("softmax", loss, None, data)
     taught = TripletDataModule("somewhere", labels=Labels(scores="scores"))
     with pytest.raises(InputError, match="the softmax of a score can't be compared with them"):
         check_transform("softmax", BCELoss(), None, taught)
+
+
+def test_an_anchor_is_refused_where_scores_lie_on_one_side_of_it(backbone):
+    anchored = SoftmaxLoss(anchor=1.0)
+    by_product = DualEncoder(backbone, similarity="cosine")
+    by_distance = DualEncoder(backbone, similarity="squared_euclidean")
+    check_anchor(by_product, anchored, "none")
+    check_anchor(by_distance, SoftmaxLoss(), "softmax")
+    for loss in (anchored, WeightedSum([BCELoss(), anchored])):
+        with pytest.raises(InputError, match="none can go below the anchor of SoftmaxLoss"):
+            check_anchor(by_product, loss, "softmax")
+        with pytest.raises(
+            InputError, match="squared_euclidean are 0 at most, so none can go above"
+        ):
+            check_anchor(by_distance, loss, "none")

@@ -11,7 +11,7 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 from torch import Tensor, nn
 
 from ltr.batch import RankingBatch, ScoredLists
-from ltr.compatibility import check_labels, check_transform
+from ltr.compatibility import check_anchor, check_labels, check_transform
 from ltr.datamodules import RankingDataModule
 from ltr.errors import InputError
 from ltr.losses import Loss
@@ -135,6 +135,7 @@ class LossSchedule(Callback):
             # RankerModule.setup warns.
             check_labels(loss, pl_module.in_batch, data, quiet=True)
             check_transform(pl_module.transform, loss, margin, data)
+            check_anchor(pl_module.ranker, loss, pl_module.transform)
         losses = [loss]
         margins = [margin]
         for number, change in enumerate(self.changes):
@@ -151,6 +152,7 @@ class LossSchedule(Callback):
                     is_same = type(loss) is type(losses[-1])
                     check_labels(loss, pl_module.in_batch, data, quiet=is_same)
                     check_transform(pl_module.transform, loss, margin, data)
+                    check_anchor(pl_module.ranker, loss, pl_module.transform)
             except InputError as error:
                 raise _error(number, error.message) from None
             losses.append(loss)
