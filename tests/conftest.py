@@ -144,7 +144,7 @@ def own_cache(tmp_path_factory):
 
 
 @pytest.fixture(autouse=True)
-def every_test_begins_alike(monkeypatch):
+def every_test_begins_alike(request, monkeypatch):
     """Whichever came before it in this process: Lightning keeps the seed of the last ``fit`` in the
     environment, ``ltr check`` and ``RankerTrainer`` quieten it for good, and a command lets ``ltr``
     tell everything, and finds classes in the working directory: after thousands of tests each import
@@ -160,7 +160,11 @@ def every_test_begins_alike(monkeypatch):
     logging.getLogger("ltr").setLevel(logging.NOTSET)
     # Under pytest, whose handlers are there first, both hand on what they say to one more console.
     logging.getLogger("lightning").handlers.clear()
-    torch.manual_seed(0)
+    if request.node.get_closest_marker("gpu"):
+        torch.manual_seed(0)
+    else:
+        # Half a millisecond faster: that one keeps the stack, for each kind of GPU that may begin later.
+        torch.default_generator.manual_seed(0)
 
 
 @pytest.fixture
